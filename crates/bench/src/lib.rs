@@ -1,1 +1,30 @@
-//! bench
+//! MQTT load generator and delivery checker.
+//!
+//! It brings a codec and an epoll loop of its own, so that it shares no mistakes with the broker that it measures
+//! and so that the broker is the bottleneck. Read [`Command`] first: [`run`] takes one and returns the report.
+//! The threads behind it are `worker`, what they find is judged in `run/verdict.rs`.
+//!
+//! **Invariant:** every message carries its publisher and sequence number, so loss, duplicates and order are exact
+//! counts and not estimates.
+
+// The report is one large `json!` object.
+#![recursion_limit = "512"]
+
+mod args;
+mod codec;
+mod config;
+mod counters;
+mod latency;
+mod net;
+mod outcome;
+mod process;
+mod progress;
+mod report;
+mod run;
+mod topology;
+mod track;
+mod worker;
+
+pub use args::Command;
+pub use config::SetupError;
+pub use run::{Report, interrupt, interrupted, run};

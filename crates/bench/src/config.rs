@@ -1,0 +1,130 @@
+//! Everything a run does, settled before the first connection.
+
+mod from_args;
+
+use crate::topology::Topology;
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+/// Bytes at the start of every payload: tag, publisher, sequence number, time.
+pub const HEADER: usize = 24;
+
+/// Why a run could not begin.
+#[derive(Debug)]
+pub enum SetupError {
+    NotLoopback(SocketAddrV4),
+    NoAddress(String),
+    UnequalPairs { pubs: usize, subs: usize },
+    NoSuchQos(u8),
+    TooManyFiles { needed: u64, limit: u64 },
+}
+
+impl fmt::Display for SetupError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            SetupError::NotLoopback(a) => write!(f, "{a} is not a loopback address (see --allow-remote)"),
+            SetupError::NoAddress(host) => write!(f, "no IPv4 address for {host}"),
+            SetupError::UnequalPairs { pubs, subs } => {
+                write!(f, "one-to-one needs as many subscribers as publishers, not {pubs} and {subs}")
+            }
+            SetupError::NoSuchQos(qos) => write!(f, "QoS is 0, 1 or 2, not {qos}"),
+            SetupError::TooManyFiles { needed, limit } => {
+                write!(f, "{needed} files needed, the limit is {limit}: use several processes")
+            }
+        }
+    }
+}
+
+impl std::error::Error for SetupError {}
+
+pub struct Config {
+    pub v5: bool,
+    pub keepalive: u16,
+    pub clean: bool,
+    pub expiry: u32,
+    pub recv_max: u16,
+    pub user: Option<String>,
+    pub pass: Option<String>,
+    pub sub_prefix: String,
+    pub pub_prefix: String,
+    pub pub_hosts: Vec<SocketAddrV4>,
+    pub sub_hosts: Vec<SocketAddrV4>,
+    pub binds: Vec<Ipv4Addr>,
+    pub threads: usize,
+    pub pin: Vec<usize>,
+    pub conn_rate: f64,
+    pub concurrency: usize,
+    pub connect_timeout_ms: u64,
+    pub ping_idle_rx_ms: u64,
+    pub ping_timeout_ms: u64,
+    pub sndbuf: i32,
+    pub rcvbuf: i32,
+    pub reconnect: bool,
+    pub backoff_ms: u64,
+    pub backoff_max_ms: u64,
+    pub log_events: bool,
+
+    pub n_sub: usize,
+    pub n_pub: usize,
+    pub sub_topics: Vec<String>,
+    pub per_conn: usize,
+    pub pub_topic: String,
+    pub topology: Topology,
+    pub groups: usize,
+    pub pub_qos: u8,
+    pub sub_qos: u8,
+    pub payload: usize,
+    pub rate: f64,
+    pub window: usize,
+    pub messages: u64,
+    pub max_outstanding: u64,
+    pub from_due: bool,
+    pub verify: bool,
+    pub tick_ns: u64,
+    /// while publishing, look at the sockets only this often (0 = at once)
+    pub coalesce_ns: u64,
+    pub chunk: usize,
+    pub run_id: u16,
+}
+
+impl Config {
+    pub fn client_id(&self, is_pub: bool, i: usize) -> String {
+        format!("{}{}", if is_pub { &self.pub_prefix } else { &self.sub_prefix }, i)
+    }
+    fn expand(&self, t: &str, is_pub: bool, i: usize, partner: usize, n: usize) -> String {
+        t.replace("%i", &i.to_string())
+            .replace("%j", &partner.to_string())
+            .replace("%c", &self.client_id(is_pub, i))
+            .replace("%r", &format!("{:04x}", self.run_id))
+            .replace("%n", &n.to_string())
+    }
+    pub fn topic_of_pub(&self, i: usize) -> String {
+        let j = if self.topology == Topology::FanIn { i % self.n_sub.max(1) } else { i };
+        self.expand(&self.pub_topic, true, i, j, 0)
+    }
+    pub fn filters_of_sub(&self, i: usize) -> Vec<String> {
+        let j = match self.topology {
+            Topology::FanOut => i % self.n_pub.max(1),
+            Topology::Shared => i % self.groups.max(1),
+            _ => i,
+        };
+        let mut v = vec![];
+        for t in &self.sub_topics {
+            for n in 0..self.per_conn {
+                v.push(self.expand(t, false, i, j, n));
+            }
+        }
+        v
+    }
+    pub fn tag(&self) -> u32 {
+        0x4d51_0000 | self.run_id as u32
+    }
+    /// Messages that publisher `i` sends in --messages mode.
+    pub fn quota(&self, i: usize) -> u64 {
+        if self.messages == 0 {
+            return u64::MAX;
+        }
+        let p = self.n_pub as u64;
+        self.messages / p + ((i as u64) < self.messages % p) as u64
+    }
+}

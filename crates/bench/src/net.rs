@@ -1,0 +1,196 @@
+//! Thin layer over the socket and epoll system calls.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+/// CLOCK_MONOTONIC in nanoseconds: the same clock in every process of the machine, so one process can time what
+/// another one sent.
+pub fn now() -> u64 {
+    // SAFETY: zeroes are a valid `timespec`, and the call writes nothing else.
+    unsafe {
+        let mut t: libc::timespec = std::mem::zeroed();
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t);
+        t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+    }
+}
+
+pub fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+pub fn errname(e: i32) -> String {
+    match e {
+        libc::ECONNREFUSED => "ECONNREFUSED".into(),
+        libc::ECONNRESET => "ECONNRESET".into(),
+        libc::EPIPE => "EPIPE".into(),
+        libc::ETIMEDOUT => "ETIMEDOUT".into(),
+        libc::EADDRNOTAVAIL => "EADDRNOTAVAIL".into(),
+        libc::EADDRINUSE => "EADDRINUSE".into(),
+        libc::EMFILE => "EMFILE".into(),
+        libc::ENETUNREACH => "ENETUNREACH".into(),
+        libc::EHOSTUNREACH => "EHOSTUNREACH".into(),
+        e => format!("errno {e}"),
+    }
+}
+
+fn sockaddr(ip: Ipv4Addr, port: u16) -> libc::sockaddr_in {
+    // SAFETY: `sockaddr_in` is plain integers, for which zeroes are valid.
+    unsafe {
+        let mut a: libc::sockaddr_in = std::mem::zeroed();
+        a.sin_family = libc::AF_INET as u16;
+        a.sin_port = port.to_be();
+        a.sin_addr.s_addr = u32::from(ip).to_be();
+        a
+    }
+}
+
+fn opt(fd: i32, level: i32, name: i32, v: i32) {
+    // SAFETY: the kernel reads four bytes of `v`, which lives until the call returns.
+    unsafe {
+        libc::setsockopt(fd, level, name, &v as *const i32 as *const libc::c_void, 4);
+    }
+}
+
+/// Starts a connection; (fd, already connected) or errno.
+pub fn connect(
+    to: SocketAddrV4,
+    from: Option<Ipv4Addr>,
+    sndbuf: i32,
+    rcvbuf: i32,
+) -> Result<(i32, bool), i32> {
+    // SAFETY: addresses are given with their true size and outlive the calls; `fd` is ours and closed on every
+    // path that does not return it.
+    unsafe {
+        let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0);
+        if fd < 0 {
+            return Err(errno());
+        }
+        opt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+        if sndbuf > 0 {
+            opt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, sndbuf);
+        }
+        if rcvbuf > 0 {
+            opt(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, rcvbuf);
+        }
+        let sz = std::mem::size_of::<libc::sockaddr_in>() as u32;
+        if let Some(ip) = from {
+            opt(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
+            let a = sockaddr(ip, 0);
+            if libc::bind(fd, &a as *const _ as *const libc::sockaddr, sz) < 0 {
+                let e = errno();
+                libc::close(fd);
+                return Err(e);
+            }
+        }
+        let a = sockaddr(*to.ip(), to.port());
+        if libc::connect(fd, &a as *const _ as *const libc::sockaddr, sz) == 0 {
+            return Ok((fd, true));
+        }
+        let e = errno();
+        if e == libc::EINPROGRESS {
+            return Ok((fd, false));
+        }
+        libc::close(fd);
+        Err(e)
+    }
+}
+
+/// The socket's pending error, which is cleared by asking.
+pub fn so_error(fd: i32) -> i32 {
+    // SAFETY: the kernel writes at most `l` bytes to `v`.
+    unsafe {
+        let mut v = 0i32;
+        let mut l = 4u32;
+        libc::getsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_ERROR,
+            &mut v as *mut i32 as *mut libc::c_void,
+            &mut l,
+        );
+        v
+    }
+}
+
+/// A socket connected to itself (it can happen on loopback when nobody listens on a port of the
+/// ephemeral range).
+pub fn self_connected(fd: i32, to: SocketAddrV4) -> bool {
+    // SAFETY: zeroes are a valid `sockaddr_in`, and the kernel writes at most `l` bytes to it.
+    unsafe {
+        let mut a: libc::sockaddr_in = std::mem::zeroed();
+        let mut l = std::mem::size_of::<libc::sockaddr_in>() as u32;
+        libc::getsockname(fd, &mut a as *mut _ as *mut libc::sockaddr, &mut l) == 0
+            && u16::from_be(a.sin_port) == to.port()
+            && u32::from_be(a.sin_addr.s_addr) == u32::from(*to.ip())
+    }
+}
+
+pub fn close(fd: i32) {
+    // SAFETY: callers own `fd` and forget it here.
+    unsafe {
+        libc::close(fd);
+    }
+}
+
+/// Bytes read, 0 at the end of the stream, or errno.
+#[inline]
+pub fn read(fd: i32, b: &mut [u8]) -> Result<usize, i32> {
+    // SAFETY: the kernel writes at most `b.len()` bytes to `b`.
+    let n = unsafe { libc::recv(fd, b.as_mut_ptr() as *mut libc::c_void, b.len(), 0) };
+    if n < 0 { Err(errno()) } else { Ok(n as usize) }
+}
+
+/// Bytes written, or errno.
+#[inline]
+pub fn write(fd: i32, b: &[u8]) -> Result<usize, i32> {
+    // SAFETY: the kernel reads at most `b.len()` bytes of `b`.
+    let n = unsafe { libc::send(fd, b.as_ptr() as *const libc::c_void, b.len(), libc::MSG_NOSIGNAL) };
+    if n < 0 { Err(errno()) } else { Ok(n as usize) }
+}
+
+pub struct Epoll(i32);
+
+pub const IN: u32 = libc::EPOLLIN as u32;
+pub const OUT: u32 = libc::EPOLLOUT as u32;
+pub const RDHUP: u32 = libc::EPOLLRDHUP as u32;
+pub const ERRHUP: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+
+impl Epoll {
+    pub fn new() -> Epoll {
+        // SAFETY: takes no pointers.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        assert!(fd >= 0, "epoll_create1");
+        Epoll(fd)
+    }
+    pub fn ctl(&self, add: bool, fd: i32, events: u32, data: u64) {
+        let mut e = libc::epoll_event { events, u64: data };
+        let op = if add { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };
+        // SAFETY: `e` outlives the call.
+        let r = unsafe { libc::epoll_ctl(self.0, op, fd, &mut e) };
+        assert!(r == 0, "epoll_ctl: errno {}", errno());
+    }
+    pub fn wait(&self, ev: &mut [libc::epoll_event], timeout_ns: u64) -> usize {
+        let ts = libc::timespec {
+            tv_sec: (timeout_ns / 1_000_000_000) as i64,
+            tv_nsec: (timeout_ns % 1_000_000_000) as i64,
+        };
+        // SAFETY: the kernel writes at most `ev.len()` events; a null signal mask leaves the mask as it is.
+        let n = unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                self.0,
+                ev.as_mut_ptr(),
+                ev.len() as i32,
+                &ts as *const libc::timespec,
+                std::ptr::null::<libc::sigset_t>(),
+                8usize,
+            )
+        };
+        if n < 0 { 0 } else { n as usize }
+    }
+}
+
+impl Drop for Epoll {
+    fn drop(&mut self) {
+        close(self.0);
+    }
+}

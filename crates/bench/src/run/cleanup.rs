@@ -1,0 +1,53 @@
+//! Removes the persistent sessions of a run.
+
+use crate::codec;
+use crate::config::Config;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, SocketAddrV4};
+use std::time::Duration;
+
+/// Ends the persistent sessions: connects once more with a clean session, then disconnects.
+pub fn cleanup(cfg: &Config) {
+    let until = std::time::Instant::now() + Duration::from_secs(20);
+    let mut all: Vec<(String, &Vec<SocketAddrV4>, usize)> = vec![];
+    for i in 0..cfg.n_sub {
+        all.push((cfg.client_id(false, i), &cfg.sub_hosts, i));
+    }
+    for i in 0..cfg.n_pub {
+        all.push((cfg.client_id(true, i), &cfg.pub_hosts, i));
+    }
+    for (id, hosts, i) in all {
+        for k in 0..hosts.len() {
+            if std::time::Instant::now() > until {
+                return;
+            }
+            let to = SocketAddr::V4(hosts[(i + k) % hosts.len()]);
+            let r = (|| -> std::io::Result<()> {
+                let mut s = std::net::TcpStream::connect_timeout(&to, Duration::from_millis(500))?;
+                s.set_read_timeout(Some(Duration::from_secs(1)))?;
+                let mut b = vec![];
+                codec::connect(
+                    &mut b,
+                    &codec::ConnectOpts {
+                        v5: cfg.v5,
+                        clean: true,
+                        keepalive: 10,
+                        client_id: &id,
+                        user: cfg.user.as_deref(),
+                        pass: cfg.pass.as_deref(),
+                        expiry: 0,
+                        recv_max: 0,
+                    },
+                );
+                s.write_all(&b)?;
+                let mut x = [0u8; 4];
+                s.read_exact(&mut x)?;
+                s.write_all(&[0xe0, 0])?;
+                Ok(())
+            })();
+            if r.is_ok() {
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Worker threads: each drives its share of the connections with one epoll loop.
+
+mod connection;
+mod publish;
+mod receive;
+mod turn;
+
+use crate::codec;
+use crate::config::Config;
+use crate::counters::*;
+use crate::latency::Hists;
+use crate::net::{self, Epoll};
+use crate::outcome::{Event, PubResult, SubResult, WorkerResult};
+use crate::topology::Topology;
+use crate::track::{Bits, Stream};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum St {
+    New,
+    Tcp,
+    Connack,
+    Suback,
+    Ready,
+    Backoff,
+    Dead,
+}
+
+const DONE: u8 = 0;
+const WAIT_ACK: u8 = 1;
+const WAIT_COMP: u8 = 2;
+
+struct Entry {
+    seq: u64,
+    ts: u64,
+    sent: u64,
+    state: u8,
+}
+
+struct PubSt {
+    head: Vec<u8>,
+    fan: u64,
+    /// next sequence number = messages published so far
+    sent: u64,
+    due: u64,
+    quota: u64,
+    /// place among this worker's publishers, for due times
+    lane: u64,
+    window: usize,
+    inflight: usize,
+    front_pid: u16,
+    ring: VecDeque<Entry>,
+    rejected: Vec<u64>,
+    rec_only: Vec<u64>,
+    queued: bool,
+    parked: bool,
+}
+
+struct SubSt {
+    base: usize,
+    stride: usize,
+    count: usize,
+    streams: Vec<Stream>,
+    /// shared topology only: highest sequence number + 1 by publisher
+    last: Vec<u64>,
+    group: usize,
+    /// QoS 2 packet ids received and not yet released
+    rec2: Vec<u64>,
+    rec2_n: usize,
+}
+
+enum Role {
+    Pub(Box<PubSt>),
+    Sub(Box<SubSt>),
+}
+
+struct Conn {
+    fd: i32,
+    st: St,
+    role: Role,
+    id: usize,
+    host: usize,
+    generation: u32,
+    out_reg: bool,
+    /// the last write found the socket full: wait for EPOLLOUT
+    blocked: bool,
+    dirty: bool,
+    ready_once: bool,
+    attempt: u32,
+    keepalive: u16,
+    sub_wait: u32,
+    wpos: usize,
+    wbuf: Vec<u8>,
+    left: Vec<u8>,
+    need: usize,
+    t_start: u64,
+    t_sent: u64,
+    t_down: u64,
+    last_tx: u64,
+    last_rx: u64,
+    ping_sent: u64,
+}
+
+pub struct Worker {
+    cfg: Arc<Config>,
+    shared: Arc<Shared>,
+    idx: usize,
+    ep: Epoll,
+    conns: Vec<Conn>,
+    pubs: Vec<usize>,
+    pool: Vec<Vec<u8>>,
+    dirty: Vec<usize>,
+    queue: Vec<usize>,
+    parked: Vec<usize>,
+    rbuf: Vec<u8>,
+    pattern: Vec<u8>,
+    retry: BinaryHeap<std::cmp::Reverse<(u64, usize)>>,
+    c: Counts,
+    h: Hists,
+    groups_seen: Vec<Vec<Bits>>,
+    group_last: Vec<u64>,
+    group_gap: (u64, u64),
+    any_gap: (u64, u64),
+    reasons: BTreeMap<String, u64>,
+    events: Vec<Event>,
+    phase: u8,
+    t0: u64,
+    w0: u64,
+    w1: u64,
+    due_total: u64,
+    ns_per_msg: f64,
+    pending: usize,
+    now: u64,
+    last_recv: u64,
+    last_ack: u64,
+    last_send: u64,
+    rng: u64,
+    /// in rate mode what was due just before the end may still go out
+    grace: u64,
+    /// messages that --max-outstanding no longer waits for
+    written_off: u64,
+    room: u64,
+}
+
+const RBUF: usize = 256 * 1024;
+
+/// A buffer for the connection's output; queues the connection for the next flush.
+#[inline]
+fn out<'a>(c: &'a mut Conn, s: usize, pool: &mut Vec<Vec<u8>>, dirty: &mut Vec<usize>) -> &'a mut Vec<u8> {
+    if c.wbuf.capacity() == 0 {
+        c.wbuf = pool.pop().unwrap_or_else(|| Vec::with_capacity(4096));
+    }
+    if !c.dirty {
+        c.dirty = true;
+        dirty.push(s);
+    }
+    &mut c.wbuf
+}
+
+impl Worker {
+    pub fn new(cfg: Arc<Config>, shared: Arc<Shared>, idx: usize) -> Worker {
+        let n = cfg.threads;
+        let mut w = Worker {
+            idx,
+            ep: Epoll::new(),
+            conns: vec![],
+            pubs: vec![],
+            pool: vec![],
+            dirty: vec![],
+            queue: vec![],
+            parked: vec![],
+            rbuf: vec![0; RBUF],
+            pattern: (0..cfg.payload + 256)
+                .map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8))
+                .collect(),
+            retry: BinaryHeap::new(),
+            c: Counts::default(),
+            h: Hists::new(),
+            groups_seen: vec![],
+            group_last: vec![],
+            group_gap: (0, 0),
+            any_gap: (0, 0),
+            reasons: BTreeMap::new(),
+            events: vec![],
+            phase: P_CONNECT,
+            t0: 0,
+            w0: u64::MAX,
+            w1: u64::MAX,
+            due_total: 0,
+            ns_per_msg: 0.0,
+            pending: 0,
+            now: net::now(),
+            last_recv: 0,
+            last_ack: 0,
+            last_send: 0,
+            rng: 0x9e3779b97f4a7c15 ^ ((idx as u64 + 1) << 32) ^ net::now(),
+            grace: if cfg.rate > 0.0 { 100_000_000 } else { 0 },
+            written_off: 0,
+            room: 0,
+            cfg,
+            shared,
+        };
+        let cfg = w.cfg.clone();
+        if cfg.topology == Topology::Shared && cfg.n_pub > 0 {
+            w.groups_seen = vec![vec![Bits::default(); cfg.n_pub]; cfg.groups];
+            w.group_last = vec![0; cfg.groups];
+        }
+        for i in (0..cfg.n_sub).filter(|i| i % n == idx) {
+            let (base, stride, count) = cfg.topology.heard(i, cfg.n_pub, cfg.n_sub);
+            let shared = cfg.topology == Topology::Shared;
+            w.push(
+                i,
+                Role::Sub(Box::new(SubSt {
+                    base,
+                    stride,
+                    count,
+                    streams: if shared { vec![] } else { vec![Stream::default(); count] },
+                    last: if shared { vec![0; count] } else { vec![] },
+                    group: i % cfg.groups.max(1),
+                    rec2: vec![],
+                    rec2_n: 0,
+                })),
+            );
+        }
+        for i in (0..cfg.n_pub).filter(|i| i % n == idx) {
+            let lane = w.pubs.len() as u64;
+            w.pubs.push(w.conns.len());
+            w.push(
+                i,
+                Role::Pub(Box::new(PubSt {
+                    head: codec::publish_head(cfg.v5, cfg.pub_qos, &cfg.topic_of_pub(i), cfg.payload),
+                    fan: cfg.topology.fan(i, cfg.n_pub, cfg.n_sub, cfg.groups) as u64,
+                    sent: 0,
+                    due: 0,
+                    quota: cfg.quota(i),
+                    lane,
+                    window: cfg.window,
+                    inflight: 0,
+                    front_pid: 1,
+                    ring: VecDeque::new(),
+                    rejected: vec![],
+                    rec_only: vec![],
+                    queued: false,
+                    parked: false,
+                })),
+            );
+        }
+        if cfg.rate > 0.0 && cfg.n_pub > 0 {
+            w.ns_per_msg = 1e9 / (cfg.rate * w.pubs.len() as f64 / cfg.n_pub as f64);
+        }
+        w
+    }
+
+    fn push(&mut self, id: usize, role: Role) {
+        self.conns.push(Conn {
+            fd: -1,
+            st: St::New,
+            role,
+            id,
+            host: id,
+            generation: 0,
+            out_reg: false,
+            blocked: false,
+            dirty: false,
+            ready_once: false,
+            attempt: 0,
+            keepalive: self.cfg.keepalive,
+            sub_wait: 0,
+            wpos: 0,
+            wbuf: vec![],
+            left: vec![],
+            need: 0,
+            t_start: 0,
+            t_sent: 0,
+            t_down: 0,
+            last_tx: 0,
+            last_rx: 0,
+            ping_sent: 0,
+        });
+    }
+
+    fn is_pub(&self, s: usize) -> bool {
+        matches!(self.conns[s].role, Role::Pub(_))
+    }
+
+    fn target(&self, s: usize) -> SocketAddrV4 {
+        let h = if self.is_pub(s) { &self.cfg.pub_hosts } else { &self.cfg.sub_hosts };
+        h[self.conns[s].host % h.len()]
+    }
+
+    fn event(&mut self, s: usize, what: &str) {
+        if self.cfg.log_events && self.events.len() < 400 {
+            self.events.push(Event {
+                at: self.now,
+                client: self.cfg.client_id(self.is_pub(s), self.conns[s].id),
+                host: self.target(s).to_string(),
+                what: what.to_string(),
+            });
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Opening, flushing, watching and closing connections.
+
+use super::*;
+use crate::latency::record;
+
+impl Worker {
+    pub(super) fn start(&mut self, s: usize) {
+        let to = self.target(s);
+        let nh = if self.is_pub(s) { self.cfg.pub_hosts.len() } else { self.cfg.sub_hosts.len() };
+        let nb = self.cfg.binds.len();
+        let from = if nb > 0 { Some(self.cfg.binds[(self.conns[s].id / nh) % nb]) } else { None };
+        self.now = net::now();
+        let c = &mut self.conns[s];
+        c.t_start = self.now;
+        c.st = St::Tcp;
+        c.generation = c.generation.wrapping_add(1);
+        c.ping_sent = 0;
+        c.need = 0;
+        self.pending += 1;
+        self.c.started += 1;
+        match net::connect(to, from, self.cfg.sndbuf, self.cfg.rcvbuf) {
+            Err(e) => self.close(s, &format!("tcp connect: {}", net::errname(e))),
+            Ok((fd, done)) => {
+                let c = &mut self.conns[s];
+                c.fd = fd;
+                let data = (c.generation as u64) << 32 | s as u64;
+                if done {
+                    self.ep.ctl(true, fd, net::IN | net::RDHUP, data);
+                    c.out_reg = false;
+                    self.tcp_ready(s);
+                } else {
+                    c.out_reg = true;
+                    self.ep.ctl(true, fd, net::IN | net::RDHUP | net::OUT, data);
+                }
+            }
+        }
+    }
+
+    pub(super) fn tcp_ready(&mut self, s: usize) {
+        let to = self.target(s);
+        if to.port() >= 1024 && net::self_connected(self.conns[s].fd, to) {
+            return self.close(s, "tcp connect: connected to itself");
+        }
+        let id = self.cfg.client_id(self.is_pub(s), self.conns[s].id);
+        let cfg = self.cfg.clone();
+        self.now = net::now();
+        let c = &mut self.conns[s];
+        record(&mut self.h.tcp, self.now - c.t_start);
+        c.st = St::Connack;
+        c.t_sent = self.now;
+        c.last_rx = self.now;
+        c.last_tx = self.now;
+        let b = out(c, s, &mut self.pool, &mut self.dirty);
+        codec::connect(
+            b,
+            &codec::ConnectOpts {
+                v5: cfg.v5,
+                clean: cfg.clean,
+                keepalive: cfg.keepalive,
+                client_id: &id,
+                user: cfg.user.as_deref(),
+                pass: cfg.pass.as_deref(),
+                expiry: cfg.expiry,
+                recv_max: cfg.recv_max,
+            },
+        );
+        self.flush(s);
+    }
+
+    /// Ends a connection for a reason that is counted.
+    pub(super) fn close(&mut self, s: usize, why: &str) {
+        self.now = net::now();
+        let ended = self.phase == P_END;
+        if !ended {
+            *self.reasons.entry(why.to_string()).or_insert(0) += 1;
+            self.event(s, why);
+        }
+        let now = self.now;
+        let c = &mut self.conns[s];
+        if c.fd >= 0 {
+            net::close(c.fd);
+            c.fd = -1;
+        }
+        let was = c.st;
+        if let Role::Pub(p) = &mut c.role {
+            p.queued = false; // a stale place in the queue does no harm
+        }
+        c.dirty = false;
+        c.out_reg = false;
+        c.blocked = false;
+        c.wpos = 0;
+        c.wbuf.clear();
+        if c.wbuf.capacity() > 0 {
+            self.pool.push(std::mem::take(&mut c.wbuf));
+        }
+        c.left.clear();
+        c.sub_wait = 0;
+        match was {
+            St::Tcp | St::Connack | St::Suback => {
+                self.pending -= 1;
+                self.c.attempts_failed += 1;
+            }
+            St::Ready => {
+                self.c.up -= 1;
+                if !ended {
+                    self.c.disconnects += 1;
+                }
+                c.t_down = now;
+            }
+            _ => {}
+        }
+        c.st = St::Dead;
+        if ended {
+            return;
+        }
+        if self.cfg.reconnect {
+            c.attempt += 1;
+            c.host += 1;
+            c.st = St::Backoff;
+            let b = (self.cfg.backoff_ms << (c.attempt - 1).min(10)).min(self.cfg.backoff_max_ms);
+            self.rng ^= self.rng << 13;
+            self.rng ^= self.rng >> 7;
+            self.rng ^= self.rng << 17;
+            // the first attempt at the next host comes soon; jitter of +-25 %
+            let ns = b * 1_000_000 * 3 / 4 + self.rng % (b * 500_000).max(1);
+            self.retry.push(std::cmp::Reverse((now + ns, s)));
+        } else if !c.ready_once {
+            self.c.failed += 1;
+        }
+    }
+
+    pub(super) fn flush(&mut self, s: usize) {
+        let c = &mut self.conns[s];
+        c.dirty = false;
+        if c.fd < 0 || c.wbuf.is_empty() || c.blocked {
+            return;
+        }
+        loop {
+            self.c.writes += 1;
+            match net::write(c.fd, &c.wbuf[c.wpos..]) {
+                Ok(n) => {
+                    self.c.tx_bytes += n as u64;
+                    c.wpos += n;
+                    c.last_tx = self.now;
+                    if c.wpos == c.wbuf.len() {
+                        c.wbuf.clear();
+                        c.wpos = 0;
+                        let mut b = std::mem::take(&mut c.wbuf);
+                        if b.capacity() > 1 << 20 {
+                            b.shrink_to(1 << 16);
+                        }
+                        self.pool.push(b);
+                        if c.out_reg {
+                            c.out_reg = false;
+                            self.ep.ctl(
+                                false,
+                                c.fd,
+                                net::IN | net::RDHUP,
+                                (c.generation as u64) << 32 | s as u64,
+                            );
+                        }
+                        if let Role::Pub(p) = &mut c.role
+                            && p.sent < p.due
+                            && !p.queued
+                            && (self.cfg.pub_qos == 0 || p.inflight < p.window)
+                        {
+                            p.queued = true;
+                            self.queue.push(s);
+                        }
+                        return;
+                    }
+                }
+                Err(libc::EINTR) => continue,
+                Err(libc::EAGAIN) => {
+                    self.c.blocked_writes += 1;
+                    c.blocked = true;
+                    if c.wpos > 1 << 16 {
+                        c.wbuf.drain(..c.wpos);
+                        c.wpos = 0;
+                    }
+                    if !c.out_reg {
+                        c.out_reg = true;
+                        self.ep.ctl(
+                            false,
+                            c.fd,
+                            net::IN | net::RDHUP | net::OUT,
+                            (c.generation as u64) << 32 | s as u64,
+                        );
+                    }
+                    return;
+                }
+                Err(e) => {
+                    // what the broker said before it closed may still be there to read
+                    let w = format!("write: {}", net::errname(e));
+                    self.read(s);
+                    if self.conns[s].fd >= 0 {
+                        self.close(s, &w);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    pub(super) fn sweep(&mut self, s: usize) {
+        let c = &mut self.conns[s];
+        let ms = |a: u64, b: u64| a.saturating_sub(b) / 1_000_000;
+        match c.st {
+            St::Tcp | St::Connack | St::Suback if ms(self.now, c.t_start) > self.cfg.connect_timeout_ms => {
+                let w = match c.st {
+                    St::Tcp => "timeout: tcp connect",
+                    St::Connack => "timeout: no CONNACK",
+                    _ => "timeout: no SUBACK",
+                };
+                self.close(s, w);
+            }
+            St::Ready if c.keepalive > 0 || self.cfg.ping_idle_rx_ms > 0 => {
+                let ka = c.keepalive as u64 * 1000;
+                if c.ping_sent > 0 {
+                    if ms(self.now, c.ping_sent.max(c.last_rx)) > self.cfg.ping_timeout_ms {
+                        self.close(s, "timeout: no PINGRESP");
+                    }
+                } else if (ka > 0 && ms(self.now, c.last_tx) >= ka * 3 / 4)
+                    || (self.cfg.ping_idle_rx_ms > 0 && ms(self.now, c.last_rx) >= self.cfg.ping_idle_rx_ms)
+                {
+                    c.ping_sent = self.now;
+                    self.c.pings += 1;
+                    codec::pingreq(out(c, s, &mut self.pool, &mut self.dirty));
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Sending, pacing and the acknowledgements of what was sent.
+
+use super::*;
+use crate::config::HEADER;
+use crate::latency::record;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Worker {
+    pub(super) fn retransmit(&mut self, s: usize, session_present: bool) {
+        let cfg = self.cfg.clone();
+        let c = &mut self.conns[s];
+        let id = c.id;
+        let Role::Pub(_) = &c.role else { return };
+        let mut b = std::mem::take(out(c, s, &mut self.pool, &mut self.dirty));
+        let Role::Pub(p) = &mut c.role else { return };
+        let mut pid = p.front_pid;
+        for e in p.ring.iter_mut() {
+            match e.state {
+                WAIT_ACK => {
+                    self.c.resent += 1;
+                    encode(&mut b, &cfg, &p.head, &self.pattern, pid, session_present, id, e.seq, e.ts);
+                }
+                WAIT_COMP if session_present => {
+                    self.c.pubrel_resent += 1;
+                    codec::ack(&mut b, codec::PUBREL, pid);
+                }
+                WAIT_COMP => {
+                    // the broker took the message, then lost the session: nothing more to say
+                    e.state = DONE;
+                    p.inflight -= 1;
+                    self.c.unacked -= 1;
+                    p.rec_only.push(e.seq);
+                }
+                _ => {}
+            }
+            pid = if pid == 65535 { 1 } else { pid + 1 };
+        }
+        while p.ring.front().is_some_and(|e| e.state == DONE) {
+            p.ring.pop_front();
+            p.front_pid = if p.front_pid == 65535 { 1 } else { p.front_pid + 1 };
+        }
+        c.wbuf = b;
+    }
+
+    pub(super) fn on_ack(&mut self, s: usize, kind: u8, pid: u16, reason: u8) {
+        let now = self.now;
+        let c = &mut self.conns[s];
+        match &mut c.role {
+            Role::Sub(u) => {
+                if kind != codec::PUBREL {
+                    self.c.bad_acks += 1;
+                    return;
+                }
+                let (i, m) = ((pid >> 6) as usize, 1u64 << (pid & 63));
+                if i < u.rec2.len() && u.rec2[i] & m != 0 {
+                    u.rec2[i] &= !m;
+                    u.rec2_n -= 1;
+                } else {
+                    self.c.pubrel_unknown += 1;
+                }
+                codec::ack(out(c, s, &mut self.pool, &mut self.dirty), codec::PUBCOMP, pid);
+            }
+            Role::Pub(p) => {
+                let i = (pid as u32 + 65535 - p.front_pid as u32) as usize % 65535;
+                let Some(e) = p.ring.get_mut(i) else {
+                    self.c.bad_acks += 1;
+                    return;
+                };
+                let q = self.cfg.pub_qos;
+                match (kind, e.state) {
+                    (codec::PUBACK, WAIT_ACK) if q == 1 => {}
+                    (codec::PUBCOMP, WAIT_COMP) => {}
+                    (codec::PUBREC, WAIT_ACK) if q == 2 => {
+                        if reason < 0x80 {
+                            if reason == 0x10 {
+                                self.c.no_subscribers += 1;
+                            }
+                            e.state = WAIT_COMP;
+                            codec::ack(out(c, s, &mut self.pool, &mut self.dirty), codec::PUBREL, pid);
+                            return;
+                        }
+                    }
+                    (codec::PUBREC, WAIT_COMP) => {
+                        codec::ack(out(c, s, &mut self.pool, &mut self.dirty), codec::PUBREL, pid);
+                        return;
+                    }
+                    _ => {
+                        self.c.bad_acks += 1;
+                        return;
+                    }
+                }
+                e.state = DONE;
+                p.inflight -= 1;
+                self.c.unacked -= 1;
+                self.last_ack = now;
+                if kind != codec::PUBCOMP && reason >= 0x80 {
+                    self.c.rejected += 1;
+                    p.rejected.push(e.seq);
+                    *self
+                        .reasons
+                        .entry(format!("publish refused: {}", codec::reason_name(reason)))
+                        .or_insert(0) += 1;
+                } else {
+                    if reason == 0x10 {
+                        self.c.no_subscribers += 1;
+                    }
+                    if reason >= 0x80 {
+                        *self
+                            .reasons
+                            .entry(format!("PUBCOMP: {}", codec::reason_name(reason)))
+                            .or_insert(0) += 1;
+                    }
+                    self.c.acked += 1;
+                    if e.sent >= self.w0 && e.sent < self.w1 {
+                        record(&mut self.h.ack, now - e.sent);
+                    }
+                }
+                if i > 0 {
+                    self.c.acks_out_of_order += 1;
+                }
+                while p.ring.front().is_some_and(|e| e.state == DONE) {
+                    p.ring.pop_front();
+                    p.front_pid = if p.front_pid == 65535 { 1 } else { p.front_pid + 1 };
+                }
+            }
+        }
+    }
+
+    pub(super) fn try_send(&mut self, s: usize) {
+        if self.phase != P_RUN {
+            return;
+        }
+        let cfg = &*self.cfg;
+        let q = cfg.pub_qos;
+        let c = &mut self.conns[s];
+        let pend = c.wbuf.len() - c.wpos;
+        if c.st != St::Ready || c.blocked || pend >= cfg.chunk {
+            return; // flush() queues it again
+        }
+        let Role::Pub(p) = &c.role else { return };
+        if p.sent >= p.due || (q > 0 && p.inflight >= p.window) {
+            return;
+        }
+        let mut room = u64::MAX;
+        if cfg.max_outstanding > 0 {
+            // parked publishers go on together once an eighth of the bound is free: fuller writes
+            room = self.room;
+            if room == 0 {
+                if let Role::Pub(p) = &mut c.role
+                    && !p.parked
+                {
+                    p.parked = true;
+                    self.parked.push(s);
+                }
+                return;
+            }
+            room = room.min((cfg.max_outstanding / 8 / self.pubs.len() as u64).max(1));
+        }
+        let now = net::now();
+        if now >= self.w1.saturating_add(self.grace) {
+            return; // the end of the measured time
+        }
+        let id = c.id;
+        let mut b = std::mem::take(out(c, s, &mut self.pool, &mut self.dirty));
+        let Role::Pub(p) = &mut c.role else { return };
+        let n = self.pubs.len() as u64;
+        while p.sent < p.due && b.len() < cfg.chunk && room > 0 {
+            if q > 0 && (p.inflight >= p.window || p.ring.len() >= 65000) {
+                break;
+            }
+            let seq = p.sent;
+            let mut ts = now;
+            if cfg.rate > 0.0 {
+                let due = self.t0 + ((p.lane + seq * n) as f64 * self.ns_per_msg) as u64;
+                let due = due.min(now);
+                if now >= self.w0 && now < self.w1 {
+                    record(&mut self.h.lag, now - due);
+                }
+                if cfg.from_due {
+                    ts = due;
+                }
+            }
+            let mut pid = 0;
+            if q > 0 {
+                pid = ((p.front_pid as usize - 1 + p.ring.len()) % 65535) as u16 + 1;
+                p.ring.push_back(Entry { seq, ts, sent: now, state: WAIT_ACK });
+                p.inflight += 1;
+                self.c.unacked += 1;
+            }
+            encode(&mut b, cfg, &p.head, &self.pattern, pid, false, id, seq, ts);
+            p.sent += 1;
+            self.c.sent += 1;
+            self.c.expected += p.fan;
+            room = room.saturating_sub(p.fan);
+            if cfg.max_outstanding > 0 {
+                self.room = self.room.saturating_sub(p.fan);
+            }
+        }
+        self.last_send = now;
+        c.wbuf = b;
+    }
+
+    /// --max-outstanding: how many deliveries may be started now.
+    pub(super) fn make_room(&mut self) {
+        let max = self.cfg.max_outstanding;
+        let (e, r) = if self.cfg.threads == 1 {
+            (self.c.expected, self.c.uniq)
+        } else {
+            self.shared.counts[self.idx].store(&self.c);
+            let c = self.shared.sum();
+            (c.expected, c.uniq)
+        };
+        let open = e.saturating_sub(r);
+        let mut room = max.saturating_sub(open.saturating_sub(self.written_off));
+        if room == 0 && self.now > self.last_recv.max(self.last_send) + 300_000_000 {
+            // nothing moved for a while: what is still out is lost
+            self.written_off = open;
+            room = max;
+        }
+        self.room = if room >= (max / 8).max(1) { room } else { 0 };
+    }
+
+    pub(super) fn begin(&mut self) {
+        self.t0 = self.shared.t0.load(Relaxed);
+        self.w0 = self.shared.w0.load(Relaxed);
+        self.w1 = self.shared.w1.load(Relaxed);
+        for c in &mut self.conns {
+            match &mut c.role {
+                Role::Sub(u) => u.streams.iter_mut().for_each(|x| x.last_rx = self.t0),
+                Role::Pub(_) => {}
+            }
+        }
+        self.shared.times.first_send.fetch_min(self.t0, Relaxed);
+    }
+
+    pub(super) fn pace(&mut self) {
+        if self.now < self.t0 {
+            return;
+        }
+        let n = self.pubs.len() as u64;
+        if n == 0 {
+            return;
+        }
+        if self.cfg.rate > 0.0 {
+            let upto = if self.now < self.w1 {
+                ((self.now - self.t0) as f64 / self.ns_per_msg) as u64 + 1
+            } else {
+                ((self.w1 - self.t0) as f64 / self.ns_per_msg).round() as u64
+            };
+            while self.due_total < upto {
+                let s = self.pubs[(self.due_total % n) as usize];
+                self.due_total += 1;
+                if let Role::Pub(p) = &mut self.conns[s].role {
+                    if p.due < p.quota {
+                        p.due += 1;
+                    }
+                    if !p.queued {
+                        p.queued = true;
+                        self.queue.push(s);
+                    }
+                }
+            }
+        } else if self.due_total == 0 {
+            self.due_total = 1;
+            for k in 0..self.pubs.len() {
+                let s = self.pubs[k];
+                if let Role::Pub(p) = &mut self.conns[s].role {
+                    p.due = p.quota;
+                    p.queued = true;
+                    self.queue.push(s);
+                }
+            }
+        }
+    }
+}
+
+#[inline]
+#[allow(clippy::too_many_arguments)]
+fn encode(
+    b: &mut Vec<u8>,
+    cfg: &Config,
+    head: &[u8],
+    pattern: &[u8],
+    pid: u16,
+    dup: bool,
+    id: usize,
+    seq: u64,
+    ts: u64,
+) {
+    b.reserve(head.len() + 4 + cfg.payload);
+    codec::publish_start(b, cfg.v5, cfg.pub_qos, dup, head, pid);
+    let mut h = [0u8; HEADER];
+    h[0..4].copy_from_slice(&cfg.tag().to_le_bytes());
+    h[4..8].copy_from_slice(&(id as u32).to_le_bytes());
+    h[8..16].copy_from_slice(&seq.to_le_bytes());
+    h[16..24].copy_from_slice(&ts.to_le_bytes());
+    b.extend_from_slice(&h);
+    let o = (seq & 255) as usize;
+    b.extend_from_slice(&pattern[o..o + cfg.payload - HEADER]);
+}

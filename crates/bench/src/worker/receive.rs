@@ -1,0 +1,349 @@
+//! What brokers send.
+
+use super::*;
+use crate::codec::{Frame, Packet};
+use crate::config::HEADER;
+use crate::latency::record;
+use crate::track::Kind;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Worker {
+    pub(super) fn read(&mut self, s: usize) {
+        let mut rbuf = std::mem::take(&mut self.rbuf);
+        for _ in 0..4 {
+            let c = &mut self.conns[s];
+            if c.fd < 0 {
+                break;
+            }
+            let l = c.left.len();
+            if rbuf.len() < c.need + 65536 || rbuf.len() < l + 65536 {
+                rbuf.resize((c.need.max(l) + 65536) * 2, 0);
+            }
+            rbuf[..l].copy_from_slice(&c.left);
+            let cap = rbuf.len() - l;
+            self.c.reads += 1;
+            let n = match net::read(c.fd, &mut rbuf[l..]) {
+                Ok(0) => {
+                    self.close(s, "closed by the broker");
+                    break;
+                }
+                Ok(n) => n,
+                Err(libc::EAGAIN) => break,
+                Err(libc::EINTR) => continue,
+                Err(e) => {
+                    self.close(s, &format!("read: {}", net::errname(e)));
+                    break;
+                }
+            };
+            self.now = net::now();
+            c.last_rx = self.now;
+            c.left.clear();
+            c.need = 0;
+            self.c.rx_bytes += n as u64;
+            let mut pos = 0;
+            let end = l + n;
+            let v5 = self.cfg.v5;
+            let generation = c.generation;
+            let mut bad: Option<String> = None;
+            loop {
+                match codec::frame(&rbuf[pos..end]) {
+                    Ok(Frame::Have(h, b, e)) => {
+                        let body = &rbuf[pos + b..pos + e];
+                        pos += e;
+                        match codec::parse(h, body, v5) {
+                            Ok(Packet::Publish { dup, qos, retain, pid, payload, .. }) => {
+                                self.on_publish(s, dup, qos, retain, pid, payload)
+                            }
+                            Ok(p) => self.on_packet(s, p),
+                            Err(e) => {
+                                bad = Some(format!("protocol error: {e}"));
+                                break;
+                            }
+                        }
+                        if self.conns[s].fd < 0 || self.conns[s].generation != generation {
+                            break;
+                        }
+                    }
+                    Ok(Frame::Need(n)) => {
+                        let c = &mut self.conns[s];
+                        c.need = n;
+                        c.left.extend_from_slice(&rbuf[pos..end]);
+                        break;
+                    }
+                    Err(e) => {
+                        bad = Some(format!("protocol error: {e}"));
+                        break;
+                    }
+                }
+            }
+            if let Some(b) = bad {
+                self.close(s, &b);
+                break;
+            }
+            if n < cap {
+                break;
+            }
+        }
+        if rbuf.len() > 16 * RBUF {
+            rbuf.truncate(RBUF);
+            rbuf.shrink_to_fit();
+            if rbuf.len() < self.cfg.payload * 2 {
+                rbuf.resize(self.cfg.payload * 2 + RBUF, 0);
+            }
+        }
+        self.rbuf = rbuf;
+        let c = &self.conns[s];
+        if let (Role::Pub(_), St::Ready) = (&c.role, c.st) {
+            self.try_send(s);
+        }
+    }
+
+    #[inline]
+    pub(super) fn on_publish(&mut self, s: usize, dup: bool, qos: u8, retain: bool, pid: u16, pl: &[u8]) {
+        let now = self.now;
+        let cfg = &*self.cfg;
+        let c = &mut self.conns[s];
+        if !matches!(c.st, St::Ready | St::Suback) {
+            self.close(s, "protocol error: PUBLISH before CONNACK");
+            return;
+        }
+        match qos {
+            0 => {}
+            1 => codec::ack(out(c, s, &mut self.pool, &mut self.dirty), codec::PUBACK, pid),
+            _ => {
+                codec::ack(out(c, s, &mut self.pool, &mut self.dirty), codec::PUBREC, pid);
+                if let Role::Sub(u) = &mut c.role {
+                    let (i, m) = ((pid >> 6) as usize, 1u64 << (pid & 63));
+                    if u.rec2.len() <= i {
+                        u.rec2.resize(i + 1, 0);
+                    }
+                    if u.rec2[i] & m != 0 {
+                        // a retransmission that the QoS 2 handshake hides from the application
+                        self.c.q2_suppressed += 1;
+                        return;
+                    }
+                    u.rec2[i] |= m;
+                    u.rec2_n += 1;
+                    if cfg.recv_max > 0 && u.rec2_n > cfg.recv_max as usize {
+                        self.c.recv_max_exceeded += 1;
+                    }
+                }
+            }
+        }
+        if dup {
+            self.c.dup_flag += 1;
+        }
+        if retain {
+            self.c.retain_flag += 1;
+        }
+        let Role::Sub(u) = &mut c.role else {
+            self.c.unexpected += 1;
+            return;
+        };
+        if pl.len() < HEADER || pl[0..4] != cfg.tag().to_le_bytes() {
+            self.c.foreign += 1;
+            return;
+        }
+        let id = u32::from_le_bytes(pl[4..8].try_into().unwrap()) as usize;
+        let seq = u64::from_le_bytes(pl[8..16].try_into().unwrap());
+        let ts = u64::from_le_bytes(pl[16..24].try_into().unwrap());
+        if pl.len() != cfg.payload || seq >= 1 << 36 || ts > now {
+            self.c.corrupt += 1;
+            return;
+        }
+        if cfg.verify {
+            let o = (seq & 255) as usize;
+            if pl[HEADER..] != self.pattern[o..o + pl.len() - HEADER] {
+                self.c.corrupt += 1;
+                return;
+            }
+        }
+        if qos != cfg.pub_qos.min(cfg.sub_qos) {
+            self.c.qos_wrong += 1;
+        }
+        let i = if u.stride == 1 {
+            id.wrapping_sub(u.base)
+        } else if id >= u.base && (id - u.base).is_multiple_of(u.stride) {
+            (id - u.base) / u.stride
+        } else {
+            usize::MAX
+        };
+        if i >= u.count {
+            self.c.unexpected += 1;
+            return;
+        }
+        self.c.recv += 1;
+        self.c.recv_bytes += pl.len() as u64;
+        let any = now - self.last_recv.max(self.t0).min(now);
+        if any > self.any_gap.0 {
+            self.any_gap = (any, now - any);
+        }
+        self.last_recv = now;
+        let kind = if cfg.topology == Topology::Shared {
+            let g = u.group;
+            let gap = now.saturating_sub(self.group_last[g].max(self.t0));
+            if gap > self.group_gap.0 {
+                self.group_gap = (gap, now - gap);
+            }
+            self.group_last[g] = now;
+            if self.groups_seen[g][i].set(seq) {
+                if seq < u.last[i] {
+                    Kind::Late
+                } else {
+                    u.last[i] = seq + 1;
+                    Kind::New
+                }
+            } else {
+                Kind::Dup
+            }
+        } else {
+            u.streams[i].on(seq, now)
+        };
+        match kind {
+            Kind::New => self.c.uniq += 1,
+            Kind::Late => {
+                self.c.uniq += 1;
+                self.c.late += 1
+            }
+            Kind::Dup => {
+                self.c.dup += 1;
+                return;
+            }
+        }
+        if ts >= self.w0 && ts < self.w1 {
+            record(&mut self.h.e2e, now - ts);
+        }
+    }
+
+    pub(super) fn on_packet(&mut self, s: usize, p: Packet) {
+        let c = &mut self.conns[s];
+        match p {
+            Packet::Ack { kind, pid, reason } => {
+                if c.st == St::Ready {
+                    self.on_ack(s, kind, pid, reason)
+                } else {
+                    self.close(s, "protocol error: acknowledgement before CONNACK")
+                }
+            }
+            Packet::PingResp => c.ping_sent = 0,
+            Packet::ConnAck { session_present, code, props } => {
+                if c.st != St::Connack {
+                    return self.close(s, "protocol error: second CONNACK");
+                }
+                if code != 0 {
+                    let mut w = format!("connack refused: {}", codec::connack_name(self.cfg.v5, code));
+                    if let Some(r) = props.reason {
+                        w += &format!(" ({r})");
+                    }
+                    return self.close(s, &w);
+                }
+                if session_present && self.cfg.clean {
+                    return self.close(s, "protocol error: session present after a clean start");
+                }
+                if let Some(k) = props.server_keepalive {
+                    c.keepalive = k;
+                }
+                self.c.connacked += 1;
+                record(&mut self.h.connack, self.now - c.t_sent);
+                self.shared.times.last_connack.fetch_max(self.now, Relaxed);
+                let max_qos = props.max_qos.unwrap_or(2);
+                let again = c.ready_once;
+                if again {
+                    self.c.sessions_resumed += session_present as u64;
+                }
+                match &mut c.role {
+                    Role::Pub(p) => {
+                        if max_qos < self.cfg.pub_qos {
+                            let w = format!("broker's maximum QoS is {max_qos}");
+                            return self.close(s, &w);
+                        }
+                        let rm = props.receive_max.unwrap_or(65535) as usize;
+                        p.window = self.cfg.window.min(rm);
+                        if again && !self.cfg.clean && !session_present {
+                            self.c.sessions_lost_pub += 1;
+                            self.event(s, "publisher's session lost");
+                        }
+                        self.ready(s);
+                        if again {
+                            self.retransmit(s, session_present);
+                        }
+                    }
+                    Role::Sub(u) => {
+                        if !session_present {
+                            u.rec2.clear();
+                            u.rec2_n = 0;
+                        }
+                        if again && session_present {
+                            return self.ready(s);
+                        }
+                        if again && !self.cfg.clean {
+                            self.c.sessions_lost_sub += 1;
+                            self.event(s, "subscriber's session lost");
+                        }
+                        let f = self.cfg.filters_of_sub(self.conns[s].id);
+                        if f.is_empty() {
+                            return self.ready(s);
+                        }
+                        let c = &mut self.conns[s];
+                        c.st = St::Suback;
+                        c.t_sent = self.now;
+                        let b = out(c, s, &mut self.pool, &mut self.dirty);
+                        let mut n = 0;
+                        for g in f.chunks(256) {
+                            n += 1;
+                            codec::subscribe(b, self.cfg.v5, n as u16, g, self.cfg.sub_qos);
+                        }
+                        c.sub_wait = n;
+                    }
+                }
+            }
+            Packet::SubAck { codes, .. } => {
+                if c.st != St::Suback {
+                    return self.close(s, "protocol error: SUBACK not asked for");
+                }
+                for &k in codes {
+                    if k >= 0x80 {
+                        let n = if self.cfg.v5 { codec::reason_name(k) } else { format!("0x{k:02x}") };
+                        return self.close(s, &format!("subscribe refused: {n}"));
+                    }
+                    if k != self.cfg.sub_qos {
+                        self.c.qos_downgraded += 1;
+                    }
+                }
+                c.sub_wait -= 1;
+                if c.sub_wait == 0 {
+                    record(&mut self.h.suback, self.now - c.t_sent);
+                    self.ready(s);
+                }
+            }
+            Packet::Disconnect { reason } => {
+                self.close(s, &format!("broker's DISCONNECT: {}", codec::reason_name(reason)))
+            }
+            Packet::UnsubAck => self.close(s, "protocol error: UNSUBACK not asked for"),
+            Packet::Auth => self.close(s, "protocol error: AUTH not asked for"),
+            Packet::Publish { .. } => unreachable!(),
+        }
+    }
+
+    pub(super) fn ready(&mut self, s: usize) {
+        let now = self.now;
+        let c = &mut self.conns[s];
+        c.st = St::Ready;
+        c.attempt = 0;
+        self.pending -= 1;
+        self.c.up += 1;
+        self.shared.times.last_ready.fetch_max(now, Relaxed);
+        if c.ready_once {
+            self.c.reconnects += 1;
+            record(&mut self.h.reconnect, now - c.t_down);
+            self.event(s, "connected again");
+        } else {
+            c.ready_once = true;
+            record(&mut self.h.ready, now - c.t_start);
+            match c.role {
+                Role::Pub(_) => self.c.ready_pubs += 1,
+                Role::Sub(_) => self.c.ready_subs += 1,
+            }
+        }
+    }
+}
