@@ -1,0 +1,160 @@
+//! The packets of section 3, a file each; [`Packet`] is any of them.
+
+pub(crate) mod ack;
+pub(crate) mod auth;
+#[cfg(test)]
+pub(crate) mod check;
+pub(crate) mod connack;
+pub(crate) mod connect;
+pub(crate) mod disconnect;
+pub(crate) mod outgoing;
+pub(crate) mod publish;
+pub(crate) mod reasons;
+pub(crate) mod suback;
+pub(crate) mod subscribe;
+pub(crate) mod subscription_options;
+pub(crate) mod unsubscribe;
+pub(crate) mod will;
+
+use crate::encoder::{Encoder, variable_byte_integer_len};
+use crate::error::DecodeError;
+use crate::frame::{frame, remaining_length};
+use crate::packet_type::PacketType;
+use crate::reader::Reader;
+use crate::version::Version;
+use ack::Ack;
+use auth::Auth;
+use connack::ConnAck;
+use connect::Connect;
+use disconnect::Disconnect;
+use publish::Publish;
+use suback::SubAck;
+use subscribe::Subscribe;
+use unsubscribe::Unsubscribe;
+
+/// A Control Packet, in the shape that it has in 5.0. What an older version does not say has the value that 5.0
+/// gives to its absence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Packet<'a> {
+    Connect(Connect<'a>),
+    ConnAck(ConnAck<'a>),
+    Publish(Publish<'a>),
+    PubAck(Ack<'a>),
+    PubRec(Ack<'a>),
+    PubRel(Ack<'a>),
+    PubComp(Ack<'a>),
+    Subscribe(Subscribe<'a>),
+    SubAck(SubAck<'a>),
+    Unsubscribe(Unsubscribe<'a>),
+    UnsubAck(SubAck<'a>),
+    PingReq,
+    PingResp,
+    Disconnect(Disconnect<'a>),
+    Auth(Auth<'a>),
+}
+
+/// Decodes exactly one whole packet, whose length [`frame`](crate::frame()) told. CONNECT ignores `version` and carries
+/// its own. The packet borrows from `packet`; nothing is allocated.
+///
+/// # Errors
+/// Whatever sections 1.5, 2, 3 and 4.7 of the version's specification forbid and can be seen in one packet alone. Topic
+/// Filters are only checked for UTF-8 and length; see [`Subscription::parse`](crate::Subscription::parse).
+#[inline]
+pub fn decode(version: Version, packet: &[u8]) -> Result<Packet<'_>, DecodeError> {
+    let size = frame(packet, u32::MAX)?.ok_or(DecodeError::Truncated)?;
+    if size != packet.len() {
+        return Err(DecodeError::LengthMismatch { framed: size as u32, given: packet.len() as u32 });
+    }
+    let (remaining, header) = remaining_length(packet)?.ok_or(DecodeError::Truncated)?;
+    let first = packet[0];
+    let packet_type = PacketType::of(first).ok_or(DecodeError::PacketTypeReserved)?;
+    let mut reader = Reader::new(&packet[header..]);
+    let mut version = version;
+    let decoded = match packet_type {
+        PacketType::Publish => Packet::Publish(Publish::decode(version, first, reader)?),
+        PacketType::PubAck => Packet::PubAck(Ack::decode(version, packet_type, first, reader)?),
+        PacketType::PubRec => Packet::PubRec(Ack::decode(version, packet_type, first, reader)?),
+        PacketType::PubRel => Packet::PubRel(Ack::decode(version, packet_type, first, reader)?),
+        PacketType::PubComp => Packet::PubComp(Ack::decode(version, packet_type, first, reader)?),
+        PacketType::Connect => {
+            let connect = Connect::decode(reader)?;
+            version = connect.version;
+            Packet::Connect(connect)
+        }
+        PacketType::ConnAck => Packet::ConnAck(ConnAck::decode(version, reader)?),
+        PacketType::Subscribe => Packet::Subscribe(Subscribe::decode(version, first, reader)?),
+        PacketType::SubAck => Packet::SubAck(SubAck::decode(version, packet_type, reader)?),
+        PacketType::Unsubscribe => Packet::Unsubscribe(Unsubscribe::decode(version, first, reader)?),
+        PacketType::UnsubAck => Packet::UnsubAck(SubAck::decode(version, packet_type, reader)?),
+        PacketType::PingReq => Packet::PingReq,
+        PacketType::PingResp => Packet::PingResp,
+        PacketType::Disconnect => Packet::Disconnect(Disconnect::decode(version, &mut reader)?),
+        PacketType::Auth => Packet::Auth(Auth::decode(version, &mut reader)?),
+    };
+    // Before 5.0 nothing forbids padding of the Remaining Length.
+    if version == Version::V5 && variable_byte_integer_len(remaining) != Some(header - 1) {
+        return Err(DecodeError::VariableByteIntegerNotMinimal);
+    }
+    Ok(decoded)
+}
+
+/// DUP belongs to SUBSCRIBE, UNSUBSCRIBE and PUBREL in 3.1 only; later the flags are fixed [MQTT-2.1.3-1]
+/// [MQTT-3.6.1-1] [MQTT-3.8.1-1] [MQTT-3.10.1-1].
+fn check_flags(version: Version, packet_type: PacketType, first: u8) -> Result<(), DecodeError> {
+    if version == Version::V3_1 || first == packet_type.first_byte() {
+        Ok(())
+    } else {
+        Err(DecodeError::FlagsReserved { packet_type, flags: first & 0x0F })
+    }
+}
+
+impl Packet<'_> {
+    /// Type of the packet.
+    pub const fn packet_type(&self) -> PacketType {
+        match self {
+            Packet::Connect(_) => PacketType::Connect,
+            Packet::ConnAck(_) => PacketType::ConnAck,
+            Packet::Publish(_) => PacketType::Publish,
+            Packet::PubAck(_) => PacketType::PubAck,
+            Packet::PubRec(_) => PacketType::PubRec,
+            Packet::PubRel(_) => PacketType::PubRel,
+            Packet::PubComp(_) => PacketType::PubComp,
+            Packet::Subscribe(_) => PacketType::Subscribe,
+            Packet::SubAck(_) => PacketType::SubAck,
+            Packet::Unsubscribe(_) => PacketType::Unsubscribe,
+            Packet::UnsubAck(_) => PacketType::UnsubAck,
+            Packet::PingReq => PacketType::PingReq,
+            Packet::PingResp => PacketType::PingResp,
+            Packet::Disconnect(_) => PacketType::Disconnect,
+            Packet::Auth(_) => PacketType::Auth,
+        }
+    }
+
+    /// Appends the packet to `out`; CONNECT ignores `version` and carries its own.
+    ///
+    /// Older versions lose what they have no place for: properties, Reason Codes of acknowledgements, subscription
+    /// options but QoS. Reason Codes of CONNACK and SUBACK become the nearest one they have, and a failure that a 5.0
+    /// packet does not list becomes one that it does; `reasons` has the table.
+    ///
+    /// Returns `false`, appending nothing, for what the version cannot say at all (AUTH, a DISCONNECT from the server, a
+    /// Topic Alias instead of a Topic Name in 3.x) and for what no packet can hold (fields of more than 65,535 bytes,
+    /// strings with U+0000, more than [`PACKET_SIZE_MAX`](crate::PACKET_SIZE_MAX)).
+    pub fn encode(&self, version: Version, out: &mut Vec<u8>) -> bool {
+        let packet_type = self.packet_type();
+        match self {
+            Packet::Connect(packet) => packet.encode(out),
+            Packet::ConnAck(packet) => packet.encode(version, out),
+            Packet::Publish(packet) => packet.encode(version, out),
+            Packet::PubAck(packet)
+            | Packet::PubRec(packet)
+            | Packet::PubRel(packet)
+            | Packet::PubComp(packet) => packet.encode(version, packet_type, out),
+            Packet::Subscribe(packet) => packet.encode(version, out),
+            Packet::SubAck(packet) | Packet::UnsubAck(packet) => packet.encode(version, packet_type, out),
+            Packet::Unsubscribe(packet) => packet.encode(version, out),
+            Packet::PingReq | Packet::PingResp => Encoder::new(out, packet_type.first_byte()).finish(),
+            Packet::Disconnect(packet) => packet.encode(version, out),
+            Packet::Auth(packet) => packet.encode(version, out),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! UNSUBSCRIBE (3.10).
+
+use std::fmt;
+
+use super::check_flags;
+use crate::encoder::{Encoder, put_binary};
+use crate::error::DecodeError;
+use crate::packet_id::PacketId;
+use crate::packet_type::PacketType;
+use crate::properties::Properties;
+use crate::properties::scope::Scope;
+use crate::reader::Reader;
+use crate::version::Version;
+
+/// A client wants no more messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unsubscribe<'a> {
+    pub packet_id: PacketId,
+    pub properties: Properties<'a>,
+    pub filters: UnsubscribeFilters<'a>,
+}
+
+impl<'a> Unsubscribe<'a> {
+    pub(crate) fn decode(
+        version: Version,
+        first: u8,
+        mut reader: Reader<'a>,
+    ) -> Result<Unsubscribe<'a>, DecodeError> {
+        check_flags(version, PacketType::Unsubscribe, first)?;
+        let packet_id = reader.packet_id()?;
+        let properties = Properties::read(&mut reader, version, Scope::Unsubscribe)?;
+        let filters = UnsubscribeFilters::check(reader)?;
+        Ok(Unsubscribe { packet_id, properties, filters })
+    }
+
+    pub(crate) fn encode(&self, version: Version, out: &mut Vec<u8>) -> bool {
+        !self.filters.is_empty()
+            && Encoder::new(out, PacketType::Unsubscribe.first_byte())
+                .packet_id(self.packet_id)
+                .properties(version, self.properties)
+                .bytes(self.filters.bytes)
+                .finish()
+    }
+}
+
+/// The Topic Filters of an UNSUBSCRIBE in order: a view of the payload, which has been checked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct UnsubscribeFilters<'a> {
+    bytes: &'a [u8],
+    count: usize,
+}
+
+impl<'a> UnsubscribeFilters<'a> {
+    fn check(mut reader: Reader<'a>) -> Result<UnsubscribeFilters<'a>, DecodeError> {
+        let bytes = reader.remainder();
+        let mut count = 0;
+        while !reader.is_empty() {
+            // [MQTT-3.10.3-1] [MQTT3-3.10.3-1] [MQTT-4.7.3-1] [MQTT3-4.7.3-1]
+            if reader.string()?.is_empty() {
+                return Err(DecodeError::TopicFilterEmpty);
+            }
+            count += 1;
+        }
+        // [MQTT-3.10.3-2] [MQTT3-3.10.3-2]
+        if count == 0 {
+            return Err(DecodeError::NoTopicFilters);
+        }
+        Ok(UnsubscribeFilters { bytes, count })
+    }
+
+    /// The filters, not yet parsed.
+    pub fn iter(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let mut reader = Reader::new(self.bytes);
+        std::iter::from_fn(move || reader.topic().ok())
+    }
+
+    /// How many there are; in a packet that was decoded at least one.
+    #[inline]
+    pub const fn len(&self) -> usize {
+        self.count
+    }
+
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+impl fmt::Debug for UnsubscribeFilters<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// The Topic Filters of an UNSUBSCRIBE to be sent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UnsubscribeFiltersBuf {
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+impl UnsubscribeFiltersBuf {
+    /// Appends a filter.
+    ///
+    /// # Panics
+    /// The filter has more than 65,535 bytes, which [`Subscription::parse`](crate::Subscription::parse) would refuse.
+    pub fn push(&mut self, filter: &str) -> &mut Self {
+        assert!(put_binary(&mut self.bytes, filter.as_bytes()), "a Topic Filter of {} bytes", filter.len());
+        self.count += 1;
+        self
+    }
+
+    pub fn as_filters(&self) -> UnsubscribeFilters<'_> {
+        UnsubscribeFilters { bytes: &self.bytes, count: self.count }
+    }
+}

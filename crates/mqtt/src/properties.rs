@@ -1,0 +1,329 @@
+//! The properties of a packet (section 2.2.2): [`Properties`] looks into a block that has been checked, wherever it
+//! lies. What is checked, and which packet may hold what, is in `scope`.
+
+pub(crate) mod buf;
+pub(crate) mod id;
+pub(crate) mod property;
+pub(crate) mod scope;
+
+use std::fmt;
+
+use crate::error::DecodeError;
+use crate::reader::Reader;
+use id::{Kind, PropertyId};
+use property::Property;
+
+/// A checked property block: the bytes after the Property Length. Empty in versions before 5.0.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Properties<'a>(&'a [u8]);
+
+impl<'a> Properties<'a> {
+    /// The properties as on the wire, without the Property Length.
+    #[inline]
+    pub const fn as_bytes(&self) -> &'a [u8] {
+        self.0
+    }
+
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All properties in the sender's order, which for User Properties has a meaning [MQTT-3.3.2-18].
+    pub fn iter(&self) -> Iter<'a> {
+        Iter { rest: self.0 }
+    }
+
+    /// What a server passes on with an Application Message: everything but Topic Alias, Message Expiry Interval,
+    /// Subscription Identifier and Will Delay Interval, order kept [MQTT-3.3.2-17] [MQTT-3.3.2-18]. Borrowed when the
+    /// rest is in one piece, else copied to `scratch`, whose former content is lost.
+    pub fn forwardable<'s>(self, scratch: &'s mut Vec<u8>) -> &'s [u8]
+    where
+        'a: 's,
+    {
+        let block = self.0;
+        // The run of properties to pass on that is still growing, and whether an earlier one is in `scratch`.
+        let (mut from, mut to, mut copied) = (0, 0, false);
+        let mut at = 0;
+        while let Some((id, len)) = split(&block[at..]) {
+            let end = at + len;
+            if !stops_at_the_server(id) {
+                if at != to {
+                    if to > from {
+                        if !copied {
+                            scratch.clear();
+                            copied = true;
+                        }
+                        scratch.extend_from_slice(&block[from..to]);
+                    }
+                    from = at;
+                }
+                to = end;
+            }
+            at = end;
+        }
+        if copied {
+            scratch.extend_from_slice(&block[from..to]);
+            return scratch;
+        }
+        &block[from..to]
+    }
+
+    /// Seconds; 0xFFFFFFFF means that the Session never expires (3.1.2.11.2).
+    pub fn session_expiry_interval(&self) -> Option<u32> {
+        self.four_byte_integer(PropertyId::SessionExpiryInterval)
+    }
+
+    /// Never 0 (3.1.2.11.3).
+    pub fn receive_maximum(&self) -> Option<u16> {
+        self.two_byte_integer(PropertyId::ReceiveMaximum)
+    }
+
+    /// Bytes, never 0 (3.1.2.11.4).
+    pub fn maximum_packet_size(&self) -> Option<u32> {
+        self.four_byte_integer(PropertyId::MaximumPacketSize)
+    }
+
+    /// Highest Topic Alias that the sender of the property accepts (3.1.2.11.5).
+    pub fn topic_alias_maximum(&self) -> Option<u16> {
+        self.two_byte_integer(PropertyId::TopicAliasMaximum)
+    }
+
+    /// Whether the client wants Response Information in CONNACK; without the property it does not (3.1.2.11.6).
+    pub fn request_response_information(&self) -> bool {
+        self.flag(PropertyId::RequestResponseInformation).unwrap_or(false)
+    }
+
+    /// Whether the client wants Reason Strings and User Properties with failures; without the property it does
+    /// (3.1.2.11.7).
+    pub fn request_problem_information(&self) -> bool {
+        self.flag(PropertyId::RequestProblemInformation).unwrap_or(true)
+    }
+
+    /// (3.1.2.11.9)
+    pub fn authentication_method(&self) -> Option<&'a str> {
+        self.string(PropertyId::AuthenticationMethod)
+    }
+
+    /// (3.1.2.11.10)
+    pub fn authentication_data(&self) -> Option<&'a [u8]> {
+        self.binary(PropertyId::AuthenticationData)
+    }
+
+    /// Never 0 [MQTT-3.3.2-8].
+    pub fn topic_alias(&self) -> Option<u16> {
+        self.two_byte_integer(PropertyId::TopicAlias)
+    }
+
+    /// Seconds (3.3.2.3.3).
+    pub fn message_expiry_interval(&self) -> Option<u32> {
+        self.four_byte_integer(PropertyId::MessageExpiryInterval)
+    }
+
+    /// 0 for bytes, 1 for UTF-8 (3.3.2.3.2).
+    pub fn payload_format_indicator(&self) -> Option<u8> {
+        self.byte(PropertyId::PayloadFormatIndicator)
+    }
+
+    /// Seconds (3.1.3.2.2).
+    pub fn will_delay_interval(&self) -> Option<u32> {
+        self.four_byte_integer(PropertyId::WillDelayInterval)
+    }
+
+    /// The first one, 1 to 268,435,455; a PUBLISH to a client may hold several (3.3.2.3.8).
+    pub fn subscription_identifier(&self) -> Option<u32> {
+        let mut value = Reader::new(self.find(PropertyId::SubscriptionIdentifier)?);
+        value.variable_byte_integer().ok()
+    }
+
+    /// A Topic Name (3.3.2.3.5).
+    pub fn response_topic(&self) -> Option<&'a str> {
+        self.string(PropertyId::ResponseTopic)
+    }
+
+    /// (3.3.2.3.6)
+    pub fn correlation_data(&self) -> Option<&'a [u8]> {
+        self.binary(PropertyId::CorrelationData)
+    }
+
+    /// (3.3.2.3.9)
+    pub fn content_type(&self) -> Option<&'a str> {
+        self.string(PropertyId::ContentType)
+    }
+
+    /// (3.2.2.3.7)
+    pub fn assigned_client_identifier(&self) -> Option<&'a str> {
+        self.string(PropertyId::AssignedClientIdentifier)
+    }
+
+    /// Seconds (3.2.2.3.14).
+    pub fn server_keep_alive(&self) -> Option<u16> {
+        self.two_byte_integer(PropertyId::ServerKeepAlive)
+    }
+
+    /// (3.2.2.3.15)
+    pub fn response_information(&self) -> Option<&'a str> {
+        self.string(PropertyId::ResponseInformation)
+    }
+
+    /// (3.2.2.3.16)
+    pub fn server_reference(&self) -> Option<&'a str> {
+        self.string(PropertyId::ServerReference)
+    }
+
+    /// (3.2.2.3.9)
+    pub fn reason_string(&self) -> Option<&'a str> {
+        self.string(PropertyId::ReasonString)
+    }
+
+    /// 0 or 1; without the property 2 (3.2.2.3.4).
+    pub fn maximum_qos(&self) -> Option<u8> {
+        self.byte(PropertyId::MaximumQoS)
+    }
+
+    /// Without the property it is (3.2.2.3.5).
+    pub fn retain_available(&self) -> Option<bool> {
+        self.flag(PropertyId::RetainAvailable)
+    }
+
+    /// Without the property it is (3.2.2.3.11).
+    pub fn wildcard_subscription_available(&self) -> Option<bool> {
+        self.flag(PropertyId::WildcardSubscriptionAvailable)
+    }
+
+    /// Without the property it is (3.2.2.3.12).
+    pub fn subscription_identifier_available(&self) -> Option<bool> {
+        self.flag(PropertyId::SubscriptionIdentifierAvailable)
+    }
+
+    /// Without the property it is (3.2.2.3.13).
+    pub fn shared_subscription_available(&self) -> Option<bool> {
+        self.flag(PropertyId::SharedSubscriptionAvailable)
+    }
+
+    /// Names and values in the sender's order; a name may come more than once.
+    pub fn user_properties(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.iter().filter_map(|property| match property {
+            Property::UserProperty(name, value) => Some((name, value)),
+            _ => None,
+        })
+    }
+
+    /// Value of the first such property as on the wire.
+    #[inline]
+    fn find(&self, wanted: PropertyId) -> Option<&'a [u8]> {
+        if self.0.is_empty() { None } else { find(self.0, wanted) }
+    }
+
+    #[inline]
+    fn byte(&self, id: PropertyId) -> Option<u8> {
+        self.find(id)?.first().copied()
+    }
+
+    #[inline]
+    fn flag(&self, id: PropertyId) -> Option<bool> {
+        self.byte(id).map(|value| value != 0)
+    }
+
+    #[inline]
+    fn two_byte_integer(&self, id: PropertyId) -> Option<u16> {
+        Reader::new(self.find(id)?).u16().ok()
+    }
+
+    #[inline]
+    fn four_byte_integer(&self, id: PropertyId) -> Option<u32> {
+        Reader::new(self.find(id)?).u32().ok()
+    }
+
+    #[inline]
+    fn string(&self, id: PropertyId) -> Option<&'a str> {
+        Reader::new(self.find(id)?).topic().ok()
+    }
+
+    #[inline]
+    fn binary(&self, id: PropertyId) -> Option<&'a [u8]> {
+        Reader::new(self.find(id)?).binary().ok()
+    }
+}
+
+impl fmt::Debug for Properties<'_> {
+    /// Without Authentication Data, which may be a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list()
+            .entries(self.iter().map(|property| match property {
+                Property::AuthenticationData(_) => Property::AuthenticationData(b"(hidden)"),
+                other => other,
+            }))
+            .finish()
+    }
+}
+
+/// The properties of a block in order.
+#[derive(Debug, Clone)]
+pub struct Iter<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Iter<'a> {
+    type Item = Property<'a>;
+
+    fn next(&mut self) -> Option<Property<'a>> {
+        let (id, len) = split(self.rest)?;
+        let (first, rest) = self.rest.split_at(len);
+        self.rest = rest;
+        Property::read(id, &first[1..])
+    }
+}
+
+/// Not passed on with an Application Message; the server writes its own [MQTT-3.3.2-6] (3.3.2.3.3, 3.3.2.3.4, 3.1.3.2.2,
+/// 3.3.4).
+fn stops_at_the_server(id: PropertyId) -> bool {
+    matches!(
+        id,
+        PropertyId::TopicAlias
+            | PropertyId::MessageExpiryInterval
+            | PropertyId::SubscriptionIdentifier
+            | PropertyId::WillDelayInterval
+    )
+}
+
+fn find(mut block: &[u8], wanted: PropertyId) -> Option<&[u8]> {
+    while let Some((id, len)) = split(block) {
+        let (first, rest) = block.split_at(len);
+        if id == wanted {
+            return Some(&first[1..]);
+        }
+        block = rest;
+    }
+    None
+}
+
+/// Identifier and length in bytes, the Identifier's included, of the first property of a checked block; `None` at the
+/// end.
+#[inline]
+fn split(block: &[u8]) -> Option<(PropertyId, usize)> {
+    let (&id, value) = block.split_first()?;
+    let id = PropertyId::from_byte(id)?;
+    Some((id, 1 + value_len(id, value).ok()?))
+}
+
+/// Length in bytes of the value that `bytes` begins with. A Variable Byte Integer or a string may still be ill-formed.
+///
+/// # Errors
+/// `bytes` is shorter than that.
+#[inline]
+fn value_len(id: PropertyId, bytes: &[u8]) -> Result<usize, DecodeError> {
+    let mut reader = Reader::new(bytes);
+    match id.kind() {
+        Kind::Byte => reader.take(1).map(|_| ())?,
+        Kind::TwoByteInteger => reader.take(2).map(|_| ())?,
+        Kind::FourByteInteger => reader.take(4).map(|_| ())?,
+        Kind::VariableByteInteger => reader.variable_byte_integer().map(|_| ())?,
+        Kind::Utf8String | Kind::BinaryData => reader.binary().map(|_| ())?,
+        Kind::Utf8StringPair => {
+            reader.binary()?;
+            reader.binary()?;
+        }
+    }
+    Ok(bytes.len() - reader.len())
+}

@@ -1,0 +1,189 @@
+//! Topic Filter, and whether it matches a Topic Name.
+
+use std::fmt;
+
+use super::check_length;
+use super::error::TopicError;
+use super::name::TopicName;
+
+/// What a subscription asks for: a Topic Name whose levels may be `+`, and whose last may be `#`. Without `$share/...`,
+/// for which see [`Subscription`](super::subscription::Subscription).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TopicFilter<'a>(&'a str);
+
+impl<'a> TopicFilter<'a> {
+    /// # Errors
+    /// Empty, longer than 65,535 bytes, with U+0000 [MQTT-4.7.3-1] [MQTT-4.7.3-2] [MQTT-4.7.3-3], or with a wildcard
+    /// that does not stand alone in its level or, for `#`, at the end [MQTT-4.7.1-1] [MQTT-4.7.1-2].
+    pub fn parse(filter: &'a str) -> Result<TopicFilter<'a>, TopicError> {
+        check_length(filter)?;
+        let bytes = filter.as_bytes();
+        let mut wildcard_error = None;
+        for (at, &byte) in bytes.iter().enumerate() {
+            match byte {
+                0 => return Err(TopicError::ContainsNull),
+                b'+' | b'#' if wildcard_error.is_none() => {
+                    let first = at == 0 || bytes[at - 1] == b'/';
+                    let last = at + 1 == bytes.len();
+                    let level_ends = last || bytes[at + 1] == b'/';
+                    if !first || !level_ends {
+                        wildcard_error = Some(TopicError::WildcardNotAlone);
+                    } else if byte == b'#' && !last {
+                        wildcard_error = Some(TopicError::MultiLevelWildcardNotLast);
+                    }
+                }
+                _ => {}
+            }
+        }
+        match wildcard_error {
+            None => Ok(TopicFilter(filter)),
+            Some(error) => Err(error),
+        }
+    }
+
+    #[inline]
+    pub const fn as_str(&self) -> &'a str {
+        self.0
+    }
+
+    /// The levels, at least one; a level may be empty, `+`, and, the last one, `#`.
+    #[inline]
+    pub fn levels(&self) -> std::str::Split<'a, char> {
+        self.0.split('/')
+    }
+
+    #[inline]
+    pub fn has_wildcard(&self) -> bool {
+        self.0.bytes().any(|byte| matches!(byte, b'+' | b'#'))
+    }
+
+    /// Whether a message to `topic` is meant, character by character [MQTT-4.7.3-4] [MQTT3-4.7.3-4]. `a/#` matches `a`
+    /// too (4.7.1.2). A wildcard in the first level does not match a topic that begins with `$` [MQTT-4.7.2-1]
+    /// [MQTT3-4.7.2-1].
+    pub fn matches(&self, topic: TopicName<'_>) -> bool {
+        if topic.starts_with_dollar() && self.0.starts_with(['+', '#']) {
+            return false;
+        }
+        let (mut filter, mut topic) = (self.levels(), topic.levels());
+        loop {
+            match (filter.next(), topic.next()) {
+                (Some("#"), _) => return true,
+                (Some("+"), Some(_)) => {}
+                (Some(wanted), Some(level)) if wanted == level => {}
+                (None, None) => return true,
+                _ => return false,
+            }
+        }
+    }
+}
+
+impl fmt::Debug for TopicFilter<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for TopicFilter<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topic_filters() {
+        let longest = "x".repeat(65_535);
+        let legal = [
+            ("a/b", false),
+            ("/", false),
+            ("sport/tennis/player1/#", true),
+            ("sport/#", true),
+            ("#", true),
+            ("/#", true),
+            ("+", true),
+            ("+/tennis/#", true),
+            ("sport/+/player1", true),
+            ("/+", true),
+            ("+/+", true),
+            ("$SYS/#", true),
+            (&longest, false),
+        ];
+        for (filter, has_wildcard) in legal {
+            let parsed = TopicFilter::parse(filter).expect(filter);
+            assert_eq!(parsed.as_str(), filter);
+            assert_eq!(parsed.has_wildcard(), has_wildcard, "{filter:.20}");
+        }
+        let too_long = "x".repeat(65_536);
+        let illegal = [
+            // [MQTT-4.7.3-1] [MQTT3-4.7.3-1]
+            ("", TopicError::Empty),
+            // [MQTT-4.7.3-3] [MQTT3-4.7.3-3]
+            (&too_long, TopicError::TooLong { size: 65_536 }),
+            // [MQTT-4.7.3-2] [MQTT3-4.7.3-2]
+            ("a/\0", TopicError::ContainsNull),
+            ("a+/\0", TopicError::ContainsNull),
+            // [MQTT-4.7.1-1] [MQTT3-4.7.1-2]
+            ("sport/tennis#", TopicError::WildcardNotAlone),
+            ("#a", TopicError::WildcardNotAlone),
+            ("##", TopicError::WildcardNotAlone),
+            ("sport/tennis/#/ranking", TopicError::MultiLevelWildcardNotLast),
+            ("#/", TopicError::MultiLevelWildcardNotLast),
+            // [MQTT-4.7.1-2] [MQTT3-4.7.1-3]
+            ("sport+", TopicError::WildcardNotAlone),
+            ("+a/b", TopicError::WildcardNotAlone),
+            ("a/++/b", TopicError::WildcardNotAlone),
+            ("+#", TopicError::WildcardNotAlone),
+        ];
+        for (filter, error) in illegal {
+            assert_eq!(TopicFilter::parse(filter), Err(error), "{filter:.20}");
+        }
+    }
+
+    /// The examples of 4.7.1.2, 4.7.1.3, 4.7.2 and 4.7.3 and what lies between them.
+    #[test]
+    fn matching() {
+        let cases = [
+            ("sport/tennis/player1/#", "sport/tennis/player1", true),
+            ("sport/tennis/player1/#", "sport/tennis/player1/ranking", true),
+            ("sport/tennis/player1/#", "sport/tennis/player1/score/wimbledon", true),
+            ("sport/tennis/player1/#", "sport/tennis/player10", false),
+            ("sport/#", "sport", true),
+            ("sport/#", "sport/", true),
+            ("#", "a", true),
+            ("#", "/", true),
+            ("#", "a/b/c", true),
+            ("sport/tennis/+", "sport/tennis/player1", true),
+            ("sport/tennis/+", "sport/tennis/player1/ranking", false),
+            ("sport/+", "sport", false),
+            ("sport/+", "sport/", true),
+            ("+/+", "/finance", true),
+            ("/+", "/finance", true),
+            ("+", "/finance", false),
+            ("+", "finance", true),
+            ("+/#", "finance", true),
+            ("a/+/#", "a", false),
+            ("a/b", "a/b", true),
+            ("a/b", "a/b/", false),
+            ("a/b/", "a/b", false),
+            ("a//b", "a/b", false),
+            // [MQTT-4.7.3-4] [MQTT3-4.7.3-4]: case counts, nothing is normalised.
+            ("ACCOUNTS", "Accounts", false),
+            ("\u{E9}", "e\u{301}", false),
+            // [MQTT-4.7.2-1] [MQTT3-4.7.2-1]
+            ("#", "$SYS/monitor", false),
+            ("+/monitor/Clients", "$SYS/monitor/Clients", false),
+            ("+/#", "$SYS", false),
+            ("$SYS/#", "$SYS/monitor", true),
+            ("$SYS/monitor/+", "$SYS/monitor/Clients", true),
+            ("/#", "/$SYS", true),
+            ("a/+", "a/$SYS", true),
+        ];
+        for (filter, topic, expected) in cases {
+            let (filter, topic) = (TopicFilter::parse(filter).unwrap(), TopicName::parse(topic).unwrap());
+            assert_eq!(filter.matches(topic), expected, "{filter} {topic}");
+        }
+    }
+}

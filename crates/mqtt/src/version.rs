@@ -1,0 +1,38 @@
+//! The protocol versions.
+
+use std::fmt;
+
+/// A protocol version; its value is the Protocol Level (Protocol Version in 5.0) of CONNECT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Version {
+    /// "MQIsdp", level 3.
+    V3_1 = 3,
+    /// "MQTT", level 4.
+    V3_1_1 = 4,
+    /// "MQTT", level 5.
+    V5 = 5,
+}
+
+impl Version {
+    /// All versions, oldest first.
+    pub const ALL: [Version; 3] = [Version::V3_1, Version::V3_1_1, Version::V5];
+
+    /// The Protocol Name that goes with the version [MQTT-3.1.2-1] [MQTT3-3.1.2-1].
+    pub(crate) fn protocol_name(self) -> &'static str {
+        match self {
+            Version::V3_1 => "MQIsdp",
+            Version::V3_1_1 | Version::V5 => "MQTT",
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Version::V3_1 => "3.1",
+            Version::V3_1_1 => "3.1.1",
+            Version::V5 => "5.0",
+        })
+    }
+}
