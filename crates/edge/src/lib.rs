@@ -1,1 +1,3 @@
 //! edge
+
+pub mod settings;

@@ -1,1 +1,21 @@
-//! settings
+//! How a setting is declared, read, checked and documented, once for the whole workspace.
+//!
+//! A crate declares its sections with [`section!`]; the binary joins them into one tree that [`load`] fills from
+//! defaults, a TOML file, the environment and the command line, in that order. Read [`Section`] first.
+//! This crate knows no setting by name: it owns the way, the other crates own the what.
+//!
+//! **Invariant:** a setting's default, range, type and text exist in one place, its declaration. The reference page,
+//! the example file and every error message are made from it.
+
+extern crate self as settings;
+
+mod byte_size;
+mod choices;
+mod duration;
+mod section;
+mod value;
+
+pub use byte_size::ByteSize;
+pub use section::{Description, Field, Reload, Section, deserialize_section, read, read_within};
+pub use serde;
+pub use value::{Choice, Invalid, Raw, Value};

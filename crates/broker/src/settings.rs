@@ -1,0 +1,201 @@
+//! The settings of the broker: what the protocol allows here, and how much of everything.
+//!
+//! Declared once: default, range, text and reload behaviour stand here and nowhere else; the reference page and the
+//! example file are generated.
+
+use std::time::Duration;
+
+use settings::{ByteSize, choices, section};
+
+/// All of the broker's sections.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settings {
+    pub mqtt: Mqtt,
+    pub session: SessionSettings,
+    pub queue: Queue,
+    pub limits: Limits,
+    pub shared: Shared,
+    pub retained: Retained,
+    pub sys: Sys,
+}
+
+section! {
+    /// What clients may use of the protocol. What a server may limit is announced in CONNACK.
+    [mqtt]
+    pub struct Mqtt {
+        /// Highest QoS of a PUBLISH from a client and of a granted subscription. Announced as Maximum QoS.
+        pub qos_max: u8 = "2" in "0..=2", at start;
+        /// Whether messages may be retained. Announced as Retain Available.
+        pub retain_available: bool = "true", at start;
+        /// Whether Topic Filters may hold `+` and `#`. Announced as Wildcard Subscription Available.
+        pub wildcard_subscription_available: bool = "true", at start;
+        /// Whether `$share` subscriptions are accepted. Announced as Shared Subscription Available.
+        pub shared_subscription_available: bool = "true", at start;
+        /// Whether SUBSCRIBE may carry a Subscription Identifier. Announced as Subscription Identifiers Available.
+        pub subscription_identifier_available: bool = "true", at start;
+        /// Largest packet accepted from a client, fixed header included. Announced as Maximum Packet Size.
+        pub packet_size_max: ByteSize = "1MiB" in "64B..=256MiB", at start;
+        /// QoS 1 and 2 messages that a client may have sent without an answer of ours. Announced as Receive Maximum.
+        pub receive_max: u16 = "1024" in "1..=65535", at start;
+        /// QoS 1 and 2 messages sent to a client and not yet acknowledged by it. A smaller Receive Maximum of the
+        /// client goes first.
+        pub inflight_max: u16 = "1024" in "1..=65535", at start;
+        /// Topic Aliases that a client may use towards the broker; 0 allows none. Announced as Topic Alias Maximum.
+        pub topic_alias_max: u16 = "32", at start;
+        /// Topic Aliases that the broker uses towards a client that allows them; 0 uses none.
+        pub topic_alias_outbound_max: u16 = "32", at start;
+        /// Longest Keep Alive in seconds; a client that asks for more, or for none, is told this one as Server Keep
+        /// Alive. 0 leaves the choice to the client.
+        pub keep_alive_max: u16 = "0", at start;
+        /// How long a new connection may take until its CONNECT is complete.
+        pub connect_timeout: Duration = "10s" in "100ms..=10m", at start;
+        /// Levels of a Topic Name or Topic Filter, at most.
+        pub topic_levels_max: u16 = "128" in "1..=65535", at start;
+        /// Bytes of a Topic Name or Topic Filter, at most.
+        pub topic_len_max: u16 = "65535" in "1..=65535", at start;
+        /// Bytes of a Client Identifier, at most.
+        pub client_id_len_max: u16 = "65535" in "23..=65535", at start;
+        /// Response Information for clients that ask for it; none is sent when empty.
+        pub response_information: String = "", at start;
+        /// What happens to a PUBLISH that the access rules refuse.
+        pub publish_denied: PublishDenied = "reason", at start;
+    }
+}
+
+choices! {
+    /// What happens to a PUBLISH that the access rules refuse.
+    pub enum PublishDenied {
+        /// The message is dropped; MQTT 5.0 clients get Reason Code 0x87, older ones a plain acknowledgement.
+        Reason = "reason",
+        /// The connection is closed, with Reason Code 0x87 for MQTT 5.0.
+        Disconnect = "disconnect",
+        /// The message is dropped and acknowledged as if it had been taken.
+        Ignore = "ignore",
+    }
+}
+
+section! {
+    /// Sessions that outlive their connection.
+    [session]
+    pub struct SessionSettings {
+        /// Longest Session Expiry Interval that is granted; also the life of sessions of older clients that connect
+        /// without Clean Session.
+        pub expiry_max: Duration = "7d", at start;
+        /// Subscriptions of one client, at most.
+        pub subscriptions_max: u32 = "100000" in "1..", at start;
+        /// Sessions that outlive their connection, in all.
+        pub sessions_max: u32 = "10000000", at start;
+    }
+}
+
+section! {
+    /// What waits for a client that is slower than its publishers, or away.
+    [queue]
+    pub struct Queue {
+        /// Messages that wait for one session, beyond those in flight.
+        pub messages_max: u32 = "1000" in "1..", at start;
+        /// Bytes of the messages that wait for one session.
+        pub bytes_max: ByteSize = "16MiB" in "1KiB..", at start;
+        /// How long publishers of QoS 1 and 2 wait for a place in the full queue of a connected client before that
+        /// client is closed.
+        pub wait: Duration = "5s", at start;
+        /// Unsent bytes of a connection beyond which QoS 0 messages for it are dropped.
+        pub out_bytes_max: ByteSize = "1MiB" in "1KiB..", at start;
+        /// What the full queue of a client that is away gives up.
+        pub full: QueueFull = "drop_oldest", at start;
+    }
+}
+
+choices! {
+    /// What the full queue of a durable session without a connection gives up.
+    pub enum QueueFull {
+        /// The oldest message, so that the latest news arrives.
+        DropOldest = "drop_oldest",
+        /// The arriving message, so that what was accepted stays.
+        DropNewest = "drop_newest",
+    }
+}
+
+section! {
+    /// Limits of the node and of each client's pace.
+    [limits]
+    pub struct Limits {
+        /// Connections at one time; 0 is what the limit of file descriptors allows.
+        pub connections_max: u32 = "0", at start;
+        /// PUBLISH packets a second that are read from one client; 0 is no limit.
+        pub messages_per_second: u32 = "0", at start;
+        /// Bytes a second that are read from one client; 0 is no limit.
+        pub bytes_per_second: ByteSize = "0", at start;
+        /// Bytes of all queues of the node together; beyond it publishers are slowed.
+        pub memory_queued_max: ByteSize = "1GiB" in "1MiB..", at start;
+    }
+}
+
+section! {
+    /// Shared subscriptions.
+    [shared]
+    pub struct Shared {
+        /// Which member of the group gets a message.
+        pub strategy: SharedStrategy = "round_robin", at start;
+    }
+}
+
+choices! {
+    /// Which member of a shared subscription gets a message.
+    pub enum SharedStrategy {
+        /// Each in turn.
+        RoundRobin = "round_robin",
+        /// Any.
+        Random = "random",
+        /// The same until it leaves.
+        Sticky = "sticky",
+        /// The same for one publishing client.
+        HashClientId = "hash_client_id",
+        /// The same for one Topic Name.
+        HashTopic = "hash_topic",
+        /// One on the thread, then on the node, of the publisher where there is one; else each in turn.
+        Local = "local",
+    }
+}
+
+section! {
+    /// Retained messages.
+    [retained]
+    pub struct Retained {
+        /// Retained messages, at most.
+        pub messages_max: u64 = "1000000", at start;
+        /// Bytes of all retained messages, at most.
+        pub bytes_max: ByteSize = "1GiB", at start;
+    }
+}
+
+section! {
+    /// The broker's own topics under `$SYS`.
+    [sys]
+    pub struct Sys {
+        /// Time between two rounds of `$SYS` messages; 0 publishes none.
+        pub interval: Duration = "10s", at start;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The names and numbers other parts and the documents rely on.
+    #[test]
+    fn defaults_are_the_documented_ones() {
+        let Settings { mqtt, session, queue, limits, shared, retained, sys } = Settings::default();
+        assert_eq!((mqtt.qos_max, mqtt.packet_size_max), (2, ByteSize::mib(1)));
+        assert_eq!((mqtt.receive_max, mqtt.inflight_max), (1024, 1024));
+        assert_eq!(
+            (mqtt.publish_denied, mqtt.connect_timeout),
+            (PublishDenied::Reason, Duration::from_secs(10))
+        );
+        assert_eq!(session.expiry_max, Duration::from_secs(7 * 24 * 3600));
+        assert_eq!((queue.messages_max, queue.full), (1000, QueueFull::DropOldest));
+        assert_eq!((limits.connections_max, limits.memory_queued_max), (0, ByteSize::gib(1)));
+        assert_eq!(shared.strategy, SharedStrategy::RoundRobin);
+        assert_eq!((retained.messages_max, sys.interval), (1_000_000, Duration::from_secs(10)));
+    }
+}

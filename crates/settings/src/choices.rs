@@ -1,0 +1,60 @@
+//! Settings that take one of a few words.
+
+/// Declares an enum that a setting can have. Each variant has a doc comment and the word it is written as; the first
+/// variant is the enum's default.
+///
+/// ```
+/// settings::choices! {
+///     /// What a full queue gives up.
+///     pub enum Full {
+///         /// The oldest message.
+///         DropOldest = "drop_oldest",
+///         /// The arriving message.
+///         DropNewest = "drop_newest",
+///     }
+/// }
+/// assert_eq!(Full::default(), Full::DropOldest);
+/// ```
+#[macro_export]
+macro_rules! choices {
+    (
+        $(#[$meta:meta])*
+        $vis:vis enum $Enum:ident {
+            $(#[doc = $first_doc:literal])+
+            $First:ident = $first:literal,
+            $($(#[doc = $doc:literal])+ $Variant:ident = $name:literal,)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        $vis enum $Enum {
+            $(#[doc = $first_doc])+
+            #[default]
+            $First,
+            $($(#[doc = $doc])+ $Variant,)*
+        }
+
+        impl $crate::Value for $Enum {
+            const TYPE: &'static str = "choice";
+            const CHOICES: &'static [$crate::Choice] = &[
+                $crate::Choice { name: $first, doc: concat!($($first_doc),+) },
+                $($crate::Choice { name: $name, doc: concat!($($doc),+) },)*
+            ];
+
+            fn from_raw(raw: &$crate::Raw) -> Result<Self, $crate::Invalid> {
+                match raw {
+                    $crate::Raw::Text(text) | $crate::Raw::String(text) if text == $first => Ok(Self::$First),
+                    $($crate::Raw::Text(text) | $crate::Raw::String(text) if text == $name => Ok(Self::$Variant),)*
+                    _ => Err(raw.expected(concat!("one of ", $first, $(", ", $name),*))),
+                }
+            }
+
+            fn to_toml(&self) -> Option<String> {
+                Some(match self {
+                    Self::$First => concat!("\"", $first, "\""),
+                    $(Self::$Variant => concat!("\"", $name, "\""),)*
+                }.to_owned())
+            }
+        }
+    };
+}
