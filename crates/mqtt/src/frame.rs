@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(frame(&[0x10, 0x80, 0x80, 0x80, 0x80, 0x01], u32::MAX), error);
     }
 
-    /// [MQTT-2.1.3-1] [MQTT-3.1.1-1]... Every first byte, alone, as table 2-2 has it.
+    /// [MQTT-2.1.3-1] [MQTT3-2.2.2-2]: every first byte, alone, as table 2-2 has it.
     #[test]
     fn first_bytes() {
         for first in 0..=u8::MAX {

@@ -158,3 +158,47 @@ impl Packet<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use check::{refuses, same};
+
+    #[test]
+    fn pings() {
+        for version in Version::ALL {
+            same(version, &[0xC0, 0], Packet::PingReq);
+            same(version, &[0xD0, 0], Packet::PingResp);
+            refuses(version, &[0xC0, 1, 0], DecodeError::TrailingBytes { count: 1 });
+            refuses(
+                version,
+                &[0xC1, 0],
+                DecodeError::FlagsReserved { packet_type: PacketType::PingReq, flags: 1 },
+            );
+        }
+    }
+
+    #[test]
+    fn exactly_one_packet() {
+        for version in Version::ALL {
+            refuses(version, &[], DecodeError::Truncated);
+            refuses(version, &[0xC0], DecodeError::Truncated);
+            refuses(version, &[0xC0, 0, 0xC0], DecodeError::LengthMismatch { framed: 2, given: 3 });
+            refuses(version, &[0x40, 2, 0], DecodeError::LengthMismatch { framed: 4, given: 3 });
+            refuses(version, &[0x00, 0], DecodeError::PacketTypeReserved);
+        }
+    }
+
+    /// [MQTT-1.5.5-1]; 3.x does not mind (2.2.3 of 3.1.1).
+    #[test]
+    fn padded_remaining_length() {
+        for version in Version::ALL {
+            let expected = match version {
+                Version::V5 => Err(DecodeError::VariableByteIntegerNotMinimal),
+                Version::V3_1 | Version::V3_1_1 => Ok(Packet::PingReq),
+            };
+            assert_eq!(decode(version, &[0xC0, 0x80, 0x00]), expected);
+            assert_eq!(decode(version, &[0xC0, 0x80, 0x80, 0x80, 0x00]), expected);
+        }
+    }
+}

@@ -18,6 +18,9 @@ use property::Property;
 pub struct Properties<'a>(&'a [u8]);
 
 impl<'a> Properties<'a> {
+    /// No properties.
+    pub const EMPTY: Properties<'static> = Properties(&[]);
+
     /// The properties as on the wire, without the Property Length.
     #[inline]
     pub const fn as_bytes(&self) -> &'a [u8] {
@@ -326,4 +329,145 @@ fn value_len(id: PropertyId, bytes: &[u8]) -> Result<usize, DecodeError> {
         }
     }
     Ok(bytes.len() - reader.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use buf::PropertiesBuf;
+
+    const TABLE: [Property<'static>; 27] = [
+        Property::PayloadFormatIndicator(1),
+        Property::MessageExpiryInterval(2),
+        Property::ContentType("type"),
+        Property::ResponseTopic("reply/to"),
+        Property::CorrelationData(&[0, 1]),
+        Property::SubscriptionIdentifier(268_435_455),
+        Property::SessionExpiryInterval(3),
+        Property::AssignedClientIdentifier("id"),
+        Property::ServerKeepAlive(4),
+        Property::AuthenticationMethod("method"),
+        Property::AuthenticationData(&[5]),
+        Property::RequestProblemInformation(0),
+        Property::WillDelayInterval(6),
+        Property::RequestResponseInformation(1),
+        Property::ResponseInformation("info"),
+        Property::ServerReference("elsewhere"),
+        Property::ReasonString("reason"),
+        Property::ReceiveMaximum(7),
+        Property::TopicAliasMaximum(8),
+        Property::TopicAlias(9),
+        Property::MaximumQoS(1),
+        Property::RetainAvailable(0),
+        Property::UserProperty("name", "value"),
+        Property::MaximumPacketSize(10),
+        Property::WildcardSubscriptionAvailable(0),
+        Property::SubscriptionIdentifierAvailable(0),
+        Property::SharedSubscriptionAvailable(0),
+    ];
+
+    #[test]
+    fn each_property_is_found_among_all() {
+        let buf = PropertiesBuf::from_iter(TABLE);
+        let p = buf.as_properties();
+        assert_eq!(p.iter().collect::<Vec<_>>(), TABLE);
+        assert_eq!(TABLE.map(|property| property.id()), PropertyId::ALL);
+        assert_eq!(p.payload_format_indicator(), Some(1));
+        assert_eq!(p.message_expiry_interval(), Some(2));
+        assert_eq!(p.content_type(), Some("type"));
+        assert_eq!(p.response_topic(), Some("reply/to"));
+        assert_eq!(p.correlation_data(), Some(&[0, 1][..]));
+        assert_eq!(p.subscription_identifier(), Some(268_435_455));
+        assert_eq!(p.session_expiry_interval(), Some(3));
+        assert_eq!(p.assigned_client_identifier(), Some("id"));
+        assert_eq!(p.server_keep_alive(), Some(4));
+        assert_eq!(p.authentication_method(), Some("method"));
+        assert_eq!(p.authentication_data(), Some(&[5][..]));
+        assert!(!p.request_problem_information());
+        assert_eq!(p.will_delay_interval(), Some(6));
+        assert!(p.request_response_information());
+        assert_eq!(p.response_information(), Some("info"));
+        assert_eq!(p.server_reference(), Some("elsewhere"));
+        assert_eq!(p.reason_string(), Some("reason"));
+        assert_eq!(p.receive_maximum(), Some(7));
+        assert_eq!(p.topic_alias_maximum(), Some(8));
+        assert_eq!(p.topic_alias(), Some(9));
+        assert_eq!(p.maximum_qos(), Some(1));
+        assert_eq!(p.retain_available(), Some(false));
+        assert_eq!(p.user_properties().collect::<Vec<_>>(), [("name", "value")]);
+        assert_eq!(p.maximum_packet_size(), Some(10));
+        assert_eq!(p.wildcard_subscription_available(), Some(false));
+        assert_eq!(p.subscription_identifier_available(), Some(false));
+        assert_eq!(p.shared_subscription_available(), Some(false));
+    }
+
+    #[test]
+    fn nothing_is_found_in_an_empty_block() {
+        let p = Properties::default();
+        assert!(p.is_empty());
+        assert_eq!(p.iter().count(), 0);
+        assert_eq!(p.session_expiry_interval(), None);
+        assert_eq!(p.topic_alias(), None);
+        assert_eq!(p.reason_string(), None);
+        // (3.1.2.11.6) (3.1.2.11.7)
+        assert!(!p.request_response_information());
+        assert!(p.request_problem_information());
+    }
+
+    /// [MQTT-3.3.2-17] [MQTT-3.3.2-18]
+    #[test]
+    fn a_server_passes_on_what_belongs_to_the_message() {
+        use Property as P;
+        let (a, b, c) = (P::UserProperty("n", "a"), P::ContentType("t"), P::UserProperty("n", "c"));
+        let (alias, expiry) = (P::TopicAlias(1), P::MessageExpiryInterval(9));
+        let (id, delay) = (P::SubscriptionIdentifier(5), P::WillDelayInterval(7));
+        let cases: [(&[P<'_>], &[P<'_>], bool); 12] = [
+            (&[], &[], true),
+            (&[a], &[a], true),
+            (&[a, b, c], &[a, b, c], true),
+            (&[alias], &[], true),
+            (&[alias, expiry, id, delay], &[], true),
+            (&[alias, a, b], &[a, b], true),
+            (&[a, b, expiry], &[a, b], true),
+            (&[alias, a, id], &[a], true),
+            (&[a, alias, b], &[a, b], false),
+            (&[alias, a, expiry, b, id, c, delay], &[a, b, c], false),
+            (&[a, alias, expiry, c, b], &[a, c, b], false),
+            (&[c, id, a, id], &[c, a], false),
+        ];
+        for (given, expected, borrowed) in cases {
+            let (given, expected) =
+                (PropertiesBuf::from_iter(given.to_vec()), PropertiesBuf::from_iter(expected.to_vec()));
+            let properties = given.as_properties();
+            let mut scratch = vec![0xAA];
+            let passed_on = properties.forwardable(&mut scratch).to_vec();
+            assert_eq!(passed_on, expected.as_properties().as_bytes(), "{given:?}");
+            assert_eq!(scratch == [0xAA], borrowed, "{given:?}");
+        }
+    }
+
+    /// [MQTT-1.5.4-2] and the limits of 1.5.4 to 1.5.6.
+    #[test]
+    fn what_no_packet_can_hold_is_not_taken() {
+        let long = "x".repeat(65_536);
+        let mut buf = PropertiesBuf::default();
+        assert!(!buf.push(Property::ReasonString(&long)));
+        assert!(!buf.push(Property::CorrelationData(long.as_bytes())));
+        assert!(!buf.push(Property::UserProperty("name", &long)));
+        assert!(!buf.push(Property::UserProperty("name", "a\0b")));
+        assert!(!buf.push(Property::SubscriptionIdentifier(268_435_456)));
+        assert!(buf.is_empty());
+        assert!(buf.push(Property::ReasonString(&long[1..])));
+        buf.clear();
+        assert!(buf.is_empty());
+    }
+
+    #[test]
+    fn authentication_data_is_not_printed() {
+        let buf =
+            PropertiesBuf::from_iter([Property::AuthenticationData(b"AAAA"), Property::ReasonString("r")]);
+        let printed = format!("{buf:?}");
+        assert!(printed.contains("ReasonString(\"r\")"), "{printed}");
+        assert!(!printed.contains("65, 65"), "{printed}");
+    }
 }

@@ -62,3 +62,94 @@ impl<'a> Ack<'a> {
         encoder.finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Version::*;
+    use crate::packet::Packet;
+    use crate::packet::check::{block, cannot_say, packet, reads, refuses, same, writes};
+    use crate::properties::buf::PropertiesBuf;
+    use crate::properties::id::PropertyId;
+    use crate::properties::property::Property;
+
+    type Wrap = for<'a> fn(Ack<'a>) -> Packet<'a>;
+
+    /// First byte, variant, and a failure that the packet lists.
+    const FOUR: [(u8, Wrap, ReasonCode); 4] = [
+        (0x40, |ack| Packet::PubAck(ack), ReasonCode::QuotaExceeded),
+        (0x50, |ack| Packet::PubRec(ack), ReasonCode::NotAuthorized),
+        (0x62, |ack| Packet::PubRel(ack), ReasonCode::PacketIdentifierNotFound),
+        (0x70, |ack| Packet::PubComp(ack), ReasonCode::PacketIdentifierNotFound),
+    ];
+
+    fn ack(reason: ReasonCode) -> Ack<'static> {
+        Ack { packet_id: PacketId::new(0x0102).expect("not 0"), reason, properties: Properties::EMPTY }
+    }
+
+    #[test]
+    fn success_is_two_bytes_long() {
+        for (first, wrap, _) in FOUR {
+            for version in Version::ALL {
+                same(version, &[first, 2, 1, 2], wrap(ack(ReasonCode::Success)));
+                // [MQTT-2.2.1-3] [MQTT3-2.3.1-1]
+                refuses(version, &[first, 2, 0, 0], DecodeError::PacketIdentifierZero);
+                refuses(version, &[first, 1, 1], DecodeError::Truncated);
+                refuses(version, &[first, 0], DecodeError::Truncated);
+            }
+        }
+    }
+
+    /// (3.4.2.1) (3.4.2.2.1) and the like: what may be left out may also be there.
+    #[test]
+    fn optional_fields() {
+        let buf = PropertiesBuf::from_iter([Property::ReasonString("why")]);
+        for (first, wrap, failure) in FOUR {
+            reads(V5, &[first, 3, 1, 2, 0], wrap(ack(ReasonCode::Success)));
+            reads(V5, &[first, 4, 1, 2, 0, 0], wrap(ack(ReasonCode::Success)));
+            same(V5, &[first, 3, 1, 2, failure.as_u8()], wrap(ack(failure)));
+            reads(V5, &[first, 4, 1, 2, failure.as_u8(), 0], wrap(ack(failure)));
+            for reason in [ReasonCode::Success, failure] {
+                let bytes = packet(first, &[&[1, 2, reason.as_u8()], &block(&[b"\x1F\0\x03why"])]);
+                same(V5, &bytes, wrap(Ack { properties: buf.as_properties(), ..ack(reason) }));
+            }
+            for version in [V3_1, V3_1_1] {
+                // (2.2.3) of 3.1.1: the Remaining Length is 2.
+                refuses(version, &[first, 3, 1, 2, 0], DecodeError::TrailingBytes { count: 1 });
+                writes(
+                    version,
+                    wrap(Ack { properties: buf.as_properties(), ..ack(failure) }),
+                    &[first, 2, 1, 2],
+                );
+            }
+            refuses(V5, &[first, 5, 1, 2, 0, 0, 0], DecodeError::TrailingBytes { count: 1 });
+            refuses(V5, &[first, 4, 1, 2, 0, 1], DecodeError::Truncated);
+            let alias = packet(first, &[&[1, 2, 0], &block(&[&[0x23, 0, 1]])]);
+            refuses(V5, &alias, DecodeError::PropertyNotAllowed { id: PropertyId::TopicAlias });
+        }
+    }
+
+    /// [MQTT-3.4.2-1] [MQTT-3.5.2-1] [MQTT-3.6.2-1] [MQTT-3.7.2-1]
+    #[test]
+    fn reason_codes() {
+        for (first, wrap, _) in FOUR {
+            refuses(V5, &[first, 3, 1, 2, 0x05], DecodeError::ReasonCodeUnknown { byte: 5 });
+            let (packet_type, reason) =
+                (wrap(ack(ReasonCode::Success)).packet_type(), ReasonCode::KeepAliveTimeout);
+            refuses(V5, &[first, 3, 1, 2, 0x8D], DecodeError::ReasonCodeNotAllowed { packet_type, reason });
+            cannot_say(V5, wrap(ack(ReasonCode::GrantedQoS2)));
+        }
+        writes(V5, Packet::PubAck(ack(ReasonCode::TopicAliasInvalid)), &[0x40, 3, 1, 2, 0x80]);
+        same(V5, &[0x40, 3, 1, 2, 0x10], Packet::PubAck(ack(ReasonCode::NoMatchingSubscribers)));
+    }
+
+    /// [MQTT-3.6.1-1] [MQTT3-3.6.1-1]; 3.1 has a DUP flag here.
+    #[test]
+    fn pubrel_flags() {
+        reads(V3_1, &[0x6A, 2, 1, 2], Packet::PubRel(ack(ReasonCode::Success)));
+        for version in [V3_1_1, V5] {
+            let error = DecodeError::FlagsReserved { packet_type: PacketType::PubRel, flags: 0b1010 };
+            refuses(version, &[0x6A, 2, 1, 2], error);
+        }
+    }
+}

@@ -53,3 +53,61 @@ impl<'a> Auth<'a> {
         self.reason == ReasonCode::Success && self.properties.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Version::*;
+    use crate::packet::Packet;
+    use crate::packet::check::{block, cannot_say, packet, reads, refuses, same};
+    use crate::properties::buf::PropertiesBuf;
+    use crate::properties::id::PropertyId;
+    use crate::properties::property::Property;
+
+    #[test]
+    fn steps() {
+        let buf = PropertiesBuf::from_iter([
+            Property::AuthenticationMethod("m"),
+            Property::AuthenticationData(&[1]),
+        ]);
+        for reason in [ReasonCode::Success, ReasonCode::ContinueAuthentication, ReasonCode::ReAuthenticate] {
+            let auth = Packet::Auth(Auth { reason, properties: buf.as_properties() });
+            let bytes = packet(0xF0, &[&[reason.as_u8()], &block(&[b"\x15\0\x01m\x16\0\x01\x01"])]);
+            same(V5, &bytes, auth);
+            for version in [V3_1, V3_1_1] {
+                let error = DecodeError::PacketTypeNotInVersion { packet_type: PacketType::Auth, version };
+                refuses(version, &bytes, error);
+                cannot_say(version, auth);
+            }
+        }
+    }
+
+    /// (3.15.2.1)
+    #[test]
+    fn bare_success() {
+        let bare = Packet::Auth(Auth { reason: ReasonCode::Success, properties: Properties::EMPTY });
+        same(V5, &[0xF0, 0], bare);
+        reads(V5, &[0xF0, 2, 0, 0], bare);
+    }
+
+    #[test]
+    fn what_is_wrong_with_others() {
+        // [MQTT-3.15.1-1]
+        refuses(V5, &[0xF1, 0], DecodeError::FlagsReserved { packet_type: PacketType::Auth, flags: 1 });
+        // [MQTT-3.15.2-1]
+        let (packet_type, reason) = (PacketType::Auth, ReasonCode::NotAuthorized);
+        refuses(V5, &[0xF0, 2, 0x87, 0], DecodeError::ReasonCodeNotAllowed { packet_type, reason });
+        refuses(V5, &[0xF0, 2, 0x17, 0], DecodeError::ReasonCodeUnknown { byte: 0x17 });
+        cannot_say(V5, Packet::Auth(Auth { reason, properties: Properties::EMPTY }));
+        // (3.15.2.2.2)
+        refuses(V5, &[0xF0, 2, 0x18, 0], DecodeError::AuthenticationMethodMissing);
+        let reason_string = packet(0xF0, &[&[0], &block(&[b"\x1F\0\x01r"])]);
+        refuses(V5, &reason_string, DecodeError::AuthenticationMethodMissing);
+        let method: &[u8] = b"\x15\0\x01m";
+        let twice = packet(0xF0, &[&[0x18], &block(&[method, method])]);
+        refuses(V5, &twice, DecodeError::PropertyDuplicate { id: PropertyId::AuthenticationMethod });
+        // The Reason Code alone is not among the short forms.
+        refuses(V5, &[0xF0, 1, 0x18], DecodeError::Truncated);
+        refuses(V5, &[0xF0, 3, 0, 0, 0], DecodeError::TrailingBytes { count: 1 });
+    }
+}

@@ -58,3 +58,105 @@ impl<'a> ConnAck<'a> {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Version::*;
+    use crate::packet::Packet;
+    use crate::packet::check::{
+        block, cannot_say, packet, reads, refuses, refuses_every_prefix, same, writes,
+    };
+    use crate::properties::buf::PropertiesBuf;
+    use crate::properties::property::Property;
+
+    fn connack(session_present: bool, reason: ReasonCode) -> ConnAck<'static> {
+        ConnAck { session_present, reason, properties: Properties::default() }
+    }
+
+    #[test]
+    fn accepted() {
+        for session_present in [false, true] {
+            let packet = Packet::ConnAck(connack(session_present, ReasonCode::Success));
+            let flags = u8::from(session_present);
+            same(V5, &[0x20, 3, flags, 0, 0], packet);
+            same(V3_1_1, &[0x20, 2, flags, 0], packet);
+            writes(V3_1, packet, &[0x20, 2, 0, 0]);
+        }
+        // 3.1 does not use the first byte.
+        reads(V3_1, &[0x20, 2, 0xFF, 0], Packet::ConnAck(connack(false, ReasonCode::Success)));
+        refuses_every_prefix(V5, &[0x20, 3, 0, 0, 0]);
+        refuses_every_prefix(V3_1_1, &[0x20, 2, 0, 0]);
+    }
+
+    #[test]
+    fn reserved_flags() {
+        for version in [V3_1_1, V5] {
+            for flags in [2, 3, 0x80] {
+                // [MQTT-3.2.2-1]
+                let error = DecodeError::ConnAckFlagsReserved { flags };
+                refuses(version, &packet(0x20, &[&[flags, 0], &[0][..usize::from(version == V5)]]), error);
+            }
+        }
+    }
+
+    #[test]
+    fn refused() {
+        let busy = Packet::ConnAck(connack(false, ReasonCode::ServerBusy));
+        same(V5, &[0x20, 3, 0, 0x89, 0], busy);
+        writes(V3_1_1, busy, &[0x20, 2, 0, 3]);
+        for (code, reason) in [
+            (1, ReasonCode::UnsupportedProtocolVersion),
+            (2, ReasonCode::ClientIdentifierNotValid),
+            (3, ReasonCode::ServerUnavailable),
+            (4, ReasonCode::BadUserNameOrPassword),
+            (5, ReasonCode::NotAuthorized),
+        ] {
+            same(V3_1_1, &[0x20, 2, 0, code], Packet::ConnAck(connack(false, reason)));
+            same(V3_1, &[0x20, 2, 0, code], Packet::ConnAck(connack(false, reason)));
+        }
+        refuses(V3_1_1, &[0x20, 2, 0, 6], DecodeError::ReasonCodeUnknown { byte: 6 });
+        refuses(V5, &[0x20, 3, 0, 0x01, 0], {
+            DecodeError::ReasonCodeNotAllowed {
+                packet_type: PacketType::ConnAck,
+                reason: ReasonCode::GrantedQoS1,
+            }
+        });
+        refuses(V5, &[0x20, 3, 0, 0x03, 0], DecodeError::ReasonCodeUnknown { byte: 3 });
+        // [MQTT3-3.2.2-6]
+        cannot_say(V3_1_1, Packet::ConnAck(connack(false, ReasonCode::ProtocolError)));
+        cannot_say(V5, Packet::ConnAck(connack(false, ReasonCode::ContinueAuthentication)));
+    }
+
+    /// [MQTT-3.2.2-6] [MQTT3-3.2.2-4]
+    #[test]
+    fn a_refusal_has_no_session() {
+        refuses(V5, &[0x20, 3, 1, 0x87, 0], DecodeError::SessionPresentWithError);
+        refuses(V3_1_1, &[0x20, 2, 1, 5], DecodeError::SessionPresentWithError);
+        writes(V5, Packet::ConnAck(connack(true, ReasonCode::NotAuthorized)), &[0x20, 3, 0, 0x87, 0]);
+        writes(V3_1_1, Packet::ConnAck(connack(true, ReasonCode::NotAuthorized)), &[0x20, 2, 0, 5]);
+    }
+
+    #[test]
+    fn properties() {
+        let buf = PropertiesBuf::from_iter([
+            Property::AssignedClientIdentifier("auto-1"),
+            Property::ServerKeepAlive(30),
+            Property::MaximumQoS(1),
+        ]);
+        let with = Packet::ConnAck(ConnAck {
+            properties: buf.as_properties(),
+            ..connack(false, ReasonCode::Success)
+        });
+        let bytes = packet(0x20, &[&[0, 0], &block(&[b"\x12\0\x06auto-1", &[0x13, 0, 30, 0x24, 1]])]);
+        same(V5, &bytes, with);
+        refuses_every_prefix(V5, &bytes);
+        writes(V3_1_1, with, &[0x20, 2, 0, 0]);
+    }
+
+    #[test]
+    fn trailing_bytes() {
+        refuses(V5, &[0x20, 4, 0, 0, 0, 0], DecodeError::TrailingBytes { count: 1 });
+        refuses(V3_1_1, &[0x20, 3, 0, 0, 0], DecodeError::TrailingBytes { count: 1 });
+    }
+}

@@ -206,3 +206,325 @@ impl Flags {
         Ok(Flags { clean_start: bit(1), will, username, password })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::Packet;
+    use crate::packet::check::{block, cannot_say, packet, reads, refuses, refuses_every_prefix, same};
+    use crate::properties::buf::PropertiesBuf;
+    use crate::properties::id::PropertyId;
+    use crate::properties::property::Property;
+    use crate::{ReasonCode, Version::*};
+
+    const MQTT: &[u8] = b"\0\x04MQTT";
+    const ID: &[u8] = b"\0\x01c";
+
+    fn bare(version: Version) -> Connect<'static> {
+        Connect {
+            version,
+            clean_start: true,
+            keep_alive: 60,
+            client_id: "c",
+            will: None,
+            username: None,
+            password: None,
+            properties: Properties::default(),
+        }
+    }
+
+    /// A CONNECT with these Connect Flags and payload, and no properties.
+    fn connect(version: Version, flags: u8, payload: &[&[u8]]) -> Vec<u8> {
+        let (name, no_properties): (&[u8], &[u8]) = match version {
+            V3_1 => (b"\0\x06MQIsdp", &[]),
+            V3_1_1 => (MQTT, &[]),
+            V5 => (MQTT, &[0]),
+        };
+        packet(0x10, &[name, &[version as u8, flags, 0, 60], no_properties, &payload.concat()])
+    }
+
+    #[test]
+    fn the_smallest() {
+        for version in Version::ALL {
+            let bytes = connect(version, 0b10, &[ID]);
+            // A CONNECT carries its own version.
+            for ignored in Version::ALL {
+                same(ignored, &bytes, Packet::Connect(bare(version)));
+            }
+            refuses_every_prefix(version, &bytes);
+            let stays = Connect { clean_start: false, client_id: "", keep_alive: 60, ..bare(version) };
+            same(version, &connect(version, 0, &[b"\0\0"]), Packet::Connect(stays));
+        }
+    }
+
+    /// [MQTT-3.1.3-1] [MQTT3-3.1.3-1]
+    #[test]
+    fn everything() {
+        let properties = PropertiesBuf::from_iter([
+            Property::SessionExpiryInterval(0x0102_0304),
+            Property::ReceiveMaximum(5),
+            Property::MaximumPacketSize(1000),
+            Property::TopicAliasMaximum(6),
+            Property::RequestResponseInformation(1),
+            Property::RequestProblemInformation(0),
+            Property::UserProperty("n", "v"),
+            Property::AuthenticationMethod("m"),
+            Property::AuthenticationData(&[1, 2]),
+        ]);
+        let will_properties =
+            PropertiesBuf::from_iter([Property::WillDelayInterval(10), Property::ContentType("text")]);
+        let will = Will {
+            qos: QoS::ExactlyOnce,
+            retain: true,
+            topic: "w/t",
+            payload: b"\0gone",
+            properties: will_properties.as_properties(),
+        };
+        let full = Connect {
+            version: V5,
+            clean_start: false,
+            keep_alive: 0xFFFF,
+            client_id: "c",
+            will: Some(will),
+            username: Some("user"),
+            password: Some(b"\0pass"),
+            properties: properties.as_properties(),
+        };
+        let payload = b"\0\x03w/t\0\x05\0gone\0\x04user\0\x05\0pass";
+        let bytes = packet(
+            0x10,
+            &[
+                MQTT,
+                &[5, 0b1111_0100, 0xFF, 0xFF],
+                &block(&[
+                    &[0x11, 1, 2, 3, 4, 0x21, 0, 5, 0x27, 0, 0, 0x03, 0xE8, 0x22, 0, 6, 0x19, 1, 0x17, 0],
+                    b"\x26\0\x01n\0\x01v\x15\0\x01m\x16\0\x02\x01\x02",
+                ]),
+                ID,
+                &block(&[b"\x18\0\0\0\x0A\x03\0\x04text"]),
+                payload,
+            ],
+        );
+        same(V5, &bytes, Packet::Connect(full));
+        refuses_every_prefix(V5, &bytes);
+        assert_eq!(full.session_expiry(), 0x0102_0304);
+        assert_eq!(full.receive_maximum(), Some(5));
+        assert_eq!(full.maximum_packet_size(), 1000);
+        assert_eq!(full.topic_alias_maximum(), 6);
+
+        // An older version says the same without properties.
+        let older = Connect {
+            version: V3_1_1,
+            will: Some(Will { properties: Properties::default(), ..will }),
+            properties: Properties::default(),
+            ..full
+        };
+        let bytes = packet(0x10, &[MQTT, &[4, 0b1111_0100, 0xFF, 0xFF], ID, payload]);
+        same(V5, &bytes, Packet::Connect(older));
+        let mut out = Vec::new();
+        assert!(Packet::Connect(Connect { version: V3_1_1, ..full }).encode(V5, &mut out));
+        assert_eq!(out, bytes);
+    }
+
+    /// [MQTT3-3.1.2-4] [MQTT3-3.1.2-6] and the defaults of 3.1.2.11.
+    #[test]
+    fn what_a_connect_without_properties_means() {
+        for version in Version::ALL {
+            let stays = Connect { clean_start: false, ..bare(version) };
+            assert_eq!(bare(version).session_expiry(), 0);
+            assert_eq!(stays.session_expiry(), if version == V5 { 0 } else { u32::MAX });
+            assert_eq!(stays.receive_maximum(), None);
+            assert_eq!(stays.maximum_packet_size(), u32::MAX);
+            assert_eq!(stays.topic_alias_maximum(), 0);
+        }
+    }
+
+    #[test]
+    fn protocol_name_and_version() {
+        let with = |name: &[u8], level| packet(0x10, &[name, &[level, 2, 0, 0], &[0], ID]);
+        for level in (0..=u8::MAX).filter(|level| !matches!(level, 4 | 5)) {
+            // [MQTT-3.1.2-2] [MQTT3-3.1.2-2]
+            let error = DecodeError::UnsupportedProtocolVersion { level };
+            assert_eq!(error.reason_code(), ReasonCode::UnsupportedProtocolVersion);
+            refuses(V5, &with(MQTT, level), error);
+        }
+        for level in [0, 4, 5, 0x83] {
+            refuses(V5, &with(b"\0\x06MQIsdp", level), DecodeError::UnsupportedProtocolVersion { level });
+        }
+        // [MQTT-3.1.2-1] [MQTT3-3.1.2-1]
+        for name in
+            [&b"\0\x04mqtt"[..], b"\0\x04MQTt", b"\0\x05MQTTX", b"\0\x06mqisdp", b"\0\0", b"\0\x01\xFF"]
+        {
+            refuses(V5, &with(name, 5), DecodeError::UnsupportedProtocolName);
+        }
+        // The rest need not even be there.
+        refuses(V5, &packet(0x10, &[MQTT, &[6]]), DecodeError::UnsupportedProtocolVersion { level: 6 });
+    }
+
+    #[test]
+    fn reserved_flag() {
+        for version in [V3_1_1, V5] {
+            // [MQTT-3.1.2-3] [MQTT3-3.1.2-3]
+            refuses(version, &connect(version, 0b11, &[ID]), DecodeError::ConnectFlagReserved);
+        }
+        reads(V3_1, &connect(V3_1, 0b11, &[ID]), Packet::Connect(bare(V3_1)));
+    }
+
+    #[test]
+    fn will_flags() {
+        for version in [V3_1_1, V5] {
+            for flags in [0b0000_1010, 0b0001_0010, 0b0001_1010, 0b0010_0010] {
+                // [MQTT-3.1.2-11] [MQTT-3.1.2-13] [MQTT3-3.1.2-13] [MQTT3-3.1.2-15]
+                refuses(version, &connect(version, flags, &[ID]), DecodeError::WillFlagsWithoutWill);
+            }
+        }
+        reads(V3_1, &connect(V3_1, 0b0011_1010, &[ID]), Packet::Connect(bare(V3_1)));
+        for version in Version::ALL {
+            let no_properties: &[u8] = if version == V5 { &[0] } else { &[] };
+            let payload = [ID, no_properties, b"\0\x01w", b"\0\0"];
+            for (bits, qos) in [(0, QoS::AtMostOnce), (1, QoS::AtLeastOnce), (2, QoS::ExactlyOnce)] {
+                for retain in [false, true] {
+                    let flags = 0b110 | bits << 3 | u8::from(retain) << 5;
+                    let will =
+                        Will { qos, retain, topic: "w", payload: b"", properties: Properties::default() };
+                    let expected = Connect { will: Some(will), ..bare(version) };
+                    same(version, &connect(version, flags, &payload), Packet::Connect(expected));
+                }
+            }
+            // [MQTT-3.1.2-12] [MQTT3-3.1.2-14]
+            refuses(version, &connect(version, 0b0001_1110, &payload), DecodeError::QoSReserved);
+            // [MQTT-3.1.2-9] [MQTT3-3.1.2-9]: the flag says what the payload has.
+            refuses(version, &connect(version, 0b0000_0110, &[ID]), DecodeError::Truncated);
+            let count = payload.concat().len() as u32 - 3;
+            refuses(version, &connect(version, 0b10, &payload), DecodeError::TrailingBytes { count });
+        }
+    }
+
+    #[test]
+    fn will_topic() {
+        for version in Version::ALL {
+            let no_properties: &[u8] = if version == V5 { &[0] } else { &[] };
+            let cases: [(&[u8], DecodeError); 5] = [
+                // [MQTT-3.1.3-11] [MQTT3-3.1.3-10]
+                (b"\0\x01\xFF", DecodeError::StringNotUtf8),
+                (b"\0\x01\0", DecodeError::StringContainsNull),
+                // [MQTT-4.7.3-1] [MQTT3-4.7.3-1]
+                (b"\0\0", DecodeError::TopicNameInvalid),
+                // [MQTT-4.7.0-1] [MQTT3-4.7.1-1]
+                (b"\0\x01#", DecodeError::TopicNameInvalid),
+                (b"\0\x03a/+", DecodeError::TopicNameInvalid),
+            ];
+            for (topic, error) in cases {
+                refuses(version, &connect(version, 0b110, &[ID, no_properties, topic, b"\0\0"]), error);
+            }
+        }
+    }
+
+    #[test]
+    fn user_name_and_password() {
+        for version in Version::ALL {
+            let named = Connect { username: Some("u"), ..bare(version) };
+            same(version, &connect(version, 0b1000_0010, &[ID, b"\0\x01u"]), Packet::Connect(named));
+            let both = Connect { password: Some(b"\0"), ..named };
+            same(
+                version,
+                &connect(version, 0b1100_0010, &[ID, b"\0\x01u", b"\0\x01\0"]),
+                Packet::Connect(both),
+            );
+            // [MQTT-3.1.2-16] [MQTT-3.1.2-18] [MQTT3-3.1.2-18] [MQTT3-3.1.2-20]
+            let error = DecodeError::TrailingBytes { count: 3 };
+            refuses(version, &connect(version, 0b10, &[ID, b"\0\x01u"]), error);
+            refuses(version, &connect(version, 0b1000_0010, &[ID, b"\0\x01u", b"\0\x01p"]), error);
+            // [MQTT-3.1.3-12] [MQTT3-3.1.3-11]
+            refuses(
+                version,
+                &connect(version, 0b1000_0010, &[ID, b"\0\x01\xFF"]),
+                DecodeError::StringNotUtf8,
+            );
+        }
+    }
+
+    /// [MQTT3-3.1.2-22]; allowed since 5.0 (3.1.2.9).
+    #[test]
+    fn a_password_alone() {
+        for version in [V3_1, V3_1_1] {
+            let bytes = connect(version, 0b0100_0010, &[ID, b"\0\x01p"]);
+            refuses(version, &bytes, DecodeError::PasswordWithoutUserName);
+            cannot_say(version, Packet::Connect(Connect { password: Some(b"p"), ..bare(version) }));
+        }
+        let alone = Connect { password: Some(b"p"), ..bare(V5) };
+        same(V5, &connect(V5, 0b0100_0010, &[ID, b"\0\x01p"]), Packet::Connect(alone));
+    }
+
+    /// [MQTT-3.1.2-17] [MQTT-3.1.2-19] [MQTT3-3.1.2-19] [MQTT3-3.1.2-21], but 3.1 lets the Remaining Length decide.
+    #[test]
+    fn flags_without_their_fields() {
+        for version in [V3_1_1, V5] {
+            refuses(version, &connect(version, 0b1000_0010, &[ID]), DecodeError::Truncated);
+            refuses(version, &connect(version, 0b1100_0010, &[ID, b"\0\x01u"]), DecodeError::Truncated);
+        }
+        reads(V3_1, &connect(V3_1, 0b1100_0010, &[ID]), Packet::Connect(bare(V3_1)));
+        let named = Connect { username: Some("u"), ..bare(V3_1) };
+        reads(V3_1, &connect(V3_1, 0b1100_0010, &[ID, b"\0\x01u"]), Packet::Connect(named));
+        refuses(V3_1, &connect(V3_1, 0b1000_0010, &[ID, b"\0"]), DecodeError::Truncated);
+    }
+
+    /// [MQTT-3.1.3-4] [MQTT3-3.1.3-4]
+    #[test]
+    fn the_client_identifier_is_a_string() {
+        for version in Version::ALL {
+            refuses(version, &connect(version, 2, &[b"\0\x01\xFF"]), DecodeError::StringNotUtf8);
+            refuses(version, &connect(version, 2, &[b"\0\x01\0"]), DecodeError::StringContainsNull);
+        }
+    }
+
+    #[test]
+    fn properties_of_connect_and_will_are_told_apart() {
+        let delay = packet(0x10, &[MQTT, &[5, 2, 0, 0], &block(&[&[0x18, 0, 0, 0, 1]]), ID]);
+        refuses(V5, &delay, DecodeError::PropertyNotAllowed { id: PropertyId::WillDelayInterval });
+        let will = &block(&[&[0x21, 0, 1]]);
+        let bytes = packet(0x10, &[MQTT, &[5, 0b110, 0, 0, 0], ID, will, b"\0\x01w\0\0"]);
+        refuses(V5, &bytes, DecodeError::PropertyNotAllowed { id: PropertyId::ReceiveMaximum });
+    }
+
+    /// Padding of the Remaining Length is forbidden by 5.0 alone [MQTT-1.5.5-1].
+    #[test]
+    fn padded_remaining_length() {
+        for version in Version::ALL {
+            let mut bytes = connect(version, 2, &[ID]);
+            bytes[1] |= 0x80;
+            bytes.insert(2, 0);
+            match version {
+                V5 => refuses(V3_1, &bytes, DecodeError::VariableByteIntegerNotMinimal),
+                V3_1 | V3_1_1 => reads(V5, &bytes, Packet::Connect(bare(version))),
+            }
+        }
+    }
+
+    #[test]
+    fn the_version_shows_in_what_is_wrong_otherwise() {
+        for version in Version::ALL {
+            let bytes = connect(version, 0xFF, &[]);
+            assert_eq!(connect_version(&bytes), Some(version));
+            assert_eq!(connect_version(&bytes[..4]), None);
+        }
+        assert_eq!(connect_version(&packet(0x10, &[MQTT, &[6]])), None);
+        assert_eq!(connect_version(&packet(0x20, &[MQTT, &[5]])), None);
+        assert_eq!(connect_version(&[]), None);
+    }
+
+    #[test]
+    fn fields_that_no_packet_can_hold() {
+        let long = "x".repeat(65_536);
+        cannot_say(V5, Packet::Connect(Connect { client_id: &long, ..bare(V5) }));
+        cannot_say(V5, Packet::Connect(Connect { username: Some("a\0"), ..bare(V5) }));
+        cannot_say(V5, Packet::Connect(Connect { password: Some(long.as_bytes()), ..bare(V5) }));
+    }
+
+    #[test]
+    fn a_password_is_not_printed() {
+        let printed = format!("{:?}", Connect { username: Some("u"), password: Some(b"AAAA"), ..bare(V5) });
+        assert!(printed.contains("\"u\"") && printed.contains("hidden"), "{printed}");
+        assert!(!printed.contains("65") && !printed.contains("AAAA"), "{printed}");
+    }
+}

@@ -49,3 +49,68 @@ impl<'a> Disconnect<'a> {
         encoder.finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Version::*;
+    use crate::packet::Packet;
+    use crate::packet::check::{block, cannot_say, packet, reads, refuses, same};
+    use crate::properties::buf::PropertiesBuf;
+    use crate::properties::id::PropertyId;
+    use crate::properties::property::Property;
+
+    fn disconnect(reason: ReasonCode) -> Disconnect<'static> {
+        Disconnect { reason, properties: Properties::EMPTY }
+    }
+
+    #[test]
+    fn normal() {
+        for version in Version::ALL {
+            same(version, &[0xE0, 0], Packet::Disconnect(disconnect(ReasonCode::Success)));
+        }
+        // (3.14.2.1) (3.14.2.2.1)
+        reads(V5, &[0xE0, 1, 0], Packet::Disconnect(disconnect(ReasonCode::Success)));
+        reads(V5, &[0xE0, 2, 0, 0], Packet::Disconnect(disconnect(ReasonCode::Success)));
+    }
+
+    #[test]
+    fn with_a_reason() {
+        for reason in [ReasonCode::DisconnectWithWill, ReasonCode::ServerShuttingDown] {
+            let packet = Packet::Disconnect(disconnect(reason));
+            same(V5, &[0xE0, 1, reason.as_u8()], packet);
+            reads(V5, &[0xE0, 2, reason.as_u8(), 0], packet);
+            for version in [V3_1, V3_1_1] {
+                // Before 5.0 a server just closes the connection.
+                cannot_say(version, packet);
+                refuses(version, &[0xE0, 1, reason.as_u8()], DecodeError::TrailingBytes { count: 1 });
+            }
+        }
+        // [MQTT-3.14.2-1]
+        refuses(V5, &[0xE0, 1, 0x03], DecodeError::ReasonCodeUnknown { byte: 3 });
+        let (packet_type, reason) = (PacketType::Disconnect, ReasonCode::Banned);
+        refuses(V5, &[0xE0, 1, 0x8A], DecodeError::ReasonCodeNotAllowed { packet_type, reason });
+        cannot_say(V5, Packet::Disconnect(disconnect(ReasonCode::GrantedQoS1)));
+    }
+
+    #[test]
+    fn properties() {
+        let buf = PropertiesBuf::from_iter([Property::SessionExpiryInterval(5)]);
+        let bytes = packet(0xE0, &[&[0], &block(&[&[0x11, 0, 0, 0, 5]])]);
+        let with = Disconnect { reason: ReasonCode::Success, properties: buf.as_properties() };
+        same(V5, &bytes, Packet::Disconnect(with));
+        let bytes = packet(0xE0, &[&[0], &block(&[&[0x21, 0, 5]])]);
+        refuses(V5, &bytes, DecodeError::PropertyNotAllowed { id: PropertyId::ReceiveMaximum });
+        refuses(V5, &[0xE0, 3, 0, 0, 0], DecodeError::TrailingBytes { count: 1 });
+        refuses(V5, &[0xE0, 2, 0, 1], DecodeError::Truncated);
+    }
+
+    /// [MQTT-3.14.1-1] [MQTT3-3.14.1-1]
+    #[test]
+    fn flags() {
+        for version in Version::ALL {
+            let error = DecodeError::FlagsReserved { packet_type: PacketType::Disconnect, flags: 1 };
+            refuses(version, &[0xE1, 0], error);
+        }
+    }
+}

@@ -147,3 +147,150 @@ impl Outgoing<'_> {
 fn remaining(len: usize) -> Option<u32> {
     u32::try_from(len).ok().filter(|&len| len <= VARIABLE_BYTE_INTEGER_MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::properties::Properties;
+    use crate::properties::buf::PropertiesBuf;
+    use crate::properties::property::Property;
+    use crate::{Packet, Publish, decode};
+
+    const PLAIN: Outgoing<'static> = Outgoing {
+        dup: false,
+        qos: QoS::AtMostOnce,
+        retain: false,
+        packet_id: None,
+        topic: "a/b",
+        topic_alias: None,
+        message_expiry: None,
+        subscription_ids: &[],
+        properties: &[],
+        payload: b"payload",
+    };
+
+    /// Writes it in all ways, which have to agree, and reads it again.
+    #[track_caller]
+    fn written(outgoing: Outgoing<'_>, version: Version) -> Vec<u8> {
+        let mut out = vec![0xAA];
+        outgoing.encode(version, &mut out);
+        let bytes = out.split_off(1);
+        assert_eq!(out, [0xAA]);
+        assert_eq!(outgoing.encoded_len(version), bytes.len());
+        let mut head = Vec::new();
+        outgoing.encode_head(version, &mut head);
+        assert_eq!([&head[..], outgoing.payload].concat(), bytes);
+        let packet = decode(version, &bytes);
+        assert!(
+            matches!(packet, Ok(Packet::Publish(publish)) if publish.payload == outgoing.payload),
+            "{packet:?}"
+        );
+        bytes
+    }
+
+    /// What decode makes of `outgoing`.
+    #[track_caller]
+    fn check(outgoing: Outgoing<'_>, version: Version, expected: Publish<'_>) {
+        let bytes = written(outgoing, version);
+        assert_eq!(decode(version, &bytes), Ok(Packet::Publish(expected)));
+    }
+
+    #[test]
+    fn older_versions_have_no_properties() {
+        let passed_on = PropertiesBuf::from_iter([Property::ContentType("t")]);
+        let packet_id = PacketId::new(7);
+        let full = Outgoing {
+            dup: true,
+            qos: QoS::AtLeastOnce,
+            retain: true,
+            packet_id,
+            topic_alias: Some(3),
+            message_expiry: Some(60),
+            subscription_ids: &[1, 268_435_455],
+            properties: passed_on.as_properties().as_bytes(),
+            ..PLAIN
+        };
+        let publish = Publish {
+            dup: true,
+            qos: QoS::AtLeastOnce,
+            retain: true,
+            topic: "a/b",
+            packet_id,
+            properties: Properties::EMPTY,
+            payload: b"payload",
+        };
+        check(full, Version::V3_1, publish);
+        check(full, Version::V3_1_1, publish);
+        let properties = PropertiesBuf::from_iter([
+            Property::TopicAlias(3),
+            Property::MessageExpiryInterval(60),
+            Property::SubscriptionIdentifier(1),
+            Property::SubscriptionIdentifier(268_435_455),
+            Property::ContentType("t"),
+        ]);
+        check(full, Version::V5, Publish { properties: properties.as_properties(), ..publish });
+    }
+
+    #[test]
+    fn an_alias_alone() {
+        let aliased = Outgoing { topic: "", topic_alias: Some(1), ..PLAIN };
+        assert_eq!(written(aliased, Version::V5), b"\x30\x0D\0\0\x03\x23\0\x01payload");
+        assert_eq!(aliased.encoded_len(Version::V3_1_1), usize::MAX);
+    }
+
+    /// [MQTT-3.3.1-2] [MQTT-2.2.1-2] [MQTT3-3.3.1-2] [MQTT3-2.3.1-5]
+    #[test]
+    fn qos_0_has_neither_dup_nor_packet_identifier() {
+        let outgoing = Outgoing { dup: true, packet_id: PacketId::new(1), ..PLAIN };
+        assert_eq!(written(outgoing, Version::V3_1_1), b"\x30\x0C\0\x03a/bpayload");
+        assert_eq!(written(outgoing, Version::V5), b"\x30\x0D\0\x03a/b\0payload");
+    }
+
+    /// Payload sizes around the borders of the Remaining Length's width.
+    #[test]
+    fn lengths() {
+        for border in [0x80, 0x4000, 0x20_0000] {
+            for len in border - 12..border + 2 {
+                let payload = vec![0x55; len];
+                for version in Version::ALL {
+                    let size = written(Outgoing { payload: &payload, ..PLAIN }, version).len();
+                    let body = 5 + usize::from(version == Version::V5) + len;
+                    assert_eq!(
+                        size,
+                        2 + usize::from(body >= border) + body + border.ilog2() as usize / 7 - 1
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_packet_can_hold() {
+        let long = "x".repeat(65_536);
+        let cases = [
+            Outgoing { topic: &long, ..PLAIN },
+            Outgoing { qos: QoS::ExactlyOnce, ..PLAIN },
+            Outgoing { subscription_ids: &[1, 0], ..PLAIN },
+            Outgoing { subscription_ids: &[268_435_456], ..PLAIN },
+        ];
+        for outgoing in cases {
+            let mut out = vec![0xAA];
+            outgoing.encode(Version::V5, &mut out);
+            outgoing.encode_head(Version::V5, &mut out);
+            assert_eq!(out, [0xAA]);
+            assert_eq!(outgoing.encoded_len(Version::V5), usize::MAX);
+        }
+    }
+
+    /// The largest PUBLISH there can be in 3.1.1 has one byte too many for 5.0.
+    #[test]
+    fn the_largest() {
+        let payload = vec![0; 268_435_455 - 5];
+        let largest = Outgoing { payload: &payload, ..PLAIN };
+        assert_eq!(largest.encoded_len(Version::V3_1_1), crate::PACKET_SIZE_MAX as usize);
+        assert_eq!(largest.encoded_len(Version::V5), usize::MAX);
+        let mut head = Vec::new();
+        largest.encode_head(Version::V3_1_1, &mut head);
+        assert_eq!(head, b"\x30\xFF\xFF\xFF\x7F\0\x03a/b");
+    }
+}

@@ -102,3 +102,141 @@ impl fmt::Debug for Publish<'_> {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ReasonCode;
+    use crate::Version::*;
+    use crate::packet::Packet;
+    use crate::packet::check::{block, cannot_say, packet, reads, refuses, same, writes};
+    use crate::properties::buf::PropertiesBuf;
+    use crate::properties::property::Property;
+
+    const PLAIN: Publish<'static> = Publish {
+        dup: false,
+        qos: QoS::AtMostOnce,
+        retain: false,
+        topic: "a/b",
+        packet_id: None,
+        properties: Properties::EMPTY,
+        payload: b"hi",
+    };
+
+    fn none(version: Version) -> &'static [u8] {
+        if version == V5 { &[0] } else { &[] }
+    }
+
+    #[test]
+    fn flags_and_packet_identifier() {
+        let id = PacketId::new(0x1234);
+        for version in Version::ALL {
+            let none = none(version);
+            for retain in [false, true] {
+                let bit = u8::from(retain);
+                let plain = packet(0x30 | bit, &[b"\0\x03a/b", none, b"hi"]);
+                same(version, &plain, Packet::Publish(Publish { retain, ..PLAIN }));
+                for (bits, qos) in [(0b010, QoS::AtLeastOnce), (0b100, QoS::ExactlyOnce)] {
+                    for dup in [false, true] {
+                        let first = 0x30 | u8::from(dup) << 3 | bits | bit;
+                        let bytes = packet(first, &[b"\0\x03a/b\x12\x34", none, b"hi"]);
+                        let publish = Publish { dup, qos, retain, packet_id: id, ..PLAIN };
+                        same(version, &bytes, Packet::Publish(publish));
+                    }
+                }
+            }
+            // [MQTT-3.3.1-4] [MQTT3-3.3.1-4]
+            refuses(version, &packet(0x36, &[b"\0\x03a/b\0\x01", none]), DecodeError::QoSReserved);
+            // [MQTT-3.3.1-2] [MQTT3-3.3.1-2]
+            refuses(version, &packet(0x38, &[b"\0\x03a/b", none]), DecodeError::DupWithoutQoS);
+            // [MQTT-2.2.1-4] [MQTT3-2.3.1-1]
+            refuses(version, &packet(0x32, &[b"\0\x03a/b\0\0", none]), DecodeError::PacketIdentifierZero);
+            refuses(version, &packet(0x32, &[b"\0\x03a/b\0"]), DecodeError::Truncated);
+        }
+    }
+
+    #[test]
+    fn payload() {
+        for version in Version::ALL {
+            // (3.3.3): it may be empty, and is any bytes.
+            same(
+                version,
+                &packet(0x30, &[b"\0\x03a/b", none(version)]),
+                Packet::Publish(Publish { payload: b"", ..PLAIN }),
+            );
+            let payload: Vec<u8> = (0..70_000).map(|i| i as u8).collect();
+            let mut bytes = vec![0x30];
+            crate::encoder::put_variable_byte_integer(&mut bytes, 70_005 + none(version).len() as u32);
+            bytes.extend_from_slice(b"\0\x03a/b");
+            bytes.extend_from_slice(none(version));
+            bytes.extend_from_slice(&payload);
+            same(version, &bytes, Packet::Publish(Publish { payload: &payload, ..PLAIN }));
+        }
+    }
+
+    #[test]
+    fn topic() {
+        for version in Version::ALL {
+            let with = |topic: &[u8]| packet(0x30, &[topic, none(version)]);
+            // [MQTT-3.3.2-1] [MQTT3-3.3.2-1]
+            refuses(version, &with(b"\0\x02\xC3\x28"), DecodeError::StringNotUtf8);
+            // [MQTT-1.5.4-2] [MQTT3-1.5.3-2]
+            refuses(version, &with(b"\0\x03a\0b"), DecodeError::StringContainsNull);
+            for topic in [&b"\0\x01#"[..], b"\0\x03a/+", b"\0\x03a+b", b"\0\x03a#b"] {
+                // [MQTT-3.3.2-2] [MQTT3-3.3.2-2]
+                refuses(version, &with(topic), DecodeError::TopicNameInvalid);
+            }
+            assert_eq!(DecodeError::TopicNameInvalid.reason_code(), ReasonCode::TopicNameInvalid);
+            // (3.3.2.1) [MQTT3-4.7.3-1]
+            refuses(version, &with(b"\0\0"), DecodeError::TopicNameMissing);
+            refuses(version, &packet(0x30, &[b"\0\x03a/"]), DecodeError::Truncated);
+            refuses(version, &packet(0x30, &[b"\0"]), DecodeError::Truncated);
+            for topic in ["", "a/+", "#", "a\0b"] {
+                cannot_say(version, Packet::Publish(Publish { topic, ..PLAIN }));
+            }
+            reads(
+                version,
+                &packet(0x30, &[b"\0\x04$SYS", none(version)]),
+                Packet::Publish(Publish { topic: "$SYS", payload: b"", ..PLAIN }),
+            );
+        }
+        refuses(V5, &packet(0x30, &[b"\0\x03a/b"]), DecodeError::Truncated);
+    }
+
+    #[test]
+    fn an_alias_instead_of_a_topic() {
+        let alias = PropertiesBuf::from_iter([Property::TopicAlias(7)]);
+        let publish = Publish { topic: "", properties: alias.as_properties(), ..PLAIN };
+        same(V5, &packet(0x30, &[b"\0\0", &block(&[&[0x23, 0, 7]]), b"hi"]), Packet::Publish(publish));
+        cannot_say(V3_1_1, Packet::Publish(publish));
+        // [MQTT-3.3.2-8]
+        let zero = packet(0x30, &[b"\0\0", &block(&[&[0x23, 0, 0]])]);
+        refuses(V5, &zero, DecodeError::TopicAliasZero);
+        assert_eq!(DecodeError::TopicAliasZero.reason_code(), ReasonCode::TopicAliasInvalid);
+    }
+
+    #[test]
+    fn properties() {
+        let buf = PropertiesBuf::from_iter([
+            Property::UserProperty("k", "2"),
+            Property::SubscriptionIdentifier(1),
+            Property::UserProperty("k", "1"),
+            Property::SubscriptionIdentifier(128),
+        ]);
+        let publish = Packet::Publish(Publish { properties: buf.as_properties(), ..PLAIN });
+        let bytes = packet(
+            0x30,
+            &[b"\0\x03a/b", &block(&[b"\x26\0\x01k\0\x012\x0B\x01\x26\0\x01k\0\x011\x0B\x80\x01"]), b"hi"],
+        );
+        same(V5, &bytes, publish);
+        writes(V3_1, publish, &packet(0x30, &[b"\0\x03a/b", b"hi"]));
+    }
+
+    /// [MQTT-2.2.1-2] [MQTT3-2.3.1-5]
+    #[test]
+    fn the_packet_identifier_goes_with_the_qos() {
+        cannot_say(V5, Packet::Publish(Publish { qos: QoS::AtLeastOnce, ..PLAIN }));
+        let superfluous = Publish { dup: true, packet_id: PacketId::new(1), ..PLAIN };
+        writes(V3_1_1, Packet::Publish(superfluous), &packet(0x30, &[b"\0\x03a/b", b"hi"]));
+    }
+}

@@ -136,3 +136,156 @@ impl SubscribeFiltersBuf {
         SubscribeFilters { bytes: &self.bytes, count: self.count }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Version::*;
+    use crate::packet::Packet;
+    use crate::packet::check::{block, cannot_say, packet, reads, refuses, same, writes};
+    use crate::packet::subscription_options::RetainHandling;
+    use crate::properties::buf::PropertiesBuf;
+    use crate::properties::id::PropertyId;
+    use crate::properties::property::Property;
+    use crate::qos::QoS;
+
+    fn subscribe(filters: &SubscribeFiltersBuf) -> Subscribe<'_> {
+        Subscribe {
+            packet_id: PacketId::new(10).expect("not 0"),
+            properties: Properties::EMPTY,
+            filters: filters.as_filters(),
+        }
+    }
+
+    fn qos(qos: QoS) -> SubscriptionOptions {
+        SubscriptionOptions { qos, ..Default::default() }
+    }
+
+    fn none(version: Version) -> &'static [u8] {
+        if version == V5 { &[0] } else { &[] }
+    }
+
+    #[test]
+    fn filters_in_order() {
+        let mut filters = SubscribeFiltersBuf::default();
+        filters
+            .push("a/+", qos(QoS::AtLeastOnce))
+            .push("#", qos(QoS::ExactlyOnce))
+            .push("a/+", qos(QoS::AtMostOnce));
+        for version in Version::ALL {
+            let bytes = packet(0x82, &[&[0, 10], none(version), b"\0\x03a/+\x01\0\x01#\x02\0\x03a/+\x00"]);
+            same(version, &bytes, Packet::Subscribe(subscribe(&filters)));
+            let view = filters.as_filters();
+            assert_eq!((view.len(), view.is_empty()), (3, false));
+            let expected =
+                [("a/+", qos(QoS::AtLeastOnce)), ("#", qos(QoS::ExactlyOnce)), ("a/+", qos(QoS::AtMostOnce))];
+            assert_eq!(view.iter().collect::<Vec<_>>(), expected);
+        }
+    }
+
+    /// The payload cut anywhere but between two filters is refused.
+    #[test]
+    fn no_field_may_be_missing() {
+        for version in Version::ALL {
+            let whole = packet(0x82, &[&[0, 10], none(version), b"\0\x03a/+\x01\0\x01#\x02"]);
+            let between = whole.len() - 4;
+            for end in (2..whole.len()).filter(|&end| end != between) {
+                let mut cut = whole[..end].to_vec();
+                cut[1] = (end - 2) as u8;
+                let bare = end == 4 + none(version).len();
+                refuses(
+                    version,
+                    &cut,
+                    if bare { DecodeError::NoTopicFilters } else { DecodeError::Truncated },
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn options() {
+        let all = SubscriptionOptions {
+            qos: QoS::AtLeastOnce,
+            no_local: true,
+            retain_as_published: true,
+            retain_handling: RetainHandling::DoNotSend,
+        };
+        let mut filters = SubscribeFiltersBuf::default();
+        filters.push("a", all);
+        same(V5, b"\x82\x07\0\x0A\0\0\x01a\x2D", Packet::Subscribe(subscribe(&filters)));
+        writes(V3_1_1, Packet::Subscribe(subscribe(&filters)), b"\x82\x06\0\x0A\0\x01a\x01");
+        for version in [V3_1, V3_1_1] {
+            for options in [0x04, 0x08, 0x10, 0x20, 0x40, 0x80] {
+                // [MQTT3-3.8.3-4]
+                let bytes = packet(0x82, &[&[0, 10], b"\0\x01a", &[options]]);
+                refuses(version, &bytes, DecodeError::SubscriptionOptionsReserved { options });
+            }
+        }
+        for version in Version::ALL {
+            let with = |options| packet(0x82, &[&[0, 10], none(version), b"\0\x01a", &[options]]);
+            refuses(version, &with(3), DecodeError::SubscriptionQoSInvalid);
+            // [MQTT-3.8.3-5]
+            refuses(version, &with(0x40), DecodeError::SubscriptionOptionsReserved { options: 0x40 });
+        }
+        let error = DecodeError::RetainHandlingInvalid;
+        refuses(V5, &packet(0x82, &[&[0, 10], &[0], b"\0\x01a", &[0x30]]), error);
+    }
+
+    #[test]
+    fn filters_are_strings() {
+        for version in Version::ALL {
+            let with = |filter: &[u8]| packet(0x82, &[&[0, 10], none(version), filter, &[0]]);
+            // [MQTT-3.8.3-1] [MQTT3-3.8.3-1]
+            refuses(version, &with(b"\0\x01\xFF"), DecodeError::StringNotUtf8);
+            refuses(version, &with(b"\0\x02a\0"), DecodeError::StringContainsNull);
+            // [MQTT-4.7.3-1] [MQTT3-4.7.3-1]
+            refuses(version, &with(b"\0\0"), DecodeError::TopicFilterEmpty);
+            // What else is wrong with a filter has a Reason Code of SUBACK, so it gets through.
+            let mut filters = SubscribeFiltersBuf::default();
+            filters.push("a#", qos(QoS::AtMostOnce));
+            reads(version, &with(b"\0\x02a#"), Packet::Subscribe(subscribe(&filters)));
+        }
+    }
+
+    #[test]
+    fn at_least_one_filter() {
+        for version in Version::ALL {
+            // [MQTT-3.8.3-2] [MQTT3-3.8.3-3]
+            refuses(version, &packet(0x82, &[&[0, 10], none(version)]), DecodeError::NoTopicFilters);
+            cannot_say(version, Packet::Subscribe(subscribe(&SubscribeFiltersBuf::default())));
+        }
+    }
+
+    /// [MQTT-2.2.1-3] [MQTT3-2.3.1-1]
+    #[test]
+    fn packet_identifier() {
+        for version in Version::ALL {
+            let bytes = packet(0x82, &[&[0, 0], none(version), b"\0\x01a\0"]);
+            refuses(version, &bytes, DecodeError::PacketIdentifierZero);
+        }
+    }
+
+    /// [MQTT-3.8.1-1] [MQTT3-3.8.1-1]; 3.1 has a DUP flag here.
+    #[test]
+    fn flags() {
+        let mut filters = SubscribeFiltersBuf::default();
+        filters.push("a", qos(QoS::AtMostOnce));
+        reads(V3_1, b"\x8A\x06\0\x0A\0\x01a\0", Packet::Subscribe(subscribe(&filters)));
+        let error = DecodeError::FlagsReserved { packet_type: PacketType::Subscribe, flags: 0b1010 };
+        refuses(V3_1_1, b"\x8A\x06\0\x0A\0\x01a\0", error);
+        refuses(V5, b"\x8A\x07\0\x0A\0\0\x01a\0", error);
+    }
+
+    #[test]
+    fn subscription_identifier() {
+        let mut filters = SubscribeFiltersBuf::default();
+        filters.push("a", qos(QoS::AtMostOnce));
+        let buf = PropertiesBuf::from_iter([Property::SubscriptionIdentifier(300)]);
+        let with = Subscribe { properties: buf.as_properties(), ..subscribe(&filters) };
+        let bytes = packet(0x82, &[&[0, 10], &block(&[&[0x0B, 0xAC, 0x02]]), b"\0\x01a\0"]);
+        same(V5, &bytes, Packet::Subscribe(with));
+        // (3.8.2.1.2)
+        let twice = packet(0x82, &[&[0, 10], &block(&[&[0x0B, 1, 0x0B, 2]]), b"\0\x01a\0"]);
+        refuses(V5, &twice, DecodeError::PropertyDuplicate { id: PropertyId::SubscriptionIdentifier });
+    }
+}

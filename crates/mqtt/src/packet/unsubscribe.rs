@@ -114,3 +114,83 @@ impl UnsubscribeFiltersBuf {
         UnsubscribeFilters { bytes: &self.bytes, count: self.count }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Version::*;
+    use crate::packet::Packet;
+    use crate::packet::check::{block, cannot_say, packet, reads, refuses, same};
+    use crate::properties::buf::PropertiesBuf;
+    use crate::properties::id::PropertyId;
+    use crate::properties::property::Property;
+
+    fn unsubscribe(filters: &UnsubscribeFiltersBuf) -> Unsubscribe<'_> {
+        Unsubscribe {
+            packet_id: PacketId::new(10).expect("not 0"),
+            properties: Properties::EMPTY,
+            filters: filters.as_filters(),
+        }
+    }
+
+    fn none(version: Version) -> &'static [u8] {
+        if version == V5 { &[0] } else { &[] }
+    }
+
+    #[test]
+    fn filters_in_order() {
+        let mut filters = UnsubscribeFiltersBuf::default();
+        filters.push("b").push("a/#").push("b");
+        for version in Version::ALL {
+            let bytes = packet(0xA2, &[&[0, 10], none(version), b"\0\x01b\0\x03a/#\0\x01b"]);
+            same(version, &bytes, Packet::Unsubscribe(unsubscribe(&filters)));
+        }
+        let view = filters.as_filters();
+        assert_eq!((view.len(), view.is_empty()), (3, false));
+        assert_eq!(view.iter().collect::<Vec<_>>(), ["b", "a/#", "b"]);
+    }
+
+    #[test]
+    fn filters_are_strings() {
+        for version in Version::ALL {
+            let with = |filter: &[u8]| packet(0xA2, &[&[0, 10], none(version), filter]);
+            // [MQTT-3.10.3-1] [MQTT3-3.10.3-1]
+            refuses(version, &with(b"\0\x01\xFF"), DecodeError::StringNotUtf8);
+            refuses(version, &with(b"\0\x02a\0"), DecodeError::StringContainsNull);
+            // [MQTT-4.7.3-1] [MQTT3-4.7.3-1]
+            refuses(version, &with(b"\0\0"), DecodeError::TopicFilterEmpty);
+            refuses(version, &with(b"\0\x02a"), DecodeError::Truncated);
+            refuses(version, &with(b"\0\x01a\0"), DecodeError::Truncated);
+            // [MQTT-3.10.3-2] [MQTT3-3.10.3-2]
+            refuses(version, &with(b""), DecodeError::NoTopicFilters);
+            cannot_say(version, Packet::Unsubscribe(unsubscribe(&UnsubscribeFiltersBuf::default())));
+            // [MQTT-2.2.1-3] [MQTT3-2.3.1-1]
+            let zero = packet(0xA2, &[&[0, 0], none(version), b"\0\x01a"]);
+            refuses(version, &zero, DecodeError::PacketIdentifierZero);
+        }
+    }
+
+    /// [MQTT-3.10.1-1] [MQTT3-3.10.1-1]; 3.1 has a DUP flag here.
+    #[test]
+    fn flags() {
+        let mut filters = UnsubscribeFiltersBuf::default();
+        filters.push("a");
+        reads(V3_1, b"\xAA\x05\0\x0A\0\x01a", Packet::Unsubscribe(unsubscribe(&filters)));
+        let error = DecodeError::FlagsReserved { packet_type: PacketType::Unsubscribe, flags: 0b1010 };
+        refuses(V3_1_1, b"\xAA\x05\0\x0A\0\x01a", error);
+        refuses(V5, b"\xAA\x06\0\x0A\0\0\x01a", error);
+    }
+
+    #[test]
+    fn properties() {
+        let mut filters = UnsubscribeFiltersBuf::default();
+        filters.push("a");
+        let buf = PropertiesBuf::from_iter([Property::UserProperty("", "v")]);
+        let with = Unsubscribe { properties: buf.as_properties(), ..unsubscribe(&filters) };
+        let bytes = packet(0xA2, &[&[0, 10], &block(&[b"\x26\0\0\0\x01v"]), b"\0\x01a"]);
+        same(V5, &bytes, Packet::Unsubscribe(with));
+        let id = PropertyId::SubscriptionIdentifier;
+        let bytes = packet(0xA2, &[&[0, 10], &block(&[&[0x0B, 1]]), b"\0\x01a"]);
+        refuses(V5, &bytes, DecodeError::PropertyNotAllowed { id });
+    }
+}

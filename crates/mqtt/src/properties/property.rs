@@ -1,6 +1,6 @@
 //! One property with its value.
 
-use super::id::{Kind, PropertyId};
+use super::id::PropertyId;
 use crate::encoder::{put_binary, put_string, put_variable_byte_integer, variable_byte_integer_len};
 use crate::reader::Reader;
 
@@ -180,7 +180,7 @@ impl<'a> Property<'a> {
     }
 }
 
-/// A value by its data type; see [`Kind`].
+/// A value by its data type (section 1.5).
 enum Value<'a> {
     Byte(u8),
     TwoByteInteger(u16),
