@@ -1,0 +1,81 @@
+"""docs/interop.md from the results: the same results give the same bytes, so no dates and no times."""
+
+import re
+import subprocess
+
+PREFACE = """# Clients that were tried
+
+<!-- Written by tests/interop/run.py, which CI runs; edit that, not this page. -->
+
+Each cell is a scenario over a real socket: client library x MQTT version x what is done with it. `pass` and `FAIL` say
+what happened, `-` that the version or the library cannot do it. All clients of a cell are of the row's library.
+
+"""
+
+EXPLANATION = """
+## What a cell does
+
+| cell | scenario |
+|---|---|
+"""
+
+CELLS = {
+    "QoS 0": "21 messages, once each and in order, at the QoS of both ends; a QoS 0 subscription beside it",
+    "retain set": "a retained message reaches live subscribers without the RETAIN flag",
+    "retain get": "new subscriptions (by topic, by `+`, by `#`) get the last retained message with the flag",
+    "retain delete": "an empty retained payload deletes it, and is passed on to live subscribers",
+    "will": "published when the socket closes without DISCONNECT, at its QoS; not published after a DISCONNECT",
+    "resume": "a session that outlives its connection gets 20 queued messages of QoS 1 and 2 in order; Session Present both ways",
+    "shared": "two members of a group split 40 messages, each to one of them, while an ordinary subscriber gets all",
+    "takeover": "a second connection with the same Client Identifier closes the first (5.0: with reason 0x8E)",
+    "properties": "content type, response topic, correlation data, expiry, payload format, User Properties in order",
+    "subscription identifier": "comes with the message",
+    "no local": "a client's own messages do not come back",
+}
+
+COMMANDS = """
+## How to run it
+
+```text
+cargo build --release
+tests/interop/run.py                            # everything, writes this page
+tests/interop/run.py --only paho --cell "will"  # one cell
+tests/interop/run.py --broker mosquitto         # the same scenarios against another broker
+cargo test -p interop                           # the rumqttc rows alone, against a node inside the test process
+```
+"""
+
+
+def mosquitto_version():
+    """Without Debian's revision: a security update there must not change this page."""
+    said = subprocess.run(["mosquitto_pub", "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"version ([\d.]+)", said)
+    return found[1] if found else "absent"
+
+
+def rumqttc_version(results):
+    return next((result["library"] for result in results if "library" in result), "absent")
+
+
+def table(results, cells, paho, mqttjs):
+    by_place = {(r["client"], r["version"], r["cell"]): r["result"] for r in results}
+    rows = list(dict.fromkeys((r["client"], r["version"]) for r in results))
+    lines = ["| client | MQTT | " + " | ".join(cells) + " |", "|---|---" + "|---" * len(cells) + "|"]
+    for client, version in rows:
+        row = [by_place.get((client, version, cell), "-") for cell in cells]
+        lines.append(f"| {client} | {version} | " + " | ".join(row) + " |")
+    passed = sum(r["result"] == "pass" for r in results)
+    red = [r for r in results if r["result"] == "FAIL"]
+    lines.append(f"\n{passed} cells pass, {len(red)} fail.")
+    lines += ["- {client} {version}, {cell}: {detail}".format(**r) for r in red]
+    versions = [
+        ("Paho Python", paho, "`pip install paho-mqtt`"),
+        ("MQTT.js", mqttjs, "`npm install mqtt`, on Node 20"),
+        ("mosquitto clients", mosquitto_version(), "`mosquitto_sub`, `mosquitto_pub`"),
+        ("rumqttc", rumqttc_version(results), "crate `rumqttc` (`v4` for 3.1.1, `v5` for 5.0)"),
+    ]
+    lines += ["\n## Versions\n", "| client | version | what |", "|---|---|---|"]
+    lines += [f"| {client} | {version} | {what} |" for client, version, what in versions]
+    explained = [f"| {cell} | {CELLS[cell]} |" for cell in cells if cell in CELLS]
+    explained[0] = explained[0].replace("| QoS 0 |", "| QoS 0, 1, 2 |")
+    return PREFACE + "\n".join(lines) + "\n" + EXPLANATION + "\n".join(explained) + "\n" + COMMANDS
