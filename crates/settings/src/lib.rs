@@ -11,11 +11,22 @@ extern crate self as settings;
 
 mod byte_size;
 mod choices;
+mod document;
 mod duration;
+mod layers;
+mod nearest;
+mod problem;
+mod reference;
 mod section;
+mod tree;
 mod value;
 
 pub use byte_size::ByteSize;
+pub use layers::{ENVIRONMENT_PREFIX, Flag, Layers, Loaded, load};
+pub use nearest::nearest;
+pub use problem::{Fault, Problem, Source};
+pub use reference::{example, reference, show};
 pub use section::{Description, Field, Reload, Section, deserialize_section, read, read_within};
 pub use serde;
+pub use tree::{List, Tree};
 pub use value::{Choice, Invalid, Raw, Value};
