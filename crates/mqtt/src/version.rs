@@ -18,6 +18,26 @@ impl Version {
     /// All versions, oldest first.
     pub const ALL: [Version; 3] = [Version::V3_1, Version::V3_1_1, Version::V5];
 
+    /// Whether packets carry properties, so that each side can tell the other its limits.
+    pub fn has_properties(self) -> bool {
+        self >= Version::V5
+    }
+
+    /// Whether the receiver of a PUBLISH announces how many it takes without acknowledgement, and may refuse one. Before 5.0
+    /// it can only acknowledge or close [MQTT3-3.3.5-2].
+    pub fn has_receive_maximum(self) -> bool {
+        self >= Version::V5
+    }
+
+    /// Whether a CONNECT may leave the Client Identifier to the server [MQTT-3.1.3-6] [MQTT3-3.1.3-7].
+    pub fn allows_assigned_client_id(self, clean_start: bool) -> bool {
+        match self {
+            Version::V3_1 => false,
+            Version::V3_1_1 => clean_start,
+            Version::V5 => true,
+        }
+    }
+
     /// The Protocol Name that goes with the version [MQTT-3.1.2-1] [MQTT3-3.1.2-1].
     pub(crate) fn protocol_name(self) -> &'static str {
         match self {
