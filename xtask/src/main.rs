@@ -1,1 +1,47 @@
-fn main() {}
+//! The project's own tasks, run as `cargo xtask NAME`. Each has a file of its own; CI calls the same commands.
+
+mod bench;
+mod check;
+mod clauses;
+mod dependencies;
+mod repository;
+mod source;
+mod tidy;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The project's own tasks")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Format, lints, tidy, dependencies and the list of clauses: everything that CI looks at besides the tests
+    Check(check::Args),
+    /// "Not this, use that": rules of this repository that no compiler knows
+    Tidy,
+    /// Clauses of MQTT 5.0 and 3.1.1 that a server must meet and that neither code nor test cites
+    Clauses(clauses::Args),
+    /// Measures the broker beside a peer and prints a table
+    Bench(bench::Args),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().task {
+        Task::Check(args) => check::run(&args),
+        Task::Tidy => tidy::run(),
+        Task::Clauses(args) => clauses::run(&args),
+        Task::Bench(args) => bench::run(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! One run of the load generator, and what is kept of its report.
+
+use super::broker::Broker;
+use super::child::{Guarded, interrupted};
+use super::workload::{Purpose, Workload};
+use crate::repository::root;
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// What one run found. What a load does not measure is `None`.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    /// Broker CPU microseconds for each delivery, or for each client that connects and subscribes.
+    pub cpu_us: Option<f64>,
+    /// Deliveries, or clients, a second.
+    pub per_s: Option<f64>,
+    pub lost: Option<f64>,
+    /// End-to-end, in microseconds.
+    pub p50_us: Option<f64>,
+    pub p99_us: Option<f64>,
+    /// Anonymous proportional memory of the broker, in bytes for each connection.
+    pub anonymous: Option<f64>,
+    /// Resident memory, in bytes for each connection.
+    pub resident: Option<f64>,
+    /// The generator had no CPU left: the result may be its limit.
+    pub generator_saturated: bool,
+    /// What the broker must not have done.
+    pub violations: Vec<String>,
+}
+
+/// Puts the load on the broker.
+///
+/// # Errors
+/// When the generator does not end in time, cannot connect, or was interrupted.
+pub fn run(workload: &Workload, broker: &Broker, round: u32) -> Result<Figures> {
+    let mut command = Command::new(root().join("target/release/mqload"));
+    command
+        .args(&workload.arguments)
+        .args(["-H", &broker.address.to_string(), "--broker-pid", &broker.pid().to_string(), "--quiet"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    let mut generator = Guarded::spawn(&mut command)?;
+    let mut stdout = generator.child().stdout.take().context("a pipe")?;
+    // The report is larger than a pipe, so somebody has to read while the generator is waited for.
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        stdout.read_to_string(&mut text).map(|_| text)
+    });
+    let ended = generator.wait(Duration::from_secs(workload.longest_s.into()));
+    drop(generator);
+    let text = reader.join().expect("the reader does not panic").context("the generator's report")?;
+    if interrupted() {
+        bail!("interrupted");
+    }
+    ended.with_context(|| format!("the generator did not end within {} s", workload.longest_s))?;
+    let report: Value = serde_json::from_str(&text).context("the generator's report is no JSON")?;
+    keep(workload, round, &report);
+    if let Some(error) = report["error"].as_str() {
+        bail!("{error}: {}", report["reasons"]);
+    }
+    Ok(figures(workload.purpose, &report))
+}
+
+/// The whole report stays in `target/bench` for whoever wonders about a figure.
+fn keep(workload: &Workload, round: u32, report: &Value) {
+    let directory = root().join("target/bench");
+    let path = directory.join(format!("{}-{}-{round}.json", workload.name, report["brokers"][0]["pid"]));
+    if let Err(error) =
+        std::fs::create_dir_all(&directory).and_then(|()| std::fs::write(&path, report.to_string()))
+    {
+        eprintln!("{}: {error}", path.display());
+    }
+}
+
+fn figures(purpose: Purpose, report: &Value) -> Figures {
+    let number = |path: &str| report.pointer(path).and_then(Value::as_f64);
+    let mut violations: Vec<String> = report["violations"]
+        .as_array()
+        .map(|v| v.iter().filter_map(Value::as_str).map(str::to_string).collect())
+        .unwrap_or_default();
+    match purpose {
+        Purpose::Throughput | Purpose::Latency => Figures {
+            cpu_us: number("/cpu/broker_us_per_delivery"),
+            per_s: number("/received_per_s"),
+            lost: number("/lost"),
+            p50_us: number("/latency_us/p50"),
+            p99_us: number("/latency_us/p99"),
+            generator_saturated: report["cpu"]["generator_saturated"] == true,
+            violations,
+            ..Figures::default()
+        },
+        Purpose::Connect | Purpose::Memory => {
+            if report["complete"] != true {
+                violations.push(format!("not all clients were served: {}", report["reasons"]));
+            }
+            let cpu = number("/broker_cpu_s_until_ready").zip(number("/ready"));
+            Figures {
+                cpu_us: cpu.filter(|(_, n)| *n > 0.0).map(|(s, n)| s * 1e6 / n),
+                per_s: number("/subscribed_per_s"),
+                anonymous: number("/memory/pss_anon_per_conn"),
+                resident: number("/memory/rss_per_conn"),
+                violations,
+                ..Figures::default()
+            }
+        }
+    }
+}
+
+/// Middle, lowest and highest of several runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Summary {
+    pub median: f64,
+    pub lowest: f64,
+    pub highest: f64,
+}
+
+/// `None` when no run has the figure.
+pub fn summary(runs: &[Figures], figure: impl Fn(&Figures) -> Option<f64>) -> Option<Summary> {
+    let mut values: Vec<f64> = runs.iter().filter_map(figure).collect();
+    values.sort_by(f64::total_cmp);
+    let (lowest, highest) = (*values.first()?, *values.last()?);
+    let middle = values.len() / 2;
+    let median =
+        if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 };
+    Some(Summary { median, lowest, highest })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_median_is_the_middle() {
+        let runs = |v: &[f64]| {
+            v.iter().map(|x| Figures { cpu_us: Some(*x), ..Figures::default() }).collect::<Vec<_>>()
+        };
+        let of = |v: &[f64]| summary(&runs(v), |f| f.cpu_us);
+        assert_eq!(of(&[3.0, 1.0, 9.0]), Some(Summary { median: 3.0, lowest: 1.0, highest: 9.0 }));
+        assert_eq!(of(&[4.0, 2.0]).map(|s| s.median), Some(3.0));
+        assert_eq!(of(&[]), None);
+    }
+
+    #[test]
+    fn figures_are_taken_from_the_report() {
+        let report = json!({ "cpu": { "broker_us_per_delivery": 1.5, "generator_saturated": true },
+            "received_per_s": 1000.0, "lost": 3, "latency_us": { "p50": 40.0, "p99": 60.0 }, "violations": ["x"] });
+        let f = figures(Purpose::Throughput, &report);
+        assert_eq!((f.cpu_us, f.per_s, f.lost), (Some(1.5), Some(1000.0), Some(3.0)));
+        assert_eq!((f.p50_us, f.p99_us, f.generator_saturated), (Some(40.0), Some(60.0), true));
+        assert_eq!(f.violations, ["x"]);
+        let report = json!({ "complete": false, "reasons": {}, "broker_cpu_s_until_ready": 0.5, "ready": 10_000,
+            "subscribed_per_s": 5.0, "memory": { "pss_anon_per_conn": 400.0, "rss_per_conn": 500.0 } });
+        let f = figures(Purpose::Memory, &report);
+        assert_eq!((f.cpu_us, f.anonymous, f.resident), (Some(50.0), Some(400.0), Some(500.0)));
+        assert_eq!(f.violations.len(), 1);
+    }
+}
