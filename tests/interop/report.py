@@ -53,11 +53,12 @@ def mosquitto_version():
     return found[1] if found else "absent"
 
 
-def rumqttc_version(results):
-    return next((result["library"] for result in results if "library" in result), "absent")
+def rumqttc_version(root):
+    found = re.search(r'name = "rumqttc"\nversion = "([^"]+)"', (root / "Cargo.lock").read_text())
+    return found[1] if found else "absent"
 
 
-def table(results, cells, paho, mqttjs):
+def table(results, cells, paho, mqttjs, root):
     by_place = {(r["client"], r["version"], r["cell"]): r["result"] for r in results}
     rows = list(dict.fromkeys((r["client"], r["version"]) for r in results))
     lines = ["| client | MQTT | " + " | ".join(cells) + " |", "|---|---" + "|---" * len(cells) + "|"]
@@ -72,7 +73,7 @@ def table(results, cells, paho, mqttjs):
         ("Paho Python", paho, "`pip install paho-mqtt`"),
         ("MQTT.js", mqttjs, "`npm install mqtt`, on Node 20"),
         ("mosquitto clients", mosquitto_version(), "`mosquitto_sub`, `mosquitto_pub`"),
-        ("rumqttc", rumqttc_version(results), "crate `rumqttc` (`v4` for 3.1.1, `v5` for 5.0)"),
+        ("rumqttc", rumqttc_version(root), "crate `rumqttc` (`v4` for 3.1.1, `v5` for 5.0)"),
     ]
     lines += ["\n## Versions\n", "| client | version | what |", "|---|---|---|"]
     lines += [f"| {client} | {version} | {what} |" for client, version, what in versions]

@@ -1,0 +1,146 @@
+//! `rumqttc`'s half for MQTT 5.0: the same calls over types of its own.
+
+// tidy: allow(anyhow): scenarios are tests; their errors are read by people only.
+use anyhow::Result;
+use rumqttc::Outgoing;
+use rumqttc::v5::mqttbytes::QoS;
+use rumqttc::v5::mqttbytes::v5::{
+    Filter, LastWill, Packet, Publish, PublishProperties, SubscribeProperties, SubscribeReasonCode,
+};
+use rumqttc::v5::{AsyncClient, ConnectionError, Event as Raw, EventLoop, MqttOptions, StateError};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::client::{Broker, ConnectOptions, Requests};
+use crate::event::{Ended, Event, Message, Properties};
+use crate::v4::REQUESTS_MAX;
+
+pub(crate) fn start(
+    broker: &Broker,
+    options: &ConnectOptions,
+    events: mpsc::Sender<Event>,
+) -> (Requests, JoinHandle<Ended>) {
+    let mut mqtt = MqttOptions::new(&options.client_id, &broker.host, broker.port);
+    mqtt.set_clean_start(options.clean);
+    mqtt.set_session_expiry_interval(options.expiry);
+    if let Some(will) = &options.will {
+        let payload = will.payload.as_bytes();
+        mqtt.set_last_will(LastWill::new(&will.topic, payload, qos(will.qos), false, None));
+    }
+    let (client, event_loop) = AsyncClient::new(mqtt, REQUESTS_MAX);
+    (Requests::V5(client), tokio::spawn(run(event_loop, events)))
+}
+
+/// Until the connection ends: polled once more, the library would connect again.
+async fn run(mut event_loop: EventLoop, events: mpsc::Sender<Event>) -> Ended {
+    loop {
+        match event_loop.poll().await {
+            Ok(raw) => {
+                if let Some(event) = translate(raw)
+                    && events.send(event).await.is_err()
+                {
+                    return Ended::Otherwise("the client was dropped".into());
+                }
+            }
+            Err(ConnectionError::MqttState(StateError::ServerDisconnect { reason_code, .. })) => {
+                return Ended::ByReason(reason_code as u8);
+            }
+            Err(error) => return Ended::Otherwise(error.to_string()),
+        }
+    }
+}
+
+fn translate(raw: Raw) -> Option<Event> {
+    Some(match raw {
+        Raw::Incoming(Packet::ConnAck(ack)) => Event::Connected { session_present: ack.session_present },
+        Raw::Incoming(Packet::SubAck(ack)) => {
+            Event::Subscribed { granted: ack.return_codes.iter().filter_map(granted).collect() }
+        }
+        Raw::Incoming(Packet::PubAck(_) | Packet::PubComp(_)) | Raw::Outgoing(Outgoing::Publish(0)) => {
+            Event::Published
+        }
+        Raw::Incoming(Packet::Publish(publish)) => Event::Message(message(publish)),
+        _ => return None,
+    })
+}
+
+fn granted(code: &SubscribeReasonCode) -> Option<rumqttc::QoS> {
+    match code {
+        SubscribeReasonCode::Success(qos) => Some(plain(*qos)),
+        _ => None,
+    }
+}
+
+fn message(publish: Publish) -> Message {
+    let said = publish.properties.unwrap_or_default();
+    Message {
+        topic: String::from_utf8_lossy(&publish.topic).into_owned(),
+        payload: String::from_utf8_lossy(&publish.payload).into_owned(),
+        qos: plain(publish.qos),
+        retain: publish.retain,
+        properties: Properties {
+            content_type: said.content_type,
+            response_topic: said.response_topic,
+            correlation_data: said.correlation_data.map(|data| data.to_vec()),
+            message_expiry: said.message_expiry_interval,
+            payload_format: said.payload_format_indicator,
+            user: said.user_properties,
+            subscription_identifiers: said.subscription_identifiers,
+        },
+    }
+}
+
+pub(crate) async fn subscribe(
+    client: &AsyncClient,
+    filter: &str,
+    identifier: Option<usize>,
+    no_local: bool,
+) -> Result<()> {
+    let mut filter = Filter::new(filter, QoS::AtLeastOnce);
+    filter.nolocal = no_local;
+    match identifier {
+        None => client.subscribe_many([filter]).await?,
+        Some(id) => {
+            let properties = SubscribeProperties { id: Some(id), user_properties: Vec::new() };
+            client.subscribe_many_with_properties([filter], properties).await?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn publish(
+    client: &AsyncClient,
+    topic: &str,
+    payload: &str,
+    said: &Properties,
+) -> Result<()> {
+    let properties = PublishProperties {
+        payload_format_indicator: said.payload_format,
+        message_expiry_interval: said.message_expiry,
+        response_topic: said.response_topic.clone(),
+        correlation_data: said.correlation_data.clone().map(Into::into),
+        user_properties: said.user.clone(),
+        content_type: said.content_type.clone(),
+        ..PublishProperties::default()
+    };
+    let payload = payload.as_bytes().to_vec();
+    client.publish_with_properties(topic, QoS::AtLeastOnce, false, payload, properties).await?;
+    Ok(())
+}
+
+/// The library has a QoS of its own in each half.
+pub(crate) fn qos(qos: rumqttc::QoS) -> QoS {
+    match qos {
+        rumqttc::QoS::AtMostOnce => QoS::AtMostOnce,
+        rumqttc::QoS::AtLeastOnce => QoS::AtLeastOnce,
+        rumqttc::QoS::ExactlyOnce => QoS::ExactlyOnce,
+    }
+}
+
+fn plain(qos: QoS) -> rumqttc::QoS {
+    match qos {
+        QoS::AtMostOnce => rumqttc::QoS::AtMostOnce,
+        QoS::AtLeastOnce => rumqttc::QoS::AtLeastOnce,
+        QoS::ExactlyOnce => rumqttc::QoS::ExactlyOnce,
+    }
+}

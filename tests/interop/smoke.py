@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""Does the release binary start, carry a message, say no where it should, and stop when asked? One line a check.
+
+    tests/interop/smoke.py [--binary target/release/meridian]
+
+Exits 1 when a check fails; the last line is 'N passed, M failed'.
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
+WAIT_S = 15
+
+
+class Node:
+    """A running `meridian start` in an empty directory, as a stranger would have it."""
+
+    def __init__(self, binary, *arguments):
+        self.directory = tempfile.TemporaryDirectory()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = str(probe.getsockname()[1])
+        command = [binary, "start", "--listen", f"127.0.0.1:{self.port}", *arguments]
+        self.log = pathlib.Path(self.directory.name) / "output"
+        with open(self.log, "w") as output:
+            self.process = subprocess.Popen(
+                command, cwd=self.directory.name, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            )
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", int(self.port)), 1).close()
+                return
+            except OSError:
+                assert self.process.poll() is None, f"exit {self.process.returncode}: {self.log.read_text()}"
+                assert time.monotonic() < deadline, "does not accept connections"
+                time.sleep(0.02)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.directory.cleanup()
+
+
+def run(*command):
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, stdin=subprocess.DEVNULL, check=False)
+
+
+def round_trip(subscribe, publish, subscribed):
+    """Starts a subscriber, waits until its output says that it is subscribed, publishes; its remaining output."""
+    subscriber = subprocess.Popen(subscribe, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        seen = ""
+        while subscribed not in seen:
+            line = subscriber.stdout.readline()
+            assert line, f"the subscriber ended: {seen}"
+            seen += line
+        sent = run(*publish)
+        assert sent.returncode == 0, f"publish: exit {sent.returncode}: {sent.stdout}{sent.stderr}"
+        output, _ = subscriber.communicate(timeout=WAIT_S)
+        assert subscriber.returncode == 0, f"subscribe: exit {subscriber.returncode}: {output}"
+        return output
+    finally:
+        if subscriber.poll() is None:
+            subscriber.kill()
+        subscriber.wait()
+
+
+def mosquitto_round_trip(binary):
+    """mosquitto_pub to mosquitto_sub, QoS 1."""
+    with Node(binary) as node:
+        subscribe = ["stdbuf", "-oL", "mosquitto_sub", "-d", "-p", node.port, "-t", "smoke/#", "-q", "1", "-C", "1"]
+        publish = ["mosquitto_pub", "-p", node.port, "-t", "smoke/test", "-q", "1", "-m", "hello"]
+        assert "\nhello\n" in round_trip(subscribe, publish, "Subscribed"), "the message did not arrive"
+
+
+def own_round_trip(binary):
+    """meridian pub to meridian sub: a retained message, so that the order of the two does not matter."""
+    with Node(binary) as node:
+        sent = run(binary, "pub", "-p", node.port, "-t", "smoke/own", "-q", "1", "-r", "-m", "hello")
+        assert sent.returncode == 0, f"meridian pub: exit {sent.returncode}: {sent.stdout}{sent.stderr}"
+        got = run(binary, "sub", "-p", node.port, "-t", "smoke/+", "-q", "1", "-C", "1")
+        assert got.returncode == 0 and "hello" in got.stdout, f"meridian sub: {got.returncode}: {got.stdout}{got.stderr}"
+
+
+def stops_on(signal_number):
+    """Exits 0 on the signal, with a client connected."""
+
+    def check(binary):
+        with Node(binary) as node, socket.create_connection(("127.0.0.1", int(node.port)), WAIT_S) as client:
+            # CONNECT of MQTT 5.0, Clean Start, Keep Alive 0, Client Identifier "s".
+            client.sendall(bytes.fromhex("100e00044d5154540502000000000173"))
+            assert client.recv(1) == b"\x20", "no CONNACK"
+            node.process.send_signal(signal_number)
+            assert node.process.wait(WAIT_S) == 0, f"exit {node.process.returncode}: {node.log.read_text()}"
+            rest = b""
+            while chunk := client.recv(4096):
+                rest += chunk
+            # DISCONNECT, Server shutting down [MQTT-3.14.0-1 and 4.13].
+            assert b"\xe0\x01\x8b" in rest or b"\xe0\x02\x8b\x00" in rest, f"no DISCONNECT 0x8B: {rest.hex()}"
+
+    check.__doc__ = f"{signal_number.name}: {stops_on.__doc__}"
+    return check
+
+
+def version(binary):
+    """--version names a version and a commit."""
+    said = run(binary, "--version")
+    assert said.returncode == 0 and re.search(r"\d+\.\d+\.\d+.*\b[0-9a-f]{7,}", said.stdout), said.stdout + said.stderr
+
+
+def configuration(binary):
+    """config show is accepted by config check; an unknown key is not, and the nearest known one is named."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = pathlib.Path(directory) / "meridian.toml"
+        shown = run(binary, "config", "show")
+        assert shown.returncode == 0, shown.stderr
+        file.write_text(shown.stdout)
+        checked = run(binary, "config", "check", "--config", str(file))
+        assert checked.returncode == 0, f"config check of config show: {checked.stdout}{checked.stderr}"
+        file.write_text("[mqtt]\nqos_maxx = 1\n")
+        refused = run(binary, "start", "--config", str(file))
+        assert refused.returncode not in (0, None), "an unknown key was accepted"
+        assert "qos_max" in (refused.stdout + refused.stderr).replace("qos_maxx", ""), refused.stdout + refused.stderr
+
+
+def refuses_an_open_door(binary):
+    """Other addresses than loopback need authentication or allow_anonymous."""
+    refused = run(binary, "start", "--listen", "0.0.0.0:0")
+    assert refused.returncode != 0, "listens on every address without authentication"
+    assert "allow_anonymous" in refused.stdout + refused.stderr, refused.stdout + refused.stderr
+
+
+def port_in_use(binary):
+    """A port that is taken is an error that names it."""
+    with Node(binary) as node:
+        refused = run(binary, "start", "--listen", f"127.0.0.1:{node.port}", "--data-dir", node.directory.name)
+        assert refused.returncode != 0, "started twice on one port"
+        assert node.port in refused.stdout + refused.stderr, refused.stdout + refused.stderr
+
+
+def survives_nonsense(binary):
+    """Bytes that are no MQTT close that connection only."""
+    with Node(binary) as node:
+        for nonsense in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b"\x10\xff\xff\xff\xff\x7f", b"\x00"):
+            with socket.create_connection(("127.0.0.1", int(node.port)), WAIT_S) as client:
+                client.sendall(nonsense)
+                try:
+                    while client.recv(4096):
+                        pass
+                except ConnectionResetError:
+                    pass  # Unread bytes at the broker's end make it a reset.
+        assert node.process.poll() is None, node.log.read_text()
+        sent = run("mosquitto_pub", "-p", node.port, "-t", "smoke/after", "-q", "1", "-m", "x")
+        assert sent.returncode == 0, sent.stderr
+
+
+CHECKS = [
+    version,
+    configuration,
+    refuses_an_open_door,
+    port_in_use,
+    mosquitto_round_trip,
+    own_round_trip,
+    survives_nonsense,
+    stops_on(signal.SIGTERM),
+    stops_on(signal.SIGINT),
+]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default=str(TARGET / "release/meridian"))
+    binary = str(pathlib.Path(parser.parse_args().binary).resolve())
+    failed = 0
+    for check in CHECKS:
+        name = check.__doc__.splitlines()[0]
+        try:
+            check(binary)
+            print(f"ok    {name}")
+        except Exception as error:  # Every check runs, whatever the one before it did.
+            failed += 1
+            print(f"FAIL  {name}\n      {error!r}")
+    print(f"{len(CHECKS) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
