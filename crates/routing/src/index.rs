@@ -1,10 +1,21 @@
-//! The index itself: a trie of levels.
+//! The index: a tree of levels for filters with wildcards, a table of the others, and the one lock of their writers.
 
-use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mqtt::{TopicFilter, TopicName};
+use mqtt::TopicFilter;
 
+use crate::destinations::{Destinations, DestinationsTail};
+use crate::epoch::{Domain, Limbo};
+use crate::hash::PathHasher;
+use crate::limbo::{Bin, Garbage};
+use crate::limits::LEVELS_MAX;
+use crate::names::{Names, NamesTail};
+use crate::shapes::{ShapeCounts, Shapes};
+use crate::slot::{Children, Exact, Node};
+use crate::strays::Strays;
+use crate::sync::{AtomicU32, AtomicUsize, Ordering};
+use crate::table::Table;
+use crate::writing::{Change, Tools, WriterScratch};
 use crate::{Destination, IndexFull, IndexLimits, Reader};
 
 /// What [`Index::insert`] did.
@@ -30,71 +41,107 @@ pub enum Removed {
 }
 
 /// Topic Filters and their destinations, shared by all threads in an [`Arc`].
+///
+/// Readers, one for each thread, never wait. Writers wait for each other: for about a microsecond, at worst for the
+/// copy of one segment of a table.
 pub struct Index<D: Destination> {
-    limits: IndexLimits,
-    tree: RwLock<Tree<D>>,
+    pub(crate) hasher: PathHasher,
+    pub(crate) limits: IndexLimits,
+    domain: Domain,
+    pub(crate) root: Root,
+    pub(crate) nodes: Table<Node>,
+    pub(crate) exacts: Table<Exact>,
+    pub(crate) names: Names,
+    pub(crate) destinations: Destinations<D>,
+    pub(crate) shapes: Shapes,
+    pub(crate) strays: Strays,
+    filters: AtomicUsize,
+    pairs: AtomicUsize,
+    writer: Mutex<Writer>,
 }
 
-struct Tree<D> {
-    root: Node<D>,
-    filters: usize,
-    destinations: usize,
+/// The node of no levels.
+pub(crate) struct Root {
+    pub children: Children,
+    /// Destinations of the filter `#`.
+    pub below: AtomicU32,
 }
 
-struct Node<D> {
-    children: HashMap<Box<str>, Node<D>>,
-    destinations: Vec<D>,
+/// What only writers use.
+struct Writer {
+    limbo: Limbo<Garbage>,
+    names: NamesTail,
+    destinations: DestinationsTail,
+    shapes: ShapeCounts,
+    scratch: WriterScratch,
 }
 
-impl<D> Node<D> {
-    fn new() -> Node<D> {
-        Node { children: HashMap::new(), destinations: Vec::new() }
-    }
-}
+/// Freed by one call at most, so that nobody waits long for it.
+const COLLECT_MAX: usize = 256;
 
 impl<D: Destination> Index<D> {
-    /// An empty index. `hash_key` is the process's secret: with it known, a client could make names that collide.
+    /// An empty index. `hash_key` is the process's secret: who knew it could make names that collide.
     pub fn new(hash_key: [u8; 16], limits: IndexLimits) -> Index<D> {
-        let _keyed_by_std = hash_key;
-        Index { limits, tree: RwLock::new(Tree { root: Node::new(), filters: 0, destinations: 0 }) }
+        Index::with_hasher(PathHasher::new(hash_key), limits)
     }
 
-    /// Adds a destination to a filter, or replaces the one with the same key.
+    pub(crate) fn with_hasher(hasher: PathHasher, limits: IndexLimits) -> Index<D> {
+        Index {
+            hasher,
+            limits: IndexLimits { levels_max: limits.levels_max.clamp(1, LEVELS_MAX), ..limits },
+            domain: Domain::new(),
+            root: Root { children: Children::none(), below: AtomicU32::new(0) },
+            nodes: Table::new(),
+            exacts: Table::new(),
+            names: Names::new(),
+            destinations: Destinations::new(),
+            shapes: Shapes::new(),
+            strays: Strays::default(),
+            filters: AtomicUsize::new(0),
+            pairs: AtomicUsize::new(0),
+            writer: Mutex::new(Writer {
+                limbo: Limbo::new(),
+                names: NamesTail::default(),
+                destinations: DestinationsTail::default(),
+                shapes: ShapeCounts::default(),
+                scratch: WriterScratch::default(),
+            }),
+        }
+    }
+
+    /// Adds a destination to a filter, or replaces the one with the same key. On an error nothing has changed.
     pub fn insert(&self, filter: TopicFilter<'_>, destination: D) -> Result<Inserted, IndexFull> {
-        let levels = filter.levels().count();
-        let levels_max = self.limits.levels_max;
-        if levels > levels_max {
-            return Err(IndexFull::Levels { levels, levels_max });
+        let mut lock = self.lock();
+        let inserted = self.change(&mut lock, filter).insert(destination)?;
+        match inserted {
+            Inserted::New => {
+                self.filters.fetch_add(1, Ordering::Relaxed);
+                self.pairs.fetch_add(1, Ordering::Relaxed);
+            }
+            Inserted::Added => {
+                self.pairs.fetch_add(1, Ordering::Relaxed);
+            }
+            Inserted::Replaced => {}
         }
-        let mut tree = self.write();
-        let mut node = &mut tree.root;
-        for level in filter.levels() {
-            node = node.children.entry(level.into()).or_insert_with(Node::new);
-        }
-        if let Some(old) = node.destinations.iter_mut().find(|d| d.key() == destination.key()) {
-            *old = destination;
-            return Ok(Inserted::Replaced);
-        }
-        node.destinations.push(destination);
-        let first = node.destinations.len() == 1;
-        tree.destinations += 1;
-        tree.filters += usize::from(first);
-        Ok(if first { Inserted::New } else { Inserted::Added })
+        self.collect_if_many(&mut lock);
+        Ok(inserted)
     }
 
     /// Takes the destination with this key from a filter.
     pub fn remove(&self, filter: TopicFilter<'_>, key: D::Key) -> Removed {
-        let mut tree = self.write();
-        let levels: Vec<&str> = filter.levels().collect();
-        let removed = remove_below(&mut tree.root, &levels, key);
+        let mut lock = self.lock();
+        let removed = self.change(&mut lock, filter).remove(key);
         match removed {
             Removed::Last => {
-                tree.filters -= 1;
-                tree.destinations -= 1;
+                self.filters.fetch_sub(1, Ordering::Relaxed);
+                self.pairs.fetch_sub(1, Ordering::Relaxed);
             }
-            Removed::Removed => tree.destinations -= 1,
+            Removed::Removed => {
+                self.pairs.fetch_sub(1, Ordering::Relaxed);
+            }
             Removed::NotFound => {}
         }
+        self.collect_if_many(&mut lock);
         removed
     }
 
@@ -105,7 +152,7 @@ impl<D: Destination> Index<D> {
 
     /// How many pairs of filter and destination there are.
     pub fn len(&self) -> usize {
-        self.read().destinations
+        self.pairs.load(Ordering::Relaxed)
     }
 
     /// Whether there is no filter.
@@ -115,89 +162,90 @@ impl<D: Destination> Index<D> {
 
     /// How many different filters there are.
     pub fn filters(&self) -> usize {
-        self.read().filters
+        self.filters.load(Ordering::Relaxed)
     }
 
-    /// Bytes of memory held, an estimate.
+    /// Bytes of memory held; what was freed for use again, and what waits for readers, included.
     pub fn memory(&self) -> usize {
-        let tree = self.read();
-        tree.filters * 200 + tree.destinations * size_of::<D>()
-    }
-
-    /// Calls `f` with every filter and destination, in no particular order.
-    pub fn for_each(&self, reader: &Reader<D>, mut f: impl FnMut(&str, D)) {
-        let _holds_the_index = reader;
-        let tree = self.read();
-        let mut name = String::new();
-        visit(&tree.root, &mut name, true, &mut f);
-    }
-
-    pub(crate) fn matches(&self, topic: TopicName<'_>, out: &mut Vec<D>) -> usize {
-        let tree = self.read();
-        let levels: Vec<&str> = topic.levels().collect();
-        collect(&tree.root, &levels, topic.as_str().starts_with('$'), out)
-    }
-
-    fn read(&self) -> RwLockReadGuard<'_, Tree<D>> {
-        self.tree.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Tree<D>> {
-        self.tree.write().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn remove_below<D: Destination>(node: &mut Node<D>, levels: &[&str], key: D::Key) -> Removed {
-    let Some((first, rest)) = levels.split_first() else {
-        let Some(at) = node.destinations.iter().position(|d| d.key() == key) else {
-            return Removed::NotFound;
+        let writer = self.lock();
+        let waiting = |garbage: &Garbage| match garbage {
+            Garbage::Memory(memory) => memory.bytes(),
+            _ => 0,
         };
-        node.destinations.swap_remove(at);
-        return if node.destinations.is_empty() { Removed::Last } else { Removed::Removed };
-    };
-    let Some(child) = node.children.get_mut(*first) else { return Removed::NotFound };
-    let removed = remove_below(child, rest, key);
-    if child.destinations.is_empty() && child.children.is_empty() {
-        node.children.remove(*first);
+        size_of::<Self>()
+            + self.nodes.bytes()
+            + self.exacts.bytes()
+            + writer.names.bytes()
+            + self.destinations.bytes(&writer.destinations)
+            + Shapes::bytes(&writer.shapes)
+            + self.strays.bytes()
+            + writer.limbo.len() * size_of::<(u64, Garbage)>()
+            + writer.limbo.iter().map(waiting).sum::<usize>()
     }
-    removed
-}
 
-/// `hidden`: a name that starts with `$` is not matched by a wildcard at the first level [MQTT-4.7.2-1].
-fn collect<D: Destination>(node: &Node<D>, levels: &[&str], hidden: bool, out: &mut Vec<D>) -> usize {
-    let mut matched = 0;
-    let mut take = |node: &Node<D>, out: &mut Vec<D>| {
-        out.extend_from_slice(&node.destinations);
-        matched += usize::from(!node.destinations.is_empty());
-    };
-    // `#` also matches the level above it, so it is looked for after the last level too.
-    if !hidden && let Some(child) = node.children.get("#") {
-        take(child, out);
+    pub(crate) fn domain(&self) -> &Domain {
+        &self.domain
     }
-    let Some((first, rest)) = levels.split_first() else {
-        take(node, out);
-        return matched;
-    };
-    if let Some(child) = node.children.get(*first) {
-        matched += collect(child, rest, false, out);
-    }
-    if !hidden && let Some(child) = node.children.get("+") {
-        matched += collect(child, rest, false, out);
-    }
-    matched
-}
 
-fn visit<D: Destination>(node: &Node<D>, name: &mut String, root: bool, f: &mut impl FnMut(&str, D)) {
-    for destination in &node.destinations {
-        f(name, *destination);
+    fn change<'a>(&'a self, writer: &'a mut Writer, filter: TopicFilter<'a>) -> Change<'a, D> {
+        let Writer { limbo, names, destinations, shapes, scratch } = writer;
+        let bin = Bin { domain: &self.domain, limbo };
+        Change::new(self, Tools { bin, names, destinations, shapes }, scratch, filter)
     }
-    let length = name.len();
-    for (level, child) in &node.children {
-        if !root {
-            name.push('/');
+
+    /// Checks that each of this many filters in the tree has its shape counted.
+    pub(crate) fn check_shapes(&self, filters: usize) {
+        let writer = self.lock();
+        assert_eq!(Shapes::counts(&writer.shapes).map(|(_, count)| count as usize).sum::<usize>(), filters);
+    }
+
+    /// Frees what can be freed, if no writer is at work. `quiescent` is called after the epoch was advanced.
+    pub(crate) fn tidy(&self, quiescent: impl FnOnce()) {
+        let mut lock = match self.writer.try_lock() {
+            Ok(lock) => lock,
+            Err(std::sync::TryLockError::Poisoned(lock)) => lock.into_inner(),
+            Err(std::sync::TryLockError::WouldBlock) => return,
+        };
+        self.domain.advance(&mut lock.limbo);
+        quiescent();
+        self.collect(&mut lock);
+    }
+
+    fn collect_if_many(&self, writer: &mut Writer) {
+        if writer.limbo.len() >= COLLECT_MAX / 4 {
+            self.domain.advance(&mut writer.limbo);
+            self.collect(writer);
         }
-        name.push_str(level);
-        visit(child, name, false, f);
-        name.truncate(length);
+    }
+
+    fn collect(&self, writer: &mut Writer) {
+        let Writer { limbo, names, destinations, .. } = writer;
+        self.domain.collect(limbo, COLLECT_MAX, |garbage| self.free(garbage, names, destinations));
+    }
+
+    fn free(&self, garbage: Garbage, names: &mut NamesTail, destinations: &mut DestinationsTail) {
+        match garbage {
+            // SAFETY: no reader can hold it any more.
+            Garbage::Memory(memory) => unsafe { memory.free() },
+            Garbage::Single(number) => self.destinations.free_single(destinations, number),
+            Garbage::Set(number) => self.destinations.free_set(destinations, number),
+            Garbage::Name(place, bytes) => self.names.free(names, place, bytes),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<D: Destination> Drop for Index<D> {
+    fn drop(&mut self) {
+        // Readers keep the index in an `Arc`, so there are none.
+        let mut lock = self.lock();
+        let Writer { limbo, names, destinations, .. } = &mut *lock;
+        limbo.drain().for_each(|garbage| self.free(garbage, names, destinations));
+        let tail = std::mem::take(destinations);
+        drop(lock);
+        self.destinations.clear(&tail);
     }
 }

@@ -1,15 +1,49 @@
 //! Who wants this topic: one index from Topic Filters to destinations, shared by every reactor.
 //!
-//! Start with [`Index`], which writers change, and [`Reader`], through which one thread asks it.
+//! Start with [`Index`], which writers change, and [`Reader`], through which one thread asks it. How it is built and
+//! why: `docs/adr/0001-routing-index.md`.
 //!
 //! **Invariant:** routing knows neither sessions nor protocol versions: a destination is an opaque `Copy` value.
+//!
+//! **Invariant:** a reader waits for nobody. What it may look at is freed only after it has been quiescent.
 
 mod destination;
+mod destinations;
+mod dump;
+mod hash;
 mod index;
+mod large;
+mod limbo;
 mod limits;
+mod matching;
+mod names;
+mod pool;
+mod prefetch;
 mod reader;
+mod shapes;
+mod strays;
+mod strip;
+mod table;
+mod writing;
+
+#[cfg(not(loom))]
+mod epoch;
+#[cfg(not(loom))]
+mod slot;
+#[cfg(not(loom))]
+mod sync;
+
+/// Public for the model checker's tests only.
+#[cfg(loom)]
+pub mod epoch;
+#[cfg(loom)]
+pub mod slot;
+#[cfg(loom)]
+pub mod sync;
 
 pub use destination::Destination;
 pub use index::{Index, Inserted, Removed};
-pub use limits::{IndexFull, IndexLimits};
+pub use limits::{
+    EVERYDAY_LEVELS_MAX, EVERYDAY_PLUS_MAX, IndexFull, IndexLimits, LEVELS_MAX, SHAPES_MAX, VISITS_MAX,
+};
 pub use reader::Reader;

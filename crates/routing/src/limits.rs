@@ -5,34 +5,65 @@ use std::fmt;
 /// Bounds of an [`Index`](crate::Index).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexLimits {
-    /// Most levels of a Topic Filter, 1 to 128. Default 128.
+    /// Most levels of a Topic Filter. At most [`LEVELS_MAX`], which is the default.
     pub levels_max: usize,
+    /// Most different shapes (where a filter has its `+`, how many levels, whether it ends in `#`) besides those that
+    /// are always allowed: without `+`, or with at most [`EVERYDAY_PLUS_MAX`] of them in at most
+    /// [`EVERYDAY_LEVELS_MAX`] levels. Default [`SHAPES_MAX`].
+    ///
+    /// A match never takes longer than trying every shape once, so this bounds what one client's odd filters can do
+    /// to others, while everyday filters are never refused for them.
+    pub shapes_max: usize,
+    /// How many nodes of the tree a match may visit before it turns to trying shapes instead, provided that there
+    /// are fewer than half as many of those. Default [`VISITS_MAX`].
+    pub visits_max: usize,
 }
+
+/// Levels that a filter can have in any index.
+pub const LEVELS_MAX: usize = 128;
+/// Default of [`IndexLimits::shapes_max`].
+pub const SHAPES_MAX: usize = 1024;
+/// Default of [`IndexLimits::visits_max`].
+pub const VISITS_MAX: usize = 512;
+/// Most `+` in a filter whose shape is always allowed.
+pub const EVERYDAY_PLUS_MAX: u32 = 2;
+/// Most levels of a filter with `+` whose shape is always allowed.
+pub const EVERYDAY_LEVELS_MAX: usize = 16;
 
 impl Default for IndexLimits {
     fn default() -> IndexLimits {
-        IndexLimits { levels_max: 128 }
+        IndexLimits { levels_max: LEVELS_MAX, shapes_max: SHAPES_MAX, visits_max: VISITS_MAX }
     }
 }
 
 /// Why a Topic Filter was not inserted. The index is as it was before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexFull {
-    /// The filter has more levels than [`IndexLimits::levels_max`].
+    /// The filter has more levels than `levels_max`, see [`IndexLimits::levels_max`].
     Levels {
-        /// Levels of the filter.
-        levels: usize,
         /// The limit.
         levels_max: usize,
     },
+    /// The filter would add a shape to `shapes_max` others, see [`IndexLimits::shapes_max`].
+    Shapes {
+        /// The limit.
+        shapes_max: usize,
+    },
+    /// The 32-bit numbers of destinations or of names are used up: about two thousand million destinations, or 8 GB of
+    /// long names.
+    Numbers,
 }
 
 impl fmt::Display for IndexFull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            IndexFull::Levels { levels, levels_max } => {
-                write!(f, "a Topic Filter of {levels} levels where {levels_max} are allowed")
+            IndexFull::Levels { levels_max } => {
+                write!(f, "the Topic Filter has more than {levels_max} levels")
             }
+            IndexFull::Shapes { shapes_max } => {
+                write!(f, "{shapes_max} unusual arrangements of wildcards are in use and this is another")
+            }
+            IndexFull::Numbers => write!(f, "the routing index is full"),
         }
     }
 }

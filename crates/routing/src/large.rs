@@ -1,0 +1,406 @@
+//! Sets of more than [`BLOCK_MAX`] destinations: a list of blocks, and for writers a table of who is where.
+//!
+//! A change replaces the one block that it touches, in its place in the list, so that it costs the same however large
+//! the set is. Two neighbours that have become sparse are put together under a new list, as readers must find what
+//! moves exactly once.
+
+use crate::destinations::{BLOCK_MAX, Block, Destinations, Set, entries, push};
+use crate::epoch::Guard;
+use crate::hash::PathHasher;
+use crate::limbo::Bin;
+use crate::slot::Member;
+use crate::strip::Strip;
+use crate::sync::{AtomicPtr, AtomicU32, Ordering};
+use crate::{Destination, Inserted, Removed};
+
+/// A list of blocks. A plain pointer, like what it is made of.
+pub(crate) struct Large<D> {
+    list: Strip<Counts, AtomicPtr<u8>>,
+    entries: std::marker::PhantomData<*mut D>,
+}
+
+struct Counts {
+    /// Blocks in the list.
+    blocks: AtomicU32,
+    /// Destinations in them.
+    total: AtomicU32,
+    /// Where the next look for room begins.
+    cursor: AtomicU32,
+}
+
+/// A set this small becomes one block again.
+const SMALL: u32 = BLOCK_MAX as u32 / 2;
+/// Neighbours with no more than this together become one block.
+const SPARSE: usize = BLOCK_MAX / 2;
+/// Blocks looked at for room before a new one is made.
+const LOOKS: u32 = 4;
+/// Every block of a large set has this capacity, and a place is a block's number times this plus a position.
+const BLOCK: usize = BLOCK_MAX;
+
+impl<D> Clone for Large<D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<D> Copy for Large<D> {}
+
+/// # Safety
+/// Of all methods: the list is not freed; those that look at blocks: neither are the blocks.
+impl<D: Destination> Large<D> {
+    pub fn as_ptr(self) -> *mut u8 {
+        self.list.as_ptr()
+    }
+
+    pub unsafe fn from_ptr(pointer: *mut u8) -> Self {
+        // SAFETY: the caller's word.
+        Large { list: unsafe { Strip::from_ptr(pointer) }, entries: std::marker::PhantomData }
+    }
+
+    fn allocate(capacity: usize, total: u32) -> Self {
+        let counts =
+            Counts { blocks: AtomicU32::new(0), total: AtomicU32::new(total), cursor: AtomicU32::new(0) };
+        Large { list: Strip::allocate(counts, capacity), entries: std::marker::PhantomData }
+    }
+
+    unsafe fn counts<'a>(self) -> &'a Counts {
+        // SAFETY: the caller's word.
+        unsafe { self.list.header() }
+    }
+
+    unsafe fn blocks(self) -> u32 {
+        // SAFETY: the caller's word. Acquire: the entries of the list below this are written.
+        unsafe { self.counts() }.blocks.load(Ordering::Acquire)
+    }
+
+    unsafe fn block(self, number: u32) -> Block<D> {
+        // SAFETY: below `blocks`, by the caller's word.
+        unsafe { Block::from_ptr((*self.list.entries().add(number as usize)).load(Ordering::Acquire)) }
+    }
+
+    unsafe fn put_block(self, number: u32, block: Block<D>) {
+        // SAFETY: below `blocks`, by the caller's word.
+        unsafe { &*self.list.entries().add(number as usize) }.store(block.as_ptr(), Ordering::Release);
+    }
+
+    unsafe fn push_block(self, block: Block<D>) {
+        // SAFETY: below the capacity, by the caller's word; readers look at it after the count is stored.
+        unsafe {
+            let at = self.blocks();
+            self.list.entries().add(at as usize).write(AtomicPtr::new(block.as_ptr()));
+            self.counts().blocks.store(at + 1, Ordering::Release);
+        }
+    }
+
+    /// The destination at a place that a member names.
+    unsafe fn at(self, place: u32) -> Option<D> {
+        // SAFETY: checked here to be below the number of blocks.
+        unsafe {
+            let number = place / BLOCK as u32;
+            let block = (number < self.blocks()).then(|| self.block(number))?;
+            entries(block).get(place as usize % BLOCK).copied()
+        }
+    }
+
+    /// Appends all destinations.
+    pub unsafe fn extend(self, out: &mut Vec<D>) {
+        // SAFETY: the caller's word.
+        unsafe {
+            out.reserve(self.counts().total.load(Ordering::Relaxed) as usize);
+            for number in 0..self.blocks() {
+                out.extend_from_slice(entries(self.block(number)));
+            }
+        }
+    }
+
+    /// Frees the list and its blocks.
+    pub unsafe fn free(self) {
+        // SAFETY: the caller's word: nobody looks at them any more.
+        unsafe {
+            for number in 0..self.blocks() {
+                self.block(number).into_memory().free();
+            }
+            self.list.into_memory().free();
+        }
+    }
+}
+
+/// What writers do to large sets. The callers hold a `Bin`, so they are the one writer, and a set's list and blocks
+/// are not freed before they are retired here.
+impl<D: Destination> Destinations<D> {
+    fn list(&self, capacity: usize, total: u32) -> Large<D> {
+        self.set_bytes.fetch_add(Strip::<Counts, AtomicPtr<u8>>::bytes(capacity), Ordering::Relaxed);
+        Large::allocate(capacity, total)
+    }
+
+    fn retire_list(&self, large: Large<D>, bin: &mut Bin<'_>) {
+        // SAFETY: the caller replaced the only pointer to it.
+        let memory = unsafe { large.list.into_memory() };
+        self.set_bytes.fetch_sub(memory.bytes(), Ordering::Relaxed);
+        bin.retire_memory(memory);
+    }
+
+    /// Turns the full block of a set into the first of a list.
+    pub(crate) fn make_large(
+        &self,
+        set: u32,
+        block: Block<D>,
+        hasher: &PathHasher,
+        bin: &mut Bin<'_>,
+    ) -> Large<D> {
+        // SAFETY: the set's own block; the list is new and has room.
+        let (now, large) = unsafe {
+            let now = entries(block);
+            assert_eq!((now.len(), block.capacity()), (BLOCK, BLOCK));
+            let large = self.list(4, now.len() as u32);
+            large.push_block(block);
+            (now, large)
+        };
+        for (place, destination) in now.iter().enumerate() {
+            self.add_member(set, destination.key(), place as u32, hasher, bin);
+        }
+        self.put_set(set, Set::Large(large));
+        large
+    }
+
+    pub(crate) fn insert_large(
+        &self,
+        set: u32,
+        large: Large<D>,
+        destination: D,
+        hasher: &PathHasher,
+        bin: &mut Bin<'_>,
+    ) -> Inserted {
+        let key = destination.key();
+        let Some(place) = self.with_member(set, large, key, hasher, |_, place| place) else {
+            self.push_large(set, large, destination, hasher, bin);
+            return Inserted::Added;
+        };
+        // SAFETY: the set's own block.
+        unsafe {
+            let (number, at) = (place / BLOCK as u32, place as usize % BLOCK);
+            let old = large.block(number);
+            let now = entries(old);
+            large.put_block(number, self.block(BLOCK, &[&now[..at], &[destination], &now[at + 1..]]));
+            self.retire_block(old, bin);
+        }
+        Inserted::Replaced
+    }
+
+    /// Adds a destination that is not in the set.
+    pub(crate) fn push_large(
+        &self,
+        set: u32,
+        mut large: Large<D>,
+        destination: D,
+        hasher: &PathHasher,
+        bin: &mut Bin<'_>,
+    ) {
+        // SAFETY: the set's own list and blocks.
+        let place = unsafe {
+            let number = self.room(large).unwrap_or_else(|| {
+                if large.blocks() as usize == large.list.capacity() {
+                    large = self.copy_list(set, large, large.list.capacity() * 2, bin);
+                }
+                large.push_block(self.block(BLOCK, &[]));
+                large.blocks() - 1
+            });
+            let block = large.block(number);
+            let at = entries(block).len();
+            push(block, destination);
+            large.counts().total.fetch_add(1, Ordering::Relaxed);
+            number * BLOCK as u32 + at as u32
+        };
+        self.add_member(set, destination.key(), place, hasher, bin);
+    }
+
+    /// The number of a block with room: the last or one of a few others.
+    ///
+    /// # Safety
+    /// As for the methods of `Large`.
+    unsafe fn room(&self, large: Large<D>) -> Option<u32> {
+        // SAFETY: the caller's word; numbers are below `blocks`.
+        unsafe {
+            let (blocks, cursor) = (large.blocks(), &large.counts().cursor);
+            let has_room = |number: u32| entries(large.block(number)).len() < BLOCK;
+            if has_room(blocks - 1) {
+                return Some(blocks - 1);
+            }
+            for _ in 0..LOOKS.min(blocks) {
+                let number = cursor.load(Ordering::Relaxed) % blocks;
+                if has_room(number) {
+                    return Some(number);
+                }
+                cursor.store(number + 1, Ordering::Relaxed);
+            }
+            None
+        }
+    }
+
+    pub(crate) fn remove_large(
+        &self,
+        set: u32,
+        large: Large<D>,
+        key: D::Key,
+        hasher: &PathHasher,
+        bin: &mut Bin<'_>,
+    ) -> Removed {
+        let Some(place) = self.with_member(set, large, key, hasher, |member, place| {
+            member.clear();
+            place
+        }) else {
+            return Removed::NotFound;
+        };
+        self.members.count_dead(hasher.member(set, &key), bin, |_, _| {});
+        let (number, at) = (place / BLOCK as u32, place as usize % BLOCK);
+        // SAFETY: the set's own list and blocks.
+        unsafe {
+            let old = large.block(number);
+            let now = entries(old);
+            let last = now.len() - 1;
+            let new = if at == last {
+                self.block(BLOCK, &[&now[..at]])
+            } else {
+                self.move_member(set, now[last].key(), place - at as u32 + last as u32, place, hasher);
+                self.block(BLOCK, &[&now[..at], &now[last..], &now[at + 1..last]])
+            };
+            large.put_block(number, new);
+            self.retire_block(old, bin);
+            let total = large.counts().total.fetch_sub(1, Ordering::Relaxed) - 1;
+            if total <= SMALL {
+                self.make_small(set, large, hasher, bin);
+            } else {
+                self.join_neighbours(set, large, number, hasher, bin);
+            }
+        }
+        Removed::Removed
+    }
+
+    /// Turns a list of blocks with few destinations into one block.
+    fn make_small(&self, set: u32, large: Large<D>, hasher: &PathHasher, bin: &mut Bin<'_>) {
+        let mut all = Vec::with_capacity(SMALL as usize);
+        // SAFETY: the set's own list and blocks, retired once nothing leads there any more.
+        unsafe {
+            large.extend(&mut all);
+            for number in 0..large.blocks() {
+                for (at, destination) in entries(large.block(number)).iter().enumerate() {
+                    let place = number * BLOCK as u32 + at as u32;
+                    let hash = hasher.member(set, &destination.key());
+                    let cleared = self.find_member(hash, |m| m.place_in(set) == Some(place), Member::clear);
+                    assert!(cleared.is_some(), "every destination of a large set is a member");
+                    self.members.count_dead(hash, bin, |_, _| {});
+                }
+            }
+            self.put_set(set, Set::Small(self.block(BLOCK, &[&all])));
+            for number in 0..large.blocks() {
+                self.retire_block(large.block(number), bin);
+            }
+        }
+        self.retire_list(large, bin);
+    }
+
+    /// Puts block `number` and its neighbour together if both are sparse; the last block takes the place of one.
+    ///
+    /// # Safety
+    /// As for the methods of `Large`.
+    unsafe fn join_neighbours(
+        &self,
+        set: u32,
+        large: Large<D>,
+        number: u32,
+        hasher: &PathHasher,
+        bin: &mut Bin<'_>,
+    ) {
+        // SAFETY: the caller's word, and numbers are checked to be below `blocks`.
+        unsafe {
+            let (low, high, last) = (number & !1, number | 1, large.blocks() - 1);
+            if high > last || entries(large.block(low)).len() + entries(large.block(high)).len() > SPARSE {
+                return;
+            }
+            let (first, second) = (large.block(low), large.block(high));
+            let (kept, moved) = (entries(first), entries(second));
+            let joined = self.block(BLOCK, &[kept, moved]);
+            let new = self.list(large.list.capacity(), large.counts().total.load(Ordering::Relaxed));
+            for number in 0..last {
+                new.push_block(match number {
+                    number if number == low => joined,
+                    number if number == high => large.block(last),
+                    number => large.block(number),
+                });
+            }
+            let place = |number: u32, at: usize| number * BLOCK as u32 + at as u32;
+            for (at, destination) in moved.iter().enumerate() {
+                let to = place(low, kept.len() + at);
+                self.move_member(set, destination.key(), place(high, at), to, hasher);
+            }
+            if high != last {
+                for (at, destination) in entries(large.block(last)).iter().enumerate() {
+                    self.move_member(set, destination.key(), place(last, at), place(high, at), hasher);
+                }
+            }
+            self.put_set(set, Set::Large(new));
+            self.retire_block(first, bin);
+            self.retire_block(second, bin);
+        }
+        self.retire_list(large, bin);
+    }
+
+    /// A list of the same blocks with room for `capacity`, in the place of the old.
+    fn copy_list(&self, set: u32, old: Large<D>, capacity: usize, bin: &mut Bin<'_>) -> Large<D> {
+        // SAFETY: the set's own list; the new one has room.
+        unsafe {
+            let new = self.list(capacity, old.counts().total.load(Ordering::Relaxed));
+            for number in 0..old.blocks() {
+                new.push_block(old.block(number));
+            }
+            self.put_set(set, Set::Large(new));
+            self.retire_list(old, bin);
+            new
+        }
+    }
+
+    fn add_member(&self, set: u32, key: D::Key, place: u32, hasher: &PathHasher, bin: &mut Bin<'_>) {
+        let hash = hasher.member(set, &key);
+        self.members.insert(hash, bin, |_, _| {}, |member| member.publish(hash, set, place));
+        self.members.count_live(hash);
+    }
+
+    fn move_member(&self, set: u32, key: D::Key, from: u32, to: u32, hasher: &PathHasher) {
+        let hash = hasher.member(set, &key);
+        let moved = self.find_member(hash, |m| m.place_in(set) == Some(from), |m| m.move_to(to));
+        assert!(moved.is_some(), "every destination of a large set is a member");
+    }
+
+    /// Applies `f` to the member of this key and its place.
+    fn with_member<R>(
+        &self,
+        set: u32,
+        large: Large<D>,
+        key: D::Key,
+        hasher: &PathHasher,
+        f: impl FnOnce(&Member, u32) -> R,
+    ) -> Option<R> {
+        // SAFETY: the set's own list and blocks.
+        let is_it = |place| unsafe { large.at(place) }.is_some_and(|found| found.key() == key);
+        let hash = hasher.member(set, &key);
+        self.find_member(
+            hash,
+            |member| member.place_in(set).is_some_and(is_it),
+            |member| {
+                let place = member.place_in(set).expect("it was found by its place");
+                f(member, place)
+            },
+        )
+    }
+
+    fn find_member<R>(
+        &self,
+        hash: u64,
+        is_it: impl FnMut(&Member) -> bool,
+        f: impl FnOnce(&Member) -> R,
+    ) -> Option<R> {
+        // SAFETY: this is the one writer, which frees nothing meanwhile.
+        let guard = unsafe { Guard::new() };
+        self.members.view(&guard).find(hash, is_it).map(f)
+    }
+}

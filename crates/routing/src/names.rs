@@ -1,0 +1,250 @@
+//! Names of levels and of exact filters: short ones in the entry that has the name, longer ones packed in an arena.
+
+use std::collections::BTreeMap;
+
+use crate::hash::{PathHasher, little_endian};
+use crate::pool::{FreeList, Pool, Tail};
+
+/// One level of a topic or filter, with all that a lookup needs to know of it.
+#[derive(Clone, Copy)]
+pub struct Level {
+    pub hash: u64,
+    pub name: Packed,
+    /// Where it is in the text.
+    pub start: u32,
+    pub length: u32,
+}
+
+/// A level's name in twelve bytes: length and bytes of a short one; marker, length and place of a longer one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Packed {
+    pub head: u64,
+    pub tail: u32,
+}
+
+/// Longest name that needs no arena, in bytes.
+const SHORT_MAX: usize = 11;
+const LONG: u64 = 0xff;
+
+impl Packed {
+    pub const PLUS: Packed = Packed { head: 1 | (b'+' as u64) << 8, tail: 0 };
+
+    #[inline(always)]
+    fn of(name: &[u8]) -> Packed {
+        if name.len() > SHORT_MAX {
+            return Packed { head: LONG | (name.len() as u64) << 8, tail: 0 };
+        }
+        let (first, rest) = name.split_at(name.len().min(7));
+        Packed { head: name.len() as u64 | little_endian(first) << 8, tail: little_endian(rest) as u32 }
+    }
+
+    fn is_long(self) -> bool {
+        self.head & 0xff == LONG
+    }
+
+    fn long_length(self) -> usize {
+        (self.head >> 8) as usize
+    }
+}
+
+/// Splits `text` at `/` into `levels`, hashed; stops after `levels_max`. Whether that was all of it.
+#[inline]
+pub fn split(text: &str, hasher: &PathHasher, levels_max: usize, levels: &mut Vec<Level>) -> bool {
+    levels.clear();
+    let bytes = text.as_bytes();
+    let mut start = 0;
+    loop {
+        if levels.len() == levels_max {
+            return false;
+        }
+        let rest = &bytes[start..];
+        let length = rest.iter().position(|byte| *byte == b'/');
+        let name = &rest[..length.unwrap_or(rest.len())];
+        levels.push(Level {
+            hash: hasher.level(name),
+            name: Packed::of(name),
+            start: start as u32,
+            length: name.len() as u32,
+        });
+        match length {
+            Some(length) => start += length + 1,
+            None => return true,
+        }
+    }
+}
+
+/// The arena: units of four bytes, allocated in runs.
+pub struct Names {
+    units: Pool<u32>,
+}
+
+/// The writer's half: what is free, by size.
+#[derive(Default)]
+pub struct NamesTail {
+    tail: Tail,
+    free: BTreeMap<u32, FreeList>,
+}
+
+impl NamesTail {
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.tail.has_room(run(bytes))
+    }
+
+    /// Bytes in use or free for use.
+    pub fn bytes(&self) -> usize {
+        self.tail.used() as usize * 4 + self.free.values().map(|list| list.len() * 4).sum::<usize>()
+    }
+}
+
+/// Units for a name. Long ones are rounded up, so that there are few sizes and what one name leaves fits the next.
+fn run(bytes: usize) -> u32 {
+    let units = bytes.div_ceil(4).max(1) as u32;
+    if units <= 32 { units } else { units.next_multiple_of(units.next_power_of_two() / 8) }
+}
+
+impl Names {
+    pub fn new() -> Names {
+        Names { units: Pool::new() }
+    }
+
+    /// Stores a name that consists of these parts. The caller asked `has_room` before.
+    pub fn store(&self, writer: &mut NamesTail, parts: &[&[u8]]) -> u32 {
+        let count = run(parts.iter().map(|part| part.len()).sum());
+        let place = match writer.free.get_mut(&count).and_then(FreeList::pop) {
+            Some(place) => place,
+            None => self.units.allocate(&mut writer.tail, count).expect("room was asked for"),
+        };
+        // SAFETY: the run is this name's alone: new, or freed after every reader let go of it. It has room for all
+        // bytes, and writing bytes needs no alignment.
+        unsafe {
+            let mut target = self.units.entry(place).cast::<u8>();
+            for part in parts {
+                target.copy_from_nonoverlapping(part.as_ptr(), part.len());
+                target = target.add(part.len());
+            }
+        }
+        place
+    }
+
+    /// Takes back the run of a name of `bytes` bytes that nobody looks at any more.
+    pub fn free(&self, writer: &mut NamesTail, place: u32, bytes: usize) {
+        writer.free.entry(run(bytes)).or_default().push(place);
+    }
+
+    /// # Safety
+    /// `place` and `bytes` are those of a `store` that has not been freed, and will not be during `'a`.
+    #[inline]
+    pub unsafe fn get<'a>(&self, place: u32, bytes: usize) -> &'a [u8] {
+        // SAFETY: the run was written by `store` before its place became known, and stays as it is.
+        unsafe { std::slice::from_raw_parts(self.units.entry(place).cast::<u8>(), bytes) }
+    }
+
+    /// What an entry remembers of a level's name.
+    pub fn pack(&self, writer: &mut NamesTail, level: &Level, text: &str) -> Packed {
+        match level.name.is_long() {
+            false => level.name,
+            true => Packed { tail: self.store(writer, &[level.text(text)]), ..level.name },
+        }
+    }
+
+    /// The arena's place and length of a packed name that has one.
+    pub fn place(packed: Packed) -> Option<(u32, usize)> {
+        packed.is_long().then(|| (packed.tail, packed.long_length()))
+    }
+
+    /// Whether an entry's name is this level of `text`.
+    ///
+    /// # Safety
+    /// `packed` was made by `pack` of this arena and its place is not freed meanwhile.
+    #[inline(always)]
+    pub unsafe fn is(&self, packed: Packed, level: &Level, text: &str) -> bool {
+        packed.head == level.name.head
+            && (packed.tail == level.name.tail && !packed.is_long()
+                || packed.is_long()
+                // SAFETY: the caller's word.
+                && unsafe { self.get(packed.tail, packed.long_length()) } == level.text(text))
+    }
+
+    /// Appends an entry's name to `out`.
+    ///
+    /// # Safety
+    /// As for `is`.
+    pub unsafe fn append(&self, packed: Packed, out: &mut Vec<u8>) {
+        match Names::place(packed) {
+            // SAFETY: the caller's word.
+            Some((place, bytes)) => out.extend_from_slice(unsafe { self.get(place, bytes) }),
+            None => {
+                let length = (packed.head & 0xff) as usize;
+                let bytes = (u128::from(packed.head >> 8) | u128::from(packed.tail) << 56).to_le_bytes();
+                out.extend_from_slice(&bytes[..length]);
+            }
+        }
+    }
+}
+
+impl Level {
+    #[inline]
+    pub fn text<'a>(&self, text: &'a str) -> &'a [u8] {
+        &text.as_bytes()[self.start as usize..][..self.length as usize]
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn levels(text: &str) -> Vec<Level> {
+        let mut levels = Vec::new();
+        assert!(split(text, &PathHasher::new([0; 16]), 128, &mut levels));
+        levels
+    }
+
+    #[test]
+    fn a_text_is_split_at_every_slash() {
+        for text in ["a", "", "/", "a/b", "/a//b/", "bench/1234567/a name that is long/x"] {
+            let split: Vec<&[u8]> = levels(text).iter().map(|level| level.text(text)).collect();
+            let expected: Vec<&[u8]> = text.split('/').map(str::as_bytes).collect();
+            assert_eq!(split, expected);
+        }
+        let mut some = Vec::new();
+        assert!(!split("a/b/c", &PathHasher::new([0; 16]), 2, &mut some));
+        assert_eq!(some.len(), 2);
+    }
+
+    #[test]
+    fn names_of_every_length_are_told_apart_and_given_back() {
+        let (names, mut tail) = (Names::new(), NamesTail::default());
+        let texts: Vec<String> =
+            (0..40).flat_map(|n| ["x".repeat(n), "x".repeat(n) + "y", "x".repeat(n) + "\u{e9}"]).collect();
+        let packed: Vec<Packed> = texts.iter().map(|t| names.pack(&mut tail, &levels(t)[0], t)).collect();
+        for (i, text) in texts.iter().enumerate() {
+            for (j, other) in packed.iter().enumerate() {
+                // SAFETY: packed by the same arena, nothing freed.
+                assert_eq!(
+                    unsafe { names.is(*other, &levels(text)[0], text) },
+                    texts[j] == *text,
+                    "{text} {i} {j}"
+                );
+            }
+            let mut out = Vec::new();
+            // SAFETY: as above.
+            unsafe { names.append(packed[i], &mut out) };
+            assert_eq!(out, text.as_bytes());
+        }
+    }
+
+    #[test]
+    fn a_freed_run_is_used_again() {
+        let (names, mut tail) = (Names::new(), NamesTail::default());
+        let places: Vec<u32> = (0..100).map(|_| names.store(&mut tail, &[&[1; 20]])).collect();
+        let used = tail.tail.used();
+        places.iter().for_each(|place| names.free(&mut tail, *place, 20));
+        (0..100).for_each(|_| assert!(places.contains(&names.store(&mut tail, &[&[2; 10], &[3; 8]]))));
+        assert_eq!(tail.tail.used(), used);
+    }
+
+    #[test]
+    fn the_plus_level_is_packed_as_its_constant() {
+        assert!(levels("+")[0].name == Packed::PLUS);
+    }
+}

@@ -1,0 +1,236 @@
+//! The entries of the hash tables. What an entry stands for never changes while its table lives; what hangs on it does.
+
+use crate::names::Packed;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// An entry of a [`Table`](crate::table::Table).
+pub trait Slot: Sized {
+    fn empty() -> Self;
+    /// 0 while the entry is empty. Once it is not, all else that it stands for is there to see.
+    fn hash(&self) -> u64;
+    /// Whether a new table needs the entry: something hangs on it.
+    fn is_live(&self) -> bool;
+    /// The same entry in a new table, which nobody else sees yet.
+    fn copy(&self) -> Self;
+}
+
+/// A path that some filter with wildcards begins with: one edge of the tree and the node it leads to.
+///
+/// 32 bytes and never across a cache line, so that a step of a match is one miss.
+#[repr(C, align(32))]
+pub struct Node {
+    hash: AtomicU64,
+    name_head: AtomicU64,
+    name_tail: AtomicU32,
+    /// How many levels lie directly below.
+    pub children: Children,
+    /// Destinations of the filter that is this path and `/#`; 0 for none.
+    pub below: AtomicU32,
+    /// Destinations of the filter that is this path; 0 for none.
+    pub exact: AtomicU32,
+}
+
+const _: () = assert!(cfg!(loom) || size_of::<Node>() == 32);
+
+/// Counts a node's live children: one bit for `+`, the rest for names.
+pub struct Children(AtomicU32);
+
+/// What a reader learns of a node's children.
+#[derive(Clone, Copy)]
+pub struct ChildKinds(u32);
+
+impl ChildKinds {
+    #[inline(always)]
+    pub fn has_plus(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    #[inline(always)]
+    pub fn has_names(self) -> bool {
+        self.0 > 1
+    }
+
+    pub fn count(self) -> usize {
+        (self.0 >> 1) as usize + (self.0 & 1) as usize
+    }
+}
+
+impl Children {
+    pub fn none() -> Children {
+        Children(AtomicU32::new(0))
+    }
+
+    #[inline(always)]
+    pub fn kinds(&self) -> ChildKinds {
+        ChildKinds(self.0.load(Ordering::Acquire))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+
+    /// One child more. Writers only, so load and store suffice.
+    pub fn add(&self, name: Packed) {
+        let now = self.0.load(Ordering::Relaxed);
+        assert!(name != Packed::PLUS || now & 1 == 0, "a node has one `+`");
+        self.0.store(now + step(name), Ordering::Release);
+    }
+
+    /// One child less.
+    pub fn remove(&self, name: Packed) {
+        let now = self.0.load(Ordering::Relaxed);
+        self.0.store(now.checked_sub(step(name)).expect("the child was counted"), Ordering::Release);
+    }
+}
+
+fn step(name: Packed) -> u32 {
+    if name == Packed::PLUS { 1 } else { 2 }
+}
+
+impl Node {
+    /// What the entry stands for; the last thing a writer does to a new entry.
+    pub fn publish(&self, hash: u64, name: Packed) {
+        self.name_head.store(name.head, Ordering::Relaxed);
+        self.name_tail.store(name.tail, Ordering::Relaxed);
+        self.hash.store(hash, Ordering::Release);
+    }
+
+    /// The name of the path's last level. Only of an entry whose hash was seen.
+    #[inline(always)]
+    pub fn name(&self) -> Packed {
+        Packed { head: self.name_head.load(Ordering::Relaxed), tail: self.name_tail.load(Ordering::Relaxed) }
+    }
+}
+
+impl Slot for Node {
+    fn empty() -> Node {
+        Node {
+            hash: AtomicU64::new(0),
+            name_head: AtomicU64::new(0),
+            name_tail: AtomicU32::new(0),
+            children: Children::none(),
+            below: AtomicU32::new(0),
+            exact: AtomicU32::new(0),
+        }
+    }
+
+    #[inline(always)]
+    fn hash(&self) -> u64 {
+        self.hash.load(Ordering::Acquire)
+    }
+
+    fn is_live(&self) -> bool {
+        self.below.load(Ordering::Relaxed) | self.exact.load(Ordering::Relaxed) != 0
+            || !self.children.is_empty()
+    }
+
+    fn copy(&self) -> Node {
+        Node {
+            hash: copy64(&self.hash),
+            name_head: copy64(&self.name_head),
+            name_tail: copy32(&self.name_tail),
+            children: Children(copy32(&self.children.0)),
+            below: copy32(&self.below),
+            exact: copy32(&self.exact),
+        }
+    }
+}
+
+/// A filter without a wildcard, found by the hash of the whole of it.
+#[repr(C, align(16))]
+pub struct Exact {
+    hash: AtomicU64,
+    /// Where the arena has its length and text.
+    name: AtomicU32,
+    /// Its destinations; 0 for none.
+    pub destinations: AtomicU32,
+}
+
+impl Exact {
+    pub fn publish(&self, hash: u64, name: u32) {
+        self.name.store(name, Ordering::Relaxed);
+        self.hash.store(hash, Ordering::Release);
+    }
+
+    #[inline(always)]
+    pub fn name(&self) -> u32 {
+        self.name.load(Ordering::Relaxed)
+    }
+}
+
+impl Slot for Exact {
+    fn empty() -> Exact {
+        Exact { hash: AtomicU64::new(0), name: AtomicU32::new(0), destinations: AtomicU32::new(0) }
+    }
+
+    #[inline(always)]
+    fn hash(&self) -> u64 {
+        self.hash.load(Ordering::Acquire)
+    }
+
+    fn is_live(&self) -> bool {
+        self.destinations.load(Ordering::Relaxed) != 0
+    }
+
+    fn copy(&self) -> Exact {
+        Exact { hash: copy64(&self.hash), name: copy32(&self.name), destinations: copy32(&self.destinations) }
+    }
+}
+
+/// Where a large set has a destination. Writers' alone.
+#[repr(C, align(16))]
+pub struct Member {
+    hash: AtomicU64,
+    set: AtomicU32,
+    place: AtomicU32,
+}
+
+/// No place in any set.
+const GONE: u32 = u32::MAX;
+
+impl Member {
+    pub fn publish(&self, hash: u64, set: u32, place: u32) {
+        self.set.store(set, Ordering::Relaxed);
+        self.place.store(place, Ordering::Relaxed);
+        self.hash.store(hash, Ordering::Release);
+    }
+
+    pub fn place_in(&self, set: u32) -> Option<u32> {
+        let place = self.place.load(Ordering::Relaxed);
+        (place != GONE && self.set.load(Ordering::Relaxed) == set).then_some(place)
+    }
+
+    pub fn move_to(&self, place: u32) {
+        self.place.store(place, Ordering::Relaxed);
+    }
+
+    pub fn clear(&self) {
+        self.place.store(GONE, Ordering::Relaxed);
+    }
+}
+
+impl Slot for Member {
+    fn empty() -> Member {
+        Member { hash: AtomicU64::new(0), set: AtomicU32::new(0), place: AtomicU32::new(GONE) }
+    }
+
+    fn hash(&self) -> u64 {
+        self.hash.load(Ordering::Relaxed)
+    }
+
+    fn is_live(&self) -> bool {
+        self.place.load(Ordering::Relaxed) != GONE
+    }
+
+    fn copy(&self) -> Member {
+        Member { hash: copy64(&self.hash), set: copy32(&self.set), place: copy32(&self.place) }
+    }
+}
+
+fn copy32(from: &AtomicU32) -> AtomicU32 {
+    AtomicU32::new(from.load(Ordering::Relaxed))
+}
+
+fn copy64(from: &AtomicU64) -> AtomicU64 {
+    AtomicU64::new(from.load(Ordering::Relaxed))
+}

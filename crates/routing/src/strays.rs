@@ -1,0 +1,77 @@
+//! Filters that found no place in the tree because a path of theirs has the same hash as another path.
+//!
+//! Expected once in many millions of indexes: hashes have 64 bits and a secret key. The list only grows, and every
+//! match compares all of it.
+
+use std::sync::OnceLock;
+
+use mqtt::{TopicFilter, TopicName};
+
+use crate::sync::{AtomicU32, Ordering};
+
+/// A list to which writers append.
+#[derive(Default)]
+pub struct Strays {
+    first: Link,
+}
+
+type Link = OnceLock<Box<Stray>>;
+
+pub struct Stray {
+    pub filter: Box<str>,
+    /// Its destinations; 0 for none.
+    pub destinations: AtomicU32,
+    next: Link,
+}
+
+impl Strays {
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.first.get().is_none()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Stray> {
+        std::iter::successors(self.first.get(), |stray| stray.next.get()).map(|stray| &**stray)
+    }
+
+    /// What the filters that match lead to.
+    pub fn matching(&self, topic: TopicName<'_>) -> impl Iterator<Item = u32> {
+        let matches = move |stray: &&Stray| TopicFilter::parse(&stray.filter).is_ok_and(|f| f.matches(topic));
+        self.iter().filter(matches).map(|stray| stray.destinations.load(Ordering::Acquire))
+    }
+
+    pub fn find(&self, filter: &str) -> Option<&Stray> {
+        self.iter().find(|stray| *stray.filter == *filter)
+    }
+
+    /// Appends a filter that is not in the list. Only one thread may do so at a time.
+    pub fn add(&self, filter: &str) -> &Stray {
+        let mut link = &self.first;
+        while let Some(stray) = link.get() {
+            link = &stray.next;
+        }
+        link.get_or_init(|| {
+            let (destinations, next) = (AtomicU32::new(0), Link::new());
+            Box::new(Stray { filter: filter.into(), destinations, next })
+        })
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.iter().map(|stray| size_of::<Stray>() + stray.filter.len()).sum()
+    }
+
+    /// How many are in use.
+    pub fn live(&self) -> usize {
+        self.iter().filter(|stray| stray.destinations.load(Ordering::Relaxed) != 0).count()
+    }
+}
+
+impl Drop for Strays {
+    fn drop(&mut self) {
+        // One after the other: dropping the first box would recurse into all.
+        let mut next = self.first.take();
+        while let Some(mut stray) = next {
+            next = stray.next.take();
+        }
+    }
+}

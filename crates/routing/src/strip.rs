@@ -1,0 +1,133 @@
+//! A header and an array in one allocation, held by pointer: what readers follow and writers replace.
+//!
+//! A leaf of unsafe code. A `Strip` is a plain pointer: who copies it is responsible for its life. Neither header
+//! nor entries are dropped, only their memory is given back.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+/// `H`, then `capacity` entries of `T`, which start out uninitialised.
+pub struct Strip<H, T> {
+    head: NonNull<Head<H>>,
+    entries: PhantomData<*mut T>,
+}
+
+#[repr(C)]
+struct Head<H> {
+    header: H,
+    capacity: u32,
+}
+
+impl<H, T> Clone for Strip<H, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<H, T> Copy for Strip<H, T> {}
+
+/// Memory that is no longer part of the index.
+pub struct Memory {
+    pointer: *mut u8,
+    layout: Layout,
+}
+
+// SAFETY: it is plain memory that nobody but the holder of this value gives back, and no thread is tied to it.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    pub fn bytes(&self) -> usize {
+        self.layout.size()
+    }
+
+    /// Gives the memory back.
+    ///
+    /// # Safety
+    /// Nobody looks at it from now on.
+    pub unsafe fn free(self) {
+        // SAFETY: pointer and layout are those of `Strip::allocate`, and `self` is consumed.
+        unsafe { dealloc(self.pointer, self.layout) }
+    }
+}
+
+impl<H, T> Strip<H, T> {
+    fn layout(capacity: usize) -> (Layout, usize) {
+        let array = Layout::array::<T>(capacity).expect("a strip is far smaller than the address space");
+        Layout::new::<Head<H>>().extend(array).expect("a strip is far smaller than the address space")
+    }
+
+    /// Bytes of a strip of this capacity.
+    pub fn bytes(capacity: usize) -> usize {
+        Self::layout(capacity).0.size()
+    }
+
+    /// New memory; it is the caller's to free.
+    pub fn allocate(header: H, capacity: usize) -> Self {
+        let (layout, _) = Self::layout(capacity);
+        // SAFETY: the layout holds a head, so its size is not 0.
+        let pointer = unsafe { alloc(layout) }.cast::<Head<H>>();
+        let Some(head) = NonNull::new(pointer) else { handle_alloc_error(layout) };
+        let capacity = u32::try_from(capacity).expect("strips are short");
+        // SAFETY: freshly allocated for a head, aligned by its layout.
+        unsafe { head.write(Head { header, capacity }) };
+        Strip { head, entries: PhantomData }
+    }
+
+    /// The address, by which a strip is stored in an atomic.
+    pub fn as_ptr(self) -> *mut u8 {
+        self.head.as_ptr().cast()
+    }
+
+    /// # Safety
+    /// `pointer` came from `as_ptr` of a strip of the same types.
+    #[inline(always)]
+    pub unsafe fn from_ptr(pointer: *mut u8) -> Self {
+        // SAFETY: `as_ptr` never gives null.
+        Strip { head: unsafe { NonNull::new_unchecked(pointer.cast()) }, entries: PhantomData }
+    }
+
+    /// # Safety
+    /// The strip is not freed during `'a`.
+    #[inline(always)]
+    pub unsafe fn header<'a>(self) -> &'a H {
+        // SAFETY: written by `allocate` and alive by the caller's word.
+        unsafe { &self.head.as_ref().header }
+    }
+
+    /// # Safety
+    /// The strip is not freed.
+    pub unsafe fn capacity(self) -> usize {
+        // SAFETY: as for `header`; the capacity never changes.
+        unsafe { self.head.as_ref().capacity as usize }
+    }
+
+    /// The first entry's address.
+    #[inline(always)]
+    pub fn entries(self) -> *mut T {
+        const { assert!(align_of::<T>() <= 1024) };
+        let offset = size_of::<Head<H>>().next_multiple_of(align_of::<T>());
+        // SAFETY: `Layout::extend` puts the array at the head's size rounded up to the entries' alignment, within
+        // the allocation.
+        unsafe { self.head.as_ptr().cast::<u8>().add(offset).cast() }
+    }
+
+    /// # Safety
+    /// The strip is not freed during `'a` and its first `count` entries are initialised and do not change but by
+    /// interior mutability.
+    #[inline(always)]
+    pub unsafe fn slice<'a>(self, count: usize) -> &'a [T] {
+        // SAFETY: in bounds and initialised by the caller's word.
+        unsafe { std::slice::from_raw_parts(self.entries(), count) }
+    }
+
+    /// The allocation as memory to free.
+    ///
+    /// # Safety
+    /// The strip is not freed, and is freed by nobody else.
+    pub unsafe fn into_memory(self) -> Memory {
+        // SAFETY: not freed yet.
+        let capacity = unsafe { self.capacity() };
+        Memory { pointer: self.as_ptr(), layout: Self::layout(capacity).0 }
+    }
+}

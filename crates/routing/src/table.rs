@@ -1,0 +1,394 @@
+//! A hash table that any number of threads read while one writes.
+//!
+//! A directory, indexed by the top bits of a hash, points to segments of open addressing with linear probing. A
+//! full segment is copied into a larger one, or into two once it has the last of [`SIZES`], so that no single insert
+//! copies more than a segment, however large the table is. Readers go on in the old one, which nobody changes from
+//! then on.
+//!
+//! An entry is never taken out of its segment and never stands for anything else; when nothing hangs on it, it is
+//! dead and is left out of the next copy.
+
+use std::marker::PhantomData;
+
+use crate::epoch::Guard;
+use crate::limbo::Bin;
+use crate::slot::Slot;
+use crate::strip::Strip;
+use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+/// Entries of type `S` by 64-bit hash, which is never 0.
+pub struct Table<S> {
+    directory: AtomicPtr<u8>,
+    bytes: AtomicUsize,
+    slots: PhantomData<S>,
+}
+
+// SAFETY: a table is reached through atomics only, owns its memory, and its slots are shared between threads.
+unsafe impl<S: Send + Sync> Send for Table<S> {}
+// SAFETY: as above; what changes is done by who holds a `Bin`, of which there is one for each index at a time.
+unsafe impl<S: Send + Sync> Sync for Table<S> {}
+
+struct Bits {
+    /// Top bits of a hash that select an entry.
+    bits: u32,
+}
+type Directory = Strip<Bits, AtomicPtr<u8>>;
+
+/// Aligned so that the low bits of its address can tell its size.
+#[repr(align(64))]
+struct Counts {
+    /// Top bits that all hashes in the segment share.
+    bits: u32,
+    /// Entries that are not empty.
+    used: AtomicU32,
+    /// Entries on which something hangs.
+    live: AtomicU32,
+}
+type Segment<S> = Strip<Counts, S>;
+
+/// Sizes of segments in slots. From 4096 on they grow by a quarter, which keeps segments better filled. One insert
+/// copies at most a segment of the last size.
+const SIZES: [u32; 18] =
+    [4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 5120, 6400, 8192, 10_240, 12_800, 14_336, 16_384];
+const SIZE_MASK: usize = 63;
+const _: () = assert!(SIZES.len() <= SIZE_MASK && align_of::<Counts>() == SIZE_MASK + 1);
+/// A segment is copied when more of it than this is used, into one of which at most `FILL_NEW` is.
+const FILL_MAX: u64 = 70;
+const FILL_NEW: u64 = 60;
+
+fn is_full(used: u32, size: u32) -> bool {
+    u64::from(used) * 100 > u64::from(size) * FILL_MAX
+}
+
+/// Which size a new segment for so many entries has; `None` when they need two.
+fn size_for(live: u32) -> Option<usize> {
+    SIZES.iter().position(|size| u64::from(live) * 100 <= u64::from(*size) * FILL_NEW)
+}
+
+#[inline(always)]
+fn directory_index(hash: u64, bits: u32) -> usize {
+    // Two shifts, as one by 64 is not defined.
+    ((hash >> 1) >> (63 - bits)) as usize
+}
+
+#[inline(always)]
+fn home(hash: u64, size: u32) -> usize {
+    ((u64::from(hash as u32) * u64::from(size)) >> 32) as usize
+}
+
+fn allocate<S: Slot>(class: usize, bits: u32) -> Segment<S> {
+    let size = SIZES[class] as usize;
+    let segment: Segment<S> =
+        Strip::allocate(Counts { bits, used: AtomicU32::new(0), live: AtomicU32::new(0) }, size);
+    for i in 0..size {
+        // SAFETY: within the capacity just allocated.
+        unsafe { segment.entries().add(i).write(S::empty()) };
+    }
+    segment
+}
+
+fn tagged<S>(segment: Segment<S>, class: usize) -> *mut u8 {
+    segment.as_ptr().map_addr(|address| address | class)
+}
+
+/// # Safety
+/// `pointer` is an entry of a directory of a table of `S`.
+#[inline(always)]
+unsafe fn untagged<S>(pointer: *mut u8) -> (Segment<S>, usize) {
+    let class = pointer.addr() & SIZE_MASK;
+    // SAFETY: the caller's word; removing the tag gives back the pointer of `as_ptr`.
+    (unsafe { Segment::from_ptr(pointer.map_addr(|address| address & !SIZE_MASK)) }, class)
+}
+
+/// A table as one reader sees it, for as long as its guard lasts.
+pub struct View<'g, S> {
+    segments: &'g [AtomicPtr<u8>],
+    bits: u32,
+    slots: PhantomData<&'g S>,
+}
+
+impl<S> Clone for View<'_, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for View<'_, S> {}
+
+impl<'g, S: Slot> View<'g, S> {
+    #[inline(always)]
+    fn segment(&self, hash: u64) -> (Segment<S>, usize) {
+        let at = directory_index(hash, self.bits);
+        // SAFETY: a directory has `1 << bits` entries, all of which are segments of this table.
+        unsafe { untagged(self.segments.get_unchecked(at).load(Ordering::Acquire)) }
+    }
+
+    /// Asks the processor for the cache line in which the search for `hash` begins.
+    #[inline(always)]
+    pub fn prefetch(&self, hash: u64) {
+        let (segment, class) = self.segment(hash);
+        crate::prefetch::read(segment.entries().wrapping_add(home(hash, SIZES[class])));
+    }
+
+    /// The first entry with this hash that `is_it` accepts.
+    #[inline(always)]
+    pub fn find(&self, hash: u64, mut is_it: impl FnMut(&S) -> bool) -> Option<&'g S> {
+        if hash == 0 {
+            return None;
+        }
+        let (segment, class) = self.segment(hash);
+        let size = SIZES[class];
+        let mut at = home(hash, size);
+        loop {
+            // SAFETY: `at` is below the segment's capacity, all of which is initialised, and the guard keeps it.
+            let slot = unsafe { &*segment.entries().add(at) };
+            let found = slot.hash();
+            if found == hash && is_it(slot) {
+                return Some(slot);
+            }
+            // A segment is never filled up, so that every search ends.
+            if found == 0 {
+                return None;
+            }
+            at += 1;
+            if at == size as usize {
+                at = 0;
+            }
+        }
+    }
+
+    /// All entries, dead ones too, each once; those that come or go meanwhile may be missed.
+    pub fn for_each(&self, mut f: impl FnMut(&'g S)) {
+        let mut at = 0;
+        while at < self.segments.len() {
+            // SAFETY: entries of a directory are segments of this table, which the guard keeps.
+            let (segment, class) = unsafe { untagged::<S>(self.segments[at].load(Ordering::Acquire)) };
+            // SAFETY: all of a segment is initialised.
+            let slots = unsafe { segment.slice(SIZES[class] as usize) };
+            slots.iter().filter(|slot| slot.hash() != 0).for_each(&mut f);
+            // SAFETY: the guard keeps the segment.
+            let bits = unsafe { segment.header() }.bits;
+            // A segment has all entries that begin with its bits; one that is split later is skipped as a whole.
+            at += 1 << (self.bits - bits);
+        }
+    }
+}
+
+impl<S: Slot> Table<S> {
+    /// A table of one small segment.
+    pub fn new() -> Table<S> {
+        let segment = allocate::<S>(0, 0);
+        let directory = Directory::allocate(Bits { bits: 0 }, 1);
+        // SAFETY: within the capacity just allocated.
+        unsafe { directory.entries().write(AtomicPtr::new(tagged(segment, 0))) };
+        let bytes = Directory::bytes(1) + Segment::<S>::bytes(SIZES[0] as usize);
+        Table {
+            directory: AtomicPtr::new(directory.as_ptr()),
+            bytes: AtomicUsize::new(bytes),
+            slots: PhantomData,
+        }
+    }
+
+    /// Bytes of memory, without what waits in the limbo.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// How many entries writers have counted as live. Writers only, or while there are none.
+    pub fn live(&self) -> usize {
+        // SAFETY: nobody retires a directory or a segment meanwhile.
+        unsafe {
+            let directory = Directory::from_ptr(self.directory.load(Ordering::Acquire));
+            let bits = directory.header().bits;
+            let (mut live, mut at) = (0, 0);
+            while at < 1 << bits {
+                let counts = untagged::<S>((*directory.entries().add(at)).load(Ordering::Acquire)).0.header();
+                live += counts.live.load(Ordering::Relaxed) as usize;
+                at += 1 << (bits - counts.bits);
+            }
+            live
+        }
+    }
+
+    #[inline(always)]
+    pub fn view<'g>(&self, _: &'g Guard<'_>) -> View<'g, S> {
+        // SAFETY: the pointer is always that of a directory, fully initialised, and the guard keeps it.
+        let (directory, bits) = unsafe {
+            let directory = Directory::from_ptr(self.directory.load(Ordering::Acquire));
+            (directory, directory.header().bits)
+        };
+        // SAFETY: as above.
+        View { segments: unsafe { directory.slice(1 << bits) }, bits, slots: PhantomData }
+    }
+
+    /// Adds an entry, which `publish` has to give this hash; it counts as dead. `dropped` is told of each dead entry
+    /// that a new segment leaves out.
+    pub fn insert(
+        &self,
+        hash: u64,
+        bin: &mut Bin<'_>,
+        dropped: impl FnMut(&S, &mut Bin<'_>),
+        publish: impl FnOnce(&S),
+    ) {
+        assert!(hash != 0);
+        let (mut segment, mut class) = self.segment(hash);
+        // SAFETY: the `Bin` says that this is the writer, and only a writer retires segments.
+        let counts = unsafe { segment.header() };
+        if is_full(counts.used.load(Ordering::Relaxed) + 1, SIZES[class]) {
+            self.replace(hash, bin, dropped);
+            (segment, class) = self.segment(hash);
+        }
+        // SAFETY: as above.
+        unsafe {
+            publish(&*free_slot(segment, class, hash));
+            segment.header().used.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The entry with this hash came to life: something hangs on it.
+    pub fn count_live(&self, hash: u64) {
+        let (segment, _) = self.segment(hash);
+        // SAFETY: the writer calls this, and only a writer retires segments.
+        unsafe { segment.header() }.live.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The entry with this hash died. Its segment is replaced by a smaller one when few are left.
+    pub fn count_dead(&self, hash: u64, bin: &mut Bin<'_>, dropped: impl FnMut(&S, &mut Bin<'_>)) {
+        let (segment, class) = self.segment(hash);
+        // SAFETY: as above.
+        let counts = unsafe { segment.header() };
+        let live = counts.live.fetch_sub(1, Ordering::Relaxed) - 1;
+        if class > 0 && live * 8 < SIZES[class] {
+            self.replace(hash, bin, dropped);
+        }
+    }
+
+    fn segment(&self, hash: u64) -> (Segment<S>, usize) {
+        // SAFETY: writers only, and it is they who retire directories.
+        let directory = unsafe { Directory::from_ptr(self.directory.load(Ordering::Relaxed)) };
+        // SAFETY: as above.
+        let at = directory_index(hash, unsafe { directory.header() }.bits);
+        // SAFETY: a directory has `1 << bits` entries.
+        unsafe { untagged((*directory.entries().add(at)).load(Ordering::Relaxed)) }
+    }
+
+    /// Puts one or two new segments in the place of that of `hash`.
+    fn replace(&self, hash: u64, bin: &mut Bin<'_>, mut dropped: impl FnMut(&S, &mut Bin<'_>)) {
+        let (old, class) = self.segment(hash);
+        // SAFETY: not retired yet, and all of it is initialised.
+        let (counts, slots) = unsafe { (old.header(), old.slice(SIZES[class] as usize)) };
+        let live = counts.live.load(Ordering::Relaxed);
+        let bits = counts.bits;
+        if let Some(class) = size_for(live + 1) {
+            let new = allocate::<S>(class, bits);
+            copy_live(slots, |_| (new, class));
+            self.put(hash, bits, new, class);
+        } else {
+            let half = |slot: &&S| directory_index(slot.hash(), bits + 1) & 1 == 1;
+            let upper = slots.iter().filter(|slot| slot.is_live()).filter(half).count() as u32;
+            let pick = |live: u32| size_for(live + 1).expect("hashes are spread over both halves");
+            let classes = [pick(live - upper), pick(upper)];
+            let new = classes.map(|class| allocate::<S>(class, bits + 1));
+            copy_live(slots, |slot| {
+                let half = usize::from(half(&slot));
+                (new[half], classes[half])
+            });
+            self.deepen(bits + 1, bin);
+            let below = 63 - bits;
+            for half in [0, 1] {
+                let hash = hash & !(1 << below) | (half as u64) << below;
+                self.put(hash, bits + 1, new[half], classes[half]);
+            }
+        }
+        slots.iter().filter(|slot| slot.hash() != 0 && !slot.is_live()).for_each(|slot| dropped(slot, bin));
+        self.bytes.fetch_sub(Segment::<S>::bytes(SIZES[class] as usize), Ordering::Relaxed);
+        // SAFETY: `put` replaced all pointers to it, and it is retired here alone.
+        bin.retire_memory(unsafe { old.into_memory() });
+    }
+
+    /// Makes every directory entry that begins with the top `bits` of `hash` point to `segment`.
+    fn put(&self, hash: u64, bits: u32, segment: Segment<S>, class: usize) {
+        // SAFETY: writers only.
+        let directory = unsafe { Directory::from_ptr(self.directory.load(Ordering::Relaxed)) };
+        // SAFETY: as above.
+        let spare = unsafe { directory.header() }.bits - bits;
+        let first = directory_index(hash, bits) << spare;
+        for at in first..first + (1 << spare) {
+            // SAFETY: below `1 << bits` of the directory.
+            unsafe { &*directory.entries().add(at) }.store(tagged(segment, class), Ordering::Release);
+        }
+        self.bytes.fetch_add(Segment::<S>::bytes(SIZES[class] as usize), Ordering::Relaxed);
+    }
+
+    /// Makes the directory tell apart at least `bits` bits.
+    fn deepen(&self, bits: u32, bin: &mut Bin<'_>) {
+        // SAFETY: writers only.
+        let old = unsafe { Directory::from_ptr(self.directory.load(Ordering::Relaxed)) };
+        // SAFETY: as above.
+        let old_bits = unsafe { old.header() }.bits;
+        if old_bits >= bits {
+            return;
+        }
+        assert!(bits <= 30, "hashes are spread evenly");
+        let new = Directory::allocate(Bits { bits }, 1 << bits);
+        for at in 0..1usize << bits {
+            // SAFETY: both indices are below the capacity of their directory.
+            unsafe {
+                let segment = (*old.entries().add(at >> (bits - old_bits))).load(Ordering::Relaxed);
+                new.entries().add(at).write(AtomicPtr::new(segment));
+            }
+        }
+        self.directory.store(new.as_ptr(), Ordering::Release);
+        self.bytes.fetch_add(Directory::bytes(1 << bits), Ordering::Relaxed);
+        self.bytes.fetch_sub(Directory::bytes(1 << old_bits), Ordering::Relaxed);
+        // SAFETY: the store above replaced the only pointer to it.
+        bin.retire_memory(unsafe { old.into_memory() });
+    }
+}
+
+/// Copies what is live into new segments that nobody else sees yet.
+fn copy_live<S: Slot>(slots: &[S], target: impl Fn(&S) -> (Segment<S>, usize)) {
+    for slot in slots.iter().filter(|slot| slot.is_live()) {
+        let (segment, class) = target(slot);
+        // SAFETY: the segment is new, not shared, and was made large enough.
+        unsafe {
+            free_slot(segment, class, slot.hash()).write(slot.copy());
+            let counts = segment.header();
+            counts.used.fetch_add(1, Ordering::Relaxed);
+            counts.live.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Where an entry with this hash goes.
+///
+/// # Safety
+/// The segment is not freed and has an empty slot.
+unsafe fn free_slot<S: Slot>(segment: Segment<S>, class: usize, hash: u64) -> *mut S {
+    let size = SIZES[class] as usize;
+    let mut at = home(hash, SIZES[class]);
+    // SAFETY: `at` stays below the capacity, all of which is initialised.
+    unsafe {
+        while (*segment.entries().add(at)).hash() != 0 {
+            at = if at + 1 == size { 0 } else { at + 1 };
+        }
+        segment.entries().add(at)
+    }
+}
+
+impl<S> Drop for Table<S> {
+    fn drop(&mut self) {
+        // SAFETY: nobody else is left; each segment is freed once, at the first entry that has it.
+        unsafe {
+            let directory = Directory::from_ptr(self.directory.load(Ordering::Relaxed));
+            let bits = directory.header().bits;
+            let mut at = 0;
+            while at < 1 << bits {
+                let (segment, _) = untagged::<S>((*directory.entries().add(at)).load(Ordering::Relaxed));
+                at += 1 << (bits - segment.header().bits);
+                segment.into_memory().free();
+            }
+            directory.into_memory().free();
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! One change of the index, made under the writers' lock.
+//!
+//! Readers may look at any moment, so a path is made from its first level on and its destination is put in last; it
+//! is taken away in the opposite order. What a reader sees meanwhile is a node with nothing on it.
+
+use mqtt::TopicFilter;
+
+use crate::destinations::{Destinations, DestinationsTail};
+use crate::epoch::Guard;
+use crate::limbo::{Bin, Garbage};
+use crate::names::{Level, Names, NamesTail, split};
+use crate::shapes::{Shape, ShapeCounts, Shapes};
+use crate::slot::{Exact, Node, Slot};
+use crate::sync::{AtomicU32, Ordering};
+use crate::{Destination, Index, IndexFull, Inserted, Removed};
+
+/// A writer's own state, borrowed for one change.
+pub struct Tools<'a> {
+    pub bin: Bin<'a>,
+    pub names: &'a mut NamesTail,
+    pub destinations: &'a mut DestinationsTail,
+    pub shapes: &'a mut ShapeCounts,
+}
+
+/// Memory kept from change to change.
+#[derive(Default)]
+pub struct WriterScratch {
+    levels: Vec<Level>,
+    paths: Vec<u64>,
+}
+
+pub struct Change<'a, D: Destination> {
+    index: &'a Index<D>,
+    tools: Tools<'a>,
+    filter: TopicFilter<'a>,
+    /// Without a `#` at the end.
+    levels: &'a [Level],
+    /// The hash of each level with all before it.
+    paths: &'a [u64],
+    /// Whether there was a `#` at the end.
+    rest: bool,
+    /// Whether the filter has no more levels than allowed.
+    whole: bool,
+}
+
+/// What there is of a path in the tree.
+enum Found {
+    /// All of it down to this number of levels.
+    Levels(usize),
+    /// Another path has the hash of one of its levels.
+    Taken,
+}
+
+impl<'a, D: Destination> Change<'a, D> {
+    pub fn new(
+        index: &'a Index<D>,
+        tools: Tools<'a>,
+        scratch: &'a mut WriterScratch,
+        filter: TopicFilter<'a>,
+    ) -> Change<'a, D> {
+        let WriterScratch { levels, paths } = scratch;
+        let text = filter.as_str();
+        let whole = split(text, &index.hasher, index.limits.levels_max, levels);
+        let rest = whole && levels.last().is_some_and(|level| level.text(text) == b"#");
+        if rest {
+            levels.pop();
+        }
+        paths.clear();
+        let mut path = index.hasher.root;
+        for level in levels.iter() {
+            path = index.hasher.child(path, level.hash);
+            paths.push(path);
+        }
+        Change { index, tools, filter, levels, paths, rest, whole }
+    }
+
+    pub fn insert(mut self, destination: D) -> Result<Inserted, IndexFull> {
+        let (index, text) = (self.index, self.filter.as_str());
+        if !self.whole {
+            return Err(IndexFull::Levels { levels_max: index.limits.levels_max });
+        }
+        if !Destinations::<D>::has_room(self.tools.destinations) || !self.tools.names.has_room(text.len() + 2)
+        {
+            return Err(IndexFull::Numbers);
+        }
+        if !self.filter.has_wildcard() {
+            return Ok(self.insert_exact(destination));
+        }
+        if let Some(stray) = index.strays.find(text) {
+            return Ok(self.put(&stray.destinations, destination));
+        }
+        let depth = match self.survey() {
+            Found::Levels(depth) => depth,
+            Found::Taken => return Ok(self.put(&index.strays.add(text).destinations, destination)),
+        };
+        if depth == self.levels.len() && self.cell().load(Ordering::Relaxed) != 0 {
+            return Ok(self.put(self.cell(), destination));
+        }
+        let shape = Shape::of(self.levels, self.rest);
+        if !Shapes::admits(self.tools.shapes, shape, index.limits.shapes_max) {
+            return Err(IndexFull::Shapes { shapes_max: index.limits.shapes_max });
+        }
+        index.shapes.add(self.tools.shapes, shape, &mut self.tools.bin);
+        self.grow(depth);
+        let was_live = self.node(self.levels.len()).is_none_or(Slot::is_live);
+        let inserted = self.put(self.cell(), destination);
+        if !was_live {
+            index.nodes.count_live(self.paths[self.levels.len() - 1]);
+        }
+        Ok(inserted)
+    }
+
+    pub fn remove(mut self, key: D::Key) -> Removed {
+        let index = self.index;
+        if !self.whole {
+            return Removed::NotFound;
+        }
+        if !self.filter.has_wildcard() {
+            return self.remove_exact(key);
+        }
+        if let Some(stray) = index.strays.find(self.filter.as_str()) {
+            return self.take(&stray.destinations, key);
+        }
+        match self.survey() {
+            Found::Levels(depth) if depth == self.levels.len() => {}
+            _ => return Removed::NotFound,
+        }
+        let removed = self.take(self.cell(), key);
+        if removed == Removed::Last {
+            self.prune();
+            index.shapes.remove(self.tools.shapes, Shape::of(self.levels, self.rest), &mut self.tools.bin);
+        }
+        removed
+    }
+
+    fn put(&mut self, cell: &AtomicU32, destination: D) -> Inserted {
+        let Tools { bin, destinations, .. } = &mut self.tools;
+        self.index.destinations.insert(cell, destination, destinations, &self.index.hasher, bin)
+    }
+
+    fn take(&mut self, cell: &AtomicU32, key: D::Key) -> Removed {
+        let Tools { bin, destinations, .. } = &mut self.tools;
+        self.index.destinations.remove(cell, key, destinations, &self.index.hasher, bin)
+    }
+
+    /// How much of the path is in the tree and alive.
+    fn survey(&self) -> Found {
+        let mut depth = self.levels.len();
+        for (i, level) in self.levels.iter().enumerate() {
+            if self.paths[i] == 0 || self.paths[i] == self.index.hasher.root {
+                return Found::Taken;
+            }
+            let node = self.node(i + 1);
+            // SAFETY: the arena is this index's, and only writers free.
+            let is_it =
+                |node: &Node| unsafe { self.index.names.is(node.name(), level, self.filter.as_str()) };
+            match node {
+                Some(node) if !is_it(node) => return Found::Taken,
+                Some(node) if node.is_live() => {}
+                _ => depth = depth.min(i),
+            }
+        }
+        Found::Levels(depth)
+    }
+
+    /// The entry with the hash of the first `depth` levels; `None` for no levels.
+    fn node(&self, depth: usize) -> Option<&'a Node> {
+        // SAFETY: this is the writer. What it retires is freed after the change at the earliest, but it may be no
+        // part of the table any more: nothing is kept across a call that inserts into the table or counts a death.
+        let guard = unsafe { Guard::new() };
+        let hash = self.paths[depth.checked_sub(1)?];
+        let node: *const Node = self.index.nodes.view(&guard).find(hash, |_| true)?;
+        // SAFETY: as above.
+        Some(unsafe { &*node })
+    }
+
+    /// Where the filter's destinations are. Its whole path is in the tree.
+    fn cell(&self) -> &'a AtomicU32 {
+        match self.node(self.levels.len()) {
+            None => &self.index.root.below,
+            Some(node) if self.rest => &node.below,
+            Some(node) => &node.exact,
+        }
+    }
+
+    /// Makes the path alive from `depth` levels on, all but the last node, which has nothing on it yet.
+    fn grow(&mut self, depth: usize) {
+        let index = self.index;
+        for i in depth..self.levels.len() {
+            let level = self.levels[i];
+            // The parent first, so that it is alive when a new segment leaves out what is dead.
+            match self.node(i) {
+                None => index.root.children.add(level.name),
+                Some(parent) => {
+                    let was_live = parent.is_live();
+                    parent.children.add(level.name);
+                    if !was_live {
+                        index.nodes.count_live(self.paths[i - 1]);
+                    }
+                }
+            }
+            if self.node(i + 1).is_none() {
+                let name = index.names.pack(self.tools.names, &level, self.filter.as_str());
+                let hash = self.paths[i];
+                index.nodes.insert(hash, &mut self.tools.bin, drop_node, |node| node.publish(hash, name));
+            }
+        }
+    }
+
+    /// Takes the nodes on which nothing is left out of the tree, from the end of the path on.
+    fn prune(&mut self) {
+        let index = self.index;
+        for i in (0..self.levels.len()).rev() {
+            if self.node(i + 1).expect("the path is in the tree").is_live() {
+                return;
+            }
+            index.nodes.count_dead(self.paths[i], &mut self.tools.bin, drop_node);
+            let name = self.levels[i].name;
+            match self.node(i) {
+                None => index.root.children.remove(name),
+                Some(parent) => parent.children.remove(name),
+            }
+        }
+    }
+
+    fn exact_hash(&self) -> u64 {
+        self.index.hasher.exact(self.paths.last().copied().unwrap_or(self.index.hasher.root))
+    }
+
+    fn exact(&self, hash: u64) -> Option<&'a Exact> {
+        // SAFETY: as in `node`.
+        let guard = unsafe { Guard::new() };
+        let text = self.filter.as_str().as_bytes();
+        // SAFETY: the entry's hash was seen, and this is the writer.
+        let is_it = |slot: &Exact| unsafe { self.index.exact_name(slot) } == text;
+        let slot: *const Exact = self.index.exacts.view(&guard).find(hash, is_it)?;
+        // SAFETY: as in `node`.
+        Some(unsafe { &*slot })
+    }
+
+    fn insert_exact(&mut self, destination: D) -> Inserted {
+        let (index, hash) = (self.index, self.exact_hash());
+        if self.exact(hash).is_none() {
+            let name = index.store_exact_name(self.tools.names, self.filter.as_str());
+            let dropped = |slot: &Exact, bin: &mut Bin<'_>| drop_exact(index, slot, bin);
+            index.exacts.insert(hash, &mut self.tools.bin, dropped, |slot| slot.publish(hash, name));
+        }
+        let slot = self.exact(hash).expect("it was there or was added");
+        let was_live = slot.is_live();
+        let inserted = self.put(&slot.destinations, destination);
+        if !was_live {
+            index.exacts.count_live(hash);
+        }
+        inserted
+    }
+
+    fn remove_exact(&mut self, key: D::Key) -> Removed {
+        let (index, hash) = (self.index, self.exact_hash());
+        let Some(slot) = self.exact(hash) else { return Removed::NotFound };
+        let removed = self.take(&slot.destinations, key);
+        if removed == Removed::Last {
+            let dropped = |slot: &Exact, bin: &mut Bin<'_>| drop_exact(index, slot, bin);
+            index.exacts.count_dead(hash, &mut self.tools.bin, dropped);
+        }
+        removed
+    }
+}
+
+/// A dead node is left out of a new segment.
+fn drop_node(node: &Node, bin: &mut Bin<'_>) {
+    if let Some((place, bytes)) = Names::place(node.name()) {
+        bin.retire(Garbage::Name(place, bytes));
+    }
+}
+
+/// A dead exact filter is left out of a new segment.
+fn drop_exact<D: Destination>(index: &Index<D>, slot: &Exact, bin: &mut Bin<'_>) {
+    // SAFETY: the entry's hash was seen, and its name is retired here alone.
+    let length = unsafe { index.exact_name(slot) }.len();
+    bin.retire(Garbage::Name(slot.name(), EXACT_PREFIX + length));
+}
+
+/// Bytes before the text of an exact filter in the arena, which tell its length.
+pub const EXACT_PREFIX: usize = 2;
+
+impl<D: Destination> Index<D> {
+    fn store_exact_name(&self, names: &mut NamesTail, text: &str) -> u32 {
+        let length = u16::try_from(text.len()).expect("a filter has at most 65,535 bytes");
+        self.names.store(names, &[&length.to_le_bytes(), text.as_bytes()])
+    }
+
+    /// Text of an exact filter.
+    ///
+    /// # Safety
+    /// The entry's hash was seen, and during `'n` the entry is kept by a guard or by the writers' lock.
+    #[inline(always)]
+    pub(crate) unsafe fn exact_name<'n>(&self, slot: &Exact) -> &'n [u8] {
+        // SAFETY: written by `store_exact_name`, and not freed by the caller's word.
+        unsafe {
+            let prefix = self.names.get(slot.name(), EXACT_PREFIX);
+            let length = usize::from(u16::from_le_bytes([prefix[0], prefix[1]]));
+            &self.names.get(slot.name(), EXACT_PREFIX + length)[EXACT_PREFIX..]
+        }
+    }
+}

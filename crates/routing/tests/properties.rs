@@ -1,0 +1,267 @@
+//! Random changes, compared with a model that tries every filter.
+
+mod common;
+
+use common::{Model, Subscriber, a_filter, a_topic, filter, found, index};
+use proptest::prelude::*;
+use routing::{Index, IndexFull, IndexLimits, Inserted, Reader, Removed};
+
+#[derive(Clone, Debug)]
+enum Step {
+    Insert(usize, u64, u64),
+    Remove(usize, u64),
+    Quiescent,
+    ParkAndUnpark,
+}
+
+fn a_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        5 => (any::<usize>(), 0..6u64, any::<u64>()).prop_map(|(at, id, options)| Step::Insert(at, id, options)),
+        4 => (any::<usize>(), 0..6u64).prop_map(|(at, id)| Step::Remove(at, id)),
+        1 => Just(Step::Quiescent),
+        1 => Just(Step::ParkAndUnpark),
+    ]
+}
+
+fn run(limits: IndexLimits, filters: &[String], topics: &[String], steps: &[Step]) {
+    let (index, reader) = index(limits);
+    let mut model = Model::default();
+    for (i, step) in steps.iter().enumerate() {
+        match *step {
+            Step::Insert(at, id, options) => {
+                let name = &filters[at % filters.len()];
+                let subscriber = Subscriber { id, options };
+                assert_eq!(
+                    index.insert(filter(name), subscriber),
+                    Ok(model.insert(name, subscriber)),
+                    "{name}"
+                );
+            }
+            Step::Remove(at, id) => {
+                let name = &filters[at % filters.len()];
+                assert_eq!(index.remove(filter(name), id), model.remove(name, id), "{name}");
+            }
+            Step::Quiescent => reader.quiescent(),
+            Step::ParkAndUnpark => {
+                reader.park();
+                reader.unpark();
+            }
+        }
+        let name = &topics[i % topics.len()];
+        assert_eq!(found(&reader, name), model.found(name), "{name} after {step:?}");
+    }
+    model.agrees(&index, &reader, topics);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_changes_leave_what_the_model_has(
+        filters in proptest::collection::vec(a_filter(), 1..40),
+        topics in proptest::collection::vec(a_topic(), 1..40),
+        steps in proptest::collection::vec(a_step(), 1..200),
+    ) {
+        run(IndexLimits::default(), &filters, &topics, &steps);
+    }
+
+    /// With no visits allowed every match that finds more paths than shapes tries the shapes.
+    #[test]
+    fn trying_shapes_finds_the_same(
+        filters in proptest::collection::vec(a_filter(), 1..40),
+        topics in proptest::collection::vec(a_topic(), 1..40),
+        steps in proptest::collection::vec(a_step(), 1..200),
+    ) {
+        run(IndexLimits { visits_max: 0, ..IndexLimits::default() }, &filters, &topics, &steps);
+    }
+}
+
+/// Few names and many levels: every topic leads along many paths.
+#[test]
+fn shapes_are_tried_where_paths_are_many() {
+    let limits = IndexLimits { visits_max: 8, ..IndexLimits::default() };
+    let (index, reader) = index(limits);
+    let mut model = Model::default();
+    for bits in 0..1u32 << 8 {
+        let levels: Vec<&str> = (0..8).map(|i| if bits >> i & 1 == 1 { "+" } else { "a" }).collect();
+        // All paths exist, but only a few filters end where a topic does.
+        let ends: &[&str] = if bits % 16 == 3 { &["", "/#", "/+"] } else { &["/z"] };
+        for end in ends {
+            let name = levels.join("/") + end;
+            let subscriber = Subscriber { id: bits.into(), options: 0 };
+            assert_eq!(index.insert(filter(&name), subscriber), Ok(model.insert(&name, subscriber)));
+        }
+    }
+    let topics =
+        ["a/a/a/a/a/a/a/a", "a/a/a/a/a/a/a/a/z", "a/a/a/a/a/a/a/a/y/x", "a/b/a/b/a/b/a/b", "a/a/a/a/a/a/a"];
+    model.agrees(&index, &reader, &topics.map(String::from));
+}
+
+#[test]
+fn a_filter_of_all_levels_and_a_topic_beyond_are_fine() {
+    let (index, reader) = index(IndexLimits::default());
+    let subscriber = Subscriber { id: 1, options: 0 };
+    let (longest, beyond) = (vec!["a"; 128].join("/"), vec!["a"; 129].join("/"));
+    assert_eq!(index.insert(filter(&longest), subscriber), Ok(Inserted::New));
+    assert_eq!(index.insert(filter(&beyond), subscriber), Err(IndexFull::Levels { levels_max: 128 }));
+    assert_eq!(index.remove(filter(&beyond), 1), Removed::NotFound);
+    let deepest_plus = vec!["+"; 128].join("/");
+    assert_eq!(index.insert(filter(&deepest_plus), Subscriber { id: 2, ..subscriber }), Ok(Inserted::New));
+    let rest = vec!["a"; 127].join("/") + "/#";
+    assert_eq!(index.insert(filter(&rest), Subscriber { id: 3, ..subscriber }), Ok(Inserted::New));
+    assert_eq!(found(&reader, &longest).0, 3);
+    assert_eq!(found(&reader, &beyond).0, 1);
+    assert_eq!(found(&reader, &"/".repeat(65_535)).0, 0);
+}
+
+#[test]
+fn unusual_shapes_are_limited_and_everyday_ones_are_not() {
+    let (index, reader) = index(IndexLimits { shapes_max: 2, ..IndexLimits::default() });
+    let subscriber = Subscriber { id: 1, options: 0 };
+    let insert = |name: &str| index.insert(filter(name), subscriber);
+    assert_eq!(insert("+/+/+"), Ok(Inserted::New));
+    assert_eq!(insert("+/+/+/#"), Ok(Inserted::New));
+    assert_eq!(insert("+/+/+/+"), Err(IndexFull::Shapes { shapes_max: 2 }));
+    assert_eq!(insert("+/+/+"), Ok(Inserted::Replaced));
+    assert_eq!(insert("+/x/+"), Ok(Inserted::New));
+    assert_eq!(index.remove(filter("+/+/+"), 1), Removed::Last);
+    assert_eq!(insert("+/+/+/+"), Ok(Inserted::New));
+    assert_eq!(found(&reader, "a/x/b").0, 2);
+    index.check_invariants(&reader);
+}
+
+/// Large sets of destinations grow, are replaced, shrink and vanish like small ones.
+#[test]
+fn a_filter_with_thousands_of_destinations_keeps_them_all() {
+    for name in ["fan/out", "fan/+", "fan/#"] {
+        let (index, reader) = index(IndexLimits::default());
+        let mut model = Model::default();
+        let mut random = 1u64;
+        let mut next = |bound: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % bound
+        };
+        // More are added than removed, then fewer, and so on, so that each size is passed in both directions.
+        for (round, often) in [9, 3, 8, 1, 10, 0].into_iter().enumerate() {
+            for step in 0..4000 {
+                let id = next(3000);
+                if next(10) < often {
+                    let subscriber = Subscriber { id, options: next(1 << 30) };
+                    assert_eq!(index.insert(filter(name), subscriber), Ok(model.insert(name, subscriber)));
+                } else {
+                    assert_eq!(index.remove(filter(name), id), model.remove(name, id), "{id}");
+                }
+                if step % 97 == 0 {
+                    assert_eq!(found(&reader, "fan/out"), model.found("fan/out"), "round {round}");
+                    reader.quiescent();
+                }
+            }
+            model.agrees(&index, &reader, &["fan/out".into()]);
+        }
+        for id in 0..3000 {
+            assert_eq!(index.remove(filter(name), id), model.remove(name, id));
+        }
+        model.agrees(&index, &reader, &["fan/out".into()]);
+        assert!(index.is_empty());
+    }
+}
+
+/// Nodes, names and destinations of filters that are gone are used again: memory does not grow with changes.
+#[test]
+fn what_is_removed_makes_room_for_what_is_inserted() {
+    let (index, reader) = index(IndexLimits::default());
+    let round = |round: u64, index: &Index<Subscriber>, reader: &Reader<Subscriber>| {
+        let names: Vec<String> = (0..500)
+            .flat_map(|i| {
+                let long = format!("client-{round:04}-{i:06}");
+                [format!("devices/{long}/#"), format!("devices/{long}/state"), format!("+/{long}/+/x")]
+            })
+            .collect();
+        for (i, name) in names.iter().enumerate() {
+            for id in 0..1 + i as u64 % 3 {
+                index.insert(filter(name), Subscriber { id, options: round }).unwrap();
+            }
+        }
+        index.check_invariants(reader);
+        for (i, name) in names.iter().enumerate() {
+            for id in 0..1 + i as u64 % 3 {
+                assert_ne!(index.remove(filter(name), id), Removed::NotFound);
+            }
+            reader.quiescent();
+        }
+        index.check_invariants(reader);
+        assert!(index.is_empty());
+    };
+    (0..3).for_each(|n| round(n, &index, &reader));
+    let settled = index.memory();
+    (3..30).for_each(|n| round(n, &index, &reader));
+    assert!(index.memory() <= settled * 11 / 10, "{} bytes grew to {}", settled, index.memory());
+}
+
+/// A reader that stays where it is keeps what it may see; when it moves on, memory comes back.
+#[test]
+fn a_reader_that_holds_on_delays_memory_only() {
+    let (index, slow) = index(IndexLimits::default());
+    let churn = || {
+        for i in 0..5000 {
+            let name = format!("a/{i}/#");
+            index.insert(filter(&name), Subscriber { id: i, options: 0 }).unwrap();
+            index.remove(filter(&name), i);
+        }
+    };
+    churn();
+    let held = index.memory();
+    (0..200).for_each(|_| slow.quiescent());
+    let freed = index.memory();
+    assert!(freed * 2 < held, "{held} bytes were held and {freed} are");
+    slow.park();
+    churn();
+    assert!(index.memory() < freed * 2, "a parked reader holds nothing");
+    drop(slow);
+    churn();
+    assert!(index.memory() < freed * 2, "a reader that is gone holds nothing");
+}
+
+#[test]
+fn an_empty_index_is_small() {
+    let (index, reader) = index(IndexLimits::default());
+    assert!(index.memory() < 4096, "{} bytes", index.memory());
+    assert_eq!(found(&reader, "a"), (0, Vec::new()));
+    assert_eq!(index.remove(filter("a/#"), 1), Removed::NotFound);
+    assert!(index.is_empty());
+}
+
+/// [MQTT-4.7.2-1]: wildcards at the first level do not match names that begin with `$`.
+#[test]
+fn dollar_topics_are_hidden_from_wildcards_at_the_first_level() {
+    let (index, reader) = index(IndexLimits::default());
+    for (id, name) in (0..).zip(["#", "+/info", "+/#", "$SYS/info", "$SYS/#", "$SYS/+", "$SYS/info/#"]) {
+        index.insert(filter(name), Subscriber { id, options: 0 }).unwrap();
+    }
+    let ids = |name| found(&reader, name).1.iter().map(|subscriber| subscriber.id).collect::<Vec<u64>>();
+    assert_eq!(ids("$SYS/info"), [3, 4, 5, 6]);
+    assert_eq!(ids("SYS/info"), [0, 1, 2]);
+}
+
+/// A callback may use the index and cannot make its reader let go.
+#[test]
+fn the_index_can_be_changed_while_it_is_gone_through() {
+    let (index, reader) = index(IndexLimits::default());
+    for id in 0..1000 {
+        index.insert(filter(&format!("a/{id}/+")), Subscriber { id, options: 0 }).unwrap();
+    }
+    let mut seen = 0;
+    index.for_each(&reader, |name, subscriber| {
+        reader.quiescent();
+        reader.park();
+        if name.starts_with("b/") {
+            return;
+        }
+        seen += 1;
+        assert_eq!(name, format!("a/{}/+", subscriber.id));
+        assert_eq!(index.remove(filter(name), subscriber.id), Removed::Last);
+        index.insert(filter(&format!("b/{}/a rather long name/#", subscriber.id)), subscriber).unwrap();
+    });
+    assert_eq!(seen, 1000);
+    index.check_invariants(&reader);
+}
