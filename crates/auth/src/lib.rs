@@ -1,1 +1,27 @@
-//! auth
+//! Who may connect and what they may do: password files, access rules, and the threads that hash passwords.
+//!
+//! [`Guard`] answers the broker's questions ([`broker::access::Access`]); read it first. It reads mosquitto's
+//! password files (`$7$`) and ACL files as they are. Which addresses may be open without any of this is not decided
+//! here but where the node is started.
+//!
+//! **Invariant:** a question on a reactor is answered from memory, without a password hash and without waiting for
+//! one. **Invariant:** what cannot be decided is refused.
+
+#![forbid(unsafe_code)]
+
+mod acl;
+mod error;
+mod guard;
+mod password_file;
+mod password_hash;
+mod recent;
+mod rule;
+mod verifier;
+
+pub mod settings;
+
+pub use acl::{Acl, Subject, SubscribeRule};
+pub use error::{Fault, FileError};
+pub use guard::{Figures, Guard, OpenError};
+pub use password_file::{PasswordFile, PasswordFileEdit};
+pub use password_hash::PasswordHash;

@@ -1,0 +1,93 @@
+//! What is wrong with a password or ACL file, and where.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A file that cannot be used.
+#[derive(Debug)]
+pub struct FileError {
+    pub path: PathBuf,
+    /// Counts from 1; `None` when it is the file as a whole.
+    pub line: Option<usize>,
+    pub fault: Fault,
+}
+
+/// What is wrong with it.
+#[derive(Debug)]
+pub enum Fault {
+    Io(std::io::Error),
+    /// The file is no UTF-8.
+    NotText,
+    /// A line of a password file without `:`.
+    NoColon,
+    UserEmpty,
+    UserTwice {
+        user: String,
+        first: usize,
+    },
+    /// What stands for a password is not a hash this program knows.
+    NotAHash {
+        user: String,
+    },
+    /// A hash that would take more memory or rounds than any sensible one.
+    TooCostly {
+        user: String,
+    },
+    /// The first word of a line in an ACL file.
+    UnknownWord {
+        word: String,
+    },
+    UnknownAccess {
+        word: String,
+    },
+    TopicMissing,
+    TopicInvalid {
+        topic: String,
+        why: String,
+    },
+}
+
+impl FileError {
+    pub(crate) fn new(path: &Path, line: impl Into<Option<usize>>, fault: Fault) -> Self {
+        Self { path: path.to_owned(), line: line.into(), fault }
+    }
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path.display())?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        write!(f, ": {}", self.fault)
+    }
+}
+
+impl std::error::Error for FileError {}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => write!(f, "{error}"),
+            Self::NotText => f.write_str("the file is not UTF-8 text"),
+            Self::NoColon => f.write_str("expected user:hash"),
+            Self::UserEmpty => f.write_str("the user name is empty"),
+            Self::UserTwice { user, first } => write!(f, "user `{user}` is in line {first} already"),
+            Self::NotAHash { user } => write!(
+                f,
+                "what stands for the password of `{user}` is no $argon2id$ or $7$ hash; set it with `meridian passwd`"
+            ),
+            Self::TooCostly { user } => {
+                write!(f, "the password hash of `{user}` asks for more than 1 GiB or too many rounds")
+            }
+            Self::UnknownWord { word } => {
+                write!(f, "unknown word `{word}`; a line begins with user, topic, pattern or #")
+            }
+            Self::UnknownAccess { word } => {
+                write!(f, "unknown access `{word}`; known are read, write, readwrite and deny")
+            }
+            Self::TopicMissing => f.write_str("the topic is missing"),
+            Self::TopicInvalid { topic, why } => write!(f, "`{topic}` is no Topic Filter: {why}"),
+        }
+    }
+}

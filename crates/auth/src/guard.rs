@@ -1,0 +1,187 @@
+//! The guard: answers the broker's questions from the files in force.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use broker::access::{Access, Action, AuthReply, Credentials, Identity, Verdict};
+use mqtt::ReasonCode;
+
+use crate::acl::{Acl, Subject, SubscribeRule};
+use crate::error::FileError;
+use crate::password_file::{Candidate, PasswordFile};
+use crate::recent::Recent;
+use crate::settings::Auth;
+use crate::verifier::{Job, Verifier};
+
+/// Access control of one node.
+#[derive(Debug)]
+pub struct Guard {
+    policy: ArcSwap<Policy>,
+    generation: AtomicU64,
+    recent: Arc<Recent>,
+    verifier: Verifier,
+    remembered: AtomicU64,
+    anonymous_refused: AtomicU64,
+}
+
+/// What the files say, read together so that no client meets old users with new rules.
+#[derive(Debug)]
+struct Policy {
+    users: Option<PasswordFile>,
+    anonymous: bool,
+    acl: Option<Acl>,
+    subscribe: SubscribeRule,
+}
+
+/// What happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Passwords that were hashed and right.
+    pub accepted: u64,
+    /// Passwords that were right and remembered.
+    pub remembered: u64,
+    /// Passwords that were wrong, or of unknown users.
+    pub refused: u64,
+    /// Clients that were sent away because too many passwords waited.
+    pub busy: u64,
+    /// Clients without a user name that were refused.
+    pub anonymous_refused: u64,
+}
+
+/// Why a guard cannot be made.
+#[derive(Debug)]
+pub enum OpenError {
+    File(FileError),
+    /// Threads or random bytes are not to be had.
+    System(std::io::Error),
+}
+
+impl std::fmt::Display for OpenError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(error) => error.fmt(f),
+            Self::System(error) => write!(f, "access control cannot start: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+impl Guard {
+    /// Reads the files and starts the threads that hash passwords.
+    ///
+    /// # Errors
+    /// A file that cannot be used; a system without threads or random bytes.
+    pub fn open(settings: &Auth) -> Result<Self, OpenError> {
+        let policy = Policy::read(settings).map_err(OpenError::File)?;
+        let system = |error: getrandom::Error| OpenError::System(std::io::Error::other(error));
+        let remembered_max = settings.remembered_max as usize;
+        let recent = Arc::new(Recent::new(remembered_max, settings.remembered_time).map_err(system)?);
+        let threads = match settings.workers {
+            0 => std::thread::available_parallelism().map_or(1, |cpus| cpus.get().div_ceil(2)),
+            threads => threads,
+        };
+        let verifier =
+            Verifier::start(threads, settings.waiting_max as usize, &recent).map_err(OpenError::System)?;
+        Ok(Self {
+            policy: ArcSwap::from_pointee(policy),
+            generation: AtomicU64::new(0),
+            recent,
+            verifier,
+            remembered: AtomicU64::new(0),
+            anonymous_refused: AtomicU64::new(0),
+        })
+    }
+
+    /// Reads the files again. When one cannot be used everything stays as it was.
+    ///
+    /// # Errors
+    /// The file that cannot be used.
+    pub fn reload(&self, settings: &Auth) -> Result<(), FileError> {
+        let policy = Policy::read(settings)?;
+        self.policy.store(Arc::new(policy));
+        self.recent.clear();
+        // After the store: whoever sees the new number meets the new rules.
+        self.generation.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    pub fn figures(&self) -> Figures {
+        let counters = self.verifier.counters();
+        let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Figures {
+            accepted: value(&counters.accepted),
+            remembered: value(&self.remembered),
+            refused: value(&counters.refused),
+            busy: value(&counters.busy),
+            anonymous_refused: value(&self.anonymous_refused),
+        }
+    }
+}
+
+impl Policy {
+    fn read(settings: &Auth) -> Result<Self, FileError> {
+        let users = settings.password_file.as_deref().map(PasswordFile::read).transpose()?;
+        let acl = settings.acl_file.as_deref().map(Acl::read).transpose()?;
+        let anonymous = settings.allow_anonymous.unwrap_or(users.is_none());
+        Ok(Self { users, anonymous, acl, subscribe: settings.acl_subscribe })
+    }
+}
+
+impl Access for Guard {
+    fn authenticate(
+        &self,
+        credentials: Credentials<'_>,
+        later: &mut dyn FnMut() -> AuthReply,
+    ) -> Option<Verdict> {
+        let policy = self.policy.load();
+        let Some(username) = credentials.username else {
+            if policy.anonymous {
+                return Some(Verdict::Allow);
+            }
+            self.anonymous_refused.fetch_add(1, Ordering::Relaxed);
+            return Some(Verdict::Deny(ReasonCode::NotAuthorized));
+        };
+        let Some(users) = &policy.users else {
+            // Without a file a user name proves nothing, so it gives as much as none.
+            let verdict =
+                if policy.anonymous { Verdict::Allow } else { Verdict::Deny(ReasonCode::NotAuthorized) };
+            return Some(verdict);
+        };
+        let password = credentials.password.unwrap_or_default();
+        let candidate = users.candidate(username);
+        if let Candidate::User(stored) = &candidate {
+            let fingerprint = self.recent.fingerprint(username, password, stored);
+            if self.recent.contains(&fingerprint, Instant::now()) {
+                self.remembered.fetch_add(1, Ordering::Relaxed);
+                return Some(Verdict::Allow);
+            }
+        }
+        if matches!(candidate, Candidate::Nobody) {
+            return Some(Verdict::Deny(ReasonCode::BadUserNameOrPassword));
+        }
+        if let Some(job) = Job::new(candidate, username, password, &self.recent, later()) {
+            self.verifier.submit(job);
+        }
+        None
+    }
+
+    fn guards_topics(&self) -> bool {
+        self.policy.load().acl.is_some()
+    }
+
+    fn authorize(&self, identity: Identity<'_>, action: Action, topic: &str) -> bool {
+        let policy = self.policy.load();
+        let subject = Subject { client_id: identity.client_id, username: identity.username };
+        policy.acl.as_ref().is_none_or(|acl| acl.permits(subject, action, topic, policy.subscribe))
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests;

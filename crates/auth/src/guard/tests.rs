@@ -1,0 +1,199 @@
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use mqtt::QoS;
+
+use super::*;
+use crate::password_file::PasswordFileEdit;
+use crate::password_hash::PasswordHash;
+
+/// alice:wonderland and bob:pass:word, written by mosquitto_passwd 2.0.11.
+const USERS: &str = "\
+alice:$7$101$8rC3COp401qO7A/N$BWmYz0ZVJJllJtqxM+NJki5gNcYnlJzEsUhmW2Z8M0Jf8z+bYGdowivmp+N4XDkl9XYOeLzGD/bulvak0iBt2Q==
+bob:$7$101$Xje/baODuQ4jUOM6$0todXdv8juxYwu2vnz5UlE2qNu7ZmOknBh0DoQN5r8vGCezxgvbXGddLkd6zaWXHmx0NCB1W3CIhCpZDCyDvPA==
+";
+
+/// Files of one test, removed at its end.
+struct Files {
+    directory: PathBuf,
+    settings: Auth,
+}
+
+impl Files {
+    fn new(test: &str) -> Self {
+        let directory = std::env::temp_dir().join(format!("meridian-guard-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        Self { directory, settings: Auth { workers: 1, ..Auth::default() } }
+    }
+
+    fn users(mut self, text: &str) -> Self {
+        let path = self.directory.join("users");
+        std::fs::write(&path, text).unwrap();
+        self.settings.password_file = Some(path);
+        self
+    }
+
+    fn acl(mut self, text: &str) -> Self {
+        let path = self.directory.join("acl");
+        std::fs::write(&path, text).unwrap();
+        self.settings.acl_file = Some(path);
+        self
+    }
+
+    fn anonymous(mut self, allowed: bool) -> Self {
+        self.settings.allow_anonymous = Some(allowed);
+        self
+    }
+
+    fn open(&self) -> Guard {
+        Guard::open(&self.settings).unwrap()
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.directory).unwrap();
+    }
+}
+
+const BAD: Verdict = Verdict::Deny(ReasonCode::BadUserNameOrPassword);
+const NOT_AUTHORIZED: Verdict = Verdict::Deny(ReasonCode::NotAuthorized);
+
+fn ask(
+    guard: &Guard,
+    username: Option<&str>,
+    password: Option<&str>,
+) -> (Option<Verdict>, Receiver<Verdict>) {
+    let (send, receive) = channel();
+    let password = password.map(str::as_bytes);
+    let credentials = Credentials { client_id: "c", username, password, peer: None };
+    let at_once = guard.authenticate(credentials, &mut || {
+        let send = send.clone();
+        // A test that has seen enough has dropped the receiver.
+        AuthReply::new(move |verdict| drop(send.send(verdict)))
+    });
+    (at_once, receive)
+}
+
+fn login(guard: &Guard, username: &str, password: &str) -> Verdict {
+    let (at_once, later) = ask(guard, Some(username), Some(password));
+    at_once.unwrap_or_else(|| later.recv_timeout(Duration::from_secs(60)).unwrap())
+}
+
+#[test]
+fn without_files_everybody_may_do_everything() {
+    let files = Files::new("open");
+    let guard = files.open();
+    assert_eq!(ask(&guard, None, None).0, Some(Verdict::Allow));
+    assert_eq!(ask(&guard, Some("x"), Some("y")).0, Some(Verdict::Allow));
+    assert!(!guard.guards_topics());
+    assert_eq!(ask(&files.anonymous(false).open(), Some("x"), Some("y")).0, Some(NOT_AUTHORIZED));
+}
+
+#[test]
+fn users_of_mosquitto_log_in_with_their_password() {
+    let guard = Files::new("login").users(USERS).open();
+    assert_eq!(login(&guard, "alice", "wonderland"), Verdict::Allow);
+    assert_eq!(login(&guard, "bob", "pass:word"), Verdict::Allow);
+    assert_eq!(login(&guard, "alice", "pass:word"), BAD);
+    assert_eq!(login(&guard, "eve", "wonderland"), BAD);
+    let (at_once, later) = ask(&guard, Some("alice"), None);
+    assert_eq!((at_once, later.recv()), (None, Ok(BAD)));
+    assert_eq!(guard.figures(), Figures { accepted: 2, refused: 3, ..Figures::default() });
+}
+
+#[test]
+fn with_a_password_file_clients_need_a_name_unless_said_otherwise() {
+    let files = Files::new("anonymous").users(USERS);
+    let guard = files.open();
+    assert_eq!(ask(&guard, None, None).0, Some(NOT_AUTHORIZED));
+    assert_eq!(guard.figures().anonymous_refused, 1);
+    let guard = files.anonymous(true).open();
+    assert_eq!(ask(&guard, None, None).0, Some(Verdict::Allow));
+    assert_eq!(login(&guard, "alice", "wrong"), BAD, "a wrong password is not anonymous");
+}
+
+/// Otherwise the time to the answer would tell which users exist.
+#[test]
+fn an_unknown_user_is_worked_for_like_a_known_one() {
+    let guard = Files::new("decoy").users(USERS).open();
+    assert_eq!(ask(&guard, Some("eve"), Some("x")).0, None);
+    let nobody = Files::new("nobody").users("").open();
+    assert_eq!(ask(&nobody, Some("eve"), Some("x")).0, Some(BAD));
+}
+
+#[test]
+fn a_password_is_hashed_once_and_then_remembered() {
+    let files = Files::new("remember").users(USERS);
+    let guard = files.open();
+    assert_eq!(login(&guard, "alice", "wonderland"), Verdict::Allow);
+    assert_eq!(ask(&guard, Some("alice"), Some("wonderland")).0, Some(Verdict::Allow));
+    assert_eq!(ask(&guard, Some("alice"), Some("wrong")).0, None, "wrong ones are never remembered");
+    assert_eq!(guard.figures().remembered, 1);
+    guard.reload(&files.settings).unwrap();
+    assert_eq!(ask(&guard, Some("alice"), Some("wonderland")).0, None, "a reload forgets");
+}
+
+#[test]
+fn too_many_waiting_clients_are_told_that_the_server_is_busy() {
+    // The answer of the first one waits until the test lets it go, so the only thread is taken.
+    let mut files = Files::new("busy").users(USERS);
+    files.settings.waiting_max = 1;
+    let guard = files.open();
+    let (go, wait) = channel::<()>();
+    let (working, at_work) = channel();
+    let credentials =
+        Credentials { client_id: "c", username: Some("alice"), password: Some(b"wonderland"), peer: None };
+    let mut wait = Some(wait);
+    let answer = guard.authenticate(credentials, &mut || {
+        let (working, wait) = (working.clone(), wait.take().unwrap());
+        AuthReply::new(move |_| {
+            working.send(()).unwrap();
+            wait.recv().unwrap();
+        })
+    });
+    assert_eq!(answer, None);
+    at_work.recv().unwrap();
+    let (_, second) = ask(&guard, Some("alice"), Some("x"));
+    let (_, third) = ask(&guard, Some("alice"), Some("y"));
+    assert_eq!(third.recv(), Ok(Verdict::Deny(ReasonCode::ServerBusy)));
+    assert_eq!(guard.figures().busy, 1);
+    go.send(()).unwrap();
+    assert_eq!(second.recv(), Ok(BAD));
+}
+
+#[test]
+fn a_reload_brings_new_users_and_rules_and_a_new_generation() {
+    let files = Files::new("reload").users(USERS).acl("user alice\ntopic read a\n");
+    let guard = files.open();
+    let alice = Identity { client_id: "c", username: Some("alice"), peer: None };
+    let publish = Action::Publish { qos: QoS::AtMostOnce, retain: false };
+    assert!(guard.guards_topics());
+    assert!(guard.authorize(alice, Action::Receive, "a") && !guard.authorize(alice, publish, "a"));
+    assert_eq!(login(&guard, "carol", "new"), BAD);
+
+    let path = files.settings.password_file.as_ref().unwrap();
+    let mut edit = PasswordFileEdit::read(path).unwrap();
+    edit.set("carol", &PasswordHash::create(b"new").unwrap());
+    edit.write(path).unwrap();
+    std::fs::write(files.settings.acl_file.as_ref().unwrap(), "user alice\ntopic write a\n").unwrap();
+    let before = guard.generation();
+    guard.reload(&files.settings).unwrap();
+    assert!(guard.generation() > before);
+    assert!(!guard.authorize(alice, Action::Receive, "a") && guard.authorize(alice, publish, "a"));
+    assert_eq!(login(&guard, "carol", "new"), Verdict::Allow);
+}
+
+#[test]
+fn a_bad_file_changes_nothing() {
+    let files = Files::new("bad").users(USERS).acl("user alice\ntopic read a\n");
+    let guard = files.open();
+    std::fs::write(files.settings.acl_file.as_ref().unwrap(), "user alice\ntopic raed a\n").unwrap();
+    std::fs::write(files.settings.password_file.as_ref().unwrap(), "").unwrap();
+    let error = guard.reload(&files.settings).unwrap_err().to_string();
+    assert!(error.contains("acl:2: unknown access `raed`"), "{error}");
+    assert_eq!(guard.generation(), 0);
+    assert_eq!(login(&guard, "alice", "wonderland"), Verdict::Allow);
+    assert!(Guard::open(&files.settings).is_err());
+}

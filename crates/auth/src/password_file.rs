@@ -1,0 +1,248 @@
+//! The password file: one `user:hash` a line.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::{Fault, FileError};
+use crate::password_hash::{HashError, PasswordHash};
+
+/// Users and their hashed passwords, as read. Empty lines and lines that begin with `#` are skipped.
+#[derive(Debug)]
+pub struct PasswordFile {
+    users: HashMap<Box<str>, usize>,
+    hashes: Vec<Arc<PasswordHash>>,
+    /// Chooses the hash that an unknown user's password is held against; differs from process to process.
+    decoys: RandomState,
+}
+
+/// What a user's password has to be held against.
+#[derive(Clone, Debug)]
+pub enum Candidate {
+    User(Arc<PasswordHash>),
+    /// There is no such user. Verifying against this hash of another user takes the time it would take if there
+    /// were; whatever comes out is a refusal.
+    Decoy(Arc<PasswordHash>),
+    /// There are no users at all.
+    Nobody,
+}
+
+impl PasswordFile {
+    /// # Errors
+    /// [`FileError`] with the line.
+    pub fn read(path: &Path) -> Result<Self, FileError> {
+        let bytes = std::fs::read(path).map_err(|error| FileError::new(path, None, Fault::Io(error)))?;
+        let text = String::from_utf8(bytes).map_err(|_| FileError::new(path, None, Fault::NotText))?;
+        Self::parse(path, &text)
+    }
+
+    /// # Errors
+    /// [`FileError`] with the line.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, FileError> {
+        let mut file = Self { users: HashMap::new(), hashes: Vec::new(), decoys: RandomState::new() };
+        let mut lines: Vec<usize> = Vec::new();
+        for (number, line) in numbered(text) {
+            let error = |fault| Err(FileError::new(path, number, fault));
+            let Some((user, hash)) = line.split_once(':') else { return error(Fault::NoColon) };
+            if user.is_empty() {
+                return error(Fault::UserEmpty);
+            }
+            let hash = match PasswordHash::parse(hash.trim()) {
+                Ok(hash) => hash,
+                Err(HashError::Unknown) => return error(Fault::NotAHash { user: user.to_owned() }),
+                Err(HashError::TooCostly) => return error(Fault::TooCostly { user: user.to_owned() }),
+            };
+            if let Some(first) = file.users.insert(user.into(), file.hashes.len()) {
+                return error(Fault::UserTwice { user: user.to_owned(), first: lines[first] });
+            }
+            file.hashes.push(Arc::new(hash));
+            lines.push(number);
+        }
+        Ok(file)
+    }
+
+    pub fn len(&self) -> usize {
+        self.users.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.users.is_empty()
+    }
+
+    pub fn candidate(&self, user: &str) -> Candidate {
+        match self.users.get(user) {
+            Some(at) => Candidate::User(self.hashes[*at].clone()),
+            None if self.hashes.is_empty() => Candidate::Nobody,
+            None => {
+                // Files hold dear and cheap hashes side by side, so one fixed decoy would tell unknown users by the
+                // time it takes. The same name always meets the same decoy.
+                let at = self.decoys.hash_one(user) % self.hashes.len() as u64;
+                Candidate::Decoy(self.hashes[at as usize].clone())
+            }
+        }
+    }
+}
+
+fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim_end()));
+    lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+}
+
+/// Changes a password file without touching its other lines.
+#[derive(Clone, Debug, Default)]
+pub struct PasswordFileEdit {
+    lines: Vec<String>,
+}
+
+impl PasswordFileEdit {
+    /// # Errors
+    /// When the file cannot be read; one that does not exist is an error of the kind `NotFound`.
+    pub fn read(path: &Path) -> io::Result<Self> {
+        let text = std::fs::read_to_string(path)?;
+        Ok(Self { lines: text.lines().map(str::to_owned).collect() })
+    }
+
+    /// Adds a user or replaces the password.
+    pub fn set(&mut self, user: &str, hash: &PasswordHash) {
+        let line = format!("{user}:{}", hash.as_str());
+        match self.position(user) {
+            Some(at) => self.lines[at] = line,
+            None => self.lines.push(line),
+        }
+    }
+
+    /// Whether there was such a user.
+    pub fn remove(&mut self, user: &str) -> bool {
+        let position = self.position(user);
+        if let Some(at) = position {
+            self.lines.remove(at);
+        }
+        position.is_some()
+    }
+
+    fn position(&self, user: &str) -> Option<usize> {
+        self.lines.iter().position(|line| line.split_once(':').is_some_and(|(name, _)| name == user))
+    }
+
+    pub fn text(&self) -> String {
+        self.lines.iter().map(|line| format!("{line}\n")).collect()
+    }
+
+    /// Replaces the file in one step: a broker that reads it meets the old or the new one, never a half. The new
+    /// file keeps owner and permissions of the old one; a first one can be read by its owner only.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn write(&self, path: &Path) -> io::Result<()> {
+        use std::io::Write as _;
+        use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+
+        let old = std::fs::metadata(path).ok();
+        let mode = old.as_ref().map_or(0o600, |old| old.permissions().mode() & 0o7777);
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{}.new", std::process::id()));
+        let new = path.with_file_name(name);
+        let mut options = std::fs::OpenOptions::new();
+        let written = options.write(true).create_new(true).mode(mode).open(&new).and_then(|mut file| {
+            if let Some(old) = &old
+                && (file.metadata()?.uid(), file.metadata()?.gid()) != (old.uid(), old.gid())
+            {
+                // Else a change made as root would lock the broker's own user out.
+                std::os::unix::fs::fchown(&file, Some(old.uid()), Some(old.gid()))?;
+            }
+            file.write_all(self.text().as_bytes())?;
+            file.sync_all()?;
+            std::fs::rename(&new, path)
+        });
+        if written.is_err() {
+            // The error that matters is the first one; a file that was never made cannot be removed either.
+            let _ = std::fs::remove_file(&new);
+        }
+        written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: &str = "$7$1$8rC3COp401qO7A/N$BWmYz0ZVJJllJtqxM+NJki5gNcY=";
+    const B: &str = "$argon2id$v=19$m=64,t=1,p=1$MDEyMzQ1Njc4OWFiY2RlZg$MDEyMzQ1Njc4OWFiY2RlZg";
+
+    fn parse(text: &str) -> Result<PasswordFile, String> {
+        PasswordFile::parse(Path::new("users"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn users_are_found_with_their_hash() {
+        let file = parse(&format!("# ours\n\nalice:{A}\nbob smith:{B}  \r\n")).unwrap();
+        assert_eq!(file.len(), 2);
+        let Candidate::User(hash) = file.candidate("bob smith") else { panic!("bob is there") };
+        assert_eq!(hash.as_str(), B);
+    }
+
+    #[test]
+    fn an_unknown_user_always_meets_the_same_decoy() {
+        let file = parse(&format!("alice:{A}\nbob:{B}\n")).unwrap();
+        let decoy = |user: &str| match file.candidate(user) {
+            Candidate::Decoy(hash) => hash.as_str().to_owned(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(decoy("eve"), decoy("eve"));
+        let decoys: std::collections::HashSet<_> = (0..64).map(|n| decoy(&format!("eve{n}"))).collect();
+        assert_eq!(decoys.len(), 2, "both costs occur among unknown users");
+        assert!(matches!(parse("").unwrap().candidate("eve"), Candidate::Nobody));
+    }
+
+    #[test]
+    fn errors_name_file_line_and_remedy() {
+        assert_eq!(parse("alice").unwrap_err(), "users:1: expected user:hash");
+        assert_eq!(parse(&format!("\n:{A}")).unwrap_err(), "users:2: the user name is empty");
+        assert_eq!(
+            parse(&format!("alice:{A}\n#\nalice:{B}")).unwrap_err(),
+            "users:3: user `alice` is in line 1 already"
+        );
+        assert!(parse("alice:secret").unwrap_err().contains("meridian passwd"));
+        assert!(!parse("alice:secret").unwrap_err().contains("secret"), "a password is never repeated");
+    }
+
+    #[test]
+    fn an_edit_leaves_the_other_lines_alone() {
+        let hash = PasswordHash::parse(B).unwrap();
+        let mut edit =
+            PasswordFileEdit { lines: vec!["# ours".into(), format!("alice:{A}"), format!("bob:{A}")] };
+        edit.set("alice", &hash);
+        edit.set("carol", &hash);
+        assert!(edit.remove("bob"));
+        assert!(!edit.remove("bob"));
+        assert_eq!(edit.text(), format!("# ours\nalice:{B}\ncarol:{B}\n"));
+    }
+
+    #[test]
+    fn a_written_file_reads_back_and_is_the_owners_alone() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = std::env::temp_dir().join(format!("meridian-password-file-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("users");
+        let mut edit = PasswordFileEdit::default();
+        edit.set("alice", &PasswordHash::parse(A).unwrap());
+        edit.write(&path).unwrap();
+        assert_eq!(PasswordFile::read(&path).unwrap().len(), 1);
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(PasswordFileEdit::read(&path).unwrap().text(), edit.text());
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1, "no temporary file is left");
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_panics(text in "[a-z:$7=,#\n]{0,60}") {
+            // What is an error and what is not is settled above; here it is that there is an answer.
+            if let Ok(file) = parse(&text) {
+                proptest::prop_assert!(file.is_empty() || text.contains(':'));
+            }
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The settings of access control.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use settings::section;
+
+pub use crate::acl::SubscribeRule;
+
+section! {
+    /// Who may connect, and what they may do. Without a password file everybody may connect, but then only loopback
+    /// addresses and Unix sockets are opened.
+    [auth]
+    pub struct Auth {
+        /// Whether clients without a user name may connect. Unset, they may when there is no password file. `true`
+        /// is also the permission to listen on other than loopback addresses without a password file.
+        pub allow_anonymous: Option<bool> = "", on reload;
+        /// Users and their hashed passwords, made with `meridian passwd` or taken over from mosquitto (`$7$`).
+        pub password_file: Option<PathBuf> = "", on reload;
+        /// Which topics who may read and write, in mosquitto's syntax. With it, what no rule allows is refused.
+        pub acl_file: Option<PathBuf> = "", on reload;
+        /// When a subscription is granted under an ACL. Every delivery is checked besides.
+        pub acl_subscribe: SubscribeRule = "covered", on reload;
+        /// Threads that check passwords; 0 is half of the CPUs, at least one.
+        pub workers: usize = "0" in "0..=256", at start;
+        /// Connections that wait for such a thread; those beyond it are refused as Server busy.
+        pub waiting_max: u32 = "4096" in "1..=1000000", at start;
+        /// Accepted passwords that are remembered (as keyed hashes), so that reconnecting costs little; 0 remembers none.
+        pub remembered_max: u32 = "100000", at start;
+        /// How long an accepted password is remembered.
+        pub remembered_time: Duration = "10m", at start;
+    }
+}
