@@ -84,7 +84,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         name: "anyhow",
-        holds: |p| !p.test && p.package().is_some_and(|p| p != "meridian"),
+        holds: |p| !p.test && !p.program(),
         breaks: |code| code.contains("anyhow::") || has_macro(code, "anyhow!"),
         instead: "libraries have one error enum per boundary that says whose fault it is; `anyhow` is for `main`",
     },

@@ -6,7 +6,6 @@ use anyhow::{Context, Result, bail};
 use std::fmt;
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -53,12 +52,13 @@ pub fn mosquitto() -> Option<PathBuf> {
         .find(|p| p.is_file())
 }
 
-/// Everything that could make a difference is said; nothing is limited that ours does not limit.
+/// Nothing is limited that ours does not limit. A process that changes its user would outlive us when we are killed.
 const MOSQUITTO_CONFIG: &str = "allow_anonymous true\n\
     set_tcp_nodelay true\n\
     max_queued_messages 1000000\n\
     max_inflight_messages 0\n\
-    persistence false\n";
+    persistence false\n\
+    user root\n";
 
 /// A running broker. Dropping it ends the process and removes its files.
 pub struct Broker {
@@ -155,10 +155,7 @@ impl Directory {
         let name = format!("meridian-bench-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
-        let directory = Directory(path);
-        // mosquitto gives up root and must still find its way in
-        std::fs::set_permissions(&directory.0, PermissionsExt::from_mode(0o755))?;
-        Ok(directory)
+        Ok(Directory(path))
     }
 }
 

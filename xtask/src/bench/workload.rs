@@ -33,7 +33,7 @@ pub fn all(seconds: u32, connections: u32) -> Vec<Workload> {
         name,
         title,
         purpose,
-        arguments: split(&format!("pubsub {arguments} -l 256 -V 5 --warmup 1 -d {seconds}")),
+        arguments: split(&format!("pubsub {arguments} -l 256 --warmup 1 -d {seconds}")),
         longest_s: seconds + 90,
     };
     let clients = |name, title, purpose| Workload {
@@ -41,7 +41,7 @@ pub fn all(seconds: u32, connections: u32) -> Vec<Workload> {
         title,
         purpose,
         arguments: split(&format!(
-            "sub -c {connections} -R 0 -T bench/%i/# -q 1 -V 5 -k 600 --bind 127.0.0.2,127.0.0.3 --setup-timeout 120"
+            "sub -c {connections} -R 0 -T bench/%i/# -q 1 -k 600 --bind 127.0.0.2,127.0.0.3 --setup-timeout 120"
         )),
         longest_s: 180,
     };
@@ -86,7 +86,7 @@ pub fn all(seconds: u32, connections: u32) -> Vec<Workload> {
             "shared",
             "100 publishers, 100 members of one shared subscription, QoS 1, 256 B, saturated",
             Throughput,
-            "-p 100 -s 100 --topology shared -q 1 --inflight 100 --coalesce-us 500",
+            "-V 5 -p 100 -s 100 --topology shared -q 1 --inflight 100 --coalesce-us 500",
         ),
         flow("latency", "50 pairs, QoS 1, 256 B, 2,000 messages/s", Latency, "-p 50 -s 50 -q 1 -R 2000"),
         flow("latency-window-1", "1 pair, QoS 1, 256 B, window 1", Latency, "-p 1 -s 1 -q 1 --inflight 1"),
