@@ -8,7 +8,8 @@ PREFACE = """# Clients that were tried
 <!-- Written by tests/interop/run.py, which CI runs; edit that, not this page. -->
 
 Each cell is a scenario over a real socket: client library x MQTT version x what is done with it. `pass` and `FAIL` say
-what happened, `-` that the version or the library cannot do it. All clients of a cell are of the row's library.
+what happened, `-` that the version or the library cannot do it (and for rumqttc "everyone": it runs apart). The
+clients of a cell are of the row's library and version, but for "everyone".
 
 """
 
@@ -31,6 +32,7 @@ CELLS = {
     "properties": "content type, response topic, correlation data, expiry, payload format, User Properties in order",
     "subscription identifier": "comes with the message",
     "no local": "a client's own messages do not come back",
+    "everyone": "all rows at one time: each publishes at every QoS, and each gets everything from each, in order",
 }
 
 COMMANDS = """

@@ -126,6 +126,12 @@ class Broker:
         return alive
 
 
+def open_driver(client, version, commands, broker):
+    if client in commands:
+        return Driver(commands[client], broker.host, broker.port, version)
+    return MosquittoDriver(broker.host, broker.port, version)
+
+
 def run_pair(client, version, cells, commands, broker):
     """All cells of one client and version, one after the other, each with fresh clients."""
     results = []
@@ -136,10 +142,7 @@ def run_pair(client, version, cells, commands, broker):
         if cell in scenarios.ONLY_V5 and version != 5:
             result["result"] = "-"
             continue
-        if client in commands:
-            driver = Driver(commands[client], broker.host, broker.port, version)
-        else:
-            driver = MosquittoDriver(broker.host, broker.port, version)
+        driver = open_driver(client, version, commands, broker)
         try:
             scenarios.CELLS[cell](scenarios.Story(driver, place, cell))
         except NotImplementedError:
@@ -150,6 +153,23 @@ def run_pair(client, version, cells, commands, broker):
             result.update(result="FAIL", detail=repr(error))
         finally:
             driver.close()
+    return results
+
+
+def run_everyone(pairs, commands, broker):
+    """The one scenario of all libraries and versions together: a cell is green when its row heard every other."""
+    drivers = {pair: open_driver(*pair, commands, broker) for pair in pairs}
+    places = {pair: f"{pair[0][:2].lower()}{pair[1]}" for pair in pairs}
+    results = []
+    try:
+        heard = scenarios.everyone({places[pair]: driver for pair, driver in drivers.items()})
+    finally:
+        for driver in drivers.values():
+            driver.close()
+    for client, version in pairs:
+        detail = heard[places[client, version]]
+        result = {"client": client, "version": VERSION_NAMES[version], "cell": scenarios.EVERYONE}
+        results.append({**result, "result": "FAIL" if detail else "pass", "detail": detail})
     return results
 
 
@@ -181,7 +201,7 @@ def main():
     if any(client == "MQTT.js" for client, _ in wanted):
         commands["MQTT.js"] = prepare_mqttjs()
     rumqttc = prepare_rumqttc() if with_rumqttc else None
-    cells = [arguments.cell] if arguments.cell else list(scenarios.CELLS)
+    cells = [cell for cell in scenarios.CELLS if arguments.cell in (None, cell)]
 
     broker = Broker(arguments)
     results = []
@@ -191,6 +211,8 @@ def main():
             running.append(pool.submit(run_rumqttc, rumqttc, broker))
         for future in running:
             results += future.result()
+    if not arguments.cell or arguments.cell == scenarios.EVERYONE:
+        results += run_everyone(wanted, commands, broker)
     survived = broker.stop()
 
     for result in results:
@@ -200,7 +222,7 @@ def main():
     if path is None and complete and not arguments.address and os.path.basename(arguments.broker) == "meridian":
         path = ROOT / "docs/interop.md"
     if path:
-        path.write_text(report.table(results, list(scenarios.CELLS), PAHO, MQTTJS, ROOT))
+        path.write_text(report.table(results, [*scenarios.CELLS, scenarios.EVERYONE], PAHO, MQTTJS, ROOT))
     failed = sum(result["result"] == "FAIL" for result in results) + (not survived)
     passed = sum(result["result"] == "pass" for result in results) + survived
     if not survived:

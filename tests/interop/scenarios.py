@@ -241,6 +241,44 @@ def no_local(story):
     expect(payloads_of(own.receive(1)), ["fence"], "messages")
 
 
+EVERYONE = "everyone"
+
+
+def everyone(drivers):
+    """All libraries and versions at one time: each publishes at every QoS, and each gets everything from each, once and
+    in order, at the QoS it was sent with. For each place what was wrong there, empty when nothing was.
+    """
+    root = "interop/everyone"
+    subscribers, wrong, sent = {}, {}, {}
+    for place, driver in drivers.items():
+        subscribers[place] = driver.client("subscriber", f"{place}-all")
+        try:
+            subscribers[place].connect()
+            subscribers[place].subscribe(root + "/#", 2)
+            wrong[place] = ""
+        except Failure as failure:
+            wrong[place] = str(failure)
+    for place, driver in drivers.items():
+        for qos in (0, 1, 2):
+            topic, payloads = f"{root}/{place}/{qos}", numbered("x", 5)
+            publisher = driver.client("publisher", f"{place}-{qos}")
+            try:
+                publisher.connect()
+                publisher.publish(topic, payloads, qos)
+                sent[topic] = [(payload, qos) for payload in payloads]
+            except Failure as failure:
+                wrong[place] = wrong[place] or str(failure)
+    for place, subscriber in subscribers.items():
+        try:
+            received = {}
+            for message in subscriber.receive(sum(map(len, sent.values()))):
+                received.setdefault(message["topic"], []).append((message["payload"], message["qos"]))
+            expect(received, sent, "messages by topic")
+        except Failure as failure:
+            wrong[place] = wrong[place] or str(failure)
+    return wrong
+
+
 CELLS = {
     "QoS 0": qos0,
     "QoS 1": qos1,
