@@ -33,9 +33,14 @@ pub enum Verdict {
 /// What a client wants to do with a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    Publish { qos: QoS, retain: bool },
+    Publish {
+        qos: QoS,
+        retain: bool,
+    },
     /// The topic is a Topic Filter, without a share name.
-    Subscribe { qos: QoS },
+    Subscribe {
+        qos: QoS,
+    },
     /// A message on this Topic Name is about to be delivered to the client.
     Receive,
 }
@@ -67,7 +72,11 @@ impl Drop for AuthReply {
 pub trait Access: Send + Sync + 'static {
     /// `Some` when the answer is known at once. `None` when it needs work (a password hash): the implementation
     /// then completes what `later` returns, from a thread of its own.
-    fn authenticate(&self, credentials: Credentials<'_>, later: &mut dyn FnMut() -> AuthReply) -> Option<Verdict>;
+    fn authenticate(
+        &self,
+        credentials: Credentials<'_>,
+        later: &mut dyn FnMut() -> AuthReply,
+    ) -> Option<Verdict>;
 
     /// Whether `authorize` can ever say no. When false it is not asked at all.
     fn guards_topics(&self) -> bool;

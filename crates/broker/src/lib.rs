@@ -1,4 +1,29 @@
-//! The broker of one node, without sockets: dispatch, sessions, shared subscriptions, retained messages, Wills.
+//! The broker of one node, without sockets: dispatch, sessions, shared subscriptions, retained messages, Wills, limits.
+//!
+//! Read [`Worker`] first: a node is a few of them that share a [`Node`] and send each other [`Batch`]es.
+//!
+//! **Invariant:** no socket, clock or thread in here; time and bytes come as arguments. **Invariant:** a piece of state has
+//! one owner: a connection its worker, a durable session its shard, a retained message the worker its topic hashes to.
 
 pub mod access;
+mod connection;
+mod counters;
+mod ids;
+mod mail;
+mod message;
+mod node;
+mod retained;
+mod route;
 pub mod settings;
+mod slots;
+mod store;
+mod wheel;
+mod worker;
+
+pub use connection::Out;
+pub use counters::{Counters, Published, StoreCounters};
+pub use ids::{ConnectionId, ShardId, Time, WorkerId};
+pub use mail::{Batch, Letter};
+pub use node::Node;
+pub use store::{Completion, Request};
+pub use worker::{Received, Then, Worker};

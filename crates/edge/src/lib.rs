@@ -1,3 +1,14 @@
-//! edge
+//! Sockets and threads: one reactor per CPU, each with its own connections, listeners and worker of the broker.
+//!
+//! [`start`] makes a [`Node`]; [`Reactor`] is the loop to read. **Invariant:** a connection never leaves its reactor, and a
+//! reactor never blocks but in its poll.
 
+mod listener;
+mod mailbox;
+mod node;
+mod reactor;
 pub mod settings;
+mod stream;
+
+pub use node::{Bound, Node, Options, StartError, Stopped, start};
+pub use reactor::Reactor;

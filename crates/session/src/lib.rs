@@ -1,1 +1,12 @@
-//! session
+//! What one client's session and connection keep track of, without I/O, clocks or randomness: deliveries in flight
+//! to the client, publishes in flight from it, and Topic Aliases both ways.
+//!
+//! Read [`Deliveries`] first. **Invariant:** nothing here knows a protocol version, a socket or another session.
+
+mod alias;
+mod deliveries;
+mod inbound;
+
+pub use alias::{InboundAliases, OutboundAliases, TopicAlias};
+pub use deliveries::{Deliveries, PubRecOutcome, Resend, Settled};
+pub use inbound::{Completion, Inbound, Received, Released};

@@ -1,0 +1,398 @@
+//! What a worker keeps of one Network Connection.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use mqtt::{PacketId, Version};
+use session::{Deliveries, Inbound, InboundAliases, OutboundAliases};
+
+use crate::ids::{ConnectionId, GroupId, SessionId, Time};
+use crate::mail::{SessionDelivery, SubscriptionIds};
+use crate::message::Message;
+use crate::route::Options;
+use crate::store::Enqueue;
+
+/// One Network Connection and the session it serves.
+///
+/// An idle one is this struct and little more: everything that only traffic needs is in [`Flow`], which comes and goes.
+pub(crate) struct Connection {
+    pub id: ConnectionId,
+    pub phase: Phase,
+    pub version: Version,
+    pub marks: Marks,
+    /// Seconds; 0 is none.
+    pub keep_alive: u16,
+    /// When the last complete packet came, or the connection was opened.
+    pub last_packet: Time,
+    pub client_id: Arc<str>,
+    pub client_hash: u32,
+    /// Largest packet the client takes.
+    pub packet_size_max: u32,
+    /// QoS 1 and 2 deliveries it takes without acknowledgement.
+    pub window: u16,
+    /// Topic Aliases it takes.
+    pub alias_max: u16,
+    /// Session Expiry Interval, seconds, as granted.
+    pub session_expiry: u32,
+    /// Its place in the store; `None` for a session that ends with the connection.
+    pub session: Option<SessionId>,
+    pub out: Out,
+    pub subscriptions: Subscriptions,
+    pub flow: Option<Box<Flow>>,
+    /// What few clients have.
+    pub extra: Option<Box<Extra>>,
+}
+
+const _: () = assert!(size_of::<Connection>() <= 208, "a byte here is a megabyte per million connections");
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    AwaitConnect,
+    Authenticating,
+    /// The store decides who serves the Client Identifier.
+    Claiming,
+    Open,
+    /// Bytes may still leave; nothing is read any more.
+    Closing,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Marks {
+    /// In the worker's list of connections with something to write.
+    pub dirty: bool,
+    /// The edge keeps bytes of it until it is woken.
+    pub held: bool,
+    /// Reason Strings and User Properties may be sent [MQTT-3.1.2-29].
+    pub problem_information: bool,
+    /// A Claim was sent for it, so a Release has to follow.
+    pub claimed: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Extra {
+    pub peer: Option<SocketAddr>,
+    pub username: Option<Box<str>>,
+    pub will: Option<(Message, u32)>,
+    pub connecting: Option<Connecting>,
+}
+
+/// What CONNACK will need of CONNECT.
+#[derive(Debug)]
+pub(crate) struct Connecting {
+    pub clean_start: bool,
+    pub asked_expiry: u32,
+    pub assigned: bool,
+    pub response_information: bool,
+    pub server_keep_alive: bool,
+}
+
+/// Messages in both directions.
+#[derive(Default)]
+pub(crate) struct Flow {
+    pub inbound: Inbound,
+    pub aliases_in: InboundAliases,
+    pub aliases_out: Option<OutboundAliases>,
+    /// Deliveries of an ephemeral session. What is in flight keeps its message only when that may have to go to another.
+    pub deliveries: Deliveries<Enqueue>,
+    pub waiting_bytes: usize,
+    /// Messages whose publishers wait for a place among `deliveries`.
+    pub overflow: VecDeque<Overflow>,
+    /// Deliveries of a durable session that wait for room in `out`.
+    pub ready: VecDeque<SessionDelivery>,
+    /// Retained messages that new subscriptions are to get.
+    pub retained: VecDeque<RetainedJob>,
+    /// A page of retained messages is on its way.
+    pub page_asked: bool,
+    pub acknowledging: Vec<PendingAck>,
+    pub blocked: Option<Blocked>,
+    pub budget: Budget,
+}
+
+#[derive(Debug)]
+pub(crate) struct Overflow {
+    pub entry: Enqueue,
+    /// The record in the worker's `pending` that waits for it.
+    pub pending: u32,
+    pub deadline: Time,
+}
+
+#[derive(Debug)]
+pub(crate) struct RetainedJob {
+    pub filter: Box<str>,
+    pub options: Options,
+    pub subscription_id: u32,
+    /// Workers still to ask, first the one that is being asked.
+    pub worker: u16,
+    pub last_worker: u16,
+    pub after: Option<Box<str>>,
+}
+
+/// A SUBACK or UNSUBACK that waits for the store.
+#[derive(Debug)]
+pub(crate) struct PendingAck {
+    pub packet_id: PacketId,
+    pub kind: AckKind,
+    pub outstanding: u32,
+    pub reasons: Vec<u8>,
+    pub filters: Vec<PendingFilter>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AckKind {
+    Sub,
+    Unsub,
+}
+
+/// One filter of a pending SUBSCRIBE or UNSUBSCRIBE.
+#[derive(Debug)]
+pub(crate) struct PendingFilter {
+    /// As the client wrote it.
+    pub text: Box<str>,
+    pub options: Options,
+    pub subscription_id: u32,
+    /// Place among the reasons.
+    pub index: u16,
+    pub shared: bool,
+    pub existed: bool,
+}
+
+/// A PUBLISH that has to wait, and what came after it.
+#[derive(Debug, Default)]
+pub(crate) struct Blocked {
+    /// Whole packets.
+    pub parked: Vec<u8>,
+}
+
+/// Messages and bytes of the present second, for `limits.messages_per_second` and `limits.bytes_per_second`.
+#[derive(Debug, Default)]
+pub(crate) struct Budget {
+    pub until: Time,
+    pub messages: u32,
+    pub bytes: u64,
+}
+
+impl Flow {
+    pub fn is_idle(&self) -> bool {
+        self.inbound.is_empty()
+            && self.deliveries.is_empty()
+            && self.overflow.is_empty()
+            && self.ready.is_empty()
+            && self.retained.is_empty()
+            && self.acknowledging.is_empty()
+            && self.blocked.is_none()
+    }
+
+    /// Whether it holds nothing that a later packet of this connection refers to.
+    pub fn is_forgettable(&self) -> bool {
+        // Packet Identifiers start anew with a new flow, which is fine while none is in use; aliases live as long as the
+        // connection [MQTT-3.3.2-7].
+        self.is_idle() && self.aliases_in.is_empty() && self.aliases_out.is_none()
+    }
+}
+
+impl Connection {
+    pub fn flow(&mut self) -> &mut Flow {
+        self.flow.get_or_insert_with(Box::default)
+    }
+
+    pub fn extra(&mut self) -> &mut Extra {
+        self.extra.get_or_insert_with(Box::default)
+    }
+
+    pub fn username(&self) -> Option<&str> {
+        self.extra.as_ref()?.username.as_deref()
+    }
+
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.extra.as_ref()?.peer
+    }
+
+    pub fn identity(&self) -> crate::access::Identity<'_> {
+        let peer = self.peer().map(|peer| peer.ip());
+        crate::access::Identity { client_id: &self.client_id, username: self.username(), peer }
+    }
+}
+
+/// Bytes to be written. Its vector is lent from the worker's pool while there are any.
+#[derive(Debug, Default)]
+pub struct Out {
+    bytes: Vec<u8>,
+    written: usize,
+}
+
+impl Out {
+    pub fn pending(&self) -> &[u8] {
+        &self.bytes[self.written..]
+    }
+
+    pub fn len(&self) -> usize {
+        self.bytes.len() - self.written
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// `count` bytes of [`Self::pending`] have left.
+    pub fn advance(&mut self, count: usize) {
+        self.written += count;
+        debug_assert!(self.written <= self.bytes.len());
+        if self.written == self.bytes.len() {
+            self.bytes.clear();
+            self.written = 0;
+        } else if self.written >= COMPACT_AT {
+            self.bytes.drain(..self.written);
+            self.written = 0;
+        }
+    }
+
+    /// Where packets are appended.
+    pub(crate) fn buffer(&mut self, pool: &mut Vec<Vec<u8>>) -> &mut Vec<u8> {
+        if self.bytes.capacity() == 0 {
+            self.bytes = pool.pop().unwrap_or_default();
+        }
+        &mut self.bytes
+    }
+
+    pub(crate) fn give_back(&mut self, pool: &mut Vec<Vec<u8>>) {
+        if self.is_empty() && self.bytes.capacity() > 0 {
+            let bytes = std::mem::take(&mut self.bytes);
+            self.written = 0;
+            if bytes.capacity() <= POOLED_BYTES && pool.len() < POOLED {
+                pool.push(bytes);
+            }
+        }
+    }
+
+    pub(crate) fn discard(&mut self) {
+        *self = Self::default();
+    }
+}
+
+const COMPACT_AT: usize = 64 * 1024;
+/// Largest buffer that goes back to the pool.
+const POOLED_BYTES: usize = 64 * 1024;
+/// Buffers in the pool of one worker.
+const POOLED: usize = 1024;
+
+/// A client's subscriptions: a list while they are few, a map when they are many.
+#[derive(Debug)]
+#[expect(
+    clippy::box_collection,
+    reason = "most connections have few, and a map inside would make each of them larger"
+)]
+pub(crate) enum Subscriptions {
+    Few(Vec<(Box<str>, Options)>),
+    Many(Box<HashMap<Box<str>, Options>>),
+}
+
+const FEW: usize = 16;
+
+impl Default for Subscriptions {
+    fn default() -> Self {
+        Self::Few(Vec::new())
+    }
+}
+
+impl Subscriptions {
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Few(list) => list.len(),
+            Self::Many(map) => map.len(),
+        }
+    }
+
+    pub fn contains(&self, filter: &str) -> bool {
+        match self {
+            Self::Few(list) => list.iter().any(|(known, _)| **known == *filter),
+            Self::Many(map) => map.contains_key(filter),
+        }
+    }
+
+    /// True when the filter was there already.
+    pub fn insert(&mut self, filter: Box<str>, options: Options) -> bool {
+        match self {
+            Self::Few(list) => {
+                if let Some(known) = list.iter_mut().find(|(known, _)| *known == filter) {
+                    known.1 = options;
+                    return true;
+                }
+                if list.len() < FEW {
+                    list.reserve_exact(1);
+                    list.push((filter, options));
+                } else {
+                    let mut map: HashMap<_, _> = std::mem::take(list).into_iter().collect();
+                    map.insert(filter, options);
+                    *self = Self::Many(Box::new(map));
+                }
+                false
+            }
+            Self::Many(map) => map.insert(filter, options).is_some(),
+        }
+    }
+
+    pub fn remove(&mut self, filter: &str) -> bool {
+        match self {
+            Self::Few(list) => {
+                let before = list.len();
+                list.retain(|(known, _)| **known != *filter);
+                list.len() < before
+            }
+            Self::Many(map) => map.remove(filter).is_some(),
+        }
+    }
+
+    pub fn into_filters(self) -> Vec<Box<str>> {
+        match self {
+            Self::Few(list) => list.into_iter().map(|(filter, _)| filter).collect(),
+            Self::Many(map) => map.into_keys().collect(),
+        }
+    }
+}
+
+/// An entry for an ephemeral session's queue.
+pub(crate) fn queued(
+    message: Message,
+    qos: mqtt::QoS,
+    retain: bool,
+    ids: &[u32],
+    group: Option<GroupId>,
+) -> Enqueue {
+    Enqueue { message, qos, retain, subscription_ids: SubscriptionIds::of(ids), group }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subscriptions_are_found_few_or_many() {
+        let mut subscriptions = Subscriptions::default();
+        for number in 0..40 {
+            assert!(!subscriptions.insert(format!("f/{number}").into(), Options::default()));
+            assert!(subscriptions.insert(format!("f/{number}").into(), Options::default()));
+        }
+        assert_eq!(subscriptions.len(), 40);
+        assert!(subscriptions.contains("f/39"));
+        assert!(subscriptions.remove("f/39"));
+        assert!(!subscriptions.remove("f/39"));
+        assert_eq!(subscriptions.into_filters().len(), 39);
+    }
+
+    #[test]
+    fn written_bytes_leave_and_the_buffer_goes_back() {
+        let mut pool = Vec::new();
+        let mut out = Out::default();
+        out.buffer(&mut pool).extend_from_slice(b"hello");
+        out.advance(2);
+        assert_eq!(out.pending(), b"llo");
+        out.give_back(&mut pool);
+        assert_eq!(pool.len(), 0, "not while bytes are pending");
+        out.advance(3);
+        out.give_back(&mut pool);
+        assert_eq!(pool.len(), 1);
+        out.buffer(&mut pool).push(1);
+        assert_eq!((pool.len(), out.pending()), (0, &[1_u8][..]));
+    }
+}

@@ -1,0 +1,80 @@
+//! Names for workers, connections, shards and points in time.
+
+use std::time::Duration;
+
+/// One worker of a node: a reactor and the state it owns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerId(pub u16);
+
+impl WorkerId {
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// One client's Network Connection on this node. The generation tells a slot's occupants apart: what is addressed to an
+/// earlier occupant finds nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId {
+    pub worker: WorkerId,
+    pub slot: u32,
+    pub generation: u32,
+}
+
+/// One part of the session store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShardId(pub u16);
+
+impl ShardId {
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// A durable session's place in its shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SessionId {
+    pub shard: ShardId,
+    pub slot: u32,
+    pub generation: u32,
+}
+
+/// A shared subscription group's place in its shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GroupId {
+    pub shard: ShardId,
+    pub slot: u32,
+    pub generation: u32,
+}
+
+/// Milliseconds since the node started, monotonic. An input of every core: none of them reads a clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(pub u64);
+
+impl Time {
+    pub const NEVER: Time = Time(u64::MAX);
+
+    #[must_use]
+    pub fn after(self, duration: Duration) -> Time {
+        Time(self.0.saturating_add(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)))
+    }
+
+    /// Zero when `earlier` is later.
+    pub fn since(self, earlier: Time) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// A Client Identifier's place among shards and hash strategies. Fixed for a Client Identifier, whatever the process.
+pub fn client_hash(client_id: &str) -> u32 {
+    hash(client_id.as_bytes())
+}
+
+pub(crate) fn hash(bytes: &[u8]) -> u32 {
+    // FNV-1a, folded: short keys, and nothing an attacker gains from filling one shard.
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in bytes {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    (hash ^ (hash >> 32)) as u32
+}

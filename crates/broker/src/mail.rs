@@ -1,0 +1,168 @@
+//! What workers say to each other: one [`Batch`] per turn and per receiver.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use mqtt::{PacketId, QoS, ReasonCode};
+
+use crate::access::Verdict;
+use crate::ids::{ConnectionId, GroupId, SessionId, ShardId};
+use crate::message::Message;
+use crate::retained::{Page, Scan};
+use crate::route::Options;
+use crate::store::{Completion, Request};
+
+/// Everything that one worker has for another at the end of a turn. Its vectors are reused, so a steady flow of messages
+/// between two workers allocates nothing.
+#[derive(Debug, Default)]
+pub struct Batch {
+    pub(crate) records: Vec<u8>,
+    pub(crate) deliveries: Vec<BatchDelivery>,
+    pub(crate) targets: Vec<Target>,
+    pub(crate) acknowledged: Vec<(Token, ReasonCode)>,
+    pub(crate) letters: Vec<Letter>,
+}
+
+/// One message for some connections of the receiving worker.
+#[derive(Debug)]
+pub(crate) struct BatchDelivery {
+    pub body: Body,
+    pub targets: Range<usize>,
+    pub token: Option<Token>,
+    /// Number of the publish within its worker: targets of one publish are added to one delivery.
+    pub serial: u64,
+}
+
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// Encoded in the batch's `records`.
+    Inline(Range<usize>),
+    /// Large enough that sharing beats copying.
+    Shared(Message),
+}
+
+/// One subscription of one connection that a message goes to. Several of one connection stand together, the first with the
+/// merged options, the others for their Subscription Identifiers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub slot: u32,
+    pub generation: u32,
+    pub subscription_id: u32,
+    pub options: Options,
+    pub continues: bool,
+}
+
+/// Who waits for a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Token {
+    /// Publish number `sequence` of a connection.
+    Publish { connection: ConnectionId, sequence: u32 },
+    /// Append number `key` of a shard, which waits for members of shared groups.
+    Append { shard: ShardId, key: u32 },
+}
+
+/// Everything that is rarer than a message.
+#[derive(Debug)]
+pub enum Letter {
+    Request(ShardId, Request),
+    Completion(Completion),
+    Retain {
+        message: Message,
+        token: Option<Token>,
+    },
+    Scan(Box<Scan>),
+    Page(Box<Page>),
+    /// A message for a member of a shared subscription group.
+    Member(Box<MemberDelivery>),
+    Verdict(ConnectionId, Verdict),
+    /// A Will that is due: to be published by the receiver.
+    Will(Message),
+}
+
+/// A shared subscription's message on its way to the member it was given to.
+#[derive(Debug)]
+pub struct MemberDelivery {
+    pub group: GroupId,
+    pub connection: ConnectionId,
+    pub message: Message,
+    pub options: Options,
+    pub subscription_id: u32,
+    pub token: Option<Token>,
+}
+
+/// One pinned delivery of a durable session, for its connection.
+#[derive(Debug)]
+pub enum SessionDelivery {
+    Publish {
+        packet_id: PacketId,
+        qos: QoS,
+        dup: bool,
+        retain: bool,
+        message: Message,
+        subscription_ids: SubscriptionIds,
+    },
+    /// QoS 2 goes on from here after a reconnect.
+    PubRel { packet_id: PacketId },
+}
+
+/// Subscription Identifiers of one delivery, usually none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SubscriptionIds(Option<Arc<[u32]>>);
+
+impl SubscriptionIds {
+    pub fn of(ids: &[u32]) -> Self {
+        Self((!ids.is_empty()).then(|| ids.into()))
+    }
+
+    pub fn as_slice(&self) -> &[u32] {
+        self.0.as_deref().unwrap_or_default()
+    }
+}
+
+/// What a resumed session brings to its new connection.
+#[derive(Debug, Default)]
+pub struct Resume {
+    pub subscriptions: Vec<(Box<str>, Options, u32)>,
+    /// QoS 2 identifiers received from the client and not released.
+    pub received: Vec<u16>,
+}
+
+/// A claim that was granted.
+#[derive(Debug)]
+pub struct Claimed {
+    pub connection: ConnectionId,
+    pub session_present: bool,
+    /// The durable session, `None` for a session that ends with the connection.
+    pub session: Option<SessionId>,
+    pub resume: Option<Box<Resume>>,
+}
+
+impl Batch {
+    /// A batch of one letter.
+    pub fn of(letter: Letter) -> Self {
+        Self { letters: vec![letter], ..Self::default() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.deliveries.is_empty() && self.acknowledged.is_empty() && self.letters.is_empty()
+    }
+
+    /// Bytes that the receiver has to work through, roughly: what bounds a mailbox.
+    pub fn weight(&self) -> usize {
+        let shared: usize =
+            self.letters.len() * 128 + self.acknowledged.len() * size_of::<(Token, ReasonCode)>();
+        self.records.len() + self.targets.len() * size_of::<Target>() + shared
+    }
+
+    /// Empties it and keeps the memory, up to `keep` bytes of records.
+    pub fn recycle(&mut self, keep: usize) {
+        self.records.clear();
+        if self.records.capacity() > keep {
+            self.records = Vec::new();
+        }
+        self.deliveries.clear();
+        self.targets.clear();
+        self.acknowledged.clear();
+        self.letters.clear();
+    }
+}

@@ -1,0 +1,188 @@
+//! Application Messages on their way through the broker: a view over bytes, and a shared copy for those that wait.
+
+use std::sync::Arc;
+
+use mqtt::QoS;
+
+use crate::ids::{ConnectionId, Time, WorkerId};
+
+/// An Application Message, borrowed from wherever its bytes are: the receive buffer, a batch between workers, a [`Message`].
+#[derive(Clone, Copy, Debug)]
+pub struct MessageView<'a> {
+    pub topic: &'a str,
+    /// Encoded properties that are passed on unchanged [MQTT-3.3.2-17].
+    pub properties: &'a [u8],
+    pub payload: &'a [u8],
+    pub qos: QoS,
+    pub retain: bool,
+    /// When it expires; [`Time::NEVER`] without a Message Expiry Interval.
+    pub expires: Time,
+    /// The connection that published it: what No Local compares [MQTT-3.8.3-3]. `None` for Wills and the node's own messages.
+    pub publisher: Option<ConnectionId>,
+    /// Hash of the publisher's Client Identifier, for shared subscriptions that go by it.
+    pub publisher_hash: u32,
+}
+
+/// An Application Message that outlives its packet: one allocation, shared by everybody on the node who waits for it.
+#[derive(Clone, Debug)]
+pub struct Message(Arc<[u8]>);
+
+/// Fixed part of an encoded message, before topic, properties and payload.
+const HEADER: usize = 40;
+const RETAIN: u8 = 0b100;
+const HAS_PUBLISHER: u8 = 0b1000;
+
+impl<'a> MessageView<'a> {
+    /// Bytes that [`Self::encode`] appends.
+    pub fn encoded_len(&self) -> usize {
+        HEADER + self.topic.len() + self.properties.len() + self.payload.len()
+    }
+
+    /// Appends the message in the form that [`Self::decode`] reads, for a hand-over between workers of one process.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let mut header = [0_u8; HEADER];
+        header[0..8].copy_from_slice(&self.expires.0.to_le_bytes());
+        let mut flags = self.qos as u8;
+        if self.retain {
+            flags |= RETAIN;
+        }
+        if let Some(publisher) = self.publisher {
+            flags |= HAS_PUBLISHER;
+            header[8..12].copy_from_slice(&publisher.slot.to_le_bytes());
+            header[12..16].copy_from_slice(&publisher.generation.to_le_bytes());
+            header[16..18].copy_from_slice(&publisher.worker.0.to_le_bytes());
+        }
+        header[18] = flags;
+        header[20..24].copy_from_slice(&self.publisher_hash.to_le_bytes());
+        header[24..28].copy_from_slice(&(self.topic.len() as u32).to_le_bytes());
+        header[28..32].copy_from_slice(&(self.properties.len() as u32).to_le_bytes());
+        header[32..36].copy_from_slice(&(self.payload.len() as u32).to_le_bytes());
+        out.extend_from_slice(&header);
+        out.extend_from_slice(self.topic.as_bytes());
+        out.extend_from_slice(self.properties);
+        out.extend_from_slice(self.payload);
+    }
+
+    /// Reads what [`Self::encode`] wrote. The bytes are this process's own, so a fault in them is a fault of ours.
+    pub fn decode(bytes: &'a [u8]) -> Self {
+        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let expires = u64::from(u32_at(0)) | u64::from(u32_at(4)) << 32;
+        let flags = bytes[18];
+        let qos = match flags & 3 {
+            0 => QoS::AtMostOnce,
+            1 => QoS::AtLeastOnce,
+            _ => QoS::ExactlyOnce,
+        };
+        let publisher = (flags & HAS_PUBLISHER != 0).then(|| ConnectionId {
+            worker: WorkerId(u16::from_le_bytes([bytes[16], bytes[17]])),
+            slot: u32_at(8),
+            generation: u32_at(12),
+        });
+        let (topic, rest) = bytes[HEADER..].split_at(u32_at(24) as usize);
+        let (properties, rest) = rest.split_at(u32_at(28) as usize);
+        let payload = &rest[..u32_at(32) as usize];
+        let topic = std::str::from_utf8(topic).expect("encoded from a str");
+        MessageView {
+            topic,
+            properties,
+            payload,
+            qos,
+            retain: flags & RETAIN != 0,
+            expires: Time(expires),
+            publisher,
+            publisher_hash: u32_at(20),
+        }
+    }
+
+    pub fn to_message(self) -> Message {
+        let mut bytes = Vec::with_capacity(self.encoded_len());
+        self.encode(&mut bytes);
+        Message(bytes.into())
+    }
+
+    /// The Message Expiry Interval to pass on: the rest of it, in seconds, rounded up [MQTT-3.3.2-6]. `Err` when it is over
+    /// [MQTT-3.3.2-5].
+    pub fn remaining_expiry(&self, now: Time) -> Result<Option<u32>, Expired> {
+        if self.expires == Time::NEVER {
+            return Ok(None);
+        }
+        if self.expires <= now {
+            return Err(Expired);
+        }
+        let seconds = self.expires.since(now).as_millis().div_ceil(1000);
+        Ok(Some(u32::try_from(seconds).unwrap_or(u32::MAX)))
+    }
+}
+
+/// The message's expiry interval has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expired;
+
+impl Message {
+    pub fn view(&self) -> MessageView<'_> {
+        MessageView::decode(&self.0)
+    }
+
+    /// Bytes of memory it takes, shared or not.
+    pub fn size(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Makes the shared copy of a message when the first who needs it asks, and no other after that.
+pub struct Shared<'a> {
+    pub view: MessageView<'a>,
+    message: Option<Message>,
+}
+
+impl<'a> Shared<'a> {
+    pub fn of(view: MessageView<'a>) -> Self {
+        Self { view, message: None }
+    }
+
+    pub fn message(&mut self) -> Message {
+        self.message.get_or_insert_with(|| self.view.to_message()).clone()
+    }
+}
+
+impl<'a> From<&'a Message> for Shared<'a> {
+    fn from(message: &'a Message) -> Self {
+        Self { view: message.view(), message: Some(message.clone()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view() -> MessageView<'static> {
+        MessageView {
+            topic: "a/ü",
+            properties: &[1, 1],
+            payload: b"payload",
+            qos: QoS::ExactlyOnce,
+            retain: true,
+            expires: Time(u64::MAX - 7),
+            publisher: Some(ConnectionId { worker: WorkerId(3), slot: 70_000, generation: u32::MAX }),
+            publisher_hash: 99,
+        }
+    }
+
+    #[test]
+    fn a_message_reads_as_it_was_written() {
+        let message = view().to_message();
+        assert_eq!(format!("{:?}", message.view()), format!("{:?}", view()));
+        let bare = MessageView { publisher: None, retain: false, properties: &[], payload: &[], ..view() };
+        assert_eq!(format!("{:?}", bare.to_message().view()), format!("{bare:?}"));
+    }
+
+    /// [MQTT-3.3.2-5] [MQTT-3.3.2-6]
+    #[test]
+    fn the_expiry_passed_on_is_what_is_left_of_it() {
+        let at = |expires| MessageView { expires, ..view() };
+        assert_eq!(at(Time::NEVER).remaining_expiry(Time(5)), Ok(None));
+        assert_eq!(at(Time(10_000)).remaining_expiry(Time(0)), Ok(Some(10)));
+        assert_eq!(at(Time(10_000)).remaining_expiry(Time(8_500)), Ok(Some(2)));
+        assert_eq!(at(Time(10_000)).remaining_expiry(Time(10_000)), Err(Expired));
+    }
+}

@@ -1,0 +1,267 @@
+//! The session store: who serves a Client Identifier, and what durable sessions hold.
+//!
+//! Workers reach it by [`Request`]s and hear from it by [`Completion`]s; nothing is acknowledged to a client before its
+//! completion has come. [`MemoryShard`] is the store of a node without a disk; one is hosted by each worker, and requests to
+//! a shard travel like any other letter. **Invariant:** the worker that sends a request never assumes when, or in which order
+//! between sessions, its completion comes.
+
+mod group;
+mod shard;
+
+use std::sync::Arc;
+
+use mqtt::{PacketId, QoS, ReasonCode};
+
+pub use shard::{MemoryShard, ShardOutput};
+
+use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, Time, hash};
+use crate::mail::{Claimed, SessionDelivery, SubscriptionIds, Token};
+use crate::message::Message;
+use crate::route::Options;
+
+/// What a worker asks of a shard. Requests of one worker to one shard are applied in the order they were sent.
+#[derive(Debug)]
+pub enum Request {
+    /// A connection wants to serve a Client Identifier.
+    Claim(Box<Claim>),
+    /// A connection stops serving its Client Identifier: it closed, or this is the answer to a revocation.
+    Release(Box<Release>),
+    /// Subscriptions of a durable session. Answered by [`Completion::Subscribed`] with the same `packet_id`.
+    Subscribe {
+        session: SessionId,
+        connection: ConnectionId,
+        packet_id: PacketId,
+        filters: Vec<(Box<str>, Options, u32)>,
+    },
+    Unsubscribe {
+        session: SessionId,
+        connection: ConnectionId,
+        packet_id: PacketId,
+        filters: Vec<Box<str>>,
+    },
+    /// A message for the shard's durable sessions (`sessions`) or shared groups (`groups`) that match.
+    Append {
+        message: Message,
+        sessions: bool,
+        groups: bool,
+        token: Option<Token>,
+    },
+    /// Messages for one durable session: retained ones of a new subscription, or its share of a group's.
+    Enqueue {
+        session: SessionId,
+        entries: Vec<Enqueue>,
+        token: Option<Token>,
+        page: Option<ConnectionId>,
+    },
+    /// The client's part in a QoS 1 or 2 delivery.
+    Acknowledge {
+        session: SessionId,
+        connection: ConnectionId,
+        packet_id: PacketId,
+        kind: Acknowledgement,
+    },
+    /// A QoS 2 PUBLISH of a durable session arrived: to be remembered before PUBREC leaves.
+    Receive {
+        session: SessionId,
+        packet_id: PacketId,
+        token: Token,
+    },
+    /// Its PUBREL arrived: to be forgotten before PUBCOMP leaves.
+    Released {
+        session: SessionId,
+        connection: ConnectionId,
+        packet_id: PacketId,
+    },
+    /// The QoS 2 PUBLISH was refused: to be forgotten.
+    Forget {
+        session: SessionId,
+        packet_id: PacketId,
+    },
+    /// A member joins a shared subscription group, or changes: its options, or whether it is connected.
+    Join(Box<Join>),
+    Leave {
+        group: Box<GroupName>,
+        member: Member,
+        reply: Option<(ConnectionId, PacketId, u16)>,
+    },
+    /// A message comes back from a member that cannot have it.
+    Bounce {
+        group: GroupId,
+        message: Message,
+        token: Option<Token>,
+    },
+    /// All members that had to take a message have it.
+    Taken {
+        key: u32,
+        reason: ReasonCode,
+    },
+}
+
+/// What a shard tells a worker.
+#[derive(Debug)]
+pub enum Completion {
+    Claimed(Claimed),
+    ClaimRefused {
+        connection: ConnectionId,
+        reason: ReasonCode,
+    },
+    /// Another connection claims the Client Identifier: close with 0x8E and release [MQTT-3.1.4-3].
+    Revoke {
+        connection: ConnectionId,
+    },
+    /// SUBACK may leave; per filter its Reason Code and whether the subscription existed already.
+    Subscribed {
+        connection: ConnectionId,
+        packet_id: PacketId,
+        results: Vec<(ReasonCode, bool)>,
+    },
+    Unsubscribed {
+        connection: ConnectionId,
+        packet_id: PacketId,
+        results: Vec<ReasonCode>,
+    },
+    Deliver {
+        connection: ConnectionId,
+        deliveries: Vec<SessionDelivery>,
+    },
+    /// PUBREC is remembered; PUBREL may leave.
+    Release {
+        connection: ConnectionId,
+        packet_id: PacketId,
+        reason: ReasonCode,
+    },
+    /// PUBREL is remembered; PUBCOMP may leave.
+    Complete {
+        connection: ConnectionId,
+        packet_id: PacketId,
+    },
+    /// A page of retained messages has its place in the session's queue; the next may come.
+    PageTaken {
+        connection: ConnectionId,
+    },
+    /// An ephemeral member has joined; SUBACK may leave.
+    Joined {
+        connection: ConnectionId,
+        packet_id: PacketId,
+        index: u16,
+        existed: bool,
+    },
+    Left {
+        connection: ConnectionId,
+        packet_id: PacketId,
+        index: u16,
+        existed: bool,
+    },
+}
+
+impl Completion {
+    /// The connection it is for.
+    pub fn connection(&self) -> ConnectionId {
+        match self {
+            Completion::Claimed(claimed) => claimed.connection,
+            Completion::ClaimRefused { connection, .. }
+            | Completion::Revoke { connection }
+            | Completion::Subscribed { connection, .. }
+            | Completion::Unsubscribed { connection, .. }
+            | Completion::Deliver { connection, .. }
+            | Completion::Release { connection, .. }
+            | Completion::Complete { connection, .. }
+            | Completion::PageTaken { connection }
+            | Completion::Joined { connection, .. }
+            | Completion::Left { connection, .. } => *connection,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Claim {
+    pub client_id: Arc<str>,
+    pub connection: ConnectionId,
+    pub clean_start: bool,
+    /// Session Expiry Interval in seconds, bounded by `session.expiry_max` already.
+    pub expiry: u32,
+    /// Deliveries at QoS 1 and 2 that the connection takes without acknowledgement.
+    pub window: u16,
+}
+
+#[derive(Debug)]
+pub struct Release {
+    pub client_id: Arc<str>,
+    pub connection: ConnectionId,
+    /// A new Session Expiry Interval, from DISCONNECT [MQTT-3.14.2-2].
+    pub expiry: Option<u32>,
+    /// The Will, unless the client took it back, and its delay in seconds.
+    pub will: Option<(Message, u32)>,
+}
+
+/// One message for one durable session.
+#[derive(Clone, Debug)]
+pub struct Enqueue {
+    pub message: Message,
+    pub qos: QoS,
+    pub retain: bool,
+    pub subscription_ids: SubscriptionIds,
+    pub group: Option<GroupId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::enum_variant_names, reason = "these are the names of the packets")]
+pub enum Acknowledgement {
+    PubAck,
+    PubRec { refused: bool },
+    PubComp,
+}
+
+/// A shared subscription: what stands behind `$share/`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct GroupName {
+    pub share: Box<str>,
+    pub filter: Box<str>,
+}
+
+impl GroupName {
+    /// The shard where the group lives.
+    pub fn shard(&self) -> ShardId {
+        let hash = hash(self.share.as_bytes()).rotate_left(5) ^ hash(self.filter.as_bytes());
+        ShardId((hash % u32::from(SHARDS)) as u16)
+    }
+}
+
+/// The shard that owns a Client Identifier: identifiers hash to fixed buckets, buckets belong to shards.
+pub fn client_shard(client_hash: u32) -> ShardId {
+    ShardId((client_hash % BUCKETS % u32::from(SHARDS)) as u16)
+}
+
+/// Buckets that Client Identifiers hash to.
+pub const BUCKETS: u32 = 4096;
+/// Shards of a node.
+pub const SHARDS: u16 = 16;
+
+/// Who takes part in a shared subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Member {
+    /// A session that ends with this connection.
+    Connection(ConnectionId),
+    Session(SessionId),
+}
+
+#[derive(Debug)]
+pub struct Join {
+    pub group: GroupName,
+    pub member: Member,
+    /// The connection to deliver to; `None` while a durable member is away.
+    pub connection: Option<ConnectionId>,
+    pub client_hash: u32,
+    pub options: Options,
+    pub subscription_id: u32,
+    /// Whom to answer with [`Completion::Joined`].
+    pub reply: Option<(ConnectionId, PacketId, u16)>,
+}
+
+/// When a session without connection ends. `u32::MAX` seconds is never [MQTT-3.1.2-11.2].
+pub(crate) fn expires_at(now: Time, seconds: u32) -> Time {
+    if seconds == u32::MAX {
+        return Time::NEVER;
+    }
+    Time(now.0 + u64::from(seconds) * 1000)
+}

@@ -1,0 +1,1005 @@
+//! The store of a node without a disk: everything is committed as soon as it is applied.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use mqtt::{PacketId, QoS, ReasonCode, Subscription, TopicFilter, TopicName};
+use routing::{Index, Inserted, Reader, Removed};
+use session::{Deliveries, PubRecOutcome, Resend, Settled};
+
+use super::group::{Choice, Group, GroupMember};
+use super::{
+    Acknowledgement, Claim, Completion, Enqueue, GroupName, Join, Member, Release, Request, expires_at,
+};
+use crate::counters::StoreCounters;
+use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, Time, WorkerId};
+use crate::mail::{Claimed, Letter, MemberDelivery, Resume, SessionDelivery, SubscriptionIds, Token};
+use crate::message::Message;
+use crate::route::{Options, Route, RouteKind};
+use crate::settings::{QueueFull, Settings};
+use crate::slots::Slots;
+
+/// One shard: the clients whose Client Identifier hashes to it, and the shared groups whose name does.
+pub struct MemoryShard {
+    id: ShardId,
+    settings: Arc<Settings>,
+    /// The node's index, where this shard stands for all its sessions and groups.
+    node_routes: Arc<Index<Route>>,
+    /// Filters of this shard's sessions and groups.
+    routes: Arc<Index<Route>>,
+    reader: Reader<Route>,
+    /// How many sessions and groups of this shard want a filter: the first and the last change the node's index.
+    uses: HashMap<Box<str>, Uses>,
+    clients: HashMap<Arc<str>, Client>,
+    sessions: Slots<Session>,
+    groups: Slots<Group>,
+    group_names: HashMap<GroupName, (u32, u32)>,
+    /// Appends that wait for members of groups or for full queues.
+    appends: slab::Slab<Append>,
+    /// Sessions to look at, by time: their end, their Will, their overdue publishers.
+    deadlines: BinaryHeap<Reverse<(Time, u32, u32)>>,
+    matches: Vec<Route>,
+    random: u64,
+    pub counters: StoreCounters,
+}
+
+/// What applying a request leads to.
+#[derive(Debug, Default)]
+pub struct ShardOutput {
+    pub letters: Vec<(WorkerId, Letter)>,
+    pub requests: Vec<(ShardId, Request)>,
+    pub acknowledged: Vec<(Token, ReasonCode)>,
+    /// Wills that are due.
+    pub wills: Vec<Message>,
+}
+
+#[derive(Debug, Default)]
+struct Uses {
+    sessions: u32,
+    groups: u32,
+}
+
+#[derive(Debug, Default)]
+struct Client {
+    owner: Option<ConnectionId>,
+    session: Option<(u32, u32)>,
+    /// A claim that waits until the owner has let go.
+    pending: Option<Box<Claim>>,
+}
+
+#[derive(Debug)]
+struct Session {
+    client_id: Arc<str>,
+    owner: Option<ConnectionId>,
+    window: u16,
+    /// Session Expiry Interval, seconds.
+    expiry: u32,
+    /// When it ends; only without an owner.
+    ends: Time,
+    will: Option<(Message, Time)>,
+    subscriptions: HashMap<Box<str>, (Options, u32)>,
+    deliveries: Deliveries<Enqueue>,
+    waiting_bytes: usize,
+    /// Messages whose publishers wait for a place in the queue.
+    overflow: VecDeque<Overflow>,
+    received: Vec<u16>,
+}
+
+#[derive(Debug)]
+struct Overflow {
+    entry: Enqueue,
+    append: Option<u32>,
+    /// When it is let in by the rule for full queues.
+    deadline: Time,
+}
+
+#[derive(Debug)]
+struct Append {
+    token: Token,
+    remaining: u32,
+    reason: ReasonCode,
+}
+
+impl ShardOutput {
+    fn complete(&mut self, completion: Completion) {
+        self.letters.push((completion.connection().worker, Letter::Completion(completion)));
+    }
+
+    fn deliver(&mut self, connection: ConnectionId, delivery: SessionDelivery) {
+        if let Some((_, Letter::Completion(Completion::Deliver { connection: last, deliveries }))) =
+            self.letters.last_mut()
+            && *last == connection
+        {
+            deliveries.push(delivery);
+            return;
+        }
+        self.complete(Completion::Deliver { connection, deliveries: vec![delivery] });
+    }
+}
+
+impl MemoryShard {
+    /// `random` seeds the choice among members of shared groups.
+    pub fn new(
+        id: ShardId,
+        settings: Arc<Settings>,
+        node_routes: Arc<Index<Route>>,
+        hash_key: [u8; 16],
+        random: u64,
+    ) -> Self {
+        let limits = routing::IndexLimits {
+            levels_max: usize::from(settings.mqtt.topic_levels_max),
+            ..Default::default()
+        };
+        let routes = Arc::new(Index::new(hash_key, limits));
+        let reader = routes.reader();
+        Self {
+            id,
+            settings,
+            node_routes,
+            routes,
+            reader,
+            uses: HashMap::new(),
+            clients: HashMap::new(),
+            sessions: Slots::default(),
+            groups: Slots::default(),
+            group_names: HashMap::new(),
+            appends: slab::Slab::new(),
+            deadlines: BinaryHeap::new(),
+            matches: Vec::new(),
+            random: random | 1,
+            counters: StoreCounters::default(),
+        }
+    }
+
+    pub fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    pub fn apply(&mut self, now: Time, request: Request, out: &mut ShardOutput) {
+        match request {
+            Request::Claim(claim) => self.claim(now, claim, out),
+            Request::Release(release) => self.release(now, *release, out),
+            Request::Subscribe { session, connection, packet_id, filters } => {
+                let results = self.subscribe(session, filters);
+                out.complete(Completion::Subscribed { connection, packet_id, results });
+            }
+            Request::Unsubscribe { session, connection, packet_id, filters } => {
+                let results = filters.iter().map(|filter| self.unsubscribe(session, filter)).collect();
+                out.complete(Completion::Unsubscribed { connection, packet_id, results });
+            }
+            Request::Append { message, sessions, groups, token } => {
+                self.append(now, &message, sessions, groups, token, out);
+            }
+            Request::Enqueue { session, entries, token, page } => {
+                self.enqueue_request(now, session, entries, token, out);
+                if let Some(connection) = page {
+                    out.complete(Completion::PageTaken { connection });
+                }
+            }
+            Request::Acknowledge { session, connection, packet_id, kind } => {
+                self.acknowledge(now, session, connection, packet_id, kind, out);
+            }
+            Request::Receive { session, packet_id, token } => {
+                if let Some(session) = self.sessions.get_mut(session.slot, session.generation) {
+                    session.received.push(packet_id.get());
+                }
+                out.acknowledged.push((token, ReasonCode::Success));
+            }
+            Request::Released { session, connection, packet_id } => {
+                self.forget(session, packet_id);
+                out.complete(Completion::Complete { connection, packet_id });
+            }
+            Request::Forget { session, packet_id } => self.forget(session, packet_id),
+            Request::Join(join) => self.join(*join, out),
+            Request::Leave { group, member, reply } => self.leave(*group, member, reply, out),
+            Request::Bounce { group, message, token } => self.give(now, group, &message, token, out),
+            Request::Taken { key, reason } => self.taken(key, reason, out),
+        }
+    }
+
+    /// The earliest deadline, [`Time::NEVER`] without one.
+    pub fn next_deadline(&self) -> Time {
+        self.deadlines.peek().map_or(Time::NEVER, |Reverse((at, ..))| *at)
+    }
+
+    /// Ends sessions, publishes Wills and lets overdue messages in, as far as their time has come.
+    pub fn tick(&mut self, now: Time, out: &mut ShardOutput) {
+        while let Some(Reverse((at, slot, generation))) = self.deadlines.peek().copied()
+            && at <= now
+        {
+            self.deadlines.pop();
+            let Some(session) = self.sessions.get_mut(slot, generation) else { continue };
+            if session.owner.is_none() && session.ends <= now {
+                self.counters.sessions_expired += 1;
+                self.end_session(slot, generation, out);
+                continue;
+            }
+            if let Some((will, _)) = session.will.take_if(|(_, due)| *due <= now) {
+                out.wills.push(will);
+            }
+            self.let_overdue_in(now, slot, generation, out);
+        }
+    }
+
+    fn claim(&mut self, now: Time, claim: Box<Claim>, out: &mut ShardOutput) {
+        let client = self.clients.entry(claim.client_id.clone()).or_default();
+        let Some(owner) = client.owner else {
+            return self.grant(now, *claim, out);
+        };
+        // [MQTT-3.1.4-3]: the old connection goes first, and has gone before the new one hears anything.
+        self.counters.takeovers += 1;
+        match client.pending.replace(claim) {
+            None => out.complete(Completion::Revoke { connection: owner }),
+            Some(overtaken) => {
+                let reason = ReasonCode::SessionTakenOver;
+                out.complete(Completion::ClaimRefused { connection: overtaken.connection, reason });
+            }
+        }
+    }
+
+    fn grant(&mut self, now: Time, claim: Claim, out: &mut ShardOutput) {
+        let existing = self.clients.get(&claim.client_id).and_then(|client| client.session);
+        if claim.clean_start
+            && let Some((slot, generation)) = existing
+        {
+            self.end_session(slot, generation, out); // [MQTT-3.1.2-4]
+        }
+        let existing = existing.filter(|_| !claim.clean_start);
+        if existing.is_none()
+            && claim.expiry > 0
+            && self.sessions.len() >= self.settings.session.sessions_max as usize
+        {
+            self.counters.sessions_refused += 1;
+            self.forget_client_if_idle(&claim.client_id);
+            let reason = ReasonCode::QuotaExceeded;
+            return out.complete(Completion::ClaimRefused { connection: claim.connection, reason });
+        }
+        let session_present = existing.is_some();
+        let place = existing.or_else(|| (claim.expiry > 0).then(|| self.new_session(&claim)));
+        let client = self.clients.entry(claim.client_id.clone()).or_default();
+        client.owner = Some(claim.connection);
+        client.session = place;
+        let Some((slot, generation)) = place else {
+            let connection = claim.connection;
+            let claimed = Claimed { connection, session_present, session: None, resume: None };
+            return out.complete(Completion::Claimed(claimed));
+        };
+        let id = SessionId { shard: self.id, slot, generation };
+        let Some(session) = self.sessions.get_mut(slot, generation) else { return };
+        session.owner = Some(claim.connection);
+        session.window = claim.window;
+        session.expiry = claim.expiry;
+        session.ends = Time::NEVER;
+        session.will = None; // [MQTT-3.1.3-9]: the session is resumed before its Will was due.
+        session.deliveries.reconnect();
+        let resume = session_present.then(|| {
+            let subscriptions = session.subscriptions.iter();
+            let subscriptions = subscriptions.map(|(filter, (options, id))| (filter.clone(), *options, *id));
+            Box::new(Resume { subscriptions: subscriptions.collect(), received: session.received.clone() })
+        });
+        let connection = claim.connection;
+        out.complete(Completion::Claimed(Claimed { connection, session_present, session: Some(id), resume }));
+        self.tell_groups(id, out);
+        self.pump(now, slot, generation, out);
+    }
+
+    fn new_session(&mut self, claim: &Claim) -> (u32, u32) {
+        self.sessions.insert(Session {
+            client_id: claim.client_id.clone(),
+            owner: None,
+            window: claim.window,
+            expiry: claim.expiry,
+            ends: Time::NEVER,
+            will: None,
+            subscriptions: HashMap::new(),
+            deliveries: Deliveries::default(),
+            waiting_bytes: 0,
+            overflow: VecDeque::new(),
+            received: Vec::new(),
+        })
+    }
+
+    fn release(&mut self, now: Time, mut release: Release, out: &mut ShardOutput) {
+        let Some(client) = self.clients.get_mut(&release.client_id) else { return };
+        if client.owner != Some(release.connection) {
+            client.pending.take_if(|pending| pending.connection == release.connection);
+            return;
+        }
+        client.owner = None;
+        let pending = client.pending.take();
+        match client.session {
+            Some((slot, generation)) => {
+                let (expiry, will) = (release.expiry, release.will.take());
+                self.release_session(now, slot, generation, expiry, will, out);
+            }
+            None => {
+                assert!(release.will.is_none(), "a session that ended with its connection has sent its Will")
+            }
+        }
+        match pending {
+            Some(claim) => self.grant(now, *claim, out),
+            None => self.forget_client_if_idle(&release.client_id),
+        }
+    }
+
+    fn release_session(
+        &mut self,
+        now: Time,
+        slot: u32,
+        generation: u32,
+        expiry: Option<u32>,
+        will: Option<(Message, u32)>,
+        out: &mut ShardOutput,
+    ) {
+        let id = SessionId { shard: self.id, slot, generation };
+        let Some(session) = self.sessions.get_mut(slot, generation) else { return };
+        session.owner = None;
+        session.expiry = expiry.unwrap_or(session.expiry);
+        session.ends = expires_at(now, session.expiry);
+        let ends = session.ends;
+        match will {
+            Some((will, 0)) => out.wills.push(will),
+            // Due after its delay or when the session ends, whichever comes first [MQTT-3.1.3-9].
+            Some((will, delay)) => {
+                let due = expires_at(now, delay).min(ends);
+                session.will = Some((will, due));
+                self.deadlines.push(Reverse((due, slot, generation)));
+            }
+            None => {}
+        }
+        // Nobody reads any more: publishers stop waiting, the rule for full queues decides.
+        self.let_in(now, slot, generation, |_| true, out);
+        self.tell_groups(id, out);
+        if ends <= now {
+            self.end_session(slot, generation, out);
+        } else if ends != Time::NEVER {
+            self.deadlines.push(Reverse((ends, slot, generation)));
+        }
+    }
+
+    /// Ends a session: its subscriptions, what waits for it, and a Will that was still to come [MQTT-3.1.2-8].
+    fn end_session(&mut self, slot: u32, generation: u32, out: &mut ShardOutput) {
+        let Some(session) = self.sessions.remove(slot, generation) else { return };
+        let id = SessionId { shard: self.id, slot, generation };
+        for filter in session.subscriptions.keys() {
+            self.drop_subscription(id, filter, out);
+        }
+        if let Some((will, _)) = session.will {
+            out.wills.push(will);
+        }
+        for Overflow { entry, append, .. } in session.overflow {
+            self.bounce_or_drop(entry, out);
+            self.one_taken(append, out);
+        }
+        self.counters.queued_messages -= session.deliveries.waiting() as u64;
+        self.counters.queued_bytes -= session.waiting_bytes as u64;
+        for entry in session.deliveries.into_unfinished() {
+            self.bounce_or_drop(entry, out);
+        }
+        if let Some(client) = self.clients.get_mut(&session.client_id) {
+            client.session = None;
+        }
+        self.forget_client_if_idle(&session.client_id);
+    }
+
+    fn bounce_or_drop(&mut self, entry: Enqueue, out: &mut ShardOutput) {
+        match entry.group {
+            // [MQTT-4.8.2-4]: what a member has not acknowledged when its session ends goes to another.
+            Some(group) => {
+                let bounce = Request::Bounce { group, message: entry.message, token: None };
+                out.requests.push((group.shard, bounce));
+            }
+            None => self.counters.dropped_session_ended += 1,
+        }
+    }
+
+    fn forget_client_if_idle(&mut self, client_id: &Arc<str>) {
+        let idle =
+            |client: &Client| client.owner.is_none() && client.session.is_none() && client.pending.is_none();
+        if self.clients.get(client_id).is_some_and(idle) {
+            self.clients.remove(client_id);
+        }
+    }
+
+    fn subscribe(
+        &mut self,
+        id: SessionId,
+        filters: Vec<(Box<str>, Options, u32)>,
+    ) -> Vec<(ReasonCode, bool)> {
+        let maximum = self.settings.session.subscriptions_max as usize;
+        let one = |(text, options, subscription_id): (Box<str>, Options, u32)| {
+            let Some(session) = self.sessions.get_mut(id.slot, id.generation) else {
+                return (ReasonCode::UnspecifiedError, false);
+            };
+            let existed = session.subscriptions.contains_key(&text);
+            if !existed && session.subscriptions.len() >= maximum {
+                return (ReasonCode::QuotaExceeded, false);
+            }
+            let Ok(subscription) = Subscription::parse(&text) else {
+                return (ReasonCode::TopicFilterInvalid, false);
+            };
+            if subscription.share.is_none() {
+                let route = Route {
+                    slot: id.slot,
+                    generation: id.generation,
+                    subscription_id,
+                    place: self.id.0,
+                    options,
+                    kind: RouteKind::Session,
+                };
+                match self.routes.insert(subscription.filter, route) {
+                    Err(_) => return (ReasonCode::QuotaExceeded, false),
+                    Ok(Inserted::Replaced) => {}
+                    Ok(Inserted::New | Inserted::Added) => {
+                        let uses = self.uses.entry(subscription.filter.as_str().into()).or_default();
+                        uses.sessions += 1;
+                        if uses.sessions == 1
+                            && self
+                                .node_routes
+                                .insert(subscription.filter, self.node_route(RouteKind::Shard))
+                                .is_err()
+                        {
+                            self.drop_route(id, subscription.filter);
+                            return (ReasonCode::QuotaExceeded, false);
+                        }
+                    }
+                }
+            }
+            let granted = options.qos();
+            if let Some(session) = self.sessions.get_mut(id.slot, id.generation) {
+                session.subscriptions.insert(text, (options, subscription_id));
+            }
+            (granted_reason(granted), existed)
+        };
+        filters.into_iter().map(one).collect()
+    }
+
+    fn node_route(&self, kind: RouteKind) -> Route {
+        let options = Options::default().with_qos(QoS::ExactlyOnce);
+        Route { slot: 0, generation: 0, subscription_id: 0, place: self.id.0, options, kind }
+    }
+
+    fn unsubscribe(&mut self, id: SessionId, text: &str) -> ReasonCode {
+        let Some(session) = self.sessions.get_mut(id.slot, id.generation) else {
+            return ReasonCode::UnspecifiedError;
+        };
+        if session.subscriptions.remove(text).is_none() {
+            return ReasonCode::NoSubscriptionExisted;
+        }
+        if let Ok(Subscription { share: None, filter }) = Subscription::parse(text) {
+            self.drop_route(id, filter);
+        }
+        ReasonCode::Success
+    }
+
+    fn drop_subscription(&mut self, id: SessionId, text: &str, out: &mut ShardOutput) {
+        match Subscription::parse(text) {
+            Ok(Subscription { share: None, filter }) => self.drop_route(id, filter),
+            Ok(Subscription { share: Some(share), filter }) => {
+                let group = GroupName { share: share.into(), filter: filter.as_str().into() };
+                let shard = group.shard();
+                let leave =
+                    Request::Leave { group: Box::new(group), member: Member::Session(id), reply: None };
+                out.requests.push((shard, leave));
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn drop_route(&mut self, id: SessionId, filter: TopicFilter<'_>) {
+        let key = (RouteKind::Session, self.id.0, id.slot, id.generation);
+        if matches!(self.routes.remove(filter, key), Removed::NotFound) {
+            return;
+        }
+        if let Some(uses) = self.uses.get_mut(filter.as_str()) {
+            uses.sessions -= 1;
+            if uses.sessions == 0 {
+                self.node_routes.remove(filter, (RouteKind::Shard, self.id.0, 0, 0));
+            }
+            self.forget_uses(filter);
+        }
+    }
+
+    fn forget_uses(&mut self, filter: TopicFilter<'_>) {
+        if self.uses.get(filter.as_str()).is_some_and(|uses| uses.sessions == 0 && uses.groups == 0) {
+            self.uses.remove(filter.as_str());
+        }
+    }
+
+    /// Tells the shared groups of a session where to find it now.
+    fn tell_groups(&mut self, id: SessionId, out: &mut ShardOutput) {
+        let Some(session) = self.sessions.get(id.slot, id.generation) else { return };
+        for (text, (options, subscription_id)) in &session.subscriptions {
+            let Ok(Subscription { share: Some(share), filter }) = Subscription::parse(text) else { continue };
+            let group = GroupName { share: share.into(), filter: filter.as_str().into() };
+            let shard = group.shard();
+            let join = Join {
+                group,
+                member: Member::Session(id),
+                connection: session.owner,
+                client_hash: crate::ids::client_hash(&session.client_id),
+                options: *options,
+                subscription_id: *subscription_id,
+                reply: None,
+            };
+            out.requests.push((shard, Request::Join(Box::new(join))));
+        }
+    }
+
+    fn append(
+        &mut self,
+        now: Time,
+        message: &Message,
+        sessions: bool,
+        groups: bool,
+        token: Option<Token>,
+        out: &mut ShardOutput,
+    ) {
+        let view = message.view();
+        let Ok(topic) = TopicName::parse(view.topic) else {
+            out.acknowledged.extend(token.map(|token| (token, ReasonCode::TopicNameInvalid)));
+            return;
+        };
+        let mut matches = std::mem::take(&mut self.matches);
+        matches.clear();
+        if self.reader.matches(topic, &mut matches) > 1 {
+            matches.sort_unstable_by_key(|route| (route.kind, route.slot));
+        }
+        let append = token.map(|token| {
+            self.appends.insert(Append { token, remaining: 1, reason: ReasonCode::Success }) as u32
+        });
+        let mut ids = Vec::new();
+        let mut rest = matches.as_slice();
+        while let Some(first) = rest.first() {
+            let same =
+                rest.iter().take_while(|route| (route.kind, route.slot) == (first.kind, first.slot)).count();
+            let (routes, after) = rest.split_at(same);
+            rest = after;
+            match first.kind {
+                RouteKind::Session if sessions => {
+                    self.append_to_session(now, message, routes, append, &mut ids, out)
+                }
+                RouteKind::Group if groups => {
+                    let group = GroupId { shard: self.id, slot: first.slot, generation: first.generation };
+                    let token = append.map(|key| {
+                        self.appends[key as usize].remaining += 1;
+                        Token::Append { shard: self.id, key }
+                    });
+                    self.give(now, group, message, token, out);
+                }
+                _ => {}
+            }
+        }
+        self.matches = matches;
+        self.reader.quiescent();
+        self.one_taken(append, out);
+    }
+
+    fn append_to_session(
+        &mut self,
+        now: Time,
+        message: &Message,
+        routes: &[Route],
+        append: Option<u32>,
+        ids: &mut Vec<u32>,
+        out: &mut ShardOutput,
+    ) {
+        let view = message.view();
+        let (slot, generation) = (routes[0].slot, routes[0].generation);
+        let Some(session) = self.sessions.get(slot, generation) else { return };
+        let own = session.owner.is_some() && session.owner == view.publisher;
+        ids.clear();
+        let mut merged: Option<Options> = None;
+        // [MQTT-3.8.3-3] for each subscription, then one copy for all of them [MQTT-3.3.4-2] [MQTT-3.3.4-4].
+        for route in routes.iter().filter(|route| !(own && route.options.no_local())) {
+            merged = Some(merged.map_or(route.options, |options| options.merge(route.options)));
+            if route.subscription_id != 0 {
+                ids.push(route.subscription_id);
+            }
+        }
+        let Some(options) = merged else { return };
+        let qos = view.qos.min(options.qos());
+        if qos == QoS::AtMostOnce {
+            return;
+        }
+        let entry = Enqueue {
+            message: message.clone(),
+            qos,
+            retain: view.retain && options.retain_as_published(),
+            subscription_ids: SubscriptionIds::of(ids),
+            group: None,
+        };
+        self.enqueue(now, slot, generation, entry, append, out);
+    }
+
+    fn enqueue_request(
+        &mut self,
+        now: Time,
+        id: SessionId,
+        entries: Vec<Enqueue>,
+        token: Option<Token>,
+        out: &mut ShardOutput,
+    ) {
+        let append = token.map(|token| {
+            self.appends.insert(Append { token, remaining: 1, reason: ReasonCode::Success }) as u32
+        });
+        for entry in entries {
+            if self.sessions.get(id.slot, id.generation).is_some() {
+                self.enqueue(now, id.slot, id.generation, entry, append, out);
+            } else {
+                self.bounce_or_drop(entry, out);
+            }
+        }
+        self.one_taken(append, out);
+    }
+
+    /// Gives a message its place in a session's queue; when that is full its publisher waits, while somebody reads.
+    fn enqueue(
+        &mut self,
+        now: Time,
+        slot: u32,
+        generation: u32,
+        entry: Enqueue,
+        append: Option<u32>,
+        out: &mut ShardOutput,
+    ) {
+        let Some(session) = self.sessions.get_mut(slot, generation) else { return };
+        let full = session.is_full(&self.settings);
+        if full && session.owner.is_some() {
+            let deadline = now.after(self.settings.queue.wait);
+            if session.overflow.is_empty() {
+                self.deadlines.push(Reverse((deadline, slot, generation)));
+            }
+            if let Some(key) = append {
+                self.appends[key as usize].remaining += 1;
+            }
+            session.overflow.push_back(Overflow { entry, append, deadline });
+            return;
+        }
+        self.admit(slot, generation, entry);
+        self.pump(now, slot, generation, out);
+    }
+
+    /// Puts a message into the queue, by the rule for full queues when it is.
+    fn admit(&mut self, slot: u32, generation: u32, entry: Enqueue) {
+        let Some(session) = self.sessions.get_mut(slot, generation) else { return };
+        while session.is_full(&self.settings) {
+            self.counters.dropped_queue_full += 1;
+            match self.settings.queue.full {
+                QueueFull::DropNewest => return,
+                QueueFull::DropOldest => match session.deliveries.skip_waiting() {
+                    Some(dropped) => {
+                        session.waiting_bytes -= dropped.message.size();
+                        self.counters.queued_messages -= 1;
+                        self.counters.queued_bytes -= dropped.message.size() as u64;
+                    }
+                    None => return,
+                },
+            }
+        }
+        let size = entry.message.size();
+        session.waiting_bytes += size;
+        self.counters.queued_messages += 1;
+        self.counters.queued_bytes += size as u64;
+        session.deliveries.wait(entry.qos, entry);
+    }
+
+    fn let_overdue_in(&mut self, now: Time, slot: u32, generation: u32, out: &mut ShardOutput) {
+        self.let_in(now, slot, generation, |overflow| overflow.deadline <= now, out);
+        if let Some(session) = self.sessions.get(slot, generation)
+            && let Some(next) = session.overflow.front()
+        {
+            self.deadlines.push(Reverse((next.deadline, slot, generation)));
+        }
+    }
+
+    /// Admits those at the head of the overflow for which `due` holds, full or not.
+    fn let_in(
+        &mut self,
+        now: Time,
+        slot: u32,
+        generation: u32,
+        due: impl Fn(&Overflow) -> bool,
+        out: &mut ShardOutput,
+    ) {
+        while let Some(session) = self.sessions.get_mut(slot, generation)
+            && session.overflow.front().is_some_and(&due)
+            && let Some(Overflow { entry, append, .. }) = session.overflow.pop_front()
+        {
+            self.admit(slot, generation, entry);
+            self.one_taken(append, out);
+        }
+        self.pump(now, slot, generation, out);
+    }
+
+    /// Sends what the connection's window allows: first again what is unfinished, then what waits, in order.
+    fn pump(&mut self, now: Time, slot: u32, generation: u32, out: &mut ShardOutput) {
+        let Some(session) = self.sessions.get_mut(slot, generation) else { return };
+        let Some(connection) = session.owner else { return };
+        let window = session.window;
+        while let Some(resend) = session.deliveries.resend_next(window) {
+            let delivery = match resend {
+                Resend::PubRel { packet_id } => SessionDelivery::PubRel { packet_id },
+                Resend::Publish { packet_id, qos, payload } => publish(packet_id, qos, true, payload),
+            };
+            out.deliver(connection, delivery);
+        }
+        loop {
+            while let Some(next) = session.deliveries.next_waiting()
+                && next.message.view().remaining_expiry(now).is_err()
+            {
+                let size = next.message.size();
+                session.deliveries.skip_waiting();
+                session.waiting_bytes -= size;
+                self.counters.queued_messages -= 1;
+                self.counters.queued_bytes -= size as u64;
+                self.counters.dropped_expired += 1;
+            }
+            let Some((packet_id, qos, entry)) =
+                session.deliveries.open_waiting(window, |entry| Some(entry.clone()))
+            else {
+                break;
+            };
+            let size = entry.message.size();
+            session.waiting_bytes -= size;
+            self.counters.queued_messages -= 1;
+            self.counters.queued_bytes -= size as u64;
+            out.deliver(connection, publish(packet_id, qos, false, &entry));
+        }
+        // Places are free again for publishers that waited.
+        let mut freed = Vec::new();
+        while !session.is_full(&self.settings)
+            && let Some(Overflow { entry, append, .. }) = session.overflow.pop_front()
+        {
+            let size = entry.message.size();
+            session.waiting_bytes += size;
+            self.counters.queued_messages += 1;
+            self.counters.queued_bytes += size as u64;
+            session.deliveries.wait(entry.qos, entry);
+            freed.push(append);
+        }
+        for append in freed {
+            self.one_taken(append, out);
+        }
+    }
+
+    fn acknowledge(
+        &mut self,
+        now: Time,
+        id: SessionId,
+        connection: ConnectionId,
+        packet_id: PacketId,
+        kind: Acknowledgement,
+        out: &mut ShardOutput,
+    ) {
+        let Some(session) = self.sessions.get_mut(id.slot, id.generation) else { return };
+        if session.owner != Some(connection) {
+            return;
+        }
+        match kind {
+            Acknowledgement::PubAck => match session.deliveries.pub_ack(packet_id) {
+                Settled::Finished(_) | Settled::Unknown => {}
+            },
+            Acknowledgement::PubComp => match session.deliveries.pub_comp(packet_id) {
+                Settled::Finished(_) | Settled::Unknown => {}
+            },
+            Acknowledgement::PubRec { refused } => match session.deliveries.pub_rec(packet_id, refused) {
+                PubRecOutcome::Release(_) | PubRecOutcome::ReleaseAgain => {
+                    out.complete(Completion::Release { connection, packet_id, reason: ReasonCode::Success });
+                }
+                PubRecOutcome::Unknown if !refused => {
+                    let reason = ReasonCode::PacketIdentifierNotFound;
+                    out.complete(Completion::Release { connection, packet_id, reason });
+                }
+                PubRecOutcome::Refused(_) | PubRecOutcome::Unknown => {}
+            },
+        }
+        self.pump(now, id.slot, id.generation, out);
+    }
+
+    fn forget(&mut self, id: SessionId, packet_id: PacketId) {
+        if let Some(session) = self.sessions.get_mut(id.slot, id.generation) {
+            session.received.retain(|&id| id != packet_id.get());
+        }
+    }
+
+    fn join(&mut self, join: Join, out: &mut ShardOutput) {
+        let (slot, generation) = match self.group_names.get(&join.group) {
+            Some(place) => *place,
+            None => match self.new_group(&join.group) {
+                Some(place) => place,
+                None => return,
+            },
+        };
+        let Some(group) = self.groups.get_mut(slot, generation) else { return };
+        // A session that is told to move is one that has joined before; only its SUBSCRIBE makes it a member.
+        let existed = group.join(GroupMember {
+            member: join.member,
+            connection: join.connection,
+            client_hash: join.client_hash,
+            options: join.options,
+            subscription_id: join.subscription_id,
+        });
+        if let Some((connection, packet_id, index)) = join.reply {
+            out.complete(Completion::Joined { connection, packet_id, index, existed });
+        }
+    }
+
+    fn new_group(&mut self, name: &GroupName) -> Option<(u32, u32)> {
+        let filter = TopicFilter::parse(&name.filter).ok()?;
+        let (slot, generation) = self.groups.insert(Group::new(name.clone()));
+        let options = Options::default().with_qos(QoS::ExactlyOnce);
+        let route =
+            Route { slot, generation, subscription_id: 0, place: self.id.0, options, kind: RouteKind::Group };
+        let uses = self.uses.entry(name.filter.clone()).or_default();
+        uses.groups += 1;
+        let first = uses.groups == 1;
+        let mut inserted = self.routes.insert(filter, route).is_ok();
+        if inserted && first {
+            inserted = self.node_routes.insert(filter, self.node_route(RouteKind::ShardGroups)).is_ok();
+        }
+        if !inserted {
+            self.drop_group(slot, generation);
+            return None;
+        }
+        self.group_names.insert(name.clone(), (slot, generation));
+        Some((slot, generation))
+    }
+
+    fn drop_group(&mut self, slot: u32, generation: u32) {
+        let Some(group) = self.groups.remove(slot, generation) else { return };
+        self.group_names.remove(group.name());
+        let Ok(filter) = TopicFilter::parse(&group.name().filter) else { return };
+        self.routes.remove(filter, (RouteKind::Group, self.id.0, slot, generation));
+        if let Some(uses) = self.uses.get_mut(filter.as_str()) {
+            uses.groups -= 1;
+            if uses.groups == 0 {
+                self.node_routes.remove(filter, (RouteKind::ShardGroups, self.id.0, 0, 0));
+            }
+            self.forget_uses(filter);
+        }
+    }
+
+    fn leave(
+        &mut self,
+        name: GroupName,
+        member: Member,
+        reply: Option<(ConnectionId, PacketId, u16)>,
+        out: &mut ShardOutput,
+    ) {
+        let mut existed = false;
+        if let Some((slot, generation)) = self.group_names.get(&name).copied()
+            && let Some(group) = self.groups.get_mut(slot, generation)
+        {
+            existed = group.leave(member);
+            if group.is_empty() {
+                self.drop_group(slot, generation);
+            }
+        }
+        if let Some((connection, packet_id, index)) = reply {
+            out.complete(Completion::Left { connection, packet_id, index, existed });
+        }
+    }
+
+    /// Gives a group's message to one member, which then answers `token`.
+    fn give(
+        &mut self,
+        now: Time,
+        id: GroupId,
+        message: &Message,
+        token: Option<Token>,
+        out: &mut ShardOutput,
+    ) {
+        let view = message.view();
+        let choice = match self.groups.get_mut(id.slot, id.generation) {
+            Some(group) if view.remaining_expiry(now).is_ok() => {
+                self.random ^= self.random << 13;
+                self.random ^= self.random >> 7;
+                self.random ^= self.random << 17;
+                group.choose(self.settings.shared.strategy, &view, self.random)
+            }
+            _ => None,
+        };
+        let Some(Choice { member, connection, options, subscription_id }) = choice else {
+            self.counters.dropped_no_member += 1;
+            self.answer(token, out);
+            return;
+        };
+        let qos = view.qos.min(options.qos());
+        match (member, connection) {
+            (Member::Session(session), _) if qos > QoS::AtMostOnce => {
+                let ids: &[u32] = if subscription_id == 0 { &[] } else { &[subscription_id] };
+                let entry = Enqueue {
+                    message: message.clone(),
+                    qos,
+                    retain: view.retain && options.retain_as_published(),
+                    subscription_ids: SubscriptionIds::of(ids),
+                    group: Some(id),
+                };
+                let request = Request::Enqueue { session, entries: vec![entry], token, page: None };
+                out.requests.push((session.shard, request));
+            }
+            (_, Some(connection)) => {
+                let message = message.clone();
+                let delivery =
+                    MemberDelivery { group: id, connection, message, options, subscription_id, token };
+                out.letters.push((connection.worker, Letter::Member(Box::new(delivery))));
+            }
+            (_, None) => {
+                self.counters.dropped_no_member += 1;
+                self.answer(token, out);
+            }
+        }
+    }
+
+    /// Answers on behalf of members that are not to be had.
+    fn answer(&mut self, token: Option<Token>, out: &mut ShardOutput) {
+        match token {
+            Some(Token::Append { shard, key }) if shard == self.id => self.one_taken(Some(key), out),
+            Some(token) => out.acknowledged.push((token, ReasonCode::Success)),
+            None => {}
+        }
+    }
+
+    fn one_taken(&mut self, append: Option<u32>, out: &mut ShardOutput) {
+        if let Some(key) = append {
+            self.taken(key, ReasonCode::Success, out);
+        }
+    }
+
+    fn taken(&mut self, key: u32, reason: ReasonCode, out: &mut ShardOutput) {
+        let Some(append) = self.appends.get_mut(key as usize) else { return };
+        if reason.is_error() {
+            append.reason = reason;
+        }
+        append.remaining -= 1;
+        if append.remaining == 0 {
+            let Append { token, reason, .. } = self.appends.remove(key as usize);
+            out.acknowledged.push((token, reason));
+        }
+    }
+
+    pub fn check_invariants(&self) {
+        for (slot, generation, session) in self.sessions.iter() {
+            session.deliveries.check_invariants();
+            let client = self.clients.get(&session.client_id).expect("a session has a client");
+            assert_eq!(client.session, Some((slot, generation)));
+            assert!(client.pending.is_none() || client.owner.is_some(), "a claim waits for an owner only");
+            assert_eq!(client.owner, session.owner);
+            assert!(
+                session.owner.is_some() || session.overflow.is_empty(),
+                "nobody waits for a session that is away"
+            );
+        }
+        let owned =
+            self.clients.values().filter(|client| client.owner.is_some() || client.session.is_some()).count();
+        assert_eq!(owned, self.clients.len(), "no client without owner and session");
+    }
+}
+
+impl Session {
+    fn is_full(&self, settings: &Settings) -> bool {
+        self.deliveries.waiting() >= settings.queue.messages_max as usize
+            || self.waiting_bytes as u64 >= settings.queue.bytes_max.bytes()
+    }
+}
+
+fn publish(packet_id: PacketId, qos: QoS, dup: bool, entry: &Enqueue) -> SessionDelivery {
+    SessionDelivery::Publish {
+        packet_id,
+        qos,
+        dup,
+        retain: entry.retain,
+        message: entry.message.clone(),
+        subscription_ids: entry.subscription_ids.clone(),
+    }
+}
+
+fn granted_reason(qos: QoS) -> ReasonCode {
+    match qos {
+        QoS::AtMostOnce => ReasonCode::Success,
+        QoS::AtLeastOnce => ReasonCode::GrantedQoS1,
+        QoS::ExactlyOnce => ReasonCode::GrantedQoS2,
+    }
+}

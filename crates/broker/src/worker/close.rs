@@ -1,0 +1,154 @@
+//! How a connection ends, and what becomes of what it leaves.
+
+use std::time::Duration;
+
+use mqtt::{Disconnect, Packet, Properties, ReasonCode, Subscription};
+
+use super::Worker;
+use crate::connection::Phase;
+use crate::ids::{ConnectionId, Time};
+use crate::route::RouteKind;
+use crate::store::{GroupName, Member, Release, Request, client_shard};
+use crate::wheel::TimerKind;
+
+/// How long the last bytes of a closed connection may take to leave.
+const LINGER: Duration = Duration::from_secs(2);
+
+impl Worker {
+    /// DISCONNECT from the client: an orderly end, without its Will when it says so [MQTT-3.14.4-3].
+    pub(super) fn disconnect(&mut self, slot: u32, disconnect: &Disconnect<'_>) -> Result<(), ReasonCode> {
+        let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+        let mut expiry = disconnect.properties.session_expiry_interval();
+        if connection.session_expiry == 0 && expiry.is_some_and(|seconds| seconds > 0) {
+            return Err(ReasonCode::ProtocolError); // [MQTT-3.14.2-2]
+        }
+        expiry = expiry.map(|seconds| self.node.granted_expiry(seconds));
+        if disconnect.reason == ReasonCode::Success
+            && let Some(extra) = connection.extra.as_mut()
+        {
+            extra.will = None;
+        }
+        self.end(slot, expiry);
+        Ok(())
+    }
+
+    /// Closes a connection and tells its client why, where its version can say so.
+    pub(super) fn close(&mut self, slot: u32, reason: ReasonCode) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        if connection.phase == Phase::Open {
+            tracing::debug!(client = &*connection.client_id, %reason, "connection closed by the server");
+            let packet = Packet::Disconnect(Disconnect { reason, properties: Properties::default() });
+            packet.encode(connection.version, connection.out.buffer(&mut self.pool));
+        }
+        if reason == ReasonCode::ServerShuttingDown
+            && let Some(extra) = connection.extra.as_mut()
+        {
+            // Nobody is left to read it.
+            extra.will = None;
+        }
+        self.end(slot, None);
+    }
+
+    pub(super) fn close_silently(&mut self, slot: u32) {
+        self.end(slot, None);
+    }
+
+    /// The transport is gone.
+    pub fn lost(&mut self, now: Time, slot: u32) {
+        self.now = now;
+        if let Some(connection) = self.connections.occupant(slot) {
+            connection.out.discard();
+        }
+        self.end(slot, None);
+    }
+
+    /// Another connection claims this one's Client Identifier [MQTT-3.1.4-3].
+    pub(super) fn revoke(&mut self, id: ConnectionId) {
+        if self.connections.get_mut(id.slot, id.generation).is_some() {
+            self.counters.taken_over += 1;
+            self.close(id.slot, ReasonCode::SessionTakenOver);
+        }
+    }
+
+    /// Ends the connection's part in everything; bytes in its output may still leave.
+    fn end(&mut self, slot: u32, expiry: Option<u32>) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let (id, phase, session) = (connection.id, connection.phase, connection.session);
+        if phase == Phase::Closing {
+            return;
+        }
+        connection.phase = Phase::Closing;
+        connection.marks.held = false;
+        let will = connection.extra.as_mut().and_then(|extra| extra.will.take());
+        let will = will.filter(|_| phase == Phase::Open);
+        let subscriptions = std::mem::take(&mut connection.subscriptions);
+        let flow = connection.flow.take();
+        let claimed = std::mem::take(&mut connection.marks.claimed);
+        let (client_id, client_hash) = (connection.client_id.clone(), connection.client_hash);
+        if phase == Phase::Open {
+            self.counters.clients_disconnected += 1;
+        }
+        self.counters.subscriptions_removed += if session.is_none() { subscriptions.len() as u64 } else { 0 };
+        for text in subscriptions.into_filters() {
+            self.remove_subscription(id, session.is_some(), &text);
+        }
+        if let Some(flow) = flow {
+            self.end_flow(*flow);
+        }
+        let mut released_will = None;
+        match will {
+            // With the connection ends the session, and a Will is not delayed beyond that [MQTT-3.1.3-9].
+            Some((will, _)) if session.is_none() => self.publish_will(&will),
+            Some(will) => released_will = Some(will),
+            None => {}
+        }
+        if claimed {
+            let release = Release { client_id, connection: id, expiry, will: released_will };
+            self.request(client_shard(client_hash), Request::Release(Box::new(release)));
+        }
+        self.wheel.arm(self.now.after(LINGER), slot, id.generation, TimerKind::Linger);
+        self.mark_dirty(slot);
+    }
+
+    /// Takes a subscription of a connection out of the index.
+    pub(super) fn remove_subscription(&mut self, id: ConnectionId, durable: bool, text: &str) {
+        let Ok(subscription) = Subscription::parse(text) else { return };
+        match subscription.share {
+            None => {
+                let kind = if durable { RouteKind::ConnectionQos0 } else { RouteKind::Connection };
+                self.node.routes.remove(subscription.filter, (kind, id.worker.0, id.slot, id.generation));
+            }
+            Some(share) if !durable => {
+                let group = GroupName { share: share.into(), filter: subscription.filter.as_str().into() };
+                let leave = Request::Leave {
+                    group: Box::new(group.clone()),
+                    member: Member::Connection(id),
+                    reply: None,
+                };
+                self.request(group.shard(), leave);
+            }
+            // The session's shard tells the group that the session is away.
+            Some(_) => {}
+        }
+    }
+
+    /// What waited for the client: publishers go on; a shared subscription's messages go to other members [MQTT-4.8.2-4].
+    fn end_flow(&mut self, flow: crate::connection::Flow) {
+        let crate::connection::Flow { deliveries, overflow, .. } = flow;
+        let mut keys = Vec::new();
+        let waited = overflow.into_iter().map(|overflow| {
+            keys.push(overflow.pending);
+            overflow.entry
+        });
+        let waited: Vec<_> = waited.collect();
+        for entry in deliveries.into_unfinished().chain(waited) {
+            self.queued_bytes -= entry.message.size() as u64;
+            if let Some(group) = entry.group {
+                self.request(group.shard, Request::Bounce { group, message: entry.message, token: None });
+            }
+        }
+        for key in keys {
+            self.found_a_place(key);
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! From CONNECT to CONNACK: what is checked here, what is asked of access control, what of the store.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use mqtt::{
+    ConnAck, Connect, Packet, PropertiesBuf, Property, QoS, ReasonCode, Subscription, TopicName, Version,
+    Will,
+};
+
+use super::Worker;
+use crate::access::{Action, AuthReply, Credentials, Identity, Verdict};
+use crate::connection::{Connecting, Phase};
+use crate::ids::{ConnectionId, Time, client_hash};
+use crate::mail::{Claimed, Letter};
+use crate::message::{Message, MessageView};
+use crate::route::{Options, Route, RouteKind};
+use crate::store::{Claim, Request, client_shard};
+use crate::wheel::TimerKind;
+
+impl Worker {
+    pub(super) fn connect(&mut self, slot: u32, connect: &Connect<'_>) {
+        let peer = self.connections.occupant_ref(slot).and_then(|connection| connection.peer());
+        if let Err(reason) = self.check_connect(slot, connect) {
+            return self.refuse_connect(slot, connect.version, reason);
+        }
+        let assigned = connect.client_id.is_empty();
+        let client_id: Arc<str> =
+            if assigned { self.new_client_id().into() } else { connect.client_id.into() };
+        let mqtt = &self.node.settings.mqtt;
+        let granted_expiry = self.node.granted_expiry(connect.session_expiry());
+        let keep_alive = match (connect.keep_alive, mqtt.keep_alive_max) {
+            (asked, 0) => asked,
+            (0, maximum) => maximum,
+            (asked, maximum) => asked.min(maximum),
+        };
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        connection.phase = Phase::Authenticating;
+        connection.version = connect.version;
+        connection.marks.problem_information = connect.properties.request_problem_information();
+        // A 3.x client cannot be told Server Keep Alive; it keeps its own [MQTT-3.2.2-21].
+        let told = connect.version.has_properties();
+        connection.keep_alive = if told { keep_alive } else { connect.keep_alive };
+        connection.client_hash = client_hash(&client_id);
+        connection.client_id = client_id;
+        connection.packet_size_max = connect.maximum_packet_size();
+        connection.window = connect.receive_maximum().unwrap_or(u16::MAX).min(mqtt.inflight_max);
+        connection.alias_max = connect.topic_alias_maximum().min(mqtt.topic_alias_outbound_max);
+        connection.session_expiry = granted_expiry;
+        let will = connect.will.as_ref().map(|will| (will_message(will), will_delay(will)));
+        let id = connection.id;
+        let extra = connection.extra();
+        extra.username = connect.username.map(Into::into);
+        extra.will = will;
+        extra.connecting = Some(Connecting {
+            clean_start: connect.clean_start,
+            asked_expiry: connect.session_expiry(),
+            assigned,
+            response_information: connect.properties.request_response_information(),
+            server_keep_alive: told && keep_alive != connect.keep_alive,
+        });
+        let client_id = connection.client_id.clone();
+        let credentials = Credentials {
+            client_id: &client_id,
+            username: connect.username,
+            password: connect.password,
+            peer: peer.map(|peer| peer.ip()),
+        };
+        let node = self.node.clone();
+        let mut later = || {
+            let node = node.clone();
+            AuthReply::new(move |verdict| node.post(id.worker, Letter::Verdict(id, verdict)))
+        };
+        let verdict = self.node.access.authenticate(credentials, &mut later);
+        if let Some(verdict) = verdict {
+            self.verdict(id, verdict);
+        }
+    }
+
+    /// What can be refused without asking anybody.
+    fn check_connect(&self, slot: u32, connect: &Connect<'_>) -> Result<(), ReasonCode> {
+        let mqtt = &self.node.settings.mqtt;
+        if self.stopping {
+            return Err(ReasonCode::ServerShuttingDown);
+        }
+        if connect.properties.authentication_method().is_some() {
+            return Err(ReasonCode::BadAuthenticationMethod); // [MQTT-4.12.0-1]: none is configured.
+        }
+        if connect.client_id.len() > usize::from(mqtt.client_id_len_max) {
+            return Err(ReasonCode::ClientIdentifierNotValid);
+        }
+        // [MQTT3-3.1.3-7] [MQTT3-3.1.3-8]: without an identifier there is no session to come back to. 3.1 always has one.
+        if connect.client_id.is_empty() && !connect.version.allows_assigned_client_id(connect.clean_start) {
+            return Err(ReasonCode::ClientIdentifierNotValid);
+        }
+        let Some(will) = &connect.will else { return Ok(()) };
+        if TopicName::parse(will.topic).is_err() || will.topic.len() > usize::from(mqtt.topic_len_max) {
+            return Err(ReasonCode::TopicNameInvalid);
+        }
+        if will.qos as u8 > mqtt.qos_max {
+            return Err(ReasonCode::QoSNotSupported); // [MQTT-3.2.2-12]
+        }
+        if will.retain && !mqtt.retain_available {
+            return Err(ReasonCode::RetainNotSupported); // [MQTT-3.2.2-13]
+        }
+        if will.properties.payload_format_indicator() == Some(1) && std::str::from_utf8(will.payload).is_err()
+        {
+            return Err(ReasonCode::PayloadFormatInvalid);
+        }
+        if self.node.access.guards_topics() {
+            let peer = self.connections.occupant_ref(slot).and_then(|connection| connection.peer());
+            let peer = peer.map(|peer| peer.ip());
+            let identity = Identity { client_id: connect.client_id, username: connect.username, peer };
+            let action = Action::Publish { qos: will.qos, retain: will.retain };
+            if !self.node.access.authorize(identity, action, will.topic) {
+                return Err(ReasonCode::NotAuthorized);
+            }
+        }
+        Ok(())
+    }
+
+    fn new_client_id(&self) -> String {
+        let number = self.node.assigned.fetch_add(1, Ordering::Relaxed);
+        format!("auto-{:016x}-{number:x}", self.node.boot)
+    }
+
+    /// The answer of access control.
+    pub(super) fn verdict(&mut self, id: ConnectionId, verdict: Verdict) {
+        let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
+        if connection.phase != Phase::Authenticating {
+            return;
+        }
+        let version = connection.version;
+        match verdict {
+            Verdict::Deny(reason) => self.refuse_connect(id.slot, version, reason),
+            Verdict::Allow => {
+                connection.phase = Phase::Claiming;
+                connection.marks.claimed = true;
+                let clean_start = connection.extra.as_ref().and_then(|extra| extra.connecting.as_ref());
+                let claim = Claim {
+                    client_id: connection.client_id.clone(),
+                    connection: id,
+                    clean_start: clean_start.is_none_or(|connecting| connecting.clean_start),
+                    expiry: connection.session_expiry,
+                    window: connection.window,
+                };
+                let shard = client_shard(connection.client_hash);
+                self.request(shard, Request::Claim(Box::new(claim)));
+            }
+        }
+    }
+
+    /// The Client Identifier is this connection's: CONNACK [MQTT-3.2.0-1].
+    pub(super) fn claimed(&mut self, claimed: Claimed) {
+        let Claimed { connection: id, session_present, session, resume } = claimed;
+        let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
+        if connection.phase != Phase::Claiming {
+            return;
+        }
+        connection.phase = Phase::Open;
+        connection.session = session;
+        connection.last_packet = self.now;
+        if connection.keep_alive > 0 {
+            let silence_max = u64::from(connection.keep_alive) * 1500;
+            let at = Time(self.now.0 + silence_max);
+            self.wheel.arm(at, id.slot, id.generation, TimerKind::KeepAlive);
+        }
+        self.counters.clients_connected += 1;
+        self.send_connack(id.slot, session_present);
+        if let Some(resume) = resume {
+            if let Some(connection) = self.connections.occupant(id.slot)
+                && !resume.received.is_empty()
+            {
+                connection.flow().inbound.restore(resume.received);
+            }
+            for (text, options, subscription_id) in resume.subscriptions {
+                self.insert_durable(id, text, options, subscription_id);
+            }
+        }
+        self.wake(id.slot);
+    }
+
+    /// A durable session's subscription on the connection's side: for what is delivered at QoS 0, which no store keeps.
+    pub(super) fn insert_durable(
+        &mut self,
+        id: ConnectionId,
+        text: Box<str>,
+        options: Options,
+        subscription_id: u32,
+    ) {
+        if let Ok(Subscription { share: None, filter }) = Subscription::parse(&text) {
+            let kind = RouteKind::ConnectionQos0;
+            let route = Route {
+                slot: id.slot,
+                generation: id.generation,
+                subscription_id,
+                place: id.worker.0,
+                options,
+                kind,
+            };
+            if self.node.routes.insert(filter, route).is_err() {
+                tracing::warn!("the routing index is full: a subscription gets no QoS 0 messages");
+            }
+        }
+        if let Some(connection) = self.connections.get_mut(id.slot, id.generation) {
+            connection.subscriptions.insert(text, options);
+        }
+    }
+
+    fn send_connack(&mut self, slot: u32, session_present: bool) {
+        let settings = self.node.settings.clone();
+        let mqtt = &settings.mqtt;
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let connecting = connection.extra.as_mut().and_then(|extra| extra.connecting.take());
+        let mut properties = PropertiesBuf::default();
+        if connection.version.has_properties()
+            && let Some(connecting) = connecting
+        {
+            if connecting.asked_expiry != connection.session_expiry {
+                properties.push(Property::SessionExpiryInterval(connection.session_expiry));
+            }
+            if mqtt.receive_max != u16::MAX {
+                properties.push(Property::ReceiveMaximum(mqtt.receive_max));
+            }
+            if mqtt.qos_max < 2 {
+                properties.push(Property::MaximumQoS(mqtt.qos_max));
+            }
+            if !mqtt.retain_available {
+                properties.push(Property::RetainAvailable(0));
+            }
+            properties.push(Property::MaximumPacketSize(mqtt.packet_size_max.bytes() as u32));
+            if connecting.assigned {
+                properties.push(Property::AssignedClientIdentifier(&connection.client_id)); // [MQTT-3.1.3-7]
+            }
+            if mqtt.topic_alias_max > 0 {
+                properties.push(Property::TopicAliasMaximum(mqtt.topic_alias_max));
+            }
+            if !mqtt.wildcard_subscription_available {
+                properties.push(Property::WildcardSubscriptionAvailable(0));
+            }
+            if !mqtt.subscription_identifier_available {
+                properties.push(Property::SubscriptionIdentifierAvailable(0));
+            }
+            if !mqtt.shared_subscription_available {
+                properties.push(Property::SharedSubscriptionAvailable(0));
+            }
+            if connecting.server_keep_alive {
+                properties.push(Property::ServerKeepAlive(connection.keep_alive));
+            }
+            // [MQTT-3.1.2-28]: only when asked for.
+            if connecting.response_information && !mqtt.response_information.is_empty() {
+                properties.push(Property::ResponseInformation(&mqtt.response_information));
+            }
+        }
+        let properties = properties.as_properties();
+        let packet = Packet::ConnAck(ConnAck { session_present, reason: ReasonCode::Success, properties });
+        packet.encode(connection.version, connection.out.buffer(&mut self.pool));
+        self.mark_dirty(slot);
+    }
+
+    /// CONNACK with an error, then the end of the connection [MQTT-3.2.2-7].
+    pub(super) fn refuse_connect(&mut self, slot: u32, version: Version, reason: ReasonCode) {
+        self.counters.connects_refused += 1;
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        tracing::debug!(client = &*connection.client_id, peer = ?connection.peer(), %reason, "CONNECT refused");
+        let properties = mqtt::Properties::default();
+        let packet = Packet::ConnAck(ConnAck { session_present: false, reason, properties }); // [MQTT-3.2.2-6]
+        packet.encode(version, connection.out.buffer(&mut self.pool));
+        if let Some(extra) = connection.extra.as_mut() {
+            extra.will = None; // A client that was not accepted has no Will.
+        }
+        self.close_silently(slot);
+    }
+
+    pub(super) fn claim_refused(&mut self, id: ConnectionId, reason: ReasonCode) {
+        let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
+        if connection.phase == Phase::Claiming {
+            connection.marks.claimed = false;
+            let version = connection.version;
+            self.refuse_connect(id.slot, version, reason);
+        }
+    }
+
+    /// Publishes a Will, whose expiry counts from now.
+    pub(super) fn publish_will(&mut self, will: &Message) {
+        let mut view = will.view();
+        if view.expires != Time::NEVER {
+            view.expires = Time(self.now.0 + view.expires.0);
+        }
+        self.publish_own(view);
+    }
+}
+
+/// The Will Message; its `expires` is the Message Expiry Interval, counted from when it will be published.
+fn will_message(will: &Will<'_>) -> Message {
+    let mut scratch = Vec::new();
+    let expiry = will.properties.message_expiry_interval();
+    let view = MessageView {
+        topic: will.topic,
+        properties: will.properties.forwardable(&mut scratch),
+        payload: will.payload,
+        qos: will.qos,
+        retain: will.retain,
+        expires: expiry.map_or(Time::NEVER, |seconds| Time(u64::from(seconds) * 1000)),
+        publisher: None,
+        publisher_hash: 0,
+    };
+    view.to_message()
+}
+
+fn will_delay(will: &Will<'_>) -> u32 {
+    will.properties.will_delay_interval().unwrap_or(0)
+}
+
+/// The QoS that a subscription is granted.
+pub(super) fn granted_qos(asked: QoS, qos_max: u8) -> QoS {
+    asked.min(QoS::from_bits(qos_max).unwrap_or(QoS::ExactlyOnce))
+}

@@ -1,0 +1,514 @@
+//! Messages to the connections of this worker: straight into the output where the client keeps up, else into its queue.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use mqtt::{Ack, Packet, PacketId, QoS, ReasonCode, Version};
+use session::{OutboundAliases, TopicAlias};
+
+use super::{Pending, Worker};
+use crate::access::Action;
+use crate::connection::{Connection, Overflow, Phase, RetainedJob, queued};
+use crate::ids::{ConnectionId, GroupId};
+use crate::mail::{Letter, MemberDelivery, SessionDelivery, SubscriptionIds, Target, Token};
+use crate::message::{Expired, MessageView, Shared};
+use crate::retained::{self, Page, Scan};
+use crate::route::{Options, Route};
+use crate::store::{Enqueue, Request};
+use crate::wheel::{Timer, TimerKind};
+
+/// Unsent bytes at which queues stop filling a connection's output: about what the kernel takes at once.
+const OUT_FULL: usize = 256 * 1024;
+
+/// Vectors that are used for one message at a time, kept for the next.
+pub(super) struct Scratch {
+    pub routes: Vec<Route>,
+    pub targets: Vec<Target>,
+    pub ids: Vec<u32>,
+    pub properties: Vec<u8>,
+    pub encoded: Vec<u8>,
+    /// The Client Identifier of connections that have none yet.
+    pub nobody: Arc<str>,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self {
+            routes: Vec::new(),
+            targets: Vec::new(),
+            ids: Vec::new(),
+            properties: Vec::new(),
+            encoded: Vec::new(),
+            nobody: Arc::from(""),
+        }
+    }
+}
+
+/// A PUBLISH encoded once for many receivers: they differ by version, QoS and RETAIN; the Packet Identifier is written over.
+pub(super) struct EncodeOnce {
+    /// Whether there are receivers enough for it to pay.
+    several: bool,
+    buffer: Vec<u8>,
+    known: Vec<(Form, std::ops::Range<usize>)>,
+}
+
+type Form = (Version, QoS, bool);
+
+impl EncodeOnce {
+    pub fn for_receivers(count: usize) -> Self {
+        Self { several: count > 2, buffer: Vec::new(), known: Vec::new() }
+    }
+
+    pub fn into_buffer(self) -> Vec<u8> {
+        self.buffer
+    }
+
+    fn append(&mut self, packet: &mqtt::Outgoing<'_>, version: Version, out: &mut Vec<u8>) {
+        let plain = packet.topic_alias.is_none() && packet.subscription_ids.is_empty();
+        if !self.several || !plain {
+            return packet.encode(version, out);
+        }
+        let form = (version, packet.qos, packet.retain);
+        let range = match self.known.iter().find(|(known, _)| *known == form) {
+            Some((_, range)) => range.clone(),
+            None => {
+                let start = self.buffer.len();
+                packet.encode(version, &mut self.buffer);
+                let range = start..self.buffer.len();
+                self.known.push((form, range.clone()));
+                range
+            }
+        };
+        let at = out.len();
+        out.extend_from_slice(&self.buffer[range]);
+        if let Some(id) = packet.packet_id.filter(|_| packet.qos > QoS::AtMostOnce) {
+            // Fixed header, Topic Name with its length, Packet Identifier [MQTT-2.2.1-2].
+            let length_bytes = out[at + 1..].iter().take_while(|byte| **byte & 0x80 != 0).count() + 1;
+            let place = at + 1 + length_bytes + 2 + packet.topic.len();
+            out[place..place + 2].copy_from_slice(&id.get().to_be_bytes());
+        }
+    }
+}
+
+/// How one message looks to one receiver.
+struct Look<'a> {
+    qos: QoS,
+    retain: bool,
+    dup: bool,
+    packet_id: Option<PacketId>,
+    ids: &'a [u32],
+    expiry: Option<u32>,
+}
+
+impl Worker {
+    /// One message to one connection; `ids` are the Subscription Identifiers of all its subscriptions that match. A receiver
+    /// without a place adds itself to `pending`, which completes `token` when the last has one.
+    pub(super) fn deliver(
+        &mut self,
+        target: &Target,
+        ids: &[u32],
+        shared: &mut Shared<'_>,
+        once: &mut EncodeOnce,
+        token: Option<Token>,
+        pending: &mut Option<u32>,
+    ) {
+        let options = target.options;
+        let view = shared.view;
+        let retain = view.retain && options.retain_as_published(); // [MQTT-3.3.1-12] [MQTT-3.3.1-13]
+        let qos = view.qos.min(options.qos());
+        self.deliver_as(target.slot, target.generation, qos, retain, ids, None, shared, once, token, pending);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the one place where a delivery's parts meet")]
+    fn deliver_as(
+        &mut self,
+        slot: u32,
+        generation: u32,
+        qos: QoS,
+        retain: bool,
+        ids: &[u32],
+        group: Option<GroupId>,
+        shared: &mut Shared<'_>,
+        once: &mut EncodeOnce,
+        token: Option<Token>,
+        pending: &mut Option<u32>,
+    ) {
+        let Some(connection) = self.connections.get_mut(slot, generation) else { return };
+        if connection.phase != Phase::Open {
+            return;
+        }
+        let Ok(expiry) = shared.view.remaining_expiry(self.now) else {
+            self.counters.dropped_expired += 1;
+            return;
+        };
+        if self.node.access.guards_topics()
+            && !self.node.access.authorize(connection.identity(), Action::Receive, shared.view.topic)
+        {
+            self.counters.dropped_not_readable += 1;
+            return;
+        }
+        let queue = &self.node.settings.queue;
+        if qos == QoS::AtMostOnce {
+            if connection.out.len() as u64 > queue.out_bytes_max.bytes() {
+                self.counters.dropped_slow_qos0 += 1;
+                return;
+            }
+            let look = Look { qos, retain, dup: false, packet_id: None, ids, expiry };
+            return self.write(slot, shared.view, &look, once);
+        }
+        let room = connection.out.len() < OUT_FULL;
+        let window = connection.window;
+        let flow = connection.flow();
+        if room && flow.deliveries.waiting() == 0 && flow.deliveries.window_open(window) {
+            // Only a group's message may have to go to another; any other dies with the connection.
+            let kept = group.map(|_| queued(shared.message(), qos, retain, ids, group));
+            self.queued_bytes += kept.as_ref().map_or(0, |entry| entry.message.size() as u64);
+            let packet_id = Some(flow.deliveries.open(qos, kept));
+            let look = Look { qos, retain, dup: false, packet_id, ids, expiry };
+            return self.write(slot, shared.view, &look, once);
+        }
+        let entry = queued(shared.message(), qos, retain, ids, group);
+        let size = entry.message.size();
+        if flow.overflow.is_empty()
+            && flow.deliveries.waiting() < queue.messages_max as usize
+            && (flow.waiting_bytes as u64) < queue.bytes_max.bytes()
+        {
+            flow.waiting_bytes += size;
+            self.queued_bytes += size as u64;
+            flow.deliveries.wait(qos, entry);
+            return;
+        }
+        let Some(token) = token else {
+            // What nobody waits for never waits beyond the queue.
+            self.counters.dropped_queue_full += 1;
+            return;
+        };
+        let key = *pending.get_or_insert_with(|| self.pending.insert(Pending { token, remaining: 0 }) as u32);
+        self.pending[key as usize].remaining += 1;
+        let deadline = self.now.after(queue.wait);
+        if flow.overflow.is_empty() {
+            self.wheel.arm(deadline, slot, generation, TimerKind::QueueWait);
+        }
+        self.queued_bytes += size as u64;
+        flow.overflow.push_back(Overflow { entry, pending: key, deadline });
+    }
+
+    /// Appends a PUBLISH to a connection's output.
+    fn write(&mut self, slot: u32, view: MessageView<'_>, look: &Look<'_>, once: &mut EncodeOnce) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let version = connection.version;
+        let mut packet = mqtt::Outgoing {
+            dup: look.dup,
+            qos: look.qos,
+            retain: look.retain,
+            packet_id: look.packet_id,
+            topic: view.topic,
+            topic_alias: None,
+            message_expiry: look.expiry,
+            subscription_ids: look.ids,
+            properties: view.properties,
+            payload: view.payload,
+        };
+        if connection.alias_max > 0 {
+            let alias_max = connection.alias_max;
+            let flow = connection.flow();
+            match flow.aliases_out.get_or_insert_with(|| OutboundAliases::new(alias_max)).name(view.topic) {
+                TopicAlias::None => {}
+                TopicAlias::Introduce(alias) => packet.topic_alias = Some(alias),
+                TopicAlias::Use(alias) => (packet.topic, packet.topic_alias) = ("", Some(alias)),
+            }
+        }
+        if connection.packet_size_max != u32::MAX
+            && packet.encoded_len(version) > connection.packet_size_max as usize
+        {
+            return self.drop_oversized(slot, look);
+        }
+        let out = connection.out.buffer(&mut self.pool);
+        let before = out.len();
+        once.append(&packet, version, out);
+        self.counters.bytes_sent += (out.len() - before) as u64;
+        self.counters.publish_sent += 1;
+        self.mark_dirty(slot);
+    }
+
+    /// A message larger than the client takes is not sent, and is done with as if it had been [MQTT-3.1.2-25].
+    fn drop_oversized(&mut self, slot: u32, look: &Look<'_>) {
+        self.counters.dropped_packet_size += 1;
+        let Some(packet_id) = look.packet_id else { return };
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        if let Some(session) = connection.session {
+            let id = connection.id;
+            let kind = crate::store::Acknowledgement::PubRec { refused: true };
+            let kind =
+                if look.qos == QoS::ExactlyOnce { kind } else { crate::store::Acknowledgement::PubAck };
+            return self
+                .request(session.shard, Request::Acknowledge { session, connection: id, packet_id, kind });
+        }
+        let deliveries = &mut connection.flow().deliveries;
+        if look.qos == QoS::ExactlyOnce {
+            deliveries.pub_rec(packet_id, true);
+        } else {
+            deliveries.pub_ack(packet_id);
+        }
+    }
+
+    /// Sends what waits for a connection, as far as its window and its output allow, and lets waiting publishers in.
+    pub(super) fn pump(&mut self, slot: u32) {
+        self.pump_durable(slot);
+        self.pump_ephemeral(slot);
+        self.ask_for_page(slot);
+    }
+
+    fn pump_durable(&mut self, slot: u32) {
+        while let Some(connection) = self.connections.occupant(slot)
+            && connection.phase == Phase::Open
+            && connection.out.len() < OUT_FULL
+            && let Some(flow) = connection.flow.as_mut()
+            && let Some(delivery) = flow.ready.pop_front()
+        {
+            match delivery {
+                SessionDelivery::PubRel { packet_id } => {
+                    self.send_ack(slot, Packet::PubRel, packet_id, ReasonCode::Success);
+                }
+                SessionDelivery::Publish { packet_id, qos, dup, retain, message, subscription_ids } => {
+                    let view = message.view();
+                    // The store skips what expired before it was pinned; from then on it is sent, with what is left.
+                    let expiry = view.remaining_expiry(self.now).unwrap_or(Some(0));
+                    let ids = subscription_ids.as_slice();
+                    let look = Look { qos, retain, dup, packet_id: Some(packet_id), ids, expiry };
+                    self.write(slot, view, &look, &mut EncodeOnce::for_receivers(1));
+                }
+            }
+        }
+    }
+
+    fn pump_ephemeral(&mut self, slot: u32) {
+        while let Some(connection) = self.connections.occupant(slot)
+            && connection.phase == Phase::Open
+            && connection.out.len() < OUT_FULL
+        {
+            let window = connection.window;
+            let Some(flow) = connection.flow.as_mut() else { return };
+            let keep = |entry: &Enqueue| entry.group.is_some().then(|| entry.clone());
+            let next =
+                flow.deliveries.next_waiting().map(|entry| entry.message.view().remaining_expiry(self.now));
+            match next {
+                None => return,
+                Some(Err(Expired)) => {
+                    if let Some(entry) = flow.deliveries.skip_waiting() {
+                        flow.waiting_bytes -= entry.message.size();
+                        self.queued_bytes -= entry.message.size() as u64;
+                        self.counters.dropped_expired += 1;
+                    }
+                }
+                Some(Ok(expiry)) => {
+                    let Some((packet_id, qos, entry)) = flow.deliveries.open_waiting(window, keep) else {
+                        return;
+                    };
+                    flow.waiting_bytes -= entry.message.size();
+                    if entry.group.is_none() {
+                        self.queued_bytes -= entry.message.size() as u64;
+                    }
+                    let ids = entry.subscription_ids.as_slice();
+                    let look = Look {
+                        qos,
+                        retain: entry.retain,
+                        dup: false,
+                        packet_id: Some(packet_id),
+                        ids,
+                        expiry,
+                    };
+                    self.write(slot, entry.message.view(), &look, &mut EncodeOnce::for_receivers(1));
+                }
+            }
+            self.let_publishers_in(slot);
+        }
+    }
+
+    /// Moves messages from the overflow to places that are free again, and tells their publishers.
+    fn let_publishers_in(&mut self, slot: u32) {
+        let queue = &self.node.settings.queue;
+        let (messages_max, bytes_max) = (queue.messages_max as usize, queue.bytes_max.bytes());
+        while let Some(connection) = self.connections.occupant(slot)
+            && let Some(flow) = connection.flow.as_mut()
+            && flow.deliveries.waiting() < messages_max
+            && (flow.waiting_bytes as u64) < bytes_max
+            && let Some(Overflow { entry, pending, .. }) = flow.overflow.pop_front()
+        {
+            flow.waiting_bytes += entry.message.size();
+            flow.deliveries.wait(entry.qos, entry);
+            self.found_a_place(pending);
+        }
+    }
+
+    /// One of the receivers that a message waits for has a place, or is gone.
+    pub(super) fn found_a_place(&mut self, key: u32) {
+        let Some(pending) = self.pending.get_mut(key as usize) else { return };
+        pending.remaining -= 1;
+        if pending.remaining == 0 {
+            let Pending { token, .. } = self.pending.remove(key as usize);
+            // By letter even to ourselves: the publisher may be in the middle of something.
+            self.outbox[self.id.index()].acknowledged.push((token, ReasonCode::Success));
+        }
+    }
+
+    /// A reader that freed no place for `queue.wait` is closed, and its publishers go on.
+    pub(super) fn check_queue_wait(&mut self, timer: Timer) {
+        let Some(connection) = self.connections.get_mut(timer.slot, timer.generation) else { return };
+        let Some(oldest) = connection.flow.as_ref().and_then(|flow| flow.overflow.front()) else { return };
+        if oldest.deadline > self.now {
+            let at = oldest.deadline;
+            return self.wheel.arm(at, timer.slot, timer.generation, TimerKind::QueueWait);
+        }
+        self.counters.slow_readers_closed += 1;
+        tracing::debug!(client = &*connection.client_id, "closed: its queue was full for too long");
+        self.close(timer.slot, ReasonCode::QuotaExceeded);
+    }
+
+    /// Deliveries of a durable session from its shard.
+    pub(super) fn session_deliveries(&mut self, id: ConnectionId, deliveries: Vec<SessionDelivery>) {
+        let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
+        connection.flow().ready.extend(deliveries);
+        self.pump(id.slot);
+    }
+
+    /// A shared subscription's message for a member of this worker.
+    pub(super) fn member_delivery(&mut self, delivery: MemberDelivery) {
+        let MemberDelivery { group, connection: id, message, options, subscription_id, token } = delivery;
+        let connection = self.connections.get_mut(id.slot, id.generation);
+        let Some(connection) = connection.filter(|connection| connection.phase == Phase::Open) else {
+            return self.request(group.shard, Request::Bounce { group, message, token });
+        };
+        let durable = connection.session.is_some();
+        let mut shared = Shared::from(&message);
+        let view = shared.view;
+        let qos = view.qos.min(options.qos());
+        debug_assert!(!durable || qos == QoS::AtMostOnce, "a durable member's share comes from its session");
+        let ids: &[u32] = if subscription_id == 0 { &[] } else { &[subscription_id] };
+        let retain = view.retain && options.retain_as_published();
+        let mut pending = None;
+        let once = &mut EncodeOnce::for_receivers(1);
+        self.deliver_as(
+            id.slot,
+            id.generation,
+            qos,
+            retain,
+            ids,
+            Some(group),
+            &mut shared,
+            once,
+            token,
+            &mut pending,
+        );
+        if pending.is_none()
+            && let Some(token) = token
+        {
+            self.answer(token, ReasonCode::Success);
+        }
+    }
+
+    /// Starts handing the retained messages of a new subscription to a connection.
+    pub(super) fn send_retained(&mut self, slot: u32, filter: &str, options: Options, subscription_id: u32) {
+        let (first, last) = retained::hosts(filter, self.node.workers);
+        let (worker, last_worker) = (first.0, last.0);
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let job =
+            RetainedJob { filter: filter.into(), options, subscription_id, worker, last_worker, after: None };
+        connection.flow().retained.push_back(job);
+        self.ask_for_page(slot);
+    }
+
+    /// Asks for the next page of retained messages once there is room for it.
+    fn ask_for_page(&mut self, slot: u32) {
+        loop {
+            let Some(connection) = self.connections.occupant(slot) else { return };
+            let id = connection.id;
+            let room = connection.phase == Phase::Open && connection.out.len() < OUT_FULL;
+            let Some(flow) = connection.flow.as_mut() else { return };
+            let queue_max = self.node.settings.queue.messages_max as usize / 2;
+            if flow.page_asked
+                || !room
+                || flow.deliveries.waiting() > queue_max
+                || flow.ready.len() > queue_max
+            {
+                return;
+            }
+            let Some(job) = flow.retained.front_mut() else { return };
+            let worker = crate::ids::WorkerId(job.worker);
+            let used = self.node.published[worker.index()].retained_used.load(Ordering::Acquire);
+            if !used && !job.filter.starts_with(retained::SYS) {
+                if job.worker == job.last_worker {
+                    flow.retained.pop_front();
+                } else {
+                    job.worker += 1;
+                }
+                continue;
+            }
+            flow.page_asked = true;
+            let scan = Scan { connection: id, filter: job.filter.clone(), after: job.after.take() };
+            return self.post(worker, Letter::Scan(Box::new(scan)));
+        }
+    }
+
+    /// A page of retained messages for the subscription whose turn it is [MQTT-3.3.1-8].
+    pub(super) fn page(&mut self, page: Page) {
+        let Page { connection: id, messages, after } = page;
+        let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
+        let session = connection.session;
+        let Some(flow) = connection.flow.as_mut() else { return };
+        let Some(job) = flow.retained.front_mut() else { return };
+        let (options, subscription_id) = (job.options, job.subscription_id);
+        match after {
+            Some(after) => job.after = Some(after),
+            None if job.worker < job.last_worker => job.worker += 1,
+            None => drop(flow.retained.pop_front()),
+        }
+        let ids: &[u32] = if subscription_id == 0 { &[] } else { &[subscription_id] };
+        let mut entries = Vec::new();
+        for message in &messages {
+            let mut shared = Shared::from(message);
+            let qos = shared.view.qos.min(options.qos());
+            if session.is_some() && qos > QoS::AtMostOnce {
+                let subscription_ids = SubscriptionIds::of(ids);
+                let message = message.clone();
+                entries.push(Enqueue { message, qos, retain: true, subscription_ids, group: None });
+                continue;
+            }
+            let once = &mut EncodeOnce::for_receivers(1);
+            self.deliver_as(id.slot, id.generation, qos, true, ids, None, &mut shared, once, None, &mut None);
+        }
+        match session.filter(|_| !entries.is_empty()) {
+            Some(session) => {
+                self.request(
+                    session.shard,
+                    Request::Enqueue { session, entries, token: None, page: Some(id) },
+                );
+            }
+            None => self.page_taken(id),
+        }
+    }
+
+    pub(super) fn page_taken(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
+        connection.flow().page_asked = false;
+        self.ask_for_page(id.slot);
+    }
+
+    /// The store remembers PUBREC: PUBREL may leave [MQTT-4.3.3-4].
+    pub(super) fn release_delivery(&mut self, id: ConnectionId, packet_id: PacketId, reason: ReasonCode) {
+        self.send_to(id, &Packet::PubRel(Ack { packet_id, reason, properties: mqtt::Properties::default() }));
+    }
+
+    /// The store has forgotten a QoS 2 identifier: PUBCOMP may leave.
+    pub(super) fn complete_release(&mut self, id: ConnectionId, packet_id: PacketId) {
+        let ack = Ack { packet_id, reason: ReasonCode::Success, properties: mqtt::Properties::default() };
+        self.send_to(id, &Packet::PubComp(ack));
+    }
+
+    fn send_to(&mut self, id: ConnectionId, packet: &Packet<'_>) {
+        let open = |connection: &mut Connection| connection.phase == Phase::Open;
+        if self.connections.get_mut(id.slot, id.generation).is_some_and(open) {
+            self.send(id.slot, packet);
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! From a message to everybody who wants it.
+
+use std::sync::atomic::Ordering;
+
+use mqtt::{QoS, ReasonCode, TopicName};
+
+use super::Worker;
+use super::deliver::EncodeOnce;
+use crate::ids::{ConnectionId, ShardId, WorkerId};
+use crate::mail::{BatchDelivery, Body, Letter, Target, Token};
+use crate::message::{MessageView, Shared};
+use crate::retained;
+use crate::route::{Route, RouteKind};
+use crate::store::Request;
+
+/// Messages up to this size are copied for each worker; larger ones are shared.
+const INLINE_MAX: usize = 8 * 1024;
+
+/// Where a message has gone.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Dispatched {
+    /// Completions that will come for the token.
+    pub outstanding: u32,
+    pub matched: bool,
+}
+
+impl Worker {
+    /// Sends a message to all whose subscriptions match. Completions carry `token`; without one nobody waits for any.
+    pub(super) fn dispatch(
+        &mut self,
+        name: TopicName<'_>,
+        view: MessageView<'_>,
+        token: Option<Token>,
+    ) -> Dispatched {
+        let mut shared = Shared::of(view);
+        let mut routes = std::mem::take(&mut self.scratch.routes);
+        routes.clear();
+        let mut rest = routes_of(&self.reader, name, &mut routes);
+        self.serial += 1;
+        let mut result = Dispatched { outstanding: 0, matched: !rest.is_empty() };
+        let mut local = std::mem::take(&mut self.scratch.targets);
+        local.clear();
+        let token = token.filter(|_| view.qos > QoS::AtMostOnce);
+        while let Some(first) = rest.first() {
+            match first.kind {
+                RouteKind::Connection | RouteKind::ConnectionQos0 => {
+                    let same = same_receiver(rest);
+                    let (routes, after) = rest.split_at(same);
+                    rest = after;
+                    if first.place == self.id.0 {
+                        merge(routes, &view, &mut local);
+                    } else {
+                        result.outstanding += self.batch_targets(first.place, routes, &mut shared, token);
+                    }
+                }
+                RouteKind::Shard => {
+                    rest = &rest[1..];
+                    if view.qos > QoS::AtMostOnce {
+                        result.outstanding += self.append(first, true, &mut shared, token);
+                    }
+                }
+                RouteKind::ShardGroups => {
+                    rest = &rest[1..];
+                    result.outstanding += self.append(first, false, &mut shared, token);
+                }
+                // A shard's own index has these; the node's has not.
+                RouteKind::Session | RouteKind::Group => rest = &rest[1..],
+            }
+        }
+        self.scratch.routes = routes;
+        if !local.is_empty() && self.deliver_all(&local, &mut shared, token) {
+            result.outstanding += 1;
+        }
+        self.scratch.targets = local;
+        if view.retain {
+            result.outstanding += self.retain(&mut shared, token);
+        }
+        result
+    }
+
+    /// Delivers to connections of this worker. True when somebody has no place yet: then `token` completes later.
+    pub(super) fn deliver_all(
+        &mut self,
+        targets: &[Target],
+        shared: &mut Shared<'_>,
+        token: Option<Token>,
+    ) -> bool {
+        let mut once = EncodeOnce::for_receivers(targets.len());
+        let mut pending = None;
+        let mut ids = std::mem::take(&mut self.scratch.ids);
+        let mut rest = targets;
+        while let Some((first, after)) = rest.split_first() {
+            let more = after.iter().take_while(|target| target.continues).count();
+            ids.clear();
+            ids.extend(
+                [first]
+                    .into_iter()
+                    .chain(&after[..more])
+                    .map(|target| target.subscription_id)
+                    .filter(|id| *id != 0),
+            );
+            rest = &after[more..];
+            self.deliver(first, &ids, shared, &mut once, token, &mut pending);
+        }
+        self.scratch.ids = ids;
+        self.scratch.encoded = once.into_buffer();
+        pending.is_some()
+    }
+
+    fn batch_targets(
+        &mut self,
+        worker: u16,
+        routes: &[Route],
+        shared: &mut Shared<'_>,
+        token: Option<Token>,
+    ) -> u32 {
+        let view = shared.view;
+        let batch = &mut self.outbox[usize::from(worker)];
+        let before = batch.targets.len();
+        merge(routes, &view, &mut batch.targets);
+        if batch.targets.len() == before {
+            return 0;
+        }
+        match batch.deliveries.last_mut() {
+            Some(last) if last.serial == self.serial => {
+                last.targets.end = batch.targets.len();
+                return 0;
+            }
+            _ => {}
+        }
+        let body = if view.encoded_len() <= INLINE_MAX {
+            let start = batch.records.len();
+            view.encode(&mut batch.records);
+            Body::Inline(start..batch.records.len())
+        } else {
+            Body::Shared(shared.message())
+        };
+        let targets = before..batch.targets.len();
+        batch.deliveries.push(BatchDelivery { body, targets, token, serial: self.serial });
+        u32::from(token.is_some())
+    }
+
+    fn append(
+        &mut self,
+        route: &Route,
+        sessions: bool,
+        shared: &mut Shared<'_>,
+        token: Option<Token>,
+    ) -> u32 {
+        let message = shared.message();
+        self.request(ShardId(route.place), Request::Append { message, sessions, groups: !sessions, token });
+        u32::from(token.is_some())
+    }
+
+    fn retain(&mut self, shared: &mut Shared<'_>, token: Option<Token>) -> u32 {
+        let topic = shared.view.topic;
+        let host = retained::host(topic, self.node.workers);
+        let used = &self.node.published[host.index()].retained_used;
+        if !topic.starts_with(retained::SYS) && !used.load(Ordering::Relaxed) {
+            used.store(true, Ordering::Release);
+        }
+        let message = shared.message();
+        self.post(host, Letter::Retain { message, token });
+        u32::from(token.is_some())
+    }
+
+    /// A message of the node's own, such as a Will: nobody waits for its completions.
+    pub(super) fn publish_own(&mut self, view: MessageView<'_>) {
+        if let Ok(name) = TopicName::parse(view.topic) {
+            self.dispatch(name, view, None);
+        }
+    }
+
+    /// Answers whoever waits for a completion.
+    pub(super) fn answer(&mut self, token: Token, reason: ReasonCode) {
+        match token {
+            Token::Publish { connection: ConnectionId { worker, slot, generation }, sequence }
+                if worker == self.id =>
+            {
+                self.publish_completed(slot, generation, sequence, reason);
+            }
+            Token::Publish { connection, .. } => {
+                self.outbox[connection.worker.index()].acknowledged.push((token, reason));
+            }
+            Token::Append { shard, key } => self.request(shard, Request::Taken { key, reason }),
+        }
+    }
+
+    /// The worker's list of what it has for another.
+    pub(super) fn post(&mut self, to: WorkerId, letter: Letter) {
+        self.outbox[to.index()].letters.push(letter);
+    }
+
+    pub(super) fn request(&mut self, shard: ShardId, request: Request) {
+        let host = self.node.shard_host(shard);
+        self.post(host, Letter::Request(shard, request));
+    }
+}
+
+/// All routes of a topic, those of one receiver together.
+fn routes_of<'r>(
+    reader: &routing::Reader<Route>,
+    name: TopicName<'_>,
+    routes: &'r mut Vec<Route>,
+) -> &'r [Route] {
+    if reader.matches(name, routes) > 1 {
+        routes.sort_unstable_by_key(|route| (route.kind, route.place, route.slot, route.generation));
+        // A shard is told once, however many of its filters match.
+        routes.dedup_by(|a, b| {
+            a.kind == b.kind
+                && a.place == b.place
+                && matches!(a.kind, RouteKind::Shard | RouteKind::ShardGroups)
+        });
+    }
+    routes
+}
+
+fn same_receiver(routes: &[Route]) -> usize {
+    let key = |route: &Route| (route.kind, route.place, route.slot, route.generation);
+    routes.iter().take_while(|route| key(route) == key(&routes[0])).count()
+}
+
+/// One receiver's routes as one delivery: the highest QoS, all Subscription Identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4].
+fn merge(routes: &[Route], view: &MessageView<'_>, targets: &mut Vec<Target>) {
+    let first_target = targets.len();
+    for route in routes {
+        // [MQTT-3.8.3-3]
+        let own = || {
+            view.publisher.is_some_and(|id| {
+                (id.worker.0, id.slot, id.generation) == (route.place, route.slot, route.generation)
+            })
+        };
+        if route.options.no_local() && own() {
+            continue;
+        }
+        let continues = targets.len() > first_target;
+        if continues {
+            let first = &mut targets[first_target];
+            first.options = first.options.merge(route.options);
+        }
+        let Route { slot, generation, subscription_id, options, .. } = *route;
+        targets.push(Target { slot, generation, subscription_id, options, continues });
+    }
+    // QoS 1 and 2 come to a durable session from its shard.
+    let by_store = |targets: &[Target]| {
+        routes[0].kind == RouteKind::ConnectionQos0
+            && targets
+                .get(first_target)
+                .is_some_and(|first| view.qos.min(first.options.qos()) > QoS::AtMostOnce)
+    };
+    if by_store(targets) {
+        targets.truncate(first_target);
+    }
+}

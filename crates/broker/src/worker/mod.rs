@@ -1,0 +1,388 @@
+//! One worker: the connections of one reactor, its part of the store and of the retained messages.
+//!
+//! A worker is told what happened ([`Worker::open`], [`Worker::receive`], [`Worker::lost`], [`Worker::take_batch`],
+//! [`Worker::tick`]) and leaves behind bytes to write ([`Worker::output`]), connections to look at
+//! ([`Worker::take_dirty`], [`Worker::take_woken`]) and batches for other workers ([`Worker::outgoing`]). It does no I/O and
+//! reads no clock, so a test can be its network and its time.
+
+mod close;
+mod connect;
+mod deliver;
+mod dispatch;
+mod post;
+mod publish;
+mod receive;
+mod subscribe;
+mod sys;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use mqtt::{ReasonCode, Version};
+use routing::Reader;
+
+pub use receive::{Received, Then};
+
+use crate::connection::{Connection, Marks, Out, Phase, Subscriptions};
+use crate::counters::{Counters, StoreCounters};
+use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
+use crate::mail::{Batch, Token};
+use crate::node::Node;
+use crate::retained::RetainedShard;
+use crate::route::Route;
+use crate::slots::Slots;
+use crate::store::{MemoryShard, ShardOutput};
+use crate::wheel::{Timer, TimerKind, Wheel};
+
+pub struct Worker {
+    id: WorkerId,
+    node: Arc<Node>,
+    now: Time,
+    connections: Slots<Connection>,
+    reader: Reader<Route>,
+    /// What each worker gets at the end of the turn, this one's own included.
+    outbox: Vec<Batch>,
+    wheel: Wheel,
+    dirty: Vec<u32>,
+    woken: Vec<u32>,
+    shards: Vec<(ShardId, MemoryShard)>,
+    shard_output: ShardOutput,
+    retained: RetainedShard,
+    /// Messages that wait for a place with one or more connections of this worker, and who waits for that.
+    pending: slab::Slab<Pending>,
+    pool: Vec<Vec<u8>>,
+    scratch: deliver::Scratch,
+    serial: u64,
+    /// Bytes of messages that wait for connections of this worker.
+    queued_bytes: u64,
+    counters: Counters,
+    stopping: bool,
+    housekeeping_due: Time,
+    sys_due: Time,
+    due: Vec<Timer>,
+    sys: sys::Sys,
+}
+
+struct Pending {
+    token: Token,
+    remaining: u32,
+}
+
+impl Worker {
+    pub fn new(id: WorkerId, node: Arc<Node>) -> Self {
+        let shards = node.hosted(id).map(|shard| {
+            let random = node.boot ^ u64::from(shard.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            let (settings, routes) = (node.settings.clone(), node.routes.clone());
+            (shard, MemoryShard::new(shard, settings, routes, node.hash_key, random))
+        });
+        let interval = node.settings.sys.interval;
+        Self {
+            id,
+            now: Time::default(),
+            connections: Slots::default(),
+            reader: node.routes.reader(),
+            outbox: (0..node.workers).map(|_| Batch::default()).collect(),
+            wheel: Wheel::default(),
+            dirty: Vec::new(),
+            woken: Vec::new(),
+            shards: shards.collect(),
+            shard_output: ShardOutput::default(),
+            retained: RetainedShard::default(),
+            pending: slab::Slab::new(),
+            pool: Vec::new(),
+            scratch: deliver::Scratch::default(),
+            serial: 0,
+            queued_bytes: 0,
+            counters: Counters::default(),
+            stopping: false,
+            housekeeping_due: Time::default(),
+            sys_due: if id.0 == 0 && !interval.is_zero() { Time::default() } else { Time::NEVER },
+            due: Vec::new(),
+            sys: sys::Sys::default(),
+            node,
+        }
+    }
+
+    pub fn id(&self) -> WorkerId {
+        self.id
+    }
+
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// A network connection was accepted. Its bytes go to [`Self::receive`] under the slot of the name it gets.
+    pub fn open(&mut self, now: Time, peer: Option<SocketAddr>) -> ConnectionId {
+        self.now = now;
+        let (slot, generation) = self.connections.vacant();
+        let id = ConnectionId { worker: self.id, slot, generation };
+        let mut connection = Connection {
+            id,
+            phase: Phase::AwaitConnect,
+            version: Version::V5,
+            marks: Marks { problem_information: true, ..Marks::default() },
+            keep_alive: 0,
+            last_packet: now,
+            client_id: self.scratch.nobody.clone(),
+            client_hash: 0,
+            packet_size_max: u32::MAX,
+            window: 0,
+            alias_max: 0,
+            session_expiry: 0,
+            session: None,
+            out: Out::default(),
+            subscriptions: Subscriptions::default(),
+            flow: None,
+            extra: None,
+        };
+        if peer.is_some() {
+            connection.extra().peer = peer;
+        }
+        let placed = self.connections.insert(connection);
+        debug_assert_eq!(placed, (slot, generation));
+        self.wheel.arm(
+            now.after(self.node.settings.mqtt.connect_timeout),
+            slot,
+            generation,
+            TimerKind::Connect,
+        );
+        self.counters.connections_opened += 1;
+        id
+    }
+
+    /// Bytes to write to a connection. What has left is taken off by [`Out::advance`]; then [`Self::written`] follows.
+    pub fn output(&mut self, slot: u32) -> Option<&mut Out> {
+        self.connections.occupant(slot).map(|connection| &mut connection.out)
+    }
+
+    /// Some bytes of the connection's output have left.
+    pub fn written(&mut self, now: Time, slot: u32) {
+        self.now = now;
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        if connection.out.is_empty() {
+            connection.out.give_back(&mut self.pool);
+        }
+        if connection.marks.held && connection.phase == Phase::Open {
+            connection.marks.held = false;
+            self.woken.push(slot);
+        }
+        if connection.flow.is_some() {
+            self.pump(slot);
+        }
+    }
+
+    /// Whether the connection is to be closed once its output has left.
+    pub fn is_closing(&self, slot: u32) -> bool {
+        self.connections.occupant_ref(slot).is_none_or(|connection| connection.phase == Phase::Closing)
+    }
+
+    /// The transport is gone and the slot may be used again.
+    pub fn vacate(&mut self, slot: u32) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let (phase, id) = (connection.phase, connection.id);
+        if phase != Phase::Closing {
+            self.lost(self.now, slot);
+        }
+        if let Some(mut gone) = self.connections.remove(slot, id.generation) {
+            gone.out.discard();
+            self.counters.connections_closed += 1;
+        }
+    }
+
+    /// Moves the slots of connections with output, or that are to be closed, to `slots`.
+    pub fn take_dirty(&mut self, slots: &mut Vec<u32>) {
+        slots.clear();
+        std::mem::swap(&mut self.dirty, slots);
+        for slot in slots.iter() {
+            if let Some(connection) = self.connections.occupant(*slot) {
+                connection.marks.dirty = false;
+            }
+        }
+    }
+
+    /// Moves the slots of connections whose kept bytes may be offered again to `slots`.
+    pub fn take_woken(&mut self, slots: &mut Vec<u32>) {
+        slots.clear();
+        std::mem::swap(&mut self.woken, slots);
+    }
+
+    /// What `worker` is to get. The edge sends it when it is not empty, and leaves an empty one.
+    pub fn outgoing(&mut self, worker: WorkerId) -> &mut Batch {
+        &mut self.outbox[worker.index()]
+    }
+
+    /// Whether there is anything to do before the worker may sleep.
+    pub fn has_work(&self) -> bool {
+        !self.dirty.is_empty() || !self.woken.is_empty() || self.outbox.iter().any(|batch| !batch.is_empty())
+    }
+
+    /// Works through what this worker has for itself, until nothing is left.
+    pub fn settle(&mut self, now: Time) {
+        for _ in 0..SETTLE_ROUNDS {
+            if self.outbox[self.id.index()].is_empty() {
+                return;
+            }
+            let mut batch = std::mem::take(&mut self.outbox[self.id.index()]);
+            self.take_batch(now, &mut batch);
+            // The memory goes back, unless the round left something new.
+            if self.outbox[self.id.index()].is_empty() {
+                batch.recycle(usize::MAX);
+                self.outbox[self.id.index()] = batch;
+            }
+        }
+    }
+
+    /// When [`Self::tick`] is due, at the latest.
+    pub fn next_timeout(&self) -> Time {
+        let shards = self.shards.iter().map(|(_, shard)| shard.next_deadline()).min().unwrap_or(Time::NEVER);
+        self.wheel.next().min(shards).min(self.housekeeping_due).min(self.sys_due)
+    }
+
+    pub fn tick(&mut self, now: Time) {
+        self.now = now;
+        let mut due = std::mem::take(&mut self.due);
+        self.wheel.fire(now, &mut due);
+        for timer in due.drain(..) {
+            self.timer(timer);
+        }
+        self.due = due;
+        for at in 0..self.shards.len() {
+            if self.shards[at].1.next_deadline() <= now {
+                let mut output = std::mem::take(&mut self.shard_output);
+                self.shards[at].1.tick(now, &mut output);
+                self.carry_out(&mut output);
+                self.shard_output = output;
+            }
+        }
+        if self.housekeeping_due <= now {
+            self.housekeeping_due = Time(now.0 + 1000);
+            self.retained.sweep(now, 1000);
+            self.publish_figures();
+        }
+        if self.sys_due <= now {
+            self.sys_due = now.after(self.node.settings.sys.interval);
+            self.publish_sys();
+        }
+    }
+
+    /// The end of a turn: nothing of the shared index is held any more.
+    pub fn end_turn(&mut self) {
+        self.reader.quiescent();
+        use std::sync::atomic::Ordering::Relaxed;
+        let queued = &self.node.published[self.id.index()].queued_bytes;
+        let store: u64 = self.shards.iter().map(|(_, shard)| shard.counters.queued_bytes).sum();
+        if queued.load(Relaxed) != self.queued_bytes + store {
+            queued.store(self.queued_bytes + store, Relaxed);
+        }
+    }
+
+    /// The thread is about to sleep: it delays nobody's memory.
+    pub fn park(&self) {
+        self.reader.park();
+    }
+
+    pub fn unpark(&self) {
+        self.reader.unpark();
+    }
+
+    /// The node stops: every client is told and closed [MQTT-4.13.1-1]; nobody's Will is published.
+    pub fn stop(&mut self, now: Time) {
+        self.now = now;
+        self.stopping = true;
+        let slots: Vec<u32> = self.connections.iter().map(|(slot, ..)| slot).collect();
+        for slot in slots {
+            self.close(slot, ReasonCode::ServerShuttingDown);
+        }
+    }
+
+    fn timer(&mut self, timer: Timer) {
+        let Some(connection) = self.connections.get_mut(timer.slot, timer.generation) else { return };
+        let slot = timer.slot;
+        match timer.kind {
+            TimerKind::Connect => {
+                if matches!(connection.phase, Phase::AwaitConnect | Phase::Authenticating | Phase::Claiming) {
+                    self.counters.connect_timeouts += 1;
+                    self.close_silently(slot);
+                }
+            }
+            TimerKind::KeepAlive => self.check_keep_alive(timer),
+            TimerKind::QueueWait => self.check_queue_wait(timer),
+            TimerKind::Unblock => self.unblock(slot),
+            TimerKind::Linger => {
+                connection.out.discard();
+                self.mark_dirty(slot);
+            }
+        }
+    }
+
+    /// [MQTT-3.1.2-22]: silence of 1.5 times Keep Alive ends the connection.
+    fn check_keep_alive(&mut self, timer: Timer) {
+        let Some(connection) = self.connections.get_mut(timer.slot, timer.generation) else { return };
+        if connection.phase != Phase::Open || connection.keep_alive == 0 {
+            return;
+        }
+        let silence_max = u64::from(connection.keep_alive) * 1500;
+        let mut due = Time(connection.last_packet.0 + silence_max);
+        // While we keep the client waiting, its silence is ours.
+        if connection.marks.held || connection.flow.as_ref().is_some_and(|flow| flow.blocked.is_some()) {
+            due = due.max(Time(self.now.0 + silence_max));
+        }
+        if let Some(flow) = connection.flow.take_if(|flow| flow.is_forgettable()) {
+            drop(flow);
+        }
+        if due > self.now {
+            self.wheel.arm(due, timer.slot, timer.generation, TimerKind::KeepAlive);
+            return;
+        }
+        self.counters.keep_alive_timeouts += 1;
+        self.close(timer.slot, ReasonCode::KeepAliveTimeout);
+    }
+
+    fn mark_dirty(&mut self, slot: u32) {
+        if let Some(connection) = self.connections.occupant(slot)
+            && !connection.marks.dirty
+        {
+            connection.marks.dirty = true;
+            self.dirty.push(slot);
+        }
+    }
+
+    fn publish_figures(&mut self) {
+        use std::sync::atomic::Ordering::Relaxed;
+        let mut store = StoreCounters::default();
+        for (_, shard) in &self.shards {
+            store.add(&shard.counters);
+        }
+        let published = &self.node.published[self.id.index()];
+        published
+            .connections
+            .store(self.counters.clients_connected - self.counters.clients_disconnected, Relaxed);
+        published.sessions.store(self.shards.iter().map(|(_, shard)| shard.sessions() as u64).sum(), Relaxed);
+        published.retained_messages.store(self.retained.len() as u64, Relaxed);
+        published.retained_bytes.store(self.retained.bytes(), Relaxed);
+        published.refresh(&self.counters, &store);
+    }
+
+    /// The picture that holds between any two calls.
+    pub fn check_invariants(&self) {
+        for (slot, generation, connection) in self.connections.iter() {
+            assert_eq!((connection.id.slot, connection.id.generation), (slot, generation));
+            let Some(flow) = &connection.flow else { continue };
+            flow.deliveries.check_invariants();
+            assert!(
+                connection.session.is_none() || flow.deliveries.is_empty(),
+                "a durable session's queue is the store's"
+            );
+        }
+        for (_, shard) in &self.shards {
+            shard.check_invariants();
+        }
+    }
+}
+
+/// Rounds of work for itself in one turn; more would keep sockets waiting.
+const SETTLE_ROUNDS: usize = 8;

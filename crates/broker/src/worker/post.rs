@@ -1,0 +1,148 @@
+//! Batches from other workers, and letters.
+
+use mqtt::ReasonCode;
+
+use super::Worker;
+use crate::ids::Time;
+use crate::mail::{Batch, BatchDelivery, Body, Letter, Token};
+use crate::message::{Message, MessageView, Shared};
+use crate::retained::RetainedFull;
+use crate::store::{Completion, ShardOutput};
+
+impl Worker {
+    /// Works through a batch. Its vectors are left for [`Batch::recycle`].
+    pub fn take_batch(&mut self, now: Time, batch: &mut Batch) {
+        self.now = now;
+        for BatchDelivery { body, targets, token, .. } in batch.deliveries.drain(..) {
+            let targets = &batch.targets[targets];
+            let waits = match &body {
+                Body::Inline(range) => {
+                    let view = MessageView::decode(&batch.records[range.clone()]);
+                    self.deliver_all(targets, &mut Shared::of(view), token)
+                }
+                Body::Shared(message) => self.deliver_all(targets, &mut Shared::from(message), token),
+            };
+            if let Some(token) = token.filter(|_| !waits) {
+                self.answer(token, ReasonCode::Success);
+            }
+        }
+        for letter in batch.letters.drain(..) {
+            self.letter(letter);
+        }
+        for (token, reason) in batch.acknowledged.drain(..) {
+            match token {
+                Token::Publish { connection, sequence } => {
+                    self.publish_completed(connection.slot, connection.generation, sequence, reason);
+                }
+                Token::Append { .. } => self.answer(token, reason),
+            }
+        }
+    }
+
+    fn letter(&mut self, letter: Letter) {
+        match letter {
+            Letter::Request(shard, request) => {
+                let Some((_, host)) = self.shards.iter_mut().find(|(id, _)| *id == shard) else {
+                    debug_assert!(false, "a request for a shard that is hosted elsewhere");
+                    return;
+                };
+                let mut output = std::mem::take(&mut self.shard_output);
+                host.apply(self.now, request, &mut output);
+                self.carry_out(&mut output);
+                self.shard_output = output;
+            }
+            Letter::Completion(completion) => self.completion(completion),
+            Letter::Retain { message, token } => {
+                let reason = self.set_retained(message);
+                if let Some(token) = token {
+                    self.answer(token, reason);
+                }
+            }
+            Letter::Scan(scan) => {
+                let page = self.retained.scan(self.now, *scan);
+                self.post(page.connection.worker, Letter::Page(Box::new(page)));
+            }
+            Letter::Page(page) => self.page(*page),
+            Letter::Member(delivery) => self.member_delivery(*delivery),
+            Letter::Verdict(connection, verdict) => self.verdict(connection, verdict),
+            Letter::Will(will) => self.publish_will(&will),
+        }
+    }
+
+    fn completion(&mut self, completion: Completion) {
+        match completion {
+            Completion::Claimed(claimed) => self.claimed(claimed),
+            Completion::ClaimRefused { connection, reason } => self.claim_refused(connection, reason),
+            Completion::Revoke { connection } => self.revoke(connection),
+            Completion::Subscribed { connection, packet_id, results } => {
+                self.subscribed(connection, packet_id, &results)
+            }
+            Completion::Unsubscribed { connection, packet_id, results } => {
+                self.unsubscribed(connection, packet_id, &results);
+            }
+            Completion::Deliver { connection, deliveries } => self.session_deliveries(connection, deliveries),
+            Completion::Release { connection, packet_id, reason } => {
+                self.release_delivery(connection, packet_id, reason)
+            }
+            Completion::Complete { connection, packet_id } => self.complete_release(connection, packet_id),
+            Completion::PageTaken { connection } => self.page_taken(connection),
+            Completion::Joined { connection, packet_id, index, existed } => {
+                self.group_changed(connection, packet_id, index, existed);
+            }
+            Completion::Left { connection, packet_id, index, existed } => {
+                self.group_changed(connection, packet_id, index, existed);
+            }
+        }
+    }
+
+    /// Sends on what a shard of this worker has decided.
+    pub(super) fn carry_out(&mut self, output: &mut ShardOutput) {
+        for (worker, letter) in output.letters.drain(..) {
+            self.post(worker, letter);
+        }
+        for (shard, request) in output.requests.drain(..) {
+            self.request(shard, request);
+        }
+        let own = self.id;
+        for (token, reason) in output.acknowledged.drain(..) {
+            match token {
+                // Not at once, but in the order of the letters: completions of one shard stay in order.
+                Token::Publish { connection, .. } => {
+                    self.outbox[connection.worker.index()].acknowledged.push((token, reason));
+                }
+                Token::Append { .. } => self.answer(token, reason),
+            }
+        }
+        for will in output.wills.drain(..) {
+            self.post(own, Letter::Will(will));
+        }
+    }
+
+    fn set_retained(&mut self, message: Message) -> ReasonCode {
+        use crate::counters::Published;
+        let limits = &self.node.settings.retained;
+        let (own, node) = (self.id.index(), &self.node);
+        let (count, bytes) = (self.retained.len() as u64, self.retained.bytes());
+        // Of the others the figures of the last second: the limits are kept about right without a shared counter.
+        let others = |figure: &dyn Fn(&Published) -> u64| -> u64 {
+            node.published
+                .iter()
+                .enumerate()
+                .filter(|(at, _)| *at != own)
+                .map(|(_, published)| figure(published))
+                .sum()
+        };
+        let room = || {
+            count + others(&|published| Published::get(&published.retained_messages)) < limits.messages_max
+                && bytes + others(&|published| Published::get(&published.retained_bytes))
+                    < limits.bytes_max.bytes()
+        };
+        match self.retained.set(message, room) {
+            Ok(()) => ReasonCode::Success,
+            Err(RetainedFull) => {
+                self.counters.retained_refused += 1;
+                ReasonCode::QuotaExceeded
+            }
+        }
+    }
+}

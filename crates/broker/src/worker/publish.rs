@@ -1,0 +1,271 @@
+//! PUBLISH from a client: what is checked, and when it is acknowledged.
+
+use std::sync::Arc;
+
+use mqtt::{Packet, Publish, QoS, ReasonCode, TopicName};
+use session::Received;
+
+use super::Worker;
+use super::receive::Step;
+use crate::access::Action;
+use crate::connection::{Budget, Connection};
+use crate::ids::Time;
+use crate::mail::Token;
+use crate::message::MessageView;
+use crate::settings::PublishDenied;
+use crate::store::Request;
+
+/// How long a publisher waits until a node short of memory is asked again.
+const OVERLOAD_RETRY_MS: u64 = 100;
+
+impl Worker {
+    pub(super) fn publish_packet(&mut self, slot: u32, publish: &Publish<'_>, size: usize) -> Step {
+        if let Some(retry) = self.must_wait(slot, publish, size) {
+            self.counters.publishers_blocked += 1;
+            if retry != Time::NEVER {
+                self.try_again_at(retry, slot);
+            }
+            return Step::Blocked;
+        }
+        self.counters.publish_received += 1;
+        if let Err(reason) = self.publish(slot, publish) {
+            self.counters.protocol_errors += 1;
+            self.close(slot, reason);
+        }
+        Step::Done
+    }
+
+    /// Whether this PUBLISH has to wait, and when to try again; [`Time::NEVER`] when an acknowledgement will say.
+    fn must_wait(&mut self, slot: u32, publish: &Publish<'_>, size: usize) -> Option<Time> {
+        let limits = &self.node.settings.limits;
+        let receive_max = usize::from(self.node.settings.mqtt.receive_max);
+        let connection = self.connections.occupant(slot)?;
+        if publish.qos > QoS::AtMostOnce
+            && !connection.version.has_receive_maximum()
+            && connection.flow.as_ref().is_some_and(|flow| flow.inbound.inflight() >= receive_max)
+            && !publish.dup
+        {
+            return Some(Time::NEVER);
+        }
+        if limits.messages_per_second > 0 || limits.bytes_per_second.bytes() > 0 {
+            let now = self.now;
+            let budget = &mut connection.flow().budget;
+            if budget.until <= now {
+                *budget = Budget { until: Time(now.0 + 1000), messages: 0, bytes: 0 };
+            }
+            let messages = limits.messages_per_second > 0 && budget.messages >= limits.messages_per_second;
+            let bytes =
+                limits.bytes_per_second.bytes() > 0 && budget.bytes >= limits.bytes_per_second.bytes();
+            if messages || bytes {
+                return Some(budget.until);
+            }
+            budget.messages += 1;
+            budget.bytes += size as u64;
+        }
+        // Only looked at when this worker itself holds something: the sum over all workers is not for every packet.
+        if self.queued_bytes > 0 && publish.qos > QoS::AtMostOnce && self.node.is_overloaded() {
+            return Some(Time(self.now.0 + OVERLOAD_RETRY_MS));
+        }
+        None
+    }
+
+    fn publish(&mut self, slot: u32, publish: &Publish<'_>) -> Result<(), ReasonCode> {
+        let mqtt = &self.node.settings.mqtt;
+        let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+        if publish.qos as u8 > mqtt.qos_max {
+            return Err(ReasonCode::QoSNotSupported); // [MQTT-3.2.2-11]
+        }
+        if publish.retain && !mqtt.retain_available {
+            return Err(ReasonCode::RetainNotSupported); // [MQTT-3.2.2-14]
+        }
+        let mut aliased: Option<Arc<str>> = None;
+        let mut expires = Time::NEVER;
+        let mut invalid_payload = false;
+        let properties = publish.properties;
+        if !properties.is_empty() {
+            if properties.subscription_identifier().is_some() {
+                return Err(ReasonCode::ProtocolError); // [MQTT-3.3.4-6]
+            }
+            if let Some(alias) = properties.topic_alias() {
+                let flow = connection.flow();
+                if publish.topic.is_empty() {
+                    aliased = Some(flow.aliases_in.resolve(alias, mqtt.topic_alias_max)?);
+                } else {
+                    flow.aliases_in.set(alias, publish.topic, mqtt.topic_alias_max)?;
+                }
+            }
+            if let Some(seconds) = properties.message_expiry_interval() {
+                expires = Time(self.now.0 + u64::from(seconds) * 1000);
+            }
+            invalid_payload = properties.payload_format_indicator() == Some(1)
+                && std::str::from_utf8(publish.payload).is_err();
+        }
+        let topic = aliased.as_deref().unwrap_or(publish.topic);
+        let name = TopicName::parse(topic).map_err(|_| ReasonCode::TopicNameInvalid)?;
+        if topic.len() > usize::from(mqtt.topic_len_max)
+            || topic.bytes().filter(|byte| *byte == b'/').count() >= usize::from(mqtt.topic_levels_max)
+        {
+            return Err(ReasonCode::TopicNameInvalid);
+        }
+        // Read before anything can be refused: a repeated QoS 2 PUBLISH is answered as it was the first time.
+        if let Some(packet_id) = publish.packet_id {
+            self.check_receive_maximum(slot, publish)?;
+            if publish.qos == QoS::ExactlyOnce {
+                let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+                match connection.flow().inbound.receive(packet_id) {
+                    Received::New => {}
+                    Received::Repeated => {
+                        self.send_ack(slot, Packet::PubRec, packet_id, ReasonCode::Success);
+                        return Ok(());
+                    }
+                    Received::RepeatedEarly => return Ok(()),
+                }
+            }
+        }
+        if invalid_payload {
+            self.refuse_publish(slot, publish, ReasonCode::PayloadFormatInvalid);
+            return Ok(());
+        }
+        if !self.may_publish(slot, publish, topic) {
+            self.counters.publish_denied += 1;
+            let reason = match self.node.settings.mqtt.publish_denied {
+                PublishDenied::Disconnect => return Err(ReasonCode::NotAuthorized),
+                PublishDenied::Reason => ReasonCode::NotAuthorized,
+                PublishDenied::Ignore => ReasonCode::Success,
+            };
+            self.refuse_publish(slot, publish, reason);
+            return Ok(());
+        }
+        let mut scratch = std::mem::take(&mut self.scratch.properties);
+        let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+        let view = MessageView {
+            topic,
+            properties: properties.forwardable(&mut scratch),
+            payload: publish.payload,
+            qos: publish.qos,
+            retain: publish.retain,
+            expires,
+            publisher: Some(connection.id),
+            publisher_hash: connection.client_hash,
+        };
+        self.publish_and_acknowledge(slot, publish, name, view);
+        self.scratch.properties = scratch;
+        Ok(())
+    }
+
+    fn publish_and_acknowledge(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        name: TopicName<'_>,
+        view: MessageView<'_>,
+    ) {
+        let Some(packet_id) = publish.packet_id else {
+            self.dispatch(name, view, None);
+            return;
+        };
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let (id, session) = (connection.id, connection.session);
+        let sequence = connection.flow().inbound.next_sequence();
+        let token = Token::Publish { connection: id, sequence };
+        let mut dispatched = self.dispatch(name, view, Some(token));
+        if let Some(session) = session.filter(|_| publish.qos == QoS::ExactlyOnce) {
+            // The identity is kept by the store before PUBREC leaves [MQTT-4.3.3-8].
+            self.request(session.shard, Request::Receive { session, packet_id, token });
+            dispatched.outstanding += 1;
+        }
+        let reason = if dispatched.matched { ReasonCode::Success } else { ReasonCode::NoMatchingSubscribers };
+        self.await_completions(slot, publish, dispatched.outstanding, reason);
+    }
+
+    /// Acknowledges now when nothing is outstanding, here or before [MQTT-4.6.0-2].
+    fn await_completions(&mut self, slot: u32, publish: &Publish<'_>, outstanding: u32, reason: ReasonCode) {
+        let (Some(connection), Some(packet_id)) = (self.connections.occupant(slot), publish.packet_id) else {
+            return;
+        };
+        let inbound = &mut connection.flow().inbound;
+        if outstanding == 0 && inbound.is_idle() && !(reason.is_error() && publish.qos == QoS::ExactlyOnce) {
+            let packet = if publish.qos == QoS::ExactlyOnce { Packet::PubRec } else { Packet::PubAck };
+            return self.send_ack(slot, packet, packet_id, reason);
+        }
+        inbound.wait(packet_id, publish.qos, outstanding, reason);
+        if outstanding == 0 {
+            self.poll_inbound(slot);
+        }
+    }
+
+    /// Acknowledges a PUBLISH that goes nowhere.
+    fn refuse_publish(&mut self, slot: u32, publish: &Publish<'_>, reason: ReasonCode) {
+        if publish.qos > QoS::AtMostOnce {
+            self.await_completions(slot, publish, 0, reason);
+        }
+    }
+
+    /// [MQTT-3.3.4-7] [MQTT-3.3.4-9]: what exceeds our Receive Maximum ends the connection.
+    fn check_receive_maximum(&mut self, slot: u32, publish: &Publish<'_>) -> Result<(), ReasonCode> {
+        let receive_max = usize::from(self.node.settings.mqtt.receive_max);
+        let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+        let Some(flow) = &connection.flow else { return Ok(()) };
+        let exceeded = connection.version.has_receive_maximum() && flow.inbound.inflight() >= receive_max;
+        let repeated = publish.qos == QoS::ExactlyOnce
+            && publish.packet_id.is_some_and(|packet_id| flow.inbound.has_received(packet_id));
+        if exceeded && !repeated { Err(ReasonCode::ReceiveMaximumExceeded) } else { Ok(()) }
+    }
+
+    fn may_publish(&self, slot: u32, publish: &Publish<'_>, topic: &str) -> bool {
+        if topic.starts_with("$SYS/") || topic == "$SYS" {
+            return false; // The broker's own.
+        }
+        if !self.node.access.guards_topics() {
+            return true;
+        }
+        let action = Action::Publish { qos: publish.qos, retain: publish.retain };
+        let allowed =
+            |connection: &Connection| self.node.access.authorize(connection.identity(), action, topic);
+        self.connections.occupant_ref(slot).is_some_and(allowed)
+    }
+
+    /// One of the things that a publish waits for is done.
+    pub(super) fn publish_completed(
+        &mut self,
+        slot: u32,
+        generation: u32,
+        sequence: u32,
+        reason: ReasonCode,
+    ) {
+        let Some(connection) = self.connections.get_mut(slot, generation) else { return };
+        let Some(flow) = connection.flow.as_mut() else { return };
+        flow.inbound.complete(sequence, reason);
+        self.poll_inbound(slot);
+    }
+
+    fn poll_inbound(&mut self, slot: u32) {
+        while let Some(connection) = self.connections.occupant(slot)
+            && let Some(flow) = connection.flow.as_mut()
+            && let Some(done) = flow.inbound.poll()
+        {
+            if done.reason.is_error() {
+                self.counters.publish_refused += 1;
+                if done.qos == QoS::ExactlyOnce
+                    && let Some(session) = connection.session
+                {
+                    self.request(session.shard, Request::Forget { session, packet_id: done.packet_id });
+                }
+                // 3.1.1 cannot refuse a PUBLISH: acknowledge it or close [MQTT3-3.3.5-2]. What the store could not keep must
+                // not look acknowledged.
+                let Some(connection) = self.connections.occupant(slot) else { return };
+                if !connection.version.has_receive_maximum() && is_failure(done.reason) {
+                    return self.close(slot, done.reason);
+                }
+            }
+            let packet = if done.qos == QoS::ExactlyOnce { Packet::PubRec } else { Packet::PubAck };
+            self.send_ack(slot, packet, done.packet_id, done.reason);
+        }
+        self.unblock(slot);
+    }
+}
+
+/// Whether a message was not kept for want of something, as opposed to not being allowed.
+fn is_failure(reason: ReasonCode) -> bool {
+    !matches!(reason, ReasonCode::NotAuthorized | ReasonCode::PayloadFormatInvalid)
+}

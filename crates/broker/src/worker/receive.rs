@@ -1,0 +1,317 @@
+//! Bytes from a connection: packets found, decoded, and handed to what they are about.
+
+use mqtt::{Ack, DecodeError, Packet, PacketId, ReasonCode, Version};
+use session::{PubRecOutcome, Released, Settled};
+
+use super::Worker;
+use crate::connection::{Blocked, Phase};
+use crate::ids::Time;
+use crate::store::{Acknowledgement, Request};
+use crate::wheel::TimerKind;
+
+/// What became of the bytes given to [`Worker::receive`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes that need not be kept.
+    pub consumed: usize,
+    pub then: Then,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// Go on reading. When bytes are left over, the packet they begin takes `packet_len` in all.
+    Read { packet_len: usize },
+    /// Keep what is left and read nothing until the slot is woken.
+    Hold,
+    /// The connection is closing; nothing more is read from it.
+    Close,
+}
+
+/// A packet was handled, or cannot be yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Done,
+    /// It has to wait; nothing of it has happened.
+    Blocked,
+}
+
+/// Bytes of packets kept behind a PUBLISH that waits.
+const PARKED_MAX: usize = 64 * 1024;
+/// Unsent bytes beyond `queue.out_bytes_max` at which a client that does not read is not read from either.
+const ANSWERS_MAX: usize = 64 * 1024;
+
+impl Worker {
+    /// Bytes arrived, appended to those of this connection that an earlier call left over.
+    pub fn receive(&mut self, now: Time, slot: u32, bytes: &[u8]) -> Received {
+        self.now = now;
+        let received = self.receive_packets(slot, bytes);
+        self.counters.bytes_received += received.consumed as u64;
+        received
+    }
+
+    fn receive_packets(&mut self, slot: u32, bytes: &[u8]) -> Received {
+        let now = self.now;
+        let mut consumed = 0;
+        loop {
+            let Some(connection) = self.connections.occupant(slot) else {
+                return Received { consumed: bytes.len(), then: Then::Close };
+            };
+            match connection.phase {
+                Phase::AwaitConnect | Phase::Open => {}
+                Phase::Authenticating | Phase::Claiming => {
+                    connection.marks.held = true;
+                    return Received { consumed, then: Then::Hold };
+                }
+                Phase::Closing => return Received { consumed: bytes.len(), then: Then::Close },
+            }
+            let unread_max = self.node.settings.queue.out_bytes_max.bytes() as usize + ANSWERS_MAX;
+            if connection.out.len() > unread_max {
+                connection.marks.held = true;
+                return Received { consumed, then: Then::Hold };
+            }
+            let rest = &bytes[consumed..];
+            let size_max = self.node.settings.mqtt.packet_size_max.bytes() as u32;
+            let length = match mqtt::frame(rest, size_max) {
+                Ok(Some(length)) if length <= rest.len() => length,
+                Ok(length) => {
+                    return Received { consumed, then: Then::Read { packet_len: length.unwrap_or(0) } };
+                }
+                Err(error) => {
+                    self.refuse(slot, rest, error);
+                    continue;
+                }
+            };
+            let packet = &rest[..length];
+            connection.last_packet = now;
+            let blocked = connection.flow.as_ref().and_then(|flow| flow.blocked.as_ref());
+            if let Some(Blocked { parked }) = blocked
+                && !passes_blocked(packet[0])
+            {
+                // Behind a PUBLISH that waits, acknowledgements are still taken; the rest keeps its order.
+                if parked.len() + length > PARKED_MAX {
+                    connection.marks.held = true;
+                    return Received { consumed, then: Then::Hold };
+                }
+                self.park_packet(slot, packet);
+            } else if self.packet(slot, packet) == Step::Blocked {
+                self.park_packet(slot, packet);
+            }
+            consumed += length;
+        }
+    }
+
+    fn packet(&mut self, slot: u32, bytes: &[u8]) -> Step {
+        let Some(connection) = self.connections.occupant(slot) else { return Step::Done };
+        let (version, phase) = (connection.version, connection.phase);
+        let result = match mqtt::decode(version, bytes) {
+            Err(error) => {
+                self.refuse(slot, bytes, error);
+                return Step::Done;
+            }
+            Ok(Packet::Publish(publish)) if phase == Phase::Open => {
+                return self.publish_packet(slot, &publish, bytes.len());
+            }
+            Ok(Packet::Connect(connect)) if phase == Phase::AwaitConnect => {
+                self.connect(slot, &connect);
+                Ok(())
+            }
+            // The first packet is CONNECT [MQTT-3.1.0-1]; before it nothing is answered.
+            Ok(_) if phase == Phase::AwaitConnect => {
+                self.counters.protocol_errors += 1;
+                self.close_silently(slot);
+                Ok(())
+            }
+            Ok(packet) => self.open_packet(slot, packet),
+        };
+        if let Err(reason) = result {
+            self.counters.protocol_errors += 1;
+            self.close(slot, reason);
+        }
+        Step::Done
+    }
+
+    fn open_packet(&mut self, slot: u32, packet: Packet<'_>) -> Result<(), ReasonCode> {
+        match packet {
+            Packet::PubAck(ack) => self.pub_ack(slot, ack),
+            Packet::PubRec(ack) => self.pub_rec(slot, ack),
+            Packet::PubRel(ack) => self.pub_rel(slot, ack),
+            Packet::PubComp(ack) => self.pub_comp(slot, ack),
+            Packet::Subscribe(subscribe) => return self.subscribe(slot, &subscribe),
+            Packet::Unsubscribe(unsubscribe) => return self.unsubscribe(slot, &unsubscribe),
+            Packet::PingReq => self.send(slot, &Packet::PingResp), // [MQTT-3.12.4-1]
+            Packet::Disconnect(disconnect) => return self.disconnect(slot, &disconnect),
+            // [MQTT-3.1.0-2]; no mechanism was agreed on for AUTH [MQTT-4.12.0-7]; the others only a server sends.
+            Packet::Connect(_)
+            | Packet::Auth(_)
+            | Packet::ConnAck(_)
+            | Packet::SubAck(_)
+            | Packet::UnsubAck(_)
+            | Packet::PingResp
+            | Packet::Publish(_) => return Err(ReasonCode::ProtocolError),
+        }
+        Ok(())
+    }
+
+    fn pub_ack(&mut self, slot: u32, ack: Ack<'_>) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        if connection.session.is_some() {
+            return self.acknowledge(slot, ack.packet_id, Acknowledgement::PubAck);
+        }
+        if let Some(flow) = connection.flow.as_mut() {
+            match flow.deliveries.pub_ack(ack.packet_id) {
+                Settled::Finished(Some(entry)) => self.queued_bytes -= entry.message.size() as u64,
+                // An unknown identifier is a late answer to something finished: nothing to do [MQTT-4.3.2-5].
+                Settled::Finished(None) | Settled::Unknown => {}
+            }
+            self.pump(slot);
+        }
+    }
+
+    fn pub_rec(&mut self, slot: u32, ack: Ack<'_>) {
+        let refused = ack.reason.is_error();
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        if connection.session.is_some() {
+            return self.acknowledge(slot, ack.packet_id, Acknowledgement::PubRec { refused });
+        }
+        let reason = match connection.flow().deliveries.pub_rec(ack.packet_id, refused) {
+            PubRecOutcome::Release(entry) => {
+                self.queued_bytes -= entry.map_or(0, |entry| entry.message.size() as u64);
+                ReasonCode::Success
+            }
+            PubRecOutcome::ReleaseAgain => ReasonCode::Success,
+            PubRecOutcome::Refused(entry) => {
+                self.queued_bytes -= entry.map_or(0, |entry| entry.message.size() as u64);
+                return self.pump(slot);
+            }
+            PubRecOutcome::Unknown if refused => return,
+            PubRecOutcome::Unknown => ReasonCode::PacketIdentifierNotFound,
+        };
+        self.send_ack(slot, Packet::PubRel, ack.packet_id, reason);
+    }
+
+    fn pub_comp(&mut self, slot: u32, ack: Ack<'_>) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        if connection.session.is_some() {
+            return self.acknowledge(slot, ack.packet_id, Acknowledgement::PubComp);
+        }
+        if let Some(flow) = connection.flow.as_mut() {
+            match flow.deliveries.pub_comp(ack.packet_id) {
+                Settled::Finished(_) | Settled::Unknown => {}
+            }
+            self.pump(slot);
+        }
+    }
+
+    /// PUBREL: PUBCOMP follows, for a durable session when the store has forgotten the identifier [MQTT-4.3.3-11].
+    fn pub_rel(&mut self, slot: u32, ack: Ack<'_>) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let released = connection.flow().inbound.release(ack.packet_id);
+        let (session, id) = (connection.session, connection.id);
+        match (released, session) {
+            (Released::Released, Some(session)) => {
+                let request = Request::Released { session, connection: id, packet_id: ack.packet_id };
+                self.request(session.shard, request);
+            }
+            (Released::Released, None) => {
+                self.send_ack(slot, Packet::PubComp, ack.packet_id, ReasonCode::Success)
+            }
+            (Released::Unknown, _) => {
+                self.send_ack(slot, Packet::PubComp, ack.packet_id, ReasonCode::PacketIdentifierNotFound);
+            }
+        }
+        self.unblock(slot);
+    }
+
+    fn acknowledge(&mut self, slot: u32, packet_id: PacketId, kind: Acknowledgement) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        if let Some(session) = connection.session {
+            let connection = connection.id;
+            self.request(session.shard, Request::Acknowledge { session, connection, packet_id, kind });
+        }
+    }
+
+    /// Appends one of the four acknowledgements to a connection's output.
+    pub(super) fn send_ack(
+        &mut self,
+        slot: u32,
+        packet: fn(Ack<'static>) -> Packet<'static>,
+        packet_id: PacketId,
+        reason: ReasonCode,
+    ) {
+        self.send(slot, &packet(Ack { packet_id, reason, properties: mqtt::Properties::default() }));
+    }
+
+    pub(super) fn send(&mut self, slot: u32, packet: &Packet<'_>) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        if connection.phase != Phase::Closing {
+            packet.encode(connection.version, connection.out.buffer(&mut self.pool));
+            self.mark_dirty(slot);
+        }
+    }
+
+    /// A peer's bytes that are no packet, or not now: the right Reason Code and the end of the connection [MQTT-4.13.1-1].
+    fn refuse(&mut self, slot: u32, bytes: &[u8], error: DecodeError) {
+        self.counters.protocol_errors += 1;
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        tracing::debug!(client = &*connection.client_id, peer = ?connection.peer(), %error, "bad packet");
+        if connection.phase != Phase::AwaitConnect {
+            return self.close(slot, error.reason_code());
+        }
+        // CONNACK may say why in 5.0 [MQTT-3.1.4-2]; in 3.x only that the version is not supported [MQTT3-3.1.2-2].
+        let reason = error.reason_code();
+        match mqtt::connect_version(bytes) {
+            Some(Version::V5) => self.refuse_connect(slot, Version::V5, reason),
+            version if reason == ReasonCode::UnsupportedProtocolVersion => {
+                self.refuse_connect(slot, version.unwrap_or(Version::V3_1_1), reason);
+            }
+            _ => self.close_silently(slot),
+        }
+    }
+
+    fn park_packet(&mut self, slot: u32, packet: &[u8]) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        if connection.phase == Phase::Open {
+            let flow = connection.flow();
+            flow.blocked.get_or_insert_with(Blocked::default).parked.extend_from_slice(packet);
+        }
+    }
+
+    /// Tries again what had to wait.
+    pub(super) fn unblock(&mut self, slot: u32) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let Some(Blocked { parked }) = connection.flow.as_mut().and_then(|flow| flow.blocked.take()) else {
+            return;
+        };
+        let mut at = 0;
+        while let Ok(Some(length)) = mqtt::frame(&parked[at..], u32::MAX)
+            && at + length <= parked.len()
+        {
+            if self.packet(slot, &parked[at..at + length]) == Step::Blocked {
+                return self.park_packet(slot, &parked[at..]);
+            }
+            at += length;
+        }
+        self.wake(slot);
+    }
+
+    /// Lets the edge offer again what it kept of a connection.
+    pub(super) fn wake(&mut self, slot: u32) {
+        if let Some(connection) = self.connections.occupant(slot)
+            && std::mem::take(&mut connection.marks.held)
+        {
+            self.woken.push(slot);
+        }
+    }
+
+    pub(super) fn try_again_at(&mut self, at: Time, slot: u32) {
+        if let Some(connection) = self.connections.occupant(slot) {
+            let generation = connection.id.generation;
+            self.wheel.arm(at, slot, generation, TimerKind::Unblock);
+        }
+    }
+}
+
+/// PUBACK, PUBREC, PUBREL, PUBCOMP and PINGREQ are taken from a client whose PUBLISH waits.
+fn passes_blocked(first_byte: u8) -> bool {
+    matches!(first_byte >> 4, 4..=7 | 12)
+}

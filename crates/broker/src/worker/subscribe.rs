@@ -1,0 +1,322 @@
+//! SUBSCRIBE and UNSUBSCRIBE.
+
+use mqtt::{
+    Packet, PacketId, Properties, ReasonCode, RetainHandling, SubAck, Subscribe, Subscription,
+    SubscriptionOptions, Unsubscribe,
+};
+
+use super::Worker;
+use super::connect::granted_qos;
+use crate::access::Action;
+use crate::connection::{AckKind, PendingAck, PendingFilter};
+use crate::ids::ConnectionId;
+use crate::route::{Options, Route, RouteKind};
+use crate::store::{GroupName, Join, Member, Request};
+
+impl Worker {
+    pub(super) fn subscribe(&mut self, slot: u32, subscribe: &Subscribe<'_>) -> Result<(), ReasonCode> {
+        let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+        let (id, session, client_hash) = (connection.id, connection.session, connection.client_hash);
+        let subscription_id = subscribe.properties.subscription_identifier();
+        if subscription_id.is_some() && !self.node.settings.mqtt.subscription_identifier_available {
+            return Err(ReasonCode::SubscriptionIdentifiersNotSupported);
+        }
+        let subscription_id = subscription_id.unwrap_or(0);
+        let mut pending = PendingAck {
+            packet_id: subscribe.packet_id,
+            kind: AckKind::Sub,
+            outstanding: 0,
+            reasons: Vec::with_capacity(subscribe.filters.len()),
+            filters: Vec::new(),
+        };
+        let mut durable = Vec::new();
+        for (text, asked) in subscribe.filters.iter() {
+            let subscription = match self.check_subscription(slot, text, asked) {
+                Ok(subscription) => subscription,
+                Err(Refusal::Filter(reason)) => {
+                    pending.reasons.push(reason.as_u8());
+                    continue;
+                }
+                Err(Refusal::Connection(reason)) => return Err(reason),
+            };
+            let qos = granted_qos(asked.qos, self.node.settings.mqtt.qos_max);
+            let options = Options::from(asked).with_qos(qos);
+            let index = pending.reasons.len() as u16;
+            let shared = subscription.share.is_some();
+            let mut reason = qos as u8; // [MQTT-3.9.3-1]
+            let mut existed = false;
+            if session.is_some() {
+                durable.push((text.into(), options, subscription_id));
+            } else {
+                match self.insert_ephemeral(id, text, &subscription, options, subscription_id) {
+                    Ok(known) => existed = known,
+                    Err(refused) => reason = refused.as_u8(),
+                }
+            }
+            pending.reasons.push(reason);
+            if reason >= ReasonCode::UnspecifiedError.as_u8() {
+                continue;
+            }
+            if let Some(share) = subscription.share {
+                let group = GroupName { share: share.into(), filter: subscription.filter.as_str().into() };
+                let shard = group.shard();
+                let member = session.map_or(Member::Connection(id), Member::Session);
+                let reply = Some((id, subscribe.packet_id, index));
+                let connection = Some(id);
+                let join = Join { group, member, connection, client_hash, options, subscription_id, reply };
+                self.request(shard, Request::Join(Box::new(join)));
+                pending.outstanding += 1;
+            }
+            pending.filters.push(PendingFilter {
+                text: text.into(),
+                options,
+                subscription_id,
+                index,
+                shared,
+                existed,
+            });
+        }
+        if let Some(session) = session.filter(|_| !durable.is_empty()) {
+            let packet_id = subscribe.packet_id;
+            self.request(
+                session.shard,
+                Request::Subscribe { session, connection: id, packet_id, filters: durable },
+            );
+            pending.outstanding += 1;
+        }
+        self.await_store(slot, pending);
+        Ok(())
+    }
+
+    fn check_subscription<'a>(
+        &mut self,
+        slot: u32,
+        text: &'a str,
+        asked: SubscriptionOptions,
+    ) -> Result<Subscription<'a>, Refusal> {
+        let mqtt = &self.node.settings.mqtt;
+        let invalid = Refusal::Filter(ReasonCode::TopicFilterInvalid);
+        let subscription = Subscription::parse(text).map_err(|_| invalid)?;
+        if subscription.share.is_some() && asked.no_local {
+            return Err(Refusal::Connection(ReasonCode::ProtocolError)); // [MQTT-3.8.3-4]
+        }
+        let filter = subscription.filter.as_str();
+        if filter.len() > usize::from(mqtt.topic_len_max)
+            || filter.bytes().filter(|byte| *byte == b'/').count() >= usize::from(mqtt.topic_levels_max)
+        {
+            return Err(invalid);
+        }
+        if subscription.share.is_some() && !mqtt.shared_subscription_available {
+            return Err(Refusal::Filter(ReasonCode::SharedSubscriptionsNotSupported));
+        }
+        if subscription.filter.has_wildcard() && !mqtt.wildcard_subscription_available {
+            return Err(Refusal::Filter(ReasonCode::WildcardSubscriptionsNotSupported));
+        }
+        let Some(connection) = self.connections.occupant(slot) else { return Err(invalid) };
+        if self.node.access.guards_topics() {
+            let action = Action::Subscribe { qos: asked.qos };
+            if !self.node.access.authorize(connection.identity(), action, filter) {
+                self.counters.subscribe_denied += 1;
+                return Err(Refusal::Filter(ReasonCode::NotAuthorized));
+            }
+        }
+        let subscriptions = &connection.subscriptions;
+        if subscriptions.len() >= self.node.settings.session.subscriptions_max as usize
+            && !subscriptions.contains(text)
+        {
+            return Err(Refusal::Filter(ReasonCode::QuotaExceeded));
+        }
+        Ok(subscription)
+    }
+
+    /// True when the subscription was there already; then it is replaced [MQTT-3.8.4-3].
+    fn insert_ephemeral(
+        &mut self,
+        id: ConnectionId,
+        text: &str,
+        subscription: &Subscription<'_>,
+        options: Options,
+        subscription_id: u32,
+    ) -> Result<bool, ReasonCode> {
+        if subscription.share.is_none() {
+            let kind = RouteKind::Connection;
+            let route = Route {
+                slot: id.slot,
+                generation: id.generation,
+                subscription_id,
+                place: id.worker.0,
+                options,
+                kind,
+            };
+            self.node.routes.insert(subscription.filter, route).map_err(|_| ReasonCode::QuotaExceeded)?;
+        }
+        let Some(connection) = self.connections.occupant(id.slot) else {
+            return Err(ReasonCode::UnspecifiedError);
+        };
+        let existed = connection.subscriptions.insert(text.into(), options);
+        self.counters.subscriptions_added += u64::from(!existed);
+        Ok(existed)
+    }
+
+    pub(super) fn unsubscribe(&mut self, slot: u32, unsubscribe: &Unsubscribe<'_>) -> Result<(), ReasonCode> {
+        let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+        let (id, session) = (connection.id, connection.session);
+        let packet_id = unsubscribe.packet_id;
+        let mut pending = PendingAck {
+            packet_id,
+            kind: AckKind::Unsub,
+            outstanding: 0,
+            reasons: Vec::new(),
+            filters: Vec::new(),
+        };
+        let mut durable = Vec::new();
+        for text in unsubscribe.filters.iter() {
+            let index = pending.reasons.len() as u16;
+            let Ok(subscription) = Subscription::parse(text) else {
+                pending.reasons.push(ReasonCode::TopicFilterInvalid.as_u8());
+                continue;
+            };
+            let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+            let known = connection.subscriptions.remove(text); // [MQTT-3.10.4-1]
+            let reason = if known { ReasonCode::Success } else { ReasonCode::NoSubscriptionExisted };
+            pending.reasons.push(reason.as_u8());
+            if !known {
+                continue;
+            }
+            self.counters.subscriptions_removed += u64::from(session.is_none());
+            if let Some(share) = subscription.share {
+                let group = GroupName { share: share.into(), filter: subscription.filter.as_str().into() };
+                let shard = group.shard();
+                let member = session.map_or(Member::Connection(id), Member::Session);
+                let reply = Some((id, packet_id, index));
+                self.request(shard, Request::Leave { group: Box::new(group), member, reply });
+                pending.outstanding += 1;
+            } else {
+                self.remove_subscription(id, session.is_some(), text);
+            }
+            if session.is_some() {
+                durable.push(text.into());
+            }
+        }
+        if let Some(session) = session.filter(|_| !durable.is_empty()) {
+            self.request(
+                session.shard,
+                Request::Unsubscribe { session, connection: id, packet_id, filters: durable },
+            );
+            pending.outstanding += 1;
+        }
+        self.await_store(slot, pending);
+        Ok(())
+    }
+
+    fn await_store(&mut self, slot: u32, pending: PendingAck) {
+        if pending.outstanding == 0 {
+            return self.finish_ack(slot, pending);
+        }
+        if let Some(connection) = self.connections.occupant(slot) {
+            connection.flow().acknowledging.push(pending);
+        }
+    }
+
+    /// The store has a durable session's subscriptions.
+    pub(super) fn subscribed(
+        &mut self,
+        id: ConnectionId,
+        packet_id: PacketId,
+        results: &[(ReasonCode, bool)],
+    ) {
+        let Some(pending) = self.pending_ack(id, packet_id, AckKind::Sub) else { return };
+        let mut granted = Vec::new();
+        for (filter, (reason, existed)) in pending.filters.iter_mut().zip(results) {
+            filter.existed = *existed;
+            pending.reasons[usize::from(filter.index)] = reason.as_u8();
+            if !reason.is_error() {
+                granted.push((filter.text.clone(), filter.options, filter.subscription_id));
+            }
+        }
+        for (text, options, subscription_id) in granted {
+            self.insert_durable(id, text, options, subscription_id);
+        }
+        self.one_stored(id, packet_id, AckKind::Sub);
+    }
+
+    pub(super) fn unsubscribed(&mut self, id: ConnectionId, packet_id: PacketId, results: &[ReasonCode]) {
+        debug_assert!(
+            results.iter().all(|reason| !reason.is_error()),
+            "what the connection knew the session had"
+        );
+        self.one_stored(id, packet_id, AckKind::Unsub);
+    }
+
+    /// A shared group has taken a member in or let it go.
+    pub(super) fn group_changed(&mut self, id: ConnectionId, packet_id: PacketId, index: u16, existed: bool) {
+        let kind = if self.pending_ack(id, packet_id, AckKind::Sub).is_some() {
+            AckKind::Sub
+        } else {
+            AckKind::Unsub
+        };
+        if let Some(pending) = self.pending_ack(id, packet_id, kind)
+            && let Some(filter) = pending.filters.iter_mut().find(|filter| filter.index == index)
+        {
+            filter.existed |= existed;
+        }
+        self.one_stored(id, packet_id, kind);
+    }
+
+    fn pending_ack(
+        &mut self,
+        id: ConnectionId,
+        packet_id: PacketId,
+        kind: AckKind,
+    ) -> Option<&mut PendingAck> {
+        let flow = self.connections.get_mut(id.slot, id.generation)?.flow.as_mut()?;
+        flow.acknowledging.iter_mut().find(|pending| pending.packet_id == packet_id && pending.kind == kind)
+    }
+
+    fn one_stored(&mut self, id: ConnectionId, packet_id: PacketId, kind: AckKind) {
+        let Some(pending) = self.pending_ack(id, packet_id, kind) else { return };
+        pending.outstanding -= 1;
+        if pending.outstanding > 0 {
+            return;
+        }
+        let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
+        let acknowledging = &mut connection.flow().acknowledging;
+        let at =
+            acknowledging.iter().position(|pending| pending.packet_id == packet_id && pending.kind == kind);
+        if let Some(at) = at {
+            let pending = acknowledging.remove(at);
+            self.finish_ack(id.slot, pending);
+        }
+    }
+
+    /// SUBACK or UNSUBACK, then the retained messages of new subscriptions [MQTT-3.8.4-1] [MQTT-3.10.4-4].
+    fn finish_ack(&mut self, slot: u32, pending: PendingAck) {
+        let ack = SubAck {
+            packet_id: pending.packet_id,
+            properties: Properties::default(),
+            reasons: &pending.reasons,
+        };
+        match pending.kind {
+            AckKind::Unsub => return self.send(slot, &Packet::UnsubAck(ack)),
+            AckKind::Sub => self.send(slot, &Packet::SubAck(ack)),
+        }
+        for PendingFilter { text, options, subscription_id, index, shared, existed } in pending.filters {
+            let refused = pending.reasons[usize::from(index)] >= ReasonCode::UnspecifiedError.as_u8();
+            let wanted = match options.retain_handling() {
+                RetainHandling::Send => true,          // [MQTT-3.3.1-9]
+                RetainHandling::SendIfNew => !existed, // [MQTT-3.3.1-10]
+                RetainHandling::DoNotSend => false,    // [MQTT-3.3.1-11]
+            };
+            if wanted && !shared && !refused {
+                self.send_retained(slot, &text, options, subscription_id);
+            }
+        }
+    }
+}
+
+/// Why a subscription is not granted.
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    Filter(ReasonCode),
+    Connection(ReasonCode),
+}

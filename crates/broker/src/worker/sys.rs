@@ -1,0 +1,82 @@
+//! The broker's own topics, `$SYS/broker/...`: what mosquitto's users know, where the meaning is the same.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use mqtt::{QoS, TopicName};
+
+use super::Worker;
+use crate::counters::{Counters, Published, StoreCounters};
+use crate::ids::Time;
+use crate::message::MessageView;
+use crate::node::uptime;
+
+#[derive(Debug, Default)]
+pub(super) struct Sys {
+    connections_max: u64,
+}
+
+impl Worker {
+    pub(super) fn publish_sys(&mut self) {
+        self.publish_figures();
+        let node = self.node.clone();
+        let mut counters = Counters::default();
+        let mut store = StoreCounters::default();
+        for published in &node.published {
+            let (worker, shards) = published.counters();
+            counters.add(&worker);
+            store.add(&shards);
+        }
+        let sum = |figure: &dyn Fn(&Published) -> u64| node.published.iter().map(figure).sum::<u64>();
+        let connected = sum(&|published| published.connections.load(Relaxed));
+        let sessions = sum(&|published| published.sessions.load(Relaxed));
+        self.sys.connections_max = self.sys.connections_max.max(connected);
+        let dropped = counters.dropped_slow_qos0
+            + counters.dropped_queue_full
+            + counters.dropped_expired
+            + counters.dropped_packet_size
+            + counters.dropped_not_readable
+            + store.dropped_queue_full
+            + store.dropped_expired
+            + store.dropped_session_ended
+            + store.dropped_no_member;
+        let figures = [
+            ("clients/connected", connected),
+            ("clients/maximum", self.sys.connections_max),
+            ("sessions/durable", sessions),
+            ("subscriptions/count", node.routes.len() as u64),
+            ("retained messages/count", sum(&|published| published.retained_messages.load(Relaxed))),
+            ("messages/received", counters.publish_received),
+            ("messages/sent", counters.publish_sent),
+            ("publish/messages/dropped", dropped),
+            ("bytes/received", counters.bytes_received),
+            ("bytes/sent", counters.bytes_sent),
+            ("store/messages/count", store.queued_messages),
+            ("store/messages/bytes", store.queued_bytes),
+        ];
+        self.sys_message("version", &format!("meridian {}", node.version));
+        self.sys_message("uptime", &format!("{} seconds", uptime(self.now)));
+        for (name, value) in figures {
+            self.sys_message(name, &value.to_string());
+        }
+        for (name, _, value) in counters.each().chain(store.each()) {
+            self.sys_message(&format!("counters/{name}"), &value.to_string());
+        }
+    }
+
+    fn sys_message(&mut self, name: &str, value: &str) {
+        let topic = format!("$SYS/broker/{name}");
+        let view = MessageView {
+            topic: &topic,
+            properties: &[],
+            payload: value.as_bytes(),
+            qos: QoS::AtMostOnce,
+            retain: true,
+            expires: Time::NEVER,
+            publisher: None,
+            publisher_hash: 0,
+        };
+        if let Ok(name) = TopicName::parse(view.topic) {
+            self.dispatch(name, view, None);
+        }
+    }
+}

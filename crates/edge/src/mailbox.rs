@@ -1,0 +1,105 @@
+//! How threads hand work to a reactor: a queue, and a wake-up only for one that sleeps.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use broker::{Batch, Letter};
+use mio::Waker;
+
+use crate::listener::Place;
+use crate::stream::Stream;
+
+/// What a reactor finds in its mailbox.
+pub(crate) enum Mail {
+    Batch {
+        batch: Batch,
+        weight: usize,
+    },
+    Letter(Letter),
+    /// A connection that another reactor has accepted.
+    Adopt {
+        stream: Stream,
+        peer: Option<SocketAddr>,
+        place: Box<Place>,
+    },
+    /// Close everything, for up to `within`, and end.
+    Stop {
+        within: Duration,
+    },
+}
+
+/// The sending side. Its queue has no bound of its own: batches are bounded by `weight`, at which senders stop reading from
+/// their sockets; everything else is bounded by the number of connections.
+#[derive(Clone)]
+pub(crate) struct Mailbox {
+    sender: Sender<Mail>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    waker: Waker,
+    sleeping: AtomicBool,
+    /// Weight of batches sent and not worked through.
+    weight: AtomicUsize,
+}
+
+/// The receiving side, the reactor's own.
+pub(crate) struct Inbox {
+    receiver: Receiver<Mail>,
+    shared: Arc<Shared>,
+}
+
+pub(crate) fn mailbox(waker: Waker) -> (Mailbox, Inbox) {
+    let (sender, receiver) = channel();
+    let shared = Arc::new(Shared { waker, sleeping: AtomicBool::new(false), weight: AtomicUsize::new(0) });
+    (Mailbox { sender, shared: shared.clone() }, Inbox { receiver, shared })
+}
+
+impl Mailbox {
+    pub fn send(&self, mail: Mail) {
+        if let Mail::Batch { weight, .. } = &mail {
+            self.shared.weight.fetch_add(*weight, Ordering::Relaxed);
+        }
+        // A reactor that has ended reads no more mail; nobody waits for an answer then.
+        if self.sender.send(mail).is_err() {
+            return;
+        }
+        // Paired with the fence in `Inbox::sleep`: either the sleeper sees the mail or we see it sleeping.
+        fence(Ordering::SeqCst);
+        if self.shared.sleeping.load(Ordering::Relaxed)
+            && self.shared.sleeping.swap(false, Ordering::AcqRel)
+            && let Err(error) = self.shared.waker.wake()
+        {
+            tracing::error!(%error, "a reactor could not be woken");
+        }
+    }
+
+    /// Weight of what waits in the queue.
+    pub fn weight(&self) -> usize {
+        self.shared.weight.load(Ordering::Relaxed)
+    }
+}
+
+impl Inbox {
+    pub fn next(&self) -> Option<Mail> {
+        let mail = self.receiver.try_recv().ok()?;
+        if let Mail::Batch { weight, .. } = &mail {
+            self.shared.weight.fetch_sub(*weight, Ordering::Relaxed);
+        }
+        Some(mail)
+    }
+
+    /// Runs `poll` with the reactor marked as asleep, unless there is mail: that is returned instead.
+    pub fn sleep(&self, poll: impl FnOnce() -> io::Result<()>) -> io::Result<Option<Mail>> {
+        self.shared.sleeping.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let mail = self.next();
+        let result = if mail.is_some() { Ok(()) } else { poll() };
+        self.shared.sleeping.store(false, Ordering::Relaxed);
+        result.map(|()| mail)
+    }
+}

@@ -1,0 +1,255 @@
+//! A node: its listeners are bound, its reactors run, until it is stopped.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use broker::access::Access;
+use mio::{Poll, Waker};
+
+use crate::listener::{self, Listener, ListenerSocket};
+use crate::mailbox::{Mail, Mailbox, mailbox};
+use crate::reactor::{Reactor, WAKER};
+use crate::settings::EdgeSettings;
+
+/// Everything that a node is made of.
+pub struct Options {
+    pub edge: EdgeSettings,
+    pub broker: broker::settings::Settings,
+    pub access: Arc<dyn Access>,
+    /// Shown in `$SYS/broker/version`.
+    pub version: String,
+}
+
+/// A running node.
+pub struct Node {
+    bound: Vec<Bound>,
+    mailboxes: Vec<Mailbox>,
+    threads: Vec<JoinHandle<Stopped>>,
+    connections_max: usize,
+}
+
+/// A listener as it was bound.
+#[derive(Clone, Debug)]
+pub struct Bound {
+    pub name: String,
+    /// With the port that the system chose, where it did.
+    pub address: String,
+    pub tcp: Option<SocketAddr>,
+}
+
+/// What stopping found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stopped {
+    /// Connections at the time.
+    pub connections: usize,
+    /// Of these, those whose last bytes did not leave in time.
+    pub forced: usize,
+}
+
+/// Why a node did not start.
+#[derive(Debug)]
+pub enum StartError {
+    Bind {
+        address: String,
+        source: io::Error,
+    },
+    Thread(io::Error),
+    Poll(io::Error),
+    Random(io::Error),
+    /// `limits.connections_max` asks for more descriptors than the process may have.
+    Descriptors {
+        wanted: usize,
+        limit: usize,
+    },
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Bind { address, source } if source.kind() == io::ErrorKind::AddrInUse => write!(
+                f,
+                "cannot listen on {address}: another process uses it. Stop that one, or choose another address with --listen"
+            ),
+            StartError::Bind { address, source } if source.kind() == io::ErrorKind::PermissionDenied => {
+                write!(
+                    f,
+                    "cannot listen on {address}: not permitted. Ports below 1024 need root or the capability net_bind_service"
+                )
+            }
+            StartError::Bind { address, source } => write!(f, "cannot listen on {address}: {source}"),
+            StartError::Thread(source) => write!(f, "cannot start a thread: {source}"),
+            StartError::Poll(source) => write!(f, "cannot set up polling: {source}"),
+            StartError::Random(source) => write!(f, "cannot read randomness from the system: {source}"),
+            StartError::Descriptors { wanted, limit } => write!(
+                f,
+                "limits.connections_max = {wanted} needs more descriptors than the limit of {limit} allows: raise it \
+                 (ulimit -n, LimitNOFILE=) or lower the setting"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for StartError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            StartError::Bind { source, .. }
+            | StartError::Thread(source)
+            | StartError::Poll(source)
+            | StartError::Random(source) => Some(source),
+            StartError::Descriptors { .. } => None,
+        }
+    }
+}
+
+/// Binds the listeners and starts one reactor per worker.
+pub fn start(options: Options) -> Result<Node, StartError> {
+    let Options { edge, broker, access, version } = options;
+    let workers = match edge.workers {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        workers => workers,
+    };
+    let connections_max = connections_max(broker.limits.connections_max as usize, workers)?;
+    let seed = random().map_err(StartError::Random)?;
+    let shared = broker::Node::new(broker, access, version, workers as u16, seed);
+    let clock = Instant::now();
+
+    let mut polls = Vec::new();
+    let mut mailboxes = Vec::new();
+    let mut inboxes = Vec::new();
+    for _ in 0..workers {
+        let poll = Poll::new().map_err(StartError::Poll)?;
+        let waker = Waker::new(poll.registry(), WAKER).map_err(StartError::Poll)?;
+        let (mailbox, inbox) = mailbox(waker);
+        polls.push(poll);
+        mailboxes.push(mailbox);
+        inboxes.push(inbox);
+    }
+    let posted = mailboxes.clone();
+    shared.deliver_letters_by(move |worker, letter| posted[worker.index()].send(Mail::Letter(letter)));
+
+    let (bound, mut listeners) = bind_all(&edge, workers)?;
+    let connections = Arc::new(AtomicUsize::new(0));
+    let mut node = Node { bound, mailboxes: mailboxes.clone(), threads: Vec::new(), connections_max };
+    for (index, (poll, inbox)) in polls.into_iter().zip(inboxes).enumerate() {
+        let listeners = std::mem::take(&mut listeners[index]);
+        let (shared, mailboxes, connections) = (shared.clone(), mailboxes.clone(), connections.clone());
+        let run = move || {
+            // Half a broker is worse than none: whoever supervises the process starts a whole one.
+            let guard = AbortOnPanic;
+            let reactor = Reactor::new(index as u16, shared, poll, inbox, mailboxes, listeners, clock);
+            let stopped = reactor.limited_to(connections, connections_max).run();
+            std::mem::forget(guard);
+            stopped
+        };
+        match std::thread::Builder::new().name(format!("reactor-{index}")).spawn(run) {
+            Ok(thread) => node.threads.push(thread),
+            Err(error) => {
+                node.stop(Duration::ZERO);
+                return Err(StartError::Thread(error));
+            }
+        }
+    }
+    Ok(node)
+}
+
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        tracing::error!("a reactor failed: the process ends");
+        std::process::abort();
+    }
+}
+
+impl Node {
+    pub fn listeners(&self) -> &[Bound] {
+        &self.bound
+    }
+
+    /// Connections that the node takes at one time.
+    pub fn connections_max(&self) -> usize {
+        self.connections_max
+    }
+
+    /// Stops accepting, tells every client, lets their last bytes leave for up to `within`, and ends.
+    pub fn stop(self, within: Duration) -> Stopped {
+        for mailbox in &self.mailboxes {
+            mailbox.send(Mail::Stop { within });
+        }
+        let mut all = Stopped::default();
+        for thread in self.threads {
+            if let Ok(stopped) = thread.join() {
+                all.connections += stopped.connections;
+                all.forced += stopped.forced;
+            }
+        }
+        all
+    }
+}
+
+type Listeners = Vec<Vec<Listener>>;
+
+fn bind_all(edge: &EdgeSettings, workers: usize) -> Result<(Vec<Bound>, Listeners), StartError> {
+    let mut bound = Vec::new();
+    let mut listeners: Listeners = (0..workers).map(|_| Vec::new()).collect();
+    for settings in &edge.listeners {
+        let failed = |source| StartError::Bind { address: settings.address.clone(), source };
+        let sockets = listener::bind(settings, workers).map_err(failed)?;
+        let tcp = match &sockets[0] {
+            ListenerSocket::Tcp(socket) => Some(socket.local_addr().map_err(failed)?),
+            ListenerSocket::Unix(..) => None,
+        };
+        let address = tcp.map_or_else(|| settings.address.clone(), |address| address.to_string());
+        let name = if settings.name.is_empty() { address.clone() } else { settings.name.clone() };
+        let accepting = sockets.len() as u32;
+        let shared = Arc::new(listener::Shared {
+            name: name.clone(),
+            connections: AtomicUsize::new(0),
+            connections_max: settings.connections_max as usize,
+            connect_rate: settings.connect_rate.div_ceil(accepting),
+        });
+        let deals_out = sockets.len() < workers;
+        for (worker, socket) in sockets.into_iter().enumerate() {
+            let shared = shared.clone();
+            listeners[worker].push(Listener { socket, shared, deals_out, allowance: 0, until: 0 });
+        }
+        bound.push(Bound { name, address, tcp });
+    }
+    Ok((bound, listeners))
+}
+
+/// Descriptors that are not connections: listeners, polls, logs, a password file being read.
+const DESCRIPTORS_RESERVED: usize = 64;
+
+fn connections_max(wanted: usize, workers: usize) -> Result<usize, StartError> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid, writable rlimit for the length of the call.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    let limit = if result == 0 { usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX) } else { 1024 };
+    let available = limit.saturating_sub(DESCRIPTORS_RESERVED + 4 * workers);
+    match wanted {
+        0 => Ok(available),
+        wanted if wanted > available => Err(StartError::Descriptors { wanted, limit }),
+        wanted => Ok(wanted),
+    }
+}
+
+fn random() -> io::Result<[u8; 16]> {
+    use std::io::Read;
+    let mut seed = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut seed)?;
+    Ok(seed)
+}
+
+/// The address without the mapping of IPv4 into IPv6, so that rules and logs see one form.
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V4(ip) => SocketAddr::new(IpAddr::V4(ip), address.port()),
+        IpAddr::V6(_) => address,
+    }
+}

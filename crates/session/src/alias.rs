@@ -1,0 +1,100 @@
+//! Topic Aliases of one connection, both ways.
+
+use std::sync::Arc;
+
+use mqtt::ReasonCode;
+
+/// Aliases that the client has set. Empty until the first is set: an idle connection pays nothing.
+#[derive(Debug, Default)]
+pub struct InboundAliases(Vec<Option<Arc<str>>>);
+
+impl InboundAliases {
+    /// Remembers or replaces an alias [MQTT-3.3.2-7]. Error 0x94 when it is 0 or above `maximum` [MQTT-3.3.2-8]
+    /// [MQTT-3.3.2-9].
+    pub fn set(&mut self, alias: u16, topic: &str, maximum: u16) -> Result<(), ReasonCode> {
+        if alias == 0 || alias > maximum {
+            return Err(ReasonCode::TopicAliasInvalid);
+        }
+        let at = usize::from(alias) - 1;
+        if self.0.len() <= at {
+            self.0.resize(at + 1, None);
+        }
+        self.0[at] = Some(Arc::from(topic));
+        Ok(())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The topic of an alias. Error 0x94 when the alias is out of range, 0x82 when it was never set.
+    pub fn resolve(&self, alias: u16, maximum: u16) -> Result<Arc<str>, ReasonCode> {
+        if alias == 0 || alias > maximum {
+            return Err(ReasonCode::TopicAliasInvalid);
+        }
+        let topic = self.0.get(usize::from(alias) - 1).and_then(Option::as_ref);
+        topic.cloned().ok_or(ReasonCode::ProtocolError)
+    }
+}
+
+/// Aliases that we set towards the client: the first topics get one, as many as it allows.
+#[derive(Debug)]
+pub struct OutboundAliases {
+    topics: Vec<Box<str>>,
+    maximum: u16,
+}
+
+/// How to name a topic in a PUBLISH.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TopicAlias {
+    /// In full; no alias is to be had.
+    None,
+    /// In full, together with the alias that stands for it from now on.
+    Introduce(u16),
+    /// The alias alone.
+    Use(u16),
+}
+
+impl OutboundAliases {
+    /// `maximum` is the client's Topic Alias Maximum, at most our own bound [MQTT-3.1.2-26].
+    pub fn new(maximum: u16) -> Self {
+        Self { topics: Vec::new(), maximum }
+    }
+
+    pub fn name(&mut self, topic: &str) -> TopicAlias {
+        if let Some(at) = self.topics.iter().position(|known| **known == *topic) {
+            return TopicAlias::Use(at as u16 + 1);
+        }
+        if self.topics.len() >= usize::from(self.maximum) {
+            return TopicAlias::None;
+        }
+        self.topics.push(topic.into());
+        TopicAlias::Introduce(self.topics.len() as u16)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inbound_aliases_are_set_replaced_and_bounded() {
+        let mut aliases = InboundAliases::default();
+        assert_eq!(aliases.resolve(1, 2), Err(ReasonCode::ProtocolError));
+        aliases.set(1, "a", 2).expect("in range");
+        assert_eq!(aliases.resolve(1, 2).as_deref(), Ok("a"));
+        aliases.set(1, "b", 2).expect("in range");
+        assert_eq!(aliases.resolve(1, 2).as_deref(), Ok("b"));
+        assert_eq!(aliases.set(3, "c", 2), Err(ReasonCode::TopicAliasInvalid));
+        assert_eq!(aliases.set(0, "c", 2), Err(ReasonCode::TopicAliasInvalid));
+        assert_eq!(aliases.resolve(3, 2), Err(ReasonCode::TopicAliasInvalid));
+    }
+
+    #[test]
+    fn outbound_aliases_go_to_the_first_topics() {
+        let mut aliases = OutboundAliases::new(1);
+        assert_eq!(aliases.name("a"), TopicAlias::Introduce(1));
+        assert_eq!(aliases.name("a"), TopicAlias::Use(1));
+        assert_eq!(aliases.name("b"), TopicAlias::None);
+    }
+}

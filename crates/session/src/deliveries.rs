@@ -1,0 +1,341 @@
+//! QoS 1 and QoS 2 deliveries to one client: numbering, the in-flight window, and what waits behind it.
+
+use std::collections::VecDeque;
+
+use mqtt::{PacketId, QoS};
+
+/// Deliveries of one session. They are numbered; the Packet Identifier of delivery `n` is `1 + n mod 65,535`, and `n` is not
+/// opened until every delivery 65,535 or more before it has finished, so an identifier in use is never given out again
+/// [MQTT-2.2.1-3]. `M` is what the owner wants back: a message for a session that may have to send it again, nothing for one
+/// that ends with its connection.
+///
+/// **Invariant:** `inflight` is the number of entries of `open` with `counted`, these are unfinished, and the first entry of
+/// `open` is unfinished.
+#[derive(Debug)]
+pub struct Deliveries<M> {
+    open: VecDeque<Open<M>>,
+    /// Number of the first entry of `open`.
+    first: u64,
+    /// Number of the first entry that the present connection has not been sent.
+    unsent: u64,
+    inflight: u32,
+    waiting: VecDeque<(QoS, M)>,
+}
+
+#[derive(Debug)]
+struct Open<M> {
+    phase: Phase,
+    /// Whether its PUBLISH was sent on the present connection and so counts against that one's Receive Maximum.
+    counted: bool,
+    payload: Option<M>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    AwaitPubAck,
+    AwaitPubRec,
+    AwaitPubComp,
+    Finished,
+}
+
+/// What became of an acknowledgement.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Settled<M> {
+    /// The delivery is finished; what the owner gave for it comes back.
+    Finished(Option<M>),
+    /// No delivery in that phase carries the identifier.
+    Unknown,
+}
+
+/// What a PUBREC leads to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum PubRecOutcome<M> {
+    /// Send PUBREL; the message is no longer needed [MQTT-4.3.3-4].
+    Release(Option<M>),
+    /// PUBREC was repeated: send PUBREL again.
+    ReleaseAgain,
+    /// The client refused the message with an error Reason Code; the identifier is free [MQTT-4.3.3-4].
+    Refused(Option<M>),
+    Unknown,
+}
+
+/// One packet to send again after a reconnect; a PUBLISH with DUP [MQTT-4.4.0-1] [MQTT-3.3.1-1].
+#[derive(Debug, PartialEq, Eq)]
+pub enum Resend<'a, M> {
+    Publish { packet_id: PacketId, qos: QoS, payload: &'a M },
+    PubRel { packet_id: PacketId },
+}
+
+impl<M> Default for Deliveries<M> {
+    fn default() -> Self {
+        Self { open: VecDeque::new(), first: 0, unsent: 0, inflight: 0, waiting: VecDeque::new() }
+    }
+}
+
+impl<M> Deliveries<M> {
+    /// Deliveries sent and not finished: what the client's Receive Maximum counts [MQTT-4.9.0-2].
+    pub fn inflight(&self) -> usize {
+        self.inflight as usize
+    }
+
+    /// Deliveries behind the window.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Whether a delivery may be opened now, under a window of `window` deliveries. What has to be sent again goes first.
+    pub fn window_open(&self, window: u16) -> bool {
+        self.inflight < u32::from(window)
+            && self.open.len() < PACKET_IDS
+            && self.unsent == self.first + self.open.len() as u64
+    }
+
+    /// Opens the next delivery at QoS 1 or 2. The window must be open and nothing may wait.
+    pub fn open(&mut self, qos: QoS, payload: Option<M>) -> PacketId {
+        debug_assert!(self.waiting.is_empty());
+        self.open_next(qos, payload)
+    }
+
+    fn open_next(&mut self, qos: QoS, payload: Option<M>) -> PacketId {
+        assert!(self.open.len() < PACKET_IDS, "all packet identifiers are in use");
+        let phase = match qos {
+            QoS::ExactlyOnce => Phase::AwaitPubRec,
+            QoS::AtMostOnce | QoS::AtLeastOnce => Phase::AwaitPubAck,
+        };
+        let number = self.first + self.open.len() as u64;
+        self.open.push_back(Open { phase, counted: true, payload });
+        self.unsent = number + 1;
+        self.inflight += 1;
+        packet_id(number)
+    }
+
+    /// Puts a delivery behind those that wait.
+    pub fn wait(&mut self, qos: QoS, payload: M) {
+        self.waiting.push_back((qos, payload));
+    }
+
+    /// The oldest delivery that waits.
+    pub fn next_waiting(&self) -> Option<&M> {
+        self.waiting.front().map(|(_, payload)| payload)
+    }
+
+    /// Takes the oldest waiting delivery out, unsent: it expired, or the queue is full.
+    pub fn skip_waiting(&mut self) -> Option<M> {
+        self.waiting.pop_front().map(|(_, payload)| payload)
+    }
+
+    /// Opens the oldest waiting delivery when the window allows, keeping what `keep` makes of it for a later resend.
+    pub fn open_waiting(
+        &mut self,
+        window: u16,
+        keep: impl FnOnce(&M) -> Option<M>,
+    ) -> Option<(PacketId, QoS, M)> {
+        if !self.window_open(window) {
+            return None;
+        }
+        let (qos, payload) = self.waiting.pop_front()?;
+        let kept = keep(&payload);
+        Some((self.open_next(qos, kept), qos, payload))
+    }
+
+    /// PUBACK: finishes a QoS 1 delivery.
+    pub fn pub_ack(&mut self, id: PacketId) -> Settled<M> {
+        self.finish(id, Phase::AwaitPubAck)
+    }
+
+    /// PUBCOMP: finishes a QoS 2 delivery.
+    pub fn pub_comp(&mut self, id: PacketId) -> Settled<M> {
+        self.finish(id, Phase::AwaitPubComp)
+    }
+
+    pub fn pub_rec(&mut self, id: PacketId, refused: bool) -> PubRecOutcome<M> {
+        if refused {
+            return match self.finish(id, Phase::AwaitPubRec) {
+                Settled::Finished(payload) => PubRecOutcome::Refused(payload),
+                Settled::Unknown => PubRecOutcome::Unknown,
+            };
+        }
+        match self.entry(id) {
+            Some(entry) if entry.phase == Phase::AwaitPubRec => {
+                entry.phase = Phase::AwaitPubComp;
+                PubRecOutcome::Release(entry.payload.take())
+            }
+            Some(entry) if entry.phase == Phase::AwaitPubComp => PubRecOutcome::ReleaseAgain,
+            _ => PubRecOutcome::Unknown,
+        }
+    }
+
+    /// The session has a new connection: everything unfinished is to be sent again.
+    pub fn reconnect(&mut self) {
+        self.unsent = self.first;
+        self.inflight = 0;
+        for entry in &mut self.open {
+            entry.counted = false;
+        }
+    }
+
+    /// The next packet to send again, oldest first, within the new connection's window [MQTT-4.4.0-1] [MQTT-4.6.0-1].
+    pub fn resend_next(&mut self, window: u16) -> Option<Resend<'_, M>> {
+        let mut at = (self.unsent - self.first) as usize;
+        while self.open.get(at)?.phase == Phase::Finished {
+            at += 1;
+        }
+        if self.open[at].phase != Phase::AwaitPubComp && self.inflight >= u32::from(window) {
+            return None;
+        }
+        let number = self.first + at as u64;
+        self.unsent = number + 1;
+        let packet_id = packet_id(number);
+        let entry = &mut self.open[at];
+        match (entry.phase, &entry.payload) {
+            (Phase::AwaitPubAck | Phase::AwaitPubRec, Some(payload)) => {
+                entry.counted = true;
+                self.inflight += 1;
+                let qos = if entry.phase == Phase::AwaitPubRec { QoS::ExactlyOnce } else { QoS::AtLeastOnce };
+                Some(Resend::Publish { packet_id, qos, payload })
+            }
+            (Phase::AwaitPubAck | Phase::AwaitPubRec, None) => {
+                unreachable!("a session that resumes keeps payloads")
+            }
+            (Phase::AwaitPubComp | Phase::Finished, _) => Some(Resend::PubRel { packet_id }),
+        }
+    }
+
+    /// Takes everything apart at the end of the session: first the payloads of unfinished QoS 1 deliveries in flight, then
+    /// what was never sent. QoS 2 deliveries in flight are dropped: they may not go to anybody else [MQTT-4.8.2-5].
+    pub fn into_unfinished(self) -> impl Iterator<Item = M> {
+        let inflight = self.open.into_iter().filter(|entry| entry.phase == Phase::AwaitPubAck);
+        inflight.filter_map(|entry| entry.payload).chain(self.waiting.into_iter().map(|(_, payload)| payload))
+    }
+
+    /// Gives memory back that an idle session does not need.
+    pub fn shrink(&mut self) {
+        self.open.shrink_to_fit();
+        self.waiting.shrink_to_fit();
+    }
+
+    pub fn check_invariants(&self) {
+        let counted = self.open.iter().filter(|entry| entry.counted).count();
+        assert_eq!(counted, self.inflight as usize);
+        assert!(self.open.iter().all(|entry| !(entry.counted && entry.phase == Phase::Finished)));
+        assert!(self.first <= self.unsent && self.unsent <= self.first + self.open.len() as u64);
+        assert!(self.open.front().is_none_or(|entry| entry.phase != Phase::Finished));
+        assert!(self.open.len() <= PACKET_IDS);
+    }
+
+    fn entry(&mut self, id: PacketId) -> Option<&mut Open<M>> {
+        // The distance from the first identifier to this one, around the circle of identifiers.
+        let first = (self.first % PACKET_IDS as u64) as usize;
+        let at = usize::from(id.get()) - 1;
+        self.open.get_mut((at + PACKET_IDS - first) % PACKET_IDS)
+    }
+
+    fn finish(&mut self, id: PacketId, phase: Phase) -> Settled<M> {
+        let Some(entry) = self.entry(id).filter(|entry| entry.phase == phase) else {
+            return Settled::Unknown;
+        };
+        entry.phase = Phase::Finished;
+        let payload = entry.payload.take();
+        if std::mem::take(&mut entry.counted) {
+            self.inflight -= 1;
+        }
+        while self.open.front().is_some_and(|entry| entry.phase == Phase::Finished) {
+            self.open.pop_front();
+            self.first += 1;
+        }
+        self.unsent = self.unsent.max(self.first);
+        Settled::Finished(payload)
+    }
+}
+
+const PACKET_IDS: usize = u16::MAX as usize;
+
+fn packet_id(number: u64) -> PacketId {
+    let id = 1 + (number % PACKET_IDS as u64) as u16;
+    PacketId::new(id).unwrap_or_else(|| unreachable!("1 + n mod 65,535 is never 0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(value: u16) -> PacketId {
+        PacketId::new(value).expect("not 0")
+    }
+
+    #[test]
+    fn identifiers_are_given_in_order_and_not_twice() {
+        let mut deliveries = Deliveries::<u32>::default();
+        assert_eq!(deliveries.open(QoS::AtLeastOnce, None), id(1));
+        assert_eq!(deliveries.open(QoS::AtLeastOnce, None), id(2));
+        assert_eq!(deliveries.pub_ack(id(2)), Settled::Finished(None));
+        assert_eq!(deliveries.open(QoS::AtLeastOnce, None), id(3));
+        assert_eq!(deliveries.inflight(), 2);
+        deliveries.check_invariants();
+    }
+
+    /// [MQTT-2.2.1-3]: the circle of identifiers does not pass one that is still in use.
+    #[test]
+    fn an_identifier_in_use_stops_the_circle() {
+        let mut deliveries = Deliveries::<u32>::default();
+        deliveries.open(QoS::AtLeastOnce, None);
+        for _ in 1..PACKET_IDS {
+            let id = deliveries.open(QoS::AtLeastOnce, None);
+            deliveries.pub_ack(id);
+        }
+        assert!(!deliveries.window_open(u16::MAX));
+        deliveries.pub_ack(id(1));
+        assert!(deliveries.window_open(u16::MAX));
+        assert_eq!(deliveries.open(QoS::AtLeastOnce, None), id(1));
+        deliveries.check_invariants();
+    }
+
+    #[test]
+    fn an_acknowledgement_of_the_other_kind_is_unknown() {
+        let mut deliveries = Deliveries::<u32>::default();
+        let one = deliveries.open(QoS::AtLeastOnce, Some(1));
+        let two = deliveries.open(QoS::ExactlyOnce, Some(2));
+        assert_eq!(deliveries.pub_rec(one, false), PubRecOutcome::Unknown);
+        assert_eq!(deliveries.pub_ack(two), Settled::Unknown);
+        assert_eq!(deliveries.pub_comp(two), Settled::Unknown);
+        assert_eq!(deliveries.pub_rec(two, false), PubRecOutcome::Release(Some(2)));
+        assert_eq!(deliveries.pub_rec(two, false), PubRecOutcome::ReleaseAgain);
+        assert_eq!(deliveries.pub_comp(two), Settled::Finished(None));
+        assert_eq!(deliveries.pub_comp(two), Settled::Unknown);
+    }
+
+    /// [MQTT-4.4.0-1]: PUBLISH with DUP and its identifier, PUBREL where PUBREC had come.
+    #[test]
+    fn a_resumed_session_sends_again_what_is_unfinished_in_order() {
+        let mut deliveries = Deliveries::default();
+        deliveries.open(QoS::AtLeastOnce, Some("a"));
+        deliveries.open(QoS::ExactlyOnce, Some("b"));
+        deliveries.open(QoS::ExactlyOnce, Some("c"));
+        deliveries.pub_rec(id(2), false);
+        deliveries.reconnect();
+        assert!(!deliveries.window_open(9), "new messages wait behind the old ones");
+        let first = Resend::Publish { packet_id: id(1), qos: QoS::AtLeastOnce, payload: &"a" };
+        assert_eq!(deliveries.resend_next(1), Some(first));
+        assert_eq!(deliveries.resend_next(1), Some(Resend::PubRel { packet_id: id(2) }));
+        assert_eq!(deliveries.resend_next(1), None, "the window of the new connection is full");
+        deliveries.pub_ack(id(1));
+        let last = Resend::Publish { packet_id: id(3), qos: QoS::ExactlyOnce, payload: &"c" };
+        assert_eq!(deliveries.resend_next(1), Some(last));
+        assert_eq!(deliveries.resend_next(1), None);
+        deliveries.check_invariants();
+    }
+
+    /// [MQTT-4.8.2-5]: a QoS 2 message that was sent goes to nobody else.
+    #[test]
+    fn the_unfinished_rest_leaves_out_qos_2_in_flight() {
+        let mut deliveries = Deliveries::default();
+        deliveries.open(QoS::AtLeastOnce, Some("a"));
+        deliveries.open(QoS::ExactlyOnce, Some("b"));
+        deliveries.wait(QoS::ExactlyOnce, "c");
+        assert_eq!(deliveries.into_unfinished().collect::<Vec<_>>(), ["a", "c"]);
+    }
+}

@@ -1,0 +1,218 @@
+//! QoS 1 and QoS 2 publishes of one client: acknowledgements in order, identities of QoS 2, the Receive Maximum.
+
+use std::collections::VecDeque;
+
+use mqtt::{PacketId, QoS, ReasonCode};
+
+/// What a client has published and not seen the end of.
+///
+/// PUBACK and PUBREC leave in the order of the PUBLISHes [MQTT-4.6.0-2] [MQTT-4.6.0-3], each when everything it waits for
+/// has completed; so the queue here is one for both.
+#[derive(Debug, Default)]
+pub struct Inbound {
+    waiting: VecDeque<Waiting>,
+    /// Sequence number of the first entry of `waiting`.
+    first: u32,
+    /// Identifiers of QoS 2 messages received and not released [MQTT-4.3.3-10].
+    received: VecDeque<u16>,
+    /// QoS 1 entries of `waiting`.
+    unacknowledged: u32,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    packet_id: PacketId,
+    qos: QoS,
+    /// Completions still to come.
+    outstanding: u32,
+    reason: ReasonCode,
+}
+
+/// What to do with a PUBLISH.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Received {
+    New,
+    /// A QoS 2 message that is known [MQTT-4.3.3-10]: not to be dispatched again, its PUBREC is due again.
+    Repeated,
+    /// A QoS 2 message that is known and whose PUBREC has yet to leave.
+    RepeatedEarly,
+}
+
+/// What to do with a PUBREL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Released {
+    Released,
+    Unknown,
+}
+
+/// An acknowledgement that may leave now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Completion {
+    pub packet_id: PacketId,
+    pub qos: QoS,
+    pub reason: ReasonCode,
+}
+
+impl Inbound {
+    /// Publishes that count against the Receive Maximum we announced [MQTT-3.3.4-7].
+    pub fn inflight(&self) -> usize {
+        self.unacknowledged as usize + self.received.len()
+    }
+
+    /// Whether nothing waits, so that an acknowledgement may leave at once.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.received.is_empty()
+    }
+
+    /// The number that completions of the next publish will carry.
+    pub fn next_sequence(&self) -> u32 {
+        self.first.wrapping_add(self.waiting.len() as u32)
+    }
+
+    /// Whether this QoS 2 identifier is known already; remembers it when not.
+    pub fn receive(&mut self, packet_id: PacketId) -> Received {
+        if !self.received.contains(&packet_id.get()) {
+            self.received.push_back(packet_id.get());
+            return Received::New;
+        }
+        let early = self
+            .waiting
+            .iter()
+            .any(|waiting| waiting.qos == QoS::ExactlyOnce && waiting.packet_id == packet_id);
+        if early { Received::RepeatedEarly } else { Received::Repeated }
+    }
+
+    /// Whether a QoS 2 message with this identifier was received and not released.
+    pub fn has_received(&self, packet_id: PacketId) -> bool {
+        self.received.contains(&packet_id.get())
+    }
+
+    /// Identifiers that a resumed session has received and not released.
+    pub fn restore(&mut self, received: impl IntoIterator<Item = u16>) {
+        self.received.extend(received);
+    }
+
+    /// A PUBLISH was dispatched and waits for `outstanding` completions and for those before it.
+    pub fn wait(&mut self, packet_id: PacketId, qos: QoS, outstanding: u32, reason: ReasonCode) {
+        self.waiting.push_back(Waiting { packet_id, qos, outstanding, reason });
+        if qos == QoS::AtLeastOnce {
+            self.unacknowledged += 1;
+        }
+    }
+
+    /// One thing that publish `sequence` waits for is done. `reason` replaces Success; the first error stays.
+    pub fn complete(&mut self, sequence: u32, reason: ReasonCode) {
+        let at = sequence.wrapping_sub(self.first) as usize;
+        if let Some(waiting) = self.waiting.get_mut(at) {
+            waiting.outstanding = waiting.outstanding.saturating_sub(1);
+            if !waiting.reason.is_error() && reason != ReasonCode::Success {
+                waiting.reason = reason;
+            }
+        }
+    }
+
+    /// The next acknowledgement that may leave.
+    pub fn poll(&mut self) -> Option<Completion> {
+        self.waiting.front().filter(|waiting| waiting.outstanding == 0)?;
+        let Waiting { packet_id, qos, reason, .. } = self.waiting.pop_front()?;
+        self.first = self.first.wrapping_add(1);
+        match qos {
+            QoS::AtLeastOnce => self.unacknowledged -= 1,
+            // A refused QoS 2 message ends with its PUBREC [MQTT-4.3.3-9].
+            QoS::ExactlyOnce if reason.is_error() => self.forget(packet_id),
+            QoS::AtMostOnce | QoS::ExactlyOnce => {}
+        }
+        Some(Completion { packet_id, qos, reason })
+    }
+
+    /// PUBREL: the identifier may be used for a new message from now on [MQTT-4.3.3-11].
+    pub fn release(&mut self, packet_id: PacketId) -> Released {
+        match self.received.iter().position(|&id| id == packet_id.get()) {
+            Some(at) => {
+                self.received.remove(at);
+                Released::Released
+            }
+            None => Released::Unknown,
+        }
+    }
+
+    /// Forgets a QoS 2 identifier whose message was refused.
+    pub fn forget(&mut self, packet_id: PacketId) {
+        self.received.retain(|&id| id != packet_id.get());
+    }
+
+    pub fn shrink(&mut self) {
+        self.waiting.shrink_to_fit();
+        self.received.shrink_to_fit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(value: u16) -> PacketId {
+        PacketId::new(value).expect("not 0")
+    }
+
+    fn polled(inbound: &mut Inbound) -> Vec<u16> {
+        std::iter::from_fn(|| inbound.poll()).map(|completion| completion.packet_id.get()).collect()
+    }
+
+    /// [MQTT-4.6.0-2] [MQTT-4.6.0-3]
+    #[test]
+    fn acknowledgements_leave_in_the_order_of_the_publishes() {
+        let mut inbound = Inbound::default();
+        let first = inbound.next_sequence();
+        inbound.wait(id(7), QoS::AtLeastOnce, 1, ReasonCode::Success);
+        inbound.wait(id(3), QoS::AtLeastOnce, 2, ReasonCode::Success);
+        inbound.wait(id(9), QoS::AtLeastOnce, 0, ReasonCode::Success);
+        inbound.complete(first.wrapping_add(1), ReasonCode::Success);
+        inbound.complete(first.wrapping_add(1), ReasonCode::Success);
+        assert_eq!(polled(&mut inbound), []);
+        inbound.complete(first, ReasonCode::Success);
+        assert_eq!(polled(&mut inbound), [7, 3, 9]);
+        assert!(inbound.is_empty());
+    }
+
+    /// [MQTT-4.3.3-10]
+    #[test]
+    fn a_qos_2_message_is_new_until_it_is_released() {
+        let mut inbound = Inbound::default();
+        assert_eq!(inbound.receive(id(1)), Received::New);
+        inbound.wait(id(1), QoS::ExactlyOnce, 1, ReasonCode::Success);
+        assert_eq!(inbound.receive(id(1)), Received::RepeatedEarly);
+        inbound.complete(0, ReasonCode::Success);
+        assert_eq!(polled(&mut inbound), [1]);
+        assert_eq!(inbound.receive(id(1)), Received::Repeated);
+        assert_eq!(inbound.inflight(), 1);
+        assert_eq!(inbound.release(id(1)), Released::Released);
+        assert_eq!(inbound.release(id(1)), Released::Unknown);
+        assert_eq!(inbound.receive(id(1)), Received::New);
+    }
+
+    /// [MQTT-4.3.3-9]
+    #[test]
+    fn a_refused_qos_2_message_frees_its_identifier() {
+        let mut inbound = Inbound::default();
+        inbound.receive(id(5));
+        inbound.wait(id(5), QoS::ExactlyOnce, 1, ReasonCode::Success);
+        inbound.complete(0, ReasonCode::QuotaExceeded);
+        assert_eq!(inbound.poll().map(|done| done.reason), Some(ReasonCode::QuotaExceeded));
+        assert_eq!(inbound.inflight(), 0);
+    }
+
+    #[test]
+    fn a_late_completion_of_something_gone_changes_nothing() {
+        let mut inbound = Inbound::default();
+        inbound.wait(id(5), QoS::AtLeastOnce, 0, ReasonCode::Success);
+        inbound.poll();
+        inbound.complete(0, ReasonCode::QuotaExceeded);
+        inbound.complete(77, ReasonCode::QuotaExceeded);
+        assert!(inbound.is_empty());
+    }
+}
