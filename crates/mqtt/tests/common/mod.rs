@@ -5,8 +5,8 @@
 
 use mqtt::{
     Ack, Auth, ConnAck, Connect, Disconnect, Packet, PacketId, PropertiesBuf, Property, PropertyId, Publish,
-    QoS, ReasonCode, RetainHandling, SubAck, Subscribe, SubscribeFiltersBuf, SubscriptionOptions,
-    Unsubscribe, UnsubscribeFiltersBuf, Version, Will,
+    QoS, ReasonCode, RetainHandling, SubAck, Subscribe, SubscribeFiltersBuf, Subscription,
+    SubscriptionOptions, Unsubscribe, UnsubscribeFiltersBuf, Version, Will,
 };
 use proptest::char::range;
 use proptest::collection::vec;
@@ -459,11 +459,12 @@ fn topic() -> impl Strategy<Value = String> {
 }
 
 fn filter() -> impl Strategy<Value = String> {
+    let share = select(&["", "", "", "$share/g/"][..]);
     let level = select(&["a", "b", "+", "", "sensor", "ü"][..]);
     let end = select(&["", "/#"][..]);
-    (vec(level, 1..5), end)
-        .prop_map(|(levels, end)| levels.join("/") + end)
-        .prop_filter("not empty", |filter| !filter.is_empty())
+    (share, vec(level, 1..5), end)
+        .prop_map(|(share, levels, end)| format!("{share}{}{end}", levels.join("/")))
+        .prop_filter("a subscription", |filter| Subscription::parse(filter).is_ok())
 }
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
