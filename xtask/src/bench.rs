@@ -66,14 +66,14 @@ pub fn run(args: &Args) -> Result<()> {
     let kinds = brokers(args)?;
     build(&kinds)?;
     child::catch_signals();
-    let outcome = measure_all(args, &workloads, &kinds);
-    let (rounds, ended) = match outcome {
-        Ok(rounds) => (rounds, Ok(())),
-        Err((rounds, error)) => (rounds, Err(error)),
-    };
+    let mut failed = vec![];
+    let rounds = measure_all(args, &workloads, &kinds, &mut failed);
     let text = table::markdown(&workloads, &kinds, &rounds, &command_line(args))?;
     println!("{text}");
-    ended?;
+    if child::interrupted() {
+        bail!("interrupted");
+    }
+    ensure!(failed.is_empty(), "{}", failed.join("\n"));
     match &args.markdown {
         Some(path) => table::write(path, &text),
         None => Ok(()),
@@ -106,12 +106,8 @@ fn build(kinds: &[Kind]) -> Result<()> {
     Ok(())
 }
 
-/// What was measured before an error or a signal is worth showing, too.
-fn measure_all(
-    args: &Args,
-    workloads: &[Workload],
-    kinds: &[Kind],
-) -> Result<Rounds, (Rounds, anyhow::Error)> {
+/// A load that fails on a broker leaves its cell empty; the others are still worth measuring.
+fn measure_all(args: &Args, workloads: &[Workload], kinds: &[Kind], failed: &mut Vec<String>) -> Rounds {
     let mut rounds = Rounds::new();
     for round in 0..args.rounds {
         for workload in workloads {
@@ -120,20 +116,21 @@ fn measure_all(
             order.rotate_left(round as usize % kinds.len());
             for kind in order {
                 if child::interrupted() {
-                    return Err((rounds, anyhow::anyhow!("interrupted")));
+                    return rounds;
                 }
                 eprintln!("round {}/{}: {} on {kind}", round + 1, args.rounds, workload.name);
                 match one(args, workload, kind, round) {
                     Ok(figures) => rounds.entry((workload.name, kind)).or_default().push(figures),
                     Err(error) => {
-                        let error = error.context(format!("{} on {kind}", workload.name));
-                        return Err((rounds, error));
+                        let error = format!("{} on {kind}: {error:#}", workload.name);
+                        eprintln!("{error}");
+                        failed.push(error);
                     }
                 }
             }
         }
     }
-    Ok(rounds)
+    rounds
 }
 
 /// One load on a fresh process of one broker: what a process did before changes its memory and its speed.

@@ -37,10 +37,12 @@ impl fmt::Display for SetupError {
 
 impl std::error::Error for SetupError {}
 
+/// One run, from the command line.
 pub struct Config {
     pub v5: bool,
     pub keepalive: u16,
     pub clean: bool,
+    /// Session Expiry Interval in seconds and Receive Maximum, 0 for none; 5.0 only.
     pub expiry: u32,
     pub recv_max: u16,
     pub user: Option<String>,
@@ -49,16 +51,20 @@ pub struct Config {
     pub pub_prefix: String,
     pub pub_hosts: Vec<SocketAddrV4>,
     pub sub_hosts: Vec<SocketAddrV4>,
+    /// Source addresses in turn; none for the kernel's choice.
     pub binds: Vec<Ipv4Addr>,
     pub threads: usize,
     pub pin: Vec<usize>,
+    /// New connections a second, 0 for no limit, and attempts at one time.
     pub conn_rate: f64,
     pub concurrency: usize,
     pub connect_timeout_ms: u64,
+    /// Silence after which a client asks whether the broker lives; 0 for never.
     pub ping_idle_rx_ms: u64,
     pub ping_timeout_ms: u64,
     pub sndbuf: i32,
     pub rcvbuf: i32,
+    /// Connections that end are made again, after a pause that doubles.
     pub reconnect: bool,
     pub backoff_ms: u64,
     pub backoff_max_ms: u64,
@@ -74,15 +80,21 @@ pub struct Config {
     pub pub_qos: u8,
     pub sub_qos: u8,
     pub payload: usize,
+    /// Messages a second, all publishers together; 0 for as fast as possible.
     pub rate: f64,
+    /// Messages in flight of each publisher above QoS 0.
     pub window: usize,
+    /// Messages in all, 0 for a run that ends by time.
     pub messages: u64,
+    /// Deliveries outstanding at most in all, 0 for no limit.
     pub max_outstanding: u64,
+    /// Latency counts from when a message was due, not from when it was sent.
     pub from_due: bool,
     pub verify: bool,
     pub tick_ns: u64,
     /// while publishing, look at the sockets only this often (0 = at once)
     pub coalesce_ns: u64,
+    /// Bytes that a publisher hands to the kernel at once at most.
     pub chunk: usize,
     pub run_id: u16,
 }

@@ -17,48 +17,65 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::net::SocketAddrV4;
 use std::sync::Arc;
 
+/// How far a connection is.
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum St {
+enum Stage {
     New,
+    /// The TCP connection is being made.
     Tcp,
+    /// Waits for CONNACK.
     Connack,
+    /// Waits for SUBACK.
     Suback,
     Ready,
+    /// Waits before the next attempt.
     Backoff,
+    /// Ended for good.
     Dead,
 }
 
+// States of an `Entry`.
 const DONE: u8 = 0;
 const WAIT_ACK: u8 = 1;
 const WAIT_COMP: u8 = 2;
 
+/// A message above QoS 0 that was sent; its Packet Identifier is its place in the ring.
 struct Entry {
     seq: u64,
+    /// The time in its payload, and when it was handed to the kernel; both in nanoseconds.
     ts: u64,
     sent: u64,
     state: u8,
 }
 
-struct PubSt {
+/// What a publisher knows of its messages.
+struct Publisher {
+    /// Remaining length and topic of every PUBLISH.
     head: Vec<u8>,
+    /// Deliveries that each message must cause.
     fan: u64,
     /// next sequence number = messages published so far
     sent: u64,
+    /// Messages that should have been published by now, and in all.
     due: u64,
     quota: u64,
     /// place among this worker's publishers, for due times
     lane: u64,
     window: usize,
     inflight: usize,
+    /// Packet Identifier of the ring's first entry.
     front_pid: u16,
     ring: VecDeque<Entry>,
     rejected: Vec<u64>,
     rec_only: Vec<u64>,
+    /// In the worker's `queue` or `parked`.
     queued: bool,
     parked: bool,
 }
 
-struct SubSt {
+/// What a subscriber has received.
+struct Subscriber {
+    /// The publishers it hears: `base`, `base + stride`, ... `count` of them.
     base: usize,
     stride: usize,
     count: usize,
@@ -72,27 +89,33 @@ struct SubSt {
 }
 
 enum Role {
-    Pub(Box<PubSt>),
-    Sub(Box<SubSt>),
+    Pub(Box<Publisher>),
+    Sub(Box<Subscriber>),
 }
 
-struct Conn {
+/// One client's connection, over all of its attempts. Times are nanoseconds of CLOCK_MONOTONIC.
+struct Connection {
     fd: i32,
-    st: St,
+    st: Stage,
     role: Role,
     id: usize,
     host: usize,
     generation: u32,
+    /// EPOLLOUT is registered.
     out_reg: bool,
     /// the last write found the socket full: wait for EPOLLOUT
     blocked: bool,
+    /// In the worker's `dirty`.
     dirty: bool,
     ready_once: bool,
     attempt: u32,
     keepalive: u16,
+    /// SUBACKs still to come.
     sub_wait: u32,
+    /// Unsent bytes are `wbuf[wpos..]`; the buffer goes back to the pool when it is empty.
     wpos: usize,
     wbuf: Vec<u8>,
+    /// An incomplete packet, and its whole size when that is known.
     left: Vec<u8>,
     need: usize,
     t_start: u64,
@@ -103,22 +126,29 @@ struct Conn {
     ping_sent: u64,
 }
 
+/// A thread's share of the clients.
 pub struct Worker {
     cfg: Arc<Config>,
     shared: Arc<Shared>,
-    idx: usize,
-    ep: Epoll,
-    conns: Vec<Conn>,
+    index: usize,
+    epoll: Epoll,
+    conns: Vec<Connection>,
+    /// Those of `conns` that publish.
     pubs: Vec<usize>,
+    /// Empty write buffers.
     pool: Vec<Vec<u8>>,
+    /// Connections with something to write.
     dirty: Vec<usize>,
+    /// Publishers that may send, and those that wait for `room`.
     queue: Vec<usize>,
     parked: Vec<usize>,
     rbuf: Vec<u8>,
+    /// What follows the header in every payload.
     pattern: Vec<u8>,
+    /// When a connection tries again.
     retry: BinaryHeap<std::cmp::Reverse<(u64, usize)>>,
-    c: Counts,
-    h: Hists,
+    counts: Counts,
+    hists: Hists,
     groups_seen: Vec<Vec<Bits>>,
     group_last: Vec<u64>,
     group_gap: (u64, u64),
@@ -126,11 +156,13 @@ pub struct Worker {
     reasons: BTreeMap<String, u64>,
     events: Vec<Event>,
     phase: u8,
+    /// Start of publishing, start and end of the measured window.
     t0: u64,
     w0: u64,
     w1: u64,
     due_total: u64,
     ns_per_msg: f64,
+    /// Connections in the making.
     pending: usize,
     now: u64,
     last_recv: u64,
@@ -141,6 +173,7 @@ pub struct Worker {
     grace: u64,
     /// messages that --max-outstanding no longer waits for
     written_off: u64,
+    /// Deliveries that may be started now.
     room: u64,
 }
 
@@ -148,7 +181,12 @@ const RBUF: usize = 256 * 1024;
 
 /// A buffer for the connection's output; queues the connection for the next flush.
 #[inline]
-fn out<'a>(c: &'a mut Conn, s: usize, pool: &mut Vec<Vec<u8>>, dirty: &mut Vec<usize>) -> &'a mut Vec<u8> {
+fn out<'a>(
+    c: &'a mut Connection,
+    s: usize,
+    pool: &mut Vec<Vec<u8>>,
+    dirty: &mut Vec<usize>,
+) -> &'a mut Vec<u8> {
     if c.wbuf.capacity() == 0 {
         c.wbuf = pool.pop().unwrap_or_else(|| Vec::with_capacity(4096));
     }
@@ -160,11 +198,11 @@ fn out<'a>(c: &'a mut Conn, s: usize, pool: &mut Vec<Vec<u8>>, dirty: &mut Vec<u
 }
 
 impl Worker {
-    pub fn new(cfg: Arc<Config>, shared: Arc<Shared>, idx: usize) -> Worker {
+    pub fn new(cfg: Arc<Config>, shared: Arc<Shared>, index: usize) -> Worker {
         let n = cfg.threads;
         let mut w = Worker {
-            idx,
-            ep: Epoll::new(),
+            index,
+            epoll: Epoll::new(),
             conns: vec![],
             pubs: vec![],
             pool: vec![],
@@ -176,8 +214,8 @@ impl Worker {
                 .map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8))
                 .collect(),
             retry: BinaryHeap::new(),
-            c: Counts::default(),
-            h: Hists::new(),
+            counts: Counts::default(),
+            hists: Hists::new(),
             groups_seen: vec![],
             group_last: vec![],
             group_gap: (0, 0),
@@ -195,7 +233,7 @@ impl Worker {
             last_recv: 0,
             last_ack: 0,
             last_send: 0,
-            rng: 0x9e3779b97f4a7c15 ^ ((idx as u64 + 1) << 32) ^ net::now(),
+            rng: 0x9e3779b97f4a7c15 ^ ((index as u64 + 1) << 32) ^ net::now(),
             grace: if cfg.rate > 0.0 { 100_000_000 } else { 0 },
             written_off: 0,
             room: 0,
@@ -207,12 +245,12 @@ impl Worker {
             w.groups_seen = vec![vec![Bits::default(); cfg.n_pub]; cfg.groups];
             w.group_last = vec![0; cfg.groups];
         }
-        for i in (0..cfg.n_sub).filter(|i| i % n == idx) {
+        for i in (0..cfg.n_sub).filter(|i| i % n == index) {
             let (base, stride, count) = cfg.topology.heard(i, cfg.n_pub, cfg.n_sub);
             let shared = cfg.topology == Topology::Shared;
             w.push(
                 i,
-                Role::Sub(Box::new(SubSt {
+                Role::Sub(Box::new(Subscriber {
                     base,
                     stride,
                     count,
@@ -224,12 +262,12 @@ impl Worker {
                 })),
             );
         }
-        for i in (0..cfg.n_pub).filter(|i| i % n == idx) {
+        for i in (0..cfg.n_pub).filter(|i| i % n == index) {
             let lane = w.pubs.len() as u64;
             w.pubs.push(w.conns.len());
             w.push(
                 i,
-                Role::Pub(Box::new(PubSt {
+                Role::Pub(Box::new(Publisher {
                     head: codec::publish_head(cfg.v5, cfg.pub_qos, &cfg.topic_of_pub(i), cfg.payload),
                     fan: cfg.topology.fan(i, cfg.n_pub, cfg.n_sub, cfg.groups) as u64,
                     sent: 0,
@@ -254,9 +292,9 @@ impl Worker {
     }
 
     fn push(&mut self, id: usize, role: Role) {
-        self.conns.push(Conn {
+        self.conns.push(Connection {
             fd: -1,
-            st: St::New,
+            st: Stage::New,
             role,
             id,
             host: id,

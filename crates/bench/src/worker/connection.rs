@@ -12,12 +12,12 @@ impl Worker {
         self.now = net::now();
         let c = &mut self.conns[s];
         c.t_start = self.now;
-        c.st = St::Tcp;
+        c.st = Stage::Tcp;
         c.generation = c.generation.wrapping_add(1);
         c.ping_sent = 0;
         c.need = 0;
         self.pending += 1;
-        self.c.started += 1;
+        self.counts.started += 1;
         match net::connect(to, from, self.cfg.sndbuf, self.cfg.rcvbuf) {
             Err(e) => self.close(s, &format!("tcp connect: {}", net::errname(e))),
             Ok((fd, done)) => {
@@ -25,12 +25,12 @@ impl Worker {
                 c.fd = fd;
                 let data = (c.generation as u64) << 32 | s as u64;
                 if done {
-                    self.ep.ctl(true, fd, net::IN | net::RDHUP, data);
+                    self.epoll.ctl(true, fd, net::IN | net::RDHUP, data);
                     c.out_reg = false;
                     self.tcp_ready(s);
                 } else {
                     c.out_reg = true;
-                    self.ep.ctl(true, fd, net::IN | net::RDHUP | net::OUT, data);
+                    self.epoll.ctl(true, fd, net::IN | net::RDHUP | net::OUT, data);
                 }
             }
         }
@@ -45,8 +45,8 @@ impl Worker {
         let cfg = self.cfg.clone();
         self.now = net::now();
         let c = &mut self.conns[s];
-        record(&mut self.h.tcp, self.now - c.t_start);
-        c.st = St::Connack;
+        record(&mut self.hists.tcp, self.now - c.t_start);
+        c.st = Stage::Connack;
         c.t_sent = self.now;
         c.last_rx = self.now;
         c.last_tx = self.now;
@@ -96,27 +96,27 @@ impl Worker {
         c.left.clear();
         c.sub_wait = 0;
         match was {
-            St::Tcp | St::Connack | St::Suback => {
+            Stage::Tcp | Stage::Connack | Stage::Suback => {
                 self.pending -= 1;
-                self.c.attempts_failed += 1;
+                self.counts.attempts_failed += 1;
             }
-            St::Ready => {
-                self.c.up -= 1;
+            Stage::Ready => {
+                self.counts.up -= 1;
                 if !ended {
-                    self.c.disconnects += 1;
+                    self.counts.disconnects += 1;
                 }
                 c.t_down = now;
             }
             _ => {}
         }
-        c.st = St::Dead;
+        c.st = Stage::Dead;
         if ended {
             return;
         }
         if self.cfg.reconnect {
             c.attempt += 1;
             c.host += 1;
-            c.st = St::Backoff;
+            c.st = Stage::Backoff;
             let b = (self.cfg.backoff_ms << (c.attempt - 1).min(10)).min(self.cfg.backoff_max_ms);
             self.rng ^= self.rng << 13;
             self.rng ^= self.rng >> 7;
@@ -125,7 +125,7 @@ impl Worker {
             let ns = b * 1_000_000 * 3 / 4 + self.rng % (b * 500_000).max(1);
             self.retry.push(std::cmp::Reverse((now + ns, s)));
         } else if !c.ready_once {
-            self.c.failed += 1;
+            self.counts.failed += 1;
         }
     }
 
@@ -136,10 +136,10 @@ impl Worker {
             return;
         }
         loop {
-            self.c.writes += 1;
+            self.counts.writes += 1;
             match net::write(c.fd, &c.wbuf[c.wpos..]) {
                 Ok(n) => {
-                    self.c.tx_bytes += n as u64;
+                    self.counts.tx_bytes += n as u64;
                     c.wpos += n;
                     c.last_tx = self.now;
                     if c.wpos == c.wbuf.len() {
@@ -152,7 +152,7 @@ impl Worker {
                         self.pool.push(b);
                         if c.out_reg {
                             c.out_reg = false;
-                            self.ep.ctl(
+                            self.epoll.ctl(
                                 false,
                                 c.fd,
                                 net::IN | net::RDHUP,
@@ -172,7 +172,7 @@ impl Worker {
                 }
                 Err(libc::EINTR) => continue,
                 Err(libc::EAGAIN) => {
-                    self.c.blocked_writes += 1;
+                    self.counts.blocked_writes += 1;
                     c.blocked = true;
                     if c.wpos > 1 << 16 {
                         c.wbuf.drain(..c.wpos);
@@ -180,7 +180,7 @@ impl Worker {
                     }
                     if !c.out_reg {
                         c.out_reg = true;
-                        self.ep.ctl(
+                        self.epoll.ctl(
                             false,
                             c.fd,
                             net::IN | net::RDHUP | net::OUT,
@@ -206,15 +206,17 @@ impl Worker {
         let c = &mut self.conns[s];
         let ms = |a: u64, b: u64| a.saturating_sub(b) / 1_000_000;
         match c.st {
-            St::Tcp | St::Connack | St::Suback if ms(self.now, c.t_start) > self.cfg.connect_timeout_ms => {
+            Stage::Tcp | Stage::Connack | Stage::Suback
+                if ms(self.now, c.t_start) > self.cfg.connect_timeout_ms =>
+            {
                 let w = match c.st {
-                    St::Tcp => "timeout: tcp connect",
-                    St::Connack => "timeout: no CONNACK",
+                    Stage::Tcp => "timeout: tcp connect",
+                    Stage::Connack => "timeout: no CONNACK",
                     _ => "timeout: no SUBACK",
                 };
                 self.close(s, w);
             }
-            St::Ready if c.keepalive > 0 || self.cfg.ping_idle_rx_ms > 0 => {
+            Stage::Ready if c.keepalive > 0 || self.cfg.ping_idle_rx_ms > 0 => {
                 let ka = c.keepalive as u64 * 1000;
                 if c.ping_sent > 0 {
                     if ms(self.now, c.ping_sent.max(c.last_rx)) > self.cfg.ping_timeout_ms {
@@ -224,7 +226,7 @@ impl Worker {
                     || (self.cfg.ping_idle_rx_ms > 0 && ms(self.now, c.last_rx) >= self.cfg.ping_idle_rx_ms)
                 {
                     c.ping_sent = self.now;
-                    self.c.pings += 1;
+                    self.counts.pings += 1;
                     codec::pingreq(out(c, s, &mut self.pool, &mut self.dirty));
                 }
             }

@@ -17,18 +17,18 @@ impl Worker {
         for e in p.ring.iter_mut() {
             match e.state {
                 WAIT_ACK => {
-                    self.c.resent += 1;
+                    self.counts.resent += 1;
                     encode(&mut b, &cfg, &p.head, &self.pattern, pid, session_present, id, e.seq, e.ts);
                 }
                 WAIT_COMP if session_present => {
-                    self.c.pubrel_resent += 1;
+                    self.counts.pubrel_resent += 1;
                     codec::ack(&mut b, codec::PUBREL, pid);
                 }
                 WAIT_COMP => {
                     // the broker took the message, then lost the session: nothing more to say
                     e.state = DONE;
                     p.inflight -= 1;
-                    self.c.unacked -= 1;
+                    self.counts.unacked -= 1;
                     p.rec_only.push(e.seq);
                 }
                 _ => {}
@@ -48,7 +48,7 @@ impl Worker {
         match &mut c.role {
             Role::Sub(u) => {
                 if kind != codec::PUBREL {
-                    self.c.bad_acks += 1;
+                    self.counts.bad_acks += 1;
                     return;
                 }
                 let (i, m) = ((pid >> 6) as usize, 1u64 << (pid & 63));
@@ -56,14 +56,14 @@ impl Worker {
                     u.rec2[i] &= !m;
                     u.rec2_n -= 1;
                 } else {
-                    self.c.pubrel_unknown += 1;
+                    self.counts.pubrel_unknown += 1;
                 }
                 codec::ack(out(c, s, &mut self.pool, &mut self.dirty), codec::PUBCOMP, pid);
             }
             Role::Pub(p) => {
                 let i = (pid as u32 + 65535 - p.front_pid as u32) as usize % 65535;
                 let Some(e) = p.ring.get_mut(i) else {
-                    self.c.bad_acks += 1;
+                    self.counts.bad_acks += 1;
                     return;
                 };
                 let q = self.cfg.pub_qos;
@@ -73,7 +73,7 @@ impl Worker {
                     (codec::PUBREC, WAIT_ACK) if q == 2 => {
                         if reason < 0x80 {
                             if reason == 0x10 {
-                                self.c.no_subscribers += 1;
+                                self.counts.no_subscribers += 1;
                             }
                             e.state = WAIT_COMP;
                             codec::ack(out(c, s, &mut self.pool, &mut self.dirty), codec::PUBREL, pid);
@@ -85,16 +85,16 @@ impl Worker {
                         return;
                     }
                     _ => {
-                        self.c.bad_acks += 1;
+                        self.counts.bad_acks += 1;
                         return;
                     }
                 }
                 e.state = DONE;
                 p.inflight -= 1;
-                self.c.unacked -= 1;
+                self.counts.unacked -= 1;
                 self.last_ack = now;
                 if kind != codec::PUBCOMP && reason >= 0x80 {
-                    self.c.rejected += 1;
+                    self.counts.rejected += 1;
                     p.rejected.push(e.seq);
                     *self
                         .reasons
@@ -102,7 +102,7 @@ impl Worker {
                         .or_insert(0) += 1;
                 } else {
                     if reason == 0x10 {
-                        self.c.no_subscribers += 1;
+                        self.counts.no_subscribers += 1;
                     }
                     if reason >= 0x80 {
                         *self
@@ -110,13 +110,13 @@ impl Worker {
                             .entry(format!("PUBCOMP: {}", codec::reason_name(reason)))
                             .or_insert(0) += 1;
                     }
-                    self.c.acked += 1;
+                    self.counts.acked += 1;
                     if e.sent >= self.w0 && e.sent < self.w1 {
-                        record(&mut self.h.ack, now - e.sent);
+                        record(&mut self.hists.ack, now - e.sent);
                     }
                 }
                 if i > 0 {
-                    self.c.acks_out_of_order += 1;
+                    self.counts.acks_out_of_order += 1;
                 }
                 while p.ring.front().is_some_and(|e| e.state == DONE) {
                     p.ring.pop_front();
@@ -134,7 +134,7 @@ impl Worker {
         let q = cfg.pub_qos;
         let c = &mut self.conns[s];
         let pend = c.wbuf.len() - c.wpos;
-        if c.st != St::Ready || c.blocked || pend >= cfg.chunk {
+        if c.st != Stage::Ready || c.blocked || pend >= cfg.chunk {
             return; // flush() queues it again
         }
         let Role::Pub(p) = &c.role else { return };
@@ -174,7 +174,7 @@ impl Worker {
                 let due = self.t0 + ((p.lane + seq * n) as f64 * self.ns_per_msg) as u64;
                 let due = due.min(now);
                 if now >= self.w0 && now < self.w1 {
-                    record(&mut self.h.lag, now - due);
+                    record(&mut self.hists.lag, now - due);
                 }
                 if cfg.from_due {
                     ts = due;
@@ -185,12 +185,12 @@ impl Worker {
                 pid = ((p.front_pid as usize - 1 + p.ring.len()) % 65535) as u16 + 1;
                 p.ring.push_back(Entry { seq, ts, sent: now, state: WAIT_ACK });
                 p.inflight += 1;
-                self.c.unacked += 1;
+                self.counts.unacked += 1;
             }
             encode(&mut b, cfg, &p.head, &self.pattern, pid, false, id, seq, ts);
             p.sent += 1;
-            self.c.sent += 1;
-            self.c.expected += p.fan;
+            self.counts.sent += 1;
+            self.counts.expected += p.fan;
             room = room.saturating_sub(p.fan);
             if cfg.max_outstanding > 0 {
                 self.room = self.room.saturating_sub(p.fan);
@@ -204,9 +204,9 @@ impl Worker {
     pub(super) fn make_room(&mut self) {
         let max = self.cfg.max_outstanding;
         let (e, r) = if self.cfg.threads == 1 {
-            (self.c.expected, self.c.uniq)
+            (self.counts.expected, self.counts.uniq)
         } else {
-            self.shared.counts[self.idx].store(&self.c);
+            self.shared.counts[self.index].store(&self.counts);
             let c = self.shared.sum();
             (c.expected, c.uniq)
         };

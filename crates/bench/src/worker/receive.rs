@@ -21,7 +21,7 @@ impl Worker {
             }
             rbuf[..l].copy_from_slice(&c.left);
             let cap = rbuf.len() - l;
-            self.c.reads += 1;
+            self.counts.reads += 1;
             let n = match net::read(c.fd, &mut rbuf[l..]) {
                 Ok(0) => {
                     self.close(s, "closed by the broker");
@@ -39,7 +39,7 @@ impl Worker {
             c.last_rx = self.now;
             c.left.clear();
             c.need = 0;
-            self.c.rx_bytes += n as u64;
+            self.counts.rx_bytes += n as u64;
             let mut pos = 0;
             let end = l + n;
             let v5 = self.cfg.v5;
@@ -93,7 +93,7 @@ impl Worker {
         }
         self.rbuf = rbuf;
         let c = &self.conns[s];
-        if let (Role::Pub(_), St::Ready) = (&c.role, c.st) {
+        if let (Role::Pub(_), Stage::Ready) = (&c.role, c.st) {
             self.try_send(s);
         }
     }
@@ -103,7 +103,7 @@ impl Worker {
         let now = self.now;
         let cfg = &*self.cfg;
         let c = &mut self.conns[s];
-        if !matches!(c.st, St::Ready | St::Suback) {
+        if !matches!(c.st, Stage::Ready | Stage::Suback) {
             self.close(s, "protocol error: PUBLISH before CONNACK");
             return;
         }
@@ -119,47 +119,47 @@ impl Worker {
                     }
                     if u.rec2[i] & m != 0 {
                         // a retransmission that the QoS 2 handshake hides from the application
-                        self.c.q2_suppressed += 1;
+                        self.counts.q2_suppressed += 1;
                         return;
                     }
                     u.rec2[i] |= m;
                     u.rec2_n += 1;
                     if cfg.recv_max > 0 && u.rec2_n > cfg.recv_max as usize {
-                        self.c.recv_max_exceeded += 1;
+                        self.counts.recv_max_exceeded += 1;
                     }
                 }
             }
         }
         if dup {
-            self.c.dup_flag += 1;
+            self.counts.dup_flag += 1;
         }
         if retain {
-            self.c.retain_flag += 1;
+            self.counts.retain_flag += 1;
         }
         let Role::Sub(u) = &mut c.role else {
-            self.c.unexpected += 1;
+            self.counts.unexpected += 1;
             return;
         };
         if pl.len() < HEADER || pl[0..4] != cfg.tag().to_le_bytes() {
-            self.c.foreign += 1;
+            self.counts.foreign += 1;
             return;
         }
         let id = u32::from_le_bytes(pl[4..8].try_into().unwrap()) as usize;
         let seq = u64::from_le_bytes(pl[8..16].try_into().unwrap());
         let ts = u64::from_le_bytes(pl[16..24].try_into().unwrap());
         if pl.len() != cfg.payload || seq >= 1 << 36 || ts > now {
-            self.c.corrupt += 1;
+            self.counts.corrupt += 1;
             return;
         }
         if cfg.verify {
             let o = (seq & 255) as usize;
             if pl[HEADER..] != self.pattern[o..o + pl.len() - HEADER] {
-                self.c.corrupt += 1;
+                self.counts.corrupt += 1;
                 return;
             }
         }
         if qos != cfg.pub_qos.min(cfg.sub_qos) {
-            self.c.qos_wrong += 1;
+            self.counts.qos_wrong += 1;
         }
         let i = if u.stride == 1 {
             id.wrapping_sub(u.base)
@@ -169,11 +169,11 @@ impl Worker {
             usize::MAX
         };
         if i >= u.count {
-            self.c.unexpected += 1;
+            self.counts.unexpected += 1;
             return;
         }
-        self.c.recv += 1;
-        self.c.recv_bytes += pl.len() as u64;
+        self.counts.recv += 1;
+        self.counts.recv_bytes += pl.len() as u64;
         let any = now - self.last_recv.max(self.t0).min(now);
         if any > self.any_gap.0 {
             self.any_gap = (any, now - any);
@@ -200,18 +200,18 @@ impl Worker {
             u.streams[i].on(seq, now)
         };
         match kind {
-            Kind::New => self.c.uniq += 1,
+            Kind::New => self.counts.uniq += 1,
             Kind::Late => {
-                self.c.uniq += 1;
-                self.c.late += 1
+                self.counts.uniq += 1;
+                self.counts.late += 1
             }
             Kind::Dup => {
-                self.c.dup += 1;
+                self.counts.dup += 1;
                 return;
             }
         }
         if ts >= self.w0 && ts < self.w1 {
-            record(&mut self.h.e2e, now - ts);
+            record(&mut self.hists.e2e, now - ts);
         }
     }
 
@@ -219,7 +219,7 @@ impl Worker {
         let c = &mut self.conns[s];
         match p {
             Packet::Ack { kind, pid, reason } => {
-                if c.st == St::Ready {
+                if c.st == Stage::Ready {
                     self.on_ack(s, kind, pid, reason)
                 } else {
                     self.close(s, "protocol error: acknowledgement before CONNACK")
@@ -227,7 +227,7 @@ impl Worker {
             }
             Packet::PingResp => c.ping_sent = 0,
             Packet::ConnAck { session_present, code, props } => {
-                if c.st != St::Connack {
+                if c.st != Stage::Connack {
                     return self.close(s, "protocol error: second CONNACK");
                 }
                 if code != 0 {
@@ -243,13 +243,13 @@ impl Worker {
                 if let Some(k) = props.server_keepalive {
                     c.keepalive = k;
                 }
-                self.c.connacked += 1;
-                record(&mut self.h.connack, self.now - c.t_sent);
+                self.counts.connacked += 1;
+                record(&mut self.hists.connack, self.now - c.t_sent);
                 self.shared.times.last_connack.fetch_max(self.now, Relaxed);
                 let max_qos = props.max_qos.unwrap_or(2);
                 let again = c.ready_once;
                 if again {
-                    self.c.sessions_resumed += session_present as u64;
+                    self.counts.sessions_resumed += session_present as u64;
                 }
                 match &mut c.role {
                     Role::Pub(p) => {
@@ -260,7 +260,7 @@ impl Worker {
                         let rm = props.receive_max.unwrap_or(65535) as usize;
                         p.window = self.cfg.window.min(rm);
                         if again && !self.cfg.clean && !session_present {
-                            self.c.sessions_lost_pub += 1;
+                            self.counts.sessions_lost_pub += 1;
                             self.event(s, "publisher's session lost");
                         }
                         self.ready(s);
@@ -277,7 +277,7 @@ impl Worker {
                             return self.ready(s);
                         }
                         if again && !self.cfg.clean {
-                            self.c.sessions_lost_sub += 1;
+                            self.counts.sessions_lost_sub += 1;
                             self.event(s, "subscriber's session lost");
                         }
                         let f = self.cfg.filters_of_sub(self.conns[s].id);
@@ -285,7 +285,7 @@ impl Worker {
                             return self.ready(s);
                         }
                         let c = &mut self.conns[s];
-                        c.st = St::Suback;
+                        c.st = Stage::Suback;
                         c.t_sent = self.now;
                         let b = out(c, s, &mut self.pool, &mut self.dirty);
                         let mut n = 0;
@@ -298,7 +298,7 @@ impl Worker {
                 }
             }
             Packet::SubAck { codes, .. } => {
-                if c.st != St::Suback {
+                if c.st != Stage::Suback {
                     return self.close(s, "protocol error: SUBACK not asked for");
                 }
                 for &k in codes {
@@ -307,12 +307,12 @@ impl Worker {
                         return self.close(s, &format!("subscribe refused: {n}"));
                     }
                     if k != self.cfg.sub_qos {
-                        self.c.qos_downgraded += 1;
+                        self.counts.qos_downgraded += 1;
                     }
                 }
                 c.sub_wait -= 1;
                 if c.sub_wait == 0 {
-                    record(&mut self.h.suback, self.now - c.t_sent);
+                    record(&mut self.hists.suback, self.now - c.t_sent);
                     self.ready(s);
                 }
             }
@@ -328,21 +328,21 @@ impl Worker {
     pub(super) fn ready(&mut self, s: usize) {
         let now = self.now;
         let c = &mut self.conns[s];
-        c.st = St::Ready;
+        c.st = Stage::Ready;
         c.attempt = 0;
         self.pending -= 1;
-        self.c.up += 1;
+        self.counts.up += 1;
         self.shared.times.last_ready.fetch_max(now, Relaxed);
         if c.ready_once {
-            self.c.reconnects += 1;
-            record(&mut self.h.reconnect, now - c.t_down);
+            self.counts.reconnects += 1;
+            record(&mut self.hists.reconnect, now - c.t_down);
             self.event(s, "connected again");
         } else {
             c.ready_once = true;
-            record(&mut self.h.ready, now - c.t_start);
+            record(&mut self.hists.ready, now - c.t_start);
             match c.role {
-                Role::Pub(_) => self.c.ready_pubs += 1,
-                Role::Sub(_) => self.c.ready_subs += 1,
+                Role::Pub(_) => self.counts.ready_pubs += 1,
+                Role::Sub(_) => self.counts.ready_subs += 1,
             }
         }
     }

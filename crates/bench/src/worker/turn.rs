@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 impl Worker {
     pub fn run(mut self) -> WorkerResult {
         if !self.cfg.pin.is_empty() {
-            process::pin_thread(self.cfg.pin[self.idx % self.cfg.pin.len()]);
+            process::pin_thread(self.cfg.pin[self.index % self.cfg.pin.len()]);
         }
         process::set_timer_slack(2_000);
         let mut ev: Vec<libc::epoll_event> = vec![libc::epoll_event { events: 0, u64: 0 }; 512];
@@ -65,7 +65,7 @@ impl Worker {
                     break;
                 }
                 self.retry.pop();
-                if self.conns[s].st == St::Backoff {
+                if self.conns[s].st == Stage::Backoff {
                     self.start(s);
                 }
             }
@@ -131,7 +131,7 @@ impl Worker {
             if !self.queue.is_empty() || !self.dirty.is_empty() {
                 timeout = 0;
             }
-            let n = self.ep.wait(&mut ev, timeout);
+            let n = self.epoll.wait(&mut ev, timeout);
             self.now = net::now();
             for e in ev.iter().take(n) {
                 let (data, f) = (e.u64, e.events);
@@ -140,7 +140,7 @@ impl Worker {
                 if self.conns[s].generation != generation || self.conns[s].fd < 0 {
                     continue;
                 }
-                if self.conns[s].st == St::Tcp {
+                if self.conns[s].st == Stage::Tcp {
                     if f & (net::OUT | net::ERRHUP) != 0 {
                         let e = net::so_error(self.conns[s].fd);
                         if e != 0 {
@@ -170,7 +170,7 @@ impl Worker {
                     sweep_at = (sweep_at + 1) % self.conns.len();
                     self.sweep(sweep_at);
                 }
-                self.c.backlog = self
+                self.counts.backlog = self
                     .pubs
                     .iter()
                     .map(|&s| match &self.conns[s].role {
@@ -179,7 +179,7 @@ impl Worker {
                     })
                     .sum();
             }
-            self.shared.counts[self.idx].store(&self.c);
+            self.shared.counts[self.index].store(&self.counts);
             let t = &self.shared.times;
             t.last_recv.fetch_max(self.last_recv, Relaxed);
             t.last_ack.fetch_max(self.last_ack, Relaxed);
@@ -195,7 +195,7 @@ impl Worker {
         for s in 0..self.conns.len() {
             let c = &mut self.conns[s];
             if c.fd >= 0 {
-                if c.st == St::Ready && c.wbuf.len() == c.wpos {
+                if c.st == Stage::Ready && c.wbuf.len() == c.wpos {
                     let mut b = vec![];
                     codec::disconnect(&mut b);
                     let _ = net::write(c.fd, &b);
@@ -226,8 +226,8 @@ impl Worker {
             }
         }
         WorkerResult {
-            counts: self.c,
-            hists: self.h,
+            counts: self.counts,
+            hists: self.hists,
             pubs,
             subs,
             groups_seen: self.groups_seen,
