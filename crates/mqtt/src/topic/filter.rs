@@ -64,17 +64,40 @@ impl<'a> TopicFilter<'a> {
         if topic.starts_with_dollar() && self.0.starts_with(['+', '#']) {
             return false;
         }
-        let (mut filter, mut topic) = (self.levels(), topic.levels());
+        let (mut filter, mut topic) = (self.0.as_bytes(), topic.as_str().as_bytes());
+        // Both are at the beginning of a level.
         loop {
-            match (filter.next(), topic.next()) {
-                (Some("#"), _) => return true,
-                (Some("+"), Some(_)) => {}
-                (Some(wanted), Some(level)) if wanted == level => {}
+            match filter {
+                [b'#'] => return true,
+                [b'+', rest @ ..] => {
+                    filter = rest;
+                    topic = &topic[level_len(topic)..];
+                }
+                _ => {
+                    let len = level_len(filter);
+                    if level_len(topic) != len || filter[..len] != topic[..len] {
+                        return false;
+                    }
+                    (filter, topic) = (&filter[len..], &topic[len..]);
+                }
+            }
+            match (filter.split_first(), topic.split_first()) {
+                (Some((_, filter_rest)), Some((_, topic_rest))) => {
+                    (filter, topic) = (filter_rest, topic_rest)
+                }
                 (None, None) => return true,
-                _ => return false,
+                // `a/#` matches `a`.
+                (Some(_), None) => return filter == b"/#",
+                (None, Some(_)) => return false,
             }
         }
     }
+}
+
+/// Bytes before the next `/` or the end.
+#[inline]
+fn level_len(topic: &[u8]) -> usize {
+    topic.iter().position(|&byte| byte == b'/').unwrap_or(topic.len())
 }
 
 impl fmt::Debug for TopicFilter<'_> {

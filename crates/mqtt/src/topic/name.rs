@@ -43,15 +43,36 @@ impl<'a> TopicName<'a> {
 /// A byte that no Topic Name holds: U+0000 if it is there, else a wildcard if one is there.
 #[inline]
 pub(crate) fn forbidden(topic: &[u8]) -> Option<u8> {
-    // Without an early exit the compiler looks at 16 bytes at a time, and topics are short and nearly always legal.
-    let any = topic.iter().fold(false, |any, &byte| any | (byte == 0) | (byte == b'+') | (byte == b'#'));
-    if !any {
-        return None;
+    if any_forbidden(topic) { which_forbidden(topic) } else { None }
+}
+
+#[cold]
+fn which_forbidden(topic: &[u8]) -> Option<u8> {
+    if topic.contains(&0) { Some(0) } else { topic.iter().copied().find(|byte| matches!(byte, b'+' | b'#')) }
+}
+
+/// Eight bytes at a time, as every PUBLISH passes here: one at a time took 15 ns for 38 bytes, half of a decode.
+#[inline]
+fn any_forbidden(topic: &[u8]) -> bool {
+    const LOW: u64 = u64::from_ne_bytes([0x01; 8]);
+    const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
+    /// `+` and `#` differ in this bit only.
+    const DIFFERENCE: u64 = u64::from_ne_bytes([b'+' ^ b'#'; 8]);
+    const PLUS: u64 = u64::from_ne_bytes([b'+'; 8]);
+    const _: () = assert!((b'+' ^ b'#').is_power_of_two() && b'+' & (b'+' ^ b'#') != 0);
+    /// Not 0 exactly when one of the bytes is 0.
+    #[inline]
+    fn zeros(word: u64) -> u64 {
+        word.wrapping_sub(LOW) & !word & HIGH
     }
-    if topic.contains(&0) {
-        return Some(0);
+
+    let (words, rest) = topic.as_chunks::<8>();
+    let mut found = 0;
+    for word in words {
+        let word = u64::from_ne_bytes(*word);
+        found |= zeros(word) | zeros((word | DIFFERENCE) ^ PLUS);
     }
-    topic.iter().copied().find(|byte| matches!(byte, b'+' | b'#'))
+    found != 0 || rest.iter().any(|byte| matches!(byte, 0 | b'+' | b'#'))
 }
 
 impl fmt::Debug for TopicName<'_> {
@@ -92,6 +113,23 @@ mod tests {
         ];
         for (topic, error) in cases {
             assert_eq!(TopicName::parse(topic), Err(error), "{topic:.20}");
+        }
+    }
+
+    /// Every byte value at every place among others.
+    #[test]
+    fn forbidden_bytes_are_found_anywhere() {
+        for len in 1..20 {
+            for at in 0..len {
+                for byte in 0..=u8::MAX {
+                    for others in [b'a', b'*', b'"', b'$', b',', 0x01, 0x7F, 0x80, 0xAB, 0xFF] {
+                        let mut topic = vec![others; len];
+                        topic[at] = byte;
+                        let expected = matches!(byte, 0 | b'+' | b'#').then_some(byte);
+                        assert_eq!(forbidden(&topic), expected, "{topic:02X?}");
+                    }
+                }
+            }
         }
     }
 
