@@ -22,8 +22,8 @@ mod worker;
 
 pub use connection::Out;
 pub use counters::{Counters, Published, StoreCounters};
-pub use ids::{ConnectionId, ShardId, Time, WorkerId};
-pub use mail::{Batch, Letter};
+pub use ids::{ConnectionId, GroupId, SessionId, ShardId, Time, WorkerId};
+pub use mail::{Batch, Claimed, Letter, Resume, SessionDelivery, Token};
 pub use node::Node;
 pub use store::{Completion, Request};
 pub use worker::{Received, Then, Worker};

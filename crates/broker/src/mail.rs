@@ -19,8 +19,9 @@ pub struct Batch {
     pub(crate) records: Vec<u8>,
     pub(crate) deliveries: Vec<BatchDelivery>,
     pub(crate) targets: Vec<Target>,
-    pub(crate) acknowledged: Vec<(Token, ReasonCode)>,
-    pub(crate) letters: Vec<Letter>,
+    /// Completions: who waited, and how it went.
+    pub acknowledged: Vec<(Token, ReasonCode)>,
+    pub letters: Vec<Letter>,
 }
 
 /// One message for some connections of the receiving worker.
