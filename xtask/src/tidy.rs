@@ -39,7 +39,7 @@ impl Place<'_> {
     fn program(&self) -> bool {
         self.package().is_none_or(|p| p == "meridian")
             || self.path.ends_with("src/main.rs")
-            || self.path.components().any(|c| c.as_os_str() == "bin")
+            || self.path.components().any(|c| c.as_os_str() == "bin" || c.as_os_str() == "examples")
     }
 }
 
