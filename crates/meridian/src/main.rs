@@ -1,1 +1,27 @@
-fn main() {}
+//! The binary `meridian`: configuration, command line, wiring. `cli` is the table of commands; `config` joins the
+//! sections of all crates into one tree; `start` and `node` run the broker.
+//!
+//! **Invariant:** no decision about MQTT is made here, and no setting is declared here that another crate owns.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+mod cli;
+mod config;
+mod config_command;
+mod exposure;
+mod log;
+mod node;
+mod passwd;
+mod signals;
+mod start;
+mod system;
+
+/// The general purpose allocator of the C library keeps too much for itself with many threads and small objects.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    cli::Cli::parse().run()
+}

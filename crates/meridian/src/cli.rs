@@ -1,0 +1,87 @@
+//! The table of commands. Names are stable; scripts rely on them.
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::ConfigArgs;
+use crate::config_command::ConfigCommand;
+use crate::passwd::PasswdArgs;
+
+/// Version and commit.
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("MERIDIAN_COMMIT"), ")");
+
+/// An MQTT broker. Without a command it runs a node, as `meridian start` does.
+#[derive(Debug, Parser)]
+#[command(name = "meridian", version = VERSION, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    start: ConfigArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a node
+    Start(ConfigArgs),
+    /// Show, check and document the configuration
+    Config(ConfigCommandArgs),
+    /// Add, change or remove users of a password file
+    Passwd(PasswdArgs),
+}
+
+#[derive(Debug, Args)]
+struct ConfigCommandArgs {
+    #[command(subcommand)]
+    command: ConfigCommand,
+}
+
+impl Cli {
+    pub fn run(self) -> ExitCode {
+        match self.command {
+            None => crate::start::run(&self.start),
+            Some(Command::Start(args)) => crate::start::run(&args),
+            Some(Command::Config(args)) => args.command.run(),
+            Some(Command::Passwd(args)) => args.run(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_consistent() {
+        use clap::CommandFactory as _;
+        Cli::command().debug_assert();
+    }
+
+    fn parse(arguments: &str) -> Cli {
+        Cli::try_parse_from(arguments.split_whitespace()).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[test]
+    fn start_is_the_command_when_none_is_given() {
+        assert!(parse("meridian").command.is_none());
+        let cli = parse(
+            "meridian --config x --set mqtt.qos_max=1 --set sys.interval=0 --listen [::1]:1 --workers 2",
+        );
+        assert!(cli.command.is_none());
+        assert_eq!(cli.start.config.as_deref(), Some(std::path::Path::new("x")));
+        assert_eq!(cli.start.set, ["mqtt.qos_max=1", "sys.interval=0"]);
+        let Some(Command::Start(args)) = parse("meridian start --data-dir d --name n").command else {
+            panic!("start")
+        };
+        assert_eq!(args.name.as_deref(), Some("n"));
+    }
+
+    /// What does not exist yet is not offered.
+    #[test]
+    fn flags_of_what_is_not_there_are_refused() {
+        for flag in ["--http", "--role", "--join", "--dev-cluster"] {
+            assert!(Cli::try_parse_from(["meridian", "start", flag, "x"]).is_err(), "{flag}");
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! The configuration of a node: the sections of all crates in one tree, and how it is read.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use auth::settings::Auth;
+use broker::settings::Settings as BrokerSettings;
+use clap::Args;
+use edge::settings::EdgeSettings;
+use settings::{Flag, Invalid, Layers, List, Loaded, Problem, Raw, Section, Tree, Value, choices, section};
+use tracing_subscriber::EnvFilter;
+
+/// Everything that can be set.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    pub node: NodeSettings,
+    pub log: LogSettings,
+    pub edge: EdgeSettings,
+    pub auth: Auth,
+    pub broker: BrokerSettings,
+}
+
+section! {
+    /// The node itself.
+    [node]
+    pub struct NodeSettings {
+        /// What logs call this node; the machine's name when unset.
+        pub name: Option<String> = "", at start;
+        /// Where the node keeps its data. Made when the first byte is written.
+        pub data_dir: PathBuf = "./data", at start;
+        /// How long a stop may take: clients are told, what is on its way to them is sent, then the rest is cut off.
+        pub shutdown_timeout: std::time::Duration = "5s" in "0s..=10m", at start;
+    }
+}
+
+section! {
+    /// What the node says about itself, on standard error.
+    [log]
+    pub struct LogSettings {
+        /// `error`, `warn`, `info`, `debug` or `trace`, for single parts too: `info,edge=debug`.
+        pub level: LogLevel = "info", on reload;
+        /// How a line looks.
+        pub format: LogFormat = "text", at start;
+    }
+}
+
+choices! {
+    /// How a line of the log looks.
+    pub enum LogFormat {
+        /// For people.
+        Text = "text",
+        /// One JSON object a line, for machines.
+        Json = "json",
+    }
+}
+
+/// What is logged, in the words of `tracing-subscriber`'s `EnvFilter`. Checked when read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogLevel(String);
+
+impl LogLevel {
+    pub fn filter(&self) -> EnvFilter {
+        EnvFilter::new(&self.0)
+    }
+}
+
+impl fmt::Display for LogLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Value for LogLevel {
+    const TYPE: &'static str = "string";
+
+    fn from_raw(raw: &Raw) -> Result<Self, Invalid> {
+        let text = String::from_raw(raw)?;
+        // A word alone is taken for the name of a part, at any level; as such it is more likely a slip.
+        let plain = text.split(',').all(|part| part.contains('=') || LEVELS.contains(&part.trim()));
+        if text.is_empty() || !plain || EnvFilter::try_new(&text).is_err() {
+            return Err(
+                raw.expected("a level (error, warn, info, debug, trace), or one as in info,edge=debug")
+            );
+        }
+        Ok(Self(text))
+    }
+
+    fn to_toml(&self) -> Option<String> {
+        self.0.to_toml()
+    }
+}
+
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+impl Tree for Config {
+    fn sections(&mut self) -> Vec<&mut dyn Section> {
+        let Self { node, log, edge, auth, broker } = self;
+        let BrokerSettings { mqtt, session, queue, limits, shared, retained, sys } = broker;
+        vec![node, log, edge, auth, mqtt, session, queue, limits, shared, retained, sys]
+    }
+
+    fn lists(&mut self) -> Vec<&mut dyn List> {
+        vec![&mut self.edge.listeners]
+    }
+}
+
+/// What the command line says about the configuration.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ConfigArgs {
+    /// Configuration file (TOML); none is read unless named
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// One setting, as in mqtt.qos_max=1 or listener.0.address=[::1]:1883; can be repeated
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Where clients connect, instead of the configured listeners; can be repeated [default: 127.0.0.1:1883]
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Vec<String>,
+    /// Where the node keeps its data [default: ./data]
+    #[arg(long, value_name = "DIRECTORY")]
+    pub data_dir: Option<String>,
+    /// Threads that serve connections; 0 is one per CPU [default: 0]
+    #[arg(long, value_name = "NUMBER")]
+    pub workers: Option<String>,
+    /// What logs call this node [default: the machine's name]
+    #[arg(long)]
+    pub name: Option<String>,
+}
+
+/// Why there is no configuration.
+#[derive(Debug)]
+pub enum ConfigError {
+    Unreadable { path: PathBuf, error: std::io::Error },
+    Problems(Vec<Problem>),
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable { path, error } => write!(f, "{}: {error}", path.display()),
+            Self::Problems(problems) => {
+                for (index, problem) in problems.iter().enumerate() {
+                    write!(f, "{}{problem}", if index == 0 { "" } else { "\n" })?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl ConfigArgs {
+    /// Reads file and environment anew and joins all layers.
+    ///
+    /// # Errors
+    /// A file that cannot be read; settings that are unknown or wrong, all of them at once.
+    pub fn load(&self) -> Result<Loaded<Config>, ConfigError> {
+        let file = match &self.config {
+            None => None,
+            Some(path) => match std::fs::read_to_string(path) {
+                Ok(text) => Some((path.clone(), text)),
+                Err(error) => return Err(ConfigError::Unreadable { path: path.clone(), error }),
+            },
+        };
+        // A variable of ours that is no text becomes one with replacement characters, and is refused as a value.
+        let environment = std::env::vars_os()
+            .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
+            .collect();
+        let layers = Layers { file, environment, set: self.set.clone(), flags: self.flags() };
+        settings::load(&layers).map_err(ConfigError::Problems)
+    }
+
+    fn flags(&self) -> Vec<Flag> {
+        let mut flags = Vec::new();
+        if !self.listen.is_empty() {
+            flags.push(Flag::List("--listen", "listener", "address", self.listen.clone()));
+        }
+        let values = [
+            ("--data-dir", "node.data_dir", &self.data_dir),
+            ("--workers", "edge.workers", &self.workers),
+            ("--name", "node.name", &self.name),
+        ];
+        for (flag, setting, value) in values {
+            flags.extend(value.iter().map(|value| Flag::Value(flag, setting, value.clone())));
+        }
+        flags
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(args: ConfigArgs) -> Result<Config, String> {
+        let layers = Layers { set: args.set.clone(), flags: args.flags(), ..Layers::default() };
+        settings::load(&layers)
+            .map(|loaded: Loaded<Config>| loaded.tree)
+            .map_err(|problems| ConfigError::Problems(problems).to_string())
+    }
+
+    /// A default that is no value, or out of its own range, or a range that cannot be read, panics here.
+    #[test]
+    fn every_declaration_holds() {
+        let mut config = Config::default();
+        let mut names = std::collections::HashSet::new();
+        for section in config.sections() {
+            assert!(names.insert(section.description().name), "{} twice", section.description().name);
+            for field in section.description().fields {
+                section.set(field.key, &Raw::Text(field.default.to_owned())).unwrap();
+                assert!(field.doc.iter().all(|line| !line.trim().is_empty()), "{}", field.key);
+            }
+        }
+        assert!(names.len() >= 11);
+    }
+
+    #[test]
+    fn flags_stand_for_settings() {
+        let args = ConfigArgs {
+            listen: vec!["[::1]:1".into(), "unix:/run/m.sock".into()],
+            data_dir: Some("/d".into()),
+            workers: Some("3".into()),
+            name: Some("n".into()),
+            set: vec!["edge.workers=9".into()],
+            config: None,
+        };
+        let config = load(args).unwrap();
+        let addresses: Vec<_> =
+            config.edge.listeners.iter().map(|listener| listener.address.as_str()).collect();
+        assert_eq!(addresses, ["[::1]:1", "unix:/run/m.sock"]);
+        assert_eq!((config.edge.workers, config.node.name.as_deref()), (3, Some("n")));
+        assert_eq!(config.node.data_dir, PathBuf::from("/d"));
+        let error = load(ConfigArgs { workers: Some("many".into()), ..ConfigArgs::default() }).unwrap_err();
+        assert!(error.starts_with("--workers: edge.workers: expected a whole number"), "{error}");
+    }
+
+    #[test]
+    fn a_level_is_one_that_the_log_knows() {
+        let level =
+            |text: &str| load(ConfigArgs { set: vec![format!("log.level={text}")], ..ConfigArgs::default() });
+        for good in ["debug", "info,edge=trace", "off", "edge=debug,warn"] {
+            assert_eq!(level(good).unwrap().log.level.to_string(), good);
+        }
+        for bad in ["", "loud", "info,edge=loud", "inf"] {
+            assert!(level(bad).unwrap_err().contains("a level (error"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_at_once() {
+        let set = ["mqtt.qos_max=3", "mqtt.qos=1"].map(str::to_owned).to_vec();
+        let error = load(ConfigArgs { set, ..ConfigArgs::default() }).unwrap_err();
+        assert_eq!(error.lines().count(), 2, "{error}");
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let args = ConfigArgs { config: Some("/nonexistent/m.toml".into()), ..ConfigArgs::default() };
+        let error = args.load().unwrap_err().to_string();
+        assert!(error.starts_with("/nonexistent/m.toml: "), "{error}");
+    }
+}

@@ -1,0 +1,36 @@
+//! The one place where the binary meets the edge: starting, refreshing and stopping the node.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use auth::Guard;
+
+use crate::cli::VERSION;
+use crate::config::Config;
+
+/// A node that serves clients.
+pub struct Node(edge::Node);
+
+impl Node {
+    /// # Errors
+    /// An address that cannot be opened and the like; the text says what to do.
+    pub fn start(config: &Config, access: Arc<Guard>) -> Result<Self, edge::StartError> {
+        let node = edge::start(edge::Options {
+            edge: config.edge.clone(),
+            broker: config.broker.clone(),
+            access,
+            version: format!("meridian {VERSION}"),
+        })?;
+        for listener in node.listeners() {
+            tracing::info!(name = listener.name, address = listener.address, "listening");
+        }
+        tracing::info!(connections_max = node.connections_max(), "ready");
+        Ok(Self(node))
+    }
+
+    /// Tells clients, sends what is on its way, and ends; takes at most about `within`.
+    pub fn stop(self, within: Duration) {
+        let stopped = self.0.stop(within);
+        tracing::info!(connections = stopped.connections, cut_off = stopped.forced, "stopped");
+    }
+}

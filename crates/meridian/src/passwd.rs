@@ -1,0 +1,193 @@
+//! `meridian passwd`: users of a password file.
+
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use auth::{PasswordFile, PasswordFileEdit, PasswordHash};
+use clap::Args;
+
+/// Add, change or remove users of a password file. Passwords are stored as Argon2id hashes. The password is asked
+/// for twice at a terminal, and read as one line from anything else. A running node takes the file up on SIGHUP.
+#[derive(Args, Debug)]
+pub struct PasswdArgs {
+    /// Make the file; what was in it is lost
+    #[arg(short, long, conflicts_with = "delete")]
+    create: bool,
+    /// Remove the user
+    #[arg(short = 'D', long)]
+    delete: bool,
+    /// Take the password from the command line, where other users of this machine can see it
+    #[arg(short, long, conflicts_with = "delete", requires = "password")]
+    batch: bool,
+    /// Password file, see auth.password_file
+    file: PathBuf,
+    /// User name
+    user: String,
+    /// With --batch: the password
+    #[arg(requires = "batch")]
+    password: Option<String>,
+}
+
+impl PasswdArgs {
+    pub fn run(self) -> ExitCode {
+        match self.change() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("meridian passwd: {error}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+
+    fn change(self) -> Result<(), String> {
+        if self.user.is_empty() || self.user.contains([':', '\n', '\r']) || self.user.starts_with('#') {
+            return Err("a user name is not empty, holds no `:` and does not begin with `#`".to_owned());
+        }
+        let at_file = |error: io::Error| format!("{}: {error}", self.file.display());
+        let mut edit = match PasswordFileEdit::read(&self.file) {
+            Ok(_) if self.create => PasswordFileEdit::default(),
+            Ok(edit) => edit,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !self.delete => {
+                PasswordFileEdit::default()
+            }
+            Err(error) => return Err(at_file(error)),
+        };
+        if self.delete {
+            if !edit.remove(&self.user) {
+                return Err(format!("{}: there is no user `{}`", self.file.display(), self.user));
+            }
+        } else {
+            let password = match self.password {
+                Some(password) => password,
+                None => ask().map_err(|error| format!("the password cannot be read: {error}"))?,
+            };
+            if password.is_empty() {
+                return Err("the password is empty".to_owned());
+            }
+            let hash = PasswordHash::create(password.as_bytes())
+                .map_err(|error| format!("the system has no random bytes: {error}"))?;
+            edit.set(&self.user, &hash);
+        }
+        // What another line has wrong would keep the node from taking the file up; better heard of now.
+        PasswordFile::parse(&self.file, &edit.text()).map_err(|error| error.to_string())?;
+        edit.write(&self.file).map_err(at_file)
+    }
+}
+
+fn ask() -> io::Result<String> {
+    if !io::stdin().is_terminal() {
+        return line();
+    }
+    let _quiet = Quiet::start()?;
+    let first = prompted("Password: ")?;
+    let second = prompted("Again: ")?;
+    if first != second {
+        return Err(io::Error::other("the two are not the same"));
+    }
+    Ok(first)
+}
+
+fn prompted(prompt: &str) -> io::Result<String> {
+    eprint!("{prompt}");
+    io::stderr().flush()?;
+    let line = line();
+    // The line break that was typed was not shown either.
+    eprintln!();
+    line
+}
+
+fn line() -> io::Result<String> {
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line)?;
+    Ok(line.trim_end_matches(['\n', '\r']).to_owned())
+}
+
+/// A terminal that does not show what is typed, until it is dropped.
+struct Quiet(libc::termios);
+
+impl Quiet {
+    fn start() -> io::Result<Self> {
+        // SAFETY: a zeroed `termios` is a valid one, and the pointers outlive the calls.
+        unsafe {
+            let mut shown: libc::termios = std::mem::zeroed();
+            if libc::tcgetattr(libc::STDIN_FILENO, &mut shown) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let mut hidden = shown;
+            hidden.c_lflag &= !libc::ECHO;
+            if libc::tcsetattr(libc::STDIN_FILENO, libc::TCSAFLUSH, &hidden) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(Self(shown))
+        }
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        // SAFETY: the pointer outlives the call. A terminal that went away cannot be restored and need not be.
+        unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSAFLUSH, &self.0) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(test: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("meridian-passwd-{test}-{}", std::process::id()));
+            std::fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        fn args(&self, user: &str, password: Option<&str>) -> PasswdArgs {
+            PasswdArgs {
+                create: false,
+                delete: false,
+                batch: password.is_some(),
+                file: self.0.join("users"),
+                user: user.to_owned(),
+                password: password.map(str::to_owned),
+            }
+        }
+
+        fn users(&self) -> usize {
+            PasswordFile::read(&self.0.join("users")).unwrap().len()
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            std::fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    #[test]
+    fn users_come_change_and_go() {
+        let directory = Directory::new("users");
+        directory.args("alice", Some("a")).change().unwrap();
+        directory.args("bob", Some("b")).change().unwrap();
+        directory.args("bob", Some("c")).change().unwrap();
+        assert_eq!(directory.users(), 2);
+        PasswdArgs { delete: true, ..directory.args("bob", None) }.change().unwrap();
+        assert_eq!(directory.users(), 1);
+        let error = PasswdArgs { delete: true, ..directory.args("bob", None) }.change().unwrap_err();
+        assert!(error.contains("there is no user `bob`"), "{error}");
+        PasswdArgs { create: true, ..directory.args("carol", Some("c")) }.change().unwrap();
+        assert_eq!(directory.users(), 1);
+    }
+
+    #[test]
+    fn names_and_passwords_that_the_file_cannot_hold_are_refused() {
+        let directory = Directory::new("refused");
+        for (user, password) in [("", "x"), ("a:b", "x"), ("a\nb", "x"), ("#a", "x"), ("a", "")] {
+            assert!(directory.args(user, Some(password)).change().is_err(), "{user:?}");
+        }
+        assert!(!directory.0.join("users").exists());
+        assert!(PasswdArgs { delete: true, ..directory.args("a", None) }.change().is_err());
+    }
+}

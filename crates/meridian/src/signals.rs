@@ -1,0 +1,78 @@
+//! Signals. The node takes them one by one in its main thread; the clients are interrupted by them.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What the operator wants of a running node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// SIGTERM or SIGINT.
+    Stop,
+    /// SIGHUP.
+    Reload,
+}
+
+/// The signals a node listens to, held back from every thread so that [`Signals::wait`] alone sees them.
+pub struct Signals(libc::sigset_t);
+
+impl Signals {
+    /// Call in the main thread before any other thread is started: threads inherit what is held back.
+    ///
+    /// # Errors
+    /// Those of the system; none is known to happen.
+    pub fn hold() -> io::Result<Self> {
+        // SAFETY: `sigemptyset` makes the set whole before anything reads it, the others get valid pointers to it,
+        // and the previous mask is not asked for.
+        unsafe {
+            let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+            libc::sigemptyset(set.as_mut_ptr());
+            let mut set = set.assume_init();
+            for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+                libc::sigaddset(&mut set, signal);
+            }
+            match libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) {
+                0 => Ok(Self(set)),
+                error => Err(io::Error::from_raw_os_error(error)),
+            }
+        }
+    }
+
+    /// Waits for the next signal.
+    ///
+    /// # Errors
+    /// Those of the system; none is known to happen.
+    pub fn wait(&self) -> io::Result<Signal> {
+        let mut signal = 0;
+        // SAFETY: both pointers are valid for the call, and the set was made by `hold`.
+        match unsafe { libc::sigwait(&self.0, &mut signal) } {
+            0 if signal == libc::SIGHUP => Ok(Signal::Reload),
+            0 => Ok(Signal::Stop),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn note(_: libc::c_int) {
+    INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
+/// From now on SIGINT and SIGTERM interrupt system calls that wait, and [`interrupted`] says so. A second one ends
+/// the process as usual.
+pub fn interrupt_on_stop() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: a zeroed `sigaction` is a valid one; the handler only stores to an atomic, which is allowed in
+        // one. Without SA_RESTART waiting calls return, and with SA_RESETHAND the second signal is the default one.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = note as extern "C" fn(libc::c_int) as libc::sighandler_t;
+            action.sa_flags = libc::SA_RESETHAND;
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+        }
+    }
+}
+
+pub fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
