@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod clauses;
 mod dependencies;
+mod idle;
 mod repository;
 mod source;
 mod tidy;
@@ -28,6 +29,8 @@ enum Task {
     Clauses(clauses::Args),
     /// Measures the broker beside a peer and prints a table
     Bench(bench::Args),
+    /// User memory of an idle connection with a subscription, without sockets
+    Idle(idle::Args),
 }
 
 fn main() -> ExitCode {
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(),
         Task::Clauses(args) => clauses::run(&args),
         Task::Bench(args) => bench::run(&args),
+        Task::Idle(args) => idle::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,7 +1,7 @@
 //! What a worker keeps of one Network Connection.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::sync::Arc;
 
 use mqtt::{PacketId, Version};
@@ -40,11 +40,14 @@ pub(crate) struct Connection {
     pub out: Out,
     pub subscriptions: Subscriptions,
     pub flow: Option<Box<Flow>>,
+    pub peer: Peer,
+    /// Only until CONNACK.
+    pub connecting: Option<Box<Connecting>>,
     /// What few clients have.
     pub extra: Option<Box<Extra>>,
 }
 
-const _: () = assert!(size_of::<Connection>() <= 208, "a byte here is a megabyte per million connections");
+const _: () = assert!(size_of::<Connection>() <= 216, "a byte here is a megabyte per million connections");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -71,10 +74,28 @@ pub(crate) struct Marks {
 
 #[derive(Debug, Default)]
 pub(crate) struct Extra {
-    pub peer: Option<SocketAddr>,
     pub username: Option<Box<str>>,
     pub will: Option<(Message, u32)>,
-    pub connecting: Option<Connecting>,
+}
+
+/// Where a client connects from, in the little room an idle connection may take.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Peer {
+    /// A Unix socket, or none at all.
+    #[default]
+    Local,
+    V4(SocketAddrV4),
+    V6(Box<SocketAddrV6>),
+}
+
+impl From<Option<SocketAddr>> for Peer {
+    fn from(address: Option<SocketAddr>) -> Self {
+        match address {
+            None => Peer::Local,
+            Some(SocketAddr::V4(address)) => Peer::V4(address),
+            Some(SocketAddr::V6(address)) => Peer::V6(Box::new(address)),
+        }
+    }
 }
 
 /// What CONNACK will need of CONNECT.
@@ -205,7 +226,11 @@ impl Connection {
     }
 
     pub fn peer(&self) -> Option<SocketAddr> {
-        self.extra.as_ref()?.peer
+        match &self.peer {
+            Peer::Local => None,
+            Peer::V4(address) => Some(SocketAddr::V4(*address)),
+            Peer::V6(address) => Some(SocketAddr::V6(**address)),
+        }
     }
 
     pub fn identity(&self) -> crate::access::Identity<'_> {

@@ -1,7 +1,7 @@
 //! The store of a node without a disk: everything is committed as soon as it is applied.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap as StdHashMap, VecDeque};
 use std::sync::Arc;
 
 use mqtt::{PacketId, QoS, ReasonCode, Subscription, TopicFilter, TopicName};
@@ -20,6 +20,9 @@ use crate::route::{Options, Route, RouteKind};
 use crate::settings::{QueueFull, Settings};
 use crate::slots::Slots;
 
+/// Keyed with the node's secret, so that nobody chooses identifiers or filters that collide.
+type HashMap<K, V> = StdHashMap<K, V, foldhash::quality::FixedState>;
+
 /// One shard: the clients whose Client Identifier hashes to it, and the shared groups whose name does.
 pub struct MemoryShard {
     id: ShardId,
@@ -35,6 +38,7 @@ pub struct MemoryShard {
     sessions: Slots<Session>,
     groups: Slots<Group>,
     group_names: HashMap<GroupName, (u32, u32)>,
+    hasher: foldhash::quality::FixedState,
     /// Appends that wait for members of groups or for full queues.
     appends: slab::Slab<Append>,
     /// Sessions to look at, by time: their end, their Will, their overdue publishers.
@@ -132,6 +136,9 @@ impl MemoryShard {
             ..Default::default()
         };
         let routes = Arc::new(Index::new(hash_key, limits));
+        let hasher = foldhash::quality::FixedState::with_seed(u64::from_le_bytes(
+            hash_key[8..].try_into().unwrap_or_default(),
+        ));
         let reader = routes.reader();
         Self {
             id,
@@ -139,11 +146,12 @@ impl MemoryShard {
             node_routes,
             routes,
             reader,
-            uses: HashMap::new(),
-            clients: HashMap::new(),
+            uses: HashMap::with_hasher(hasher.clone()),
+            clients: HashMap::with_hasher(hasher.clone()),
             sessions: Slots::default(),
             groups: Slots::default(),
-            group_names: HashMap::new(),
+            group_names: HashMap::with_hasher(hasher.clone()),
+            hasher,
             appends: slab::Slab::new(),
             deadlines: BinaryHeap::new(),
             matches: Vec::new(),
@@ -292,7 +300,7 @@ impl MemoryShard {
             expiry: claim.expiry,
             ends: Time::NEVER,
             will: None,
-            subscriptions: HashMap::new(),
+            subscriptions: HashMap::with_hasher(self.hasher.clone()),
             deliveries: Deliveries::default(),
             waiting_bytes: 0,
             overflow: VecDeque::new(),

@@ -49,16 +49,18 @@ impl Worker {
         connection.session_expiry = granted_expiry;
         let will = connect.will.as_ref().map(|will| (will_message(will), will_delay(will)));
         let id = connection.id;
-        let extra = connection.extra();
-        extra.username = connect.username.map(Into::into);
-        extra.will = will;
-        extra.connecting = Some(Connecting {
+        if will.is_some() || connect.username.is_some() {
+            let extra = connection.extra();
+            extra.username = connect.username.map(Into::into);
+            extra.will = will;
+        }
+        connection.connecting = Some(Box::new(Connecting {
             clean_start: connect.clean_start,
             asked_expiry: connect.session_expiry(),
             assigned,
             response_information: connect.properties.request_response_information(),
             server_keep_alive: told && keep_alive != connect.keep_alive,
-        });
+        }));
         let client_id = connection.client_id.clone();
         let credentials = Credentials {
             client_id: &client_id,
@@ -136,11 +138,13 @@ impl Worker {
             Verdict::Allow => {
                 connection.phase = Phase::Claiming;
                 connection.marks.claimed = true;
-                let clean_start = connection.extra.as_ref().and_then(|extra| extra.connecting.as_ref());
                 let claim = Claim {
                     client_id: connection.client_id.clone(),
                     connection: id,
-                    clean_start: clean_start.is_none_or(|connecting| connecting.clean_start),
+                    clean_start: connection
+                        .connecting
+                        .as_ref()
+                        .is_none_or(|connecting| connecting.clean_start),
                     expiry: connection.session_expiry,
                     window: connection.window,
                 };
@@ -211,7 +215,7 @@ impl Worker {
         let settings = self.node.settings.clone();
         let mqtt = &settings.mqtt;
         let Some(connection) = self.connections.occupant(slot) else { return };
-        let connecting = connection.extra.as_mut().and_then(|extra| extra.connecting.take());
+        let connecting = connection.connecting.take();
         let mut properties = PropertiesBuf::default();
         if connection.version.has_properties()
             && let Some(connecting) = connecting

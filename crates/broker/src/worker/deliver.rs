@@ -9,7 +9,7 @@ use session::{OutboundAliases, TopicAlias};
 use super::{Pending, Worker};
 use crate::access::Action;
 use crate::connection::{Connection, Overflow, Phase, RetainedJob, queued};
-use crate::ids::{ConnectionId, GroupId};
+use crate::ids::{ConnectionId, GroupId, WorkerId};
 use crate::mail::{Letter, MemberDelivery, SessionDelivery, SubscriptionIds, Target, Token};
 use crate::message::{Expired, MessageView, Shared};
 use crate::retained::{self, Page, Scan};
@@ -410,44 +410,52 @@ impl Worker {
     /// Starts handing the retained messages of a new subscription to a connection.
     pub(super) fn send_retained(&mut self, slot: u32, filter: &str, options: Options, subscription_id: u32) {
         let (first, last) = retained::hosts(filter, self.node.workers);
-        let (worker, last_worker) = (first.0, last.0);
+        let mut job = RetainedJob {
+            filter: Box::default(),
+            options,
+            subscription_id,
+            worker: first.0,
+            last_worker: last.0,
+            after: None,
+        };
+        let sys = filter.starts_with(retained::SYS);
+        if !sys && !self.skip_unused(&mut job) {
+            return;
+        }
         let Some(connection) = self.connections.occupant(slot) else { return };
-        let job =
-            RetainedJob { filter: filter.into(), options, subscription_id, worker, last_worker, after: None };
+        job.filter = filter.into();
         connection.flow().retained.push_back(job);
         self.ask_for_page(slot);
     }
 
+    /// Passes over workers that have never had a retained message. False when none is left to ask.
+    fn skip_unused(&self, job: &mut RetainedJob) -> bool {
+        let used =
+            |worker: u16| self.node.published[usize::from(worker)].retained_used.load(Ordering::Acquire);
+        match (job.worker..=job.last_worker).find(|worker| used(*worker)) {
+            Some(worker) => {
+                job.worker = worker;
+                true
+            }
+            None => false,
+        }
+    }
+
     /// Asks for the next page of retained messages once there is room for it.
     fn ask_for_page(&mut self, slot: u32) {
-        loop {
-            let Some(connection) = self.connections.occupant(slot) else { return };
-            let id = connection.id;
-            let room = connection.phase == Phase::Open && connection.out.len() < OUT_FULL;
-            let Some(flow) = connection.flow.as_mut() else { return };
-            let queue_max = self.node.settings.queue.messages_max as usize / 2;
-            if flow.page_asked
-                || !room
-                || flow.deliveries.waiting() > queue_max
-                || flow.ready.len() > queue_max
-            {
-                return;
-            }
-            let Some(job) = flow.retained.front_mut() else { return };
-            let worker = crate::ids::WorkerId(job.worker);
-            let used = self.node.published[worker.index()].retained_used.load(Ordering::Acquire);
-            if !used && !job.filter.starts_with(retained::SYS) {
-                if job.worker == job.last_worker {
-                    flow.retained.pop_front();
-                } else {
-                    job.worker += 1;
-                }
-                continue;
-            }
-            flow.page_asked = true;
-            let scan = Scan { connection: id, filter: job.filter.clone(), after: job.after.take() };
-            return self.post(worker, Letter::Scan(Box::new(scan)));
+        let queue_max = self.node.settings.queue.messages_max as usize / 2;
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let id = connection.id;
+        let room = connection.phase == Phase::Open && connection.out.len() < OUT_FULL;
+        let Some(flow) = connection.flow.as_mut() else { return };
+        if flow.page_asked || !room || flow.deliveries.waiting() > queue_max || flow.ready.len() > queue_max {
+            return;
         }
+        let Some(job) = flow.retained.front_mut() else { return };
+        flow.page_asked = true;
+        let scan = Scan { connection: id, filter: job.filter.clone(), after: job.after.take() };
+        let worker = WorkerId(job.worker);
+        self.post(worker, Letter::Scan(Box::new(scan)));
     }
 
     /// A page of retained messages for the subscription whose turn it is [MQTT-3.3.1-8].

@@ -120,7 +120,7 @@ impl Worker {
         self.now = now;
         let (slot, generation) = self.connections.vacant();
         let id = ConnectionId { worker: self.id, slot, generation };
-        let mut connection = Connection {
+        let connection = Connection {
             id,
             phase: Phase::AwaitConnect,
             version: Version::V5,
@@ -137,11 +137,10 @@ impl Worker {
             out: Out::default(),
             subscriptions: Subscriptions::default(),
             flow: None,
+            peer: peer.into(),
+            connecting: None,
             extra: None,
         };
-        if peer.is_some() {
-            connection.extra().peer = peer;
-        }
         let placed = self.connections.insert(connection);
         debug_assert_eq!(placed, (slot, generation));
         self.wheel.arm(

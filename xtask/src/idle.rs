@@ -1,0 +1,22 @@
+//! User memory of an idle connection, as the example `idle` of crate `edge` measures it.
+
+use anyhow::{Context, Result, ensure};
+use std::process::Command;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Connections, each with a wildcard subscription of its own
+    #[arg(long, default_value_t = 1_000_000)]
+    connections: u32,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args(["run", "--release", "--quiet", "--package", "edge", "--example", "idle", "--"])
+        .arg(args.connections.to_string())
+        .status()
+        .context("cargo did not start")?;
+    ensure!(status.success(), "the measurement failed: {status}");
+    Ok(())
+}
