@@ -68,6 +68,9 @@ fn one(version: Version, bytes: &[u8]) {
             for other in Version::ALL {
                 translated(packet, other);
             }
+            if let Packet::Connect(connect) = packet {
+                assert_eq!(mqtt::connect_version(bytes), Some(connect.version));
+            }
             contents(packet);
         }
     }
@@ -117,7 +120,6 @@ fn contents(packet: Packet<'_>) {
             }
         }
         Packet::Connect(connect) => {
-            assert_eq!(mqtt::connect_version(&[]), None);
             assert!(connect.maximum_packet_size() > 0 && connect.receive_maximum() != Some(0));
             if let Some(will) = connect.will {
                 assert!(TopicName::parse(will.topic).is_ok());

@@ -39,7 +39,10 @@ proptest! {
         let mut bytes = Vec::new();
         sample.with(|packet| packet.encode(version, &mut bytes));
         for end in 0..bytes.len() {
-            prop_assert!(matches!(frame(&bytes[..end], u32::MAX), Ok(None)) || frame(&bytes, u32::MAX) == Ok(Some(bytes.len())));
+            let size = frame(&bytes[..end], u32::MAX);
+            prop_assert!(size == Ok(None) || size == Ok(Some(bytes.len())), "{:?} of {}", size, bytes.len());
+            // Our own headers are at most five bytes long.
+            prop_assert!(end < 5 || size != Ok(None));
             prop_assert!(decode(version, &bytes[..end]).is_err());
         }
     }

@@ -307,6 +307,7 @@ mod tests {
             (Version::V5, PacketType::SubAck, 0x77, 0x80),
             (Version::V5, PacketType::UnsubAck, 0x11, 0x11),
             (Version::V3_1_1, PacketType::SubAck, 0x02, 0x02),
+            (Version::V3_1_1, PacketType::SubAck, 0x03, 0x80),
             (Version::V3_1_1, PacketType::SubAck, 0x87, 0x80),
             (Version::V3_1, PacketType::SubAck, 0x8F, 0x80),
         ];
