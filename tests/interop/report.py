@@ -9,7 +9,8 @@ PREFACE = """# Clients that were tried
 
 Each cell is a scenario over a real socket: client library x MQTT version x what is done with it. `pass` and `FAIL` say
 what happened, `-` that the version or the library cannot do it (and for rumqttc "everyone": it runs apart). The
-clients of a cell are of the row's library and version, but for "everyone".
+clients of a cell are of the row's library and version, but for "everyone". Each cell was run against a node with one
+worker and against one with three, and shows the worse of the two.
 
 """
 

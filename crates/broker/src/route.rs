@@ -9,7 +9,7 @@ use mqtt::{QoS, RetainHandling, SubscriptionOptions};
 pub struct Route {
     pub slot: u32,
     pub generation: u32,
-    /// 0 when the subscription has none [MQTT-3.8.2-1].
+    /// 0 when the subscription has none.
     pub subscription_id: u32,
     /// A worker or a shard, as `kind` says.
     pub place: u16,

@@ -6,9 +6,10 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use mio::net::{TcpListener, UnixListener};
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, Socket, TcpKeepalive, Type};
 
 use crate::settings::Listener as Settings;
 
@@ -106,11 +107,21 @@ fn listening_socket(address: SocketAddr, backlog: u32, shared: bool) -> io::Resu
         socket.set_only_v6(false)?;
     }
     socket.set_reuse_address(true)?;
+    // Accepted connections inherit these, so that accepting costs no system call for them: batched writes leave at once, and
+    // a peer that vanished without a word is noticed even where Keep Alive is 0.
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_keepalive(&KEEP_ALIVE)?;
     socket.set_reuse_port(shared)?;
     socket.bind(&address.into())?;
     socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
     Ok(socket)
 }
+
+/// Probes after a minute of silence, every 20 seconds; three without answer end the connection.
+const KEEP_ALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(60))
+    .with_interval(Duration::from_secs(20))
+    .with_retries(3);
 
 fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {

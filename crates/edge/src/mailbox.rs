@@ -54,6 +54,7 @@ pub(crate) struct Inbox {
 }
 
 pub(crate) fn mailbox(waker: Waker) -> (Mailbox, Inbox) {
+    // tidy: allow(unbounded-channel): batches are bounded by weight, the rest by the number of connections.
     let (sender, receiver) = channel();
     let shared = Arc::new(Shared { waker, sleeping: AtomicBool::new(false), weight: AtomicUsize::new(0) });
     (Mailbox { sender, shared: shared.clone() }, Inbox { receiver, shared })

@@ -7,7 +7,6 @@ use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use broker::{Batch, Then, Time, Worker, WorkerId};
-use mio::net::{TcpStream, UnixStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use crate::listener::{Listener, ListenerSocket, Place};
@@ -587,9 +586,11 @@ impl Reactor {
             }
             let accepted = match &listener.socket {
                 ListenerSocket::Tcp(socket) => {
-                    socket.accept().map(|(stream, peer)| (tcp(stream), Some(canonical(peer))))
+                    socket.accept().map(|(stream, peer)| (Stream::Tcp(stream), Some(canonical(peer))))
                 }
-                ListenerSocket::Unix(socket, _) => socket.accept().map(|(stream, _)| (unix(stream), None)),
+                ListenerSocket::Unix(socket, _) => {
+                    socket.accept().map(|(stream, _)| (Stream::Unix(stream), None))
+                }
             };
             match accepted {
                 Ok((stream, peer)) => self.accepted(at, stream, peer),
@@ -666,16 +667,4 @@ fn complain_about_poll(error: &io::Error) {
     if error.kind() != io::ErrorKind::Interrupted {
         tracing::error!(%error, "polling failed");
     }
-}
-
-fn tcp(stream: TcpStream) -> Stream {
-    // Batched writes leave at once. Fails only on a connection that is gone already, which reading will show.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "TCP_NODELAY not set");
-    }
-    Stream::Tcp(stream)
-}
-
-fn unix(stream: UnixStream) -> Stream {
-    Stream::Unix(stream)
 }

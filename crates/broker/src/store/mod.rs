@@ -258,7 +258,7 @@ pub struct Join {
     pub reply: Option<(ConnectionId, PacketId, u16)>,
 }
 
-/// When a session without connection ends. `u32::MAX` seconds is never [MQTT-3.1.2-11.2].
+/// When a session without connection ends. `u32::MAX` seconds is never (3.1.2.11.2).
 pub(crate) fn expires_at(now: Time, seconds: u32) -> Time {
     if seconds == u32::MAX {
         return Time::NEVER;
