@@ -7,8 +7,9 @@ commands  {"do": "connect", "client": NAME, "id": ..., "version": 3|4|5, "clean"
           {"do": "subscribe", "client": NAME, "filter": ..., "qos": ..., "no_local": ..., "identifier": N|null}
           {"do": "publish", "client": NAME, "topic": ..., "payloads": [...], "qos": ..., "retain": ..., "properties": {...}|null}
           {"do": "disconnect" | "abort", "client": NAME}
-events    connected {session_present}, subscribed {reasons}, published, closed {reason: code, null without a DISCONNECT, "untold"}, error {text},
-          message {topic, payload, qos, retain, properties}
+events    connected {session_present}, subscribed {reasons}, published, error {text},
+          message {topic, payload, qos, retain, properties},
+          closed {reason: the code, null where the broker sent no DISCONNECT, "untold" where the library keeps it}
 """
 
 import json
