@@ -15,6 +15,7 @@ use crate::slot::{Children, Exact, Node};
 use crate::strays::Strays;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 use crate::table::Table;
+use crate::units::Units;
 use crate::writing::{Change, Tools, WriterScratch};
 use crate::{Destination, IndexFull, IndexLimits, Reader};
 
@@ -70,14 +71,20 @@ pub(crate) struct Root {
 /// What only writers use.
 struct Writer {
     limbo: Limbo<Garbage>,
+    /// Sum of the weights of what is in the limbo.
+    waiting: usize,
     names: NamesTail,
     destinations: DestinationsTail,
     shapes: ShapeCounts,
     scratch: WriterScratch,
+    /// Dropped after the tables, which have segments in it.
+    units: Units,
 }
 
 /// Freed by one call at most, so that nobody waits long for it.
 const COLLECT_MAX: usize = 256;
+/// Writers free what they can when this many bytes wait, at 64 for each number or name.
+const WAITING_MAX: usize = 64 * 128;
 
 impl<D: Destination> Index<D> {
     /// An empty index. `hash_key` is the process's secret: who knew it could make names that collide.
@@ -101,10 +108,12 @@ impl<D: Destination> Index<D> {
             pairs: AtomicUsize::new(0),
             writer: Mutex::new(Writer {
                 limbo: Limbo::new(),
+                waiting: 0,
                 names: NamesTail::default(),
                 destinations: DestinationsTail::default(),
                 shapes: ShapeCounts::default(),
                 scratch: WriterScratch::default(),
+                units: Units::new(),
             }),
         }
     }
@@ -168,10 +177,6 @@ impl<D: Destination> Index<D> {
     /// Bytes of memory held; what was freed for use again, and what waits for readers, included.
     pub fn memory(&self) -> usize {
         let writer = self.lock();
-        let waiting = |garbage: &Garbage| match garbage {
-            Garbage::Memory(memory) => memory.bytes(),
-            _ => 0,
-        };
         size_of::<Self>()
             + self.nodes.bytes()
             + self.exacts.bytes()
@@ -180,7 +185,8 @@ impl<D: Destination> Index<D> {
             + Shapes::bytes(&writer.shapes)
             + self.strays.bytes()
             + writer.limbo.len() * size_of::<(u64, Garbage)>()
-            + writer.limbo.iter().map(waiting).sum::<usize>()
+            + writer.limbo.iter().map(Garbage::bytes).sum::<usize>()
+            + writer.units.bytes()
     }
 
     pub(crate) fn domain(&self) -> &Domain {
@@ -188,8 +194,8 @@ impl<D: Destination> Index<D> {
     }
 
     fn change<'a>(&'a self, writer: &'a mut Writer, filter: TopicFilter<'a>) -> Change<'a, D> {
-        let Writer { limbo, names, destinations, shapes, scratch } = writer;
-        let bin = Bin { domain: &self.domain, limbo };
+        let Writer { limbo, waiting, names, destinations, shapes, scratch, units } = writer;
+        let bin = Bin { domain: &self.domain, limbo, units, waiting };
         Change::new(self, Tools { bin, names, destinations, shapes }, scratch, filter)
     }
 
@@ -212,19 +218,29 @@ impl<D: Destination> Index<D> {
     }
 
     fn collect_if_many(&self, writer: &mut Writer) {
-        if writer.limbo.len() >= COLLECT_MAX / 4 {
+        if writer.waiting >= WAITING_MAX {
             self.domain.advance(&mut writer.limbo);
             self.collect(writer);
         }
     }
 
     fn collect(&self, writer: &mut Writer) {
-        let Writer { limbo, names, destinations, .. } = writer;
-        self.domain.collect(limbo, COLLECT_MAX, |garbage| self.free(garbage, names, destinations));
+        let Writer { limbo, waiting, names, destinations, units, .. } = writer;
+        self.domain.collect(limbo, COLLECT_MAX, |garbage| {
+            *waiting -= garbage.weight();
+            self.free(garbage, names, destinations, units);
+        });
     }
 
-    fn free(&self, garbage: Garbage, names: &mut NamesTail, destinations: &mut DestinationsTail) {
+    fn free(
+        &self,
+        garbage: Garbage,
+        names: &mut NamesTail,
+        destinations: &mut DestinationsTail,
+        units: &mut Units,
+    ) {
         match garbage {
+            Garbage::Unit(number) => units.give(number),
             // SAFETY: no reader can hold it any more.
             Garbage::Memory(memory) => unsafe { memory.free() },
             Garbage::Single(number) => self.destinations.free_single(destinations, number),
@@ -242,8 +258,8 @@ impl<D: Destination> Drop for Index<D> {
     fn drop(&mut self) {
         // Readers keep the index in an `Arc`, so there are none.
         let mut lock = self.lock();
-        let Writer { limbo, names, destinations, .. } = &mut *lock;
-        limbo.drain().for_each(|garbage| self.free(garbage, names, destinations));
+        let Writer { limbo, names, destinations, units, .. } = &mut *lock;
+        limbo.drain().for_each(|garbage| self.free(garbage, names, destinations, units));
         let tail = std::mem::take(destinations);
         drop(lock);
         self.destinations.clear(&tail);

@@ -11,6 +11,7 @@ mod destination;
 mod destinations;
 mod dump;
 mod hash;
+mod huge;
 mod index;
 mod large;
 mod limbo;
@@ -24,6 +25,7 @@ mod shapes;
 mod strays;
 mod strip;
 mod table;
+mod units;
 mod writing;
 
 #[cfg(not(loom))]

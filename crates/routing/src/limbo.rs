@@ -2,10 +2,13 @@
 
 use crate::epoch::{Domain, Limbo};
 use crate::strip::Memory;
+use crate::units::{UNIT_BYTES, Units};
 
 /// Something readers may still look at.
 pub enum Garbage {
     Memory(Memory),
+    /// The number of a unit of memory.
+    Unit(u32),
     /// The number of a destination.
     Single(u32),
     /// The number of a set of destinations.
@@ -18,10 +21,33 @@ pub enum Garbage {
 pub struct Bin<'a> {
     pub domain: &'a Domain,
     pub limbo: &'a mut Limbo<Garbage>,
+    pub units: &'a mut Units,
+    /// Sum of the weights of what is in the limbo.
+    pub waiting: &'a mut usize,
+}
+
+impl Garbage {
+    /// Bytes of memory that wait with it, apart from what is counted where it was allocated.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Garbage::Memory(memory) => memory.bytes(),
+            Garbage::Unit(_) | Garbage::Single(_) | Garbage::Set(_) | Garbage::Name(..) => 0,
+        }
+    }
+
+    /// How much it is worth to free this soon, in bytes.
+    pub fn weight(&self) -> usize {
+        match self {
+            Garbage::Memory(memory) => memory.bytes(),
+            Garbage::Unit(_) => UNIT_BYTES,
+            Garbage::Single(_) | Garbage::Set(_) | Garbage::Name(..) => 64,
+        }
+    }
 }
 
 impl Bin<'_> {
     pub fn retire(&mut self, garbage: Garbage) {
+        *self.waiting += garbage.weight();
         self.domain.retire(self.limbo, garbage);
     }
 

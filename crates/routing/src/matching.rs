@@ -84,21 +84,22 @@ impl<D: Destination> Index<D> {
             // SAFETY: the guard keeps the entry's name.
             && let Some(slot) = exacts.find(hash, |slot| unsafe { self.exact_name(slot) } == text.as_bytes())
         {
-            push(slot.destinations.load(Ordering::Acquire), found);
+            self.push(slot.destinations.load(Ordering::Acquire), found);
         }
         if !self.strays.is_empty() {
-            self.strays.matching(topic).for_each(|reference| push(reference, found));
+            self.strays.matching(topic).for_each(|reference| self.push(reference, found));
         }
-        found.iter().for_each(|reference| self.destinations.prefetch(*reference));
         found.iter().for_each(|reference| self.destinations.extend(*reference, out, guard));
         found.len()
     }
-}
 
-#[inline(always)]
-fn push(reference: u32, found: &mut Vec<u32>) {
-    if reference != 0 {
-        found.push(reference);
+    /// Takes note of what an entry refers to, and asks for it.
+    #[inline(always)]
+    fn push(&self, reference: u32, found: &mut Vec<u32>) {
+        if reference != 0 {
+            self.destinations.prefetch(reference);
+            found.push(reference);
+        }
     }
 }
 
@@ -136,7 +137,7 @@ impl<'g, D: Destination> Lookup<'_, 'g, D> {
     fn walk(&self, paths: &mut Vec<Path>, next: &mut Vec<Path>, found: &mut Vec<u32>) -> bool {
         let (index, hasher) = (self.index, &self.index.hasher);
         if !self.hidden {
-            push(index.root.below.load(Ordering::Acquire), found);
+            index.push(index.root.below.load(Ordering::Acquire), found);
         }
         paths.clear();
         let kinds = index.root.children.kinds();
@@ -157,10 +158,10 @@ impl<'g, D: Destination> Lookup<'_, 'g, D> {
             for path in paths.iter() {
                 let Some(node) = self.node(*path, level) else { continue };
                 // `a/#` matches `a` as well as all below it.
-                push(node.below.load(Ordering::Acquire), found);
+                index.push(node.below.load(Ordering::Acquire), found);
                 let Some(below) = below else {
                     if self.whole {
-                        push(node.exact.load(Ordering::Acquire), found);
+                        index.push(node.exact.load(Ordering::Acquire), found);
                     }
                     continue;
                 };
@@ -210,7 +211,7 @@ impl<'g, D: Destination> Lookup<'_, 'g, D> {
                 ancestors.push(hasher.child(ancestors[at], level));
             }
             if length == 0 {
-                push(index.root.below.load(Ordering::Acquire), found);
+                index.push(index.root.below.load(Ordering::Acquire), found);
                 continue;
             }
             let node = |depth: usize| {
@@ -222,7 +223,7 @@ impl<'g, D: Destination> Lookup<'_, 'g, D> {
             let reference = cell.load(Ordering::Acquire);
             // A path is the right one if each of its levels is.
             if reference != 0 && (1..length).all(|depth| node(depth).is_some()) {
-                push(reference, found);
+                index.push(reference, found);
             }
         }
     }

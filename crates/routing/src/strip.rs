@@ -66,12 +66,30 @@ impl<H, T> Strip<H, T> {
     pub fn allocate(header: H, capacity: usize) -> Self {
         let (layout, _) = Self::layout(capacity);
         // SAFETY: the layout holds a head, so its size is not 0.
-        let pointer = unsafe { alloc(layout) }.cast::<Head<H>>();
-        let Some(head) = NonNull::new(pointer) else { handle_alloc_error(layout) };
+        let pointer = unsafe { alloc(layout) };
+        if pointer.is_null() {
+            handle_alloc_error(layout);
+        }
+        // SAFETY: just allocated.
+        unsafe { Self::place(pointer, header, capacity) }
+    }
+
+    /// A strip in memory of somebody else's.
+    ///
+    /// # Safety
+    /// `pointer` is aligned for the header and the entries, and `bytes(capacity)` from there are the caller's.
+    pub unsafe fn place(pointer: *mut u8, header: H, capacity: usize) -> Self {
+        debug_assert!(pointer.addr().is_multiple_of(Self::layout(capacity).0.align()));
+        let head = NonNull::new(pointer.cast::<Head<H>>()).expect("memory has an address");
         let capacity = u32::try_from(capacity).expect("strips are short");
-        // SAFETY: freshly allocated for a head, aligned by its layout.
+        // SAFETY: aligned and large enough for a head, by the caller's word.
         unsafe { head.write(Head { header, capacity }) };
         Strip { head, entries: PhantomData }
+    }
+
+    /// How many entries fit into so many bytes.
+    pub const fn fit(bytes: usize) -> usize {
+        (bytes - size_of::<Head<H>>().next_multiple_of(align_of::<T>())) / size_of::<T>()
     }
 
     /// The address, by which a strip is stored in an atomic.

@@ -1,9 +1,8 @@
 //! A hash table that any number of threads read while one writes.
 //!
 //! A directory, indexed by the top bits of a hash, points to segments of open addressing with linear probing. A
-//! full segment is copied into a larger one, or into two once it has the last of [`SIZES`], so that no single insert
-//! copies more than a segment, however large the table is. Readers go on in the old one, which nobody changes from
-//! then on.
+//! full segment is copied into a larger one, or into two once it is a whole unit of memory, so that no insert copies
+//! more than a unit, however large the table is. Readers go on in the old one, which nobody changes from then on.
 //!
 //! An entry is never taken out of its segment and never stands for anything else; when nothing hangs on it, it is
 //! dead and is left out of the next copy.
@@ -11,10 +10,11 @@
 use std::marker::PhantomData;
 
 use crate::epoch::Guard;
-use crate::limbo::Bin;
+use crate::limbo::{Bin, Garbage};
 use crate::slot::Slot;
 use crate::strip::Strip;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use crate::units::{UNIT_BYTES, Units};
 
 /// Entries of type `S` by 64-bit hash, which is never 0.
 pub struct Table<S> {
@@ -34,11 +34,11 @@ struct Bits {
 }
 type Directory = Strip<Bits, AtomicPtr<u8>>;
 
-/// Aligned so that the low bits of its address can tell its size.
-#[repr(align(64))]
 struct Counts {
     /// Top bits that all hashes in the segment share.
     bits: u32,
+    /// The unit that the segment is, or [`NO_UNIT`].
+    unit: u32,
     /// Entries that are not empty.
     used: AtomicU32,
     /// Entries on which something hangs.
@@ -46,23 +46,45 @@ struct Counts {
 }
 type Segment<S> = Strip<Counts, S>;
 
-/// Sizes of segments in slots. From 4096 on they grow by a quarter, which keeps segments better filled. One insert
-/// copies at most a segment of the last size.
-const SIZES: [u32; 18] =
-    [4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 5120, 6400, 8192, 10_240, 12_800, 14_336, 16_384];
-const SIZE_MASK: usize = 63;
-const _: () = assert!(SIZES.len() <= SIZE_MASK && align_of::<Counts>() == SIZE_MASK + 1);
-/// A segment is copied when more of it than this is used, into one of which at most `FILL_NEW` is.
-const FILL_MAX: u64 = 70;
+const NO_UNIT: u32 = u32::MAX;
+/// Sizes of segments are 4, 8, 16 and so on; the largest is what fits into a unit. A segment's size is told by the
+/// low bits of its address.
+const CLASS_MASK: usize = 15;
+/// A segment is copied when more of it than this is used, in percent.
+const FILL_MAX: u64 = 78;
+/// Of a new segment at most this is used, or it takes two.
 const FILL_NEW: u64 = 60;
+
+/// Sizes of segments in slots, by class.
+struct Sizes<S>(PhantomData<S>);
+
+impl<S> Sizes<S> {
+    const LARGEST: u32 = Segment::<S>::fit(UNIT_BYTES) as u32;
+    const LAST: usize = (Self::LARGEST.ilog2() as usize) - 1;
+    const TABLE: [u32; CLASS_MASK + 1] = {
+        let mut table = [Self::LARGEST; CLASS_MASK + 1];
+        let mut class = 0;
+        while class < Self::LAST {
+            table[class] = 4 << class;
+            class += 1;
+        }
+        assert!(Self::LAST <= CLASS_MASK && align_of::<S>() > CLASS_MASK);
+        table
+    };
+
+    #[inline(always)]
+    fn of(class: usize) -> u32 {
+        Self::TABLE[class & CLASS_MASK]
+    }
+
+    /// The smallest class for so many live entries; `None` when they need two segments.
+    fn class_for(live: u32) -> Option<usize> {
+        (0..=Self::LAST).find(|class| u64::from(live) * 100 <= u64::from(Self::of(*class)) * FILL_NEW)
+    }
+}
 
 fn is_full(used: u32, size: u32) -> bool {
     u64::from(used) * 100 > u64::from(size) * FILL_MAX
-}
-
-/// Which size a new segment for so many entries has; `None` when they need two.
-fn size_for(live: u32) -> Option<usize> {
-    SIZES.iter().position(|size| u64::from(live) * 100 <= u64::from(*size) * FILL_NEW)
 }
 
 #[inline(always)]
@@ -76,10 +98,17 @@ fn home(hash: u64, size: u32) -> usize {
     ((u64::from(hash as u32) * u64::from(size)) >> 32) as usize
 }
 
-fn allocate<S: Slot>(class: usize, bits: u32) -> Segment<S> {
-    let size = SIZES[class] as usize;
-    let segment: Segment<S> =
-        Strip::allocate(Counts { bits, used: AtomicU32::new(0), live: AtomicU32::new(0) }, size);
+fn allocate<S: Slot>(class: usize, bits: u32, units: Option<&mut Units>) -> Segment<S> {
+    let size = Sizes::<S>::of(class) as usize;
+    let counts = |unit| Counts { bits, unit, used: AtomicU32::new(0), live: AtomicU32::new(0) };
+    let segment: Segment<S> = match units {
+        Some(units) if class == Sizes::<S>::LAST => {
+            let (number, memory) = units.take();
+            // SAFETY: units are aligned to pages, the size is what fits, and this one is the segment's alone.
+            unsafe { Strip::place(memory, counts(number), size) }
+        }
+        _ => Strip::allocate(counts(NO_UNIT), size),
+    };
     for i in 0..size {
         // SAFETY: within the capacity just allocated.
         unsafe { segment.entries().add(i).write(S::empty()) };
@@ -95,9 +124,9 @@ fn tagged<S>(segment: Segment<S>, class: usize) -> *mut u8 {
 /// `pointer` is an entry of a directory of a table of `S`.
 #[inline(always)]
 unsafe fn untagged<S>(pointer: *mut u8) -> (Segment<S>, usize) {
-    let class = pointer.addr() & SIZE_MASK;
+    let class = pointer.addr() & CLASS_MASK;
     // SAFETY: the caller's word; removing the tag gives back the pointer of `as_ptr`.
-    (unsafe { Segment::from_ptr(pointer.map_addr(|address| address & !SIZE_MASK)) }, class)
+    (unsafe { Segment::from_ptr(pointer.map_addr(|address| address & !CLASS_MASK)) }, class)
 }
 
 /// A table as one reader sees it, for as long as its guard lasts.
@@ -127,7 +156,7 @@ impl<'g, S: Slot> View<'g, S> {
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
         let (segment, class) = self.segment(hash);
-        crate::prefetch::read(segment.entries().wrapping_add(home(hash, SIZES[class])));
+        crate::prefetch::read(segment.entries().wrapping_add(home(hash, Sizes::<S>::of(class))));
     }
 
     /// The first entry with this hash that `is_it` accepts.
@@ -137,7 +166,7 @@ impl<'g, S: Slot> View<'g, S> {
             return None;
         }
         let (segment, class) = self.segment(hash);
-        let size = SIZES[class];
+        let size = Sizes::<S>::of(class);
         let mut at = home(hash, size);
         loop {
             // SAFETY: `at` is below the segment's capacity, all of which is initialised, and the guard keeps it.
@@ -164,7 +193,7 @@ impl<'g, S: Slot> View<'g, S> {
             // SAFETY: entries of a directory are segments of this table, which the guard keeps.
             let (segment, class) = unsafe { untagged::<S>(self.segments[at].load(Ordering::Acquire)) };
             // SAFETY: all of a segment is initialised.
-            let slots = unsafe { segment.slice(SIZES[class] as usize) };
+            let slots = unsafe { segment.slice(Sizes::<S>::of(class) as usize) };
             slots.iter().filter(|slot| slot.hash() != 0).for_each(&mut f);
             // SAFETY: the guard keeps the segment.
             let bits = unsafe { segment.header() }.bits;
@@ -177,11 +206,11 @@ impl<'g, S: Slot> View<'g, S> {
 impl<S: Slot> Table<S> {
     /// A table of one small segment.
     pub fn new() -> Table<S> {
-        let segment = allocate::<S>(0, 0);
+        let segment = allocate::<S>(0, 0, None);
         let directory = Directory::allocate(Bits { bits: 0 }, 1);
         // SAFETY: within the capacity just allocated.
         unsafe { directory.entries().write(AtomicPtr::new(tagged(segment, 0))) };
-        let bytes = Directory::bytes(1) + Segment::<S>::bytes(SIZES[0] as usize);
+        let bytes = Directory::bytes(1) + Segment::<S>::bytes(Sizes::<S>::of(0) as usize);
         Table {
             directory: AtomicPtr::new(directory.as_ptr()),
             bytes: AtomicUsize::new(bytes),
@@ -189,7 +218,7 @@ impl<S: Slot> Table<S> {
         }
     }
 
-    /// Bytes of memory, without what waits in the limbo.
+    /// Bytes of memory, without units and without what waits in the limbo.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -234,7 +263,7 @@ impl<S: Slot> Table<S> {
         let (mut segment, mut class) = self.segment(hash);
         // SAFETY: the `Bin` says that this is the writer, and only a writer retires segments.
         let counts = unsafe { segment.header() };
-        if is_full(counts.used.load(Ordering::Relaxed) + 1, SIZES[class]) {
+        if is_full(counts.used.load(Ordering::Relaxed) + 1, Sizes::<S>::of(class)) {
             self.replace(hash, bin, dropped);
             (segment, class) = self.segment(hash);
         }
@@ -258,7 +287,7 @@ impl<S: Slot> Table<S> {
         // SAFETY: as above.
         let counts = unsafe { segment.header() };
         let live = counts.live.fetch_sub(1, Ordering::Relaxed) - 1;
-        if class > 0 && live * 8 < SIZES[class] {
+        if class > 0 && live * 8 < Sizes::<S>::of(class) {
             self.replace(hash, bin, dropped);
         }
     }
@@ -276,19 +305,19 @@ impl<S: Slot> Table<S> {
     fn replace(&self, hash: u64, bin: &mut Bin<'_>, mut dropped: impl FnMut(&S, &mut Bin<'_>)) {
         let (old, class) = self.segment(hash);
         // SAFETY: not retired yet, and all of it is initialised.
-        let (counts, slots) = unsafe { (old.header(), old.slice(SIZES[class] as usize)) };
+        let (counts, slots) = unsafe { (old.header(), old.slice(Sizes::<S>::of(class) as usize)) };
         let live = counts.live.load(Ordering::Relaxed);
         let bits = counts.bits;
-        if let Some(class) = size_for(live + 1) {
-            let new = allocate::<S>(class, bits);
+        if let Some(class) = Sizes::<S>::class_for(live + 1) {
+            let new = allocate::<S>(class, bits, Some(bin.units));
             copy_live(slots, |_| (new, class));
             self.put(hash, bits, new, class);
         } else {
             let half = |slot: &&S| directory_index(slot.hash(), bits + 1) & 1 == 1;
             let upper = slots.iter().filter(|slot| slot.is_live()).filter(half).count() as u32;
-            let pick = |live: u32| size_for(live + 1).expect("hashes are spread over both halves");
+            let pick = |live| Sizes::<S>::class_for(live + 1).expect("hashes are spread over both halves");
             let classes = [pick(live - upper), pick(upper)];
-            let new = classes.map(|class| allocate::<S>(class, bits + 1));
+            let new = classes.map(|class| allocate::<S>(class, bits + 1, Some(bin.units)));
             copy_live(slots, |slot| {
                 let half = usize::from(half(&slot));
                 (new[half], classes[half])
@@ -301,9 +330,13 @@ impl<S: Slot> Table<S> {
             }
         }
         slots.iter().filter(|slot| slot.hash() != 0 && !slot.is_live()).for_each(|slot| dropped(slot, bin));
-        self.bytes.fetch_sub(Segment::<S>::bytes(SIZES[class] as usize), Ordering::Relaxed);
-        // SAFETY: `put` replaced all pointers to it, and it is retired here alone.
-        bin.retire_memory(unsafe { old.into_memory() });
+        if counts.unit == NO_UNIT {
+            self.bytes.fetch_sub(Segment::<S>::bytes(slots.len()), Ordering::Relaxed);
+            // SAFETY: `put` replaced all pointers to it, and it is retired here alone.
+            bin.retire_memory(unsafe { old.into_memory() });
+        } else {
+            bin.retire(Garbage::Unit(counts.unit));
+        }
     }
 
     /// Makes every directory entry that begins with the top `bits` of `hash` point to `segment`.
@@ -317,7 +350,10 @@ impl<S: Slot> Table<S> {
             // SAFETY: below `1 << bits` of the directory.
             unsafe { &*directory.entries().add(at) }.store(tagged(segment, class), Ordering::Release);
         }
-        self.bytes.fetch_add(Segment::<S>::bytes(SIZES[class] as usize), Ordering::Relaxed);
+        // SAFETY: new, and in the directory.
+        if unsafe { segment.header() }.unit == NO_UNIT {
+            self.bytes.fetch_add(Segment::<S>::bytes(Sizes::<S>::of(class) as usize), Ordering::Relaxed);
+        }
     }
 
     /// Makes the directory tell apart at least `bits` bits.
@@ -365,8 +401,8 @@ fn copy_live<S: Slot>(slots: &[S], target: impl Fn(&S) -> (Segment<S>, usize)) {
 /// # Safety
 /// The segment is not freed and has an empty slot.
 unsafe fn free_slot<S: Slot>(segment: Segment<S>, class: usize, hash: u64) -> *mut S {
-    let size = SIZES[class] as usize;
-    let mut at = home(hash, SIZES[class]);
+    let size = Sizes::<S>::of(class) as usize;
+    let mut at = home(hash, Sizes::<S>::of(class));
     // SAFETY: `at` stays below the capacity, all of which is initialised.
     unsafe {
         while (*segment.entries().add(at)).hash() != 0 {
@@ -378,7 +414,8 @@ unsafe fn free_slot<S: Slot>(segment: Segment<S>, class: usize, hash: u64) -> *m
 
 impl<S> Drop for Table<S> {
     fn drop(&mut self) {
-        // SAFETY: nobody else is left; each segment is freed once, at the first entry that has it.
+        // SAFETY: nobody else is left; each segment is freed once, at the first entry that has it. Units are freed
+        // with the index, which has them dropped after its tables.
         unsafe {
             let directory = Directory::from_ptr(self.directory.load(Ordering::Relaxed));
             let bits = directory.header().bits;
@@ -386,7 +423,9 @@ impl<S> Drop for Table<S> {
             while at < 1 << bits {
                 let (segment, _) = untagged::<S>((*directory.entries().add(at)).load(Ordering::Relaxed));
                 at += 1 << (bits - segment.header().bits);
-                segment.into_memory().free();
+                if segment.header().unit == NO_UNIT {
+                    segment.into_memory().free();
+                }
             }
             directory.into_memory().free();
         }
