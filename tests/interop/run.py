@@ -219,6 +219,8 @@ def main():
     parser.add_argument("--write", type=pathlib.Path, help="where the table goes (default for a full run: docs/interop.md)")
     arguments = parser.parse_args()
 
+    if "/" in arguments.broker:
+        arguments.broker = os.path.abspath(arguments.broker)
     wanted = [pair for pair in PAIRS if arguments.only.lower() in pair[0].lower()]
     with_rumqttc = arguments.only.lower() in "rumqttc" and not arguments.cell
     commands = {}
