@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::client::pub_command::PubArgs;
+use crate::client::sub_command::SubArgs;
 use crate::config::ConfigArgs;
 use crate::config_command::ConfigCommand;
 use crate::passwd::PasswdArgs;
@@ -27,6 +29,10 @@ enum Command {
     Start(ConfigArgs),
     /// Show, check and document the configuration
     Config(ConfigCommandArgs),
+    /// Publish messages
+    Pub(PubArgs),
+    /// Subscribe and print messages
+    Sub(SubArgs),
     /// Add, change or remove users of a password file
     Passwd(PasswdArgs),
 }
@@ -43,6 +49,8 @@ impl Cli {
             None => crate::start::run(&self.start),
             Some(Command::Start(args)) => crate::start::run(&args),
             Some(Command::Config(args)) => args.command.run(),
+            Some(Command::Pub(args)) => args.run(),
+            Some(Command::Sub(args)) => args.run(),
             Some(Command::Passwd(args)) => args.run(),
         }
     }

@@ -1,5 +1,5 @@
 //! The binary `meridian`: configuration, command line, wiring. `cli` is the table of commands; `config` joins the
-//! sections of all crates into one tree; `start` and `node` run the broker.
+//! sections of all crates into one tree; `start` and `node` run the broker; `client` is `meridian pub` and `sub`.
 //!
 //! **Invariant:** no decision about MQTT is made here, and no setting is declared here that another crate owns.
 
@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 mod cli;
+mod client;
 mod config;
 mod config_command;
 mod exposure;

@@ -1,0 +1,124 @@
+//! What `pub` and `sub` have in common on the command line: how to connect, and as whom.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args};
+use mqtt::{QoS, TopicName, Version};
+
+use super::Failure;
+use super::property::Properties;
+
+#[derive(Args, Clone, Debug)]
+pub struct ConnectArgs {
+    /// Broker: a name, an address, or unix:PATH
+    #[arg(short = 'h', long, default_value = "127.0.0.1")]
+    pub host: String,
+    /// Port of the broker
+    #[arg(short, long, default_value_t = 1883)]
+    pub port: u16,
+    /// Unix socket of the broker
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["host", "port"])]
+    pub unix: Option<PathBuf>,
+    /// Client Identifier; a random one when not given
+    #[arg(short, long)]
+    pub id: Option<String>,
+    /// User name
+    #[arg(short, long)]
+    pub username: Option<String>,
+    /// Password
+    #[arg(short = 'P', long)]
+    pub password: Option<String>,
+    /// MQTT version: 5, 3.1.1 or 3.1
+    #[arg(short = 'V', long, default_value = "5", value_parser = version)]
+    pub protocol_version: Version,
+    /// Keep Alive in seconds; 0 is none
+    #[arg(short, long, default_value_t = 60, value_name = "SECONDS")]
+    pub keepalive: u16,
+    /// Take up the session of this Client Identifier and keep it afterwards; needs --id
+    #[arg(short = 'c', long = "no-clean", visible_alias = "disable-clean-session", requires = "id")]
+    pub no_clean: bool,
+    /// Seconds that the session is kept after the connection; with --no-clean for ever when not given
+    #[arg(short = 'x', long, value_name = "SECONDS")]
+    pub session_expiry: Option<u32>,
+    /// Topic of the Will
+    #[arg(long, value_name = "TOPIC")]
+    pub will_topic: Option<String>,
+    /// Payload of the Will
+    #[arg(long, value_name = "TEXT", requires = "will_topic")]
+    pub will_payload: Option<String>,
+    /// QoS of the Will
+    #[arg(long, value_name = "QOS", requires = "will_topic", default_value = "0", value_parser = qos)]
+    pub will_qos: QoS,
+    /// The Will is retained
+    #[arg(long, requires = "will_topic")]
+    pub will_retain: bool,
+    /// A property (MQTT 5): PACKET NAME VALUE, or PACKET user-property NAME VALUE; can be repeated
+    #[arg(short = 'D', long = "property", num_args = 3..=4, value_names = ["PACKET", "NAME", "VALUE", "VALUE"],
+          action = ArgAction::Append)]
+    pub property: Vec<String>,
+    /// Print help
+    #[arg(long, action = ArgAction::Help)]
+    help: Option<bool>,
+}
+
+impl ConnectArgs {
+    /// Checks what clap cannot, and reads the properties.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`].
+    pub fn properties(&self) -> Result<Properties, Failure> {
+        let usage = |text: &str| Err(Failure::Usage(text.to_owned()));
+        let properties = Properties::parse(&self.property)?;
+        let v5 = self.protocol_version.has_properties();
+        if !v5 && !properties.is_empty() {
+            return usage("properties (-D) need -V 5");
+        }
+        if !v5 && self.session_expiry.is_some() {
+            return usage(
+                "--session-expiry needs -V 5; older versions keep a session for ever (--no-clean) or not at all",
+            );
+        }
+        if !v5 && self.password.is_some() && self.username.is_none() {
+            return usage("a password without a user name (-u) needs -V 5");
+        }
+        if let Some(topic) = &self.will_topic
+            && let Err(error) = TopicName::parse(topic)
+        {
+            return usage(&format!("--will-topic: `{topic}` is no Topic Name: {error}"));
+        }
+        let given_twice = self.session_expiry.is_some()
+            && properties.connect.as_properties().session_expiry_interval().is_some();
+        if given_twice {
+            return usage("give either --session-expiry or -D connect session-expiry-interval");
+        }
+        Ok(properties)
+    }
+
+    /// The one given, or `meridian-COMMAND-` and 16 random digits: 3.1 and some brokers do not take an empty one.
+    pub fn client_id(&self, command: &str) -> String {
+        match &self.id {
+            Some(id) => id.clone(),
+            None => {
+                let random = RandomState::new().hash_one(std::process::id());
+                format!("{command}-{random:016x}")
+            }
+        }
+    }
+}
+
+/// Reads `-V`: as people write it, and as mosquitto's clients do.
+pub fn version(text: &str) -> Result<Version, String> {
+    match text {
+        "5" | "5.0" | "mqttv5" => Ok(Version::V5),
+        "3.1.1" | "311" | "4" | "mqttv311" => Ok(Version::V3_1_1),
+        "3.1" | "31" | "3" | "mqttv31" => Ok(Version::V3_1),
+        _ => Err("known versions are 5, 3.1.1 and 3.1".to_owned()),
+    }
+}
+
+/// Reads `-q`.
+pub fn qos(text: &str) -> Result<QoS, String> {
+    let bits = text.parse().map_err(|_| "QoS is 0, 1 or 2")?;
+    QoS::from_bits(bits).ok_or_else(|| "QoS is 0, 1 or 2".to_owned())
+}

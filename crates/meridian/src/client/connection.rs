@@ -1,0 +1,399 @@
+//! One connection to a broker: packets in, packets out, PINGREQ in time.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs as _};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use mqtt::{Connect, Disconnect, Packet, PropertiesBuf, Property, ReasonCode, Version, Will};
+
+use super::args::ConnectArgs;
+use super::property::Properties;
+use super::{Failure, wait};
+use crate::signals;
+
+/// A connection whose CONNECT was accepted.
+pub struct Connection {
+    socket: Socket,
+    version: Version,
+    /// Bytes that arrived and are no whole packet yet.
+    input: Vec<u8>,
+    packets: VecDeque<Vec<u8>>,
+    output: Vec<u8>,
+    keep_alive: Option<Duration>,
+    sent_at: Instant,
+    ping_at: Option<Instant>,
+    pub limits: Limits,
+}
+
+/// What the broker allows, from its CONNACK.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub receive_max: u16,
+    pub topic_alias_max: u16,
+    pub packet_size_max: u32,
+    pub qos_max: u8,
+    pub retain_available: bool,
+}
+
+/// What ended a wait.
+#[derive(Debug)]
+pub enum Event {
+    /// A whole packet, as [`mqtt::decode`] takes it. Not PINGRESP, and not DISCONNECT, which is a [`Failure`].
+    Packet(Vec<u8>),
+    /// The other descriptor can be read.
+    Other,
+    TimeOver,
+    /// SIGINT or SIGTERM.
+    Interrupted,
+}
+
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Connection {
+    /// Connects, sends CONNECT and waits for a CONNACK that says yes.
+    ///
+    /// # Errors
+    /// [`Failure::Trouble`] when there is no broker, [`Failure::Refused`] when it says no.
+    pub fn open(args: &ConnectArgs, properties: &Properties, client_id: &str) -> Result<Self, Failure> {
+        let now = Instant::now();
+        let mut connection = Self {
+            socket: Socket::open(args)?,
+            version: args.protocol_version,
+            input: Vec::new(),
+            packets: VecDeque::new(),
+            output: Vec::new(),
+            keep_alive: None,
+            sent_at: now,
+            ping_at: None,
+            limits: Limits {
+                receive_max: u16::MAX,
+                topic_alias_max: 0,
+                packet_size_max: u32::MAX,
+                qos_max: 2,
+                retain_available: true,
+            },
+        };
+        let mut connect_properties = properties.connect.clone();
+        let expiry = args.session_expiry.or_else(|| {
+            let given = properties.connect.as_properties().session_expiry_interval();
+            (args.no_clean && given.is_none()).then_some(u32::MAX)
+        });
+        if let Some(seconds) = expiry {
+            connect_properties.push(Property::SessionExpiryInterval(seconds));
+        }
+        let will = args.will_topic.as_deref().map(|topic| Will {
+            qos: args.will_qos,
+            retain: args.will_retain,
+            topic,
+            payload: args.will_payload.as_deref().unwrap_or_default().as_bytes(),
+            properties: properties.will.as_properties(),
+        });
+        connection.send(&Packet::Connect(Connect {
+            version: args.protocol_version,
+            clean_start: !args.no_clean,
+            keep_alive: args.keepalive,
+            client_id,
+            will,
+            username: args.username.as_deref(),
+            password: args.password.as_deref().map(str::as_bytes),
+            properties: connect_properties.as_properties(),
+        }))?;
+        connection.accepted(args.keepalive, now + CONNECT_TIME)?;
+        Ok(connection)
+    }
+
+    fn accepted(&mut self, keep_alive: u16, until: Instant) -> Result<(), Failure> {
+        let bytes = match self.receive(Some(until), None)? {
+            Event::Packet(bytes) => bytes,
+            Event::TimeOver => return Err(Failure::Trouble("the broker does not answer CONNECT".to_owned())),
+            Event::Other | Event::Interrupted => return Err(Failure::Trouble("interrupted".to_owned())),
+        };
+        let Packet::ConnAck(connack) = self.decode(&bytes)? else {
+            return Err(Failure::Trouble("the broker answers CONNECT with something else".to_owned()));
+        };
+        let properties = connack.properties;
+        if connack.reason != ReasonCode::Success {
+            let why = properties.reason_string().map_or(String::new(), |text| format!(" ({text})"));
+            return Err(Failure::Refused(format!(
+                "the broker refuses the connection: {}{why}",
+                connack.reason
+            )));
+        }
+        self.limits = Limits {
+            receive_max: properties.receive_maximum().unwrap_or(u16::MAX),
+            topic_alias_max: properties.topic_alias_maximum().unwrap_or(0),
+            packet_size_max: properties.maximum_packet_size().unwrap_or(u32::MAX),
+            qos_max: properties.maximum_qos().unwrap_or(2),
+            retain_available: properties.retain_available().unwrap_or(true),
+        };
+        let seconds = properties.server_keep_alive().unwrap_or(keep_alive);
+        self.keep_alive = (seconds > 0).then(|| Duration::from_secs(u64::from(seconds)));
+        Ok(())
+    }
+
+    /// # Errors
+    /// [`Failure::Trouble`] for bytes that are no packet.
+    pub fn decode<'a>(&self, bytes: &'a [u8]) -> Result<Packet<'a>, Failure> {
+        mqtt::decode(self.version, bytes)
+            .map_err(|error| Failure::Trouble(format!("the broker sent a broken packet: {error}")))
+    }
+
+    /// Appends a packet to what is to be sent. It leaves with the next [`Connection::receive`] at the latest.
+    ///
+    /// # Errors
+    /// [`Failure::Trouble`] when the connection breaks, [`Failure::Refused`] for a packet larger than the broker takes.
+    pub fn send(&mut self, packet: &Packet<'_>) -> Result<(), Failure> {
+        let before = self.output.len();
+        packet.encode(self.version, &mut self.output);
+        let len = self.output.len() - before;
+        if len > self.limits.packet_size_max as usize {
+            self.output.truncate(before);
+            let max = self.limits.packet_size_max;
+            return Err(Failure::Refused(format!(
+                "the broker takes packets of up to {max} bytes, this one has {len}"
+            )));
+        }
+        if self.output.len() >= OUTPUT_MAX { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<(), Failure> {
+        if self.output.is_empty() {
+            return Ok(());
+        }
+        let written = self.socket.write_all(&self.output);
+        self.output.clear();
+        self.sent_at = Instant::now();
+        match written {
+            Ok(()) => Ok(()),
+            // The reason why the broker closed may have arrived before.
+            Err(error) => Err(self.last_words().unwrap_or_else(|| broken(&error))),
+        }
+    }
+
+    fn last_words(&mut self) -> Option<Failure> {
+        while let Ok((true, _)) = wait::readable(self.socket.as_fd(), None, Duration::ZERO) {
+            match self.read() {
+                Ok(true) => {}
+                Ok(false) | Err(_) => break,
+            }
+        }
+        self.split().err()
+    }
+
+    /// Whether the next [`Connection::receive`] returns at once.
+    pub fn has_packet(&self) -> bool {
+        !self.packets.is_empty()
+    }
+
+    /// Sends what is to be sent and waits for a packet, at most `until`, and for `other` to be readable.
+    ///
+    /// # Errors
+    /// [`Failure::Trouble`] when the connection breaks, [`Failure::Refused`] when the broker closes it with a reason.
+    pub fn receive(
+        &mut self,
+        until: Option<Instant>,
+        other: Option<BorrowedFd<'_>>,
+    ) -> Result<Event, Failure> {
+        loop {
+            if let Some(packet) = self.packets.pop_front() {
+                return Ok(Event::Packet(packet));
+            }
+            self.flush()?;
+            if signals::interrupted() {
+                return Ok(Event::Interrupted);
+            }
+            let now = Instant::now();
+            if until.is_some_and(|until| until <= now) {
+                return Ok(Event::TimeOver);
+            }
+            let mut wake = now + SIGNAL_TIME;
+            if let Some(ping) = self.ping(now)? {
+                wake = wake.min(ping);
+            }
+            wake = until.map_or(wake, |until| wake.min(until));
+            let (ours, others) =
+                wait::readable(self.socket.as_fd(), other, wake.saturating_duration_since(now))
+                    .map_err(|error| Failure::Trouble(error.to_string()))?;
+            if ours {
+                if !self.read()? {
+                    return Err(Failure::Trouble("the broker closed the connection".to_owned()));
+                }
+                self.split()?;
+            } else if others {
+                return Ok(Event::Other);
+            }
+        }
+    }
+
+    /// Sends PINGREQ when it is time [MQTT-3.1.2-20], and says when to look again.
+    fn ping(&mut self, now: Instant) -> Result<Option<Instant>, Failure> {
+        let Some(keep_alive) = self.keep_alive else { return Ok(None) };
+        if let Some(asked) = self.ping_at {
+            let answer_by = asked + keep_alive;
+            if answer_by <= now {
+                return Err(Failure::Trouble("the broker does not answer PINGREQ".to_owned()));
+            }
+            return Ok(Some(answer_by));
+        }
+        // A little early, so that it arrives in time.
+        let due = self.sent_at + keep_alive.mul_f32(0.9);
+        if due <= now {
+            self.ping_at = Some(now);
+            self.send(&Packet::PingReq)?;
+            self.flush()?;
+            return Ok(Some(now + keep_alive));
+        }
+        Ok(Some(due))
+    }
+
+    /// Reads what is there; `false` at the end.
+    fn read(&mut self) -> Result<bool, Failure> {
+        let mut buffer = [0; 65_536];
+        loop {
+            match self.socket.read(&mut buffer) {
+                Ok(0) => return Ok(false),
+                Ok(len) => {
+                    self.input.extend_from_slice(&buffer[..len]);
+                    return Ok(true);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(broken(&error)),
+            }
+        }
+    }
+
+    /// Takes whole packets out of the input.
+    fn split(&mut self) -> Result<(), Failure> {
+        let mut at = 0;
+        let result = loop {
+            let rest = &self.input[at..];
+            let len = match mqtt::frame(rest, u32::MAX) {
+                Ok(Some(len)) if len <= rest.len() => len,
+                Ok(_) => break Ok(()),
+                Err(error) => {
+                    break Err(Failure::Trouble(format!("the broker sent a broken packet: {error}")));
+                }
+            };
+            let bytes = &rest[..len];
+            at += len;
+            match mqtt::decode(self.version, bytes) {
+                Ok(Packet::PingResp) => self.ping_at = None,
+                Ok(Packet::Disconnect(disconnect)) => {
+                    let why = disconnect.properties.reason_string();
+                    let why = why.map_or(String::new(), |text| format!(" ({text})"));
+                    let text = format!("the broker closed the connection: {}{why}", disconnect.reason);
+                    break Err(Failure::Refused(text));
+                }
+                // What is broken is found by whoever decodes it.
+                _ => self.packets.push_back(bytes.to_vec()),
+            }
+        };
+        self.input.drain(..at);
+        result
+    }
+
+    /// Sends DISCONNECT and waits for the broker to have read it: closing with bytes of the broker unread would
+    /// reset the connection, and with it what the broker has not read yet.
+    ///
+    /// # Errors
+    /// [`Failure::Trouble`] when the last packets cannot be sent.
+    pub fn close(mut self, properties: &PropertiesBuf, reason: ReasonCode) -> Result<(), Failure> {
+        self.send(&Packet::Disconnect(Disconnect { reason, properties: properties.as_properties() }))?;
+        self.flush()?;
+        self.socket.shutdown();
+        let until = Instant::now() + CLOSE_TIME;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let readable = wait::readable(self.socket.as_fd(), None, left);
+            let over = left.is_zero() || signals::interrupted();
+            if over
+                || readable.is_err()
+                || (matches!(readable, Ok((true, _))) && !self.read().unwrap_or(false))
+            {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn broken(error: &io::Error) -> Failure {
+    Failure::Trouble(format!("the connection broke: {error}"))
+}
+
+impl Socket {
+    fn open(args: &ConnectArgs) -> Result<Self, Failure> {
+        let path = args.unix.as_deref().or_else(|| args.host.strip_prefix("unix:").map(Path::new));
+        if let Some(path) = path {
+            return UnixStream::connect(path).map(Self::Unix).map_err(|error| {
+                Failure::Trouble(format!("cannot connect to {}: {}", path.display(), explained(&error)))
+            });
+        }
+        let (host, port) = (args.host.trim_start_matches('[').trim_end_matches(']'), args.port);
+        let failed = |error: io::Error| {
+            Failure::Trouble(format!("cannot connect to {host} port {port}: {}", explained(&error)))
+        };
+        let mut last = io::Error::other("the name has no address");
+        for address in (host, port).to_socket_addrs().map_err(failed)? {
+            match TcpStream::connect_timeout(&address, CONNECT_TIME) {
+                Ok(stream) => {
+                    stream.set_nodelay(true).map_err(failed)?;
+                    stream.set_write_timeout(Some(WRITE_TIME)).map_err(failed)?;
+                    return Ok(Self::Tcp(stream));
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(failed(last))
+    }
+
+    fn shutdown(&self) {
+        // Where this fails the connection is gone already, which is what is wanted.
+        let _ = match self {
+            Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
+            Self::Unix(stream) => stream.shutdown(Shutdown::Write),
+        };
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(buffer),
+            Self::Unix(stream) => stream.read(buffer),
+        }
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.write_all(bytes),
+            Self::Unix(stream) => stream.write_all(bytes),
+        }
+    }
+}
+
+fn explained(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "no broker listens there".to_owned(),
+        io::ErrorKind::NotFound => "there is no such socket".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+const CONNECT_TIME: Duration = Duration::from_secs(10);
+const WRITE_TIME: Duration = Duration::from_secs(30);
+const CLOSE_TIME: Duration = Duration::from_secs(2);
+/// A signal that arrives just before a wait does not end it, so waits are short.
+const SIGNAL_TIME: Duration = Duration::from_millis(500);
+const OUTPUT_MAX: usize = 64 * 1024;

@@ -1,0 +1,352 @@
+//! `meridian sub`.
+
+use std::collections::{HashMap, HashSet};
+use std::io::{self, BufWriter, Write as _};
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime};
+
+use clap::Args;
+use mqtt::{
+    Ack, Packet, PacketId, Properties, Property, Publish, QoS, ReasonCode, RetainHandling, SubAck, Subscribe,
+    SubscribeFiltersBuf, Subscription, SubscriptionOptions,
+};
+
+use super::args::{ConnectArgs, qos};
+use super::connection::{Connection, Event};
+use super::format::{Format, Message, help};
+use super::pub_command::seconds;
+use super::{Failure, property, report};
+use crate::signals;
+
+/// Subscribe and print messages, until interrupted. Exits with 0 when interrupted or after --count messages, 1 on
+/// trouble with the network, 2 for a wrong command line, 3 when the broker refuses, 27 when --timeout is over.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true, after_help = format!("Fields of --format:\n{}", help()))]
+pub struct SubArgs {
+    #[command(flatten)]
+    connect: ConnectArgs,
+    /// Topic Filter; can be repeated
+    #[arg(short, long, required = true)]
+    topic: Vec<String>,
+    /// Do not print messages to this Topic Filter; can be repeated
+    #[arg(short = 'T', long, value_name = "TOPIC")]
+    filter_out: Vec<String>,
+    /// Highest QoS
+    #[arg(short, long, default_value = "0", value_parser = qos)]
+    qos: QoS,
+    /// End after this many messages
+    #[arg(short = 'C', long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// End after this many seconds, with exit code 27
+    #[arg(short = 'W', long, value_name = "SECONDS", value_parser = seconds)]
+    timeout: Option<Duration>,
+    /// Print topic and payload
+    #[arg(short, long)]
+    verbose: bool,
+    /// Print this for each message, see below
+    #[arg(short = 'F', long, conflicts_with = "verbose", value_parser = Format::parse, allow_hyphen_values = true)]
+    format: Option<Format>,
+    /// Print no line break after a message
+    #[arg(short = 'N', long)]
+    no_newline: bool,
+    /// Do not print messages that were retained before
+    #[arg(short = 'R', long, conflicts_with = "retained_only")]
+    no_retained: bool,
+    /// Print retained messages only, and end when another one arrives
+    #[arg(long)]
+    retained_only: bool,
+    /// Subscribe, and end without waiting for messages; leaves a session with --no-clean
+    #[arg(short = 'E', long)]
+    exit_after_subscribe: bool,
+    /// Retained messages are sent: always (0), to a new subscription (1), never (2) (MQTT 5)
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=2))]
+    retain_handling: u8,
+    /// Messages keep their RETAIN flag (MQTT 5)
+    #[arg(long)]
+    retain_as_published: bool,
+    /// Messages of this client itself are not sent to it (MQTT 5)
+    #[arg(long)]
+    no_local: bool,
+    /// Subscription Identifier (MQTT 5)
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=268_435_455))]
+    subscription_identifier: Option<u32>,
+    /// The broker may use this many Topic Aliases (MQTT 5)
+    #[arg(long, value_name = "NUMBER")]
+    topic_alias_max: Option<u16>,
+}
+
+impl SubArgs {
+    pub fn run(self) -> ExitCode {
+        signals::interrupt_on_stop();
+        report("sub", self.subscribe())
+    }
+
+    fn subscribe(self) -> Result<(), Failure> {
+        let mut properties = self.properties()?;
+        let filters = self.filters()?;
+        if let Some(identifier) = self.subscription_identifier {
+            properties.subscribe.push(Property::SubscriptionIdentifier(identifier));
+        }
+        if let Some(aliases) = self.topic_alias_max {
+            properties.connect.push(Property::TopicAliasMaximum(aliases));
+        }
+        let until = self.timeout.map(|timeout| Instant::now() + timeout);
+        let connection =
+            Connection::open(&self.connect, &properties, &self.connect.client_id("meridian-sub"))?;
+        let mut subscriber = Subscriber {
+            connection,
+            printer: Printer::new(&self),
+            args: &self,
+            until,
+            aliases: HashMap::new(),
+            incomplete: HashSet::new(),
+            ending: None,
+        };
+        subscriber.connection.send(&Packet::Subscribe(Subscribe {
+            packet_id: SUBSCRIBE_ID,
+            properties: properties.subscribe.as_properties(),
+            filters: filters.as_filters(),
+        }))?;
+        let result = subscriber.receive_all();
+        subscriber.printer.flush()?;
+        match result {
+            Ok(()) | Err(Failure::TimedOut) => {
+                subscriber.connection.close(&properties.disconnect, ReasonCode::Success)?;
+                result
+            }
+            Err(_) => result,
+        }
+    }
+
+    fn properties(&self) -> Result<property::Properties, Failure> {
+        let properties = self.connect.properties()?;
+        let v5_only = self.retain_handling != 0
+            || self.retain_as_published
+            || self.no_local
+            || self.subscription_identifier.is_some()
+            || self.topic_alias_max.is_some();
+        let usage = |text: &str| Err(Failure::Usage(text.to_owned()));
+        if v5_only && !self.connect.protocol_version.has_properties() {
+            return usage(
+                "--retain-handling, --retain-as-published, --no-local, --subscription-identifier and \
+                 --topic-alias-max need -V 5",
+            );
+        }
+        let given = properties.subscribe.as_properties().subscription_identifier().is_some();
+        if given && self.subscription_identifier.is_some() {
+            return usage("give either --subscription-identifier or -D subscribe subscription-identifier");
+        }
+        let given = properties.connect.as_properties().topic_alias_maximum().is_some();
+        if given && self.topic_alias_max.is_some() {
+            return usage("give either --topic-alias-max or -D connect topic-alias-maximum");
+        }
+        Ok(properties)
+    }
+
+    fn filters(&self) -> Result<SubscribeFiltersBuf, Failure> {
+        let invalid = |topic: &str, error| Failure::Usage(format!("`{topic}` is no Topic Filter: {error}"));
+        for topic in &self.filter_out {
+            mqtt::TopicFilter::parse(topic).map_err(|error| invalid(topic, error))?;
+        }
+        let mut filters = SubscribeFiltersBuf::default();
+        for topic in &self.topic {
+            let subscription = Subscription::parse(topic).map_err(|error| invalid(topic, error))?;
+            if subscription.share.is_some() && self.no_local {
+                // [MQTT-3.8.3-4]
+                return Err(Failure::Usage("--no-local does not go with a shared subscription".to_owned()));
+            }
+            let options = SubscriptionOptions {
+                qos: self.qos,
+                no_local: self.no_local,
+                retain_as_published: self.retain_as_published,
+                retain_handling: match self.retain_handling {
+                    0 => RetainHandling::Send,
+                    1 => RetainHandling::SendIfNew,
+                    _ => RetainHandling::DoNotSend,
+                },
+            };
+            filters.push(topic, options);
+        }
+        Ok(filters)
+    }
+}
+
+/// The only packet of this client that needs one.
+const SUBSCRIBE_ID: PacketId = match PacketId::new(1) {
+    Some(packet_id) => packet_id,
+    None => unreachable!(),
+};
+
+struct Subscriber<'a> {
+    connection: Connection,
+    printer: Printer<'a>,
+    args: &'a SubArgs,
+    until: Option<Instant>,
+    /// Topic Names by alias [MQTT-3.3.2-12].
+    aliases: HashMap<u16, String>,
+    /// QoS 2 messages that were printed and not yet released by the broker [MQTT-4.3.3-10].
+    incomplete: HashSet<u16>,
+    /// All is printed; by then the last QoS 2 exchanges are over, or given up.
+    ending: Option<Instant>,
+}
+
+impl Subscriber<'_> {
+    fn receive_all(&mut self) -> Result<(), Failure> {
+        loop {
+            if self.ending.is_some() && self.incomplete.is_empty() {
+                return Ok(());
+            }
+            if !self.connection.has_packet() {
+                self.printer.flush()?;
+            }
+            match self.connection.receive(self.ending.or(self.until), None)? {
+                Event::Packet(bytes) => self.handle(&bytes)?,
+                Event::TimeOver if self.ending.is_some() => return Ok(()),
+                Event::TimeOver => return Err(Failure::TimedOut),
+                Event::Interrupted => return Ok(()),
+                Event::Other => {}
+            }
+        }
+    }
+
+    fn handle(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        match self.connection.decode(bytes)? {
+            Packet::SubAck(suback) => self.subscribed(&suback),
+            Packet::Publish(publish) => self.publish(publish),
+            Packet::PubRel(ack) => {
+                let known = self.incomplete.remove(&ack.packet_id.get());
+                let reason = if known { ReasonCode::Success } else { ReasonCode::PacketIdentifierNotFound };
+                self.acknowledge(Packet::PubComp, ack.packet_id, reason)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn subscribed(&mut self, suback: &SubAck<'_>) -> Result<(), Failure> {
+        let mut refused = Vec::new();
+        for (topic, byte) in self.args.topic.iter().zip(suback.reasons) {
+            let reason = ReasonCode::try_from(*byte).unwrap_or(ReasonCode::UnspecifiedError);
+            if reason.is_error() {
+                refused.push(format!("the broker refuses the subscription to `{topic}`: {reason}"));
+            }
+        }
+        if refused.len() == self.args.topic.len() {
+            return Err(Failure::Refused(refused.join("\n")));
+        }
+        for text in refused {
+            eprintln!("meridian sub: {text}");
+        }
+        if self.args.exit_after_subscribe {
+            self.end();
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, publish: Publish<'_>) -> Result<(), Failure> {
+        if self.ending.is_some() {
+            // Left unacknowledged: whoever takes up the session gets it.
+            return Ok(());
+        }
+        let topic = match publish.properties.topic_alias() {
+            None => publish.topic.to_owned(),
+            Some(alias) if publish.topic.is_empty() => {
+                self.aliases.get(&alias).cloned().ok_or_else(|| {
+                    Failure::Trouble(format!(
+                        "the broker uses Topic Alias {alias} without having said what it means"
+                    ))
+                })?
+            }
+            Some(alias) => {
+                self.aliases.insert(alias, publish.topic.to_owned());
+                publish.topic.to_owned()
+            }
+        };
+        let packet_id = publish.packet_id.map_or(0, PacketId::get);
+        let again = publish.qos == QoS::ExactlyOnce && !self.incomplete.insert(packet_id);
+        if !again {
+            let message = Message {
+                topic: &topic,
+                payload: publish.payload,
+                qos: publish.qos,
+                retain: publish.retain,
+                packet_id,
+                properties: publish.properties,
+                arrived: SystemTime::now(),
+            };
+            if self.printer.message(&message)? {
+                self.end();
+            }
+        }
+        match publish.packet_id {
+            Some(packet_id) if publish.qos == QoS::AtLeastOnce => {
+                self.acknowledge(Packet::PubAck, packet_id, ReasonCode::Success)
+            }
+            Some(packet_id) => self.acknowledge(Packet::PubRec, packet_id, ReasonCode::Success),
+            None => Ok(()),
+        }
+    }
+
+    fn acknowledge(
+        &mut self,
+        packet: impl FnOnce(Ack<'static>) -> Packet<'static>,
+        packet_id: PacketId,
+        reason: ReasonCode,
+    ) -> Result<(), Failure> {
+        self.connection.send(&packet(Ack { packet_id, reason, properties: Properties::default() }))
+    }
+
+    fn end(&mut self) {
+        self.ending.get_or_insert_with(|| Instant::now() + END_TIME);
+    }
+}
+
+/// Prints messages to standard output.
+struct Printer<'a> {
+    args: &'a SubArgs,
+    format: Format,
+    out: BufWriter<io::Stdout>,
+    printed: u64,
+}
+
+impl<'a> Printer<'a> {
+    fn new(args: &'a SubArgs) -> Self {
+        let mut text = if args.verbose { "%t %p" } else { "%p" }.to_owned();
+        if !args.no_newline {
+            text.push_str("\\n");
+        }
+        let format =
+            args.format.clone().map(|format| if args.no_newline { format } else { format.with_newline() });
+        let format = format.unwrap_or_else(|| Format::parse(&text).expect("a format of our own"));
+        Self { args, format, out: BufWriter::new(io::stdout()), printed: 0 }
+    }
+
+    /// Whether it was the last one.
+    fn message(&mut self, message: &Message<'_>) -> Result<bool, Failure> {
+        if self.args.retained_only && !message.retain {
+            return Ok(true);
+        }
+        if (self.args.no_retained && message.retain) || self.is_filtered_out(message.topic) {
+            return Ok(false);
+        }
+        self.format.write(message, &mut self.out).map_err(|error| output(&error))?;
+        self.printed += 1;
+        Ok(self.args.count.is_some_and(|count| self.printed >= count))
+    }
+
+    fn is_filtered_out(&self, topic: &str) -> bool {
+        let Ok(topic) = mqtt::TopicName::parse(topic) else { return false };
+        let filters = self.args.filter_out.iter().filter_map(|filter| mqtt::TopicFilter::parse(filter).ok());
+        filters.into_iter().any(|filter| filter.matches(topic))
+    }
+
+    fn flush(&mut self) -> Result<(), Failure> {
+        self.out.flush().map_err(|error| output(&error))
+    }
+}
+
+fn output(error: &io::Error) -> Failure {
+    Failure::Trouble(format!("standard output: {error}"))
+}
+
+/// How long the end waits for the last QoS 2 exchanges.
+const END_TIME: Duration = Duration::from_secs(2);
