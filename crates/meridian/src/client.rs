@@ -25,12 +25,14 @@ pub enum Failure {
     Refused(String),
     /// The time given with `-W` is over: 27, as scripts for mosquitto's clients expect.
     TimedOut,
+    /// Nobody reads standard output any more, as after `| head`: 1, and nothing to say about it.
+    Unread,
 }
 
 impl Failure {
     fn exit_code(&self) -> u8 {
         match self {
-            Self::Trouble(_) => 1,
+            Self::Trouble(_) | Self::Unread => 1,
             Self::Usage(_) => 2,
             Self::Refused(_) => 3,
             Self::TimedOut => 27,
@@ -43,6 +45,7 @@ impl fmt::Display for Failure {
         match self {
             Self::Trouble(text) | Self::Usage(text) | Self::Refused(text) => f.write_str(text),
             Self::TimedOut => f.write_str("timed out"),
+            Self::Unread => Ok(()),
         }
     }
 }
@@ -52,7 +55,9 @@ fn report(command: &str, result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("meridian {command}: {failure}");
+            if failure != Failure::Unread {
+                eprintln!("meridian {command}: {failure}");
+            }
             ExitCode::from(failure.exit_code())
         }
     }

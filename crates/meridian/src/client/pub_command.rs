@@ -359,3 +359,74 @@ impl<'a> Publisher<'a> {
 
 /// Messages that wait for an acknowledgement at one time; fewer where the broker says so.
 const INFLIGHT_MAX: usize = 1000;
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Command {
+        #[command(flatten)]
+        publish: PubArgs,
+    }
+
+    fn parse(arguments: &str) -> Result<PubArgs, String> {
+        let arguments = std::iter::once("pub").chain(arguments.split_whitespace());
+        Command::try_parse_from(arguments).map(|command| command.publish).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn options_are_those_of_mosquitto_pub() {
+        let args = parse("-h ::1 -p 1884 -t a/b -m -5 -q 2 -r -i id -V mqttv31").unwrap();
+        assert_eq!((args.topic.as_str(), args.message.as_deref()), ("a/b", Some("-5")));
+        assert_eq!((args.qos, args.retain), (QoS::ExactlyOnce, true));
+        assert_eq!((args.connect.host.as_str(), args.connect.id.as_deref()), ("::1", Some("id")));
+        assert_eq!(parse("-t a -n").unwrap().payload(), Ok(Some(Vec::new())));
+        assert_eq!(parse("-t a -l").unwrap().payload(), Ok(None));
+        let args =
+            parse("--unix /run/m.sock -t a -m x --repeat 3 --repeat-delay 0.5 --topic-alias 2").unwrap();
+        assert_eq!((args.repeat, args.repeat_delay), (3, Duration::from_millis(500)));
+        assert_eq!((args.topic_alias, args.connect.unix), (Some(2), Some("/run/m.sock".into())));
+    }
+
+    #[test]
+    fn properties_take_three_or_four_words() {
+        let text = "-t a -D publish content-type text -D publish user-property n v -m x -D connect receive-maximum 2";
+        let properties = parse(text).unwrap().connect.properties().unwrap();
+        let publish = properties.publish.as_properties();
+        assert_eq!(publish.content_type(), Some("text"));
+        assert_eq!(publish.user_properties().collect::<Vec<_>>(), [("n", "v")]);
+        assert_eq!(properties.connect.as_properties().receive_maximum(), Some(2));
+    }
+
+    #[test]
+    fn exactly_one_thing_is_published() {
+        assert!(parse("-t a").is_err());
+        assert!(parse("-t a -m x -n").is_err());
+        assert!(parse("-t a -l -s").is_err());
+        assert!(parse("-m x").unwrap_err().contains("--topic"));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_before_connecting() {
+        let usage = |arguments: &str| match parse(arguments).unwrap().publish() {
+            Err(Failure::Usage(text)) => text,
+            other => panic!("{arguments}: {other:?}"),
+        };
+        assert!(usage("-t a/# -m x").contains("is no Topic Name"));
+        assert!(usage("-t a -m x -V 3.1.1 --topic-alias 1").contains("needs -V 5"));
+        assert!(usage("-t a -m x --will-topic +").contains("is no Topic Name"));
+        assert!(usage("-t a -m x -V 3.1.1 --session-expiry 1").contains("needs -V 5"));
+        assert!(usage("-t a -m x -D publish nonsense 1").contains("unknown property"));
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let Err(Failure::Trouble(text)) = parse("-t a -f /nonexistent/f").unwrap().payload() else {
+            panic!("no file")
+        };
+        assert!(text.starts_with("/nonexistent/f: "), "{text}");
+    }
+}

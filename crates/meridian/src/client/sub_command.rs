@@ -40,11 +40,11 @@ pub struct SubArgs {
     /// End after this many seconds, with exit code 27
     #[arg(short = 'W', long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<Duration>,
-    /// Print topic and payload
+    /// Print topic and payload; --format goes over it
     #[arg(short, long)]
     verbose: bool,
     /// Print this for each message, see below
-    #[arg(short = 'F', long, conflicts_with = "verbose", value_parser = Format::parse, allow_hyphen_values = true)]
+    #[arg(short = 'F', long, value_parser = Format::parse, allow_hyphen_values = true)]
     format: Option<Format>,
     /// Print no line break after a message
     #[arg(short = 'N', long)]
@@ -108,9 +108,9 @@ impl SubArgs {
             filters: filters.as_filters(),
         }))?;
         let result = subscriber.receive_all();
-        subscriber.printer.flush()?;
+        let result = result.and(subscriber.printer.flush());
         match result {
-            Ok(()) | Err(Failure::TimedOut) => {
+            Ok(()) | Err(Failure::TimedOut | Failure::Unread) => {
                 subscriber.connection.close(&properties.disconnect, ReasonCode::Success)?;
                 result
             }
@@ -345,8 +345,87 @@ impl<'a> Printer<'a> {
 }
 
 fn output(error: &io::Error) -> Failure {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return Failure::Unread;
+    }
     Failure::Trouble(format!("standard output: {error}"))
 }
 
 /// How long the end waits for the last QoS 2 exchanges.
 const END_TIME: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Command {
+        #[command(flatten)]
+        sub: SubArgs,
+    }
+
+    fn parse(arguments: &str) -> Result<SubArgs, String> {
+        let arguments = std::iter::once("sub").chain(arguments.split_whitespace());
+        Command::try_parse_from(arguments).map(|command| command.sub).map_err(|error| error.to_string())
+    }
+
+    fn usage(arguments: &str) -> String {
+        let args = parse(arguments).unwrap();
+        match args.properties().and_then(|_| args.filters()) {
+            Err(Failure::Usage(text)) => text,
+            other => panic!("{arguments}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn options_are_those_of_mosquitto_sub() {
+        let args = parse("-h example.org -p 1884 -t a/# -t b -q 1 -i id -c -x 60 -C 5 -W 1.5 -v -N -R -k 10")
+            .unwrap();
+        assert_eq!((args.connect.host.as_str(), args.connect.port), ("example.org", 1884));
+        assert_eq!(
+            (args.topic.as_slice(), args.qos),
+            (["a/#".to_owned(), "b".to_owned()].as_slice(), QoS::AtLeastOnce)
+        );
+        assert_eq!((args.count, args.timeout), (Some(5), Some(Duration::from_millis(1_500))));
+        assert!(args.verbose && args.no_newline && args.no_retained && args.connect.no_clean);
+        assert_eq!((args.connect.session_expiry, args.connect.keepalive), (Some(60), 10));
+        let args = parse("-t a -F %t -u me -P secret -V 311 --disable-clean-session -i x").unwrap();
+        assert_eq!(args.format, Some(Format::parse("%t").unwrap()));
+        assert_eq!(args.connect.protocol_version, mqtt::Version::V3_1_1);
+        assert_eq!(
+            (args.connect.username.as_deref(), args.connect.password.as_deref()),
+            (Some("me"), Some("secret"))
+        );
+    }
+
+    #[test]
+    fn each_filter_carries_the_options() {
+        let args = parse("-t a -t $share/g/b -q 2 --retain-handling 2 --retain-as-published").unwrap();
+        let filters = args.filters().unwrap();
+        let filters: Vec<_> = filters.as_filters().iter().collect();
+        let options = SubscriptionOptions {
+            qos: QoS::ExactlyOnce,
+            no_local: false,
+            retain_as_published: true,
+            retain_handling: RetainHandling::DoNotSend,
+        };
+        assert_eq!(filters, [("a", options), ("$share/g/b", options)]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_before_connecting() {
+        assert!(parse("").unwrap_err().contains("--topic"));
+        assert!(parse("-t a -C 0").is_err() && parse("-t a -q 3").is_err() && parse("-t a -V 6").is_err());
+        assert!(parse("-t a -F %y").unwrap_err().contains("means nothing"));
+        assert!(parse("-t a -c").unwrap_err().contains("--id"));
+        assert!(usage("-t a/#/b").contains("is no Topic Filter"));
+        assert!(usage("-t a -T a+").contains("is no Topic Filter"));
+        assert!(usage("-t a -V 3.1.1 --no-local").contains("need -V 5"));
+        assert!(usage("-t a -V 3.1 -D connect receive-maximum 5").contains("-V 5"));
+        assert!(usage("-t a -V 3.1 -P x").contains("without a user name"));
+        assert!(usage("-t $share/g/a --no-local").contains("shared"));
+        assert!(usage("-t a --topic-alias-max 5 -D connect topic-alias-maximum 5").contains("either"));
+    }
+}

@@ -1,0 +1,289 @@
+//! The binary as its users meet it: processes, signals, exit codes, files.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+fn meridian(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_meridian"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    meridian(arguments).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A directory of one test, removed at its end.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("meridian-process-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        std::fs::write(self.0.join(name), text).unwrap();
+        self.file(name)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+/// A running node on a port that the system chose.
+struct Node {
+    process: Child,
+    log: BufReader<ChildStderr>,
+    port: String,
+}
+
+impl Node {
+    fn start(arguments: &[&str]) -> Self {
+        Self::start_in(&std::env::temp_dir(), &[&["start", "--listen", "127.0.0.1:0"], arguments].concat())
+    }
+
+    fn start_in(directory: &std::path::Path, arguments: &[&str]) -> Self {
+        let mut process = meridian(arguments).current_dir(directory).stderr(Stdio::piped()).spawn().unwrap();
+        let log = BufReader::new(process.stderr.take().unwrap());
+        let mut node = Self { process, log, port: String::new() };
+        let line = node.wait_for("listening");
+        let port = line.rsplit(':').next().unwrap().trim_end_matches(|c: char| !c.is_ascii_digit());
+        node.port = port.to_owned();
+        node.wait_for("a restart loses");
+        node
+    }
+
+    /// Reads the log up to a line with this text.
+    fn wait_for(&mut self, text: &str) -> String {
+        let mut seen = String::new();
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.log.read_line(&mut line).unwrap(), 0, "no `{text}` in the log:\n{seen}");
+            if line.contains(text) {
+                return line;
+            }
+            seen.push_str(&line);
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([name, &self.process.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+
+    fn client(&self, arguments: &[&str]) -> Output {
+        run(&[&[arguments[0], "-p", &self.port], &arguments[1..]].concat())
+    }
+
+    fn stop(mut self) -> Option<i32> {
+        self.signal("-TERM");
+        self.process.wait().unwrap().code()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Only for a test that failed before it stopped the node; else both do nothing.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn the_version_has_a_commit() {
+    let version = stdout(&run(&["--version"]));
+    assert!(version.starts_with(concat!("meridian ", env!("CARGO_PKG_VERSION"), " (")), "{version}");
+}
+
+#[test]
+fn a_node_starts_serves_and_stops() {
+    for version in ["5", "3.1.1", "3.1"] {
+        let node = Node::start(&["--workers", "2"]);
+        let subscribe = ["sub", "-V", version, "-i", "s", "-c", "-q", "2", "-t", "a/#"];
+        assert!(node.client(&[&subscribe[..], &["-E"]].concat()).status.success());
+        for (qos, message) in [("1", "one"), ("2", "two")] {
+            let output = node.client(&["pub", "-V", version, "-t", "a/b", "-m", message, "-q", qos]);
+            assert!(output.status.success(), "{}", stderr(&output));
+        }
+        let output = node.client(&[&subscribe[..], &["-C", "2", "-W", "20", "-F", "%t %p %q"]].concat());
+        assert_eq!(stdout(&output), "a/b one 1\na/b two 2\n", "{}", stderr(&output));
+        assert!(node.client(&["pub", "-V", version, "-t", "b", "-m", "zero", "-r"]).status.success());
+        let output = node.client(&["sub", "-V", version, "-t", "b", "-C", "1", "-W", "20", "-F", "%p %q %r"]);
+        assert_eq!(stdout(&output), "zero 0 1\n", "{}", stderr(&output));
+        assert_eq!(node.stop(), Some(0));
+    }
+}
+
+#[test]
+fn interrupt_ends_the_node_as_well() {
+    let mut node = Node::start(&["--set", "log.format=json"]);
+    node.signal("-INT");
+    let line = node.wait_for("stopped");
+    assert!(line.starts_with('{'), "{line}");
+    assert_eq!(node.process.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn nothing_is_written_to_disk() {
+    let directory = Directory::new("disk");
+    let node = Node::start_in(&directory.0, &["--listen", "127.0.0.1:0"]);
+    assert!(node.client(&["pub", "-t", "a", "-m", "x", "-r", "-q", "1"]).status.success());
+    assert_eq!(node.stop(), Some(0));
+    assert_eq!(std::fs::read_dir(&directory.0).unwrap().count(), 0);
+}
+
+#[test]
+fn a_port_in_use_is_named_with_a_remedy() {
+    let node = Node::start(&[]);
+    let address = format!("127.0.0.1:{}", node.port);
+    let output = run(&["start", "--listen", &address]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains(&address) && stderr(&output).contains("--listen"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn an_open_address_needs_a_word() {
+    let output = run(&["start", "--listen", "0.0.0.0:0"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("auth.allow_anonymous=true"), "{}", stderr(&output));
+}
+
+#[test]
+fn mistakes_in_the_configuration_are_named_with_their_place() {
+    let directory = Directory::new("mistakes");
+    let config = directory.write("m.toml", "[mqtt]\nqos_mx = 1\npacket_size_max = \"1B\"\n");
+    let mut command = meridian(&["start", "--config", &config]);
+    let output = command.env("MERIDIAN__SYS__INTERVALL", "1s").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(
+        text.contains("m.toml:2: unknown setting `mqtt.qos_mx`") && text.contains("`mqtt.qos_max`"),
+        "{text}"
+    );
+    assert!(text.contains("m.toml:3: mqtt.packet_size_max") && text.contains("64B..=256MiB"), "{text}");
+    assert!(text.contains("MERIDIAN__SYS__INTERVALL") && text.contains("`sys.interval`"), "{text}");
+}
+
+#[test]
+fn the_settings_in_force_are_shown_with_their_source() {
+    let directory = Directory::new("show");
+    let config = directory.write("m.toml", "[mqtt]\nqos_max = 1\n");
+    let mut command = meridian(&["config", "show", "--config", &config, "--set", "log.level=debug"]);
+    let output = command.env("MERIDIAN__SYS__INTERVAL", "1s").output().unwrap();
+    let text = stdout(&output);
+    let line = |key: &str| text.lines().find(|line| line.starts_with(key)).unwrap_or_default();
+    assert!(line("qos_max").contains("m.toml:2"), "{text}");
+    assert!(line("interval").contains("environment MERIDIAN__SYS__INTERVAL"), "{text}");
+    assert!(line("level").contains("--set log.level=debug"), "{text}");
+    assert!(line("inflight_max").contains("default"), "{text}");
+    let again = directory.write("again.toml", &text);
+    let output = run(&["config", "check", "--config", &again]);
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+fn set_password(users: &str, user: &str, password: &str) {
+    let mut command = meridian(&["passwd", users, user]);
+    let mut process = command.stdin(Stdio::piped()).spawn().unwrap();
+    writeln!(process.stdin.take().unwrap(), "{password}").unwrap();
+    assert!(process.wait().unwrap().success());
+}
+
+#[test]
+fn passwords_and_rules_guard_a_node_and_are_reloaded() {
+    let directory = Directory::new("guard");
+    let (users, acl) = (directory.file("users"), directory.write("acl", "user alice\ntopic readwrite a/#\n"));
+    set_password(&users, "alice", "first");
+    let config = format!("[auth]\npassword_file = {users:?}\nacl_file = {acl:?}\n");
+    let config = directory.write("m.toml", &config);
+    let mut node = Node::start(&["--config", &config]);
+
+    let publish = |node: &Node, password: &str, topic: &str| {
+        let output = node.client(&["pub", "-u", "alice", "-P", password, "-t", topic, "-m", "x", "-q", "1"]);
+        (output.status.code(), stderr(&output))
+    };
+    assert_eq!(publish(&node, "first", "a/b").0, Some(0));
+    let (code, text) = publish(&node, "first", "b");
+    assert!(code == Some(3) && text.contains("Not authorized"), "{text}");
+    assert_eq!(publish(&node, "wrong", "a/b").0, Some(3));
+    assert_eq!(node.client(&["pub", "-t", "a/b", "-m", "x"]).status.code(), Some(3));
+    let subscribe = ["sub", "-u", "alice", "-P", "first", "-t", "b/#", "-W", "20"];
+    let output = node.client(&subscribe);
+    assert!(output.status.code() == Some(3) && stderr(&output).contains("`b/#`"), "{}", stderr(&output));
+
+    set_password(&users, "alice", "second");
+    directory.write("acl", "user alice\ntopic readwrite b/#\n");
+    node.signal("-HUP");
+    node.wait_for("reloaded");
+    assert_eq!(publish(&node, "second", "b/c").0, Some(0));
+    assert_eq!(publish(&node, "second", "a/b").0, Some(3));
+    assert_eq!(publish(&node, "first", "b/c").0, Some(3));
+
+    directory.write("acl", "user alice\ntopics readwrite b/#\n");
+    node.signal("-HUP");
+    let line = node.wait_for("not reloaded");
+    assert!(line.contains("acl:2: unknown word `topics`"), "{line}");
+    assert_eq!(publish(&node, "second", "b/c").0, Some(0));
+    assert_eq!(node.stop(), Some(0));
+}
+
+#[test]
+fn clients_reach_a_node_through_a_unix_socket() {
+    let directory = Directory::new("unix");
+    let (socket, listen) = (directory.file("m.sock"), format!("unix:{}", directory.file("m.sock")));
+    let node = Node::start(&["--listen", &listen]);
+    let output = run(&["pub", "--unix", &socket, "-t", "a", "-m", "x", "-q", "2", "-r"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let output = run(&["sub", "-h", &listen, "-t", "a", "-C", "1", "-W", "20", "-v"]);
+    assert_eq!(stdout(&output), "a x\n", "{}", stderr(&output));
+    assert_eq!(node.stop(), Some(0));
+}
+
+#[test]
+fn lines_are_messages_and_all_arrive() {
+    let node = Node::start(&[]);
+    let subscribe = ["sub", "-i", "s", "-c", "-q", "2", "-t", "lines"];
+    assert!(node.client(&[&subscribe[..], &["-E"]].concat()).status.success());
+    for qos in ["1", "2"] {
+        let mut command = meridian(&["pub", "-p", &node.port, "-t", "lines", "-q", qos, "-l"]);
+        let mut process = command.stdin(Stdio::piped()).spawn().unwrap();
+        let text: String = (0..400).map(|line| format!("{qos} {line}\n")).collect();
+        // Without the last line break.
+        process.stdin.take().unwrap().write_all(text.trim_end().as_bytes()).unwrap();
+        assert!(process.wait().unwrap().success());
+        let output = node.client(&[&subscribe[..], &["-C", "400", "-W", "60"]].concat());
+        assert_eq!(stdout(&output), text, "{}", stderr(&output));
+    }
+    assert_eq!(node.stop(), Some(0));
+}
+
+#[test]
+fn without_a_broker_there_is_a_clear_word() {
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = socket.local_addr().unwrap().port().to_string();
+    drop(socket);
+    let output = run(&["pub", "-p", &port, "-t", "a", "-m", "x"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("no broker listens there"), "{}", stderr(&output));
+}
