@@ -95,7 +95,7 @@ impl ConnectArgs {
         Ok(properties)
     }
 
-    /// The one given, or `meridian-COMMAND-` and 16 random digits: 3.1 and some brokers do not take an empty one.
+    /// The one given, or the command and 16 random digits: 3.1 takes no empty one, and none beyond 23 characters.
     pub fn client_id(&self, command: &str) -> String {
         match &self.id {
             Some(id) => id.clone(),

@@ -85,8 +85,7 @@ impl PubArgs {
         }
         let payload = self.payload()?;
         let until = self.timeout.map(|timeout| Instant::now() + timeout);
-        let connection =
-            Connection::open(&self.connect, &properties, &self.connect.client_id("meridian-pub"))?;
+        let connection = Connection::open(&self.connect, &properties, &self.connect.client_id("pub"))?;
         let mut publisher = Publisher::new(connection, &self, &properties, until)?;
         let result = match &payload {
             Some(payload) => publisher.repeat(payload, self.repeat, self.repeat_delay),

@@ -91,8 +91,7 @@ impl SubArgs {
             properties.connect.push(Property::TopicAliasMaximum(aliases));
         }
         let until = self.timeout.map(|timeout| Instant::now() + timeout);
-        let connection =
-            Connection::open(&self.connect, &properties, &self.connect.client_id("meridian-sub"))?;
+        let connection = Connection::open(&self.connect, &properties, &self.connect.client_id("sub"))?;
         let mut subscriber = Subscriber {
             connection,
             printer: Printer::new(&self),
