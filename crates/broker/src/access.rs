@@ -45,6 +45,23 @@ pub enum Action {
     Receive,
 }
 
+/// One enhanced authentication of MQTT 5.0 (4.12), at CONNECT or again later. Called on reactors: it never blocks.
+pub trait Mechanism: Send {
+    /// Takes the client's next Authentication Data, `None` when the packet had none.
+    fn step(&mut self, data: Option<&[u8]>) -> Step;
+}
+
+/// What follows a step of an enhanced authentication.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// AUTH with 0x18 and this data; the client answers [MQTT-4.12.0-2].
+    Continue(Vec<u8>),
+    /// The client is who it says; the data goes with CONNACK or the last AUTH [MQTT-4.12.0-5].
+    Success(Option<Vec<u8>>),
+    /// Refused with this Reason Code [MQTT-4.12.0-4].
+    Failure(ReasonCode),
+}
+
 /// Completes one authentication from any thread, once. Dropped without an answer it refuses (fail closed).
 pub struct AuthReply(Option<Box<dyn FnOnce(Verdict) + Send>>);
 
@@ -77,6 +94,12 @@ pub trait Access: Send + Sync + 'static {
         credentials: Credentials<'_>,
         later: &mut dyn FnMut() -> AuthReply,
     ) -> Option<Verdict>;
+
+    /// A run of the Authentication Method that a CONNECT names; `None` when there is no such method here, which refuses the
+    /// client with 0x8C.
+    fn mechanism(&self, _method: &str, _credentials: Credentials<'_>) -> Option<Box<dyn Mechanism>> {
+        None
+    }
 
     /// Whether `authorize` can ever say no. When false it is not asked at all.
     fn guards_topics(&self) -> bool;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use mqtt::{PacketId, Version};
 use session::{Deliveries, Inbound, InboundAliases, OutboundAliases};
 
+use crate::access::Mechanism;
 use crate::ids::{ConnectionId, GroupId, SessionId, Time};
 use crate::mail::{SessionDelivery, SubscriptionIds};
 use crate::message::Message;
@@ -52,6 +53,9 @@ const _: () = assert!(size_of::<Connection>() <= 216, "a byte here is a megabyte
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     AwaitConnect,
+    /// An enhanced authentication goes on: only AUTH and DISCONNECT may come [MQTT-3.1.2-30].
+    Exchanging,
+    /// Access control decides.
     Authenticating,
     /// The store decides who serves the Client Identifier.
     Claiming,
@@ -72,10 +76,18 @@ pub(crate) struct Marks {
     pub claimed: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Extra {
     pub username: Option<Box<str>>,
     pub will: Option<(Message, u32)>,
+    pub enhanced: Option<Enhanced>,
+}
+
+/// Enhanced authentication of a connection.
+pub(crate) struct Enhanced {
+    pub method: Box<str>,
+    /// The run that goes on, if one does.
+    pub run: Option<Box<dyn Mechanism>>,
 }
 
 /// Where a client connects from, in the little room an idle connection may take.
@@ -106,6 +118,8 @@ pub(crate) struct Connecting {
     pub assigned: bool,
     pub response_information: bool,
     pub server_keep_alive: bool,
+    /// The last Authentication Data, for CONNACK.
+    pub authentication_data: Option<Vec<u8>>,
 }
 
 /// Messages in both directions.

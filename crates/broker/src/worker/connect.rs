@@ -10,7 +10,7 @@ use mqtt::{
 
 use super::Worker;
 use crate::access::{Action, AuthReply, Credentials, Identity, Verdict};
-use crate::connection::{Connecting, Phase};
+use crate::connection::{Connecting, Enhanced, Phase};
 use crate::ids::{ConnectionId, Time, client_hash};
 use crate::mail::{Claimed, Letter};
 use crate::message::{Message, MessageView};
@@ -60,6 +60,7 @@ impl Worker {
             assigned,
             response_information: connect.properties.request_response_information(),
             server_keep_alive: told && keep_alive != connect.keep_alive,
+            authentication_data: None,
         }));
         let client_id = connection.client_id.clone();
         let credentials = Credentials {
@@ -68,6 +69,9 @@ impl Worker {
             password: connect.password,
             peer: peer.map(|peer| peer.ip()),
         };
+        if let Some(method) = connect.properties.authentication_method() {
+            return self.start_exchange(slot, method, connect.properties.authentication_data(), credentials);
+        }
         let node = self.node.clone();
         let mut later = || {
             let node = node.clone();
@@ -84,9 +88,6 @@ impl Worker {
         let mqtt = &self.node.settings.mqtt;
         if self.stopping {
             return Err(ReasonCode::ServerShuttingDown);
-        }
-        if connect.properties.authentication_method().is_some() {
-            return Err(ReasonCode::BadAuthenticationMethod); // [MQTT-4.12.0-1]: none is configured.
         }
         if connect.client_id.len() > usize::from(mqtt.client_id_len_max) {
             return Err(ReasonCode::ClientIdentifierNotValid);
@@ -233,6 +234,14 @@ impl Worker {
                 properties.push(Property::RetainAvailable(0));
             }
             properties.push(Property::MaximumPacketSize(mqtt.packet_size_max.bytes() as u32));
+            if let Some(Enhanced { method, .. }) =
+                connection.extra.as_ref().and_then(|extra| extra.enhanced.as_ref())
+            {
+                properties.push(Property::AuthenticationMethod(method)); // [MQTT-4.12.0-5]
+                if let Some(data) = &connecting.authentication_data {
+                    properties.push(Property::AuthenticationData(data));
+                }
+            }
             if connecting.assigned {
                 properties.push(Property::AssignedClientIdentifier(&connection.client_id)); // [MQTT-3.1.3-7]
             }

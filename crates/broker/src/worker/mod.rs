@@ -9,6 +9,7 @@ mod close;
 mod connect;
 mod deliver;
 mod dispatch;
+mod exchange;
 mod post;
 mod publish;
 mod receive;
@@ -303,7 +304,10 @@ impl Worker {
         let slot = timer.slot;
         match timer.kind {
             TimerKind::Connect => {
-                if matches!(connection.phase, Phase::AwaitConnect | Phase::Authenticating | Phase::Claiming) {
+                if matches!(
+                    connection.phase,
+                    Phase::AwaitConnect | Phase::Exchanging | Phase::Authenticating | Phase::Claiming
+                ) {
                     self.counters.connect_timeouts += 1;
                     self.close_silently(slot);
                 }

@@ -57,7 +57,7 @@ impl Worker {
                 return Received { consumed: bytes.len(), then: Then::Close };
             };
             match connection.phase {
-                Phase::AwaitConnect | Phase::Open => {}
+                Phase::AwaitConnect | Phase::Exchanging | Phase::Open => {}
                 Phase::Authenticating | Phase::Claiming => {
                     connection.marks.held = true;
                     return Received { consumed, then: Then::Hold };
@@ -121,11 +121,21 @@ impl Worker {
                 self.close_silently(slot);
                 Ok(())
             }
+            Ok(Packet::Auth(auth)) if phase == Phase::Exchanging => self.exchange(slot, &auth),
+            Ok(Packet::Disconnect(_)) if phase == Phase::Exchanging => {
+                self.close_silently(slot);
+                Ok(())
+            }
+            Ok(_) if phase == Phase::Exchanging => Err(ReasonCode::ProtocolError),
             Ok(packet) => self.open_packet(slot, packet),
         };
         if let Err(reason) = result {
             self.counters.protocol_errors += 1;
-            self.close(slot, reason);
+            match phase {
+                // Before CONNACK there is no DISCONNECT; CONNACK says it.
+                Phase::Exchanging => self.refuse_connect(slot, version, reason),
+                _ => self.close(slot, reason),
+            }
         }
         Step::Done
     }
@@ -140,9 +150,9 @@ impl Worker {
             Packet::Unsubscribe(unsubscribe) => return self.unsubscribe(slot, &unsubscribe),
             Packet::PingReq => self.send(slot, &Packet::PingResp), // [MQTT-3.12.4-1]
             Packet::Disconnect(disconnect) => return self.disconnect(slot, &disconnect),
-            // [MQTT-3.1.0-2]; no mechanism was agreed on for AUTH [MQTT-4.12.0-7]; the others only a server sends.
+            Packet::Auth(auth) => return self.re_authenticate(slot, &auth),
+            // [MQTT-3.1.0-2]; the others only a server sends.
             Packet::Connect(_)
-            | Packet::Auth(_)
             | Packet::ConnAck(_)
             | Packet::SubAck(_)
             | Packet::UnsubAck(_)
@@ -254,8 +264,12 @@ impl Worker {
         self.counters.protocol_errors += 1;
         let Some(connection) = self.connections.occupant(slot) else { return };
         tracing::debug!(client = &*connection.client_id, peer = ?connection.peer(), %error, "bad packet");
+        if connection.phase == Phase::Open {
+            return self.close_because(slot, error.reason_code(), Some(&error.to_string()));
+        }
         if connection.phase != Phase::AwaitConnect {
-            return self.close(slot, error.reason_code());
+            let version = connection.version;
+            return self.refuse_connect(slot, version, error.reason_code());
         }
         // CONNACK may say why in 5.0 [MQTT-3.1.4-2]; in 3.x only that the version is not supported [MQTT3-3.1.2-2].
         let reason = error.reason_code();

@@ -1,0 +1,121 @@
+//! Enhanced authentication (4.12): AUTH packets between CONNECT and CONNACK, and again later.
+
+use mqtt::{Auth, Packet, PropertiesBuf, Property, ReasonCode};
+
+use super::Worker;
+use crate::access::{Credentials, Step, Verdict};
+use crate::connection::{Enhanced, Phase};
+
+impl Worker {
+    /// CONNECT names an Authentication Method: the first step [MQTT-4.12.0-1].
+    pub(super) fn start_exchange(
+        &mut self,
+        slot: u32,
+        method: &str,
+        data: Option<&[u8]>,
+        credentials: Credentials<'_>,
+    ) {
+        let mechanism = self.node.access.mechanism(method, credentials);
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let version = connection.version;
+        let Some(mut mechanism) = mechanism else {
+            return self.refuse_connect(slot, version, ReasonCode::BadAuthenticationMethod);
+        };
+        connection.phase = Phase::Exchanging;
+        let step = mechanism.step(data);
+        connection.extra().enhanced = Some(Enhanced { method: method.into(), run: Some(mechanism) });
+        self.exchange_step(slot, step);
+    }
+
+    /// AUTH while the connection is being made.
+    pub(super) fn exchange(&mut self, slot: u32, auth: &Auth<'_>) -> Result<(), ReasonCode> {
+        if auth.reason != ReasonCode::ContinueAuthentication {
+            return Err(ReasonCode::ProtocolError); // [MQTT-4.12.0-3]
+        }
+        self.next_step(slot, auth)
+    }
+
+    /// AUTH of an accepted client: the start of a re-authentication, or a step of it [MQTT-4.12.1-1].
+    pub(super) fn re_authenticate(&mut self, slot: u32, auth: &Auth<'_>) -> Result<(), ReasonCode> {
+        let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+        let running =
+            connection.extra.as_ref().and_then(|extra| extra.enhanced.as_ref()?.run.as_ref()).is_some();
+        match (auth.reason, running) {
+            (ReasonCode::ContinueAuthentication, true) => {}
+            (ReasonCode::ReAuthenticate, false) => {
+                let method = auth.properties.authentication_method().unwrap_or_default();
+                let peer = connection.peer().map(|peer| peer.ip());
+                let credentials = Credentials {
+                    client_id: &connection.client_id.clone(),
+                    username: connection.username(),
+                    password: None,
+                    peer,
+                };
+                let run = self.node.access.mechanism(method, credentials);
+                let Some(enhanced) = connection.extra.as_mut().and_then(|extra| extra.enhanced.as_mut())
+                else {
+                    return Err(ReasonCode::ProtocolError); // [MQTT-4.12.0-7]
+                };
+                enhanced.run = run;
+            }
+            _ => return Err(ReasonCode::ProtocolError),
+        }
+        self.next_step(slot, auth)
+    }
+
+    fn next_step(&mut self, slot: u32, auth: &Auth<'_>) -> Result<(), ReasonCode> {
+        let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+        let enhanced = connection.extra.as_mut().and_then(|extra| extra.enhanced.as_mut());
+        let Some(Enhanced { method, run: Some(run) }) = enhanced else {
+            return Err(ReasonCode::ProtocolError);
+        };
+        // The method stays what CONNECT named [MQTT-4.12.0-5].
+        if auth.properties.authentication_method() != Some(&**method) {
+            return Err(ReasonCode::BadAuthenticationMethod);
+        }
+        let step = run.step(auth.properties.authentication_data());
+        self.exchange_step(slot, step);
+        Ok(())
+    }
+
+    fn exchange_step(&mut self, slot: u32, step: Step) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let (id, phase, version) = (connection.id, connection.phase, connection.version);
+        match step {
+            Step::Continue(data) => self.send_auth(slot, ReasonCode::ContinueAuthentication, Some(&data)),
+            Step::Success(data) => {
+                self.end_run(slot);
+                if phase == Phase::Open {
+                    return self.send_auth(slot, ReasonCode::Success, data.as_deref());
+                }
+                let Some(connection) = self.connections.occupant(slot) else { return };
+                connection.phase = Phase::Authenticating;
+                if let Some(connecting) = connection.connecting.as_mut() {
+                    connecting.authentication_data = data;
+                }
+                self.verdict(id, Verdict::Allow);
+            }
+            Step::Failure(reason) if phase == Phase::Open => self.close(slot, reason), // [MQTT-4.12.1-2]
+            Step::Failure(reason) => self.refuse_connect(slot, version, reason),
+        }
+    }
+
+    fn end_run(&mut self, slot: u32) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        if let Some(enhanced) = connection.extra.as_mut().and_then(|extra| extra.enhanced.as_mut()) {
+            enhanced.run = None;
+        }
+    }
+
+    fn send_auth(&mut self, slot: u32, reason: ReasonCode, data: Option<&[u8]>) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let enhanced = connection.extra.as_ref().and_then(|extra| extra.enhanced.as_ref());
+        let Some(Enhanced { method, .. }) = enhanced else { return };
+        let mut properties = PropertiesBuf::default();
+        properties.push(Property::AuthenticationMethod(method));
+        if let Some(data) = data {
+            properties.push(Property::AuthenticationData(data));
+        }
+        self.send(slot, &Packet::Auth(Auth { reason, properties: properties.as_properties() }));
+    }
+}
