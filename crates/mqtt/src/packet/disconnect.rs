@@ -38,11 +38,10 @@ impl<'a> Disconnect<'a> {
         }
         let mut encoder = Encoder::new(out, PacketType::Disconnect.first_byte());
         if version == Version::V5 {
-            let bare = self.properties.is_empty();
-            if reason != ReasonCode::Success || !bare {
+            // The Property Length could be left out behind a Reason Code (3.14.2.2.1), but there are clients that take what is
+            // then a packet of three bytes for an incomplete one.
+            if reason != ReasonCode::Success || !self.properties.is_empty() {
                 encoder.u8(reason.as_u8());
-            }
-            if !bare {
                 encoder.properties(version, self.properties);
             }
         }
@@ -78,8 +77,8 @@ mod tests {
     fn with_a_reason() {
         for reason in [ReasonCode::DisconnectWithWill, ReasonCode::ServerShuttingDown] {
             let packet = Packet::Disconnect(disconnect(reason));
-            same(V5, &[0xE0, 1, reason.as_u8()], packet);
-            reads(V5, &[0xE0, 2, reason.as_u8(), 0], packet);
+            same(V5, &[0xE0, 2, reason.as_u8(), 0], packet);
+            reads(V5, &[0xE0, 1, reason.as_u8()], packet);
             for version in [V3_1, V3_1_1] {
                 // Before 5.0 a server just closes the connection.
                 cannot_say(version, packet);
