@@ -34,18 +34,18 @@ impl Worker {
 
     /// Closes a connection and tells its client why, where its version can say so.
     pub(super) fn close(&mut self, slot: u32, reason: ReasonCode) {
-        self.close_because(slot, reason, None);
+        self.close_because(slot, reason, &reason.to_string());
     }
 
     /// Closes a connection; the Reason String goes only to clients that want to know [MQTT-3.1.2-29] and have room for it
     /// [MQTT-3.14.2-3].
-    pub(super) fn close_because(&mut self, slot: u32, reason: ReasonCode, why: Option<&str>) {
+    pub(super) fn close_because(&mut self, slot: u32, reason: ReasonCode, why: &str) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         if connection.phase == Phase::Open {
             tracing::debug!(client = &*connection.client_id, %reason, why, "connection closed by the server");
             let mut properties = PropertiesBuf::default();
             let told = connection.marks.problem_information && connection.packet_size_max == u32::MAX;
-            if let Some(why) = why.filter(|_| told) {
+            if told {
                 properties.push(Property::ReasonString(why));
             }
             let packet = Packet::Disconnect(Disconnect { reason, properties: properties.as_properties() });

@@ -265,7 +265,7 @@ impl Worker {
         let Some(connection) = self.connections.occupant(slot) else { return };
         tracing::debug!(client = &*connection.client_id, peer = ?connection.peer(), %error, "bad packet");
         if connection.phase == Phase::Open {
-            return self.close_because(slot, error.reason_code(), Some(&error.to_string()));
+            return self.close_because(slot, error.reason_code(), &error.to_string());
         }
         if connection.phase != Phase::AwaitConnect {
             let version = connection.version;

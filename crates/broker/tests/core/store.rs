@@ -1,0 +1,247 @@
+//! A hand on what workers and the session store say to each other: late, out of order between sessions, or failing.
+
+use broker::{Batch, Completion, ConnectionId, Letter, Request, ShardId, Token};
+use mqtt::ReasonCode;
+
+use crate::random::Random;
+
+/// What can be held back or made to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Claim,
+    Release,
+    Subscribe,
+    Unsubscribe,
+    Append,
+    Enqueue,
+    Acknowledge,
+    Receive,
+    Released,
+    Forget,
+    Join,
+    Leave,
+    Bounce,
+    Taken,
+    Claimed,
+    ClaimRefused,
+    Revoke,
+    Subscribed,
+    Unsubscribed,
+    Deliver,
+    PubRel,
+    PubComp,
+    PageTaken,
+    Joined,
+    Left,
+    /// What completes a PUBLISH, or one receiver's part of it.
+    Acknowledged,
+}
+
+/// Between the workers and the store. **Invariant:** requests of one worker to one shard, and completions for one connection,
+/// stay in order; that is all the store promises.
+#[derive(Default)]
+pub struct Store {
+    holding: Vec<Kind>,
+    failing: Vec<(Kind, ReasonCode)>,
+    held: Vec<Held>,
+    late: Option<(Random, usize)>,
+}
+
+struct Held {
+    from: usize,
+    to: usize,
+    order: Order,
+    what: What,
+}
+
+enum What {
+    Letter(Letter),
+    Acknowledged(Token, ReasonCode),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    Shard(usize, ShardId),
+    Connection(ConnectionId),
+    None,
+}
+
+/// A batch on its way: who sent it, who gets it.
+pub type Parcel = (usize, usize, Batch);
+
+impl Store {
+    /// Holds these back from now on.
+    pub fn hold(&mut self, kinds: &[Kind]) {
+        self.holding = kinds.into();
+    }
+
+    /// Answers these with `reason` from now on, without doing anything.
+    pub fn fail(&mut self, kind: Kind, reason: ReasonCode) {
+        self.failing.push((kind, reason));
+    }
+
+    pub fn heal(&mut self) {
+        self.failing.clear();
+    }
+
+    /// From now on `percent` of everything comes late, until [`Self::some`] lets it go.
+    pub fn late(&mut self, seed: u64, percent: usize) {
+        self.late = Some((Random::new(seed), percent));
+    }
+
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Takes out of a batch what is held back and what fails; adds the answers to the latter to `parcels`.
+    pub fn pass(&mut self, from: usize, to: usize, batch: &mut Batch, parcels: &mut Vec<Parcel>) {
+        let mut passed = Vec::new();
+        for letter in batch.letters.drain(..) {
+            let (kind, order) = match &letter {
+                Letter::Request(shard, request) => (of_request(request), Order::Shard(from, *shard)),
+                Letter::Completion(completion) => {
+                    (of_completion(completion), Order::Connection(completion.connection()))
+                }
+                _ => {
+                    passed.push(letter);
+                    continue;
+                }
+            };
+            let failure = self.failing.iter().find(|(failing, _)| *failing == kind);
+            if let Some((_, reason)) = failure
+                && let Letter::Request(_, request) = letter
+            {
+                parcels.extend(failed(to, request, *reason));
+            } else if self.keeps(kind, order) {
+                self.held.push(Held { from, to, order, what: What::Letter(letter) });
+            } else {
+                passed.push(letter);
+            }
+        }
+        batch.letters = passed;
+        let mut passed = Vec::new();
+        for (token, reason) in batch.acknowledged.drain(..) {
+            if self.keeps(Kind::Acknowledged, Order::None) {
+                let what = What::Acknowledged(token, reason);
+                self.held.push(Held { from, to, order: Order::None, what });
+            } else {
+                passed.push((token, reason));
+            }
+        }
+        batch.acknowledged = passed;
+    }
+
+    fn keeps(&mut self, kind: Kind, order: Order) -> bool {
+        let behind = order != Order::None && self.held.iter().any(|held| held.order == order);
+        let late = self.late.as_mut().is_some_and(|(random, percent)| random.percent(*percent));
+        behind || late || self.holding.contains(&kind)
+    }
+
+    /// Lets everything go, in order, and holds nothing back any more.
+    pub fn all(&mut self) -> Vec<Parcel> {
+        self.holding.clear();
+        self.late = None;
+        self.held.drain(..).map(Held::parcel).collect()
+    }
+
+    /// Lets everything go that is held, the last session first.
+    pub fn last_first(&mut self) -> Vec<Parcel> {
+        self.holding.clear();
+        let mut parcels = Vec::new();
+        while let Some(last) = self.held.last() {
+            let order = last.order;
+            let same = |held: &mut Held| held.order == order && order != Order::None;
+            let mut together: Vec<_> = self.held.extract_if(.., same).collect();
+            if together.is_empty() {
+                together.extend(self.held.pop());
+            }
+            parcels.extend(together.into_iter().map(Held::parcel));
+        }
+        parcels
+    }
+
+    /// Lets one go that nothing of the same session has to precede.
+    pub fn some(&mut self, random: &mut Random) -> Option<Parcel> {
+        if self.held.is_empty() {
+            return None;
+        }
+        let mut at = random.below(self.held.len());
+        let order = self.held[at].order;
+        if order != Order::None {
+            at = self.held.iter().position(|held| held.order == order)?;
+        }
+        Some(self.held.remove(at).parcel())
+    }
+}
+
+impl Held {
+    fn parcel(self) -> Parcel {
+        let mut batch = Batch::default();
+        match self.what {
+            What::Letter(letter) => batch.letters.push(letter),
+            What::Acknowledged(token, reason) => batch.acknowledged.push((token, reason)),
+        }
+        (self.from, self.to, batch)
+    }
+}
+
+/// What a store that cannot do what it was asked for answers.
+fn failed(host: usize, request: Request, reason: ReasonCode) -> Option<Parcel> {
+    let completion = match request {
+        Request::Claim(claim) => Completion::ClaimRefused { connection: claim.connection, reason },
+        Request::Subscribe { connection, packet_id, filters, .. } => {
+            let results = filters.iter().map(|_| (reason, false)).collect();
+            Completion::Subscribed { connection, packet_id, results }
+        }
+        Request::Unsubscribe { connection, packet_id, filters, .. } => {
+            let results = filters.iter().map(|_| reason).collect();
+            Completion::Unsubscribed { connection, packet_id, results }
+        }
+        Request::Append { token, .. } => return acknowledged(host, token?, reason),
+        Request::Receive { token, .. } => return acknowledged(host, token, reason),
+        other => panic!("no failure is known for {other:?}"),
+    };
+    let to = completion.connection().worker.index();
+    Some((host, to, Batch::of(Letter::Completion(completion))))
+}
+
+fn acknowledged(host: usize, token: Token, reason: ReasonCode) -> Option<Parcel> {
+    let Token::Publish { connection, .. } = token else { return None };
+    let batch = Batch { acknowledged: vec![(token, reason)], ..Batch::default() };
+    Some((host, connection.worker.index(), batch))
+}
+
+fn of_request(request: &Request) -> Kind {
+    match request {
+        Request::Claim(_) => Kind::Claim,
+        Request::Release(_) => Kind::Release,
+        Request::Subscribe { .. } => Kind::Subscribe,
+        Request::Unsubscribe { .. } => Kind::Unsubscribe,
+        Request::Append { .. } => Kind::Append,
+        Request::Enqueue { .. } => Kind::Enqueue,
+        Request::Acknowledge { .. } => Kind::Acknowledge,
+        Request::Receive { .. } => Kind::Receive,
+        Request::Released { .. } => Kind::Released,
+        Request::Forget { .. } => Kind::Forget,
+        Request::Join(_) => Kind::Join,
+        Request::Leave { .. } => Kind::Leave,
+        Request::Bounce { .. } => Kind::Bounce,
+        Request::Taken { .. } => Kind::Taken,
+    }
+}
+
+fn of_completion(completion: &Completion) -> Kind {
+    match completion {
+        Completion::Claimed(_) => Kind::Claimed,
+        Completion::ClaimRefused { .. } => Kind::ClaimRefused,
+        Completion::Revoke { .. } => Kind::Revoke,
+        Completion::Subscribed { .. } => Kind::Subscribed,
+        Completion::Unsubscribed { .. } => Kind::Unsubscribed,
+        Completion::Deliver { .. } => Kind::Deliver,
+        Completion::Release { .. } => Kind::PubRel,
+        Completion::Complete { .. } => Kind::PubComp,
+        Completion::PageTaken { .. } => Kind::PageTaken,
+        Completion::Joined { .. } => Kind::Joined,
+        Completion::Left { .. } => Kind::Left,
+    }
+}
