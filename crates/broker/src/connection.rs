@@ -186,10 +186,24 @@ pub(crate) struct PendingFilter {
     pub text: Box<str>,
     pub options: Options,
     pub subscription_id: u32,
-    /// Place among the reasons.
+    /// Its place among the reasons.
     pub index: u16,
     pub shared: bool,
     pub existed: bool,
+}
+
+impl PendingFilter {
+    /// One that goes, at `index` among the reasons.
+    pub fn to_remove(text: &str, index: u16, shared: bool) -> Self {
+        Self {
+            text: text.into(),
+            options: Options::default(),
+            subscription_id: 0,
+            index,
+            shared,
+            existed: true,
+        }
+    }
 }
 
 /// A PUBLISH that has to wait, and what came after it.

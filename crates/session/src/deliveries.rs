@@ -212,6 +212,16 @@ impl<M> Deliveries<M> {
         inflight.filter_map(|entry| entry.payload).chain(self.waiting.into_iter().map(|(_, payload)| payload))
     }
 
+    /// What is kept of deliveries in flight.
+    pub fn inflight_payloads(&self) -> impl Iterator<Item = &M> {
+        self.open.iter().filter_map(|entry| entry.payload.as_ref())
+    }
+
+    /// What waits behind the window, oldest first.
+    pub fn waiting_payloads(&self) -> impl Iterator<Item = &M> {
+        self.waiting.iter().map(|(_, payload)| payload)
+    }
+
     /// Gives memory back that an idle session does not need.
     pub fn shrink(&mut self) {
         self.open.shrink_to_fit();

@@ -26,13 +26,15 @@ pub enum Request {
     Claim(Box<Claim>),
     /// A connection stops serving its Client Identifier: it closed, or this is the answer to a revocation.
     Release(Box<Release>),
-    /// Subscriptions of a durable session. Answered by [`Completion::Subscribed`] with the same `packet_id`.
+    /// Subscriptions of a durable session. Answered by [`Completion::Subscribed`] with the same `packet_id`, and by a
+    /// [`Completion::Joined`] for each that is shared and was not refused.
     Subscribe {
         session: SessionId,
         connection: ConnectionId,
         packet_id: PacketId,
         filters: Vec<(Box<str>, Options, u32)>,
     },
+    /// Answered by [`Completion::Unsubscribed`], and by a [`Completion::Left`] for each that is shared and existed.
     Unsubscribe {
         session: SessionId,
         connection: ConnectionId,
@@ -82,7 +84,7 @@ pub enum Request {
     Leave {
         group: Box<GroupName>,
         member: Member,
-        reply: Option<(ConnectionId, PacketId, u16)>,
+        reply: Option<(ConnectionId, PacketId)>,
     },
     /// A message comes back from a member that cannot have it.
     Bounce {
@@ -139,18 +141,17 @@ pub enum Completion {
     PageTaken {
         connection: ConnectionId,
     },
-    /// An ephemeral member has joined; SUBACK may leave.
+    /// A shared group has taken a member in, or refused it with an error; SUBACK may leave.
     Joined {
         connection: ConnectionId,
         packet_id: PacketId,
-        index: u16,
-        existed: bool,
+        place: u16,
+        reason: ReasonCode,
     },
+    /// A shared group has let a member go; UNSUBACK may leave.
     Left {
         connection: ConnectionId,
         packet_id: PacketId,
-        index: u16,
-        existed: bool,
     },
 }
 
@@ -254,7 +255,8 @@ pub struct Join {
     pub client_hash: u32,
     pub options: Options,
     pub subscription_id: u32,
-    /// Whom to answer with [`Completion::Joined`].
+    /// Whom to answer with [`Completion::Joined`]: the SUBSCRIBE and the filter's place among those that were asked of the
+    /// store.
     pub reply: Option<(ConnectionId, PacketId, u16)>,
 }
 

@@ -169,11 +169,13 @@ impl MemoryShard {
             Request::Claim(claim) => self.claim(now, claim, out),
             Request::Release(release) => self.release(now, *release, out),
             Request::Subscribe { session, connection, packet_id, filters } => {
-                let results = self.subscribe(session, filters);
+                let results = self.subscribe(session, filters, (connection, packet_id), out);
                 out.complete(Completion::Subscribed { connection, packet_id, results });
             }
             Request::Unsubscribe { session, connection, packet_id, filters } => {
-                let results = filters.iter().map(|filter| self.unsubscribe(session, filter)).collect();
+                let reply = (connection, packet_id);
+                let results = filters.iter().map(|filter| self.unsubscribe(session, filter, reply, out));
+                let results = results.collect();
                 out.complete(Completion::Unsubscribed { connection, packet_id, results });
             }
             Request::Append { message, sessions, groups, token } => {
@@ -371,7 +373,7 @@ impl MemoryShard {
         let Some(session) = self.sessions.remove(slot, generation) else { return };
         let id = SessionId { shard: self.id, slot, generation };
         for filter in session.subscriptions.keys() {
-            self.drop_subscription(id, filter, out);
+            self.drop_subscription(id, filter, None, out);
         }
         if let Some((will, _)) = session.will {
             out.wills.push(will);
@@ -414,9 +416,11 @@ impl MemoryShard {
         &mut self,
         id: SessionId,
         filters: Vec<(Box<str>, Options, u32)>,
+        (connection, packet_id): (ConnectionId, PacketId),
+        out: &mut ShardOutput,
     ) -> Vec<(ReasonCode, bool)> {
         let maximum = self.settings.session.subscriptions_max as usize;
-        let one = |(text, options, subscription_id): (Box<str>, Options, u32)| {
+        let one = |(place, (text, options, subscription_id)): (u16, (Box<str>, Options, u32))| {
             let Some(session) = self.sessions.get_mut(id.slot, id.generation) else {
                 return (ReasonCode::UnspecifiedError, false);
             };
@@ -454,13 +458,18 @@ impl MemoryShard {
                     }
                 }
             }
+            if let Some(share) = subscription.share {
+                let group = GroupName { share: share.into(), filter: subscription.filter.as_str().into() };
+                let reply = Some((connection, packet_id, place));
+                self.tell_group(id, group, options, subscription_id, reply, out);
+            }
             let granted = options.qos();
             if let Some(session) = self.sessions.get_mut(id.slot, id.generation) {
                 session.subscriptions.insert(text, (options, subscription_id));
             }
             (granted_reason(granted), existed)
         };
-        filters.into_iter().map(one).collect()
+        (0..).zip(filters).map(one).collect()
     }
 
     fn node_route(&self, kind: RouteKind) -> Route {
@@ -468,27 +477,36 @@ impl MemoryShard {
         Route { slot: 0, generation: 0, subscription_id: 0, place: self.id.0, options, kind }
     }
 
-    fn unsubscribe(&mut self, id: SessionId, text: &str) -> ReasonCode {
+    fn unsubscribe(
+        &mut self,
+        id: SessionId,
+        text: &str,
+        reply: (ConnectionId, PacketId),
+        out: &mut ShardOutput,
+    ) -> ReasonCode {
         let Some(session) = self.sessions.get_mut(id.slot, id.generation) else {
             return ReasonCode::UnspecifiedError;
         };
         if session.subscriptions.remove(text).is_none() {
             return ReasonCode::NoSubscriptionExisted;
         }
-        if let Ok(Subscription { share: None, filter }) = Subscription::parse(text) {
-            self.drop_route(id, filter);
-        }
+        self.drop_subscription(id, text, Some(reply), out);
         ReasonCode::Success
     }
 
-    fn drop_subscription(&mut self, id: SessionId, text: &str, out: &mut ShardOutput) {
+    fn drop_subscription(
+        &mut self,
+        id: SessionId,
+        text: &str,
+        reply: Option<(ConnectionId, PacketId)>,
+        out: &mut ShardOutput,
+    ) {
         match Subscription::parse(text) {
             Ok(Subscription { share: None, filter }) => self.drop_route(id, filter),
             Ok(Subscription { share: Some(share), filter }) => {
                 let group = GroupName { share: share.into(), filter: filter.as_str().into() };
                 let shard = group.shard();
-                let leave =
-                    Request::Leave { group: Box::new(group), member: Member::Session(id), reply: None };
+                let leave = Request::Leave { group: Box::new(group), member: Member::Session(id), reply };
                 out.requests.push((shard, leave));
             }
             Err(_) => {}
@@ -521,18 +539,31 @@ impl MemoryShard {
         for (text, (options, subscription_id)) in &session.subscriptions {
             let Ok(Subscription { share: Some(share), filter }) = Subscription::parse(text) else { continue };
             let group = GroupName { share: share.into(), filter: filter.as_str().into() };
-            let shard = group.shard();
-            let join = Join {
-                group,
-                member: Member::Session(id),
-                connection: session.owner,
-                client_hash: crate::ids::client_hash(&session.client_id),
-                options: *options,
-                subscription_id: *subscription_id,
-                reply: None,
-            };
-            out.requests.push((shard, Request::Join(Box::new(join))));
+            self.tell_group(id, group, *options, *subscription_id, None, out);
         }
+    }
+
+    fn tell_group(
+        &self,
+        id: SessionId,
+        group: GroupName,
+        options: Options,
+        subscription_id: u32,
+        reply: Option<(ConnectionId, PacketId, u16)>,
+        out: &mut ShardOutput,
+    ) {
+        let Some(session) = self.sessions.get(id.slot, id.generation) else { return };
+        let shard = group.shard();
+        let join = Join {
+            group,
+            member: Member::Session(id),
+            connection: session.owner,
+            client_hash: crate::ids::client_hash(&session.client_id),
+            options,
+            subscription_id,
+            reply,
+        };
+        out.requests.push((shard, Request::Join(Box::new(join))));
     }
 
     fn append(
@@ -813,24 +844,20 @@ impl MemoryShard {
     }
 
     fn join(&mut self, join: Join, out: &mut ShardOutput) {
-        let (slot, generation) = match self.group_names.get(&join.group) {
-            Some(place) => *place,
-            None => match self.new_group(&join.group) {
-                Some(place) => place,
-                None => return,
-            },
-        };
-        let Some(group) = self.groups.get_mut(slot, generation) else { return };
-        // A session that is told to move is one that has joined before; only its SUBSCRIBE makes it a member.
-        let existed = group.join(GroupMember {
-            member: join.member,
-            connection: join.connection,
-            client_hash: join.client_hash,
-            options: join.options,
-            subscription_id: join.subscription_id,
-        });
-        if let Some((connection, packet_id, index)) = join.reply {
-            out.complete(Completion::Joined { connection, packet_id, index, existed });
+        let place = self.group_names.get(&join.group).copied().or_else(|| self.new_group(&join.group));
+        let group = place.and_then(|(slot, generation)| self.groups.get_mut(slot, generation));
+        let reason = if group.is_some() { ReasonCode::Success } else { ReasonCode::QuotaExceeded };
+        if let Some(group) = group {
+            group.join(GroupMember {
+                member: join.member,
+                connection: join.connection,
+                client_hash: join.client_hash,
+                options: join.options,
+                subscription_id: join.subscription_id,
+            });
+        }
+        if let Some((connection, packet_id, place)) = join.reply {
+            out.complete(Completion::Joined { connection, packet_id, place, reason });
         }
     }
 
@@ -873,20 +900,19 @@ impl MemoryShard {
         &mut self,
         name: GroupName,
         member: Member,
-        reply: Option<(ConnectionId, PacketId, u16)>,
+        reply: Option<(ConnectionId, PacketId)>,
         out: &mut ShardOutput,
     ) {
-        let mut existed = false;
         if let Some((slot, generation)) = self.group_names.get(&name).copied()
             && let Some(group) = self.groups.get_mut(slot, generation)
         {
-            existed = group.leave(member);
+            group.leave(member);
             if group.is_empty() {
                 self.drop_group(slot, generation);
             }
         }
-        if let Some((connection, packet_id, index)) = reply {
-            out.complete(Completion::Left { connection, packet_id, index, existed });
+        if let Some((connection, packet_id)) = reply {
+            out.complete(Completion::Left { connection, packet_id });
         }
     }
 
@@ -971,6 +997,8 @@ impl MemoryShard {
     pub fn check_invariants(&self) {
         for (slot, generation, session) in self.sessions.iter() {
             session.deliveries.check_invariants();
+            let sizes = session.deliveries.waiting_payloads().map(|entry| entry.message.size());
+            assert_eq!(session.waiting_bytes, sizes.sum::<usize>());
             let client = self.clients.get(&session.client_id).expect("a session has a client");
             assert_eq!(client.session, Some((slot, generation)));
             assert!(client.pending.is_none() || client.owner.is_some(), "a claim waits for an owner only");
@@ -980,9 +1008,21 @@ impl MemoryShard {
                 "nobody waits for a session that is away"
             );
         }
+        let waiting = self.sessions.iter().map(|(_, _, session)| session.deliveries.waiting() as u64);
+        assert_eq!(self.counters.queued_messages, waiting.sum::<u64>());
+        let bytes = self.sessions.iter().map(|(_, _, session)| session.waiting_bytes as u64);
+        assert_eq!(self.counters.queued_bytes, bytes.sum::<u64>());
         let owned =
             self.clients.values().filter(|client| client.owner.is_some() || client.session.is_some()).count();
         assert_eq!(owned, self.clients.len(), "no client without owner and session");
+    }
+
+    /// What is true besides when nothing is under way and no session is left.
+    pub fn check_quiet(&self) {
+        assert_eq!((self.sessions.len(), self.clients.len()), (0, 0));
+        assert_eq!((self.groups.len(), self.group_names.len()), (0, 0), "groups without members");
+        assert_eq!((self.uses.len(), self.routes.len()), (0, 0), "filters nobody uses");
+        assert_eq!(self.appends.len(), 0, "publishers that are never answered");
     }
 }
 

@@ -5,6 +5,7 @@
 //! ([`Worker::take_dirty`], [`Worker::take_woken`]) and batches for other workers ([`Worker::outgoing`]). It does no I/O and
 //! reads no clock, so a test can be its network and its time.
 
+mod check;
 mod close;
 mod connect;
 mod deliver;
@@ -368,22 +369,6 @@ impl Worker {
         published.retained_messages.store(self.retained.len() as u64, Relaxed);
         published.retained_bytes.store(self.retained.bytes(), Relaxed);
         published.refresh(&self.counters, &store);
-    }
-
-    /// The picture that holds between any two calls.
-    pub fn check_invariants(&self) {
-        for (slot, generation, connection) in self.connections.iter() {
-            assert_eq!((connection.id.slot, connection.id.generation), (slot, generation));
-            let Some(flow) = &connection.flow else { continue };
-            flow.deliveries.check_invariants();
-            assert!(
-                connection.session.is_none() || flow.deliveries.is_empty(),
-                "a durable session's queue is the store's"
-            );
-        }
-        for (_, shard) in &self.shards {
-            shard.check_invariants();
-        }
     }
 }
 

@@ -86,12 +86,10 @@ impl Worker {
             }
             Completion::Complete { connection, packet_id } => self.complete_release(connection, packet_id),
             Completion::PageTaken { connection } => self.page_taken(connection),
-            Completion::Joined { connection, packet_id, index, existed } => {
-                self.group_changed(connection, packet_id, index, existed);
+            Completion::Joined { connection, packet_id, place, reason } => {
+                self.joined(connection, packet_id, place, reason);
             }
-            Completion::Left { connection, packet_id, index, existed } => {
-                self.group_changed(connection, packet_id, index, existed);
-            }
+            Completion::Left { connection, packet_id } => self.left(connection, packet_id),
         }
     }
 

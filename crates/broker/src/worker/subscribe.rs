@@ -57,16 +57,17 @@ impl Worker {
             if reason >= ReasonCode::UnspecifiedError.as_u8() {
                 continue;
             }
-            if let Some(share) = subscription.share {
+            // A session's shard tells the group itself, so that all the group hears of a session comes in order.
+            if let Some(share) = subscription.share.filter(|_| session.is_none()) {
                 let group = GroupName { share: share.into(), filter: subscription.filter.as_str().into() };
                 let shard = group.shard();
-                let member = session.map_or(Member::Connection(id), Member::Session);
-                let reply = Some((id, subscribe.packet_id, index));
+                let member = Member::Connection(id);
+                let reply = Some((id, subscribe.packet_id, pending.filters.len() as u16));
                 let connection = Some(id);
                 let join = Join { group, member, connection, client_hash, options, subscription_id, reply };
                 self.request(shard, Request::Join(Box::new(join)));
-                pending.outstanding += 1;
             }
+            pending.outstanding += u32::from(shared);
             pending.filters.push(PendingFilter {
                 text: text.into(),
                 options,
@@ -176,6 +177,14 @@ impl Worker {
                 pending.reasons.push(ReasonCode::TopicFilterInvalid.as_u8());
                 continue;
             };
+            if session.is_some() {
+                // The store knows best: a SUBSCRIBE may still be on its way there.
+                pending.reasons.push(ReasonCode::Success.as_u8());
+                pending.filters.push(PendingFilter::to_remove(text, index, subscription.share.is_some()));
+                pending.outstanding += u32::from(subscription.share.is_some());
+                durable.push(text.into());
+                continue;
+            }
             let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
             let known = connection.subscriptions.remove(text); // [MQTT-3.10.4-1]
             let reason = if known { ReasonCode::Success } else { ReasonCode::NoSubscriptionExisted };
@@ -183,19 +192,16 @@ impl Worker {
             if !known {
                 continue;
             }
-            self.counters.subscriptions_removed += u64::from(session.is_none());
+            self.counters.subscriptions_removed += 1;
             if let Some(share) = subscription.share {
                 let group = GroupName { share: share.into(), filter: subscription.filter.as_str().into() };
                 let shard = group.shard();
-                let member = session.map_or(Member::Connection(id), Member::Session);
-                let reply = Some((id, packet_id, index));
+                let member = Member::Connection(id);
+                let reply = Some((id, packet_id));
                 self.request(shard, Request::Leave { group: Box::new(group), member, reply });
                 pending.outstanding += 1;
             } else {
-                self.remove_subscription(id, session.is_some(), text);
-            }
-            if session.is_some() {
-                durable.push(text.into());
+                self.remove_subscription(id, false, text);
             }
         }
         if let Some(session) = session.filter(|_| !durable.is_empty()) {
@@ -232,6 +238,8 @@ impl Worker {
             pending.reasons[usize::from(filter.index)] = reason.as_u8();
             if !reason.is_error() {
                 granted.push((filter.text.clone(), filter.options, filter.subscription_id));
+            } else if filter.shared {
+                pending.outstanding -= 1; // Its group hears nothing.
             }
         }
         for (text, options, subscription_id) in granted {
@@ -240,27 +248,57 @@ impl Worker {
         self.one_stored(id, packet_id, AckKind::Sub);
     }
 
+    /// The store has forgotten subscriptions of a durable session.
     pub(super) fn unsubscribed(&mut self, id: ConnectionId, packet_id: PacketId, results: &[ReasonCode]) {
-        debug_assert!(
-            results.iter().all(|reason| !reason.is_error()),
-            "what the connection knew the session had"
-        );
+        let Some(pending) = self.pending_ack(id, packet_id, AckKind::Unsub) else { return };
+        let mut gone = Vec::new();
+        for (filter, reason) in pending.filters.iter().zip(results) {
+            pending.reasons[usize::from(filter.index)] = reason.as_u8();
+            if *reason == ReasonCode::Success {
+                gone.push(filter.text.clone());
+            } else if filter.shared {
+                pending.outstanding -= 1; // Its group hears nothing.
+            }
+        }
+        for text in gone {
+            if let Some(connection) = self.connections.get_mut(id.slot, id.generation) {
+                connection.subscriptions.remove(&text);
+            }
+            self.remove_subscription(id, true, &text);
+        }
         self.one_stored(id, packet_id, AckKind::Unsub);
     }
 
-    /// A shared group has taken a member in or let it go.
-    pub(super) fn group_changed(&mut self, id: ConnectionId, packet_id: PacketId, index: u16, existed: bool) {
-        let kind = if self.pending_ack(id, packet_id, AckKind::Sub).is_some() {
-            AckKind::Sub
-        } else {
-            AckKind::Unsub
-        };
-        if let Some(pending) = self.pending_ack(id, packet_id, kind)
-            && let Some(filter) = pending.filters.iter_mut().find(|filter| filter.index == index)
+    /// A shared group has taken a member in, or has no room for it.
+    pub(super) fn joined(&mut self, id: ConnectionId, packet_id: PacketId, place: u16, reason: ReasonCode) {
+        if reason.is_error()
+            && let Some(pending) = self.pending_ack(id, packet_id, AckKind::Sub)
+            && let Some(filter) = pending.filters.get(usize::from(place))
         {
-            filter.existed |= existed;
+            pending.reasons[usize::from(filter.index)] = reason.as_u8();
+            let text = filter.text.clone();
+            self.forget_shared(id, packet_id, text);
         }
-        self.one_stored(id, packet_id, kind);
+        self.one_stored(id, packet_id, AckKind::Sub);
+    }
+
+    /// A shared subscription came to nothing.
+    fn forget_shared(&mut self, id: ConnectionId, packet_id: PacketId, text: Box<str>) {
+        let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
+        let known = connection.subscriptions.remove(&text);
+        match connection.session {
+            Some(session) => {
+                let filters = vec![text];
+                let forget = Request::Unsubscribe { session, connection: id, packet_id, filters };
+                self.request(session.shard, forget);
+            }
+            None => self.counters.subscriptions_removed += u64::from(known),
+        }
+    }
+
+    /// A shared group has let a member go.
+    pub(super) fn left(&mut self, id: ConnectionId, packet_id: PacketId) {
+        self.one_stored(id, packet_id, AckKind::Unsub);
     }
 
     fn pending_ack(

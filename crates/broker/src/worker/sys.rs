@@ -53,7 +53,7 @@ impl Worker {
             ("store/messages/count", store.queued_messages),
             ("store/messages/bytes", store.queued_bytes),
         ];
-        self.sys_message("version", &format!("meridian {}", node.version));
+        self.sys_message("version", &node.version);
         self.sys_message("uptime", &format!("{} seconds", uptime(self.now)));
         for (name, value) in figures {
             self.sys_message(name, &value.to_string());

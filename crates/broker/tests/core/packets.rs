@@ -10,7 +10,10 @@ use mqtt::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sent {
     Connect(Box<Connecting>),
-    ConnAck { session_present: bool, reason: ReasonCode },
+    ConnAck {
+        session_present: bool,
+        reason: ReasonCode,
+    },
     Publish(Box<Message>),
     PubAck(u16, ReasonCode),
     PubRec(u16, ReasonCode),
@@ -23,7 +26,10 @@ pub enum Sent {
     UnsubAck(u16, Vec<ReasonCode>),
     PingReq,
     PingResp,
-    Disconnect { reason: ReasonCode, expiry: Option<u32> },
+    Disconnect {
+        reason: ReasonCode,
+        expiry: Option<u32>,
+    },
     Closed,
 }
 
@@ -356,11 +362,9 @@ impl Sent {
                 let properties = properties.as_properties();
                 Packet::Disconnect(Disconnect { reason: *reason, properties }).encode(version, out)
             }
-            Sent::ConnAck { .. }
-            | Sent::SubAck(..)
-            | Sent::UnsubAck(..)
-            | Sent::PingResp
-            | Sent::Closed => false,
+            Sent::ConnAck { .. } | Sent::SubAck(..) | Sent::UnsubAck(..) | Sent::PingResp | Sent::Closed => {
+                false
+            }
         };
         assert!(written, "a client cannot send {self:?} in {version:?}");
     }
@@ -418,10 +422,8 @@ impl Message {
 
     fn encode(&self, version: Version, out: &mut Vec<u8>) -> bool {
         let mut properties = PropertiesBuf::default();
-        properties.extend([
-            self.expiry.map(Property::MessageExpiryInterval),
-            self.alias.map(Property::TopicAlias),
-        ]);
+        properties
+            .extend([self.expiry.map(Property::MessageExpiryInterval), self.alias.map(Property::TopicAlias)]);
         let publish = Publish {
             dup: self.dup,
             qos: self.qos,

@@ -207,7 +207,8 @@ fn failed(host: usize, request: Request, reason: ReasonCode) -> Option<Parcel> {
 
 fn acknowledged(host: usize, token: Token, reason: ReasonCode) -> Option<Parcel> {
     let Token::Publish { connection, .. } = token else { return None };
-    let batch = Batch { acknowledged: vec![(token, reason)], ..Batch::default() };
+    let mut batch = Batch::default();
+    batch.acknowledged.push((token, reason));
     Some((host, connection.worker.index(), batch))
 }
 

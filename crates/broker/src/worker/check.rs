@@ -1,0 +1,51 @@
+//! What holds of a worker between any two calls, and what is left when nobody is there. For tests and simulations.
+
+use std::collections::HashMap;
+
+use super::Worker;
+
+impl Worker {
+    /// The picture that holds between any two calls.
+    pub fn check_invariants(&self) {
+        let mut queued_bytes = 0;
+        let mut pending = HashMap::new();
+        for (slot, generation, connection) in self.connections.iter() {
+            assert_eq!((connection.id.slot, connection.id.generation), (slot, generation));
+            let Some(flow) = &connection.flow else { continue };
+            flow.deliveries.check_invariants();
+            assert!(
+                connection.session.is_none() || flow.deliveries.is_empty(),
+                "a durable session's queue is the store's"
+            );
+            let waiting: usize = flow.deliveries.waiting_payloads().map(|entry| entry.message.size()).sum();
+            assert_eq!(flow.waiting_bytes, waiting);
+            let kept =
+                flow.deliveries.inflight_payloads().chain(flow.overflow.iter().map(|over| &over.entry));
+            queued_bytes += waiting + kept.map(|entry| entry.message.size()).sum::<usize>();
+            for overflow in &flow.overflow {
+                *pending.entry(overflow.pending as usize).or_insert(0) += 1;
+            }
+        }
+        assert_eq!(self.queued_bytes, queued_bytes as u64, "every byte that waits is counted, and no other");
+        assert_eq!(self.pending.len(), pending.len());
+        for (key, waiting) in &self.pending {
+            assert_eq!(
+                pending.get(&key),
+                Some(&waiting.remaining),
+                "a message waits for those who have it not"
+            );
+        }
+        for (_, shard) in &self.shards {
+            shard.check_invariants();
+        }
+    }
+
+    /// What is true besides when nothing is under way, nobody is connected and no session is left.
+    pub fn check_quiet(&self) {
+        self.check_invariants();
+        assert_eq!(self.connections.len(), 0);
+        for (_, shard) in &self.shards {
+            shard.check_quiet();
+        }
+    }
+}

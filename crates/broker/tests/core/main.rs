@@ -1,0 +1,11 @@
+//! The broker's core without sockets: workers joined by a network under the test's control, clients that speak MQTT,
+//! time that passes when a test says so, and a store that may be late or fail.
+//!
+//! Read `net.rs` first. Each scenario runs with one worker and with three, their batches in order and shuffled.
+
+mod acknowledging;
+mod client;
+mod net;
+mod packets;
+mod random;
+mod store;

@@ -1,0 +1,482 @@
+//! A node without sockets, threads and clocks: its workers, the batches between them, its clients, and its time.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use broker::access::{Access, AllowAll};
+use broker::settings::Settings;
+use broker::{Batch, Node, Published, Then, Time, Worker, WorkerId};
+use mqtt::{ReasonCode, Version};
+
+use crate::client::Client;
+use crate::packets::{Connecting, Sent, connack, message};
+use crate::random::Random;
+use crate::store::{Parcel, Store};
+
+/// The workers of one node and their clients. Everything a test does is worked through before the call returns, unless the
+/// store holds something back or [`Net::step`] is used.
+pub struct Net {
+    pub node: Arc<Node>,
+    pub store: Store,
+    workers: Vec<Worker>,
+    now: Time,
+    clients: Vec<Client>,
+    places: HashMap<(usize, u32), Peer>,
+    wires: BTreeMap<(usize, usize), VecDeque<(u64, Batch)>>,
+    sent: u64,
+    shuffle: Option<Random>,
+    slots: Vec<u32>,
+}
+
+/// A client's network connection, for as long as the test lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Peer(pub usize);
+
+/// How batches between workers travel.
+#[derive(Clone, Copy, Debug)]
+pub enum Travel {
+    /// In the order they were sent.
+    InOrder,
+    /// In order between two workers, in any between others, by this seed.
+    Shuffled(u64),
+}
+
+/// Settings for tests: without `$SYS`, whose messages come by themselves.
+pub fn settings() -> Settings {
+    let mut settings = Settings::default();
+    settings.sys.interval = std::time::Duration::ZERO;
+    settings
+}
+
+/// Runs a scenario on one worker and on several, with batches in order and not, and looks for what it leaves behind.
+pub fn everywhere(scenario: impl Fn(&mut Net)) {
+    everywhere_with(|_| {}, scenario);
+}
+
+/// The same with other settings.
+pub fn everywhere_with(change: impl Fn(&mut Settings), scenario: impl Fn(&mut Net)) {
+    let shuffled = (1..=4).map(|seed| (3, Travel::Shuffled(seed)));
+    for (workers, travel) in [(1, Travel::InOrder), (3, Travel::InOrder)].into_iter().chain(shuffled) {
+        let mut settings = settings();
+        change(&mut settings);
+        let _says_where = SaysWhere(workers, travel);
+        let mut net = Net::of(workers, travel, settings, Arc::new(AllowAll));
+        scenario(&mut net);
+        net.end();
+    }
+}
+
+struct SaysWhere(u16, Travel);
+
+impl Drop for SaysWhere {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("with {} workers, batches travel {:?}", self.0, self.1);
+        }
+    }
+}
+
+impl Net {
+    pub fn of(workers: u16, travel: Travel, settings: Settings, access: Arc<dyn Access>) -> Self {
+        let node = Node::new(settings, access, "test".into(), workers, *b"0123456789abcdef");
+        Self {
+            workers: (0..workers).map(|id| Worker::new(WorkerId(id), node.clone())).collect(),
+            node,
+            store: Store::default(),
+            now: Time(0),
+            clients: Vec::new(),
+            places: HashMap::new(),
+            wires: BTreeMap::new(),
+            sent: 0,
+            shuffle: match travel {
+                Travel::InOrder => None,
+                Travel::Shuffled(seed) => Some(Random::new(seed)),
+            },
+            slots: Vec::new(),
+        }
+    }
+
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    pub fn workers(&self) -> &[Worker] {
+        &self.workers
+    }
+
+    /// The sum of one counter over all workers.
+    pub fn counter(&self, counter: impl Fn(&broker::Counters) -> u64) -> u64 {
+        self.workers.iter().map(|worker| counter(worker.counters())).sum()
+    }
+
+    /// Bytes of messages that wait anywhere, as last published.
+    pub fn queued_bytes(&self) -> u64 {
+        self.node.published.iter().map(|published| Published::get(&published.queued_bytes)).sum()
+    }
+
+    /// A network connection to worker `place`, counted around, on which nothing was said yet.
+    pub fn open(&mut self, place: usize, version: Version) -> Peer {
+        let worker = place % self.workers.len();
+        let id = self.workers[worker].open(self.now, None);
+        let peer = Peer(self.clients.len());
+        self.clients.push(Client::new(worker, id.slot, version));
+        self.places.insert((worker, id.slot), peer);
+        peer
+    }
+
+    /// Opens a connection and sends CONNECT; what comes back is left for the test.
+    pub fn connecting(&mut self, place: usize, connecting: Connecting) -> Peer {
+        let peer = self.open(place, connecting.version);
+        self.send(peer, connecting);
+        peer
+    }
+
+    /// A client that is connected, with a new session.
+    pub fn connect(&mut self, place: usize, connecting: Connecting) -> Peer {
+        let peer = self.connecting(place, connecting);
+        assert_eq!(self.received(peer), [connack(false)]);
+        peer
+    }
+
+    /// A client that is connected and finds its session.
+    pub fn resume(&mut self, place: usize, connecting: Connecting) -> Peer {
+        let peer = self.connecting(place, connecting);
+        assert_eq!(self.client(peer).next(), Some(connack(true)));
+        peer
+    }
+
+    pub fn client(&mut self, peer: Peer) -> &mut Client {
+        &mut self.clients[peer.0]
+    }
+
+    /// What came since the last time the test looked.
+    pub fn received(&mut self, peer: Peer) -> Vec<Sent> {
+        self.client(peer).received()
+    }
+
+    pub fn send(&mut self, peer: Peer, packet: impl Into<Sent>) {
+        self.send_without_running(peer, packet);
+        self.run();
+    }
+
+    /// Several packets in one segment.
+    pub fn send_all(&mut self, peer: Peer, packets: impl IntoIterator<Item = Sent>) {
+        let client = self.client(peer);
+        for packet in packets {
+            client.write(&packet);
+        }
+        self.offer(peer);
+        self.run();
+    }
+
+    pub fn send_without_running(&mut self, peer: Peer, packet: impl Into<Sent>) {
+        self.client(peer).write(&packet.into());
+        self.offer(peer);
+    }
+
+    pub fn send_bytes(&mut self, peer: Peer, bytes: &[u8]) {
+        self.client(peer).unsent.extend_from_slice(bytes);
+        self.offer(peer);
+        self.run();
+    }
+
+    /// The client's end of the connection is gone, without a word.
+    pub fn lose(&mut self, peer: Peer) {
+        self.lose_without_running(peer);
+        self.run();
+    }
+
+    pub fn lose_without_running(&mut self, peer: Peer) {
+        let Client { worker, slot, gone, .. } = self.clients[peer.0];
+        if !gone {
+            self.workers[worker].lost(self.now, slot);
+            self.vacate(peer);
+        }
+    }
+
+    /// The client stops reading: its socket's buffers are full from now on.
+    pub fn stop_reading(&mut self, peer: Peer) {
+        self.client(peer).reads = false;
+    }
+
+    /// The client reads up to `bytes` bytes, and no more.
+    pub fn read(&mut self, peer: Peer, bytes: usize) {
+        self.take_output(peer, bytes);
+        self.run();
+    }
+
+    pub fn go_on_reading(&mut self, peer: Peer) {
+        self.client(peer).reads = true;
+        self.take_output(peer, usize::MAX);
+        self.run();
+    }
+
+    /// Bytes that wait to be written to a client.
+    pub fn unread(&mut self, peer: Peer) -> usize {
+        let Client { worker, slot, gone, .. } = self.clients[peer.0];
+        if gone { 0 } else { self.workers[worker].output(slot).map_or(0, |out| out.len()) }
+    }
+
+    /// Lets the store's letters go and works through what follows.
+    pub fn let_go(&mut self) {
+        let parcels = self.store.all();
+        self.forward(parcels);
+        self.run();
+    }
+
+    /// The same, the last session's first.
+    pub fn let_go_last_first(&mut self) {
+        let parcels = self.store.last_first();
+        self.forward(parcels);
+        self.run();
+    }
+
+    /// Passes `milliseconds`, with every timer at its time.
+    pub fn pass(&mut self, milliseconds: u64) {
+        let until = Time(self.now.0 + milliseconds);
+        loop {
+            let next = self.workers.iter().map(Worker::next_timeout).min().unwrap_or(Time::NEVER);
+            let next = next.max(Time(self.now.0 + 1));
+            if next > until {
+                break;
+            }
+            self.jump_to(next);
+        }
+        self.jump_to(until);
+    }
+
+    /// Passes seconds at once, for long times: timers are late.
+    pub fn jump(&mut self, seconds: u64) {
+        self.jump_to(Time(self.now.0 + seconds * 1000));
+        // What timers have set off may have timers of its own.
+        self.pass(200);
+    }
+
+    pub fn jump_to(&mut self, now: Time) {
+        self.now = now;
+        for worker in &mut self.workers {
+            if worker.next_timeout() <= now {
+                worker.tick(now);
+            }
+        }
+        self.run();
+    }
+
+    pub fn stop(&mut self) {
+        for worker in &mut self.workers {
+            worker.stop(self.now);
+        }
+        self.run();
+    }
+
+    /// Works until nobody has anything to do.
+    pub fn run(&mut self) {
+        while self.step(None) {}
+    }
+
+    /// One thing that can happen next happens; false when there is none. `random` also lets the store hand over one of the
+    /// letters that are late.
+    pub fn step(&mut self, random: Option<&mut Random>) -> bool {
+        self.end_turns();
+        if let Some(random) = random
+            && (self.wires.is_empty() || random.percent(30))
+            && let Some(parcel) = self.store.some(random)
+        {
+            self.forward([parcel]);
+        }
+        let shuffled = self.shuffle.as_mut().map(|random| random.below(self.wires.len()));
+        let pair = match shuffled {
+            Some(at) => self.wires.keys().nth(at),
+            None => {
+                self.wires.iter().min_by_key(|(_, wire)| wire.front().map(|(sent, _)| *sent)).map(|(k, _)| k)
+            }
+        };
+        let Some(&(from, to)) = pair else { return false };
+        let Some(wire) = self.wires.get_mut(&(from, to)) else { return false };
+        let batch = wire.pop_front();
+        if wire.is_empty() {
+            self.wires.remove(&(from, to));
+        }
+        if let Some((_, mut batch)) = batch {
+            self.workers[to].take_batch(self.now, &mut batch);
+            // The memory is used again, as the edge does.
+            batch.recycle(0);
+            assert!(batch.is_empty());
+        }
+        self.end_turns();
+        true
+    }
+
+    /// Checks what must hold between any two calls.
+    pub fn check_invariants(&self) {
+        for worker in &self.workers {
+            worker.check_invariants();
+        }
+    }
+
+    /// What each worker has produced leaves it.
+    fn end_turns(&mut self) {
+        for worker in 0..self.workers.len() {
+            self.flush(worker);
+            for to in 0..self.workers.len() {
+                self.collect(worker, to);
+            }
+            self.workers[worker].end_turn();
+        }
+        self.check_invariants();
+    }
+
+    fn flush(&mut self, worker: usize) {
+        let mut slots = std::mem::take(&mut self.slots);
+        loop {
+            self.workers[worker].take_dirty(&mut slots);
+            let any = !slots.is_empty();
+            for slot in slots.drain(..) {
+                if let Some(peer) = self.places.get(&(worker, slot)).copied() {
+                    let bytes = if self.client(peer).reads { usize::MAX } else { 0 };
+                    self.take_output(peer, bytes);
+                }
+            }
+            self.workers[worker].take_woken(&mut slots);
+            let woken = !slots.is_empty();
+            for slot in slots.drain(..) {
+                if let Some(peer) = self.places.get(&(worker, slot)).copied() {
+                    self.client(peer).held = false;
+                    self.offer(peer);
+                }
+            }
+            if !any && !woken {
+                break;
+            }
+        }
+        self.slots = slots;
+    }
+
+    fn collect(&mut self, from: usize, to: usize) {
+        let outgoing = self.workers[from].outgoing(WorkerId(to as u16));
+        if outgoing.is_empty() {
+            return;
+        }
+        let mut batch = std::mem::take(outgoing);
+        let mut answers = Vec::new();
+        self.store.pass(from, to, &mut batch, &mut answers);
+        if !batch.is_empty() {
+            self.forward([(from, to, batch)]);
+        }
+        self.forward(answers);
+    }
+
+    fn forward(&mut self, parcels: impl IntoIterator<Item = Parcel>) {
+        for (from, to, batch) in parcels {
+            self.sent += 1;
+            self.wires.entry((from, to)).or_default().push_back((self.sent, batch));
+        }
+    }
+
+    /// Gives the worker what the client has sent, as far as it takes it.
+    fn offer(&mut self, peer: Peer) {
+        let client = &mut self.clients[peer.0];
+        if client.gone || client.held || client.unsent.is_empty() {
+            return;
+        }
+        let received = self.workers[client.worker].receive(self.now, client.slot, &client.unsent);
+        client.unsent.drain(..received.consumed);
+        match received.then {
+            Then::Read { .. } => {}
+            Then::Hold => client.held = true,
+            Then::Close => client.unsent.clear(),
+        }
+    }
+
+    /// Writes up to `bytes` of a connection's output to its client, and closes it when it is to be closed.
+    fn take_output(&mut self, peer: Peer, bytes: usize) {
+        let client = &mut self.clients[peer.0];
+        if client.gone {
+            return;
+        }
+        let worker = &mut self.workers[client.worker];
+        if let Some(out) = worker.output(client.slot) {
+            let count = out.len().min(bytes);
+            if count > 0 {
+                client.read(&out.pending()[..count]);
+                out.advance(count);
+                worker.written(self.now, client.slot);
+            }
+        }
+        if worker.is_closing(client.slot) && worker.output(client.slot).is_none_or(|out| out.is_empty()) {
+            self.vacate(peer);
+        }
+    }
+
+    fn vacate(&mut self, peer: Peer) {
+        let client = &mut self.clients[peer.0];
+        client.gone = true;
+        client.close();
+        let (worker, slot) = (client.worker, client.slot);
+        self.workers[worker].vacate(slot);
+        self.places.remove(&(worker, slot));
+    }
+
+    /// All clients leave and all sessions end; then nothing may be left.
+    pub fn end(&mut self) {
+        self.store.heal();
+        self.let_go();
+        for peer in 0..self.clients.len() {
+            self.lose(Peer(peer));
+        }
+        // Longer than any session lasts, then than any Will or timer of what its end sets off.
+        self.jump(8 * 24 * 3600);
+        self.jump(10);
+        self.check_left_over();
+    }
+
+    /// **Invariant:** without clients and sessions there is nothing.
+    fn check_left_over(&mut self) {
+        assert_eq!(self.node.routes.len(), 0, "routes are left");
+        assert_eq!(self.queued_bytes(), 0, "bytes are counted as queued");
+        assert_eq!(self.store.held(), 0);
+        for worker in &self.workers {
+            worker.check_quiet();
+            assert_eq!(worker.connections(), 0);
+        }
+        let balanced = |name, up: fn(&broker::Counters) -> u64, down: fn(&broker::Counters) -> u64| {
+            assert_eq!(self.counter(up), self.counter(down), "{name}");
+        };
+        balanced("connections", |c| c.connections_opened, |c| c.connections_closed);
+        balanced("clients", |c| c.clients_connected, |c| c.clients_disconnected);
+        balanced("subscriptions", |c| c.subscriptions_added, |c| c.subscriptions_removed);
+    }
+}
+
+/// Short ways to say what scenarios say often.
+impl Net {
+    /// Subscribes a client to one filter and expects it to be granted.
+    pub fn subscribe(&mut self, peer: Peer, filter: &str, qos: mqtt::QoS) {
+        self.send(peer, crate::packets::subscribe(1000).to(filter, qos));
+        assert_eq!(self.received(peer), [crate::packets::suback(1000, &[qos])]);
+    }
+
+    /// Publishes at QoS 0.
+    pub fn publish(&mut self, peer: Peer, topic: &str, payload: impl ToString) {
+        self.send(peer, message(topic, payload));
+    }
+
+    /// Payloads of all messages that came, which must be all that came.
+    pub fn payloads(&mut self, peer: Peer) -> Vec<String> {
+        let payload = |packet| match packet {
+            Sent::Publish(message) => message.payload,
+            other => panic!("not a message: {other:?}"),
+        };
+        self.received(peer).into_iter().map(payload).collect()
+    }
+
+    /// How the server ended a connection, `None` while it is there.
+    pub fn closed(&mut self, peer: Peer) -> Option<Option<ReasonCode>> {
+        let received = self.received(peer);
+        match received.as_slice() {
+            [.., Sent::Disconnect { reason, .. }, Sent::Closed] => Some(Some(*reason)),
+            [.., Sent::Closed] => Some(None),
+            _ => None,
+        }
+    }
+}
