@@ -15,6 +15,11 @@ use mqtt::{
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // As the broker itself does at start.
+    // SAFETY: this option takes one number and touches no memory of ours.
+    if unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) } != 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
     let connections: u32 = std::env::args().nth(1).map_or(Ok(1_000_000), |text| text.parse())?;
     let settings = broker::settings::Settings::default();
     let node = broker::Node::new(settings, Arc::new(AllowAll), "idle".into(), 1, *b"a fixed hash key");

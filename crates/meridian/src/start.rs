@@ -41,6 +41,9 @@ fn serve(args: &ConfigArgs, config: Config, log: &Log) -> Result<(), String> {
     let signals = Signals::hold().map_err(|error| format!("signals cannot be held back: {error}"))?;
     let name = config.node.name.clone().unwrap_or_else(system::host_name);
     tracing::info!(version = VERSION, name, "meridian starts");
+    if let Err(error) = system::refuse_huge_pages() {
+        tracing::debug!(%error, "huge pages stay on: idle connections may take more memory");
+    }
     match system::raise_descriptor_limit() {
         Ok(limit) => tracing::info!(limit = limit.now, was = limit.before, "file descriptors"),
         Err(error) => tracing::warn!(%error, "the limit of file descriptors stays what it was"),

@@ -1,4 +1,4 @@
-//! What the operating system gives the node: descriptors, and the machine's name.
+//! What the operating system gives the node: descriptors, memory, and the machine's name.
 
 use std::io;
 
@@ -26,6 +26,20 @@ pub fn raise_descriptor_limit() -> io::Result<Descriptors> {
         return Err(io::Error::last_os_error());
     }
     Ok(Descriptors { before, now: limit.rlim_max })
+}
+
+/// Keeps the system from backing this process with huge pages. The allocator asks for them, and a few touched bytes then take
+/// 2 MiB: measured with `cargo xtask idle --connections 15000`, 1,538 bytes for an idle connection with them and 767 without
+/// (646 and 599 at a million), at no more CPU time.
+///
+/// # Errors
+/// Those of the system, which then goes on as before.
+pub fn refuse_huge_pages() -> io::Result<()> {
+    // SAFETY: this option takes one number and touches no memory of ours.
+    match unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// The machine's name, without its domain.
