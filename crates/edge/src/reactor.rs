@@ -153,10 +153,15 @@ impl Reactor {
 
     /// Bytes from the client of a connection without a socket, as if they had been read in one piece.
     pub fn push(&mut self, slot: u32, bytes: &[u8]) {
-        let mut all = match self.peers[slot as usize].as_mut() {
-            Some(peer) => std::mem::take(&mut peer.kept),
-            None => return,
-        };
+        let Some(peer) = self.peers[slot as usize].as_mut() else { return };
+        if peer.kept.is_empty() {
+            let consumed = self.offer(slot, bytes);
+            if consumed < bytes.len() {
+                self.keep(slot, bytes.to_vec(), consumed);
+            }
+            return;
+        }
+        let mut all = std::mem::take(&mut peer.kept);
         all.extend_from_slice(bytes);
         let consumed = self.offer(slot, &all);
         self.keep(slot, all, consumed);
