@@ -301,20 +301,18 @@ impl Out {
     }
 
     /// Where packets are appended.
-    pub(crate) fn buffer(&mut self, pool: &mut Vec<Vec<u8>>) -> &mut Vec<u8> {
+    pub(crate) fn buffer(&mut self, pool: &mut Pool) -> &mut Vec<u8> {
         if self.bytes.capacity() == 0 {
-            self.bytes = pool.pop().unwrap_or_default();
+            self.bytes = pool.lend();
         }
         &mut self.bytes
     }
 
-    pub(crate) fn give_back(&mut self, pool: &mut Vec<Vec<u8>>) {
+    pub(crate) fn give_back(&mut self, pool: &mut Pool) {
         if self.is_empty() && self.bytes.capacity() > 0 {
             let bytes = std::mem::take(&mut self.bytes);
             self.written = 0;
-            if bytes.capacity() <= POOLED_BYTES && pool.len() < POOLED {
-                pool.push(bytes);
-            }
+            pool.take_back(bytes);
         }
     }
 
@@ -324,10 +322,41 @@ impl Out {
 }
 
 const COMPACT_AT: usize = 64 * 1024;
-/// Largest buffer that goes back to the pool.
-const POOLED_BYTES: usize = 64 * 1024;
-/// Buffers in the pool of one worker.
-const POOLED: usize = 1024;
+
+/// Empty output buffers of one worker, lent to connections while they have something to send.
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    buffers: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+/// Bytes that the buffers of one pool take together.
+const POOL_BYTES: usize = 8 * 1024 * 1024;
+/// Buffers in one pool.
+const POOL_BUFFERS: usize = 4096;
+/// Largest buffer that is kept.
+const POOLED_BYTES: usize = 256 * 1024;
+
+impl Pool {
+    fn lend(&mut self) -> Vec<u8> {
+        let buffer = self.buffers.pop().unwrap_or_default();
+        self.bytes -= buffer.capacity();
+        buffer
+    }
+
+    fn take_back(&mut self, buffer: Vec<u8>) {
+        let bytes = buffer.capacity();
+        if bytes <= POOLED_BYTES && self.bytes + bytes <= POOL_BYTES && self.buffers.len() < POOL_BUFFERS {
+            self.bytes += bytes;
+            self.buffers.push(buffer);
+        }
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.buffers.len()
+    }
+}
 
 /// A client's subscriptions: a list while they are few, a map when they are many.
 #[derive(Debug)]
@@ -435,7 +464,7 @@ mod tests {
 
     #[test]
     fn written_bytes_leave_and_the_buffer_goes_back() {
-        let mut pool = Vec::new();
+        let mut pool = Pool::default();
         let mut out = Out::default();
         out.buffer(&mut pool).extend_from_slice(b"hello");
         out.advance(2);

@@ -25,7 +25,7 @@ use routing::Reader;
 
 pub use receive::{Received, Then};
 
-use crate::connection::{Connection, Marks, Out, Phase, Subscriptions};
+use crate::connection::{Connection, Marks, Out, Phase, Pool, Subscriptions};
 use crate::counters::{Counters, StoreCounters};
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
 use crate::mail::{Batch, Token};
@@ -52,7 +52,7 @@ pub struct Worker {
     retained: RetainedShard,
     /// Messages that wait for a place with one or more connections of this worker, and who waits for that.
     pending: slab::Slab<Pending>,
-    pool: Vec<Vec<u8>>,
+    pool: Pool,
     scratch: deliver::Scratch,
     serial: u64,
     /// Bytes of messages that wait for connections of this worker.
@@ -91,7 +91,7 @@ impl Worker {
             shard_output: ShardOutput::default(),
             retained: RetainedShard::default(),
             pending: slab::Slab::new(),
-            pool: Vec::new(),
+            pool: Pool::default(),
             scratch: deliver::Scratch::default(),
             serial: 0,
             queued_bytes: 0,
