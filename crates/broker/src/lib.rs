@@ -20,7 +20,7 @@ mod store;
 mod wheel;
 mod worker;
 
-pub use connection::Out;
+pub use connection::{OUT_SLICES_MAX, Out};
 pub use counters::{Counters, Published, StoreCounters};
 pub use ids::{ConnectionId, GroupId, SessionId, ShardId, Time, WorkerId};
 pub use mail::{Batch, Claimed, Letter, Resume, SessionDelivery, Token};

@@ -123,6 +123,11 @@ impl Message {
         MessageView::decode(&self.0)
     }
 
+    /// The message as encoded; the payload is its end.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// Bytes of memory it takes, shared or not.
     pub fn size(&self) -> usize {
         self.0.len()
@@ -138,6 +143,11 @@ pub struct Shared<'a> {
 impl<'a> Shared<'a> {
     pub fn of(view: MessageView<'a>) -> Self {
         Self { view, message: None }
+    }
+
+    /// Whether there is a shared copy already.
+    pub fn is_shared(&self) -> bool {
+        self.message.is_some()
     }
 
     pub fn message(&mut self) -> Message {

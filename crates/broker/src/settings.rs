@@ -100,7 +100,7 @@ section! {
         /// client is closed.
         pub wait: Duration = "5s", at start;
         /// Unsent bytes of a connection beyond which QoS 0 messages for it are dropped.
-        pub out_bytes_max: ByteSize = "1MiB" in "1KiB..", at start;
+        pub out_bytes_max: ByteSize = "4MiB" in "1KiB..", at start;
         /// What the full queue of a client that is away gives up.
         pub full: QueueFull = "drop_oldest", at start;
     }

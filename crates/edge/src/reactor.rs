@@ -1,12 +1,12 @@
 //! The loop of one thread: what the sockets, the other threads and the clock have for its worker, and what it has for them.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
-use broker::{Batch, Then, Time, Worker, WorkerId};
+use broker::{Batch, OUT_SLICES_MAX, Then, Time, Worker, WorkerId};
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use crate::listener::{Listener, ListenerSocket, Place};
@@ -496,11 +496,18 @@ impl Reactor {
         {
             let before = out.len();
             while !out.is_empty() {
-                match peer.stream.write(out.pending()) {
+                let mut slices = [IoSlice::new(&[]); OUT_SLICES_MAX];
+                let (offered, result) = match out.pending_slices(&mut slices) {
+                    0 => (out.len(), peer.stream.write(out.pending())),
+                    count => {
+                        let slices = &slices[..count];
+                        (slices.iter().map(|slice| slice.len()).sum(), peer.stream.write_vectored(slices))
+                    }
+                };
+                match result {
                     Ok(count) => {
-                        let all = count == out.len();
                         out.advance(count);
-                        if !all {
+                        if count < offered {
                             peer.marks.write_blocked = true;
                             break;
                         }

@@ -1,6 +1,6 @@
 //! The byte stream below a connection. TLS, WebSocket and QUIC become further variants.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
 
 use mio::net::{TcpStream, UnixStream};
@@ -39,6 +39,14 @@ impl Stream {
             Stream::Tcp(stream) => stream.write(bytes),
             Stream::Unix(stream) => stream.write(bytes),
             Stream::Memory => Ok(bytes.len()),
+        }
+    }
+
+    pub fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write_vectored(slices),
+            Stream::Unix(stream) => stream.write_vectored(slices),
+            Stream::Memory => Ok(slices.iter().map(|slice| slice.len()).sum()),
         }
     }
 

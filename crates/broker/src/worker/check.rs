@@ -22,8 +22,8 @@ impl Worker {
             let kept =
                 flow.deliveries.inflight_payloads().chain(flow.overflow.iter().map(|over| &over.entry));
             queued_bytes += waiting + kept.map(|entry| entry.message.size()).sum::<usize>();
-            for overflow in &flow.overflow {
-                *pending.entry(overflow.pending as usize).or_insert(0) += 1;
+            for key in flow.overflow.iter().filter_map(|overflow| overflow.pending) {
+                *pending.entry(key as usize).or_insert(0) += 1;
             }
         }
         assert_eq!(self.queued_bytes, queued_bytes as u64, "every byte that waits is counted, and no other");

@@ -146,14 +146,12 @@ impl Worker {
     /// What waited for the client: publishers go on; a shared subscription's messages go to other members [MQTT-4.8.2-4].
     fn end_flow(&mut self, flow: crate::connection::Flow) {
         let crate::connection::Flow { deliveries, overflow, .. } = flow;
-        let mut keys = Vec::new();
-        let waited = overflow.into_iter().map(|overflow| {
-            keys.push(overflow.pending);
-            overflow.entry
-        });
-        let waited: Vec<_> = waited.collect();
+        let kept = deliveries.inflight_payloads().chain(deliveries.waiting_payloads());
+        let kept = kept.chain(overflow.iter().map(|overflow| &overflow.entry));
+        self.queued_bytes -= kept.map(|entry| entry.message.size() as u64).sum::<u64>();
+        let keys: Vec<_> = overflow.iter().filter_map(|overflow| overflow.pending).collect();
+        let waited = overflow.into_iter().map(|overflow| overflow.entry);
         for entry in deliveries.into_unfinished().chain(waited) {
-            self.queued_bytes -= entry.message.size() as u64;
             if let Some(group) = entry.group {
                 self.request(group.shard, Request::Bounce { group, message: entry.message, token: None });
             }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use mqtt::{Ack, Packet, PacketId, QoS, ReasonCode, Version};
-use session::{OutboundAliases, TopicAlias};
+use session::{OutboundAliases, PubRecOutcome, Settled, TopicAlias};
 
 use super::{Pending, Worker};
 use crate::access::Action;
 use crate::connection::{Connection, Overflow, Phase, RetainedJob, queued};
 use crate::ids::{ConnectionId, GroupId, WorkerId};
 use crate::mail::{Letter, MemberDelivery, SessionDelivery, SubscriptionIds, Target, Token};
-use crate::message::{Expired, MessageView, Shared};
+use crate::message::{Expired, Shared};
 use crate::retained::{self, Page, Scan};
 use crate::route::{Options, Route};
 use crate::store::{Enqueue, Request};
@@ -19,6 +19,9 @@ use crate::wheel::{Timer, TimerKind};
 
 /// Unsent bytes at which queues stop filling a connection's output: about what the kernel takes at once.
 const OUT_FULL: usize = 256 * 1024;
+
+/// Payloads from this size on are not copied for each of several receivers.
+const SHARED_MIN: usize = 8 * 1024;
 
 /// Vectors that are used for one message at a time, kept for the next.
 pub(super) struct Scratch {
@@ -90,6 +93,17 @@ impl EncodeOnce {
     }
 }
 
+/// What becomes of a message at QoS 1 or 2 for a connection whose queue is full.
+#[derive(Clone, Copy, Debug)]
+enum WhenFull {
+    /// A message of the node itself.
+    Drop,
+    /// It waits, and nobody for it.
+    Wait,
+    /// It waits, and so does its publisher.
+    Tell(Token),
+}
+
 /// How one message looks to one receiver.
 struct Look<'a> {
     qos: QoS,
@@ -116,7 +130,8 @@ impl Worker {
         let view = shared.view;
         let retain = view.retain && options.retain_as_published(); // [MQTT-3.3.1-12] [MQTT-3.3.1-13]
         let qos = view.qos.min(options.qos());
-        self.deliver_as(target.slot, target.generation, qos, retain, ids, None, shared, once, token, pending);
+        let full = token.map_or(WhenFull::Drop, WhenFull::Tell);
+        self.deliver_as(target.slot, target.generation, qos, retain, ids, None, shared, once, full, pending);
     }
 
     #[expect(clippy::too_many_arguments, reason = "the one place where a delivery's parts meet")]
@@ -130,7 +145,7 @@ impl Worker {
         group: Option<GroupId>,
         shared: &mut Shared<'_>,
         once: &mut EncodeOnce,
-        token: Option<Token>,
+        full: WhenFull,
         pending: &mut Option<u32>,
     ) {
         let Some(connection) = self.connections.get_mut(slot, generation) else { return };
@@ -154,7 +169,7 @@ impl Worker {
                 return;
             }
             let look = Look { qos, retain, dup: false, packet_id: None, ids, expiry };
-            return self.write(slot, shared.view, &look, once);
+            return self.write(slot, shared, &look, once);
         }
         let room = connection.out.len() < OUT_FULL;
         let window = connection.window;
@@ -165,7 +180,7 @@ impl Worker {
             self.queued_bytes += kept.as_ref().map_or(0, |entry| entry.message.size() as u64);
             let packet_id = Some(flow.deliveries.open(qos, kept));
             let look = Look { qos, retain, dup: false, packet_id, ids, expiry };
-            return self.write(slot, shared.view, &look, once);
+            return self.write(slot, shared, &look, once);
         }
         let entry = queued(shared.message(), qos, retain, ids, group);
         let size = entry.message.size();
@@ -178,15 +193,21 @@ impl Worker {
             flow.deliveries.wait(qos, entry);
             return;
         }
-        let Some(token) = token else {
-            // What nobody waits for never waits beyond the queue.
-            self.counters.dropped_queue_full += 1;
-            return;
+        let key = match full {
+            WhenFull::Drop => {
+                self.counters.dropped_queue_full += 1;
+                return;
+            }
+            WhenFull::Wait => None,
+            WhenFull::Tell(token) => {
+                let new = || self.pending.insert(Pending { token, remaining: 0 }) as u32;
+                let key = *pending.get_or_insert_with(new);
+                self.pending[key as usize].remaining += 1;
+                Some(key)
+            }
         };
-        let key = *pending.get_or_insert_with(|| self.pending.insert(Pending { token, remaining: 0 }) as u32);
-        self.pending[key as usize].remaining += 1;
         let deadline = self.now.after(queue.wait);
-        if flow.overflow.is_empty() {
+        if key.is_some() && !std::mem::replace(&mut flow.wait_timed, true) {
             self.wheel.arm(deadline, slot, generation, TimerKind::QueueWait);
         }
         self.queued_bytes += size as u64;
@@ -194,7 +215,8 @@ impl Worker {
     }
 
     /// Appends a PUBLISH to a connection's output.
-    fn write(&mut self, slot: u32, view: MessageView<'_>, look: &Look<'_>, once: &mut EncodeOnce) {
+    fn write(&mut self, slot: u32, shared: &mut Shared<'_>, look: &Look<'_>, once: &mut EncodeOnce) {
+        let view = shared.view;
         let Some(connection) = self.connections.occupant(slot) else { return };
         let version = connection.version;
         let mut packet = mqtt::Outgoing {
@@ -209,24 +231,38 @@ impl Worker {
             properties: view.properties,
             payload: view.payload,
         };
+        let size_max = connection.packet_size_max;
+        let is_oversized = |packet: &mqtt::Outgoing<'_>| {
+            size_max != u32::MAX && packet.encoded_len(version) > size_max as usize
+        };
         if connection.alias_max > 0 {
             let alias_max = connection.alias_max;
             let flow = connection.flow();
-            match flow.aliases_out.get_or_insert_with(|| OutboundAliases::new(alias_max)).name(view.topic) {
+            let aliases = flow.aliases_out.get_or_insert_with(|| OutboundAliases::new(alias_max));
+            match aliases.name(view.topic) {
                 TopicAlias::None => {}
-                TopicAlias::Introduce(alias) => packet.topic_alias = Some(alias),
+                TopicAlias::Introduce(alias) => {
+                    packet.topic_alias = Some(alias);
+                    // The client must not miss the packet that introduces an alias.
+                    if is_oversized(&packet) {
+                        aliases.take_back();
+                        packet.topic_alias = None;
+                    }
+                }
                 TopicAlias::Use(alias) => (packet.topic, packet.topic_alias) = ("", Some(alias)),
             }
         }
-        if connection.packet_size_max != u32::MAX
-            && packet.encoded_len(version) > connection.packet_size_max as usize
-        {
+        if is_oversized(&packet) {
             return self.drop_oversized(slot, look);
         }
-        let out = connection.out.buffer(&mut self.pool);
-        let before = out.len();
-        once.append(&packet, version, out);
-        self.counters.bytes_sent += (out.len() - before) as u64;
+        let before = connection.out.len();
+        if view.payload.len() >= SHARED_MIN && (once.several || shared.is_shared()) {
+            packet.encode_head(version, connection.out.buffer(&mut self.pool));
+            connection.out.append_shared(shared.message(), view.payload.len());
+        } else {
+            once.append(&packet, version, connection.out.buffer(&mut self.pool));
+        }
+        self.counters.bytes_sent += (connection.out.len() - before) as u64;
         self.counters.publish_sent += 1;
         self.mark_dirty(slot);
     }
@@ -245,11 +281,17 @@ impl Worker {
                 .request(session.shard, Request::Acknowledge { session, connection: id, packet_id, kind });
         }
         let deliveries = &mut connection.flow().deliveries;
-        if look.qos == QoS::ExactlyOnce {
-            deliveries.pub_rec(packet_id, true);
-        } else {
-            deliveries.pub_ack(packet_id);
-        }
+        let kept = match look.qos {
+            QoS::ExactlyOnce => match deliveries.pub_rec(packet_id, true) {
+                PubRecOutcome::Refused(kept) => kept,
+                PubRecOutcome::Release(_) | PubRecOutcome::ReleaseAgain | PubRecOutcome::Unknown => None,
+            },
+            QoS::AtMostOnce | QoS::AtLeastOnce => match deliveries.pub_ack(packet_id) {
+                Settled::Finished(kept) => kept,
+                Settled::Unknown => None,
+            },
+        };
+        self.queued_bytes -= kept.map_or(0, |entry| entry.message.size() as u64);
     }
 
     /// Sends what waits for a connection, as far as its window and its output allow, and lets waiting publishers in.
@@ -271,12 +313,12 @@ impl Worker {
                     self.send_ack(slot, Packet::PubRel, packet_id, ReasonCode::Success);
                 }
                 SessionDelivery::Publish { packet_id, qos, dup, retain, message, subscription_ids } => {
-                    let view = message.view();
+                    let mut shared = Shared::from(&message);
                     // The store skips what expired before it was pinned; from then on it is sent, with what is left.
-                    let expiry = view.remaining_expiry(self.now).unwrap_or(Some(0));
+                    let expiry = shared.view.remaining_expiry(self.now).unwrap_or(Some(0));
                     let ids = subscription_ids.as_slice();
                     let look = Look { qos, retain, dup, packet_id: Some(packet_id), ids, expiry };
-                    self.write(slot, view, &look, &mut EncodeOnce::for_receivers(1));
+                    self.write(slot, &mut shared, &look, &mut EncodeOnce::for_receivers(1));
                 }
             }
         }
@@ -318,7 +360,12 @@ impl Worker {
                         ids,
                         expiry,
                     };
-                    self.write(slot, entry.message.view(), &look, &mut EncodeOnce::for_receivers(1));
+                    self.write(
+                        slot,
+                        &mut Shared::from(&entry.message),
+                        &look,
+                        &mut EncodeOnce::for_receivers(1),
+                    );
                 }
             }
             self.let_publishers_in(slot);
@@ -336,8 +383,11 @@ impl Worker {
             && let Some(Overflow { entry, pending, .. }) = flow.overflow.pop_front()
         {
             flow.waiting_bytes += entry.message.size();
+            flow.place_freed = self.now;
             flow.deliveries.wait(entry.qos, entry);
-            self.found_a_place(pending);
+            if let Some(pending) = pending {
+                self.found_a_place(pending);
+            }
         }
     }
 
@@ -355,9 +405,14 @@ impl Worker {
     /// A reader that freed no place for `queue.wait` is closed, and its publishers go on.
     pub(super) fn check_queue_wait(&mut self, timer: Timer) {
         let Some(connection) = self.connections.get_mut(timer.slot, timer.generation) else { return };
-        let Some(oldest) = connection.flow.as_ref().and_then(|flow| flow.overflow.front()) else { return };
-        if oldest.deadline > self.now {
-            let at = oldest.deadline;
+        let Some(flow) = connection.flow.as_mut() else { return };
+        flow.wait_timed = false;
+        // What no publisher waits for closes nobody.
+        let mut waited_for = flow.overflow.iter().filter(|overflow| overflow.pending.is_some());
+        let Some(oldest) = waited_for.next() else { return };
+        let at = oldest.deadline.max(flow.place_freed.after(self.node.settings.queue.wait));
+        if at > self.now {
+            flow.wait_timed = true;
             return self.wheel.arm(at, timer.slot, timer.generation, TimerKind::QueueWait);
         }
         self.counters.slow_readers_closed += 1;
@@ -387,6 +442,8 @@ impl Worker {
         let ids: &[u32] = if subscription_id == 0 { &[] } else { &[subscription_id] };
         let retain = view.retain && options.retain_as_published();
         let mut pending = None;
+        // Without a token it has been acknowledged to its publisher: it may not be dropped any more.
+        let full = token.map_or(WhenFull::Wait, WhenFull::Tell);
         let once = &mut EncodeOnce::for_receivers(1);
         self.deliver_as(
             id.slot,
@@ -397,7 +454,7 @@ impl Worker {
             Some(group),
             &mut shared,
             once,
-            token,
+            full,
             &mut pending,
         );
         if pending.is_none()
@@ -448,7 +505,8 @@ impl Worker {
         let id = connection.id;
         let room = connection.phase == Phase::Open && connection.out.len() < OUT_FULL;
         let Some(flow) = connection.flow.as_mut() else { return };
-        if flow.page_asked || !room || flow.deliveries.waiting() > queue_max || flow.ready.len() > queue_max {
+        let full = flow.deliveries.waiting() > queue_max || !flow.overflow.is_empty();
+        if flow.page_asked || !room || full || flow.ready.len() > queue_max {
             return;
         }
         let Some(job) = flow.retained.front_mut() else { return };
@@ -483,7 +541,8 @@ impl Worker {
                 continue;
             }
             let once = &mut EncodeOnce::for_receivers(1);
-            self.deliver_as(id.slot, id.generation, qos, true, ids, None, &mut shared, once, None, &mut None);
+            let (full, none) = (WhenFull::Wait, &mut None);
+            self.deliver_as(id.slot, id.generation, qos, true, ids, None, &mut shared, once, full, none);
         }
         match session.filter(|_| !entries.is_empty()) {
             Some(session) => {

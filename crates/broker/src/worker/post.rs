@@ -30,12 +30,8 @@ impl Worker {
             self.letter(letter);
         }
         for (token, reason) in batch.acknowledged.drain(..) {
-            match token {
-                Token::Publish { connection, sequence } => {
-                    self.publish_completed(connection.slot, connection.generation, sequence, reason);
-                }
-                Token::Append { .. } => self.answer(token, reason),
-            }
+            // For a publisher here, or for one elsewhere that a connection of ours has kept waiting.
+            self.answer(token, reason);
         }
     }
 
