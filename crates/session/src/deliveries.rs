@@ -181,8 +181,13 @@ impl<M> Deliveries<M> {
     /// The next packet to send again, oldest first, within the new connection's window [MQTT-4.4.0-1] [MQTT-4.6.0-1].
     pub fn resend_next(&mut self, window: u16) -> Option<Resend<'_, M>> {
         let mut at = (self.unsent - self.first) as usize;
-        while self.open.get(at)?.phase == Phase::Finished {
+        while self.open.get(at).is_some_and(|entry| entry.phase == Phase::Finished) {
             at += 1;
+        }
+        // Passed for good: when the rest is finished, new deliveries may follow.
+        self.unsent = self.first + at as u64;
+        if at == self.open.len() {
+            return None;
         }
         if self.open[at].phase != Phase::AwaitPubComp && self.inflight >= u32::from(window) {
             return None;
