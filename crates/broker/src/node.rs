@@ -26,6 +26,8 @@ pub struct Node {
     /// How threads that are no workers reach one.
     mailbox: OnceLock<Box<dyn Fn(WorkerId, Letter) + Send + Sync>>,
     pub(crate) hash_key: [u8; 16],
+    /// Sessions that outlive their connection.
+    pub(crate) sessions: Arc<AtomicU64>,
     /// Assigned Client Identifiers are made of this and a counter.
     pub(crate) assigned: AtomicU64,
     pub(crate) boot: u64,
@@ -52,6 +54,7 @@ impl Node {
             published: (0..workers).map(|_| Published::default()).collect(),
             mailbox: OnceLock::new(),
             hash_key: seed,
+            sessions: Arc::default(),
             assigned: AtomicU64::new(0),
             boot: boot ^ boot.rotate_left(29),
         })

@@ -61,6 +61,7 @@ impl OutboundAliases {
         Self { topics: Vec::new(), maximum }
     }
 
+    /// How to name `topic` in the next packet.
     pub fn name(&mut self, topic: &str) -> TopicAlias {
         if let Some(at) = self.topics.iter().position(|known| **known == *topic) {
             return TopicAlias::Use(at as u16 + 1);
@@ -70,6 +71,11 @@ impl OutboundAliases {
         }
         self.topics.push(topic.into());
         TopicAlias::Introduce(self.topics.len() as u16)
+    }
+
+    /// Forgets the alias introduced last: the packet that was to introduce it does not leave.
+    pub fn take_back(&mut self) {
+        self.topics.pop();
     }
 }
 

@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap as StdHashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use mqtt::{PacketId, QoS, ReasonCode, Subscription, TopicFilter, TopicName};
 use routing::{Index, Inserted, Reader, Removed};
@@ -41,8 +43,11 @@ pub struct MemoryShard {
     hasher: foldhash::quality::FixedState,
     /// Appends that wait for members of groups or for full queues.
     appends: slab::Slab<Append>,
-    /// Sessions to look at, by time: their end, their Will, their overdue publishers.
+    /// Sessions to look at, by time: their end, their Will, their overdue publishers. An entry counts while its session's
+    /// `armed` says so.
     deadlines: BinaryHeap<Reverse<(Time, u32, u32)>>,
+    /// Sessions of all shards of the node.
+    node_sessions: Arc<AtomicU64>,
     matches: Vec<Route>,
     random: u64,
     pub counters: StoreCounters,
@@ -85,8 +90,12 @@ struct Session {
     subscriptions: HashMap<Box<str>, (Options, u32)>,
     deliveries: Deliveries<Enqueue>,
     waiting_bytes: usize,
-    /// Messages whose publishers wait for a place in the queue.
+    /// Messages that wait for a place in the queue, most of them with their publishers.
     overflow: VecDeque<Overflow>,
+    /// When one of them last found a place.
+    place_freed: Time,
+    /// Its earliest entry in `deadlines`.
+    armed: Time,
     received: Vec<u16>,
 }
 
@@ -94,15 +103,23 @@ struct Session {
 struct Overflow {
     entry: Enqueue,
     append: Option<u32>,
-    /// When it is let in by the rule for full queues.
+    /// When it is let in by the rule for full queues, unless places become free meanwhile; never when no publisher waits.
     deadline: Time,
 }
 
 #[derive(Debug)]
 struct Append {
-    token: Token,
+    waiter: Waiter,
     remaining: u32,
     reason: ReasonCode,
+}
+
+/// Who is told when a message has its places.
+#[derive(Debug)]
+enum Waiter {
+    Token(Token),
+    /// A connection that has more retained messages to come.
+    Page(ConnectionId),
 }
 
 impl ShardOutput {
@@ -128,6 +145,7 @@ impl MemoryShard {
         id: ShardId,
         settings: Arc<Settings>,
         node_routes: Arc<Index<Route>>,
+        node_sessions: Arc<AtomicU64>,
         hash_key: [u8; 16],
         random: u64,
     ) -> Self {
@@ -154,6 +172,7 @@ impl MemoryShard {
             hasher,
             appends: slab::Slab::new(),
             deadlines: BinaryHeap::new(),
+            node_sessions,
             matches: Vec::new(),
             random: random | 1,
             counters: StoreCounters::default(),
@@ -182,10 +201,8 @@ impl MemoryShard {
                 self.append(now, &message, sessions, groups, token, out);
             }
             Request::Enqueue { session, entries, token, page } => {
-                self.enqueue_request(now, session, entries, token, out);
-                if let Some(connection) = page {
-                    out.complete(Completion::PageTaken { connection });
-                }
+                let waiter = token.map(Waiter::Token).or(page.map(Waiter::Page));
+                self.enqueue_request(now, session, entries, waiter, out);
             }
             Request::Acknowledge { session, connection, packet_id, kind } => {
                 self.acknowledge(now, session, connection, packet_id, kind, out);
@@ -220,6 +237,10 @@ impl MemoryShard {
         {
             self.deadlines.pop();
             let Some(session) = self.sessions.get_mut(slot, generation) else { continue };
+            if session.armed != at {
+                continue;
+            }
+            session.armed = Time::NEVER;
             if session.owner.is_none() && session.ends <= now {
                 self.counters.sessions_expired += 1;
                 self.end_session(slot, generation, out);
@@ -229,6 +250,25 @@ impl MemoryShard {
                 out.wills.push(will);
             }
             self.let_overdue_in(now, slot, generation, out);
+            self.arm(slot, generation);
+        }
+    }
+
+    /// Sees to it that the session is looked at when it is due.
+    fn arm(&mut self, slot: u32, generation: u32) {
+        let Some(session) = self.sessions.get_mut(slot, generation) else { return };
+        let due = session.due(&self.settings);
+        if due >= session.armed {
+            return;
+        }
+        session.armed = due;
+        self.deadlines.push(Reverse((due, slot, generation)));
+        if self.deadlines.len() > deadlines_max(self.sessions.len()) {
+            let sessions = &self.sessions;
+            let counts = |Reverse((at, slot, generation)): &Reverse<(Time, u32, u32)>| {
+                sessions.get(*slot, *generation).is_some_and(|session| session.armed == *at)
+            };
+            self.deadlines.retain(counts);
         }
     }
 
@@ -258,7 +298,7 @@ impl MemoryShard {
         let existing = existing.filter(|_| !claim.clean_start);
         if existing.is_none()
             && claim.expiry > 0
-            && self.sessions.len() >= self.settings.session.sessions_max as usize
+            && self.node_sessions.load(Relaxed) >= u64::from(self.settings.session.sessions_max)
         {
             self.counters.sessions_refused += 1;
             self.forget_client_if_idle(&claim.client_id);
@@ -295,6 +335,7 @@ impl MemoryShard {
     }
 
     fn new_session(&mut self, claim: &Claim) -> (u32, u32) {
+        self.node_sessions.fetch_add(1, Relaxed);
         self.sessions.insert(Session {
             client_id: claim.client_id.clone(),
             owner: None,
@@ -306,6 +347,8 @@ impl MemoryShard {
             deliveries: Deliveries::default(),
             waiting_bytes: 0,
             overflow: VecDeque::new(),
+            place_freed: Time::default(),
+            armed: Time::NEVER,
             received: Vec::new(),
         })
     }
@@ -354,23 +397,22 @@ impl MemoryShard {
             Some((will, delay)) => {
                 let due = expires_at(now, delay).min(ends);
                 session.will = Some((will, due));
-                self.deadlines.push(Reverse((due, slot, generation)));
             }
             None => {}
         }
         // Nobody reads any more: publishers stop waiting, the rule for full queues decides.
-        self.let_in(now, slot, generation, |_| true, out);
+        self.let_in(now, slot, generation, usize::MAX, out);
         self.tell_groups(id, out);
         if ends <= now {
             self.end_session(slot, generation, out);
-        } else if ends != Time::NEVER {
-            self.deadlines.push(Reverse((ends, slot, generation)));
         }
+        self.arm(slot, generation);
     }
 
     /// Ends a session: its subscriptions, what waits for it, and a Will that was still to come [MQTT-3.1.2-8].
     fn end_session(&mut self, slot: u32, generation: u32, out: &mut ShardOutput) {
         let Some(session) = self.sessions.remove(slot, generation) else { return };
+        self.node_sessions.fetch_sub(1, Relaxed);
         let id = SessionId { shard: self.id, slot, generation };
         for filter in session.subscriptions.keys() {
             self.drop_subscription(id, filter, None, out);
@@ -585,9 +627,7 @@ impl MemoryShard {
         if self.reader.matches(topic, &mut matches) > 1 {
             matches.sort_unstable_by_key(|route| (route.kind, route.slot));
         }
-        let append = token.map(|token| {
-            self.appends.insert(Append { token, remaining: 1, reason: ReasonCode::Success }) as u32
-        });
+        let append = token.map(|token| self.new_append(Waiter::Token(token)));
         let mut ids = Vec::new();
         let mut rest = matches.as_slice();
         while let Some(first) = rest.first() {
@@ -649,7 +689,13 @@ impl MemoryShard {
             subscription_ids: SubscriptionIds::of(ids),
             group: None,
         };
-        self.enqueue(now, slot, generation, entry, append, out);
+        // What nobody waits for is the node's own, such as a Will: it never waits beyond the queue.
+        let deadline = append.map(|_| now.after(self.settings.queue.wait));
+        self.enqueue(now, slot, generation, entry, append, deadline, out);
+    }
+
+    fn new_append(&mut self, waiter: Waiter) -> u32 {
+        self.appends.insert(Append { waiter, remaining: 1, reason: ReasonCode::Success }) as u32
     }
 
     fn enqueue_request(
@@ -657,15 +703,18 @@ impl MemoryShard {
         now: Time,
         id: SessionId,
         entries: Vec<Enqueue>,
-        token: Option<Token>,
+        waiter: Option<Waiter>,
         out: &mut ShardOutput,
     ) {
-        let append = token.map(|token| {
-            self.appends.insert(Append { token, remaining: 1, reason: ReasonCode::Success }) as u32
-        });
+        // What no publisher waits for has been acknowledged to it: it waits until there is a place.
+        let deadline = match waiter {
+            Some(Waiter::Token(_)) => now.after(self.settings.queue.wait),
+            Some(Waiter::Page(_)) | None => Time::NEVER,
+        };
+        let append = waiter.map(|waiter| self.new_append(waiter));
         for entry in entries {
             if self.sessions.get(id.slot, id.generation).is_some() {
-                self.enqueue(now, id.slot, id.generation, entry, append, out);
+                self.enqueue(now, id.slot, id.generation, entry, append, Some(deadline), out);
             } else {
                 self.bounce_or_drop(entry, out);
             }
@@ -673,7 +722,9 @@ impl MemoryShard {
         self.one_taken(append, out);
     }
 
-    /// Gives a message its place in a session's queue; when that is full its publisher waits, while somebody reads.
+    /// Gives a message its place in a session's queue; when that is full it waits until `deadline`, while somebody reads, and
+    /// so does its publisher. Without a deadline it is dropped.
+    #[expect(clippy::too_many_arguments, reason = "a message, its session, and who waits for it")]
     fn enqueue(
         &mut self,
         now: Time,
@@ -681,19 +732,23 @@ impl MemoryShard {
         generation: u32,
         entry: Enqueue,
         append: Option<u32>,
+        deadline: Option<Time>,
         out: &mut ShardOutput,
     ) {
         let Some(session) = self.sessions.get_mut(slot, generation) else { return };
-        let full = session.is_full(&self.settings);
+        let full = session.is_full(&self.settings) || !session.overflow.is_empty();
         if full && session.owner.is_some() {
-            let deadline = now.after(self.settings.queue.wait);
-            if session.overflow.is_empty() {
-                self.deadlines.push(Reverse((deadline, slot, generation)));
-            }
+            let Some(deadline) = deadline else {
+                self.counters.dropped_queue_full += 1;
+                return;
+            };
             if let Some(key) = append {
                 self.appends[key as usize].remaining += 1;
             }
             session.overflow.push_back(Overflow { entry, append, deadline });
+            if deadline < session.armed {
+                self.arm(slot, generation);
+            }
             return;
         }
         self.admit(slot, generation, entry);
@@ -725,27 +780,23 @@ impl MemoryShard {
     }
 
     fn let_overdue_in(&mut self, now: Time, slot: u32, generation: u32, out: &mut ShardOutput) {
-        self.let_in(now, slot, generation, |overflow| overflow.deadline <= now, out);
-        if let Some(session) = self.sessions.get(slot, generation)
-            && let Some(next) = session.overflow.front()
-        {
-            self.deadlines.push(Reverse((next.deadline, slot, generation)));
+        let Some(session) = self.sessions.get(slot, generation) else { return };
+        if session.place_freed.after(self.settings.queue.wait) > now {
+            return;
+        }
+        // With the last of them those before it.
+        let overdue = session.overflow.iter().rposition(|overflow| overflow.deadline <= now);
+        if let Some(last) = overdue {
+            self.let_in(now, slot, generation, last + 1, out);
         }
     }
 
-    /// Admits those at the head of the overflow for which `due` holds, full or not.
-    fn let_in(
-        &mut self,
-        now: Time,
-        slot: u32,
-        generation: u32,
-        due: impl Fn(&Overflow) -> bool,
-        out: &mut ShardOutput,
-    ) {
-        while let Some(session) = self.sessions.get_mut(slot, generation)
-            && session.overflow.front().is_some_and(&due)
-            && let Some(Overflow { entry, append, .. }) = session.overflow.pop_front()
-        {
+    /// Admits the first `count` of the overflow, full or not.
+    fn let_in(&mut self, now: Time, slot: u32, generation: u32, count: usize, out: &mut ShardOutput) {
+        for _ in 0..count {
+            let Some(session) = self.sessions.get_mut(slot, generation) else { return };
+            let Some(Overflow { entry, append, .. }) = session.overflow.pop_front() else { break };
+
             self.admit(slot, generation, entry);
             self.one_taken(append, out);
         }
@@ -764,6 +815,7 @@ impl MemoryShard {
             };
             out.deliver(connection, delivery);
         }
+        let mut freed = Vec::new();
         loop {
             while let Some(next) = session.deliveries.next_waiting()
                 && next.message.view().remaining_expiry(now).is_err()
@@ -775,28 +827,30 @@ impl MemoryShard {
                 self.counters.queued_bytes -= size as u64;
                 self.counters.dropped_expired += 1;
             }
-            let Some((packet_id, qos, entry)) =
-                session.deliveries.open_waiting(window, |entry| Some(entry.clone()))
-            else {
+            let opened = session.deliveries.open_waiting(window, |entry| Some(entry.clone()));
+            if let Some((packet_id, qos, entry)) = &opened {
+                let size = entry.message.size();
+                session.waiting_bytes -= size;
+                self.counters.queued_messages -= 1;
+                self.counters.queued_bytes -= size as u64;
+                out.deliver(connection, publish(*packet_id, *qos, false, entry));
+            }
+            // Places are free again for those that waited for one.
+            let before = freed.len();
+            while !session.is_full(&self.settings)
+                && let Some(Overflow { entry, append, .. }) = session.overflow.pop_front()
+            {
+                let size = entry.message.size();
+                session.waiting_bytes += size;
+                session.place_freed = now;
+                self.counters.queued_messages += 1;
+                self.counters.queued_bytes += size as u64;
+                session.deliveries.wait(entry.qos, entry);
+                freed.push(append);
+            }
+            if opened.is_none() && freed.len() == before {
                 break;
-            };
-            let size = entry.message.size();
-            session.waiting_bytes -= size;
-            self.counters.queued_messages -= 1;
-            self.counters.queued_bytes -= size as u64;
-            out.deliver(connection, publish(packet_id, qos, false, &entry));
-        }
-        // Places are free again for publishers that waited.
-        let mut freed = Vec::new();
-        while !session.is_full(&self.settings)
-            && let Some(Overflow { entry, append, .. }) = session.overflow.pop_front()
-        {
-            let size = entry.message.size();
-            session.waiting_bytes += size;
-            self.counters.queued_messages += 1;
-            self.counters.queued_bytes += size as u64;
-            session.deliveries.wait(entry.qos, entry);
-            freed.push(append);
+            }
         }
         for append in freed {
             self.one_taken(append, out);
@@ -989,8 +1043,11 @@ impl MemoryShard {
         }
         append.remaining -= 1;
         if append.remaining == 0 {
-            let Append { token, reason, .. } = self.appends.remove(key as usize);
-            out.acknowledged.push((token, reason));
+            let Append { waiter, reason, .. } = self.appends.remove(key as usize);
+            match waiter {
+                Waiter::Token(token) => out.acknowledged.push((token, reason)),
+                Waiter::Page(connection) => out.complete(Completion::PageTaken { connection }),
+            }
         }
     }
 
@@ -1007,7 +1064,9 @@ impl MemoryShard {
                 session.owner.is_some() || session.overflow.is_empty(),
                 "nobody waits for a session that is away"
             );
+            assert!(session.armed <= session.due(&self.settings), "looked at when it is due");
         }
+        assert!(self.deadlines.len() <= deadlines_max(self.sessions.len()));
         let waiting = self.sessions.iter().map(|(_, _, session)| session.deliveries.waiting() as u64);
         assert_eq!(self.counters.queued_messages, waiting.sum::<u64>());
         let bytes = self.sessions.iter().map(|(_, _, session)| session.waiting_bytes as u64);
@@ -1026,7 +1085,22 @@ impl MemoryShard {
     }
 }
 
+/// Entries in the list of deadlines, at most: those that no longer count make way.
+fn deadlines_max(sessions: usize) -> usize {
+    2 * sessions + 64
+}
+
 impl Session {
+    /// When something becomes due: its end, its Will, a publisher's patience.
+    fn due(&self, settings: &Settings) -> Time {
+        let ends = if self.owner.is_none() { self.ends } else { Time::NEVER };
+        let will = self.will.as_ref().map_or(Time::NEVER, |(_, due)| *due);
+        let waits = self.overflow.iter().map(|overflow| overflow.deadline).min().unwrap_or(Time::NEVER);
+        let waits = waits.max(self.place_freed.after(settings.queue.wait));
+        let waits = if self.overflow.is_empty() { Time::NEVER } else { waits };
+        ends.min(will).min(waits)
+    }
+
     fn is_full(&self, settings: &Settings) -> bool {
         self.deliveries.waiting() >= settings.queue.messages_max as usize
             || self.waiting_bytes as u64 >= settings.queue.bytes_max.bytes()

@@ -75,7 +75,7 @@ impl Worker {
         let shards = node.hosted(id).map(|shard| {
             let random = node.boot ^ u64::from(shard.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             let (settings, routes) = (node.settings.clone(), node.routes.clone());
-            (shard, MemoryShard::new(shard, settings, routes, node.hash_key, random))
+            (shard, MemoryShard::new(shard, settings, routes, node.sessions.clone(), node.hash_key, random))
         });
         let interval = node.settings.sys.interval;
         Self {

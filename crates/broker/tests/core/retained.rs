@@ -1,0 +1,261 @@
+//! Retained messages: which a subscription gets, and many of them for a reader that takes its time.
+
+use mqtt::QoS::{self, AtLeastOnce, AtMostOnce, ExactlyOnce};
+use mqtt::RetainHandling::{DoNotSend, Send, SendIfNew};
+use mqtt::Version::V5;
+use mqtt::{ReasonCode, SubscriptionOptions};
+
+use crate::net::{Net, everywhere, everywhere_with};
+use crate::packets::*;
+
+/// Retains a message on each of `count` topics; payloads are their numbers.
+fn retain(net: &mut Net, count: usize, qos: QoS) {
+    let publisher = net.connect(0, v5("publisher"));
+    for number in 0..count {
+        let id = 1 + (number % 1000) as u16;
+        let retained = message(&format!("r/{}/{number}", number % 7), number).retain();
+        let retained = Message { packet_id: (qos > AtMostOnce).then_some(id), qos, ..retained };
+        net.send(publisher, retained);
+        if qos == ExactlyOnce {
+            net.send(publisher, pubrel(id));
+        }
+    }
+    net.received(publisher);
+    net.lose(publisher);
+}
+
+fn numbers(received: Vec<Sent>) -> Vec<usize> {
+    let number = |packet: Sent| match packet {
+        Sent::Publish(message) => {
+            assert!(message.retain, "[MQTT-3.3.1-8]");
+            message.payload.parse().ok()
+        }
+        _ => None,
+    };
+    received.into_iter().filter_map(number).collect()
+}
+
+fn all_of(mut numbers: Vec<usize>, count: usize) {
+    numbers.sort_unstable();
+    assert_eq!(numbers.len(), count);
+    assert!(numbers.into_iter().eq(0..count));
+}
+
+/// [MQTT-3.3.1-9] [MQTT-3.3.1-10] [MQTT-3.3.1-11]
+#[test]
+fn retain_handling_says_which_subscriptions_get_them() {
+    for connecting in [v5("c"), durable(V5, "c")] {
+        everywhere(|net| {
+            retain(net, 3, AtLeastOnce);
+            let client = net.connect(1, connecting.clone());
+            let mut ask = |handling, expected| {
+                net.send(client, subscribe(1).retain_handling("r/#", handling));
+                let received = net.received(client);
+                assert_eq!(received.first(), Some(&suback(1, &[ExactlyOnce])), "[MQTT-3.8.4-1]");
+                let numbers = numbers(received);
+                assert_eq!(numbers.len(), expected, "{handling:?}");
+            };
+            ask(DoNotSend, 0);
+            ask(SendIfNew, 0);
+            ask(Send, 3);
+            net.send(client, unsubscribe(2, &["r/#"]));
+            net.received(client);
+            let mut ask = |handling, expected| {
+                net.send(client, subscribe(1).retain_handling("r/#", handling));
+                assert_eq!(numbers(net.received(client)).len(), expected);
+            };
+            ask(SendIfNew, 3);
+            ask(SendIfNew, 0);
+        });
+    }
+}
+
+/// [MQTT-3.3.1-5] [MQTT-3.3.1-6] [MQTT-3.3.1-7]
+#[test]
+fn an_empty_retained_message_removes_the_one_before() {
+    everywhere(|net| {
+        retain(net, 2, AtLeastOnce);
+        let publisher = net.connect(1, v5("p"));
+        net.publish(publisher, "r/1/1", "not retained");
+        net.send(publisher, message("r/0/0", "").qos1(1).retain());
+        let client = net.connect(2, v5("c"));
+        net.send(client, subscribe(1).to("r/#", AtMostOnce));
+        assert_eq!(net.received(client), [suback(1, &[AtMostOnce]), message("r/1/1", 1).retain().into()]);
+        let other = net.connect(0, v5("o"));
+        net.send(other, subscribe(1).to("r/0/0", AtMostOnce));
+        assert_eq!(net.received(other), [suback(1, &[AtMostOnce])]);
+    });
+}
+
+/// Nobody is told about retained messages through a shared subscription (4.8.2).
+#[test]
+fn a_shared_subscription_gets_none() {
+    everywhere(|net| {
+        retain(net, 2, AtLeastOnce);
+        for connecting in [v5("c"), durable(V5, "d")] {
+            let client = net.connect(1, connecting);
+            net.subscribe(client, "$share/g/r/#", AtLeastOnce);
+        }
+    });
+}
+
+/// [MQTT-3.3.1-12] [MQTT-3.3.1-13]
+#[test]
+fn retain_as_published_is_for_messages_that_pass_by() {
+    for connecting in [v5("c"), durable(V5, "c")] {
+        everywhere(|net| {
+            let client = net.connect(0, connecting.clone());
+            let with = |retain_as_published| SubscriptionOptions {
+                qos: AtLeastOnce,
+                retain_as_published,
+                ..SubscriptionOptions::default()
+            };
+            net.send(client, subscribe(1).with("r/a", with(false)).with("r/b", with(true)));
+            net.received(client);
+            let publisher = net.connect(1, v5("p"));
+            net.publish(publisher, "r/a", "unused");
+            net.send(publisher, message("r/a", 1).retain());
+            net.send(publisher, message("r/b", 2).retain());
+            net.send(publisher, message("r/b", 3).qos1(1).retain());
+            let expected = [
+                message("r/a", "unused"),
+                message("r/a", 1),
+                message("r/b", 2).retain(),
+                message("r/b", 3).qos1(1).retain(),
+            ];
+            assert_eq!(net.received(client), expected.map(Sent::from));
+        });
+    }
+}
+
+#[test]
+fn there_are_no_more_retained_messages_than_the_node_may_have() {
+    everywhere_with(
+        |settings| settings.retained.messages_max = 2,
+        |net| {
+            let publisher = net.connect(0, v5("p"));
+            for id in 1..=2 {
+                net.send(publisher, message(&format!("r/{id}"), id).qos1(id).retain());
+                let ack = Sent::PubAck(id, ReasonCode::NoMatchingSubscribers);
+                assert_eq!(net.received(publisher), [ack]);
+            }
+            // Workers hear of each other's about once a second.
+            net.pass(2_000);
+            net.send(publisher, message("r/3", 3).qos1(3).retain());
+            assert_eq!(net.received(publisher), [Sent::PubAck(3, ReasonCode::QuotaExceeded)]);
+            let older = net.connect(1, v3("older"));
+            net.send(older, message("r/3", 3).qos1(3).retain());
+            assert_eq!(net.received(older), [Sent::Closed], "what was not kept is not acknowledged");
+            net.send(publisher, message("r/1", "").qos1(4).retain());
+            net.pass(2_000);
+            net.send(publisher, message("r/3", 3).qos1(5).retain());
+            net.received(publisher);
+            let client = net.connect(2, v5("c"));
+            net.send(client, subscribe(1).to("r/+", AtMostOnce));
+            let mut found = numbers(net.received(client));
+            found.sort_unstable();
+            assert_eq!(found, [2, 3]);
+        },
+    );
+}
+
+const MANY: usize = 10_000;
+
+/// A QoS 0 reader takes them as its connection does; none is dropped on the way.
+#[test]
+fn ten_thousand_come_to_a_slow_reader_at_qos_0() {
+    everywhere(|net| {
+        retain(net, MANY, AtMostOnce);
+        let client = net.connect(1, v5("c"));
+        net.stop_reading(client);
+        net.send(client, subscribe(1).to("r/#", AtMostOnce));
+        let mut received = Vec::new();
+        while net.unread(client) > 0 {
+            assert!(net.unread(client) < 1024 * 1024, "no more than it can have soon");
+            net.read(client, 20_000);
+            received.extend(net.received(client));
+        }
+        all_of(numbers(received), MANY);
+    });
+}
+
+/// A reader that acknowledges a few at a time sets the pace.
+#[test]
+fn ten_thousand_come_to_a_reader_with_a_small_window() {
+    for connecting in [v5("c"), durable(V5, "c")] {
+        everywhere_with(
+            |settings| settings.queue.messages_max = 200,
+            |net| {
+                retain(net, MANY, AtLeastOnce);
+                let client = net.connect(1, connecting.clone().receive_max(10));
+                net.send(client, subscribe(1).to("r/#", AtLeastOnce));
+                let mut all = Vec::new();
+                loop {
+                    let received = net.received(client);
+                    let id = |packet: &Sent| match packet {
+                        Sent::Publish(message) => message.packet_id,
+                        _ => None,
+                    };
+                    let acks: Vec<_> = received.iter().filter_map(id).map(puback).collect();
+                    if acks.is_empty() {
+                        break;
+                    }
+                    all.extend(numbers(received));
+                    // It takes its time: longer in all than `queue.wait`.
+                    net.pass(10);
+                    net.send_all(client, acks);
+                    assert!(net.queued_bytes() < 200_000);
+                }
+                all_of(all, MANY);
+            },
+        );
+    }
+}
+
+/// Small queues hold a page of retained messages up, they do not drop it.
+#[test]
+fn a_queue_smaller_than_a_page_loses_none() {
+    for connecting in [v5("c"), durable(V5, "c")] {
+        everywhere_with(
+            |settings| settings.queue.messages_max = 2,
+            |net| {
+                retain(net, 200, AtLeastOnce);
+                let client = net.connect(1, connecting.clone().receive_max(1));
+                net.send(client, subscribe(1).to("r/#", AtLeastOnce));
+                let mut all = Vec::new();
+                for _ in 0..201 {
+                    for packet in net.received(client) {
+                        if let Sent::Publish(message) = &packet {
+                            net.send(client, puback(message.packet_id.expect("QoS 1")));
+                            all.extend(numbers(vec![packet]));
+                        }
+                    }
+                }
+                all_of(all, 200);
+            },
+        );
+    }
+}
+
+/// What is published while retained messages still come is delivered too.
+#[test]
+fn live_messages_pass_between_retained_ones() {
+    everywhere(|net| {
+        retain(net, 500, AtMostOnce);
+        let client = net.connect(1, v5("c"));
+        let publisher = net.connect(2, v5("p"));
+        net.send_without_running(client, subscribe(1).to("#", AtMostOnce));
+        for number in 0..20 {
+            net.step(None);
+            net.send_without_running(publisher, message("live", number));
+        }
+        net.run();
+        let (retained, live): (Vec<_>, Vec<_>) = net
+            .received(client)
+            .into_iter()
+            .filter(|packet| matches!(packet, Sent::Publish(_)))
+            .partition(|packet| matches!(packet, Sent::Publish(message) if message.retain));
+        all_of(numbers(retained), 500);
+        assert!(!live.is_empty());
+    });
+}

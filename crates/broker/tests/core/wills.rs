@@ -1,0 +1,161 @@
+//! Wills: when they are published, when not, and as what.
+
+use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
+use mqtt::ReasonCode;
+use mqtt::Version::{V3_1_1, V5};
+
+use crate::net::{Net, Peer, everywhere};
+use crate::packets::*;
+
+fn witness(net: &mut Net) -> Peer {
+    let witness = net.connect(2, v5("witness"));
+    net.subscribe(witness, "w/#", ExactlyOnce);
+    witness
+}
+
+fn will() -> Message {
+    message("w/c", "gone")
+}
+
+/// [MQTT-3.1.2-8] [MQTT3-3.1.2-8]
+#[test]
+fn a_lost_connection_publishes_its_will_at_its_qos() {
+    for version in [V3_1_1, V5] {
+        for qos in [AtMostOnce, AtLeastOnce, ExactlyOnce] {
+            everywhere(|net| {
+                let witness = witness(net);
+                for connecting in [Connecting { version, ..v5("c") }, durable(version, "c")] {
+                    let client = net.connect(0, connecting.will(will().qos(qos)));
+                    assert_eq!(net.received(witness), []);
+                    net.lose(client);
+                    let received = net.received(witness);
+                    assert!(
+                        matches!(&received[..], [Sent::Publish(will)] if will.qos == qos && !will.retain)
+                    );
+                }
+            });
+        }
+    }
+}
+
+/// [MQTT-3.14.4-3] [MQTT3-3.14.4-3]
+#[test]
+fn an_orderly_disconnect_takes_the_will_back() {
+    for version in [V3_1_1, V5] {
+        everywhere(|net| {
+            let witness = witness(net);
+            let client = net.connect(0, durable(version, "c").will(will()));
+            net.send(client, goodbye());
+            assert_eq!(net.received(client), [Sent::Closed]);
+            net.jump(u64::from(DAY) * 8);
+            assert_eq!(net.received(witness), []);
+        });
+    }
+}
+
+/// (3.14.2.1): 0x04 asks for it.
+#[test]
+fn disconnect_with_will_message_publishes_it() {
+    everywhere(|net| {
+        let witness = witness(net);
+        for connecting in [v5("c"), durable(V5, "d")] {
+            let client = net.connect(0, connecting.will(will()));
+            net.send(client, disconnect(ReasonCode::DisconnectWithWill));
+            assert_eq!(net.payloads(witness), ["gone"]);
+        }
+    });
+}
+
+/// [MQTT-3.1.2-10]: a connection that is closed for what its client did has a Will.
+#[test]
+fn a_protocol_error_publishes_the_will() {
+    everywhere(|net| {
+        let witness = witness(net);
+        let client = net.connect(0, v5("c").will(will()));
+        net.send(client, v5("c"));
+        assert_eq!(net.closed(client), Some(Some(ReasonCode::ProtocolError)));
+        assert_eq!(net.payloads(witness), ["gone"]);
+    });
+}
+
+/// (3.1.3.2.2)
+#[test]
+fn a_will_waits_for_its_delay_and_is_published_once() {
+    everywhere(|net| {
+        let witness = witness(net);
+        let client = net.connect(0, durable(V5, "c").delayed_will(will(), 10));
+        net.lose(client);
+        net.pass(9_900);
+        assert_eq!(net.received(witness), []);
+        net.pass(300);
+        assert_eq!(net.payloads(witness), ["gone"]);
+        net.jump(2 * u64::from(DAY));
+        assert_eq!(net.received(witness), [], "not again when the session ends");
+    });
+}
+
+/// [MQTT-3.1.3-9]: the end of the session comes first.
+#[test]
+fn a_will_is_not_delayed_beyond_the_end_of_the_session() {
+    everywhere(|net| {
+        let witness = witness(net);
+        let client = net.connect(0, v5("c").expiry(5).delayed_will(will(), 60));
+        net.lose(client);
+        net.pass(4_900);
+        assert_eq!(net.received(witness), []);
+        net.pass(300);
+        assert_eq!(net.payloads(witness), ["gone"]);
+        let client = net.connect(0, v5("c").delayed_will(will(), 60));
+        net.lose(client);
+        assert_eq!(net.payloads(witness), ["gone"], "a session that ends with its connection delays nothing");
+        net.pass(61_000);
+        assert_eq!(net.received(witness), []);
+    });
+}
+
+/// [MQTT-3.1.3-9]
+#[test]
+fn a_client_that_is_back_in_time_has_no_will_published() {
+    everywhere(|net| {
+        let witness = witness(net);
+        let connecting = durable(V5, "c").delayed_will(will(), 10);
+        let client = net.connect(0, connecting.clone());
+        net.lose(client);
+        net.pass(9_000);
+        let client = net.resume(1, connecting);
+        net.pass(60_000);
+        assert_eq!(net.received(witness), []);
+        net.lose(client);
+        net.pass(10_200);
+        assert_eq!(net.payloads(witness), ["gone"], "the Will of the second connection");
+    });
+}
+
+/// [MQTT-3.1.2-17] [MQTT3-3.1.2-17]; its expiry counts from its publication.
+#[test]
+fn a_retained_will_is_there_for_later_subscribers() {
+    everywhere(|net| {
+        let retained = will().qos(AtLeastOnce).retain().expiry(100);
+        let client = net.connect(0, durable(V5, "c").delayed_will(retained, 50));
+        net.lose(client);
+        net.pass(80_000);
+        let late = net.connect(1, v5("late"));
+        net.send(late, subscribe(1).to("w/+", AtLeastOnce));
+        let left = will().qos1(1).retain().expiry(70);
+        assert_eq!(net.received(late), [suback(1, &[AtLeastOnce]), left.into()]);
+    });
+}
+
+/// A Will is kept for a durable subscriber that is away, like any message.
+#[test]
+fn a_will_waits_for_absent_subscribers() {
+    everywhere(|net| {
+        let subscriber = net.connect(1, durable(V3_1_1, "s"));
+        net.subscribe(subscriber, "w/#", AtLeastOnce);
+        net.lose(subscriber);
+        let client = net.connect(0, v3("c").will(will().qos(ExactlyOnce)));
+        net.lose(client);
+        let subscriber = net.resume(2, durable(V3_1_1, "s"));
+        assert_eq!(net.received(subscriber), [will().qos1(1).into()]);
+    });
+}
