@@ -148,7 +148,8 @@ impl Seat {
     }
 
     pub fn unpark(&self, domain: &Domain) {
-        self.epoch.store(domain.epoch.load(Ordering::Acquire), Ordering::Relaxed);
+        // Release: a writer that sees this, and not that the reader was parked before, sees what it did before that.
+        self.epoch.store(domain.epoch.load(Ordering::Acquire), Ordering::Release);
         // Before anything is looked up, the seat is seen taken by whoever frees.
         fence(Ordering::SeqCst);
     }

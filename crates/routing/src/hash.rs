@@ -65,19 +65,11 @@ impl<const C: usize, const F: usize> Sip<C, F> {
         for word in words {
             self.absorb(u64::from_le_bytes(*word));
         }
-        self.absorb(little_endian(rest) | (bytes.len() as u64) << 56);
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        self.absorb(u64::from_le_bytes(last) | (bytes.len() as u64) << 56);
         self.finish()
     }
-}
-
-/// At most seven bytes as a number, least significant first.
-#[inline(always)]
-pub fn little_endian(bytes: &[u8]) -> u64 {
-    let mut word = 0;
-    for (i, byte) in bytes.iter().take(8).enumerate() {
-        word |= u64::from(*byte) << (8 * i);
-    }
-    word
 }
 
 /// Hashes levels, paths and keys under one secret.
@@ -148,6 +140,20 @@ impl PathHasher {
     #[inline]
     pub fn level(&self, name: &[u8]) -> u64 {
         self.sip.hash(name)
+    }
+
+    /// The hash of a name of fewer than 16 bytes, which are the low ones of `name`; the others are 0.
+    #[inline(always)]
+    pub fn short_level(&self, name: u128, length: usize) -> u64 {
+        let mut sip = self.sip;
+        let (low, high) = (name as u64, (name >> 64) as u64);
+        if length < 8 {
+            sip.absorb(low | (length as u64) << 56);
+        } else {
+            sip.absorb(low);
+            sip.absorb(high | (length as u64) << 56);
+        }
+        sip.finish()
     }
 
     /// The path that `level` makes of `parent`. Every step is a bijection of `width` bits.

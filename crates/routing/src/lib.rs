@@ -11,7 +11,6 @@ mod destination;
 mod destinations;
 mod dump;
 mod hash;
-mod huge;
 mod index;
 mod large;
 mod limbo;
@@ -27,6 +26,9 @@ mod strip;
 mod table;
 mod units;
 mod writing;
+
+#[cfg(all(test, not(loom)))]
+mod collisions;
 
 #[cfg(not(loom))]
 mod epoch;

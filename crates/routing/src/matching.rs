@@ -1,14 +1,15 @@
 //! Finding the filters that match a topic.
 //!
-//! The tree is followed level by level along all paths at once, so that the cache misses of one level overlap. A path
-//! is a hash, from which that of each child follows without looking at the node: the path without any `+` is asked
-//! for before the walk begins. When a topic leads along very many paths, the walk is given up for trying every shape
-//! of filter once.
+//! A path is a hash that follows from the names of its levels alone, so any node can be asked for at once, without
+//! its ancestors. There are two ways to go about it. While filters have few shapes, every shape's one node is looked
+//! up, all cache misses at the same time. With more shapes the tree is followed level by level along all paths that
+//! exist; when a topic leads along very many, that is given up for trying the shapes, of which there is a limit.
 
 use mqtt::TopicName;
 
 use crate::epoch::Guard;
-use crate::names::{Level, Packed, split};
+use crate::names::{Level, Packed, Split};
+use crate::shapes::Shape;
 use crate::slot::Node;
 use crate::sync::Ordering;
 use crate::table::View;
@@ -17,13 +18,16 @@ use crate::{Destination, Index};
 /// What a reader keeps between matches so as not to allocate.
 #[derive(Default)]
 pub struct Scratch {
-    levels: Vec<Level>,
+    split: Split,
     paths: Vec<Path>,
     next: Vec<Path>,
     /// References to what was found.
     found: Vec<u32>,
     /// The hashes of a shape's path and of its ancestors.
     ancestors: Vec<u64>,
+    tries: Vec<Try>,
+    /// How deep the path without `+` went in the last walk: how much of it is asked for ahead in the next.
+    depth: usize,
 }
 
 /// A path that filters may have.
@@ -34,14 +38,25 @@ struct Path {
     plus: bool,
 }
 
-/// Levels of the path without `+` that are asked for ahead.
-const AHEAD: usize = 8;
+/// A shape's path.
+#[derive(Clone, Copy)]
+struct Try {
+    hash: u64,
+    parent: u64,
+    shape: Shape,
+    /// What the node refers to, once it was found.
+    reference: u32,
+}
+
+/// With no more shapes than this, they are tried at once. Each costs about a third of a step of the tree.
+const FEW_SHAPES: usize = 24;
+/// Shapes tried together: about what a processor loads at the same time.
+const BATCH: usize = 16;
 
 /// A topic, split, and the tables in which it is looked up.
 struct Lookup<'a, 'g, D: Destination> {
     index: &'g Index<D>,
     nodes: View<'g, Node>,
-    guard: &'g Guard<'g>,
     text: &'a str,
     levels: &'a [Level],
     /// Whether `levels` is all of the topic, which may be longer than any filter.
@@ -58,27 +73,26 @@ impl<D: Destination> Index<D> {
         scratch: &mut Scratch,
         guard: &Guard<'_>,
     ) -> usize {
-        let Scratch { levels, paths, next, found, ancestors } = scratch;
         let text = topic.as_str();
+        let whole = scratch.split.split(text, &self.hasher, self.limits.levels_max);
+        let Scratch { split, paths, next, found, ancestors, tries, depth } = scratch;
+        let levels = &split.levels[..];
         found.clear();
-        let whole = split(text, &self.hasher, self.limits.levels_max, levels);
-        let lookup = Lookup {
-            index: self,
-            nodes: self.nodes.view(guard),
-            guard,
-            text,
-            levels,
-            whole,
-            hidden: text.starts_with('$'),
-        };
         let exacts = self.exacts.view(guard);
-        let exact = whole.then(|| self.hasher.exact(lookup.ask_ahead()));
+        let exact = whole.then(|| {
+            let path =
+                levels.iter().fold(self.hasher.root, |path, level| self.hasher.child(path, level.hash));
+            self.hasher.exact(path)
+        });
         if let Some(hash) = exact {
             exacts.prefetch(hash);
         }
-        if !lookup.walk(paths, next, found) {
+        let hidden = text.starts_with('$');
+        let lookup = Lookup { index: self, nodes: self.nodes.view(guard), text, levels, whole, hidden };
+        let shapes = self.shapes.list(guard);
+        if shapes.len() <= FEW_SHAPES || !lookup.walk(paths, next, found, depth, shapes) {
             found.clear();
-            lookup.try_shapes(ancestors, found);
+            lookup.try_shapes(shapes, ancestors, tries, found);
         }
         if let Some(hash) = exact
             // SAFETY: the guard keeps the entry's name.
@@ -104,21 +118,6 @@ impl<D: Destination> Index<D> {
 }
 
 impl<'g, D: Destination> Lookup<'_, 'g, D> {
-    /// Starts loading the nodes of the path without `+`, whose hash is returned.
-    #[inline(always)]
-    fn ask_ahead(&self) -> u64 {
-        let hasher = &self.index.hasher;
-        let mut path = hasher.root;
-        let any = self.index.root.children.kinds().has_names();
-        for (i, level) in self.levels.iter().enumerate() {
-            path = hasher.child(path, level.hash);
-            if i < AHEAD && any {
-                self.nodes.prefetch(path);
-            }
-        }
-        path
-    }
-
     /// The node of a path whose ancestors are known to be right, given the last level of it.
     #[inline(always)]
     fn node(&self, path: Path, level: &Level) -> Option<&'g Node> {
@@ -134,8 +133,20 @@ impl<'g, D: Destination> Lookup<'_, 'g, D> {
     }
 
     /// Follows all paths of the topic through the tree. False when there are so many that trying shapes is quicker.
-    fn walk(&self, paths: &mut Vec<Path>, next: &mut Vec<Path>, found: &mut Vec<u32>) -> bool {
+    fn walk(
+        &self,
+        paths: &mut Vec<Path>,
+        next: &mut Vec<Path>,
+        found: &mut Vec<u32>,
+        depth: &mut usize,
+        shapes: &[Shape],
+    ) -> bool {
         let (index, hasher) = (self.index, &self.index.hasher);
+        let mut ahead = hasher.root;
+        for level in self.levels.iter().take(*depth) {
+            ahead = hasher.child(ahead, level.hash);
+            self.nodes.prefetch(ahead);
+        }
         if !self.hidden {
             index.push(index.root.below.load(Ordering::Acquire), found);
         }
@@ -147,16 +158,20 @@ impl<'g, D: Destination> Lookup<'_, 'g, D> {
         if kinds.has_plus() && !self.hidden {
             paths.push(Path { hash: hasher.child(hasher.root, hasher.plus), plus: true });
         }
-        let mut visits = 0;
+        let (mut visits, mut first) = (0, kinds.has_names());
+        *depth = 0;
         for (i, level) in self.levels.iter().enumerate() {
             visits += paths.len();
-            if visits > index.limits.visits_max && visits > 2 * index.shapes.list(self.guard).len() {
+            if visits > index.limits.visits_max && visits > 2 * shapes.len() {
                 return false;
             }
             let below = self.levels.get(i + 1);
             next.clear();
-            for path in paths.iter() {
-                let Some(node) = self.node(*path, level) else { continue };
+            for (at, path) in paths.iter().enumerate() {
+                let Some(node) = self.node(*path, level) else {
+                    first &= at != 0;
+                    continue;
+                };
                 // `a/#` matches `a` as well as all below it.
                 index.push(node.below.load(Ordering::Acquire), found);
                 let Some(below) = below else {
@@ -166,6 +181,8 @@ impl<'g, D: Destination> Lookup<'_, 'g, D> {
                     continue;
                 };
                 let kinds = node.children.kinds();
+                // The path without `+` is the first as long as there is one.
+                first &= at != 0 || kinds.has_names();
                 if kinds.has_names() {
                     self.step(hasher.child(path.hash, below.hash), false, next);
                 }
@@ -173,6 +190,7 @@ impl<'g, D: Destination> Lookup<'_, 'g, D> {
                     self.step(hasher.child(path.hash, hasher.plus), true, next);
                 }
             }
+            *depth += usize::from(first);
             if next.is_empty() {
                 break;
             }
@@ -188,18 +206,29 @@ impl<'g, D: Destination> Lookup<'_, 'g, D> {
     }
 
     /// Looks up the one filter of each shape that can match.
-    fn try_shapes(&self, ancestors: &mut Vec<u64>, found: &mut Vec<u32>) {
+    fn try_shapes(
+        &self,
+        shapes: &[Shape],
+        ancestors: &mut Vec<u64>,
+        tries: &mut Vec<Try>,
+        found: &mut Vec<u32>,
+    ) {
         let (index, hasher) = (self.index, &self.index.hasher);
         ancestors.clear();
         ancestors.push(hasher.root);
-        let mut plus = 0u128;
-        for shape in index.shapes.list(self.guard) {
+        tries.clear();
+        let (mut plus, mut known) = (0u128, 0);
+        for shape in shapes {
             let length = usize::from(shape.levels);
             let fits = match shape.rest {
                 true => length <= self.levels.len(),
                 false => length == self.levels.len() && self.whole,
             };
             if !fits || self.hidden && (length == 0 || shape.has_plus(0)) {
+                continue;
+            }
+            if length == 0 {
+                index.push(index.root.below.load(Ordering::Acquire), found);
                 continue;
             }
             // Shapes are sorted, so that one shares its first levels with the one before.
@@ -210,21 +239,57 @@ impl<'g, D: Destination> Lookup<'_, 'g, D> {
                 let level = if shape.has_plus(at) { hasher.plus } else { self.levels[at].hash };
                 ancestors.push(hasher.child(ancestors[at], level));
             }
-            if length == 0 {
-                index.push(index.root.below.load(Ordering::Acquire), found);
-                continue;
-            }
-            let node = |depth: usize| {
-                let plus = shape.has_plus(depth - 1);
-                self.node(Path { hash: ancestors[depth], plus }, &self.levels[depth - 1])
-            };
-            let Some(last) = node(length) else { continue };
-            let cell = if shape.rest { &last.below } else { &last.exact };
-            let reference = cell.load(Ordering::Acquire);
-            // A path is the right one if each of its levels is.
-            if reference != 0 && (1..length).all(|depth| node(depth).is_some()) {
-                index.push(reference, found);
+            let hash = ancestors[length];
+            self.nodes.prefetch(hash);
+            tries.push(Try { hash, parent: ancestors[length - 1], shape: *shape, reference: 0 });
+            if tries.len() == BATCH {
+                self.look_up(tries, &mut known, found);
             }
         }
+        self.look_up(tries, &mut known, found);
+    }
+
+    /// Looks up the nodes of `tries`, which were asked for. `known` levels of the path without `+` were seen to be
+    /// right.
+    #[inline]
+    fn look_up(&self, tries: &mut Vec<Try>, known: &mut usize, found: &mut Vec<u32>) {
+        tries.retain_mut(|Try { hash, parent, shape, reference }| {
+            let last = usize::from(shape.levels) - 1;
+            let path = Path { hash: *hash, plus: shape.has_plus(last) };
+            let Some(node) = self.node(path, &self.levels[last]) else { return false };
+            let cell = if shape.rest { &node.below } else { &node.exact };
+            *reference = cell.load(Ordering::Acquire);
+            if *reference != 0 {
+                self.index.destinations.prefetch(*reference);
+                self.nodes.prefetch(*parent);
+            }
+            *reference != 0
+        });
+        for Try { shape, reference, .. } in tries.drain(..) {
+            if self.has_ancestors(shape, known) {
+                found.push(reference);
+            }
+        }
+    }
+
+    /// Whether all nodes above the last of a shape's path are those of the topic: a path is the right one if each of
+    /// its levels is.
+    fn has_ancestors(&self, shape: Shape, known: &mut usize) -> bool {
+        let hasher = &self.index.hasher;
+        let mut hash = hasher.root;
+        for (i, level) in self.levels[..usize::from(shape.levels) - 1].iter().enumerate() {
+            let plus = shape.has_plus(i);
+            hash = hasher.child(hash, if plus { hasher.plus } else { level.hash });
+            if i < *known && i < shape.plus.leading_zeros() as usize {
+                continue;
+            }
+            if self.node(Path { hash, plus }, level).is_none() {
+                return false;
+            }
+            if i == *known && i < shape.plus.leading_zeros() as usize {
+                *known += 1;
+            }
+        }
+        true
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::hash::{PathHasher, little_endian};
+use crate::hash::PathHasher;
 use crate::pool::{FreeList, Pool, Tail};
 
 /// One level of a topic or filter, with all that a lookup needs to know of it.
@@ -29,13 +29,13 @@ const LONG: u64 = 0xff;
 impl Packed {
     pub const PLUS: Packed = Packed { head: 1 | (b'+' as u64) << 8, tail: 0 };
 
+    /// Of a name of `length` bytes that starts with the low bytes of `first`, of which the others are 0.
     #[inline(always)]
-    fn of(name: &[u8]) -> Packed {
-        if name.len() > SHORT_MAX {
-            return Packed { head: LONG | (name.len() as u64) << 8, tail: 0 };
+    fn of(first: u128, length: usize) -> Packed {
+        if length > SHORT_MAX {
+            return Packed { head: LONG | (length as u64) << 8, tail: 0 };
         }
-        let (first, rest) = name.split_at(name.len().min(7));
-        Packed { head: name.len() as u64 | little_endian(first) << 8, tail: little_endian(rest) as u32 }
+        Packed { head: length as u64 | (first as u64) << 8, tail: (first >> 56) as u32 }
     }
 
     fn is_long(self) -> bool {
@@ -47,30 +47,66 @@ impl Packed {
     }
 }
 
-/// Splits `text` at `/` into `levels`, hashed; stops after `levels_max`. Whether that was all of it.
-#[inline]
-pub fn split(text: &str, hasher: &PathHasher, levels_max: usize, levels: &mut Vec<Level>) -> bool {
-    levels.clear();
-    let bytes = text.as_bytes();
-    let mut start = 0;
-    loop {
-        if levels.len() == levels_max {
-            return false;
+/// A text split into levels. Kept to be used again.
+#[derive(Default)]
+pub struct Split {
+    pub levels: Vec<Level>,
+    /// The text and what lets every level be loaded as one word: a `/` and then anything.
+    padded: Vec<u8>,
+}
+
+/// Bytes that are loaded at once: more than a short name and its `/`.
+const WORD: usize = 16;
+
+impl Split {
+    /// Splits `text` at `/` into levels, hashed; stops after `levels_max`. Whether that was all of it.
+    #[inline]
+    pub fn split(&mut self, text: &str, hasher: &PathHasher, levels_max: usize) -> bool {
+        let Split { levels, padded } = self;
+        levels.clear();
+        padded.clear();
+        padded.extend_from_slice(text.as_bytes());
+        padded.extend_from_slice(&[b'/'; WORD]);
+        let mut start = 0;
+        while start <= text.len() {
+            if levels.len() == levels_max {
+                return false;
+            }
+            let word = padded[start..].first_chunk().expect("the text is padded");
+            let word = u128::from_le_bytes(*word);
+            let length = slash(word);
+            let level = if length < WORD {
+                let first = word & !(u128::MAX << (8 * length));
+                Level {
+                    hash: hasher.short_level(first, length),
+                    name: Packed::of(first, length),
+                    start: start as u32,
+                    length: length as u32,
+                }
+            } else {
+                let length = WORD + padded[start + WORD..].iter().position(|byte| *byte == b'/').unwrap_or(0);
+                Level {
+                    hash: hasher.level(&padded[start..start + length]),
+                    name: Packed::of(0, length),
+                    start: start as u32,
+                    length: length as u32,
+                }
+            };
+            start += level.length as usize + 1;
+            levels.push(level);
         }
-        let rest = &bytes[start..];
-        let length = rest.iter().position(|byte| *byte == b'/');
-        let name = &rest[..length.unwrap_or(rest.len())];
-        levels.push(Level {
-            hash: hasher.level(name),
-            name: Packed::of(name),
-            start: start as u32,
-            length: name.len() as u32,
-        });
-        match length {
-            Some(length) => start += length + 1,
-            None => return true,
-        }
+        true
     }
+}
+
+/// The place of the first `/` in a word, or the word's length.
+#[inline(always)]
+fn slash(word: u128) -> usize {
+    const ONES: u128 = u128::MAX / 0xff;
+    // The lowest byte that is 0 keeps its top bit; only bytes above it may do so in error.
+    let zero = word ^ (ONES * b'/' as u128);
+    let found = zero.wrapping_sub(ONES) & !zero & (ONES << 7);
+    found.trailing_zeros() as usize / 8
 }
 
 /// The arena: units of four bytes, allocated in runs.
@@ -194,9 +230,9 @@ mod tests {
     use super::*;
 
     fn levels(text: &str) -> Vec<Level> {
-        let mut levels = Vec::new();
-        assert!(split(text, &PathHasher::new([0; 16]), 128, &mut levels));
-        levels
+        let mut split = Split::default();
+        assert!(split.split(text, &PathHasher::new([0; 16]), 128));
+        split.levels
     }
 
     #[test]
@@ -206,9 +242,25 @@ mod tests {
             let expected: Vec<&[u8]> = text.split('/').map(str::as_bytes).collect();
             assert_eq!(split, expected);
         }
-        let mut some = Vec::new();
-        assert!(!split("a/b/c", &PathHasher::new([0; 16]), 2, &mut some));
-        assert_eq!(some.len(), 2);
+        let mut some = Split::default();
+        assert!(!some.split("a/b/c", &PathHasher::new([0; 16]), 2));
+        assert_eq!(some.levels.len(), 2);
+    }
+
+    #[test]
+    fn levels_of_every_length_are_hashed_as_their_bytes() {
+        let hasher = PathHasher::new([9; 16]);
+        for length in 0..40 {
+            let name: String = ('!'..'~').filter(|c| *c != '/').cycle().take(length).collect();
+            for text in [name.clone(), format!("{name}/x"), format!("//{name}/")] {
+                let mut split = Split::default();
+                assert!(split.split(&text, &hasher, 128));
+                for (level, name) in split.levels.iter().zip(text.split('/')) {
+                    assert_eq!(level.hash, hasher.level(name.as_bytes()), "{name}");
+                    assert_eq!(level.text(&text), name.as_bytes());
+                }
+            }
+        }
     }
 
     #[test]

@@ -5,7 +5,6 @@
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 
-use crate::huge;
 use crate::sync::{AtomicPtr, Ordering};
 
 /// Chunk `k` holds `64 << k` entries.
@@ -47,7 +46,7 @@ fn locate(index: u32) -> (usize, usize) {
 
 fn layout<T>(chunk: usize) -> Layout {
     let entries = 1 << (chunk + FIRST_BITS as usize);
-    huge::layout(Layout::array::<T>(entries).expect("a chunk is smaller than the address space"))
+    Layout::array::<T>(entries).expect("a chunk is smaller than the address space")
 }
 
 impl<T> Pool<T> {
@@ -77,7 +76,6 @@ impl<T> Pool<T> {
                 if memory.is_null() {
                     handle_alloc_error(layout);
                 }
-                huge::advise(memory.cast(), layout);
                 self.chunks[chunk].store(memory, Ordering::Release);
             }
             return Some(first);

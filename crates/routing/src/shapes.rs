@@ -139,12 +139,12 @@ impl Drop for Shapes {
 mod tests {
     use super::*;
     use crate::hash::PathHasher;
-    use crate::names::split;
+    use crate::names::Split;
 
     fn shape(filter: &str) -> Shape {
-        let mut levels = Vec::new();
-        assert!(split(filter.trim_end_matches("/#"), &PathHasher::new([0; 16]), 128, &mut levels));
-        Shape::of(&levels, filter.ends_with("/#"))
+        let mut split = Split::default();
+        assert!(split.split(filter.trim_end_matches("/#"), &PathHasher::new([0; 16]), 128));
+        Shape::of(&split.levels, filter.ends_with("/#"))
     }
 
     #[test]

@@ -152,11 +152,14 @@ impl<'g, S: Slot> View<'g, S> {
         unsafe { untagged(self.segments.get_unchecked(at).load(Ordering::Acquire)) }
     }
 
-    /// Asks the processor for the cache line in which the search for `hash` begins.
+    /// Asks the processor for the cache lines in which the search for `hash` begins.
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
         let (segment, class) = self.segment(hash);
-        crate::prefetch::read(segment.entries().wrapping_add(home(hash, Sizes::<S>::of(class))));
+        let at = segment.entries().wrapping_add(home(hash, Sizes::<S>::of(class)));
+        crate::prefetch::read(at);
+        // A search that fails goes on into the next line more often than not.
+        crate::prefetch::read(at.wrapping_byte_add(64));
     }
 
     /// The first entry with this hash that `is_it` accepts.

@@ -1,7 +1,7 @@
-//! Memory for the segments of large tables: units of one size out of regions that the processor maps in large pages.
+//! Memory for the segments of large tables: units of one size.
 //!
-//! A leaf of unsafe code. One size, so that nothing is lost between units; large pages, so that a lookup in a table
-//! of a gigabyte costs one cache miss and not a second one for the page's entry.
+//! A leaf of unsafe code. An allocator that serves segments of many sizes as they grow loses up to half of its memory
+//! between them; of one size, each fits where another was.
 
 use crate::pool::{FreeList, Pool, Tail};
 

@@ -8,7 +8,7 @@ use mqtt::TopicFilter;
 use crate::destinations::{Destinations, DestinationsTail};
 use crate::epoch::Guard;
 use crate::limbo::{Bin, Garbage};
-use crate::names::{Level, Names, NamesTail, split};
+use crate::names::{Level, Names, NamesTail, Split};
 use crate::shapes::{Shape, ShapeCounts, Shapes};
 use crate::slot::{Exact, Node, Slot};
 use crate::sync::{AtomicU32, Ordering};
@@ -25,7 +25,7 @@ pub struct Tools<'a> {
 /// Memory kept from change to change.
 #[derive(Default)]
 pub struct WriterScratch {
-    levels: Vec<Level>,
+    split: Split,
     paths: Vec<u64>,
 }
 
@@ -58,9 +58,10 @@ impl<'a, D: Destination> Change<'a, D> {
         scratch: &'a mut WriterScratch,
         filter: TopicFilter<'a>,
     ) -> Change<'a, D> {
-        let WriterScratch { levels, paths } = scratch;
+        let WriterScratch { split, paths } = scratch;
         let text = filter.as_str();
-        let whole = split(text, &index.hasher, index.limits.levels_max, levels);
+        let whole = split.split(text, &index.hasher, index.limits.levels_max);
+        let levels = &mut split.levels;
         let rest = whole && levels.last().is_some_and(|level| level.text(text) == b"#");
         if rest {
             levels.pop();
@@ -157,6 +158,8 @@ impl<'a, D: Destination> Change<'a, D> {
             match node {
                 Some(node) if !is_it(node) => return Found::Taken,
                 Some(node) if node.is_live() => {}
+                // The path may even collide with itself.
+                None if self.paths[..i].contains(&self.paths[i]) => return Found::Taken,
                 _ => depth = depth.min(i),
             }
         }
