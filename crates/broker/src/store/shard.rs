@@ -81,6 +81,8 @@ struct Client {
 struct Session {
     client_id: Arc<str>,
     owner: Option<ConnectionId>,
+    /// The last connection: a Will of its may be published when it is gone, and No Local still holds for it.
+    last_owner: Option<ConnectionId>,
     window: u16,
     /// Session Expiry Interval, seconds.
     expiry: u32,
@@ -318,6 +320,7 @@ impl MemoryShard {
         let id = SessionId { shard: self.id, slot, generation };
         let Some(session) = self.sessions.get_mut(slot, generation) else { return };
         session.owner = Some(claim.connection);
+        session.last_owner = session.owner;
         session.window = claim.window;
         session.expiry = claim.expiry;
         session.ends = Time::NEVER;
@@ -339,6 +342,7 @@ impl MemoryShard {
         self.sessions.insert(Session {
             client_id: claim.client_id.clone(),
             owner: None,
+            last_owner: None,
             window: claim.window,
             expiry: claim.expiry,
             ends: Time::NEVER,
@@ -667,7 +671,7 @@ impl MemoryShard {
         let view = message.view();
         let (slot, generation) = (routes[0].slot, routes[0].generation);
         let Some(session) = self.sessions.get(slot, generation) else { return };
-        let own = session.owner.is_some() && session.owner == view.publisher;
+        let own = session.last_owner.is_some() && session.last_owner == view.publisher;
         ids.clear();
         let mut merged: Option<Options> = None;
         // [MQTT-3.8.3-3] for each subscription, then one copy for all of them [MQTT-3.3.4-2] [MQTT-3.3.4-4].

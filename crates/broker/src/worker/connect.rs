@@ -47,8 +47,8 @@ impl Worker {
         connection.window = connect.receive_maximum().unwrap_or(u16::MAX).min(mqtt.inflight_max);
         connection.alias_max = connect.topic_alias_maximum().min(mqtt.topic_alias_outbound_max);
         connection.session_expiry = granted_expiry;
-        let will = connect.will.as_ref().map(|will| (will_message(will), will_delay(will)));
-        let id = connection.id;
+        let (id, hash) = (connection.id, connection.client_hash);
+        let will = connect.will.as_ref().map(|will| (will_message(will, id, hash), will_delay(will)));
         if will.is_some() || connect.username.is_some() {
             let extra = connection.extra();
             extra.username = connect.username.map(Into::into);
@@ -305,7 +305,7 @@ impl Worker {
 }
 
 /// The Will Message; its `expires` is the Message Expiry Interval, counted from when it will be published.
-fn will_message(will: &Will<'_>) -> Message {
+fn will_message(will: &Will<'_>, publisher: ConnectionId, publisher_hash: u32) -> Message {
     let mut scratch = Vec::new();
     let expiry = will.properties.message_expiry_interval();
     let view = MessageView {
@@ -315,8 +315,8 @@ fn will_message(will: &Will<'_>) -> Message {
         qos: will.qos,
         retain: will.retain,
         expires: expiry.map_or(Time::NEVER, |seconds| Time(u64::from(seconds) * 1000)),
-        publisher: None,
-        publisher_hash: 0,
+        publisher: Some(publisher),
+        publisher_hash,
     };
     view.to_message()
 }
