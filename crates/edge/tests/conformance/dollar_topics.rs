@@ -1,0 +1,132 @@
+//! Topics that begin with `$` (4.7.2).
+
+use std::time::Duration;
+
+use crate::harness::*;
+
+/// [MQTT-4.7.2-1] [MQTT3-4.7.2-1]
+#[test]
+fn root_wildcards_do_not_see_dollar_topics() {
+    every_version(|b| {
+        let name = b.topic("x").replace('/', "");
+        let topic = format!("${name}/a/b");
+        let mut publisher = b.connect("publisher");
+        let filters = ["#", "+/a/b", "+/a/#", "+/+/+", "+/#", "/#"];
+        let mut wild: Vec<Client> = Vec::new();
+        for (n, filter) in filters.iter().enumerate() {
+            let mut client = b.connect(&format!("w{n}"));
+            client.subscribe(filter, QOS_0);
+            wild.push(client);
+        }
+        let mut exact: Vec<Client> = Vec::new();
+        for (n, filter) in
+            [topic.clone(), format!("${name}/#"), format!("${name}/+/b"), format!("${name}/a/+")]
+                .iter()
+                .enumerate()
+        {
+            let mut client = b.connect(&format!("e{n}"));
+            client.subscribe(filter, QOS_0);
+            exact.push(client);
+        }
+        publisher.publish(&topic, "hidden", QOS_1);
+        // A server may keep these topics to itself (4.7.2); ours keeps only $SYS.
+        for client in &mut exact {
+            assert_eq!(client.message().topic, topic);
+        }
+        let end = b.topic("a/b");
+        publisher.publish(&end, "seen", QOS_0);
+        for (client, filter) in wild.iter_mut().zip(filters) {
+            if matches!(filter, "/#" | "+/a/b" | "+/a/#" | "+/+/+") && !matches!(filter, "/#") {
+                // `run/a/b` has three levels and an `a` in the middle.
+                assert_eq!(next_of_ours(client, &end, &topic), end);
+            } else if matches!(filter, "#" | "+/#") {
+                assert_eq!(next_of_ours(client, &end, &topic), end);
+            }
+        }
+    });
+}
+
+/// The next message of this scenario: an external broker has others that publish.
+fn next_of_ours(client: &mut Client, end: &str, hidden: &str) -> String {
+    loop {
+        let topic = client.message().topic;
+        if topic == end || topic == hidden {
+            return topic;
+        }
+    }
+}
+
+/// 4.7.2: the same for retained messages.
+#[test]
+fn root_wildcards_fetch_no_retained_dollar_topics() {
+    every_version(|b| {
+        let name = b.topic("x").replace('/', "");
+        let topic = format!("${name}/kept");
+        let mut publisher = b.connect("publisher");
+        publisher.publish_message(Message::new(&topic, "kept", QOS_1).retained());
+        let mut wild = b.connect("wild");
+        wild.subscribe("+/kept", QOS_0);
+        wild.nothing();
+        let mut exact = b.connect("exact");
+        exact.subscribe(&format!("${name}/+"), QOS_0);
+        assert_eq!(exact.message().text(), "kept");
+        publisher.publish_message(Message::new(&topic, "", QOS_1).retained());
+    });
+}
+
+/// A filter that begins with `$` sees nothing else.
+#[test]
+fn dollar_filters_see_dollar_topics_only() {
+    every_version(|b| {
+        let name = b.topic("x").replace('/', "");
+        let mut client = b.connect("a");
+        client.subscribe(&format!("${name}/#"), QOS_0);
+        client.publish(&format!("{name}/a"), "x", QOS_0);
+        client.publish(&format!("${name}x/a"), "x", QOS_0);
+        client.nothing_of_its_own();
+        // Elsewhere in a topic `$` is a character like any.
+        client.subscribe(&b.topic("+/a"), QOS_0);
+        client.publish(&b.topic("$b/a"), "x", QOS_0);
+        assert_eq!(client.message().topic, b.topic("$b/a"));
+    });
+}
+
+/// 4.7.2, non-normative: what the server tells of itself.
+#[test]
+fn the_server_tells_of_itself_under_sys() {
+    v5_with(
+        |settings| settings.sys.interval = Duration::from_secs(1),
+        |b| {
+            for version in Version::ALL {
+                let mut client = b.connect_as(version, "a");
+                client.subscribe("$SYS/#", QOS_0);
+                let first = client.message();
+                assert!(first.topic.starts_with("$SYS/"), "{first:?}");
+                // And again.
+                while client.message().topic != first.topic {}
+                client.unsubscribe(&["$SYS/#"]);
+            }
+            let mut wild = b.connect("wild");
+            wild.subscribe("#", QOS_0);
+            std::thread::sleep(Duration::from_millis(1500));
+            wild.nothing();
+        },
+    );
+}
+
+/// 4.7.2, non-normative: it is the server's to say.
+#[test]
+fn clients_do_not_publish_under_sys() {
+    every_version(|b| {
+        let topic = format!("$SYS/{}", b.topic("t"));
+        let mut witness = b.connect("witness");
+        witness.subscribe(&topic, QOS_0);
+        let mut client = b.connect("a");
+        client.send_message(&Message::new(&topic, "fake", QOS_0).retained());
+        // Whether it is ignored or answered by closing is the server's choice.
+        client.send_ping();
+        while !matches!(client.recv(), Received::PingResp | Received::Closed) {}
+        let mut publisher = b.connect("publisher");
+        witness.nothing_from(&mut publisher);
+    });
+}

@@ -1,0 +1,246 @@
+//! The broker under test, and the ways in which every scenario is run.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::{Client, ConnAck, Connect, Received, Version};
+
+/// Names a running broker by address instead of starting one.
+const EXTERNAL: &str = "MERIDIAN_TEST_BROKER";
+
+/// How many reactors there are and where a scenario's clients land on them, as far as that can be steered: where
+/// the broker deals connections out in turn, connections opened in between shift the clients.
+#[derive(Clone, Copy, Debug)]
+enum Placement {
+    OneWorker,
+    /// Three workers, one client after the other.
+    Apart,
+    /// Three workers, two connections between a client and the next.
+    Together,
+}
+
+impl Placement {
+    const ALL: [Placement; 3] = [Placement::OneWorker, Placement::Apart, Placement::Together];
+
+    fn workers(self) -> usize {
+        match self {
+            Placement::OneWorker => 1,
+            Placement::Apart | Placement::Together => 3,
+        }
+    }
+
+    fn connections_between(self) -> usize {
+        match self {
+            Placement::OneWorker | Placement::Apart => 0,
+            Placement::Together => 2,
+        }
+    }
+}
+
+/// A broker as one run of a scenario sees it: with a protocol version, and with names nobody else uses.
+pub struct Broker {
+    node: Arc<Node>,
+    placement: Placement,
+    pub version: Version,
+    run: String,
+}
+
+impl Broker {
+    /// A topic or filter of this run's own.
+    pub fn topic(&self, rest: &str) -> String {
+        format!("run{}/{rest}", self.run)
+    }
+
+    /// A Client Identifier of this run's own: short, letters and digits only [MQTT-3.1.3-5].
+    pub fn id(&self, name: &str) -> String {
+        format!("{name}x{}", self.run)
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.node.address
+    }
+
+    /// Whether this is a broker that the suite did not start: it may have other settings, and messages of its own.
+    pub fn is_external() -> bool {
+        std::env::var_os(EXTERNAL).is_some()
+    }
+
+    /// Shuts the broker down, whichever versions of the scenario still run.
+    pub fn stop(&self) {
+        self.node.stop();
+    }
+
+    /// A Network Connection without a CONNECT so far.
+    pub fn open(&self) -> Client {
+        self.open_as(self.version)
+    }
+
+    pub fn open_as(&self, version: Version) -> Client {
+        for _ in 0..self.placement.connections_between() {
+            drop(self.dial());
+        }
+        Client::new(self.dial(), version)
+    }
+
+    fn dial(&self) -> TcpStream {
+        TcpStream::connect(self.node.address).expect("the broker takes connections")
+    }
+
+    /// A CONNECT of the run's version and with a name of its own.
+    pub fn client(&self, name: &str) -> Connect {
+        Connect::new(self.version, &self.id(name))
+    }
+
+    /// A connected client with a new session that ends with its connection.
+    pub fn connect(&self, name: &str) -> Client {
+        self.connect_with(self.client(name)).0
+    }
+
+    pub fn connect_as(&self, version: Version, name: &str) -> Client {
+        self.connect_with(Connect::new(version, &self.id(name))).0
+    }
+
+    /// Connects and insists on success.
+    pub fn connect_with(&self, connect: Connect) -> (Client, ConnAck) {
+        let mut client = self.open_as(connect.version);
+        let connack = client.connect(&connect);
+        (client, connack)
+    }
+
+    /// Sends a CONNECT that is to be refused; the answer, if there was one before the connection was closed.
+    pub fn refused(&self, connect: &Connect) -> Option<ConnAck> {
+        let mut client = self.open_as(connect.version);
+        client.send_connect(connect);
+        match client.recv() {
+            Received::Closed => None,
+            Received::ConnAck(connack) => {
+                assert!(connack.reason.is_error(), "accepted: {connect:?}");
+                assert!(!connack.session_present, "[MQTT-3.2.2-6]");
+                client.closed();
+                Some(connack)
+            }
+            other => panic!("{other:?} before CONNACK"),
+        }
+    }
+
+    /// A client whose session outlives its connection. The session must be new.
+    pub fn durable(&self, name: &str) -> Client {
+        let (client, connack) = self.connect_with(self.client(name).durable());
+        assert!(!connack.session_present, "a session from nowhere");
+        client
+    }
+
+    /// The client of a durable session again. The session must be there.
+    pub fn resume(&self, name: &str) -> Client {
+        let (client, connack) = self.connect_with(self.client(name).durable());
+        // 3.1 cannot say it.
+        assert!(connack.session_present || self.version == Version::V3_1, "the session is gone");
+        client
+    }
+}
+
+/// Changes the settings that a scenario needs to be different.
+type Change<'a> = &'a (dyn Fn(&mut broker::settings::Settings) + Sync);
+
+/// Runs a scenario for all three versions.
+pub fn every_version(scenario: impl Fn(&Broker) + Sync) {
+    run(&Version::ALL, None, &scenario);
+}
+
+/// Runs a scenario for 3.1.1 and 5.0.
+pub fn from_3_1_1(scenario: impl Fn(&Broker) + Sync) {
+    run(&[Version::V3_1_1, Version::V5], None, &scenario);
+}
+
+/// Runs a scenario for 5.0.
+pub fn v5(scenario: impl Fn(&Broker) + Sync) {
+    run(&[Version::V5], None, &scenario);
+}
+
+/// Runs a scenario for all three versions that demands a decision of ours, among several that are allowed.
+pub fn every_version_ours(scenario: impl Fn(&Broker) + Sync) {
+    run(&Version::ALL, Some(&|_| {}), &scenario);
+}
+
+/// Runs a scenario for 5.0 that demands a decision of ours, among several that the specification allows.
+pub fn v5_ours(scenario: impl Fn(&Broker) + Sync) {
+    run(&[Version::V5], Some(&|_| {}), &scenario);
+}
+
+/// Runs a scenario for 5.0 against a broker with other settings than the defaults.
+pub fn v5_with(change: impl Fn(&mut broker::settings::Settings) + Sync, scenario: impl Fn(&Broker) + Sync) {
+    run(&[Version::V5], Some(&change), &scenario);
+}
+
+/// Runs a scenario in every placement and version at the same time: many of them consist of waiting.
+fn run(versions: &[Version], change: Option<Change<'_>>, scenario: &(dyn Fn(&Broker) + Sync)) {
+    static RUNS: AtomicU32 = AtomicU32::new(1);
+    if change.is_some() && Broker::is_external() {
+        let name = std::thread::current().name().unwrap_or("a scenario").to_owned();
+        // Past the capture of a passing test's output: a skipped scenario must be seen.
+        writeln!(std::io::stderr(), "skipped, needs a broker of its own: {name}").expect("stderr is open");
+        return;
+    }
+    // An external broker is where it is: what the placements differ in does not exist.
+    let placements = if Broker::is_external() { &Placement::ALL[..1] } else { &Placement::ALL[..] };
+    std::thread::scope(|threads| {
+        for &placement in placements {
+            let node = Arc::new(Node::start(placement, change));
+            for &version in versions {
+                let node = node.clone();
+                std::thread::Builder::new()
+                    .name(format!("MQTT {version}, {placement:?}"))
+                    .spawn_scoped(threads, move || {
+                        let run = RUNS.fetch_add(1, Ordering::Relaxed);
+                        // An external broker may remember earlier runs of the suite.
+                        let run = format!("{:x}n{run:x}", std::process::id());
+                        scenario(&Broker { node, placement, version, run });
+                    })
+                    .expect("a thread");
+            }
+        }
+    });
+}
+
+/// A broker for the length of a scenario.
+struct Node {
+    address: SocketAddr,
+    started: Mutex<Option<edge::Node>>,
+}
+
+impl Node {
+    fn start(placement: Placement, change: Option<Change<'_>>) -> Node {
+        if let Ok(address) = std::env::var(EXTERNAL) {
+            let address =
+                address.parse().unwrap_or_else(|_| panic!("{EXTERNAL} is an IP address with a port"));
+            return Node { address, started: Mutex::new(None) };
+        }
+        let mut broker = broker::settings::Settings::default();
+        if let Some(change) = change {
+            change(&mut broker);
+        }
+        let listener = edge::settings::Listener { address: "127.0.0.1:0".into(), ..Default::default() };
+        let edge = edge::settings::EdgeSettings { workers: placement.workers(), listeners: vec![listener] };
+        let access = Arc::new(broker::access::AllowAll);
+        let node = edge::start(edge::Options { edge, broker, access, version: "conformance".into() })
+            .expect("the node starts");
+        let address = node.listeners()[0].tcp.expect("a TCP address");
+        Node { address, started: Mutex::new(Some(node)) }
+    }
+
+    fn stop(&self) {
+        let node = self.started.lock().expect("nothing panics while it holds this").take();
+        if let Some(node) = node {
+            node.stop(Duration::from_secs(5));
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

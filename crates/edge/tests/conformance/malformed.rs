@@ -1,0 +1,664 @@
+//! Packets that no client should send, byte by byte (1.5, 2, 3, 4.13). Each costs its sender the connection; a 5.0 sender
+//! is told why, and the broker serves on.
+
+use crate::harness::wire::{packet, properties, string};
+use crate::harness::*;
+
+const MALFORMED: &[ReasonCode] = &[ReasonCode::MalformedPacket];
+/// The specification calls these Protocol Errors, or does not say which of the two they are.
+const EITHER: &[ReasonCode] = &[ReasonCode::MalformedPacket, ReasonCode::ProtocolError];
+
+/// What a connected client sends is refused.
+fn refused(b: &Broker, bytes: &[u8], reasons: &[ReasonCode]) {
+    let mut client = b.connect("bad");
+    client.send_bytes(bytes);
+    let received = client.recv();
+    match &received {
+        Received::Disconnect(disconnect) if b.version == V5 => {
+            // Others call Malformed what is a Protocol Error, and the other way round.
+            let reasons = if Broker::is_external() { EITHER } else { reasons };
+            assert!(
+                reasons.contains(&disconnect.reason),
+                "{bytes:02x?}: {} instead of {reasons:?}",
+                disconnect.reason
+            );
+            assert_eq!(client.recv(), Received::Closed, "{bytes:02x?}");
+        }
+        Received::Closed if b.version != V5 || Broker::is_external() => {}
+        other => panic!("{bytes:02x?}: {other:?} instead of {reasons:?}"),
+    }
+}
+
+/// A CONNECT is refused, with or without a CONNACK [MQTT-3.1.4-1] [MQTT-3.1.4-2] [MQTT3-3.1.4-1].
+fn refused_connect(b: &Broker, bytes: &[u8], reasons: &[ReasonCode]) {
+    let mut client = b.open();
+    client.send_bytes(bytes);
+    match client.recv() {
+        Received::Closed => {}
+        Received::ConnAck(connack) => {
+            let reasons = if Broker::is_external() { EITHER } else { reasons };
+            assert!(connack.reason.is_error(), "{bytes:02x?}");
+            // [MQTT-3.2.2-6] [MQTT-3.2.2-7]
+            assert!(!connack.session_present);
+            assert!(b.version != V5 || reasons.contains(&connack.reason), "{bytes:02x?}: {connack:?}");
+            assert_eq!(client.recv(), Received::Closed);
+        }
+        other => panic!("{bytes:02x?}: {other:?}"),
+    }
+}
+
+fn no_properties(b: &Broker) -> &'static [u8] {
+    if b.version == V5 { &[0] } else { &[] }
+}
+
+/// One of each packet that a client sends, in the version at hand.
+fn good_packets(b: &Broker) -> Vec<Vec<u8>> {
+    let none = no_properties(b);
+    let topic = string(b.topic("t"));
+    vec![
+        packet(0x30, &[&topic, none, b"payload"]),
+        packet(0x32, &[&topic, &[0, 1], none, b"payload"]),
+        packet(0x34, &[&topic, &[0, 1], none, b"payload"]),
+        packet(0x40, &[&[0, 1]]),
+        packet(0x50, &[&[0, 1]]),
+        packet(0x62, &[&[0, 1]]),
+        packet(0x70, &[&[0, 1]]),
+        packet(0x82, &[&[0, 1], none, &topic, &[1]]),
+        packet(0xA2, &[&[0, 1], none, &topic]),
+        packet(0xC0, &[]),
+        packet(0xE0, &[]),
+    ]
+}
+
+/// [MQTT-2.1.3-1] [MQTT-3.6.1-1] [MQTT-3.8.1-1] [MQTT-3.10.1-1] [MQTT-3.14.1-1] [MQTT-3.15.1-1] [MQTT3-2.2.2-1]
+/// [MQTT3-2.2.2-2] [MQTT3-3.6.1-1] [MQTT3-3.8.1-1] [MQTT3-3.10.1-1] [MQTT3-3.14.1-1]
+#[test]
+fn flags_that_are_reserved() {
+    from_3_1_1(|b| {
+        for good in good_packets(b).into_iter().filter(|good| good[0] >> 4 != 3) {
+            for flags in (0..16).filter(|flags| *flags != good[0] & 0x0F) {
+                let mut bytes = good.clone();
+                bytes[0] = good[0] & 0xF0 | flags;
+                refused(b, &bytes, MALFORMED);
+            }
+        }
+    });
+}
+
+/// [MQTT-3.1.4-1] 3.1.1: CONNECT has no flags in its fixed header.
+#[test]
+fn flags_of_connect() {
+    from_3_1_1(|b| {
+        for flags in 1..16 {
+            let mut bytes = b.client("bad").encode();
+            bytes[0] |= flags;
+            refused_connect(b, &bytes, MALFORMED);
+        }
+    });
+}
+
+/// [MQTT-3.3.1-4] [MQTT3-3.3.1-4]; [MQTT-3.3.1-2] [MQTT3-3.3.1-2]
+#[test]
+fn flags_of_publish() {
+    every_version(|b| {
+        for flags in [0b0110, 0b0111, 0b1110, 0b1111] {
+            refused(
+                b,
+                &packet(0x30 | flags, &[&string(b.topic("t")), &[0, 1], no_properties(b), b"x"]),
+                MALFORMED,
+            );
+        }
+    });
+    from_3_1_1(|b| {
+        for flags in [0b1000, 0b1001] {
+            refused(b, &packet(0x30 | flags, &[&string(b.topic("t")), no_properties(b), b"x"]), MALFORMED);
+        }
+    });
+}
+
+/// 2.1.2: type 0 is reserved, in any place and with any flags.
+#[test]
+fn packet_type_0() {
+    every_version(|b| {
+        for first in 0..16 {
+            refused(b, &[first, 0], MALFORMED);
+            refused(b, &[first, 2, 0, 1], MALFORMED);
+            let mut client = b.open();
+            client.send_bytes(&[first, 0]);
+            client.closed();
+        }
+    });
+}
+
+/// 2.1.2: what only a server sends.
+#[test]
+fn packets_of_a_server() {
+    every_version(|b| {
+        let none = no_properties(b);
+        for bytes in [
+            packet(0x20, &[&[0, 0], none]),
+            packet(0x90, &[&[0, 1], none, &[0]]),
+            packet(0xB0, &[&[0, 1], none, if b.version == V5 { &[0] } else { &[] }]),
+            packet(0xD0, &[]),
+        ] {
+            refused(b, &bytes, EITHER);
+        }
+    });
+}
+
+/// 1.5.5, 2.1.4: five bytes are none.
+#[test]
+fn a_remaining_length_of_more_than_four_bytes() {
+    every_version(|b| {
+        for first in [0x30, 0x32, 0x40, 0x50, 0x62, 0x70, 0x82, 0xA2, 0xC0, 0xE0] {
+            refused(b, &[first, 0xFF, 0xFF, 0xFF, 0xFF, 0x01], MALFORMED);
+            refused(b, &[first, 0x80, 0x80, 0x80, 0x80, 0x00], MALFORMED);
+        }
+        let mut client = b.open();
+        client.send_bytes(&[0x10, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F]);
+        client.closed();
+    });
+}
+
+/// 3.12, 3.14: bytes where there are none.
+#[test]
+fn bytes_too_many() {
+    from_3_1_1(|b| {
+        refused(b, &[0xC0, 1, 0], MALFORMED);
+        if b.version == V3_1_1 {
+            refused(b, &[0xE0, 1, 0], MALFORMED);
+            for first in [0x40, 0x50, 0x62, 0x70] {
+                refused(b, &[first, 3, 0, 1, 0], MALFORMED);
+            }
+        } else {
+            // A Reason Code, no properties, and then some.
+            for first in [0x40, 0x50, 0x62, 0x70] {
+                refused(b, &[first, 5, 0, 1, 0, 0, 0], MALFORMED);
+            }
+            refused(b, &[0xE0, 3, 0, 0, 0], MALFORMED);
+        }
+        // Another filter begins, and does not end.
+        let none = no_properties(b);
+        let topic = string(b.topic("t"));
+        refused(b, &packet(0x82, &[&[0, 1], none, &topic, &[0], &[0]]), MALFORMED);
+        refused(b, &packet(0xA2, &[&[0, 1], none, &topic, &[0]]), MALFORMED);
+        let mut connect = b.client("bad").encode();
+        connect[1] += 1;
+        connect.push(0);
+        refused_connect(b, &connect, MALFORMED);
+    });
+}
+
+/// Every packet, cut after each of its bytes and given a Remaining Length that says so.
+#[test]
+fn bytes_too_few() {
+    from_3_1_1(|b| {
+        let payload = b"payload".len();
+        for good in good_packets(b) {
+            let body = &good[2..];
+            let optional = match good[0] >> 4 {
+                // A payload may be short, and is no payload at all at the shortest.
+                3 => payload + 1,
+                12 | 14 => continue,
+                _ => 1,
+            };
+            for length in 0..=body.len() - optional {
+                refused(b, &packet(good[0], &[&body[..length]]), EITHER);
+            }
+        }
+    });
+}
+
+/// The same for CONNECT, with everything in it.
+#[test]
+fn bytes_too_few_in_connect() {
+    from_3_1_1(|b| {
+        let mut connect = b.client("bad").username("user").password(b"secret");
+        let mut will = Message::new(&b.topic("will"), "gone", QOS_1);
+        if b.version == V5 {
+            connect = connect.expiry(0).with(Property::UserProperty("a", "b"));
+            will = will.with(Property::WillDelayInterval(1)).with(Property::ContentType("c"));
+        }
+        let good = connect.will(will).encode();
+        let body = &good[2..];
+        assert!(good[1] < 128, "a Remaining Length of one byte");
+        for length in 0..body.len() {
+            let mut client = b.open();
+            client.send_bytes(&packet(0x10, &[&body[..length]]));
+            match client.recv() {
+                Received::ConnAck(connack) => {
+                    assert!(connack.reason.is_error(), "{length} of {} bytes", body.len());
+                    client.closed();
+                }
+                other => assert_eq!(other, Received::Closed, "{length} of {} bytes", body.len()),
+            }
+        }
+    });
+}
+
+/// [MQTT-2.2.1-3] [MQTT-2.2.1-2] [MQTT3-2.3.1-1]
+#[test]
+fn packet_identifier_0() {
+    from_3_1_1(|b| {
+        let none = no_properties(b);
+        let topic = string(b.topic("t"));
+        for bytes in [
+            packet(0x32, &[&topic, &[0, 0], none, b"x"]),
+            packet(0x34, &[&topic, &[0, 0], none, b"x"]),
+            packet(0x40, &[&[0, 0]]),
+            packet(0x50, &[&[0, 0]]),
+            packet(0x62, &[&[0, 0]]),
+            packet(0x70, &[&[0, 0]]),
+            packet(0x82, &[&[0, 0], none, &topic, &[0]]),
+            packet(0xA2, &[&[0, 0], none, &topic]),
+        ] {
+            refused(b, &bytes, EITHER);
+        }
+    });
+}
+
+/// [MQTT-3.8.3-2] [MQTT-3.10.3-2] [MQTT3-3.8.3-3] [MQTT3-3.10.3-2]
+#[test]
+fn no_topic_filters() {
+    every_version(|b| {
+        refused(b, &packet(0x82, &[&[0, 1], no_properties(b)]), &[ReasonCode::ProtocolError]);
+        refused(b, &packet(0xA2, &[&[0, 1], no_properties(b)]), &[ReasonCode::ProtocolError]);
+    });
+}
+
+/// [MQTT-3.8.3-5] 3.8.3.1 [MQTT3-3.8.3-4]
+#[test]
+fn subscription_options_that_are_reserved() {
+    from_3_1_1(|b| {
+        let reserved: &[u8] = match b.version {
+            V5 => &[0x40, 0x80, 0xC0, 0x41],
+            _ => &[0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0xFC],
+        };
+        let subscribe =
+            |options: u8| packet(0x82, &[&[0, 1], no_properties(b), &string(b.topic("t")), &[options]]);
+        for options in reserved {
+            refused(b, &subscribe(*options), MALFORMED);
+        }
+        // QoS 3, and Retain Handling 3.
+        refused(b, &subscribe(0x03), EITHER);
+        if b.version == V5 {
+            refused(b, &subscribe(0x30), EITHER);
+            refused(b, &subscribe(0x32), EITHER);
+        }
+    });
+}
+
+/// Byte strings that are not UTF-8, and one that is, but with U+0000.
+const NOT_UTF_8: [&[u8]; 16] = [
+    b"\0",
+    b"a\0b",
+    b"\x80",
+    b"\xBF",
+    b"\xC3",
+    b"\xC3\x28",
+    b"\xC0\x80",
+    b"\xC1\xBF",
+    b"\xE0\x80\xAF",
+    b"\xED\xA0\x80",
+    b"\xED\xBF\xBF",
+    b"\xED\xA0\xBD\xED\xB8\x80",
+    b"\xF0\x82\x82\xAC",
+    b"\xF4\x90\x80\x80",
+    b"\xF5\x80\x80\x80",
+    b"\xFF\xFE",
+];
+
+/// [MQTT-1.5.4-1] [MQTT-1.5.4-2] [MQTT-3.3.2-1] [MQTT-3.8.3-1] [MQTT-3.10.3-1] [MQTT-4.7.3-2] [MQTT3-1.5.3-1]
+/// [MQTT3-1.5.3-2] [MQTT3-3.3.2-1] [MQTT3-3.8.3-1] [MQTT3-3.10.3-1] [MQTT3-4.7.3-2]
+#[test]
+fn topics_that_are_not_utf_8() {
+    every_version(|b| {
+        let none = no_properties(b);
+        for bad in NOT_UTF_8 {
+            let bad = string([b.topic("").as_bytes(), bad].concat());
+            refused(b, &packet(0x30, &[&bad, none, b"x"]), MALFORMED);
+            refused(b, &packet(0x32, &[&bad, &[0, 1], none, b"x"]), MALFORMED);
+            refused(b, &packet(0x82, &[&[0, 1], none, &bad, &[0]]), MALFORMED);
+            refused(b, &packet(0xA2, &[&[0, 1], none, &bad]), MALFORMED);
+        }
+    });
+}
+
+/// [MQTT-3.1.3-4] [MQTT-3.1.3-11] [MQTT-3.1.3-12] [MQTT3-3.1.3-4] [MQTT3-3.1.3-10] [MQTT3-3.1.3-11]
+#[test]
+fn strings_of_connect_that_are_not_utf_8() {
+    every_version(|b| {
+        let none = no_properties(b);
+        let name: &[u8] = if b.version == V3_1 { b"\0\x06MQIsdp" } else { b"\0\x04MQTT" };
+        let connect = |flags: u8, payload: &[&[u8]]| {
+            packet(0x10, &[name, &[b.version as u8, flags, 0, 0], none, &payload.concat()])
+        };
+        let id = string(b.id("bad"));
+        for bad in NOT_UTF_8 {
+            let bad = string(bad);
+            let reasons = &[ReasonCode::MalformedPacket, ReasonCode::ClientIdentifierNotValid];
+            refused_connect(b, &connect(0x02, &[&bad]), reasons);
+            refused_connect(b, &connect(0x06, &[&id, none, &bad, b"\0\x01x"]), MALFORMED);
+            refused_connect(b, &connect(0x82, &[&id, &bad]), MALFORMED);
+        }
+    });
+}
+
+/// [MQTT-1.5.7-1] [MQTT-3.3.2-13] [MQTT-3.3.2-19]
+#[test]
+fn properties_that_are_not_utf_8() {
+    v5(|b| {
+        let topic = string(b.topic("t"));
+        for bad in NOT_UTF_8 {
+            let bad = string(bad);
+            for block in [
+                properties(&[&[0x03], &bad]),
+                properties(&[&[0x08], &bad]),
+                properties(&[&[0x26], &bad, &string("value")]),
+                properties(&[&[0x26], &string("name"), &bad]),
+            ] {
+                refused(b, &packet(0x30, &[&topic, &block, b"x"]), MALFORMED);
+            }
+        }
+    });
+}
+
+/// Bytes that look odd and are fine: U+FEFF and others [MQTT-1.5.4-3] [MQTT3-1.5.3-3].
+#[test]
+fn strings_that_are_utf_8_after_all() {
+    every_version(|b| {
+        let mut client = b.connect("a");
+        client.subscribe(&b.topic("#"), QOS_0);
+        for good in
+            ["\u{FEFF}", "\u{FFFD}", "\u{D7FF}", "\u{E000}", "\u{10000}", "\u{10FFFD}", "\u{2028}", "ẞ"]
+        {
+            let topic = b.topic(good);
+            client.publish(&topic, "x", QOS_0);
+            assert_eq!(client.message().topic, topic);
+        }
+    });
+}
+
+/// [MQTT-4.7.3-1] [MQTT3-4.7.3-1] 3.3.2.1: no topic, no alias.
+#[test]
+fn an_empty_topic_name() {
+    every_version(|b| {
+        let none = no_properties(b);
+        refused(
+            b,
+            &packet(0x30, &[&string(""), none, b"x"]),
+            &[ReasonCode::ProtocolError, ReasonCode::TopicNameInvalid],
+        );
+        refused(
+            b,
+            &packet(0x32, &[&string(""), &[0, 1], none, b"x"]),
+            &[ReasonCode::ProtocolError, ReasonCode::TopicNameInvalid],
+        );
+    });
+}
+
+/// Flags of CONNECT that contradict each other or the payload [MQTT-3.1.2-3] [MQTT-3.1.2-9] [MQTT-3.1.2-11]
+/// [MQTT-3.1.2-12] [MQTT-3.1.2-13] [MQTT-3.1.2-16] to [MQTT-3.1.2-19] [MQTT3-3.1.2-3] [MQTT3-3.1.2-11]
+/// [MQTT3-3.1.2-13] [MQTT3-3.1.2-14] [MQTT3-3.1.2-15] [MQTT3-3.1.2-18] to [MQTT3-3.1.2-22]
+#[test]
+fn connect_flags_that_contradict() {
+    from_3_1_1(|b| {
+        let none = no_properties(b);
+        let connect = |flags: u8, payload: &[&[u8]]| {
+            packet(0x10, &[b"\0\x04MQTT", &[b.version as u8, flags, 0, 0], none, &payload.concat()])
+        };
+        let id = string(b.id("bad"));
+        let (topic, gone) = (string("will"), string("gone"));
+        let (user, secret) = (string("user"), string("secret"));
+        let mut cases: Vec<(u8, Vec<&[u8]>)> = vec![
+            // The reserved flag.
+            (0x03, vec![&id]),
+            // Will QoS 1, 2, 3 and Will Retain without a Will.
+            (0x0A, vec![&id]),
+            (0x12, vec![&id]),
+            (0x1A, vec![&id]),
+            (0x22, vec![&id]),
+            // Will QoS 3.
+            (0x1E, vec![&id, none, &topic, &gone]),
+            // A Will that is not there, in whole or in part.
+            (0x06, vec![&id]),
+            (0x06, vec![&id, none, &topic]),
+            // One that is there, and was not announced.
+            (0x02, vec![&id, none, &topic, &gone]),
+            // A user name that is not there, and one that was not announced.
+            (0x82, vec![&id]),
+            (0x02, vec![&id, &user]),
+            // Likewise a password.
+            (0xC2, vec![&id, &user]),
+            (0x82, vec![&id, &user, &secret]),
+            // No Client Identifier at all [MQTT-3.1.3-3] [MQTT3-3.1.3-3].
+            (0x02, vec![]),
+        ];
+        if b.version == V3_1_1 {
+            cases.push((0x42, vec![&id, &secret]));
+        }
+        for (flags, payload) in cases {
+            refused_connect(b, &connect(flags, &payload), EITHER);
+        }
+    });
+}
+
+/// [MQTT-3.1.0-2] in the words of a raw client: the second one is wrong however it looks.
+#[test]
+fn a_second_connect_that_is_broken() {
+    from_3_1_1(|b| {
+        refused(b, &[0x10, 0], EITHER);
+    });
+}
+
+/// Identifier and a value of its type, for each of the 27 properties (2.2.2.2).
+const PROPERTIES: [(u8, &[u8]); 27] = [
+    (0x01, &[1]),
+    (0x02, &[0, 0, 0, 9]),
+    (0x03, b"\0\x01c"),
+    (0x08, b"\0\x01r"),
+    (0x09, b"\0\x01d"),
+    (0x0B, &[5]),
+    (0x11, &[0, 0, 0, 0]),
+    (0x12, b"\0\x01i"),
+    (0x13, &[0, 9]),
+    (0x15, b"\0\x01m"),
+    (0x16, b"\0\x01d"),
+    (0x17, &[1]),
+    (0x18, &[0, 0, 0, 9]),
+    (0x19, &[1]),
+    (0x1A, b"\0\x01i"),
+    (0x1C, b"\0\x01s"),
+    (0x1F, b"\0\x01r"),
+    (0x21, &[0, 9]),
+    (0x22, &[0, 9]),
+    (0x23, &[0, 1]),
+    (0x24, &[1]),
+    (0x25, &[1]),
+    (0x26, b"\0\x01n\0\x01v"),
+    (0x27, &[0, 1, 0, 0]),
+    (0x28, &[1]),
+    (0x29, &[1]),
+    (0x2A, &[1]),
+];
+
+/// A packet with a property block in its place, and the properties that it may have (2.2.2.2).
+type WithProperties<'a> = (&'a dyn Fn(&[u8]) -> Vec<u8>, &'a [u8]);
+
+fn each_packet(b: &Broker, check: impl Fn(WithProperties<'_>)) {
+    let topic = string(b.topic("t"));
+    let publish = |block: &[u8]| packet(0x30, &[&topic, block, b"x"]);
+    let acks = [0x40, 0x50, 0x62, 0x70].map(|first| move |block: &[u8]| packet(first, &[&[0, 9, 0], block]));
+    let subscribe = |block: &[u8]| packet(0x82, &[&[0, 9], block, &topic, &[0]]);
+    let unsubscribe = |block: &[u8]| packet(0xA2, &[&[0, 9], block, &topic]);
+    let disconnect = |block: &[u8]| packet(0xE0, &[&[0], block]);
+    check((&publish, &[0x01, 0x02, 0x03, 0x08, 0x09, 0x0B, 0x23, 0x26]));
+    for ack in &acks {
+        check((ack, &[0x1F, 0x26]));
+    }
+    check((&subscribe, &[0x0B, 0x26]));
+    check((&unsubscribe, &[0x26]));
+    // Server Reference is for servers, but a packet may have it.
+    check((&disconnect, &[0x11, 0x1C, 0x1F, 0x26]));
+}
+
+/// 2.2.2.2: a property that belongs elsewhere.
+#[test]
+fn properties_that_do_not_belong() {
+    v5(|b| {
+        each_packet(b, |(build, allowed)| {
+            for (id, value) in PROPERTIES.into_iter().filter(|(id, _)| !allowed.contains(id)) {
+                refused(b, &build(&properties(&[&[id], value])), EITHER);
+            }
+        });
+    });
+}
+
+/// 2.2.2.2: an Identifier that does not exist, in one byte or more.
+#[test]
+fn properties_that_do_not_exist() {
+    v5(|b| {
+        each_packet(b, |(build, _)| {
+            for id in [&[0x00][..], &[0x04], &[0x0A], &[0x14], &[0x2B], &[0x7F], &[0x81, 0x01], &[0xFF, 0x7F]]
+            {
+                refused(b, &build(&properties(&[id, &[1]])), EITHER);
+            }
+        });
+    });
+}
+
+/// 2.2.2.2: "It is a Protocol Error to include ... more than once", but for User Properties.
+#[test]
+fn properties_that_come_twice() {
+    v5(|b| {
+        each_packet(b, |(build, allowed)| {
+            for id in allowed.iter().filter(|id| **id != 0x26) {
+                let (_, value) = PROPERTIES.iter().find(|(known, _)| known == id).expect("one of the 27");
+                // A Topic Alias and a Subscription Identifier are wrong for another reason as well.
+                refused(b, &build(&properties(&[&[*id], value, &[*id], value])), EITHER);
+            }
+        });
+    });
+}
+
+/// 2.2.2.1: a Property Length that lies, or that is none.
+#[test]
+fn properties_of_a_wrong_length() {
+    v5(|b| {
+        each_packet(b, |(build, allowed)| {
+            let user = b"\x26\0\x01n\0\x01v";
+            // Longer than the packet, and too long to be a length.
+            refused(b, &build(&[&[100], &user[..]].concat()), EITHER);
+            refused(b, &build(&[0x80, 0x80, 0x80, 0x80, 0x01]), EITHER);
+            // Cut within a property.
+            for length in 1..user.len() {
+                refused(b, &build(&properties(&[&user[..length]])), EITHER);
+            }
+            for id in allowed {
+                refused(b, &build(&properties(&[&[*id]])), EITHER);
+            }
+        });
+    });
+}
+
+/// The same for CONNECT: what does not belong, does not exist, comes twice, or has no such value (3.1.2.11) [MQTT-3.1.4-2].
+#[test]
+fn properties_of_connect() {
+    v5(|b| {
+        let connect = |block: &[u8]| packet(0x10, &[b"\0\x04MQTT\x05\x02\0\0", block, &string(b.id("bad"))]);
+        let allowed = [0x11, 0x15, 0x16, 0x17, 0x19, 0x21, 0x22, 0x26, 0x27];
+        for (id, value) in PROPERTIES {
+            if !allowed.contains(&id) {
+                refused_connect(b, &connect(&properties(&[&[id], value])), EITHER);
+            } else if id != 0x26 {
+                refused_connect(b, &connect(&properties(&[&[id], value, &[id], value])), EITHER);
+            }
+        }
+        let wrong: [&[u8]; 9] = [
+            // Receive Maximum 0, Maximum Packet Size 0.
+            &[0x21, 0, 0],
+            &[0x27, 0, 0, 0, 0],
+            // Truth values that are neither.
+            &[0x17, 2],
+            &[0x19, 2],
+            &[0x17, 0xFF],
+            // Authentication Data without a method.
+            b"\x16\0\x01d",
+            &[0x00],
+            &[0x7F, 1],
+            &[0x11, 0, 0],
+        ];
+        for value in wrong {
+            refused_connect(b, &connect(&properties(&[value])), EITHER);
+        }
+    });
+}
+
+/// The same for a Will (3.1.3.2).
+#[test]
+fn properties_of_a_will() {
+    v5(|b| {
+        let connect = |block: &[u8]| {
+            packet(
+                0x10,
+                &[b"\0\x04MQTT\x05\x06\0\0\0", &string(b.id("bad")), block, &string("will"), &string("gone")],
+            )
+        };
+        let allowed = [0x01, 0x02, 0x03, 0x08, 0x09, 0x18, 0x26];
+        for (id, value) in PROPERTIES {
+            if !allowed.contains(&id) {
+                refused_connect(b, &connect(&properties(&[&[id], value])), EITHER);
+            } else if id != 0x26 {
+                refused_connect(b, &connect(&properties(&[&[id], value, &[id], value])), EITHER);
+            }
+        }
+        refused_connect(b, &connect(&properties(&[&[0x01, 2]])), EITHER);
+    });
+}
+
+/// 3.3.2.3: values that do not exist.
+#[test]
+fn properties_of_publish_without_such_a_value() {
+    v5(|b| {
+        let topic = string(b.topic("t"));
+        for flag in [2, 0xFF] {
+            refused(b, &packet(0x30, &[&topic, &properties(&[&[0x01, flag]]), b"x"]), EITHER);
+        }
+        // Response Topic without a character [MQTT-4.7.3-1].
+        refused(
+            b,
+            &packet(0x30, &[&topic, &properties(&[b"\x08\0\0"]), b"x"]),
+            &[ReasonCode::MalformedPacket, ReasonCode::ProtocolError, ReasonCode::TopicNameInvalid],
+        );
+    });
+}
+
+/// [MQTT-3.4.2-1] [MQTT-3.5.2-1] [MQTT-3.6.2-1] [MQTT-3.7.2-1]
+#[test]
+fn reason_codes_that_do_not_belong() {
+    v5(|b| {
+        for (first, reasons) in [
+            (0x40, &[0x01, 0x04, 0x11, 0x92, 0x8E, 0xFF][..]),
+            (0x50, &[0x02, 0x04, 0x92, 0xFF]),
+            (0x62, &[0x01, 0x10, 0x80, 0x97]),
+            (0x70, &[0x01, 0x10, 0x80, 0x97]),
+        ] {
+            for reason in reasons {
+                refused(b, &[first, 3, 0, 9, *reason], EITHER);
+                refused(b, &[first, 4, 0, 9, *reason, 0], EITHER);
+            }
+        }
+    });
+}
+
+/// [MQTT-1.5.5-1]: of a length that takes more bytes than it needs. What has no effect may pass elsewhere; here it does
+/// not.
+#[test]
+fn a_length_with_padding() {
+    v5_ours(|b| {
+        let topic = string(b.topic("t"));
+        refused(b, &packet(0x30, &[&topic, &[0x80, 0x00], b"x"]), MALFORMED);
+        refused(b, &packet(0x82, &[&[0, 9], &[0x03, 0x0B, 0x81, 0x00], &topic, &[0]]), MALFORMED);
+        refused(b, &[0xC0, 0x80, 0x00], MALFORMED);
+    });
+}
