@@ -1,6 +1,7 @@
 //! What all workers of a node share.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use routing::{Index, IndexLimits};
@@ -26,6 +27,8 @@ pub struct Node {
     /// How threads that are no workers reach one.
     mailbox: OnceLock<Box<dyn Fn(WorkerId, Letter) + Send + Sync>>,
     pub(crate) hash_key: [u8; 16],
+    /// More waits than `limits.memory_queued_max`, as of a worker's last turn.
+    overloaded: AtomicBool,
     /// Sessions that outlive their connection.
     pub(crate) sessions: Arc<AtomicU64>,
     /// Assigned Client Identifiers are made of this and a counter.
@@ -54,6 +57,7 @@ impl Node {
             published: (0..workers).map(|_| Published::default()).collect(),
             mailbox: OnceLock::new(),
             hash_key: seed,
+            overloaded: AtomicBool::new(false),
             sessions: Arc::default(),
             assigned: AtomicU64::new(0),
             boot: boot ^ boot.rotate_left(29),
@@ -87,8 +91,20 @@ impl Node {
 
     /// Whether messages that wait take more memory than `limits.memory_queued_max`.
     pub(crate) fn is_overloaded(&self) -> bool {
-        let queued: u64 = self.published.iter().map(|worker| Published::get(&worker.queued_bytes)).sum();
-        queued > self.settings.limits.memory_queued_max.bytes()
+        // The flag is enough on the path of a packet; the sum is for when it is up.
+        self.overloaded.load(Relaxed) && self.queued_bytes() > self.settings.limits.memory_queued_max.bytes()
+    }
+
+    /// A worker's `queued_bytes` have changed.
+    pub(crate) fn weigh(&self) {
+        let overloaded = self.queued_bytes() > self.settings.limits.memory_queued_max.bytes();
+        if self.overloaded.load(Relaxed) != overloaded {
+            self.overloaded.store(overloaded, Relaxed);
+        }
+    }
+
+    fn queued_bytes(&self) -> u64 {
+        self.published.iter().map(|worker| Published::get(&worker.queued_bytes)).sum()
     }
 
     /// The Session Expiry Interval that is granted for the one asked for, both in seconds.

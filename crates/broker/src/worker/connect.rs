@@ -87,7 +87,7 @@ impl Worker {
     fn check_connect(&self, slot: u32, connect: &Connect<'_>) -> Result<(), ReasonCode> {
         let mqtt = &self.node.settings.mqtt;
         if self.stopping {
-            return Err(ReasonCode::ServerShuttingDown);
+            return Err(ReasonCode::ServerUnavailable); // 0x8B is not for CONNACK (3.2.2.2).
         }
         if connect.client_id.len() > usize::from(mqtt.client_id_len_max) {
             return Err(ReasonCode::ClientIdentifierNotValid);

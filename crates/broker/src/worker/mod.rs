@@ -278,6 +278,7 @@ impl Worker {
         let store: u64 = self.shards.iter().map(|(_, shard)| shard.counters.queued_bytes).sum();
         if queued.load(Relaxed) != self.queued_bytes + store {
             queued.store(self.queued_bytes + store, Relaxed);
+            self.node.weigh();
         }
     }
 

@@ -47,6 +47,9 @@ impl Worker {
         {
             return Some(Time::NEVER);
         }
+        if publish.qos > QoS::AtMostOnce && self.node.is_overloaded() {
+            return Some(Time(self.now.0 + OVERLOAD_RETRY_MS));
+        }
         if limits.messages_per_second > 0 || limits.bytes_per_second.bytes() > 0 {
             let now = self.now;
             let budget = &mut connection.flow().budget;
@@ -61,10 +64,6 @@ impl Worker {
             }
             budget.messages += 1;
             budget.bytes += size as u64;
-        }
-        // Only looked at when this worker itself holds something: the sum over all workers is not for every packet.
-        if self.queued_bytes > 0 && publish.qos > QoS::AtMostOnce && self.node.is_overloaded() {
-            return Some(Time(self.now.0 + OVERLOAD_RETRY_MS));
         }
         None
     }

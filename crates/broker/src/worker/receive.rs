@@ -299,6 +299,8 @@ impl Worker {
         let mut at = 0;
         while let Ok(Some(length)) = mqtt::frame(&parked[at..], u32::MAX)
             && at + length <= parked.len()
+            // One of them may have ended the connection; nothing behind it counts any more.
+            && self.connections.occupant(slot).is_some_and(|connection| connection.phase == Phase::Open)
         {
             if self.packet(slot, &parked[at..at + length]) == Step::Blocked {
                 return self.park_packet(slot, &parked[at..]);

@@ -5,9 +5,12 @@
 
 mod acknowledging;
 mod client;
+mod limits;
 mod net;
 mod packets;
+mod publishers;
 mod random;
+mod readers;
 mod retained;
 mod sessions;
 mod shared;

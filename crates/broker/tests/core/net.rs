@@ -1,11 +1,12 @@
 //! A node without sockets, threads and clocks: its workers, the batches between them, its clients, and its time.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io::IoSlice;
 use std::sync::Arc;
 
 use broker::access::{Access, AllowAll};
 use broker::settings::Settings;
-use broker::{Batch, Node, Published, Then, Time, Worker, WorkerId};
+use broker::{Batch, Node, OUT_SLICES_MAX, Published, Then, Time, Worker, WorkerId};
 use mqtt::{ReasonCode, Version};
 
 use crate::client::Client;
@@ -396,10 +397,19 @@ impl Net {
         }
         let worker = &mut self.workers[client.worker];
         if let Some(out) = worker.output(client.slot) {
-            let count = out.len().min(bytes);
-            if count > 0 {
-                client.read(&out.pending()[..count]);
-                out.advance(count);
+            let before = out.len();
+            let end = before.saturating_sub(bytes);
+            while out.len() > end {
+                let mut slices = [IoSlice::new(&[]); OUT_SLICES_MAX];
+                let mut offered = match out.pending_slices(&mut slices) {
+                    0 => out.pending().to_vec(),
+                    count => slices[..count].iter().flat_map(|slice| slice.to_vec()).collect(),
+                };
+                offered.truncate(out.len() - end);
+                client.read(&offered);
+                out.advance(offered.len());
+            }
+            if out.len() < before {
                 worker.written(self.now, client.slot);
             }
         }

@@ -1,0 +1,305 @@
+//! Slow readers: they set the pace of exactly those who publish to them, for as long as they read at all.
+
+use std::time::Duration;
+
+use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
+use mqtt::ReasonCode;
+use mqtt::Version::V5;
+use settings::ByteSize;
+
+use crate::net::{Net, Peer, everywhere, everywhere_with};
+use crate::packets::*;
+
+/// Publishes `count` messages at QoS 1; returns how many are acknowledged.
+fn publish(net: &mut Net, publisher: Peer, count: u16) -> usize {
+    let messages = (1..=count).map(|id| message("t", id).qos1(id).into());
+    net.send_all(publisher, messages);
+    net.received(publisher).len()
+}
+
+fn acknowledged(net: &mut Net, publisher: Peer) -> Vec<Sent> {
+    net.received(publisher)
+}
+
+/// In flight and in the queue there are places; behind them publishers wait, and those alone who publish to this reader.
+#[test]
+fn publishers_wait_for_a_place_and_nobody_else_does() {
+    for reader in [v5("reader"), durable(V5, "reader")] {
+        everywhere_with(
+            |settings| settings.queue.messages_max = 3,
+            |net| {
+                let reader = net.connect(0, reader.clone().receive_max(2));
+                net.subscribe(reader, "t", AtLeastOnce);
+                let quick = net.connect(1, v5("quick"));
+                net.subscribe(quick, "u", AtLeastOnce);
+                for place in 0..3 {
+                    let publisher = net.connect(place, v5(&format!("p{place}")));
+                    let places = if place == 0 { 5 } else { 0 };
+                    assert_eq!(publish(net, publisher, 6), places);
+                    net.send(publisher, message("u", "elsewhere").qos1(9));
+                    // [MQTT-4.6.0-2]: it is delivered, its PUBACK waits behind the others.
+                    assert_eq!(net.payloads(quick), ["elsewhere"]);
+                    net.send(quick, puback(place as u16 + 1));
+                }
+                let other = net.connect(2, v5("other"));
+                net.send(other, message("u", "not slowed").qos1(1));
+                assert_eq!(net.received(other), [puback(1)]);
+            },
+        );
+    }
+}
+
+/// Each acknowledgement of the reader frees one publish, in the order of their arrival, whatever worker they came from.
+#[test]
+fn each_acknowledgement_of_the_reader_lets_one_publish_go() {
+    for reader in [v5("reader"), durable(V5, "reader")] {
+        everywhere_with(
+            |settings| settings.queue.messages_max = 1,
+            |net| {
+                let reader = net.connect(0, reader.clone().receive_max(1));
+                net.subscribe(reader, "t", ExactlyOnce);
+                let publisher = net.connect(1, v5("p"));
+                assert_eq!(publish(net, publisher, 5), 2);
+                for id in 1..=5 {
+                    assert_eq!(net.payloads(reader), [id.to_string()]);
+                    net.send(reader, puback(id));
+                    let freed = (id + 2 <= 5).then(|| puback(id + 2));
+                    assert_eq!(acknowledged(net, publisher), freed.into_iter().collect::<Vec<_>>());
+                }
+            },
+        );
+    }
+}
+
+/// Several receivers: the slowest sets the pace.
+#[test]
+fn a_publish_is_acknowledged_when_its_last_receiver_has_a_place() {
+    everywhere_with(
+        |settings| settings.queue.messages_max = 1,
+        |net| {
+            let connecting = [v5("a"), v5("b"), durable(V5, "c"), v5("d")];
+            let readers: Vec<_> =
+                (0..).zip(connecting).map(|(at, reader)| net.connect(at, reader.receive_max(1))).collect();
+            for reader in &readers {
+                net.subscribe(*reader, "t", AtLeastOnce);
+            }
+            let publisher = net.connect(1, v5("p"));
+            assert_eq!(publish(net, publisher, 3), 2);
+            for reader in &readers {
+                assert_eq!(acknowledged(net, publisher), []);
+                net.send(*reader, puback(1));
+            }
+            assert_eq!(acknowledged(net, publisher), [puback(3)]);
+        },
+    );
+}
+
+/// A reader that is outrun but goes on reading is never closed and loses nothing.
+#[test]
+fn a_reader_that_frees_places_now_and_then_stays() {
+    for reader in [v5("reader"), durable(V5, "reader")] {
+        everywhere_with(
+            |settings| {
+                settings.queue.messages_max = 1;
+                settings.queue.wait = Duration::from_secs(5);
+            },
+            |net| {
+                let reader = net.connect(0, reader.clone().receive_max(1));
+                net.subscribe(reader, "t", AtLeastOnce);
+                let publisher = net.connect(1, v5("p"));
+                publish(net, publisher, 12);
+                for id in 1..=12 {
+                    net.pass(4_000);
+                    assert_eq!(net.payloads(reader), [id.to_string()]);
+                    net.send(reader, puback(id));
+                }
+                assert_eq!(acknowledged(net, publisher).len(), 10);
+            },
+        );
+    }
+}
+
+/// One that frees no place in `queue.wait` is closed, and its publishers go on.
+#[test]
+fn a_reader_that_frees_no_place_is_closed_and_its_publishers_go_on() {
+    everywhere_with(
+        |settings| {
+            settings.queue.messages_max = 1;
+            settings.queue.wait = Duration::from_secs(5);
+        },
+        |net| {
+            let reader = net.connect(0, v5("reader").receive_max(1));
+            net.subscribe(reader, "t", AtLeastOnce);
+            let publisher = net.connect(1, v5("p"));
+            publish(net, publisher, 5);
+            net.pass(4_900);
+            assert_eq!(acknowledged(net, publisher), []);
+            net.pass(300);
+            assert_eq!(acknowledged(net, publisher), [puback(3), puback(4), puback(5)]);
+            assert_eq!(net.closed(reader), Some(Some(ReasonCode::QuotaExceeded)));
+            assert_eq!(net.counter(|counters| counters.slow_readers_closed), 1);
+        },
+    );
+}
+
+/// A durable session is not closed for it: what waited too long is let in by the rule for full queues.
+#[test]
+fn a_durable_reader_that_frees_no_place_gives_up_its_oldest() {
+    everywhere_with(
+        |settings| {
+            settings.queue.messages_max = 2;
+            settings.queue.wait = Duration::from_secs(5);
+        },
+        |net| {
+            let reader = net.connect(0, durable(V5, "reader").receive_max(1));
+            net.subscribe(reader, "t", AtLeastOnce);
+            let publisher = net.connect(1, v5("p"));
+            assert_eq!(publish(net, publisher, 5), 3);
+            net.pass(4_900);
+            assert_eq!(acknowledged(net, publisher), []);
+            net.pass(300);
+            assert_eq!(acknowledged(net, publisher), [puback(4), puback(5)]);
+            for (id, payload) in [(1, "1"), (2, "4"), (3, "5")] {
+                assert_eq!(net.payloads(reader), [payload]);
+                net.send(reader, puback(id));
+            }
+        },
+    );
+}
+
+/// The reader goes away while publishers wait: nobody reads, so nobody waits.
+#[test]
+fn publishers_go_on_when_the_reader_they_wait_for_leaves() {
+    for reader in [v5("reader"), durable(V5, "reader")] {
+        everywhere_with(
+            |settings| settings.queue.messages_max = 1,
+            |net| {
+                let reader = net.connect(0, reader.clone().receive_max(1));
+                net.subscribe(reader, "t", AtLeastOnce);
+                let publisher = net.connect(1, v5("p"));
+                assert_eq!(publish(net, publisher, 4), 2);
+                net.lose(reader);
+                assert_eq!(acknowledged(net, publisher), [puback(3), puback(4)]);
+            },
+        );
+    }
+}
+
+/// The publisher goes away while its messages wait: they were not acknowledged, and are delivered if there is a place.
+#[test]
+fn a_publisher_that_leaves_while_it_waits_disturbs_nobody() {
+    for reader in [v5("reader"), durable(V5, "reader")] {
+        everywhere_with(
+            |settings| settings.queue.messages_max = 1,
+            |net| {
+                let reader = net.connect(0, reader.clone().receive_max(1));
+                net.subscribe(reader, "t", AtLeastOnce);
+                let publisher = net.connect(1, v5("p"));
+                publish(net, publisher, 4);
+                net.lose(publisher);
+                // Whoever is in its place now gets nothing that was meant for it.
+                let next = net.connect(1, v5("next"));
+                for id in 1..=4 {
+                    assert_eq!(net.payloads(reader), [id.to_string()]);
+                    net.send(reader, puback(id));
+                }
+                assert_eq!(net.received(next), []);
+            },
+        );
+    }
+}
+
+/// Messages that expire in a full queue make way for those that wait behind it.
+#[test]
+fn messages_that_expire_in_the_queue_do_not_hold_up_those_behind() {
+    for reader in [v5("reader"), durable(V5, "reader")] {
+        everywhere_with(
+            |settings| settings.queue.messages_max = 2,
+            |net| {
+                let reader = net.connect(0, reader.clone().receive_max(1));
+                net.subscribe(reader, "t", AtLeastOnce);
+                let publisher = net.connect(1, v5("p"));
+                for id in 1..=5 {
+                    let short = message("t", id).qos1(id).expiry(1);
+                    net.send(publisher, if id < 4 { short } else { message("t", id).qos1(id) });
+                }
+                assert_eq!(net.payloads(reader), ["1"]);
+                net.pass(1_100);
+                net.send(reader, puback(1));
+                assert_eq!(net.payloads(reader), ["4"]);
+                net.send(reader, puback(2));
+                assert_eq!(net.payloads(reader), ["5"]);
+                assert_eq!(acknowledged(net, publisher).len(), 5);
+            },
+        );
+    }
+}
+
+/// QoS 0 waits for nobody: beyond `queue.out_bytes_max` unsent bytes it is dropped and counted.
+#[test]
+fn qos_0_is_dropped_for_a_reader_that_does_not_read() {
+    everywhere_with(
+        |settings| settings.queue.out_bytes_max = ByteSize::kib(10),
+        |net| {
+            let reader = net.connect(0, v5("reader"));
+            net.subscribe(reader, "t", AtMostOnce);
+            net.stop_reading(reader);
+            let publisher = net.connect(1, v5("p"));
+            for number in 0..100 {
+                net.publish(publisher, "t", format!("{number:01000}"));
+            }
+            assert!(net.unread(reader) < 12 * 1024);
+            let dropped = net.counter(|counters| counters.dropped_slow_qos0);
+            net.go_on_reading(reader);
+            let arrived = net.payloads(reader).len();
+            assert_eq!(arrived as u64 + dropped, 100);
+            assert!((10..=11).contains(&arrived));
+            net.publish(publisher, "t", "again");
+            assert_eq!(net.payloads(reader), ["again"]);
+        },
+    );
+}
+
+/// QoS 1 stops filling the output and waits in the queue instead.
+#[test]
+fn qos_1_waits_in_the_queue_of_a_reader_that_does_not_read() {
+    for reader in [v5("reader"), durable(V5, "reader")] {
+        everywhere(|net| {
+            let reader = net.connect(0, reader.clone());
+            net.subscribe(reader, "t", AtLeastOnce);
+            net.stop_reading(reader);
+            let publisher = net.connect(1, v5("p"));
+            for id in 1..=600 {
+                net.send(publisher, message("t", format!("{id:01000}")).qos1(id));
+            }
+            assert!(net.unread(reader) < 300 * 1024);
+            assert_eq!(acknowledged(net, publisher).len(), 600);
+            let mut received = Vec::new();
+            while net.unread(reader) > 0 {
+                net.read(reader, 10_000);
+                received.extend(net.payloads(reader));
+            }
+            let numbers: Vec<u16> =
+                received.iter().map(|payload| payload.parse().expect("a number")).collect();
+            assert!(numbers.into_iter().eq(1..=600));
+        });
+    }
+}
+
+/// A reader that does not read is not read from either: its answers may not pile up.
+#[test]
+fn a_client_that_reads_no_answers_is_not_read_from() {
+    everywhere_with(
+        |settings| settings.queue.out_bytes_max = ByteSize::kib(1),
+        |net| {
+            let client = net.connect(0, v5("c"));
+            net.stop_reading(client);
+            for _ in 0..100 {
+                net.send_all(client, (0..1000).map(|_| Sent::PingReq));
+            }
+            assert!(net.unread(client) < 70 * 1024);
+            net.go_on_reading(client);
+            assert_eq!(net.received(client).len(), 100_000, "and then all are answered");
+        },
+    );
+}
