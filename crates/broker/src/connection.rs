@@ -511,6 +511,15 @@ impl Subscriptions {
         }
     }
 
+    /// The filters for which `holds` is false.
+    pub fn filters_not(&self, holds: impl Fn(&str, Options) -> bool) -> Vec<Box<str>> {
+        let not = |filter: &str, options: &Options| (!holds(filter, *options)).then(|| filter.into());
+        match self {
+            Self::Few(list) => list.iter().filter_map(|(filter, options)| not(filter, options)).collect(),
+            Self::Many(map) => map.iter().filter_map(|(filter, options)| not(filter, options)).collect(),
+        }
+    }
+
     pub fn into_filters(self) -> Vec<Box<str>> {
         match self {
             Self::Few(list) => list.into_iter().map(|(filter, _)| filter).collect(),

@@ -27,6 +27,11 @@ impl<T> Slots<T> {
         self.len
     }
 
+    /// One more than the highest slot that may be in use.
+    pub fn slots(&self) -> u32 {
+        (self.chunks.len() * CHUNK) as u32
+    }
+
     /// The slot and generation that the next [`Self::insert`] will give.
     pub fn vacant(&mut self) -> (u32, u32) {
         if self.free.is_empty() {

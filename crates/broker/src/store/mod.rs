@@ -41,6 +41,11 @@ pub enum Request {
         packet_id: PacketId,
         filters: Vec<Box<str>>,
     },
+    /// A subscription that the access rules no longer allow. Not answered.
+    Withdraw {
+        session: SessionId,
+        filter: Box<str>,
+    },
     /// A message for the shard's durable sessions (`sessions`) or shared groups (`groups`) that match.
     Append {
         message: Message,

@@ -195,9 +195,13 @@ impl MemoryShard {
             }
             Request::Unsubscribe { session, connection, packet_id, filters } => {
                 let reply = (connection, packet_id);
-                let results = filters.iter().map(|filter| self.unsubscribe(session, filter, reply, out));
+                let results =
+                    filters.iter().map(|filter| self.unsubscribe(session, filter, Some(reply), out));
                 let results = results.collect();
                 out.complete(Completion::Unsubscribed { connection, packet_id, results });
+            }
+            Request::Withdraw { session, filter } => {
+                self.unsubscribe(session, &filter, None, out);
             }
             Request::Append { message, sessions, groups, token } => {
                 self.append(now, &message, sessions, groups, token, out);
@@ -527,7 +531,7 @@ impl MemoryShard {
         &mut self,
         id: SessionId,
         text: &str,
-        reply: (ConnectionId, PacketId),
+        reply: Option<(ConnectionId, PacketId)>,
         out: &mut ShardOutput,
     ) -> ReasonCode {
         let Some(session) = self.sessions.get_mut(id.slot, id.generation) else {
@@ -536,7 +540,7 @@ impl MemoryShard {
         if session.subscriptions.remove(text).is_none() {
             return ReasonCode::NoSubscriptionExisted;
         }
-        self.drop_subscription(id, text, Some(reply), out);
+        self.drop_subscription(id, text, reply, out);
         ReasonCode::Success
     }
 

@@ -14,6 +14,7 @@ mod exchange;
 mod post;
 mod publish;
 mod receive;
+mod recheck;
 mod subscribe;
 mod sys;
 
@@ -63,6 +64,7 @@ pub struct Worker {
     sys_due: Time,
     due: Vec<Timer>,
     sys: sys::Sys,
+    recheck: recheck::Recheck,
 }
 
 struct Pending {
@@ -101,6 +103,7 @@ impl Worker {
             sys_due: if id.0 == 0 && !interval.is_zero() { Time::default() } else { Time::NEVER },
             due: Vec::new(),
             sys: sys::Sys::default(),
+            recheck: recheck::Recheck::default(),
             node,
         }
     }
@@ -263,6 +266,9 @@ impl Worker {
             self.housekeeping_due = Time(now.0 + 1000);
             self.retained.sweep(now, 1000);
             self.publish_figures();
+            if let Some(soon) = self.recheck() {
+                self.housekeeping_due = soon;
+            }
         }
         if self.sys_due <= now {
             self.sys_due = now.after(self.node.settings.sys.interval);

@@ -1,0 +1,94 @@
+//! When the access rules change, subscriptions that are no longer allowed end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use broker::access::{Access, Action, AuthReply, Credentials, Identity, Verdict};
+use broker::settings::Settings;
+use broker::{Node, Time, Worker, WorkerId};
+use mqtt::{
+    Connect, Packet, PacketId, Properties, QoS, RetainHandling, Subscribe, SubscribeFiltersBuf,
+    SubscriptionOptions, Version,
+};
+
+/// Rules that can be read as long as their generation is even; `free` is always allowed.
+#[derive(Default)]
+struct Rules(AtomicU64);
+
+impl Access for Rules {
+    fn authenticate(&self, _: Credentials<'_>, _: &mut dyn FnMut() -> AuthReply) -> Option<Verdict> {
+        Some(Verdict::Allow)
+    }
+
+    fn guards_topics(&self) -> bool {
+        true
+    }
+
+    fn authorize(&self, _: Identity<'_>, _: Action, topic: &str) -> bool {
+        topic == "free" || self.generation().is_multiple_of(2)
+    }
+
+    fn generation(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+fn client(worker: &mut Worker, name: &str, clean_start: bool, filters: &[&str]) {
+    let slot = worker.open(Time(0), None).slot;
+    let version = Version::V3_1_1;
+    let mut bytes = Vec::new();
+    let properties = Properties::default();
+    let (will, username, password) = (None, None, None);
+    let connect = Connect {
+        version,
+        clean_start,
+        keep_alive: 0,
+        client_id: name,
+        will,
+        username,
+        password,
+        properties,
+    };
+    assert!(Packet::Connect(connect).encode(version, &mut bytes));
+    assert_eq!(worker.receive(Time(0), slot, &bytes).consumed, bytes.len());
+    worker.settle(Time(0));
+    let options = SubscriptionOptions {
+        qos: QoS::AtLeastOnce,
+        no_local: false,
+        retain_as_published: false,
+        retain_handling: RetainHandling::Send,
+    };
+    let mut list = SubscribeFiltersBuf::default();
+    for filter in filters {
+        list.push(filter, options);
+    }
+    let packet_id = PacketId::new(1).expect("not 0");
+    bytes.clear();
+    let subscribe = Subscribe { packet_id, properties, filters: list.as_filters() };
+    assert!(Packet::Subscribe(subscribe).encode(version, &mut bytes));
+    assert_eq!(worker.receive(Time(0), slot, &bytes).consumed, bytes.len());
+    worker.settle(Time(0));
+}
+
+#[test]
+fn subscriptions_that_are_no_longer_allowed_end() {
+    let rules = Arc::new(Rules::default());
+    let node = Node::new(Settings::default(), rules.clone(), "test".into(), 1, [3; 16]);
+    let mut worker = Worker::new(WorkerId(0), node.clone());
+    client(&mut worker, "ephemeral", true, &["a/#", "$share/group/b", "free"]);
+    client(&mut worker, "durable", false, &["c/+", "$share/group/d", "free"]);
+    let routes = node.routes.len();
+    worker.tick(Time(1_000));
+    worker.settle(Time(1_000));
+    assert_eq!(node.routes.len(), routes, "nothing ends while the rules stay");
+
+    rules.0.store(1, Ordering::Relaxed);
+    for round in 2..5 {
+        worker.tick(Time(round * 1_000));
+        worker.settle(Time(round * 1_000));
+    }
+    // What is left is `free`: of the connection, of the durable session's shard, and of its connection at QoS 0.
+    assert_eq!(node.routes.len(), 3);
+    assert_eq!(worker.counters().subscribe_denied, 4);
+    worker.check_invariants();
+}
