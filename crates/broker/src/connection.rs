@@ -147,6 +147,8 @@ pub(crate) struct Flow {
     pub page_asked: bool,
     pub acknowledging: Vec<PendingAck>,
     pub blocked: Option<Blocked>,
+    /// When a timer tries `blocked` again, unless that is past.
+    pub retry_at: Time,
     pub budget: Budget,
 }
 
@@ -215,8 +217,36 @@ impl PendingFilter {
 /// A PUBLISH that has to wait, and what came after it.
 #[derive(Debug, Default)]
 pub(crate) struct Blocked {
-    /// Whole packets.
-    pub parked: Vec<u8>,
+    /// Whole packets, from `from` on.
+    parked: Vec<u8>,
+    from: usize,
+}
+
+impl Blocked {
+    /// Bytes of the packets that wait.
+    pub fn len(&self) -> usize {
+        self.parked.len() - self.from
+    }
+
+    pub fn push(&mut self, packet: &[u8]) {
+        self.parked.extend_from_slice(packet);
+    }
+
+    pub fn first(&self) -> Option<&[u8]> {
+        let rest = &self.parked[self.from..];
+        let length = mqtt::frame(rest, u32::MAX).ok()??;
+        rest.get(..length)
+    }
+
+    /// Takes the first packet out, which has `length` bytes.
+    pub fn pop(&mut self, length: usize) {
+        self.from += length;
+        // A client may make us look at these again and again: no byte is moved more than twice.
+        if self.from * 2 >= self.parked.len() {
+            self.parked.drain(..self.from);
+            self.from = 0;
+        }
+    }
 }
 
 /// Messages and bytes of the present second, for `limits.messages_per_second` and `limits.bytes_per_second`.

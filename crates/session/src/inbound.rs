@@ -13,8 +13,11 @@ pub struct Inbound {
     waiting: VecDeque<Waiting>,
     /// Sequence number of the first entry of `waiting`.
     first: u32,
-    /// Identifiers of QoS 2 messages received and not released [MQTT-4.3.3-10].
+    /// Identifiers of QoS 2 messages received and not released [MQTT-4.3.3-10]; first those of earlier connections that were
+    /// not sent again on this one.
     received: VecDeque<u16>,
+    /// How many these are. They do not count against the Receive Maximum, which begins anew with each connection (4.9).
+    restored: usize,
     /// QoS 1 entries of `waiting`.
     unacknowledged: u32,
 }
@@ -43,6 +46,8 @@ pub enum Received {
 pub enum Released {
     Released,
     Unknown,
+    /// Its PUBREC has yet to leave: the client breaks the protocol [MQTT-4.3.3-3].
+    Early,
 }
 
 /// An acknowledgement that may leave now.
@@ -56,7 +61,7 @@ pub struct Completion {
 impl Inbound {
     /// Publishes that count against the Receive Maximum we announced [MQTT-3.3.4-7].
     pub fn inflight(&self) -> usize {
-        self.unacknowledged as usize + self.received.len()
+        self.unacknowledged as usize + self.received.len() - self.restored
     }
 
     /// Whether nothing waits, so that an acknowledgement may leave at once.
@@ -75,15 +80,26 @@ impl Inbound {
 
     /// Whether this QoS 2 identifier is known already; remembers it when not.
     pub fn receive(&mut self, packet_id: PacketId) -> Received {
-        if !self.received.contains(&packet_id.get()) {
-            self.received.push_back(packet_id.get());
-            return Received::New;
+        match self.received.iter().position(|&id| id == packet_id.get()) {
+            None => {
+                self.received.push_back(packet_id.get());
+                Received::New
+            }
+            Some(at) if at < self.restored => {
+                // Sent again on this connection, so it counts from now on.
+                self.received.remove(at);
+                self.restored -= 1;
+                self.received.push_back(packet_id.get());
+                Received::Repeated
+            }
+            Some(_) if self.awaits_pub_rec(packet_id) => Received::RepeatedEarly,
+            Some(_) => Received::Repeated,
         }
-        let early = self
-            .waiting
-            .iter()
-            .any(|waiting| waiting.qos == QoS::ExactlyOnce && waiting.packet_id == packet_id);
-        if early { Received::RepeatedEarly } else { Received::Repeated }
+    }
+
+    fn awaits_pub_rec(&self, packet_id: PacketId) -> bool {
+        let same = |waiting: &Waiting| waiting.qos == QoS::ExactlyOnce && waiting.packet_id == packet_id;
+        self.waiting.iter().any(same)
     }
 
     /// Whether a QoS 2 message with this identifier was received and not released.
@@ -93,7 +109,9 @@ impl Inbound {
 
     /// Identifiers that a resumed session has received and not released.
     pub fn restore(&mut self, received: impl IntoIterator<Item = u16>) {
+        debug_assert!(self.is_empty(), "a connection begins with it");
         self.received.extend(received);
+        self.restored = self.received.len();
     }
 
     /// A PUBLISH was dispatched and waits for `outstanding` completions and for those before it.
@@ -123,7 +141,9 @@ impl Inbound {
         match qos {
             QoS::AtLeastOnce => self.unacknowledged -= 1,
             // A refused QoS 2 message ends with its PUBREC [MQTT-4.3.3-9].
-            QoS::ExactlyOnce if reason.is_error() => self.forget(packet_id),
+            QoS::ExactlyOnce if reason.is_error() => {
+                self.forget(packet_id);
+            }
             QoS::AtMostOnce | QoS::ExactlyOnce => {}
         }
         Some(Completion { packet_id, qos, reason })
@@ -131,18 +151,18 @@ impl Inbound {
 
     /// PUBREL: the identifier may be used for a new message from now on [MQTT-4.3.3-11].
     pub fn release(&mut self, packet_id: PacketId) -> Released {
-        match self.received.iter().position(|&id| id == packet_id.get()) {
-            Some(at) => {
-                self.received.remove(at);
-                Released::Released
-            }
-            None => Released::Unknown,
+        if self.awaits_pub_rec(packet_id) {
+            return Released::Early;
         }
+        if self.forget(packet_id) { Released::Released } else { Released::Unknown }
     }
 
-    /// Forgets a QoS 2 identifier whose message was refused.
-    pub fn forget(&mut self, packet_id: PacketId) {
-        self.received.retain(|&id| id != packet_id.get());
+    /// Forgets a QoS 2 identifier: its message was released or refused. False when it was not known.
+    fn forget(&mut self, packet_id: PacketId) -> bool {
+        let Some(at) = self.received.iter().position(|&id| id == packet_id.get()) else { return false };
+        self.received.remove(at);
+        self.restored -= usize::from(at < self.restored);
+        true
     }
 
     pub fn shrink(&mut self) {
@@ -193,6 +213,31 @@ mod tests {
         assert_eq!(inbound.release(id(1)), Released::Released);
         assert_eq!(inbound.release(id(1)), Released::Unknown);
         assert_eq!(inbound.receive(id(1)), Received::New);
+    }
+
+    /// [MQTT-4.3.3-3]: otherwise a client could have as many messages in flight as it likes.
+    #[test]
+    fn a_message_is_not_released_before_its_pubrec() {
+        let mut inbound = Inbound::default();
+        inbound.receive(id(1));
+        inbound.wait(id(1), QoS::ExactlyOnce, 1, ReasonCode::Success);
+        assert_eq!(inbound.release(id(1)), Released::Early);
+        assert_eq!(inbound.inflight(), 1);
+    }
+
+    #[test]
+    fn what_an_earlier_connection_received_counts_when_it_is_sent_again() {
+        let mut inbound = Inbound::default();
+        inbound.restore([7, 8, 9]);
+        assert_eq!(inbound.inflight(), 0);
+        assert_eq!(inbound.receive(id(8)), Received::Repeated);
+        assert_eq!(inbound.receive(id(1)), Received::New);
+        assert_eq!(inbound.inflight(), 2);
+        assert_eq!(inbound.release(id(7)), Released::Released);
+        assert_eq!(inbound.release(id(8)), Released::Released);
+        assert_eq!(inbound.inflight(), 1);
+        assert_eq!(inbound.receive(id(9)), Received::Repeated);
+        assert_eq!(inbound.inflight(), 2);
     }
 
     /// [MQTT-4.3.3-9]

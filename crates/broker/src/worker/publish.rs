@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use mqtt::{Packet, Publish, QoS, ReasonCode, TopicName};
-use session::Received;
+use session::{Inbound, Received};
 
 use super::Worker;
 use super::receive::Step;
 use crate::access::Action;
-use crate::connection::{Budget, Connection};
+use crate::connection::{Budget, Connection, Flow};
 use crate::ids::Time;
 use crate::mail::Token;
 use crate::message::MessageView;
@@ -40,10 +40,15 @@ impl Worker {
         let limits = &self.node.settings.limits;
         let receive_max = usize::from(self.node.settings.mqtt.receive_max);
         let connection = self.connections.occupant(slot)?;
+        // A QoS 2 message that we know is only answered.
+        let known = |inbound: &Inbound| {
+            publish.qos == QoS::ExactlyOnce && publish.packet_id.is_some_and(|id| inbound.has_received(id))
+        };
         if publish.qos > QoS::AtMostOnce
             && !connection.version.has_receive_maximum()
-            && connection.flow.as_ref().is_some_and(|flow| flow.inbound.inflight() >= receive_max)
-            && !publish.dup
+            && let Some(Flow { inbound, .. }) = connection.flow.as_deref()
+            && inbound.inflight() >= receive_max
+            && !known(inbound)
         {
             return Some(Time::NEVER);
         }

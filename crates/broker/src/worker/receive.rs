@@ -1,6 +1,6 @@
 //! Bytes from a connection: packets found, decoded, and handed to what they are about.
 
-use mqtt::{Ack, DecodeError, Packet, PacketId, ReasonCode, Version};
+use mqtt::{Ack, DecodeError, Packet, PacketId, PacketType, ReasonCode, Version};
 use session::{PubRecOutcome, Released, Settled};
 
 use super::Worker;
@@ -84,11 +84,12 @@ impl Worker {
             let packet = &rest[..length];
             connection.last_packet = now;
             let blocked = connection.flow.as_ref().and_then(|flow| flow.blocked.as_ref());
-            if let Some(Blocked { parked }) = blocked
+            if let Some(blocked) = blocked
                 && !passes_blocked(packet[0])
             {
-                // Behind a PUBLISH that waits, acknowledgements are still taken; the rest keeps its order.
-                if parked.len() + length > PARKED_MAX {
+                // Behind a PUBLISH that waits, acknowledgements are still taken; the rest keeps its order. The end of the stream
+                // usually follows DISCONNECT: it must not be met before that was heard [MQTT-3.14.4-3].
+                if blocked.len() + length > PARKED_MAX || packet[0] >> 4 == PacketType::Disconnect as u8 {
                     connection.marks.held = true;
                     return Received { consumed, then: Then::Hold };
                 }
@@ -225,6 +226,10 @@ impl Worker {
             (Released::Released, None) => {
                 self.send_ack(slot, Packet::PubComp, ack.packet_id, ReasonCode::Success)
             }
+            (Released::Early, _) => {
+                self.counters.protocol_errors += 1;
+                return self.close(slot, ReasonCode::ProtocolError);
+            }
             (Released::Unknown, _) => {
                 self.send_ack(slot, Packet::PubComp, ack.packet_id, ReasonCode::PacketIdentifierNotFound);
             }
@@ -286,26 +291,26 @@ impl Worker {
         let Some(connection) = self.connections.occupant(slot) else { return };
         if connection.phase == Phase::Open {
             let flow = connection.flow();
-            flow.blocked.get_or_insert_with(Blocked::default).parked.extend_from_slice(packet);
+            flow.blocked.get_or_insert_with(Blocked::default).push(packet);
         }
     }
 
     /// Tries again what had to wait.
     pub(super) fn unblock(&mut self, slot: u32) {
         let Some(connection) = self.connections.occupant(slot) else { return };
-        let Some(Blocked { parked }) = connection.flow.as_mut().and_then(|flow| flow.blocked.take()) else {
-            return;
-        };
-        let mut at = 0;
-        while let Ok(Some(length)) = mqtt::frame(&parked[at..], u32::MAX)
-            && at + length <= parked.len()
-            // One of them may have ended the connection; nothing behind it counts any more.
-            && self.connections.occupant(slot).is_some_and(|connection| connection.phase == Phase::Open)
+        let Some(mut blocked) = connection.flow.as_mut().and_then(|flow| flow.blocked.take()) else { return };
+        // One of the packets may end the connection; nothing behind it counts any more.
+        while self.connections.occupant(slot).is_some_and(|connection| connection.phase == Phase::Open)
+            && let Some(packet) = blocked.first()
         {
-            if self.packet(slot, &parked[at..at + length]) == Step::Blocked {
-                return self.park_packet(slot, &parked[at..]);
+            let length = packet.len();
+            if self.packet(slot, packet) == Step::Blocked {
+                if let Some(connection) = self.connections.occupant(slot) {
+                    connection.flow().blocked = Some(blocked);
+                }
+                return;
             }
-            at += length;
+            blocked.pop(length);
         }
         self.wake(slot);
     }
@@ -319,9 +324,14 @@ impl Worker {
         }
     }
 
+    /// Arms a timer for [`Self::unblock`], unless one is that fires earlier.
     pub(super) fn try_again_at(&mut self, at: Time, slot: u32) {
-        if let Some(connection) = self.connections.occupant(slot) {
-            let generation = connection.id.generation;
+        let now = self.now;
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let generation = connection.id.generation;
+        let flow = connection.flow();
+        if flow.retry_at <= now || at < flow.retry_at {
+            flow.retry_at = at;
             self.wheel.arm(at, slot, generation, TimerKind::Unblock);
         }
     }
