@@ -47,8 +47,8 @@ fn found(reader: &Reader<u64>, topic: TopicName<'_>) -> Vec<u64> {
     out
 }
 
-fn run(width: u32, visits_max: usize, seed: u64) -> usize {
-    let limits = IndexLimits { visits_max, ..IndexLimits::default() };
+fn run(width: u32, tries_max: usize, seed: u64) -> usize {
+    let limits = IndexLimits { tries_max, ..IndexLimits::default() };
     let index = Arc::new(Index::with_hasher(PathHasher::narrow([3; 16], width), limits));
     let reader = index.reader();
     let mut random = Random(seed);
@@ -84,8 +84,8 @@ fn run(width: u32, visits_max: usize, seed: u64) -> usize {
 #[test]
 fn filters_whose_hashes_collide_are_told_apart() {
     for (seed, width) in (0..).zip([4, 6, 8, 8, 10, 10, 12, 64]) {
-        for visits_max in [0, usize::MAX] {
-            let strays = run(width, visits_max, seed);
+        for tries_max in [0, usize::MAX] {
+            let strays = run(width, tries_max, seed);
             assert_eq!(strays > 0, width < 64, "{strays} strays with {width} bits");
         }
     }

@@ -14,6 +14,9 @@ pub struct IndexLimits {
     /// A match never takes longer than trying every shape once, so this bounds what one client's odd filters can do
     /// to others, while everyday filters are never refused for them.
     pub shapes_max: usize,
+    /// With no more shapes than this, a match looks up the one filter of each that can match instead of following
+    /// the tree. Default [`TRIES_MAX`].
+    pub tries_max: usize,
     /// How many nodes of the tree a match may visit before it turns to trying shapes instead, provided that there
     /// are fewer than half as many of those. Default [`VISITS_MAX`].
     pub visits_max: usize,
@@ -23,6 +26,8 @@ pub struct IndexLimits {
 pub const LEVELS_MAX: usize = 128;
 /// Default of [`IndexLimits::shapes_max`].
 pub const SHAPES_MAX: usize = 1024;
+/// Default of [`IndexLimits::tries_max`]: a try costs about a third of a step in the tree.
+pub const TRIES_MAX: usize = 24;
 /// Default of [`IndexLimits::visits_max`].
 pub const VISITS_MAX: usize = 512;
 /// Most `+` in a filter whose shape is always allowed.
@@ -32,7 +37,12 @@ pub const EVERYDAY_LEVELS_MAX: usize = 16;
 
 impl Default for IndexLimits {
     fn default() -> IndexLimits {
-        IndexLimits { levels_max: LEVELS_MAX, shapes_max: SHAPES_MAX, visits_max: VISITS_MAX }
+        IndexLimits {
+            levels_max: LEVELS_MAX,
+            shapes_max: SHAPES_MAX,
+            tries_max: TRIES_MAX,
+            visits_max: VISITS_MAX,
+        }
     }
 }
 

@@ -48,8 +48,6 @@ struct Try {
     reference: u32,
 }
 
-/// With no more shapes than this, they are tried at once. Each costs about a third of a step of the tree.
-const FEW_SHAPES: usize = 24;
 /// Shapes tried together: about what a processor loads at the same time.
 const BATCH: usize = 16;
 
@@ -90,7 +88,7 @@ impl<D: Destination> Index<D> {
         let hidden = text.starts_with('$');
         let lookup = Lookup { index: self, nodes: self.nodes.view(guard), text, levels, whole, hidden };
         let shapes = self.shapes.list(guard);
-        if shapes.len() <= FEW_SHAPES || !lookup.walk(paths, next, found, depth, shapes) {
+        if shapes.len() <= self.limits.tries_max || !lookup.walk(paths, next, found, depth, shapes) {
             found.clear();
             lookup.try_shapes(shapes, ancestors, tries, found);
         }

@@ -49,7 +49,8 @@ impl Random {
 }
 
 fn run(seed: u64, steps: usize) {
-    let limits = IndexLimits { levels_max: 20, shapes_max: 30, visits_max: 4 };
+    let limits =
+        IndexLimits { levels_max: 20, shapes_max: 30, tries_max: seed as usize % 2 * 8, visits_max: 4 };
     let (index, reader) = index(limits);
     let (mut random, mut model, mut corpus) = (Random(seed), Model::default(), Vec::new());
     let mut parsed = 0;

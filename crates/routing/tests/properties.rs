@@ -65,21 +65,30 @@ proptest! {
         run(IndexLimits::default(), &filters, &topics, &steps);
     }
 
-    /// With no visits allowed every match that finds more paths than shapes tries the shapes.
     #[test]
-    fn trying_shapes_finds_the_same(
+    fn following_the_tree_finds_the_same(
         filters in proptest::collection::vec(a_filter(), 1..40),
         topics in proptest::collection::vec(a_topic(), 1..40),
         steps in proptest::collection::vec(a_step(), 1..200),
     ) {
-        run(IndexLimits { visits_max: 0, ..IndexLimits::default() }, &filters, &topics, &steps);
+        run(IndexLimits { tries_max: 0, ..IndexLimits::default() }, &filters, &topics, &steps);
+    }
+
+    /// With no visits allowed every match that finds more paths than shapes gives up the tree.
+    #[test]
+    fn giving_up_the_tree_finds_the_same(
+        filters in proptest::collection::vec(a_filter(), 1..40),
+        topics in proptest::collection::vec(a_topic(), 1..40),
+        steps in proptest::collection::vec(a_step(), 1..200),
+    ) {
+        run(IndexLimits { tries_max: 0, visits_max: 0, ..IndexLimits::default() }, &filters, &topics, &steps);
     }
 }
 
 /// Few names and many levels: every topic leads along many paths.
 #[test]
 fn shapes_are_tried_where_paths_are_many() {
-    let limits = IndexLimits { visits_max: 8, ..IndexLimits::default() };
+    let limits = IndexLimits { tries_max: 0, visits_max: 8, ..IndexLimits::default() };
     let (index, reader) = index(limits);
     let mut model = Model::default();
     for bits in 0..1u32 << 8 {

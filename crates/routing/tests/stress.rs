@@ -71,8 +71,17 @@ fn churn(index: &Index<Subscriber>, mut random: Random, writer: u64, changes: us
 
 #[test]
 fn stable_filters_are_always_found_and_no_name_is_ever_wrong() {
+    run(IndexLimits::default());
+}
+
+#[test]
+fn stable_filters_are_always_found_in_the_tree() {
+    run(IndexLimits { tries_max: 0, ..IndexLimits::default() });
+}
+
+fn run(limits: IndexLimits) {
     let changes = if cfg!(miri) { 60 } else { 20_000 };
-    let (index, reader) = index(IndexLimits { visits_max: 16, ..IndexLimits::default() });
+    let (index, reader) = index(limits);
     for n in 0..TOPICS {
         for text in stable(n) {
             index.insert(filter(&text), numbered(&text, n)).unwrap();
