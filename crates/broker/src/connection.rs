@@ -6,7 +6,7 @@ use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ops::Range;
 use std::sync::Arc;
 
-use mqtt::{PacketId, Version};
+use mqtt::{PacketId, ReasonCode, Version};
 use session::{Deliveries, Inbound, InboundAliases, OutboundAliases};
 
 use crate::access::Mechanism;
@@ -145,7 +145,7 @@ pub(crate) struct Flow {
     pub retained: VecDeque<RetainedJob>,
     /// A page of retained messages is on its way.
     pub page_asked: bool,
-    pub acknowledging: Vec<PendingAck>,
+    pub acknowledging: VecDeque<PendingAck>,
     pub blocked: Option<Blocked>,
     /// When a timer tries `blocked` again, unless that is past.
     pub retry_at: Time,
@@ -195,14 +195,14 @@ pub(crate) struct PendingFilter {
     pub options: Options,
     pub subscription_id: u32,
     /// Its place among the reasons.
-    pub index: u16,
+    pub index: u32,
     pub shared: bool,
     pub existed: bool,
 }
 
 impl PendingFilter {
     /// One that goes, at `index` among the reasons.
-    pub fn to_remove(text: &str, index: u16, shared: bool) -> Self {
+    pub fn to_remove(text: &str, index: u32, shared: bool) -> Self {
         Self {
             text: text.into(),
             options: Options::default(),
@@ -283,6 +283,12 @@ impl Connection {
 
     pub fn extra(&mut self) -> &mut Extra {
         self.extra.get_or_insert_with(Box::default)
+    }
+
+    /// [MQTT-2.2.1-3]: the completions of two SUBSCRIBEs under one Packet Identifier could not be told apart.
+    pub fn check_unused(&self, packet_id: PacketId) -> Result<(), ReasonCode> {
+        let in_use = |flow: &Flow| flow.acknowledging.iter().any(|pending| pending.packet_id == packet_id);
+        if self.flow.as_deref().is_some_and(in_use) { Err(ReasonCode::ProtocolError) } else { Ok(()) }
     }
 
     pub fn username(&self) -> Option<&str> {

@@ -150,7 +150,7 @@ pub enum Completion {
     Joined {
         connection: ConnectionId,
         packet_id: PacketId,
-        place: u16,
+        place: u32,
         reason: ReasonCode,
     },
     /// A shared group has let a member go; UNSUBACK may leave.
@@ -262,7 +262,7 @@ pub struct Join {
     pub subscription_id: u32,
     /// Whom to answer with [`Completion::Joined`]: the SUBSCRIBE and the filter's place among those that were asked of the
     /// store.
-    pub reply: Option<(ConnectionId, PacketId, u16)>,
+    pub reply: Option<(ConnectionId, PacketId, u32)>,
 }
 
 /// When a session without connection ends. `u32::MAX` seconds is never (3.1.2.11.2).

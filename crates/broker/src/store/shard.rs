@@ -470,7 +470,7 @@ impl MemoryShard {
         out: &mut ShardOutput,
     ) -> Vec<(ReasonCode, bool)> {
         let maximum = self.settings.session.subscriptions_max as usize;
-        let one = |(place, (text, options, subscription_id)): (u16, (Box<str>, Options, u32))| {
+        let one = |(place, (text, options, subscription_id)): (u32, (Box<str>, Options, u32))| {
             let Some(session) = self.sessions.get_mut(id.slot, id.generation) else {
                 return (ReasonCode::UnspecifiedError, false);
             };
@@ -599,7 +599,7 @@ impl MemoryShard {
         group: GroupName,
         options: Options,
         subscription_id: u32,
-        reply: Option<(ConnectionId, PacketId, u16)>,
+        reply: Option<(ConnectionId, PacketId, u32)>,
         out: &mut ShardOutput,
     ) {
         let Some(session) = self.sessions.get(id.slot, id.generation) else { return };

@@ -40,6 +40,9 @@ const PARKED_MAX: usize = 64 * 1024;
 /// Unsent bytes beyond `queue.out_bytes_max` at which a client that does not read is not read from either.
 const ANSWERS_MAX: usize = 64 * 1024;
 
+/// SUBSCRIBEs and UNSUBSCRIBEs of one client that wait for the store.
+const UNANSWERED_MAX: usize = 64;
+
 impl Worker {
     /// Bytes arrived, appended to those of this connection that an earlier call left over.
     pub fn receive(&mut self, now: Time, slot: u32, bytes: &[u8]) -> Received {
@@ -65,7 +68,8 @@ impl Worker {
                 Phase::Closing => return Received { consumed: bytes.len(), then: Then::Close },
             }
             let unread_max = self.node.settings.queue.out_bytes_max.bytes() as usize + ANSWERS_MAX;
-            if connection.out.len() > unread_max {
+            let unanswered = connection.flow.as_ref().map_or(0, |flow| flow.acknowledging.len());
+            if connection.out.len() > unread_max || unanswered >= UNANSWERED_MAX {
                 connection.marks.held = true;
                 return Received { consumed, then: Then::Hold };
             }

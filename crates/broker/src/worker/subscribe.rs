@@ -16,6 +16,7 @@ use crate::store::{GroupName, Join, Member, Request};
 impl Worker {
     pub(super) fn subscribe(&mut self, slot: u32, subscribe: &Subscribe<'_>) -> Result<(), ReasonCode> {
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+        connection.check_unused(subscribe.packet_id)?;
         let (id, session, client_hash) = (connection.id, connection.session, connection.client_hash);
         let subscription_id = subscribe.properties.subscription_identifier();
         if subscription_id.is_some() && !self.node.settings.mqtt.subscription_identifier_available {
@@ -41,7 +42,7 @@ impl Worker {
             };
             let qos = granted_qos(asked.qos, self.node.settings.mqtt.qos_max);
             let options = Options::from(asked).with_qos(qos);
-            let index = pending.reasons.len() as u16;
+            let index = pending.reasons.len() as u32;
             let shared = subscription.share.is_some();
             let mut reason = qos as u8; // [MQTT-3.9.3-1]
             let mut existed = false;
@@ -62,7 +63,7 @@ impl Worker {
                 let group = GroupName { share: share.into(), filter: subscription.filter.as_str().into() };
                 let shard = group.shard();
                 let member = Member::Connection(id);
-                let reply = Some((id, subscribe.packet_id, pending.filters.len() as u16));
+                let reply = Some((id, subscribe.packet_id, pending.filters.len() as u32));
                 let connection = Some(id);
                 let join = Join { group, member, connection, client_hash, options, subscription_id, reply };
                 self.request(shard, Request::Join(Box::new(join)));
@@ -161,6 +162,7 @@ impl Worker {
 
     pub(super) fn unsubscribe(&mut self, slot: u32, unsubscribe: &Unsubscribe<'_>) -> Result<(), ReasonCode> {
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+        connection.check_unused(unsubscribe.packet_id)?;
         let (id, session) = (connection.id, connection.session);
         let packet_id = unsubscribe.packet_id;
         let mut pending = PendingAck {
@@ -172,7 +174,7 @@ impl Worker {
         };
         let mut durable = Vec::new();
         for text in unsubscribe.filters.iter() {
-            let index = pending.reasons.len() as u16;
+            let index = pending.reasons.len() as u32;
             let Ok(subscription) = Subscription::parse(text) else {
                 pending.reasons.push(ReasonCode::TopicFilterInvalid.as_u8());
                 continue;
@@ -220,7 +222,7 @@ impl Worker {
             return self.finish_ack(slot, pending);
         }
         if let Some(connection) = self.connections.occupant(slot) {
-            connection.flow().acknowledging.push(pending);
+            connection.flow().acknowledging.push_back(pending);
         }
     }
 
@@ -235,7 +237,7 @@ impl Worker {
         let mut granted = Vec::new();
         for (filter, (reason, existed)) in pending.filters.iter_mut().zip(results) {
             filter.existed = *existed;
-            pending.reasons[usize::from(filter.index)] = reason.as_u8();
+            pending.reasons[filter.index as usize] = reason.as_u8();
             if !reason.is_error() {
                 granted.push((filter.text.clone(), filter.options, filter.subscription_id));
             } else if filter.shared {
@@ -253,7 +255,7 @@ impl Worker {
         let Some(pending) = self.pending_ack(id, packet_id, AckKind::Unsub) else { return };
         let mut gone = Vec::new();
         for (filter, reason) in pending.filters.iter().zip(results) {
-            pending.reasons[usize::from(filter.index)] = reason.as_u8();
+            pending.reasons[filter.index as usize] = reason.as_u8();
             if *reason == ReasonCode::Success {
                 gone.push(filter.text.clone());
             } else if filter.shared {
@@ -270,28 +272,24 @@ impl Worker {
     }
 
     /// A shared group has taken a member in, or has no room for it.
-    pub(super) fn joined(&mut self, id: ConnectionId, packet_id: PacketId, place: u16, reason: ReasonCode) {
+    pub(super) fn joined(&mut self, id: ConnectionId, packet_id: PacketId, place: u32, reason: ReasonCode) {
         if reason.is_error()
             && let Some(pending) = self.pending_ack(id, packet_id, AckKind::Sub)
-            && let Some(filter) = pending.filters.get(usize::from(place))
+            && let Some(filter) = pending.filters.get(place as usize)
         {
-            pending.reasons[usize::from(filter.index)] = reason.as_u8();
+            pending.reasons[filter.index as usize] = reason.as_u8();
             let text = filter.text.clone();
-            self.forget_shared(id, packet_id, text);
+            self.forget_shared(id, text);
         }
         self.one_stored(id, packet_id, AckKind::Sub);
     }
 
     /// A shared subscription came to nothing.
-    fn forget_shared(&mut self, id: ConnectionId, packet_id: PacketId, text: Box<str>) {
+    fn forget_shared(&mut self, id: ConnectionId, text: Box<str>) {
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         let known = connection.subscriptions.remove(&text);
         match connection.session {
-            Some(session) => {
-                let filters = vec![text];
-                let forget = Request::Unsubscribe { session, connection: id, packet_id, filters };
-                self.request(session.shard, forget);
-            }
+            Some(session) => self.request(session.shard, Request::Withdraw { session, filter: text }),
             None => self.counters.subscriptions_removed += u64::from(known),
         }
     }
@@ -323,7 +321,11 @@ impl Worker {
             acknowledging.iter().position(|pending| pending.packet_id == packet_id && pending.kind == kind);
         if let Some(at) = at {
             let pending = acknowledging.remove(at);
-            self.finish_ack(id.slot, pending);
+            // Others may have been held back behind it.
+            self.wake(id.slot);
+            if let Some(pending) = pending {
+                self.finish_ack(id.slot, pending);
+            }
         }
     }
 
@@ -339,7 +341,7 @@ impl Worker {
             AckKind::Sub => self.send(slot, &Packet::SubAck(ack)),
         }
         for PendingFilter { text, options, subscription_id, index, shared, existed } in pending.filters {
-            let refused = pending.reasons[usize::from(index)] >= ReasonCode::UnspecifiedError.as_u8();
+            let refused = pending.reasons[index as usize] >= ReasonCode::UnspecifiedError.as_u8();
             let wanted = match options.retain_handling() {
                 RetainHandling::Send => true,          // [MQTT-3.3.1-9]
                 RetainHandling::SendIfNew => !existed, // [MQTT-3.3.1-10]
