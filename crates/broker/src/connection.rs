@@ -6,7 +6,7 @@ use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ops::Range;
 use std::sync::Arc;
 
-use mqtt::{PacketId, ReasonCode, Version};
+use mqtt::{Packet, PacketId, ReasonCode, Version};
 use session::{Deliveries, Inbound, InboundAliases, OutboundAliases};
 
 use crate::access::Mechanism;
@@ -283,6 +283,19 @@ impl Connection {
 
     pub fn extra(&mut self) -> &mut Extra {
         self.extra.get_or_insert_with(Box::default)
+    }
+
+    /// Appends a packet to what is to be written. False, and nothing, when it is larger than the client takes
+    /// [MQTT-3.1.2-24].
+    pub fn put(&mut self, packet: &Packet<'_>, pool: &mut Pool) -> bool {
+        let out = self.out.buffer(pool);
+        let before = out.len();
+        packet.encode(self.version, out);
+        let fits = out.len() - before <= self.packet_size_max as usize;
+        if !fits {
+            out.truncate(before);
+        }
+        fits
     }
 
     /// [MQTT-2.2.1-3]: the completions of two SUBSCRIBEs under one Packet Identifier could not be told apart.

@@ -106,6 +106,14 @@ pub enum SessionDelivery {
     PubRel { packet_id: PacketId },
 }
 
+impl SessionDelivery {
+    pub fn packet_id(&self) -> PacketId {
+        match self {
+            Self::Publish { packet_id, .. } | Self::PubRel { packet_id } => *packet_id,
+        }
+    }
+}
+
 /// Subscription Identifiers of one delivery, usually none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubscriptionIds(Option<Arc<[u32]>>);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mqtt::{Disconnect, Packet, PropertiesBuf, Property, ReasonCode, Subscription};
+use mqtt::{Disconnect, Packet, Properties, PropertiesBuf, Property, ReasonCode, Subscription};
 
 use super::Worker;
 use crate::connection::Phase;
@@ -44,12 +44,14 @@ impl Worker {
         if connection.phase == Phase::Open {
             tracing::debug!(client = &*connection.client_id, %reason, why, "connection closed by the server");
             let mut properties = PropertiesBuf::default();
-            let told = connection.marks.problem_information && connection.packet_size_max == u32::MAX;
-            if told {
+            if connection.marks.problem_information {
                 properties.push(Property::ReasonString(why));
             }
             let packet = Packet::Disconnect(Disconnect { reason, properties: properties.as_properties() });
-            packet.encode(connection.version, connection.out.buffer(&mut self.pool));
+            if !connection.put(&packet, &mut self.pool) {
+                let properties = Properties::default();
+                connection.put(&Packet::Disconnect(Disconnect { reason, properties }), &mut self.pool);
+            }
         }
         if reason == ReasonCode::ServerShuttingDown
             && let Some(extra) = connection.extra.as_mut()

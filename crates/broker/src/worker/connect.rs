@@ -9,6 +9,7 @@ use mqtt::{
 };
 
 use super::Worker;
+use super::publish::{is_beyond_limits, is_own_topic};
 use crate::access::{Action, AuthReply, Credentials, Identity, Verdict};
 use crate::connection::{Connecting, Enhanced, Phase};
 use crate::ids::{ConnectionId, Time, client_hash};
@@ -97,8 +98,11 @@ impl Worker {
             return Err(ReasonCode::ClientIdentifierNotValid);
         }
         let Some(will) = &connect.will else { return Ok(()) };
-        if TopicName::parse(will.topic).is_err() || will.topic.len() > usize::from(mqtt.topic_len_max) {
+        if TopicName::parse(will.topic).is_err() || is_beyond_limits(will.topic, mqtt) {
             return Err(ReasonCode::TopicNameInvalid);
+        }
+        if is_own_topic(will.topic) {
+            return Err(ReasonCode::NotAuthorized);
         }
         if will.qos as u8 > mqtt.qos_max {
             return Err(ReasonCode::QoSNotSupported); // [MQTT-3.2.2-12]
@@ -162,6 +166,7 @@ impl Worker {
         if connection.phase != Phase::Claiming {
             return;
         }
+        let version = connection.version;
         connection.phase = Phase::Open;
         connection.session = session;
         connection.last_packet = self.now;
@@ -171,7 +176,9 @@ impl Worker {
             self.wheel.arm(at, id.slot, id.generation, TimerKind::KeepAlive);
         }
         self.counters.clients_connected += 1;
-        self.send_connack(id.slot, session_present);
+        if !self.send_connack(id.slot, session_present) {
+            return self.refuse_connect(id.slot, version, ReasonCode::PacketTooLarge);
+        }
         if let Some(resume) = resume {
             if let Some(connection) = self.connections.occupant(id.slot)
                 && !resume.received.is_empty()
@@ -212,10 +219,11 @@ impl Worker {
         }
     }
 
-    fn send_connack(&mut self, slot: u32, session_present: bool) {
+    /// False when the client does not take a packet as large as CONNACK is.
+    fn send_connack(&mut self, slot: u32, session_present: bool) -> bool {
         let settings = self.node.settings.clone();
         let mqtt = &settings.mqtt;
-        let Some(connection) = self.connections.occupant(slot) else { return };
+        let Some(connection) = self.connections.occupant(slot) else { return true };
         let connecting = connection.connecting.take();
         let mut properties = PropertiesBuf::default();
         if connection.version.has_properties()
@@ -267,8 +275,9 @@ impl Worker {
         }
         let properties = properties.as_properties();
         let packet = Packet::ConnAck(ConnAck { session_present, reason: ReasonCode::Success, properties });
-        packet.encode(connection.version, connection.out.buffer(&mut self.pool));
+        let sent = connection.put(&packet, &mut self.pool);
         self.mark_dirty(slot);
+        sent
     }
 
     /// CONNACK with an error, then the end of the connection [MQTT-3.2.2-7].
@@ -278,7 +287,8 @@ impl Worker {
         tracing::debug!(client = &*connection.client_id, peer = ?connection.peer(), %reason, "CONNECT refused");
         let properties = mqtt::Properties::default();
         let packet = Packet::ConnAck(ConnAck { session_present: false, reason, properties }); // [MQTT-3.2.2-6]
-        packet.encode(version, connection.out.buffer(&mut self.pool));
+        connection.version = version;
+        connection.put(&packet, &mut self.pool);
         if let Some(extra) = connection.extra.as_mut() {
             extra.will = None; // A client that was not accepted has no Will.
         }

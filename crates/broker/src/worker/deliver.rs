@@ -1,5 +1,6 @@
 //! Messages to the connections of this worker: straight into the output where the client keeps up, else into its queue.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -423,7 +424,17 @@ impl Worker {
     /// Deliveries of a durable session from its shard.
     pub(super) fn session_deliveries(&mut self, id: ConnectionId, deliveries: Vec<SessionDelivery>) {
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
-        connection.flow().ready.extend(deliveries);
+        let window = usize::from(connection.window);
+        let ready = &mut connection.flow().ready;
+        ready.extend(deliveries);
+        // What is in flight fits the window, unless the client acknowledges what it was never sent: then it would never end.
+        let publishes = |ready: &VecDeque<SessionDelivery>| {
+            ready.iter().filter(|delivery| matches!(delivery, SessionDelivery::Publish { .. })).count()
+        };
+        if ready.len() > window && publishes(ready) > window {
+            self.counters.protocol_errors += 1;
+            return self.close(id.slot, ReasonCode::ProtocolError);
+        }
         self.pump(id.slot);
     }
 
@@ -524,6 +535,11 @@ impl Worker {
         let Some(flow) = connection.flow.as_mut() else { return };
         let Some(job) = flow.retained.front_mut() else { return };
         let (options, subscription_id) = (job.options, job.subscription_id);
+        if !connection.subscriptions.contains(&job.filter) {
+            // Unsubscribed meanwhile: nothing new for it [MQTT-3.10.4-2].
+            flow.retained.pop_front();
+            return self.page_taken(id);
+        }
         match after {
             Some(after) => job.after = Some(after),
             None if job.worker < job.last_worker => job.worker += 1,

@@ -106,9 +106,7 @@ impl Worker {
         }
         let topic = aliased.as_deref().unwrap_or(publish.topic);
         let name = TopicName::parse(topic).map_err(|_| ReasonCode::TopicNameInvalid)?;
-        if topic.len() > usize::from(mqtt.topic_len_max)
-            || topic.bytes().filter(|byte| *byte == b'/').count() >= usize::from(mqtt.topic_levels_max)
-        {
+        if is_beyond_limits(topic, mqtt) {
             return Err(ReasonCode::TopicNameInvalid);
         }
         // Read before anything can be refused: a repeated QoS 2 PUBLISH is answered as it was the first time.
@@ -217,8 +215,8 @@ impl Worker {
     }
 
     fn may_publish(&self, slot: u32, publish: &Publish<'_>, topic: &str) -> bool {
-        if topic.starts_with("$SYS/") || topic == "$SYS" {
-            return false; // The broker's own.
+        if is_own_topic(topic) {
+            return false;
         }
         if !self.node.access.guards_topics() {
             return true;
@@ -267,6 +265,17 @@ impl Worker {
         }
         self.unblock(slot);
     }
+}
+
+/// Whether a Topic Name or Topic Filter has more levels or bytes than the settings allow.
+pub(super) fn is_beyond_limits(topic: &str, mqtt: &crate::settings::Mqtt) -> bool {
+    topic.len() > usize::from(mqtt.topic_len_max)
+        || topic.bytes().filter(|byte| *byte == b'/').count() >= usize::from(mqtt.topic_levels_max)
+}
+
+/// Whether only the broker itself publishes there.
+pub(super) fn is_own_topic(topic: &str) -> bool {
+    topic == "$SYS" || topic.starts_with("$SYS/")
 }
 
 /// Whether a message was not kept for want of something, as opposed to not being allowed.

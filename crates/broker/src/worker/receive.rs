@@ -1,11 +1,14 @@
 //! Bytes from a connection: packets found, decoded, and handed to what they are about.
 
-use mqtt::{Ack, DecodeError, Packet, PacketId, PacketType, ReasonCode, Version};
+use std::collections::VecDeque;
+
+use mqtt::{Ack, DecodeError, Packet, PacketId, PacketType, QoS, ReasonCode, Version};
 use session::{PubRecOutcome, Released, Settled};
 
 use super::Worker;
 use crate::connection::{Blocked, Phase};
 use crate::ids::Time;
+use crate::mail::SessionDelivery;
 use crate::store::{Acknowledgement, Request};
 use crate::wheel::TimerKind;
 
@@ -243,6 +246,9 @@ impl Worker {
 
     fn acknowledge(&mut self, slot: u32, packet_id: PacketId, kind: Acknowledgement) {
         let Some(connection) = self.connections.occupant(slot) else { return };
+        if let Some(flow) = connection.flow.as_mut() {
+            withdraw(&mut flow.ready, packet_id, kind);
+        }
         if let Some(session) = connection.session {
             let connection = connection.id;
             self.request(session.shard, Request::Acknowledge { session, connection, packet_id, kind });
@@ -262,10 +268,13 @@ impl Worker {
 
     pub(super) fn send(&mut self, slot: u32, packet: &Packet<'_>) {
         let Some(connection) = self.connections.occupant(slot) else { return };
-        if connection.phase != Phase::Closing {
-            packet.encode(connection.version, connection.out.buffer(&mut self.pool));
-            self.mark_dirty(slot);
+        if connection.phase == Phase::Closing {
+            return;
         }
+        if !connection.put(packet, &mut self.pool) {
+            return self.close(slot, ReasonCode::PacketTooLarge);
+        }
+        self.mark_dirty(slot);
     }
 
     /// A peer's bytes that are no packet, or not now: the right Reason Code and the end of the connection [MQTT-4.13.1-1].
@@ -338,6 +347,31 @@ impl Worker {
             flow.retry_at = at;
             self.wheel.arm(at, slot, generation, TimerKind::Unblock);
         }
+    }
+}
+
+/// A client may acknowledge what it has not been sent on this connection, be it that it remembers an earlier one: then it is
+/// not sent any more. Otherwise it could make the store hand over more and more of what it does not read.
+fn withdraw(ready: &mut VecDeque<SessionDelivery>, id: PacketId, kind: Acknowledgement) {
+    let (Some(first), Some(last)) = (ready.front(), ready.back()) else { return };
+    // Deliveries come in the order of their numbers, and identifiers go around in a circle (`session::Deliveries`). What was
+    // sent is before the first of these: there is nothing to look for.
+    let from_first =
+        |id: PacketId| (u32::from(id.get()) + 65_535 - u32::from(first.packet_id().get())) % 65_535;
+    if from_first(id) > from_first(last.packet_id()) {
+        return;
+    }
+    let meant = |delivery: &SessionDelivery| match (delivery, kind) {
+        (SessionDelivery::Publish { packet_id, qos: QoS::AtLeastOnce, .. }, Acknowledgement::PubAck)
+        | (
+            SessionDelivery::Publish { packet_id, qos: QoS::ExactlyOnce, .. },
+            Acknowledgement::PubRec { .. },
+        )
+        | (SessionDelivery::PubRel { packet_id }, Acknowledgement::PubComp) => *packet_id == id,
+        _ => false,
+    };
+    if let Some(at) = ready.iter().position(meant) {
+        ready.remove(at);
     }
 }
 

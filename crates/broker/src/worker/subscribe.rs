@@ -7,6 +7,7 @@ use mqtt::{
 
 use super::Worker;
 use super::connect::granted_qos;
+use super::publish::is_beyond_limits;
 use crate::access::Action;
 use crate::connection::{AckKind, PendingAck, PendingFilter};
 use crate::ids::ConnectionId;
@@ -103,9 +104,7 @@ impl Worker {
             return Err(Refusal::Connection(ReasonCode::ProtocolError)); // [MQTT-3.8.3-4]
         }
         let filter = subscription.filter.as_str();
-        if filter.len() > usize::from(mqtt.topic_len_max)
-            || filter.bytes().filter(|byte| *byte == b'/').count() >= usize::from(mqtt.topic_levels_max)
-        {
+        if is_beyond_limits(filter, mqtt) {
             return Err(invalid);
         }
         if subscription.share.is_some() && !mqtt.shared_subscription_available {
