@@ -43,7 +43,8 @@ struct Path {
 struct Try {
     hash: u64,
     parent: u64,
-    shape: Shape,
+    /// Its place among the shapes.
+    shape: u32,
     /// What the node refers to, once it was found.
     reference: u32,
 }
@@ -216,7 +217,7 @@ impl<'g, D: Destination> Lookup<'_, 'g, D> {
         ancestors.push(hasher.root);
         tries.clear();
         let (mut plus, mut known) = (0u128, 0);
-        for shape in shapes {
+        for (number, shape) in shapes.iter().enumerate() {
             let length = usize::from(shape.levels);
             let fits = match shape.rest {
                 true => length <= self.levels.len(),
@@ -239,19 +240,20 @@ impl<'g, D: Destination> Lookup<'_, 'g, D> {
             }
             let hash = ancestors[length];
             self.nodes.prefetch(hash);
-            tries.push(Try { hash, parent: ancestors[length - 1], shape: *shape, reference: 0 });
+            tries.push(Try { hash, parent: ancestors[length - 1], shape: number as u32, reference: 0 });
             if tries.len() == BATCH {
-                self.look_up(tries, &mut known, found);
+                self.look_up(tries, shapes, &mut known, found);
             }
         }
-        self.look_up(tries, &mut known, found);
+        self.look_up(tries, shapes, &mut known, found);
     }
 
     /// Looks up the nodes of `tries`, which were asked for. `known` levels of the path without `+` were seen to be
     /// right.
     #[inline]
-    fn look_up(&self, tries: &mut Vec<Try>, known: &mut usize, found: &mut Vec<u32>) {
+    fn look_up(&self, tries: &mut Vec<Try>, shapes: &[Shape], known: &mut usize, found: &mut Vec<u32>) {
         tries.retain_mut(|Try { hash, parent, shape, reference }| {
+            let shape = &shapes[*shape as usize];
             let last = usize::from(shape.levels) - 1;
             let path = Path { hash: *hash, plus: shape.has_plus(last) };
             let Some(node) = self.node(path, &self.levels[last]) else { return false };
@@ -264,7 +266,7 @@ impl<'g, D: Destination> Lookup<'_, 'g, D> {
             *reference != 0
         });
         for Try { shape, reference, .. } in tries.drain(..) {
-            if self.has_ancestors(shape, known) {
+            if self.has_ancestors(&shapes[shape as usize], known) {
                 found.push(reference);
             }
         }
@@ -272,7 +274,7 @@ impl<'g, D: Destination> Lookup<'_, 'g, D> {
 
     /// Whether all nodes above the last of a shape's path are those of the topic: a path is the right one if each of
     /// its levels is.
-    fn has_ancestors(&self, shape: Shape, known: &mut usize) -> bool {
+    fn has_ancestors(&self, shape: &Shape, known: &mut usize) -> bool {
         let hasher = &self.index.hasher;
         let mut hash = hasher.root;
         for (i, level) in self.levels[..usize::from(shape.levels) - 1].iter().enumerate() {

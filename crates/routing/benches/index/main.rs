@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use contender::{Contender, Subscriber};
 use workload::{Kind, Workload};
 
-/// The broker's allocator.
+/// An allocator that keeps what it got, as servers use.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -29,9 +29,9 @@ fn main() {
             one(name, Kind::parse(kind), filters.parse().expect("a number"), seconds);
         }
         _ if !is_bench => all(&[20_000], &["paths", "shapes", "ordered"], 0.05),
-        [] => all(&[1_000_000, 10_000_000], &["paths", "shapes", "ordered"], 3.0),
-        [filters] => all(&[filters.parse().expect("a number")], &["paths", "shapes", "ordered"], 3.0),
-        [filters, name] => all(&[filters.parse().expect("a number")], &[name], 3.0),
+        [] => all(&[1_000_000, 10_000_000], &["paths", "shapes", "ordered"], 4.0),
+        [filters] => all(&[filters.parse().expect("a number")], &["paths", "shapes", "ordered"], 4.0),
+        [filters, name] => all(&[filters.parse().expect("a number")], &[name], 4.0),
         _ => panic!("usage: [FILTERS [paths|shapes|ordered]]"),
     }
 }
@@ -119,23 +119,27 @@ fn measure<C: Contender>(name: &str, kind: Kind, filters: usize, seconds: Durati
 }
 
 /// Matches in a second of processor time, summed over the threads, and how many filters a match found.
+///
+/// The best of eight windows: others at work on the machine only ever take away.
 fn matches<C: Contender>(index: &Arc<C>, topics: &[String], threads: usize, time: Duration) -> (f64, f64) {
+    let names: Vec<_> = topics.iter().map(|name| mqtt::TopicName::parse(name).expect("a topic")).collect();
     let results: Vec<(f64, f64)> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|worker| {
-                scope.spawn(move || match_loop(&**index, &topics[worker * topics.len() / threads..], time))
-            })
-            .collect();
+        let names = &names;
+        let run = move |worker| {
+            let windows =
+                (0..8).map(|_| match_loop(&**index, &names[worker * names.len() / threads..], time / 8));
+            windows.max_by(|a, b| a.0.total_cmp(&b.0)).expect("there are eight")
+        };
+        let workers: Vec<_> = (0..threads).map(|worker| scope.spawn(move || run(worker))).collect();
         workers.into_iter().map(|worker| worker.join().expect("the thread ran")).collect()
     });
     (results.iter().map(|(rate, _)| rate).sum(), results[0].1)
 }
 
-fn match_loop<C: Contender>(index: &C, topics: &[String], time: Duration) -> (f64, f64) {
+fn match_loop<C: Contender>(index: &C, names: &[mqtt::TopicName<'_>], time: Duration) -> (f64, f64) {
     let mut reader = index.reader();
     let mut out = Vec::new();
     let (mut done, mut found) = (0usize, 0usize);
-    let names: Vec<_> = topics.iter().map(|name| mqtt::TopicName::parse(name).expect("a topic")).collect();
     let (began, clock) = (Instant::now(), Clock::now());
     while began.elapsed() < time {
         for turn in names.chunks(64) {
