@@ -72,8 +72,8 @@ impl RetainedShard {
     }
 
     /// Stores the message, or removes the topic's when the payload is empty [MQTT-3.3.1-6] [MQTT-3.3.1-7]. `room` is for the
-    /// limits: it is asked only when the topic has no retained message yet.
-    pub fn set(&mut self, message: Message, room: impl FnOnce() -> bool) -> Result<(), RetainedFull> {
+    /// limits: it is asked whether so many more messages and bytes may be kept.
+    pub fn set(&mut self, message: Message, room: impl FnOnce(u64, u64) -> bool) -> Result<(), RetainedFull> {
         let view = message.view();
         if view.payload.is_empty() {
             self.remove(view.topic.to_owned().as_str());
@@ -81,11 +81,15 @@ impl RetainedShard {
         }
         let size = message.size() as u64;
         if let Some(known) = self.messages.get_mut(view.topic) {
-            self.bytes = self.bytes - known.size() as u64 + size;
+            let before = known.size() as u64;
+            if size > before && !room(0, size - before) {
+                return Err(RetainedFull);
+            }
+            self.bytes = self.bytes - before + size;
             *known = message; // [MQTT-3.3.1-5]
             return Ok(());
         }
-        if !room() {
+        if !room(1, size) {
             return Err(RetainedFull);
         }
         self.bytes += size;
@@ -207,10 +211,10 @@ mod tests {
         let mut shard = RetainedShard::default();
         for number in 0..5_000 {
             let topic = format!("a/{number:04}/{}", if number % 10 == 0 { "x" } else { "y" });
-            shard.set(message(&topic, "1", Time::NEVER), || true).expect("room");
+            shard.set(message(&topic, "1", Time::NEVER), |_, _| true).expect("room");
         }
-        shard.set(message("a", "1", Time::NEVER), || true).expect("room");
-        shard.set(message("$SYS/x", "1", Time::NEVER), || true).expect("room");
+        shard.set(message("a", "1", Time::NEVER), |_, _| true).expect("room");
+        shard.set(message("$SYS/x", "1", Time::NEVER), |_, _| true).expect("room");
         assert_eq!(all(&mut shard, Time(0), "a/+/x").len(), 500);
         assert_eq!(all(&mut shard, Time(0), "a/#").len(), 5_001);
         assert_eq!(all(&mut shard, Time(0), "#").len(), 5_001);
@@ -222,11 +226,15 @@ mod tests {
     #[test]
     fn a_message_is_replaced_and_an_empty_one_removes_it() {
         let mut shard = RetainedShard::default();
-        shard.set(message("t", "one", Time::NEVER), || true).expect("room");
-        shard.set(message("t", "three", Time::NEVER), || false).expect("a known topic needs no room");
+        shard.set(message("t", "one", Time::NEVER), |_, _| true).expect("room");
+        shard
+            .set(message("t", "three", Time::NEVER), |messages, bytes| (messages, bytes) == (0, 2))
+            .expect("room");
+        shard.set(message("t", "four", Time::NEVER), |_, _| false).expect("a smaller one needs no room");
+        assert_eq!(shard.set(message("t", "longer", Time::NEVER), |_, _| false), Err(RetainedFull));
         assert_eq!(shard.len(), 1);
-        assert_eq!(shard.set(message("u", "x", Time::NEVER), || false), Err(RetainedFull));
-        shard.set(message("t", "", Time::NEVER), || false).expect("removing needs no room");
+        assert_eq!(shard.set(message("u", "x", Time::NEVER), |_, _| false), Err(RetainedFull));
+        shard.set(message("t", "", Time::NEVER), |_, _| false).expect("removing needs no room");
         assert_eq!((shard.len(), shard.bytes()), (0, 0));
     }
 
@@ -235,7 +243,7 @@ mod tests {
         let mut shard = RetainedShard::default();
         for number in 0..30 {
             let expires = if number % 3 == 0 { Time(10) } else { Time::NEVER };
-            shard.set(message(&format!("t/{number:02}"), "1", expires), || true).expect("room");
+            shard.set(message(&format!("t/{number:02}"), "1", expires), |_, _| true).expect("room");
         }
         assert_eq!(all(&mut shard, Time(10), "t/#").len(), 20);
         for _ in 0..5 {

@@ -126,10 +126,10 @@ impl Worker {
                 .map(|(_, published)| figure(published))
                 .sum()
         };
-        let room = || {
-            count + others(&|published| Published::get(&published.retained_messages)) < limits.messages_max
-                && bytes + others(&|published| Published::get(&published.retained_bytes))
-                    < limits.bytes_max.bytes()
+        let room = |more: u64, more_bytes: u64| {
+            let count = count + others(&|published| Published::get(&published.retained_messages));
+            let bytes = bytes + others(&|published| Published::get(&published.retained_bytes));
+            count + more <= limits.messages_max && bytes + more_bytes <= limits.bytes_max.bytes()
         };
         match self.retained.set(message, room) {
             Ok(()) => ReasonCode::Success,
