@@ -113,8 +113,10 @@ pub struct Published {
     pub retained_used: AtomicBool,
     pub retained_messages: AtomicU64,
     pub retained_bytes: AtomicU64,
-    /// Bytes of messages that wait on this worker.
+    /// Bytes of messages that wait on this worker, those in flight to durable sessions included.
     pub queued_bytes: AtomicU64,
+    /// Of these, bytes of messages for durable sessions that are away.
+    pub absent_bytes: AtomicU64,
 }
 
 impl Published {

@@ -29,11 +29,21 @@ pub struct Node {
     pub(crate) hash_key: [u8; 16],
     /// More waits than `limits.memory_queued_max`, as of a worker's last turn.
     overloaded: AtomicBool,
-    /// Sessions that outlive their connection.
-    pub(crate) sessions: Arc<AtomicU64>,
+    /// When that began, in milliseconds and never 0; 0 while it is not so.
+    overloaded_since: AtomicU64,
+    pub(crate) load: Arc<NodeLoad>,
     /// Assigned Client Identifiers are made of this and a counter.
     pub(crate) assigned: AtomicU64,
     pub(crate) boot: u64,
+}
+
+/// What the shards of the session store need to know of the whole node.
+#[derive(Debug, Default)]
+pub struct NodeLoad {
+    /// Sessions that outlive their connection.
+    pub sessions: AtomicU64,
+    /// More than `limits.memory_queued_max` has waited for longer than `queue.wait`: what waits for absent clients gives way.
+    pub absent_give_way: AtomicBool,
 }
 
 impl Node {
@@ -58,7 +68,8 @@ impl Node {
             mailbox: OnceLock::new(),
             hash_key: seed,
             overloaded: AtomicBool::new(false),
-            sessions: Arc::default(),
+            overloaded_since: AtomicU64::new(0),
+            load: Arc::default(),
             assigned: AtomicU64::new(0),
             boot: boot ^ boot.rotate_left(29),
         })
@@ -89,22 +100,47 @@ impl Node {
         (0..SHARDS).map(ShardId).filter(move |shard| shard.0 % workers == worker.0)
     }
 
-    /// Whether messages that wait take more memory than `limits.memory_queued_max`.
+    /// Whether messages that wait take more memory than `limits.memory_queued_max`: publishers wait, but for clients that are
+    /// away no longer than `queue.wait`, because these may not come back for days.
     pub(crate) fn is_overloaded(&self) -> bool {
         // The flag is enough on the path of a packet; the sum is for when it is up.
-        self.overloaded.load(Relaxed) && self.queued_bytes() > self.settings.limits.memory_queued_max.bytes()
+        if !self.overloaded.load(Relaxed) {
+            return false;
+        }
+        let (queued, absent) = self.queued_bytes();
+        let counts =
+            if self.load.absent_give_way.load(Relaxed) { queued.saturating_sub(absent) } else { queued };
+        counts > self.settings.limits.memory_queued_max.bytes()
     }
 
-    /// A worker's `queued_bytes` have changed.
-    pub(crate) fn weigh(&self) {
-        let overloaded = self.queued_bytes() > self.settings.limits.memory_queued_max.bytes();
-        if self.overloaded.load(Relaxed) != overloaded {
-            self.overloaded.store(overloaded, Relaxed);
+    /// A worker's `queued_bytes` have changed, or time has passed.
+    pub(crate) fn weigh(&self, now: Time) {
+        let set = |flag: &AtomicBool, value| {
+            if flag.load(Relaxed) != value {
+                flag.store(value, Relaxed);
+            }
+        };
+        let (queued, _) = self.queued_bytes();
+        let maximum = self.settings.limits.memory_queued_max.bytes();
+        set(&self.overloaded, queued > maximum);
+        let since = self.overloaded_since.load(Relaxed);
+        if since == 0 && queued > maximum {
+            self.overloaded_since.store(now.0.max(1), Relaxed);
+        } else if since != 0 && queued <= maximum / 4 * 3 {
+            // Not at once, or everybody would wait again for the next message.
+            self.overloaded_since.store(0, Relaxed);
+            set(&self.load.absent_give_way, false);
+        } else if since != 0 && Time(since).after(self.settings.queue.wait) <= now {
+            set(&self.load.absent_give_way, true);
         }
     }
 
-    fn queued_bytes(&self) -> u64 {
-        self.published.iter().map(|worker| Published::get(&worker.queued_bytes)).sum()
+    /// Bytes that wait on all workers, and those of them that wait for absent clients.
+    fn queued_bytes(&self) -> (u64, u64) {
+        let sum = |figure: fn(&Published) -> &AtomicU64| {
+            self.published.iter().map(|worker| Published::get(figure(worker))).sum()
+        };
+        (sum(|worker| &worker.queued_bytes), sum(|worker| &worker.absent_bytes))
     }
 
     /// The Session Expiry Interval that is granted for the one asked for, both in seconds.

@@ -126,7 +126,8 @@ section! {
         pub messages_per_second: u32 = "0", at start;
         /// Bytes a second that are read from one client; 0 is no limit.
         pub bytes_per_second: ByteSize = "0", at start;
-        /// Bytes of all queues of the node together; beyond it publishers are slowed.
+        /// Bytes of all queues of the node together; beyond it publishers of QoS 1 and 2 are slowed. After `queue.wait`
+        /// the queues of clients that are away give way: each keeps an equal share of it, by `queue.full`.
         pub memory_queued_max: ByteSize = "1GiB" in "1MiB..", at start;
     }
 }

@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap as StdHashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use mqtt::{PacketId, QoS, ReasonCode, Subscription, TopicFilter, TopicName};
@@ -18,6 +17,7 @@ use crate::counters::StoreCounters;
 use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, Time, WorkerId};
 use crate::mail::{Claimed, Letter, MemberDelivery, Resume, SessionDelivery, SubscriptionIds, Token};
 use crate::message::Message;
+use crate::node::NodeLoad;
 use crate::route::{Options, Route, RouteKind};
 use crate::settings::{QueueFull, Settings};
 use crate::slots::Slots;
@@ -46,8 +46,8 @@ pub struct MemoryShard {
     /// Sessions to look at, by time: their end, their Will, their overdue publishers. An entry counts while its session's
     /// `armed` says so.
     deadlines: BinaryHeap<Reverse<(Time, u32, u32)>>,
-    /// Sessions of all shards of the node.
-    node_sessions: Arc<AtomicU64>,
+    load: Arc<NodeLoad>,
+    held: Held,
     matches: Vec<Route>,
     random: u64,
     pub counters: StoreCounters,
@@ -92,6 +92,9 @@ struct Session {
     subscriptions: HashMap<Box<str>, (Options, u32)>,
     deliveries: Deliveries<Enqueue>,
     waiting_bytes: usize,
+    /// Bytes of the messages in flight and of those in `overflow`.
+    inflight_bytes: usize,
+    overflow_bytes: usize,
     /// Messages that wait for a place in the queue, most of them with their publishers.
     overflow: VecDeque<Overflow>,
     /// When one of them last found a place.
@@ -107,6 +110,21 @@ struct Overflow {
     append: Option<u32>,
     /// When it is let in by the rule for full queues, unless places become free meanwhile; never when no publisher waits.
     deadline: Time,
+}
+
+/// Bytes of the messages that a shard holds: in flight, waiting, and beyond full queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// For sessions that are connected: they take them, or are given up, in bounded time.
+    pub for_connected: u64,
+    /// For those that are away, perhaps for days.
+    pub for_absent: u64,
+}
+
+impl Held {
+    fn of(&mut self, session: &Session) -> &mut u64 {
+        if session.owner.is_some() { &mut self.for_connected } else { &mut self.for_absent }
+    }
 }
 
 #[derive(Debug)]
@@ -147,7 +165,7 @@ impl MemoryShard {
         id: ShardId,
         settings: Arc<Settings>,
         node_routes: Arc<Index<Route>>,
-        node_sessions: Arc<AtomicU64>,
+        load: Arc<NodeLoad>,
         hash_key: [u8; 16],
         random: u64,
     ) -> Self {
@@ -174,7 +192,8 @@ impl MemoryShard {
             hasher,
             appends: slab::Slab::new(),
             deadlines: BinaryHeap::new(),
-            node_sessions,
+            load,
+            held: Held::default(),
             matches: Vec::new(),
             random: random | 1,
             counters: StoreCounters::default(),
@@ -183,6 +202,10 @@ impl MemoryShard {
 
     pub fn sessions(&self) -> usize {
         self.sessions.len()
+    }
+
+    pub fn held(&self) -> Held {
+        self.held
     }
 
     pub fn apply(&mut self, now: Time, request: Request, out: &mut ShardOutput) {
@@ -304,7 +327,7 @@ impl MemoryShard {
         let existing = existing.filter(|_| !claim.clean_start);
         if existing.is_none()
             && claim.expiry > 0
-            && self.node_sessions.load(Relaxed) >= u64::from(self.settings.session.sessions_max)
+            && self.load.sessions.load(Relaxed) >= u64::from(self.settings.session.sessions_max)
         {
             self.counters.sessions_refused += 1;
             self.forget_client_if_idle(&claim.client_id);
@@ -323,7 +346,9 @@ impl MemoryShard {
         };
         let id = SessionId { shard: self.id, slot, generation };
         let Some(session) = self.sessions.get_mut(slot, generation) else { return };
+        *self.held.of(session) -= session.held_bytes();
         session.owner = Some(claim.connection);
+        *self.held.of(session) += session.held_bytes();
         session.last_owner = session.owner;
         session.window = claim.window;
         session.expiry = claim.expiry;
@@ -342,7 +367,7 @@ impl MemoryShard {
     }
 
     fn new_session(&mut self, claim: &Claim) -> (u32, u32) {
-        self.node_sessions.fetch_add(1, Relaxed);
+        self.load.sessions.fetch_add(1, Relaxed);
         self.sessions.insert(Session {
             client_id: claim.client_id.clone(),
             owner: None,
@@ -354,6 +379,8 @@ impl MemoryShard {
             subscriptions: HashMap::with_hasher(self.hasher.clone()),
             deliveries: Deliveries::default(),
             waiting_bytes: 0,
+            inflight_bytes: 0,
+            overflow_bytes: 0,
             overflow: VecDeque::new(),
             place_freed: Time::default(),
             armed: Time::NEVER,
@@ -395,7 +422,9 @@ impl MemoryShard {
     ) {
         let id = SessionId { shard: self.id, slot, generation };
         let Some(session) = self.sessions.get_mut(slot, generation) else { return };
+        *self.held.of(session) -= session.held_bytes();
         session.owner = None;
+        *self.held.of(session) += session.held_bytes();
         session.expiry = expiry.unwrap_or(session.expiry);
         session.ends = expires_at(now, session.expiry);
         let ends = session.ends;
@@ -410,6 +439,7 @@ impl MemoryShard {
         }
         // Nobody reads any more: publishers stop waiting, the rule for full queues decides.
         self.let_in(now, slot, generation, usize::MAX, out);
+        self.trim(slot, generation);
         self.tell_groups(id, out);
         if ends <= now {
             self.end_session(slot, generation, out);
@@ -420,7 +450,8 @@ impl MemoryShard {
     /// Ends a session: its subscriptions, what waits for it, and a Will that was still to come [MQTT-3.1.2-8].
     fn end_session(&mut self, slot: u32, generation: u32, out: &mut ShardOutput) {
         let Some(session) = self.sessions.remove(slot, generation) else { return };
-        self.node_sessions.fetch_sub(1, Relaxed);
+        self.load.sessions.fetch_sub(1, Relaxed);
+        *self.held.of(&session) -= session.held_bytes();
         let id = SessionId { shard: self.id, slot, generation };
         for filter in session.subscriptions.keys() {
             self.drop_subscription(id, filter, None, out);
@@ -753,6 +784,8 @@ impl MemoryShard {
             if let Some(key) = append {
                 self.appends[key as usize].remaining += 1;
             }
+            session.overflow_bytes += entry.message.size();
+            *self.held.of(session) += entry.message.size() as u64;
             session.overflow.push_back(Overflow { entry, append, deadline });
             if deadline < session.armed {
                 self.arm(slot, generation);
@@ -765,26 +798,56 @@ impl MemoryShard {
 
     /// Puts a message into the queue, by the rule for full queues when it is.
     fn admit(&mut self, slot: u32, generation: u32, entry: Enqueue) {
-        let Some(session) = self.sessions.get_mut(slot, generation) else { return };
-        while session.is_full(&self.settings) {
+        let absent_max = self.absent_bytes_max();
+        let size = entry.message.size();
+        let is_full = |session: &Session, settings: &Settings| {
+            session.is_full(settings) || session.owner.is_none() && session.waiting_bytes + size > absent_max
+        };
+        while self.sessions.get(slot, generation).is_some_and(|session| is_full(session, &self.settings)) {
             self.counters.dropped_queue_full += 1;
-            match self.settings.queue.full {
-                QueueFull::DropNewest => return,
-                QueueFull::DropOldest => match session.deliveries.skip_waiting() {
-                    Some(dropped) => {
-                        session.waiting_bytes -= dropped.message.size();
-                        self.counters.queued_messages -= 1;
-                        self.counters.queued_bytes -= dropped.message.size() as u64;
-                    }
-                    None => return,
-                },
+            let makes_room = self.settings.queue.full == QueueFull::DropOldest;
+            if !(makes_room && self.skip_waiting(slot, generation)) {
+                return;
             }
         }
-        let size = entry.message.size();
+        let Some(session) = self.sessions.get_mut(slot, generation) else { return };
         session.waiting_bytes += size;
+        *self.held.of(session) += size as u64;
         self.counters.queued_messages += 1;
         self.counters.queued_bytes += size as u64;
         session.deliveries.wait(entry.qos, entry);
+    }
+
+    /// Drops the oldest message that waits; false when there is none.
+    fn skip_waiting(&mut self, slot: u32, generation: u32) -> bool {
+        let Some(session) = self.sessions.get_mut(slot, generation) else { return false };
+        let Some(dropped) = session.deliveries.skip_waiting() else { return false };
+        let size = dropped.message.size();
+        session.waiting_bytes -= size;
+        *self.held.of(session) -= size as u64;
+        self.counters.queued_messages -= 1;
+        self.counters.queued_bytes -= size as u64;
+        true
+    }
+
+    /// Bytes that may wait for a session that is away. When the node has held more than `limits.memory_queued_max` for long,
+    /// this is each session's equal share of that.
+    fn absent_bytes_max(&self) -> usize {
+        if !self.load.absent_give_way.load(Relaxed) {
+            return usize::MAX;
+        }
+        let sessions = self.load.sessions.load(Relaxed).max(1);
+        (self.settings.limits.memory_queued_max.bytes() / sessions) as usize
+    }
+
+    /// A session that goes away keeps what it may then have.
+    fn trim(&mut self, slot: u32, generation: u32) {
+        let absent_max = self.absent_bytes_max();
+        while self.sessions.get(slot, generation).is_some_and(|session| session.waiting_bytes > absent_max)
+            && self.skip_waiting(slot, generation)
+        {
+            self.counters.dropped_queue_full += 1;
+        }
     }
 
     fn let_overdue_in(&mut self, now: Time, slot: u32, generation: u32, out: &mut ShardOutput) {
@@ -804,7 +867,8 @@ impl MemoryShard {
         for _ in 0..count {
             let Some(session) = self.sessions.get_mut(slot, generation) else { return };
             let Some(Overflow { entry, append, .. }) = session.overflow.pop_front() else { break };
-
+            session.overflow_bytes -= entry.message.size();
+            *self.held.of(session) -= entry.message.size() as u64;
             self.admit(slot, generation, entry);
             self.one_taken(append, out);
         }
@@ -831,14 +895,19 @@ impl MemoryShard {
                 let size = next.message.size();
                 session.deliveries.skip_waiting();
                 session.waiting_bytes -= size;
+                *self.held.of(session) -= size as u64;
                 self.counters.queued_messages -= 1;
                 self.counters.queued_bytes -= size as u64;
                 self.counters.dropped_expired += 1;
             }
+            // What is in flight is kept whatever happens, so it is bounded in bytes too.
+            let room = (session.inflight_bytes as u64) < self.settings.queue.bytes_max.bytes();
+            let window = if room || session.deliveries.inflight() == 0 { window } else { 0 };
             let opened = session.deliveries.open_waiting(window, |entry| Some(entry.clone()));
             if let Some((packet_id, qos, entry)) = &opened {
                 let size = entry.message.size();
                 session.waiting_bytes -= size;
+                session.inflight_bytes += size;
                 self.counters.queued_messages -= 1;
                 self.counters.queued_bytes -= size as u64;
                 out.deliver(connection, publish(*packet_id, *qos, false, entry));
@@ -849,6 +918,7 @@ impl MemoryShard {
                 && let Some(Overflow { entry, append, .. }) = session.overflow.pop_front()
             {
                 let size = entry.message.size();
+                session.overflow_bytes -= size;
                 session.waiting_bytes += size;
                 session.place_freed = now;
                 self.counters.queued_messages += 1;
@@ -878,24 +948,37 @@ impl MemoryShard {
         if session.owner != Some(connection) {
             return;
         }
-        match kind {
+        let mut release = |reason| out.complete(Completion::Release { connection, packet_id, reason });
+        let done = match kind {
             Acknowledgement::PubAck => match session.deliveries.pub_ack(packet_id) {
-                Settled::Finished(_) | Settled::Unknown => {}
+                Settled::Finished(entry) => entry,
+                Settled::Unknown => None,
             },
             Acknowledgement::PubComp => match session.deliveries.pub_comp(packet_id) {
-                Settled::Finished(_) | Settled::Unknown => {}
+                Settled::Finished(entry) => entry,
+                Settled::Unknown => None,
             },
             Acknowledgement::PubRec { refused } => match session.deliveries.pub_rec(packet_id, refused) {
-                PubRecOutcome::Release(_) | PubRecOutcome::ReleaseAgain => {
-                    out.complete(Completion::Release { connection, packet_id, reason: ReasonCode::Success });
+                PubRecOutcome::Release(entry) => {
+                    release(ReasonCode::Success);
+                    entry
                 }
-                PubRecOutcome::Unknown if !refused => {
-                    let reason = ReasonCode::PacketIdentifierNotFound;
-                    out.complete(Completion::Release { connection, packet_id, reason });
+                PubRecOutcome::ReleaseAgain => {
+                    release(ReasonCode::Success);
+                    None
                 }
-                PubRecOutcome::Refused(_) | PubRecOutcome::Unknown => {}
+                PubRecOutcome::Unknown => {
+                    if !refused {
+                        release(ReasonCode::PacketIdentifierNotFound);
+                    }
+                    None
+                }
+                PubRecOutcome::Refused(entry) => entry,
             },
-        }
+        };
+        let size = done.map_or(0, |entry| entry.message.size());
+        session.inflight_bytes -= size;
+        *self.held.of(session) -= size as u64;
         self.pump(now, id.slot, id.generation, out);
     }
 
@@ -1060,10 +1143,16 @@ impl MemoryShard {
     }
 
     pub fn check_invariants(&self) {
+        let mut held = Held::default();
         for (slot, generation, session) in self.sessions.iter() {
             session.deliveries.check_invariants();
             let sizes = session.deliveries.waiting_payloads().map(|entry| entry.message.size());
             assert_eq!(session.waiting_bytes, sizes.sum::<usize>());
+            let sizes = session.deliveries.inflight_payloads().map(|entry| entry.message.size());
+            assert_eq!(session.inflight_bytes, sizes.sum::<usize>());
+            let sizes = session.overflow.iter().map(|overflow| overflow.entry.message.size());
+            assert_eq!(session.overflow_bytes, sizes.sum::<usize>());
+            *held.of(session) += session.held_bytes();
             let client = self.clients.get(&session.client_id).expect("a session has a client");
             assert_eq!(client.session, Some((slot, generation)));
             assert!(client.pending.is_none() || client.owner.is_some(), "a claim waits for an owner only");
@@ -1074,6 +1163,7 @@ impl MemoryShard {
             );
             assert!(session.armed <= session.due(&self.settings), "looked at when it is due");
         }
+        assert_eq!(held, self.held);
         assert!(self.deadlines.len() <= deadlines_max(self.sessions.len()));
         let waiting = self.sessions.iter().map(|(_, _, session)| session.deliveries.waiting() as u64);
         assert_eq!(self.counters.queued_messages, waiting.sum::<u64>());
@@ -1107,6 +1197,10 @@ impl Session {
         let waits = waits.max(self.place_freed.after(settings.queue.wait));
         let waits = if self.overflow.is_empty() { Time::NEVER } else { waits };
         ends.min(will).min(waits)
+    }
+
+    fn held_bytes(&self) -> u64 {
+        (self.waiting_bytes + self.inflight_bytes + self.overflow_bytes) as u64
     }
 
     fn is_full(&self, settings: &Settings) -> bool {

@@ -77,7 +77,7 @@ impl Worker {
         let shards = node.hosted(id).map(|shard| {
             let random = node.boot ^ u64::from(shard.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             let (settings, routes) = (node.settings.clone(), node.routes.clone());
-            (shard, MemoryShard::new(shard, settings, routes, node.sessions.clone(), node.hash_key, random))
+            (shard, MemoryShard::new(shard, settings, routes, node.load.clone(), node.hash_key, random))
         });
         let interval = node.settings.sys.interval;
         Self {
@@ -266,6 +266,8 @@ impl Worker {
             self.housekeeping_due = Time(now.0 + 1000);
             self.retained.sweep(now, 1000);
             self.publish_figures();
+            // Two workers that weigh at once may leave the older result behind.
+            self.node.weigh(now);
             if let Some(soon) = self.recheck() {
                 self.housekeeping_due = soon;
             }
@@ -280,11 +282,16 @@ impl Worker {
     pub fn end_turn(&mut self) {
         self.reader.quiescent();
         use std::sync::atomic::Ordering::Relaxed;
-        let queued = &self.node.published[self.id.index()].queued_bytes;
-        let store: u64 = self.shards.iter().map(|(_, shard)| shard.counters.queued_bytes).sum();
-        if queued.load(Relaxed) != self.queued_bytes + store {
-            queued.store(self.queued_bytes + store, Relaxed);
-            self.node.weigh();
+        let published = &self.node.published[self.id.index()];
+        let held = self.shards.iter().map(|(_, shard)| shard.held());
+        let (connected, absent) = held.fold((self.queued_bytes, 0), |(connected, absent), held| {
+            (connected + held.for_connected, absent + held.for_absent)
+        });
+        let is = (published.queued_bytes.load(Relaxed), published.absent_bytes.load(Relaxed));
+        if is != (connected + absent, absent) {
+            published.queued_bytes.store(connected + absent, Relaxed);
+            published.absent_bytes.store(absent, Relaxed);
+            self.node.weigh(self.now);
         }
     }
 
