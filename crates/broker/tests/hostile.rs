@@ -1,0 +1,508 @@
+//! Clients that break rules, stop reading, answer what nobody asked, or are gone: what they may not do to a node. Each test
+//! is named for something that once went wrong. The network, its clients and its time are those of `core`.
+
+#![allow(dead_code, reason = "the scenarios of `core` use the rest of these modules")]
+
+#[path = "core/client.rs"]
+mod client;
+#[path = "core/net.rs"]
+mod net;
+#[path = "core/packets.rs"]
+mod packets;
+#[path = "core/random.rs"]
+mod random;
+#[path = "core/store.rs"]
+mod store;
+
+use broker::Published;
+use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
+use mqtt::ReasonCode;
+use mqtt::Version::V5;
+use settings::ByteSize;
+
+use crate::net::{everywhere, everywhere_with};
+use crate::packets::*;
+use crate::store::Kind;
+
+fn kib(count: usize) -> String {
+    "x".repeat(count * 1024)
+}
+
+/// What waited behind a PUBLISH counts for nothing once the connection is being closed.
+#[test]
+fn packets_behind_the_one_that_ends_a_connection_do_nothing() {
+    everywhere_with(
+        |settings| settings.limits.messages_per_second = 1,
+        |net| {
+            let client = net.connect(0, v3("c"));
+            let packets = [
+                message("a", 1).into(),
+                message("a", 2).into(),
+                v3("again").into(), // [MQTT3-3.1.0-2]
+                subscribe(1).to("a", AtMostOnce).into(),
+            ];
+            net.send_all(client, packets);
+            net.pass(3000);
+            assert_eq!(net.received(client), [Sent::Closed]);
+            assert_eq!(net.node.routes.len(), 0);
+        },
+    );
+}
+
+/// [MQTT-3.14.4-3]: a client that is made to wait may say DISCONNECT and go; what it has sent counts, and its Will does not.
+#[test]
+fn a_disconnect_behind_a_publish_that_waits_is_heard() {
+    everywhere_with(
+        |settings| settings.limits.messages_per_second = 1,
+        |net| {
+            let subscriber = net.connect(1, v5("s"));
+            net.subscribe(subscriber, "#", AtMostOnce);
+            let client = net.connect(0, v5("c").will(message("will", "")));
+            net.send_all(client, [message("a", 1).into(), message("a", 2).into(), goodbye()]);
+            assert!(net.client(client).held, "the end of the stream is not looked for before DISCONNECT is");
+            net.pass(3000);
+            assert_eq!(net.payloads(subscriber), ["1", "2"]);
+            assert_eq!(net.received(client), [Sent::Closed]);
+        },
+    );
+}
+
+/// A client that answers while it waits is not answered with more and more timers: that would go on for ever.
+#[test]
+fn a_publisher_that_waits_is_tried_again_once_a_time() {
+    everywhere_with(
+        |settings| settings.limits.messages_per_second = 1,
+        |net| {
+            let client = net.connect(0, v3("c"));
+            net.send_all(client, (0..10).map(|number| message("a", number).into()));
+            net.send_all(client, (1..1000).map(pubrel));
+            let before = net.counter(|counters| counters.publishers_blocked);
+            net.pass(5000);
+            let tries = net.counter(|counters| counters.publishers_blocked) - before;
+            assert!(tries < 20, "{tries}");
+        },
+    );
+}
+
+/// DUP is the client's word; it does not make a message one that we know.
+#[test]
+fn dup_does_not_lift_the_limit_of_messages_in_flight() {
+    everywhere_with(
+        |settings| settings.mqtt.receive_max = 2,
+        |net| {
+            let away = net.connect(1, durable(V5, "away"));
+            net.subscribe(away, "#", AtLeastOnce);
+            net.lose(away);
+            let client = net.connect(0, v3("c"));
+            net.store.hold(&[Kind::Append]);
+            net.send_all(client, (1..20).map(|id| message("a", id).qos1(id).dup().into()));
+            assert_eq!(net.counter(|counters| counters.publish_received), 2);
+            net.store.hold(&[]);
+            net.let_go();
+            assert_eq!(net.received(client), (1..20).map(puback).collect::<Vec<_>>());
+        },
+    );
+}
+
+/// A PUBREL before its PUBREC would take a message out of the count of those in flight.
+#[test]
+fn an_early_pubrel_does_not_lift_the_receive_maximum() {
+    everywhere_with(
+        |settings| settings.mqtt.receive_max = 2,
+        |net| {
+            let away = net.connect(1, durable(V5, "away"));
+            net.subscribe(away, "#", AtLeastOnce);
+            net.lose(away);
+            for connecting in [v3("c"), v5("c")] {
+                net.store.hold(&[Kind::Append]);
+                let client = net.connect(0, connecting);
+                let before = net.counter(|counters| counters.publish_received);
+                let flood = (1..20).flat_map(|_| [message("a", "").qos2(1).into(), pubrel(1)]);
+                net.send_all(client, flood);
+                assert!(net.counter(|counters| counters.publish_received) - before <= 2);
+                assert!(net.closed(client).is_some());
+                net.store.hold(&[]);
+                net.let_go();
+            }
+        },
+    );
+}
+
+/// [MQTT-3.3.4-7] counts what was sent on this connection (4.9): identifiers of an earlier one are not among them.
+#[test]
+fn unreleased_messages_of_an_earlier_connection_leave_the_whole_receive_maximum() {
+    everywhere_with(
+        |settings| settings.mqtt.receive_max = 2,
+        |net| {
+            let client = net.connect(0, durable(V5, "c"));
+            net.send_all(client, [1, 2].map(|id| message("a", id).qos2(id).into()));
+            let no_one = |id| Sent::PubRec(id, ReasonCode::NoMatchingSubscribers);
+            assert_eq!(net.received(client), [no_one(1), no_one(2)]);
+            net.lose(client);
+            let client = net.resume(1, durable(V5, "c"));
+            net.send_all(client, [3, 4].map(|id| message("a", id).qos2(id).into()));
+            assert_eq!(net.received(client), [no_one(3), no_one(4)]);
+            net.send_all(client, [pubrel(1), pubrel(3)]);
+            assert_eq!(net.received(client), [pubcomp(1), pubcomp(3)]);
+            net.send_all(client, [message("a", 2).qos2(2).dup().into(), message("a", 5).qos2(5).into()]);
+            assert_eq!(net.closed(client), Some(Some(ReasonCode::ReceiveMaximumExceeded)));
+        },
+    );
+}
+
+/// The limit is the node's: a publisher waits though all that waits does so on another worker.
+#[test]
+fn memory_that_waits_on_another_worker_slows_a_publisher() {
+    everywhere_with(
+        |settings| settings.limits.memory_queued_max = ByteSize::mib(1),
+        |net| {
+            let subscriber = net.connect(1, v5("s").receive_max(1));
+            net.subscribe(subscriber, "#", AtLeastOnce);
+            let client = net.connect(0, v5("c"));
+            for id in 1..40 {
+                net.send(client, message("a", kib(64)).qos1(id));
+            }
+            assert!(net.counter(|counters| counters.publishers_blocked) > 0);
+            assert!(net.queued_bytes() < 1200 * 1024, "{}", net.queued_bytes());
+        },
+    );
+}
+
+/// What waits for clients that are away may wait for days. It gives way to what is new; nobody is made to wait for it longer
+/// than `queue.wait`.
+#[test]
+fn memory_that_waits_for_absent_clients_does_not_stop_the_node() {
+    everywhere_with(
+        |settings| settings.limits.memory_queued_max = ByteSize::mib(1),
+        |net| {
+            for name in ["x", "y", "z"] {
+                let away = net.connect(1, durable(V5, name));
+                net.subscribe(away, name, AtLeastOnce);
+                net.lose(away);
+            }
+            let client = net.connect(0, v5("c"));
+            for id in 1..=60 {
+                let topic = ["x", "y", "z"][usize::from(id) % 3];
+                net.send(client, message(topic, kib(64)).qos1(id));
+            }
+            net.pass(6500);
+            assert_eq!(net.received(client), (1..=60).map(puback).collect::<Vec<_>>());
+            assert!(net.queued_bytes() < 1200 * 1024, "{}", net.queued_bytes());
+            let back = net.resume(2, durable(V5, "x"));
+            assert!((1..20).contains(&net.received(back).len()));
+        },
+    );
+}
+
+/// [MQTT-3.1.2-25]: the alias of a message that was too large to be sent has not been introduced.
+#[test]
+fn a_message_too_large_for_its_client_introduces_no_alias() {
+    everywhere(|net| {
+        let subscriber = net.connect(1, v5("s").packet_size_max(40).alias_max(4));
+        net.subscribe(subscriber, "#", AtLeastOnce);
+        let client = net.connect(0, v5("c"));
+        for payload in ["x".repeat(50), "fits".into(), "again".into()] {
+            net.publish(client, "some/topic", payload);
+        }
+        assert_eq!(net.payloads(subscriber), ["fits", "again"]);
+        // With the alias it is a little too large, without it is not.
+        net.publish(client, "t", "y".repeat(33));
+        assert_eq!(net.payloads(subscriber), ["y".repeat(33)]);
+        net.publish(client, "t", "short");
+        assert_eq!(net.payloads(subscriber), ["short"]);
+    });
+}
+
+/// Bytes that wait are counted down for messages of a shared subscription that are too large for the member.
+#[test]
+fn a_group_message_too_large_for_its_member_leaves_no_trace() {
+    everywhere(|net| {
+        let subscriber = net.connect(1, v5("s").packet_size_max(40));
+        net.subscribe(subscriber, "$share/g/#", ExactlyOnce);
+        let client = net.connect(0, v5("c"));
+        net.send_all(client, [message("t", kib(1)).qos1(1).into(), message("t", kib(1)).qos2(2).into()]);
+        assert_eq!(net.received(client), [puback(1), pubrec(2)]);
+        assert_eq!(net.queued_bytes(), 0);
+    });
+}
+
+/// [MQTT-4.8.2-5]: a QoS 2 message in flight goes to nobody else, and does not wait any more when its client is gone.
+#[test]
+fn a_group_message_in_flight_at_qos_2_is_not_counted_for_ever() {
+    everywhere(|net| {
+        let subscriber = net.connect(1, v5("s"));
+        net.subscribe(subscriber, "$share/g/#", ExactlyOnce);
+        let client = net.connect(0, v5("c"));
+        net.send(client, message("t", kib(1)).qos2(1));
+        assert!(net.queued_bytes() > 0);
+        net.lose(subscriber);
+        net.check_invariants();
+        assert_eq!(net.queued_bytes(), 0);
+    });
+}
+
+/// A reader that frees a place now and then is slow, not stuck: it stays, and gets everything.
+#[test]
+fn a_reader_that_keeps_reading_is_neither_closed_nor_robbed() {
+    for subscriber in [v5("s"), durable(V5, "s")] {
+        everywhere_with(
+            |settings| settings.queue.messages_max = 2,
+            |net| {
+                let subscriber = net.connect(1, subscriber.clone().receive_max(1));
+                net.subscribe(subscriber, "#", AtLeastOnce);
+                let client = net.connect(0, v5("c"));
+                net.send_all(client, (1..=30).map(|id| message("a", id).qos1(id).into()));
+                let mut got = Vec::new();
+                for _ in 0..30 {
+                    net.pass(2000);
+                    for packet in net.received(subscriber) {
+                        let Sent::Publish(message) = packet else { panic!("{packet:?}") };
+                        net.send(subscriber, puback(message.packet_id.expect("QoS 1")));
+                        got.push(message.payload);
+                    }
+                }
+                assert_eq!(got, (1..=30).map(|id| id.to_string()).collect::<Vec<_>>());
+                assert_eq!(net.received(client), (1..=30).map(puback).collect::<Vec<_>>());
+            },
+        );
+    }
+}
+
+/// A reader that frees none in `queue.wait` is closed, however long the queue before it was full.
+#[test]
+fn a_reader_that_stops_is_closed_after_the_wait() {
+    everywhere_with(
+        |settings| settings.queue.messages_max = 2,
+        |net| {
+            let subscriber = net.connect(1, v5("s").receive_max(1));
+            net.subscribe(subscriber, "#", AtLeastOnce);
+            let client = net.connect(0, v5("c"));
+            net.send_all(client, (1..=10).map(|id| message("a", id).qos1(id).into()));
+            net.pass(4000);
+            net.send(subscriber, puback(1));
+            net.pass(4000);
+            assert_eq!(net.received(subscriber).len(), 2, "it was closed too early");
+            net.pass(1500);
+            assert_eq!(net.closed(subscriber), Some(Some(ReasonCode::QuotaExceeded)));
+            assert_eq!(net.received(client), (1..=10).map(puback).collect::<Vec<_>>());
+        },
+    );
+}
+
+/// A client that acknowledges what it was not sent yet does not make room for more of it.
+#[test]
+fn what_is_acknowledged_before_it_was_sent_is_not_sent() {
+    everywhere_with(
+        |settings| settings.mqtt.inflight_max = 10,
+        |net| {
+            let subscriber = net.connect(1, durable(V5, "s"));
+            net.subscribe(subscriber, "#", ExactlyOnce);
+            net.stop_reading(subscriber);
+            let client = net.connect(0, v5("c"));
+            for id in 1..=100 {
+                net.send(client, message("a", format!("{id} {}", kib(64))).qos1(id));
+            }
+            net.send_all(subscriber, (6..=10).map(puback));
+            net.send_all(subscriber, (11..=15).map(puback));
+            net.go_on_reading(subscriber);
+            let sent = |packet: Sent| {
+                let Sent::Publish(message) = packet else { panic!("{packet:?}") };
+                message.packet_id.expect("QoS 1")
+            };
+            let sent: Vec<_> = net.received(subscriber).into_iter().map(sent).collect();
+            assert_eq!(sent, [1, 2, 3, 4, 5, 16, 17, 18, 19, 20]);
+        },
+    );
+}
+
+#[test]
+fn a_client_that_acknowledges_what_was_never_sent_is_closed() {
+    everywhere_with(
+        |settings| settings.mqtt.inflight_max = 10,
+        |net| {
+            let subscriber = net.connect(1, durable(V5, "s"));
+            net.subscribe(subscriber, "#", ExactlyOnce);
+            net.stop_reading(subscriber);
+            let client = net.connect(0, v5("c"));
+            for id in 1..=100 {
+                net.send(client, message("a", format!("{id} {}", kib(64))).qos1(id));
+            }
+            net.send_all(subscriber, (6..=100).map(puback));
+            net.go_on_reading(subscriber);
+            assert_eq!(net.closed(subscriber), Some(Some(ReasonCode::ProtocolError)));
+        },
+    );
+}
+
+/// Filters of one SUBSCRIBE are told apart beyond the 65,536th.
+#[test]
+fn a_subscribe_with_many_filters_gets_as_many_reasons() {
+    const COUNT: usize = 70_000;
+    for subscriber in [v5("s"), durable(V5, "s")] {
+        everywhere_with(
+            |settings| settings.session.subscriptions_max = COUNT as u32 - 2,
+            |net| {
+                let client = net.connect(0, subscriber.clone());
+                let mut packet = subscribe(1);
+                for number in 0..COUNT {
+                    packet = packet.to(&format!("f/{number}"), AtLeastOnce);
+                }
+                net.send(client, packet);
+                let received = net.received(client);
+                let [Sent::SubAck(1, reasons)] = received.as_slice() else { panic!("one SUBACK") };
+                assert_eq!(reasons.len(), COUNT);
+                assert!(reasons[..COUNT - 2].iter().all(|reason| *reason == ReasonCode::GrantedQoS1));
+                assert_eq!(reasons[COUNT - 2..], [ReasonCode::QuotaExceeded; 2]);
+            },
+        );
+    }
+}
+
+/// [MQTT-2.2.1-3]: two SUBSCRIBEs under one Packet Identifier would be answered for each other.
+#[test]
+fn a_packet_identifier_in_use_ends_the_connection() {
+    everywhere_with(
+        |settings| settings.session.subscriptions_max = 1,
+        |net| {
+            let client = net.connect(0, durable(V5, "c"));
+            net.send_all(
+                client,
+                [
+                    subscribe(5).to("$share/g/a", AtLeastOnce).into(),
+                    subscribe(5).to("$share/g/b", AtLeastOnce).into(),
+                ],
+            );
+            assert_eq!(net.closed(client), Some(Some(ReasonCode::ProtocolError)));
+        },
+    );
+}
+
+/// While the store is late, a client cannot pile up SUBSCRIBEs.
+#[test]
+fn a_flood_of_subscribes_waits_for_the_store() {
+    everywhere(|net| {
+        let client = net.connect(0, durable(V5, "c"));
+        net.store.hold(&[Kind::Subscribe]);
+        net.send_all(client, (1..=1000).map(|id| subscribe(id).to("a", AtMostOnce).into()));
+        assert!(net.client(client).held);
+        assert!(net.client(client).unsent.len() > 9 * 800);
+        net.store.hold(&[]);
+        net.let_go();
+        assert_eq!(net.received(client).len(), 1000);
+    });
+}
+
+/// A Will is a message like any other: the broker's own topics are not for it, and the limits of topics are.
+#[test]
+fn a_will_may_not_be_published_where_its_client_may_not() {
+    everywhere(|net| {
+        for connecting in [v3("c"), v5("c")] {
+            let client = net.connecting(0, connecting.will(message("$SYS/broker/uptime", 0).retain()));
+            assert_eq!(net.received(client), [refused(ReasonCode::NotAuthorized), Sent::Closed]);
+        }
+        let client = net.connecting(0, v5("c").will(message(&"/".repeat(200), 0)));
+        assert_eq!(net.received(client), [refused(ReasonCode::TopicNameInvalid), Sent::Closed]);
+    });
+}
+
+/// The limit is for the bytes that are there, however they came to be.
+#[test]
+fn replacing_retained_messages_keeps_their_limit() {
+    everywhere_with(
+        |settings| settings.retained.bytes_max = ByteSize::kib(64),
+        |net| {
+            let client = net.connect(0, v5("c"));
+            let mut refused = 0;
+            for (payload, first) in [("x".to_owned(), 1), (kib(10), 101)] {
+                for number in 0..100 {
+                    net.send(client, message(&format!("t/{number}"), &payload).retain().qos1(first + number));
+                    net.pass(50);
+                }
+                net.pass(1000);
+                for packet in net.received(client) {
+                    let Sent::PubAck(_, reason) = packet else { panic!("{packet:?}") };
+                    refused += usize::from(reason == ReasonCode::QuotaExceeded);
+                }
+            }
+            net.pass(1000);
+            let bytes: u64 =
+                net.node.published.iter().map(|worker| Published::get(&worker.retained_bytes)).sum();
+            // Each worker knows of the others what they held a second ago.
+            assert!(bytes <= 64 * 1024 + 3 * 20 * 10 * 1024, "{bytes}");
+            assert!(refused > 30, "{refused}");
+            // Smaller ones and removals always fit.
+            net.send(client, message("t/0", "").retain().qos1(500));
+            assert_eq!(net.received(client).len(), 1);
+        },
+    );
+}
+
+/// [MQTT-3.1.2-24]: whatever has no room in a packet that the client takes ends the connection.
+#[test]
+fn no_packet_is_larger_than_its_client_takes() {
+    everywhere(|net| {
+        let client = net.connecting(0, v5("c").packet_size_max(8));
+        assert_eq!(net.closed(client), Some(None));
+        let client = net.connect(0, v5("c").packet_size_max(30));
+        let filters = (0..40).fold(subscribe(1), |packet, number| packet.to(&number.to_string(), AtMostOnce));
+        net.send(client, filters);
+        assert_eq!(net.closed(client), Some(Some(ReasonCode::PacketTooLarge)));
+    });
+}
+
+/// [MQTT-3.3.1-9]: pages of retained messages are asked for one by one; a small queue loses none of them.
+#[test]
+fn a_small_queue_does_not_lose_retained_messages() {
+    for subscriber in [v5("s"), durable(V5, "s")] {
+        everywhere_with(
+            |settings| {
+                settings.queue.messages_max = 4;
+                settings.queue.bytes_max = ByteSize::kib(1);
+            },
+            |net| {
+                let client = net.connect(0, v5("c"));
+                for number in 1..=100 {
+                    net.send(client, message(&format!("t/{number}"), number).retain().qos1(number));
+                }
+                let subscriber = net.connect(1, subscriber.clone().receive_max(1));
+                net.subscribe_silently(subscriber, "t/#", AtLeastOnce);
+                let mut got = std::collections::BTreeSet::new();
+                while let Some(packet) = net.client(subscriber).next() {
+                    let Sent::Publish(message) = packet else { panic!("{packet:?}") };
+                    net.send(subscriber, puback(message.packet_id.expect("QoS 1")));
+                    got.insert(message.topic);
+                }
+                assert_eq!(got.len(), 100);
+            },
+        );
+    }
+}
+
+/// [MQTT-3.10.4-2]: nothing new comes for a filter that is gone, retained messages neither.
+#[test]
+fn unsubscribing_ends_the_retained_messages_of_the_filter() {
+    everywhere(|net| {
+        let client = net.connect(0, v5("c"));
+        for number in 1..=500 {
+            net.publish_retained(client, &format!("t/{number}"));
+        }
+        let subscriber = net.connect(1, v5("s"));
+        net.stop_reading(subscriber);
+        net.send(subscriber, subscribe(1).to("t/#", AtMostOnce));
+        net.send(subscriber, unsubscribe(2, &["t/#"]));
+        net.go_on_reading(subscriber);
+        let received = net.received(subscriber);
+        assert!(received.len() < 400, "{}", received.len());
+    });
+}
+
+impl net::Net {
+    fn subscribe_silently(&mut self, peer: net::Peer, filter: &str, qos: mqtt::QoS) {
+        self.send(peer, subscribe(1000).to(filter, qos));
+        assert_eq!(self.client(peer).next(), Some(suback(1000, &[qos])));
+    }
+
+    fn publish_retained(&mut self, peer: net::Peer, topic: &str) {
+        self.send(peer, message(topic, kib(4)).retain());
+    }
+}
