@@ -129,6 +129,11 @@ impl Client {
         self.received.drain(..).collect()
     }
 
+    /// How many packets came since the last time.
+    pub fn arrived(&self) -> usize {
+        self.received.len()
+    }
+
     pub fn next(&mut self) -> Option<Sent> {
         self.received.pop_front()
     }

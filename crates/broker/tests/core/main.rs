@@ -4,9 +4,11 @@
 //! Read `net.rs` first. Each scenario runs with one worker and with three, their batches in order and shuffled.
 
 mod acknowledging;
+mod actor;
 mod client;
 mod limits;
 mod net;
+mod oracle;
 mod packets;
 mod publishers;
 mod random;
@@ -14,6 +16,7 @@ mod readers;
 mod retained;
 mod sessions;
 mod shared;
+mod simulation;
 mod store;
 mod takeover;
 mod wills;

@@ -97,12 +97,10 @@ impl Net {
         }
     }
 
-    pub fn now(&self) -> Time {
-        self.now
-    }
-
-    pub fn workers(&self) -> &[Worker] {
-        &self.workers
+    /// Whether the server has nothing more to do with a connection but to write its last bytes.
+    pub fn is_over(&self, peer: Peer) -> bool {
+        let client = &self.clients[peer.0];
+        client.gone || self.workers[client.worker].is_closing(client.slot)
     }
 
     /// The sum of one counter over all workers.
@@ -207,9 +205,13 @@ impl Net {
     }
 
     pub fn go_on_reading(&mut self, peer: Peer) {
+        self.go_on_reading_without_running(peer);
+        self.run();
+    }
+
+    pub fn go_on_reading_without_running(&mut self, peer: Peer) {
         self.client(peer).reads = true;
         self.take_output(peer, usize::MAX);
-        self.run();
     }
 
     /// Bytes that wait to be written to a client.
@@ -253,13 +255,18 @@ impl Net {
         self.pass(200);
     }
 
-    pub fn jump_to(&mut self, now: Time) {
-        self.now = now;
+    /// Time passes and timers fire; what they lead to is left for [`Self::step`].
+    pub fn tick_without_running(&mut self, milliseconds: u64) {
+        self.now = Time(self.now.0 + milliseconds);
         for worker in &mut self.workers {
-            if worker.next_timeout() <= now {
-                worker.tick(now);
+            if worker.next_timeout() <= self.now {
+                worker.tick(self.now);
             }
         }
+    }
+
+    pub fn jump_to(&mut self, now: Time) {
+        self.tick_without_running(now.0 - self.now.0);
         self.run();
     }
 

@@ -1,0 +1,514 @@
+//! A client that does at random what clients do, and knows what it may expect.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
+use mqtt::Version::{V3_1_1, V5};
+use mqtt::{QoS, ReasonCode};
+
+use crate::net::{Net, Peer};
+use crate::oracle::{Oracle, SHARE};
+use crate::packets::*;
+use crate::random::Random;
+
+/// What all actors share.
+pub struct World {
+    pub net: Net,
+    pub random: Random,
+    pub oracle: Oracle,
+    /// Connections whose client has been told that it is connected.
+    served: BTreeMap<String, Vec<Peer>>,
+    connections: usize,
+    /// Everything that clients send and get is printed.
+    traces: bool,
+}
+
+pub struct Actor {
+    name: String,
+    /// Always a durable member of the group that neither leaves it nor starts clean.
+    steady: bool,
+    link: Option<Link>,
+    session: Option<Session>,
+    /// Its last CONNECT with Clean Start was not answered: nobody knows what became of the session before.
+    must_clean: bool,
+    /// Where it connected last.
+    place: usize,
+}
+
+/// One connection.
+struct Link {
+    peer: Peer,
+    number: usize,
+    durable: bool,
+    clean: bool,
+    accepted: bool,
+    /// Acknowledgements the client takes its time for.
+    to_send: VecDeque<Sent>,
+    /// Filters asked for and not answered; an empty one was asked for again meanwhile.
+    asked: Vec<(u16, Vec<(String, QoS)>)>,
+    will: Option<usize>,
+}
+
+/// The client's part of a session.
+#[derive(Default)]
+struct Session {
+    /// Its number with the oracle.
+    view: usize,
+    durable: bool,
+    next_id: u16,
+    /// Publishes without an end, in order: identifier, number, what is awaited.
+    publishes: Vec<(u16, usize, Message, Await)>,
+    /// QoS 2 identifiers received and not released.
+    received: BTreeSet<u16>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Await {
+    Ack,
+    Rec,
+    Comp,
+}
+
+const PUBLISHES_MAX: usize = 12;
+const TOPICS: [&str; 6] = ["t/0", "t/1", "t/2/x", "s/0", "s/1", "w/x"];
+const FILTERS: [&str; 8] = ["t/0", "t/1", "t/#", "t/+", "t/+/x", "w/#", "r/#", "t/2/#"];
+
+impl World {
+    pub fn new(net: Net, random: Random, oracle: Oracle) -> Self {
+        Self {
+            net,
+            random,
+            oracle,
+            served: BTreeMap::new(),
+            connections: 0,
+            traces: std::env::var_os("MERIDIAN_SIM_TRACE").is_some(),
+        }
+    }
+
+    fn send(&mut self, peer: Peer, packet: impl Into<Sent>) {
+        let packet = packet.into();
+        if self.traces {
+            eprintln!("{} sends {packet:?}", peer.0);
+        }
+        self.net.send_without_running(peer, packet);
+    }
+
+    pub fn step(&mut self) {
+        self.net.step(Some(&mut self.random));
+    }
+
+    /// [MQTT-3.1.4-3]
+    pub fn check_one_connection_each(&mut self) {
+        let net = &self.net;
+        for (name, peers) in &mut self.served {
+            peers.retain(|peer| !net.is_over(*peer));
+            assert!(peers.len() <= 1, "{name} is served on {} connections", peers.len());
+        }
+    }
+}
+
+impl Session {
+    /// Takes a publish a step further, or to its end; its number, unless nothing like it is awaited.
+    fn settle(&mut self, id: u16, from: Await, to: Option<Await>) -> Option<usize> {
+        let at = self.publishes.iter().position(|(known, _, _, what)| *known == id && *what == from)?;
+        let number = self.publishes[at].1;
+        match to {
+            Some(to) => self.publishes[at].3 = to,
+            None => drop(self.publishes.remove(at)),
+        }
+        Some(number)
+    }
+}
+
+impl Actor {
+    pub fn new(number: usize) -> Self {
+        Self {
+            name: format!("actor {number}"),
+            steady: number == 0,
+            link: None,
+            session: None,
+            must_clean: false,
+            place: 0,
+        }
+    }
+
+    /// Does one thing.
+    pub fn acts(&mut self, world: &mut World) {
+        self.listens(world);
+        let Some(link) = &self.link else { return self.connects(world) };
+        if !link.accepted && link.clean {
+            return; // Whoever asks for a clean start waits to hear of it.
+        }
+        if !link.accepted {
+            // CONNACK takes long: it may give up, or try elsewhere.
+            return match world.random.below(10) {
+                0 => self.loses(world),
+                1 => self.connects(world),
+                _ => {}
+            };
+        }
+        match world.random.below(100) {
+            0..=3 => self.loses(world),
+            4..=5 => self.says_goodbye(world),
+            6..=8 => self.connects(world),
+            9..=20 => self.subscribes(world),
+            21..=24 => self.unsubscribes(world),
+            25..=27 => {
+                let peer = link.peer;
+                match world.random.percent(50) {
+                    true => world.net.stop_reading(peer),
+                    false => world.net.go_on_reading_without_running(peer),
+                }
+            }
+            28..=70 => self.publishes(world),
+            _ => {
+                let count = world.random.below(8);
+                self.answers(world, count);
+            }
+        }
+    }
+
+    /// Everything that came is taken.
+    pub fn listens(&mut self, world: &mut World) {
+        let Some(link) = &self.link else { return };
+        let peer = link.peer;
+        for packet in world.net.received(peer) {
+            if world.traces {
+                eprintln!("{} on {} gets {packet:?}", self.name, peer.0);
+            }
+            self.takes(world, packet);
+        }
+    }
+
+    /// Does what is left to do; false when that is nothing.
+    pub fn heals(&mut self, world: &mut World) -> bool {
+        match &self.link {
+            // Also whoever may have a session it no longer wants: what waits there is for others.
+            None => {
+                let durable = self.session.as_ref().is_some_and(|session| session.durable);
+                let connects = self.steady || self.must_clean || durable;
+                if connects {
+                    self.connects(world);
+                }
+                connects
+            }
+            Some(link) => {
+                let peer = link.peer;
+                world.net.go_on_reading_without_running(peer);
+                let before = world.net.client(peer).arrived();
+                self.listens(world);
+                let idle = self.link.as_ref().is_some_and(|link| link.to_send.is_empty());
+                self.answers(world, usize::MAX);
+                !idle || before > 0
+            }
+        }
+    }
+
+    /// Nothing that it sent is without an answer.
+    pub fn check_all_answered(&self) {
+        let Some(link) = &self.link else { return };
+        assert!(link.accepted, "{} never heard whether it is connected", self.name);
+        assert!(link.asked.is_empty(), "{} waits for SUBACK", self.name);
+        let publishes = self.session.as_ref().map(|session| &session.publishes);
+        let waiting: Vec<_> =
+            publishes.into_iter().flatten().map(|(id, number, _, what)| (id, number, what)).collect();
+        assert!(waiting.is_empty(), "{} waits for the acknowledgement of {waiting:?}", self.name);
+    }
+
+    fn connects(&mut self, world: &mut World) {
+        let taken_over = self.link.take();
+        if let Some(link) = &taken_over {
+            // It leaves the old connection to the server, and looks at it no more.
+            self.connection_ends(world, link);
+        }
+        let resumes = self.session.as_ref().is_some_and(|session| session.durable) && !self.must_clean;
+        let waits = taken_over.as_ref().is_some_and(|link| !link.accepted);
+        let may_clean = !self.steady && !waits;
+        let clean = may_clean && (!resumes || world.random.percent(20));
+        let durable = !clean || world.random.percent(50);
+        if clean {
+            if !self.must_clean {
+                self.place = world.random.below(3);
+            }
+            self.must_clean = true;
+            self.session_ends(world);
+        }
+        let version = if world.random.percent(50) { V5 } else { V3_1_1 };
+        let connecting = v5(&self.name);
+        let mut connecting = Connecting { version, clean_start: clean, ..connecting };
+        if version == V3_1_1 {
+            // Clean Session is both.
+            if clean && durable {
+                connecting.version = V5;
+            }
+        }
+        if connecting.version == V5 {
+            connecting.expiry = durable.then_some(DAY);
+            connecting.receive_max = world.random.percent(60).then(|| 1 + world.random.below(4) as u16);
+            connecting.alias_max = world.random.percent(30).then_some(2);
+        }
+        world.connections += 1;
+        let number = world.connections;
+        let mut will = None;
+        if world.random.percent(50) {
+            let of_will = world.oracle.will(number, "w/y", ExactlyOnce);
+            connecting = connecting.will(message("w/y", of_will).qos(ExactlyOnce));
+            will = Some(of_will);
+        }
+        // What a CONNECT with Clean Start without an answer leads to comes before what another leads to on the same worker.
+        let place = if self.must_clean { self.place } else { world.random.below(3) };
+        self.place = place;
+        let peer = world.net.open(place, connecting.version);
+        world.send(peer, connecting);
+        self.link = Some(Link {
+            peer,
+            number,
+            durable,
+            clean,
+            accepted: false,
+            to_send: VecDeque::new(),
+            asked: Vec::new(),
+            will,
+        });
+    }
+
+    fn session_ends(&mut self, world: &mut World) {
+        if let Some(session) = self.session.take() {
+            world.oracle.session_ends(session.view);
+            for (_, number, _, what) in session.publishes {
+                if what != Await::Comp {
+                    world.oracle.abandoned(number);
+                }
+            }
+        }
+    }
+
+    fn connection_ends(&mut self, world: &mut World, link: &Link) {
+        if !link.accepted {
+            return;
+        }
+        if let Some(session) = &self.session {
+            world.oracle.connection_ends(session.view);
+        }
+        if !link.durable {
+            self.session_ends(world);
+        }
+    }
+
+    fn loses(&mut self, world: &mut World) {
+        let Some(link) = self.link.take() else { return };
+        // Unless the server has closed it before: then its Will was published some time ago.
+        let is_due = link.accepted && !world.net.is_over(link.peer);
+        world.net.lose_without_running(link.peer);
+        self.connection_ends(world, &link);
+        if let Some(will) = link.will.filter(|_| is_due) {
+            world.oracle.will_is_due(will);
+        }
+    }
+
+    fn says_goodbye(&mut self, world: &mut World) {
+        let Some(link) = self.link.take() else { return };
+        let open = !world.net.is_over(link.peer);
+        world.send(link.peer, goodbye());
+        let taken = open && world.net.client(link.peer).unsent.is_empty();
+        if let Some(will) = link.will.filter(|_| taken) {
+            world.oracle.must_never_arrive(will);
+        }
+        self.connection_ends(world, &link);
+    }
+
+    fn subscribes(&mut self, world: &mut World) {
+        let (Some(link), Some(session)) = (&mut self.link, &mut self.session) else { return };
+        if link.asked.len() > 3 {
+            return;
+        }
+        session.next_id = session.next_id % 60_000 + 1;
+        // Apart from those of publishes.
+        let id = 61_000 + session.next_id % 4_000;
+        let mut filters = Vec::new();
+        for _ in 0..1 + world.random.below(2) {
+            let filter = (*world.random.pick(&FILTERS)).to_owned();
+            let qos = *world.random.pick(&[AtMostOnce, AtLeastOnce, ExactlyOnce]);
+            filters.push((filter, qos));
+        }
+        if self.steady || world.random.percent(20) {
+            let qos = *world.random.pick(&[AtLeastOnce, ExactlyOnce]);
+            filters.push((format!("{SHARE}s/#"), qos));
+        }
+        let mut packet = subscribe(id);
+        for (filter, qos) in &filters {
+            // Until it is granted again, what it is owed at is unknown.
+            world.oracle.unsubscribes(session.view, filter);
+            let earlier = link.asked.iter_mut().flat_map(|(_, asked)| asked);
+            earlier.filter(|(other, _)| other == filter).for_each(|(other, _)| other.clear());
+            packet = packet.to(filter, *qos);
+        }
+        link.asked.push((id, filters));
+        world.send(link.peer, packet);
+    }
+
+    fn unsubscribes(&mut self, world: &mut World) {
+        let (Some(link), Some(session)) = (&mut self.link, &mut self.session) else { return };
+        if !link.asked.is_empty() {
+            return;
+        }
+        let granted: Vec<String> = world.oracle.session(session.view).granted.keys().cloned().collect();
+        if granted.is_empty() {
+            return;
+        }
+        let filter = world.random.pick(&granted).clone();
+        if self.steady && filter.starts_with(SHARE) {
+            return;
+        }
+        session.next_id = session.next_id % 60_000 + 1;
+        let id = 61_000 + session.next_id % 4_000;
+        world.oracle.unsubscribes(session.view, &filter);
+        link.asked.push((id, Vec::new()));
+        world.send(link.peer, unsubscribe(id, &[&filter]));
+    }
+
+    fn publishes(&mut self, world: &mut World) {
+        let (Some(link), Some(session)) = (&mut self.link, &mut self.session) else { return };
+        let qos = *world.random.pick(&[AtMostOnce, AtLeastOnce, ExactlyOnce]);
+        if qos > AtMostOnce && session.publishes.len() >= PUBLISHES_MAX {
+            return;
+        }
+        let retains = world.random.percent(10);
+        let own = format!("r/{}", self.name);
+        let topic = if retains { own.as_str() } else { world.random.pick(&TOPICS) };
+        let number = world.oracle.publish(link.number, topic, qos);
+        if retains {
+            world.oracle.retains(number);
+        }
+        // Now and then one that is too large to be copied for each receiver.
+        let width = if world.random.percent(4) { 20_000 } else { 1 };
+        let mut packet = message(topic, format!("{number:0width$}"));
+        packet.retain = retains;
+        if qos > AtMostOnce {
+            session.next_id = session.next_id % 60_000 + 1;
+            (packet.qos, packet.packet_id) = (qos, Some(session.next_id));
+            let what = if qos == ExactlyOnce { Await::Rec } else { Await::Ack };
+            session.publishes.push((session.next_id, number, packet.clone(), what));
+        }
+        world.send(link.peer, packet);
+    }
+
+    fn answers(&mut self, world: &mut World, count: usize) {
+        let Some(link) = &mut self.link else { return };
+        for _ in 0..count {
+            let Some(packet) = link.to_send.pop_front() else { return };
+            world.send(link.peer, packet);
+        }
+    }
+
+    fn takes(&mut self, world: &mut World, packet: Sent) {
+        let Some(link) = &mut self.link else { return };
+        if let Sent::ConnAck { session_present, reason } = packet {
+            if reason != ReasonCode::Success {
+                return; // Overtaken by another of its own connections; the end of this one follows.
+            }
+            return self.is_accepted(world, session_present);
+        }
+        if packet == Sent::Closed || matches!(packet, Sent::Disconnect { .. }) {
+            if packet == Sent::Closed
+                && let Some(link) = self.link.take()
+            {
+                self.connection_ends(world, &link);
+            }
+            return;
+        }
+        let Some(session) = &mut self.session else { panic!("{packet:?} before CONNACK") };
+        match packet {
+            Sent::PubAck(id, reason) => {
+                assert!(!reason.is_error());
+                let number = session.settle(id, Await::Ack, None).expect("PUBACK of a publish");
+                world.oracle.acknowledged(number);
+            }
+            Sent::PubRec(id, reason) => {
+                assert!(!reason.is_error());
+                if let Some(number) = session.settle(id, Await::Rec, Some(Await::Comp)) {
+                    world.oracle.acknowledged(number);
+                }
+                link.to_send.push_back(pubrel(id));
+            }
+            Sent::PubComp(id, _) => {
+                session.settle(id, Await::Comp, None);
+            }
+            Sent::PubRel(id, reason) => {
+                assert_eq!(reason, ReasonCode::Success);
+                session.received.remove(&id);
+                link.to_send.push_back(pubcomp(id));
+            }
+            Sent::Publish(message) => {
+                let number = message.payload.trim_start_matches('0').parse().unwrap_or(0);
+                let new = match (message.qos, message.packet_id) {
+                    (ExactlyOnce, Some(id)) => {
+                        link.to_send.push_back(pubrec(id));
+                        session.received.insert(id)
+                    }
+                    (AtLeastOnce, Some(id)) => {
+                        link.to_send.push_back(puback(id));
+                        true
+                    }
+                    _ => true,
+                };
+                if new && !message.retain {
+                    world.oracle.arrives(session.view, number, message.qos);
+                }
+            }
+            Sent::SubAck(id, reasons) => {
+                let at =
+                    link.asked.iter().position(|(known, _)| *known == id).expect("SUBACK of a SUBSCRIBE");
+                let (_, filters) = link.asked.remove(at);
+                assert_eq!(reasons.len(), filters.len());
+                for (filter, qos) in filters {
+                    if !filter.is_empty() {
+                        world.oracle.group_is_steady |= self.steady && filter.starts_with(SHARE);
+                        world.oracle.session(session.view).granted.insert(filter, qos);
+                    }
+                }
+            }
+            Sent::UnsubAck(id, _) => {
+                let at = link.asked.iter().position(|(known, _)| *known == id).expect("UNSUBACK");
+                link.asked.remove(at);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn is_accepted(&mut self, world: &mut World, session_present: bool) {
+        let Some(link) = &mut self.link else { return };
+        link.accepted = true;
+        world.served.entry(self.name.clone()).or_default().push(link.peer);
+        assert!(!(link.clean && session_present), "Clean Start finds a session");
+        if link.clean {
+            self.must_clean = false;
+        }
+        match &mut self.session {
+            Some(session) => {
+                assert!(session_present, "the session of {} is lost", self.name);
+                world.oracle.session(session.view).connected = true;
+                // [MQTT-4.4.0-1]
+                for (id, number, message, what) in &session.publishes {
+                    if *what == Await::Comp {
+                        link.to_send.push_back(pubrel(*id));
+                    } else {
+                        world.oracle.repeat(*number, link.number);
+                        link.to_send.push_back(message.clone().dup().into());
+                    }
+                }
+                // New publishes come after these.
+                while let Some(packet) = link.to_send.pop_front() {
+                    world.send(link.peer, packet);
+                }
+            }
+            None => {
+                let view = world.oracle.new_session(link.durable);
+                if world.traces {
+                    eprintln!("{} has session {view}", self.name);
+                }
+                self.session = Some(Session { view, durable: link.durable, ..Session::default() });
+            }
+        }
+    }
+}

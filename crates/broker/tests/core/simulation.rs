@@ -1,0 +1,119 @@
+//! Many clients at random against the oracle: late letters, late store, lost connections, takeovers, resumes.
+//!
+//! Runs seeds for `MERIDIAN_SIM_SECONDS` (default 10), and at least a few; `MERIDIAN_SIM_SEED` runs that one alone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use broker::access::AllowAll;
+use mqtt::QoS;
+
+use crate::actor::{Actor, World};
+use crate::net::{Net, Travel, settings};
+use crate::oracle::Oracle;
+use crate::packets::*;
+use crate::random::Random;
+
+const RUNS_MIN: u64 = 12;
+const ACTIONS: usize = 600;
+const ACTORS: usize = 9;
+
+#[test]
+fn whatever_happens_clients_get_what_they_are_owed() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    if let Some(seed) = number("MERIDIAN_SIM_SEED") {
+        return run(seed);
+    }
+    let bound = Duration::from_secs(number("MERIDIAN_SIM_SECONDS").unwrap_or(10));
+    let begun = Instant::now();
+    let mut seed = 0;
+    while seed < RUNS_MIN || begun.elapsed() < bound {
+        run(seed);
+        seed += 1;
+    }
+    println!("{seed} runs");
+}
+
+struct SaysSeed(u64);
+
+impl Drop for SaysSeed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("to see it again: MERIDIAN_SIM_SEED={}", self.0);
+        }
+    }
+}
+
+fn run(seed: u64) {
+    let _says_seed = SaysSeed(seed);
+    let mut random = Random::new(seed);
+    let tight = seed % 3 == 2;
+    let mut settings = settings();
+    if tight {
+        settings.queue.messages_max = 3;
+        settings.queue.wait = Duration::from_secs(100_000);
+    } else {
+        settings.queue.messages_max = 1_000_000;
+    }
+    let workers = if seed % 4 == 3 { 1 } else { 3 };
+    let mut net = Net::of(workers, Travel::Shuffled(seed), settings, Arc::new(AllowAll));
+    net.store.late(seed, random.below(40));
+    let mut oracle = Oracle::default();
+    oracle.tight = tight;
+    let mut world = World::new(net, random, oracle);
+    let mut actors: Vec<_> = (0..ACTORS).map(Actor::new).collect();
+    for _ in 0..ACTIONS {
+        let at = world.random.below(ACTORS);
+        actors[at].acts(&mut world);
+        for _ in 0..world.random.below(6) {
+            world.step();
+            for actor in &mut actors {
+                actor.listens(&mut world);
+            }
+        }
+        if world.random.percent(3) {
+            let milliseconds = world.random.below(3_000) as u64;
+            world.net.tick_without_running(milliseconds);
+        }
+        world.check_one_connection_each();
+    }
+    heal(&mut world, &mut actors);
+    world.oracle.check_all_arrived();
+    check_retained(&mut world);
+    world.net.end();
+}
+
+/// No more harm: every letter arrives, everybody is there, reads and acknowledges.
+fn heal(world: &mut World, actors: &mut [Actor]) {
+    world.net.let_go();
+    for _ in 0..2_000 {
+        world.net.run();
+        let mut busy = false;
+        for actor in actors.iter_mut() {
+            busy |= actor.heals(world);
+        }
+        if !busy {
+            break;
+        }
+    }
+    for actor in actors {
+        actor.check_all_answered();
+    }
+    world.check_one_connection_each();
+}
+
+fn check_retained(world: &mut World) {
+    let net = &mut world.net;
+    let reader = net.connecting(0, if world.random.percent(50) { v3("reader") } else { v5("reader") });
+    net.send(reader, subscribe(1).to("r/#", QoS::AtMostOnce));
+    let mut found = BTreeMap::new();
+    for packet in net.received(reader) {
+        if let Sent::Publish(message) = packet {
+            assert!(message.retain);
+            let number = message.payload.trim_start_matches('0').parse().unwrap_or(0);
+            assert!(found.insert(message.topic, number).is_none(), "one retained message a topic");
+        }
+    }
+    world.oracle.check_retained(&found);
+}
