@@ -1,0 +1,151 @@
+//! Bytes from the sockets to the worker.
+
+use std::io;
+
+use broker::Then;
+
+use super::{Reactor, SCRATCH};
+
+/// Kept bytes up to which they are copied before what is read next; beyond, reading appends to them.
+const KEPT_COPIED: usize = 4 * 1024;
+/// Bytes waiting in another reactor's mailbox at which this one stops reading from its sockets.
+const MAILBOX_FULL: usize = 16 * 1024 * 1024;
+
+impl Reactor {
+    pub(super) fn event(&mut self, slot: u32, event: &mio::event::Event) {
+        let Some(peer) = self.peers.get_mut(slot as usize).and_then(Option::as_mut) else { return };
+        if event.is_writable() && std::mem::take(&mut peer.marks.write_blocked) {
+            self.dirty.push(slot);
+        }
+        let peer_closed = event.is_read_closed() || event.is_error();
+        let Some(peer) = self.peers.get_mut(slot as usize).and_then(Option::as_mut) else { return };
+        peer.marks.read_closed |= peer_closed;
+        if event.is_readable() || peer_closed {
+            self.mark_ready(slot);
+        }
+    }
+
+    pub(super) fn mark_ready(&mut self, slot: u32) {
+        if let Some(peer) = self.peers.get_mut(slot as usize).and_then(Option::as_mut)
+            && !peer.marks.ready
+        {
+            peer.marks.ready = true;
+            self.ready.push(slot);
+        }
+    }
+
+    pub(super) fn is_overloaded(&self) -> bool {
+        let own = usize::from(self.index);
+        self.mailboxes.iter().enumerate().any(|(at, mailbox)| at != own && mailbox.weight() > MAILBOX_FULL)
+    }
+
+    /// Reads once from every connection that may have something.
+    pub(super) fn read_ready(&mut self) {
+        if self.ready.is_empty() || self.is_overloaded() {
+            return;
+        }
+        for slot in std::mem::take(&mut self.ready) {
+            if let Some(peer) = self.peers[slot as usize].as_mut() {
+                peer.marks.ready = false;
+                self.read(slot);
+            }
+        }
+    }
+
+    fn read(&mut self, slot: u32) {
+        let Some(peer) = self.peers[slot as usize].as_mut() else { return };
+        if peer.marks.held {
+            return;
+        }
+        if peer.marks.draining {
+            return self.drain(slot);
+        }
+        let kept = peer.kept.len();
+        let direct = kept > KEPT_COPIED;
+        let (buffer, from) = if direct {
+            // What a large packet still lacks, as far as it may come at once.
+            let more = (peer.packet_len as usize).saturating_sub(kept).clamp(SCRATCH, 4 * SCRATCH);
+            peer.kept.resize(kept + more, 0);
+            (&mut peer.kept, kept)
+        } else {
+            self.scratch[..kept].copy_from_slice(&peer.kept);
+            (&mut self.scratch, kept)
+        };
+        let room = buffer.len() - from;
+        let result = peer.stream.read(&mut buffer[from..]);
+        let read = *result.as_ref().unwrap_or(&0);
+        if direct {
+            peer.kept.truncate(kept + read);
+        }
+        match result {
+            Ok(0) => return self.lose(slot),
+            Ok(_) => {}
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock => return,
+                io::ErrorKind::Interrupted => return self.mark_ready(slot),
+                _ => return self.lose(slot),
+            },
+        }
+        // A short read has emptied the socket; more will raise an edge. After the peer's end only an empty read is the end.
+        let more = read == room || peer.marks.read_closed;
+        if direct {
+            let bytes = std::mem::take(&mut peer.kept);
+            let consumed = self.offer(slot, &bytes);
+            self.keep(slot, bytes, consumed);
+        } else {
+            let scratch = std::mem::take(&mut self.scratch);
+            let consumed = self.offer(slot, &scratch[..kept + read]);
+            if let Some(peer) = self.peers[slot as usize].as_mut() {
+                peer.kept.clear();
+                peer.kept.extend_from_slice(&scratch[consumed..kept + read]);
+                if peer.kept.is_empty() {
+                    peer.kept = Vec::new();
+                }
+            }
+            self.scratch = scratch;
+        }
+        if more {
+            self.mark_ready(slot);
+        }
+    }
+
+    pub(super) fn keep(&mut self, slot: u32, mut bytes: Vec<u8>, consumed: usize) {
+        if let Some(peer) = self.peers[slot as usize].as_mut() {
+            bytes.drain(..consumed);
+            peer.kept = if bytes.is_empty() { Vec::new() } else { bytes };
+        }
+    }
+
+    /// Gives bytes to the worker; returns how many it has taken.
+    pub(super) fn offer(&mut self, slot: u32, bytes: &[u8]) -> usize {
+        let received = self.worker.receive(self.now, slot, bytes);
+        if let Some(peer) = self.peers[slot as usize].as_mut() {
+            match received.then {
+                Then::Read { packet_len } => peer.packet_len = packet_len as u32,
+                Then::Hold => peer.marks.held = true,
+                Then::Close => return bytes.len(),
+            }
+        }
+        received.consumed
+    }
+
+    /// Offers again what was kept of connections that the worker has woken.
+    pub(super) fn offer_woken(&mut self) {
+        let mut woken = std::mem::take(&mut self.woken);
+        self.worker.take_woken(&mut woken);
+        for slot in woken.drain(..) {
+            let Some(peer) = self.peers.get_mut(slot as usize).and_then(Option::as_mut) else { continue };
+            if !std::mem::take(&mut peer.marks.held) {
+                continue;
+            }
+            let bytes = std::mem::take(&mut peer.kept);
+            if !bytes.is_empty() {
+                let consumed = self.offer(slot, &bytes);
+                self.keep(slot, bytes, consumed);
+            }
+            // Edges that came meanwhile were not acted on.
+            self.mark_ready(slot);
+        }
+        self.woken = woken;
+    }
+}

@@ -1,0 +1,114 @@
+//! Bytes from the worker to the sockets, and how connections end.
+
+use std::io::{self, IoSlice};
+
+use broker::OUT_SLICES_MAX;
+
+use super::Reactor;
+
+impl Reactor {
+    /// Writes what connections have, and closes those that are done. True when something was left for another round.
+    pub(super) fn flush(&mut self) -> bool {
+        let mut unblocked = std::mem::take(&mut self.dirty);
+        for slot in unblocked.drain(..) {
+            self.flush_one(slot);
+        }
+        self.worker.take_dirty(&mut unblocked);
+        let any = !unblocked.is_empty();
+        for slot in &unblocked {
+            self.flush_one(*slot);
+        }
+        unblocked.clear();
+        self.dirty = unblocked;
+        any
+    }
+
+    fn flush_one(&mut self, slot: u32) {
+        let Some(peer) = self.peers.get_mut(slot as usize).and_then(Option::as_mut) else { return };
+        if peer.marks.draining {
+            // Whoever marks a draining connection has lost patience with it.
+            return self.remove(slot);
+        }
+        let mut failed = false;
+        if !peer.marks.write_blocked
+            && let Some(out) = self.worker.output(slot)
+        {
+            let before = out.len();
+            while !out.is_empty() {
+                let mut slices = [IoSlice::new(&[]); OUT_SLICES_MAX];
+                let (offered, result) = match out.pending_slices(&mut slices) {
+                    0 => (out.len(), peer.stream.write(out.pending())),
+                    count => {
+                        let slices = &slices[..count];
+                        (slices.iter().map(|slice| slice.len()).sum(), peer.stream.write_vectored(slices))
+                    }
+                };
+                match result {
+                    Ok(count) => {
+                        out.advance(count);
+                        if count < offered {
+                            peer.marks.write_blocked = true;
+                            break;
+                        }
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        peer.marks.write_blocked = true;
+                        break;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(_) => {
+                        failed = true;
+                        break;
+                    }
+                }
+            }
+            let written = out.len() < before;
+            if written {
+                self.worker.written(self.now, slot);
+            }
+        }
+        if failed {
+            self.lose(slot);
+        } else if self.worker.is_closing(slot) && self.worker.output(slot).is_none_or(|out| out.is_empty()) {
+            self.close(slot);
+        }
+    }
+
+    /// Everything has left: tell the peer, and read until it has noticed, so that nothing sent is lost to a reset.
+    fn close(&mut self, slot: u32) {
+        let Some(peer) = self.peers[slot as usize].as_mut() else { return };
+        if peer.marks.read_closed || peer.stream.shut_down_writing().is_err() {
+            return self.remove(slot);
+        }
+        peer.marks.draining = true;
+        peer.marks.held = false;
+        peer.kept = Vec::new();
+        self.drain(slot);
+    }
+
+    pub(super) fn drain(&mut self, slot: u32) {
+        let Some(peer) = self.peers[slot as usize].as_mut() else { return };
+        loop {
+            match peer.stream.read(&mut self.scratch) {
+                Ok(0) => return self.remove(slot),
+                Ok(count) if count == self.scratch.len() => return self.mark_ready(slot),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return self.remove(slot),
+            }
+        }
+    }
+
+    /// The peer is gone.
+    pub(super) fn lose(&mut self, slot: u32) {
+        self.worker.lost(self.now, slot);
+        self.remove(slot);
+    }
+
+    fn remove(&mut self, slot: u32) {
+        // Closing the descriptor takes it out of the poll.
+        self.peers[slot as usize] = None;
+        self.worker.vacate(slot);
+    }
+}
