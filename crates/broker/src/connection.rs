@@ -76,6 +76,8 @@ pub(crate) struct Marks {
     pub problem_information: bool,
     /// A Claim was sent for it, so a Release has to follow.
     pub claimed: bool,
+    /// It was to be closed and has had time enough for that.
+    pub overdue: bool,
 }
 
 #[derive(Default)]

@@ -184,6 +184,11 @@ impl Worker {
         self.connections.occupant_ref(slot).is_none_or(|connection| connection.phase == Phase::Closing)
     }
 
+    /// Whether a connection that is to be closed has had time enough for its last bytes.
+    pub fn is_overdue(&self, slot: u32) -> bool {
+        self.connections.occupant_ref(slot).is_some_and(|connection| connection.marks.overdue)
+    }
+
     /// The transport is gone and the slot may be used again.
     pub fn vacate(&mut self, slot: u32) {
         let Some(connection) = self.connections.occupant(slot) else { return };
@@ -331,6 +336,7 @@ impl Worker {
             TimerKind::QueueWait => self.check_queue_wait(timer),
             TimerKind::Unblock => self.unblock(slot),
             TimerKind::Linger => {
+                connection.marks.overdue = true;
                 connection.out.discard();
                 self.mark_dirty(slot);
             }
