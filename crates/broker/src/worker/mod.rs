@@ -26,15 +26,17 @@ use routing::Reader;
 
 pub use receive::{Received, Then};
 
-use crate::connection::{Connection, Marks, Out, Phase, Pool, Subscriptions};
+use crate::connection::{Connection, Marks, Phase};
 use crate::counters::{Counters, StoreCounters};
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
 use crate::mail::{Batch, Token};
 use crate::node::Node;
+use crate::out::{Out, Pool};
 use crate::retained::RetainedShard;
 use crate::route::Route;
 use crate::slots::Slots;
 use crate::store::{MemoryShard, ShardOutput};
+use crate::subscriptions::Subscriptions;
 use crate::wheel::{Timer, TimerKind, Wheel};
 
 pub struct Worker {

@@ -1,0 +1,251 @@
+//! Bytes on their way out of a connection, and the buffers they are lent.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::ops::Range;
+
+use crate::message::Message;
+
+/// Bytes to be written: small packets one after the other in a vector lent from the worker's pool, and between them, by
+/// reference, the payloads of large messages that several connections get.
+#[derive(Debug, Default)]
+pub struct Out {
+    bytes: Vec<u8>,
+    written: usize,
+    /// What stands between `bytes`, in order; `None` while there is nothing.
+    shared: Option<Box<SharedPayloads>>,
+}
+
+#[derive(Debug, Default)]
+struct SharedPayloads {
+    payloads: VecDeque<SharedPayload>,
+    /// Bytes of all of them that have yet to leave.
+    len: usize,
+}
+
+#[derive(Debug)]
+struct SharedPayload {
+    /// Index in `Out::bytes` before which it stands.
+    at: usize,
+    message: Message,
+    /// The part of the message that has yet to leave.
+    rest: Range<usize>,
+}
+
+impl Out {
+    /// The first bytes to be written, up to the end or to where a shared payload begins or ends.
+    pub fn pending(&self) -> &[u8] {
+        match self.shared.as_ref().and_then(|shared| shared.payloads.front()) {
+            None => &self.bytes[self.written..],
+            Some(payload) if payload.at > self.written => &self.bytes[self.written..payload.at],
+            Some(payload) => &payload.message.as_bytes()[payload.rest.clone()],
+        }
+    }
+
+    /// Appends to `slices` what [`Self::pending`] begins, as far as there is room. Empty when one slice is all there is.
+    pub fn pending_slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let Some(shared) = &self.shared else { return 0 };
+        let (mut count, mut from) = (0, self.written);
+        let mut add = |bytes: &'a [u8]| {
+            if !bytes.is_empty()
+                && let Some(slice) = slices.get_mut(count)
+            {
+                *slice = IoSlice::new(bytes);
+                count += 1;
+            }
+        };
+        for payload in shared.payloads.iter().take(PAYLOADS_AT_ONCE) {
+            add(&self.bytes[from..payload.at]);
+            add(&payload.message.as_bytes()[payload.rest.clone()]);
+            from = payload.at;
+        }
+        if shared.payloads.len() <= PAYLOADS_AT_ONCE {
+            add(&self.bytes[from..]);
+        }
+        count
+    }
+
+    pub fn len(&self) -> usize {
+        self.bytes.len() - self.written + self.shared.as_ref().map_or(0, |shared| shared.len)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The first `count` bytes have left.
+    pub fn advance(&mut self, mut count: usize) {
+        while let Some(shared) = self.shared.as_mut()
+            && let Some(payload) = shared.payloads.front_mut()
+        {
+            let before = count.min(payload.at - self.written);
+            self.written += before;
+            count -= before;
+            let part = count.min(payload.rest.len());
+            payload.rest.start += part;
+            shared.len -= part;
+            count -= part;
+            if !payload.rest.is_empty() {
+                return;
+            }
+            shared.payloads.pop_front();
+            if shared.payloads.is_empty() {
+                self.shared = None;
+            }
+        }
+        self.written += count;
+        debug_assert!(self.written <= self.bytes.len());
+        if self.is_empty() {
+            self.bytes.clear();
+            self.written = 0;
+        } else if self.written >= COMPACT_AT {
+            self.bytes.drain(..self.written);
+            for payload in self.shared.iter_mut().flat_map(|shared| &mut shared.payloads) {
+                payload.at -= self.written;
+            }
+            self.written = 0;
+        }
+    }
+
+    /// Where packets are appended.
+    pub(crate) fn buffer(&mut self, pool: &mut Pool) -> &mut Vec<u8> {
+        if self.bytes.capacity() == 0 {
+            self.bytes = pool.lend();
+        }
+        &mut self.bytes
+    }
+
+    /// Appends the last `len` bytes of a message by reference.
+    pub(crate) fn append_shared(&mut self, message: Message, len: usize) {
+        let shared = self.shared.get_or_insert_default();
+        let end = message.size();
+        shared.len += len;
+        shared.payloads.push_back(SharedPayload { at: self.bytes.len(), message, rest: end - len..end });
+    }
+
+    pub(crate) fn give_back(&mut self, pool: &mut Pool) {
+        if self.is_empty() && self.bytes.capacity() > 0 {
+            let bytes = std::mem::take(&mut self.bytes);
+            self.written = 0;
+            pool.take_back(bytes);
+        }
+    }
+
+    pub(crate) fn discard(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// Shared payloads offered to one gathering write.
+const PAYLOADS_AT_ONCE: usize = 16;
+/// Slices that [`Out::pending_slices`] may need.
+pub const OUT_SLICES_MAX: usize = 2 * PAYLOADS_AT_ONCE + 1;
+const COMPACT_AT: usize = 64 * 1024;
+
+/// Empty output buffers of one worker, lent to connections while they have something to send.
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    buffers: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+/// Bytes that the buffers of one pool take together.
+const POOL_BYTES: usize = 8 * 1024 * 1024;
+/// Buffers in one pool.
+const POOL_BUFFERS: usize = 4096;
+/// Largest buffer that is kept.
+const POOLED_BYTES: usize = 256 * 1024;
+
+impl Pool {
+    fn lend(&mut self) -> Vec<u8> {
+        let buffer = self.buffers.pop().unwrap_or_default();
+        self.bytes -= buffer.capacity();
+        buffer
+    }
+
+    fn take_back(&mut self, buffer: Vec<u8>) {
+        let bytes = buffer.capacity();
+        if bytes <= POOLED_BYTES && self.bytes + bytes <= POOL_BYTES && self.buffers.len() < POOL_BUFFERS {
+            self.bytes += bytes;
+            self.buffers.push(buffer);
+        }
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.buffers.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Time;
+
+    /// Everything that leaves, in pieces of `piece` bytes.
+    fn left(out: &mut Out, piece: usize) -> Vec<u8> {
+        let mut all = Vec::new();
+        while !out.is_empty() {
+            let mut slices = [IoSlice::new(&[]); OUT_SLICES_MAX];
+            let count = out.pending_slices(&mut slices);
+            let gathered: Vec<u8> = slices[..count].iter().flat_map(|slice| slice.iter().copied()).collect();
+            let first = out.pending();
+            assert!(!first.is_empty() && (count == 0 || gathered.starts_with(first)));
+            let bytes = if count == 0 { first.to_vec() } else { gathered };
+            let piece = piece.min(bytes.len());
+            all.extend_from_slice(&bytes[..piece]);
+            out.advance(piece);
+        }
+        all
+    }
+
+    #[test]
+    fn shared_payloads_leave_in_their_place() {
+        let view = crate::message::MessageView {
+            topic: "t",
+            properties: &[],
+            payload: b"PAYLOAD",
+            qos: mqtt::QoS::AtMostOnce,
+            retain: false,
+            expires: Time::NEVER,
+            publisher: None,
+            publisher_hash: 0,
+        };
+        let message = view.to_message();
+        for piece in [1, 2, 3, 5, 8, 13, 100] {
+            let (mut pool, mut out, mut expected) = (Pool::default(), Out::default(), Vec::new());
+            for round in 0..40_u8 {
+                out.buffer(&mut pool).extend_from_slice(&[round; 3]);
+                out.append_shared(message.clone(), 7);
+                if round % 3 == 0 {
+                    out.append_shared(message.clone(), 2);
+                }
+                expected.extend_from_slice(&[round; 3]);
+                expected.extend_from_slice(b"PAYLOAD");
+                if round % 3 == 0 {
+                    expected.extend_from_slice(b"AD");
+                }
+            }
+            out.buffer(&mut pool).push(b'.');
+            expected.push(b'.');
+            assert_eq!(out.len(), expected.len());
+            assert_eq!(left(&mut out, piece), expected, "pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn written_bytes_leave_and_the_buffer_goes_back() {
+        let mut pool = Pool::default();
+        let mut out = Out::default();
+        out.buffer(&mut pool).extend_from_slice(b"hello");
+        out.advance(2);
+        assert_eq!(out.pending(), b"llo");
+        out.give_back(&mut pool);
+        assert_eq!(pool.len(), 0, "not while bytes are pending");
+        out.advance(3);
+        out.give_back(&mut pool);
+        assert_eq!(pool.len(), 1);
+        out.buffer(&mut pool).push(1);
+        assert_eq!((pool.len(), out.pending()), (0, &[1_u8][..]));
+    }
+}
