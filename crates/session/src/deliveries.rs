@@ -180,21 +180,16 @@ impl<M> Deliveries<M> {
 
     /// The next packet to send again, oldest first, within the new connection's window [MQTT-4.4.0-1] [MQTT-4.6.0-1].
     pub fn resend_next(&mut self, window: u16) -> Option<Resend<'_, M>> {
-        let mut at = (self.unsent - self.first) as usize;
-        while self.open.get(at).is_some_and(|entry| entry.phase == Phase::Finished) {
-            at += 1;
-        }
-        // Passed for good: when the rest is finished, new deliveries may follow.
-        self.unsent = self.first + at as u64;
+        let at = (self.unsent - self.first) as usize;
         if at == self.open.len() {
             return None;
         }
         if self.open[at].phase != Phase::AwaitPubComp && self.inflight >= u32::from(window) {
             return None;
         }
-        let number = self.first + at as u64;
-        self.unsent = number + 1;
-        let packet_id = packet_id(number);
+        let packet_id = packet_id(self.unsent);
+        self.unsent += 1;
+        self.pass_finished();
         let entry = &mut self.open[at];
         match (entry.phase, &entry.payload) {
             (Phase::AwaitPubAck | Phase::AwaitPubRec, Some(payload)) => {
@@ -240,6 +235,8 @@ impl<M> Deliveries<M> {
         assert!(self.first <= self.unsent && self.unsent <= self.first + self.open.len() as u64);
         assert!(self.open.front().is_none_or(|entry| entry.phase != Phase::Finished));
         assert!(self.open.len() <= PACKET_IDS);
+        let unsent = self.open.get((self.unsent - self.first) as usize);
+        assert!(unsent.is_none_or(|entry| entry.phase != Phase::Finished));
     }
 
     fn entry(&mut self, id: PacketId) -> Option<&mut Open<M>> {
@@ -263,7 +260,16 @@ impl<M> Deliveries<M> {
             self.first += 1;
         }
         self.unsent = self.unsent.max(self.first);
+        self.pass_finished();
         Settled::Finished(payload)
+    }
+
+    /// What is finished need not be sent again, and holds nothing up behind it.
+    fn pass_finished(&mut self) {
+        let finished = |entry: &Open<M>| entry.phase == Phase::Finished;
+        while self.open.get((self.unsent - self.first) as usize).is_some_and(finished) {
+            self.unsent += 1;
+        }
     }
 }
 

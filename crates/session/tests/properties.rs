@@ -1,0 +1,368 @@
+//! Random steps, compared with models that keep lists and search them.
+
+use mqtt::{PacketId, QoS, ReasonCode};
+use proptest::prelude::*;
+use session::{Completion, Deliveries, Inbound, PubRecOutcome, Received, Released, Resend, Settled};
+
+fn id(value: u16) -> PacketId {
+    PacketId::new(value).expect("not 0")
+}
+
+fn a_qos() -> impl Strategy<Value = QoS> {
+    prop_oneof![Just(QoS::AtLeastOnce), Just(QoS::ExactlyOnce)]
+}
+
+/// Identifiers that there are.
+const CIRCLE: u64 = 65_535;
+
+/// What a server does with deliveries to a client.
+#[derive(Clone, Debug)]
+enum Delivering {
+    Open(QoS, u16),
+    Wait(QoS),
+    OpenWaiting(u16),
+    Skip,
+    PubAck(u16),
+    PubRec(u16, bool),
+    PubComp(u16),
+    Reconnect,
+    Resend(u16),
+    /// Opens and finishes so many: around the circle of identifiers.
+    Pass(u16),
+}
+
+fn delivering() -> impl Strategy<Value = Delivering> {
+    use Delivering::*;
+    let window = || 0..5_u16;
+    // Identifiers are those of the latest deliveries, or any.
+    let id = || prop_oneof![9 => 1..12_u16, 1 => any::<u16>()];
+    prop_oneof![
+        6 => (a_qos(), window()).prop_map(|(qos, window)| Open(qos, window)),
+        4 => a_qos().prop_map(Wait),
+        6 => window().prop_map(OpenWaiting),
+        1 => Just(Skip),
+        6 => id().prop_map(PubAck),
+        6 => (id(), any::<bool>()).prop_map(|(id, refused)| PubRec(id, refused)),
+        5 => id().prop_map(PubComp),
+        2 => Just(Reconnect),
+        6 => window().prop_map(Resend),
+        1 => prop_oneof![1..20_u16, any::<u16>()].prop_map(Pass),
+    ]
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Await {
+    Ack,
+    Rec,
+    Comp,
+}
+
+#[derive(Clone, Debug)]
+struct Sent {
+    number: u64,
+    awaits: Await,
+    /// Since the client connected: its PUBLISH went out; it has yet to go out again.
+    counts: bool,
+    again: bool,
+}
+
+/// Unfinished deliveries in order, and what waits. A payload is its number among all.
+#[derive(Default)]
+struct Client {
+    sent: Vec<Sent>,
+    waiting: Vec<(QoS, u64)>,
+    opened: u64,
+    payloads: Vec<u64>,
+}
+
+impl Client {
+    fn id_of(number: u64) -> PacketId {
+        id((number % CIRCLE) as u16 + 1)
+    }
+
+    fn inflight(&self) -> usize {
+        self.sent.iter().filter(|sent| sent.counts).count()
+    }
+
+    fn window_open(&self, window: u16) -> bool {
+        let oldest = self.sent.first().map_or(self.opened, |sent| sent.number);
+        self.inflight() < usize::from(window)
+            && self.opened - oldest < CIRCLE
+            && !self.sent.iter().any(|sent| sent.again)
+    }
+
+    fn open(&mut self, qos: QoS, payload: u64) -> PacketId {
+        let awaits = if qos == QoS::ExactlyOnce { Await::Rec } else { Await::Ack };
+        self.sent.push(Sent { number: self.opened, awaits, counts: true, again: false });
+        self.payloads.push(payload);
+        self.opened += 1;
+        Self::id_of(self.opened - 1)
+    }
+
+    fn find(&self, id: PacketId, awaits: Await) -> Option<usize> {
+        self.sent.iter().position(|sent| Self::id_of(sent.number) == id && sent.awaits == awaits)
+    }
+
+    fn finish(&mut self, id: PacketId, awaits: Await) -> Option<u64> {
+        let at = self.find(id, awaits)?;
+        self.sent.remove(at);
+        Some(self.payloads.remove(at))
+    }
+}
+
+fn deliver(steps: &[Delivering]) {
+    let mut deliveries = Deliveries::<u64>::default();
+    let mut client = Client::default();
+    let mut payload = 0;
+    // The identifiers of the tests' steps are counted from about where the deliveries are.
+    let near = |client: &Client, offset: u16| {
+        let first = client.sent.first().map_or(client.opened, |sent| sent.number);
+        Client::id_of(first + u64::from(offset) - 1 + CIRCLE)
+    };
+    for step in steps {
+        match step.clone() {
+            Delivering::Open(qos, window) => {
+                assert_eq!(deliveries.window_open(window), client.window_open(window));
+                if client.window_open(window) && client.waiting.is_empty() {
+                    payload += 1;
+                    assert_eq!(deliveries.open(qos, Some(payload)), client.open(qos, payload));
+                }
+            }
+            Delivering::Wait(qos) => {
+                payload += 1;
+                deliveries.wait(qos, payload);
+                client.waiting.push((qos, payload));
+            }
+            Delivering::OpenWaiting(window) => {
+                let opened = deliveries.open_waiting(window, |payload| Some(*payload));
+                let expected = (client.window_open(window) && !client.waiting.is_empty()).then(|| {
+                    let (qos, payload) = client.waiting.remove(0);
+                    (client.open(qos, payload), qos, payload)
+                });
+                assert_eq!(opened, expected);
+            }
+            Delivering::Skip => {
+                let expected = (!client.waiting.is_empty()).then(|| client.waiting.remove(0).1);
+                assert_eq!(deliveries.skip_waiting(), expected);
+            }
+            Delivering::PubAck(offset) => {
+                let id = near(&client, offset.max(1));
+                let expected = match client.finish(id, Await::Ack) {
+                    Some(payload) => Settled::Finished(Some(payload)),
+                    None => Settled::Unknown,
+                };
+                assert_eq!(deliveries.pub_ack(id), expected);
+            }
+            Delivering::PubRec(offset, refused) => {
+                let id = near(&client, offset.max(1));
+                let expected = match (client.find(id, Await::Rec), refused) {
+                    (Some(_), true) => PubRecOutcome::Refused(client.finish(id, Await::Rec)),
+                    (Some(at), false) => {
+                        client.sent[at].awaits = Await::Comp;
+                        PubRecOutcome::Release(Some(client.payloads[at]))
+                    }
+                    (None, false) if client.find(id, Await::Comp).is_some() => PubRecOutcome::ReleaseAgain,
+                    (None, _) => PubRecOutcome::Unknown,
+                };
+                assert_eq!(deliveries.pub_rec(id, refused), expected);
+            }
+            Delivering::PubComp(offset) => {
+                let id = near(&client, offset.max(1));
+                let expected = match client.finish(id, Await::Comp) {
+                    // PUBREC gave it back.
+                    Some(_) => Settled::Finished(None),
+                    None => Settled::Unknown,
+                };
+                assert_eq!(deliveries.pub_comp(id), expected);
+            }
+            Delivering::Reconnect => {
+                deliveries.reconnect();
+                for sent in &mut client.sent {
+                    (sent.counts, sent.again) = (false, true);
+                }
+            }
+            Delivering::Resend(window) => {
+                let full = client.inflight() >= usize::from(window);
+                let next = client.sent.iter_mut().zip(&client.payloads).find(|(sent, _)| sent.again);
+                let expected =
+                    next.filter(|(sent, _)| sent.awaits == Await::Comp || !full).map(|(sent, payload)| {
+                        sent.again = false;
+                        sent.counts = sent.awaits != Await::Comp;
+                        let packet_id = Client::id_of(sent.number);
+                        match sent.awaits {
+                            Await::Ack => Resend::Publish { packet_id, qos: QoS::AtLeastOnce, payload },
+                            Await::Rec => Resend::Publish { packet_id, qos: QoS::ExactlyOnce, payload },
+                            Await::Comp => Resend::PubRel { packet_id },
+                        }
+                    });
+                assert_eq!(deliveries.resend_next(window), expected);
+            }
+            Delivering::Pass(count) => {
+                for _ in 0..count {
+                    assert_eq!(deliveries.window_open(u16::MAX), client.window_open(u16::MAX));
+                    if !client.window_open(u16::MAX) || !client.waiting.is_empty() {
+                        break;
+                    }
+                    let id = client.open(QoS::AtLeastOnce, 0);
+                    assert_eq!(deliveries.open(QoS::AtLeastOnce, Some(0)), id);
+                    assert_eq!(deliveries.pub_ack(id), Settled::Finished(client.finish(id, Await::Ack)));
+                }
+            }
+        }
+        deliveries.check_invariants();
+        assert_eq!(deliveries.inflight(), client.inflight());
+        assert_eq!(deliveries.waiting(), client.waiting.len());
+        assert_eq!(deliveries.is_empty(), client.sent.is_empty() && client.waiting.is_empty());
+    }
+    let unsettled = |(sent, payload): (&Sent, &u64)| (sent.awaits == Await::Ack).then_some(*payload);
+    let unfinished = client.sent.iter().zip(&client.payloads).filter_map(unsettled);
+    let unfinished = unfinished.chain(client.waiting.iter().map(|(_, payload)| *payload));
+    assert!(deliveries.into_unfinished().eq(unfinished), "QoS 2 in flight goes to nobody else");
+}
+
+/// What a client does with its publishes, and the broker with their completions.
+#[derive(Clone, Debug)]
+enum Publishing {
+    Publish(QoS, u16, u32, bool),
+    /// Something that one of the waiting publishes waits for is done.
+    Complete(usize, bool),
+    Poll,
+    Release(u16),
+    Reconnect,
+}
+
+fn publishing() -> impl Strategy<Value = Publishing> {
+    use Publishing::*;
+    let id = || 1..6_u16;
+    prop_oneof![
+        6 => (a_qos(), id(), 0..4_u32, prop::bool::weighted(0.2)).prop_map(|(q, i, n, e)| Publish(q, i, n, e)),
+        9 => (any::<usize>(), prop::bool::weighted(0.1)).prop_map(|(at, fails)| Complete(at, fails)),
+        6 => Just(Poll),
+        4 => id().prop_map(Release),
+        1 => Just(Reconnect),
+    ]
+}
+
+#[derive(Default)]
+struct Publisher {
+    /// Sequence number, identifier, QoS, completions to come, reason.
+    waiting: Vec<(u32, u16, QoS, u32, ReasonCode)>,
+    /// QoS 2 identifiers known, and whether they were seen on this connection.
+    received: Vec<(u16, bool)>,
+    next: u32,
+}
+
+impl Publisher {
+    fn awaits_pub_rec(&self, id: u16) -> bool {
+        self.waiting.iter().any(|(_, other, qos, ..)| *other == id && *qos == QoS::ExactlyOnce)
+    }
+
+    fn forget(&mut self, id: u16) -> bool {
+        let before = self.received.len();
+        self.received.retain(|(known, _)| *known != id);
+        self.received.len() < before
+    }
+
+    fn inflight(&self) -> usize {
+        let unacknowledged = self.waiting.iter().filter(|(_, _, qos, ..)| *qos == QoS::AtLeastOnce).count();
+        unacknowledged + self.received.iter().filter(|(_, here)| *here).count()
+    }
+}
+
+fn publish(steps: &[Publishing]) {
+    let mut inbound = Inbound::default();
+    let mut client = Publisher::default();
+    for step in steps {
+        match *step {
+            Publishing::Publish(qos, packet_id, outstanding, refused) => {
+                if qos == QoS::ExactlyOnce {
+                    let early = client.awaits_pub_rec(packet_id);
+                    let known = client.received.iter_mut().find(|(known, _)| *known == packet_id);
+                    let expected = match &known {
+                        None => Received::New,
+                        Some(_) if early => Received::RepeatedEarly,
+                        Some(_) => Received::Repeated,
+                    };
+                    match known {
+                        None => client.received.push((packet_id, true)),
+                        Some((_, here)) => *here = true,
+                    }
+                    assert_eq!(inbound.receive(id(packet_id)), expected);
+                    assert!(inbound.has_received(id(packet_id)));
+                    if expected != Received::New {
+                        continue;
+                    }
+                }
+                let reason = if refused { ReasonCode::NotAuthorized } else { ReasonCode::Success };
+                assert_eq!(inbound.next_sequence(), client.next);
+                inbound.wait(id(packet_id), qos, outstanding, reason);
+                client.waiting.push((client.next, packet_id, qos, outstanding, reason));
+                client.next += 1;
+            }
+            Publishing::Complete(at, fails) => {
+                let reason = if fails { ReasonCode::QuotaExceeded } else { ReasonCode::Success };
+                let open = client.waiting.iter_mut().filter(|(_, _, _, outstanding, _)| *outstanding > 0);
+                let mut open: Vec<_> = open.collect();
+                if open.is_empty() {
+                    // Late news of a publish that is done with.
+                    inbound.complete(client.next.wrapping_sub(20), reason);
+                    continue;
+                }
+                let at = at % open.len();
+                let (sequence, _, _, outstanding, known) = &mut *open[at];
+                *outstanding -= 1;
+                if fails && !known.is_error() {
+                    *known = reason;
+                }
+                inbound.complete(*sequence, reason);
+            }
+            Publishing::Poll => {
+                let ready = client.waiting.first().filter(|(_, _, _, outstanding, _)| *outstanding == 0);
+                let expected = ready.copied().map(|(_, packet_id, qos, _, reason)| {
+                    client.waiting.remove(0);
+                    if qos == QoS::ExactlyOnce && reason.is_error() {
+                        client.forget(packet_id);
+                    }
+                    Completion { packet_id: id(packet_id), qos, reason }
+                });
+                assert_eq!(inbound.poll(), expected);
+            }
+            Publishing::Release(packet_id) => {
+                let expected = match client.awaits_pub_rec(packet_id) {
+                    true => Released::Early,
+                    false if client.forget(packet_id) => Released::Released,
+                    false => Released::Unknown,
+                };
+                assert_eq!(inbound.release(id(packet_id)), expected);
+            }
+            Publishing::Reconnect => {
+                inbound = Inbound::default();
+                inbound.restore(client.received.iter().map(|(id, _)| *id));
+                client.waiting.clear();
+                client.next = 0;
+                for (_, here) in &mut client.received {
+                    *here = false;
+                }
+            }
+        }
+        assert_eq!(inbound.inflight(), client.inflight());
+        assert_eq!(inbound.is_idle(), client.waiting.is_empty());
+        assert_eq!(inbound.is_empty(), client.waiting.is_empty() && client.received.is_empty());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// [MQTT-2.2.1-3] [MQTT-4.4.0-1] [MQTT-4.6.0-1] [MQTT-4.9.0-2]
+    #[test]
+    fn deliveries_are_what_a_list_of_them_says(steps in prop::collection::vec(delivering(), 1..120)) {
+        deliver(&steps);
+    }
+
+    /// [MQTT-4.3.3-10] [MQTT-4.6.0-2] [MQTT-4.6.0-3]
+    #[test]
+    fn publishes_are_acknowledged_as_a_list_of_them_says(steps in prop::collection::vec(publishing(), 1..120)) {
+        publish(&steps);
+    }
+}
