@@ -28,11 +28,15 @@ fn main() {
             let seconds = Duration::from_secs_f64(seconds.parse().expect("seconds"));
             one(name, Kind::parse(kind), filters.parse().expect("a number"), seconds);
         }
+        ["fan"] => fan(),
         _ if !is_bench => all(&[20_000], &["paths", "shapes", "ordered"], 0.05),
-        [] => all(&[1_000_000, 10_000_000], &["paths", "shapes", "ordered"], 4.0),
+        [] => {
+            all(&[1_000_000, 10_000_000], &["paths", "shapes", "ordered"], 4.0);
+            fan();
+        }
         [filters] => all(&[filters.parse().expect("a number")], &["paths", "shapes", "ordered"], 4.0),
         [filters, name] => all(&[filters.parse().expect("a number")], &[name], 4.0),
-        _ => panic!("usage: [FILTERS [paths|shapes|ordered]]"),
+        _ => panic!("usage: [fan | FILTERS [paths|shapes|ordered]]"),
     }
 }
 
@@ -60,6 +64,45 @@ fn all(sizes: &[usize], contenders: &[&str], seconds: f64) {
                 assert!(status.success(), "{name} {kind} {filters}");
             }
         }
+    }
+}
+
+/// One filter with many destinations.
+fn fan() {
+    for destinations in [1_000, 100_000] {
+        let index = contender::Paths::new();
+        let mut slowest = Duration::ZERO;
+        let began = Instant::now();
+        for id in 0..destinations {
+            let one = Instant::now();
+            index.insert("fan/+", Subscriber::numbered(id));
+            slowest = slowest.max(one.elapsed());
+        }
+        let inserting = began.elapsed();
+        let (mut reader, mut out) = (index.reader(), Vec::new());
+        let topic = mqtt::TopicName::parse("fan/out").expect("a topic");
+        let matching = (0..200).map(|_| {
+            out.clear();
+            let began = Instant::now();
+            index.matches(&mut reader, topic, &mut out);
+            assert_eq!(out.len(), destinations);
+            began.elapsed()
+        });
+        let best = matching.min().expect("there are some");
+        let bytes = index.memory() / destinations;
+        drop(reader);
+        let began = Instant::now();
+        for id in 0..destinations {
+            index.remove("fan/+", Subscriber::numbered(id * 7_919 % destinations));
+        }
+        println!(
+            "one filter, {destinations} destinations: {:.0} inserts/s, slowest {:.0} us, {:.2} ns each in a match, \
+             {:.0} removes/s, {bytes} B each",
+            destinations as f64 / inserting.as_secs_f64(),
+            slowest.as_secs_f64() * 1e6,
+            best.as_secs_f64() * 1e9 / destinations as f64,
+            destinations as f64 / began.elapsed().as_secs_f64(),
+        );
     }
 }
 
