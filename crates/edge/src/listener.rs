@@ -5,9 +5,10 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use broker::Time;
 use mio::net::{TcpListener, UnixListener};
 use socket2::{Domain, Socket, TcpKeepalive, Type};
 
@@ -19,9 +20,49 @@ pub(crate) struct Shared {
     pub name: String,
     pub connections: AtomicUsize,
     pub connections_max: usize,
-    /// Connections a second and reactor; 0 is no limit.
-    pub connect_rate: u32,
+    pub pace: Pace,
 }
+
+/// How many connections all reactors together accept in a second.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    /// 0 is no limit.
+    rate: u32,
+    /// The present second and, in the low bits, how many were accepted in it.
+    taken: AtomicU64,
+}
+
+impl Pace {
+    pub fn new(rate: u32) -> Self {
+        Self { rate: rate.min(COUNT as u32), taken: AtomicU64::new(0) }
+    }
+
+    /// Takes one of this second's connections; when there is none left, says from when on there is.
+    pub fn take(&self, now: Time) -> Result<(), Time> {
+        if self.rate == 0 {
+            return Ok(());
+        }
+        let second = now.0 / 1000;
+        let more = |taken: u64| {
+            let count = if taken >> COUNT_BITS == second { taken & COUNT } else { 0 };
+            (count < u64::from(self.rate)).then(|| second << COUNT_BITS | (count + 1))
+        };
+        match self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Time((second + 1) * 1000)),
+        }
+    }
+
+    /// There was no connection to take after all.
+    pub fn give_back(&self) {
+        if self.rate > 0 {
+            self.taken.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+const COUNT_BITS: u32 = 24;
+const COUNT: u64 = (1 << COUNT_BITS) - 1;
 
 /// One reactor's end of a listener.
 #[derive(Debug)]
@@ -30,9 +71,6 @@ pub(crate) struct Listener {
     pub shared: Arc<Shared>,
     /// Accepted connections are dealt out among all reactors, because only this one listens.
     pub deals_out: bool,
-    /// Connections that may still be accepted in the second that ends at `until`, in milliseconds.
-    pub allowance: u32,
-    pub until: u64,
 }
 
 #[derive(Debug)]
@@ -74,25 +112,77 @@ impl Drop for Place {
     }
 }
 
-/// Sockets for `workers` reactors: one each where the system spreads connections among sockets of one address, else one.
-pub(crate) fn bind(settings: &Settings, workers: usize) -> io::Result<Vec<ListenerSocket>> {
+/// The sockets of one address, for `workers` reactors: one each where the system spreads connections among sockets of one
+/// address, else one.
+pub(crate) type Sockets = Vec<ListenerSocket>;
+
+/// Binds every address that the settings' one stands for: a host name may have several.
+pub(crate) fn bind(settings: &Settings, workers: usize) -> io::Result<Vec<Sockets>> {
     match settings.address.strip_prefix("unix:") {
         Some(path) => {
-            bind_unix(Path::new(path)).map(|listener| vec![ListenerSocket::Unix(listener, path.into())])
+            bind_unix(Path::new(path)).map(|listener| vec![vec![ListenerSocket::Unix(listener, path.into())]])
         }
-        None => bind_tcp(settings, workers),
+        None => {
+            let addresses: Vec<_> = settings.address.to_socket_addrs()?.collect();
+            for _ in 0..PORTS_TRIED {
+                match bind_all(&addresses, settings.backlog, workers) {
+                    // The port that the system chose for the first address may be in use on another.
+                    Err(error)
+                        if error.kind() == io::ErrorKind::AddrInUse
+                            && addresses.iter().all(|address| address.port() == 0) => {}
+                    result => return result,
+                }
+            }
+            Err(io::ErrorKind::AddrInUse.into())
+        }
     }
 }
 
-fn bind_tcp(settings: &Settings, workers: usize) -> io::Result<Vec<ListenerSocket>> {
-    let mut address = settings.address.to_socket_addrs()?.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
+const PORTS_TRIED: usize = 16;
+
+/// All on one port. Addresses that this machine does not have are left out, unless it has none of them: `localhost` stands
+/// for `::1` too, also where there is no IPv6.
+fn bind_all(addresses: &[SocketAddr], backlog: u32, workers: usize) -> io::Result<Vec<Sockets>> {
+    let mut all: Vec<Sockets> = Vec::new();
+    let mut port = None;
+    let mut absent = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for (at, address) in addresses.iter().enumerate() {
+        let mut address = *address;
+        if addresses[..at].contains(&address) {
+            continue;
+        }
+        if address.port() == 0 {
+            address.set_port(port.unwrap_or(0));
+        }
+        match bind_tcp(address, backlog, workers) {
+            Ok(sockets) => {
+                if let Some(ListenerSocket::Tcp(socket)) = sockets.first() {
+                    port = Some(socket.local_addr()?.port());
+                }
+                all.push(sockets);
+            }
+            Err(error) if is_absent(&error) => {
+                tracing::debug!(%address, %error, "address left out");
+                absent = error;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if all.is_empty() { Err(absent) } else { Ok(all) }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT))
+}
+
+fn bind_tcp(mut address: SocketAddr, backlog: u32, workers: usize) -> io::Result<Sockets> {
     if address.port() != 0 {
         // Sockets that share an address also share it with another process of the same user: look first.
-        listening_socket(address, settings.backlog, false)?;
+        listening_socket(address, backlog, false)?;
     }
     let mut sockets = Vec::new();
     while sockets.len() < workers {
-        let socket = listening_socket(address, settings.backlog, true)?;
+        let socket = listening_socket(address, backlog, true)?;
         let listener: std::net::TcpListener = socket.into();
         address = listener.local_addr()?;
         sockets.push(ListenerSocket::Tcp(TcpListener::from_std(listener)));
@@ -138,4 +228,41 @@ fn is_abandoned(path: &Path) -> bool {
     let is_socket = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
     let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
     is_socket && std::os::unix::net::UnixStream::connect(path).is_err_and(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_has_as_many_connections_as_the_rate_says() {
+        let pace = Pace::new(3);
+        for second in [0, 1, 7] {
+            let now = Time(second * 1000 + 900);
+            for _ in 0..3 {
+                assert_eq!(pace.take(now), Ok(()));
+            }
+            assert_eq!(pace.take(now), Err(Time((second + 1) * 1000)));
+            pace.give_back();
+            assert_eq!(pace.take(now), Ok(()));
+            assert!(pace.take(now).is_err());
+        }
+        assert!((0..1000).all(|_| Pace::new(0).take(Time(0)).is_ok()));
+    }
+
+    #[test]
+    fn a_host_name_stands_for_all_its_addresses_on_one_port() {
+        let addresses = ["127.0.0.1:0", "127.0.0.2:0", "127.0.0.1:0", "203.0.113.1:0"];
+        let addresses = addresses.map(|address| address.parse().expect("an address"));
+        let bound = bind_all(&addresses, 16, 2).expect("two of them are here");
+        let local = |sockets: &Sockets| match &sockets[..] {
+            [ListenerSocket::Tcp(socket), ListenerSocket::Tcp(_)] => socket.local_addr().expect("bound"),
+            other => panic!("{other:?}"),
+        };
+        let bound: Vec<_> = bound.iter().map(local).collect();
+        assert_eq!(bound.len(), 2);
+        assert_eq!(bound[0].port(), bound[1].port());
+        let error = bind_all(&addresses[3..], 16, 1).expect_err("nobody has a documentation address");
+        assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
+    }
 }

@@ -65,8 +65,11 @@ impl Mailbox {
         if let Mail::Batch { weight, .. } = &mail {
             self.shared.weight.fetch_add(*weight, Ordering::Relaxed);
         }
-        // A reactor that has ended reads no more mail; nobody waits for an answer then.
-        if self.sender.send(mail).is_err() {
+        // A reactor that has ended reads no more mail; nobody waits for an answer then, and it holds nobody up.
+        if let Err(unsent) = self.sender.send(mail) {
+            if let Mail::Batch { weight, .. } = unsent.0 {
+                self.shared.weight.fetch_sub(weight, Ordering::Relaxed);
+            }
             return;
         }
         // Paired with the fence in `Inbox::sleep`: either the sleeper sees the mail or we see it sleeping.
@@ -94,12 +97,13 @@ impl Inbox {
         Some(mail)
     }
 
-    /// Runs `poll` with the reactor marked as asleep, unless there is mail: that is returned instead.
-    pub fn sleep(&self, poll: impl FnOnce() -> io::Result<()>) -> io::Result<Option<Mail>> {
+    /// Runs `poll` with the reactor marked as asleep. When there is mail, `poll` is told not to wait, and the mail is returned.
+    pub fn sleep(&self, poll: impl FnOnce(bool) -> io::Result<()>) -> io::Result<Option<Mail>> {
         self.shared.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let mail = self.next();
-        let result = if mail.is_some() { Ok(()) } else { poll() };
+        // Sockets are looked at even while one letter follows another: others may send without end.
+        let result = poll(mail.is_none());
         self.shared.sleeping.store(false, Ordering::Relaxed);
         result.map(|()| mail)
     }

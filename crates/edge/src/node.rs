@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use broker::access::Access;
 use mio::{Poll, Waker};
 
-use crate::listener::{self, Listener, ListenerSocket};
+use crate::listener::{self, Listener, ListenerSocket, Pace};
 use crate::mailbox::{Mail, Mailbox, mailbox};
 use crate::reactor::{Reactor, WAKER};
 use crate::settings::EdgeSettings;
@@ -33,7 +33,7 @@ pub struct Node {
     connections_max: usize,
 }
 
-/// A listener as it was bound.
+/// A listener as it was bound; one whose host name has several addresses is bound to each.
 #[derive(Clone, Debug)]
 pub struct Bound {
     pub name: String,
@@ -199,26 +199,25 @@ fn bind_all(edge: &EdgeSettings, workers: usize) -> Result<(Vec<Bound>, Listener
     let mut listeners: Listeners = (0..workers).map(|_| Vec::new()).collect();
     for settings in &edge.listeners {
         let failed = |source| StartError::Bind { address: settings.address.clone(), source };
-        let sockets = listener::bind(settings, workers).map_err(failed)?;
-        let tcp = match &sockets[0] {
-            ListenerSocket::Tcp(socket) => Some(socket.local_addr().map_err(failed)?),
-            ListenerSocket::Unix(..) => None,
-        };
-        let address = tcp.map_or_else(|| settings.address.clone(), |address| address.to_string());
-        let name = if settings.name.is_empty() { address.clone() } else { settings.name.clone() };
-        let accepting = sockets.len() as u32;
+        let name = if settings.name.is_empty() { &settings.address } else { &settings.name };
         let shared = Arc::new(listener::Shared {
             name: name.clone(),
             connections: AtomicUsize::new(0),
             connections_max: settings.connections_max as usize,
-            connect_rate: settings.connect_rate.div_ceil(accepting),
+            pace: Pace::new(settings.connect_rate),
         });
-        let deals_out = sockets.len() < workers;
-        for (worker, socket) in sockets.into_iter().enumerate() {
-            let shared = shared.clone();
-            listeners[worker].push(Listener { socket, shared, deals_out, allowance: 0, until: 0 });
+        for sockets in listener::bind(settings, workers).map_err(failed)? {
+            let tcp = match &sockets[0] {
+                ListenerSocket::Tcp(socket) => Some(socket.local_addr().map_err(failed)?),
+                ListenerSocket::Unix(..) => None,
+            };
+            let address = tcp.map_or_else(|| settings.address.clone(), |address| address.to_string());
+            let deals_out = sockets.len() < workers;
+            for (worker, socket) in sockets.into_iter().enumerate() {
+                listeners[worker].push(Listener { socket, shared: shared.clone(), deals_out });
+            }
+            bound.push(Bound { name: name.clone(), address, tcp });
         }
-        bound.push(Bound { name, address, tcp });
     }
     Ok((bound, listeners))
 }

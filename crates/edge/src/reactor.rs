@@ -41,7 +41,7 @@ pub struct Reactor {
     deal_to: usize,
     clock: Instant,
     now: Time,
-    stop_by: Option<Time>,
+    stopping: Option<Stopping>,
     stopped: Stopped,
     complained: Time,
 }
@@ -67,8 +67,19 @@ struct PeerMarks {
     read_closed: bool,
     /// The worker takes no bytes until it wakes the connection.
     held: bool,
+    /// A write failed: what the peer sent before it went is still read, it may be DISCONNECT.
+    write_failed: bool,
     /// We have said that nothing more comes, and read until the peer has said so too.
     draining: bool,
+}
+
+/// The reactor has been told to end.
+#[derive(Clone, Copy)]
+struct Stopping {
+    /// At the latest.
+    by: Time,
+    /// When peers that were sent everything are no longer waited for.
+    drain_by: Time,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -84,6 +95,9 @@ const SCRATCH: usize = 64 * 1024;
 /// Mail worked through in one turn.
 const MAIL_BATCH: usize = 64;
 const FLUSH_ROUNDS: usize = 4;
+/// How long a reactor that ends waits for peers to close that were sent everything: longer than most round trips take, so that
+/// nothing arrives at a closed socket, whose answer would be a reset that may overtake our last bytes in the peer.
+const STOP_DRAIN: Duration = Duration::from_millis(250);
 const SPARE_BATCHES: usize = 16;
 /// Record bytes that a spare batch keeps.
 const SPARE_BYTES: usize = 1024 * 1024;
@@ -117,7 +131,7 @@ impl Reactor {
             deal_to: 0,
             clock,
             now: Time::default(),
-            stop_by: None,
+            stopping: None,
             stopped: Stopped::default(),
             complained: Time::default(),
         }
@@ -206,11 +220,14 @@ impl Reactor {
             self.accept_all();
             self.read_ready();
             self.finish_turn();
-            if let Some(stop_by) = self.stop_by
-                && (self.worker.connections() == 0 || self.now >= stop_by)
-            {
-                self.stopped.forced = self.worker.connections();
-                return self.stopped;
+            if let Some(Stopping { by, drain_by }) = self.stopping {
+                if self.now >= drain_by {
+                    self.end_draining();
+                }
+                if self.worker.connections() == 0 || self.now >= by {
+                    self.stopped.forced += self.worker.connections();
+                    return self.stopped;
+                }
             }
         }
     }
@@ -232,7 +249,8 @@ impl Reactor {
         } else {
             self.worker.park();
             let poll = &mut self.poll;
-            let slept = self.inbox.sleep(|| poll.poll(events, timeout));
+            let slept =
+                self.inbox.sleep(|wait| poll.poll(events, if wait { timeout } else { Some(Duration::ZERO) }));
             self.worker.unpark();
             slept.unwrap_or_else(|error| {
                 complain_about_poll(&error);
@@ -260,7 +278,9 @@ impl Reactor {
     fn timeout(&self) -> Option<Duration> {
         let paused =
             self.accepting.iter().filter(|accepting| accepting.pending).map(|accepting| accepting.not_before);
-        let next = paused.chain(self.stop_by).chain([self.worker.next_timeout()]).min()?;
+        let stopping =
+            self.stopping.map(|Stopping { by, drain_by }| if drain_by > self.now { drain_by } else { by });
+        let next = paused.chain(stopping).chain([self.worker.next_timeout()]).min()?;
         (next != Time::NEVER).then(|| next.since(self.now).max(Duration::from_millis(1)))
     }
 
@@ -286,7 +306,8 @@ impl Reactor {
                 self.listeners.clear();
                 self.accepting.clear();
                 self.stopped.connections = self.worker.connections();
-                self.stop_by = Some(self.now.after(within));
+                let by = self.now.after(within);
+                self.stopping = Some(Stopping { by, drain_by: self.now.after(STOP_DRAIN).min(by) });
                 self.worker.stop(self.now);
             }
         }

@@ -21,8 +21,8 @@ section! {
     pub struct Listener {
         /// What logs and figures call it; its address when empty.
         pub name: String = "", at start;
-        /// `127.0.0.1:1883`, `[::1]:1883`, `0.0.0.0:1883` for every IPv4 address, `[::]:1883` for every address, or
-        /// `unix:/run/meridian.sock`. Port 0 lets the system choose.
+        /// `127.0.0.1:1883`, `[::1]:1883`, `0.0.0.0:1883` for every IPv4 address, `[::]:1883` for every address,
+        /// `localhost:1883` for all addresses of a name, or `unix:/run/meridian.sock`. Port 0 lets the system choose.
         pub address: String = "127.0.0.1:1883", at start;
         /// Connections of this listener at one time; 0 is no limit of its own.
         pub connections_max: u32 = "0", at start;

@@ -28,18 +28,11 @@ impl Reactor {
 
     fn accept_from(&mut self, at: usize) {
         for _ in 0..ACCEPT_BATCH {
-            let listener = &mut self.listeners[at];
-            if listener.shared.connect_rate > 0 {
-                if listener.until <= self.now.0 {
-                    listener.until = self.now.0 + 1000;
-                    listener.allowance = listener.shared.connect_rate;
-                }
-                if listener.allowance == 0 {
-                    // The others wait in the backlog.
-                    self.accepting[at].not_before = Time(listener.until);
-                    return;
-                }
-                listener.allowance -= 1;
+            let listener = &self.listeners[at];
+            if let Err(from) = listener.shared.pace.take(self.now) {
+                // The others wait in the backlog.
+                self.accepting[at].not_before = from;
+                return;
             }
             let accepted = match &listener.socket {
                 ListenerSocket::Tcp(socket) => {
@@ -49,6 +42,9 @@ impl Reactor {
                     socket.accept().map(|(stream, _)| (Stream::Unix(stream), None))
                 }
             };
+            if accepted.is_err() {
+                listener.shared.pace.give_back();
+            }
             match accepted {
                 Ok((stream, peer)) => self.accepted(at, stream, peer),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -88,7 +84,7 @@ impl Reactor {
     }
 
     pub(super) fn adopt(&mut self, mut stream: Stream, peer: Option<SocketAddr>, place: Option<Box<Place>>) {
-        if self.stop_by.is_some() {
+        if self.stopping.is_some() {
             return;
         }
         let id = self.worker.open(self.now, peer);

@@ -4,7 +4,7 @@ use std::io;
 
 use broker::Then;
 
-use super::{Reactor, SCRATCH};
+use super::Reactor;
 
 /// Kept bytes up to which they are copied before what is read next; beyond, reading appends to them.
 const KEPT_COPIED: usize = 4 * 1024;
@@ -60,38 +60,33 @@ impl Reactor {
         if peer.marks.draining {
             return self.drain(slot);
         }
-        let kept = peer.kept.len();
-        let direct = kept > KEPT_COPIED;
-        let (buffer, from) = if direct {
-            // What a large packet still lacks, as far as it may come at once.
-            let more = (peer.packet_len as usize).saturating_sub(kept).clamp(SCRATCH, 4 * SCRATCH);
-            peer.kept.resize(kept + more, 0);
-            (&mut peer.kept, kept)
-        } else {
-            self.scratch[..kept].copy_from_slice(&peer.kept);
-            (&mut self.scratch, kept)
-        };
-        let room = buffer.len() - from;
-        let result = peer.stream.read(&mut buffer[from..]);
+        // What follows the beginning of a small packet is read behind a copy of it; what follows that of a large one is appended.
+        let large = peer.kept.len() > KEPT_COPIED;
+        let kept = if large { 0 } else { peer.kept.len() };
+        self.scratch[..kept].copy_from_slice(&peer.kept[..kept]);
+        let room = self.scratch.len() - kept;
+        let result = peer.stream.read(&mut self.scratch[kept..]);
         let read = *result.as_ref().unwrap_or(&0);
-        if direct {
-            peer.kept.truncate(kept + read);
-        }
         match result {
             Ok(0) => return self.lose(slot),
             Ok(_) => {}
             Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock => return,
+                io::ErrorKind::WouldBlock if !peer.marks.write_failed => return,
                 io::ErrorKind::Interrupted => return self.mark_ready(slot),
                 _ => return self.lose(slot),
             },
         }
         // A short read has emptied the socket; more will raise an edge. After the peer's end only an empty read is the end.
-        let more = read == room || peer.marks.read_closed;
-        if direct {
-            let bytes = std::mem::take(&mut peer.kept);
-            let consumed = self.offer(slot, &bytes);
-            self.keep(slot, bytes, consumed);
+        let more = read == room || peer.marks.read_closed || peer.marks.write_failed;
+        if large {
+            let packet_len = peer.packet_len as usize;
+            append(&mut peer.kept, &self.scratch[..read], packet_len);
+            // Until it is complete there is nothing for the worker to see, however small the pieces.
+            if peer.kept.len() >= packet_len {
+                let bytes = std::mem::take(&mut peer.kept);
+                let consumed = self.offer(slot, &bytes);
+                self.keep(slot, bytes, consumed);
+            }
         } else {
             let scratch = std::mem::take(&mut self.scratch);
             let consumed = self.offer(slot, &scratch[..kept + read]);
@@ -148,4 +143,14 @@ impl Reactor {
         }
         self.woken = woken;
     }
+}
+
+/// Appends to the beginning of a packet of `packet_len` bytes; its memory grows with what arrives, not with what is promised.
+fn append(kept: &mut Vec<u8>, bytes: &[u8], packet_len: usize) {
+    let len = kept.len() + bytes.len();
+    if kept.capacity() < len {
+        let wanted = (2 * kept.len()).min(packet_len).max(len);
+        kept.reserve_exact(wanted - kept.len());
+    }
+    kept.extend_from_slice(bytes);
 }

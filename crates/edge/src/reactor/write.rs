@@ -25,9 +25,11 @@ impl Reactor {
 
     fn flush_one(&mut self, slot: u32) {
         let Some(peer) = self.peers.get_mut(slot as usize).and_then(Option::as_mut) else { return };
-        if peer.marks.draining {
-            // Whoever marks a draining connection has lost patience with it.
-            return self.remove(slot);
+        if self.worker.is_overdue(slot) {
+            return self.cut_off(slot);
+        }
+        if peer.marks.draining || peer.marks.write_failed {
+            return;
         }
         let mut failed = false;
         if !peer.marks.write_blocked
@@ -68,16 +70,26 @@ impl Reactor {
             }
         }
         if failed {
-            self.lose(slot);
+            self.write_failed(slot);
         } else if self.worker.is_closing(slot) && self.worker.output(slot).is_none_or(|out| out.is_empty()) {
             self.close(slot);
         }
     }
 
+    /// The peer is gone, but what it sent before that is still to be read: DISCONNECT makes a difference [MQTT-3.14.4-3].
+    fn write_failed(&mut self, slot: u32) {
+        let Some(peer) = self.peers[slot as usize].as_mut() else { return };
+        if peer.marks.held || self.worker.is_closing(slot) {
+            return self.lose(slot);
+        }
+        peer.marks.write_failed = true;
+        self.mark_ready(slot);
+    }
+
     /// Everything has left: tell the peer, and read until it has noticed, so that nothing sent is lost to a reset.
     fn close(&mut self, slot: u32) {
         let Some(peer) = self.peers[slot as usize].as_mut() else { return };
-        if peer.marks.read_closed || peer.stream.shut_down_writing().is_err() {
+        if peer.stream.shut_down_writing().is_err() {
             return self.remove(slot);
         }
         peer.marks.draining = true;
@@ -86,16 +98,38 @@ impl Reactor {
         self.drain(slot);
     }
 
+    /// Reads once, for nobody.
     pub(super) fn drain(&mut self, slot: u32) {
         let Some(peer) = self.peers[slot as usize].as_mut() else { return };
-        loop {
-            match peer.stream.read(&mut self.scratch) {
-                Ok(0) => return self.remove(slot),
-                Ok(count) if count == self.scratch.len() => return self.mark_ready(slot),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return self.remove(slot),
+        match peer.stream.read(&mut self.scratch) {
+            Ok(0) => self.remove(slot),
+            // As in `read`: a short read has emptied the socket, but for the end itself.
+            Ok(count) if count < self.scratch.len() && !peer.marks.read_closed => {}
+            Ok(_) => self.mark_ready(slot),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => self.mark_ready(slot),
+            Err(_) => self.remove(slot),
+        }
+    }
+
+    /// Nobody waits any longer for a connection that is being closed.
+    fn cut_off(&mut self, slot: u32) {
+        let draining = self.peers[slot as usize].as_ref().is_some_and(|peer| peer.marks.draining);
+        if self.stopping.is_some() && !draining {
+            self.stopped.forced += 1;
+        }
+        // With nothing left unread the system closes in order, and goes on sending what it has taken.
+        self.drain(slot);
+        if self.peers[slot as usize].is_some() {
+            self.remove(slot);
+        }
+    }
+
+    /// The same for all that were sent everything.
+    pub(super) fn end_draining(&mut self) {
+        for slot in 0..self.peers.len() as u32 {
+            if self.peers[slot as usize].as_ref().is_some_and(|peer| peer.marks.draining) {
+                self.cut_off(slot);
             }
         }
     }
