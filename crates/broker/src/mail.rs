@@ -80,6 +80,30 @@ pub enum Letter {
     Will(Message),
 }
 
+impl Letter {
+    /// Bytes of the messages in it.
+    fn messages_size(&self) -> usize {
+        match self {
+            Letter::Request(_, Request::Append { message, .. } | Request::Bounce { message, .. })
+            | Letter::Retain { message, .. }
+            | Letter::Will(message) => message.size(),
+            Letter::Request(_, Request::Enqueue { entries, .. }) => {
+                entries.iter().map(|entry| entry.message.size()).sum()
+            }
+            Letter::Member(delivery) => delivery.message.size(),
+            Letter::Page(page) => page.messages.iter().map(Message::size).sum(),
+            Letter::Completion(Completion::Deliver { deliveries, .. }) => {
+                let size = |delivery: &SessionDelivery| match delivery {
+                    SessionDelivery::Publish { message, .. } => message.size(),
+                    SessionDelivery::PubRel { .. } => 0,
+                };
+                deliveries.iter().map(size).sum()
+            }
+            Letter::Request(..) | Letter::Completion(_) | Letter::Scan(_) | Letter::Verdict(..) => 0,
+        }
+    }
+}
+
 /// A shared subscription's message on its way to the member it was given to.
 #[derive(Debug)]
 pub struct MemberDelivery {
@@ -156,11 +180,18 @@ impl Batch {
         self.deliveries.is_empty() && self.acknowledged.is_empty() && self.letters.is_empty()
     }
 
-    /// Bytes that the receiver has to work through, roughly: what bounds a mailbox.
+    /// Bytes that the batch keeps in memory until the receiver has worked through it, roughly: what bounds a mailbox.
     pub fn weight(&self) -> usize {
-        let shared: usize =
-            self.letters.len() * 128 + self.acknowledged.len() * size_of::<(Token, ReasonCode)>();
-        self.records.len() + self.targets.len() * size_of::<Target>() + shared
+        let shared = self.deliveries.iter().map(|delivery| match &delivery.body {
+            Body::Inline(_) => 0,
+            Body::Shared(message) => message.size(),
+        });
+        let letters = self.letters.iter().map(|letter| 128 + letter.messages_size());
+        self.records.len()
+            + self.targets.len() * size_of::<Target>()
+            + self.acknowledged.len() * size_of::<(Token, ReasonCode)>()
+            + shared.sum::<usize>()
+            + letters.sum::<usize>()
     }
 
     /// Empties it and keeps the memory, up to `keep` bytes of records.
@@ -173,5 +204,41 @@ impl Batch {
         self.targets.clear();
         self.acknowledged.clear();
         self.letters.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Time;
+    use crate::message::MessageView;
+
+    /// A mailbox is bounded by what its batches keep in memory, large messages that are shared among workers too.
+    #[test]
+    fn shared_messages_weigh_what_they_are() {
+        let payload = vec![0; 100_000];
+        let view = MessageView {
+            topic: "t",
+            properties: &[],
+            payload: &payload,
+            qos: QoS::AtMostOnce,
+            retain: false,
+            expires: Time::NEVER,
+            publisher: None,
+            publisher_hash: 0,
+        };
+        let message = view.to_message();
+        let append = Request::Append { message: message.clone(), sessions: true, groups: false, token: None };
+        let mut batch = Batch::of(Letter::Request(ShardId(0), append));
+        assert!(batch.weight() > 100_000);
+        batch.letters.push(Letter::Retain { message: message.clone(), token: None });
+        assert!(batch.weight() > 200_000);
+        batch.deliveries.push(BatchDelivery {
+            body: Body::Shared(message),
+            targets: 0..0,
+            token: None,
+            serial: 0,
+        });
+        assert!(batch.weight() > 300_000);
     }
 }
