@@ -98,7 +98,8 @@ impl Out {
         if self.is_empty() {
             self.bytes.clear();
             self.written = 0;
-        } else if self.written >= COMPACT_AT {
+        } else if self.written >= COMPACT_AT && self.written * 2 >= self.bytes.len() {
+            // No byte is moved more than once on the average, however small the steps.
             self.bytes.drain(..self.written);
             for payload in self.shared.iter_mut().flat_map(|shared| &mut shared.payloads) {
                 payload.at -= self.written;
