@@ -1,5 +1,6 @@
 //! What all workers of a node share.
 
+use std::hash::{DefaultHasher, Hasher};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
@@ -34,7 +35,6 @@ pub struct Node {
     pub(crate) load: Arc<NodeLoad>,
     /// Assigned Client Identifiers are made of this and a counter.
     pub(crate) assigned: AtomicU64,
-    pub(crate) boot: u64,
 }
 
 /// What the shards of the session store need to know of the whole node.
@@ -57,7 +57,6 @@ impl Node {
     ) -> Arc<Self> {
         let limits =
             IndexLimits { levels_max: usize::from(settings.mqtt.topic_levels_max), ..IndexLimits::default() };
-        let boot = u64::from_le_bytes(seed[..8].try_into().unwrap_or_default());
         Arc::new(Self {
             routes: Arc::new(Index::new(seed, limits)),
             settings: Arc::new(settings),
@@ -71,8 +70,15 @@ impl Node {
             overloaded_since: AtomicU64::new(0),
             load: Arc::default(),
             assigned: AtomicU64::new(0),
-            boot: boot ^ boot.rotate_left(29),
         })
+    }
+
+    /// A number that tells nothing of the node's secret, nor of those for other `number`s.
+    pub(crate) fn secret(&self, number: u64) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&self.hash_key);
+        hasher.write_u64(number);
+        hasher.finish()
     }
 
     /// Says how letters from other threads reach a worker. The first call counts.

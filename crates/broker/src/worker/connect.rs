@@ -126,9 +126,10 @@ impl Worker {
         Ok(())
     }
 
+    /// Not to be guessed from others: who knows a Client Identifier can take its session over.
     fn new_client_id(&self) -> String {
         let number = self.node.assigned.fetch_add(1, Ordering::Relaxed);
-        format!("auto-{:016x}-{number:x}", self.node.boot)
+        format!("auto-{number:x}-{:016x}", self.node.secret(number))
     }
 
     /// The answer of access control.

@@ -77,7 +77,7 @@ struct Pending {
 impl Worker {
     pub fn new(id: WorkerId, node: Arc<Node>) -> Self {
         let shards = node.hosted(id).map(|shard| {
-            let random = node.boot ^ u64::from(shard.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            let random = node.secret(u64::MAX - u64::from(shard.0));
             let (settings, routes) = (node.settings.clone(), node.routes.clone());
             (shard, MemoryShard::new(shard, settings, routes, node.load.clone(), node.hash_key, random))
         });
