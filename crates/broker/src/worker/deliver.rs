@@ -21,6 +21,10 @@ use crate::wheel::{Timer, TimerKind};
 /// Unsent bytes at which queues stop filling a connection's output: about what the kernel takes at once.
 const OUT_FULL: usize = 256 * 1024;
 
+/// Messages up to this size fit a packet of any version, whatever we add to them: an alias that stood for a long topic,
+/// Subscription Identifiers.
+const FITS_ALWAYS: usize = mqtt::PACKET_SIZE_MAX as usize / 2;
+
 /// Payloads from this size on are not copied for each of several receivers.
 const SHARED_MIN: usize = 8 * 1024;
 
@@ -233,9 +237,9 @@ impl Worker {
             payload: view.payload,
         };
         let size_max = connection.packet_size_max;
-        let is_oversized = |packet: &mqtt::Outgoing<'_>| {
-            size_max != u32::MAX && packet.encoded_len(version) > size_max as usize
-        };
+        let bounded = size_max != u32::MAX || view.encoded_len() > FITS_ALWAYS;
+        let is_oversized =
+            |packet: &mqtt::Outgoing<'_>| bounded && packet.encoded_len(version) > size_max as usize;
         if connection.alias_max > 0 {
             let alias_max = connection.alias_max;
             let flow = connection.flow();
