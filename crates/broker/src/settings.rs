@@ -50,7 +50,7 @@ section! {
         /// How long a new connection may take until its CONNECT is complete.
         pub connect_timeout: Duration = "10s" in "100ms..=10m", at start;
         /// Levels of a Topic Name or Topic Filter, at most.
-        pub topic_levels_max: u16 = "128" in "1..=65535", at start;
+        pub topic_levels_max: u16 = "128" in "1..=128", at start;
         /// Bytes of a Topic Name or Topic Filter, at most.
         pub topic_len_max: u16 = "65535" in "1..=65535", at start;
         /// Bytes of a Client Identifier, at most.
