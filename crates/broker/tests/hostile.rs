@@ -496,6 +496,31 @@ fn unsubscribing_ends_the_retained_messages_of_the_filter() {
     });
 }
 
+/// [MQTT-3.1.2-23]: a session that is over is over, also when a client comes back before the node has noticed.
+#[test]
+fn a_session_ends_at_its_time_with_or_without_a_tick() {
+    use broker::{Node, Time, Worker, WorkerId};
+    let access = std::sync::Arc::new(broker::access::AllowAll);
+    let node = Node::new(net::settings(), access, "test".into(), 1, [0; 16]);
+    let mut worker = Worker::new(WorkerId(0), node);
+    let mut connected = |now: Time| {
+        let slot = worker.open(now, None).slot;
+        let mut bytes = Vec::new();
+        Sent::from(v5("c").resumes().expiry(10)).encode(V5, &mut bytes);
+        worker.receive(now, slot, &bytes);
+        worker.settle(now);
+        let answer = worker.output(slot).expect("it is open").pending().to_vec();
+        worker.lost(now, slot);
+        worker.settle(now);
+        worker.vacate(slot);
+        let Ok(mqtt::Packet::ConnAck(ack)) = mqtt::decode(V5, &answer) else { panic!("{answer:?}") };
+        ack.session_present
+    };
+    assert!(!connected(Time(0)));
+    assert!(connected(Time(9_999)));
+    assert!(!connected(Time(19_999)));
+}
+
 impl net::Net {
     fn subscribe_silently(&mut self, peer: net::Peer, filter: &str, qos: mqtt::QoS) {
         self.send(peer, subscribe(1000).to(filter, qos));

@@ -31,13 +31,15 @@ impl MemoryShard {
     }
 
     pub(super) fn grant(&mut self, now: Time, claim: Claim, out: &mut ShardOutput) {
-        let existing = self.clients.get(&claim.client_id).and_then(|client| client.session);
-        if claim.clean_start
-            && let Some((slot, generation)) = existing
-        {
-            self.end_session(slot, generation, out); // [MQTT-3.1.2-4]
+        let mut existing = self.clients.get(&claim.client_id).and_then(|client| client.session);
+        if let Some((slot, generation)) = existing {
+            // Its time may have come without a tick.
+            let over = self.sessions.get(slot, generation).is_none_or(|session| session.ends <= now);
+            if claim.clean_start || over {
+                self.end_session(slot, generation, out); // [MQTT-3.1.2-4]
+                existing = None;
+            }
         }
-        let existing = existing.filter(|_| !claim.clean_start);
         if existing.is_none()
             && claim.expiry > 0
             && self.load.sessions.load(Relaxed) >= u64::from(self.settings.session.sessions_max)
@@ -66,7 +68,8 @@ impl MemoryShard {
         session.window = claim.window;
         session.expiry = claim.expiry;
         session.ends = Time::NEVER;
-        session.will = None; // [MQTT-3.1.3-9]: the session is resumed before its Will was due.
+        // [MQTT-3.1.3-9]: none when the session is resumed before its Will is due.
+        out.wills.extend(session.will.take().filter(|(_, due)| *due <= now).map(|(will, _)| will));
         session.deliveries.reconnect();
         let resume = session_present.then(|| {
             let subscriptions = session.subscriptions.iter();
