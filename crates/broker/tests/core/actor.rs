@@ -369,7 +369,11 @@ impl Actor {
 
     fn publishes(&mut self, world: &mut World) {
         let (Some(link), Some(session)) = (&mut self.link, &mut self.session) else { return };
-        let qos = *world.random.pick(&[AtMostOnce, AtLeastOnce, ExactlyOnce]);
+        let mut qos = *world.random.pick(&[AtMostOnce, AtLeastOnce, ExactlyOnce]);
+        if world.oracle.flaky {
+            // An identifier is remembered apart from its message, so one can fail without the other.
+            qos = qos.min(AtLeastOnce);
+        }
         if qos > AtMostOnce && session.publishes.len() >= PUBLISHES_MAX {
             return;
         }
@@ -420,9 +424,11 @@ impl Actor {
         let Some(session) = &mut self.session else { panic!("{packet:?} before CONNACK") };
         match packet {
             Sent::PubAck(id, reason) => {
-                assert!(!reason.is_error());
                 let number = session.settle(id, Await::Ack, None).expect("PUBACK of a publish");
-                world.oracle.acknowledged(number);
+                assert!(!reason.is_error() || world.oracle.flaky);
+                if !reason.is_error() {
+                    world.oracle.acknowledged(number);
+                }
             }
             Sent::PubRec(id, reason) => {
                 assert!(!reason.is_error());
@@ -461,8 +467,9 @@ impl Actor {
                     link.asked.iter().position(|(known, _)| *known == id).expect("SUBACK of a SUBSCRIBE");
                 let (_, filters) = link.asked.remove(at);
                 assert_eq!(reasons.len(), filters.len());
-                for (filter, qos) in filters {
-                    if !filter.is_empty() {
+                for ((filter, qos), reason) in filters.into_iter().zip(reasons) {
+                    assert!(!reason.is_error() || world.oracle.flaky);
+                    if !filter.is_empty() && !reason.is_error() {
                         world.oracle.group_is_steady |= self.steady && filter.starts_with(SHARE);
                         world.oracle.session(session.view).granted.insert(filter, qos);
                     }

@@ -14,8 +14,10 @@ pub struct Oracle {
     retained: BTreeMap<String, BTreeSet<usize>>,
     /// The shared group has a member that stays.
     pub group_is_steady: bool,
-    /// Queues are small: a durable session that is away loses messages by rule.
-    pub tight: bool,
+    /// Queues are small: a durable session that is away loses messages by rule, and Wills are dropped.
+    tight: bool,
+    /// The store fails now and then: nobody is told when that costs a Will.
+    pub flaky: bool,
 }
 
 /// A message's number is its payload.
@@ -53,6 +55,10 @@ pub struct SessionView {
 pub const SHARE: &str = "$share/g/";
 
 impl Oracle {
+    pub fn new(tight: bool, flaky: bool) -> Self {
+        Self { tight, flaky, ..Self::default() }
+    }
+
     pub fn new_session(&mut self, durable: bool) -> usize {
         self.sessions.push(SessionView { connected: true, durable, ..SessionView::default() });
         self.sessions.len() - 1
@@ -114,7 +120,7 @@ impl Oracle {
 
     /// The connection is lost. For Wills nobody waits: full queues drop them.
     pub fn will_is_due(&mut self, number: usize) {
-        if self.tight {
+        if self.tight || self.flaky {
             return;
         }
         let owed = self.wanted_by(&self.messages[number].topic, self.messages[number].qos);
@@ -177,7 +183,10 @@ impl Oracle {
     /// UNSUBSCRIBE leaves: what is not acknowledged by now may come or not.
     pub fn unsubscribes(&mut self, session: usize, filter: &str) {
         self.sessions[session].granted.remove(filter);
-        let under_way = |message: &&mut Published| !message.acknowledged || message.is_will;
+        // A QoS 2 message that is sent again is answered at once, while the first may still be on its way.
+        let under_way = |message: &&mut Published| {
+            !message.acknowledged || message.is_will || message.connections.len() > 1
+        };
         for message in self.messages.iter_mut().filter(under_way) {
             message.owed.remove(&session);
         }

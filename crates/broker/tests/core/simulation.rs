@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use broker::access::AllowAll;
+use broker::settings::SharedStrategy::{HashClientId, HashTopic, Local, RoundRobin, Sticky};
 use mqtt::QoS;
 
 use crate::actor::{Actor, World};
@@ -56,11 +57,17 @@ fn run(seed: u64) {
     } else {
         settings.queue.messages_max = 1_000_000;
     }
+    let strategies =
+        [RoundRobin, broker::settings::SharedStrategy::Random, Sticky, HashClientId, HashTopic, Local];
+    settings.shared.strategy = *random.pick(&strategies);
     let workers = if seed % 4 == 3 { 1 } else { 3 };
     let mut net = Net::of(workers, Travel::Shuffled(seed), settings, Arc::new(AllowAll));
     net.store.late(seed, random.below(40));
-    let mut oracle = Oracle::default();
-    oracle.tight = tight;
+    let flaky = seed % 5 == 4;
+    if flaky {
+        net.store.flaky(seed, 5);
+    }
+    let oracle = Oracle::new(tight, flaky);
     let mut world = World::new(net, random, oracle);
     let mut actors: Vec<_> = (0..ACTORS).map(Actor::new).collect();
     for _ in 0..ACTIONS {
@@ -86,6 +93,7 @@ fn run(seed: u64) {
 
 /// No more harm: every letter arrives, everybody is there, reads and acknowledges.
 fn heal(world: &mut World, actors: &mut [Actor]) {
+    world.net.store.heal();
     world.net.let_go();
     for _ in 0..2_000 {
         world.net.run();

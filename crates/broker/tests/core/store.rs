@@ -46,6 +46,7 @@ pub struct Store {
     failing: Vec<(Kind, ReasonCode)>,
     held: Vec<Held>,
     late: Option<(Random, usize)>,
+    flaky: Option<(Random, usize)>,
 }
 
 struct Held {
@@ -83,6 +84,12 @@ impl Store {
 
     pub fn heal(&mut self) {
         self.failing.clear();
+        self.flaky = None;
+    }
+
+    /// From now on `percent` of what can fail does.
+    pub fn flaky(&mut self, seed: u64, percent: usize) {
+        self.flaky = Some((Random::new(seed), percent));
     }
 
     /// From now on `percent` of everything comes late, until [`Self::some`] lets it go.
@@ -108,11 +115,10 @@ impl Store {
                     continue;
                 }
             };
-            let failure = self.failing.iter().find(|(failing, _)| *failing == kind);
-            if let Some((_, reason)) = failure
+            if let Some(reason) = self.fails(kind)
                 && let Letter::Request(_, request) = letter
             {
-                parcels.extend(failed(to, request, *reason));
+                parcels.extend(failed(to, request, reason).and_then(|parcel| self.behind(parcel)));
             } else if self.keeps(kind, order) {
                 self.held.push(Held { from, to, order, what: What::Letter(letter) });
             } else {
@@ -130,6 +136,29 @@ impl Store {
             }
         }
         batch.acknowledged = passed;
+    }
+
+    fn fails(&mut self, kind: Kind) -> Option<ReasonCode> {
+        if let Some((_, reason)) = self.failing.iter().find(|(failing, _)| *failing == kind) {
+            return Some(*reason);
+        }
+        let (random, percent) = self.flaky.as_mut()?;
+        let can =
+            [Kind::Claim, Kind::Subscribe, Kind::Unsubscribe, Kind::Append, Kind::Receive].contains(&kind);
+        (can && random.percent(*percent)).then_some(ReasonCode::UnspecifiedError)
+    }
+
+    /// A completion stays behind what is held for the same connection; the rest may go.
+    fn behind(&mut self, (from, to, mut batch): Parcel) -> Option<Parcel> {
+        if let Some(Letter::Completion(completion)) = batch.letters.first() {
+            let order = Order::Connection(completion.connection());
+            if self.held.iter().any(|held| held.order == order) {
+                let held = batch.letters.drain(..);
+                self.held.extend(held.map(|letter| Held { from, to, order, what: What::Letter(letter) }));
+                return None;
+            }
+        }
+        Some((from, to, batch))
     }
 
     fn keeps(&mut self, kind: Kind, order: Order) -> bool {

@@ -66,7 +66,7 @@ fn disconnect_with_will_message_publishes_it() {
     });
 }
 
-/// [MQTT-3.1.2-10]: a connection that is closed for what its client did has a Will.
+/// [MQTT-3.1.2-8]: a connection that is closed for what its client did has a Will.
 #[test]
 fn a_protocol_error_publishes_the_will() {
     everywhere(|net| {
@@ -131,7 +131,7 @@ fn a_client_that_is_back_in_time_has_no_will_published() {
     });
 }
 
-/// [MQTT-3.1.2-17] [MQTT3-3.1.2-17]; its expiry counts from its publication.
+/// [MQTT-3.1.2-15] [MQTT3-3.1.2-17]; its expiry counts from its publication.
 #[test]
 fn a_retained_will_is_there_for_later_subscribers() {
     everywhere(|net| {
