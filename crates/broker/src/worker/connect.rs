@@ -21,7 +21,9 @@ use crate::wheel::TimerKind;
 
 impl Worker {
     pub(super) fn connect(&mut self, slot: u32, connect: &Connect<'_>) {
-        let peer = self.connections.occupant_ref(slot).and_then(|connection| connection.peer());
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let peer = connection.peer();
+        connection.packet_size_max = connect.maximum_packet_size(); // Of a refusal too.
         if let Err(reason) = self.check_connect(slot, connect) {
             return self.refuse_connect(slot, connect.version, reason);
         }
@@ -44,7 +46,6 @@ impl Worker {
         connection.keep_alive = if told { keep_alive } else { connect.keep_alive };
         connection.client_hash = client_hash(&client_id);
         connection.client_id = client_id;
-        connection.packet_size_max = connect.maximum_packet_size();
         connection.window = connect.receive_maximum().unwrap_or(u16::MAX).min(mqtt.inflight_max);
         connection.alias_max = connect.topic_alias_maximum().min(mqtt.topic_alias_outbound_max);
         connection.session_expiry = granted_expiry;
