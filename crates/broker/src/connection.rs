@@ -288,7 +288,8 @@ impl Connection {
     }
 
     /// Appends a packet to what is to be written. False, and nothing, when it is larger than the client takes
-    /// [MQTT-3.1.2-24].
+    /// [MQTT-3.1.2-24]; we never send User Properties of our own, which would have to be left out first [MQTT-3.2.2-20]
+    /// [MQTT-3.14.2-4] [MQTT-3.15.2-2] [MQTT-3.15.2-3].
     pub fn put(&mut self, packet: &Packet<'_>, pool: &mut Pool) -> bool {
         let out = self.out.buffer(pool);
         let before = out.len();

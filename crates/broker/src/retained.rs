@@ -1,4 +1,7 @@
 //! Retained messages: each worker hosts those whose Topic Name hashes to it, in the order of their topics.
+//!
+//! They are part of no session and end with none [MQTT3-3.1.2-7]. One at QoS 0 replaces the last one as any other does
+//! [MQTT3-3.3.1-7].
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

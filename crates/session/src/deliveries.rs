@@ -178,7 +178,8 @@ impl<M> Deliveries<M> {
         }
     }
 
-    /// The next packet to send again, oldest first, within the new connection's window [MQTT-4.4.0-1] [MQTT-4.6.0-1].
+    /// The next packet to send again, oldest first, within the new connection's window [MQTT-4.4.0-1] [MQTT-4.6.0-1]
+    /// [MQTT3-4.6.0-1] [MQTT3-4.6.0-4].
     pub fn resend_next(&mut self, window: u16) -> Option<Resend<'_, M>> {
         let at = (self.unsent - self.first) as usize;
         if at == self.open.len() {

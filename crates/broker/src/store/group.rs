@@ -21,7 +21,6 @@ pub(super) struct Group {
 pub(super) struct GroupMember {
     pub member: Member,
     pub connection: Option<ConnectionId>,
-    pub client_hash: u32,
     pub options: Options,
     pub subscription_id: u32,
 }
@@ -56,9 +55,8 @@ impl Group {
                 true
             }
             None => {
-                // Kept in the order of the Client Identifiers' hashes: hash strategies then disturb few when one comes or goes.
-                let at = self.members.partition_point(|known| known.client_hash <= member.client_hash);
-                self.members.insert(at, member);
+                // In the order of their subscriptions: so goes the first round.
+                self.members.push(member);
                 false
             }
         }
@@ -135,7 +133,6 @@ mod tests {
         GroupMember {
             member: Member::Connection(connection),
             connection: connected.then_some(connection),
-            client_hash: slot,
             options: Options::default().with_qos(QoS::AtLeastOnce),
             subscription_id: 0,
         }

@@ -257,7 +257,6 @@ pub struct Join {
     pub member: Member,
     /// The connection to deliver to; `None` while a durable member is away.
     pub connection: Option<ConnectionId>,
-    pub client_hash: u32,
     pub options: Options,
     pub subscription_id: u32,
     /// Whom to answer with [`Completion::Joined`]: the SUBSCRIBE and the filter's place among those that were asked of the

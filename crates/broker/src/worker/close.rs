@@ -83,7 +83,7 @@ impl Worker {
         }
     }
 
-    /// Ends the connection's part in everything; bytes in its output may still leave.
+    /// Ends the connection [MQTT-4.13.2-1] [MQTT3-4.8.0-2] and its part in everything; bytes in its output may still leave.
     fn end(&mut self, slot: u32, expiry: Option<u32>) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let (id, phase, session) = (connection.id, connection.phase, connection.session);

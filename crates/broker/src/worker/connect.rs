@@ -91,6 +91,7 @@ impl Worker {
         if self.stopping {
             return Err(ReasonCode::ServerUnavailable); // 0x8B is not for CONNACK (3.2.2.2).
         }
+        // The refusal is 0x85, and the connection closes [MQTT-3.1.3-8] [MQTT3-3.2.2-5].
         if connect.client_id.len() > usize::from(mqtt.client_id_len_max) {
             return Err(ReasonCode::ClientIdentifierNotValid);
         }
@@ -161,7 +162,7 @@ impl Worker {
         }
     }
 
-    /// The Client Identifier is this connection's: CONNACK [MQTT-3.2.0-1].
+    /// The Client Identifier is this connection's: CONNACK [MQTT-3.2.0-1] [MQTT3-3.1.4-4].
     pub(super) fn claimed(&mut self, claimed: Claimed) {
         let Claimed { connection: id, session_present, session, resume } = claimed;
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };

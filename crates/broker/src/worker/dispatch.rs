@@ -25,7 +25,7 @@ pub(super) struct Dispatched {
 }
 
 impl Worker {
-    /// Sends a message to all whose subscriptions match. Completions carry `token`; without one nobody waits for any.
+    /// Sends a message to all whose subscriptions match [MQTT3-3.3.2-3]. Completions carry `token`; without one nobody waits for any.
     pub(super) fn dispatch(
         &mut self,
         name: TopicName<'_>,
@@ -221,6 +221,7 @@ fn same_receiver(routes: &[Route]) -> usize {
 }
 
 /// One receiver's routes as one delivery: the highest QoS, all Subscription Identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4].
+/// There are never several copies, of which each would carry its own [MQTT-3.3.4-5].
 fn merge(routes: &[Route], view: &MessageView<'_>, targets: &mut Vec<Target>) {
     let first_target = targets.len();
     for route in routes {

@@ -180,7 +180,7 @@ impl Worker {
         self.await_completions(slot, publish, dispatched.outstanding, reason);
     }
 
-    /// Acknowledges now when nothing is outstanding, here or before [MQTT-4.6.0-2].
+    /// Acknowledges as the QoS asks [MQTT3-3.3.4-1]: now when nothing is outstanding, here or before [MQTT-4.6.0-2].
     fn await_completions(&mut self, slot: u32, publish: &Publish<'_>, outstanding: u32, reason: ReasonCode) {
         let (Some(connection), Some(packet_id)) = (self.connections.occupant(slot), publish.packet_id) else {
             return;

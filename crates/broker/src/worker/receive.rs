@@ -112,6 +112,8 @@ impl Worker {
         let Some(connection) = self.connections.occupant(slot) else { return Step::Done };
         let (version, phase) = (connection.version, connection.phase);
         let result = match mqtt::decode(version, bytes) {
+            // What only a server sends is wrong whatever is in it.
+            Err(_) if phase == Phase::Open && is_servers(bytes[0]) => Err(ReasonCode::ProtocolError),
             Err(error) => {
                 self.refuse(slot, bytes, error);
                 return Step::Done;
@@ -255,7 +257,9 @@ impl Worker {
         }
     }
 
-    /// Appends one of the four acknowledgements to a connection's output.
+    /// Appends one of the four acknowledgements to a connection's output. None carries a Reason String or User Properties, so
+    /// none of these makes one too large [MQTT-3.4.2-2] [MQTT-3.4.2-3] [MQTT-3.5.2-2] [MQTT-3.5.2-3] [MQTT-3.6.2-2]
+    /// [MQTT-3.6.2-3] [MQTT-3.7.2-2] [MQTT-3.7.2-3].
     pub(super) fn send_ack(
         &mut self,
         slot: u32,
@@ -293,6 +297,11 @@ impl Worker {
         let reason = error.reason_code();
         match mqtt::connect_version(bytes) {
             Some(Version::V5) => self.refuse_connect(slot, Version::V5, reason),
+            // Whoever speaks something newer than 5.0 understands the newest refusal best.
+            None if matches!(error, DecodeError::UnsupportedProtocolVersion { level } if level > Version::V5 as u8) =>
+            {
+                self.refuse_connect(slot, Version::V5, reason);
+            }
             version if reason == ReasonCode::UnsupportedProtocolVersion => {
                 self.refuse_connect(slot, version.unwrap_or(Version::V3_1_1), reason);
             }
@@ -373,6 +382,11 @@ fn withdraw(ready: &mut VecDeque<SessionDelivery>, id: PacketId, kind: Acknowled
     if let Some(at) = ready.iter().position(meant) {
         ready.remove(at);
     }
+}
+
+/// CONNACK, SUBACK, UNSUBACK and PINGRESP.
+fn is_servers(first_byte: u8) -> bool {
+    matches!(first_byte >> 4, 2 | 9 | 11 | 13)
 }
 
 /// PUBACK, PUBREC, PUBREL, PUBCOMP and PINGREQ are taken from a client whose PUBLISH waits.

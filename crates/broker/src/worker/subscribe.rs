@@ -18,7 +18,7 @@ impl Worker {
     pub(super) fn subscribe(&mut self, slot: u32, subscribe: &Subscribe<'_>) -> Result<(), ReasonCode> {
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         connection.check_unused(subscribe.packet_id)?;
-        let (id, session, client_hash) = (connection.id, connection.session, connection.client_hash);
+        let (id, session) = (connection.id, connection.session);
         let subscription_id = subscribe.properties.subscription_identifier();
         if subscription_id.is_some() && !self.node.settings.mqtt.subscription_identifier_available {
             return Err(ReasonCode::SubscriptionIdentifiersNotSupported);
@@ -66,7 +66,7 @@ impl Worker {
                 let member = Member::Connection(id);
                 let reply = Some((id, subscribe.packet_id, pending.filters.len() as u32));
                 let connection = Some(id);
-                let join = Join { group, member, connection, client_hash, options, subscription_id, reply };
+                let join = Join { group, member, connection, options, subscription_id, reply };
                 self.request(shard, Request::Join(Box::new(join)));
             }
             pending.outstanding += u32::from(shared);
@@ -110,6 +110,7 @@ impl Worker {
         if subscription.share.is_some() && !mqtt.shared_subscription_available {
             return Err(Refusal::Filter(ReasonCode::SharedSubscriptionsNotSupported));
         }
+        // [MQTT3-3.8.3-2]
         if subscription.filter.has_wildcard() && !mqtt.wildcard_subscription_available {
             return Err(Refusal::Filter(ReasonCode::WildcardSubscriptionsNotSupported));
         }
@@ -330,6 +331,8 @@ impl Worker {
 
     /// SUBACK or UNSUBACK, then the retained messages of new subscriptions [MQTT-3.8.4-1] [MQTT-3.10.4-4].
     fn finish_ack(&mut self, slot: u32, pending: PendingAck) {
+        // Under the packet's identifier [MQTT3-2.3.1-7], and bare: nothing could make it too large [MQTT-3.9.2-1] [MQTT-3.9.2-2]
+        // [MQTT-3.11.2-1] [MQTT-3.11.2-2].
         let ack = SubAck {
             packet_id: pending.packet_id,
             properties: Properties::default(),

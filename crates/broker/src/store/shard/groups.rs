@@ -19,7 +19,6 @@ impl MemoryShard {
             group.join(GroupMember {
                 member: join.member,
                 connection: join.connection,
-                client_hash: join.client_hash,
                 options: join.options,
                 subscription_id: join.subscription_id,
             });

@@ -30,6 +30,8 @@ impl MemoryShard {
         }
     }
 
+    /// Clean Start begins a session anew, else one that exists goes on [MQTT-3.1.4-4] [MQTT3-3.1.4-3]; it lasts at least as
+    /// long as the connection [MQTT3-4.1.0-1] [MQTT3-4.1.0-2].
     pub(super) fn grant(&mut self, now: Time, claim: Claim, out: &mut ShardOutput) {
         let mut existing = self.clients.get(&claim.client_id).and_then(|client| client.session);
         if let Some((slot, generation)) = existing {

@@ -155,7 +155,6 @@ impl MemoryShard {
             group,
             member: Member::Session(id),
             connection: session.owner,
-            client_hash: crate::ids::client_hash(&session.client_id),
             options,
             subscription_id,
             reply,
