@@ -1,0 +1,72 @@
+//! Many at once.
+
+use mqtt::QoS;
+
+use crate::client::{Client, Got, With, subscribe};
+use crate::{Node, PATIENCE, with_1_and_3_workers};
+
+/// Two thousand connect, subscribe and are gone, some in order and some not; then everything is as before.
+#[test]
+fn a_storm_of_connections_passes() {
+    with_1_and_3_workers(|workers| {
+        let node = Node::start(workers);
+        let mut witness = node.client("witness");
+        let storm = |from: usize| {
+            let open = |_| {
+                let mut client = Client::open(node.address()).expect("the system takes it in");
+                client.send_connect("", With::default());
+                client.send(&subscribe("storm/#", QoS::AtLeastOnce));
+                client
+            };
+            let mut clients: Vec<_> = (from..from + 1000).map(open).collect();
+            for (number, client) in clients.iter_mut().enumerate() {
+                match number % 4 {
+                    // Gone before the answer was read.
+                    0 => {}
+                    1 => assert_eq!((client.next(), client.next()), (Got::ConnAck, Got::SubAck)),
+                    2 => client.disconnect(),
+                    _ => client.shut_down_writing(),
+                }
+            }
+        };
+        std::thread::scope(|threads| {
+            for half in 0..2 {
+                threads.spawn(move || storm(half * 1000));
+            }
+            for _ in 0..50 {
+                witness.ping();
+            }
+        });
+        let mut late = node.client("late");
+        late.subscribe("storm/over", QoS::AtMostOnce);
+        witness.publish("storm/over", b"calm");
+        assert_eq!(late.next(), Got::Message { payload: b"calm".to_vec(), packet_id: None });
+        node.stop(PATIENCE);
+    });
+}
+
+/// One name, many claimants: at the end one has it, and all others were closed.
+#[test]
+fn a_crowd_after_one_client_identifier_leaves_one() {
+    with_1_and_3_workers(|workers| {
+        let node = Node::start(workers);
+        let mut clients: Vec<_> = (0..100)
+            .map(|_| {
+                let mut client = Client::open(node.address()).expect("a connection");
+                client.send_connect("one", With::default());
+                client
+            })
+            .collect();
+        // When each has an answer, no claim is left.
+        for client in &mut clients {
+            client.await_answer();
+        }
+        let mut last = node.client("one");
+        last.ping();
+        for client in &mut clients {
+            client.drain();
+        }
+        last.ping();
+        node.stop(PATIENCE);
+    });
+}

@@ -1,0 +1,239 @@
+//! Addresses, sockets and descriptors: what there may not be enough of.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Socket, Type};
+
+use crate::client::{Client, Got, PINGREQ, With, connect};
+use crate::{Node, PATIENCE, in_a_process_of_its_own, with_1_and_3_workers};
+
+/// A node that cannot accept goes on serving those it has, and accepts again when it can.
+#[test]
+fn accept_recovers_when_there_were_no_descriptors_left() {
+    if !in_a_process_of_its_own("listening::accept_recovers_when_there_were_no_descriptors_left") {
+        return;
+    }
+    with_1_and_3_workers(|workers| {
+        let node = Node::start(workers);
+        let mut early = node.client("early");
+        let sockets: Vec<_> = (0..10).map(|_| Socket::new(Domain::IPV4, Type::STREAM, None)).collect();
+        let hog = Hog::take_all();
+        let connect = |socket: io::Result<Socket>| {
+            let socket = socket.expect("there was a descriptor");
+            // The system takes connections in before the node does.
+            socket.connect_timeout(&node.address().into(), PATIENCE).expect("the backlog has room");
+            let mut client = Client::over(socket.into()).expect("an open socket");
+            client.send_connect("", With::default());
+            client
+        };
+        let late: Vec<_> = sockets.into_iter().map(connect).collect();
+        for _ in 0..3 {
+            early.ping();
+        }
+        drop(hog);
+        for mut client in late {
+            assert_eq!(client.next(), Got::ConnAck);
+            client.ping();
+        }
+        early.ping();
+        node.stop(PATIENCE);
+    });
+}
+
+/// All descriptors that this process may have, until it is dropped.
+struct Hog {
+    limit: libc::rlimit,
+    files: Vec<File>,
+}
+
+impl Hog {
+    fn take_all() -> Hog {
+        let first = File::open("/dev/null").expect("a descriptor");
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the structure is valid for the length of the call.
+        assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) }, 0);
+        set(libc::rlimit { rlim_cur: first.as_raw_fd() as libc::rlim_t + 50, ..limit });
+        let mut files = vec![first];
+        while let Ok(file) = File::open("/dev/null") {
+            files.push(file);
+        }
+        Hog { limit, files }
+    }
+}
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        self.files.clear();
+        set(self.limit);
+    }
+}
+
+fn set(limit: libc::rlimit) {
+    // SAFETY: the structure is valid for the length of the call.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+}
+
+#[test]
+fn a_port_in_use_is_named_together_with_what_to_do() {
+    with_1_and_3_workers(|workers| {
+        let node = Node::start(workers);
+        let address = node.address().to_string();
+        let other = Node::try_start(workers, |_, listener| listener.address = address.clone());
+        let error = other.err().expect("one port is for one node").to_string();
+        assert!(error.contains(&address) && error.contains("another process uses it"), "{error}");
+        assert!(error.contains("--listen"), "{error}");
+        // The first goes on, and when it has gone the port is free at once.
+        node.client("c").ping();
+        node.stop(PATIENCE);
+        Node::with(workers, |_, listener| listener.address = address.clone()).client("c").ping();
+    });
+}
+
+#[test]
+fn a_name_stands_for_its_addresses() {
+    with_1_and_3_workers(|workers| {
+        let node = Node::with(workers, |_, listener| listener.address = "localhost:0".into());
+        let addresses: Vec<_> = node.0.listeners().iter().map(|bound| bound.tcp.expect("TCP")).collect();
+        assert!(!addresses.is_empty());
+        for address in &addresses {
+            assert_eq!(address.port(), addresses[0].port());
+            Client::connect(*address, "c").ping();
+        }
+        node.stop(PATIENCE);
+    });
+}
+
+#[test]
+fn ipv6_is_served_and_every_address_includes_ipv4() {
+    if TcpListener::bind("[::1]:0").is_err() {
+        return eprintln!("skipped: there is no IPv6 here");
+    }
+    with_1_and_3_workers(|workers| {
+        let node = Node::with(workers, |_, listener| listener.address = "[::1]:0".into());
+        node.client("c").ping();
+        node.stop(PATIENCE);
+        let node = Node::with(workers, |_, listener| listener.address = "[::]:0".into());
+        for host in ["127.0.0.1", "::1"] {
+            let address = SocketAddr::new(host.parse().expect("an address"), node.address().port());
+            Client::connect(address, "c").ping();
+        }
+        node.stop(PATIENCE);
+    });
+}
+
+/// A path of a test, gone at its end.
+struct Path(PathBuf);
+
+impl Path {
+    fn new(name: &str) -> Path {
+        let path = std::env::temp_dir().join(format!("meridian-{name}-{}", std::process::id()));
+        assert!(!path.exists(), "{} is left from something else", path.display());
+        Path(path)
+    }
+}
+
+impl Drop for Path {
+    fn drop(&mut self) {
+        // It is gone already where everything went well.
+        if self.0.exists() {
+            std::fs::remove_file(&self.0).expect("our own file");
+        }
+    }
+}
+
+#[test]
+fn a_unix_socket_is_served_and_leaves_no_file() {
+    with_1_and_3_workers(|workers| {
+        let path = Path::new(&format!("served-{workers}"));
+        let start = || {
+            Node::try_start(workers, |_, listener| listener.address = format!("unix:{}", path.0.display()))
+        };
+        // Left by a process that was killed: nobody listens.
+        drop(UnixListener::bind(&path.0).expect("a socket"));
+        let node = start().expect("an abandoned file is no obstacle");
+        for _ in 0..2 * workers {
+            let mut stream = UnixStream::connect(&path.0).expect("somebody listens");
+            let connect = [0x10, 13, 0, 4, b'M', b'Q', b'T', b'T', 5, 2, 0, 0, 0, 0, 0];
+            stream.write_all(&connect).expect("the server reads");
+            stream.write_all(&PINGREQ).expect("the server reads");
+            stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+            let mut first = [0; 2];
+            stream.read_exact(&mut first).expect("CONNACK");
+            assert_eq!(first[0], 0x20);
+            let mut rest = vec![0; usize::from(first[1]) + 2];
+            stream.read_exact(&mut rest).expect("CONNACK and PINGRESP");
+            assert_eq!(rest[rest.len() - 2..], [0xD0, 0]);
+        }
+        let error = start().err().expect("somebody listens there").to_string();
+        assert!(error.contains("another process uses it"), "{error}");
+        UnixStream::connect(&path.0).expect("the first node was not disturbed");
+        node.stop(PATIENCE);
+        assert!(!path.0.exists());
+    });
+}
+
+/// Whatever else has the name is not ours to remove.
+#[test]
+fn a_file_that_is_no_socket_is_left_alone() {
+    let path = Path::new("file");
+    std::fs::write(&path.0, "precious").expect("a file");
+    let node = Node::try_start(1, |_, listener| listener.address = format!("unix:{}", path.0.display()));
+    assert!(node.is_err());
+    assert_eq!(std::fs::read_to_string(&path.0).expect("it is there"), "precious");
+}
+
+#[test]
+fn a_full_listener_closes_and_has_room_again() {
+    with_1_and_3_workers(|workers| {
+        let node = Node::with(workers, |_, listener| listener.connections_max = 2);
+        let mut clients = vec![node.client("a"), node.client("b")];
+        for _ in 0..3 {
+            let mut refused = Client::open(node.address()).expect("the system takes it in");
+            assert_eq!(refused.next(), Got::End);
+        }
+        clients[0].ping();
+        drop(clients.pop());
+        until_accepted(&node, "c", With::default());
+        clients[0].ping();
+        node.stop(PATIENCE);
+    });
+}
+
+/// Tries until a place is free: the node hears of those who left when it does.
+pub fn until_accepted(node: &Node, name: &str, with: With) -> Client {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Ok(mut client) = Client::open(node.address())
+            // A refused connection may be gone before this is written.
+            && client.stream.write_all(&connect(name, with)).is_ok()
+            && client.next() == Got::ConnAck
+        {
+            return client;
+        }
+        assert!(Instant::now() < end, "no place became free");
+        std::thread::yield_now();
+    }
+}
+
+/// Four a second, however many sockets listen: nine take more than a second, and nobody is turned away.
+#[test]
+fn the_rate_of_connections_is_the_listeners() {
+    for workers in [1, 3] {
+        let node = Node::with(workers, |_, listener| listener.connect_rate = 4);
+        let begin = Instant::now();
+        let clients: Vec<_> =
+            (0..9).map(|_| Client::open(node.address()).expect("the backlog has room")).collect();
+        for mut client in clients {
+            client.send_connect("", With::default());
+            assert_eq!(client.next(), Got::ConnAck);
+        }
+        assert!(begin.elapsed() >= Duration::from_millis(1000), "{:?}", begin.elapsed());
+        node.stop(PATIENCE);
+    }
+}

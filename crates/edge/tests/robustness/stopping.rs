@@ -1,0 +1,94 @@
+//! A node that is told to stop does, and tells its clients.
+
+use std::time::{Duration, Instant};
+
+use mqtt::{QoS, ReasonCode};
+
+use crate::client::{Client, Got};
+use crate::{Node, PATIENCE, with_1_and_3_workers};
+
+/// A client that does nothing about it hears why, and holds nobody up.
+#[test]
+fn clients_that_do_not_close_are_told_and_not_waited_for() {
+    with_1_and_3_workers(|workers| {
+        let node = Node::start(workers);
+        let mut clients: Vec<_> = (0..20).map(|_| node.client("")).collect();
+        let begin = Instant::now();
+        let stopped = node.stop(PATIENCE);
+        assert!(begin.elapsed() < PATIENCE / 4, "{:?}", begin.elapsed());
+        assert_eq!((stopped.connections, stopped.forced), (20, 0));
+        for client in &mut clients {
+            assert_eq!(client.rest(), [Got::Disconnect(ReasonCode::ServerShuttingDown)]);
+        }
+    });
+}
+
+/// What is on its way to a client that reads, however slowly, arrives before the end.
+#[test]
+fn what_was_written_arrives_before_the_end() {
+    with_1_and_3_workers(|workers| {
+        let node = Node::start(workers);
+        let mut subscriber = node.client("s");
+        subscriber.subscribe("#", QoS::AtMostOnce);
+        let mut publisher = node.client("p");
+        for number in 0..50_u8 {
+            publisher.publish("t", &vec![number; 10_000]);
+        }
+        publisher.ping();
+        // Its worker has the last message when it has this.
+        while subscriber.next() != (Got::Message { payload: vec![49; 10_000], packet_id: None }) {}
+        for number in 50..100_u8 {
+            publisher.publish("t", &vec![number; 10_000]);
+        }
+        publisher.ping();
+        let reader = std::thread::spawn(move || subscriber.rest());
+        node.stop(PATIENCE);
+        let got = reader.join().expect("it reads to the end");
+        assert_eq!(got.last(), Some(&Got::Disconnect(ReasonCode::ServerShuttingDown)));
+        let messages = |number: u8| Got::Message { payload: vec![number; 10_000], packet_id: None };
+        assert!(got[..got.len() - 1].iter().zip(50..).all(|(got, number)| *got == messages(number)));
+    });
+}
+
+/// A client that reads nothing is cut off within the bound.
+#[test]
+fn clients_that_do_not_read_are_cut_off() {
+    with_1_and_3_workers(|workers| {
+        let node = Node::start(workers);
+        let mut stuck: Vec<Client> = (0..3).map(|_| node.client("")).collect();
+        for client in &mut stuck {
+            client.subscribe("#", QoS::AtMostOnce);
+        }
+        let mut publisher = node.client("p");
+        let payload = vec![0; 500_000];
+        for _ in 0..40 {
+            publisher.publish("t", &payload);
+        }
+        publisher.ping();
+        // In mid-flood too: nothing that a client sends keeps a node from stopping.
+        let mut flood = node.client("flood");
+        let flooding = std::thread::spawn(move || {
+            let piece = crate::client::publish("u", b"x", None).repeat(1000);
+            while std::io::Write::write_all(&mut flood.stream, &piece).is_ok() {}
+        });
+        let begin = Instant::now();
+        let stopped = node.stop(Duration::from_millis(600));
+        assert!(begin.elapsed() < PATIENCE / 4, "{:?}", begin.elapsed());
+        assert_eq!(stopped.connections, 5);
+        assert!(stopped.forced >= 3, "{stopped:?}");
+        flooding.join().expect("it ends with the connection");
+    });
+}
+
+#[test]
+fn thousands_of_clients_are_told() {
+    let node = Node::start(3);
+    let mut clients: Vec<_> = (0..2000).map(|_| node.client("")).collect();
+    let begin = Instant::now();
+    let stopped = node.stop(PATIENCE);
+    assert!(begin.elapsed() < PATIENCE / 2, "{:?}", begin.elapsed());
+    assert_eq!((stopped.connections, stopped.forced), (2000, 0));
+    for client in &mut clients {
+        assert_eq!(client.rest(), [Got::Disconnect(ReasonCode::ServerShuttingDown)]);
+    }
+}
