@@ -43,7 +43,7 @@ fn auth_without_a_method_is_an_error() {
     });
 }
 
-/// 3.15: there is no AUTH before 5.0 [MQTT3-2.2.1]: type 15 is forbidden.
+/// 3.15: there is no AUTH before 5.0 (MQTT 3.1.1, 2.2.1): type 15 is forbidden.
 #[test]
 fn auth_does_not_exist_before_5_0() {
     for version in [V3_1, V3_1_1] {
