@@ -1,0 +1,196 @@
+//! Enhanced authentication (4.12) with a mechanism of the test's own: the client answers a challenge by repeating it.
+
+use std::sync::Arc;
+
+use broker::access::{Access, Action, AuthReply, Credentials, Identity, Mechanism, Step, Verdict};
+use broker::settings::Settings;
+use broker::{Node, Time, Worker, WorkerId};
+use mqtt::{Auth, Connect, Packet, Properties, PropertiesBuf, Property, ReasonCode, Version, decode, frame};
+
+struct Echo;
+
+impl Mechanism for Echo {
+    fn step(&mut self, data: Option<&[u8]>) -> Step {
+        match data {
+            None => Step::Continue(b"challenge".to_vec()),
+            Some(b"challenge") => Step::Success(Some(b"welcome".to_vec())),
+            Some(_) => Step::Failure(ReasonCode::NotAuthorized),
+        }
+    }
+}
+
+struct EchoAccess;
+
+impl Access for EchoAccess {
+    fn authenticate(&self, _: Credentials<'_>, _: &mut dyn FnMut() -> AuthReply) -> Option<Verdict> {
+        Some(Verdict::Allow)
+    }
+
+    fn mechanism(&self, method: &str, _: Credentials<'_>) -> Option<Box<dyn Mechanism>> {
+        (method == "ECHO").then(|| Box::new(Echo) as Box<dyn Mechanism>)
+    }
+
+    fn guards_topics(&self) -> bool {
+        false
+    }
+
+    fn authorize(&self, _: Identity<'_>, _: Action, _: &str) -> bool {
+        true
+    }
+
+    fn generation(&self) -> u64 {
+        0
+    }
+}
+
+/// One client of one worker.
+struct Client {
+    worker: Worker,
+    slot: u32,
+}
+
+const NOW: Time = Time(1_000);
+
+impl Client {
+    fn connect(method: &str) -> Self {
+        let node = Node::new(Settings::default(), Arc::new(EchoAccess), "test".into(), 1, [5; 16]);
+        let mut worker = Worker::new(WorkerId(0), node);
+        let slot = worker.open(NOW, None).slot;
+        let mut client = Self { worker, slot };
+        let properties = PropertiesBuf::from_iter([Property::AuthenticationMethod(method)]);
+        client.send(&Packet::Connect(Connect {
+            version: Version::V5,
+            clean_start: true,
+            keep_alive: 0,
+            client_id: "client",
+            will: None,
+            username: None,
+            password: None,
+            properties: properties.as_properties(),
+        }));
+        client
+    }
+
+    fn send(&mut self, packet: &Packet<'_>) {
+        let mut bytes = Vec::new();
+        assert!(packet.encode(Version::V5, &mut bytes));
+        self.worker.receive(NOW, self.slot, &bytes);
+        self.worker.settle(NOW);
+    }
+
+    fn auth(&mut self, reason: ReasonCode, method: &str, data: Option<&[u8]>) {
+        let mut properties = PropertiesBuf::from_iter([Property::AuthenticationMethod(method)]);
+        if let Some(data) = data {
+            assert!(properties.push(Property::AuthenticationData(data)));
+        }
+        self.send(&Packet::Auth(Auth { reason, properties: properties.as_properties() }));
+    }
+
+    /// The one packet that the client was sent: its kind, Reason Code, method and data.
+    fn received(&mut self) -> (String, ReasonCode, Option<String>, Option<Vec<u8>>) {
+        let out = self.worker.output(self.slot).expect("the connection is there");
+        let bytes = out.pending().to_vec();
+        out.advance(bytes.len());
+        let length = frame(&bytes, u32::MAX).expect("a packet").expect("a whole header");
+        assert_eq!(length, bytes.len(), "one packet");
+        let packet = decode(Version::V5, &bytes).expect("a good packet");
+        let (reason, properties) = match &packet {
+            Packet::ConnAck(connack) => (connack.reason, connack.properties),
+            Packet::Auth(auth) => (auth.reason, auth.properties),
+            Packet::Disconnect(disconnect) => (disconnect.reason, disconnect.properties),
+            other => panic!("{other:?}"),
+        };
+        let method = properties.authentication_method().map(str::to_owned);
+        let data = properties.authentication_data().map(<[u8]>::to_vec);
+        (format!("{:?}", packet.packet_type()), reason, method, data)
+    }
+
+    fn accepted() -> Self {
+        let mut client = Self::connect("ECHO");
+        client.received();
+        client.auth(ReasonCode::ContinueAuthentication, "ECHO", Some(b"challenge"));
+        assert_eq!(client.received().0, "ConnAck");
+        client
+    }
+}
+
+fn said(
+    kind: &str,
+    reason: ReasonCode,
+    data: Option<&[u8]>,
+) -> (String, ReasonCode, Option<String>, Option<Vec<u8>>) {
+    (kind.to_owned(), reason, Some("ECHO".to_owned()), data.map(<[u8]>::to_vec))
+}
+
+/// [MQTT-4.12.0-2] [MQTT-4.12.0-3] [MQTT-4.12.0-5]
+#[test]
+fn an_exchange_ends_in_connack_with_its_method_and_data() {
+    let mut client = Client::connect("ECHO");
+    assert_eq!(client.received(), said("Auth", ReasonCode::ContinueAuthentication, Some(b"challenge")));
+    client.auth(ReasonCode::ContinueAuthentication, "ECHO", Some(b"challenge"));
+    assert_eq!(client.received(), said("ConnAck", ReasonCode::Success, Some(b"welcome")));
+    assert!(!client.worker.is_closing(client.slot));
+}
+
+/// [MQTT-4.12.0-1] [MQTT-4.12.0-4]
+#[test]
+fn an_unknown_method_and_a_wrong_answer_are_refused() {
+    let mut client = Client::connect("OTHER");
+    let (kind, reason, ..) = client.received();
+    assert_eq!((kind.as_str(), reason), ("ConnAck", ReasonCode::BadAuthenticationMethod));
+    assert!(client.worker.is_closing(client.slot));
+
+    let mut client = Client::connect("ECHO");
+    client.received();
+    client.auth(ReasonCode::ContinueAuthentication, "ECHO", Some(b"wrong"));
+    let (kind, reason, ..) = client.received();
+    assert_eq!((kind.as_str(), reason), ("ConnAck", ReasonCode::NotAuthorized));
+    assert!(client.worker.is_closing(client.slot));
+}
+
+/// [MQTT-3.1.2-30]: nothing but AUTH and DISCONNECT before the exchange has ended; the method stays [MQTT-4.12.0-5].
+#[test]
+fn nothing_else_is_taken_during_an_exchange() {
+    let mut client = Client::connect("ECHO");
+    client.received();
+    client.send(&Packet::PingReq);
+    let (kind, reason, ..) = client.received();
+    assert_eq!((kind.as_str(), reason), ("ConnAck", ReasonCode::ProtocolError));
+    assert!(client.worker.is_closing(client.slot));
+
+    let mut client = Client::connect("ECHO");
+    client.received();
+    client.auth(ReasonCode::ContinueAuthentication, "OTHER", Some(b"challenge"));
+    let (kind, reason, ..) = client.received();
+    assert_eq!((kind.as_str(), reason), ("ConnAck", ReasonCode::BadAuthenticationMethod));
+}
+
+/// [MQTT-4.12.1-1]
+#[test]
+fn a_client_authenticates_again_while_connected() {
+    let mut client = Client::accepted();
+    client.auth(ReasonCode::ReAuthenticate, "ECHO", None);
+    assert_eq!(client.received(), said("Auth", ReasonCode::ContinueAuthentication, Some(b"challenge")));
+    client.auth(ReasonCode::ContinueAuthentication, "ECHO", Some(b"challenge"));
+    assert_eq!(client.received(), said("Auth", ReasonCode::Success, Some(b"welcome")));
+    assert!(!client.worker.is_closing(client.slot));
+}
+
+/// [MQTT-4.12.1-2]
+#[test]
+fn a_failed_or_misplaced_re_authentication_ends_the_connection() {
+    let mut client = Client::accepted();
+    client.auth(ReasonCode::ReAuthenticate, "ECHO", Some(b"wrong"));
+    let (kind, reason, ..) = client.received();
+    assert_eq!((kind.as_str(), reason), ("Disconnect", ReasonCode::NotAuthorized));
+
+    let mut client = Client::accepted();
+    client.auth(ReasonCode::ContinueAuthentication, "ECHO", Some(b"challenge"));
+    let (kind, reason, ..) = client.received();
+    assert_eq!((kind.as_str(), reason), ("Disconnect", ReasonCode::ProtocolError), "no run goes on");
+
+    let mut client = Client::accepted();
+    let properties = Properties::default();
+    client.send(&Packet::Auth(Auth { reason: ReasonCode::Success, properties }));
+    assert!(client.worker.is_closing(client.slot));
+}
