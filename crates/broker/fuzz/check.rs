@@ -210,10 +210,10 @@ impl World {
     fn run(&mut self) {
         // Each wire in its turn: as between threads, none waits for ever for another.
         for wire in 0..STEPS_MAX {
+            self.end_turns();
             if !self.step(wire) {
                 return;
             }
-            self.end_turns();
         }
         panic!("workers write to each other without end");
     }

@@ -1,6 +1,6 @@
 //! What a worker keeps of one Network Connection.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::sync::Arc;
 
@@ -147,6 +147,10 @@ pub(crate) struct Flow {
     pub retained: VecDeque<RetainedJob>,
     /// A page of retained messages is on its way.
     pub page_asked: bool,
+    /// Topics of retained messages that came as live ones since the first of `retained` is being worked on: they are newer than
+    /// what a page has.
+    pub overtaken: HashSet<Box<str>>,
+    pub tickets: u32,
     pub acknowledging: VecDeque<PendingAck>,
     pub blocked: Option<Blocked>,
     /// When a timer tries `blocked` again, unless that is past.
@@ -171,6 +175,9 @@ pub(crate) struct RetainedJob {
     pub worker: u16,
     pub last_worker: u16,
     pub after: Option<Box<str>>,
+    /// Workers that have yet to say, under `ticket`, that what they published before the subscription is on its way.
+    pub passes: u16,
+    pub ticket: u32,
 }
 
 /// A SUBACK or UNSUBACK that waits for the store.

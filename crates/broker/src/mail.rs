@@ -71,6 +71,10 @@ pub enum Letter {
         message: Message,
         token: Option<Token>,
     },
+    /// A connection has new subscriptions: answered by [`Letter::Passed`] when the batches with everything that the receiver
+    /// has published before are in the mailboxes of others, so that whatever is sent upon the answer comes behind them.
+    PassBy(ConnectionId, u32),
+    Passed(ConnectionId, u32),
     Scan(Box<Scan>),
     Page(Box<Page>),
     /// A message for a member of a shared subscription group.
@@ -99,7 +103,12 @@ impl Letter {
                 };
                 deliveries.iter().map(size).sum()
             }
-            Letter::Request(..) | Letter::Completion(_) | Letter::Scan(_) | Letter::Verdict(..) => 0,
+            Letter::Request(..)
+            | Letter::Completion(_)
+            | Letter::PassBy(..)
+            | Letter::Passed(..)
+            | Letter::Scan(_)
+            | Letter::Verdict(..) => 0,
         }
     }
 }

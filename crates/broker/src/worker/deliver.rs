@@ -1,8 +1,8 @@
 //! Messages to the connections of this worker: straight into the output where the client keeps up, else into its queue.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use mqtt::{Ack, Packet, PacketId, QoS, ReasonCode, Version};
 use session::{OutboundAliases, PubRecOutcome, Settled, TopicAlias};
@@ -12,7 +12,7 @@ use crate::access::Action;
 use crate::connection::{Connection, Overflow, Phase, RetainedJob, queued};
 use crate::ids::{ConnectionId, GroupId, WorkerId};
 use crate::mail::{Letter, MemberDelivery, SessionDelivery, SubscriptionIds, Target, Token};
-use crate::message::{Expired, Shared};
+use crate::message::{Expired, Message, Shared};
 use crate::retained::{self, Page, Scan};
 use crate::route::{Options, Route};
 use crate::store::{Enqueue, Request};
@@ -24,6 +24,9 @@ const OUT_FULL: usize = 256 * 1024;
 /// Messages up to this size fit a packet of any version, whatever we add to them: an alias that stood for a long topic,
 /// Subscription Identifiers.
 const FITS_ALWAYS: usize = mqtt::PACKET_SIZE_MAX as usize / 2;
+
+/// Topics remembered while a connection is handed retained messages.
+const OVERTAKEN_MAX: usize = 4096;
 
 /// Payloads from this size on are not copied for each of several receivers.
 const SHARED_MIN: usize = 8 * 1024;
@@ -136,6 +139,9 @@ impl Worker {
         let retain = view.retain && options.retain_as_published(); // [MQTT-3.3.1-12] [MQTT-3.3.1-13]
         let qos = view.qos.min(options.qos());
         let full = token.map_or(WhenFull::Drop, WhenFull::Tell);
+        if view.retain {
+            self.overtake(target, view.topic);
+        }
         self.deliver_as(target.slot, target.generation, qos, retain, ids, None, shared, once, full, pending);
     }
 
@@ -479,8 +485,15 @@ impl Worker {
         }
     }
 
-    /// Starts handing the retained messages of a new subscription to a connection.
-    pub(super) fn send_retained(&mut self, slot: u32, filter: &str, options: Options, subscription_id: u32) {
+    /// Hands the retained messages of a new subscription to a connection, after [`Self::begin_retained`]. False when there are
+    /// none.
+    pub(super) fn send_retained(
+        &mut self,
+        slot: u32,
+        filter: &str,
+        options: Options,
+        subscription_id: u32,
+    ) -> bool {
         let (first, last) = retained::hosts(filter, self.node.workers);
         let mut job = RetainedJob {
             filter: Box::default(),
@@ -489,19 +502,63 @@ impl Worker {
             worker: first.0,
             last_worker: last.0,
             after: None,
+            passes: 0,
+            ticket: 0,
         };
         let sys = filter.starts_with(retained::SYS);
         if !sys && !self.skip_unused(&mut job) {
-            return;
+            return false;
         }
-        let Some(connection) = self.connections.occupant(slot) else { return };
+        let Some(connection) = self.connections.occupant(slot) else { return false };
         job.filter = filter.into();
         connection.flow().retained.push_back(job);
+        true
+    }
+
+    /// Begins with the last `count` of the retained messages to be handed out. Not before every other worker has said that what
+    /// it published before these subscriptions has gone to where retained messages are kept: a message that was too early to
+    /// be delivered would be too late to be found.
+    pub(super) fn begin_retained(&mut self, slot: u32, count: usize) {
+        let others = self.node.workers - 1;
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let id = connection.id;
+        let flow = connection.flow();
+        let first = flow.retained.len() - count;
+        flow.tickets = flow.tickets.wrapping_add(1);
+        let ticket = flow.tickets;
+        if let Some(job) = flow.retained.get_mut(first) {
+            (job.passes, job.ticket) = (others, ticket);
+        }
+        let own = self.id;
+        for worker in (0..=others).map(WorkerId).filter(|worker| *worker != own) {
+            self.post(worker, Letter::PassBy(id, ticket));
+        }
         self.ask_for_page(slot);
+    }
+
+    /// Another worker has nothing from before some subscriptions any more.
+    pub(super) fn passed(&mut self, id: ConnectionId, ticket: u32) {
+        let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
+        let Some(flow) = connection.flow.as_mut() else { return };
+        if let Some(job) = flow.retained.iter_mut().find(|job| job.ticket == ticket && job.passes > 0) {
+            job.passes -= 1;
+            self.ask_for_page(id.slot);
+        }
+    }
+
+    /// A retained message goes to a connection as a live one, while it is handed older ones.
+    fn overtake(&mut self, target: &Target, topic: &str) {
+        let Some(connection) = self.connections.get_mut(target.slot, target.generation) else { return };
+        let Some(flow) = connection.flow.as_mut() else { return };
+        let handing = flow.retained.front().is_some_and(|job| job.passes == 0);
+        if handing && flow.overtaken.len() < OVERTAKEN_MAX && !flow.overtaken.contains(topic) {
+            flow.overtaken.insert(topic.into());
+        }
     }
 
     /// Passes over workers that have never had a retained message. False when none is left to ask.
     fn skip_unused(&self, job: &mut RetainedJob) -> bool {
+        fence(Ordering::SeqCst); // Paired with that in `announce_retained`.
         let used =
             |worker: u16| self.node.published[usize::from(worker)].retained_used.load(Ordering::Acquire);
         match (job.worker..=job.last_worker).find(|worker| used(*worker)) {
@@ -524,7 +581,7 @@ impl Worker {
         if flow.page_asked || !room || full || flow.ready.len() > queue_max {
             return;
         }
-        let Some(job) = flow.retained.front_mut() else { return };
+        let Some(job) = flow.retained.front_mut().filter(|job| job.passes == 0) else { return };
         flow.page_asked = true;
         let scan = Scan { connection: id, filter: job.filter.clone(), after: job.after.take() };
         let worker = WorkerId(job.worker);
@@ -533,7 +590,7 @@ impl Worker {
 
     /// A page of retained messages for the subscription whose turn it is [MQTT-3.3.1-8].
     pub(super) fn page(&mut self, page: Page) {
-        let Page { connection: id, messages, after } = page;
+        let Page { connection: id, mut messages, after } = page;
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         let session = connection.session;
         let Some(flow) = connection.flow.as_mut() else { return };
@@ -542,12 +599,18 @@ impl Worker {
         if !connection.subscriptions.contains(&job.filter) {
             // Unsubscribed meanwhile: nothing new for it [MQTT-3.10.4-2].
             flow.retained.pop_front();
+            flow.overtaken = HashSet::new();
             return self.page_taken(id);
         }
+        let newer = |message: &Message| flow.overtaken.contains(message.view().topic);
+        messages.retain(|message| !newer(message));
         match after {
             Some(after) => job.after = Some(after),
             None if job.worker < job.last_worker => job.worker += 1,
-            None => drop(flow.retained.pop_front()),
+            None => {
+                flow.retained.pop_front();
+                flow.overtaken = HashSet::new();
+            }
         }
         let ids: &[u32] = if subscription_id == 0 { &[] } else { &[subscription_id] };
         let mut entries = Vec::new();

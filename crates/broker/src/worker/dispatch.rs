@@ -1,6 +1,6 @@
 //! From a message to everybody who wants it.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use mqtt::{QoS, ReasonCode, TopicName};
 
@@ -33,6 +33,9 @@ impl Worker {
         token: Option<Token>,
     ) -> Dispatched {
         let mut shared = Shared::of(view);
+        if view.retain {
+            self.announce_retained(view.topic);
+        }
         let mut routes = std::mem::take(&mut self.scratch.routes);
         routes.clear();
         let mut rest = routes_of(&self.reader, name, &mut routes);
@@ -152,13 +155,20 @@ impl Worker {
         u32::from(token.is_some())
     }
 
-    fn retain(&mut self, shared: &mut Shared<'_>, token: Option<Token>) -> u32 {
-        let topic = shared.view.topic;
+    /// Says that there are retained messages on the topic's host, before anybody looks who has subscribed: whoever subscribes and
+    /// does not see this is seen.
+    fn announce_retained(&self, topic: &str) {
         let host = retained::host(topic, self.node.workers);
         let used = &self.node.published[host.index()].retained_used;
         if !topic.starts_with(retained::SYS) && !used.load(Ordering::Relaxed) {
             used.store(true, Ordering::Release);
+            fence(Ordering::SeqCst); // Paired with that in `skip_unused`.
         }
+    }
+
+    fn retain(&mut self, shared: &mut Shared<'_>, token: Option<Token>) -> u32 {
+        let topic = shared.view.topic;
+        let host = retained::host(topic, self.node.workers);
         let message = shared.message();
         self.post(host, Letter::Retain { message, token });
         u32::from(token.is_some())

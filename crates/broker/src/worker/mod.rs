@@ -29,7 +29,7 @@ pub use receive::{Received, Then};
 use crate::connection::{Connection, Marks, Phase};
 use crate::counters::{Counters, StoreCounters};
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
-use crate::mail::{Batch, Token};
+use crate::mail::{Batch, Letter, Token};
 use crate::node::Node;
 use crate::out::{Out, Pool};
 use crate::retained::RetainedShard;
@@ -53,6 +53,8 @@ pub struct Worker {
     shards: Vec<(ShardId, MemoryShard)>,
     shard_output: ShardOutput,
     retained: RetainedShard,
+    /// Connections that want to know when this turn is over, and their tickets.
+    passing: Vec<(ConnectionId, u32)>,
     /// Messages that wait for a place with one or more connections of this worker, and who waits for that.
     pending: slab::Slab<Pending>,
     pool: Pool,
@@ -94,6 +96,7 @@ impl Worker {
             shards: shards.collect(),
             shard_output: ShardOutput::default(),
             retained: RetainedShard::default(),
+            passing: Vec::new(),
             pending: slab::Slab::new(),
             pool: Pool::default(),
             scratch: deliver::Scratch::default(),
@@ -285,9 +288,12 @@ impl Worker {
         }
     }
 
-    /// The end of a turn: nothing of the shared index is held any more.
+    /// The end of a turn, whose batches have been sent: nothing of the shared index is held any more.
     pub fn end_turn(&mut self) {
         self.reader.quiescent();
+        for (connection, ticket) in self.passing.drain(..) {
+            self.outbox[connection.worker.index()].letters.push(Letter::Passed(connection, ticket));
+        }
         use std::sync::atomic::Ordering::Relaxed;
         let published = &self.node.published[self.id.index()];
         let held = self.shards.iter().map(|(_, shard)| shard.held());

@@ -54,6 +54,9 @@ impl Worker {
                     self.answer(token, reason);
                 }
             }
+            // Answered after this turn's batches have left.
+            Letter::PassBy(connection, ticket) => self.passing.push((connection, ticket)),
+            Letter::Passed(connection, ticket) => self.passed(connection, ticket),
             Letter::Scan(scan) => {
                 let page = self.retained.scan(self.now, *scan);
                 self.post(page.connection.worker, Letter::Page(Box::new(page)));

@@ -342,6 +342,7 @@ impl Worker {
             AckKind::Unsub => return self.send(slot, &Packet::UnsubAck(ack)),
             AckKind::Sub => self.send(slot, &Packet::SubAck(ack)),
         }
+        let mut jobs = 0;
         for PendingFilter { text, options, subscription_id, index, shared, existed } in pending.filters {
             let refused = pending.reasons[index as usize] >= ReasonCode::UnspecifiedError.as_u8();
             let wanted = match options.retain_handling() {
@@ -350,8 +351,11 @@ impl Worker {
                 RetainHandling::DoNotSend => false,    // [MQTT-3.3.1-11]
             };
             if wanted && !shared && !refused {
-                self.send_retained(slot, &text, options, subscription_id);
+                jobs += usize::from(self.send_retained(slot, &text, options, subscription_id));
             }
+        }
+        if jobs > 0 {
+            self.begin_retained(slot, jobs);
         }
     }
 }
