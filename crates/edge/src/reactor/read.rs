@@ -68,6 +68,7 @@ impl Reactor {
         let result = peer.stream.read(&mut self.scratch[kept..]);
         let read = *result.as_ref().unwrap_or(&0);
         match result {
+            // Half a connection is none: who has shut down its sending side cannot acknowledge or ping any more.
             Ok(0) => return self.lose(slot),
             Ok(_) => {}
             Err(error) => match error.kind() {
