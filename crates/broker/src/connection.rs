@@ -1,6 +1,6 @@
 //! What a worker keeps of one Network Connection.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::sync::Arc;
 
@@ -147,10 +147,11 @@ pub(crate) struct Flow {
     pub retained: VecDeque<RetainedJob>,
     /// A page of retained messages is on its way.
     pub page_asked: bool,
-    /// Topics of retained messages that came as live ones since the first of `retained` is being worked on: they are newer than
-    /// what a page has.
-    pub overtaken: HashSet<Box<str>>,
-    pub tickets: u32,
+    /// Topics of retained messages that came as live ones while there was something in `retained`, and how many steps had been
+    /// counted then: what a page has for them is older.
+    pub overtaken: HashMap<Box<str>, u32>,
+    /// New subscriptions and overtaken messages, counted.
+    pub steps: u32,
     pub acknowledging: VecDeque<PendingAck>,
     pub blocked: Option<Blocked>,
     /// When a timer tries `blocked` again, unless that is past.
@@ -175,10 +176,14 @@ pub(crate) struct RetainedJob {
     pub worker: u16,
     pub last_worker: u16,
     pub after: Option<Box<str>>,
-    /// Workers that have yet to say, under `ticket`, that what they published before the subscription is on its way.
+    /// Workers that have yet to say that what they published before the subscription is on its way.
     pub passes: u16,
-    pub ticket: u32,
+    /// How many steps had been counted at the subscription.
+    pub since: u32,
 }
+
+/// Topics remembered while a connection is handed retained messages.
+const OVERTAKEN_MAX: usize = 4096;
 
 /// A SUBACK or UNSUBACK that waits for the store.
 #[derive(Debug)]
@@ -267,6 +272,27 @@ pub(crate) struct Budget {
 }
 
 impl Flow {
+    /// A retained message has come as a live one.
+    pub fn overtake(&mut self, topic: &str) {
+        if self.retained.is_empty() || self.overtaken.len() >= OVERTAKEN_MAX {
+            return;
+        }
+        self.steps += 1;
+        match self.overtaken.get_mut(topic) {
+            Some(step) => *step = self.steps,
+            None => drop(self.overtaken.insert(topic.into(), self.steps)),
+        }
+    }
+
+    /// The first of the subscriptions has its retained messages.
+    pub fn end_retained(&mut self) {
+        self.retained.pop_front();
+        if self.retained.is_empty() {
+            self.overtaken = HashMap::new();
+            self.steps = 0;
+        }
+    }
+
     pub fn is_idle(&self) -> bool {
         self.inbound.is_empty()
             && self.deliveries.is_empty()

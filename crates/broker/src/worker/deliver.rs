@@ -1,6 +1,6 @@
 //! Messages to the connections of this worker: straight into the output where the client keeps up, else into its queue.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -24,9 +24,6 @@ const OUT_FULL: usize = 256 * 1024;
 /// Messages up to this size fit a packet of any version, whatever we add to them: an alias that stood for a long topic,
 /// Subscription Identifiers.
 const FITS_ALWAYS: usize = mqtt::PACKET_SIZE_MAX as usize / 2;
-
-/// Topics remembered while a connection is handed retained messages.
-const OVERTAKEN_MAX: usize = 4096;
 
 /// Payloads from this size on are not copied for each of several receivers.
 const SHARED_MIN: usize = 8 * 1024;
@@ -435,7 +432,18 @@ impl Worker {
     pub(super) fn session_deliveries(&mut self, id: ConnectionId, deliveries: Vec<SessionDelivery>) {
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         let window = usize::from(connection.window);
-        let ready = &mut connection.flow().ready;
+        let flow = connection.flow();
+        if !flow.retained.is_empty() {
+            for delivery in &deliveries {
+                // Those of a page have RETAIN set.
+                if let SessionDelivery::Publish { retain: false, message, .. } = delivery
+                    && message.view().retain
+                {
+                    flow.overtake(message.view().topic);
+                }
+            }
+        }
+        let ready = &mut flow.ready;
         ready.extend(deliveries);
         // What is in flight fits the window, unless the client acknowledges what it was never sent: then it would never end.
         let publishes = |ready: &VecDeque<SessionDelivery>| {
@@ -503,7 +511,7 @@ impl Worker {
             last_worker: last.0,
             after: None,
             passes: 0,
-            ticket: 0,
+            since: 0,
         };
         let sys = filter.starts_with(retained::SYS);
         if !sys && !self.skip_unused(&mut job) {
@@ -524,10 +532,13 @@ impl Worker {
         let id = connection.id;
         let flow = connection.flow();
         let first = flow.retained.len() - count;
-        flow.tickets = flow.tickets.wrapping_add(1);
-        let ticket = flow.tickets;
+        flow.steps += 1;
+        let ticket = flow.steps;
+        for job in flow.retained.range_mut(first..) {
+            job.since = ticket;
+        }
         if let Some(job) = flow.retained.get_mut(first) {
-            (job.passes, job.ticket) = (others, ticket);
+            job.passes = others;
         }
         let own = self.id;
         for worker in (0..=others).map(WorkerId).filter(|worker| *worker != own) {
@@ -540,7 +551,7 @@ impl Worker {
     pub(super) fn passed(&mut self, id: ConnectionId, ticket: u32) {
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         let Some(flow) = connection.flow.as_mut() else { return };
-        if let Some(job) = flow.retained.iter_mut().find(|job| job.ticket == ticket && job.passes > 0) {
+        if let Some(job) = flow.retained.iter_mut().find(|job| job.since == ticket && job.passes > 0) {
             job.passes -= 1;
             self.ask_for_page(id.slot);
         }
@@ -549,10 +560,8 @@ impl Worker {
     /// A retained message goes to a connection as a live one, while it is handed older ones.
     fn overtake(&mut self, target: &Target, topic: &str) {
         let Some(connection) = self.connections.get_mut(target.slot, target.generation) else { return };
-        let Some(flow) = connection.flow.as_mut() else { return };
-        let handing = flow.retained.front().is_some_and(|job| job.passes == 0);
-        if handing && flow.overtaken.len() < OVERTAKEN_MAX && !flow.overtaken.contains(topic) {
-            flow.overtaken.insert(topic.into());
+        if let Some(flow) = connection.flow.as_mut() {
+            flow.overtake(topic);
         }
     }
 
@@ -598,19 +607,17 @@ impl Worker {
         let (options, subscription_id) = (job.options, job.subscription_id);
         if !connection.subscriptions.contains(&job.filter) {
             // Unsubscribed meanwhile: nothing new for it [MQTT-3.10.4-2].
-            flow.retained.pop_front();
-            flow.overtaken = HashSet::new();
+            flow.end_retained();
             return self.page_taken(id);
         }
-        let newer = |message: &Message| flow.overtaken.contains(message.view().topic);
-        messages.retain(|message| !newer(message));
+        let since = job.since;
+        let overtaken =
+            |message: &Message| flow.overtaken.get(message.view().topic).is_some_and(|step| *step > since);
+        messages.retain(|message| !overtaken(message));
         match after {
             Some(after) => job.after = Some(after),
             None if job.worker < job.last_worker => job.worker += 1,
-            None => {
-                flow.retained.pop_front();
-                flow.overtaken = HashSet::new();
-            }
+            None => flow.end_retained(),
         }
         let ids: &[u32] = if subscription_id == 0 { &[] } else { &[subscription_id] };
         let mut entries = Vec::new();
