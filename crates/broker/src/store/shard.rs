@@ -85,6 +85,8 @@ struct Session {
     owner: Option<ConnectionId>,
     /// The last connection: a Will of its may be published when it is gone, and No Local still holds for it.
     last_owner: Option<ConnectionId>,
+    /// The one before: its Will may still be on its way when the session has been resumed.
+    past_owner: Option<ConnectionId>,
     window: u16,
     /// Session Expiry Interval, seconds.
     expiry: u32,

@@ -66,6 +66,7 @@ impl MemoryShard {
         *self.held.of(session) -= session.held_bytes();
         session.owner = Some(claim.connection);
         *self.held.of(session) += session.held_bytes();
+        session.past_owner = session.last_owner;
         session.last_owner = session.owner;
         session.window = claim.window;
         session.expiry = claim.expiry;
@@ -90,6 +91,7 @@ impl MemoryShard {
             client_id: claim.client_id.clone(),
             owner: None,
             last_owner: None,
+            past_owner: None,
             window: claim.window,
             expiry: claim.expiry,
             ends: Time::NEVER,

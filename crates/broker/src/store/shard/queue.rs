@@ -73,7 +73,8 @@ impl MemoryShard {
         let view = message.view();
         let (slot, generation) = (routes[0].slot, routes[0].generation);
         let Some(session) = self.sessions.get(slot, generation) else { return };
-        let own = session.last_owner.is_some() && session.last_owner == view.publisher;
+        let own =
+            view.publisher.is_some() && [session.last_owner, session.past_owner].contains(&view.publisher);
         ids.clear();
         let mut merged: Option<Options> = None;
         // [MQTT-3.8.3-3] for each subscription, then one copy for all of them [MQTT-3.3.4-2] [MQTT-3.3.4-4].
