@@ -1,0 +1,120 @@
+"""For each alert rule: a fleet in which it must fire, written as `promtool test rules` takes it, and when. Everything not
+named stays as in HEALTHY, in which nothing may fire."""
+
+J = 'job="meridian",instance="n1:18083"'
+MIB = 1024 * 1024
+
+
+def healthy():
+    """A node with 1,000 clients under some load, for eight hours in steps of a minute."""
+    flat, n = "{}x600", {}
+
+    def gauge(name, value, labels=""):
+        n[f"{name}{{{J}{labels}}}"] = flat.format(f"{value}+0")
+
+    def counter(name, per_minute, labels=""):
+        n[f"{name}{{{J}{labels}}}"] = f"0+{per_minute}x600"
+
+    gauge("up", 1)
+    gauge("process_start_time_seconds", 1_700_000_000)
+    gauge("process_open_fds", 1_040)
+    gauge("process_max_fds", 65_536)
+    gauge("process_resident_memory_bytes", 300 * MIB)
+    gauge("meridian_clients", 1_000)
+    gauge("meridian_queued_bytes", MIB, ',for="connected"')
+    gauge("meridian_queued_bytes", 20 * MIB, ',for="absent"')
+    gauge("meridian_queue_oldest_age_seconds", 3_600)
+    counter("meridian_clients_connected_total", 60)
+    counter("meridian_takeovers_total", 1)
+    for reactor in "01":
+        counter("meridian_reactor_busy_seconds_total", 24, f',reactor="{reactor}"')
+        for le in ("0.001", "0.01", "0.1", "1", "+Inf"):
+            counter("meridian_reactor_turn_seconds_bucket", 6_000, f',reactor="{reactor}",le="{le}"')
+    for reason in ("descriptors", "limit", "other"):
+        counter("meridian_accept_errors_total", 0, f',reason="{reason}"')
+    for reason in ("slow_reader", "queue_full", "packet_too_large", "session_ended", "no_group_member"):
+        counter("meridian_messages_dropped_total", 2, f',reason="{reason}"')
+    for reason in ("expired", "not_readable"):
+        counter("meridian_messages_dropped_total", 6_000, f',reason="{reason}"')
+    for reason in ("protocol_error", "keep_alive_timeout", "connect_timeout", "taken_over", "administrative"):
+        counter("meridian_disconnects_total", 2, f',reason="{reason}"')
+    counter("meridian_disconnects_total", 0, ',reason="slow_reader"')
+    for result, rate in (("accepted", 30), ("remembered", 30), ("refused", 6), ("busy", 0), ("banned", 6)):
+        counter("meridian_authentications_total", rate, f',result="{result}"')
+    for name in ("publishers_blocked", "publishes_refused", "publishes_denied", "subscribes_denied"):
+        counter(f"meridian_{name}_total", 3)
+    for name in ("retained_refused", "sessions_refused"):
+        counter(f"meridian_{name}_total", 0)
+    for reason in ("token", "role", "host", "origin", "rate"):
+        counter("meridian_http_rejected_total", 1, f',reason="{reason}"')
+    counter("meridian_http_requests_total", 60, ',code="200"')
+    counter("meridian_http_requests_total", 0, ',code="503"')
+    return n
+
+
+def changed(name, values, labels=""):
+    return {f"{name}{{{J}{labels}}}": values}
+
+
+# alert: (series that differ from healthy, minutes until it must fire)
+FIRING = {
+    "MeridianDown": (changed("up", "1x9 0x600"), 15),
+    "MeridianRestarted": (changed("process_start_time_seconds", "100x9 700x600"), 12),
+    "MeridianDescriptorsNearlyGone": (changed("process_open_fds", "60000x600"), 6),
+    "MeridianAcceptErrors": (changed("meridian_accept_errors_total", "0+60x600", ',reason="descriptors"'), 15),
+    "MeridianReactorSaturated": (changed("meridian_reactor_busy_seconds_total", "0+59x600", ',reactor="1"'), 20),
+    "MeridianReactorSlowTurns": (
+        changed("meridian_reactor_turn_seconds_bucket", "0+5000x600", ',reactor="1",le="0.001"')
+        | changed("meridian_reactor_turn_seconds_bucket", "0+5000x600", ',reactor="1",le="0.01"')
+        | changed("meridian_reactor_turn_seconds_bucket", "0+5000x600", ',reactor="1",le="0.1"'),
+        20,
+    ),
+    "MeridianMemoryGrows": (changed("process_resident_memory_bytes", f"{300 * MIB}+{MIB}x600"), 480),
+    "MeridianMessagesDropped": (changed("meridian_messages_dropped_total", "0+120x600", ',reason="slow_reader"'), 20),
+    "MeridianSlowReadersClosed": (changed("meridian_disconnects_total", "0+2x600", ',reason="slow_reader"'), 16),
+    "MeridianPublishersBlocked": (changed("meridian_publishers_blocked_total", "0+120x600"), 20),
+    "MeridianQueuesNearLimit": (changed("meridian_queued_bytes", f"{900 * MIB}x600", ',for="absent"'), 10),
+    "MeridianQueueOld": (changed("meridian_queue_oldest_age_seconds", "90000+60x600"), 70),
+    "MeridianRetainedRefused": (changed("meridian_retained_refused_total", "0+1x600"), 16),
+    "MeridianPublishesRefused": (changed("meridian_publishes_refused_total", "0+120x600"), 20),
+    "MeridianClientsLost": (changed("meridian_clients", "1000x20 400x600"), 25),
+    "MeridianReconnectStorm": (changed("meridian_clients_connected_total", "0+6000x600"), 20),
+    "MeridianTakeovers": (changed("meridian_takeovers_total", "0+120x600"), 20),
+    "MeridianProtocolErrors": (changed("meridian_disconnects_total", "0+120x600", ',reason="protocol_error"'), 20),
+    "MeridianSilentClients": (changed("meridian_disconnects_total", "0+30x600", ',reason="keep_alive_timeout"'), 25),
+    "MeridianConnectTimeouts": (changed("meridian_disconnects_total", "0+600x600", ',reason="connect_timeout"'), 20),
+    "MeridianSessionsRefused": (changed("meridian_sessions_refused_total", "0+1x600"), 16),
+    "MeridianAuthenticationsRefused": (changed("meridian_authentications_total", "0+600x600", ',result="refused"'), 15),
+    "MeridianAuthenticationsBusy": (changed("meridian_authentications_total", "0+60x600", ',result="busy"'), 15),
+    "MeridianBannedClients": (changed("meridian_authentications_total", "0+900x600", ',result="banned"'), 40),
+    "MeridianAccessDenied": (changed("meridian_subscribes_denied_total", "0+90x600"), 20),
+    "MeridianHttpRejected": (changed("meridian_http_rejected_total", "0+60x600", ',reason="token"'), 15),
+    "MeridianHttpErrors": (changed("meridian_http_requests_total", "0+60x600", ',code="503"'), 15),
+}
+
+
+def input_series(series):
+    return [{"series": name, "values": values} for name, values in series.items()]
+
+
+def rules_test(rules, names):
+    """The file for `promtool test rules`: every alert fires where it must, alone; and none in a healthy fleet."""
+    quiet = [
+        {"eval_time": f"{minutes}m", "expr": "count(ALERTS)", "exp_samples": []} for minutes in (5, 60, 400, 590)
+    ]
+    tests = [{"name": "healthy", "interval": "1m", "input_series": input_series(healthy()), "promql_expr_test": quiet}]
+    for name in names:
+        series, minutes = FIRING[name]
+        base = healthy()
+        for key in series:
+            if key not in base:
+                raise ValueError(f"{name}: {key} is not among the series of the healthy fleet")
+        fires = {
+            "eval_time": f"{minutes}m",
+            "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+            "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": 1}],
+        }
+        tests.append(
+            {"name": name, "interval": "1m", "input_series": input_series(base | series), "promql_expr_test": [fires]}
+        )
+    return {"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": tests}

@@ -1,0 +1,102 @@
+"""Every metric of /metrics: its type, its labels, and the values of those labels whose values are fixed. The tests hold
+this list against a running node and against everything that uses metrics: dashboard, alert rules, documents."""
+
+ANY = None  # a label with values that only the running node knows
+COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+DROPPED = {
+    "slow_reader", "queue_full", "expired", "packet_too_large", "not_readable", "session_ended", "no_group_member",
+}  # fmt: skip
+QOS = {"0", "1", "2"}
+PACKETS_IN = {
+    "connect", "publish", "puback", "pubrec", "pubrel", "pubcomp", "subscribe", "unsubscribe", "pingreq", "disconnect", "auth",
+}  # fmt: skip
+PACKETS_OUT = {
+    "connack", "publish", "puback", "pubrec", "pubrel", "pubcomp", "suback", "unsuback", "pingresp", "disconnect", "auth",
+}  # fmt: skip
+
+METRICS = {
+    "meridian_build_info": (GAUGE, {"version": ANY, "commit": ANY}),
+    "meridian_clients": (GAUGE, {}),
+    "meridian_sessions": (GAUGE, {}),
+    "meridian_subscriptions": (GAUGE, {}),
+    "meridian_routes": (GAUGE, {}),
+    "meridian_retained_messages": (GAUGE, {}),
+    "meridian_retained_bytes": (GAUGE, {}),
+    "meridian_queued_messages": (GAUGE, {}),
+    "meridian_queued_bytes": (GAUGE, {"for": {"connected", "absent"}}),
+    "meridian_queue_oldest_age_seconds": (GAUGE, {}),
+    "meridian_network_connections": (GAUGE, {"listener": ANY}),
+    "meridian_network_connections_opened_total": (COUNTER, {}),
+    "meridian_network_connections_closed_total": (COUNTER, {}),
+    "meridian_clients_connected_total": (COUNTER, {}),
+    "meridian_clients_disconnected_total": (COUNTER, {}),
+    "meridian_connects_refused_total": (COUNTER, {}),
+    "meridian_disconnects_total": (
+        COUNTER,
+        {
+            "reason": {
+                "protocol_error", "keep_alive_timeout", "connect_timeout", "taken_over", "slow_reader", "administrative",
+            }
+        },
+    ),  # fmt: skip
+    "meridian_packets_received_total": (COUNTER, {"type": PACKETS_IN}),
+    "meridian_packets_sent_total": (COUNTER, {"type": PACKETS_OUT}),
+    "meridian_bytes_received_total": (COUNTER, {}),
+    "meridian_bytes_sent_total": (COUNTER, {}),
+    "meridian_messages_received_total": (COUNTER, {"qos": QOS}),
+    "meridian_messages_sent_total": (COUNTER, {"qos": QOS}),
+    "meridian_messages_dropped_total": (COUNTER, {"reason": DROPPED}),
+    "meridian_publishes_denied_total": (COUNTER, {}),
+    "meridian_subscribes_denied_total": (COUNTER, {}),
+    "meridian_publishes_refused_total": (COUNTER, {}),
+    "meridian_retained_refused_total": (COUNTER, {}),
+    "meridian_publishers_blocked_total": (COUNTER, {}),
+    "meridian_takeovers_total": (COUNTER, {}),
+    "meridian_sessions_refused_total": (COUNTER, {}),
+    "meridian_sessions_expired_total": (COUNTER, {}),
+    "meridian_reactor_turns_total": (COUNTER, {"reactor": ANY}),
+    "meridian_reactor_busy_seconds_total": (COUNTER, {"reactor": ANY}),
+    "meridian_reactor_turn_seconds": (HISTOGRAM, {"reactor": ANY}),
+    "meridian_reactor_mailbox_bytes": (GAUGE, {"reactor": ANY}),
+    "meridian_reactor_connections": (GAUGE, {"reactor": ANY}),
+    "meridian_accept_errors_total": (COUNTER, {"reason": {"descriptors", "limit", "other"}}),
+    "meridian_authentications_total": (
+        COUNTER,
+        {"result": {"accepted", "remembered", "refused", "busy", "anonymous_refused", "banned"}},
+    ),
+    "meridian_traces_active": (GAUGE, {}),
+    "meridian_trace_events_lost_total": (COUNTER, {}),
+    "meridian_slow_subscribers": (GAUGE, {}),
+    "meridian_topic_messages_total": (COUNTER, {"filter": ANY, "direction": {"received", "sent", "dropped"}}),
+    "meridian_http_requests_total": (COUNTER, {"code": ANY}),
+    "meridian_http_connections": (GAUGE, {}),
+    "meridian_http_rejected_total": (
+        COUNTER,
+        {"reason": {"connections", "host", "origin", "media_type", "token", "role", "body", "rate"}},
+    ),
+    "meridian_http_request_seconds": (HISTOGRAM, {}),
+    "process_cpu_seconds_total": (COUNTER, {}),
+    "process_resident_memory_bytes": (GAUGE, {}),
+    "process_open_fds": (GAUGE, {}),
+    "process_max_fds": (GAUGE, {}),
+    "process_start_time_seconds": (GAUGE, {}),
+}
+
+# Metrics that exist only once something was asked for or has happened.
+OCCASIONAL = {"meridian_topic_messages_total", "meridian_http_requests_total"}
+
+# What Prometheus itself adds.
+PROMETHEUS = {"up": (GAUGE, {})}
+PROMETHEUS_LABELS = {"job", "instance"}
+
+
+def family(name):
+    """The metric that a series belongs to, its type and its labels; None for a name that is not in the list."""
+    known = METRICS | PROMETHEUS
+    if name in known:
+        return known[name]
+    for ending in ("_bucket", "_sum", "_count"):
+        kind, labels = known.get(name.removesuffix(ending), (None, None))
+        if name.endswith(ending) and kind == HISTOGRAM:
+            return (COUNTER, labels | ({"le": ANY} if ending == "_bucket" else {}))
+    return None

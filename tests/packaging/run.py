@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Is what we ship whole and true? Monitoring, service files, packages, and the documents about them.
+
+    tests/packaging/run.py [--only WORD]
+
+The binary is MERIDIAN_BIN, or target/debug/meridian, or target/release/meridian; promtool is PROMTOOL or the one in PATH. What needs
+a tool that is not there is skipped and says so. Exits 1 when a check fails; the last line is 'N passed, M failed'.
+"""
+
+import argparse
+import inspect
+import os
+import pathlib
+import shutil
+import sys
+
+import checks_monitoring
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
+MODULES = [checks_monitoring]
+
+
+class Skipped(Exception):
+    """Why."""
+
+
+def skip(reason):
+    raise Skipped(reason)
+
+
+def binary():
+    if named := os.environ.get("MERIDIAN_BIN"):
+        return str(pathlib.Path(named).resolve())
+    for profile in ("debug", "release"):
+        if (path := TARGET / profile / "meridian").is_file():
+            return str(path)
+    skip("no binary: cargo build, or MERIDIAN_BIN=...")
+
+
+def tool(name, variable=None):
+    found = os.environ.get(variable or "") or shutil.which(name)
+    return found or skip(f"{name} is not installed")
+
+
+# What a check asks for by the name of its parameter.
+GIVEN = {
+    "skip": lambda: skip,
+    "binary": binary,
+    "promtool": lambda: tool("promtool", "PROMTOOL"),
+    "dpkg_deb": lambda: tool("dpkg-deb"),
+    "systemd_analyze": lambda: tool("systemd-analyze"),
+}
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    arguments.add_argument("--only", default="", help="checks whose name holds this word")
+    only = arguments.parse_args().only
+    passed = failed = 0
+    for module in MODULES:
+        for check in module.CHECKS:
+            if only not in check.__name__:
+                continue
+            text = " ".join(check.__doc__.split())
+            try:
+                check(**{name: GIVEN[name]() for name in inspect.signature(check).parameters})
+            except Skipped as reason:
+                print(f"skipped  {text} ({reason})", flush=True)
+            except Exception as error:  # pylint: disable=broad-except
+                failed += 1
+                print(f"FAILED   {text}\n         {type(error).__name__}: {error}", flush=True)
+            else:
+                passed += 1
+                print(f"ok       {text}", flush=True)
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(1 if failed or not passed else 0)
+
+
+if __name__ == "__main__":
+    main()
