@@ -1,0 +1,34 @@
+// Whether the node answers. After a failure it is asked every two seconds; `epoch` grows when it is back, and what
+// depends on it loads again.
+
+class Link {
+  lost = $state(false);
+  epoch = $state(0);
+  #timer: ReturnType<typeof setTimeout> | undefined;
+
+  fail() {
+    this.lost = true;
+    this.#timer ??= setTimeout(() => void this.probe(), 2000);
+  }
+
+  answer() {
+    if (!this.lost) return;
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    this.lost = false;
+    this.epoch++;
+  }
+
+  async probe() {
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    try {
+      await fetch('/health/live', { cache: 'no-store', credentials: 'omit' });
+      this.answer();
+    } catch {
+      this.fail();
+    }
+  }
+}
+
+export const link = new Link();

@@ -1,0 +1,43 @@
+// The pages, in the order of the menu. `key` goes there after `g`.
+
+import type { IconName } from './icons';
+import type { Role } from './types';
+
+export interface Entry {
+  id: string;
+  title: string;
+  icon: IconName;
+  key: string;
+  role: Role;
+}
+
+export const menu: { title: string; entries: Entry[] }[] = [
+  {
+    title: 'See',
+    entries: [
+      { id: 'overview', title: 'Overview', icon: 'overview', key: 'o', role: 'viewer' },
+      { id: 'clients', title: 'Clients', icon: 'clients', key: 'c', role: 'viewer' },
+      { id: 'subscriptions', title: 'Subscriptions', icon: 'subscriptions', key: 's', role: 'viewer' },
+      { id: 'retained', title: 'Retained', icon: 'retained', key: 'r', role: 'viewer' },
+      { id: 'topics', title: 'Topic metrics', icon: 'metrics', key: 'm', role: 'viewer' },
+    ],
+  },
+  {
+    title: 'Try and trace',
+    entries: [
+      { id: 'test', title: 'Test client', icon: 'test', key: 'p', role: 'operator' },
+      { id: 'trace', title: 'Trace', icon: 'trace', key: 't', role: 'operator' },
+      { id: 'log', title: 'Log', icon: 'log', key: 'l', role: 'viewer' },
+    ],
+  },
+  {
+    title: 'Change',
+    entries: [
+      { id: 'bans', title: 'Bans', icon: 'bans', key: 'b', role: 'viewer' },
+      { id: 'configuration', title: 'Configuration', icon: 'config', key: 'f', role: 'viewer' },
+      { id: 'keys', title: 'API keys', icon: 'keys', key: 'k', role: 'admin' },
+      { id: 'audit', title: 'Audit', icon: 'audit', key: 'a', role: 'admin' },
+      { id: 'api', title: 'API', icon: 'api', key: 'i', role: 'viewer' },
+    ],
+  },
+];

@@ -1,0 +1,290 @@
+// What the REST API of a node answers, as far as the dashboard reads it. Sizes are bytes; times are RFC 3339 in UTC.
+
+export type Role = 'viewer' | 'operator' | 'admin';
+
+export interface Page<T> {
+  items: T[];
+  next: string | null;
+}
+
+export interface WhoAmI {
+  name: string | null;
+  role: Role;
+  open: boolean;
+}
+
+export interface Listener {
+  name: string;
+  address: string;
+  connections: number;
+  connections_max: number;
+}
+
+export interface NodeInfo {
+  name: string;
+  version: string;
+  commit: string;
+  pid: number;
+  started_at: string;
+  uptime_s: number;
+  workers: number;
+  state: string;
+  data_dir: string | null;
+  listeners: Listener[];
+  connections_max: number;
+  http: string;
+  os: string;
+  cpus: number;
+}
+
+export interface Traffic {
+  messages: number;
+  messages_by_qos: number[];
+  bytes: number;
+}
+
+export interface WorkerStats {
+  worker: number;
+  connections: number;
+  turns: number;
+  busy_us: number;
+  turn_us_p50: number;
+  turn_us_p99: number;
+  queued_bytes: number;
+  mailbox_bytes: number;
+}
+
+export interface Stats {
+  at: string;
+  uptime_s: number;
+  connections: number;
+  sessions: number;
+  subscriptions: number;
+  routes: number;
+  retained: { messages: number; bytes: number };
+  queued: { messages: number; bytes: number; absent_bytes: number; oldest_age_s: number | null };
+  received: Traffic;
+  sent: Traffic;
+  packets_received: Record<string, number>;
+  packets_sent: Record<string, number>;
+  dropped: { total: number; by_reason: Record<string, number> };
+  counters: Record<string, number>;
+  auth: Record<string, number>;
+  accept_errors: number;
+  workers: WorkerStats[];
+  process: { cpu_s: number; resident_bytes: number; open_fds: number; max_fds: number; threads: number };
+}
+
+export interface TopEntry {
+  client_id?: string;
+  topic?: string;
+  messages_per_s: number;
+  bytes_per_s: number;
+}
+
+export interface Top {
+  window_s: number;
+  sample: number;
+  publishers: TopEntry[];
+  subscribers: TopEntry[];
+  topics: TopEntry[];
+}
+
+export interface Client {
+  client_id: string;
+  connected: boolean;
+  address: string | null;
+  username: string | null;
+  version: string | null;
+  connected_at: string | null;
+  keep_alive_s: number | null;
+  durable: boolean;
+  subscriptions: number;
+  inflight: number;
+  queued_messages: number;
+  queued_bytes: number;
+  messages_received: number;
+  messages_sent: number;
+  node: string;
+}
+
+export interface ClientDetail extends Client {
+  connection: null | {
+    worker: number;
+    listener: string | null;
+    receive_maximum: number;
+    packet_size_max: number | null;
+    topic_alias_max: number;
+    last_packet_ms: number;
+    unsent_bytes: number;
+    publisher_blocked: boolean;
+    has_will: boolean;
+    oldest_unacknowledged_ms: number | null;
+  };
+  session: null | {
+    expiry_s: number | null;
+    expires_at: string | null;
+    inflight: number;
+    queued_messages: number;
+    queued_bytes: number;
+    oldest_queued_age_s: number | null;
+    waiting_publishers: number;
+    will_due_at: string | null;
+  };
+}
+
+export interface Subscription {
+  filter: string;
+  qos: number;
+  no_local: boolean;
+  retain_as_published: boolean;
+  retain_handling: number;
+  subscription_id: number | null;
+  client_id: string;
+  connected: boolean;
+}
+
+export interface QueueItem {
+  state: 'inflight' | 'waiting';
+  packet_id: number | null;
+  topic: string;
+  qos: number;
+  retain: boolean;
+  payload_bytes: number;
+  age_ms: number;
+  expires_in_s: number | null;
+  payload?: string;
+}
+
+export interface Receiver {
+  client_id: string;
+  connected: boolean;
+  durable: boolean;
+  filters: string[];
+  qos: number;
+  share: string | null;
+}
+
+export interface Retained {
+  topic: string;
+  qos: number;
+  payload_bytes: number;
+  age_s: number;
+  expires_in_s: number | null;
+}
+
+export interface RetainedMessage extends Retained {
+  payload_base64: string;
+  payload: string | null;
+  content_type: string | null;
+  user_properties: [string, string][];
+}
+
+export interface TopicMetric {
+  filter: string;
+  since_at: string;
+  received: { messages: number; by_qos: number[]; bytes: number };
+  sent: { messages: number; by_qos: number[]; bytes: number };
+  dropped: number;
+}
+
+export interface SlowSubscriber {
+  client_id: string;
+  latency_ms: number;
+  topic: string;
+  at: string;
+  acknowledged: boolean;
+}
+
+export interface Ban {
+  id: string;
+  kind: 'client_id' | 'username' | 'address';
+  value: string;
+  reason: string;
+  by: string | null;
+  created_at: string;
+  until: string | null;
+}
+
+export interface TraceEvent {
+  at: string;
+  kind: string;
+  client_id: string;
+  address: string | null;
+  worker: number;
+  topic?: string;
+  qos?: number;
+  retain?: boolean;
+  packet_id?: number;
+  payload_bytes?: number;
+  payload?: string;
+  reason_code?: number;
+  detail: string;
+}
+
+export interface LogItem {
+  at: string;
+  level: string;
+  target: string;
+  message: string;
+  fields: Record<string, unknown>;
+}
+
+export interface LogLevel {
+  level: string;
+  until: string | null;
+}
+
+export interface Setting {
+  name: string;
+  section: string;
+  value: string | null;
+  default: string | null;
+  type: string;
+  doc: string;
+  range: string | null;
+  choices: string[] | null;
+  source: string;
+  reloadable: boolean;
+  pending: string | null;
+}
+
+export interface Configuration {
+  version: number;
+  settings: Setting[];
+  file: string | null;
+}
+
+export interface SettingChange {
+  name: string;
+  before: string | null;
+  after: string | null;
+}
+
+export interface ConfigVersion {
+  version: number;
+  at: string;
+  by: string | null;
+  comment: string;
+  changes: SettingChange[];
+}
+
+export interface ApiKey {
+  name: string;
+  role: Role;
+  created_at: string;
+  expires_at: string | null;
+  last_used_at: string | null;
+  token?: string;
+}
+
+export interface AuditEntry {
+  at: string;
+  by: string | null;
+  role: string | null;
+  address: string;
+  method: string;
+  path: string;
+  status: number;
+  detail: string | null;
+}
