@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use arc_swap::ArcSwap;
-use broker::access::{Access, Action, AuthReply, Credentials, Identity, Verdict};
+use broker::access::{Access, Action, AuthReply, Credentials, Identity, Mechanism, Step, Verdict};
 use mqtt::ReasonCode;
 
 use crate::acl::{Acl, Subject, SubscribeRule};
+use crate::bans::Bans;
 use crate::error::FileError;
 use crate::password_file::{Candidate, PasswordFile};
 use crate::recent::Recent;
@@ -19,11 +20,13 @@ use crate::verifier::{Job, Verifier};
 #[derive(Debug)]
 pub struct Guard {
     policy: ArcSwap<Policy>,
+    bans: Arc<Bans>,
     generation: AtomicU64,
     recent: Arc<Recent>,
     verifier: Verifier,
     remembered: AtomicU64,
     anonymous_refused: AtomicU64,
+    banned: AtomicU64,
 }
 
 /// What the files say, read together so that no client meets old users with new rules.
@@ -48,6 +51,8 @@ pub struct Figures {
     pub busy: u64,
     /// Clients without a user name that were refused.
     pub anonymous_refused: u64,
+    /// Clients that were refused because of a ban, whatever else they had.
+    pub banned: u64,
 }
 
 /// Why a guard cannot be made.
@@ -70,7 +75,7 @@ impl std::fmt::Display for OpenError {
 impl std::error::Error for OpenError {}
 
 impl Guard {
-    /// Reads the files and starts the threads that hash passwords.
+    /// Reads the files and starts the threads that hash passwords. Bans are kept in memory only; see [`Guard::with_bans`].
     ///
     /// # Errors
     /// A file that cannot be used; a system without threads or random bytes.
@@ -87,12 +92,32 @@ impl Guard {
             Verifier::start(threads, settings.waiting_max as usize, &recent).map_err(OpenError::System)?;
         Ok(Self {
             policy: ArcSwap::from_pointee(policy),
+            bans: Arc::new(Bans::in_memory(settings.bans_max as usize)),
             generation: AtomicU64::new(0),
             recent,
             verifier,
             remembered: AtomicU64::new(0),
             anonymous_refused: AtomicU64::new(0),
+            banned: AtomicU64::new(0),
         })
+    }
+
+    /// The same guard with these bans.
+    pub fn with_bans(self, bans: Arc<Bans>) -> Self {
+        Self { bans, ..self }
+    }
+
+    /// Who may not connect. A new ban refuses clients from now on; those that are connected stay until they are closed.
+    pub fn bans(&self) -> &Arc<Bans> {
+        &self.bans
+    }
+
+    fn is_banned(&self, credentials: &Credentials<'_>) -> bool {
+        let Credentials { client_id, username, peer, .. } = *credentials;
+        let Some(ban) = self.bans.find(client_id, username, peer, SystemTime::now) else { return false };
+        self.banned.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!(client = client_id, ?peer, ban = ban.0, "a banned client is refused");
+        true
     }
 
     /// Reads the files again. When one cannot be used everything stays as it was.
@@ -117,6 +142,7 @@ impl Guard {
             refused: value(&counters.refused),
             busy: value(&counters.busy),
             anonymous_refused: value(&self.anonymous_refused),
+            banned: value(&self.banned),
         }
     }
 }
@@ -136,6 +162,9 @@ impl Access for Guard {
         credentials: Credentials<'_>,
         later: &mut dyn FnMut() -> AuthReply,
     ) -> Option<Verdict> {
+        if self.is_banned(&credentials) {
+            return Some(Verdict::Deny(ReasonCode::Banned));
+        }
         let policy = self.policy.load();
         let Some(username) = credentials.username else {
             if policy.anonymous {
@@ -168,6 +197,11 @@ impl Access for Guard {
         None
     }
 
+    /// There is no method yet but the one that tells the banned so.
+    fn mechanism(&self, _method: &str, credentials: Credentials<'_>) -> Option<Box<dyn Mechanism>> {
+        if self.is_banned(&credentials) { Some(Box::new(Refusal(ReasonCode::Banned))) } else { None }
+    }
+
     fn guards_topics(&self) -> bool {
         self.policy.load().acl.is_some()
     }
@@ -180,6 +214,15 @@ impl Access for Guard {
 
     fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
+    }
+}
+
+/// An enhanced authentication that fails at its first step.
+struct Refusal(ReasonCode);
+
+impl Mechanism for Refusal {
+    fn step(&mut self, _data: Option<&[u8]>) -> Step {
+        Step::Failure(self.0)
     }
 }
 

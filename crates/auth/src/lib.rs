@@ -1,4 +1,4 @@
-//! Who may connect and what they may do: password files, access rules, and the threads that hash passwords.
+//! Who may connect and what they may do: password files, access rules, bans, and the threads that hash passwords.
 //!
 //! [`Guard`] answers the broker's questions ([`broker::access::Access`]); read it first. It reads mosquitto's
 //! password files (`$7$`) and ACL files as they are. Which addresses may be open without any of this is not decided
@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod acl;
+mod bans;
 mod error;
 mod guard;
 mod password_file;
@@ -21,6 +22,10 @@ mod verifier;
 pub mod settings;
 
 pub use acl::{Acl, Subject, SubscribeRule};
+pub use bans::{
+    Ban, BanError, BanId, BanKind, BanTarget, Bans, BansFault, BansFileError, Net, NetError, NewBan, Pattern,
+    REASON_MAX, VALUE_MAX, ValueError,
+};
 pub use error::{Fault, FileError};
 pub use guard::{Figures, Guard, OpenError};
 pub use password_file::{PasswordFile, PasswordFileEdit};

@@ -29,5 +29,7 @@ section! {
         pub remembered_max: u32 = "100000", at start;
         /// How long an accepted password is remembered.
         pub remembered_time: Duration = "10m", at start;
+        /// Bans that there may be at once; the HTTP API refuses more.
+        pub bans_max: u32 = "100000" in "0..=1000000", at start;
     }
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use auth::Guard;
+use auth::{Bans, Guard};
 use settings::{Reload, Tree as _};
 
 use crate::cli::VERSION;
@@ -48,7 +48,10 @@ fn serve(args: &ConfigArgs, config: Config, log: &Log) -> Result<(), String> {
         Ok(limit) => tracing::info!(limit = limit.now, was = limit.before, "file descriptors"),
         Err(error) => tracing::warn!(%error, "the limit of file descriptors stays what it was"),
     }
-    let guard = Arc::new(Guard::open(&config.auth).map_err(|error| error.to_string())?);
+    let bans = Bans::open(&config.node.data_dir, config.auth.bans_max as usize, std::time::SystemTime::now());
+    let bans = Arc::new(bans.map_err(|error| error.to_string())?);
+    let guard = Guard::open(&config.auth).map_err(|error| error.to_string())?.with_bans(bans);
+    let guard = Arc::new(guard);
     let node = Node::start(&config, guard.clone()).map_err(|error| error.to_string())?;
     tracing::warn!(
         "sessions and retained messages are kept in memory only: a restart loses them (there is no disk store yet)"

@@ -5,6 +5,7 @@ use std::time::Duration;
 use mqtt::QoS;
 
 use super::*;
+use crate::bans::{BanKind, BanTarget, NewBan};
 use crate::password_file::PasswordFileEdit;
 use crate::password_hash::PasswordHash;
 
@@ -198,4 +199,41 @@ fn a_bad_file_changes_nothing() {
     assert_eq!(guard.generation(), 0);
     assert_eq!(login(&guard, "alice", "wonderland"), Verdict::Allow);
     assert!(Guard::open(&files.settings).is_err());
+}
+
+/// A right password does not help, and none is hashed.
+#[test]
+fn a_banned_client_is_refused_before_anything_else_is_asked() {
+    let files = Files::new("banned").users(USERS);
+    let bans = Arc::new(Bans::in_memory(10));
+    let guard = files.open().with_bans(bans.clone());
+    let target = BanTarget::parse(BanKind::Username, "alice").unwrap();
+    let ban = NewBan { target, reason: String::new(), by: String::new(), until: None };
+    let ban = bans.add(ban, SystemTime::now()).unwrap();
+    const BANNED: Verdict = Verdict::Deny(ReasonCode::Banned);
+    assert_eq!(ask(&guard, Some("alice"), Some("wonderland")).0, Some(BANNED));
+    assert_eq!(guard.figures(), Figures { banned: 1, ..Figures::default() });
+    assert_eq!(login(&guard, "bob", "pass:word"), Verdict::Allow);
+    guard.reload(&files.settings).unwrap();
+    assert_eq!(ask(&guard, Some("alice"), Some("wonderland")).0, Some(BANNED), "a reload keeps bans");
+    bans.remove(ban.id, SystemTime::now()).unwrap();
+    assert_eq!(login(&guard, "alice", "wonderland"), Verdict::Allow);
+}
+
+#[test]
+fn a_banned_client_is_told_so_in_an_enhanced_authentication_too() {
+    let guard = Files::new("banned-enhanced").open();
+    let target = BanTarget::parse(BanKind::Address, "10.0.0.0/8").unwrap();
+    let ban = NewBan { target, reason: String::new(), by: String::new(), until: None };
+    guard.bans().add(ban, SystemTime::now()).unwrap();
+    let credentials = |peer: [u8; 4]| Credentials {
+        client_id: "c",
+        username: None,
+        password: None,
+        peer: Some(peer.into()),
+    };
+    assert!(guard.mechanism("SCRAM-SHA-256", credentials([11, 0, 0, 1])).is_none());
+    let mut refusal = guard.mechanism("SCRAM-SHA-256", credentials([10, 0, 0, 1])).unwrap();
+    assert_eq!(refusal.step(None), Step::Failure(ReasonCode::Banned));
+    assert_eq!(guard.figures().banned, 1);
 }

@@ -1,0 +1,258 @@
+use std::time::{Duration, UNIX_EPOCH};
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn at(seconds: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_000_000 + seconds)
+}
+
+fn new(kind: BanKind, value: &str, until: Option<u64>) -> NewBan {
+    NewBan {
+        target: BanTarget::parse(kind, value).unwrap(),
+        reason: "a reason".into(),
+        by: "ops".into(),
+        until: until.map(at),
+    }
+}
+
+fn client(value: &str) -> NewBan {
+    new(BanKind::ClientId, value, None)
+}
+
+fn is_banned(bans: &Bans, client_id: &str) -> bool {
+    bans.find(client_id, None, None, || at(0)).is_some()
+}
+
+/// A data directory of one test, removed at its end.
+struct DataDir(PathBuf);
+
+impl DataDir {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("meridian-bans-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn open(&self) -> Result<Bans, BansFileError> {
+        Bans::open(&self.0, 10, at(0))
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("bans.json")
+    }
+}
+
+impl Drop for DataDir {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+#[test]
+fn a_client_is_found_by_each_kind_of_ban() {
+    let bans = Bans::in_memory(10);
+    let find = |client_id: &str, username: Option<&str>, peer: Option<&str>| {
+        bans.find(client_id, username, peer.map(|peer| peer.parse().unwrap()), || at(0)).map(|id| id.0)
+    };
+    assert_eq!(find("c", Some("eve"), Some("10.0.0.1")), None);
+    bans.add(client("exact"), at(0)).unwrap();
+    bans.add(client("pre*"), at(0)).unwrap();
+    bans.add(new(BanKind::Username, "eve", None), at(0)).unwrap();
+    bans.add(new(BanKind::Address, "10.0.0.0/24", None), at(0)).unwrap();
+    bans.add(new(BanKind::Address, "2001:db8::7", None), at(0)).unwrap();
+    assert_eq!(find("exact", None, None), Some(1));
+    assert_eq!(find("exactly", None, None), None);
+    assert_eq!(find("prefix", None, None), Some(2));
+    assert_eq!(find("c", Some("eve"), None), Some(3));
+    assert_eq!(find("eve", Some("adam"), None), None);
+    assert_eq!(find("c", None, Some("10.0.0.99")), Some(4));
+    assert_eq!(find("c", None, Some("::ffff:10.0.0.99")), Some(4));
+    assert_eq!(find("c", None, Some("10.0.1.0")), None);
+    assert_eq!(find("c", None, Some("2001:db8::7")), Some(5));
+    assert_eq!(find("c", None, Some("2001:db8::8")), None);
+}
+
+#[test]
+fn a_ban_ends_at_its_time_and_makes_room() {
+    let bans = Bans::in_memory(1);
+    bans.add(new(BanKind::ClientId, "c", Some(10)), at(0)).unwrap();
+    let find = |seconds| bans.find("c", None, None, || at(seconds)).is_some();
+    assert!(find(9) && !find(10));
+    assert!(matches!(bans.add(client("d"), at(9)), Err(BanError::TooMany { maximum: 1 })));
+    assert_eq!(bans.list(None, 10, at(9)).0.len(), 1);
+    assert_eq!(bans.list(None, 10, at(10)).0.len(), 0);
+    bans.add(client("d"), at(10)).unwrap();
+    assert_eq!(bans.len(), 1);
+}
+
+/// The longer prefix is over, the shorter one holds; and the other way round.
+#[test]
+fn nested_prefixes_end_each_at_its_own_time() {
+    let bans = Bans::in_memory(10);
+    bans.add(new(BanKind::ClientId, "a*", Some(20)), at(0)).unwrap();
+    bans.add(new(BanKind::ClientId, "ab*", Some(10)), at(0)).unwrap();
+    bans.add(new(BanKind::ClientId, "abc*", Some(30)), at(0)).unwrap();
+    let find = |client_id: &str, seconds| bans.find(client_id, None, None, || at(seconds)).map(|id| id.0);
+    assert_eq!(find("abz", 0), Some(2));
+    assert_eq!(find("abz", 10), Some(1));
+    assert_eq!(find("abz", 20), None);
+    assert_eq!(find("abcd", 20), Some(3));
+}
+
+#[test]
+fn the_same_is_banned_once() {
+    let bans = Bans::in_memory(10);
+    bans.add(new(BanKind::Address, "10.0.0.1", None), at(0)).unwrap();
+    let again = bans.add(new(BanKind::Address, "::ffff:10.0.0.1", None), at(0));
+    assert!(matches!(again, Err(BanError::Exists(BanId(1)))), "{again:?}");
+    bans.add(client("10.0.0.1"), at(0)).unwrap();
+}
+
+#[test]
+fn a_removed_ban_holds_no_more_and_its_id_is_not_used_again() {
+    let bans = Bans::in_memory(10);
+    bans.add(client("c"), at(0)).unwrap();
+    assert!(bans.remove(BanId(2), at(0)).unwrap().is_none());
+    assert_eq!(bans.remove(BanId(1), at(0)).unwrap().unwrap().target.to_string(), "c");
+    assert!(!is_banned(&bans, "c"));
+    assert_eq!(bans.add(client("c"), at(0)).unwrap().id, BanId(2));
+}
+
+#[test]
+fn bans_are_listed_in_pages() {
+    let bans = Bans::in_memory(10);
+    for n in 0..5 {
+        bans.add(client(&format!("c{n}")), at(0)).unwrap();
+    }
+    let (first, more) = bans.list(None, 2, at(0));
+    assert!(more && first.len() == 2);
+    bans.remove(first[1].id, at(0)).unwrap();
+    let (second, more) = bans.list(Some(first[1].id), 3, at(0));
+    assert_eq!(second.iter().map(|ban| ban.id.0).collect::<Vec<_>>(), [3, 4, 5]);
+    assert!(!more);
+}
+
+#[test]
+fn a_long_reason_is_refused() {
+    let bans = Bans::in_memory(10);
+    let long = NewBan { reason: "x".repeat(REASON_MAX + 1), ..client("c") };
+    assert!(matches!(bans.add(long, at(0)), Err(BanError::ReasonLong)));
+    assert!(bans.is_empty());
+}
+
+#[test]
+fn bans_outlive_the_process() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let data = DataDir::new("restart");
+    let bans = data.open().unwrap();
+    assert!(!data.file().exists(), "nothing is written before there is something to write");
+    bans.add(client("c"), at(0)).unwrap();
+    bans.add(new(BanKind::Address, "10.0.0.0/8", Some(50)), at(0)).unwrap();
+    bans.remove(BanId(1), at(1)).unwrap();
+    assert_eq!(std::fs::metadata(data.file()).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(std::fs::read_dir(&data.0).unwrap().count(), 1, "no temporary file is left");
+
+    let again = data.open().unwrap();
+    let (list, _) = again.list(None, 10, at(1));
+    let [ban] = &*list else { panic!("{list:?}") };
+    assert_eq!((ban.id, ban.target.to_string()), (BanId(2), "10.0.0.0/8".to_owned()));
+    assert_eq!((&*ban.reason, &*ban.by, ban.until), ("a reason", "ops", Some(at(50))));
+    assert_eq!(again.add(client("d"), at(1)).unwrap().id, BanId(3));
+    assert!(Bans::open(&data.0, 10, at(50)).unwrap().list(None, 10, at(0)).0.len() == 1, "the other is over");
+}
+
+#[test]
+fn a_file_that_cannot_be_used_is_an_error() {
+    let data = DataDir::new("unusable");
+    std::fs::write(data.file(), "{").unwrap();
+    let error = data.open().unwrap_err().to_string();
+    assert!(error.contains("bans.json") && error.contains("move it away"), "{error}");
+    std::fs::remove_file(data.file()).unwrap();
+    std::fs::create_dir(data.file()).unwrap();
+    assert!(matches!(data.open().unwrap_err().fault, BansFault::Io(_)));
+}
+
+#[test]
+fn what_cannot_be_written_is_not_in_force() {
+    let data = DataDir::new("unwritable");
+    let bans = data.open().unwrap();
+    bans.add(client("c"), at(0)).unwrap();
+    std::fs::remove_file(data.file()).unwrap();
+    // A directory in the place of the file cannot be replaced by one, whoever asks.
+    std::fs::create_dir_all(data.file().join("x")).unwrap();
+    assert!(matches!(bans.add(client("d"), at(0)), Err(BanError::Write(_))));
+    assert!(matches!(bans.remove(BanId(1), at(0)), Err(BanError::Write(_))));
+    assert!(!is_banned(&bans, "d") && is_banned(&bans, "c"));
+}
+
+fn texts() -> impl Strategy<Value = String> {
+    "[ab/é]{1,4}"
+}
+
+fn addresses() -> impl Strategy<Value = IpAddr> {
+    prop_oneof![
+        (0u8..4, 0u8..4).prop_map(|(a, b)| IpAddr::from([10, 0, a, b])),
+        (0u16..4, 0u16..4).prop_map(|(a, b)| IpAddr::from([0x2001, 0, 0, 0, 0, 0, a, b])),
+        (0u8..4)
+            .prop_map(|a| IpAddr::from(std::net::Ipv4Addr::from([10, 0, 0, a]).to_ipv6_mapped().octets())),
+    ]
+}
+
+fn targets() -> impl Strategy<Value = BanTarget> {
+    let net = |(address, drop): (IpAddr, u8)| {
+        let width = Net::of(address).prefix_len();
+        let address = net::mask(address.to_canonical(), width - drop);
+        BanTarget::parse(BanKind::Address, &format!("{address}/{}", width - drop)).unwrap()
+    };
+    let pattern = || (texts(), any::<bool>()).prop_map(|(text, prefix)| text + if prefix { "*" } else { "" });
+    prop_oneof![
+        pattern().prop_map(|value| BanTarget::parse(BanKind::ClientId, &value).unwrap()),
+        pattern().prop_map(|value| BanTarget::parse(BanKind::Username, &value).unwrap()),
+        (addresses(), 0u8..20).prop_map(net),
+    ]
+}
+
+proptest! {
+    /// Asking one ban after the other is slow and right.
+    #[test]
+    fn the_index_finds_what_a_search_through_all_finds(
+        changes in proptest::collection::vec((targets(), proptest::option::of(0u64..40), 0usize..8), 0..40),
+        questions in proptest::collection::vec((texts(), proptest::option::of(texts()), proptest::option::of(addresses())), 1..20),
+        ask_at in 0u64..80,
+    ) {
+        let bans = Bans::in_memory(20);
+        let mut model: Vec<(u64, BanTarget, Option<u64>)> = Vec::new();
+        for (step, (target, lasts, remove)) in changes.into_iter().enumerate() {
+            let now = step as u64;
+            model.retain(|(_, _, until)| until.is_none_or(|until| now < until));
+            if remove == 0 && !model.is_empty() {
+                let (id, ..) = model.remove(0);
+                prop_assert!(bans.remove(BanId(id), at(now)).unwrap().is_some());
+            }
+            let until = lasts.map(|lasts| now + lasts);
+            let new = NewBan { target: target.clone(), reason: String::new(), by: String::new(), until: until.map(at) };
+            match bans.add(new, at(now)) {
+                Ok(ban) => model.push((ban.id.0, target, until)),
+                Err(BanError::Exists(id)) => prop_assert!(model.iter().any(|ban| ban.0 == id.0 && ban.1 == target)),
+                Err(error) => {
+                    let full = matches!(error, BanError::TooMany { maximum: 20 });
+                    prop_assert!(full && model.len() == 20);
+                }
+            }
+        }
+        for (client_id, username, peer) in questions {
+            let meant: Vec<u64> = model
+                .iter()
+                .filter(|(_, target, until)| {
+                    until.is_none_or(|until| ask_at < until) && target.matches(&client_id, username.as_deref(), peer)
+                })
+                .map(|ban| ban.0)
+                .collect();
+            let found = bans.find(&client_id, username.as_deref(), peer, || at(ask_at));
+            prop_assert_eq!(found.is_some(), !meant.is_empty());
+            prop_assert!(found.is_none_or(|found| meant.contains(&found.0)), "{:?} of {:?}", found, meant);
+        }
+    }
+}
