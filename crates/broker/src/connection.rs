@@ -8,9 +8,10 @@ use mqtt::{Packet, PacketId, ReasonCode, Version};
 use session::{Deliveries, Inbound, InboundAliases, OutboundAliases};
 
 use crate::access::Mechanism;
-use crate::ids::{ConnectionId, GroupId, SessionId, Time};
+use crate::backlog::Waiting;
+use crate::ids::{ConnectionId, GroupId, SessionId, Ticket, Time};
 use crate::mail::{SessionDelivery, SubscriptionIds};
-use crate::message::Message;
+use crate::message::{Message, MessageView};
 use crate::out::{Out, Pool};
 use crate::route::Options;
 use crate::store::Enqueue;
@@ -28,6 +29,11 @@ pub(crate) struct Connection {
     pub keep_alive: u16,
     /// When the last complete packet came, or the connection was opened.
     pub last_packet: Time,
+    /// Seconds of the node's time at which it was accepted as a client.
+    pub connected_at: u32,
+    /// PUBLISH packets from and to the client; they wrap.
+    pub messages_received: u32,
+    pub messages_sent: u32,
     pub client_id: Arc<str>,
     pub client_hash: u32,
     /// Largest packet the client takes.
@@ -78,6 +84,8 @@ pub(crate) struct Marks {
     pub claimed: bool,
     /// It was to be closed and has had time enough for that.
     pub overdue: bool,
+    /// In the worker's list of those for whom something waits.
+    pub backlogged: bool,
 }
 
 #[derive(Default)]
@@ -157,7 +165,23 @@ pub(crate) struct Flow {
     /// When a timer tries `blocked` again, unless that is past.
     pub retry_at: Time,
     pub budget: Budget,
+    pub probe: Probe,
 }
+
+/// One delivery at a time that is watched on its way to its acknowledgement.
+#[derive(Debug, Default)]
+pub(crate) struct Probe {
+    pub packet_id: Option<PacketId>,
+    /// When its message came, or the client if that was later.
+    pub since: Time,
+    /// The beginning of its Topic Name.
+    pub topic: String,
+    /// Not told of again before.
+    pub told: Time,
+}
+
+/// Bytes of a Topic Name that a probe keeps.
+const PROBE_TOPIC: usize = 256;
 
 #[derive(Debug)]
 pub(crate) struct Overflow {
@@ -188,7 +212,7 @@ const OVERTAKEN_MAX: usize = 4096;
 /// A SUBACK or UNSUBACK that waits for the store.
 #[derive(Debug)]
 pub(crate) struct PendingAck {
-    pub packet_id: PacketId,
+    pub ticket: Ticket,
     pub kind: AckKind,
     pub outstanding: u32,
     pub reasons: Vec<u8>,
@@ -336,8 +360,31 @@ impl Connection {
 
     /// [MQTT-2.2.1-3]: the completions of two SUBSCRIBEs under one Packet Identifier could not be told apart.
     pub fn check_unused(&self, packet_id: PacketId) -> Result<(), ReasonCode> {
-        let in_use = |flow: &Flow| flow.acknowledging.iter().any(|pending| pending.packet_id == packet_id);
+        let in_use =
+            |flow: &Flow| flow.acknowledging.iter().any(|pending| pending.ticket == Ticket::of(packet_id));
         if self.flow.as_deref().is_some_and(in_use) { Err(ReasonCode::ProtocolError) } else { Ok(()) }
+    }
+
+    /// Watches this delivery on its way, unless another is being watched.
+    pub fn watch_delivery(&mut self, packet_id: PacketId, view: &MessageView<'_>) {
+        let connected_at = Time(u64::from(self.connected_at) * 1000);
+        let Some(flow) = self.flow.as_deref_mut() else { return };
+        if flow.probe.packet_id.is_none() {
+            flow.probe.packet_id = Some(packet_id);
+            flow.probe.since = view.received.max(connected_at);
+            flow.probe.topic.clear();
+            flow.probe.topic.push_str(&view.topic[..view.topic.floor_char_boundary(PROBE_TOPIC)]);
+        }
+    }
+
+    /// What waits in its queue.
+    pub fn waiting(&self, now: Time) -> Option<Waiting> {
+        let flow = self.flow.as_deref()?;
+        let messages = flow.deliveries.waiting() + flow.overflow.len();
+        let first =
+            flow.deliveries.next_waiting().or(flow.overflow.front().map(|overflow| &overflow.entry))?;
+        let oldest = now.since(first.message.view().received);
+        Some(Waiting { messages: messages as u64, oldest })
     }
 
     pub fn username(&self) -> Option<&str> {

@@ -1,17 +1,48 @@
 //! Counters: plain numbers that one worker owns, copied to where others can read them once in a while.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use mqtt::PacketType;
+
+use crate::admin::ReactorFigures;
+
+/// One number with all that is known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figure {
+    /// Its name in `$SYS/broker/counters/`.
+    pub name: &'static str,
+    /// The metric that it is a part of, without prefix and `_total`.
+    pub family: &'static str,
+    /// Which part: a label's name and value.
+    pub label: Option<(&'static str, &'static str)>,
+    pub help: &'static str,
+    /// Whether it may fall.
+    pub gauge: bool,
+    pub value: u64,
+}
 
 macro_rules! counters {
-    ($(#[$outer:meta])* pub struct $name:ident { $($(#[doc = $doc:literal])+ $field:ident,)+ }) => {
+    ($(#[$outer:meta])* pub struct $name:ident {
+        $($(#[doc = $doc:literal])+ $field:ident as $family:literal $($label:literal = $of:literal)? $(($gauge:ident))?,)+
+    }) => {
         $(#[$outer])*
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
-        pub struct $name { $($(#[doc = $doc])+ pub $field: u64,)+ }
+        pub struct $name {
+            $($(#[doc = $doc])+ pub $field: u64,)+
+        }
 
         impl $name {
-            /// Name, meaning and value of each counter.
-            pub fn each(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
-                [$((stringify!($field), concat!($($doc),+), self.$field),)+].into_iter()
+            /// Each counter, those of one family together.
+            pub fn each(&self) -> impl Iterator<Item = Figure> {
+                [$(Figure {
+                    name: stringify!($field),
+                    family: $family,
+                    label: None $(.or(Some(($label, $of))))?,
+                    help: concat!($($doc),+),
+                    gauge: false $(|| stringify!($gauge) == "gauge")?,
+                    value: self.$field,
+                },)+].into_iter()
             }
 
             pub fn add(&mut self, other: &Self) {
@@ -25,57 +56,67 @@ counters! {
     /// What one worker has seen and done.
     pub struct Counters {
         /// Network connections accepted.
-        connections_opened,
+        connections_opened as "network_connections_opened",
         /// Network connections that are gone.
-        connections_closed,
+        connections_closed as "network_connections_closed",
         /// Connections whose client was accepted.
-        clients_connected,
+        clients_connected as "clients_connected",
         /// Clients that are gone.
-        clients_disconnected,
+        clients_disconnected as "clients_disconnected",
         /// CONNECTs refused.
-        connects_refused,
+        connects_refused as "connects_refused",
         /// Connections closed for a malformed packet or a protocol error.
-        protocol_errors,
+        protocol_errors as "disconnects" "reason" = "protocol_error",
         /// Connections closed for silence beyond 1.5 times Keep Alive.
-        keep_alive_timeouts,
+        keep_alive_timeouts as "disconnects" "reason" = "keep_alive_timeout",
         /// Connections closed because CONNECT did not come in time.
-        connect_timeouts,
+        connect_timeouts as "disconnects" "reason" = "connect_timeout",
         /// Connections closed because another took their Client Identifier.
-        taken_over,
-        /// Subscriptions of sessions that end with their connection, present.
-        subscriptions_added,
-        /// Of these, gone.
-        subscriptions_removed,
-        /// PUBLISH packets received.
-        publish_received,
-        /// Bytes received.
-        bytes_received,
-        /// Bytes put out for sending.
-        bytes_sent,
-        /// PUBLISH packets sent.
-        publish_sent,
-        /// QoS 0 messages dropped because a connection had too much unsent.
-        dropped_slow_qos0,
-        /// Messages of the node itself, QoS 1 and 2, dropped because a queue was full.
-        dropped_queue_full,
-        /// Messages not delivered because they had expired.
-        dropped_expired,
-        /// Messages not delivered because the client's Maximum Packet Size is smaller.
-        dropped_packet_size,
-        /// Messages not delivered because the access rules do not let the client read them.
-        dropped_not_readable,
-        /// PUBLISH packets refused by the access rules.
-        publish_denied,
-        /// Subscriptions refused by the access rules.
-        subscribe_denied,
+        taken_over as "disconnects" "reason" = "taken_over",
         /// Connections closed because they freed no place for a waiting publisher in `queue.wait`.
-        slow_readers_closed,
+        slow_readers_closed as "disconnects" "reason" = "slow_reader",
+        /// Connections closed by an operator.
+        kicked as "disconnects" "reason" = "administrative",
+        /// Subscriptions of sessions that end with their connection, present.
+        subscriptions_added as "subscriptions_added",
+        /// Of these, gone.
+        subscriptions_removed as "subscriptions_removed",
+        /// PUBLISH packets received at QoS 0.
+        received_qos0 as "messages_received" "qos" = "0",
+        /// PUBLISH packets received at QoS 1.
+        received_qos1 as "messages_received" "qos" = "1",
+        /// PUBLISH packets received at QoS 2.
+        received_qos2 as "messages_received" "qos" = "2",
+        /// PUBLISH packets sent at QoS 0.
+        sent_qos0 as "messages_sent" "qos" = "0",
+        /// PUBLISH packets sent at QoS 1.
+        sent_qos1 as "messages_sent" "qos" = "1",
+        /// PUBLISH packets sent at QoS 2.
+        sent_qos2 as "messages_sent" "qos" = "2",
+        /// Bytes received.
+        bytes_received as "bytes_received",
+        /// Bytes put out for sending.
+        bytes_sent as "bytes_sent",
+        /// QoS 0 messages dropped because a connection had too much unsent.
+        dropped_slow_qos0 as "messages_dropped" "reason" = "slow_reader",
+        /// Messages of the node itself, QoS 1 and 2, dropped because a queue was full.
+        dropped_queue_full as "messages_dropped" "reason" = "queue_full",
+        /// Messages not delivered because they had expired.
+        dropped_expired as "messages_dropped" "reason" = "expired",
+        /// Messages not delivered because the client's Maximum Packet Size is smaller.
+        dropped_packet_size as "messages_dropped" "reason" = "packet_too_large",
+        /// Messages not delivered because the access rules do not let the client read them.
+        dropped_not_readable as "messages_dropped" "reason" = "not_readable",
+        /// PUBLISH packets refused by the access rules.
+        publish_denied as "publishes_denied",
+        /// Subscriptions refused by the access rules.
+        subscribe_denied as "subscribes_denied",
         /// Times a publisher was made to wait because of its rate, its in-flight messages or the node's memory.
-        publishers_blocked,
+        publishers_blocked as "publishers_blocked",
         /// PUBLISH packets refused by the store or by a limit on retained messages.
-        publish_refused,
+        publish_refused as "publishes_refused",
         /// Retained messages refused by `retained.messages_max` or `retained.bytes_max`.
-        retained_refused,
+        retained_refused as "retained_refused",
     }
 }
 
@@ -83,32 +124,97 @@ counters! {
     /// What one shard of the session store has seen and holds.
     pub struct StoreCounters {
         /// Claims that found the Client Identifier served by another connection.
-        takeovers,
+        takeovers as "takeovers",
         /// Sessions refused by `session.sessions_max`.
-        sessions_refused,
+        sessions_refused as "sessions_refused",
         /// Sessions that ended at their expiry.
-        sessions_expired,
+        sessions_expired as "sessions_expired",
+        /// Sessions ended by an operator.
+        sessions_kicked as "sessions_kicked",
         /// Messages waiting in queues of durable sessions now.
-        queued_messages,
+        queued_messages as "session_queued_messages" (gauge),
         /// Their bytes.
-        queued_bytes,
+        queued_bytes as "session_queued_bytes" (gauge),
         /// Messages dropped by the rule for full queues.
-        dropped_queue_full,
+        dropped_queue_full as "messages_dropped" "reason" = "queue_full",
         /// Messages dropped in a queue because they expired.
-        dropped_expired,
+        dropped_expired as "messages_dropped" "reason" = "expired",
         /// Messages dropped with the session they waited for.
-        dropped_session_ended,
+        dropped_session_ended as "messages_dropped" "reason" = "session_ended",
         /// Messages of shared subscriptions dropped because no member could take them.
-        dropped_no_member,
+        dropped_no_member as "messages_dropped" "reason" = "no_group_member",
+    }
+}
+
+impl Counters {
+    /// PUBLISH packets received.
+    pub fn publish_received(&self) -> u64 {
+        self.received_qos0 + self.received_qos1 + self.received_qos2
+    }
+
+    /// PUBLISH packets sent.
+    pub fn publish_sent(&self) -> u64 {
+        self.sent_qos0 + self.sent_qos1 + self.sent_qos2
+    }
+
+    pub(crate) fn count_received(&mut self, qos: mqtt::QoS) {
+        match qos {
+            mqtt::QoS::AtMostOnce => self.received_qos0 += 1,
+            mqtt::QoS::AtLeastOnce => self.received_qos1 += 1,
+            mqtt::QoS::ExactlyOnce => self.received_qos2 += 1,
+        }
+    }
+
+    pub(crate) fn count_sent(&mut self, qos: mqtt::QoS) {
+        match qos {
+            mqtt::QoS::AtMostOnce => self.sent_qos0 += 1,
+            mqtt::QoS::AtLeastOnce => self.sent_qos1 += 1,
+            mqtt::QoS::ExactlyOnce => self.sent_qos2 += 1,
+        }
+    }
+}
+
+/// Packets by type, both ways. Those sent are counted when they are put out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PacketCounters {
+    /// By the number of the type; 0 holds what is no packet.
+    received: [u64; 16],
+    sent: [u64; 16],
+}
+
+impl PacketCounters {
+    /// A packet that begins with this byte has come.
+    pub(crate) fn received(&mut self, first_byte: u8) {
+        self.received[usize::from(first_byte >> 4)] += 1;
+    }
+
+    pub(crate) fn sent(&mut self, packet: PacketType) {
+        self.sent[packet as usize] += 1;
+    }
+
+    /// Each type of packet with how many were received and sent.
+    pub fn each(&self) -> impl Iterator<Item = (PacketType, u64, u64)> {
+        let types = (1..16).filter_map(|number| PacketType::of(number << 4));
+        types.map(|packet| (packet, self.received[packet as usize], self.sent[packet as usize]))
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        let rows = [(&mut self.received, &other.received), (&mut self.sent, &other.sent)];
+        for (row, other) in rows {
+            row.iter_mut().zip(other).for_each(|(count, other)| *count = count.wrapping_add(*other));
+        }
     }
 }
 
 /// Gauges and counters of one worker, as others read them: refreshed by their owner, never on the path of a packet.
 #[derive(Debug, Default)]
 pub struct Published {
-    values: std::sync::Mutex<(Counters, StoreCounters)>,
+    values: Mutex<(Counters, StoreCounters, PacketCounters)>,
+    reactor: Mutex<ReactorFigures>,
     pub connections: AtomicU64,
     pub sessions: AtomicU64,
+    /// Subscriptions of durable sessions.
+    pub session_subscriptions: AtomicU64,
     /// Set by whoever sends this worker its first retained message, before it does: until then nobody needs to ask it.
     pub retained_used: AtomicBool,
     pub retained_messages: AtomicU64,
@@ -117,19 +223,37 @@ pub struct Published {
     pub queued_bytes: AtomicU64,
     /// Of these, bytes of messages for durable sessions that are away.
     pub absent_bytes: AtomicU64,
+    /// Messages that wait for clients that are connected.
+    pub waiting_messages: AtomicU64,
+    /// Milliseconds that the oldest of them has waited.
+    pub oldest_ms: AtomicU64,
+    /// Deliveries that took longer than `monitor.slow_threshold`, of late: one a client.
+    pub slow: AtomicU64,
 }
 
 impl Published {
     /// Refreshed about once a second by its worker, which leaves it be when a reader happens to hold it.
-    pub fn refresh(&self, counters: &Counters, store: &StoreCounters) {
+    pub fn refresh(&self, counters: &Counters, store: &StoreCounters, packets: &PacketCounters) {
         if let Ok(mut values) = self.values.try_lock() {
             values.0.clone_from(counters);
             values.1.clone_from(store);
+            values.2.clone_from(packets);
         }
     }
 
-    pub fn counters(&self) -> (Counters, StoreCounters) {
-        self.values.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    /// The same for the reactor that runs the worker.
+    pub fn refresh_reactor(&self, figures: &ReactorFigures) {
+        if let Ok(mut value) = self.reactor.try_lock() {
+            value.clone_from(figures);
+        }
+    }
+
+    pub fn counters(&self) -> (Counters, StoreCounters, PacketCounters) {
+        self.values.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn reactor(&self) -> ReactorFigures {
+        self.reactor.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub fn get(value: &AtomicU64) -> u64 {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use mqtt::PacketId;
+
 /// One worker of a node: a reactor and the state it owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub u16);
@@ -46,6 +48,32 @@ pub struct GroupId {
     pub slot: u32,
     pub generation: u32,
 }
+
+/// Which SUBSCRIBE or UNSUBSCRIBE of a connection a completion is for: a client's by its Packet Identifier, an operator's by a number
+/// beyond these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket(u32);
+
+impl Ticket {
+    pub fn of(packet_id: PacketId) -> Self {
+        Self(u32::from(packet_id.get()))
+    }
+
+    /// One that no Packet Identifier has.
+    pub fn of_operator(key: usize) -> Self {
+        Self(FIRST_OF_OPERATORS + key as u32)
+    }
+
+    pub fn packet_id(self) -> Option<PacketId> {
+        PacketId::new(u16::try_from(self.0).ok()?)
+    }
+
+    pub fn operator(self) -> Option<usize> {
+        self.0.checked_sub(FIRST_OF_OPERATORS).map(|key| key as usize)
+    }
+}
+
+const FIRST_OF_OPERATORS: u32 = 0x1_0000;
 
 /// Milliseconds since the node started, monotonic. An input of every core: none of them reads a clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

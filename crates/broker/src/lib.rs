@@ -6,6 +6,8 @@
 //! one owner: a connection its worker, a durable session its shard, a retained message the worker its topic hashes to.
 
 pub mod access;
+pub mod admin;
+mod backlog;
 mod connection;
 mod counters;
 mod ids;
@@ -22,7 +24,7 @@ mod subscriptions;
 mod wheel;
 mod worker;
 
-pub use counters::{Counters, Published, StoreCounters};
+pub use counters::{Counters, Figure, PacketCounters, Published, StoreCounters};
 pub use ids::{ConnectionId, GroupId, SessionId, ShardId, Time, WorkerId};
 pub use mail::{Batch, Claimed, Letter, Resume, SessionDelivery, Token};
 pub use node::Node;

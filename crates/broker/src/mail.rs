@@ -6,7 +6,8 @@ use std::sync::Arc;
 use mqtt::{PacketId, QoS, ReasonCode};
 
 use crate::access::Verdict;
-use crate::ids::{ConnectionId, GroupId, SessionId, ShardId};
+use crate::admin::Question;
+use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, WorkerId};
 use crate::message::Message;
 use crate::retained::{Page, Scan};
 use crate::route::Options;
@@ -58,6 +59,8 @@ pub(crate) struct Target {
 pub enum Token {
     /// Publish number `sequence` of a connection.
     Publish { connection: ConnectionId, sequence: u32 },
+    /// Message number `key` that an operator publishes on a worker.
+    Operator { worker: WorkerId, key: u32 },
     /// Append number `key` of a shard, which waits for members of shared groups.
     Append { shard: ShardId, key: u32 },
 }
@@ -82,6 +85,8 @@ pub enum Letter {
     Verdict(ConnectionId, Verdict),
     /// A Will that is due: to be published by the receiver.
     Will(Message),
+    /// An operator's question.
+    Ask(Question),
 }
 
 impl Letter {
@@ -108,7 +113,8 @@ impl Letter {
             | Letter::PassBy(..)
             | Letter::Passed(..)
             | Letter::Scan(_)
-            | Letter::Verdict(..) => 0,
+            | Letter::Verdict(..)
+            | Letter::Ask(_) => 0,
         }
     }
 }
@@ -233,6 +239,7 @@ mod tests {
             qos: QoS::AtMostOnce,
             retain: false,
             expires: Time::NEVER,
+            received: Time::default(),
             publisher: None,
             publisher_hash: 0,
         };

@@ -17,6 +17,8 @@ pub struct MessageView<'a> {
     pub retain: bool,
     /// When it expires; [`Time::NEVER`] without a Message Expiry Interval.
     pub expires: Time,
+    /// When it came to this node, up to 2^48 ms.
+    pub received: Time,
     /// The connection that published it: what No Local compares [MQTT-3.8.3-3]. `None` for Wills and the node's own messages.
     pub publisher: Option<ConnectionId>,
     /// Hash of the publisher's Client Identifier, for shared subscriptions that go by it.
@@ -54,9 +56,12 @@ impl<'a> MessageView<'a> {
         }
         header[18] = flags;
         header[20..24].copy_from_slice(&self.publisher_hash.to_le_bytes());
-        header[24..28].copy_from_slice(&(self.topic.len() as u32).to_le_bytes());
+        // A Topic Name has at most 65,535 bytes [MQTT-1.5.4-1].
+        header[24..26].copy_from_slice(&(self.topic.len() as u16).to_le_bytes());
+        header[26..28].copy_from_slice(&((self.received.0 >> 32) as u16).to_le_bytes());
         header[28..32].copy_from_slice(&(self.properties.len() as u32).to_le_bytes());
         header[32..36].copy_from_slice(&(self.payload.len() as u32).to_le_bytes());
+        header[36..40].copy_from_slice(&(self.received.0 as u32).to_le_bytes());
         out.extend_from_slice(&header);
         out.extend_from_slice(self.topic.as_bytes());
         out.extend_from_slice(self.properties);
@@ -66,6 +71,7 @@ impl<'a> MessageView<'a> {
     /// Reads what [`Self::encode`] wrote. The bytes are this process's own, so a fault in them is a fault of ours.
     pub fn decode(bytes: &'a [u8]) -> Self {
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let expires = u64::from(u32_at(0)) | u64::from(u32_at(4)) << 32;
         let flags = bytes[18];
         let qos = match flags & 3 {
@@ -74,11 +80,11 @@ impl<'a> MessageView<'a> {
             _ => QoS::ExactlyOnce,
         };
         let publisher = (flags & HAS_PUBLISHER != 0).then(|| ConnectionId {
-            worker: WorkerId(u16::from_le_bytes([bytes[16], bytes[17]])),
+            worker: WorkerId(u16_at(16)),
             slot: u32_at(8),
             generation: u32_at(12),
         });
-        let (topic, rest) = bytes[HEADER..].split_at(u32_at(24) as usize);
+        let (topic, rest) = bytes[HEADER..].split_at(usize::from(u16_at(24)));
         let (properties, rest) = rest.split_at(u32_at(28) as usize);
         let payload = &rest[..u32_at(32) as usize];
         let topic = std::str::from_utf8(topic).expect("encoded from a str");
@@ -89,6 +95,7 @@ impl<'a> MessageView<'a> {
             qos,
             retain: flags & RETAIN != 0,
             expires: Time(expires),
+            received: Time(u64::from(u32_at(36)) | u64::from(u16_at(26)) << 32),
             publisher,
             publisher_hash: u32_at(20),
         }
@@ -173,6 +180,7 @@ mod tests {
             qos: QoS::ExactlyOnce,
             retain: true,
             expires: Time(u64::MAX - 7),
+            received: Time(0xffff_0123_4567),
             publisher: Some(ConnectionId { worker: WorkerId(3), slot: 70_000, generation: u32::MAX }),
             publisher_hash: 99,
         }

@@ -5,9 +5,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
+use arc_swap::ArcSwap;
 use routing::{Index, IndexLimits};
 
 use crate::access::Access;
+use crate::admin::{Traces, Watches};
 use crate::counters::Published;
 use crate::ids::{ShardId, Time, WorkerId};
 use crate::mail::Letter;
@@ -17,7 +19,8 @@ use crate::store::SHARDS;
 
 /// The parts of a node that every worker reads. **Invariant:** nothing here is locked on the path of a packet.
 pub struct Node {
-    pub settings: Arc<Settings>,
+    /// In force now. Workers keep what they were last told, see [`Admin::set_settings`](crate::admin::Admin::set_settings).
+    settings: ArcSwap<Settings>,
     pub access: Arc<dyn Access>,
     pub routes: Arc<Index<Route>>,
     /// Shown in `$SYS/broker/version`.
@@ -27,6 +30,8 @@ pub struct Node {
     pub published: Vec<Published>,
     /// How threads that are no workers reach one.
     mailbox: OnceLock<Box<dyn Fn(WorkerId, Letter) + Send + Sync>>,
+    pub(crate) watches: Watches,
+    pub(crate) traces: Traces,
     pub(crate) hash_key: [u8; 16],
     /// More waits than `limits.memory_queued_max`, as of a worker's last turn.
     overloaded: AtomicBool,
@@ -59,18 +64,37 @@ impl Node {
             IndexLimits { levels_max: usize::from(settings.mqtt.topic_levels_max), ..IndexLimits::default() };
         Arc::new(Self {
             routes: Arc::new(Index::new(seed, limits)),
-            settings: Arc::new(settings),
+            settings: ArcSwap::from_pointee(settings),
             access,
             version,
             workers,
             published: (0..workers).map(|_| Published::default()).collect(),
             mailbox: OnceLock::new(),
+            watches: Watches::default(),
+            traces: Traces::default(),
             hash_key: seed,
             overloaded: AtomicBool::new(false),
             overloaded_since: AtomicU64::new(0),
             load: Arc::default(),
             assigned: AtomicU64::new(0),
         })
+    }
+
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.load_full()
+    }
+
+    pub(crate) fn set_settings(&self, settings: Arc<Settings>) {
+        self.settings.store(settings);
+    }
+
+    /// The worker that answers for a stage of a listing: each worker for its connections, then the host of each shard.
+    pub(crate) fn stage_host(&self, stage: u32) -> Option<WorkerId> {
+        match stage.checked_sub(u32::from(self.workers)) {
+            None => Some(WorkerId(stage as u16)),
+            Some(shard) if shard < u32::from(SHARDS) => Some(self.shard_host(ShardId(shard as u16))),
+            Some(_) => None,
+        }
     }
 
     /// A number that tells nothing of the node's secret, nor of those for other `number`s.
@@ -116,7 +140,7 @@ impl Node {
         let (queued, absent) = self.queued_bytes();
         let counts =
             if self.load.absent_give_way.load(Relaxed) { queued.saturating_sub(absent) } else { queued };
-        counts > self.settings.limits.memory_queued_max.bytes()
+        counts > self.settings.load().limits.memory_queued_max.bytes()
     }
 
     /// A worker's `queued_bytes` have changed, or time has passed.
@@ -127,7 +151,8 @@ impl Node {
             }
         };
         let (queued, _) = self.queued_bytes();
-        let maximum = self.settings.limits.memory_queued_max.bytes();
+        let settings = self.settings.load();
+        let maximum = settings.limits.memory_queued_max.bytes();
         set(&self.overloaded, queued > maximum);
         let since = self.overloaded_since.load(Relaxed);
         if since == 0 && queued > maximum {
@@ -136,7 +161,7 @@ impl Node {
             // Not at once, or everybody would wait again for the next message.
             self.overloaded_since.store(0, Relaxed);
             set(&self.load.absent_give_way, false);
-        } else if since != 0 && Time(since).after(self.settings.queue.wait) <= now {
+        } else if since != 0 && Time(since).after(settings.queue.wait) <= now {
             set(&self.load.absent_give_way, true);
         }
     }
@@ -151,7 +176,7 @@ impl Node {
 
     /// The Session Expiry Interval that is granted for the one asked for, both in seconds.
     pub(crate) fn granted_expiry(&self, asked: u32) -> u32 {
-        asked.min(u32::try_from(self.settings.session.expiry_max.as_secs()).unwrap_or(u32::MAX))
+        asked.min(u32::try_from(self.settings.load().session.expiry_max.as_secs()).unwrap_or(u32::MAX))
     }
 }
 

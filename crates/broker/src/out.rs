@@ -209,6 +209,7 @@ mod tests {
             qos: mqtt::QoS::AtMostOnce,
             retain: false,
             expires: Time::NEVER,
+            received: Time::default(),
             publisher: None,
             publisher_hash: 0,
         };

@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use mqtt::{TopicFilter, TopicName};
+use mqtt::{Properties, TopicFilter, TopicName};
 
+use crate::admin::{RetainedInfo, RetainedMessage, RetainedPage};
 use crate::ids::{ConnectionId, Time, WorkerId, hash};
 use crate::message::Message;
 
@@ -107,14 +108,26 @@ impl RetainedShard {
         }
     }
 
-    pub fn scan(&mut self, now: Time, scan: Scan) -> Page {
+    pub fn page(&self, now: Time, scan: Scan) -> Page {
         let Scan { connection, filter, after } = scan;
-        let mut page = Page { connection, messages: Vec::new(), after: None };
-        let Ok(filter) = TopicFilter::parse(&filter) else { return page };
+        let (messages, after) = self.scan(now, &filter, after, PAGE_MESSAGES);
+        Page { connection, messages, after }
+    }
+
+    /// Messages that match, behind a topic, and where to go on.
+    fn scan(
+        &self,
+        now: Time,
+        filter: &str,
+        after: Option<Box<str>>,
+        limit: usize,
+    ) -> (Vec<Message>, Option<Box<str>>) {
+        let mut found = Vec::new();
+        let Ok(filter) = TopicFilter::parse(filter) else { return (found, None) };
         if !filter.has_wildcard() {
-            let found = self.messages.get(filter.as_str());
-            page.messages.extend(found.filter(|message| is_live(message, now)).cloned());
-            return page;
+            let message = self.messages.get(filter.as_str());
+            found.extend(message.filter(|message| is_live(message, now)).cloned());
+            return (found, None);
         }
         // Topics that match begin with the filter up to its first wildcard.
         let literal = literal_prefix(filter.as_str());
@@ -129,14 +142,54 @@ impl RetainedShard {
         {
             if TopicName::parse(topic).is_ok_and(|name| filter.matches(name)) && is_live(message, now) {
                 bytes += message.size();
-                page.messages.push(message.clone());
+                found.push(message.clone());
             }
-            if page.messages.len() >= PAGE_MESSAGES || bytes >= PAGE_BYTES || looked + 1 >= PAGE_TOPICS {
-                page.after = Some(topic.clone());
-                break;
+            if found.len() >= limit || bytes >= PAGE_BYTES || looked + 1 >= PAGE_TOPICS {
+                return (found, Some(topic.clone()));
             }
         }
-        page
+        (found, None)
+    }
+
+    /// What an operator sees of the messages that match, behind a topic; looks at a bounded number of them.
+    pub fn list(
+        &self,
+        now: Time,
+        filter: &str,
+        after: Option<Box<str>>,
+        limit: usize,
+        own: WorkerId,
+        last: WorkerId,
+    ) -> RetainedPage {
+        let page = self.scan(now, filter, after, limit.min(PAGE_MESSAGES));
+        let next = match page.1 {
+            Some(after) => Some((own, Some(after))),
+            None => (own < last).then(|| (WorkerId(own.0 + 1), None)),
+        };
+        RetainedPage { items: page.0.iter().map(|message| info(now, message)).collect(), next }
+    }
+
+    /// One message with its payload.
+    pub fn whole(&self, now: Time, topic: &str) -> Option<RetainedMessage> {
+        let message = self.messages.get(topic).filter(|message| is_live(message, now))?;
+        let view = message.view();
+        let properties = Properties::of_checked(view.properties);
+        Some(RetainedMessage {
+            info: info(now, message),
+            payload: view.payload.to_vec(),
+            content_type: properties.content_type().map(str::to_owned),
+            user_properties: properties
+                .user_properties()
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+        })
+    }
+
+    /// True when there was one.
+    pub fn delete(&mut self, topic: &str) -> bool {
+        let before = self.messages.len();
+        self.remove(topic);
+        self.messages.len() < before
     }
 
     /// Looks at up to `count` topics and removes messages that have expired.
@@ -164,6 +217,17 @@ impl RetainedShard {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetainedFull;
 
+fn info(now: Time, message: &Message) -> RetainedInfo {
+    let view = message.view();
+    RetainedInfo {
+        topic: view.topic.into(),
+        qos: view.qos,
+        payload_bytes: view.payload.len(),
+        age: now.since(view.received),
+        expires_in: (view.expires != Time::NEVER).then(|| view.expires.since(now)),
+    }
+}
+
 fn is_live(message: &Message, now: Time) -> bool {
     message.view().remaining_expiry(now).is_ok()
 }
@@ -189,6 +253,7 @@ mod tests {
             qos: QoS::AtMostOnce,
             retain: true,
             expires,
+            received: Time::default(),
             publisher: None,
             publisher_hash: 0,
         };
@@ -200,7 +265,7 @@ mod tests {
         let mut found = Vec::new();
         let mut after = None;
         loop {
-            let page = shard.scan(now, Scan { connection, filter: filter.into(), after });
+            let page = shard.page(now, Scan { connection, filter: filter.into(), after });
             found.extend(page.messages.iter().map(|message| message.view().topic.to_owned()));
             after = page.after;
             if after.is_none() {

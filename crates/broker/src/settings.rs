@@ -17,6 +17,7 @@ pub struct Settings {
     pub shared: Shared,
     pub retained: Retained,
     pub sys: Sys,
+    pub monitor: Monitor,
 }
 
 section! {
@@ -39,26 +40,26 @@ section! {
         pub receive_max: u16 = "1024" in "1..=65535", at start;
         /// QoS 1 and 2 messages sent to a client and not yet acknowledged by it. A smaller Receive Maximum of the
         /// client goes first.
-        pub inflight_max: u16 = "1024" in "1..=65535", at start;
+        pub inflight_max: u16 = "1024" in "1..=65535", on reload;
         /// Topic Aliases that a client may use towards the broker; 0 allows none. Announced as Topic Alias Maximum.
         pub topic_alias_max: u16 = "32", at start;
         /// Topic Aliases that the broker uses towards a client that allows them; 0 uses none.
-        pub topic_alias_outbound_max: u16 = "32", at start;
+        pub topic_alias_outbound_max: u16 = "32", on reload;
         /// Longest Keep Alive in seconds; a client that asks for more, or for none, is told this one as Server Keep
         /// Alive. 0 leaves the choice to the client.
-        pub keep_alive_max: u16 = "0", at start;
+        pub keep_alive_max: u16 = "0", on reload;
         /// How long a new connection may take until its CONNECT is complete.
-        pub connect_timeout: Duration = "10s" in "100ms..=10m", at start;
+        pub connect_timeout: Duration = "10s" in "100ms..=10m", on reload;
         /// Levels of a Topic Name or Topic Filter, at most.
         pub topic_levels_max: u16 = "128" in "1..=128", at start;
         /// Bytes of a Topic Name or Topic Filter, at most.
         pub topic_len_max: u16 = "65535" in "1..=65535", at start;
         /// Bytes of a Client Identifier, at most.
-        pub client_id_len_max: u16 = "65535" in "23..=65535", at start;
+        pub client_id_len_max: u16 = "65535" in "23..=65535", on reload;
         /// Response Information for clients that ask for it; none is sent when empty.
-        pub response_information: String = "", at start;
+        pub response_information: String = "", on reload;
         /// What happens to a PUBLISH that the access rules refuse.
-        pub publish_denied: PublishDenied = "reason", at start;
+        pub publish_denied: PublishDenied = "reason", on reload;
     }
 }
 
@@ -80,11 +81,11 @@ section! {
     pub struct SessionSettings {
         /// Longest Session Expiry Interval that is granted; also the life of sessions of older clients that connect
         /// without Clean Session.
-        pub expiry_max: Duration = "7d", at start;
+        pub expiry_max: Duration = "7d", on reload;
         /// Subscriptions of one client, at most.
-        pub subscriptions_max: u32 = "100000" in "1..", at start;
+        pub subscriptions_max: u32 = "100000" in "1..", on reload;
         /// Sessions that outlive their connection, in all.
-        pub sessions_max: u32 = "10000000", at start;
+        pub sessions_max: u32 = "10000000", on reload;
     }
 }
 
@@ -93,16 +94,16 @@ section! {
     [queue]
     pub struct Queue {
         /// Messages that wait for one session, beyond those in flight.
-        pub messages_max: u32 = "1000" in "1..", at start;
+        pub messages_max: u32 = "1000" in "1..", on reload;
         /// Bytes of the messages that wait for one session.
-        pub bytes_max: ByteSize = "16MiB" in "1KiB..", at start;
+        pub bytes_max: ByteSize = "16MiB" in "1KiB..", on reload;
         /// How long publishers of QoS 1 and 2 wait for a place in the full queue of a connected client before that
         /// client is closed.
-        pub wait: Duration = "5s", at start;
+        pub wait: Duration = "5s", on reload;
         /// Unsent bytes of a connection beyond which QoS 0 messages for it are dropped.
-        pub out_bytes_max: ByteSize = "4MiB" in "1KiB..", at start;
+        pub out_bytes_max: ByteSize = "4MiB" in "1KiB..", on reload;
         /// What the full queue of a client that is away gives up.
-        pub full: QueueFull = "drop_oldest", at start;
+        pub full: QueueFull = "drop_oldest", on reload;
     }
 }
 
@@ -123,12 +124,12 @@ section! {
         /// Connections at one time; 0 is what the limit of file descriptors allows.
         pub connections_max: u32 = "0", at start;
         /// PUBLISH packets a second that are read from one client; 0 is no limit.
-        pub messages_per_second: u32 = "0", at start;
+        pub messages_per_second: u32 = "0", on reload;
         /// Bytes a second that are read from one client; 0 is no limit.
-        pub bytes_per_second: ByteSize = "0", at start;
+        pub bytes_per_second: ByteSize = "0", on reload;
         /// Bytes of all queues of the node together; beyond it publishers of QoS 1 and 2 are slowed. After `queue.wait`
         /// the queues of clients that are away give way: each keeps an equal share of it, by `queue.full`.
-        pub memory_queued_max: ByteSize = "1GiB" in "1MiB..", at start;
+        pub memory_queued_max: ByteSize = "1GiB" in "1MiB..", on reload;
     }
 }
 
@@ -137,7 +138,7 @@ section! {
     [shared]
     pub struct Shared {
         /// Which member of the group gets a message.
-        pub strategy: SharedStrategy = "round_robin", at start;
+        pub strategy: SharedStrategy = "round_robin", on reload;
     }
 }
 
@@ -164,9 +165,9 @@ section! {
     [retained]
     pub struct Retained {
         /// Retained messages, at most.
-        pub messages_max: u64 = "1000000", at start;
+        pub messages_max: u64 = "1000000", on reload;
         /// Bytes of all retained messages, at most.
-        pub bytes_max: ByteSize = "1GiB", at start;
+        pub bytes_max: ByteSize = "1GiB", on reload;
     }
 }
 
@@ -175,7 +176,18 @@ section! {
     [sys]
     pub struct Sys {
         /// Time between two rounds of `$SYS` messages; 0 publishes none.
-        pub interval: Duration = "10s", at start;
+        pub interval: Duration = "10s", on reload;
+    }
+}
+
+section! {
+    /// What the node observes about its clients.
+    [monitor]
+    pub struct Monitor {
+        /// A delivery that is acknowledged later than this after its message arrived makes its client a slow subscriber.
+        pub slow_threshold: Duration = "500ms", on reload;
+        /// Slow subscribers that each worker remembers, the slowest ones, for five minutes.
+        pub slow_max: u32 = "100" in "1..=1000", on reload;
     }
 }
 
@@ -186,7 +198,7 @@ mod tests {
     /// The names and numbers other parts and the documents rely on.
     #[test]
     fn defaults_are_the_documented_ones() {
-        let Settings { mqtt, session, queue, limits, shared, retained, sys } = Settings::default();
+        let Settings { mqtt, session, queue, limits, shared, retained, sys, monitor } = Settings::default();
         assert_eq!((mqtt.qos_max, mqtt.packet_size_max), (2, ByteSize::mib(1)));
         assert_eq!((mqtt.receive_max, mqtt.inflight_max), (1024, 1024));
         assert_eq!(
@@ -198,5 +210,6 @@ mod tests {
         assert_eq!((limits.connections_max, limits.memory_queued_max), (0, ByteSize::gib(1)));
         assert_eq!(shared.strategy, SharedStrategy::RoundRobin);
         assert_eq!((retained.messages_max, sys.interval), (1_000_000, Duration::from_secs(10)));
+        assert_eq!(monitor.slow_threshold, Duration::from_millis(500));
     }
 }

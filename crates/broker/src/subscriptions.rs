@@ -11,9 +11,12 @@ use crate::route::Options;
     reason = "most connections have few, and a map inside would make each of them larger"
 )]
 pub(crate) enum Subscriptions {
-    Few(Vec<(Box<str>, Options)>),
-    Many(Box<HashMap<Box<str>, Options>>),
+    Few(Vec<Subscribed>),
+    Many(Box<HashMap<Box<str>, (Options, u32)>>),
 }
+
+/// A filter, its options, its Subscription Identifier or 0.
+type Subscribed = (Box<str>, Options, u32);
 
 const FEW: usize = 16;
 
@@ -33,30 +36,32 @@ impl Subscriptions {
 
     pub fn contains(&self, filter: &str) -> bool {
         match self {
-            Self::Few(list) => list.iter().any(|(known, _)| **known == *filter),
+            Self::Few(list) => list.iter().any(|(known, ..)| **known == *filter),
             Self::Many(map) => map.contains_key(filter),
         }
     }
 
     /// True when the filter was there already.
-    pub fn insert(&mut self, filter: Box<str>, options: Options) -> bool {
+    pub fn insert(&mut self, filter: Box<str>, options: Options, id: u32) -> bool {
         match self {
             Self::Few(list) => {
-                if let Some(known) = list.iter_mut().find(|(known, _)| *known == filter) {
-                    known.1 = options;
+                if let Some(known) = list.iter_mut().find(|(known, ..)| *known == filter) {
+                    (known.1, known.2) = (options, id);
                     return true;
                 }
                 if list.len() < FEW {
                     list.reserve_exact(1);
-                    list.push((filter, options));
+                    list.push((filter, options, id));
                 } else {
-                    let mut map: HashMap<_, _> = std::mem::take(list).into_iter().collect();
-                    map.insert(filter, options);
+                    let list =
+                        std::mem::take(list).into_iter().map(|(filter, options, id)| (filter, (options, id)));
+                    let mut map: HashMap<_, _> = list.collect();
+                    map.insert(filter, (options, id));
                     *self = Self::Many(Box::new(map));
                 }
                 false
             }
-            Self::Many(map) => map.insert(filter, options).is_some(),
+            Self::Many(map) => map.insert(filter, (options, id)).is_some(),
         }
     }
 
@@ -64,7 +69,7 @@ impl Subscriptions {
         match self {
             Self::Few(list) => {
                 let before = list.len();
-                list.retain(|(known, _)| **known != *filter);
+                list.retain(|(known, ..)| **known != *filter);
                 list.len() < before
             }
             Self::Many(map) => map.remove(filter).is_some(),
@@ -73,16 +78,23 @@ impl Subscriptions {
 
     /// The filters for which `holds` is false.
     pub fn filters_not(&self, holds: impl Fn(&str, Options) -> bool) -> Vec<Box<str>> {
-        let not = |filter: &str, options: &Options| (!holds(filter, *options)).then(|| filter.into());
+        self.iter()
+            .filter(|(filter, options, _)| !holds(filter, *options))
+            .map(|(filter, ..)| filter.into())
+            .collect()
+    }
+
+    /// All of them with their options and Subscription Identifiers, in an order that lasts as long as nothing changes.
+    pub fn iter(&self) -> Box<dyn Iterator<Item = (&str, Options, u32)> + '_> {
         match self {
-            Self::Few(list) => list.iter().filter_map(|(filter, options)| not(filter, options)).collect(),
-            Self::Many(map) => map.iter().filter_map(|(filter, options)| not(filter, options)).collect(),
+            Self::Few(list) => Box::new(list.iter().map(|(filter, options, id)| (&**filter, *options, *id))),
+            Self::Many(map) => Box::new(map.iter().map(|(filter, (options, id))| (&**filter, *options, *id))),
         }
     }
 
     pub fn into_filters(self) -> Vec<Box<str>> {
         match self {
-            Self::Few(list) => list.into_iter().map(|(filter, _)| filter).collect(),
+            Self::Few(list) => list.into_iter().map(|(filter, ..)| filter).collect(),
             Self::Many(map) => map.into_keys().collect(),
         }
     }
@@ -96,8 +108,8 @@ mod tests {
     fn subscriptions_are_found_few_or_many() {
         let mut subscriptions = Subscriptions::default();
         for number in 0..40 {
-            assert!(!subscriptions.insert(format!("f/{number}").into(), Options::default()));
-            assert!(subscriptions.insert(format!("f/{number}").into(), Options::default()));
+            assert!(!subscriptions.insert(format!("f/{number}").into(), Options::default(), 0));
+            assert!(subscriptions.insert(format!("f/{number}").into(), Options::default(), number));
         }
         assert_eq!(subscriptions.len(), 40);
         assert!(subscriptions.contains("f/39"));

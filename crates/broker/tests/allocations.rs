@@ -176,7 +176,7 @@ fn allocations(qos: QoS) -> u64 {
         }
     }
     assert_eq!(
-        pair.workers[1].counters().publish_sent,
+        pair.workers[1].counters().publish_sent(),
         20_000,
         "the other worker's subscriber has all of them"
     );

@@ -96,7 +96,7 @@ fn dup_does_not_lift_the_limit_of_messages_in_flight() {
             let client = net.connect(0, v3("c"));
             net.store.hold(&[Kind::Append]);
             net.send_all(client, (1..20).map(|id| message("a", id).qos1(id).dup().into()));
-            assert_eq!(net.counter(|counters| counters.publish_received), 2);
+            assert_eq!(net.counter(|counters| counters.publish_received()), 2);
             net.store.hold(&[]);
             net.let_go();
             assert_eq!(net.received(client), (1..20).map(puback).collect::<Vec<_>>());
@@ -116,10 +116,10 @@ fn an_early_pubrel_does_not_lift_the_receive_maximum() {
             for connecting in [v3("c"), v5("c")] {
                 net.store.hold(&[Kind::Append]);
                 let client = net.connect(0, connecting);
-                let before = net.counter(|counters| counters.publish_received);
+                let before = net.counter(|counters| counters.publish_received());
                 let flood = (1..20).flat_map(|_| [message("a", "").qos2(1).into(), pubrel(1)]);
                 net.send_all(client, flood);
-                assert!(net.counter(|counters| counters.publish_received) - before <= 2);
+                assert!(net.counter(|counters| counters.publish_received()) - before <= 2);
                 assert!(net.closed(client).is_some());
                 net.store.hold(&[]);
                 net.let_go();

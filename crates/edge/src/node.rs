@@ -4,11 +4,12 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use broker::access::Access;
+use broker::admin::Admin;
 use mio::{Poll, Waker};
 
 use crate::listener::{self, Listener, ListenerSocket, Pace};
@@ -31,6 +32,7 @@ pub struct Node {
     mailboxes: Vec<Mailbox>,
     threads: Vec<JoinHandle<Stopped>>,
     connections_max: usize,
+    admin: Admin,
 }
 
 /// A listener as it was bound; one whose host name has several addresses is bound to each.
@@ -40,6 +42,19 @@ pub struct Bound {
     /// With the port that the system chose, where it did.
     pub address: String,
     pub tcp: Option<SocketAddr>,
+    shared: Arc<listener::Shared>,
+}
+
+impl Bound {
+    /// Connections accepted from it that are there now.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::Relaxed)
+    }
+
+    /// How many there may be; 0 is no limit of its own.
+    pub fn connections_max(&self) -> usize {
+        self.shared.connections_max
+    }
 }
 
 /// What stopping found.
@@ -116,7 +131,8 @@ pub fn start(options: Options) -> Result<Node, StartError> {
     let connections_max = connections_max(broker.limits.connections_max as usize, workers)?;
     let seed = random().map_err(StartError::Random)?;
     let shared = broker::Node::new(broker, access, version, workers as u16, seed);
-    let clock = Instant::now();
+    let (started, clock) = (SystemTime::now(), Instant::now());
+    let admin = Admin::new(shared.clone(), started, clock);
 
     let mut polls = Vec::new();
     let mut mailboxes = Vec::new();
@@ -134,7 +150,7 @@ pub fn start(options: Options) -> Result<Node, StartError> {
 
     let (bound, mut listeners) = bind_all(&edge, workers)?;
     let connections = Arc::new(AtomicUsize::new(0));
-    let mut node = Node { bound, mailboxes: mailboxes.clone(), threads: Vec::new(), connections_max };
+    let mut node = Node { bound, mailboxes: mailboxes.clone(), threads: Vec::new(), connections_max, admin };
     for (index, (poll, inbox)) in polls.into_iter().zip(inboxes).enumerate() {
         let listeners = std::mem::take(&mut listeners[index]);
         let (shared, mailboxes, connections) = (shared.clone(), mailboxes.clone(), connections.clone());
@@ -169,6 +185,11 @@ impl Drop for AbortOnPanic {
 impl Node {
     pub fn listeners(&self) -> &[Bound] {
         &self.bound
+    }
+
+    /// What operators ask the node by.
+    pub fn admin(&self) -> Admin {
+        self.admin.clone()
     }
 
     /// Connections that the node takes at one time.
@@ -216,7 +237,7 @@ fn bind_all(edge: &EdgeSettings, workers: usize) -> Result<(Vec<Bound>, Listener
             for (worker, socket) in sockets.into_iter().enumerate() {
                 listeners[worker].push(Listener { socket, shared: shared.clone(), deals_out });
             }
-            bound.push(Bound { name: name.clone(), address, tcp });
+            bound.push(Bound { name: name.clone(), address, tcp, shared: shared.clone() });
         }
     }
     Ok((bound, listeners))

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
+use broker::admin::ReactorFigures;
 use broker::{Batch, Time, Worker, WorkerId};
 use mio::{Events, Interest, Poll, Token, Waker};
 
@@ -41,6 +42,10 @@ pub struct Reactor {
     deal_to: usize,
     clock: Instant,
     now: Time,
+    /// When the present turn began, unless the reactor sleeps.
+    turn_begun: Option<Instant>,
+    figures: ReactorFigures,
+    figures_due: Time,
     stopping: Option<Stopping>,
     stopped: Stopped,
     complained: Time,
@@ -95,6 +100,8 @@ const SCRATCH: usize = 64 * 1024;
 /// Mail worked through in one turn.
 const MAIL_BATCH: usize = 64;
 const FLUSH_ROUNDS: usize = 4;
+/// Milliseconds after which a reactor that is awake tells its figures again.
+const FIGURES_MS: u64 = 500;
 /// How long a reactor that ends waits for peers to close that were sent everything: longer than most round trips take, so that
 /// nothing arrives at a closed socket, whose answer would be a reset that may overtake our last bytes in the peer.
 const STOP_DRAIN: Duration = Duration::from_millis(250);
@@ -131,6 +138,9 @@ impl Reactor {
             deal_to: 0,
             clock,
             now: Time::default(),
+            turn_begun: None,
+            figures: ReactorFigures::default(),
+            figures_due: Time::default(),
             stopping: None,
             stopped: Stopped::default(),
             complained: Time::default(),
@@ -234,7 +244,7 @@ impl Reactor {
 
     /// Sleeps until something happens, and takes mail.
     fn wait(&mut self, events: &mut Events) {
-        self.now = self.time();
+        self.end_of_turn();
         let reading = !self.ready.is_empty() && !self.is_overloaded();
         let accepting = |accepting: &Accepting| accepting.pending && accepting.not_before <= self.now;
         let busy = reading || self.worker.has_work() || self.accepting.iter().any(accepting);
@@ -257,7 +267,9 @@ impl Reactor {
                 None
             })
         };
-        self.now = self.time();
+        let begun = Instant::now();
+        self.turn_begun = Some(begun);
+        self.now = self.at(begun);
         let mut mail = mail.or_else(|| self.inbox.next());
         for _ in 0..MAIL_BATCH {
             let Some(next) = mail else { break };
@@ -285,7 +297,25 @@ impl Reactor {
     }
 
     fn time(&self) -> Time {
-        Time(self.clock.elapsed().as_millis() as u64)
+        self.at(Instant::now())
+    }
+
+    fn at(&self, instant: Instant) -> Time {
+        Time(instant.saturating_duration_since(self.clock).as_millis() as u64)
+    }
+
+    /// Looks at the clock, and counts what the turn took.
+    fn end_of_turn(&mut self) {
+        let now = Instant::now();
+        self.now = self.at(now);
+        if let Some(begun) = self.turn_begun.take() {
+            self.figures.turn(now.saturating_duration_since(begun));
+        }
+        if self.figures_due <= self.now {
+            self.figures_due = Time(self.now.0 + FIGURES_MS);
+            self.figures.mailbox_bytes = self.mailboxes[usize::from(self.index)].weight() as u64;
+            self.worker.published().refresh_reactor(&self.figures);
+        }
     }
 
     fn take_mail(&mut self, mail: Mail) {

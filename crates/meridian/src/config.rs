@@ -95,8 +95,8 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 impl Tree for Config {
     fn sections(&mut self) -> Vec<&mut dyn Section> {
         let Self { node, log, edge, auth, broker } = self;
-        let BrokerSettings { mqtt, session, queue, limits, shared, retained, sys } = broker;
-        vec![node, log, edge, auth, mqtt, session, queue, limits, shared, retained, sys]
+        let BrokerSettings { mqtt, session, queue, limits, shared, retained, sys, monitor } = broker;
+        vec![node, log, edge, auth, mqtt, session, queue, limits, shared, retained, sys, monitor]
     }
 
     fn lists(&mut self) -> Vec<&mut dyn List> {

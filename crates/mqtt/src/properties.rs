@@ -21,6 +21,11 @@ impl<'a> Properties<'a> {
     /// No properties.
     pub const EMPTY: Properties<'static> = Properties(&[]);
 
+    /// A block that was checked before: what [`Self::as_bytes`] or [`Self::forwardable`] gave. Of any other, properties may be missing.
+    pub const fn of_checked(block: &'a [u8]) -> Self {
+        Properties(block)
+    }
+
     /// The properties as on the wire, without the Property Length.
     #[inline]
     pub const fn as_bytes(&self) -> &'a [u8] {

@@ -43,6 +43,10 @@ impl Group {
         &self.name
     }
 
+    pub fn members(&self) -> &[GroupMember] {
+        &self.members
+    }
+
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
@@ -154,6 +158,7 @@ mod tests {
             qos: QoS::AtLeastOnce,
             retain: false,
             expires: Time::NEVER,
+            received: Time::default(),
             publisher: Some(ConnectionId {
                 worker: WorkerId((publisher % 2) as u16),
                 slot: 99,

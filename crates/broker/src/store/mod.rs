@@ -12,9 +12,10 @@ use std::sync::Arc;
 
 use mqtt::{PacketId, QoS, ReasonCode};
 
+pub(crate) use shard::SUBSCRIPTIONS_AT_ONCE;
 pub use shard::{MemoryShard, ShardOutput};
 
-use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, Time, hash};
+use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, Ticket, Time, hash};
 use crate::mail::{Claimed, SessionDelivery, SubscriptionIds, Token};
 use crate::message::Message;
 use crate::route::Options;
@@ -26,19 +27,19 @@ pub enum Request {
     Claim(Box<Claim>),
     /// A connection stops serving its Client Identifier: it closed, or this is the answer to a revocation.
     Release(Box<Release>),
-    /// Subscriptions of a durable session. Answered by [`Completion::Subscribed`] with the same `packet_id`, and by a
+    /// Subscriptions of a durable session. Answered by [`Completion::Subscribed`] with the same `ticket`, and by a
     /// [`Completion::Joined`] for each that is shared and was not refused.
     Subscribe {
         session: SessionId,
         connection: ConnectionId,
-        packet_id: PacketId,
+        ticket: Ticket,
         filters: Vec<(Box<str>, Options, u32)>,
     },
     /// Answered by [`Completion::Unsubscribed`], and by a [`Completion::Left`] for each that is shared and existed.
     Unsubscribe {
         session: SessionId,
         connection: ConnectionId,
-        packet_id: PacketId,
+        ticket: Ticket,
         filters: Vec<Box<str>>,
     },
     /// A subscription that the access rules no longer allow. Not answered.
@@ -89,7 +90,7 @@ pub enum Request {
     Leave {
         group: Box<GroupName>,
         member: Member,
-        reply: Option<(ConnectionId, PacketId)>,
+        reply: Option<(ConnectionId, Ticket)>,
     },
     /// A message comes back from a member that cannot have it.
     Bounce {
@@ -119,12 +120,12 @@ pub enum Completion {
     /// SUBACK may leave; per filter its Reason Code and whether the subscription existed already.
     Subscribed {
         connection: ConnectionId,
-        packet_id: PacketId,
+        ticket: Ticket,
         results: Vec<(ReasonCode, bool)>,
     },
     Unsubscribed {
         connection: ConnectionId,
-        packet_id: PacketId,
+        ticket: Ticket,
         results: Vec<ReasonCode>,
     },
     Deliver {
@@ -149,14 +150,14 @@ pub enum Completion {
     /// A shared group has taken a member in, or refused it with an error; SUBACK may leave.
     Joined {
         connection: ConnectionId,
-        packet_id: PacketId,
+        ticket: Ticket,
         place: u32,
         reason: ReasonCode,
     },
     /// A shared group has let a member go; UNSUBACK may leave.
     Left {
         connection: ConnectionId,
-        packet_id: PacketId,
+        ticket: Ticket,
     },
 }
 
@@ -261,7 +262,7 @@ pub struct Join {
     pub subscription_id: u32,
     /// Whom to answer with [`Completion::Joined`]: the SUBSCRIBE and the filter's place among those that were asked of the
     /// store.
-    pub reply: Option<(ConnectionId, PacketId, u32)>,
+    pub reply: Option<(ConnectionId, Ticket, u32)>,
 }
 
 /// When a session without connection ends. `u32::MAX` seconds is never (3.1.2.11.2).

@@ -1,9 +1,12 @@
 //! The store of a node without a disk: everything is committed as soon as it is applied.
 
 mod groups;
+mod inspect;
 mod ownership;
 mod queue;
 mod subscriptions;
+
+pub(crate) use inspect::SUBSCRIPTIONS_AT_ONCE;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap as StdHashMap, VecDeque};
@@ -15,6 +18,7 @@ use session::Deliveries;
 
 use super::group::Group;
 use super::{Claim, Completion, Enqueue, GroupName, Request};
+use crate::backlog::Backlog;
 use crate::counters::StoreCounters;
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
 use crate::mail::{Letter, SessionDelivery, Token};
@@ -50,6 +54,10 @@ pub struct MemoryShard {
     deadlines: BinaryHeap<Reverse<(Time, u32, u32)>>,
     load: Arc<NodeLoad>,
     held: Held,
+    /// Sessions with a connection for which something waits.
+    backlog: Backlog,
+    /// Subscriptions of all sessions.
+    subscriptions: usize,
     matches: Vec<Route>,
     random: u64,
     pub counters: StoreCounters,
@@ -106,6 +114,8 @@ struct Session {
     /// Its earliest entry in `deadlines`.
     armed: Time,
     received: Vec<u16>,
+    /// In the shard's `backlog`.
+    backlogged: bool,
 }
 
 #[derive(Debug)]
@@ -198,10 +208,16 @@ impl MemoryShard {
             deadlines: BinaryHeap::new(),
             load,
             held: Held::default(),
+            backlog: Backlog::default(),
+            subscriptions: 0,
             matches: Vec::new(),
             random: random | 1,
             counters: StoreCounters::default(),
         }
+    }
+
+    pub fn set_settings(&mut self, settings: Arc<Settings>) {
+        self.settings = settings;
     }
 
     pub fn sessions(&self) -> usize {
@@ -216,16 +232,16 @@ impl MemoryShard {
         match request {
             Request::Claim(claim) => self.claim(now, claim, out),
             Request::Release(release) => self.release(now, *release, out),
-            Request::Subscribe { session, connection, packet_id, filters } => {
-                let results = self.subscribe(session, filters, (connection, packet_id), out);
-                out.complete(Completion::Subscribed { connection, packet_id, results });
+            Request::Subscribe { session, connection, ticket, filters } => {
+                let results = self.subscribe(session, filters, (connection, ticket), out);
+                out.complete(Completion::Subscribed { connection, ticket, results });
             }
-            Request::Unsubscribe { session, connection, packet_id, filters } => {
-                let reply = (connection, packet_id);
+            Request::Unsubscribe { session, connection, ticket, filters } => {
+                let reply = (connection, ticket);
                 let results =
                     filters.iter().map(|filter| self.unsubscribe(session, filter, Some(reply), out));
                 let results = results.collect();
-                out.complete(Completion::Unsubscribed { connection, packet_id, results });
+                out.complete(Completion::Unsubscribed { connection, ticket, results });
             }
             Request::Withdraw { session, filter } => {
                 self.unsubscribe(session, &filter, None, out);
@@ -332,6 +348,8 @@ impl MemoryShard {
         assert_eq!(self.counters.queued_messages, waiting.sum::<u64>());
         let bytes = self.sessions.iter().map(|(_, _, session)| session.waiting_bytes as u64);
         assert_eq!(self.counters.queued_bytes, bytes.sum::<u64>());
+        let subscriptions = self.sessions.iter().map(|(_, _, session)| session.subscriptions.len());
+        assert_eq!(self.subscriptions, subscriptions.sum::<usize>());
         let owned =
             self.clients.values().filter(|client| client.owner.is_some() || client.session.is_some()).count();
         assert_eq!(owned, self.clients.len(), "no client without owner and session");

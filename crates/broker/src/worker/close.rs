@@ -52,7 +52,14 @@ impl Worker {
                 let properties = Properties::default();
                 connection.put(&Packet::Disconnect(Disconnect { reason, properties }), &mut self.pool);
             }
+            if connection.version.has_properties() {
+                self.put_out(slot, &packet);
+            }
         }
+        if self.is_traced() {
+            self.trace_end(slot, why);
+        }
+        let Some(connection) = self.connections.occupant(slot) else { return };
         if reason == ReasonCode::ServerShuttingDown
             && let Some(extra) = connection.extra.as_mut()
         {
@@ -71,6 +78,9 @@ impl Worker {
         self.now = now;
         if let Some(connection) = self.connections.occupant(slot) {
             connection.out.discard();
+            if connection.phase != Phase::Closing && self.is_traced() {
+                self.trace_end(slot, "the transport is gone");
+            }
         }
         self.end(slot, None);
     }
@@ -84,7 +94,7 @@ impl Worker {
     }
 
     /// Ends the connection [MQTT-4.13.2-1] [MQTT3-4.8.0-2] and its part in everything; bytes in its output may still leave.
-    fn end(&mut self, slot: u32, expiry: Option<u32>) {
+    pub(super) fn end(&mut self, slot: u32, expiry: Option<u32>) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let (id, phase, session) = (connection.id, connection.phase, connection.session);
         if phase == Phase::Closing {
@@ -108,6 +118,7 @@ impl Worker {
         if let Some(flow) = flow {
             self.end_flow(*flow);
         }
+        self.forget_operators(id);
         let mut released_will = None;
         match will {
             // With the connection ends the session, and a Will is not delayed beyond that [MQTT-3.1.3-9].

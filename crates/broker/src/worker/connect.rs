@@ -30,7 +30,7 @@ impl Worker {
         let assigned = connect.client_id.is_empty();
         let client_id: Arc<str> =
             if assigned { self.new_client_id().into() } else { connect.client_id.into() };
-        let mqtt = &self.node.settings.mqtt;
+        let mqtt = &self.settings.mqtt;
         let granted_expiry = self.node.granted_expiry(connect.session_expiry());
         let keep_alive = match (connect.keep_alive, mqtt.keep_alive_max) {
             (asked, 0) => asked,
@@ -87,7 +87,7 @@ impl Worker {
 
     /// What can be refused without asking anybody.
     fn check_connect(&self, slot: u32, connect: &Connect<'_>) -> Result<(), ReasonCode> {
-        let mqtt = &self.node.settings.mqtt;
+        let mqtt = &self.settings.mqtt;
         if self.stopping {
             return Err(ReasonCode::ServerUnavailable); // 0x8B is not for CONNACK (3.2.2.2).
         }
@@ -173,6 +173,7 @@ impl Worker {
         connection.phase = Phase::Open;
         connection.session = session;
         connection.last_packet = self.now;
+        connection.connected_at = (self.now.0 / 1000) as u32;
         if connection.keep_alive > 0 {
             let silence_max = u64::from(connection.keep_alive) * 1500;
             let at = Time(self.now.0 + silence_max);
@@ -218,13 +219,13 @@ impl Worker {
             }
         }
         if let Some(connection) = self.connections.get_mut(id.slot, id.generation) {
-            connection.subscriptions.insert(text, options);
+            connection.subscriptions.insert(text, options, subscription_id);
         }
     }
 
     /// False when the client does not take a packet as large as CONNACK is.
     fn send_connack(&mut self, slot: u32, session_present: bool) -> bool {
-        let settings = self.node.settings.clone();
+        let settings = self.settings.clone();
         let mqtt = &settings.mqtt;
         let Some(connection) = self.connections.occupant(slot) else { return true };
         let connecting = connection.connecting.take();
@@ -279,7 +280,9 @@ impl Worker {
         let properties = properties.as_properties();
         let packet = Packet::ConnAck(ConnAck { session_present, reason: ReasonCode::Success, properties });
         let sent = connection.put(&packet, &mut self.pool);
-        self.mark_dirty(slot);
+        if sent {
+            self.put_out(slot, &packet);
+        }
         sent
     }
 
@@ -295,6 +298,7 @@ impl Worker {
         if let Some(extra) = connection.extra.as_mut() {
             extra.will = None; // A client that was not accepted has no Will.
         }
+        self.put_out(slot, &packet);
         self.close_silently(slot);
     }
 
@@ -313,6 +317,7 @@ impl Worker {
         if view.expires != Time::NEVER {
             view.expires = Time(self.now.0 + view.expires.0);
         }
+        view.received = self.now;
         self.publish_own(view);
     }
 }
@@ -328,6 +333,7 @@ fn will_message(will: &Will<'_>, publisher: ConnectionId, publisher_hash: u32) -
         qos: will.qos,
         retain: will.retain,
         expires: expiry.map_or(Time::NEVER, |seconds| Time(u64::from(seconds) * 1000)),
+        received: Time::default(),
         publisher: Some(publisher),
         publisher_hash,
     };

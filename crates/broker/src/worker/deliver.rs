@@ -4,15 +4,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use mqtt::{Ack, Packet, PacketId, QoS, ReasonCode, Version};
+use mqtt::{Ack, Packet, PacketId, PacketType, QoS, ReasonCode, Version};
 use session::{OutboundAliases, PubRecOutcome, Settled, TopicAlias};
 
+use super::trace::Passing;
 use super::{Pending, Worker};
 use crate::access::Action;
+use crate::admin::Direction;
 use crate::connection::{Connection, Overflow, Phase, RetainedJob, queued};
-use crate::ids::{ConnectionId, GroupId, WorkerId};
+use crate::ids::{ConnectionId, GroupId, Time, WorkerId};
 use crate::mail::{Letter, MemberDelivery, SessionDelivery, SubscriptionIds, Target, Token};
-use crate::message::{Expired, Message, Shared};
+use crate::message::{Expired, Message, MessageView, Shared};
 use crate::retained::{self, Page, Scan};
 use crate::route::{Options, Route};
 use crate::store::{Enqueue, Request};
@@ -162,19 +164,20 @@ impl Worker {
         }
         let Ok(expiry) = shared.view.remaining_expiry(self.now) else {
             self.counters.dropped_expired += 1;
-            return;
+            return self.dropped(slot, &shared.view, "expired");
         };
         if self.node.access.guards_topics()
             && !self.node.access.authorize(connection.identity(), Action::Receive, shared.view.topic)
         {
             self.counters.dropped_not_readable += 1;
-            return;
+            return self.dropped(slot, &shared.view, "the access rules do not let the client read it");
         }
-        let queue = &self.node.settings.queue;
+        let queue = &self.settings.queue;
         if qos == QoS::AtMostOnce {
             if connection.out.len() as u64 > queue.out_bytes_max.bytes() {
                 self.counters.dropped_slow_qos0 += 1;
-                return;
+                self.note_slow(slot);
+                return self.dropped(slot, &shared.view, "the client does not read fast enough");
             }
             let look = Look { qos, retain, dup: false, packet_id: None, ids, expiry };
             return self.write(slot, shared, &look, once);
@@ -199,12 +202,12 @@ impl Worker {
             flow.waiting_bytes += size;
             self.queued_bytes += size as u64;
             flow.deliveries.wait(qos, entry);
-            return;
+            return self.note_backlog(slot);
         }
         let key = match full {
             WhenFull::Drop => {
                 self.counters.dropped_queue_full += 1;
-                return;
+                return self.dropped(slot, &shared.view, "the client's queue is full");
             }
             WhenFull::Wait => None,
             WhenFull::Tell(token) => {
@@ -220,6 +223,57 @@ impl Worker {
         }
         self.queued_bytes += size as u64;
         flow.overflow.push_back(Overflow { entry, pending: key, deadline });
+        self.note_backlog(slot);
+    }
+
+    /// Something waits for a connection.
+    fn note_backlog(&mut self, slot: u32) {
+        if let Some(connection) = self.connections.occupant(slot)
+            && !std::mem::replace(&mut connection.marks.backlogged, true)
+        {
+            self.backlog.push(slot, connection.id.generation);
+        }
+        self.note_slow(slot);
+    }
+
+    /// A message could not be sent at once: for how long has the client been keeping an earlier one?
+    fn note_slow(&mut self, slot: u32) {
+        let threshold = self.settings.monitor.slow_threshold;
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let Some(flow) = connection.flow.as_mut().filter(|flow| flow.probe.packet_id.is_some()) else {
+            return;
+        };
+        let latency = self.now.since(flow.probe.since);
+        if latency >= threshold && flow.probe.told < self.now {
+            // Once a second is enough while it lasts.
+            flow.probe.told = Time(self.now.0 + 1000);
+            let max = self.settings.monitor.slow_max as usize;
+            self.slow.record(&connection.client_id, &flow.probe.topic, latency, false, self.now, max);
+        }
+    }
+
+    /// The client has acknowledged a delivery: if it is the one that is watched, how long did that take?
+    pub(super) fn settle_probe(&mut self, slot: u32, packet_id: PacketId) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let Some(flow) = connection.flow.as_mut() else { return };
+        if flow.probe.packet_id != Some(packet_id) {
+            return;
+        }
+        flow.probe.packet_id = None;
+        let latency = self.now.since(flow.probe.since);
+        if latency >= self.settings.monitor.slow_threshold {
+            let max = self.settings.monitor.slow_max as usize;
+            self.slow.record(&connection.client_id, &flow.probe.topic, latency, true, self.now, max);
+        }
+    }
+
+    /// A message that a client does not get.
+    #[cold]
+    fn dropped(&mut self, slot: u32, view: &MessageView<'_>, why: &str) {
+        self.watched.dropped(self.id, view.topic);
+        if self.is_traced() {
+            self.trace_dropped(slot, view, why);
+        }
     }
 
     /// Appends a PUBLISH to a connection's output.
@@ -261,7 +315,8 @@ impl Worker {
             }
         }
         if is_oversized(&packet) {
-            return self.drop_oversized(slot, look);
+            self.drop_oversized(slot, look);
+            return self.dropped(slot, &view, "larger than the client's Maximum Packet Size");
         }
         let before = connection.out.len();
         if view.payload.len() >= SHARED_MIN && (once.several || shared.is_shared()) {
@@ -270,8 +325,22 @@ impl Worker {
         } else {
             once.append(&packet, version, connection.out.buffer(&mut self.pool));
         }
-        self.counters.bytes_sent += (connection.out.len() - before) as u64;
-        self.counters.publish_sent += 1;
+        let size = connection.out.len() - before;
+        connection.messages_sent = connection.messages_sent.wrapping_add(1);
+        if let Some(packet_id) = look.packet_id {
+            connection.watch_delivery(packet_id, &view);
+        }
+        self.counters.bytes_sent += size as u64;
+        self.counters.count_sent(look.qos);
+        self.packets.sent(PacketType::Publish);
+        self.sampler.sent(&connection.client_id, size);
+        self.watched.sent(self.id, view.topic, look.qos, view.payload.len());
+        if self.is_traced() {
+            let Look { qos, retain, dup, .. } = *look;
+            let packet_id = look.packet_id.map(PacketId::get);
+            let passing = Passing { qos, retain, dup, packet_id, ..Passing::of(&view) };
+            self.trace_publish(slot, Direction::Out, &passing);
+        }
         self.mark_dirty(slot);
     }
 
@@ -349,6 +418,7 @@ impl Worker {
                         flow.waiting_bytes -= entry.message.size();
                         self.queued_bytes -= entry.message.size() as u64;
                         self.counters.dropped_expired += 1;
+                        self.dropped(slot, &entry.message.view(), "expired in its queue");
                     }
                 }
                 Some(Ok(expiry)) => {
@@ -382,7 +452,7 @@ impl Worker {
 
     /// Moves messages from the overflow to places that are free again, and tells their publishers.
     fn let_publishers_in(&mut self, slot: u32) {
-        let queue = &self.node.settings.queue;
+        let queue = &self.settings.queue;
         let (messages_max, bytes_max) = (queue.messages_max as usize, queue.bytes_max.bytes());
         while let Some(connection) = self.connections.occupant(slot)
             && let Some(flow) = connection.flow.as_mut()
@@ -418,7 +488,7 @@ impl Worker {
         // What no publisher waits for closes nobody.
         let mut waited_for = flow.overflow.iter().filter(|overflow| overflow.pending.is_some());
         let Some(oldest) = waited_for.next() else { return };
-        let at = oldest.deadline.max(flow.place_freed.after(self.node.settings.queue.wait));
+        let at = oldest.deadline.max(flow.place_freed.after(self.settings.queue.wait));
         if at > self.now {
             flow.wait_timed = true;
             return self.wheel.arm(at, timer.slot, timer.generation, TimerKind::QueueWait);
@@ -581,7 +651,7 @@ impl Worker {
 
     /// Asks for the next page of retained messages once there is room for it.
     fn ask_for_page(&mut self, slot: u32) {
-        let queue_max = self.node.settings.queue.messages_max as usize / 2;
+        let queue_max = self.settings.queue.messages_max as usize / 2;
         let Some(connection) = self.connections.occupant(slot) else { return };
         let id = connection.id;
         let room = connection.phase == Phase::Open && connection.out.len() < OUT_FULL;

@@ -192,6 +192,8 @@ impl Worker {
             Token::Publish { connection, .. } => {
                 self.outbox[connection.worker.index()].acknowledged.push((token, reason));
             }
+            Token::Operator { worker, key } if worker == self.id => self.published_for_operator(key, reason),
+            Token::Operator { worker, .. } => self.outbox[worker.index()].acknowledged.push((token, reason)),
             Token::Append { shard, key } => self.request(shard, Request::Taken { key, reason }),
         }
     }

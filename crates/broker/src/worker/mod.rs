@@ -5,18 +5,22 @@
 //! ([`Worker::take_dirty`], [`Worker::take_woken`]) and batches for other workers ([`Worker::outgoing`]). It does no I/O and
 //! reads no clock, so a test can be its network and its time.
 
+mod admin;
 mod check;
 mod close;
 mod connect;
 mod deliver;
 mod dispatch;
 mod exchange;
+mod operators;
 mod post;
 mod publish;
 mod receive;
 mod recheck;
 mod subscribe;
 mod sys;
+mod trace;
+mod watched;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,16 +28,20 @@ use std::sync::Arc;
 use mqtt::{ReasonCode, Version};
 use routing::Reader;
 
+pub(crate) use publish::{is_beyond_limits, is_own_topic};
 pub use receive::{Received, Then};
 
+use crate::admin::{Sampler, SlowTable, Tracing};
+use crate::backlog::{Backlog, Waiting};
 use crate::connection::{Connection, Marks, Phase};
-use crate::counters::{Counters, StoreCounters};
+use crate::counters::{Counters, PacketCounters, Published, StoreCounters};
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
 use crate::mail::{Batch, Letter, Token};
 use crate::node::Node;
 use crate::out::{Out, Pool};
 use crate::retained::RetainedShard;
 use crate::route::Route;
+use crate::settings::Settings;
 use crate::slots::Slots;
 use crate::store::{MemoryShard, ShardOutput};
 use crate::subscriptions::Subscriptions;
@@ -42,6 +50,8 @@ use crate::wheel::{Timer, TimerKind, Wheel};
 pub struct Worker {
     id: WorkerId,
     node: Arc<Node>,
+    /// As last told.
+    settings: Arc<Settings>,
     now: Time,
     connections: Slots<Connection>,
     reader: Reader<Route>,
@@ -62,7 +72,14 @@ pub struct Worker {
     serial: u64,
     /// Bytes of messages that wait for connections of this worker.
     queued_bytes: u64,
+    backlog: Backlog,
     counters: Counters,
+    packets: PacketCounters,
+    sampler: Sampler,
+    slow: SlowTable,
+    watched: watched::WatchedTopics,
+    tracing: Option<Box<Tracing>>,
+    operators: operators::Operators,
     stopping: bool,
     housekeeping_due: Time,
     sys_due: Time,
@@ -78,12 +95,13 @@ struct Pending {
 
 impl Worker {
     pub fn new(id: WorkerId, node: Arc<Node>) -> Self {
+        let settings = node.settings();
         let shards = node.hosted(id).map(|shard| {
             let random = node.secret(u64::MAX - u64::from(shard.0));
-            let (settings, routes) = (node.settings.clone(), node.routes.clone());
+            let (settings, routes) = (settings.clone(), node.routes.clone());
             (shard, MemoryShard::new(shard, settings, routes, node.load.clone(), node.hash_key, random))
         });
-        let interval = node.settings.sys.interval;
+        let interval = settings.sys.interval;
         Self {
             id,
             now: Time::default(),
@@ -102,13 +120,21 @@ impl Worker {
             scratch: deliver::Scratch::default(),
             serial: 0,
             queued_bytes: 0,
+            backlog: Backlog::default(),
             counters: Counters::default(),
+            packets: PacketCounters::default(),
+            sampler: Sampler::default(),
+            slow: SlowTable::default(),
+            watched: watched::WatchedTopics::default(),
+            tracing: None,
+            operators: operators::Operators::default(),
             stopping: false,
             housekeeping_due: Time::default(),
             sys_due: if id.0 == 0 && !interval.is_zero() { Time::default() } else { Time::NEVER },
             due: Vec::new(),
             sys: sys::Sys::default(),
             recheck: recheck::Recheck::default(),
+            settings,
             node,
         }
     }
@@ -125,6 +151,11 @@ impl Worker {
         &self.counters
     }
 
+    /// Where others read this worker's figures.
+    pub fn published(&self) -> &Published {
+        &self.node.published[self.id.index()]
+    }
+
     /// A network connection was accepted. Its bytes go to [`Self::receive`] under the slot of the name it gets.
     pub fn open(&mut self, now: Time, peer: Option<SocketAddr>) -> ConnectionId {
         self.now = now;
@@ -137,6 +168,9 @@ impl Worker {
             marks: Marks { problem_information: true, ..Marks::default() },
             keep_alive: 0,
             last_packet: now,
+            connected_at: 0,
+            messages_received: 0,
+            messages_sent: 0,
             client_id: self.scratch.nobody.clone(),
             client_hash: 0,
             packet_size_max: u32::MAX,
@@ -153,12 +187,7 @@ impl Worker {
         };
         let placed = self.connections.insert(connection);
         debug_assert_eq!(placed, (slot, generation));
-        self.wheel.arm(
-            now.after(self.node.settings.mqtt.connect_timeout),
-            slot,
-            generation,
-            TimerKind::Connect,
-        );
+        self.wheel.arm(now.after(self.settings.mqtt.connect_timeout), slot, generation, TimerKind::Connect);
         self.counters.connections_opened += 1;
         id
     }
@@ -283,7 +312,7 @@ impl Worker {
             }
         }
         if self.sys_due <= now {
-            self.sys_due = now.after(self.node.settings.sys.interval);
+            self.sys_due = now.after(self.settings.sys.interval);
             self.publish_sys();
         }
     }
@@ -396,7 +425,31 @@ impl Worker {
         published.sessions.store(self.shards.iter().map(|(_, shard)| shard.sessions() as u64).sum(), Relaxed);
         published.retained_messages.store(self.retained.len() as u64, Relaxed);
         published.retained_bytes.store(self.retained.bytes(), Relaxed);
-        published.refresh(&self.counters, &store);
+        published
+            .session_subscriptions
+            .store(self.shards.iter().map(|(_, shard)| shard.subscriptions() as u64).sum(), Relaxed);
+        published.slow.store(self.slow.len() as u64, Relaxed);
+        let mut waiting = self.walk_backlog();
+        for (_, shard) in &mut self.shards {
+            waiting.add(shard.walk_backlog(self.now));
+        }
+        let published = &self.node.published[self.id.index()];
+        published.waiting_messages.store(waiting.messages, Relaxed);
+        published.oldest_ms.store(waiting.oldest.as_millis() as u64, Relaxed);
+        published.refresh(&self.counters, &store, &self.packets);
+        self.sampler.tick(self.now);
+    }
+
+    /// What waits for the connections of this worker.
+    fn walk_backlog(&mut self) -> Waiting {
+        let (connections, now) = (&mut self.connections, self.now);
+        self.backlog.step(|slot, generation| {
+            let connection = connections.get_mut(slot, generation)?;
+            let waiting = connection.waiting(now);
+            connection.marks.backlogged = waiting.is_some();
+            waiting
+        });
+        self.backlog.last()
     }
 }
 

@@ -58,13 +58,14 @@ impl Worker {
             Letter::PassBy(connection, ticket) => self.passing.push((connection, ticket)),
             Letter::Passed(connection, ticket) => self.passed(connection, ticket),
             Letter::Scan(scan) => {
-                let page = self.retained.scan(self.now, *scan);
+                let page = self.retained.page(self.now, *scan);
                 self.post(page.connection.worker, Letter::Page(Box::new(page)));
             }
             Letter::Page(page) => self.page(*page),
             Letter::Member(delivery) => self.member_delivery(*delivery),
             Letter::Verdict(connection, verdict) => self.verdict(connection, verdict),
             Letter::Will(will) => self.publish_will(&will),
+            Letter::Ask(question) => self.asked(*question.0),
         }
     }
 
@@ -73,11 +74,11 @@ impl Worker {
             Completion::Claimed(claimed) => self.claimed(claimed),
             Completion::ClaimRefused { connection, reason } => self.claim_refused(connection, reason),
             Completion::Revoke { connection } => self.revoke(connection),
-            Completion::Subscribed { connection, packet_id, results } => {
-                self.subscribed(connection, packet_id, &results)
+            Completion::Subscribed { connection, ticket, results } => {
+                self.subscribed(connection, ticket, &results)
             }
-            Completion::Unsubscribed { connection, packet_id, results } => {
-                self.unsubscribed(connection, packet_id, &results);
+            Completion::Unsubscribed { connection, ticket, results } => {
+                self.unsubscribed(connection, ticket, &results);
             }
             Completion::Deliver { connection, deliveries } => self.session_deliveries(connection, deliveries),
             Completion::Release { connection, packet_id, reason } => {
@@ -85,10 +86,10 @@ impl Worker {
             }
             Completion::Complete { connection, packet_id } => self.complete_release(connection, packet_id),
             Completion::PageTaken { connection } => self.page_taken(connection),
-            Completion::Joined { connection, packet_id, place, reason } => {
-                self.joined(connection, packet_id, place, reason);
+            Completion::Joined { connection, ticket, place, reason } => {
+                self.joined(connection, ticket, place, reason);
             }
-            Completion::Left { connection, packet_id } => self.left(connection, packet_id),
+            Completion::Left { connection, ticket } => self.left(connection, ticket),
         }
     }
 
@@ -107,6 +108,9 @@ impl Worker {
                 Token::Publish { connection, .. } => {
                     self.outbox[connection.worker.index()].acknowledged.push((token, reason));
                 }
+                Token::Operator { worker, .. } => {
+                    self.outbox[worker.index()].acknowledged.push((token, reason))
+                }
                 Token::Append { .. } => self.answer(token, reason),
             }
         }
@@ -117,7 +121,7 @@ impl Worker {
 
     fn set_retained(&mut self, message: Message) -> ReasonCode {
         use crate::counters::Published;
-        let limits = &self.node.settings.retained;
+        let limits = &self.settings.retained;
         let (own, node) = (self.id.index(), &self.node);
         let (count, bytes) = (self.retained.len() as u64, self.retained.bytes());
         // Of the others the figures of the last second: the limits are kept about right without a shared counter.

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use mqtt::{Packet, Publish, QoS, ReasonCode, TopicName};
+use mqtt::{Packet, PacketId, Publish, QoS, ReasonCode, TopicName};
 use session::{Inbound, Received};
 
 use super::Worker;
 use super::receive::Step;
+use super::trace::Passing;
 use crate::access::Action;
+use crate::admin::Direction;
 use crate::connection::{Budget, Connection, Flow};
 use crate::ids::Time;
 use crate::mail::Token;
@@ -27,8 +29,11 @@ impl Worker {
             }
             return Step::Blocked;
         }
-        self.counters.publish_received += 1;
-        if let Err(reason) = self.publish(slot, publish) {
+        self.counters.count_received(publish.qos);
+        if let Some(connection) = self.connections.occupant(slot) {
+            connection.messages_received = connection.messages_received.wrapping_add(1);
+        }
+        if let Err(reason) = self.publish(slot, publish, size) {
             self.counters.protocol_errors += 1;
             self.close(slot, reason);
         }
@@ -37,8 +42,8 @@ impl Worker {
 
     /// Whether this PUBLISH has to wait, and when to try again; [`Time::NEVER`] when an acknowledgement will say.
     fn must_wait(&mut self, slot: u32, publish: &Publish<'_>, size: usize) -> Option<Time> {
-        let limits = &self.node.settings.limits;
-        let receive_max = usize::from(self.node.settings.mqtt.receive_max);
+        let limits = &self.settings.limits;
+        let receive_max = usize::from(self.settings.mqtt.receive_max);
         let connection = self.connections.occupant(slot)?;
         // A QoS 2 message that we know is only answered.
         let known = |inbound: &Inbound| {
@@ -73,8 +78,8 @@ impl Worker {
         None
     }
 
-    fn publish(&mut self, slot: u32, publish: &Publish<'_>) -> Result<(), ReasonCode> {
-        let mqtt = &self.node.settings.mqtt;
+    fn publish(&mut self, slot: u32, publish: &Publish<'_>, size: usize) -> Result<(), ReasonCode> {
+        let mqtt = &self.settings.mqtt;
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         if publish.qos as u8 > mqtt.qos_max {
             return Err(ReasonCode::QoSNotSupported); // [MQTT-3.2.2-11]
@@ -130,7 +135,7 @@ impl Worker {
         }
         if !self.may_publish(slot, publish, topic) {
             self.counters.publish_denied += 1;
-            let reason = match self.node.settings.mqtt.publish_denied {
+            let reason = match self.settings.mqtt.publish_denied {
                 PublishDenied::Disconnect => return Err(ReasonCode::NotAuthorized),
                 PublishDenied::Reason => ReasonCode::NotAuthorized,
                 PublishDenied::Ignore => ReasonCode::Success,
@@ -147,9 +152,17 @@ impl Worker {
             qos: publish.qos,
             retain: publish.retain,
             expires,
+            received: self.now,
             publisher: Some(connection.id),
             publisher_hash: connection.client_hash,
         };
+        self.sampler.received(&connection.client_id, topic, size);
+        self.watched.received(self.id, topic, publish.qos, publish.payload.len());
+        if self.is_traced() {
+            let packet_id = publish.packet_id.map(PacketId::get);
+            let passing = Passing { dup: publish.dup, packet_id, ..Passing::of(&view) };
+            self.trace_publish(slot, Direction::In, &passing);
+        }
         self.publish_and_acknowledge(slot, publish, name, view);
         self.scratch.properties = scratch;
         Ok(())
@@ -205,7 +218,7 @@ impl Worker {
 
     /// [MQTT-3.3.4-7] [MQTT-3.3.4-9]: what exceeds our Receive Maximum ends the connection.
     fn check_receive_maximum(&mut self, slot: u32, publish: &Publish<'_>) -> Result<(), ReasonCode> {
-        let receive_max = usize::from(self.node.settings.mqtt.receive_max);
+        let receive_max = usize::from(self.settings.mqtt.receive_max);
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         let Some(flow) = &connection.flow else { return Ok(()) };
         let exceeded = connection.version.has_receive_maximum() && flow.inbound.inflight() >= receive_max;
@@ -268,13 +281,13 @@ impl Worker {
 }
 
 /// Whether a Topic Name or Topic Filter has more levels or bytes than the settings allow.
-pub(super) fn is_beyond_limits(topic: &str, mqtt: &crate::settings::Mqtt) -> bool {
+pub(crate) fn is_beyond_limits(topic: &str, mqtt: &crate::settings::Mqtt) -> bool {
     topic.len() > usize::from(mqtt.topic_len_max)
         || topic.bytes().filter(|byte| *byte == b'/').count() >= usize::from(mqtt.topic_levels_max)
 }
 
 /// Whether only the broker itself publishes there.
-pub(super) fn is_own_topic(topic: &str) -> bool {
+pub(crate) fn is_own_topic(topic: &str) -> bool {
     topic == "$SYS" || topic.starts_with("$SYS/")
 }
 

@@ -70,14 +70,14 @@ impl Worker {
                 }
                 Phase::Closing => return Received { consumed: bytes.len(), then: Then::Close },
             }
-            let unread_max = self.node.settings.queue.out_bytes_max.bytes() as usize + ANSWERS_MAX;
+            let unread_max = self.settings.queue.out_bytes_max.bytes() as usize + ANSWERS_MAX;
             let unanswered = connection.flow.as_ref().map_or(0, |flow| flow.acknowledging.len());
             if connection.out.len() > unread_max || unanswered >= UNANSWERED_MAX {
                 connection.marks.held = true;
                 return Received { consumed, then: Then::Hold };
             }
             let rest = &bytes[consumed..];
-            let size_max = self.node.settings.mqtt.packet_size_max.bytes() as u32;
+            let size_max = self.settings.mqtt.packet_size_max.bytes() as u32;
             let length = match mqtt::frame(rest, size_max) {
                 Ok(Some(length)) if length <= rest.len() => length,
                 Ok(length) => {
@@ -89,6 +89,7 @@ impl Worker {
                 }
             };
             let packet = &rest[..length];
+            self.packets.received(packet[0]);
             connection.last_packet = now;
             let blocked = connection.flow.as_ref().and_then(|flow| flow.blocked.as_ref());
             if let Some(blocked) = blocked
@@ -111,7 +112,13 @@ impl Worker {
     fn packet(&mut self, slot: u32, bytes: &[u8]) -> Step {
         let Some(connection) = self.connections.occupant(slot) else { return Step::Done };
         let (version, phase) = (connection.version, connection.phase);
-        let result = match mqtt::decode(version, bytes) {
+        let decoded = mqtt::decode(version, bytes);
+        if self.is_traced()
+            && let Ok(packet) = &decoded
+        {
+            self.trace_packet_in(slot, packet);
+        }
+        let result = match decoded {
             // What only a server sends is wrong whatever is in it.
             Err(_) if phase == Phase::Open && is_servers(bytes[0]) => Err(ReasonCode::ProtocolError),
             Err(error) => {
@@ -173,6 +180,7 @@ impl Worker {
     }
 
     fn pub_ack(&mut self, slot: u32, ack: Ack<'_>) {
+        self.settle_probe(slot, ack.packet_id);
         let Some(connection) = self.connections.occupant(slot) else { return };
         if connection.session.is_some() {
             return self.acknowledge(slot, ack.packet_id, Acknowledgement::PubAck);
@@ -189,6 +197,9 @@ impl Worker {
 
     fn pub_rec(&mut self, slot: u32, ack: Ack<'_>) {
         let refused = ack.reason.is_error();
+        if refused {
+            self.settle_probe(slot, ack.packet_id);
+        }
         let Some(connection) = self.connections.occupant(slot) else { return };
         if connection.session.is_some() {
             return self.acknowledge(slot, ack.packet_id, Acknowledgement::PubRec { refused });
@@ -210,6 +221,7 @@ impl Worker {
     }
 
     fn pub_comp(&mut self, slot: u32, ack: Ack<'_>) {
+        self.settle_probe(slot, ack.packet_id);
         let Some(connection) = self.connections.occupant(slot) else { return };
         if connection.session.is_some() {
             return self.acknowledge(slot, ack.packet_id, Acknowledgement::PubComp);
@@ -275,8 +287,19 @@ impl Worker {
         if connection.phase == Phase::Closing {
             return;
         }
+        let before = connection.out.len();
         if !connection.put(packet, &mut self.pool) {
             return self.close(slot, ReasonCode::PacketTooLarge);
+        }
+        self.counters.bytes_sent += (connection.out.len() - before) as u64;
+        self.put_out(slot, packet);
+    }
+
+    /// A packet other than PUBLISH is in a connection's output.
+    pub(super) fn put_out(&mut self, slot: u32, packet: &Packet<'_>) {
+        self.packets.sent(packet.packet_type());
+        if self.is_traced() {
+            self.trace_packet_out(slot, packet);
         }
         self.mark_dirty(slot);
     }

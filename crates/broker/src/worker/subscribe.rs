@@ -1,8 +1,8 @@
 //! SUBSCRIBE and UNSUBSCRIBE.
 
 use mqtt::{
-    Packet, PacketId, Properties, ReasonCode, RetainHandling, SubAck, Subscribe, Subscription,
-    SubscriptionOptions, Unsubscribe,
+    Packet, Properties, ReasonCode, RetainHandling, SubAck, Subscribe, Subscription, SubscriptionOptions,
+    Unsubscribe,
 };
 
 use super::Worker;
@@ -10,7 +10,7 @@ use super::connect::granted_qos;
 use super::publish::is_beyond_limits;
 use crate::access::Action;
 use crate::connection::{AckKind, PendingAck, PendingFilter};
-use crate::ids::ConnectionId;
+use crate::ids::{ConnectionId, Ticket};
 use crate::route::{Options, Route, RouteKind};
 use crate::store::{GroupName, Join, Member, Request};
 
@@ -18,22 +18,34 @@ impl Worker {
     pub(super) fn subscribe(&mut self, slot: u32, subscribe: &Subscribe<'_>) -> Result<(), ReasonCode> {
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         connection.check_unused(subscribe.packet_id)?;
-        let (id, session) = (connection.id, connection.session);
         let subscription_id = subscribe.properties.subscription_identifier();
-        if subscription_id.is_some() && !self.node.settings.mqtt.subscription_identifier_available {
+        if subscription_id.is_some() && !self.settings.mqtt.subscription_identifier_available {
             return Err(ReasonCode::SubscriptionIdentifiersNotSupported);
         }
-        let subscription_id = subscription_id.unwrap_or(0);
+        let ticket = Ticket::of(subscribe.packet_id);
+        self.subscribe_to(slot, ticket, subscribe.filters.iter(), subscription_id.unwrap_or(0))
+    }
+
+    /// What a SUBSCRIBE asks for, whoever asks; answered by [`Self::finish_ack`] under the ticket.
+    pub(super) fn subscribe_to<'f>(
+        &mut self,
+        slot: u32,
+        ticket: Ticket,
+        filters: impl Iterator<Item = (&'f str, SubscriptionOptions)>,
+        subscription_id: u32,
+    ) -> Result<(), ReasonCode> {
+        let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+        let (id, session) = (connection.id, connection.session);
         let mut pending = PendingAck {
-            packet_id: subscribe.packet_id,
+            ticket,
             kind: AckKind::Sub,
             outstanding: 0,
-            reasons: Vec::with_capacity(subscribe.filters.len()),
+            reasons: Vec::with_capacity(filters.size_hint().0),
             filters: Vec::new(),
         };
         let mut durable = Vec::new();
-        for (text, asked) in subscribe.filters.iter() {
-            let subscription = match self.check_subscription(slot, text, asked) {
+        for (text, asked) in filters {
+            let subscription = match self.check_subscription(slot, text, asked, ticket) {
                 Ok(subscription) => subscription,
                 Err(Refusal::Filter(reason)) => {
                     pending.reasons.push(reason.as_u8());
@@ -41,7 +53,7 @@ impl Worker {
                 }
                 Err(Refusal::Connection(reason)) => return Err(reason),
             };
-            let qos = granted_qos(asked.qos, self.node.settings.mqtt.qos_max);
+            let qos = granted_qos(asked.qos, self.settings.mqtt.qos_max);
             let options = Options::from(asked).with_qos(qos);
             let index = pending.reasons.len() as u32;
             let shared = subscription.share.is_some();
@@ -64,7 +76,7 @@ impl Worker {
                 let group = GroupName { share: share.into(), filter: subscription.filter.as_str().into() };
                 let shard = group.shard();
                 let member = Member::Connection(id);
-                let reply = Some((id, subscribe.packet_id, pending.filters.len() as u32));
+                let reply = Some((id, ticket, pending.filters.len() as u32));
                 let connection = Some(id);
                 let join = Join { group, member, connection, options, subscription_id, reply };
                 self.request(shard, Request::Join(Box::new(join)));
@@ -80,10 +92,9 @@ impl Worker {
             });
         }
         if let Some(session) = session.filter(|_| !durable.is_empty()) {
-            let packet_id = subscribe.packet_id;
             self.request(
                 session.shard,
-                Request::Subscribe { session, connection: id, packet_id, filters: durable },
+                Request::Subscribe { session, connection: id, ticket, filters: durable },
             );
             pending.outstanding += 1;
         }
@@ -96,8 +107,9 @@ impl Worker {
         slot: u32,
         text: &'a str,
         asked: SubscriptionOptions,
+        ticket: Ticket,
     ) -> Result<Subscription<'a>, Refusal> {
-        let mqtt = &self.node.settings.mqtt;
+        let mqtt = &self.settings.mqtt;
         let invalid = Refusal::Filter(ReasonCode::TopicFilterInvalid);
         let subscription = Subscription::parse(text).map_err(|_| invalid)?;
         if subscription.share.is_some() && asked.no_local {
@@ -115,7 +127,8 @@ impl Worker {
             return Err(Refusal::Filter(ReasonCode::WildcardSubscriptionsNotSupported));
         }
         let Some(connection) = self.connections.occupant(slot) else { return Err(invalid) };
-        if self.node.access.guards_topics() {
+        // An operator's word counts.
+        if self.node.access.guards_topics() && ticket.operator().is_none() {
             let action = Action::Subscribe { qos: asked.qos };
             if !self.node.access.authorize(connection.identity(), action, filter) {
                 self.counters.subscribe_denied += 1;
@@ -123,7 +136,7 @@ impl Worker {
             }
         }
         let subscriptions = &connection.subscriptions;
-        if subscriptions.len() >= self.node.settings.session.subscriptions_max as usize
+        if subscriptions.len() >= self.settings.session.subscriptions_max as usize
             && !subscriptions.contains(text)
         {
             return Err(Refusal::Filter(ReasonCode::QuotaExceeded));
@@ -155,7 +168,7 @@ impl Worker {
         let Some(connection) = self.connections.occupant(id.slot) else {
             return Err(ReasonCode::UnspecifiedError);
         };
-        let existed = connection.subscriptions.insert(text.into(), options);
+        let existed = connection.subscriptions.insert(text.into(), options, subscription_id);
         self.counters.subscriptions_added += u64::from(!existed);
         Ok(existed)
     }
@@ -163,17 +176,28 @@ impl Worker {
     pub(super) fn unsubscribe(&mut self, slot: u32, unsubscribe: &Unsubscribe<'_>) -> Result<(), ReasonCode> {
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         connection.check_unused(unsubscribe.packet_id)?;
+        self.unsubscribe_from(slot, Ticket::of(unsubscribe.packet_id), unsubscribe.filters.iter());
+        Ok(())
+    }
+
+    /// What an UNSUBSCRIBE asks for, whoever asks; answered by [`Self::finish_ack`] under the ticket.
+    pub(super) fn unsubscribe_from<'f>(
+        &mut self,
+        slot: u32,
+        ticket: Ticket,
+        filters: impl Iterator<Item = &'f str>,
+    ) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
         let (id, session) = (connection.id, connection.session);
-        let packet_id = unsubscribe.packet_id;
         let mut pending = PendingAck {
-            packet_id,
+            ticket,
             kind: AckKind::Unsub,
             outstanding: 0,
             reasons: Vec::new(),
             filters: Vec::new(),
         };
         let mut durable = Vec::new();
-        for text in unsubscribe.filters.iter() {
+        for text in filters {
             let index = pending.reasons.len() as u32;
             let Ok(subscription) = Subscription::parse(text) else {
                 pending.reasons.push(ReasonCode::TopicFilterInvalid.as_u8());
@@ -187,7 +211,7 @@ impl Worker {
                 durable.push(text.into());
                 continue;
             }
-            let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+            let Some(connection) = self.connections.occupant(slot) else { return };
             let known = connection.subscriptions.remove(text); // [MQTT-3.10.4-1]
             let reason = if known { ReasonCode::Success } else { ReasonCode::NoSubscriptionExisted };
             pending.reasons.push(reason.as_u8());
@@ -199,7 +223,7 @@ impl Worker {
                 let group = GroupName { share: share.into(), filter: subscription.filter.as_str().into() };
                 let shard = group.shard();
                 let member = Member::Connection(id);
-                let reply = Some((id, packet_id));
+                let reply = Some((id, ticket));
                 self.request(shard, Request::Leave { group: Box::new(group), member, reply });
                 pending.outstanding += 1;
             } else {
@@ -209,12 +233,11 @@ impl Worker {
         if let Some(session) = session.filter(|_| !durable.is_empty()) {
             self.request(
                 session.shard,
-                Request::Unsubscribe { session, connection: id, packet_id, filters: durable },
+                Request::Unsubscribe { session, connection: id, ticket, filters: durable },
             );
             pending.outstanding += 1;
         }
         self.await_store(slot, pending);
-        Ok(())
     }
 
     fn await_store(&mut self, slot: u32, pending: PendingAck) {
@@ -227,13 +250,8 @@ impl Worker {
     }
 
     /// The store has a durable session's subscriptions.
-    pub(super) fn subscribed(
-        &mut self,
-        id: ConnectionId,
-        packet_id: PacketId,
-        results: &[(ReasonCode, bool)],
-    ) {
-        let Some(pending) = self.pending_ack(id, packet_id, AckKind::Sub) else { return };
+    pub(super) fn subscribed(&mut self, id: ConnectionId, ticket: Ticket, results: &[(ReasonCode, bool)]) {
+        let Some(pending) = self.pending_ack(id, ticket, AckKind::Sub) else { return };
         let mut granted = Vec::new();
         for (filter, (reason, existed)) in pending.filters.iter_mut().zip(results) {
             filter.existed = *existed;
@@ -247,12 +265,12 @@ impl Worker {
         for (text, options, subscription_id) in granted {
             self.insert_durable(id, text, options, subscription_id);
         }
-        self.one_stored(id, packet_id, AckKind::Sub);
+        self.one_stored(id, ticket, AckKind::Sub);
     }
 
     /// The store has forgotten subscriptions of a durable session.
-    pub(super) fn unsubscribed(&mut self, id: ConnectionId, packet_id: PacketId, results: &[ReasonCode]) {
-        let Some(pending) = self.pending_ack(id, packet_id, AckKind::Unsub) else { return };
+    pub(super) fn unsubscribed(&mut self, id: ConnectionId, ticket: Ticket, results: &[ReasonCode]) {
+        let Some(pending) = self.pending_ack(id, ticket, AckKind::Unsub) else { return };
         let mut gone = Vec::new();
         for (filter, reason) in pending.filters.iter().zip(results) {
             pending.reasons[filter.index as usize] = reason.as_u8();
@@ -268,20 +286,20 @@ impl Worker {
             }
             self.remove_subscription(id, true, &text);
         }
-        self.one_stored(id, packet_id, AckKind::Unsub);
+        self.one_stored(id, ticket, AckKind::Unsub);
     }
 
     /// A shared group has taken a member in, or has no room for it.
-    pub(super) fn joined(&mut self, id: ConnectionId, packet_id: PacketId, place: u32, reason: ReasonCode) {
+    pub(super) fn joined(&mut self, id: ConnectionId, ticket: Ticket, place: u32, reason: ReasonCode) {
         if reason.is_error()
-            && let Some(pending) = self.pending_ack(id, packet_id, AckKind::Sub)
+            && let Some(pending) = self.pending_ack(id, ticket, AckKind::Sub)
             && let Some(filter) = pending.filters.get(place as usize)
         {
             pending.reasons[filter.index as usize] = reason.as_u8();
             let text = filter.text.clone();
             self.forget_shared(id, text);
         }
-        self.one_stored(id, packet_id, AckKind::Sub);
+        self.one_stored(id, ticket, AckKind::Sub);
     }
 
     /// A shared subscription came to nothing.
@@ -295,30 +313,24 @@ impl Worker {
     }
 
     /// A shared group has let a member go.
-    pub(super) fn left(&mut self, id: ConnectionId, packet_id: PacketId) {
-        self.one_stored(id, packet_id, AckKind::Unsub);
+    pub(super) fn left(&mut self, id: ConnectionId, ticket: Ticket) {
+        self.one_stored(id, ticket, AckKind::Unsub);
     }
 
-    fn pending_ack(
-        &mut self,
-        id: ConnectionId,
-        packet_id: PacketId,
-        kind: AckKind,
-    ) -> Option<&mut PendingAck> {
+    fn pending_ack(&mut self, id: ConnectionId, ticket: Ticket, kind: AckKind) -> Option<&mut PendingAck> {
         let flow = self.connections.get_mut(id.slot, id.generation)?.flow.as_mut()?;
-        flow.acknowledging.iter_mut().find(|pending| pending.packet_id == packet_id && pending.kind == kind)
+        flow.acknowledging.iter_mut().find(|pending| pending.ticket == ticket && pending.kind == kind)
     }
 
-    fn one_stored(&mut self, id: ConnectionId, packet_id: PacketId, kind: AckKind) {
-        let Some(pending) = self.pending_ack(id, packet_id, kind) else { return };
+    fn one_stored(&mut self, id: ConnectionId, ticket: Ticket, kind: AckKind) {
+        let Some(pending) = self.pending_ack(id, ticket, kind) else { return };
         pending.outstanding -= 1;
         if pending.outstanding > 0 {
             return;
         }
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         let acknowledging = &mut connection.flow().acknowledging;
-        let at =
-            acknowledging.iter().position(|pending| pending.packet_id == packet_id && pending.kind == kind);
+        let at = acknowledging.iter().position(|pending| pending.ticket == ticket && pending.kind == kind);
         if let Some(at) = at {
             let pending = acknowledging.remove(at);
             // Others may have been held back behind it.
@@ -333,14 +345,15 @@ impl Worker {
     fn finish_ack(&mut self, slot: u32, pending: PendingAck) {
         // Under the packet's identifier [MQTT3-2.3.1-7], and bare: nothing could make it too large [MQTT-3.9.2-1] [MQTT-3.9.2-2]
         // [MQTT-3.11.2-1] [MQTT-3.11.2-2].
-        let ack = SubAck {
-            packet_id: pending.packet_id,
-            properties: Properties::default(),
-            reasons: &pending.reasons,
-        };
-        match pending.kind {
-            AckKind::Unsub => return self.send(slot, &Packet::UnsubAck(ack)),
-            AckKind::Sub => self.send(slot, &Packet::SubAck(ack)),
+        let ack =
+            |packet_id| SubAck { packet_id, properties: Properties::default(), reasons: &pending.reasons };
+        match (pending.kind, pending.ticket.packet_id()) {
+            (AckKind::Unsub, Some(id)) => self.send(slot, &Packet::UnsubAck(ack(id))),
+            (AckKind::Sub, Some(id)) => self.send(slot, &Packet::SubAck(ack(id))),
+            (_, None) => self.answer_operator(pending.ticket, pending.reasons.first().copied()),
+        }
+        if pending.kind == AckKind::Unsub {
+            return;
         }
         let mut jobs = 0;
         for PendingFilter { text, options, subscription_id, index, shared, existed } in pending.filters {

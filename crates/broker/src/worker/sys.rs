@@ -22,7 +22,7 @@ impl Worker {
         let mut counters = Counters::default();
         let mut store = StoreCounters::default();
         for published in &node.published {
-            let (worker, shards) = published.counters();
+            let (worker, shards, _) = published.counters();
             counters.add(&worker);
             store.add(&shards);
         }
@@ -45,8 +45,8 @@ impl Worker {
             ("sessions/durable", sessions),
             ("subscriptions/count", node.routes.len() as u64),
             ("retained messages/count", sum(&|published| published.retained_messages.load(Relaxed))),
-            ("messages/received", counters.publish_received),
-            ("messages/sent", counters.publish_sent),
+            ("messages/received", counters.publish_received()),
+            ("messages/sent", counters.publish_sent()),
             ("publish/messages/dropped", dropped),
             ("bytes/received", counters.bytes_received),
             ("bytes/sent", counters.bytes_sent),
@@ -58,8 +58,8 @@ impl Worker {
         for (name, value) in figures {
             self.sys_message(name, &value.to_string());
         }
-        for (name, _, value) in counters.each().chain(store.each()) {
-            self.sys_message(&format!("counters/{name}"), &value.to_string());
+        for figure in counters.each().chain(store.each()) {
+            self.sys_message(&format!("counters/{}", figure.name), &figure.value.to_string());
         }
     }
 
@@ -72,6 +72,7 @@ impl Worker {
             qos: QoS::AtMostOnce,
             retain: true,
             expires: Time::NEVER,
+            received: self.now,
             publisher: None,
             publisher_hash: 0,
         };

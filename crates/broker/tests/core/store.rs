@@ -219,13 +219,13 @@ impl Held {
 fn failed(host: usize, request: Request, reason: ReasonCode) -> Option<Parcel> {
     let completion = match request {
         Request::Claim(claim) => Completion::ClaimRefused { connection: claim.connection, reason },
-        Request::Subscribe { connection, packet_id, filters, .. } => {
+        Request::Subscribe { connection, ticket, filters, .. } => {
             let results = filters.iter().map(|_| (reason, false)).collect();
-            Completion::Subscribed { connection, packet_id, results }
+            Completion::Subscribed { connection, ticket, results }
         }
-        Request::Unsubscribe { connection, packet_id, filters, .. } => {
+        Request::Unsubscribe { connection, ticket, filters, .. } => {
             let results = filters.iter().map(|_| reason).collect();
-            Completion::Unsubscribed { connection, packet_id, results }
+            Completion::Unsubscribed { connection, ticket, results }
         }
         Request::Append { token, .. } => return acknowledged(host, token?, reason),
         Request::Receive { token, .. } => return acknowledged(host, token, reason),

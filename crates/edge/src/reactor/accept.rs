@@ -59,6 +59,11 @@ impl Reactor {
                 Err(error) => {
                     // Out of descriptors or memory: what is there goes on, and the backlog waits for better times.
                     self.accepting[at].not_before = Time(self.now.0 + ACCEPT_PAUSE_MS);
+                    let errors = &mut self.figures.accept_errors;
+                    match error.raw_os_error() {
+                        Some(libc::EMFILE | libc::ENFILE) => errors.descriptors += 1,
+                        _ => errors.other += 1,
+                    }
                     self.complain(&format!("cannot accept connections: {error}"));
                     return;
                 }
@@ -70,6 +75,7 @@ impl Reactor {
         let listener = &self.listeners[at];
         let Some(place) = Place::take(&listener.shared, &self.connections, self.connections_max) else {
             let name = listener.shared.name.clone();
+            self.figures.accept_errors.limit += 1;
             return self
                 .complain(&format!("connection refused: listener {name} or the node has as many as it may"));
         };
@@ -90,6 +96,7 @@ impl Reactor {
         let id = self.worker.open(self.now, peer);
         if let Err(error) = stream.register(self.poll.registry(), Token(id.slot as usize)) {
             self.worker.vacate(id.slot);
+            self.figures.accept_errors.other += 1;
             return self.complain(&format!("cannot poll a connection: {error}"));
         }
         self.add_peer(id.slot, stream, place);

@@ -1,9 +1,9 @@
 //! Shared subscription groups, and appends that wait for their members.
 
-use mqtt::{PacketId, QoS, ReasonCode, TopicFilter};
+use mqtt::{QoS, ReasonCode, TopicFilter};
 
 use super::{Append, MemoryShard, ShardOutput, Waiter};
-use crate::ids::{ConnectionId, GroupId, Time};
+use crate::ids::{ConnectionId, GroupId, Ticket, Time};
 use crate::mail::{Letter, MemberDelivery, SubscriptionIds, Token};
 use crate::message::Message;
 use crate::route::{Options, Route, RouteKind};
@@ -23,8 +23,8 @@ impl MemoryShard {
                 subscription_id: join.subscription_id,
             });
         }
-        if let Some((connection, packet_id, place)) = join.reply {
-            out.complete(Completion::Joined { connection, packet_id, place, reason });
+        if let Some((connection, ticket, place)) = join.reply {
+            out.complete(Completion::Joined { connection, ticket, place, reason });
         }
     }
 
@@ -67,7 +67,7 @@ impl MemoryShard {
         &mut self,
         name: GroupName,
         member: Member,
-        reply: Option<(ConnectionId, PacketId)>,
+        reply: Option<(ConnectionId, Ticket)>,
         out: &mut ShardOutput,
     ) {
         if let Some((slot, generation)) = self.group_names.get(&name).copied()
@@ -78,8 +78,8 @@ impl MemoryShard {
                 self.drop_group(slot, generation);
             }
         }
-        if let Some((connection, packet_id)) = reply {
-            out.complete(Completion::Left { connection, packet_id });
+        if let Some((connection, ticket)) = reply {
+            out.complete(Completion::Left { connection, ticket });
         }
     }
 

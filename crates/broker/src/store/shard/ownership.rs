@@ -105,6 +105,7 @@ impl MemoryShard {
             place_freed: Time::default(),
             armed: Time::NEVER,
             received: Vec::new(),
+            backlogged: false,
         })
     }
 
@@ -172,6 +173,7 @@ impl MemoryShard {
         let Some(session) = self.sessions.remove(slot, generation) else { return };
         self.load.sessions.fetch_sub(1, Relaxed);
         *self.held.of(&session) -= session.held_bytes();
+        self.subscriptions -= session.subscriptions.len();
         let id = SessionId { shard: self.id, slot, generation };
         for filter in session.subscriptions.keys() {
             self.drop_subscription(id, filter, None, out);

@@ -155,6 +155,9 @@ impl MemoryShard {
             session.overflow_bytes += entry.message.size();
             *self.held.of(session) += entry.message.size() as u64;
             session.overflow.push_back(Overflow { entry, append, deadline });
+            if !std::mem::replace(&mut session.backlogged, true) {
+                self.backlog.push(slot, generation);
+            }
             if deadline < session.armed {
                 self.arm(slot, generation);
             }
@@ -162,6 +165,18 @@ impl MemoryShard {
         }
         self.admit(slot, generation, entry);
         self.pump(now, slot, generation, out);
+        self.note_backlog(slot, generation);
+    }
+
+    /// Something may wait for a session that is connected.
+    fn note_backlog(&mut self, slot: u32, generation: u32) {
+        if let Some(session) = self.sessions.get_mut(slot, generation)
+            && session.owner.is_some()
+            && session.deliveries.waiting() > 0
+            && !std::mem::replace(&mut session.backlogged, true)
+        {
+            self.backlog.push(slot, generation);
+        }
     }
 
     /// Puts a message into the queue, by the rule for full queues when it is.

@@ -1,10 +1,10 @@
 //! Subscriptions of durable sessions, and what the indexes know of them.
 
-use mqtt::{PacketId, QoS, ReasonCode, Subscription, TopicFilter};
+use mqtt::{QoS, ReasonCode, Subscription, TopicFilter};
 use routing::{Inserted, Removed};
 
 use super::{MemoryShard, ShardOutput};
-use crate::ids::{ConnectionId, SessionId};
+use crate::ids::{ConnectionId, SessionId, Ticket};
 use crate::route::{Options, Route, RouteKind};
 use crate::store::{GroupName, Join, Member, Request};
 
@@ -13,7 +13,7 @@ impl MemoryShard {
         &mut self,
         id: SessionId,
         filters: Vec<(Box<str>, Options, u32)>,
-        (connection, packet_id): (ConnectionId, PacketId),
+        (connection, ticket): (ConnectionId, Ticket),
         out: &mut ShardOutput,
     ) -> Vec<(ReasonCode, bool)> {
         let maximum = self.settings.session.subscriptions_max as usize;
@@ -57,12 +57,13 @@ impl MemoryShard {
             }
             if let Some(share) = subscription.share {
                 let group = GroupName { share: share.into(), filter: subscription.filter.as_str().into() };
-                let reply = Some((connection, packet_id, place));
+                let reply = Some((connection, ticket, place));
                 self.tell_group(id, group, options, subscription_id, reply, out);
             }
             let granted = options.qos();
             if let Some(session) = self.sessions.get_mut(id.slot, id.generation) {
-                session.subscriptions.insert(text, (options, subscription_id));
+                let known = session.subscriptions.insert(text, (options, subscription_id));
+                self.subscriptions += usize::from(known.is_none());
             }
             (granted_reason(granted), existed)
         };
@@ -78,7 +79,7 @@ impl MemoryShard {
         &mut self,
         id: SessionId,
         text: &str,
-        reply: Option<(ConnectionId, PacketId)>,
+        reply: Option<(ConnectionId, Ticket)>,
         out: &mut ShardOutput,
     ) -> ReasonCode {
         let Some(session) = self.sessions.get_mut(id.slot, id.generation) else {
@@ -87,6 +88,7 @@ impl MemoryShard {
         if session.subscriptions.remove(text).is_none() {
             return ReasonCode::NoSubscriptionExisted;
         }
+        self.subscriptions -= 1;
         self.drop_subscription(id, text, reply, out);
         ReasonCode::Success
     }
@@ -95,7 +97,7 @@ impl MemoryShard {
         &mut self,
         id: SessionId,
         text: &str,
-        reply: Option<(ConnectionId, PacketId)>,
+        reply: Option<(ConnectionId, Ticket)>,
         out: &mut ShardOutput,
     ) {
         match Subscription::parse(text) {
@@ -146,7 +148,7 @@ impl MemoryShard {
         group: GroupName,
         options: Options,
         subscription_id: u32,
-        reply: Option<(ConnectionId, PacketId, u32)>,
+        reply: Option<(ConnectionId, Ticket, u32)>,
         out: &mut ShardOutput,
     ) {
         let Some(session) = self.sessions.get(id.slot, id.generation) else { return };

@@ -1,0 +1,367 @@
+//! Clients, sessions and subscriptions as an operator sees them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqtt::{QoS, RetainHandling, Subscription, TopicName, Version};
+
+use super::{Cursor, FilterRoutes, RouteInfo};
+use crate::ids::{ConnectionId, SessionId, Time};
+use crate::node::Node;
+use crate::route::{Options, RouteKind};
+use crate::store::{Enqueue, Member};
+
+/// A client that is connected, or a durable session whose client is not.
+#[derive(Clone, Debug)]
+pub struct ClientInfo {
+    pub client_id: Arc<str>,
+    pub connected: bool,
+    /// `None` for Unix sockets, and while not connected.
+    pub address: Option<SocketAddr>,
+    pub username: Option<Box<str>>,
+    pub version: Option<Version>,
+    pub connected_at: Option<Time>,
+    /// Seconds; 0 is none.
+    pub keep_alive: u16,
+    /// Whether its session outlives its connection.
+    pub durable: bool,
+    pub subscriptions: usize,
+    /// Deliveries at QoS 1 and 2 that it has not acknowledged.
+    pub inflight: usize,
+    pub queued_messages: usize,
+    pub queued_bytes: u64,
+    /// PUBLISH packets received from it on this connection; wraps at 2^32.
+    pub messages_received: u32,
+    /// PUBLISH packets sent to it on this connection; wraps at 2^32.
+    pub messages_sent: u32,
+    /// Its session, whose part of the figures is still to be filled in.
+    pub(crate) session: Option<SessionId>,
+}
+
+/// Which clients are meant. Empty: all.
+#[derive(Clone, Debug, Default)]
+pub struct ClientFilter {
+    /// In the Client Identifier.
+    pub contains: Option<String>,
+    pub username: Option<String>,
+    /// Network and bits of its prefix; IPv4 addresses are never written as IPv6.
+    pub network: Option<(IpAddr, u8)>,
+    pub connected: Option<bool>,
+    pub version: Option<Version>,
+    pub min_queued: usize,
+    pub min_inflight: usize,
+}
+
+#[derive(Debug)]
+pub struct ClientPage {
+    pub items: Vec<ClientInfo>,
+    pub next: Option<Cursor>,
+}
+
+/// All about one client.
+#[derive(Clone, Debug)]
+pub struct ClientDetail {
+    pub info: ClientInfo,
+    pub connection: Option<ConnectionDetail>,
+    pub session: Option<SessionDetail>,
+}
+
+#[derive(Clone, Debug)]
+pub struct ConnectionDetail {
+    pub id: ConnectionId,
+    /// Deliveries it takes without acknowledgement.
+    pub receive_maximum: u16,
+    /// `None`: no limit.
+    pub packet_size_max: Option<u32>,
+    pub topic_alias_max: u16,
+    /// Since its last packet.
+    pub silent: Duration,
+    /// Bytes not yet taken by the system.
+    pub unsent_bytes: usize,
+    /// Whether a PUBLISH of its has to wait.
+    pub publisher_blocked: bool,
+    pub has_will: bool,
+    /// For how long a delivery has been waiting for its acknowledgement.
+    pub oldest_unacknowledged: Option<Duration>,
+}
+
+#[derive(Clone, Debug)]
+pub struct SessionDetail {
+    /// Session Expiry Interval; `None` is never.
+    pub expiry: Option<Duration>,
+    /// When it ends if the client does not come back.
+    pub expires_at: Option<Time>,
+    pub inflight: usize,
+    pub queued_messages: usize,
+    pub queued_bytes: u64,
+    pub oldest_queued: Option<Duration>,
+    /// Messages whose publishers wait for a place in the queue.
+    pub waiting_publishers: usize,
+    pub will_due_at: Option<Time>,
+}
+
+#[derive(Clone, Debug)]
+pub struct SubscriptionInfo {
+    /// As the client wrote it, with `$share/` where it is shared.
+    pub filter: Box<str>,
+    pub qos: QoS,
+    pub no_local: bool,
+    pub retain_as_published: bool,
+    pub retain_handling: RetainHandling,
+    pub subscription_id: Option<u32>,
+    /// Empty in a listing of one client.
+    pub client_id: Arc<str>,
+    pub connected: bool,
+}
+
+impl SubscriptionInfo {
+    pub(crate) fn new(
+        client_id: &Arc<str>,
+        connected: bool,
+        filter: &str,
+        options: Options,
+        id: u32,
+    ) -> Self {
+        Self {
+            filter: filter.into(),
+            qos: options.qos(),
+            no_local: options.no_local(),
+            retain_as_published: options.retain_as_published(),
+            retain_handling: options.retain_handling(),
+            subscription_id: (id != 0).then_some(id),
+            client_id: client_id.clone(),
+            connected,
+        }
+    }
+}
+
+/// Which subscriptions are meant. Empty: all.
+#[derive(Clone, Debug, Default)]
+pub struct SubscriptionFilter {
+    /// Exactly this filter, without `$share/`.
+    pub filter: Option<String>,
+    /// Filters that match this Topic Name.
+    pub matching: Option<String>,
+    pub share: Option<String>,
+}
+
+impl SubscriptionFilter {
+    pub(crate) fn wants(&self, text: &str) -> bool {
+        let Ok(subscription) = Subscription::parse(text) else { return false };
+        let matching =
+            |topic: &String| TopicName::parse(topic).is_ok_and(|topic| subscription.filter.matches(topic));
+        self.filter.as_ref().is_none_or(|filter| *filter == subscription.filter.as_str())
+            && self.share.as_ref().is_none_or(|share| subscription.share == Some(share))
+            && self.matching.as_ref().is_none_or(matching)
+    }
+}
+
+#[derive(Debug)]
+pub struct SubscriptionPage {
+    pub items: Vec<SubscriptionInfo>,
+    pub next: Option<Cursor>,
+}
+
+/// A message that waits for a client or for its acknowledgement.
+#[derive(Clone, Debug)]
+pub struct Queued {
+    pub state: QueueState,
+    pub topic: Box<str>,
+    pub qos: QoS,
+    pub retain: bool,
+    pub payload_bytes: usize,
+    pub age: Duration,
+    pub expires_in: Option<Duration>,
+    /// Its beginning.
+    pub payload: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueState {
+    Inflight,
+    Waiting,
+    /// Beyond the full queue: its publisher waits.
+    Overflow,
+}
+
+/// Messages in flight are known only while they may have to be sent again: those of durable sessions and of shared subscriptions.
+#[derive(Debug)]
+pub struct QueuePage {
+    pub items: Vec<Queued>,
+    pub truncated: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kicked {
+    pub connection_closed: bool,
+    pub session_ended: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KickPage {
+    pub closed: usize,
+    /// The slot to go on at.
+    pub next: Option<u32>,
+}
+
+/// What a client can be recognised by.
+#[derive(Clone, Copy, Debug)]
+pub struct Identified<'a> {
+    pub client_id: &'a str,
+    pub username: Option<&'a str>,
+    pub address: Option<IpAddr>,
+}
+
+/// Who would get a message.
+#[derive(Debug, Default)]
+pub struct Matches {
+    pub receivers: Vec<Receiver>,
+    /// Of them, how many there are in all.
+    pub total: usize,
+}
+
+#[derive(Clone, Debug)]
+pub struct Receiver {
+    pub client_id: Arc<str>,
+    pub connected: bool,
+    pub durable: bool,
+    pub filters: Vec<Box<str>>,
+    /// The highest that one of its subscriptions grants.
+    pub qos: QoS,
+    /// The group of which one member gets it.
+    pub share: Option<Box<str>>,
+    /// Whose name is still to be found.
+    pub(crate) unnamed: Option<Member>,
+}
+
+impl ClientFilter {
+    /// What the worker can tell; the queue's part is asked when the session's figures are there.
+    pub(crate) fn wants(
+        &self,
+        client_id: &str,
+        who: Option<(Option<&str>, Option<IpAddr>, Version)>,
+    ) -> bool {
+        let contains = |text: &String| client_id.contains(text.as_str());
+        if !self.contains.as_ref().is_none_or(contains)
+            || self.connected.is_some_and(|wanted| wanted != who.is_some())
+        {
+            return false;
+        }
+        let Some((username, address, version)) = who else {
+            return self.username.is_none() && self.network.is_none() && self.version.is_none();
+        };
+        self.username.as_deref().is_none_or(|wanted| username == Some(wanted))
+            && self.version.is_none_or(|wanted| version == wanted)
+            && self
+                .network
+                .is_none_or(|(network, bits)| address.is_some_and(|ip| is_within(ip, network, bits)))
+    }
+
+    pub(crate) fn wants_queue(&self, info: &ClientInfo) -> bool {
+        info.queued_messages >= self.min_queued && info.inflight >= self.min_inflight
+    }
+}
+
+/// Whether an address is in the network of `bits` bits. IPv4 and IPv6 never mix.
+pub(crate) fn is_within(address: IpAddr, network: IpAddr, bits: u8) -> bool {
+    match (address.to_canonical(), network.to_canonical()) {
+        (IpAddr::V4(address), IpAddr::V4(network)) => {
+            let shift = 32 - u32::from(bits.min(32));
+            u32::from(address).checked_shr(shift) == u32::from(network).checked_shr(shift)
+        }
+        (IpAddr::V6(address), IpAddr::V6(network)) => {
+            let shift = 128 - u32::from(bits.min(128));
+            u128::from(address).checked_shr(shift) == u128::from(network).checked_shr(shift)
+        }
+        _ => false,
+    }
+}
+
+/// An entry of a queue, with up to `payload_max` bytes of its payload.
+pub(crate) fn queued(now: Time, state: QueueState, entry: &Enqueue, payload_max: usize) -> Queued {
+    let view = entry.message.view();
+    Queued {
+        state,
+        topic: view.topic.into(),
+        qos: entry.qos,
+        retain: entry.retain,
+        payload_bytes: view.payload.len(),
+        age: now.since(view.received),
+        expires_in: (view.expires != Time::NEVER).then(|| view.expires.since(now)),
+        payload: view.payload[..view.payload.len().min(payload_max)].to_vec(),
+    }
+}
+
+/// Up to `limit` filters that begin with `prefix`.
+pub(super) fn routes(node: &Arc<Node>, prefix: &str, limit: usize) -> (Vec<FilterRoutes>, bool) {
+    let reader = node.routes.reader();
+    let mut found: Vec<FilterRoutes> = Vec::new();
+    let (mut more, mut room) = (false, limit);
+    node.routes.for_each(&reader, |filter, route| {
+        if !filter.starts_with(prefix) {
+            return;
+        }
+        let (kind, worker, shard) = match route.kind {
+            RouteKind::Connection => ("client", Some(route.place), None),
+            RouteKind::ConnectionQos0 => ("session_qos0", Some(route.place), None),
+            RouteKind::Shard => ("shard", None, Some(route.place)),
+            RouteKind::ShardGroups => ("shard_groups", None, Some(route.place)),
+            RouteKind::Session | RouteKind::Group => return,
+        };
+        let info = RouteInfo { kind, worker, shard };
+        // All destinations of a filter come one after the other.
+        let known = found.last_mut().filter(|last| *last.filter == *filter);
+        match known {
+            Some(known) if known.destinations.len() < DESTINATIONS_MAX => known.destinations.push(info),
+            Some(_) => {}
+            None if room > 0 => {
+                room -= 1;
+                found.push(FilterRoutes { filter: filter.into(), destinations: vec![info] });
+            }
+            None => more = true,
+        }
+    });
+    (found, more)
+}
+
+/// Destinations told of one filter.
+const DESTINATIONS_MAX: usize = 1000;
+
+/// A durable session's part in a listing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SessionFigures {
+    pub inflight: usize,
+    pub queued_messages: usize,
+    pub queued_bytes: u64,
+}
+
+impl ClientInfo {
+    pub(crate) fn add(&mut self, figures: SessionFigures) {
+        self.inflight += figures.inflight;
+        self.queued_messages += figures.queued_messages;
+        self.queued_bytes += figures.queued_bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_hold_their_addresses() {
+        let within = |address: &str, network: &str, bits| {
+            is_within(address.parse().expect("an address"), network.parse().expect("an address"), bits)
+        };
+        assert!(within("10.1.2.3", "10.1.0.0", 16));
+        assert!(!within("10.2.2.3", "10.1.0.0", 16));
+        assert!(within("10.2.2.3", "0.0.0.0", 0));
+        assert!(within("10.1.2.3", "10.1.2.3", 32));
+        assert!(!within("10.1.2.4", "10.1.2.3", 32));
+        assert!(within("::ffff:10.1.2.3", "10.1.2.0", 24));
+        assert!(within("2001:db8::1", "2001:db8::", 32));
+        assert!(!within("2001:db9::1", "2001:db8::", 32));
+        assert!(within("2001:db9::1", "::", 0));
+        assert!(!within("10.1.2.3", "::", 0));
+    }
+}

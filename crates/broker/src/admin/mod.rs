@@ -1,0 +1,543 @@
+//! What an operator asks of a running node: [`Admin`] is the handle, its methods are the questions.
+//!
+//! A question travels to the worker that owns the answer, as a letter, and is answered by calling a [`Reply`] on that worker's
+//! thread. **Invariant:** one question costs its worker a bounded piece of work; what needs more is asked in steps, each with
+//! the [`Cursor`] of the one before. A reply that is dropped uncalled means that the node stops.
+
+mod ask;
+mod client;
+mod figures;
+mod slow;
+mod top;
+mod trace;
+mod watch;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use mqtt::{PropertiesBuf, Property, QoS, ReasonCode, RetainHandling, TopicFilter, TopicName};
+
+pub use ask::Question;
+pub(crate) use ask::{Ask, Known, Travelling};
+pub use client::{
+    ClientDetail, ClientFilter, ClientInfo, ClientPage, ConnectionDetail, Identified, KickPage, Kicked,
+    Matches, QueuePage, QueueState, Queued, Receiver, SessionDetail, SubscriptionFilter, SubscriptionInfo,
+    SubscriptionPage,
+};
+pub(crate) use client::{SessionFigures, queued};
+pub use figures::{AcceptErrors, Figures, ReactorFigures, TURN_BUCKETS, WorkerFigures};
+pub use slow::SlowDelivery;
+pub(crate) use slow::SlowTable;
+pub(crate) use top::Sampler;
+pub use top::{Busy, Top};
+pub(crate) use trace::{About, Traces, Tracing};
+pub use trace::{Direction, Trace, TraceEvent, TraceKind, TraceSubject};
+pub use watch::{Traffic, Watched};
+pub(crate) use watch::{Watch, Watches};
+
+use crate::ids::{Time, WorkerId, client_hash};
+use crate::message::{Message, MessageView};
+use crate::node::Node;
+use crate::retained;
+use crate::settings::Settings;
+use crate::store::client_shard;
+
+/// Called with the answer, on a worker's thread: hands it on and does nothing else.
+pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
+
+/// Where a listing goes on. Its numbers mean nothing outside the node's present run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    /// A worker, or the number of workers plus a shard.
+    pub stage: u32,
+    /// The first slot to look at.
+    pub slot: u32,
+    /// Subscriptions of that slot's client already listed.
+    pub within: u32,
+}
+
+/// A handle on a running node for operators. Cheap to clone; usable from any thread but a worker's.
+#[derive(Clone)]
+pub struct Admin {
+    node: Arc<Node>,
+    /// The wall clock at [`Time`] 0.
+    started: SystemTime,
+    clock: std::time::Instant,
+}
+
+/// A message that an operator publishes.
+#[derive(Clone, Debug, Default)]
+pub struct Publication {
+    pub topic: String,
+    pub payload: Vec<u8>,
+    pub qos: u8,
+    pub retain: bool,
+    /// Seconds; `None` is never.
+    pub message_expiry: Option<u32>,
+    pub content_type: Option<String>,
+    pub response_topic: Option<String>,
+    pub correlation_data: Option<Vec<u8>>,
+    /// Payload Format Indicator 1.
+    pub payload_is_text: bool,
+    pub user_properties: Vec<(String, String)>,
+}
+
+impl Publication {
+    /// As on the wire, without Message Expiry Interval.
+    fn properties(&self) -> Result<Vec<u8>, Invalid> {
+        let mut properties = PropertiesBuf::default();
+        let mut fits = true;
+        let mut push = |property| fits &= properties.push(property);
+        if self.payload_is_text {
+            push(Property::PayloadFormatIndicator(1));
+        }
+        if let Some(content_type) = &self.content_type {
+            push(Property::ContentType(content_type));
+        }
+        if let Some(topic) = &self.response_topic {
+            TopicName::parse(topic).map_err(|_| Invalid::Topic)?; // [MQTT-3.3.2-14]
+            push(Property::ResponseTopic(topic));
+        }
+        if let Some(data) = &self.correlation_data {
+            push(Property::CorrelationData(data));
+        }
+        for (name, value) in &self.user_properties {
+            push(Property::UserProperty(name, value));
+        }
+        if fits { Ok(properties.as_properties().as_bytes().to_vec()) } else { Err(Invalid::Text) }
+    }
+}
+
+/// A subscription that an operator makes for a client.
+#[derive(Clone, Debug)]
+pub struct NewSubscription {
+    /// With `$share/` where it is shared.
+    pub filter: String,
+    pub qos: QoS,
+    pub no_local: bool,
+    pub retain_as_published: bool,
+    pub retain_handling: RetainHandling,
+    pub subscription_id: Option<u32>,
+}
+
+/// Why something cannot be done for a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unable {
+    /// There is no such client, nor a session of it.
+    Unknown,
+    /// There is a session, but the client is not connected.
+    NotConnected,
+    /// The client went while it was done.
+    Gone,
+}
+
+/// A retained message without its payload's bytes.
+#[derive(Clone, Debug)]
+pub struct RetainedInfo {
+    pub topic: Box<str>,
+    pub qos: QoS,
+    pub payload_bytes: usize,
+    pub age: Duration,
+    /// What is left of its Message Expiry Interval.
+    pub expires_in: Option<Duration>,
+}
+
+#[derive(Debug)]
+pub struct RetainedPage {
+    pub items: Vec<RetainedInfo>,
+    /// The worker and the topic to go on behind.
+    pub next: Option<(WorkerId, Option<Box<str>>)>,
+}
+
+/// A retained message, whole.
+#[derive(Clone, Debug)]
+pub struct RetainedMessage {
+    pub info: RetainedInfo,
+    pub payload: Vec<u8>,
+    pub content_type: Option<String>,
+    pub user_properties: Vec<(String, String)>,
+}
+
+/// What is wrong with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invalid {
+    /// No Topic Name [MQTT-4.7.1-1], longer or deeper than the settings allow, or the broker's own.
+    Topic,
+    /// No Topic Filter, or longer or deeper than the settings allow.
+    Filter,
+    /// 0, 1 or 2, and not above `mqtt.qos_max`.
+    QoS,
+    /// `mqtt.retain_available` is off.
+    Retain,
+    /// A text with U+0000, or longer than 65,535 bytes [MQTT-1.5.4-2].
+    Text,
+    /// More bytes than `mqtt.packet_size_max`.
+    Size,
+    /// Said to be text, and is none.
+    Payload,
+    /// There already.
+    Exists,
+    /// As many as there may be.
+    TooMany,
+}
+
+impl Admin {
+    /// `started` and `clock` are taken when the node's [`Time`] is 0.
+    pub fn new(node: Arc<Node>, started: SystemTime, clock: std::time::Instant) -> Self {
+        Self { node, started, clock }
+    }
+
+    pub fn workers(&self) -> impl Iterator<Item = WorkerId> + use<> {
+        (0..self.node.workers).map(WorkerId)
+    }
+
+    pub fn started(&self) -> SystemTime {
+        self.started
+    }
+
+    pub fn now(&self) -> Time {
+        Time(self.clock.elapsed().as_millis() as u64)
+    }
+
+    /// A point of the node's time by the wall clock.
+    pub fn wall(&self, time: Time) -> SystemTime {
+        self.started + Duration::from_millis(time.0)
+    }
+
+    /// What the workers last said of themselves; asks nobody, waits for nobody for longer than a copy takes.
+    pub fn figures(&self) -> Figures {
+        Figures::of(&self.node, self.now())
+    }
+
+    fn ask(&self, worker: WorkerId, ask: Ask) {
+        self.node.post(worker, ask.into());
+    }
+
+    /// One step of listing clients: those connected, then sessions without a connection.
+    pub fn clients(&self, from: Cursor, limit: usize, filter: Arc<ClientFilter>, reply: Reply<ClientPage>) {
+        let (worker, from) = match self.place(from) {
+            Some(place) => place,
+            None => return reply(ClientPage { items: Vec::new(), next: None }),
+        };
+        self.ask(worker, Ask::Clients { from, limit, filter, reply });
+    }
+
+    /// The worker that a cursor is at.
+    fn place(&self, cursor: Cursor) -> Option<(WorkerId, Cursor)> {
+        let worker = self.node.stage_host(cursor.stage)?;
+        Some((worker, cursor))
+    }
+
+    /// Everything about one client. `None`: there is no such client, nor a session of it.
+    pub fn client(&self, client_id: &str, reply: Reply<Option<Box<ClientDetail>>>) {
+        let shard = client_shard(client_hash(client_id));
+        self.ask(self.node.shard_host(shard), Ask::Client { shard, client_id: client_id.into(), reply });
+    }
+
+    /// Some of a client's subscriptions, from the `from`th on. `None`: unknown.
+    pub fn client_subscriptions(
+        &self,
+        client_id: &str,
+        from: usize,
+        limit: usize,
+        reply: Reply<Option<(Vec<SubscriptionInfo>, Option<usize>)>>,
+    ) {
+        let shard = client_shard(client_hash(client_id));
+        let ask = Ask::ClientSubscriptions { shard, client_id: client_id.into(), from, limit, reply };
+        self.ask(self.node.shard_host(shard), ask);
+    }
+
+    /// What waits for a client or is in flight to it, at most `limit`, each with up to `payload` bytes of its payload.
+    pub fn queue(&self, client_id: &str, limit: usize, payload: usize, reply: Reply<Option<QueuePage>>) {
+        let shard = client_shard(client_hash(client_id));
+        let ask = Ask::Queue { shard, client_id: client_id.into(), limit, payload, reply };
+        self.ask(self.node.shard_host(shard), ask);
+    }
+
+    /// Closes a client's connection with 0x98, and ends its durable session if asked to. `None`: unknown.
+    pub fn kick(&self, client_id: &str, end_session: bool, reply: Reply<Option<Kicked>>) {
+        let shard = client_shard(client_hash(client_id));
+        let ask = Ask::Kick { shard, client_id: client_id.into(), end_session, reply };
+        self.ask(self.node.shard_host(shard), ask);
+    }
+
+    /// One step of closing all clients of one worker for which `doomed` holds, from slot `from` on, with `reason`.
+    pub fn kick_matching(
+        &self,
+        worker: WorkerId,
+        from: u32,
+        doomed: Arc<dyn Fn(Identified<'_>) -> bool + Send + Sync>,
+        reason: ReasonCode,
+        reply: Reply<KickPage>,
+    ) {
+        self.ask(worker, Ask::KickMatching { from, doomed, reason, reply });
+    }
+
+    /// One step of listing subscriptions: of connected clients, then of sessions without a connection.
+    pub fn subscriptions(
+        &self,
+        from: Cursor,
+        limit: usize,
+        filter: Arc<SubscriptionFilter>,
+        reply: Reply<SubscriptionPage>,
+    ) {
+        let Some((worker, from)) = self.place(from) else {
+            return reply(SubscriptionPage { items: Vec::new(), next: None });
+        };
+        self.ask(worker, Ask::Subscriptions { from, limit, filter, reply });
+    }
+
+    /// Subscribes a connected client, as if it had sent SUBSCRIBE; answered with the Reason Code of its SUBACK. The access rules are
+    /// not asked: the operator's word counts.
+    ///
+    /// # Errors
+    /// A filter that is none.
+    pub fn subscribe(
+        &self,
+        client_id: &str,
+        subscription: NewSubscription,
+        reply: Reply<Result<ReasonCode, Unable>>,
+    ) -> Result<(), Invalid> {
+        mqtt::Subscription::parse(&subscription.filter).map_err(|_| Invalid::Filter)?;
+        let shard = client_shard(client_hash(client_id));
+        let ask = Ask::Subscribe { shard, client_id: client_id.into(), subscription, reply };
+        self.ask(self.node.shard_host(shard), ask);
+        Ok(())
+    }
+
+    /// Takes a subscription from a connected client; answered with the Reason Code of its UNSUBACK.
+    ///
+    /// # Errors
+    /// A filter that is none.
+    pub fn unsubscribe(
+        &self,
+        client_id: &str,
+        filter: &str,
+        reply: Reply<Result<ReasonCode, Unable>>,
+    ) -> Result<(), Invalid> {
+        mqtt::Subscription::parse(filter).map_err(|_| Invalid::Filter)?;
+        let shard = client_shard(client_hash(client_id));
+        let ask = Ask::Unsubscribe { shard, client_id: client_id.into(), filter: filter.into(), reply };
+        self.ask(self.node.shard_host(shard), ask);
+        Ok(())
+    }
+
+    /// Publishes; answered when everybody it is for has it, as a PUBACK would be.
+    ///
+    /// # Errors
+    /// What no client could publish either.
+    pub fn publish(&self, publication: &Publication, reply: Reply<ReasonCode>) -> Result<(), Invalid> {
+        let message = self.message(publication)?;
+        let worker =
+            WorkerId((crate::ids::hash(publication.topic.as_bytes()) % u32::from(self.node.workers)) as u16);
+        self.ask(worker, Ask::Publish { message, reply });
+        Ok(())
+    }
+
+    fn message(&self, publication: &Publication) -> Result<Message, Invalid> {
+        let settings = self.node.settings();
+        let mqtt = &settings.mqtt;
+        let topic = &publication.topic;
+        let valid = TopicName::parse(topic).is_ok()
+            && !crate::worker::is_beyond_limits(topic, mqtt)
+            && !crate::worker::is_own_topic(topic);
+        if !valid {
+            return Err(Invalid::Topic);
+        }
+        let qos =
+            QoS::from_bits(publication.qos).filter(|qos| *qos as u8 <= mqtt.qos_max).ok_or(Invalid::QoS)?;
+        if publication.retain && !mqtt.retain_available {
+            return Err(Invalid::Retain);
+        }
+        if publication.payload_is_text && std::str::from_utf8(&publication.payload).is_err() {
+            return Err(Invalid::Payload);
+        }
+        let properties = publication.properties()?;
+        let size = topic.len() + publication.payload.len() + properties.len() + 16;
+        if size as u64 > mqtt.packet_size_max.bytes() {
+            return Err(Invalid::Size);
+        }
+        let now = self.now();
+        let expires =
+            publication.message_expiry.map_or(Time::NEVER, |seconds| Time(now.0 + u64::from(seconds) * 1000));
+        let view = MessageView {
+            topic,
+            properties: &properties,
+            payload: &publication.payload,
+            qos,
+            retain: publication.retain,
+            expires,
+            received: now,
+            publisher: None,
+            publisher_hash: 0,
+        };
+        Ok(view.to_message())
+    }
+
+    /// One step of listing retained messages that match; `from` is what the step before said.
+    ///
+    /// # Errors
+    /// A filter that is none.
+    pub fn retained(
+        &self,
+        filter: &str,
+        from: Option<(WorkerId, Option<Box<str>>)>,
+        limit: usize,
+        reply: Reply<RetainedPage>,
+    ) -> Result<(), Invalid> {
+        TopicFilter::parse(filter).map_err(|_| Invalid::Filter)?;
+        let (first, last) = retained::hosts(filter, self.node.workers);
+        let (worker, after) = from.unwrap_or((first, None));
+        if worker > last || worker < first {
+            reply(RetainedPage { items: Vec::new(), next: None });
+            return Ok(());
+        }
+        self.ask(worker, Ask::Retained { filter: filter.into(), after, limit, last, reply });
+        Ok(())
+    }
+
+    pub fn retained_message(&self, topic: &str, reply: Reply<Option<Box<RetainedMessage>>>) {
+        let host = retained::host(topic, self.node.workers);
+        self.ask(host, Ask::RetainedMessage { topic: topic.into(), reply });
+    }
+
+    /// Deletes the retained messages of these topics; nobody is sent anything. Answered once for each worker that was asked, with how
+    /// many there were; returns how many answers come.
+    pub fn delete_retained(
+        &self,
+        topics: &[Box<str>],
+        reply: impl Fn(usize) + Clone + Send + 'static,
+    ) -> usize {
+        let mut by_host: Vec<Vec<Box<str>>> = vec![Vec::new(); usize::from(self.node.workers)];
+        for topic in topics {
+            by_host[retained::host(topic, self.node.workers).index()].push(topic.clone());
+        }
+        let mut asked = 0;
+        for (host, topics) in self.workers().zip(by_host) {
+            if !topics.is_empty() {
+                asked += 1;
+                self.ask(host, Ask::DeleteRetained { topics, reply: Box::new(reply.clone()) });
+            }
+        }
+        asked
+    }
+
+    /// Who would get a message on this topic, up to `limit` receivers; of shared groups all members.
+    ///
+    /// # Errors
+    /// A topic that is none.
+    pub fn who_would_get(&self, topic: &str, limit: usize, reply: Reply<Matches>) -> Result<(), Invalid> {
+        TopicName::parse(topic).map_err(|_| Invalid::Topic)?;
+        let matches = Matches::default();
+        self.ask(
+            WorkerId(0),
+            Ask::WhoWouldGet(Box::new(Travelling { topic: topic.into(), limit, matches, reply })),
+        );
+        Ok(())
+    }
+
+    /// Up to `limit` filters of the index that begin with `prefix`, in no particular order, each with its destinations, and whether there
+    /// are more. Goes through the whole index on the calling thread: call where that is no harm.
+    pub fn routes(&self, prefix: &str, limit: usize) -> (Vec<FilterRoutes>, bool) {
+        client::routes(&self.node, prefix, limit)
+    }
+
+    /// Counts messages on topics that match `filter` from now on.
+    ///
+    /// # Errors
+    /// A filter that is none, or is watched already; more than 64.
+    pub fn watch(&self, filter: &str) -> Result<Watched, Invalid> {
+        self.node.watches.add(filter, self.now(), self.node.workers)?;
+        self.tell_watches();
+        self.watched().into_iter().find(|watched| *watched.filter == *filter).ok_or(Invalid::Filter)
+    }
+
+    /// False when it was not watched.
+    pub fn unwatch(&self, filter: &str) -> bool {
+        let known = self.node.watches.remove(filter);
+        self.tell_watches();
+        known
+    }
+
+    pub fn watched(&self) -> Vec<Watched> {
+        self.node.watches.list()
+    }
+
+    fn tell_watches(&self) {
+        for worker in self.workers() {
+            self.ask(worker, Ask::Watches(self.node.watches.current()));
+        }
+    }
+
+    /// The slowest deliveries of one worker's clients.
+    pub fn slow(&self, worker: WorkerId, reply: Reply<Vec<SlowDelivery>>) {
+        self.ask(worker, Ask::Slow { reply });
+    }
+
+    /// Forgets them.
+    pub fn forget_slow(&self) {
+        for worker in self.workers() {
+            self.ask(worker, Ask::ForgetSlow);
+        }
+    }
+
+    /// The busiest clients and topics of one worker, by sampling.
+    pub fn top(&self, worker: WorkerId, reply: Reply<Top>) {
+        self.ask(worker, Ask::Top { reply });
+    }
+
+    /// Begins a trace on all workers. It goes on until the returned [`Trace`] is dropped.
+    ///
+    /// `sink` is called on the workers' threads for each event and must not block; false means that the event was lost, which is counted.
+    ///
+    /// # Errors
+    /// More than 8 at once; a filter that is none.
+    pub fn trace(
+        &self,
+        subject: TraceSubject,
+        payload_max: usize,
+        sink: impl Fn(TraceEvent) -> bool + Send + Sync + 'static,
+    ) -> Result<Trace, Invalid> {
+        if let TraceSubject::Topic(filter) = &subject {
+            TopicFilter::parse(filter).map_err(|_| Invalid::Filter)?;
+        }
+        let trace = self.node.traces.begin(subject, payload_max, Box::new(sink)).ok_or(Invalid::TooMany)?;
+        self.tell_traces();
+        let admin = self.clone();
+        Ok(Trace::new(trace, move |id| {
+            admin.node.traces.end(id);
+            admin.tell_traces();
+        }))
+    }
+
+    fn tell_traces(&self) {
+        for worker in self.workers() {
+            self.ask(worker, Ask::Traces(self.node.traces.current()));
+        }
+    }
+
+    /// Replaces the settings. Those that are read at start must be the ones the node was started with; connections keep what they were
+    /// told in CONNACK.
+    pub fn set_settings(&self, settings: Settings) {
+        let settings = Arc::new(settings);
+        for worker in self.workers() {
+            self.ask(worker, Ask::Settings(settings.clone()));
+        }
+    }
+}
+
+/// A filter of the index, with up to 1,000 of its destinations.
+#[derive(Clone, Debug)]
+pub struct FilterRoutes {
+    pub filter: Box<str>,
+    pub destinations: Vec<RouteInfo>,
+}
+
+/// One destination of a filter.
+#[derive(Clone, Debug)]
+pub struct RouteInfo {
+    /// `client`, `session_qos0`, `shard` or `shard_groups`.
+    pub kind: &'static str,
+    pub worker: Option<u16>,
+    pub shard: Option<u16>,
+}

@@ -1,0 +1,198 @@
+//! The busiest clients and topics, found by looking at one of [`SAMPLE`] messages.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::ids::Time;
+
+/// One message of so many is looked at, on average.
+pub(crate) const SAMPLE: u64 = 16;
+/// Names counted at one time. Whoever has more than one in so many messages is among them.
+const PLACES: usize = 64;
+/// Counting begins anew after so long.
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// The busiest of one worker over its last whole window, busiest first. Figures are estimates: of one message in `sample`.
+#[derive(Clone, Debug, Default)]
+pub struct Top {
+    pub window: Duration,
+    pub sample: u64,
+    pub publishers: Vec<Busy>,
+    pub subscribers: Vec<Busy>,
+    pub topics: Vec<Busy>,
+}
+
+/// A client or topic, with the messages and bytes that it had in the window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Busy {
+    pub name: Arc<str>,
+    pub messages: u64,
+    pub bytes: u64,
+}
+
+/// A worker's counting.
+#[derive(Debug, Default)]
+pub(crate) struct Sampler {
+    hasher: RandomState,
+    received: Chance,
+    sent: Chance,
+    publishers: Sketch,
+    subscribers: Sketch,
+    topics: Sketch,
+    begun: Time,
+    last: Top,
+}
+
+impl Sampler {
+    /// A client has published.
+    pub fn received(&mut self, client_id: &Arc<str>, topic: &str, bytes: usize) {
+        if self.received.is_next() {
+            let hash = self.hasher.hash_one(&**client_id);
+            self.publishers.count(hash, bytes, || client_id.clone());
+            let hash = self.hasher.hash_one(topic);
+            self.topics.count(hash, bytes, || topic.into());
+        }
+    }
+
+    /// A client is sent a message.
+    pub fn sent(&mut self, client_id: &Arc<str>, bytes: usize) {
+        if self.sent.is_next() {
+            let hash = self.hasher.hash_one(&**client_id);
+            self.subscribers.count(hash, bytes, || client_id.clone());
+        }
+    }
+
+    /// Called about once a second.
+    pub fn tick(&mut self, now: Time) {
+        if self.begun.after(WINDOW) > now {
+            return;
+        }
+        self.last = Top {
+            window: now.since(self.begun),
+            sample: SAMPLE,
+            publishers: self.publishers.take(),
+            subscribers: self.subscribers.take(),
+            topics: self.topics.take(),
+        };
+        self.begun = now;
+    }
+
+    pub fn last(&self) -> Top {
+        self.last.clone()
+    }
+}
+
+/// Chooses one of [`SAMPLE`], by steps of random length: traffic that repeats itself is not met in step.
+#[derive(Debug)]
+struct Chance {
+    left: u32,
+    state: u64,
+}
+
+impl Default for Chance {
+    fn default() -> Self {
+        Self { left: 1, state: 0x9e37_79b9_7f4a_7c15 }
+    }
+}
+
+impl Chance {
+    #[inline]
+    fn is_next(&mut self) -> bool {
+        self.left -= 1;
+        if self.left > 0 {
+            return false;
+        }
+        // xorshift64 (Marsaglia 2003); steps of 1 to 31 have a mean of 16.
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        self.left = 1 + ((self.state >> 32) % (2 * SAMPLE - 1)) as u32;
+        true
+    }
+}
+
+/// Space-Saving: who is not counted yet takes the place of the one with the fewest, and inherits its count, so that no frequent
+/// one is missed (Metwally, Agrawal, El Abbadi: Efficient computation of frequent and top-k elements, 2005).
+#[derive(Debug, Default)]
+struct Sketch {
+    hashes: Vec<u64>,
+    places: Vec<Place>,
+}
+
+#[derive(Debug)]
+struct Place {
+    name: Arc<str>,
+    messages: u64,
+    bytes: u64,
+    /// Messages that may have been others'.
+    inherited: u64,
+}
+
+impl Sketch {
+    fn count(&mut self, hash: u64, bytes: usize, name: impl FnOnce() -> Arc<str>) {
+        if let Some(at) = self.hashes.iter().position(|known| *known == hash) {
+            self.places[at].messages += 1;
+            self.places[at].bytes += bytes as u64;
+            return;
+        }
+        let mut place = Place { name: name(), messages: 1, bytes: bytes as u64, inherited: 0 };
+        if self.places.len() < PLACES {
+            self.hashes.push(hash);
+            self.places.push(place);
+            return;
+        }
+        if let Some((at, least)) = self.places.iter().enumerate().min_by_key(|(_, place)| place.messages) {
+            place.messages += least.messages;
+            place.inherited = least.messages;
+            self.hashes[at] = hash;
+            self.places[at] = place;
+        }
+    }
+
+    fn take(&mut self) -> Vec<Busy> {
+        self.hashes.clear();
+        let sure = |place: Place| Busy {
+            name: place.name,
+            messages: (place.messages - place.inherited) * SAMPLE,
+            bytes: place.bytes * SAMPLE,
+        };
+        let mut all: Vec<_> = self.places.drain(..).map(sure).collect();
+        all.sort_by_key(|busy| std::cmp::Reverse(busy.messages));
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_busiest_stand_out_among_many() {
+        let mut sampler = Sampler::default();
+        let (loud, quiet): (Arc<str>, Vec<Arc<str>>) =
+            ("loud".into(), (0..1000).map(|number| format!("quiet-{number}").into()).collect());
+        for number in 0..160_000 {
+            // Not in step with the sampling.
+            match number * 7919 % 10 {
+                0..3 => sampler.received(&loud, "a/loud", 100),
+                _ => sampler.received(&quiet[number * 31 % 1000], "a/quiet", 10),
+            }
+        }
+        sampler.tick(Time(10_000));
+        let top = sampler.last();
+        assert_eq!(&*top.publishers[0].name, "loud");
+        assert!((40_000..56_000).contains(&top.publishers[0].messages), "{:?}", top.publishers[0]);
+        assert_eq!(top.publishers[0].bytes, top.publishers[0].messages * 100);
+        assert_eq!(&*top.topics[0].name, "a/quiet");
+        assert!(top.publishers.len() <= PLACES);
+        sampler.tick(Time(15_000));
+        assert_eq!(
+            sampler.last().publishers.len(),
+            top.publishers.len(),
+            "a window is whole before it shows"
+        );
+        sampler.tick(Time(20_000));
+        assert_eq!(sampler.last().publishers, []);
+    }
+}

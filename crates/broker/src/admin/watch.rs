@@ -1,0 +1,135 @@
+//! Topic metrics: messages on the topics of chosen filters, counted.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use mqtt::{QoS, TopicFilter, TopicName};
+
+use super::Invalid;
+use crate::ids::Time;
+
+/// Filters watched at one time: one bit each in what a worker remembers of a topic.
+const WATCHES_MAX: usize = 64;
+
+/// Messages in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    pub by_qos: [u64; 3],
+    /// Of their payloads.
+    pub bytes: u64,
+}
+
+impl Traffic {
+    pub fn messages(&self) -> u64 {
+        self.by_qos.iter().sum()
+    }
+}
+
+/// A filter under observation.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    pub filter: Box<str>,
+    pub since: Time,
+    /// From clients and from operators.
+    pub received: Traffic,
+    /// To clients.
+    pub sent: Traffic,
+    /// Deliveries that came to nothing.
+    pub dropped: u64,
+}
+
+/// The filters that are watched. Changed by operators; workers keep the list they were last told.
+#[derive(Debug, Default)]
+pub(crate) struct Watches(Mutex<Arc<[Arc<Watch>]>>);
+
+/// One of them, with a row of counters for each worker that only that worker writes.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    filter: Box<str>,
+    since: Time,
+    rows: Box<[Row]>,
+}
+
+/// On cache lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Row {
+    received: [AtomicU64; 3],
+    received_bytes: AtomicU64,
+    sent: [AtomicU64; 3],
+    sent_bytes: AtomicU64,
+    dropped: AtomicU64,
+}
+
+/// Adds to a counter that nobody else writes.
+fn add(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(more), Relaxed);
+}
+
+impl Watch {
+    pub fn matches(&self, topic: TopicName<'_>) -> bool {
+        TopicFilter::parse(&self.filter).is_ok_and(|filter| filter.matches(topic))
+    }
+
+    pub fn received(&self, worker: usize, qos: QoS, bytes: usize) {
+        add(&self.rows[worker].received[qos as usize], 1);
+        add(&self.rows[worker].received_bytes, bytes as u64);
+    }
+
+    pub fn sent(&self, worker: usize, qos: QoS, bytes: usize) {
+        add(&self.rows[worker].sent[qos as usize], 1);
+        add(&self.rows[worker].sent_bytes, bytes as u64);
+    }
+
+    pub fn dropped(&self, worker: usize) {
+        add(&self.rows[worker].dropped, 1);
+    }
+
+    fn watched(&self) -> Watched {
+        let sum = |counter: &dyn Fn(&Row) -> &AtomicU64| -> u64 {
+            self.rows.iter().map(|row| counter(row).load(Relaxed)).sum()
+        };
+        let received = [0, 1, 2].map(|qos| sum(&|row| &row.received[qos]));
+        let sent = [0, 1, 2].map(|qos| sum(&|row| &row.sent[qos]));
+        Watched {
+            filter: self.filter.clone(),
+            since: self.since,
+            received: Traffic { by_qos: received, bytes: sum(&|row| &row.received_bytes) },
+            sent: Traffic { by_qos: sent, bytes: sum(&|row| &row.sent_bytes) },
+            dropped: sum(&|row| &row.dropped),
+        }
+    }
+}
+
+impl Watches {
+    pub fn add(&self, filter: &str, now: Time, workers: u16) -> Result<(), Invalid> {
+        TopicFilter::parse(filter).map_err(|_| Invalid::Filter)?;
+        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if list.iter().any(|watch| *watch.filter == *filter) {
+            return Err(Invalid::Exists);
+        }
+        if list.len() >= WATCHES_MAX {
+            return Err(Invalid::TooMany);
+        }
+        let rows = (0..workers).map(|_| Row::default()).collect();
+        let watch = Arc::new(Watch { filter: filter.into(), since: now, rows });
+        *list = list.iter().cloned().chain([watch]).collect();
+        Ok(())
+    }
+
+    pub fn remove(&self, filter: &str) -> bool {
+        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = list.len();
+        *list = list.iter().filter(|watch| *watch.filter != *filter).cloned().collect();
+        list.len() < before
+    }
+
+    pub fn current(&self) -> Arc<[Arc<Watch>]> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn list(&self) -> Vec<Watched> {
+        self.current().iter().map(|watch| watch.watched()).collect()
+    }
+}

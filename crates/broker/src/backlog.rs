@@ -1,0 +1,95 @@
+//! How much waits, and for how long: a walk over those for whom something waits, a bounded part of it at a time.
+
+use std::time::Duration;
+
+/// Slots and generations of those for whom something waits, or did when the walk last came by.
+///
+/// **Invariant:** everyone is in it once; their owner keeps a mark that says so.
+#[derive(Debug, Default)]
+pub(crate) struct Backlog {
+    slots: Vec<(u32, u32)>,
+    at: usize,
+    passing: Waiting,
+    last: Waiting,
+}
+
+/// What waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    pub messages: u64,
+    /// Age of the oldest.
+    pub oldest: Duration,
+}
+
+impl Waiting {
+    pub fn add(&mut self, other: Waiting) {
+        self.messages += other.messages;
+        self.oldest = self.oldest.max(other.oldest);
+    }
+}
+
+/// Slots looked at in one step.
+const STEP: usize = 4096;
+
+impl Backlog {
+    /// Something waits for one who is not in it yet.
+    pub fn push(&mut self, slot: u32, generation: u32) {
+        self.slots.push((slot, generation));
+    }
+
+    /// One step of the walk. `look` says what waits for somebody; on `None` they are left out from now on and their mark is to be cleared.
+    pub fn step(&mut self, mut look: impl FnMut(u32, u32) -> Option<Waiting>) {
+        for _ in 0..STEP {
+            let Some((slot, generation)) = self.slots.get(self.at).copied() else {
+                self.last = std::mem::take(&mut self.passing);
+                self.at = 0;
+                return;
+            };
+            match look(slot, generation) {
+                Some(waiting) => {
+                    self.passing.add(waiting);
+                    self.at += 1;
+                }
+                None => drop(self.slots.swap_remove(self.at)),
+            }
+        }
+    }
+
+    /// What the last whole walk found.
+    pub fn last(&self) -> Waiting {
+        self.last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_sums_up_and_forgets_who_waits_no_more() {
+        let mut backlog = Backlog::default();
+        (0..10_000).for_each(|slot| backlog.push(slot, 7));
+        let mut looked = 0;
+        let look = |slot: u32, _: u32| {
+            let waits = slot.is_multiple_of(2);
+            waits.then(|| Waiting { messages: 3, oldest: Duration::from_secs(u64::from(slot)) })
+        };
+        for _ in 0..2 {
+            backlog.step(|slot, generation| {
+                looked += 1;
+                look(slot, generation)
+            });
+            assert_eq!(backlog.last(), Waiting::default());
+        }
+        backlog.step(look);
+        assert_eq!(looked, 2 * STEP);
+        assert_eq!(backlog.last(), Waiting { messages: 15_000, oldest: Duration::from_secs(9998) });
+        assert_eq!(backlog.slots.len(), 5_000);
+        for _ in 0..2 {
+            backlog.step(|_, _| None);
+        }
+        assert_eq!(backlog.slots.len(), 0);
+        backlog.step(|_, _| None);
+        assert_eq!(backlog.last(), Waiting::default());
+    }
+}

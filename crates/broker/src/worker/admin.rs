@@ -1,0 +1,483 @@
+//! An operator's questions, answered; see [`crate::admin`].
+
+use mqtt::{QoS, ReasonCode, TopicName};
+
+use super::Worker;
+use crate::admin::{
+    Ask, ClientDetail, ClientFilter, ClientInfo, ClientPage, ConnectionDetail, Cursor, Kicked, Known,
+    Matches, QueuePage, QueueState, Queued, Receiver, Reply, SubscriptionFilter, SubscriptionInfo,
+    SubscriptionPage, Tracing, Travelling, Unable, queued,
+};
+use crate::connection::{Connection, Phase};
+use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
+use crate::route::RouteKind;
+use crate::store::{Member, MemoryShard, SUBSCRIPTIONS_AT_ONCE};
+
+/// Connections looked at in one step of a listing.
+const CONNECTIONS_AT_ONCE: u32 = 512;
+
+impl Worker {
+    pub(super) fn asked(&mut self, ask: Ask) {
+        match ask {
+            Ask::Clients { from, limit, filter, reply } => {
+                let page = self.clients_page(from, limit, &filter);
+                self.fill_in_sessions(page, filter, reply);
+            }
+            Ask::ClientSessions { page, filter, reply } => self.fill_in_sessions(page, filter, reply),
+            Ask::Client { shard, client_id, reply } => self.client(shard, &client_id, reply),
+            Ask::ClientConnection { connection, session, reply } => {
+                reply(self.client_connection(connection, session));
+            }
+            Ask::ClientSubscriptions { shard, client_id, from, limit, reply } => {
+                match self.known(shard, &client_id) {
+                    Some(Known { session: Some(session), .. }) => {
+                        reply(
+                            self.shard(shard).and_then(|shard| shard.subscriptions_of(session, from, limit)),
+                        );
+                    }
+                    Some(Known { owner: Some(connection), session: None }) => {
+                        let ask = Ask::ConnectionSubscriptions { connection, from, limit, reply };
+                        self.post(connection.worker, ask.into());
+                    }
+                    _ => reply(None),
+                }
+            }
+            Ask::ConnectionSubscriptions { connection, from, limit, reply } => {
+                reply(self.subscriptions_of(connection, from, limit));
+            }
+            Ask::Queue { shard, client_id, limit, payload, reply } => match self.known(shard, &client_id) {
+                Some(Known { session: Some(session), .. }) => {
+                    let found =
+                        self.shard(shard).and_then(|shard| shard.queue_of(self.now, session, limit, payload));
+                    reply(found.map(|(items, truncated)| QueuePage { items, truncated }));
+                }
+                Some(Known { owner: Some(connection), session: None }) => {
+                    let ask = Ask::ConnectionQueue { connection, limit, payload, reply };
+                    self.post(connection.worker, ask.into());
+                }
+                _ => reply(None),
+            },
+            Ask::ConnectionQueue { connection, limit, payload, reply } => {
+                reply(self.queue_of(connection, limit, payload));
+            }
+            Ask::Kick { shard, client_id, end_session, reply } => {
+                self.kick(shard, &client_id, end_session, reply)
+            }
+            Ask::KickConnection { connection, end_session, durable, reply } => {
+                let connection_closed =
+                    self.kick_connection(connection, ReasonCode::AdministrativeAction, end_session);
+                let session_ended = connection_closed && end_session && durable;
+                reply(Some(Kicked { connection_closed, session_ended }));
+            }
+            Ask::KickMatching { from, doomed, reason, reply } => {
+                reply(self.kick_matching(from, &*doomed, reason))
+            }
+            Ask::Subscriptions { from, limit, filter, reply } => {
+                reply(self.subscriptions_page(from, limit, &filter));
+            }
+            Ask::Subscribe { shard, client_id, subscription, reply } => match self.owner(shard, &client_id) {
+                Ok(connection) => {
+                    let ask = Ask::SubscribeConnection { connection, subscription, reply };
+                    self.post(connection.worker, ask.into());
+                }
+                Err(unable) => reply(Err(unable)),
+            },
+            Ask::SubscribeConnection { connection, subscription, reply } => {
+                self.subscribe_for_operator(connection, &subscription, reply);
+            }
+            Ask::Unsubscribe { shard, client_id, filter, reply } => match self.owner(shard, &client_id) {
+                Ok(connection) => {
+                    let ask = Ask::UnsubscribeConnection { connection, filter, reply };
+                    self.post(connection.worker, ask.into());
+                }
+                Err(unable) => reply(Err(unable)),
+            },
+            Ask::UnsubscribeConnection { connection, filter, reply } => {
+                self.unsubscribe_for_operator(connection, &filter, reply);
+            }
+            Ask::Publish { message, reply } => self.publish_for_operator(&message, reply),
+            Ask::Retained { filter, after, limit, last, reply } => {
+                reply(self.retained.list(self.now, &filter, after, limit, self.id, last));
+            }
+            Ask::RetainedMessage { topic, reply } => {
+                reply(self.retained.whole(self.now, &topic).map(Box::new));
+            }
+            Ask::DeleteRetained { topics, reply } => {
+                reply(topics.iter().filter(|topic| self.retained.delete(topic)).count());
+            }
+            Ask::WhoWouldGet(travelling) => self.who_would_get(travelling),
+            Ask::NameMembers(travelling) => self.name_members(travelling),
+            Ask::Watches(list) => self.watched.set(list),
+            Ask::Traces(list) => self.tracing = Tracing::of(&list),
+            Ask::Settings(settings) => {
+                for (_, shard) in &mut self.shards {
+                    shard.set_settings(settings.clone());
+                }
+                if self.id == WorkerId(0) {
+                    let interval = settings.sys.interval;
+                    let due = if interval.is_zero() { Time::NEVER } else { self.now.after(interval) };
+                    self.sys_due = if self.settings.sys == settings.sys { self.sys_due } else { due };
+                    self.node.set_settings(settings.clone());
+                }
+                self.settings = settings;
+            }
+            Ask::Slow { reply } => reply(self.slow.list(self.now)),
+            Ask::ForgetSlow => self.slow.clear(),
+            Ask::Top { reply } => reply(self.sampler.last()),
+        }
+    }
+
+    fn shard(&self, id: ShardId) -> Option<&MemoryShard> {
+        self.shards.iter().find(|(shard, _)| *shard == id).map(|(_, shard)| shard)
+    }
+
+    fn known(&self, shard: ShardId, client_id: &str) -> Option<Known> {
+        self.shard(shard)?.known(client_id)
+    }
+
+    fn owner(&self, shard: ShardId, client_id: &str) -> Result<ConnectionId, Unable> {
+        match self.known(shard, client_id) {
+            None => Err(Unable::Unknown),
+            Some(Known { owner: None, .. }) => Err(Unable::NotConnected),
+            Some(Known { owner: Some(connection), .. }) => Ok(connection),
+        }
+    }
+
+    /// The shard that a stage beyond the workers is about.
+    fn stage_shard(&self, stage: u32) -> Option<ShardId> {
+        Some(ShardId(stage.checked_sub(u32::from(self.node.workers))? as u16))
+    }
+
+    /// The beginning of the stage after this one, if there is one.
+    fn next_stage(&self, stage: u32) -> Option<Cursor> {
+        self.node.stage_host(stage + 1)?;
+        Some(Cursor { stage: stage + 1, slot: 0, within: 0 })
+    }
+
+    fn clients_page(&self, from: Cursor, limit: usize, filter: &ClientFilter) -> ClientPage {
+        let (items, next) = match self.stage_shard(from.stage) {
+            None => self.connected_clients(from.slot, limit, filter),
+            Some(shard) => self
+                .shard(shard)
+                .map(|shard| shard.absent_clients(from.slot, limit, filter))
+                .unwrap_or_default(),
+        };
+        let next = match next {
+            Some(slot) => Some(Cursor { slot, ..from }),
+            None => self.next_stage(from.stage),
+        };
+        ClientPage { items, next }
+    }
+
+    fn connected_clients(
+        &self,
+        from: u32,
+        limit: usize,
+        filter: &ClientFilter,
+    ) -> (Vec<ClientInfo>, Option<u32>) {
+        let mut found = Vec::new();
+        let until = from.saturating_add(CONNECTIONS_AT_ONCE).min(self.connections.slots());
+        for slot in from..until {
+            if found.len() >= limit {
+                return (found, Some(slot));
+            }
+            let Some(connection) = self.connections.occupant_ref(slot) else { continue };
+            if connection.phase != Phase::Open {
+                continue;
+            }
+            let address = connection.peer().map(|peer| peer.ip());
+            let who = (connection.username(), address, connection.version);
+            if !filter.wants(&connection.client_id, Some(who)) {
+                continue;
+            }
+            let info = info(connection);
+            // Of durable sessions their shards say what waits.
+            if connection.session.is_some() || filter.wants_queue(&info) {
+                found.push(info);
+            }
+        }
+        (found, (until < self.connections.slots()).then_some(until))
+    }
+
+    /// Fills in what the shards of this worker know, and sends the page on to the next that is needed; the last one answers.
+    fn fill_in_sessions(
+        &mut self,
+        mut page: ClientPage,
+        filter: std::sync::Arc<ClientFilter>,
+        reply: Reply<ClientPage>,
+    ) {
+        let mut elsewhere = None;
+        for item in page.items.iter_mut().filter(|item| item.connected) {
+            let Some(session) = item.session else { continue };
+            match self.shard(session.shard) {
+                Some(shard) => {
+                    item.session = None;
+                    if let Some(figures) = shard.session_figures(session) {
+                        item.add(figures);
+                    }
+                }
+                None => elsewhere = Some(self.node.shard_host(session.shard)),
+            }
+        }
+        if let Some(host) = elsewhere {
+            let ask = Ask::ClientSessions { page, filter, reply };
+            return self.post(host, ask.into());
+        }
+        page.items.retain(|item| filter.wants_queue(item));
+        reply(page);
+    }
+
+    fn client(&mut self, shard: ShardId, client_id: &str, reply: Reply<Option<Box<ClientDetail>>>) {
+        let Some(Known { owner, session }) = self.known(shard, client_id) else { return reply(None) };
+        let now = self.now;
+        let session = session.and_then(|id| self.shard(shard)?.client_detail(now, id)).map(Box::new);
+        match owner {
+            Some(connection) => {
+                let ask = Ask::ClientConnection { connection, session, reply };
+                self.post(connection.worker, ask.into());
+            }
+            None => reply(session),
+        }
+    }
+
+    fn client_connection(
+        &self,
+        id: ConnectionId,
+        session: Option<Box<ClientDetail>>,
+    ) -> Option<Box<ClientDetail>> {
+        let open = |connection: &&Connection| connection.phase == Phase::Open;
+        // Gone meanwhile: then the session is all there is.
+        let Some(connection) = self.connections.get(id.slot, id.generation).filter(open) else {
+            return session.map(|mut detail| {
+                detail.info.connected = false;
+                detail
+            });
+        };
+        let mut info = info(connection);
+        info.session = None;
+        if let Some(detail) = &session {
+            info.inflight = detail.info.inflight;
+            info.queued_messages = detail.info.queued_messages;
+            info.queued_bytes = detail.info.queued_bytes;
+        }
+        let flow = connection.flow.as_deref();
+        let probe = flow.filter(|flow| flow.probe.packet_id.is_some());
+        let detail = ConnectionDetail {
+            id,
+            receive_maximum: connection.window,
+            packet_size_max: (connection.packet_size_max != u32::MAX).then_some(connection.packet_size_max),
+            topic_alias_max: connection.alias_max,
+            silent: self.now.since(connection.last_packet),
+            unsent_bytes: connection.out.len(),
+            publisher_blocked: flow.is_some_and(|flow| flow.blocked.is_some()),
+            has_will: connection.extra.as_ref().is_some_and(|extra| extra.will.is_some()),
+            oldest_unacknowledged: probe.map(|flow| self.now.since(flow.probe.since)),
+        };
+        let session = session.and_then(|detail| detail.session);
+        Some(Box::new(ClientDetail { info, connection: Some(detail), session }))
+    }
+
+    fn subscriptions_of(
+        &self,
+        id: ConnectionId,
+        from: usize,
+        limit: usize,
+    ) -> Option<(Vec<SubscriptionInfo>, Option<usize>)> {
+        let connection = self.connections.get(id.slot, id.generation)?;
+        let some = connection.subscriptions.iter().skip(from).take(limit);
+        let some = some.map(|(filter, options, number)| {
+            SubscriptionInfo::new(&connection.client_id, true, filter, options, number)
+        });
+        let next = from.saturating_add(limit);
+        Some((some.collect(), (next < connection.subscriptions.len()).then_some(next)))
+    }
+
+    fn subscriptions_page(
+        &self,
+        from: Cursor,
+        limit: usize,
+        filter: &SubscriptionFilter,
+    ) -> SubscriptionPage {
+        let place = (from.slot, from.within);
+        let (items, next) = match self.stage_shard(from.stage) {
+            None => self.connected_subscriptions(place, limit, filter),
+            Some(shard) => self
+                .shard(shard)
+                .map(|shard| shard.absent_subscriptions(place, limit, filter))
+                .unwrap_or_default(),
+        };
+        let next = match next {
+            Some((slot, within)) => Some(Cursor { slot, within, ..from }),
+            None => self.next_stage(from.stage),
+        };
+        SubscriptionPage { items, next }
+    }
+
+    fn connected_subscriptions(
+        &self,
+        (from, mut within): (u32, u32),
+        limit: usize,
+        filter: &SubscriptionFilter,
+    ) -> (Vec<SubscriptionInfo>, Option<(u32, u32)>) {
+        let mut found = Vec::new();
+        let mut looked = 0;
+        for slot in from..self.connections.slots() {
+            if looked >= SUBSCRIPTIONS_AT_ONCE || slot - from >= CONNECTIONS_AT_ONCE {
+                return (found, Some((slot, 0)));
+            }
+            let skip = std::mem::take(&mut within) as usize;
+            let Some(connection) = self.connections.occupant_ref(slot) else { continue };
+            if connection.phase != Phase::Open {
+                continue;
+            }
+            for (place, (text, options, id)) in connection.subscriptions.iter().enumerate().skip(skip) {
+                if found.len() >= limit || looked >= SUBSCRIPTIONS_AT_ONCE {
+                    return (found, Some((slot, place as u32)));
+                }
+                looked += 1;
+                if filter.wants(text) {
+                    found.push(SubscriptionInfo::new(&connection.client_id, true, text, options, id));
+                }
+            }
+        }
+        (found, None)
+    }
+
+    /// What waits for an ephemeral session; what is in flight to it is known only where it may go to another.
+    fn queue_of(&self, id: ConnectionId, limit: usize, payload: usize) -> Option<QueuePage> {
+        let connection = self.connections.get(id.slot, id.generation)?;
+        let Some(flow) = connection.flow.as_deref() else {
+            return Some(QueuePage { items: Vec::new(), truncated: false });
+        };
+        let inflight = flow.deliveries.inflight_payloads().map(|entry| (QueueState::Inflight, entry));
+        let waiting = flow.deliveries.waiting_payloads().map(|entry| (QueueState::Waiting, entry));
+        let overflow = flow.overflow.iter().map(|over| (QueueState::Overflow, &over.entry));
+        let mut all = inflight.chain(waiting).chain(overflow);
+        let some = all.by_ref().take(limit);
+        let items: Vec<Queued> = some.map(|(state, entry)| queued(self.now, state, entry, payload)).collect();
+        Some(QueuePage { items, truncated: all.next().is_some() })
+    }
+
+    fn kick(&mut self, shard: ShardId, client_id: &str, end_session: bool, reply: Reply<Option<Kicked>>) {
+        let Some(Known { owner, session }) = self.known(shard, client_id) else { return reply(None) };
+        if let Some(connection) = owner {
+            let durable = session.is_some();
+            let ask = Ask::KickConnection { connection, end_session, durable, reply };
+            return self.post(connection.worker, ask.into());
+        }
+        let mut output = std::mem::take(&mut self.shard_output);
+        let host = self.shards.iter_mut().find(|(id, _)| *id == shard);
+        let session_ended = match (host, session) {
+            (Some((_, host)), Some(session)) if end_session => host.kick_session(session, &mut output),
+            _ => false,
+        };
+        self.carry_out(&mut output);
+        self.shard_output = output;
+        reply(Some(Kicked { connection_closed: false, session_ended }));
+    }
+
+    /// Adds this worker's connections and the sessions and groups that it hosts, then asks the next worker.
+    fn who_would_get(&mut self, mut travelling: Box<Travelling>) {
+        let Travelling { topic, limit, matches, .. } = &mut *travelling;
+        if let Ok(name) = TopicName::parse(topic) {
+            self.connections_would_get(name, *limit, matches);
+            for (_, shard) in &mut self.shards {
+                shard.who_would_get(name, *limit, matches);
+            }
+        }
+        let next = self.id.0 + 1;
+        if next < self.node.workers {
+            return self.post(WorkerId(next), Ask::WhoWouldGet(travelling).into());
+        }
+        self.name_members(travelling);
+    }
+
+    fn connections_would_get(&mut self, topic: TopicName<'_>, limit: usize, matches: &mut Matches) {
+        let mut routes = std::mem::take(&mut self.scratch.routes);
+        routes.clear();
+        self.reader.matches(topic, &mut routes);
+        routes.retain(|route| route.kind == RouteKind::Connection && route.place == self.id.0);
+        routes.sort_unstable_by_key(|route| (route.slot, route.generation));
+        routes.dedup_by_key(|route| (route.slot, route.generation));
+        for route in &routes {
+            let Some(connection) = self.connections.get(route.slot, route.generation) else { continue };
+            matches.total += 1;
+            if matches.receivers.len() < limit {
+                matches.receivers.push(receiver(connection, topic));
+            }
+        }
+        self.scratch.routes = routes;
+    }
+
+    /// Names members of shared groups that live here, and sends the list to where others do; the last one answers.
+    fn name_members(&mut self, mut travelling: Box<Travelling>) {
+        let mut elsewhere = None;
+        for receiver in &mut travelling.matches.receivers {
+            let name = match receiver.unnamed {
+                None => continue,
+                Some(Member::Connection(id)) if id.worker == self.id => self
+                    .connections
+                    .get(id.slot, id.generation)
+                    .map(|connection| connection.client_id.clone()),
+                Some(Member::Session(id)) if self.shard(id.shard).is_some() => {
+                    self.shard(id.shard).and_then(|shard| shard.name_of(id))
+                }
+                Some(Member::Connection(id)) => {
+                    elsewhere = Some(id.worker);
+                    continue;
+                }
+                Some(Member::Session(id)) => {
+                    elsewhere = Some(self.node.shard_host(id.shard));
+                    continue;
+                }
+            };
+            receiver.unnamed = None;
+            if let Some(name) = name {
+                receiver.client_id = name;
+            }
+        }
+        if let Some(worker) = elsewhere {
+            return self.post(worker, Ask::NameMembers(travelling).into());
+        }
+        // Whoever has no name is gone.
+        travelling.matches.receivers.retain(|receiver| !receiver.client_id.is_empty());
+        (travelling.reply)(travelling.matches);
+    }
+}
+
+fn info(connection: &Connection) -> ClientInfo {
+    let flow = connection.flow.as_deref();
+    let overflow_bytes =
+        flow.map_or(0, |flow| flow.overflow.iter().map(|over| over.entry.message.size()).sum::<usize>());
+    ClientInfo {
+        client_id: connection.client_id.clone(),
+        connected: true,
+        address: connection.peer(),
+        username: connection.username().map(Into::into),
+        version: Some(connection.version),
+        connected_at: Some(Time(u64::from(connection.connected_at) * 1000)),
+        keep_alive: connection.keep_alive,
+        durable: connection.session.is_some(),
+        subscriptions: connection.subscriptions.len(),
+        inflight: flow.map_or(0, |flow| flow.deliveries.inflight()),
+        queued_messages: flow.map_or(0, |flow| flow.deliveries.waiting() + flow.overflow.len()),
+        queued_bytes: flow.map_or(0, |flow| flow.waiting_bytes + overflow_bytes) as u64,
+        messages_received: connection.messages_received,
+        messages_sent: connection.messages_sent,
+        session: connection.session,
+    }
+}
+
+fn receiver(connection: &Connection, topic: TopicName<'_>) -> Receiver {
+    let mut qos = QoS::AtMostOnce;
+    let mut filters = Vec::new();
+    for (text, options, _) in connection.subscriptions.iter().take(SUBSCRIPTIONS_AT_ONCE) {
+        let Ok(subscription) = mqtt::Subscription::parse(text) else { continue };
+        if subscription.share.is_none() && subscription.filter.matches(topic) {
+            qos = qos.max(options.qos());
+            filters.push(text.into());
+        }
+    }
+    let client_id = connection.client_id.clone();
+    Receiver { client_id, connected: true, durable: false, filters, qos, share: None, unnamed: None }
+}

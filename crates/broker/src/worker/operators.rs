@@ -1,0 +1,189 @@
+//! What operators do: messages they publish, subscriptions they make for a client, connections they close.
+
+use mqtt::{Disconnect, Packet, PropertiesBuf, Property, ReasonCode, SubscriptionOptions, TopicName};
+use slab::Slab;
+
+use super::Worker;
+use crate::admin::{Identified, KickPage, NewSubscription, Reply, Unable};
+use crate::connection::Phase;
+use crate::ids::{ConnectionId, Ticket};
+use crate::mail::Token;
+use crate::message::Message;
+
+/// Operators that wait for something.
+#[derive(Default)]
+pub(super) struct Operators {
+    publishes: Slab<Publish>,
+    /// By the operator's number in the ticket.
+    subscribing: Slab<(ConnectionId, Reply<Result<ReasonCode, Unable>>)>,
+}
+
+struct Publish {
+    outstanding: u32,
+    reason: ReasonCode,
+    reply: Reply<ReasonCode>,
+}
+
+/// Operators that wait at one time on one worker, of each kind: their requests are bounded at their door, this is the last resort.
+const WAITING_MAX: usize = 10_000;
+/// Connections looked at in one step.
+const CONNECTIONS_AT_ONCE: u32 = 512;
+
+impl Worker {
+    /// Publishes for an operator; answered when everybody it is for has it.
+    pub(super) fn publish_for_operator(&mut self, message: &Message, reply: Reply<ReasonCode>) {
+        let view = message.view();
+        let Ok(name) = TopicName::parse(view.topic) else { return reply(ReasonCode::TopicNameInvalid) };
+        if self.operators.publishes.len() >= WAITING_MAX {
+            return reply(ReasonCode::QuotaExceeded);
+        }
+        self.watched.received(self.id, view.topic, view.qos, view.payload.len());
+        self.trace_operator(&view);
+        let publish = Publish { outstanding: 0, reason: ReasonCode::Success, reply };
+        let key = self.operators.publishes.insert(publish);
+        let token = Token::Operator { worker: self.id, key: key as u32 };
+        let dispatched = self.dispatch(name, view, Some(token));
+        let publish = &mut self.operators.publishes[key];
+        publish.outstanding = dispatched.outstanding;
+        if !dispatched.matched {
+            publish.reason = ReasonCode::NoMatchingSubscribers;
+        }
+        if dispatched.outstanding == 0 {
+            let Publish { reason, reply, .. } = self.operators.publishes.remove(key);
+            reply(reason);
+        }
+    }
+
+    /// One of the things that an operator's message waits for is done.
+    pub(super) fn published_for_operator(&mut self, key: u32, reason: ReasonCode) {
+        let Some(publish) = self.operators.publishes.get_mut(key as usize) else { return };
+        publish.outstanding = publish.outstanding.saturating_sub(1);
+        if reason.is_error() {
+            publish.reason = reason;
+        }
+        if publish.outstanding == 0 {
+            let Publish { reason, reply, .. } = self.operators.publishes.remove(key as usize);
+            reply(reason);
+        }
+    }
+
+    pub(super) fn subscribe_for_operator(
+        &mut self,
+        id: ConnectionId,
+        subscription: &NewSubscription,
+        reply: Reply<Result<ReasonCode, Unable>>,
+    ) {
+        let Some((slot, ticket)) = self.operator_ticket(id, reply) else { return };
+        let NewSubscription { filter, qos, no_local, retain_as_published, retain_handling, subscription_id } =
+            subscription;
+        let options = SubscriptionOptions {
+            qos: *qos,
+            no_local: *no_local,
+            retain_as_published: *retain_as_published,
+            retain_handling: *retain_handling,
+        };
+        let filters = std::iter::once((filter.as_str(), options));
+        if let Err(reason) = self.subscribe_to(slot, ticket, filters, subscription_id.unwrap_or(0)) {
+            self.answer_operator(ticket, Some(reason.as_u8()));
+        }
+    }
+
+    pub(super) fn unsubscribe_for_operator(
+        &mut self,
+        id: ConnectionId,
+        filter: &str,
+        reply: Reply<Result<ReasonCode, Unable>>,
+    ) {
+        if let Some((slot, ticket)) = self.operator_ticket(id, reply) {
+            self.unsubscribe_from(slot, ticket, std::iter::once(filter));
+        }
+    }
+
+    fn operator_ticket(
+        &mut self,
+        id: ConnectionId,
+        reply: Reply<Result<ReasonCode, Unable>>,
+    ) -> Option<(u32, Ticket)> {
+        let open = self.connections.get(id.slot, id.generation).is_some_and(|it| it.phase == Phase::Open);
+        if !open {
+            reply(Err(Unable::Gone));
+            return None;
+        }
+        if self.operators.subscribing.len() >= WAITING_MAX {
+            reply(Ok(ReasonCode::QuotaExceeded));
+            return None;
+        }
+        Some((id.slot, Ticket::of_operator(self.operators.subscribing.insert((id, reply)))))
+    }
+
+    /// SUBACK or UNSUBACK for an operator.
+    pub(super) fn answer_operator(&mut self, ticket: Ticket, reason: Option<u8>) {
+        let waiting = ticket.operator().and_then(|key| self.operators.subscribing.try_remove(key));
+        if let Some((_, reply)) = waiting {
+            let reason = reason.and_then(|code| ReasonCode::try_from(code).ok());
+            reply(Ok(reason.unwrap_or(ReasonCode::UnspecifiedError)));
+        }
+    }
+
+    /// The connection ends: whoever waits for it hears so.
+    pub(super) fn forget_operators(&mut self, id: ConnectionId) {
+        if self.operators.subscribing.is_empty() {
+            return;
+        }
+        let waiting = self.operators.subscribing.iter().filter(|(_, (of, _))| *of == id);
+        for key in waiting.map(|(key, _)| key).collect::<Vec<_>>() {
+            let (_, reply) = self.operators.subscribing.remove(key);
+            reply(Err(Unable::Gone));
+        }
+    }
+
+    /// Closes a connection with `reason`, and its session with it if asked to. False when it is gone already.
+    pub(super) fn kick_connection(
+        &mut self,
+        id: ConnectionId,
+        reason: ReasonCode,
+        end_session: bool,
+    ) -> bool {
+        let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return false };
+        if connection.phase == Phase::Closing {
+            return false;
+        }
+        self.counters.kicked += 1;
+        if !end_session || connection.phase != Phase::Open {
+            self.close(id.slot, reason);
+            return true;
+        }
+        let mut properties = PropertiesBuf::default();
+        if connection.marks.problem_information {
+            properties.push(Property::ReasonString("session ended by an operator"));
+        }
+        let packet = Packet::Disconnect(Disconnect { reason, properties: properties.as_properties() });
+        connection.put(&packet, &mut self.pool);
+        self.end(id.slot, Some(0));
+        true
+    }
+
+    /// One step of closing those for whom `doomed` holds.
+    pub(super) fn kick_matching(
+        &mut self,
+        from: u32,
+        doomed: &(dyn Fn(Identified<'_>) -> bool + Send + Sync),
+        reason: ReasonCode,
+    ) -> KickPage {
+        let until = from.saturating_add(CONNECTIONS_AT_ONCE).min(self.connections.slots());
+        let mut closed = 0;
+        for slot in from..until {
+            let Some(connection) = self.connections.occupant(slot) else { continue };
+            let who = Identified {
+                client_id: &connection.client_id,
+                username: connection.username(),
+                address: connection.peer().map(|peer| peer.ip()),
+            };
+            if connection.phase == Phase::Open && doomed(who) {
+                let id = connection.id;
+                closed += usize::from(self.kick_connection(id, reason, false));
+            }
+        }
+        KickPage { closed, next: (until < self.connections.slots()).then_some(until) }
+    }
+}
