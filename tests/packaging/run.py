@@ -15,10 +15,11 @@ import shutil
 import sys
 
 import checks_monitoring
+import checks_packages
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
-MODULES = [checks_monitoring]
+MODULES = [checks_monitoring, checks_packages]
 
 
 class Skipped(Exception):
@@ -49,7 +50,9 @@ GIVEN = {
     "binary": binary,
     "promtool": lambda: tool("promtool", "PROMTOOL"),
     "dpkg_deb": lambda: tool("dpkg-deb"),
+    "strace": lambda: tool("strace"),
     "systemd_analyze": lambda: tool("systemd-analyze"),
+    "as_root": lambda: os.geteuid() == 0 or skip("only root can change its root"),
 }
 
 

@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod clauses;
 mod dependencies;
+mod dist;
 mod idle;
 mod repository;
 mod source;
@@ -29,6 +30,8 @@ enum Task {
     Clauses(clauses::Args),
     /// Measures the broker beside a peer and prints a table
     Bench(bench::Args),
+    /// Packs what is shipped: .tar.gz, .deb, checksums
+    Dist(dist::Args),
     /// User memory of an idle connection with a subscription, without sockets
     Idle(idle::Args),
 }
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(),
         Task::Clauses(args) => clauses::run(&args),
         Task::Bench(args) => bench::run(&args),
+        Task::Dist(args) => dist::run(&args),
         Task::Idle(args) => idle::run(&args),
     };
     match done {

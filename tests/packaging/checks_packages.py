@@ -1,0 +1,326 @@
+"""What `cargo xtask dist` makes, the service file and the container's files: packed twice, unpacked, and run."""
+
+import contextlib
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import socket
+import stat
+import subprocess
+import tarfile
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+UNIT = ROOT / "packaging/systemd/meridian.service"
+WAIT_S = 20
+# `systemd-analyze security`: 0 is shut, 10 is open, in tenths. What is left: it is a network service.
+EXPOSURE_MAX = 12
+
+
+def run(*command, fails=False, **options):
+    options = {"capture_output": True, "text": True, "timeout": 300, "stdin": subprocess.DEVNULL, "check": False} | options
+    done = subprocess.run([str(part) for part in command], **options)
+    text = f"{' '.join(map(str, command))}: exit {done.returncode}: {done.stdout}{done.stderr}"
+    assert fails is None or fails == (done.returncode != 0), text
+    return done
+
+
+def cargo():
+    return os.environ.get("CARGO", "cargo")
+
+
+def dist(binary, *arguments):
+    return run(cargo(), "xtask", "dist", "--skip-build", binary, *arguments, cwd=ROOT)
+
+
+PACKED = {}
+
+
+def packed(binary):
+    """A directory with what `dist` makes of the binary; made once."""
+    if binary not in PACKED:
+        PACKED[binary] = tempfile.TemporaryDirectory()
+        dist(binary, "--out", PACKED[binary].name)
+    return pathlib.Path(PACKED[binary].name)
+
+
+def only(paths):
+    found = list(paths)
+    assert len(found) == 1, f"not one: {found}"
+    return found[0]
+
+
+def packing_twice_gives_the_same_bytes(binary):
+    """Packed twice, at different times and from a differently named binary, every file is the same to the byte."""
+    first = packed(binary)
+    with tempfile.TemporaryDirectory() as directory:
+        directory = pathlib.Path(directory)
+        copy = shutil.copy(binary, directory / "elsewhere")
+        dist(copy, "--out", directory / "out")
+        names = sorted(path.name for path in first.iterdir())
+        assert names == sorted(path.name for path in (directory / "out").iterdir())
+        assert len(names) == 4, names
+        for name in names:
+            assert (first / name).read_bytes() == (directory / "out" / name).read_bytes(), f"{name} differs"
+
+
+def checksums_are_those_of_the_files(binary):
+    """SHA256SUMS names every other file with its checksum."""
+    directory = packed(binary)
+    sums = dict(line.split("  ")[::-1] for line in (directory / "SHA256SUMS").read_text().splitlines())
+    assert set(sums) == {path.name for path in directory.iterdir()} - {"SHA256SUMS"}
+    for name, digest in sums.items():
+        assert hashlib.sha256((directory / name).read_bytes()).hexdigest() == digest, name
+
+
+def a_date_can_be_given(binary):
+    """SOURCE_DATE_EPOCH dates every entry, and a wrong one is an error that names it."""
+    with tempfile.TemporaryDirectory() as directory:
+        given = os.environ | {"SOURCE_DATE_EPOCH": "1234567890"}
+        command = [cargo(), "xtask", "dist", "--skip-build", binary, "--out", directory]
+        run(*command, cwd=ROOT, env=given)
+        archive = only(path for path in pathlib.Path(directory).glob("*.tar.gz") if "debug" not in path.name)
+        with tarfile.open(archive) as tar:
+            assert {member.mtime for member in tar} == {1234567890}
+        failed = run(*command, cwd=ROOT, env=given | {"SOURCE_DATE_EPOCH": "today"}, fails=True)
+        assert "SOURCE_DATE_EPOCH" in failed.stderr, failed.stderr
+
+
+def what_is_no_binary_is_refused():
+    """A file that is no program, and one that is not there, are errors that name it."""
+    for path, text in ((__file__, "not a 64-bit"), ("/nonexistent/meridian", "No such file")):
+        failed = run(cargo(), "xtask", "dist", "--skip-build", path, "--out", tempfile.gettempdir(), cwd=ROOT, fails=True)
+        assert text in failed.stderr and path in failed.stderr, failed.stderr
+
+
+def unpacked(binary, directory):
+    archive = only(path for path in packed(binary).glob("*.tar.gz") if "debug" not in path.name)
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            assert (member.uid, member.gid, member.uname, member.gname) == (0, 0, "root", "root"), member.name
+            assert member.mode in (0o644, 0o755) and (member.isfile() or member.isdir()), member.name
+            assert member.name.split("/")[0] == archive.name.removesuffix(".tar.gz"), member.name
+        tar.extractall(directory)
+    return pathlib.Path(directory) / archive.name.removesuffix(".tar.gz")
+
+
+def the_archive_is_enough_to_run_a_node(binary):
+    """Unpacked anywhere: the binary runs with the configuration beside it, and what the documents mention is there."""
+    with tempfile.TemporaryDirectory() as directory:
+        root = unpacked(binary, directory)
+        run(root / "meridian", "config", "check", "--config", root / "packaging/meridian.toml")
+        run(root / "meridian", "config", "check", "--config", root / "meridian.example.toml")
+        for name in ("LICENSE", "README.md", "docs/operations.md", "docs/configuration.md", "packaging/systemd/meridian.service"):
+            assert (root / name).is_file(), name
+        with node([root / "meridian"], directory):
+            pass
+
+
+def links_within_the_archive_hold(binary):
+    """Links of the packed pages lead to packed files, but for those about the source."""
+    with tempfile.TemporaryDirectory() as directory:
+        root = unpacked(binary, directory)
+        missing = []
+        for page in [*root.glob("*.md"), *(root / "docs").glob("*.md")]:
+            for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
+                target = (page.parent / link).resolve()
+                if not target.exists() and not (ROOT / target.relative_to(root.resolve())).exists():
+                    missing.append(f"{page.name}: {link}")
+        assert not missing, missing
+        operators = [root / "docs" / name for name in ("operations.md", "alerts.md", "tuning.md")]
+        for page in operators:
+            for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
+                assert (page.parent / link).exists(), f"{page.name}: {link} is not packed"
+
+
+def shown_configurations_hold(binary):
+    """The packaged configuration holds as it is, that of the image asks who may connect, and both hold with what is commented out."""
+    with tempfile.TemporaryDirectory() as directory:
+        run(binary, "passwd", "-c", f"{directory}/passwords", "alice", input="secret\nsecret\n", stdin=None)
+        (pathlib.Path(directory) / "acl").write_text("topic read public/#\n")
+        for path in (ROOT / "packaging/meridian.toml", ROOT / "packaging/docker/meridian.toml"):
+            open_to_all = "docker" in path.parts
+            done = run(binary, "config", "check", "--config", path, fails=open_to_all)
+            assert not open_to_all or "nothing says who may connect" in done.stderr, done.stderr
+            full, seen = [], set()
+            for line in path.read_text().splitlines():
+                line = re.sub(r"^#(?=\[|\w+ = )", "", line)
+                # The alternative stands after what it replaces.
+                key = line.split(" = ")[0]
+                if key == "address" and "address" in seen:
+                    full = [one for one in full if not one.startswith("address = ")]
+                seen.add(key)
+                full.append(line.replace("/etc/meridian", directory))
+            assert "[auth]" in full, path
+            other = pathlib.Path(directory) / "full.toml"
+            other.write_text("\n".join(full) + "\n")
+            run(binary, "config", "check", "--config", other)
+
+
+def the_package_is_one(binary, dpkg_deb):
+    """dpkg reads the package; its fields, conffiles, scripts and files are those of a Debian package of a service."""
+    package = only(packed(binary).glob("*.deb"))
+    fields = dict(
+        line.split(": ", 1) for line in run(dpkg_deb, "--field", package).stdout.splitlines() if re.match(r"[A-Z]", line)
+    )
+    assert fields["Package"] == "meridian" and package.name == f"meridian_{fields['Version']}_{fields['Architecture']}.deb"
+    assert re.search(r"libc6 \(>= 2\.\d+\)", fields["Depends"]), fields["Depends"]
+    files = run(dpkg_deb, "--contents", package).stdout.splitlines()
+    for line in files:
+        mode, owner = line.split()[:2]
+        assert owner == "root/root" and mode in ("drwxr-xr-x", "-rwxr-xr-x", "-rw-r--r--"), line
+    paths = {line.split()[-1] for line in files}
+    for path in ("./usr/bin/meridian", "./etc/meridian/meridian.toml", "./usr/lib/systemd/system/meridian.service"):
+        assert path in paths, path
+    # Kernel settings are for people to read: a package does not change the machine by itself.
+    assert not [path for path in paths if path.startswith(("./etc/sysctl.d", "./usr/lib/sysctl.d"))]
+    with tempfile.TemporaryDirectory() as directory:
+        run(dpkg_deb, "--raw-extract", package, directory)
+        control = pathlib.Path(directory) / "DEBIAN"
+        assert (control / "conffiles").read_text() == "/etc/meridian/meridian.toml\n"
+        for script in ("postinst", "prerm", "postrm"):
+            assert os.access(control / script, os.X_OK), script
+            run("sh", "-n", control / script)
+        run(pathlib.Path(directory) / "usr/bin/meridian", "--version")
+
+
+def the_unit_is_one(binary, systemd_analyze):
+    """systemd reads the unit without a complaint, and finds a service as shut as this one claims to be."""
+    with tempfile.TemporaryDirectory() as directory:
+        unit = pathlib.Path(directory) / "meridian.service"
+        unit.write_text(UNIT.read_text().replace("/usr/bin/meridian", binary))
+        done = run(systemd_analyze, "verify", "--man=no", unit)
+        complaints = [line for line in (done.stdout + done.stderr).splitlines() if "meridian.service" in line]
+        assert not complaints, complaints
+        run(systemd_analyze, "security", "--offline=yes", f"--threshold={EXPOSURE_MAX}", unit)
+
+
+def the_unit_allows_what_the_node_calls(binary, systemd_analyze, strace):
+    """No system call of a node that starts, serves, reloads and stops is one that the unit forbids."""
+    groups, group = {}, None
+    for line in run(systemd_analyze, "syscall-filter").stdout.splitlines():
+        if line.startswith("@"):
+            group = groups.setdefault(line.strip(), set())
+        elif line.startswith("#"):
+            group = None
+        elif group is not None and line.startswith("    ") and not line.strip().startswith("#"):
+            group.add(line.strip())
+
+    def calls(name):
+        return set().union(*(calls(one) if one.startswith("@") else {one} for one in groups[name]))
+
+    filters = re.findall(r"^SystemCallFilter=(.*)$", UNIT.read_text(), re.MULTILINE)
+    assert filters == ["@system-service", "~@privileged @resources"], filters
+    allowed = (calls("@default") | calls("@system-service")) - calls("@privileged") - calls("@resources")
+    with tempfile.TemporaryDirectory() as directory:
+        trace = pathlib.Path(directory) / "trace"
+        with node([strace, "-f", "-o", trace, binary], directory) as (process, port):
+            run(binary, "pub", "-p", port, "-t", "a", "-m", "b", "-q", "1", "-r")
+            run(binary, "sub", "-p", port, "-t", "a", "-C", "1")
+            child = int(trace.read_text().split(None, 1)[0])
+            assert child != process.pid
+            os.kill(child, 1)
+        used = set(re.findall(r"^\d+ +([a-z_0-9]+)\(", trace.read_text(), re.MULTILINE))
+        assert {"execve", "epoll_wait"} <= used, used
+        assert used <= allowed, f"forbidden by the unit: {sorted(used - allowed)}"
+
+
+@contextlib.contextmanager
+def node(command, directory, *arguments, **options):
+    """A node on a free port, stopped by SIGTERM at the end; the process and the port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = pathlib.Path(directory) / "log"
+    data = options.pop("data", pathlib.Path(directory) / "data")
+    command = [*map(str, command), "start", "--listen", f"127.0.0.1:{port}", "--data-dir", str(data), *arguments]
+    with open(log, "w") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=directory, **options)
+    try:
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                assert process.poll() is None, f"exit {process.returncode}: {log.read_text()}"
+                assert time.monotonic() < deadline, f"does not accept connections: {log.read_text()}"
+                time.sleep(0.05)
+        yield process, port
+        # Whoever traces a node passes the signal on to it by ending only after it.
+        children = run("ps", "-o", "pid=", "--ppid", process.pid, fails=None).stdout.split() if "strace" in command[0] else []
+        for pid in map(int, children or [process.pid]):
+            os.kill(pid, 15)
+        assert process.wait(WAIT_S) == 0, f"exit {process.returncode}: {log.read_text()}"
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def the_files_of_the_image_are_enough(binary, as_root):
+    """In a root with nothing but the files of the container image, as its user, a node starts, resolves a name and stops."""
+    with tempfile.TemporaryDirectory() as directory:
+        rootfs = pathlib.Path(directory) / "rootfs"
+        dist(binary, "--rootfs", rootfs)
+        (rootfs / "etc/hosts").write_text("127.0.0.1 localhost\n")
+        # What every container runtime puts there.
+        (rootfs / "dev").mkdir()
+        os.mknod(rootfs / "dev/urandom", 0o444 | stat.S_IFCHR, os.makedev(1, 9))
+        os.chmod(rootfs / "dev/urandom", 0o444)
+        os.chown(rootfs / "data", 10001, 10001)
+        os.chmod(directory, 0o755)
+
+        def enter():
+            os.chroot(rootfs)
+            os.chdir("/data")
+            os.setgroups([])
+            os.setgid(10001)
+            os.setuid(10001)
+
+        with node(["/usr/bin/meridian"], directory, "--listen", "localhost:0", data="/data", preexec_fn=enter) as (_, port):
+            run(binary, "pub", "-p", port, "-t", "a", "-m", "b", "-q", "1")
+        failed = run("/usr/bin/meridian", *dockerfile_command()[1:], preexec_fn=enter, fails=True)
+        assert "nothing says who may connect" in failed.stderr, failed.stderr
+
+
+def dockerfile_command():
+    text = (ROOT / "Dockerfile").read_text()
+    parts = [re.search(rf"^{word} (\[.*\])$", text, re.MULTILINE).group(1) for word in ("ENTRYPOINT", "CMD")]
+    return sum((re.findall(r'"([^"]*)"', part) for part in parts), [])
+
+
+def the_dockerfile_agrees_with_the_rest():
+    """Dockerfile: user, ports, volume and files are those of the program; what it copies is not ignored."""
+    text = (ROOT / "Dockerfile").read_text()
+    user = re.search(r"pub const USER: u32 = (\d+);", (ROOT / "xtask/src/dist/rootfs.rs").read_text()).group(1)
+    assert f"USER {user}:{user}\n" in text and f"--chown={user}:{user}" in text
+    toolchain = re.search(r'rust-version = "([\d.]+)"', (ROOT / "Cargo.toml").read_text()).group(1)
+    assert f"ARG RUST_VERSION={toolchain}\n" in text, toolchain
+    for line in ("VOLUME /data", "EXPOSE 1883 18083", "STOPSIGNAL SIGTERM", "FROM scratch"):
+        assert f"{line}\n" in text, line
+    kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    for path in kept:
+        assert (ROOT / path).exists(), path
+    packed_files = re.findall(r'read\("([^"]+)"\)', (ROOT / "xtask/src/dist/rootfs.rs").read_text())
+    for path in [*packed_files, ".cargo/config.toml"]:
+        assert path.split("/")[0] in kept, f"{path} is not in the build's context"
+
+
+CHECKS = [
+    what_is_no_binary_is_refused,
+    packing_twice_gives_the_same_bytes,
+    checksums_are_those_of_the_files,
+    a_date_can_be_given,
+    the_archive_is_enough_to_run_a_node,
+    links_within_the_archive_hold,
+    shown_configurations_hold,
+    the_package_is_one,
+    the_unit_is_one,
+    the_unit_allows_what_the_node_calls,
+    the_dockerfile_agrees_with_the_rest,
+    the_files_of_the_image_are_enough,
+]

@@ -1,0 +1,136 @@
+//! `cargo xtask dist`: what is shipped. A `.tar.gz` for any Linux, a `.deb`, the debugging symbols beside them, and the checksums
+//! of all. The same commit gives the same bytes: entries are sorted, owned by nobody in particular, and as old as the commit.
+
+mod build;
+mod contents;
+mod deb;
+mod elf;
+mod rootfs;
+mod tree;
+
+use crate::repository::root;
+use anyhow::{Context, Result, ensure};
+use elf::Elf;
+use sha2::{Digest as _, Sha256};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Packs this binary instead of building one
+    #[arg(long, value_name = "BINARY")]
+    skip_build: Option<PathBuf>,
+    /// Builds for this target, such as x86_64-unknown-linux-musl where rustup has it: then the binary is static
+    #[arg(long, value_name = "TRIPLE", conflicts_with = "skip_build")]
+    target: Option<String>,
+    /// Where the results go
+    #[arg(long, value_name = "DIRECTORY", default_value = "target/dist")]
+    out: PathBuf,
+    /// Makes the files of a container image in this directory, which must not exist, and nothing else
+    #[arg(long, value_name = "DIRECTORY")]
+    rootfs: Option<PathBuf>,
+}
+
+/// One binary and what is known of it.
+pub struct Product {
+    /// Without debugging information; the names of functions stay, for backtraces.
+    pub binary: Vec<u8>,
+    /// Debugging information, for who has a core dump or a profile.
+    pub debug: Vec<u8>,
+    pub elf: Elf,
+    /// Seconds since 1970 that every packed file is dated.
+    pub time: u64,
+    /// Shell and script: empty when the binary has no such command or is for another machine.
+    pub completions: Vec<(&'static str, Vec<u8>)>,
+}
+
+/// # Errors
+/// A build or a tool that fails, a binary that needs libraries that are not everywhere, a file that cannot be written.
+pub fn run(args: &Args) -> Result<()> {
+    let path = match &args.skip_build {
+        Some(path) => path.clone(),
+        None => build::release(args.target.as_deref())?,
+    };
+    let product = build::product(&path, time()?)?;
+    println!("linux-{}: {}", product.elf.machine, product.elf.linking());
+    if let Some(directory) = &args.rootfs {
+        return rootfs::write(&product, directory);
+    }
+
+    let mut files = vec![];
+    let name = format!("meridian-{VERSION}-linux-{}", product.elf.machine);
+    files.push((
+        format!("{name}.tar.gz"),
+        contents::archive(&product)?.tar_gz(&format!("{name}/"), product.time)?,
+    ));
+    let mut debug = tree::Tree::default();
+    debug.file("meridian.debug", product.debug.clone());
+    files.push((format!("{name}-debug.tar.gz"), debug.tar_gz(&format!("{name}-debug/"), product.time)?));
+    files.push(deb::pack(&product)?);
+    files.sort();
+    let mut sums = String::new();
+    for (name, bytes) in &files {
+        writeln!(sums, "{:x}  {name}", HexDigest(Sha256::digest(bytes).as_slice()))?;
+    }
+    files.push(("SHA256SUMS".to_owned(), sums.into_bytes()));
+
+    let out = root().join(&args.out);
+    fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
+    for (name, bytes) in &files {
+        let path = out.join(name);
+        fs::write(&path, bytes).with_context(|| path.display().to_string())?;
+        println!("{:>12}  {}", bytes.len(), path.display());
+    }
+    Ok(())
+}
+
+struct HexDigest<'a>(&'a [u8]);
+
+impl std::fmt::LowerHex for HexDigest<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// `SOURCE_DATE_EPOCH`, else the time of the commit, else (in an unpacked archive) 1970.
+fn time() -> Result<u64> {
+    if let Ok(text) = std::env::var("SOURCE_DATE_EPOCH") {
+        return text
+            .trim()
+            .parse()
+            .with_context(|| format!("SOURCE_DATE_EPOCH: {text:?} is no number of seconds"));
+    }
+    let git = Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(root()).output();
+    match git {
+        Ok(output) if output.status.success() => {
+            let text = String::from_utf8(output.stdout)?;
+            text.trim().parse().with_context(|| format!("git log: {text:?}"))
+        }
+        _ => Ok(0),
+    }
+}
+
+/// A file of the repository.
+///
+/// # Errors
+/// When it cannot be read; the path is in the message.
+fn read(path: &str) -> Result<Vec<u8>> {
+    fs::read(root().join(path)).with_context(|| path.to_owned())
+}
+
+/// Runs a tool to its end; what it prints goes into the error.
+fn tool(command: &mut Command) -> Result<Vec<u8>> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().with_context(|| format!("{name} cannot be run; is it installed?"))?;
+    ensure!(
+        output.status.success(),
+        "{name}: {}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(output.stdout)
+}

@@ -1,0 +1,93 @@
+//! The binary: built for release, its debugging information set apart.
+
+use super::elf::Elf;
+use super::{Product, VERSION, tool};
+use crate::repository::root;
+use anyhow::{Context, Result, ensure};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Builds with the paths of this machine left out. Has a target directory of its own, because those flags would make every
+/// other build start over.
+pub fn release(target: Option<&str>) -> Result<PathBuf> {
+    let root = root();
+    let directory = root.join("target/dist-build");
+    let home = std::env::var_os("CARGO_HOME").map_or_else(default_home, PathBuf::from);
+    let flags = [(&root, "/meridian"), (&home, "/cargo")]
+        .map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()))
+        .join("\u{1f}");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--release", "--locked", "--package", "meridian", "--target-dir"]).arg(&directory);
+    let mut built = directory;
+    if let Some(target) = target {
+        command.args(["--target", target]);
+        built.push(target);
+    }
+    let status =
+        command.env("CARGO_ENCODED_RUSTFLAGS", flags).current_dir(&root).status().context("cargo")?;
+    ensure!(
+        status.success(),
+        "the build failed; a target that rustup does not have is added with `rustup target add`"
+    );
+    Ok(built.join("release/meridian"))
+}
+
+fn default_home() -> PathBuf {
+    PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo")
+}
+
+/// Takes the binary apart and looks at it.
+pub fn product(path: &Path, time: u64) -> Result<Product> {
+    let whole = fs::read(path).with_context(|| path.display().to_string())?;
+    let elf = Elf::read(&whole).with_context(|| path.display().to_string())?;
+    elf.check_libraries()?;
+
+    let scratch = Scratch::new()?;
+    let (debug, stripped) = (scratch.0.join("meridian.debug"), scratch.0.join("meridian"));
+    tool(Command::new("objcopy").arg("--only-keep-debug").arg(path).arg(&debug))?;
+    // The link holds the name and a checksum of the file with the debugging information; debuggers look for both.
+    tool(
+        Command::new("objcopy")
+            .arg("--strip-debug")
+            .arg("--add-gnu-debuglink=meridian.debug")
+            .arg(path.canonicalize()?)
+            .arg(&stripped)
+            .current_dir(&scratch.0),
+    )?;
+    let mut completions = vec![];
+    if elf.machine == std::env::consts::ARCH {
+        let version = String::from_utf8(tool(Command::new(&stripped).arg("--version"))?)?;
+        ensure!(
+            version.split_whitespace().nth(1) == Some(VERSION),
+            "{} says {version:?}, and this is {VERSION}",
+            path.display()
+        );
+        for shell in ["bash", "zsh", "fish"] {
+            match tool(Command::new(&stripped).args(["completions", shell])) {
+                Ok(script) => completions.push((shell, script)),
+                Err(error) => println!("without completions for {shell}: {error:#}"),
+            }
+        }
+    }
+    Ok(Product { binary: fs::read(&stripped)?, debug: fs::read(&debug)?, elf, time, completions })
+}
+
+/// A directory that goes away.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("meridian-dist-{}", std::process::id()));
+        fs::create_dir(&path).with_context(|| path.display().to_string())?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What stays behind in the temporary directory harms nobody.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,77 @@
+//! What is shipped, and where it goes.
+
+use super::tree::Tree;
+use super::{Product, read};
+use crate::repository::tracked;
+use anyhow::Result;
+
+/// Where a packaged node is configured, without the leading `/`.
+pub const CONFIGURATION: &str = "etc/meridian/meridian.toml";
+
+/// Beside the binary in every wrapping: file of the repository, and its place below the directory of documents.
+const DOCUMENTS: [(&str, &str); 7] = [
+    ("README.md", "README.md"),
+    ("CHANGELOG.md", "CHANGELOG.md"),
+    ("meridian.example.toml", "meridian.example.toml"),
+    ("packaging/sysctl/90-meridian.conf", "packaging/sysctl/90-meridian.conf"),
+    ("packaging/prometheus/alerts.yml", "packaging/prometheus/alerts.yml"),
+    ("packaging/grafana/meridian.json", "packaging/grafana/meridian.json"),
+    ("packaging/systemd/meridian.service", "packaging/systemd/meridian.service"),
+];
+
+/// The archive for any Linux: everything below one directory, to be put in place by hand.
+pub fn archive(product: &Product) -> Result<Tree> {
+    let mut tree = Tree::default();
+    tree.program("meridian", product.binary.clone());
+    tree.file("LICENSE", read("LICENSE")?);
+    tree.file("packaging/meridian.toml", read("packaging/meridian.toml")?);
+    add_documents(&mut tree, "")?;
+    for (shell, script) in &product.completions {
+        tree.file(&format!("completions/{}", completion_name(shell)), script.clone());
+    }
+    Ok(tree)
+}
+
+/// The files of the Debian package, by their place on the machine.
+pub fn package(product: &Product) -> Result<Tree> {
+    let mut tree = Tree::default();
+    tree.program("usr/bin/meridian", product.binary.clone());
+    tree.file(CONFIGURATION, read("packaging/meridian.toml")?);
+    tree.file("usr/lib/systemd/system/meridian.service", read("packaging/systemd/meridian.service")?);
+    tree.file("usr/share/doc/meridian/copyright", read("packaging/deb/copyright")?);
+    add_documents(&mut tree, "usr/share/doc/meridian/")?;
+    for (shell, script) in &product.completions {
+        let directory = match *shell {
+            "bash" => "usr/share/bash-completion/completions",
+            "zsh" => "usr/share/zsh/vendor-completions",
+            _ => "usr/share/fish/vendor_completions.d",
+        };
+        tree.file(&format!("{directory}/{}", completion_name(shell)), script.clone());
+    }
+    Ok(tree)
+}
+
+/// The name under which each shell looks for it.
+fn completion_name(shell: &str) -> String {
+    match shell {
+        "bash" => "meridian".to_owned(),
+        "zsh" => "_meridian".to_owned(),
+        shell => format!("meridian.{shell}"),
+    }
+}
+
+fn add_documents(tree: &mut Tree, below: &str) -> Result<()> {
+    for (from, to) in DOCUMENTS {
+        tree.file(&format!("{below}{to}"), read(from)?);
+    }
+    // Pages link to each other, and show pictures.
+    for ending in [".md", ".png"] {
+        for path in tracked(ending)? {
+            if path.starts_with("docs") {
+                let path = path.to_string_lossy();
+                tree.file(&format!("{below}{path}"), read(&path)?);
+            }
+        }
+    }
+    Ok(())
+}
