@@ -1,9 +1,33 @@
 import type { Component } from 'svelte';
+import Api from './Api.svelte';
+import Audit from './Audit.svelte';
+import Bans from './Bans.svelte';
+import Clients from './Clients.svelte';
+import Configuration from './Configuration.svelte';
+import Keys from './Keys.svelte';
+import Log from './Log.svelte';
 import Missing from './Missing.svelte';
 import Overview from './Overview.svelte';
+import Retained from './Retained.svelte';
+import Subscriptions from './Subscriptions.svelte';
+import Test from './Test.svelte';
+import Topics from './Topics.svelte';
+import Trace from './Trace.svelte';
 
 const pages: Record<string, Component> = {
   overview: Overview,
+  clients: Clients,
+  subscriptions: Subscriptions,
+  retained: Retained,
+  topics: Topics,
+  test: Test,
+  trace: Trace,
+  log: Log,
+  bans: Bans,
+  configuration: Configuration,
+  keys: Keys,
+  audit: Audit,
+  api: Api,
 };
 
 export const pageOf = (id: string): Component => (Object.hasOwn(pages, id) ? pages[id]! : Missing);
