@@ -9,7 +9,7 @@ WORKDIR /meridian
 COPY . .
 ARG COMMIT=unknown
 ENV MERIDIAN_COMMIT=${COMMIT}
-RUN cargo xtask dist --rootfs /rootfs
+RUN cargo xtask dist --rootfs /rootfs && mkdir /data
 
 FROM scratch
 ARG COMMIT=unknown
@@ -17,9 +17,9 @@ LABEL org.opencontainers.image.title="Meridian" \
       org.opencontainers.image.description="MQTT broker" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.revision="${COMMIT}"
+# Owned by the node, and so is a new volume there. It must not exist yet: COPY leaves a directory that exists as it is.
+COPY --from=build --chown=10001:10001 /data /data
 COPY --from=build /rootfs /
-# Owned by the node, so that a new volume is as well.
-COPY --from=build --chown=10001:10001 /rootfs/data /data
 
 USER 10001:10001
 WORKDIR /data

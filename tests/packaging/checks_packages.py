@@ -271,6 +271,7 @@ def the_files_of_the_image_are_enough(binary, as_root):
         (rootfs / "dev").mkdir()
         os.mknod(rootfs / "dev/urandom", 0o444 | stat.S_IFCHR, os.makedev(1, 9))
         os.chmod(rootfs / "dev/urandom", 0o444)
+        (rootfs / "data").mkdir()
         os.chown(rootfs / "data", 10001, 10001)
         os.chmod(directory, 0o755)
 
@@ -297,7 +298,7 @@ def the_dockerfile_agrees_with_the_rest():
     """Dockerfile: user, ports, volume and files are those of the program; what it copies is not ignored."""
     text = (ROOT / "Dockerfile").read_text()
     user = re.search(r"pub const USER: u32 = (\d+);", (ROOT / "xtask/src/dist/rootfs.rs").read_text()).group(1)
-    assert f"USER {user}:{user}\n" in text and f"--chown={user}:{user}" in text
+    assert f"USER {user}:{user}\n" in text and f"--chown={user}:{user} /data /data\n" in text
     toolchain = re.search(r'rust-version = "([\d.]+)"', (ROOT / "Cargo.toml").read_text()).group(1)
     assert f"ARG RUST_VERSION={toolchain}\n" in text, toolchain
     for line in ("VOLUME /data", "EXPOSE 1883 18083", "STOPSIGNAL SIGTERM", "FROM scratch"):

@@ -24,7 +24,6 @@ pub fn write(product: &Product, directory: &Path) -> Result<()> {
     tree.file("etc/group", format!("meridian:x:{USER}:\n").into_bytes());
     tree.file("etc/nsswitch.conf", b"hosts: files dns\n".to_vec());
     tree.file("usr/share/doc/meridian/copyright", read("packaging/deb/copyright")?);
-    tree.directory("data");
     let mut packed = BTreeSet::new();
     if let Some(interpreter) = &product.elf.interpreter {
         let path = interpreter.trim_start_matches('/');

@@ -27,7 +27,7 @@ impl Tree {
     }
 
     /// With the directories on the way.
-    pub fn directory(&mut self, path: &str) {
+    fn directory(&mut self, path: &str) {
         for (at, _) in path.match_indices('/').chain([(path.len(), "")]) {
             self.0.insert(format!("{}/", &path[..at]), Entry { mode: 0o755, bytes: vec![] });
         }
