@@ -107,6 +107,16 @@ impl<'a> MessageView<'a> {
         Message(bytes.into())
     }
 
+    /// A message whose `expires` is still an interval comes into being.
+    #[must_use]
+    pub fn arrived(mut self, now: Time) -> Self {
+        if self.expires != Time::NEVER {
+            self.expires = Time(now.0.saturating_add(self.expires.0));
+        }
+        self.received = now;
+        self
+    }
+
     /// The Message Expiry Interval to pass on: the rest of it, in seconds, rounded up [MQTT-3.3.2-6]. `Err` when it is over
     /// [MQTT-3.3.2-5].
     pub fn remaining_expiry(&self, now: Time) -> Result<Option<u32>, Expired> {

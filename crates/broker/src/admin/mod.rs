@@ -357,9 +357,9 @@ impl Admin {
         if size as u64 > mqtt.packet_size_max.bytes() {
             return Err(Invalid::Size);
         }
-        let now = self.now();
+        // Counted from when the worker publishes it.
         let expires =
-            publication.message_expiry.map_or(Time::NEVER, |seconds| Time(now.0 + u64::from(seconds) * 1000));
+            publication.message_expiry.map_or(Time::NEVER, |seconds| Time(u64::from(seconds) * 1000));
         let view = MessageView {
             topic,
             properties: &properties,
@@ -367,7 +367,7 @@ impl Admin {
             qos,
             retain: publication.retain,
             expires,
-            received: now,
+            received: Time::default(),
             publisher: None,
             publisher_hash: 0,
         };

@@ -313,12 +313,7 @@ impl Worker {
 
     /// Publishes a Will, whose expiry counts from now.
     pub(super) fn publish_will(&mut self, will: &Message) {
-        let mut view = will.view();
-        if view.expires != Time::NEVER {
-            view.expires = Time(self.now.0 + view.expires.0);
-        }
-        view.received = self.now;
-        self.publish_own(view);
+        self.publish_own(will.view().arrived(self.now));
     }
 }
 

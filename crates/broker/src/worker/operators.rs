@@ -30,9 +30,9 @@ const WAITING_MAX: usize = 10_000;
 const CONNECTIONS_AT_ONCE: u32 = 512;
 
 impl Worker {
-    /// Publishes for an operator; answered when everybody it is for has it.
+    /// Publishes for an operator; answered when everybody it is for has it. Its expiry counts from now.
     pub(super) fn publish_for_operator(&mut self, message: &Message, reply: Reply<ReasonCode>) {
-        let view = message.view();
+        let view = message.view().arrived(self.now);
         let Ok(name) = TopicName::parse(view.topic) else { return reply(ReasonCode::TopicNameInvalid) };
         if self.operators.publishes.len() >= WAITING_MAX {
             return reply(ReasonCode::QuotaExceeded);

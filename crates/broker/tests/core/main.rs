@@ -8,6 +8,7 @@ mod actor;
 mod client;
 mod limits;
 mod net;
+mod operators;
 mod oracle;
 mod packets;
 mod publishers;

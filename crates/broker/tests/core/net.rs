@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::IoSlice;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use broker::access::{Access, AllowAll};
+use broker::admin::{Admin, Reply};
 use broker::settings::Settings;
-use broker::{Batch, Node, OUT_SLICES_MAX, Published, Then, Time, Worker, WorkerId};
+use broker::{Batch, Letter, Node, OUT_SLICES_MAX, Published, Then, Time, Worker, WorkerId};
 use mqtt::{ReasonCode, Version};
 
 use crate::client::Client;
@@ -27,6 +28,8 @@ pub struct Net {
     sent: u64,
     shuffle: Option<Random>,
     slots: Vec<u32>,
+    /// From threads that are no workers.
+    post: Arc<Mutex<Vec<(WorkerId, Letter)>>>,
 }
 
 /// A client's network connection, for as long as the test lasts.
@@ -80,7 +83,13 @@ impl Drop for SaysWhere {
 impl Net {
     pub fn of(workers: u16, travel: Travel, settings: Settings, access: Arc<dyn Access>) -> Self {
         let node = Node::new(settings, access, "test".into(), workers, *b"0123456789abcdef");
+        let post = Arc::<Mutex<Vec<_>>>::default();
+        let posted = post.clone();
+        node.deliver_letters_by(move |worker, letter| {
+            posted.lock().expect("one thread").push((worker, letter))
+        });
         Self {
+            post,
             workers: (0..workers).map(|id| Worker::new(WorkerId(id), node.clone())).collect(),
             node,
             store: Store::default(),
@@ -95,6 +104,24 @@ impl Net {
             },
             slots: Vec::new(),
         }
+    }
+
+    /// What operators ask by. The wall clock means nothing here.
+    pub fn admin(&self) -> Admin {
+        Admin::new(self.node.clone(), std::time::SystemTime::UNIX_EPOCH, std::time::Instant::now())
+    }
+
+    /// Asks one question and waits for the answer; `None` when none has come.
+    pub fn ask<T: Send + 'static>(&mut self, question: impl FnOnce(&Admin, Reply<T>)) -> Option<T> {
+        let answer = Arc::<Mutex<Option<T>>>::default();
+        let answered = answer.clone();
+        let reply = Box::new(move |value| {
+            let before = answered.lock().expect("one thread").replace(value);
+            assert!(before.is_none(), "one answer");
+        });
+        question(&self.admin(), reply);
+        self.run();
+        answer.lock().expect("one thread").take()
     }
 
     /// Whether the server has nothing more to do with a connection but to write its last bytes.
@@ -286,6 +313,9 @@ impl Net {
     /// letters that are late.
     pub fn step(&mut self, random: Option<&mut Random>) -> bool {
         self.end_turns();
+        let posted = std::mem::take(&mut *self.post.lock().expect("one thread"));
+        let posted = posted.into_iter().map(|(to, letter)| (to.index(), to.index(), Batch::of(letter)));
+        self.forward(posted);
         if let Some(random) = random
             && (self.wires.is_empty() || random.percent(30))
             && let Some(parcel) = self.store.some(random)

@@ -141,6 +141,8 @@ pub(crate) fn in_v5(packet_type: PacketType, reason: R) -> Option<R> {
         return Some(reason);
     }
     let general = match packet_type {
+        // Banned is CONNACK's alone; to a client that is there already it is what an operator has done.
+        PacketType::Disconnect if matches!(reason, R::Banned) => R::AdministrativeAction,
         PacketType::PubRel | PacketType::PubComp => R::PacketIdentifierNotFound,
         _ => R::UnspecifiedError,
     };
@@ -294,6 +296,7 @@ mod tests {
         assert_eq!(in_v5(PacketType::ConnAck, R::ServerShuttingDown), Some(R::UnspecifiedError));
         assert_eq!(in_v5(PacketType::PubAck, R::PacketTooLarge), Some(R::UnspecifiedError));
         assert_eq!(in_v5(PacketType::PubRel, R::QuotaExceeded), Some(R::PacketIdentifierNotFound));
+        assert_eq!(in_v5(PacketType::Disconnect, R::Banned), Some(R::AdministrativeAction));
         assert_eq!(in_v5(PacketType::PubAck, R::GrantedQoS1), None);
         assert_eq!(in_v5(PacketType::Auth, R::NotAuthorized), None);
     }
