@@ -27,6 +27,6 @@ VOLUME /data
 # MQTT; HTTP API, metrics and dashboard.
 EXPOSE 1883 18083
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=5s --start-period=5s --retries=3 CMD ["/usr/bin/meridian", "ctl", "status"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=5s --retries=3 CMD ["/usr/bin/meridian", "ctl", "health"]
 ENTRYPOINT ["/usr/bin/meridian"]
 CMD ["start", "--config", "/etc/meridian/meridian.toml", "--data-dir", "/data"]

@@ -81,22 +81,24 @@ METRICS = {
     "process_max_fds": (GAUGE, {}),
     "process_start_time_seconds": (GAUGE, {}),
 }
-
-# Metrics that exist only once something was asked for or has happened.
-OCCASIONAL = {"meridian_topic_messages_total", "meridian_http_requests_total"}
-
 # What Prometheus itself adds.
 PROMETHEUS = {"up": (GAUGE, {})}
 PROMETHEUS_LABELS = {"job", "instance"}
 
 
-def family(name):
-    """The metric that a series belongs to, its type and its labels; None for a name that is not in the list."""
-    known = METRICS | PROMETHEUS
-    if name in known:
-        return known[name]
+def base(series):
+    """The metric that a series of it belongs to: a histogram's buckets, sum and count are series of the histogram."""
     for ending in ("_bucket", "_sum", "_count"):
-        kind, labels = known.get(name.removesuffix(ending), (None, None))
-        if name.endswith(ending) and kind == HISTOGRAM:
-            return (COUNTER, labels | ({"le": ANY} if ending == "_bucket" else {}))
-    return None
+        name = series.removesuffix(ending)
+        if series.endswith(ending) and METRICS.get(name, (None,))[0] == HISTOGRAM:
+            return name
+    return series
+
+
+def family(series):
+    """Type and labels of a series as an expression uses it; None for a name that is not in the list."""
+    known = METRICS | PROMETHEUS
+    name = base(series)
+    if name == series:
+        return known.get(name)
+    return (COUNTER, known[name][1] | ({"le": ANY} if series.endswith("_bucket") else {}))

@@ -14,12 +14,14 @@ import pathlib
 import shutil
 import sys
 
+import checks_documents
 import checks_monitoring
+import checks_node
 import checks_packages
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
-MODULES = [checks_monitoring, checks_packages]
+MODULES = [checks_documents, checks_monitoring, checks_node, checks_packages]
 
 
 class Skipped(Exception):

@@ -1,0 +1,78 @@
+"""The operators' pages: links lead somewhere, and commands that they show exist."""
+
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+PAGES = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))]
+OPERATORS = ["README.md", "docs/operations.md", "docs/alerts.md", "docs/tuning.md"]
+
+
+def anchor(heading):
+    """What a heading is linked by: lower case, spaces to hyphens, everything else but letters and digits left out."""
+    heading = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def without_code(text):
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def links_lead_somewhere():
+    """Every relative link of every page leads to a file, and its anchor to a heading."""
+    wrong = []
+    for page in PAGES:
+        text = re.sub(r"`[^`\n]*`", "", without_code((ROOT / page).read_text()))
+        for path, mark in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", text):
+            if re.match(r"[a-z]+:", path):
+                continue
+            target = (ROOT / page).parent / path if path else ROOT / page
+            if not target.exists():
+                wrong.append(f"{page}: {path}")
+            elif mark and target.suffix == ".md":
+                headings = re.findall(r"^#+ (.*)$", without_code(target.read_text()), re.MULTILINE)
+                if mark not in map(anchor, headings):
+                    wrong.append(f"{page}: {path}#{mark}")
+    assert not wrong, "\n".join(wrong)
+
+
+def shown_commands():
+    """(page, arguments) of each `meridian ...` in fenced blocks and code spans."""
+    for page in OPERATORS:
+        text = (ROOT / page).read_text()
+        fenced = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+        spans = re.findall(r"`(meridian [^`\n]+)`", without_code(text))
+        lines = re.findall(r"^(?:\$ |.*docker exec (?:-\w+ )*meridian |sudo -u meridian )?(?:target/release/)?(meridian .*)$", fenced, re.MULTILINE)
+        for line in [*lines, *spans]:
+            line = re.split(r" # |  +| \| | ; |\.\.\.", line)[0].removesuffix(" &")
+            arguments = shlex.split(line)[1:]
+            if arguments and re.fullmatch(r"[a-z]+|--?[a-z-]+", arguments[0]) and arguments[0] != "--version":
+                yield page, arguments
+
+
+def shown_commands_exist(binary, skip):
+    """Each command that a page for operators shows is one that the binary takes, with its flags."""
+    known = subprocess.run([binary, "--help"], capture_output=True, text=True, timeout=20, check=True).stdout
+    seen, wrong, absent = set(), [], set()
+    for page, arguments in shown_commands():
+        if arguments[0].isalpha() and not re.search(rf"^  {arguments[0]} ", known, re.MULTILINE):
+            absent.add(arguments[0])
+            continue
+        if tuple(arguments) in seen:
+            continue
+        seen.add(tuple(arguments))
+        # Arguments before --help are judged, and nothing is done.
+        command = [binary, *(part for part in arguments if part not in ("--help", "-h")), "--help"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL, env=os.environ)
+        if done.returncode != 0:
+            wrong.append(f"{page}: meridian {' '.join(arguments)}: {done.stderr.splitlines()[0]}")
+    assert len(seen) >= 10, seen
+    assert not wrong, "\n".join(wrong)
+    if absent:
+        skip(f"not in this binary: meridian {', '.join(sorted(absent))}")
+
+
+CHECKS = [links_lead_somewhere, shown_commands_exist]
