@@ -35,6 +35,9 @@ enum Command {
     Sub(SubArgs),
     /// Add, change or remove users of a password file
     Passwd(PasswdArgs),
+    Ctl(ctl::CtlArgs),
+    Top(ctl::TopArgs),
+    Completions(ctl::CompletionsArgs),
 }
 
 #[derive(Debug, Args)]
@@ -52,6 +55,9 @@ impl Cli {
             Some(Command::Pub(args)) => args.run(),
             Some(Command::Sub(args)) => args.run(),
             Some(Command::Passwd(args)) => args.run(),
+            Some(Command::Ctl(args)) => args.run(),
+            Some(Command::Top(args)) => args.run(),
+            Some(Command::Completions(args)) => args.run(<Self as clap::CommandFactory>::command()),
         }
     }
 }

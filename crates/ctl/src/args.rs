@@ -1,0 +1,192 @@
+//! The command line of `meridian ctl`, and how it and `meridian top` find their node.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use settings::{Raw, Value as _};
+
+use crate::client::Client;
+use crate::commands::{self, Command as _};
+use crate::console::Console;
+use crate::failure::Failure;
+use crate::url::{self, Url};
+
+/// Which node, and who asks.
+#[derive(Args, Clone, Debug)]
+pub struct ConnectionArgs {
+    /// Where the node's HTTP API is
+    #[arg(long, value_name = "URL", env = "MERIDIAN_URL", default_value = url::DEFAULT, value_parser = Url::parse, global = true)]
+    url: Url,
+    /// File with the API key's token; without it the environment variable MERIDIAN_TOKEN is taken
+    #[arg(long, value_name = "FILE", global = true)]
+    token_file: Option<PathBuf>,
+    /// How long to wait for an answer
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration, global = true)]
+    timeout: Duration,
+}
+
+impl ConnectionArgs {
+    /// # Errors
+    /// [`Failure::Local`] for a file that cannot be read, [`Failure::Usage`] for what is no token.
+    pub fn client(&self) -> Result<Client, Failure> {
+        let token = match &self.token_file {
+            Some(path) => Some(token_of_file(path)?),
+            None => {
+                std::env::var("MERIDIAN_TOKEN").ok().map(|t| t.trim().to_owned()).filter(|t| !t.is_empty())
+            }
+        };
+        if token.as_ref().is_some_and(|token| !token.bytes().all(|b| b.is_ascii_graphic())) {
+            return Err(Failure::Usage("the token holds characters that no token has".to_owned()));
+        }
+        Ok(Client::new(self.url.clone(), token, self.timeout.max(Duration::from_millis(1))))
+    }
+
+    /// What to be warned of before a token leaves this machine.
+    pub fn warning(&self) -> Option<String> {
+        let token =
+            self.token_file.is_some() || std::env::var_os("MERIDIAN_TOKEN").is_some_and(|t| !t.is_empty());
+        (token && !self.url.loopback()).then(|| {
+            format!("the token goes to {} unencrypted; a tunnel (ssh -L) would hide it", self.url.as_str())
+        })
+    }
+}
+
+/// Largest token file; a token is below 100 bytes.
+const TOKEN_FILE_MAX: u64 = 4_096;
+
+fn token_of_file(path: &Path) -> Result<String, Failure> {
+    let trouble = |why: String| Failure::Local(format!("--token-file {}: {why}", path.display()));
+    let metadata = std::fs::metadata(path).map_err(|error| trouble(error.to_string()))?;
+    if metadata.is_file() && metadata.len() > TOKEN_FILE_MAX {
+        return Err(trouble("this is no token: the file is longer than 4 KiB".to_owned()));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| trouble(error.to_string()))?;
+    match text.lines().map(str::trim).find(|line| !line.is_empty()) {
+        Some(token) => Ok(token.to_owned()),
+        None => Err(trouble("the file is empty; it should hold one token on one line".to_owned())),
+    }
+}
+
+/// `10s`, `2m`, `90d`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    Duration::from_raw(&Raw::Text(text.to_owned())).map_err(|error| error.to_string())
+}
+
+/// Ask and change a running node over its HTTP API
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  meridian ctl status
+  meridian ctl clients --search sensor- --min-queued 100
+  meridian ctl client sensor-17                 one client with its session and connection
+  meridian ctl routes --match building/3/temp   who would get this topic
+  meridian ctl trace --client sensor-17         what it sends and gets, live
+  meridian ctl clients --all --json | jq -r .client_id
+  meridian ctl config set log.level=debug
+
+A list shows the first 100; --limit N shows more, --all all. --json prints one document; with --all, and where a stream
+is followed, one document on each line (NDJSON).
+
+Exit codes: 0 done, 1 refused or failed, 2 wrong command line, 3 node not reachable, 4 not found, 5 not permitted.
+docs/ctl.md tells more.")]
+pub struct CtlArgs {
+    #[command(flatten)]
+    connection: ConnectionArgs,
+    /// JSON for scripts instead of tables for people; errors are problem documents on standard error
+    #[arg(long, global = true)]
+    json: bool,
+    /// Do what cannot be undone without asking
+    #[arg(long, short, global = true)]
+    yes: bool,
+    #[command(subcommand)]
+    command: CtlCommand,
+}
+
+/// The nouns, and a few verbs that people type often.
+#[derive(Debug, Subcommand)]
+enum CtlCommand {
+    Status(commands::status::StatusArgs),
+    Health(commands::health::HealthArgs),
+    Whoami(commands::whoami::WhoamiArgs),
+    Clients(commands::clients::ClientsArgs),
+    Client(commands::client::ClientArgs),
+    Sessions(commands::clients::SessionsArgs),
+    Kick(commands::client::KickArgs),
+    Subscriptions(commands::subscriptions::SubscriptionsArgs),
+    Routes(commands::routes::RoutesArgs),
+    Retained(commands::retained::RetainedArgs),
+    Publish(commands::publish::PublishArgs),
+    Trace(commands::trace::TraceArgs),
+    #[command(visible_alias = "bans")]
+    Ban(commands::ban::BanArgs),
+    Config(commands::config::ConfigArgs),
+    Log(commands::log::LogArgs),
+    TopicMetrics(commands::topic_metrics::TopicMetricsArgs),
+    Slow(commands::slow::SlowArgs),
+    TopTalkers(commands::top_talkers::TopTalkersArgs),
+    #[command(visible_alias = "key")]
+    Keys(commands::keys::KeysArgs),
+    Audit(commands::audit::AuditArgs),
+    Metrics(commands::metrics::MetricsArgs),
+}
+
+impl CtlArgs {
+    /// Does it, and says what went wrong on standard error.
+    pub fn run(self) -> ExitCode {
+        let json = self.json;
+        match self.go() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => failure.report("ctl", json, &mut std::io::stderr()),
+        }
+    }
+
+    fn go(self) -> Result<(), Failure> {
+        let mut console = Console::new(self.connection.client()?, self.json, self.yes);
+        if let Some(warning) = self.connection.warning() {
+            console.note(&warning);
+        }
+        let done = self.command.run(&mut console);
+        // What was found before a failure belongs to the result.
+        let flushed = console.flush();
+        done.and(flushed)
+    }
+
+    /// As [`CtlArgs::run`], on a console of a test.
+    #[cfg(test)]
+    pub fn run_on(self, console: &mut Console) -> Result<(), Failure> {
+        console.json = self.json;
+        console.yes = self.yes;
+        let done = self.command.run(console);
+        done.and(console.flush())
+    }
+}
+
+impl CtlCommand {
+    fn run(self, console: &mut Console) -> Result<(), Failure> {
+        match self {
+            Self::Status(args) => args.run(console),
+            Self::Health(args) => args.run(console),
+            Self::Whoami(args) => args.run(console),
+            Self::Clients(args) => args.run(console),
+            Self::Client(args) => args.run(console),
+            Self::Sessions(args) => args.run(console),
+            Self::Kick(args) => args.run(console),
+            Self::Subscriptions(args) => args.run(console),
+            Self::Routes(args) => args.run(console),
+            Self::Retained(args) => args.run(console),
+            Self::Publish(args) => args.run(console),
+            Self::Trace(args) => args.run(console),
+            Self::Ban(args) => args.run(console),
+            Self::Config(args) => args.run(console),
+            Self::Log(args) => args.run(console),
+            Self::TopicMetrics(args) => args.run(console),
+            Self::Slow(args) => args.run(console),
+            Self::TopTalkers(args) => args.run(console),
+            Self::Keys(args) => args.run(console),
+            Self::Audit(args) => args.run(console),
+            Self::Metrics(args) => args.run(console),
+        }
+    }
+}

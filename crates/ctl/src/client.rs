@@ -1,0 +1,230 @@
+//! HTTP to one node: requests that are answered by JSON, by text, or by a stream of events.
+
+use std::io::Read;
+use std::time::Duration;
+
+use serde_json::Value;
+use ureq::http::{Method, Request, Response};
+use ureq::{Agent, Body, Timeout};
+
+use crate::failure::Failure;
+use crate::problem::Problem;
+use crate::query::Query;
+use crate::url::Url;
+
+/// Largest answer that is read. A page of 1,000 clients is below 1 MiB; a queue with payloads may reach 8 MiB.
+const ANSWER_MAX: u64 = 64 << 20;
+/// Largest problem document that is read.
+const PROBLEM_MAX: u64 = 1 << 20;
+/// A stream is kept alive every 15 s; three missed ones and the node is gone.
+const STREAM_SILENCE_MAX: Duration = Duration::from_secs(50);
+
+/// Cheap to clone; clones share their connections.
+#[derive(Clone, Debug)]
+pub struct Client {
+    agent: Agent,
+    url: Url,
+    token: Option<String>,
+    timeout: Duration,
+}
+
+impl Client {
+    /// `timeout` bounds a request from the first attempt to connect to the last byte of its answer.
+    pub fn new(url: Url, token: Option<String>, timeout: Duration) -> Self {
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            // A token must go to the node that was named and to nobody else.
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .proxy(None)
+            .user_agent(concat!("meridian-ctl/", env!("CARGO_PKG_VERSION")))
+            .max_response_header_size(64 << 10)
+            .timeout_global(Some(timeout))
+            .build();
+        Self { agent: config.new_agent(), url, token, timeout }
+    }
+
+    pub fn url(&self) -> &str {
+        self.url.as_str()
+    }
+
+    /// GET of a JSON document.
+    ///
+    /// # Errors
+    /// [`Failure::Unreachable`], [`Failure::TimedOut`], [`Failure::Stranger`], [`Failure::Refused`].
+    pub fn get(&self, path: &str, query: &Query) -> Result<Value, Failure> {
+        self.document(Method::GET, path, query, None)
+    }
+
+    /// Any other request; an empty answer is `Value::Null`.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn send(
+        &self,
+        method: Method,
+        path: &str,
+        query: &Query,
+        body: Option<&Value>,
+    ) -> Result<Value, Failure> {
+        self.document(method, path, query, body)
+    }
+
+    fn document(
+        &self,
+        method: Method,
+        path: &str,
+        query: &Query,
+        body: Option<&Value>,
+    ) -> Result<Value, Failure> {
+        let mut response = self.run(method, path, query, body)?;
+        let bytes = self.body(&mut response, ANSWER_MAX)?;
+        if bytes.is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_json::from_slice(&bytes)
+            .map_err(|error| self.stranger(format!("no JSON from {path} ({error})")))
+    }
+
+    /// GET of a text; bytes that are no UTF-8 are replaced.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn text(&self, path: &str) -> Result<String, Failure> {
+        let mut response = self.run(Method::GET, path, &Query::new(), None)?;
+        let bytes = self.body(&mut response, ANSWER_MAX)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Status and document of a request whose every answer means something, such as `/health/ready`.
+    ///
+    /// # Errors
+    /// As [`Client::get`], but never [`Failure::Refused`].
+    pub fn status(&self, path: &str) -> Result<(u16, Value), Failure> {
+        let mut response = self.exchange(Method::GET, path, &Query::new(), None, false)?;
+        let bytes = self.body(&mut response, PROBLEM_MAX)?;
+        let document = serde_json::from_slice(&bytes)
+            .map_err(|error| self.stranger(format!("no JSON from {path} ({error})")))?;
+        Ok((response.status().as_u16(), document))
+    }
+
+    /// GET of an event stream: its bytes, as they come, until the node ends it. Reading fails when the node is silent for
+    /// longer than it ever is.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn stream(&self, path: &str, query: &Query) -> Result<Box<dyn Read + Send>, Failure> {
+        let response = self.exchange(Method::GET, path, query, None, true)?;
+        let response = self.success(response)?;
+        let kind = response.headers().get("content-type").and_then(|v| v.to_str().ok()).unwrap_or_default();
+        if !kind.starts_with("text/event-stream") {
+            return Err(self.stranger(format!("{path} is no event stream")));
+        }
+        Ok(Box::new(response.into_body().into_reader()))
+    }
+
+    fn run(
+        &self,
+        method: Method,
+        path: &str,
+        query: &Query,
+        body: Option<&Value>,
+    ) -> Result<Response<Body>, Failure> {
+        self.success(self.exchange(method, path, query, body, false)?)
+    }
+
+    fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        query: &Query,
+        body: Option<&Value>,
+        stream: bool,
+    ) -> Result<Response<Body>, Failure> {
+        let mut request = Request::builder().method(method.clone()).uri(format!(
+            "{}{path}{}",
+            self.url.as_str(),
+            query.as_str()
+        ));
+        request = request
+            .header("accept", if stream { "text/event-stream" } else { "application/json, text/plain" });
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        if method != Method::GET {
+            // Asked for of every change, with a body or without.
+            request = request.header("content-type", "application/json");
+        }
+        let wrong =
+            |error: ureq::http::Error| Failure::Usage(format!("this cannot be asked over HTTP: {error}"));
+        let answer = match body {
+            Some(body) => self.agent.run(request.body(body.to_string()).map_err(wrong)?),
+            None if stream => {
+                let request = request.body(()).map_err(wrong)?;
+                let request = self.agent.configure_request(request);
+                let request = request
+                    .timeout_global(None)
+                    .timeout_connect(Some(self.timeout))
+                    .timeout_recv_response(Some(self.timeout))
+                    .timeout_per_read(Some(STREAM_SILENCE_MAX))
+                    .build();
+                self.agent.run(request)
+            }
+            None => self.agent.run(request.body(()).map_err(wrong)?),
+        };
+        answer.map_err(|error| self.failure(error))
+    }
+
+    /// Takes answers of other statuses apart.
+    fn success(&self, mut response: Response<Body>) -> Result<Response<Body>, Failure> {
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let retry =
+            response.headers().get("retry-after").and_then(|v| v.to_str().ok()).and_then(|v| v.parse().ok());
+        let bytes = self.body(&mut response, PROBLEM_MAX)?;
+        match Problem::read(status.as_u16(), retry, &bytes) {
+            Some(problem) => Err(Failure::Refused(Box::new(problem))),
+            None => Err(self.stranger(format!("HTTP status {} without a problem document", status.as_u16()))),
+        }
+    }
+
+    fn body(&self, response: &mut Response<Body>, max: u64) -> Result<Vec<u8>, Failure> {
+        response.body_mut().with_config().limit(max).read_to_vec().map_err(|error| self.failure(error))
+    }
+
+    fn failure(&self, error: ureq::Error) -> Failure {
+        use std::io::ErrorKind;
+        let url = self.url.as_str().to_owned();
+        match error {
+            ureq::Error::Timeout(Timeout::Connect | Timeout::Resolve) => {
+                Failure::Unreachable { url, cause: "the connection was not made in time".to_owned() }
+            }
+            ureq::Error::Timeout(_) => Failure::TimedOut { url, after: self.timeout },
+            ureq::Error::HostNotFound => {
+                Failure::Unreachable { url, cause: "there is no such host".to_owned() }
+            }
+            ureq::Error::ConnectionFailed => {
+                Failure::Unreachable { url, cause: "connection failed".to_owned() }
+            }
+            ureq::Error::Io(error) if error.kind() == ErrorKind::TimedOut => {
+                Failure::TimedOut { url, after: self.timeout }
+            }
+            ureq::Error::Io(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                Failure::Unreachable { url, cause: "connection refused".to_owned() }
+            }
+            ureq::Error::Io(error) => match error.kind() {
+                ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+                    self.stranger("the connection broke off".to_owned())
+                }
+                _ => Failure::Unreachable { url, cause: error.to_string() },
+            },
+            other => self.stranger(other.to_string()),
+        }
+    }
+
+    pub fn stranger(&self, cause: String) -> Failure {
+        Failure::Stranger { url: self.url.as_str().to_owned(), cause }
+    }
+}

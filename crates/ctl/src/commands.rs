@@ -1,0 +1,31 @@
+//! A file for each noun of `meridian ctl`.
+
+use crate::console::Console;
+use crate::failure::Failure;
+
+pub mod audit;
+pub mod ban;
+pub mod client;
+pub mod clients;
+pub mod config;
+pub mod health;
+pub mod keys;
+pub mod log;
+pub mod metrics;
+pub mod publish;
+pub mod retained;
+pub mod routes;
+pub mod slow;
+pub mod status;
+pub mod subscriptions;
+pub mod top_talkers;
+pub mod topic_metrics;
+pub mod trace;
+pub mod whoami;
+
+/// One subcommand with its arguments.
+pub trait Command {
+    /// # Errors
+    /// [`Failure`] says whose fault it was.
+    fn run(self, console: &mut Console) -> Result<(), Failure>;
+}

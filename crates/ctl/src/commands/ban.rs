@@ -1,0 +1,126 @@
+//! `meridian ctl ban`: who may not connect.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::{Value, json};
+use ureq::http::Method;
+
+use super::Command;
+use crate::args::duration;
+use crate::console::Console;
+use crate::failure::Failure;
+use crate::fields::Fields as _;
+use crate::human;
+use crate::pages::{List, PageArgs};
+use crate::query::{Query, encode};
+use crate::table::left;
+
+/// Keep clients away, and list who is kept away
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  meridian ctl ban                                             who is banned
+  meridian ctl ban add client-id sensor-17 --for 1h --reason 'sends garbage'
+  meridian ctl ban add username 'guest-*'                      every name that begins so
+  meridian ctl ban add address 10.1.0.0/16
+  meridian ctl ban remove 3                                    by its ID
+
+Those who are connected are disconnected.")]
+pub struct BanArgs {
+    #[command(flatten)]
+    page: PageArgs,
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List bans, as without a verb
+    List {
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// Ban
+    Add {
+        /// What is recognised
+        #[arg(value_enum)]
+        kind: Kind,
+        /// A Client Identifier or user name, with * at its end for all that begin so; an IP address or network
+        value: String,
+        /// Why: for people
+        #[arg(long, default_value = "")]
+        reason: String,
+        /// For how long; without it until it is removed
+        #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+        time: Option<Duration>,
+    },
+    /// Lift a ban
+    Remove {
+        /// The ID that the list shows
+        id: String,
+    },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    #[value(alias = "client", alias = "client_id")]
+    ClientId,
+    #[value(alias = "user")]
+    Username,
+    #[value(alias = "ip")]
+    Address,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::ClientId => "client_id",
+            Self::Username => "username",
+            Self::Address => "address",
+        }
+    }
+}
+
+impl Command for BanArgs {
+    fn run(self, console: &mut Console) -> Result<(), Failure> {
+        match self.verb {
+            None => list(console, &self.page),
+            Some(Verb::List { page }) => list(console, &page),
+            Some(Verb::Add { kind, value, reason, time }) => {
+                let seconds = time.map(|time| time.as_millis().div_ceil(1_000) as u64);
+                let body = json!({"kind": kind.name(), "value": value, "reason": reason, "for_s": seconds});
+                let ban = console.client.send(Method::POST, "/api/v1/bans", &Query::new(), Some(&body))?;
+                let time = time.map(|time| format!(" for {}", human::duration(time))).unwrap_or_default();
+                let sentence = format!(
+                    "ban {}: {} {value}{time}; {} disconnected",
+                    ban.cell("id"),
+                    kind.name(),
+                    ban.count_cell("disconnected")
+                );
+                console.done(&ban, &sentence)
+            }
+            Some(Verb::Remove { id }) => {
+                let path = format!("/api/v1/bans/{}", encode(&id));
+                let answer = console.client.send(Method::DELETE, &path, &Query::new(), None)?;
+                console.done(&answer, &format!("ban {id} lifted"))
+            }
+        }
+    }
+}
+
+fn list(console: &mut Console, page: &PageArgs) -> Result<(), Failure> {
+    let columns = [left("ID"), left("KIND"), left("VALUE"), left("UNTIL"), left("BY"), left("REASON")];
+    let row = |ban: &Value| {
+        vec![
+            ban.cell("id"),
+            ban.cell("kind"),
+            ban.cell("value"),
+            if ban.field("until").is_null() { "lifted".to_owned() } else { ban.time_cell("until") },
+            ban.cell("by"),
+            ban.text("reason"),
+        ]
+    };
+    List { path: "/api/v1/bans", query: Query::new(), noun: "bans", columns: &columns, row: &row, keep: None }
+        .show(console, page)
+}

@@ -1,0 +1,262 @@
+//! `meridian ctl config`: the configuration of a running node.
+
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+use ureq::http::Method;
+
+use super::Command;
+use crate::confirm::confirm;
+use crate::console::Console;
+use crate::failure::Failure;
+use crate::fields::Fields as _;
+use crate::pages::show_whole;
+use crate::query::Query;
+use crate::table::{Table, left, right};
+
+/// Read and change the configuration of the running node
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  meridian ctl config                                  every setting that is not its default
+  meridian ctl config show queue                       a section
+  meridian ctl config show queue.messages_max          one setting, explained
+  meridian ctl config validate queue.messages_max=500
+  meridian ctl config set log.level=debug --comment 'ticket 4711'
+  meridian ctl config unset log.level                  takes a change at run time back
+  meridian ctl config history
+  meridian ctl config rollback 2
+  meridian ctl config reload                           reads the file again, as SIGHUP does
+
+`meridian config` (without ctl) is about files, not about a running node.")]
+pub struct ConfigArgs {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Show settings
+    Show {
+        /// A setting or a section; without it all
+        name: Option<String>,
+        /// Only those that are not their default
+        #[arg(long)]
+        changed: bool,
+    },
+    /// Change settings that can be changed while the node runs; all or none
+    Set {
+        /// What to change
+        #[arg(value_name = "NAME=VALUE", required = true, value_parser = assignment)]
+        changes: Vec<(String, String)>,
+        /// Why: for the history
+        #[arg(long, default_value = "")]
+        comment: String,
+    },
+    /// Take changes at run time back
+    Unset {
+        /// Settings
+        #[arg(value_name = "NAME", required = true)]
+        names: Vec<String>,
+        /// Why: for the history
+        #[arg(long, default_value = "")]
+        comment: String,
+    },
+    /// Say what `set` would say, and change nothing
+    Validate {
+        /// What would change
+        #[arg(value_name = "NAME=VALUE", required = true, value_parser = assignment)]
+        changes: Vec<(String, String)>,
+    },
+    /// List the last versions, the newest first
+    History,
+    /// Go back to the settings of an earlier version
+    Rollback {
+        /// The version, as the history shows it
+        version: u64,
+    },
+    /// Read the configuration file again
+    Reload,
+}
+
+fn assignment(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.trim().to_owned(), value.to_owned())),
+        _ => Err("write NAME=VALUE, such as log.level=debug".to_owned()),
+    }
+}
+
+const CONFIG: &str = "/api/v1/config";
+
+impl Command for ConfigArgs {
+    fn run(self, console: &mut Console) -> Result<(), Failure> {
+        match self.verb {
+            None => show(console, None, true),
+            Some(Verb::Show { name, changed }) => show(console, name.as_deref(), changed),
+            Some(Verb::Set { changes, comment }) => {
+                let changes = changes.into_iter().map(|(name, value)| (name, value.into())).collect();
+                change(console, changes, &comment)
+            }
+            Some(Verb::Unset { names, comment }) => {
+                change(console, names.into_iter().map(|name| (name, Value::Null)).collect(), &comment)
+            }
+            Some(Verb::Validate { changes }) => {
+                let changes: Map<_, _> =
+                    changes.into_iter().map(|(name, value)| (name, value.into())).collect();
+                validate(console, &changes)
+            }
+            Some(Verb::History) => history(console),
+            Some(Verb::Rollback { version }) => {
+                confirm(console, &format!("Go back to the settings of version {version}?"))?;
+                let path = format!("{CONFIG}/rollback");
+                let body = json!({"version": version});
+                let answer = console.client.send(Method::POST, &path, &Query::new(), Some(&body))?;
+                changed(console, &answer)
+            }
+            Some(Verb::Reload) => {
+                let path = format!("{CONFIG}/reload");
+                let answer = console.client.send(Method::POST, &path, &Query::new(), None)?;
+                changed(console, &answer)
+            }
+        }
+    }
+}
+
+fn show(console: &mut Console, name: Option<&str>, changed: bool) -> Result<(), Failure> {
+    let mut config = console.client.get(CONFIG, &Query::new())?;
+    let Value::Array(mut settings) = config["settings"].take() else {
+        return Err(console.client.stranger("the configuration has no settings".to_owned()));
+    };
+    if let Some(name) = name {
+        let known: Vec<String> = settings.iter().map(|setting| setting.text("name")).collect();
+        settings.retain(|setting| {
+            let setting = setting.text("name");
+            setting == name || setting.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'))
+        });
+        if settings.is_empty() {
+            let nearest = settings::nearest(name, known.iter().map(String::as_str));
+            let nearest = nearest.map(|nearest| format!("; is {nearest} meant?")).unwrap_or_default();
+            return Err(Failure::Usage(format!("there is no setting {name}{nearest}")));
+        }
+    }
+    if changed {
+        settings.retain(|setting| {
+            setting.field("value") != setting.field("default")
+                || setting.text("source") == "runtime"
+                || !setting.field("pending").is_null()
+        });
+    }
+    if console.json {
+        config["settings"] = settings.into();
+        return console.document(&config);
+    }
+    if let ([setting], Some(_)) = (&settings[..], name) {
+        return explain(console, setting);
+    }
+    let mut table = Table::new(&[left("SETTING"), left("VALUE"), left("FROM"), left("")]);
+    for setting in &settings {
+        let pending = match setting.field("pending") {
+            Value::Null => String::new(),
+            _ => format!("{} from the next start on", setting.cell("pending")),
+        };
+        table.row(vec![setting.cell("name"), setting.cell("value"), setting.cell("source"), pending]);
+    }
+    console.table(&mut table)?;
+    console.flush()?;
+    let file = config.text("file");
+    let file = if file.is_empty() { "no file".to_owned() } else { file };
+    let more = if changed { "; `config show` shows all" } else { "" };
+    console.note(&format!("version {}, {file}; {} settings{more}", config.cell("version"), settings.len()));
+    Ok(())
+}
+
+fn explain(console: &mut Console, setting: &Value) -> Result<(), Failure> {
+    let choices: Vec<String> = setting
+        .list("choices")
+        .iter()
+        .map(|choice| choice.as_str().map_or_else(|| choice.cell("name"), str::to_owned))
+        .collect();
+    console.pairs(&[
+        ("setting", setting.cell("name")),
+        ("value", setting.cell("value")),
+        ("from", setting.cell("source")),
+        ("pending", setting.text("pending")),
+        ("default", setting.cell("default")),
+        ("type", setting.text("type")),
+        ("range", setting.text("range")),
+        ("choices", choices.join(", ")),
+        (
+            "changes",
+            if setting.truth("reloadable") { "while the node runs" } else { "at a start only" }.to_owned(),
+        ),
+    ])?;
+    console.line("")?;
+    setting.text("doc").lines().try_for_each(|line| console.line(line.trim()))
+}
+
+fn change(console: &mut Console, changes: Map<String, Value>, comment: &str) -> Result<(), Failure> {
+    let body = json!({"changes": changes, "comment": comment});
+    let answer = console.client.send(Method::PATCH, CONFIG, &Query::new(), Some(&body))?;
+    changed(console, &answer)
+}
+
+/// What came of a change, a rollback, a reload.
+fn changed(console: &mut Console, answer: &Value) -> Result<(), Failure> {
+    if console.json {
+        return console.document(answer);
+    }
+    for change in answer.list("changed") {
+        console.line(&difference(change))?;
+    }
+    if answer.list("changed").is_empty() {
+        console.line("nothing changed")?;
+    }
+    let pending: Vec<&str> = answer.list("pending").iter().filter_map(Value::as_str).collect();
+    if !pending.is_empty() {
+        console.line(&format!("from the next start on: {}", pending.join(", ")))?;
+    }
+    match answer.whole("version") {
+        Some(version) => console.line(&format!("this is version {version}")),
+        None => Ok(()),
+    }
+}
+
+fn difference(change: &Value) -> String {
+    // Names alone are enough for a reload.
+    match change.as_str() {
+        Some(name) => name.to_owned(),
+        None => format!("{}: {} -> {}", change.cell("name"), change.cell("before"), change.cell("after")),
+    }
+}
+
+fn validate(console: &mut Console, changes: &Map<String, Value>) -> Result<(), Failure> {
+    let path = format!("{CONFIG}/validate");
+    let answer =
+        console.client.send(Method::POST, &path, &Query::new(), Some(&json!({"changes": changes})))?;
+    if console.json {
+        console.document(&answer)?;
+    }
+    if answer.truth("valid") {
+        return if console.json { Ok(()) } else { console.line("this can be set") };
+    }
+    let problems: Vec<String> = answer
+        .list("problems")
+        .iter()
+        .map(|problem| format!("{}: {}", problem.cell("name"), problem.cell("detail")))
+        .collect();
+    Err(Failure::Failed(format!("this cannot be set\n  {}", problems.join("\n  "))))
+}
+
+fn history(console: &mut Console) -> Result<(), Failure> {
+    let answer = console.client.get(&format!("{CONFIG}/history"), &Query::new())?;
+    let columns = [right("VERSION"), left("AT"), left("BY"), left("CHANGES"), left("COMMENT")];
+    show_whole(console, &answer, "versions", &columns, |version| {
+        let changes: Vec<String> = version.list("changes").iter().map(difference).collect();
+        vec![
+            version.cell("version"),
+            version.time_cell("at"),
+            version.cell("by"),
+            changes.join(", "),
+            version.text("comment"),
+        ]
+    })
+}

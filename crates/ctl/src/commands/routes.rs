@@ -1,0 +1,104 @@
+//! `meridian ctl routes`.
+
+use clap::Args;
+use serde_json::Value;
+
+use super::Command;
+use crate::console::Console;
+use crate::failure::Failure;
+use crate::fields::Fields as _;
+use crate::human;
+use crate::pages::show_whole;
+use crate::query::Query;
+use crate::table::{left, right};
+
+/// Show where topics go: filters with their destinations, or who would get one topic
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  meridian ctl routes --match building/3/temp    who would get a message to this topic, by which filter
+  meridian ctl routes --prefix building/         filters that begin like this
+  meridian ctl routes --filter 'building/#'")]
+pub struct RoutesArgs {
+    /// Who would get a message to this topic
+    #[arg(long = "match", value_name = "TOPIC", conflicts_with_all = ["filter", "prefix"])]
+    topic: Option<String>,
+    /// Exactly this Topic Filter
+    #[arg(long, conflicts_with = "prefix")]
+    filter: Option<String>,
+    /// Topic Filters that begin like this
+    #[arg(long)]
+    prefix: Option<String>,
+    /// Show at most this many
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    limit: u32,
+}
+
+impl Command for RoutesArgs {
+    fn run(self, console: &mut Console) -> Result<(), Failure> {
+        let query = Query::new().with("limit", self.limit);
+        let (answer, noun) = match &self.topic {
+            Some(topic) => (receivers(console, &query.with("topic", topic))?, "receivers"),
+            None => {
+                let query = query.maybe("filter", self.filter.as_ref()).maybe("prefix", self.prefix.as_ref());
+                let answer = console.client.get("/api/v1/routes", &query)?;
+                let columns = [left("FILTER"), left("DESTINATIONS")];
+                show_whole(console, &answer, "routes", &columns, |route| {
+                    vec![route.cell("filter"), destinations(route)]
+                })?;
+                (answer, "routes")
+            }
+        };
+        if !console.json && answer.truth("truncated") {
+            console.flush()?;
+            let of =
+                answer.whole("total").map(|total| format!(" of {}", human::count(total))).unwrap_or_default();
+            console.note(&format!("the first {}{of} {noun}; --limit N shows up to 1,000", self.limit));
+        }
+        Ok(())
+    }
+}
+
+fn receivers(console: &mut Console, query: &Query) -> Result<Value, Failure> {
+    let mut answer = console.client.get("/api/v1/routes/match", query)?;
+    if console.json {
+        console.document(&answer)?;
+        return Ok(answer);
+    }
+    // The list has a name of its own here.
+    let receivers = answer["receivers"].take();
+    answer["items"] = receivers;
+    let columns = [left("CLIENT"), left("STATE"), right("QOS"), left("SHARE"), left("FILTERS")];
+    show_whole(console, &answer, "receivers", &columns, |receiver| {
+        let filters: Vec<&str> = receiver.list("filters").iter().filter_map(Value::as_str).collect();
+        vec![
+            receiver.cell("client_id"),
+            if receiver.truth("connected") { "connected" } else { "absent" }.to_owned(),
+            receiver.cell("qos"),
+            receiver.text("share"),
+            filters.join(" "),
+        ]
+    })?;
+    Ok(answer)
+}
+
+/// Destinations of one route on one line; a filter with thousands of them is cut.
+fn destinations(route: &Value) -> String {
+    const SHOWN: usize = 8;
+    let all = route.list("destinations");
+    let mut shown: Vec<String> = all
+        .iter()
+        .take(SHOWN)
+        .map(|destination| match &destination.text("kind")[..] {
+            "client" => format!("client {}", destination.cell("client_id")),
+            "session_qos0" => format!("client {} (QoS 0)", destination.cell("client_id")),
+            "shard" => format!("sessions of shard {}", destination.cell("shard")),
+            "shard_groups" => format!("shared groups of shard {}", destination.cell("shard")),
+            other => other.to_owned(),
+        })
+        .collect();
+    if all.len() > SHOWN {
+        shown.push(format!(".. {} more", all.len() - SHOWN));
+    }
+    shown.join(", ")
+}

@@ -1,0 +1,26 @@
+//! Asking before something is done that cannot be undone.
+
+use std::io::{self, BufRead as _};
+
+use crate::console::Console;
+use crate::failure::Failure;
+
+/// Goes on when `--yes` was given or a person types it; `what` is the question, such as "delete all of it?".
+///
+/// # Errors
+/// [`Failure::Declined`], and [`Failure::Usage`] when nobody can be asked.
+pub fn confirm(console: &mut Console, what: &str) -> Result<(), Failure> {
+    if console.yes {
+        return Ok(());
+    }
+    if !console.person {
+        return Err(Failure::Usage(format!("{what}\n  Nobody is here to answer: add --yes if it is meant.")));
+    }
+    console.note(&format!("{what} [y/N]"));
+    let mut answer = String::new();
+    let read = io::stdin().lock().read_line(&mut answer);
+    match (read, answer.trim()) {
+        (Ok(_), "y" | "Y" | "yes" | "Yes" | "YES") => Ok(()),
+        _ => Err(Failure::Declined),
+    }
+}

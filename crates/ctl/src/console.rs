@@ -1,0 +1,143 @@
+//! The only way to the terminal: lines and tables for people, documents for scripts.
+
+use std::io::{self, IsTerminal as _, Write};
+
+use serde_json::Value;
+
+use crate::client::Client;
+use crate::escape;
+use crate::failure::Failure;
+use crate::table::Table;
+
+/// What a command works with.
+pub struct Console<'a> {
+    pub client: Client,
+    /// Whether a script reads.
+    pub json: bool,
+    /// Whether a person said yes beforehand.
+    pub yes: bool,
+    /// Whether standard output is a terminal.
+    pub terminal: bool,
+    /// Whether a person is there to be asked, and sees progress.
+    pub person: bool,
+    out: Box<dyn Write + 'a>,
+    notes: Box<dyn Write + 'a>,
+}
+
+impl Console<'static> {
+    pub fn new(client: Client, json: bool, yes: bool) -> Self {
+        Self {
+            client,
+            json,
+            yes,
+            terminal: io::stdout().is_terminal(),
+            person: io::stdin().is_terminal() && io::stderr().is_terminal(),
+            out: Box::new(io::BufWriter::with_capacity(64 << 10, io::stdout())),
+            notes: Box::new(io::stderr()),
+        }
+    }
+}
+
+impl<'a> Console<'a> {
+    /// For tests: neither is a terminal unless said so later.
+    #[cfg(test)]
+    pub fn to(client: Client, json: bool, out: impl Write + 'a, notes: impl Write + 'a) -> Self {
+        let (out, notes) = (Box::new(out), Box::new(notes));
+        Self { client, json, yes: false, terminal: false, person: false, out, notes }
+    }
+
+    /// One line of text, escaped.
+    ///
+    /// # Errors
+    /// Those of standard output, here and below.
+    pub fn line(&mut self, text: &str) -> Result<(), Failure> {
+        Ok(writeln!(self.out, "{}", escape::text(text))?)
+    }
+
+    /// Pairs of name and value, in two columns; a value of nothing is left out.
+    ///
+    /// # Errors
+    /// Those of standard output.
+    pub fn pairs(&mut self, pairs: &[(&str, String)]) -> Result<(), Failure> {
+        let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 2;
+        for (name, value) in pairs.iter().filter(|(_, value)| !value.is_empty()) {
+            self.line(&format!("{name:width$}{value}"))?;
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// Those of standard output.
+    pub fn table(&mut self, table: &mut Table) -> Result<(), Failure> {
+        Ok(table.flush(&mut self.out)?)
+    }
+
+    /// A document of many lines.
+    ///
+    /// # Errors
+    /// Those of standard output.
+    pub fn document(&mut self, document: &Value) -> Result<(), Failure> {
+        Ok(writeln!(self.out, "{}", escape::json(&format!("{document:#}")))?)
+    }
+
+    /// A document on a line of its own: NDJSON.
+    ///
+    /// # Errors
+    /// Those of standard output.
+    pub fn json_line(&mut self, document: &Value) -> Result<(), Failure> {
+        Ok(writeln!(self.out, "{}", escape::json(&document.to_string()))?)
+    }
+
+    /// Bytes as they are, unless a terminal would obey them.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] on a terminal, and those of standard output.
+    pub fn raw(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        if self.terminal {
+            let why = "--raw writes bytes as they are, which a terminal might obey: send them to a file or a program";
+            return Err(Failure::Usage(why.to_owned()));
+        }
+        Ok(self.out.write_all(bytes)?)
+    }
+
+    /// Text of many lines: escaped for a terminal, as it came for a file.
+    ///
+    /// # Errors
+    /// Those of standard output.
+    pub fn text(&mut self, text: &str) -> Result<(), Failure> {
+        let text = if self.terminal { escape::lines(text) } else { text.into() };
+        Ok(self.out.write_all(text.as_bytes())?)
+    }
+
+    /// What is not part of the result: a hint, progress. On standard error.
+    pub fn note(&mut self, text: &str) {
+        // A note nobody can read is no reason to fail.
+        drop(writeln!(self.notes, "{}", escape::lines(text)));
+    }
+
+    /// Overwrites the line of progress; an empty text removes it. Seen by a person only, and only where the result does not
+    /// scroll through it.
+    pub fn progress(&mut self, text: &str) {
+        if self.person && !self.terminal {
+            // As for a note.
+            drop(write!(self.notes, "\r\x1b[K{}", escape::text(text)));
+            drop(self.notes.flush());
+        }
+    }
+
+    /// Hands over what is buffered: before waiting, and at the end.
+    ///
+    /// # Errors
+    /// Those of standard output.
+    pub fn flush(&mut self) -> Result<(), Failure> {
+        Ok(self.out.flush()?)
+    }
+
+    /// Answers of commands that change something: the document for a script, a sentence for a person.
+    ///
+    /// # Errors
+    /// Those of standard output.
+    pub fn done(&mut self, document: &Value, sentence: &str) -> Result<(), Failure> {
+        if self.json { self.document(document) } else { self.line(sentence) }
+    }
+}

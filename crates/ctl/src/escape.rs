@@ -1,0 +1,123 @@
+//! Text of a server made harmless for a terminal. Client Identifiers, topics and payloads are chosen by whoever can
+//! connect; a terminal obeys control characters in them, and some reorder what stands around them.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// Whether a terminal might obey this character, or hide it, or let it move its neighbours.
+fn dangerous(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}'                        // soft hyphen
+            | '\u{61c}'                     // Arabic letter mark
+            | '\u{180e}'                    // Mongolian vowel separator
+            | '\u{200b}'..='\u{200f}'       // zero width, directional marks
+            | '\u{2028}'..='\u{202e}'       // line and paragraph separators, directional embeddings
+            | '\u{2060}'..='\u{206f}'       // invisible operators, directional isolates
+            | '\u{fe00}'..='\u{fe0f}'       // variation selectors
+            | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}'       // interlinear annotations
+            | '\u{e0000}'..='\u{e0fff}'     // tags, more variation selectors
+        )
+}
+
+/// One line of printable text: what is dangerous is written as in Rust, `\n`, `\t`, `\u{1b}`. A backslash stays one: this
+/// is for reading; for exactness there is `--json`.
+pub fn text(raw: &str) -> Cow<'_, str> {
+    if !raw.chars().any(dangerous) {
+        return Cow::Borrowed(raw);
+    }
+    let mut safe = String::with_capacity(raw.len() + 16);
+    for c in raw.chars() {
+        if dangerous(c) {
+            safe.extend(c.escape_default());
+        } else {
+            safe.push(c);
+        }
+    }
+    Cow::Owned(safe)
+}
+
+/// JSON that means the same and holds no dangerous character but the newlines that lay it out: these can stand in
+/// strings only, where `\u` spells them.
+pub fn json(document: &str) -> Cow<'_, str> {
+    let harmful = |c: char| c != '\n' && dangerous(c);
+    if !document.chars().any(harmful) {
+        return Cow::Borrowed(document);
+    }
+    let mut safe = String::with_capacity(document.len() + 16);
+    for c in document.chars() {
+        if harmful(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                // Writing to a string does not fail.
+                let _ = write!(safe, "\\u{unit:04x}");
+            }
+        } else {
+            safe.push(c);
+        }
+    }
+    Cow::Owned(safe)
+}
+
+/// Text of many lines, each made harmless by itself.
+pub fn lines(raw: &str) -> Cow<'_, str> {
+    let harmful = |c: char| c != '\n' && dangerous(c);
+    if !raw.chars().any(harmful) {
+        return Cow::Borrowed(raw);
+    }
+    Cow::Owned(raw.split('\n').map(text).collect::<Vec<_>>().join("\n"))
+}
+
+/// Bytes as text where they are text, and as `\x..` where not.
+pub fn bytes(raw: &[u8]) -> String {
+    let mut safe = String::with_capacity(raw.len());
+    for chunk in raw.utf8_chunks() {
+        safe.push_str(&text(chunk.valid()));
+        for byte in chunk.invalid() {
+            // Writing to a string does not fail.
+            let _ = write!(safe, "\\x{byte:02x}");
+        }
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn control_characters_become_visible() {
+        assert_eq!(text("plain é 温"), "plain é 温");
+        assert_eq!(text("a\x1b[2Jb"), "a\\u{1b}[2Jb");
+        assert_eq!(text("a\r\n\tb"), "a\\r\\n\\tb");
+        assert_eq!(text("c1 \u{9b}2J"), "c1 \\u{9b}2J");
+        assert_eq!(text("rtl \u{202e}txt"), "rtl \\u{202e}txt");
+        assert_eq!(bytes(b"ok\xff\x1b"), "ok\\xff\\u{1b}");
+        assert_eq!(lines("a\nb\x07\n"), "a\nb\\u{7}\n");
+    }
+
+    #[test]
+    fn json_keeps_its_meaning() {
+        let value = serde_json::json!({"k\u{9b}": "v\u{202e}\u{e0001}\u{7f}\n"});
+        let written = serde_json::to_string_pretty(&value).unwrap();
+        let safe = json(&written);
+        assert!(!safe.chars().any(|c| c != '\n' && dangerous(c)), "{safe}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&safe).unwrap(), value);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_dangerous_comes_through(raw in any::<Vec<u8>>(), chars in any::<String>()) {
+            prop_assert!(!bytes(&raw).chars().any(dangerous));
+            prop_assert!(!text(&chars).chars().any(dangerous));
+            prop_assert!(!lines(&chars).chars().any(|c| c != '\n' && dangerous(c)));
+        }
+
+        #[test]
+        fn any_string_in_json_stays_itself(chars in any::<String>()) {
+            let written = serde_json::to_string(&chars).unwrap();
+            prop_assert_eq!(serde_json::from_str::<String>(&json(&written)).unwrap(), chars);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! `meridian ctl` and `meridian top`: a node's HTTP API for people at a terminal and for scripts.
+//!
+//! [`CtlArgs`] and [`TopArgs`] are the command lines; [`completions`] writes what shells complete them with. Below them
+//! `client` speaks HTTP, `sse` reads event streams, `pages` follows cursors, `console` is the only way to the
+//! terminal, and `commands` has a file for each noun.
+//!
+//! **Invariant:** what a server sends ends in a value or a [`failure`](Failure), never in a panic.
+//! **Invariant:** no text of a server reaches a terminal but through `escape`.
+
+mod args;
+mod client;
+mod commands;
+mod completions;
+mod confirm;
+mod console;
+mod escape;
+mod failure;
+mod fields;
+mod human;
+mod interrupt;
+mod pages;
+mod problem;
+mod query;
+mod sse;
+mod stream;
+mod table;
+mod top;
+mod url;
+mod wall_clock;
+
+#[cfg(test)]
+mod mock;
+
+pub use args::{ConnectionArgs, CtlArgs};
+pub use completions::CompletionsArgs;
+pub use failure::Failure;
+pub use top::TopArgs;

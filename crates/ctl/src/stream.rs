@@ -1,0 +1,109 @@
+//! An event stream that can be waited for and interrupted: a thread reads, the command takes.
+
+use std::io::Read;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::query::Query;
+use crate::sse::{Item, Parser};
+
+/// Events that wait for a slow terminal; beyond them the node waits, and says how many it lost.
+const WAITING_MAX: usize = 1_024;
+/// How often a wait looks whether somebody pressed Ctrl-C.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What comes next.
+#[derive(Debug, PartialEq)]
+pub enum Next {
+    Event {
+        name: String,
+        data: Value,
+    },
+    /// Nothing for a moment: time to show what was written.
+    Quiet,
+    /// The node ended the stream, or a person did.
+    End,
+}
+
+enum Read1 {
+    Event { name: String, data: Value },
+    Broken(Failure),
+}
+
+pub struct Stream {
+    events: Receiver<Read1>,
+    interrupt: Interrupt,
+    ended: bool,
+}
+
+impl Stream {
+    /// # Errors
+    /// As [`Client::stream`].
+    pub fn open(client: &Client, path: &str, query: &Query, interrupt: Interrupt) -> Result<Self, Failure> {
+        let mut body = client.stream(path, query)?;
+        let (to, events) = sync_channel(WAITING_MAX);
+        let client = client.clone();
+        // The thread ends with the stream or with the process: a read cannot be interrupted from here.
+        thread::spawn(move || {
+            let (mut parser, mut buffer) = (Parser::new(), vec![0; 16 << 10]);
+            loop {
+                let mut items = Vec::new();
+                let broken = match body.read(&mut buffer) {
+                    Ok(0) => return,
+                    Ok(n) => parser
+                        .feed(&buffer[..n], |item| items.push(item))
+                        .err()
+                        .map(|_| client.stranger("an event without end".to_owned())),
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => None,
+                    Err(error) => Some(client.stranger(format!("the stream broke off ({error})"))),
+                };
+                for item in items {
+                    let Item::Event { name, data } = item else { continue };
+                    let read = match serde_json::from_str(&data) {
+                        Ok(data) => Read1::Event { name, data },
+                        Err(error) => {
+                            Read1::Broken(client.stranger(format!("an event is no JSON ({error})")))
+                        }
+                    };
+                    if to.send(read).is_err() {
+                        return;
+                    }
+                }
+                if let Some(failure) = broken {
+                    // Nobody listens any more: then nobody needs to know.
+                    drop(to.send(Read1::Broken(failure)));
+                    return;
+                }
+            }
+        });
+        Ok(Self { events, interrupt, ended: false })
+    }
+
+    /// Waits for a moment.
+    ///
+    /// # Errors
+    /// [`Failure::Stranger`] when the stream broke off or cannot be read.
+    pub fn next(&mut self) -> Result<Next, Failure> {
+        if self.ended || self.interrupt.raised() {
+            return Ok(Next::End);
+        }
+        match self.events.recv_timeout(LOOK) {
+            Ok(Read1::Event { name, data }) => Ok(Next::Event { name, data }),
+            Ok(Read1::Broken(failure)) => {
+                self.ended = true;
+                Err(failure)
+            }
+            Err(RecvTimeoutError::Timeout) => Ok(Next::Quiet),
+            Err(RecvTimeoutError::Disconnected) => {
+                self.ended = true;
+                Ok(Next::End)
+            }
+        }
+    }
+}

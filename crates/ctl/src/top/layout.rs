@@ -1,0 +1,102 @@
+//! Which panel is where: a grid that shows as many whole rows as fit, always with the one that has the focus.
+
+use ratatui::layout::Rect;
+
+use super::panel::Panel;
+
+/// Rows of a panel with its frame, below which it says nothing.
+const PANEL_ROWS_MIN: u16 = 6;
+/// Columns of a panel with its frame.
+const PANEL_COLUMNS_MIN: u16 = 38;
+
+/// The screen, cut into pieces. All of them lie inside of it, and are empty where it has no room.
+#[derive(Debug, PartialEq)]
+pub struct Layout {
+    pub header: Rect,
+    pub panels: Vec<(Panel, Rect)>,
+    pub footer: Rect,
+    /// Panels side by side.
+    pub columns: usize,
+}
+
+/// How many panels stand side by side on a screen so wide.
+pub fn columns(width: u16) -> usize {
+    usize::from(width / PANEL_COLUMNS_MIN).clamp(1, 4).min(if width >= 160 { 4 } else { 2 })
+}
+
+impl Layout {
+    /// `alone`: only the panel with the focus.
+    pub fn of(screen: Rect, focus: Panel, alone: bool) -> Self {
+        let header_rows = match screen.height {
+            0..=3 => screen.height.min(1),
+            4..=11 => 1,
+            _ => 3,
+        };
+        let footer_rows = u16::from(screen.height >= 4);
+        let header = Rect { height: header_rows, ..screen };
+        let footer = Rect { y: screen.bottom() - footer_rows, height: footer_rows, ..screen };
+        let rest = Rect { y: header.bottom(), height: screen.height - header_rows - footer_rows, ..screen };
+        let columns = if alone { 1 } else { columns(screen.width) };
+        let panels = if alone || rest.height < PANEL_ROWS_MIN {
+            vec![(focus, rest)]
+        } else {
+            grid(rest, focus, columns)
+        };
+        Self { header, panels, footer, columns }
+    }
+}
+
+fn grid(area: Rect, focus: Panel, columns: usize) -> Vec<(Panel, Rect)> {
+    let rows: Vec<&[Panel]> = Panel::ALL.chunks(columns).collect();
+    let fit = usize::from(area.height / PANEL_ROWS_MIN).clamp(1, rows.len());
+    let focused = Panel::ALL.iter().position(|panel| *panel == focus).unwrap_or(0) / columns;
+    let first = focused.saturating_sub(fit - 1).min(rows.len() - fit);
+    let mut panels = Vec::new();
+    for (i, row) in rows[first..first + fit].iter().enumerate() {
+        let (top, bottom) = part(area.height, i, fit);
+        for (j, panel) in row.iter().enumerate() {
+            let (left, right) = part(area.width, j, row.len());
+            let place = Rect { x: area.x + left, y: area.y + top, width: right - left, height: bottom - top };
+            panels.push((*panel, place));
+        }
+    }
+    panels
+}
+
+/// The `i`th of `n` pieces of `length`: from, to.
+fn part(length: u16, i: usize, n: usize) -> (u16, u16) {
+    let at = |i: usize| (usize::from(length) * i / n) as u16;
+    (at(i), at(i + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_usual_terminal_has_two_columns_and_three_rows() {
+        let layout = Layout::of(Rect::new(0, 0, 80, 24), Panel::Traffic, false);
+        assert_eq!(layout.panels.len(), 6);
+        assert!(layout.panels.iter().all(|(_, place)| place.width == 40 && place.height >= 6), "{layout:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn panels_lie_on_the_screen_and_never_on_each_other(
+            width in 0_u16..400, height in 0_u16..200, focus in 0..Panel::ALL.len(), alone: bool,
+        ) {
+            let (screen, focus) = (Rect::new(0, 0, width, height), Panel::ALL[focus]);
+            let layout = Layout::of(screen, focus, alone);
+            prop_assert!(layout.panels.iter().any(|(panel, _)| *panel == focus));
+            let mut places: Vec<Rect> = layout.panels.iter().map(|(_, place)| *place).collect();
+            places.extend([layout.header, layout.footer]);
+            for (i, a) in places.iter().enumerate() {
+                prop_assert!(a.right() <= width && a.bottom() <= height, "{layout:?}");
+                for b in places.iter().skip(i + 1) {
+                    prop_assert!(a.is_empty() || b.is_empty() || !a.intersects(*b), "{layout:?}");
+                }
+            }
+        }
+    }
+}

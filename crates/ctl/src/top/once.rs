@@ -1,0 +1,58 @@
+//! One picture as text or JSON.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::panel::Panel;
+use super::snapshot::{Answers, Snapshot};
+use super::state::State;
+use super::view;
+use crate::console::Console;
+use crate::failure::Failure;
+use crate::table::Table;
+
+/// Looks twice, because rates need two looks.
+///
+/// # Errors
+/// Those of the client and of standard output.
+pub fn run(console: &mut Console, interval: Duration) -> Result<(), Failure> {
+    let mut state = State::new(console.client.url(), interval);
+    let began = Instant::now();
+    state.see(Snapshot::read(&Answers::ask(&console.client)?));
+    while let Some(left) = interval.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) {
+        // Nobody unparks this thread.
+        thread::park_timeout(left);
+    }
+    let answers = Answers::ask(&console.client)?;
+    state.see(Snapshot::read(&answers));
+    if console.json {
+        let rates = state.rates.as_ref().map(|rates| rates.json(&state.snapshot));
+        let Answers { node, stats, top, slow } = answers;
+        console.document(
+            &json!({"node": node, "stats": stats, "top": top, "slow_subscribers": slow, "rates": rates}),
+        )?;
+    } else {
+        print(console, &state)?;
+    }
+    console.flush()
+}
+
+fn print(console: &mut Console, state: &State) -> Result<(), Failure> {
+    for (_, line) in view::header_lines(state, Instant::now()) {
+        console.line(&line)?;
+    }
+    for panel in Panel::ALL {
+        console.line("")?;
+        console.line(&panel.title().to_uppercase())?;
+        let content = panel.content(state);
+        if content.rows.is_empty() {
+            console.line(&content.empty)?;
+        }
+        let mut table = Table::new(&content.columns);
+        content.rows.into_iter().for_each(|(_, cells)| table.row(cells));
+        console.table(&mut table)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! The terminal while `top` runs, and as it was before when it ends, however it ends.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use crossterm::event::{self, Event, KeyEventKind};
+
+use super::feed::{Feed, News};
+use super::layout;
+use super::snapshot::{Answers, Snapshot};
+use super::state::{State, Wish};
+use super::theme::Theme;
+use super::view;
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+
+/// Longest wait for a key before signals and news are looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// The clock of a node that does not answer moves.
+const REDRAW: Duration = Duration::from_secs(1);
+
+/// Restores the terminal when it is dropped. A panic is covered by the hook that `ratatui::try_init` installs.
+struct Restore;
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+/// # Errors
+/// Those of the first answer: a URL that is wrong should not fill a screen. And those of the terminal.
+pub fn run(client: Client, interval: Duration) -> Result<(), Failure> {
+    let mut state = State::new(client.url(), interval);
+    state.see(Snapshot::read(&Answers::ask(&client)?));
+    let interrupt = Interrupt::watch();
+    let restore = Restore;
+    let mut terminal = ratatui::try_init().map_err(trouble)?;
+    let feed = Feed::start(client, interval);
+    let outcome = turn(&mut terminal, &mut state, &feed, &interrupt);
+    drop(restore);
+    match outcome {
+        // The terminal was closed while we ran: there is nobody to tell.
+        Err(Failure::Output(error)) if gone(&error) => Ok(()),
+        other => other,
+    }
+}
+
+fn trouble(error: io::Error) -> Failure {
+    Failure::Local(format!("the terminal cannot be used: {error}"))
+}
+
+fn gone(error: &io::Error) -> bool {
+    const EIO: i32 = 5;
+    error.raw_os_error() == Some(EIO)
+        || matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof)
+}
+
+fn turn(
+    terminal: &mut ratatui::DefaultTerminal,
+    state: &mut State,
+    feed: &Feed,
+    interrupt: &Interrupt,
+) -> Result<(), Failure> {
+    let theme = Theme::of_environment();
+    let mut drawn: Option<Instant> = None;
+    loop {
+        if interrupt.raised() {
+            return Ok(());
+        }
+        let now = Instant::now();
+        while let Some(news) =
+            feed.take().map_err(|()| Failure::Failed("asking the node ended".to_owned()))?
+        {
+            drawn = None;
+            match news {
+                _ if state.paused => {}
+                News::Snapshot(snapshot) => state.see(*snapshot),
+                News::Trouble(what) => state.miss(what, now),
+            }
+        }
+        if drawn.is_none_or(|at| now.duration_since(at) >= REDRAW) {
+            terminal.draw(|frame| view::draw(frame, state, theme, now))?;
+            drawn = Some(now);
+        }
+        match event::poll(LOOK) {
+            Ok(false) => continue,
+            Ok(true) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error.into()),
+        }
+        drawn = None;
+        if let Event::Key(key) = event::read()?
+            && key.kind != KeyEventKind::Release
+        {
+            let columns = layout::columns(terminal.size()?.width);
+            match state.press(key, columns) {
+                Some(Wish::Quit) => return Ok(()),
+                Some(Wish::Interval(interval)) => feed.set_interval(interval),
+                None => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! What `top` shows, and what keys do to it. Knows no terminal.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::panel::Panel;
+use super::rates::Rates;
+use super::snapshot::Snapshot;
+use super::{INTERVAL_MAX, INTERVAL_MIN};
+
+/// Points of a sparkline: as many as the widest terminal shows, at 2 s ten minutes.
+const HISTORY_MAX: usize = 320;
+
+/// Rates of the past, the newest last.
+#[derive(Debug, Default)]
+pub struct History {
+    pub messages_in: VecDeque<u64>,
+    pub messages_out: VecDeque<u64>,
+    pub bytes_in: VecDeque<u64>,
+    pub bytes_out: VecDeque<u64>,
+    pub dropped: VecDeque<u64>,
+}
+
+impl History {
+    fn push(&mut self, rates: &Rates) {
+        for (line, rate) in [
+            (&mut self.messages_in, rates.messages_in),
+            (&mut self.messages_out, rates.messages_out),
+            (&mut self.bytes_in, rates.bytes_in),
+            (&mut self.bytes_out, rates.bytes_out),
+            (&mut self.dropped, rates.dropped),
+        ] {
+            if line.len() == HISTORY_MAX {
+                line.pop_front();
+            }
+            // A rate below one is seen too.
+            line.push_back(rate.ceil() as u64);
+        }
+    }
+}
+
+/// What a key asks of the outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    Quit,
+    /// Ask the node this often from now on; `None`: do not ask.
+    Interval(Option<Duration>),
+}
+
+/// Why there is nothing new.
+#[derive(Debug)]
+pub struct Trouble {
+    pub since: Instant,
+    pub what: String,
+}
+
+#[derive(Debug)]
+pub struct State {
+    pub url: String,
+    pub interval: Duration,
+    pub paused: bool,
+    pub help: bool,
+    pub alone: bool,
+    pub focus: Panel,
+    /// Rows of the panel with the focus that are scrolled away.
+    pub scroll: usize,
+    /// Which order each panel is in.
+    pub sort: [usize; Panel::ALL.len()],
+    pub snapshot: Snapshot,
+    pub rates: Option<Rates>,
+    pub history: History,
+    pub trouble: Option<Trouble>,
+}
+
+impl State {
+    pub fn new(url: &str, interval: Duration) -> Self {
+        Self {
+            url: url.to_owned(),
+            interval,
+            paused: false,
+            help: false,
+            alone: false,
+            focus: Panel::Traffic,
+            scroll: 0,
+            sort: Default::default(),
+            snapshot: Snapshot::default(),
+            rates: None,
+            history: History::default(),
+            trouble: None,
+        }
+    }
+
+    /// The node answered.
+    pub fn see(&mut self, snapshot: Snapshot) {
+        self.trouble = None;
+        let restarted = snapshot.started_at != self.snapshot.started_at;
+        match Rates::between(&self.snapshot, &snapshot) {
+            Some(rates) => {
+                self.history.push(&rates);
+                self.rates = Some(rates);
+            }
+            None if restarted => self.rates = None,
+            // No time went by by the node's clock: the earlier rates still hold, and the next ones are taken from the
+            // earlier snapshot.
+            None if snapshot.at == self.snapshot.at => return,
+            None => {}
+        }
+        self.snapshot = snapshot;
+    }
+
+    /// The node did not.
+    pub fn miss(&mut self, what: String, now: Instant) {
+        let since = self.trouble.as_ref().map_or(now, |trouble| trouble.since);
+        self.trouble = Some(Trouble { since, what });
+    }
+
+    /// `columns`: panels side by side, for the arrows.
+    pub fn press(&mut self, key: KeyEvent, columns: usize) -> Option<Wish> {
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return matches!(key.code, KeyCode::Char('c' | 'd' | 'q')).then_some(Wish::Quit);
+        }
+        if self.help && !matches!(key.code, KeyCode::Char('q')) {
+            self.help = false;
+            return None;
+        }
+        let columns = if self.alone { 1 } else { columns as isize };
+        match key.code {
+            KeyCode::Char('q') => return Some(Wish::Quit),
+            KeyCode::Esc => (self.alone, self.scroll) = (false, 0),
+            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.help = true,
+            KeyCode::Char('p' | ' ') => {
+                self.paused = !self.paused;
+                return Some(self.asking());
+            }
+            KeyCode::Char('+' | '=') => return Some(self.every(self.interval * 2)),
+            KeyCode::Char('-' | '_') => return Some(self.every(self.interval / 2)),
+            KeyCode::Tab | KeyCode::Right => self.step(1),
+            KeyCode::BackTab | KeyCode::Left => self.step(-1),
+            KeyCode::Down => self.step(columns),
+            KeyCode::Up => self.step(-columns),
+            KeyCode::Char('z') | KeyCode::Enter => (self.alone, self.scroll) = (!self.alone, 0),
+            KeyCode::Char('s') => {
+                let orders = self.focus.orders().len().max(1);
+                let order = &mut self.sort[self.focus.index()];
+                *order = (*order + 1) % orders;
+            }
+            KeyCode::Char('j') => self.scroll(1),
+            KeyCode::Char('k') => self.scroll(-1),
+            KeyCode::PageDown => self.scroll(10),
+            KeyCode::PageUp => self.scroll(-10),
+            KeyCode::Home => self.scroll = 0,
+            _ => {}
+        }
+        None
+    }
+
+    pub fn order(&self, panel: Panel) -> usize {
+        self.sort[panel.index()]
+    }
+
+    fn asking(&self) -> Wish {
+        Wish::Interval((!self.paused).then_some(self.interval))
+    }
+
+    fn every(&mut self, interval: Duration) -> Wish {
+        self.interval = interval.clamp(INTERVAL_MIN, INTERVAL_MAX);
+        self.asking()
+    }
+
+    fn step(&mut self, by: isize) {
+        let all = Panel::ALL.len() as isize;
+        let next = (self.focus.index() as isize + by).rem_euclid(all);
+        self.focus = Panel::ALL[next as usize];
+        self.scroll = 0;
+    }
+
+    /// Never past the last row: there is always one to see.
+    fn scroll(&mut self, by: isize) {
+        let rows = self.focus.content(self).rows.len();
+        self.scroll = self.scroll.saturating_add_signed(by).min(rows.saturating_sub(1));
+    }
+}

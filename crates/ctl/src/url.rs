@@ -1,0 +1,95 @@
+//! Where the node is: `http://host:port`, with or without a path that a proxy puts before the API.
+
+use std::net::IpAddr;
+
+use ureq::http::Uri;
+
+/// A checked URL without a slash at the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url(String);
+
+impl Url {
+    /// # Errors
+    /// A sentence that says what to write instead.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let with_scheme = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+        let uri: Uri = with_scheme
+            .parse()
+            .map_err(|error| format!("{error}; write http://HOST:PORT, such as {DEFAULT}"))?;
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https") => {
+                return Err(
+                    "https is not there yet: use http:// to the node's own machine, or through a tunnel \
+                            (ssh -L 18083:127.0.0.1:18083 HOST)"
+                        .to_owned(),
+                );
+            }
+            other => {
+                return Err(format!(
+                    "{} is no scheme of this API, write http://HOST:PORT",
+                    other.unwrap_or("")
+                ));
+            }
+        }
+        let authority = uri.authority().ok_or("there is no host in it")?;
+        if authority.host().is_empty() {
+            return Err("there is no host in it".to_owned());
+        }
+        if authority.as_str().contains('@') {
+            return Err(
+                "user and password do not belong into it: give a token by --token-file or MERIDIAN_TOKEN"
+                    .to_owned(),
+            );
+        }
+        if uri.query().is_some() || with_scheme.contains('#') {
+            return Err("it ends after the path: no `?` and no `#`".to_owned());
+        }
+        Ok(Self(with_scheme.trim_end_matches('/').to_owned()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it certainly is this machine, so that nobody between can read a token.
+    pub fn loopback(&self) -> bool {
+        let uri: Result<Uri, _> = self.0.parse();
+        let host = uri.ok().and_then(|uri| uri.host().map(str::to_owned)).unwrap_or_default();
+        let address = host.trim_start_matches('[').trim_end_matches(']');
+        host == "localhost" || address.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    }
+}
+
+/// Where a node listens that was told nothing.
+pub const DEFAULT: &str = "http://127.0.0.1:18083";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_meant_is_understood() {
+        assert_eq!(Url::parse("http://h:1/").unwrap().as_str(), "http://h:1");
+        assert_eq!(Url::parse("127.0.0.1:18083").unwrap().as_str(), DEFAULT);
+        assert_eq!(Url::parse("http://h/mqtt/").unwrap().as_str(), "http://h/mqtt");
+        assert!(Url::parse("http://[::1]:1").unwrap().loopback());
+        assert!(!Url::parse("http://10.0.0.1").unwrap().loopback());
+    }
+
+    #[test]
+    fn what_is_not_there_is_said() {
+        for (text, says) in [
+            ("https://h", "not there yet"),
+            ("http://u:p@h", "token"),
+            ("http://h?x=1", "`?`"),
+            ("ftp://h", "scheme"),
+            ("http://", "http://HOST:PORT"),
+            ("http://a b", "http://HOST:PORT"),
+        ] {
+            let error = Url::parse(text).unwrap_err();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+}
