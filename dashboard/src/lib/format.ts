@@ -61,6 +61,13 @@ export function moment(at: string | null | undefined): string {
   return Number.isNaN(date.getTime()) ? at : `${day.format(date)} ${clock.format(date)}`;
 }
 
+/** The time of a moment today, else its day and minute. */
+export function brief(at: string): string {
+  const date = new Date(at);
+  if (Number.isNaN(date.getTime())) return at;
+  return date.toDateString() === new Date().toDateString() ? clock.format(date) : `${day.format(date).slice(5)} ${clock.format(date).slice(0, 5)}`;
+}
+
 export function time(at: string | number): string {
   const date = new Date(at);
   return Number.isNaN(date.getTime()) ? String(at) : clock.format(date);

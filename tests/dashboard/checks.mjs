@@ -1,0 +1,698 @@
+// What must hold, in the order in which it is tried: the last ones end the open mode and stop the node.
+
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { readFile } from 'node:fs/promises';
+import { promisify } from 'node:util';
+import { Client } from './mqtt.mjs';
+import { read, until } from './world.mjs';
+
+const run = promisify(execFile);
+
+export const PAGES = [
+  ['overview', 'Overview'],
+  ['clients', 'Clients'],
+  ['subscriptions', 'Subscriptions'],
+  ['retained', 'Retained messages'],
+  ['topics', 'Topic metrics'],
+  ['test', 'Test client'],
+  ['trace', 'Trace'],
+  ['log', 'Log'],
+  ['bans', 'Bans'],
+  ['configuration', 'Configuration'],
+  ['keys', 'API keys'],
+  ['audit', 'Audit'],
+  ['api', 'API'],
+];
+
+const heading = (page, name) => page.getByRole('heading', { level: 1, name, exact: true }).waitFor();
+const toast = (page, text) => page.getByRole('status').getByText(text).first().waitFor();
+const row = (page, text) => page.getByRole('row').filter({ hasText: text });
+const gone = (locator) => locator.waitFor({ state: 'detached' });
+
+async function wide(page) {
+  return page.evaluate(() => Math.max(0, document.documentElement.scrollWidth - window.innerWidth));
+}
+
+const hostile = '<img src=x onerror="window.hacked=1">';
+let adminToken = '';
+
+export const checks = [
+  [
+    'the overview shows numbers and draws them as they come',
+    async (visitor, node) => {
+      const client = node.real ? await Client.connect(node.port, 'overview-client') : null;
+      const page = await visitor.open('overview');
+      await heading(page, 'Overview');
+      await page.locator('.tile').filter({ hasText: 'Connections' }).getByText(/^[1-9][\d,]*$/).waitFor();
+      // A line needs two samples, hence three polls.
+      await until('a line is drawn', async () => ((await page.locator('section[aria-label="Messages"] path.line').first().getAttribute('d')) ?? '').includes('L'), 15_000);
+      await page.getByRole('table', { name: 'Listeners' }).getByRole('row').nth(1).waitFor();
+      await page.getByRole('slider', { name: 'Messages over time', exact: true }).focus();
+      await page.keyboard.press('ArrowLeft');
+      assert.match(await page.getByRole('slider', { name: 'Messages over time', exact: true }).getAttribute('aria-valuetext'), /^\d\d:\d\d:\d\d: in .*, out /);
+      client?.leave();
+    },
+  ],
+  [
+    'every page opens, fits, and has nothing to complain about',
+    async (visitor) => {
+      const page = await visitor.open('overview');
+      for (const [id, title] of PAGES) {
+        await page.goto(`${visitor.base}/#/${id}`);
+        await heading(page, title);
+        assert.ok((await page.title()).startsWith(title), 'the title names the page');
+        assert.equal(await wide(page), 0, `${id} is wider than the window`);
+      }
+      await page.goto(`${visitor.base}/#/no-such-page`);
+      await heading(page, 'No such page');
+    },
+  ],
+  [
+    'the page is served with a policy that allows only its own files',
+    async (visitor) => {
+      const response = await fetch(`${visitor.base}/`);
+      const policy = response.headers.get('content-security-policy') ?? '';
+      assert.match(policy, /default-src 'self'/);
+      assert.doesNotMatch(policy, /unsafe/);
+      const html = await response.text();
+      assert.doesNotMatch(html, /<style|style=|<script>|https?:/);
+      const script = /src="(\/assets\/[^"]+)"/.exec(html)[1];
+      assert.equal((await fetch(visitor.base + script)).status, 200);
+    },
+  ],
+  [
+    'a client is found among many, shown, and disconnected',
+    async (visitor, node) => {
+      const others = await Promise.all(Array.from({ length: 30 }, (_, i) => Client.connect(node.port, `lamp-${i}`)));
+      const client = await Client.connect(node.port, 'kitchen/sensor 1');
+      await client.subscribe('home/kitchen/#', 1);
+      const page = await visitor.open('clients');
+      await page.getByRole('searchbox', { name: 'Search client identifiers' }).fill('kitchen/');
+      const link = page.getByRole('link', { name: 'kitchen/sensor 1' });
+      await link.waitFor();
+      await gone(page.getByRole('link', { name: 'lamp-3', exact: true }));
+      assert.match(page.url(), /search=kitchen/);
+      await link.click();
+      await heading(page, 'kitchen/sensor 1');
+      await page.getByRole('table', { name: 'Subscriptions of this client' }).getByText('home/kitchen/#').waitFor();
+      await page.getByText('Receive Maximum').waitFor();
+      await page.getByRole('button', { name: 'Disconnect…' }).click();
+      const dialog = page.getByRole('dialog');
+      await dialog.getByRole('button', { name: 'Cancel' }).click();
+      assert.equal(client.closed, false, 'nothing happens before the answer');
+      await page.getByRole('button', { name: 'Disconnect…' }).click();
+      await dialog.getByRole('button', { name: 'Disconnect' }).click();
+      await toast(page, 'Disconnected');
+      await until('the connection is closed', () => client.closed);
+      for (const one of others) one.leave();
+    },
+    'real',
+  ],
+  [
+    'filters of the client list are sent to the node',
+    async (visitor, node) => {
+      const away = await Client.connect(node.port, 'away-1', { expirySeconds: 600 });
+      away.leave();
+      const here = await Client.connect(node.port, 'here-1');
+      const page = await visitor.open('clients');
+      await page.getByRole('link', { name: 'here-1' }).waitFor();
+      await until('the other is away', async () => {
+        await page.getByRole('button', { name: 'Refresh' }).click();
+        return (await row(page, 'away-1').getByText('offline').count()) > 0;
+      });
+      await page.getByLabel('State').selectOption('false');
+      await gone(page.getByRole('link', { name: 'here-1' }));
+      await page.getByRole('link', { name: 'away-1' }).waitFor();
+      await page.getByRole('button', { name: 'Clear filters' }).click();
+      await page.getByLabel('MQTT version').selectOption('3.1');
+      await page.getByText('No client is like that.').waitFor();
+      await page.getByLabel('MQTT version').selectOption('');
+      await page.getByLabel('Address', { exact: true }).fill('127.0.0.0/8');
+      await page.getByRole('link', { name: 'here-1' }).waitFor();
+      await page.getByLabel('Address', { exact: true }).fill('not an address');
+      await page.getByRole('status').getByRole('button', { name: 'Close the message' }).first().waitFor();
+      here.leave();
+    },
+    'real',
+  ],
+  [
+    'a list of a thousand clients is read in portions',
+    async (visitor, node) => {
+      const many = [];
+      for (let i = 0; i < 1100; i += 50) many.push(...(await Promise.all(Array.from({ length: 50 }, (_, n) => Client.connect(node.port, `many-${i + n}`)))));
+      const page = await visitor.open('clients?search=many-');
+      const rows = page.getByRole('table', { name: 'Clients' }).getByRole('row');
+      await page.getByText('100 clients so far').waitFor();
+      for (let more = 200; more <= 1100; more += 100) {
+        await page.getByRole('button', { name: 'Load more' }).click();
+        await page.getByText(new RegExp(`^${more.toLocaleString('en-US')} clients`)).waitFor();
+      }
+      assert.equal(await rows.count(), 1101);
+      assert.equal(new Set(await rows.locator('a').allTextContents()).size, 1100, 'nobody is listed twice');
+      for (const one of many) one.leave();
+    },
+    'real',
+  ],
+  [
+    'a subscription is made and ended for a client',
+    async (visitor, node) => {
+      const client = await Client.connect(node.port, 'quiet');
+      const page = await visitor.open('clients/quiet');
+      await page.getByRole('button', { name: 'Subscribe for it' }).click();
+      await page.getByLabel('Topic Filter').fill('news/+');
+      await page.getByRole('dialog').getByLabel('QoS').selectOption('1');
+      await page.getByRole('dialog').getByRole('button', { name: 'Subscribe' }).click();
+      await toast(page, 'Subscribed: granted QoS 1');
+      await page.getByRole('table', { name: 'Subscriptions of this client' }).getByText('news/+').waitFor();
+      await page.goto(`${visitor.base}/#/subscriptions?view=who&topic=news/today`);
+      await page.getByRole('table', { name: 'Receivers' }).getByRole('link', { name: 'quiet' }).waitFor();
+      await page.goto(`${visitor.base}/#/clients/quiet`);
+      await page.getByRole('button', { name: 'Unsubscribe from news/+' }).click();
+      await page.getByRole('dialog').getByRole('button', { name: 'Unsubscribe' }).click();
+      await toast(page, 'Unsubscribed');
+      await page.getByText('It has none.').waitFor();
+      client.leave();
+    },
+    'real',
+  ],
+  [
+    'subscriptions are found by filter, topic, client and share',
+    async (visitor, node) => {
+      const client = await Client.connect(node.port, 'finder');
+      await client.subscribe('find/+/me', 0);
+      await client.subscribe('$share/group/find/#', 1);
+      const page = await visitor.open('subscriptions');
+      const table = page.getByRole('table', { name: 'Subscriptions' });
+      const box = page.getByRole('searchbox');
+      for (const [tab, text, found, not] of [
+        ['By filter', 'find/+/me', 'find/+/me', '$share/group/find/#'],
+        ['Matching a topic', 'find/x/you', '$share/group/find/#', 'find/+/me'],
+        ['Of a client', 'finder', 'find/+/me', 'news/+'],
+        ['Of a share', 'group', '$share/group/find/#', 'find/+/me'],
+      ]) {
+        await page.getByRole('tab', { name: tab }).click();
+        await box.fill(text);
+        await table.getByText(found, { exact: true }).waitFor();
+        await gone(table.getByText(not, { exact: true }));
+      }
+      client.leave();
+    },
+    'real',
+  ],
+  [
+    'what waits for a client is shown with its payload',
+    async (visitor, node) => {
+      const away = await Client.connect(node.port, 'queue-owner', { expirySeconds: 600 });
+      await away.subscribe('wait/#', 1);
+      away.leave();
+      const sender = await Client.connect(node.port, 'queue-filler');
+      await sender.publish('wait/1', '{"n":1}', { qos: 1 });
+      await sender.publish('wait/2', hostile, { qos: 1 });
+      const page = await visitor.open('clients/queue-owner');
+      await page.getByRole('button', { name: 'Payload of wait/1' }).click();
+      await page.getByLabel('Payload', { exact: true }).getByText('"n": 1').waitFor();
+      await page.keyboard.press('Escape');
+      await gone(page.getByRole('dialog'));
+      await page.getByRole('button', { name: 'End session…' }).click();
+      await page.getByRole('dialog').getByRole('button', { name: 'End session' }).click();
+      await toast(page, 'Session ended');
+      await heading(page, 'Clients');
+      sender.leave();
+    },
+    'real',
+  ],
+  [
+    'a retained message is published, read as text, JSON and hex, and deleted',
+    async (visitor) => {
+      const page = await visitor.open('retained');
+      await page.getByRole('button', { name: 'Publish…' }).click();
+      const dialog = page.getByRole('dialog');
+      await dialog.getByLabel('Topic', { exact: true }).fill('try/retained');
+      await dialog.getByLabel('Payload', { exact: true }).fill('{"answer":42}');
+      await dialog.getByRole('button', { name: 'Publish' }).click();
+      await toast(page, 'Published');
+      await page.getByRole('searchbox').fill('try/#');
+      await page.getByRole('button', { name: 'View try/retained' }).click();
+      const payload = page.getByLabel('Payload', { exact: true });
+      await payload.getByText('"answer": 42').waitFor();
+      await dialog.getByRole('button', { name: 'Text' }).click();
+      await payload.getByText('{"answer":42}').waitFor();
+      await dialog.getByRole('button', { name: 'Hex' }).click();
+      await payload.getByText('7b 22 61 6e').waitFor();
+      await dialog.getByRole('button', { name: 'Delete…' }).click();
+      await page.getByRole('dialog').filter({ hasText: 'Delete the retained message?' }).getByRole('button', { name: 'Delete' }).click();
+      await toast(page, '1 deleted');
+      await page.getByText('Nothing is retained here.').waitFor();
+    },
+  ],
+  [
+    'what clients send is shown as text, whatever it says',
+    async (visitor, node) => {
+      const client = await Client.connect(node.port, hostile);
+      await client.subscribe(`markup/${hostile}`);
+      await client.publish(`markup/${hostile}`, hostile, { qos: 1, retain: true });
+      const page = await visitor.open('clients');
+      await page.getByRole('searchbox').fill('onerror');
+      await page.getByRole('link', { name: hostile }).click();
+      await heading(page, hostile);
+      await page.getByRole('table', { name: 'Subscriptions of this client' }).getByText(`markup/${hostile}`).waitFor();
+      await page.goto(`${visitor.base}/#/retained?filter=markup/%23`);
+      await page.getByRole('button', { name: `View markup/${hostile}` }).click();
+      await page.getByLabel('Payload', { exact: true }).getByText(hostile).waitFor();
+      assert.equal(await page.evaluate(() => window.hacked), undefined);
+      assert.equal(await page.locator('img[src=x]').count(), 0);
+      client.leave();
+    },
+    'real',
+  ],
+  [
+    'the test client publishes, and sees what is published',
+    async (visitor, node) => {
+      const page = await visitor.open('test');
+      await page.getByLabel('Topic Filter').fill('try/#');
+      await page.getByRole('button', { name: 'Listen' }).click();
+      await page.getByText('listening', { exact: true }).waitFor();
+      await page.getByLabel('Topic', { exact: true }).fill('try/from-the-page');
+      await page.getByLabel('Payload', { exact: true }).fill('good morning');
+      await page.getByRole('button', { name: 'Publish', exact: true }).click();
+      await toast(page, 'Published');
+      const list = page.getByRole('listbox', { name: 'Messages' });
+      await list.getByText('good morning').waitFor();
+      if (node.real) {
+        await run(node.binary, ['pub', '-p', String(node.port), '-t', 'try/from-a-client', '-m', '{"lux": 7}', '-q', '1']);
+        await list.getByText('try/from-a-client').click();
+        await page.getByLabel('Payload', { exact: true }).and(page.locator('pre')).getByText('"lux": 7').waitFor();
+      }
+      await page.getByRole('button', { name: 'Hex' }).first().click();
+      await page.getByLabel('Payload', { exact: true }).and(page.locator('textarea')).fill('not hex');
+      await page.getByText('Pairs of hexadecimal digits').waitFor();
+      assert.equal(await page.getByRole('button', { name: 'Publish', exact: true }).isDisabled(), true);
+      await page.getByRole('button', { name: 'Stop' }).click();
+      await page.getByRole('button', { name: 'Listen' }).waitFor();
+    },
+  ],
+  [
+    'a message published with properties reaches a subscriber',
+    async (visitor, node) => {
+      const client = await Client.connect(node.port, 'reader');
+      await client.subscribe('props/#', 1);
+      const page = await visitor.open('test');
+      await page.getByLabel('Topic', { exact: true }).fill('props/1');
+      await page.getByLabel('Payload', { exact: true }).fill('with properties');
+      await page.getByLabel('QoS').selectOption('1');
+      await page.getByRole('button', { name: 'Properties' }).click();
+      await page.getByLabel('Content Type').fill('text/plain');
+      await page.getByLabel('Expires after, seconds').fill('60');
+      await page.getByRole('button', { name: 'Add' }).click();
+      await page.getByLabel('Name 1').fill('unit');
+      await page.getByLabel('Value 1').fill('°C');
+      await page.getByRole('button', { name: 'Publish', exact: true }).click();
+      await until('it arrives', () => client.received.some((one) => one.topic === 'props/1' && one.payload === 'with properties'));
+      await page.getByLabel('Topic', { exact: true }).fill('props/#');
+      await page.getByRole('button', { name: 'Publish', exact: true }).click();
+      await page.locator('.toast.bad').waitFor();
+      client.leave();
+    },
+    'real',
+  ],
+  [
+    'a filter is counted until it is no longer wanted',
+    async (visitor, node) => {
+      const page = await visitor.open('topics');
+      await page.getByLabel('Topic Filter').fill('count/#');
+      await page.getByRole('button', { name: 'Count', exact: true }).click();
+      await row(page, 'count/#').waitFor();
+      if (node.real) {
+        const client = await Client.connect(node.port, 'counter');
+        for (let i = 0; i < 5; i++) await client.publish('count/me', 'x', { qos: 1 });
+        await until('five are counted', async () => {
+          await page.getByRole('button', { name: 'Refresh' }).click();
+          return (await row(page, 'count/#').getByRole('cell').nth(1).textContent()) === '5';
+        });
+        client.leave();
+      }
+      await page.getByLabel('Topic Filter').fill('count/#');
+      await page.getByRole('button', { name: 'Count', exact: true }).click();
+      await page.locator('.toast.bad').waitFor();
+      await page.getByRole('button', { name: 'Stop counting count/#' }).click();
+      await page.getByRole('dialog').getByRole('button', { name: 'Stop counting' }).click();
+      await gone(row(page, 'count/#'));
+    },
+  ],
+  [
+    'a ban disconnects and keeps away until it is lifted',
+    async (visitor, node) => {
+      const client = node.real ? await Client.connect(node.port, 'rogue-1') : null;
+      const page = await visitor.open('bans');
+      await page.getByRole('button', { name: 'Ban…' }).click();
+      const dialog = page.getByRole('dialog');
+      await dialog.getByLabel('Which').fill('rogue-1*');
+      await dialog.getByLabel('Reason').fill('floods a topic');
+      await dialog.getByRole('button', { name: 'Ban', exact: true }).click();
+      await toast(page, 'Banned');
+      await row(page, 'rogue-1*').getByText('floods a topic').waitFor();
+      if (node.real) {
+        await until('the client is disconnected', () => client.closed);
+        await assert.rejects(Client.connect(node.port, 'rogue-1b'));
+      }
+      await page.getByRole('button', { name: 'Lift the ban of rogue-1*' }).click();
+      await dialog.getByRole('button', { name: 'Lift' }).click();
+      await toast(page, 'Ban lifted');
+      await gone(row(page, 'rogue-1*'));
+      if (node.real) (await Client.connect(node.port, 'rogue-1b')).leave();
+      await page.getByRole('button', { name: 'Ban…' }).click();
+      await dialog.getByLabel('What').selectOption('address');
+      await dialog.getByLabel('Which').fill('nowhere at all');
+      await dialog.getByRole('button', { name: 'Ban', exact: true }).click();
+      if (node.real) await page.locator('.toast.bad').waitFor();
+    },
+  ],
+  [
+    'a trace shows packets as they pass, pauses, and can be kept',
+    async (visitor, node) => {
+      const client = node.real ? await Client.connect(node.port, 'traced') : null;
+      const page = await visitor.open('trace?client_id=traced');
+      await page.getByLabel('Payloads').selectOption('256');
+      await page.getByRole('button', { name: 'Start' }).click();
+      await page.getByText('running', { exact: true }).waitFor();
+      await client?.publish('traced/1', '{"seen":true}', { qos: 1 });
+      const list = page.getByRole('listbox', { name: 'Trace' });
+      await list.getByText('publish in').first().click();
+      await page.getByText('Packet Identifier').waitFor();
+      await page.getByLabel('Payload', { exact: true }).waitFor();
+      await page.getByRole('button', { name: 'Pause' }).click();
+      const held = await list.getByRole('option').count();
+      await client?.publish('traced/2', 'unseen', { qos: 1 });
+      await page.getByText(/paused: [1-9]/).waitFor();
+      assert.equal(await list.getByRole('option').count(), held, 'a pause keeps the list as it is');
+      const download = page.waitForEvent('download');
+      await page.getByRole('button', { name: 'Download' }).click();
+      const lines = (await readFile(await (await download).path(), 'utf8')).trim().split('\n').map((line) => JSON.parse(line));
+      assert.ok(lines.some((line) => line.kind === 'publish_in'));
+      await page.getByRole('button', { name: 'Go on' }).click();
+      await gone(page.getByText(/paused: /));
+      await page.getByRole('button', { name: 'Stop' }).click();
+      await page.getByRole('button', { name: 'Start' }).waitFor();
+      client?.leave();
+    },
+  ],
+  [
+    'the log is shown and its level changed for a time',
+    async (visitor) => {
+      const page = await visitor.open('log');
+      await page.getByText('live', { exact: true }).waitFor();
+      await page.getByRole('listbox', { name: 'Log' }).getByRole('option').first().click();
+      await page.getByText('Part', { exact: true }).waitFor();
+      await page.getByRole('button', { name: 'Change level…' }).click();
+      const dialog = page.getByRole('dialog');
+      await dialog.getByLabel('Level').selectOption('debug');
+      await dialog.getByLabel('For how long').selectOption('60');
+      await dialog.getByRole('button', { name: 'Change' }).click();
+      await toast(page, 'The node logs at debug now');
+      await page.getByText(/debug, ends in/).waitFor();
+      await page.getByRole('searchbox').fill('no line says this, surely');
+      await page.getByText('No line is like that.').waitFor();
+    },
+  ],
+  [
+    'a setting is checked, changed, found in the history, and rolled back',
+    async (visitor) => {
+      const page = await visitor.open('configuration');
+      await page.getByRole('searchbox').fill('mqtt.inflight_max');
+      const setting = page.locator('[data-setting="mqtt.inflight_max"]');
+      await setting.waitFor();
+      const before = (await setting.locator('.value .mono').textContent()).trim();
+      const edit = async (value) => {
+        await setting.getByRole('button', { name: 'Edit mqtt.inflight_max' }).click();
+        await setting.getByRole('textbox').fill(value);
+        await setting.getByRole('button', { name: 'Check' }).click();
+      };
+      await edit('many');
+      await setting.getByRole('alert').waitFor();
+      await edit('17');
+      await gone(setting.getByRole('alert'));
+      await page.getByRole('button', { name: 'Review and apply…' }).click();
+      const dialog = page.getByRole('dialog');
+      await dialog.getByText(before, { exact: false }).first().waitFor();
+      await dialog.getByLabel('Comment').fill('smaller windows');
+      await dialog.getByRole('button', { name: 'Apply' }).click();
+      await toast(page, '1 setting changed');
+      await setting.getByText('17', { exact: true }).waitFor();
+      await setting.getByText('runtime').waitFor();
+      await page.getByRole('tab', { name: 'History' }).click();
+      const versions = page.locator('.versions > li');
+      await versions.filter({ hasText: 'smaller windows' }).waitFor();
+      await versions.nth(1).getByRole('button', { name: /Roll back to/ }).click();
+      await dialog.getByText('mqtt.inflight_max').waitFor();
+      await dialog.getByRole('button', { name: 'Roll back' }).click();
+      await toast(page, '1 setting changed');
+      await page.getByRole('tab', { name: 'Settings' }).click();
+      await setting.getByText(before, { exact: true }).waitFor();
+      await page.getByRole('searchbox').fill('edge.workers');
+      assert.equal(await page.getByRole('button', { name: 'Edit edge.workers' }).isDisabled(), true, 'what needs a restart is not edited here');
+    },
+  ],
+  [
+    'the file is read again on request',
+    async (visitor) => {
+      const page = await visitor.open('configuration');
+      await page.getByRole('button', { name: 'Reload file…' }).click();
+      await page.getByRole('dialog').getByRole('button', { name: 'Reload' }).click();
+      await toast(page, 'Nothing changed');
+    },
+  ],
+  [
+    'the API is browsed and tried from its own document',
+    async (visitor) => {
+      const page = await visitor.open('api');
+      await page.getByRole('searchbox').fill('whoami');
+      await page.getByRole('button', { name: /GET \/api\/v1\/whoami/ }).click();
+      await page.getByRole('button', { name: 'Try it' }).click();
+      await page.getByRole('button', { name: 'Send' }).click();
+      await page.getByLabel('Answer', { exact: true }).getByText('"role": "admin"').waitFor();
+      await page.getByRole('searchbox').fill('/api/v1/publish');
+      await page.getByRole('button', { name: /^POST \/api\/v1\/publish( |$)/ }).first().click();
+      await page.getByText('topic', { exact: true }).first().waitFor();
+      await page.getByRole('button', { name: 'Try it' }).click();
+      await page.getByLabel('Body, JSON').fill('{"topic": "try/api", "payload": "x"}');
+      await page.getByRole('button', { name: 'Send' }).click();
+      await page.getByRole('dialog').getByRole('button', { name: 'Send' }).click();
+      await page.getByLabel('Answer', { exact: true }).getByText('reason_code').waitFor();
+    },
+  ],
+  [
+    'a slip is told in the words of the node',
+    async (visitor) => {
+      const page = await visitor.open('subscriptions?view=who&text=a/%23');
+      await page.locator('.toast.bad').waitFor();
+      const text = await page.locator('.toast.bad').textContent();
+      assert.ok(text.length > 20, `says what is wrong: ${text}`);
+    },
+  ],
+  [
+    'everything can be done from the keyboard',
+    async (visitor) => {
+      const page = await visitor.open('overview');
+      await heading(page, 'Overview');
+      await page.keyboard.press('g');
+      await page.keyboard.press('c');
+      await heading(page, 'Clients');
+      await page.keyboard.press('/');
+      assert.equal(await page.evaluate(() => document.activeElement.getAttribute('type')), 'search');
+      await page.keyboard.type('gc?');
+      assert.equal(await page.getByRole('searchbox').inputValue(), 'gc?', 'what is typed is no shortcut');
+      await page.keyboard.press('Escape');
+      await page.keyboard.press('?');
+      await page.getByRole('dialog', { name: 'Keyboard' }).waitFor();
+      await page.keyboard.press('Escape');
+      await gone(page.getByRole('dialog'));
+      await page.keyboard.press('g');
+      await page.keyboard.press('b');
+      await heading(page, 'Bans');
+      // From the top, Tab comes by the skip link, the whole menu and the page's controls, each with a visible focus.
+      await page.evaluate(() => document.activeElement.blur());
+      const seen = [];
+      for (let i = 0; i < 24; i++) {
+        await page.keyboard.press('Tab');
+        seen.push(
+          await page.evaluate(() => {
+            if (document.activeElement === document.body) return { name: '', visible: true };
+            const { outlineStyle, outlineWidth } = getComputedStyle(document.activeElement);
+            return { name: document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent.trim(), visible: outlineStyle !== 'none' && outlineWidth !== '0px' };
+          }),
+        );
+      }
+      const names = seen.map((one) => one.name);
+      for (const name of ['Skip to the page', 'Clients', 'Configuration', 'Help and keyboard', 'Ban…', 'Refresh']) assert.ok(names.includes(name), `Tab reaches ${name}: ${names}`);
+      const blind = seen.filter((one) => one.name && !one.visible).map((one) => one.name);
+      assert.deepEqual(blind, [], 'the focus is seen everywhere');
+      for (const [id, title] of PAGES) assert.ok(names.includes(title) || id === 'retained', `${title} is in the menu`);
+    },
+  ],
+  [
+    'every page fits a screen of 360 pixels, and the menu opens there',
+    async (visitor, node) => {
+      const client = node.real ? await Client.connect(node.port, 'a-client-with-quite-a-long-identifier-as-they-come-in-practice-0123456789') : null;
+      await client?.subscribe('a/rather/long/topic/filter/that/does/not/fit/into/a/small/screen/at/all/#');
+      await client?.publish('a/rather/long/topic/filter/that/does/not/fit/into/a/small/screen/at/all/x', 'y'.repeat(400), { qos: 1, retain: true });
+      const page = await visitor.open('overview', { viewport: { width: 360, height: 740 } });
+      for (const [id, title] of [...PAGES, ...(client ? [['clients/a-client-with-quite-a-long-identifier-as-they-come-in-practice-0123456789', null]] : [])]) {
+        await page.goto(`${visitor.base}/#/${id}`);
+        if (title) await heading(page, title);
+        else await page.getByText('Receive Maximum').waitFor();
+        assert.equal(await wide(page), 0, `${id} is wider than 360 pixels`);
+      }
+      await page.getByRole('button', { name: 'Menu' }).click();
+      await page.getByRole('navigation', { name: 'Pages' }).getByRole('link', { name: 'Retained' }).click();
+      await heading(page, 'Retained messages');
+      await page.locator('nav').waitFor({ state: 'hidden' });
+      client?.leave();
+    },
+  ],
+  [
+    'colours follow the system, and the switch goes over it',
+    async (visitor) => {
+      const bright = (page) => page.evaluate(() => getComputedStyle(document.body).backgroundColor.match(/\d+/g).slice(0, 3).reduce((a, b) => a + Number(b), 0) > 380);
+      const dark = await visitor.open('overview', { colorScheme: 'dark' });
+      await heading(dark, 'Overview');
+      assert.equal(await bright(dark), false);
+      const page = await visitor.open('overview', { colorScheme: 'light' });
+      await heading(page, 'Overview');
+      assert.equal(await bright(page), true);
+      await page.getByRole('button', { name: /^Colours: system/ }).click();
+      assert.equal(await bright(page), false);
+      await page.reload();
+      await heading(page, 'Overview');
+      assert.equal(await bright(page), false, 'the choice is kept');
+      await page.getByRole('button', { name: /^Colours: dark/ }).click();
+      assert.equal(await bright(page), true);
+    },
+  ],
+  [
+    'no page breaks a rule of accessibility, bright or dark',
+    async (visitor) => {
+      const axe = await read('dashboard/node_modules/axe-core/axe.min.js');
+      // In the dark only what colours can break is looked at again.
+      for (const [colorScheme, runOnly] of [
+        ['light', ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']],
+        ['dark', { type: 'rule', values: ['color-contrast'] }],
+      ]) {
+        const page = await visitor.open('overview', { colorScheme, reducedMotion: 'reduce' });
+        for (const [id, title] of PAGES) {
+          await page.goto(`${visitor.base}/#/${id}`);
+          await heading(page, title);
+          await gone(page.getByText('Loading…').first());
+          await page.evaluate(axe);
+          const { violations } = await page.evaluate((only) => window.axe.run(document, { resultTypes: ['violations'], runOnly: only }), runOnly);
+          assert.deepEqual(violations.map((one) => `${id} ${colorScheme}: ${one.id}: ${one.help}: ${one.nodes.slice(0, 3).map((at) => `${at.target} ${at.any[0]?.message ?? ''}`).join(' | ')}`), []);
+        }
+      }
+    },
+  ],
+  [
+    'a lost node is told, and found again when it is back',
+    async (visitor, node) => {
+      const page = await visitor.open('clients');
+      await heading(page, 'Clients');
+      await page.getByText(/clients?$/).first().waitFor();
+      await node.end();
+      await page.getByRole('alert').getByText('No answer from the node').waitFor();
+      assert.equal(await page.locator('.toast').count(), 0, 'the banner is enough');
+      await node.run();
+      await gone(page.getByText('No answer from the node'));
+      if (node.real) {
+        const client = await Client.connect(node.port, 'after-the-loss');
+        await page.getByRole('button', { name: 'Refresh' }).click();
+        await page.getByRole('link', { name: 'after-the-loss' }).waitFor();
+        client.leave();
+      }
+    },
+  ],
+  [
+    'the first key ends the open mode, and this page goes on with it',
+    async (visitor) => {
+      const page = await visitor.open('keys');
+      await page.getByText('Open mode: no key exists').waitFor();
+      await page.getByRole('button', { name: 'New key…' }).click();
+      const dialog = page.getByRole('dialog');
+      await dialog.getByLabel('Name').fill('ops');
+      await dialog.getByLabel('Role').selectOption('admin');
+      await dialog.getByRole('button', { name: 'Make the key' }).click();
+      await dialog.getByText('it is shown this once').waitFor();
+      adminToken = (await dialog.locator('.token').textContent()).trim();
+      assert.match(adminToken, /^mrd_/);
+      await dialog.getByRole('button', { name: 'Done' }).click();
+      await row(page, 'ops').getByText('admin').waitFor();
+      await gone(page.getByText('Open mode: no key exists'));
+      await page.goto(`${visitor.base}/#/audit`);
+      await row(page, '/keys').first().waitFor();
+    },
+    'real',
+  ],
+  [
+    'a token is asked for; a wrong one is refused, the right one kept',
+    async (visitor) => {
+      const page = await visitor.open('clients');
+      const field = page.getByLabel('Token');
+      await field.waitFor();
+      await field.fill('mrd_wrong');
+      await page.getByRole('button', { name: 'Sign in' }).click();
+      await page.getByText('The node does not accept this token.').waitFor();
+      await field.fill(adminToken);
+      await page.getByRole('button', { name: 'Sign in' }).click();
+      await heading(page, 'Clients');
+      await page.reload();
+      await heading(page, 'Clients');
+      assert.equal(await page.evaluate(() => localStorage.length), 0, 'kept for the session only, unless asked otherwise');
+      await page.goto(`${visitor.base}/#/test`);
+      await page.getByRole('button', { name: 'Listen' }).click();
+      await page.getByText('listening', { exact: true }).waitFor();
+      await page.getByRole('button', { name: 'Sign out' }).click();
+      await page.getByLabel('Token').waitFor();
+    },
+    'real',
+  ],
+  [
+    'a viewer sees, and is offered nothing else',
+    async (visitor) => {
+      const made = await fetch(`${visitor.base}/api/v1/keys`, { method: 'POST', headers: { Authorization: `Bearer ${adminToken}`, 'Content-Type': 'application/json' }, body: JSON.stringify({ name: 'watcher', role: 'viewer', expires_in_s: null }) });
+      assert.equal(made.status, 201);
+      const { token } = await made.json();
+      const page = await visitor.open('bans');
+      await page.getByLabel('Token').fill(token);
+      await page.getByLabel('Remember it in this browser').check();
+      await page.getByRole('button', { name: 'Sign in' }).click();
+      await heading(page, 'Bans');
+      await page.getByText('watcher').waitFor();
+      assert.equal(await page.getByRole('button', { name: 'Ban…' }).isDisabled(), true);
+      const nav = page.getByRole('navigation', { name: 'Pages' });
+      await nav.getByRole('link', { name: 'Clients' }).waitFor();
+      for (const name of ['API keys', 'Audit', 'Trace', 'Test client']) assert.equal(await nav.getByRole('link', { name }).count(), 0, `${name} is not offered`);
+      await page.keyboard.press('g');
+      await page.keyboard.press('k');
+      await heading(page, 'Bans');
+      await page.goto(`${visitor.base}/#/configuration`);
+      await page.getByRole('searchbox').fill('mqtt.inflight_max');
+      assert.equal(await page.getByRole('button', { name: 'Edit mqtt.inflight_max' }).isDisabled(), true);
+      await page.goto(`${visitor.base}/#/overview`);
+      await page.locator('.tile').filter({ hasText: 'Memory' }).getByText(/iB$/).first().waitFor();
+    },
+    'real',
+  ],
+  [
+    'a key that is taken away ends the visit',
+    async (visitor) => {
+      const page = await visitor.open('overview');
+      await page.getByLabel('Token').fill(adminToken);
+      await page.getByRole('button', { name: 'Sign in' }).click();
+      await heading(page, 'Overview');
+      const headers = { Authorization: `Bearer ${adminToken}`, 'Content-Type': 'application/json' };
+      const { token } = await (await fetch(`${visitor.base}/api/v1/keys`, { method: 'POST', headers, body: JSON.stringify({ name: 'second', role: 'admin', expires_in_s: null }) })).json();
+      assert.ok(token);
+      assert.equal((await fetch(`${visitor.base}/api/v1/keys/ops`, { method: 'DELETE', headers })).status, 204);
+      await page.getByLabel('Token').waitFor();
+    },
+    'real',
+  ],
+];

@@ -1,0 +1,93 @@
+// What the tests run against: a node of the built binary in an empty directory, or the made-up one of dashboard/mock.
+
+import { spawn } from 'node:child_process';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+
+export const ROOT = resolve(import.meta.dirname, '../..');
+const WAIT_MS = 15_000;
+
+export async function until(what, test, ms = WAIT_MS) {
+  const end = Date.now() + ms;
+  for (;;) {
+    const value = await test();
+    if (value) return value;
+    if (Date.now() > end) throw new Error(`not within ${ms / 1000} s: ${what}`);
+    await new Promise((done) => setTimeout(done, 25));
+  }
+}
+
+async function freePort() {
+  const server = createServer();
+  await new Promise((done) => server.listen(0, '127.0.0.1', done));
+  const { port } = server.address();
+  await new Promise((done) => server.close(done));
+  return port;
+}
+
+const answers = (base) =>
+  fetch(`${base}/health/live`)
+    .then((response) => response.ok)
+    .catch(() => false);
+
+export class Node {
+  static async start(binary) {
+    const node = new Node();
+    node.binary = binary;
+    node.real = true;
+    node.directory = await mkdtemp(join(tmpdir(), 'meridian-dashboard-'));
+    node.port = await freePort();
+    node.http = await freePort();
+    node.base = `http://127.0.0.1:${node.http}`;
+    node.config = join(node.directory, 'meridian.toml');
+    await writeFile(node.config, '[node]\nname = "meridian-1"\n\n[queue]\nmessages_max = 2000\n');
+    await node.run();
+    return node;
+  }
+
+  async run() {
+    this.log = '';
+    const command = ['start', '--config', this.config, '--listen', `127.0.0.1:${this.port}`, '--http', `127.0.0.1:${this.http}`, '--data-dir', join(this.directory, 'data'), '--workers', '2'];
+    this.process = spawn(this.binary, command, { cwd: this.directory, stdio: ['ignore', 'pipe', 'pipe'] });
+    for (const stream of [this.process.stdout, this.process.stderr]) stream.on('data', (data) => (this.log = (this.log + data).slice(-20_000)));
+    await until('the node answers', async () => {
+      if (this.process.exitCode !== null) throw new Error(`the node ended with ${this.process.exitCode}:\n${this.log}`);
+      return answers(this.base);
+    });
+  }
+
+  async end() {
+    if (this.process.exitCode !== null || this.process.signalCode !== null) return;
+    const gone = new Promise((done) => this.process.once('exit', done));
+    this.process.kill('SIGKILL');
+    await gone;
+  }
+
+  async close() {
+    await this.end();
+    await rm(this.directory, { recursive: true, force: true });
+  }
+}
+
+export class Mock {
+  static async start() {
+    const node = new Mock();
+    node.real = false;
+    node.http = await freePort();
+    node.base = `http://127.0.0.1:${node.http}`;
+    await node.run();
+    return node;
+  }
+
+  async run(...more) {
+    this.process = spawn(process.execPath, [join(ROOT, 'dashboard/mock/server.mjs'), '--port', String(this.http), ...more], { stdio: ['ignore', 'ignore', 'inherit'] });
+    await until('the made-up node answers', () => answers(this.base));
+  }
+
+  end = Node.prototype.end;
+  close = Node.prototype.end;
+}
+
+export const read = (path) => readFile(join(ROOT, path), 'utf8');
