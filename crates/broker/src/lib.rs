@@ -30,4 +30,4 @@ pub use mail::{Batch, Claimed, Letter, Resume, SessionDelivery, Token};
 pub use node::Node;
 pub use out::{OUT_SLICES_MAX, Out};
 pub use store::{Completion, Request};
-pub use worker::{Received, Then, Worker};
+pub use worker::{Received, SETTLE_ROUNDS, Then, Worker};

@@ -90,6 +90,15 @@ pub enum Letter {
 }
 
 impl Letter {
+    /// The connection that this letter will close because another has claimed its Client Identifier. What its client sent before
+    /// that is still to be received first: it may be a DISCONNECT, after which there is no Will [MQTT-3.14.4-3].
+    pub fn revoked(&self) -> Option<ConnectionId> {
+        match self {
+            Letter::Completion(Completion::Revoke { connection }) => Some(*connection),
+            _ => None,
+        }
+    }
+
     /// Bytes of the messages in it.
     fn messages_size(&self) -> usize {
         match self {

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use broker::admin::ReactorFigures;
-use broker::{Batch, Time, Worker, WorkerId};
+use broker::{Batch, Letter, SETTLE_ROUNDS, Time, Worker, WorkerId};
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use crate::listener::{Listener, ListenerSocket, Place};
@@ -321,6 +321,9 @@ impl Reactor {
     fn take_mail(&mut self, mail: Mail) {
         match mail {
             Mail::Batch { mut batch, .. } => {
+                for connection in batch.letters.iter().filter_map(Letter::revoked) {
+                    self.read_last(connection.slot);
+                }
                 self.worker.take_batch(self.now, &mut batch);
                 if self.spare.len() < SPARE_BATCHES {
                     batch.recycle(SPARE_BYTES);
@@ -349,7 +352,7 @@ impl Reactor {
             self.worker.tick(self.now);
         }
         for _ in 0..FLUSH_ROUNDS {
-            self.worker.settle(self.now);
+            self.settle();
             // Batches go first: when a client sees an answer, what it did is on its way to everybody.
             self.send_batches();
             let more = self.flush();
@@ -359,6 +362,21 @@ impl Reactor {
             }
         }
         self.worker.end_turn();
+    }
+
+    /// The worker's work for itself.
+    fn settle(&mut self) {
+        let own = WorkerId(self.index);
+        for _ in 0..SETTLE_ROUNDS {
+            let letters = &self.worker.outgoing(own).letters;
+            let revoked: Vec<_> = letters.iter().filter_map(Letter::revoked).collect();
+            for connection in revoked {
+                self.read_last(connection.slot);
+            }
+            if !self.worker.settle_once(self.now) {
+                return;
+            }
+        }
     }
 
     fn send_batches(&mut self) {

@@ -266,17 +266,25 @@ impl Worker {
     /// Works through what this worker has for itself, until nothing is left.
     pub fn settle(&mut self, now: Time) {
         for _ in 0..SETTLE_ROUNDS {
-            if self.outbox[self.id.index()].is_empty() {
+            if !self.settle_once(now) {
                 return;
             }
-            let mut batch = std::mem::take(&mut self.outbox[self.id.index()]);
-            self.take_batch(now, &mut batch);
-            // The memory goes back, unless the round left something new.
-            if self.outbox[self.id.index()].is_empty() {
-                batch.recycle(usize::MAX);
-                self.outbox[self.id.index()] = batch;
-            }
         }
+    }
+
+    /// One round of [`Self::settle`]; false when there was nothing to do.
+    pub fn settle_once(&mut self, now: Time) -> bool {
+        if self.outbox[self.id.index()].is_empty() {
+            return false;
+        }
+        let mut batch = std::mem::take(&mut self.outbox[self.id.index()]);
+        self.take_batch(now, &mut batch);
+        // The memory goes back, unless the round left something new.
+        if self.outbox[self.id.index()].is_empty() {
+            batch.recycle(usize::MAX);
+            self.outbox[self.id.index()] = batch;
+        }
+        true
     }
 
     /// When [`Self::tick`] is due, at the latest.
@@ -454,4 +462,4 @@ impl Worker {
 }
 
 /// Rounds of work for itself in one turn; more would keep sockets waiting.
-const SETTLE_ROUNDS: usize = 8;
+pub const SETTLE_ROUNDS: usize = 8;

@@ -52,6 +52,13 @@ impl Reactor {
         }
     }
 
+    /// Reads once from a connection that is about to be closed because another has its Client Identifier.
+    pub(super) fn read_last(&mut self, slot: u32) {
+        if self.peers.get(slot as usize).is_some_and(Option::is_some) {
+            self.read(slot);
+        }
+    }
+
     fn read(&mut self, slot: u32) {
         let Some(peer) = self.peers[slot as usize].as_mut() else { return };
         if peer.marks.held {

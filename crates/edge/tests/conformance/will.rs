@@ -281,6 +281,25 @@ fn a_will_without_delay_is_published_on_takeover() {
     });
 }
 
+/// [MQTT-3.14.4-3] [MQTT3-3.1.2-10]: whoever comes next under the name may be faster to be served than the DISCONNECT that was sent
+/// before its CONNECT.
+#[test]
+fn a_disconnect_that_was_sent_before_a_takeover_counts() {
+    every_version(|b| {
+        let (mut witness, topic) = witness(b);
+        let connect = b.client("mortal").will(will(&topic, QOS_1));
+        let (mut holder, _) = b.connect_with(connect.clone());
+        for _ in 0..50 {
+            let mut next = b.open();
+            holder.send_disconnect(ReasonCode::Success, &PropertiesBuf::default());
+            next.connect(&connect);
+            holder = next;
+        }
+        witness.nothing_from(&mut holder);
+        holder.disconnect();
+    });
+}
+
 /// 3.1.4 step 3, non-normative comment; [MQTT-3.1.3-9]
 #[test]
 fn a_delayed_will_survives_a_takeover_only_with_its_session() {
