@@ -34,6 +34,15 @@ async function wide(page) {
   return page.evaluate(() => Math.max(0, document.documentElement.scrollWidth - window.innerWidth));
 }
 
+/** The page `id` with its first data. */
+async function ready(page, base, [id, title]) {
+  await page.goto(`${base}/#/${id}`);
+  await heading(page, title);
+  await gone(page.getByText('Loading…').first());
+  if (id === 'log') await page.getByText('live', { exact: true }).waitFor();
+  if (id === 'overview') await page.getByRole('table', { name: 'Listeners' }).getByRole('row').nth(1).waitFor();
+}
+
 const hostile = '<img src=x onerror="window.hacked=1">';
 let adminToken = '';
 
@@ -59,8 +68,7 @@ export const checks = [
     async (visitor) => {
       const page = await visitor.open('overview');
       for (const [id, title] of PAGES) {
-        await page.goto(`${visitor.base}/#/${id}`);
-        await heading(page, title);
+        await ready(page, visitor.base, [id, title]);
         assert.ok((await page.title()).startsWith(title), 'the title names the page');
         assert.equal(await wide(page), 0, `${id} is wider than the window`);
       }
@@ -538,9 +546,8 @@ export const checks = [
       await client?.publish('a/rather/long/topic/filter/that/does/not/fit/into/a/small/screen/at/all/x', 'y'.repeat(400), { qos: 1, retain: true });
       const page = await visitor.open('overview', { viewport: { width: 360, height: 740 } });
       for (const [id, title] of [...PAGES, ...(client ? [['clients/a-client-with-quite-a-long-identifier-as-they-come-in-practice-0123456789', null]] : [])]) {
-        await page.goto(`${visitor.base}/#/${id}`);
-        if (title) await heading(page, title);
-        else await page.getByText('Receive Maximum').waitFor();
+        await ready(page, visitor.base, [id, title ?? id.slice(8)]);
+        if (!title) await page.getByText('Receive Maximum').waitFor();
         assert.equal(await wide(page), 0, `${id} is wider than 360 pixels`);
       }
       await page.getByRole('button', { name: 'Menu' }).click();
@@ -580,9 +587,7 @@ export const checks = [
       ]) {
         const page = await visitor.open('overview', { colorScheme, reducedMotion: 'reduce' });
         for (const [id, title] of PAGES) {
-          await page.goto(`${visitor.base}/#/${id}`);
-          await heading(page, title);
-          await gone(page.getByText('Loading…').first());
+          await ready(page, visitor.base, [id, title]);
           await page.evaluate(axe);
           const { violations } = await page.evaluate((only) => window.axe.run(document, { resultTypes: ['violations'], runOnly: only }), runOnly);
           assert.deepEqual(violations.map((one) => `${id} ${colorScheme}: ${one.id}: ${one.help}: ${one.nodes.slice(0, 3).map((at) => `${at.target} ${at.any[0]?.message ?? ''}`).join(' | ')}`), []);

@@ -24,7 +24,7 @@ export function bytes(value: number | null | undefined): string {
   let scaled = value;
   for (const unit of ['B', 'KiB', 'MiB', 'GiB', 'TiB']) {
     if (Math.abs(scaled) < 1024 || unit === 'TiB') {
-      return `${unit === 'B' || scaled >= 100 ? Math.round(scaled) : scaled.toPrecision(3)} ${unit}`;
+      return `${unit === 'B' || scaled >= 100 ? Math.round(scaled) : scaled.X`;
     }
     scaled /= 1024;
   }
