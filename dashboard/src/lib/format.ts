@@ -24,7 +24,7 @@ export function bytes(value: number | null | undefined): string {
   let scaled = value;
   for (const unit of ['B', 'KiB', 'MiB', 'GiB', 'TiB']) {
     if (Math.abs(scaled) < 1024 || unit === 'TiB') {
-      return `${unit === 'B' || scaled >= 100 ? Math.round(scaled) : scaled.X`;
+      return `${unit === 'B' || scaled >= 100 ? Math.round(scaled) : scaled.toPrecision(3)}\u00a0${unit}`;
     }
     scaled /= 1024;
   }
@@ -32,13 +32,14 @@ export function bytes(value: number | null | undefined): string {
 }
 
 export function percent(fraction: number): string {
-  return Number.isNaN(fraction) ? '–' : `${(fraction * 100).toFixed(fraction < 0.1 ? 1 : 0)} %`;
+  return Number.isNaN(fraction) ? '–' : `${(fraction * 100).toFixed(fraction < 0.1 ? 1 : 0)}\u00a0%`;
 }
 
-/** A span in its two largest units: 3d 4h, 12m 5s, 840 ms. */
+/** A span in its two largest units: 3d 4h, 12m 5s, 4.2s, 840 ms. */
 export function span(seconds: number | null | undefined): string {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return '–';
-  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 1) return `${Math.round(seconds * 1000)}\u00a0ms`;
+  if (seconds < 9.95 && !Number.isInteger(seconds)) return `${seconds.toFixed(1)}s`;
   let rest = Math.round(seconds);
   const parts: string[] = [];
   for (const [unit, size] of [['d', 86400], ['h', 3600], ['m', 60], ['s', 1]] as const) {
@@ -83,7 +84,7 @@ export function ago(at: string | null | undefined, now = Date.now()): string {
   if (!at) return '–';
   const seconds = (now - new Date(at).getTime()) / 1000;
   if (Number.isNaN(seconds)) return at;
-  return seconds >= 0 ? `${span(Math.max(1, seconds))} ago` : `in ${span(-seconds)}`;
+  return seconds >= 0 ? `${span(Math.max(1, Math.round(seconds)))} ago` : `in ${span(Math.max(1, Math.round(-seconds)))}`;
 }
 
 export const yesNo = (value: boolean) => (value ? 'yes' : 'no');
