@@ -181,7 +181,7 @@ const traces = new Set();
 export function publish(body) {
   const payload = body.payload_base64 ? Buffer.from(body.payload_base64, 'base64') : Buffer.from(body.payload ?? '');
   if (body.retain) payload.length ? keep(body.topic, payload, { at: Date.now(), qos: body.qos ?? 0 }) : retained.delete(body.topic);
-  for (const one of traces) one({ at: iso(), kind: 'publish_in', client_id: '$api', address: null, worker: 0, topic: body.topic, qos: body.qos ?? 0, retain: body.retain ?? false, payload_bytes: payload.length, payload: payload.toString('base64'), detail: `PUBLISH ${body.topic}, ${payload.length} bytes` });
+  for (const one of traces) one({ at: iso(), kind: 'publish_in', client_id: '', address: null, worker: 0, topic: body.topic, qos: body.qos ?? 0, retain: body.retain ?? false, payload_bytes: payload.length, payload: payload.toString('base64'), detail: `PUBLISH ${body.topic}, ${payload.length} bytes` });
   return subscriptions.some((one) => matches(one.filter, body.topic)) ? { reason_code: 0, reason: 'success' } : { reason_code: 16, reason: 'no matching subscribers' };
 }
 export function trace(query, send, end) {
@@ -282,7 +282,7 @@ export function openapi(list) {
     const path = pattern.replace(':', '{id}');
     const tag = pattern.split('/')[3];
     (paths[path] ??= {})[method.toLowerCase()] = {
-      tags: [tag], summary: `${method} of ${tag}`, description: `Needs the role ${role}.`, parameters: [...(path.includes('{id}') ? [{ name: 'id', in: 'path', required: true, schema: { type: 'string' } }] : []), ...(method === 'GET' ? [{ name: 'limit', in: 'query', description: 'Items of a page.', schema: { type: 'integer', minimum: 1, maximum: 1000, default: 100 } }] : [])],
+      tags: [tag], summary: `${method} of ${tag}`, description: '', security: [{ token: [role] }], parameters: [...(path.includes('{id}') ? [{ name: 'id', in: 'path', required: true, schema: { type: 'string' } }] : []), ...(method === 'GET' ? [{ name: 'limit', in: 'query', description: 'Items of a page.', schema: { type: 'integer', minimum: 1, maximum: 1000, default: 100 } }] : [])],
       ...(['POST', 'PUT', 'PATCH'].includes(method) ? { requestBody: { required: true, content: { 'application/json': { schema: { $ref: '#/components/schemas/Publish' } } } } } : {}),
       responses: { 200: { description: 'Done.', content: { 'application/json': { schema: { type: 'object' } } } }, 401: { description: 'No token.' } },
     };

@@ -38,6 +38,7 @@ export interface RawOperation {
   summary?: string;
   description?: string;
   operationId?: string;
+  security?: Record<string, string[]>[];
   parameters?: (Parameter | { $ref: string })[];
   requestBody?: { required?: boolean; description?: string; content?: Content; $ref?: string };
   responses?: Record<string, { description?: string; content?: Content; $ref?: string }>;
@@ -58,6 +59,8 @@ export interface Operation {
   path: string;
   summary: string;
   description: string;
+  /** Whoever calls it must be at least this; empty when no token is needed. */
+  role: string;
   parameters: Parameter[];
   body: { required: boolean; schema: Schema | null; example: unknown } | null;
   responses: { status: string; description: string; schema: Schema | null; type: string }[];
@@ -93,6 +96,7 @@ export function operations(document: Document): Operation[] {
         path,
         summary: raw.summary ?? '',
         description: raw.description ?? '',
+        role: Object.values(raw.security?.[0] ?? {})[0]?.[0] ?? '',
         parameters: [...(item.parameters ?? []), ...(raw.parameters ?? [])].map((one) => resolve<Parameter>(document, one)).filter((one) => one.in === 'path' || one.in === 'query'),
         body: body ? { required: body.required ?? false, schema: media?.schema ?? null, example: media?.example } : null,
         responses: Object.entries(raw.responses ?? {}).map(([status, one]) => {
