@@ -4,6 +4,7 @@
 mod broker;
 mod child;
 mod measure;
+pub mod observe;
 mod table;
 mod workload;
 
@@ -95,6 +96,7 @@ fn brokers(args: &Args) -> Result<Vec<Kind>> {
     Ok(kinds)
 }
 
+/// Release binaries of the generator, and of our broker where it is measured.
 fn build(kinds: &[Kind]) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);

@@ -30,6 +30,8 @@ enum Task {
     Clauses(clauses::Args),
     /// Measures the broker beside a peer and prints a table
     Bench(bench::Args),
+    /// What watching a node costs its clients: latency beside scrapes, listings of all clients, and a trace of everything
+    Observe(bench::observe::Args),
     /// Packs what is shipped: .tar.gz, .deb, checksums
     Dist(dist::Args),
     /// User memory of an idle connection with a subscription, without sockets
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(),
         Task::Clauses(args) => clauses::run(&args),
         Task::Bench(args) => bench::run(&args),
+        Task::Observe(args) => bench::observe::run(&args),
         Task::Dist(args) => dist::run(&args),
         Task::Idle(args) => idle::run(&args),
     };

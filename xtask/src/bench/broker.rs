@@ -73,6 +73,15 @@ impl Broker {
     /// # Errors
     /// When the program cannot be started, ends, or does not listen within 20 s.
     pub fn start(kind: Kind, workers: Option<u32>) -> Result<Broker> {
+        Broker::start_with(kind, workers, None)
+    }
+
+    /// Ours, with its HTTP interface on an address.
+    pub fn start_with_http(http: SocketAddr) -> Result<Broker> {
+        Broker::start_with(Kind::Meridian, None, Some(http))
+    }
+
+    fn start_with(kind: Kind, workers: Option<u32>, http: Option<SocketAddr>) -> Result<Broker> {
         let directory = Directory::new()?;
         let address = free_address()?;
         let mut command = match kind {
@@ -80,6 +89,7 @@ impl Broker {
                 let mut command = Command::new(meridian());
                 command.args(["start", "--listen", &address.to_string()]);
                 command.arg("--data-dir").arg(directory.0.join("data"));
+                command.args(["--http", &http.map_or("off".to_owned(), |http| http.to_string())]);
                 if let Some(workers) = workers {
                     command.args(["--workers", &workers.to_string()]);
                 }
@@ -134,7 +144,7 @@ impl Broker {
 }
 
 /// A port below the range that the kernel gives to outgoing connections, so that none of the load's takes it.
-fn free_address() -> Result<SocketAddr> {
+pub fn free_address() -> Result<SocketAddr> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     for _ in 0..1000 {
         let port = 20_000 + (std::process::id() + NEXT.fetch_add(1, Relaxed)) % 10_000;

@@ -1,0 +1,212 @@
+//! `cargo xtask observe`: the latency of messages while operators look at the node, and while nobody does, in alternation.
+
+use super::broker::{Broker, Kind, free_address};
+use super::child::{self, Guarded};
+use super::measure::{self, Figures, summary};
+use super::workload;
+use crate::repository::root;
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Clients that are connected, each with a subscription of its own, besides those that send and receive
+    #[arg(long, default_value_t = 15_000)]
+    connections: u32,
+    /// Measured seconds of each load, after one second of warm-up
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: u32,
+    /// How often each way of looking is measured
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=99))]
+    rounds: u32,
+}
+
+/// 50 pairs, 2,000 messages a second, QoS 1.
+const LOAD: &str = "latency";
+
+/// What an operator does meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Looking {
+    Nobody,
+    Scrape,
+    List,
+    Trace,
+}
+
+impl Looking {
+    const ALL: [Looking; 4] = [Looking::Nobody, Looking::Scrape, Looking::List, Looking::Trace];
+
+    fn name(self) -> &'static str {
+        match self {
+            Looking::Nobody => "nobody looks",
+            Looking::Scrape => "`/metrics` once a second",
+            Looking::List => "every client listed, again and again, 1,000 a page",
+            Looking::Trace => "a trace of every message (`#`)",
+        }
+    }
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    super::build(&[Kind::Meridian])?;
+    child::catch_signals();
+    let http = free_address()?;
+    let mut broker = Broker::start_with_http(http)?;
+    let crowd = crowd(&broker, args)?;
+    wait_for_crowd(http, args.connections)?;
+    let load = workload::all(args.seconds, 1).into_iter().find(|load| load.name == LOAD).context(LOAD)?;
+    let mut rows: Vec<(Looking, Vec<Figures>, u64)> =
+        Looking::ALL.map(|looking| (looking, Vec::new(), 0)).into();
+    for round in 0..args.rounds {
+        for at in 0..rows.len() {
+            let row = (at + round as usize) % Looking::ALL.len();
+            let (looking, runs, answers) = &mut rows[row];
+            eprintln!("round {}/{}: {}", round + 1, args.rounds, looking.name());
+            let stop = AtomicBool::new(false);
+            let (figures, answered) = std::thread::scope(|scope| {
+                let watching = scope.spawn(|| look(*looking, http, &stop));
+                let figures = measure::run(&load, &broker, round);
+                stop.store(true, Relaxed);
+                (figures, watching.join().expect("the operator does not panic"))
+            });
+            runs.push(figures?);
+            *answers += answered?;
+            if child::interrupted() {
+                bail!("interrupted");
+            }
+        }
+    }
+    ensure!(broker.alive(), "the broker ended by itself; its log ends with\n{}", broker.log_tail());
+    drop(crowd);
+    print(args, &rows);
+    Ok(())
+}
+
+/// Clients that do nothing but be there.
+fn crowd(broker: &Broker, args: &Args) -> Result<Guarded> {
+    let mut command = Command::new(root().join("target/release/mqload"));
+    command
+        .args([
+            "sub",
+            "-c",
+            &args.connections.to_string(),
+            "-R",
+            "0",
+            "-T",
+            "crowd/%i/#",
+            "-q",
+            "1",
+            "-k",
+            "600",
+        ])
+        .args(["--bind", "127.0.0.2,127.0.0.3", "--setup-timeout", "120", "--hold", "3600", "--quiet"])
+        .args(["-H", &broker.address.to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    Guarded::spawn(&mut command)
+}
+
+fn wait_for_crowd(http: SocketAddr, connections: u32) -> Result<()> {
+    let there = child::until(Duration::from_secs(120), || {
+        let stats = get(http, "/api/v1/stats").ok()?;
+        let stats: Value = serde_json::from_slice(&stats).ok()?;
+        (stats["connections"].as_u64()? >= u64::from(connections)).then_some(())
+    });
+    there.with_context(|| format!("{connections} clients did not connect within 120 s"))
+}
+
+/// Looks until it is told to stop; returns the answers (of a trace: bytes).
+fn look(looking: Looking, http: SocketAddr, stop: &AtomicBool) -> Result<u64> {
+    let mut answers = 0;
+    let mut cursor = String::new();
+    while !stop.load(Relaxed) {
+        match looking {
+            Looking::Nobody => std::thread::sleep(Duration::from_millis(50)),
+            Looking::Scrape => {
+                get(http, "/metrics")?;
+                answers += 1;
+                for _ in 0..20 {
+                    if !stop.load(Relaxed) {
+                        std::thread::sleep(Duration::from_millis(50));
+                    }
+                }
+            }
+            Looking::List => {
+                let page = get(http, &format!("/api/v1/clients?limit=1000{cursor}"))?;
+                let page: Value = serde_json::from_slice(&page).context("a page")?;
+                let next = page["next"].as_str();
+                answers += u64::from(next.is_none());
+                cursor = next.map(|next| format!("&cursor={next}")).unwrap_or_default();
+            }
+            Looking::Trace => return trace(http, stop),
+        }
+    }
+    Ok(answers)
+}
+
+fn request(http: SocketAddr, path: &str) -> Result<TcpStream> {
+    let mut stream = TcpStream::connect_timeout(&http, Duration::from_secs(5))?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n\r\n")?;
+    Ok(stream)
+}
+
+/// The body of an answer.
+fn get(http: SocketAddr, path: &str) -> Result<Vec<u8>> {
+    let mut answer = Vec::new();
+    request(http, path)?.read_to_end(&mut answer)?;
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n").context("no HTTP answer")?;
+    let head = String::from_utf8_lossy(&answer[..end]).into_owned();
+    ensure!(head.starts_with("HTTP/1.1 200 "), "{path}: {}", head.lines().next().unwrap_or_default());
+    answer.drain(..end + 4);
+    Ok(answer)
+}
+
+fn trace(http: SocketAddr, stop: &AtomicBool) -> Result<u64> {
+    let mut stream = request(http, "/api/v1/trace?topic=%23&seconds=3600&events=100000")?;
+    stream.set_read_timeout(Some(Duration::from_millis(100)))?;
+    let (mut bytes, mut buffer) = (0, vec![0; 65536]);
+    while !stop.load(Relaxed) {
+        match stream.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => bytes += count as u64,
+            Err(error)
+                if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(bytes)
+}
+
+fn print(args: &Args, rows: &[(Looking, Vec<Figures>, u64)]) {
+    let Args { connections, seconds, rounds } = args;
+    println!(
+        "`cargo xtask observe --connections {connections} --seconds {seconds} --rounds {rounds}`: 50 pairs, 2,000 messages/s, \
+         QoS 1, beside {connections} idle clients; median (lowest-highest) of {rounds} rounds.\n"
+    );
+    println!("| meanwhile | p50 us | p99 us | lost | done |\n|---|---|---|---|---|");
+    for (looking, runs, answers) in rows {
+        let cell = |figure: &dyn Fn(&Figures) -> Option<f64>| {
+            summary(runs, figure).map_or("-".to_owned(), |found| {
+                format!("{:.0} ({:.0}-{:.0})", found.median, found.lowest, found.highest)
+            })
+        };
+        let lost: f64 = runs.iter().filter_map(|run| run.lost).sum();
+        let done = match looking {
+            Looking::Nobody => String::new(),
+            Looking::Scrape => format!("{answers} scrapes"),
+            Looking::List => format!("{answers} whole listings"),
+            Looking::Trace => format!("{answers} bytes of events"),
+        };
+        let name = looking.name();
+        println!(
+            "| {name} | {} | {} | {lost:.0} | {done} |",
+            cell(&|run| run.p50_us),
+            cell(&|run| run.p99_us)
+        );
+    }
+}
