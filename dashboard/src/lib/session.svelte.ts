@@ -51,6 +51,7 @@ class Session {
     await this.start();
     this.refusal = '';
     try {
+      this.#forget();
       (remember ? localStorage : sessionStorage).setItem(KEY, token);
     } catch {
       // Storage may be closed to us: the token then lives as long as the page.
@@ -58,13 +59,17 @@ class Session {
     this.epoch++;
   }
 
+  #forget() {
+    sessionStorage.removeItem(KEY);
+    localStorage.removeItem(KEY);
+  }
+
   signOut() {
     this.token = null;
     this.who = null;
     this.refusal = '';
     try {
-      sessionStorage.removeItem(KEY);
-      localStorage.removeItem(KEY);
+      this.#forget();
     } catch {
       // Nothing was stored then.
     }
