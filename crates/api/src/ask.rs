@@ -1,0 +1,86 @@
+//! Asking a reactor: a question goes by letter, the answer comes back by a one-shot channel.
+
+use std::time::Duration;
+
+use broker::admin::{Invalid, Reply};
+use tokio::sync::oneshot;
+
+use crate::problem::Problem;
+
+/// How long a reactor has for its answer. It answers between two turns, so only one that is badly overloaded needs more; what has to
+/// wait for clients, such as a publish into full queues, may need as much as `queue.wait`.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What asking gave at once: nothing, or the reason why nobody was asked.
+pub trait Asked {
+    /// # Errors
+    /// Why nobody was asked.
+    fn done(self) -> Result<(), Problem>;
+}
+
+impl Asked for () {
+    fn done(self) -> Result<(), Problem> {
+        Ok(())
+    }
+}
+
+impl Asked for Result<(), Invalid> {
+    fn done(self) -> Result<(), Problem> {
+        self.map_err(Problem::from)
+    }
+}
+
+/// Asks and waits: `ask(|reply| admin.client(id, reply)).await?`.
+///
+/// # Errors
+/// What is wrong with the question; 503 when no answer came in time, or none comes because the node stops.
+pub async fn ask<T: Send + 'static, A: Asked>(question: impl FnOnce(Reply<T>) -> A) -> Result<T, Problem> {
+    let (sender, receiver) = oneshot::channel();
+    // Nobody waits any more when the request was given up meanwhile.
+    question(Box::new(move |answer| drop(sender.send(answer)))).done()?;
+    answer(receiver, ANSWER_TIMEOUT).await
+}
+
+async fn answer<T>(receiver: oneshot::Receiver<T>, within: Duration) -> Result<T, Problem> {
+    match tokio::time::timeout(within, receiver).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(_)) => Err(Problem::unavailable("the node is stopping")),
+        Err(_) => Err(Problem::unavailable(format!(
+            "no answer within {} s: the node is overloaded, or clients do not read; try again later",
+            within.as_secs_f32()
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run<F: Future>(future: F) -> F::Output {
+        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
+    }
+
+    #[test]
+    fn an_answer_arrives() {
+        assert_eq!(run(ask(|reply: Reply<u8>| reply(7))).unwrap(), 7);
+    }
+
+    #[test]
+    fn a_reply_that_is_dropped_means_that_the_node_stops() {
+        let problem = run(ask(|reply: Reply<u8>| drop(reply))).unwrap_err();
+        assert_eq!((problem.kind().status().as_u16(), problem.detail()), (503, "the node is stopping"));
+    }
+
+    #[test]
+    fn no_answer_in_time_is_unavailable() {
+        let (_sender, receiver) = oneshot::channel::<u8>();
+        let problem = run(answer(receiver, Duration::from_millis(1))).unwrap_err();
+        assert!(problem.detail().contains("no answer within"), "{}", problem.detail());
+    }
+
+    #[test]
+    fn a_question_that_is_refused_is_not_waited_for() {
+        let problem = run(ask(|_reply: Reply<u8>| Err(Invalid::Filter))).unwrap_err();
+        assert_eq!(problem.kind().status(), 422);
+    }
+}

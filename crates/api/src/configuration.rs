@@ -1,0 +1,162 @@
+//! What the server needs of whoever owns the node's configuration.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::problem::{FieldProblem, Problem};
+use crate::timestamp::Timestamp;
+
+/// Values by name of the setting, written as in the environment; `None` takes a change back that was made at run time.
+pub type Changes = BTreeMap<String, Option<String>>;
+
+/// Something wrong with one setting.
+pub type SettingProblem = FieldProblem;
+
+/// The owner of the configuration. Its functions take as long as the disk does: they are called where that is no harm, from one
+/// thread at a time or from several.
+pub trait Configuration: Send + Sync {
+    fn view(&self) -> ConfigView;
+
+    /// What is wrong with these changes; nothing when they can be made.
+    fn validate(&self, changes: &Changes) -> Vec<SettingProblem>;
+
+    /// # Errors
+    /// [`Refused`]; then nothing has changed.
+    fn change(&self, changes: &Changes, author: &Author) -> Result<Changed, Refused>;
+
+    /// Takes up the settings that were changed at run time as they were in `version`.
+    ///
+    /// # Errors
+    /// [`Refused`]; then nothing has changed.
+    fn rollback(&self, version: u64, author: &Author) -> Result<Changed, Refused>;
+
+    /// Reads file and environment again, as SIGHUP does.
+    ///
+    /// # Errors
+    /// [`Refused`]; then nothing has changed.
+    fn reload(&self, by: &str) -> Result<Reloaded, Refused>;
+
+    /// The newest first.
+    fn history(&self) -> Vec<Version>;
+
+    fn log_level(&self) -> LogLevelView;
+
+    /// Changes what is logged until the next start, or for so long: then [`Configuration::revert_log_level`] is called. Returns a number
+    /// for that.
+    ///
+    /// # Errors
+    /// Why it is no level.
+    fn set_log_level(&self, level: &str, for_time: Option<Duration>) -> Result<u64, String>;
+
+    /// Takes the configured level again, unless there was a later change than the one with this number.
+    fn revert_log_level(&self, number: u64);
+}
+
+/// Who changes something, and why.
+#[derive(Clone, Debug, Default)]
+pub struct Author {
+    /// Name of the key; empty when there is none.
+    pub by: String,
+    pub comment: String,
+}
+
+/// The settings in force.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ConfigView {
+    pub version: u64,
+    pub settings: Vec<SettingView>,
+    /// The configuration file, if one was named.
+    pub file: Option<String>,
+}
+
+/// One setting.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SettingView {
+    /// `mqtt.qos_max`, or `listener.0.address`.
+    pub name: String,
+    pub section: String,
+    /// As it is written in the environment; empty when it is unset.
+    pub value: String,
+    pub default: String,
+    #[serde(rename = "type")]
+    pub type_: &'static str,
+    pub doc: String,
+    /// `low..=high`, with either end left out where there is none.
+    pub range: Option<&'static str>,
+    /// The words it takes, when it is one of a few.
+    pub choices: Option<Vec<&'static str>>,
+    /// `default`, `file`, `runtime`, `environment` or `command line`.
+    pub source: &'static str,
+    /// Whether a running node can take up another value.
+    pub reloadable: bool,
+    /// The value that takes effect at the next start, when that is another one.
+    pub pending: Option<String>,
+}
+
+/// One setting that was changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, serde::Deserialize, ToSchema)]
+pub struct Change {
+    pub name: String,
+    pub before: String,
+    pub after: String,
+}
+
+/// What a change did.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Changed {
+    pub version: u64,
+    pub changed: Vec<Change>,
+}
+
+/// What reading the file again did.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Reloaded {
+    pub changed: Vec<Change>,
+    /// Settings that differ and take effect at the next start.
+    pub pending: Vec<String>,
+}
+
+/// One version of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, serde::Deserialize, ToSchema)]
+pub struct Version {
+    pub version: u64,
+    pub at: Timestamp,
+    /// Name of the key; empty when it was nobody's.
+    pub by: String,
+    pub comment: String,
+    pub changes: Vec<Change>,
+}
+
+/// What is logged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct LogLevelView {
+    pub level: String,
+    /// When the configured level comes back; `null` when this is it, or holds until the next start.
+    pub until: Option<Timestamp>,
+}
+
+/// Why the configuration was not changed.
+#[derive(Debug)]
+pub enum Refused {
+    /// These settings are wrong, or cannot be changed.
+    Settings(Vec<SettingProblem>),
+    /// There is no such version.
+    NoVersion(u64),
+    /// A file cannot be read or written, or what a setting names cannot be used.
+    Failed(String),
+}
+
+impl From<Refused> for Problem {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Settings(problems) => Self::invalid_fields(problems),
+            Refused::NoVersion(version) => Self::not_found(format!(
+                "there is no version {version} in the history; GET /api/v1/config/history lists those there are"
+            )),
+            Refused::Failed(why) => Self::conflict(format!("nothing has changed: {why}")),
+        }
+    }
+}

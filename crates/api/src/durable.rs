@@ -1,0 +1,75 @@
+//! Files that are there whole: a crash leaves the old one or the new one.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// Replaces the file, readable by its owner only, and makes its directory when there is none.
+///
+/// # Errors
+/// Those of the system; the old file is then still there.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    fs::create_dir_all(directory)?;
+    let next = beside(path, ".new");
+    // Left by a crash, and perhaps with other permissions.
+    if let Err(error) = fs::remove_file(&next)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return Err(error);
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&next)?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&next, path));
+    if let Err(error) = written {
+        // Whether it can be taken away or not, what went wrong before is what is told.
+        drop(fs::remove_file(&next));
+        return Err(error);
+    }
+    // The new name is on the disk when the directory is.
+    File::open(directory)?.sync_all()
+}
+
+/// Waits until no other process holds this lock; it is given back when the file is dropped.
+///
+/// # Errors
+/// Those of the system.
+pub fn lock(path: &Path) -> io::Result<File> {
+    let path = beside(path, ".lock");
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    file.lock()?;
+    Ok(file)
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_and_is_the_owners() {
+        let directory = std::env::temp_dir().join(format!("meridian-durable-{}", std::process::id()));
+        let path = directory.join("deeper").join("file");
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(beside(&path, ".new"), "what a crash left").unwrap();
+        replace(&path, b"one").unwrap();
+        replace(&path, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(!beside(&path, ".new").exists());
+        fs::remove_dir_all(directory).unwrap();
+    }
+}

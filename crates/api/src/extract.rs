@@ -1,0 +1,89 @@
+//! What handlers take from a request. Whatever is wrong with it becomes a problem document.
+
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use serde::de::DeserializeOwned;
+use serde_json::error::Category;
+
+use crate::problem::{Kind, Problem};
+use crate::state::State;
+
+/// The query. Its type refuses what it does not know: `#[serde(deny_unknown_fields)]`. A parameter that can be repeated is a `Vec`.
+#[derive(Debug)]
+pub struct Query<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequestParts<State> for Query<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &State) -> Result<Self, Problem> {
+        let query = parts.uri.query().unwrap_or_default();
+        serde_html_form::from_str(query)
+            .map(Self)
+            .map_err(|error| Problem::bad_request(format!("the query: {error}")))
+    }
+}
+
+/// What stands in the path, percent-decoded.
+#[derive(Debug)]
+pub struct Path<T>(pub T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<State> for Path<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &State) -> Result<Self, Problem> {
+        match axum::extract::Path::<T>::from_request_parts(parts, state).await {
+            Ok(path) => Ok(Self(path.0)),
+            Err(error) => Err(Problem::bad_request(format!("the path: {}", error.body_text()))),
+        }
+    }
+}
+
+/// A JSON body. Its type refuses what it does not know: `#[serde(deny_unknown_fields)]`.
+#[derive(Debug)]
+pub struct Body<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest<State> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &State) -> Result<Self, Problem> {
+        let max = state.settings.body_max.bytes() as usize;
+        let body = Limited::new(request.into_body(), max);
+        let bytes = match body.collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
+                state.metrics.rejected.body();
+                return Err(too_large(state));
+            }
+            Err(error) => return Err(Problem::bad_request(format!("the body broke off: {error}"))),
+        };
+        if bytes.iter().all(u8::is_ascii_whitespace) {
+            return Err(Problem::bad_request("a JSON body is needed here, and there is none"));
+        }
+        let mut deserializer = serde_json::Deserializer::from_slice(&bytes);
+        let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+            let name = error.path().to_string();
+            wrong(error.into_inner(), &name)
+        })?;
+        deserializer.end().map_err(|error| wrong(error, "."))?;
+        Ok(Self(value))
+    }
+}
+
+pub(crate) fn too_large(state: &State) -> Problem {
+    Problem::too_large(format!(
+        "the body may have {} (http.body_max); send less at once",
+        state.settings.body_max
+    ))
+}
+
+/// JSON that is none is a bad request; JSON that is not what is wanted names the field.
+fn wrong(error: serde_json::Error, name: &str) -> Problem {
+    match error.classify() {
+        Category::Data if name == "." => Problem::new(Kind::Invalid, format!("the body: {error}")),
+        Category::Data => Problem::invalid(name, error.to_string()),
+        Category::Syntax | Category::Eof | Category::Io => {
+            Problem::bad_request(format!("the body is no JSON: {error}"))
+        }
+    }
+}

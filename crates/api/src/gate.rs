@@ -1,0 +1,224 @@
+//! The gate: what every request passes before its handler, whatever it asks for.
+
+use std::net::SocketAddr;
+
+use axum::extract::{MatchedPath, Request, State as FromState};
+use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderMap, Method};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use crate::audit::Entry;
+use crate::extract::too_large;
+use crate::host;
+use crate::keys::Denied;
+use crate::operations::Operation;
+use crate::problem::{Kind, Problem, ProblemDetail};
+use crate::role::{Caller, Role};
+use crate::state::State;
+use crate::timestamp::Timestamp;
+
+/// The peer's address, put into each request by the server.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub SocketAddr);
+
+/// Lets a request through to its handler, or answers why not; writes it into the audit log when it is meant to change something.
+pub async fn gate(FromState(state): FromState<State>, mut request: Request, next: Next) -> Response {
+    let entry = (!is_reading(request.method())).then(|| Entry::of(&request));
+    let (caller, response) = match admit(&state, &request) {
+        Ok(caller) => {
+            request.extensions_mut().insert(caller.clone());
+            (Some(caller), next.run(request).await)
+        }
+        Err(Refusal { caller, problem }) => (caller, problem.into_response()),
+    };
+    if let Some(mut entry) = entry
+        && response.extensions().get::<Unwritten>().is_none()
+    {
+        entry.at = Timestamp::now();
+        entry.status = response.status().as_u16();
+        if let Some(caller) = caller {
+            entry.by = caller.name.as_deref().map(str::to_owned);
+            entry.role = Some(caller.role);
+            entry.detail = caller.noted().map(str::to_owned);
+        }
+        if let Some(ProblemDetail(detail)) = response.extensions().get() {
+            entry.detail = Some(detail.clone());
+        }
+        state.audit.write(entry).await;
+    }
+    response
+}
+
+fn is_reading(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
+}
+
+/// Marks an answer that is not written to the audit log, because there are too many like it.
+#[derive(Clone, Copy)]
+struct Unwritten;
+
+struct Refusal {
+    caller: Option<Caller>,
+    problem: Answer,
+}
+
+enum Answer {
+    Problem(Problem),
+    /// One of too many refusals.
+    TooMany,
+}
+
+impl Answer {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Problem(problem) => problem.into_response(),
+            Self::TooMany => {
+                let problem = Problem::too_many(
+                    "too many requests are refused (http.refusals_per_second); see to the token, then try again",
+                );
+                let mut response = problem.into_response();
+                response.extensions_mut().insert(Unwritten);
+                response
+            }
+        }
+    }
+}
+
+fn admit(state: &State, request: &Request) -> Result<Caller, Refusal> {
+    let headers = request.headers();
+    let rejected = &state.metrics.rejected;
+    let address = request.extensions().get::<Peer>().map_or(state.address, |peer| peer.0);
+    // Whoever did not even show a token can be anybody, so there is a limit to how often that is worth an answer of its own.
+    let stranger = |count: fn(&crate::metrics::Rejected), problem| {
+        count(rejected);
+        let answer = match state.metrics.refusals.take() {
+            true => Answer::Problem(problem),
+            false => {
+                rejected.rate();
+                Answer::TooMany
+            }
+        };
+        Refusal { caller: None, problem: answer }
+    };
+
+    let Some(authority) = host::authority(request.uri(), headers) else {
+        return Err(stranger(
+            crate::metrics::Rejected::host,
+            Problem::bad_request("one Host header is needed"),
+        ));
+    };
+    let open = state.is_open();
+    if open && !host::is_loopback(authority) {
+        return Err(stranger(
+            crate::metrics::Rejected::host,
+            Problem::forbidden(
+                "while there is no API key, this server answers as localhost, 127.0.0.1 and [::1] only; use one of \
+                 them, or make a key with `meridian key add`",
+            ),
+        ));
+    }
+    if !is_reading(request.method()) && host::is_cross_origin(authority, headers) {
+        return Err(stranger(
+            crate::metrics::Rejected::origin,
+            Problem::forbidden("a page of another site may not change anything here"),
+        ));
+    }
+
+    let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    let operations = path.and_then(|path| state.operations.at(path));
+    let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
+    let operation =
+        operations.and_then(|operations| operations.iter().find(|operation| operation.method == *method));
+    let needs = match (operation, request.uri().path()) {
+        (Some(operation), _) => operation.role,
+        (None, path) if path.starts_with("/api/v1") => Some(Role::Viewer),
+        (None, _) => None,
+    };
+    let caller = match (needs, open) {
+        (None, _) => Caller::new(None, Role::Viewer, address),
+        (Some(_), true) => Caller::new(None, Role::Admin, address),
+        (Some(_), false) => match token(headers).map(|token| state.keys.check(token, Timestamp::now())) {
+            Some(Ok((name, role))) => Caller::new(Some(name), role, address),
+            Some(Err(Denied::Unknown)) => {
+                let problem = Problem::unauthorized("this token is not known; ask an admin for a key");
+                return Err(stranger(crate::metrics::Rejected::token, problem));
+            }
+            Some(Err(Denied::Expired)) => {
+                let problem = Problem::unauthorized("this token has expired; ask an admin for a new key");
+                return Err(stranger(crate::metrics::Rejected::token, problem));
+            }
+            None => {
+                let problem = Problem::unauthorized(
+                    "send `Authorization: Bearer TOKEN`; `meridian key add` makes a key",
+                );
+                return Err(stranger(crate::metrics::Rejected::token, problem));
+            }
+        },
+    };
+    let refuse = |problem| Refusal { caller: Some(caller.clone()), problem: Answer::Problem(problem) };
+    if let Some(needs) = needs
+        && let Err(problem) = caller.needs(needs)
+    {
+        rejected.role();
+        return Err(refuse(problem));
+    }
+    if let (Some(operations), None) = (operations, operation) {
+        return Err(refuse(Problem::method_not_allowed(request.method(), &allow(operations))));
+    }
+    if !is_reading(request.method()) && !is_json(headers) {
+        rejected.media_type();
+        return Err(refuse(Problem::new(
+            Kind::UnsupportedMediaType,
+            "whatever changes something needs `Content-Type: application/json`, also without a body",
+        )));
+    }
+    if content_length(headers) > Some(state.settings.body_max.bytes()) {
+        rejected.body();
+        return Err(refuse(too_large(state)));
+    }
+    if let Some(operation) = operation
+        && let Err(problem) = known_query(operation, request.uri().query().unwrap_or_default())
+    {
+        return Err(refuse(problem));
+    }
+    Ok(caller)
+}
+
+fn token(headers: &HeaderMap) -> Option<&str> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let (Some(value), None) = (values.next(), values.next()) else { return None };
+    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_matches(' '))
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    value.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
+}
+
+fn content_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+fn allow(operations: &[Operation]) -> String {
+    let mut names: Vec<&str> = operations.iter().map(|operation| operation.method.as_str()).collect();
+    if names.contains(&"GET") {
+        names.push("HEAD");
+    }
+    names.join(", ")
+}
+
+/// A parameter that nobody reads is a slip of whoever sends it.
+fn known_query(operation: &Operation, query: &str) -> Result<(), Problem> {
+    let pairs: Vec<(String, String)> = serde_html_form::from_str(query)
+        .map_err(|error| Problem::bad_request(format!("the query: {error}")))?;
+    let Some((unknown, _)) = pairs.iter().find(|(name, _)| !operation.query.contains(name)) else {
+        return Ok(());
+    };
+    let nearest = settings::nearest(unknown, operation.query.iter().map(String::as_str));
+    Err(Problem::bad_request(match nearest {
+        Some(nearest) => format!("unknown parameter `{unknown}`; the nearest known one is `{nearest}`"),
+        None => format!("unknown parameter `{unknown}`; there are none here"),
+    }))
+}

@@ -1,0 +1,120 @@
+//! Who the request says it is for, and from which page it comes: the defence against other sites' pages in the operator's browser.
+
+use std::net::IpAddr;
+
+use axum::http::header::{HOST, ORIGIN};
+use axum::http::{HeaderMap, Uri};
+
+/// The host and port the request is for: from its target when that has one, else from the Host header.
+pub fn authority<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+    if let Some(authority) = uri.authority() {
+        return Some(authority.as_str());
+    }
+    let mut hosts = headers.get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) => host.to_str().ok(),
+        _ => None,
+    }
+}
+
+/// `localhost`, or an address of loopback, with any port. A name that somebody's DNS points to 127.0.0.1 is none.
+pub fn is_loopback(authority: &str) -> bool {
+    let host = without_port(authority);
+    if host.eq_ignore_ascii_case("localhost") {
+        return true;
+    }
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    address.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
+}
+
+fn without_port(authority: &str) -> &str {
+    match authority.rsplit_once(':') {
+        Some((host, port))
+            if port.bytes().all(|byte| byte.is_ascii_digit())
+                && (!host.contains(':') || host.ends_with(']')) =>
+        {
+            host
+        }
+        _ => authority,
+    }
+}
+
+/// The request comes from a page of another site: its Origin is not `authority`.
+pub fn is_cross_origin(authority: &str, headers: &HeaderMap) -> bool {
+    if headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site") {
+        return true;
+    }
+    let mut origins = headers.get_all(ORIGIN).iter();
+    let Some(origin) = origins.next() else { return false };
+    let own = |origin: &str| {
+        let (scheme, host) = origin.split_once("://")?;
+        let default = match scheme {
+            "http" => ":80",
+            "https" => ":443",
+            _ => return None,
+        };
+        let bare = |host: &str| host.strip_suffix(default).unwrap_or(host).to_ascii_lowercase();
+        Some(bare(host) == bare(authority))
+    };
+    origins.next().is_some() || !origin.to_str().ok().and_then(own).unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn loopback_is_told_from_names_that_only_point_there() {
+        for good in [
+            "localhost",
+            "LOCALHOST:18083",
+            "127.0.0.1",
+            "127.1.2.3:80",
+            "[::1]",
+            "[::1]:18083",
+            "[::ffff:127.0.0.1]:1",
+        ] {
+            assert!(is_loopback(good), "{good}");
+        }
+        for bad in [
+            "",
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example:18083",
+            "192.0.2.1",
+            "[2001:db8::1]:1",
+            "127.0.0.1@evil",
+            "0.0.0.0",
+        ] {
+            assert!(!is_loopback(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_origin_that_is_not_the_host_is_cross_origin() {
+        let cross = |authority: &str, origins: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            origins.iter().for_each(|origin| drop(headers.append(ORIGIN, HeaderValue::from_static(origin))));
+            is_cross_origin(authority, &headers)
+        };
+        assert!(!cross("127.0.0.1:18083", &[]));
+        assert!(!cross("127.0.0.1:18083", &["http://127.0.0.1:18083"]));
+        assert!(!cross("Broker.example", &["https://broker.example:443"]));
+        for bad in [
+            "null",
+            "",
+            "http://evil.example",
+            "http://127.0.0.1",
+            "http://127.0.0.1:18084",
+            "file://127.0.0.1:18083",
+        ] {
+            assert!(cross("127.0.0.1:18083", &[bad]), "{bad}");
+        }
+        assert!(cross("a", &["http://a", "http://b"]));
+        let mut headers = HeaderMap::new();
+        headers.insert("sec-fetch-site", HeaderValue::from_static("cross-site"));
+        assert!(is_cross_origin("a", &headers));
+    }
+}

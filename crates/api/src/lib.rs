@@ -1,0 +1,45 @@
+//! HTTP: the API under `/api/v1`, `/metrics`, `/health`, and the dashboard's files.
+//!
+//! [`Bound::bind`] opens the address, [`Bound::serve`] answers on a runtime of its own; read [`routes`](crate::routes) for what can be
+//! asked and `gate` for who may. `routes/node.rs` is the model of a route file.
+//!
+//! **Invariant:** nothing here runs on a reactor, and nothing here holds what a reactor waits for. **Invariant:** every route is in
+//! the OpenAPI document, and the role that it needs is read from there.
+
+mod ask;
+mod assets;
+mod audit;
+mod configuration;
+pub mod durable;
+mod extract;
+mod gate;
+mod host;
+mod keys;
+mod log_ring;
+mod metrics;
+mod openapi;
+mod operations;
+mod paced;
+mod paging;
+mod problem;
+mod process;
+mod role;
+mod routes;
+mod server;
+pub mod settings;
+mod sse;
+mod state;
+mod timestamp;
+mod turns;
+
+pub use configuration::{
+    Author, Change, Changed, Changes, ConfigView, Configuration, LogLevelView, Refused, Reloaded,
+    SettingProblem, SettingView, Version,
+};
+pub use keys::{Key, KeyError, KeyFile, Keys, NewKey};
+pub use log_ring::LogRing;
+pub use openapi::document;
+pub use role::{Caller, Role};
+pub use server::{BindError, Bound, Server};
+pub use state::{ListenerFacts, NodeFacts, Parts, State};
+pub use timestamp::Timestamp;

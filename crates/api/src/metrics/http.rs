@@ -1,0 +1,143 @@
+//! What the HTTP server counts of itself.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// All of it.
+#[derive(Debug)]
+pub struct HttpMetrics {
+    pub rejected: Rejected,
+    pub refusals: Refusals,
+    pub connections: AtomicUsize,
+    /// By status, from 100 to 599.
+    codes: Vec<AtomicU64>,
+    seconds: Histogram,
+}
+
+impl HttpMetrics {
+    pub fn new(refusals_per_second: u32) -> Self {
+        Self {
+            rejected: Rejected::default(),
+            refusals: Refusals::new(refusals_per_second),
+            connections: AtomicUsize::new(0),
+            codes: (0..500).map(|_| AtomicU64::new(0)).collect(),
+            seconds: Histogram::default(),
+        }
+    }
+
+    /// A request was answered with `status` after `took`; for a stream, its beginning counts.
+    pub fn answered(&self, status: u16, took: Duration) {
+        if let Some(code) = usize::from(status).checked_sub(100).and_then(|index| self.codes.get(index)) {
+            code.fetch_add(1, Ordering::Relaxed);
+        }
+        self.seconds.observe(took);
+    }
+
+    /// Statuses that were sent, and how often.
+    pub fn codes(&self) -> impl Iterator<Item = (usize, u64)> {
+        let counted = self.codes.iter().map(|code| code.load(Ordering::Relaxed)).enumerate();
+        counted.filter(|(_, count)| *count > 0).map(|(index, count)| (index + 100, count))
+    }
+
+    pub fn seconds(&self) -> &Histogram {
+        &self.seconds
+    }
+}
+
+macro_rules! rejected {
+    ($($reason:ident),+) => {
+        /// Requests that were refused before anybody looked at what they ask for.
+        #[derive(Debug, Default)]
+        pub struct Rejected { $($reason: AtomicU64,)+ }
+
+        impl Rejected {
+            $(pub fn $reason(&self) { self.$reason.fetch_add(1, Ordering::Relaxed); })+
+
+            pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($reason), self.$reason.load(Ordering::Relaxed)),)+].into_iter()
+            }
+        }
+    };
+}
+rejected!(connections, host, origin, media_type, token, role, body, rate);
+
+/// Seconds up to which requests are counted in a bucket of their own.
+pub const BOUNDS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0];
+
+#[derive(Debug, Default)]
+pub struct Histogram {
+    buckets: [AtomicU64; BOUNDS.len() + 1],
+    micros: AtomicU64,
+}
+
+impl Histogram {
+    fn observe(&self, took: Duration) {
+        let seconds = took.as_secs_f64();
+        let bucket = BOUNDS.iter().position(|bound| seconds <= *bound).unwrap_or(BOUNDS.len());
+        self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        self.micros.fetch_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Counts of each bucket alone, and the sum of all seconds.
+    pub fn read(&self) -> (Vec<u64>, f64) {
+        let counts = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect();
+        (counts, self.micros.load(Ordering::Relaxed) as f64 / 1e6)
+    }
+}
+
+/// How many requests of strangers are refused with an answer of their own each second.
+#[derive(Debug)]
+pub struct Refusals {
+    per_second: f64,
+    left: Mutex<(f64, Instant)>,
+}
+
+impl Refusals {
+    fn new(per_second: u32) -> Self {
+        let per_second = f64::from(per_second);
+        Self { per_second, left: Mutex::new((per_second, Instant::now())) }
+    }
+
+    /// False when there were too many.
+    pub fn take(&self) -> bool {
+        self.take_at(Instant::now())
+    }
+
+    fn take_at(&self, now: Instant) -> bool {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let grown = left.0 + now.saturating_duration_since(left.1).as_secs_f64() * self.per_second;
+        *left = (grown.min(self.per_second), now);
+        let one = left.0 >= 1.0;
+        if one {
+            left.0 -= 1.0;
+        }
+        one
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_get_so_many_answers_a_second() {
+        let refusals = Refusals::new(10);
+        let now = Instant::now();
+        assert_eq!((0..100).filter(|_| refusals.take_at(now)).count(), 10);
+        let later = now + Duration::from_millis(500);
+        assert_eq!((0..100).filter(|_| refusals.take_at(later)).count(), 5);
+    }
+
+    #[test]
+    fn a_request_falls_into_one_bucket() {
+        let metrics = HttpMetrics::new(1);
+        for (status, micros) in [(200, 0), (200, 1000), (404, 1001), (503, 20_000_000), (0, 1), (700, 1)] {
+            metrics.answered(status, Duration::from_micros(micros));
+        }
+        assert_eq!(metrics.codes().collect::<Vec<_>>(), [(200, 2), (404, 1), (503, 1)]);
+        let (counts, sum) = metrics.seconds().read();
+        assert_eq!((counts[0], counts[1], counts[BOUNDS.len()]), (4, 1, 1));
+        assert!((sum - 20.002_003).abs() < 1e-9, "{sum}");
+    }
+}

@@ -1,0 +1,48 @@
+//! The OpenAPI document: made from the routes, completed with what is the same for all of them.
+
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{Components, Content, InfoBuilder, LicenseBuilder, OpenApi, Ref, RefOr, Response};
+use utoipa::{PartialSchema as _, ToSchema as _};
+
+use crate::problem::{FieldProblem, ProblemDocument};
+
+/// The document of all routes.
+pub fn document() -> OpenApi {
+    crate::routes::router().1
+}
+
+/// Adds what no route says of itself: who made it, how to show a token, and what a refusal looks like.
+pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
+    document.info = InfoBuilder::new()
+        .title("Meridian")
+        .version("1")
+        .description(Some(
+            "What an operator asks of a node. Refusals are problem documents (RFC 9457). The role that an operation \
+             needs stands in its security requirement; none is needed while there is no API key and the server is \
+             bound to a loopback address. Lists come in pages: go on with `cursor` until `next` is null. Whatever \
+             changes something needs `Content-Type: application/json`.",
+        ))
+        .license(Some(LicenseBuilder::new().name("Apache-2.0").identifier(Some("Apache-2.0")).build()))
+        .build();
+    let components = document.components.get_or_insert_with(Components::new);
+    let token = HttpBuilder::new()
+        .scheme(HttpAuthScheme::Bearer)
+        .description(Some("The token that `meridian key add` or `POST /api/v1/keys` shows once."))
+        .build();
+    components.add_security_scheme("token", SecurityScheme::Http(token));
+    components.schemas.insert("Problem".to_owned(), ProblemDocument::schema());
+    components.schemas.insert(FieldProblem::name().into_owned(), FieldProblem::schema());
+    for item in document.paths.paths.values_mut() {
+        let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
+        operations.into_iter().flatten().for_each(add_problem);
+    }
+    document
+}
+
+fn add_problem(operation: &mut Operation) {
+    let mut response = Response::new("A problem document: why not, and what to do about it");
+    let content = Content::new(Some(Ref::from_schema_name("Problem")));
+    response.content.insert("application/problem+json".to_owned(), RefOr::T(content));
+    operation.responses.responses.insert("default".to_owned(), RefOr::T(response));
+}

@@ -1,0 +1,64 @@
+//! Operations: what can be asked and which role it needs, read from the OpenAPI document.
+
+use std::collections::HashMap;
+
+use axum::http::Method;
+use serde_json::Value;
+use utoipa::openapi::OpenApi;
+
+use crate::role::Role;
+
+/// What the gate knows of each route.
+#[derive(Debug, Default)]
+pub struct Operations {
+    by_path: HashMap<String, Vec<Operation>>,
+}
+
+/// One method of one path.
+#[derive(Debug)]
+pub struct Operation {
+    pub method: Method,
+    /// `None`: everybody, without a token.
+    pub role: Option<Role>,
+    /// Names of the parameters of its query.
+    pub query: Vec<String>,
+}
+
+impl Operations {
+    /// An operation that names no role needs the greatest one.
+    pub fn of(document: &OpenApi) -> Self {
+        // By way of JSON, because that is what everybody else reads too.
+        let json = serde_json::to_value(document).unwrap_or_default();
+        let mut by_path = HashMap::new();
+        for (path, item) in json["paths"].as_object().into_iter().flatten() {
+            let operations = item.as_object().into_iter().flatten().filter_map(operation).collect();
+            by_path.insert(path.clone(), operations);
+        }
+        Self { by_path }
+    }
+
+    /// What is known of a path as the router matched it; `None` when nothing.
+    pub fn at(&self, path: &str) -> Option<&[Operation]> {
+        self.by_path.get(path).map(Vec::as_slice)
+    }
+}
+
+fn operation((method, operation): (&String, &Value)) -> Option<Operation> {
+    let method = Method::from_bytes(method.to_ascii_uppercase().as_bytes()).ok()?;
+    let role = match operation["security"].as_array().map(Vec::as_slice) {
+        Some([Value::Object(none)]) if none.is_empty() => None,
+        Some([Value::Object(one)]) => Some(role(one.get("token"))),
+        _ => Some(Role::Admin),
+    };
+    let parameters = operation["parameters"].as_array().into_iter().flatten();
+    let query = parameters
+        .filter(|parameter| parameter["in"] == "query")
+        .filter_map(|parameter| parameter["name"].as_str().map(str::to_owned))
+        .collect();
+    Some(Operation { method, role, query })
+}
+
+fn role(scopes: Option<&Value>) -> Role {
+    let name = scopes.and_then(|scopes| scopes[0].as_str());
+    name.and_then(Role::named).unwrap_or(Role::Admin)
+}

@@ -1,0 +1,130 @@
+//! Pages of a listing: how many items, where to go on, and the form of the answer.
+
+use std::ops::RangeInclusive;
+
+use base64ct::{Base64UrlUnpadded, Encoding as _};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::problem::Problem;
+
+/// Items of a page when `limit` is not said.
+pub const LIMIT_DEFAULT: usize = 100;
+/// Items of a page, at most.
+pub const LIMIT_MAX: usize = 1000;
+/// Bytes of a cursor's text: one that holds the longest Topic Name fits.
+const CURSOR_MAX: usize = 128 * 1024;
+
+/// One page. It may hold fewer items than asked for while there is more: `next` says whether there is.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    /// Where to go on, for `?cursor=`; `null` on the last page.
+    pub next: Option<String>,
+}
+
+impl<T> Page<T> {
+    /// The only page there is.
+    pub fn whole(items: Vec<T>) -> Self {
+        Self { items, next: None }
+    }
+
+    /// A page after which there is more when `next` is something.
+    pub fn new<C: Serialize>(items: Vec<T>, next: Option<&C>) -> Self {
+        Self { items, next: next.map(encode) }
+    }
+}
+
+/// The number of items asked for: 1 to 1000, 100 when nothing is said.
+///
+/// # Errors
+/// 400 when it is out of range.
+pub fn limit(asked: Option<usize>) -> Result<usize, Problem> {
+    limit_within(asked, LIMIT_DEFAULT, 1..=LIMIT_MAX)
+}
+
+/// The same with other bounds.
+///
+/// # Errors
+/// 400 when it is out of range.
+pub fn limit_within(
+    asked: Option<usize>,
+    default: usize,
+    range: RangeInclusive<usize>,
+) -> Result<usize, Problem> {
+    let asked = asked.unwrap_or(default);
+    if range.contains(&asked) {
+        return Ok(asked);
+    }
+    Err(Problem::bad_request(format!("limit: expected {} to {}, found {asked}", range.start(), range.end())))
+}
+
+/// A cursor as clients see it: they give it back as it is.
+pub fn encode<C: Serialize>(cursor: &C) -> String {
+    // Only maps with keys that are no texts fail, and no cursor is one.
+    let json = serde_json::to_vec(cursor).unwrap_or_default();
+    Base64UrlUnpadded::encode_string(&json)
+}
+
+/// Reads `?cursor=`; `None` when it was not given.
+///
+/// # Errors
+/// 400 when it is none of ours.
+pub fn decode<C: DeserializeOwned>(cursor: Option<&str>) -> Result<Option<C>, Problem> {
+    let Some(text) = cursor else { return Ok(None) };
+    let read = || {
+        let bytes = (text.len() <= CURSOR_MAX).then(|| Base64UrlUnpadded::decode_vec(text).ok())??;
+        serde_json::from_slice(&bytes).ok()
+    };
+    let found = || {
+        Problem::bad_request("cursor: give back `next` of the page before as it was, or begin without one")
+    };
+    read().map(Some).ok_or_else(found)
+}
+
+/// A place in the broker's listings; `broker::admin::Cursor` with a text form.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place(u32, u32, u32);
+
+impl From<broker::admin::Cursor> for Place {
+    fn from(cursor: broker::admin::Cursor) -> Self {
+        Self(cursor.stage, cursor.slot, cursor.within)
+    }
+}
+
+impl From<Place> for broker::admin::Cursor {
+    fn from(Place(stage, slot, within): Place) -> Self {
+        Self { stage, slot, within }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_comes_back_as_it_went() {
+        let place = Place(3, u32::MAX, 0);
+        assert_eq!(decode::<Place>(Some(&encode(&place))).unwrap(), Some(place));
+        assert_eq!(decode::<Place>(None).unwrap(), None);
+    }
+
+    #[test]
+    fn a_bad_cursor_is_a_bad_request() {
+        for bad in ["", "!", "e30", "WzEsMl0", "WzEsMiwtM10", "MQ=="] {
+            let problem = decode::<Place>(Some(bad)).unwrap_err();
+            assert_eq!(problem.kind().status(), 400, "{bad}");
+        }
+        assert!(decode::<String>(Some(&"A".repeat(CURSOR_MAX + 1))).is_err());
+    }
+
+    #[test]
+    fn a_limit_is_within_its_bounds() {
+        assert_eq!(limit(None).unwrap(), 100);
+        assert_eq!(limit(Some(1000)).unwrap(), 1000);
+        for bad in [0, 1001] {
+            assert!(limit(Some(bad)).unwrap_err().detail().contains("expected 1 to 1000"));
+        }
+    }
+}

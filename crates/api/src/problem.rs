@@ -1,0 +1,228 @@
+//! Problem: why a request was not done, as RFC 9457 problem document.
+
+use axum::Json;
+use axum::http::header::{ALLOW, CONTENT_TYPE, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use broker::admin::Invalid;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// What kind of problem it is. Clients tell problems apart by the slug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    BadRequest,
+    Unauthorized,
+    Forbidden,
+    NotFound,
+    MethodNotAllowed,
+    Conflict,
+    TooLarge,
+    UnsupportedMediaType,
+    Invalid,
+    TooManyRequests,
+    Internal,
+    Unavailable,
+}
+
+impl Kind {
+    fn facts(self) -> (StatusCode, &'static str, &'static str) {
+        match self {
+            Self::BadRequest => (StatusCode::BAD_REQUEST, "bad-request", "The request makes no sense"),
+            Self::Unauthorized => (StatusCode::UNAUTHORIZED, "unauthorized", "A valid token is needed"),
+            Self::Forbidden => (StatusCode::FORBIDDEN, "forbidden", "Not permitted"),
+            Self::NotFound => (StatusCode::NOT_FOUND, "not-found", "There is no such thing"),
+            Self::MethodNotAllowed => {
+                (StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "Not with this method")
+            }
+            Self::Conflict => (StatusCode::CONFLICT, "conflict", "Not in this state"),
+            Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "too-large", "The body is too large"),
+            Self::UnsupportedMediaType => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", "JSON is needed")
+            }
+            Self::Invalid => (StatusCode::UNPROCESSABLE_ENTITY, "invalid", "A value is not valid"),
+            Self::TooManyRequests => (StatusCode::TOO_MANY_REQUESTS, "too-many-requests", "Too many at once"),
+            Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal", "The node made a mistake"),
+            Self::Unavailable => {
+                (StatusCode::SERVICE_UNAVAILABLE, "unavailable", "The node cannot answer now")
+            }
+        }
+    }
+
+    pub fn status(self) -> StatusCode {
+        self.facts().0
+    }
+}
+
+/// Why a request was not done. Turns into its document with [`IntoResponse`].
+#[derive(Clone, Debug)]
+pub struct Problem {
+    kind: Kind,
+    /// A sentence, with the fix in it.
+    detail: String,
+    errors: Vec<FieldProblem>,
+    header: Option<(HeaderName, HeaderValue)>,
+}
+
+/// What is wrong with one field of the request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct FieldProblem {
+    pub name: String,
+    pub detail: String,
+}
+
+/// The document, as it is sent.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Problem)]
+pub struct ProblemDocument {
+    /// `urn:meridian:problem:` and a slug that says what kind of problem it is.
+    #[serde(rename = "type")]
+    pub type_: String,
+    pub title: &'static str,
+    pub status: u16,
+    /// What is wrong and what to do about it.
+    pub detail: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub errors: Vec<FieldProblem>,
+}
+
+/// Left in a response for the audit log.
+#[derive(Clone, Debug)]
+pub(crate) struct ProblemDetail(pub String);
+
+impl Problem {
+    pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
+        let header = match kind {
+            Kind::Unauthorized => Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
+            Kind::TooManyRequests => Some((RETRY_AFTER, HeaderValue::from_static("1"))),
+            _ => None,
+        };
+        Self { kind, detail: detail.into(), errors: Vec::new(), header }
+    }
+
+    pub fn bad_request(detail: impl Into<String>) -> Self {
+        Self::new(Kind::BadRequest, detail)
+    }
+
+    pub fn unauthorized(detail: impl Into<String>) -> Self {
+        Self::new(Kind::Unauthorized, detail)
+    }
+
+    pub fn forbidden(detail: impl Into<String>) -> Self {
+        Self::new(Kind::Forbidden, detail)
+    }
+
+    pub fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(Kind::NotFound, detail)
+    }
+
+    pub fn conflict(detail: impl Into<String>) -> Self {
+        Self::new(Kind::Conflict, detail)
+    }
+
+    pub fn too_large(detail: impl Into<String>) -> Self {
+        Self::new(Kind::TooLarge, detail)
+    }
+
+    pub fn too_many(detail: impl Into<String>) -> Self {
+        Self::new(Kind::TooManyRequests, detail)
+    }
+
+    pub fn internal(detail: impl Into<String>) -> Self {
+        Self::new(Kind::Internal, detail)
+    }
+
+    pub fn unavailable(detail: impl Into<String>) -> Self {
+        Self::new(Kind::Unavailable, detail)
+    }
+
+    /// One field is wrong: 422.
+    pub fn invalid(name: impl Into<String>, detail: impl Into<String>) -> Self {
+        let (name, detail) = (name.into(), detail.into());
+        Self::new(Kind::Invalid, format!("{name}: {detail}")).field(name, detail)
+    }
+
+    /// Several fields are wrong: 422.
+    pub fn invalid_fields(errors: Vec<FieldProblem>) -> Self {
+        let detail: Vec<_> = errors.iter().map(|error| format!("{}: {}", error.name, error.detail)).collect();
+        Self { errors, ..Self::new(Kind::Invalid, detail.join("; ")) }
+    }
+
+    pub(crate) fn method_not_allowed(method: &axum::http::Method, allow: &str) -> Self {
+        let detail = format!("{method} is not possible here; what is: {allow}");
+        let header = HeaderValue::from_str(allow).ok().map(|allow| (ALLOW, allow));
+        Self { header, ..Self::new(Kind::MethodNotAllowed, detail) }
+    }
+
+    /// Says what is wrong with one field besides.
+    #[must_use]
+    pub fn field(mut self, name: impl Into<String>, detail: impl Into<String>) -> Self {
+        self.errors.push(FieldProblem { name: name.into(), detail: detail.into() });
+        self
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// What is sent, for those who put it into something else, such as one result of a batch.
+    pub fn document(self) -> ProblemDocument {
+        let (status, slug, title) = self.kind.facts();
+        ProblemDocument {
+            type_: format!("urn:meridian:problem:{slug}"),
+            title,
+            status: status.as_u16(),
+            detail: self.detail,
+            errors: self.errors,
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(mut self) -> Response {
+        let (status, header, note) =
+            (self.kind.status(), self.header.take(), ProblemDetail(self.detail.clone()));
+        let mut response = (status, Json(self.document())).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.extend(header);
+        response.extensions_mut().insert(note);
+        response
+    }
+}
+
+/// What the broker finds wrong with a request. Those who know the field's name better say it themselves.
+impl From<Invalid> for Problem {
+    fn from(invalid: Invalid) -> Self {
+        match invalid {
+            Invalid::Topic => Self::invalid(
+                "topic",
+                "expected a Topic Name: not empty, without + and #, not below $SYS, within mqtt.topic_len_max and \
+                 mqtt.topic_levels_max",
+            ),
+            Invalid::Filter => Self::invalid(
+                "filter",
+                "expected a Topic Filter: not empty, + alone in its level, # last and alone in its level, within \
+                 mqtt.topic_len_max and mqtt.topic_levels_max",
+            ),
+            Invalid::QoS => Self::invalid("qos", "expected 0, 1 or 2, and not more than mqtt.qos_max"),
+            Invalid::Retain => Self::invalid("retain", "mqtt.retain_available is off"),
+            Invalid::Text => Self::invalid(
+                "properties",
+                "a text holds U+0000 or is longer than 65535 bytes [MQTT-1.5.4-2]",
+            ),
+            Invalid::Size => Self::too_large("the message is larger than mqtt.packet_size_max"),
+            Invalid::Payload => Self::invalid(
+                "properties.payload_is_text",
+                "the payload is no UTF-8; leave this out or send text",
+            ),
+            Invalid::Exists => Self::conflict("there is one already"),
+            Invalid::TooMany => Self::too_many("there are as many as there may be; end one of them first"),
+        }
+    }
+}

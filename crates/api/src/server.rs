@@ -1,0 +1,358 @@
+//! The server: its address, its runtime, its connections.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::http::header::{CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, REFERRER_POLICY};
+use axum::http::header::{X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS};
+use axum::http::{HeaderValue, Request, Response};
+use axum::response::IntoResponse as _;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tower_service::Service as _;
+
+use crate::audit::Audit;
+use crate::gate::{Peer, gate};
+use crate::operations::Operations;
+use crate::paced::Paced;
+use crate::problem::Problem;
+use crate::settings::{HttpSettings, Listen};
+use crate::state::{Parts, Phase, State};
+
+/// Threads of the runtime: one can be busy with a long page while the other answers whether the node lives.
+const THREADS: usize = 2;
+/// Threads for what waits for the disk.
+const BLOCKING_THREADS: usize = 4;
+/// Priority of all of them, as `nice` counts it: packets go first when there is not enough for all.
+const NICE: libc::c_int = 5;
+/// Bytes of a request's header and of what waits to be written, of one connection.
+const BUFFER: usize = 64 * 1024;
+/// Connections beyond the limit that are told so at one time; further ones are just closed.
+const TOLD_MAX: usize = 32;
+/// How long requests that run may take until they are cut off when the server stops.
+const STOP: Duration = Duration::from_secs(2);
+
+/// An address that is open, where nobody is answered yet.
+#[derive(Debug)]
+pub struct Bound {
+    listener: TcpListener,
+    address: SocketAddr,
+    settings: HttpSettings,
+}
+
+/// Why an address could not be opened.
+#[derive(Debug)]
+pub struct BindError {
+    address: SocketAddr,
+    error: io::Error,
+}
+
+impl fmt::Display for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, error } = self;
+        write!(f, "HTTP cannot be served on {address}: ")?;
+        match error.kind() {
+            io::ErrorKind::AddrInUse => f.write_str("another process uses it. Stop that one, "),
+            io::ErrorKind::PermissionDenied => {
+                f.write_str("not permitted: ports below 1024 need root or the capability net_bind_service. ")
+            }
+            _ => write!(f, "{error}. "),
+        }?;
+        f.write_str("Choose another address with --http ADDRESS, or do without with --http off")
+    }
+}
+
+impl std::error::Error for BindError {}
+
+impl Bound {
+    /// Opens the address; `None` when HTTP is off.
+    ///
+    /// # Errors
+    /// Those of the system, with what to do about them.
+    pub fn bind(settings: &HttpSettings) -> Result<Option<Self>, BindError> {
+        let Listen::At(address) = settings.listen else { return Ok(None) };
+        let open = || {
+            let listener = TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            Ok((listener.local_addr()?, listener))
+        };
+        let (address, listener) = open().map_err(|error| BindError { address, error })?;
+        Ok(Some(Self { listener, address, settings: settings.clone() }))
+    }
+
+    /// With the port that the system chose, where it did.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers from now on. `/health/ready` says `starting` until [`Server::ready`].
+    ///
+    /// # Errors
+    /// No threads to be had.
+    pub fn serve(self, parts: Parts) -> io::Result<Server> {
+        let Self { listener, address, settings } = self;
+        let audit = Audit::start(&parts.node.data_dir, settings.audit_file_max.bytes())?;
+        let (router, document) = crate::routes::router();
+        let operations = Operations::of(&document);
+        let document = document.to_pretty_json().map_err(io::Error::other)?;
+        let state = State::new(parts, settings, address, operations, document.into(), audit);
+        let router = router
+            .fallback(crate::assets::serve)
+            .layer(axum::middleware::from_fn_with_state(state.clone(), gate))
+            .with_state(state.clone());
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .max_blocking_threads(BLOCKING_THREADS)
+            .thread_name("http")
+            .on_thread_start(be_nice)
+            .enable_io()
+            .enable_time()
+            .build()?;
+        let stop = watch::Sender::new(false);
+        let connections = Arc::new(Semaphore::new(state.settings.connections_max as usize));
+        let accepting = Accepting {
+            router,
+            state: state.clone(),
+            connections: connections.clone(),
+            stop: stop.subscribe(),
+        };
+        let listener = {
+            let _inside = runtime.enter();
+            tokio::net::TcpListener::from_std(listener)?
+        };
+        runtime.spawn(accepting.run(listener));
+        tracing::info!(address = %address, "HTTP");
+        Ok(Server { state, runtime, connections, stop })
+    }
+}
+
+/// Only this thread gets the lower priority: in Linux each has its own.
+fn be_nice() {
+    #[cfg(target_os = "linux")]
+    // SAFETY: the call takes numbers and touches no memory of ours. When it is refused, the priority stays what it was.
+    unsafe {
+        libc::setpriority(libc::PRIO_PROCESS, 0, NICE);
+    }
+}
+
+/// A server that answers.
+pub struct Server {
+    state: State,
+    runtime: Runtime,
+    connections: Arc<Semaphore>,
+    stop: watch::Sender<bool>,
+}
+
+impl Server {
+    pub fn address(&self) -> SocketAddr {
+        self.state.address
+    }
+
+    /// The node takes clients: `/health/ready` says so.
+    pub fn ready(&self) {
+        self.state.enter(Phase::Ready);
+    }
+
+    /// The node stops taking clients: `/health/ready` says so. Everything else is still answered.
+    pub fn stopping(&self) {
+        self.state.enter(Phase::Stopping);
+    }
+
+    /// Ends streams and connections, and the threads; cuts off after about two seconds what does not end.
+    pub fn stop(self) {
+        self.stopping();
+        self.stop.send_replace(true);
+        self.state.streams.stop();
+        let all = self.state.settings.connections_max;
+        let ended = async { tokio::time::timeout(STOP, self.connections.acquire_many(all)).await.is_ok() };
+        if !self.runtime.block_on(ended) {
+            tracing::info!("HTTP connections are cut off");
+        }
+        self.runtime.shutdown_timeout(STOP);
+        self.state.audit.stop();
+    }
+}
+
+struct Accepting {
+    router: axum::Router,
+    state: State,
+    connections: Arc<Semaphore>,
+    stop: watch::Receiver<bool>,
+}
+
+impl Accepting {
+    async fn run(mut self, listener: tokio::net::TcpListener) {
+        let told = Arc::new(Semaphore::new(TOLD_MAX));
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = stopped(&mut self.stop) => return,
+                accepted = listener.accept() => accepted,
+            };
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    // Descriptors may have run out; trying again at once would only take time from who could free some.
+                    tracing::warn!(%error, "an HTTP connection was not accepted");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            match self.connections.clone().try_acquire_owned() {
+                Ok(place) => self.serve(stream, peer, place),
+                Err(_) => {
+                    self.state.metrics.rejected.connections();
+                    if let Ok(place) = told.clone().try_acquire_owned() {
+                        tokio::spawn(refuse(stream, place));
+                    }
+                }
+            }
+        }
+    }
+
+    fn serve(&self, stream: TcpStream, peer: SocketAddr, place: OwnedSemaphorePermit) {
+        // A page is one write; whatever else is small would only wait.
+        drop(stream.set_nodelay(true));
+        let (state, router, mut stop) = (self.state.clone(), self.router.clone(), self.stop.clone());
+        let settings = &state.settings;
+        let io = TokioIo::new(Paced::new(stream, settings.write_timeout));
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(settings.header_timeout).max_buf_size(BUFFER);
+        let count = Connected::new(state.clone());
+        let service = service_fn(move |request| answer(state.clone(), router.clone(), peer, request));
+        tokio::spawn(async move {
+            let _held = (place, count);
+            let mut connection = std::pin::pin!(http.serve_connection(io, service));
+            let served = tokio::select! {
+                served = connection.as_mut() => served,
+                () = stopped(&mut stop) => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            };
+            if let Err(error) = served {
+                tracing::debug!(%peer, %error, "an HTTP connection ended");
+            }
+        });
+    }
+}
+
+/// Returns when the server stops, or is gone.
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    drop(stop.wait_for(|stop| *stop).await);
+}
+
+/// One connection, as the metrics count it.
+struct Connected(State);
+
+impl Connected {
+    fn new(state: State) -> Self {
+        state.metrics.connections.fetch_add(1, Ordering::Relaxed);
+        Self(state)
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.metrics.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Tells a connection beyond the limit why it is closed, and reads what it sends for a moment: a reset would overtake the answer.
+async fn refuse(mut stream: TcpStream, _place: OwnedSemaphorePermit) {
+    let problem = Problem::unavailable(
+        "too many HTTP connections (http.connections_max); close some, or try again later",
+    );
+    let body = serde_json::to_string(&problem.document()).unwrap_or_default();
+    let head = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\nconnection: close";
+    let answer = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let told = async {
+        stream.write_all(answer.as_bytes()).await?;
+        stream.shutdown().await?;
+        let mut rest = [0; 1024];
+        while stream.read(&mut rest).await? > 0 {}
+        io::Result::Ok(())
+    };
+    // Whoever goes before the answer does not want it.
+    drop(tokio::time::timeout(Duration::from_secs(1), told).await);
+}
+
+async fn answer(
+    state: State,
+    mut router: axum::Router,
+    peer: SocketAddr,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, std::convert::Infallible> {
+    let begun = Instant::now();
+    let mut request = request.map(Body::new);
+    request.extensions_mut().insert(Peer(canonical(peer)));
+    let within = state.settings.request_timeout;
+    let handled = tokio::time::timeout(within, Caught(Box::pin(router.call(request)))).await;
+    let mut response = match handled {
+        Ok(Ok(response)) => response,
+        Ok(Err(Panicked)) => {
+            tracing::error!("a handler of HTTP failed");
+            Problem::internal("this is a mistake of the node; its log says more").into_response()
+        }
+        Err(_) => {
+            let detail = format!("no answer within {within:?} (http.request_timeout), the body included");
+            let mut response = Problem::unavailable(detail).into_response();
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            response
+        }
+    };
+    protect(&mut response);
+    state.metrics.answered(response.status().as_u16(), begun.elapsed());
+    Ok(response)
+}
+
+/// What browsers are told about every answer.
+fn protect(response: &mut Response<Body>) {
+    let headers = response.headers_mut();
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+}
+
+const POLICY: &str =
+    "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; object-src 'none'";
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+struct Panicked;
+
+/// A future whose panic is a value: one request's mistake is not the connection's.
+struct Caught<F>(Pin<Box<F>>);
+
+impl<F: Future<Output = Result<Response<Body>, std::convert::Infallible>>> Future for Caught<F> {
+    type Output = Result<Response<Body>, Panicked>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // After a panic the future is not polled again.
+        match std::panic::catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx))) {
+            Ok(Poll::Ready(Ok(response))) => Poll::Ready(Ok(response)),
+            Ok(Poll::Ready(Err(never))) => match never {},
+            Ok(Poll::Pending) => Poll::Pending,
+            Err(_) => Poll::Ready(Err(Panicked)),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The settings of the HTTP server.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use settings::{ByteSize, Invalid, Raw, Value, section};
+
+section! {
+    /// The HTTP server: the API under `/api/v1`, `/metrics`, `/health` and the dashboard.
+    [http]
+    pub struct HttpSettings {
+        /// An IP address with its port, such as `127.0.0.1:18083`, or `off`. Other than loopback addresses need an API key
+        /// (`meridian key add`). Port 0 lets the system choose.
+        pub listen: Listen = "127.0.0.1:18083", at start;
+        /// Connections at one time; those beyond it are told so (503) and closed.
+        pub connections_max: u32 = "512" in "1..=65535", at start;
+        /// Bytes of a request's body; a larger one is refused (413).
+        pub body_max: ByteSize = "4MiB" in "1KiB..=64MiB", at start;
+        /// How long a connection may take, and may wait, until the header of its next request is complete.
+        pub header_timeout: Duration = "30s" in "100ms..=10m", at start;
+        /// How long a request may take from its header to the beginning of its answer, its body included.
+        pub request_timeout: Duration = "30s" in "100ms..=10m", at start;
+        /// How long a connection may take no byte of an answer that waits for it; then it is closed.
+        pub write_timeout: Duration = "30s" in "100ms..=10m", at start;
+        /// Streams (log, trace) at one time; more are refused (429).
+        pub streams_max: u32 = "16" in "1..=1024", at start;
+        /// Requests a second that may be refused for their token, Host or Origin; those beyond it get 429 and are counted,
+        /// but not written to the audit log. Requests with a valid token are never held back by it.
+        pub refusals_per_second: u32 = "10" in "1..=100000", at start;
+        /// Size at which the audit log begins a new file; one old file is kept.
+        pub audit_file_max: ByteSize = "16MiB" in "64KiB..=1GiB", at start;
+    }
+}
+
+/// Where HTTP is served, if it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listen {
+    Off,
+    At(SocketAddr),
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::At(address) => address.fmt(f),
+        }
+    }
+}
+
+impl Value for Listen {
+    const TYPE: &'static str = "string";
+
+    fn from_raw(raw: &Raw) -> Result<Self, Invalid> {
+        let listen = match raw {
+            Raw::Text(text) | Raw::String(text) if text == "off" => Some(Self::Off),
+            Raw::Text(text) | Raw::String(text) => text.parse().ok().map(Self::At),
+            _ => None,
+        };
+        let expected = "an IP address with its port, such as 127.0.0.1:18083 or [::1]:18083, or `off`";
+        listen.ok_or_else(|| raw.expected(expected))
+    }
+
+    fn to_toml(&self) -> Option<String> {
+        self.to_string().to_toml()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Listen, String> {
+        Listen::from_raw(&Raw::Text(text.to_owned())).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_address_or_off_is_where_http_is_served() {
+        assert_eq!(read("off"), Ok(Listen::Off));
+        assert_eq!(read("[::1]:80").map(|listen| listen.to_string()).as_deref(), Ok("[::1]:80"));
+        for bad in ["", "on", "127.0.0.1", "localhost:80", "127.0.0.1:99999"] {
+            assert!(read(bad).unwrap_err().contains("an IP address with its port"), "{bad}");
+        }
+    }
+
+    /// A node without configuration can be operated from its own machine only.
+    #[test]
+    fn the_default_is_on_loopback() {
+        let Listen::At(address) = HttpSettings::default().listen else { panic!("on") };
+        assert!(address.ip().is_loopback());
+        assert_eq!(address.port(), 18083);
+    }
+}

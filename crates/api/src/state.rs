@@ -1,0 +1,158 @@
+//! State: what every handler can reach.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use auth::Guard;
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts as RequestParts;
+use broker::admin::Admin;
+
+use crate::audit::Audit;
+use crate::configuration::Configuration;
+use crate::keys::Keys;
+use crate::log_ring::LogRing;
+use crate::metrics::HttpMetrics;
+use crate::operations::Operations;
+use crate::settings::HttpSettings;
+use crate::sse::Streams;
+use crate::turns::TurnWindow;
+
+/// What the server is given: the node that it speaks for.
+pub struct Parts {
+    pub admin: Admin,
+    pub guard: Arc<Guard>,
+    pub configuration: Arc<dyn Configuration>,
+    pub keys: Keys,
+    pub log: LogRing,
+    pub node: NodeFacts,
+}
+
+/// What does not change while the node runs.
+pub struct NodeFacts {
+    pub name: String,
+    pub version: &'static str,
+    pub commit: &'static str,
+    pub data_dir: PathBuf,
+    pub connections_max: usize,
+    pub listeners: Vec<ListenerFacts>,
+}
+
+/// One MQTT listener.
+pub struct ListenerFacts {
+    pub name: String,
+    pub address: String,
+    /// 0 is no limit of its own.
+    pub connections_max: usize,
+    pub connections: Box<dyn Fn() -> usize + Send + Sync>,
+}
+
+/// What every handler can reach; a handler takes it as an argument. Cheap to clone.
+#[derive(Clone)]
+pub struct State(Arc<Shared>);
+
+/// See [`State`].
+pub struct Shared {
+    pub admin: Admin,
+    pub guard: Arc<Guard>,
+    pub configuration: Arc<dyn Configuration>,
+    pub keys: Keys,
+    pub log: LogRing,
+    pub node: NodeFacts,
+    pub settings: HttpSettings,
+    /// Where HTTP is served.
+    pub address: SocketAddr,
+    pub(crate) streams: Streams,
+    pub(crate) audit: Audit,
+    pub(crate) metrics: HttpMetrics,
+    pub(crate) operations: Operations,
+    pub(crate) turns: TurnWindow,
+    /// The OpenAPI document as it is sent.
+    pub(crate) document: Arc<str>,
+    phase: AtomicU8,
+}
+
+/// How far the node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Starting,
+    Ready,
+    Stopping,
+}
+
+impl Phase {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Ready => "ready",
+            Self::Stopping => "stopping",
+        }
+    }
+}
+
+impl State {
+    pub(crate) fn new(
+        parts: Parts,
+        settings: HttpSettings,
+        address: SocketAddr,
+        operations: Operations,
+        document: Arc<str>,
+        audit: Audit,
+    ) -> Self {
+        let Parts { admin, guard, configuration, keys, log, node } = parts;
+        Self(Arc::new(Shared {
+            admin,
+            guard,
+            configuration,
+            keys,
+            log,
+            node,
+            address,
+            streams: Streams::new(settings.streams_max as usize),
+            audit,
+            metrics: HttpMetrics::new(settings.refusals_per_second),
+            operations,
+            turns: TurnWindow::default(),
+            document,
+            phase: AtomicU8::new(Phase::Starting as u8),
+            settings,
+        }))
+    }
+
+    pub fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            0 => Phase::Starting,
+            1 => Phase::Ready,
+            _ => Phase::Stopping,
+        }
+    }
+
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Release);
+    }
+
+    /// Nobody needs a token: there is no key, and only this machine gets here.
+    pub fn is_open(&self) -> bool {
+        self.address.ip().to_canonical().is_loopback() && self.keys.is_empty()
+    }
+}
+
+impl Deref for State {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl FromRequestParts<State> for State {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(_: &mut RequestParts, state: &State) -> Result<Self, Infallible> {
+        Ok(state.clone())
+    }
+}

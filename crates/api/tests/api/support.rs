@@ -1,0 +1,360 @@
+//! A node with its server, and a client of HTTP/1.1 that sends what it is told, byte for byte.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use api::settings::HttpSettings;
+use api::{
+    Author, Bound, Changed, Changes, ConfigView, Configuration, Keys, ListenerFacts, LogLevelView, LogRing,
+    NodeFacts, Parts, Refused, Reloaded, Role, SettingProblem, Version,
+};
+use auth::Guard;
+use serde_json::Value;
+
+/// Nothing here takes so long, unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A node, its server, and its directory; all of it ends when this is dropped.
+pub struct Server {
+    http: Option<api::Server>,
+    node: Option<edge::Node>,
+    pub guard: Arc<Guard>,
+    pub log: LogRing,
+    pub address: SocketAddr,
+    pub mqtt: SocketAddr,
+    pub directory: PathBuf,
+}
+
+impl Server {
+    /// In open mode: everybody is an admin.
+    pub fn start() -> Self {
+        Self::with(|_| ())
+    }
+
+    /// With settings of its own.
+    pub fn with(change: impl FnOnce(&mut HttpSettings)) -> Self {
+        Self::in_directory(fresh_directory(), change)
+    }
+
+    /// With a key for each role, named like it; see [`Server::token`].
+    pub fn with_keys(change: impl FnOnce(&mut HttpSettings)) -> Self {
+        let directory = fresh_directory();
+        let file = api::KeyFile::in_directory(&directory);
+        for role in Role::ALL {
+            let new = api::NewKey { name: role.name().to_owned(), role, expires_in: None };
+            let (_, token) = file.add(&new).unwrap();
+            std::fs::write(directory.join(format!("{}.token", role.name())), token).unwrap();
+        }
+        Self::in_directory(directory, change)
+    }
+
+    fn in_directory(directory: PathBuf, change: impl FnOnce(&mut HttpSettings)) -> Self {
+        let mut settings = HttpSettings {
+            listen: api::settings::Listen::At("127.0.0.1:0".parse().unwrap()),
+            ..HttpSettings::default()
+        };
+        change(&mut settings);
+        let bound = Bound::bind(&settings).unwrap().unwrap();
+        let guard =
+            Arc::new(Guard::open(&auth::settings::Auth { workers: 1, ..Default::default() }).unwrap());
+        let listener = edge::settings::Listener { address: "127.0.0.1:0".to_owned(), ..Default::default() };
+        let node = edge::start(edge::Options {
+            edge: edge::settings::EdgeSettings { workers: 2, listeners: vec![listener] },
+            broker: broker::settings::Settings::default(),
+            access: guard.clone(),
+            version: "test".to_owned(),
+        })
+        .unwrap();
+        let listeners = node.listeners().iter().cloned().map(|bound| ListenerFacts {
+            name: bound.name.clone(),
+            address: bound.address.clone(),
+            connections_max: bound.connections_max(),
+            connections: Box::new(move || bound.connections()),
+        });
+        let facts = NodeFacts {
+            name: "test".to_owned(),
+            version: "1.2.3",
+            commit: "abcdef",
+            data_dir: directory.clone(),
+            connections_max: node.connections_max(),
+            listeners: listeners.collect(),
+        };
+        let log = LogRing::default();
+        let parts = Parts {
+            admin: node.admin(),
+            guard: guard.clone(),
+            configuration: Arc::new(Fixed::default()),
+            keys: Keys::open(&directory).unwrap(),
+            log: log.clone(),
+            node: facts,
+        };
+        let mqtt = node.listeners()[0].tcp.unwrap();
+        let http = bound.serve(parts).unwrap();
+        http.ready();
+        let address = http.address();
+        Self { http: Some(http), node: Some(node), guard, log, address, mqtt, directory }
+    }
+
+    /// The token of the key for this role, of a server that was started with keys.
+    pub fn token(&self, role: Role) -> String {
+        std::fs::read_to_string(self.directory.join(format!("{}.token", role.name()))).unwrap()
+    }
+
+    pub fn get(&self, path: &str) -> Answer {
+        self.request("GET", path, &[], None)
+    }
+
+    /// A POST, PUT, PATCH or DELETE with the content type it needs.
+    pub fn write(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
+        let body = body.map(Value::to_string);
+        self.request(method, path, &[("Content-Type", "application/json")], body.as_deref())
+    }
+
+    pub fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&str>) -> Answer {
+        let mut text = format!("{method} {path} HTTP/1.1\r\n");
+        if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+            text.push_str(&format!("Host: {}\r\n", self.address));
+        }
+        for (name, value) in headers {
+            text.push_str(&format!("{name}: {value}\r\n"));
+        }
+        if let Some(body) = body {
+            text.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        }
+        text.push_str("Connection: close\r\n\r\n");
+        text.push_str(body.unwrap_or_default());
+        let mut client = self.connect();
+        client.send(text.as_bytes());
+        client.answer(method)
+    }
+
+    pub fn connect(&self) -> Client {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Client { reader: BufReader::new(stream.try_clone().unwrap()), stream }
+    }
+
+    /// Ends the server, not the node.
+    pub fn stop_http(&mut self) {
+        self.http.take().unwrap().stop();
+    }
+
+    /// Makes `/health/ready` say that the node stops.
+    pub fn stopping(&self) {
+        self.http.as_ref().unwrap().stopping();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(node) = self.node.take() {
+            node.stop(Duration::ZERO);
+        }
+        if let Some(http) = self.http.take() {
+            http.stop();
+        }
+        drop(std::fs::remove_dir_all(&self.directory));
+    }
+}
+
+fn fresh_directory() -> PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let path: PathBuf =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("api-{}-{number}", std::process::id()));
+    drop(std::fs::remove_dir_all(&path));
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
+
+/// One connection.
+pub struct Client {
+    stream: TcpStream,
+    reader: BufReader<TcpStream>,
+}
+
+impl Client {
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// Sends as far as the server still takes it.
+    pub fn try_send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.stream.write_all(bytes)
+    }
+
+    /// Reads the answer to a request with this method.
+    pub fn answer(&mut self, method: &str) -> Answer {
+        let (status, headers) = self.head();
+        let mut answer = Answer { status, headers, body: Vec::new() };
+        if method == "HEAD" || status == 204 || status == 304 {
+            return answer;
+        }
+        if answer.header("transfer-encoding") == Some("chunked") {
+            while let Some(chunk) = self.chunk() {
+                answer.body.extend_from_slice(&chunk);
+            }
+        } else if let Some(length) = answer.header("content-length") {
+            answer.body = vec![0; length.parse().unwrap()];
+            self.reader.read_exact(&mut answer.body).unwrap();
+        }
+        answer
+    }
+
+    /// Reads status and headers; what follows can be read with [`Client::chunk`] or [`Client::event`].
+    pub fn head(&mut self) -> (u16, Vec<(String, String)>) {
+        let status = self.line().expect("an answer");
+        let code = status.split(' ').nth(1).unwrap_or_else(|| panic!("{status:?}")).parse().unwrap();
+        let mut headers = Vec::new();
+        loop {
+            let line = self.line().expect("a whole header");
+            let Some((name, value)) = line.split_once(": ") else { return (code, headers) };
+            headers.push((name.to_ascii_lowercase(), value.to_owned()));
+        }
+    }
+
+    /// One chunk of a body; `None` at its end.
+    pub fn chunk(&mut self) -> Option<Vec<u8>> {
+        let size = usize::from_str_radix(&self.line()?, 16).unwrap();
+        let mut chunk = vec![0; size + 2];
+        self.reader.read_exact(&mut chunk).unwrap();
+        chunk.truncate(size);
+        (size > 0).then_some(chunk)
+    }
+
+    /// The next events of a stream, as far as one chunk has them: their names and data. Comments are passed over. `None` at its end.
+    pub fn events(&mut self) -> Option<Vec<(String, Value)>> {
+        let chunk = String::from_utf8(self.chunk()?).unwrap();
+        let blocks = chunk.split("\n\n").filter_map(|block| {
+            let (event, data) = block.strip_prefix("event: ")?.split_once("\ndata: ")?;
+            Some((event.to_owned(), serde_json::from_str(data).unwrap()))
+        });
+        Some(blocks.collect())
+    }
+
+    /// The next event of this name, passing over others.
+    pub fn event(&mut self, name: &str) -> Value {
+        loop {
+            let events = self.events().unwrap_or_else(|| panic!("the stream ended before `{name}`"));
+            if let Some((_, data)) = events.into_iter().find(|(event, _)| event == name) {
+                return data;
+            }
+        }
+    }
+
+    /// `None` when the peer has closed.
+    pub fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        match self.reader.read_line(&mut line) {
+            Ok(0) => None,
+            Ok(_) => Some(line.trim_end().to_owned()),
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The body of an answer with this status.
+    #[track_caller]
+    pub fn is(&self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{}", String::from_utf8_lossy(&self.body));
+        if self.body.is_empty() { Value::Null } else { self.json() }
+    }
+
+    /// Asserts that it is a problem document of this kind, and gives its detail.
+    #[track_caller]
+    pub fn problem(&self, status: u16, slug: &str) -> String {
+        let document = self.is(status);
+        assert_eq!(self.header("content-type"), Some("application/problem+json"));
+        assert_eq!(document["type"], format!("urn:meridian:problem:{slug}"));
+        assert_eq!(document["status"], status);
+        document["detail"].as_str().unwrap().to_owned()
+    }
+}
+
+/// A configuration that never changes but for the level of the log.
+#[derive(Default)]
+struct Fixed {
+    level: Mutex<(u64, Option<String>)>,
+}
+
+impl Configuration for Fixed {
+    fn view(&self) -> ConfigView {
+        ConfigView { version: 1, settings: Vec::new(), file: None }
+    }
+
+    fn validate(&self, changes: &Changes) -> Vec<SettingProblem> {
+        let unknown =
+            |name: &String| SettingProblem { name: name.clone(), detail: "there is no such setting".into() };
+        changes.keys().map(unknown).collect()
+    }
+
+    fn change(&self, changes: &Changes, _: &Author) -> Result<Changed, Refused> {
+        match self.validate(changes) {
+            problems if problems.is_empty() => Ok(Changed { version: 1, changed: Vec::new() }),
+            problems => Err(Refused::Settings(problems)),
+        }
+    }
+
+    fn rollback(&self, version: u64, _: &Author) -> Result<Changed, Refused> {
+        match version {
+            1 => Ok(Changed { version: 1, changed: Vec::new() }),
+            other => Err(Refused::NoVersion(other)),
+        }
+    }
+
+    fn reload(&self, _: &str) -> Result<Reloaded, Refused> {
+        Ok(Reloaded { changed: Vec::new(), pending: Vec::new() })
+    }
+
+    fn history(&self) -> Vec<Version> {
+        Vec::new()
+    }
+
+    fn log_level(&self) -> LogLevelView {
+        let level = self.level.lock().unwrap().1.clone();
+        LogLevelView { level: level.unwrap_or_else(|| "info".to_owned()), until: None }
+    }
+
+    fn set_log_level(&self, level: &str, _: Option<Duration>) -> Result<u64, String> {
+        if level == "loud" {
+            return Err("expected a level".to_owned());
+        }
+        let mut now = self.level.lock().unwrap();
+        *now = (now.0 + 1, Some(level.to_owned()));
+        Ok(now.0)
+    }
+
+    fn revert_log_level(&self, number: u64) {
+        let mut now = self.level.lock().unwrap();
+        if now.0 == number {
+            now.1 = None;
+        }
+    }
+}
