@@ -1,5 +1,6 @@
 //! `cargo xtask dist`: what is shipped. A `.tar.gz` for any Linux, a `.deb`, the debugging symbols beside them, and the checksums
-//! of all. The same commit gives the same bytes: entries are sorted, owned by nobody in particular, and as old as the commit.
+//! of all. The same binary and commit give the same bytes: entries are sorted, owned by nobody in particular, and as old as the
+//! commit. The binary itself is the same for the same commit, toolchain and directory.
 
 mod build;
 mod contents;
