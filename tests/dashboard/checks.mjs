@@ -39,7 +39,7 @@ async function ready(page, base, [id, title]) {
   await page.goto(`${base}/#/${id}`);
   await heading(page, title);
   await gone(page.getByText('Loading…').first());
-  if (id === 'log') await page.getByRole('option').first().waitFor();
+  if (id === 'log') await page.getByRole('listbox', { name: 'Log' }).getByRole('option').first().waitFor();
   if (id === 'overview') await page.getByRole('table', { name: 'Listeners' }).getByRole('row').nth(1).waitFor();
 }
 
