@@ -3,8 +3,21 @@
 //! The annotation is all there is to say about a route: the gate takes the role that it needs, and the parameters that it knows, from
 //! the OpenAPI document.
 
+mod bans;
+mod clients;
 mod health;
+mod listing;
 mod node;
+mod publish;
+mod retained;
+// Its noun is that of the broker: where messages go.
+#[allow(clippy::module_inception)]
+mod routes;
+mod slow;
+mod subscriptions;
+mod top;
+mod topic_metrics;
+mod trace;
 
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -19,6 +32,16 @@ pub(crate) fn router() -> (axum::Router<State>, OpenApi) {
         .routes(routes!(health::ready))
         .routes(routes!(node::node))
         .routes(routes!(node::nodes))
+        .merge(bans::routes())
+        .merge(clients::routes())
+        .merge(publish::routes())
+        .merge(retained::routes())
+        .merge(routes::routes())
+        .merge(slow::routes())
+        .merge(subscriptions::routes())
+        .merge(top::routes())
+        .merge(topic_metrics::routes())
+        .merge(trace::routes())
         .split_for_parts();
     (router, crate::openapi::complete(document))
 }

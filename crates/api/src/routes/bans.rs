@@ -1,0 +1,221 @@
+//! `/bans`: clients that may not connect.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use auth::{Ban, BanError, BanId, BanKind, BanTarget, NewBan};
+use axum::Json;
+use axum::http::StatusCode;
+use broker::admin::Identified;
+use mqtt::ReasonCode;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::listing;
+use crate::ask::ask;
+use crate::extract::{Body, Path, Query};
+use crate::paging::{self, Page};
+use crate::problem::{FieldProblem, Problem};
+use crate::role::Caller;
+use crate::state::State;
+use crate::timestamp::Timestamp;
+
+pub(super) fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(remove))
+}
+
+const LISTING: &str = "bans";
+/// Beyond this a ban is for good.
+const FOR_S_MAX: u64 = 100 * 365 * 24 * 3600;
+
+/// A ban.
+#[derive(Debug, Serialize, ToSchema)]
+struct BanItem {
+    #[schema(examples("17"))]
+    id: String,
+    /// `client_id`, `username` or `address`.
+    kind: &'static str,
+    value: String,
+    reason: String,
+    /// The name of the key that made it; empty in open mode.
+    by: String,
+    created_at: Timestamp,
+    /// Null is for good.
+    until: Option<Timestamp>,
+}
+
+impl From<&Ban> for BanItem {
+    fn from(ban: &Ban) -> Self {
+        Self {
+            id: ban.id.0.to_string(),
+            kind: ban.target.kind().name(),
+            value: ban.target.to_string(),
+            reason: ban.reason.to_string(),
+            by: ban.by.to_string(),
+            created_at: ban.created_at.into(),
+            until: ban.until.map(Timestamp::from),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct PageQuery {
+    /// Items of a page: 1 to 1000, 100 when not given.
+    limit: Option<usize>,
+    /// `next` of the page before.
+    cursor: Option<String>,
+}
+
+/// Lists bans, the oldest first.
+#[utoipa::path(
+    get, path = "/api/v1/bans", tag = "bans", operation_id = "list_bans",
+    security(("token" = ["viewer"])),
+    params(PageQuery),
+    responses((status = 200, body = Page<BanItem>)),
+)]
+async fn list(state: State, Query(query): Query<PageQuery>) -> Result<Json<Page<BanItem>>, Problem> {
+    let limit = paging::limit(query.limit)?;
+    let after = listing::place::<u64>(&state.admin, LISTING, query.cursor.as_deref())?.map(BanId);
+    let (page, more) = state.guard.bans().list(after, limit, SystemTime::now());
+    let next = page.last().filter(|_| more).map(|last| listing::next(&state.admin, LISTING, last.id.0));
+    Ok(Json(Page { items: page.iter().map(|ban| BanItem::from(&**ban)).collect(), next }))
+}
+
+/// Whom to ban.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct BanBody {
+    /// `client_id`, `username` or `address`.
+    kind: String,
+    /// A Client Identifier or User Name, which a `*` at the end makes a prefix; an address or a network such as `10.0.0.0/8`.
+    #[schema(examples("sensor-17*"))]
+    value: String,
+    #[serde(default)]
+    #[schema(max_length = 1024)]
+    reason: String,
+    /// For how long; null is for good.
+    for_s: Option<u64>,
+}
+
+impl BanBody {
+    fn check(self, by: &str, now: SystemTime) -> Result<NewBan, Problem> {
+        let mut errors = Vec::new();
+        let mut wrong =
+            |name: &str, detail: String| errors.push(FieldProblem { name: name.to_owned(), detail });
+        let target = match BanKind::parse(&self.kind) {
+            None => {
+                wrong("kind", format!("expected client_id, username or address, found `{}`", self.kind));
+                None
+            }
+            Some(kind) => {
+                BanTarget::parse(kind, &self.value).map_err(|error| wrong("value", error.to_string())).ok()
+            }
+        };
+        if self.for_s.is_some_and(|seconds| !(1..=FOR_S_MAX).contains(&seconds)) {
+            wrong("for_s", format!("expected 1 to {FOR_S_MAX} seconds, or null for good"));
+        }
+        match target {
+            Some(target) if errors.is_empty() => {
+                let until = self.for_s.map(|seconds| now + Duration::from_secs(seconds));
+                Ok(NewBan { target, reason: self.reason, by: by.to_owned(), until })
+            }
+            _ => Err(Problem::invalid_fields(errors)),
+        }
+    }
+}
+
+/// A ban that was made.
+#[derive(Debug, Serialize, ToSchema)]
+struct NewBanItem {
+    #[serde(flatten)]
+    ban: BanItem,
+    /// Clients whose connections were closed because of it.
+    disconnected: usize,
+}
+
+/// Bans clients, and closes the connections of those that are here (DISCONNECT with 0x8A). Their sessions stay.
+#[utoipa::path(
+    post, path = "/api/v1/bans", tag = "bans", operation_id = "add_ban",
+    security(("token" = ["operator"])),
+    request_body = BanBody,
+    responses((status = 201, body = NewBanItem)),
+)]
+async fn add(
+    state: State,
+    caller: Caller,
+    Body(body): Body<BanBody>,
+) -> Result<(StatusCode, Json<NewBanItem>), Problem> {
+    caller.note(|| format!("{} {}", body.kind, body.value));
+    let now = SystemTime::now();
+    let new = body.check(caller.by(), now)?;
+    let _turn = listing::turn().await?;
+    let guard = state.guard.clone();
+    let ban = blocking(move || guard.bans().add(new, now)).await?;
+    // After the ban is in force: whoever is closed does not come back.
+    let disconnected = disconnect(&state, &ban).await.map_err(|problem| {
+        let id = ban.id.0;
+        Problem::new(
+            problem.kind(),
+            format!("ban {id} is in force, but not all were disconnected: {}", problem.detail()),
+        )
+    })?;
+    Ok((StatusCode::CREATED, Json(NewBanItem { ban: BanItem::from(&*ban), disconnected })))
+}
+
+/// Closes the connections of everybody that a ban means, step by step.
+async fn disconnect(state: &State, ban: &Arc<Ban>) -> Result<usize, Problem> {
+    let admin = &state.admin;
+    let target = ban.target.clone();
+    let doomed =
+        Arc::new(move |who: Identified<'_>| target.matches(who.client_id, who.username, who.address));
+    let mut closed = 0;
+    for worker in admin.workers() {
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let (doomed, reason) = (doomed.clone(), ReasonCode::Banned);
+            let page = ask(|reply| admin.kick_matching(worker, from, doomed, reason, reply)).await?;
+            closed += page.closed;
+            next = page.next;
+        }
+    }
+    Ok(closed)
+}
+
+/// Takes a ban back.
+#[utoipa::path(
+    delete, path = "/api/v1/bans/{id}", tag = "bans", operation_id = "remove_ban",
+    security(("token" = ["operator"])),
+    params(("id" = String, Path)),
+    responses((status = 204)),
+)]
+async fn remove(state: State, caller: Caller, Path(id): Path<String>) -> Result<StatusCode, Problem> {
+    let unknown =
+        || Problem::not_found(format!("there is no ban `{id}`; `GET /api/v1/bans` lists those there are"));
+    let number = id.parse().map_err(|_| unknown())?;
+    let guard = state.guard.clone();
+    let removed = blocking(move || guard.bans().remove(BanId(number), SystemTime::now())).await?;
+    let removed = removed.ok_or_else(unknown)?;
+    caller.note(|| format!("{} {}", removed.target.kind().name(), removed.target));
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Bans write a file.
+async fn blocking<T: Send + 'static>(
+    change: impl FnOnce() -> Result<T, BanError> + Send + 'static,
+) -> Result<T, Problem> {
+    let changed = tokio::task::spawn_blocking(change).await;
+    let changed = changed.map_err(|_| Problem::internal("the change broke off; see the log"))?;
+    changed.map_err(|error| match &error {
+        BanError::Exists(_) => Problem::conflict(error.to_string()),
+        BanError::TooMany { .. } => Problem::invalid("value", error.to_string()),
+        BanError::ReasonLong => Problem::invalid("reason", error.to_string()),
+        BanError::Write(_) => {
+            tracing::error!(%error, "bans are as they were");
+            Problem::internal(error.to_string())
+        }
+    })
+}

@@ -1,0 +1,373 @@
+//! `/clients`: who is connected, whose session waits, and how to close them.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use auth::Net;
+use axum::Json;
+use base64ct::{Base64, Encoding as _};
+use broker::admin::{ClientDetail, ClientFilter, ClientInfo, QueueState};
+use mqtt::Version;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::listing::{self, Budget};
+use crate::ask::ask;
+use crate::extract::{Path, Query};
+use crate::paging::{self, Page, Place};
+use crate::problem::Problem;
+use crate::role::{Caller, Role};
+use crate::state::State;
+use crate::timestamp::Timestamp;
+
+pub(super) fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, kick)).routes(routes!(queue))
+}
+
+const LISTING: &str = "clients";
+
+/// A client that is connected, or a durable session whose client is not.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ClientItem {
+    pub client_id: String,
+    pub connected: bool,
+    /// Null for Unix sockets, and while not connected.
+    #[schema(example = "127.0.0.1:40000")]
+    pub address: Option<String>,
+    pub username: Option<String>,
+    /// `3.1`, `3.1.1` or `5.0`; null while not connected.
+    #[schema(example = "5.0")]
+    pub version: Option<&'static str>,
+    pub connected_at: Option<Timestamp>,
+    /// 0: the client may be silent for ever.
+    pub keep_alive_s: u16,
+    /// Whether its session outlives its connection.
+    pub durable: bool,
+    pub subscriptions: usize,
+    /// Deliveries at QoS 1 and 2 that it has not acknowledged.
+    pub inflight: usize,
+    pub queued_messages: usize,
+    pub queued_bytes: u64,
+    /// By the broker from the client, on this connection.
+    pub messages_received: u32,
+    /// By the broker to the client, on this connection.
+    pub messages_sent: u32,
+    /// The node that it is connected to, or that keeps its session.
+    pub node: String,
+}
+
+/// Everything about one client.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Client {
+    #[serde(flatten)]
+    pub item: ClientItem,
+    /// Null while not connected.
+    pub connection: Option<Connection>,
+    /// Null when the session ends with the connection.
+    pub session: Option<Session>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Connection {
+    /// The reactor that it is pinned to.
+    pub worker: u16,
+    pub listener: Option<String>,
+    /// Deliveries that it takes without acknowledgement.
+    pub receive_maximum: u16,
+    /// Bytes of a packet that it takes; null is no limit.
+    pub packet_size_max: Option<u32>,
+    pub topic_alias_max: u16,
+    /// Since its last packet.
+    pub last_packet_ms: u64,
+    /// Bytes that the system has not taken yet.
+    pub unsent_bytes: usize,
+    /// Whether a PUBLISH of its waits for room in a queue.
+    pub publisher_blocked: bool,
+    pub has_will: bool,
+    /// For how long a delivery has been waiting for its acknowledgement.
+    pub oldest_unacknowledged_ms: Option<u64>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Session {
+    /// Session Expiry Interval; null is never.
+    pub expiry_s: Option<u64>,
+    /// When it ends unless the client comes back; null while it is connected.
+    pub expires_at: Option<Timestamp>,
+    pub inflight: usize,
+    pub queued_messages: usize,
+    pub queued_bytes: u64,
+    pub oldest_queued_age_s: Option<u64>,
+    /// Messages whose publishers wait for a place in the queue.
+    pub waiting_publishers: usize,
+    pub will_due_at: Option<Timestamp>,
+}
+
+/// Which clients are listed. All that is given must hold.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ClientsQuery {
+    /// A part of the Client Identifier.
+    search: Option<String>,
+    /// Exactly this User Name. Only connected clients have one.
+    username: Option<String>,
+    /// An address or a network, such as `10.0.0.0/8`. Only connected clients have one.
+    address: Option<String>,
+    connected: Option<bool>,
+    /// `3.1`, `3.1.1` or `5.0`. Only connected clients have one.
+    version: Option<String>,
+    /// With at least so many messages waiting.
+    min_queued: Option<usize>,
+    /// With at least so many deliveries unacknowledged.
+    min_inflight: Option<usize>,
+    /// Items of a page: 1 to 1000, 100 when not given.
+    limit: Option<usize>,
+    /// `next` of the page before.
+    cursor: Option<String>,
+}
+
+impl ClientsQuery {
+    fn filter(&self) -> Result<ClientFilter, Problem> {
+        Ok(ClientFilter {
+            contains: self.search.clone().filter(|text| !text.is_empty()),
+            username: self.username.clone(),
+            network: self.address.as_deref().map(|text| network("address", text)).transpose()?,
+            connected: self.connected,
+            version: self.version.as_deref().map(version).transpose()?,
+            min_queued: self.min_queued.unwrap_or(0),
+            min_inflight: self.min_inflight.unwrap_or(0),
+        })
+    }
+}
+
+fn version(text: &str) -> Result<Version, Problem> {
+    let known = VERSIONS.iter().find(|(_, name)| *name == text);
+    known
+        .map(|(version, _)| *version)
+        .ok_or_else(|| Problem::bad_request(format!("version: expected 3.1, 3.1.1 or 5.0, found `{text}`")))
+}
+
+const VERSIONS: [(Version, &str); 3] =
+    [(Version::V3_1, "3.1"), (Version::V3_1_1, "3.1.1"), (Version::V5, "5.0")];
+
+fn version_name(version: Version) -> &'static str {
+    VERSIONS.iter().find(|(known, _)| *known == version).map_or("", |(_, name)| name)
+}
+
+/// An address or a network, as the broker wants it.
+pub(super) fn network(name: &str, text: &str) -> Result<(IpAddr, u8), Problem> {
+    let net = Net::parse(text).map_err(|error| Problem::bad_request(format!("{name}: {error}")))?;
+    Ok((net.address(), net.prefix_len()))
+}
+
+/// Clients that are connected, then durable sessions whose clients are not.
+///
+/// While clients come and go one of them may be missed or come twice; one that stays comes once.
+#[utoipa::path(
+    get, path = "/api/v1/clients", tag = "clients", operation_id = "list_clients", security(("token" = ["viewer"])),
+    params(ClientsQuery),
+    responses((status = 200, body = Page<ClientItem>)),
+)]
+async fn list(state: State, Query(query): Query<ClientsQuery>) -> Result<Json<Page<ClientItem>>, Problem> {
+    let limit = paging::limit(query.limit)?;
+    let filter = Arc::new(query.filter()?);
+    let admin = &state.admin;
+    let begin = listing::place::<Place>(admin, LISTING, query.cursor.as_deref())?;
+    let _turn = listing::turn().await?;
+    let (mut items, mut next, mut budget) =
+        (Vec::new(), Some(begin.unwrap_or_default().into()), Budget::begin());
+    while let Some(from) = next {
+        let left = limit - items.len();
+        let page = ask(|reply| admin.clients(from, left, filter.clone(), reply)).await?;
+        items.extend(page.items.into_iter().map(|info| ClientItem::new(&state, info)));
+        next = page.next;
+        if items.len() >= limit || !budget.step() {
+            break;
+        }
+    }
+    let next = next.map(|next| listing::next(admin, LISTING, Place::from(next)));
+    Ok(Json(Page { items, next }))
+}
+
+/// One client, by its Client Identifier (percent-encoded, `/` too).
+#[utoipa::path(
+    get, path = "/api/v1/clients/{client_id}", tag = "clients", operation_id = "get_client", security(("token" = ["viewer"])),
+    params(("client_id" = String, Path)),
+    responses((status = 200, body = Client)),
+)]
+async fn get(state: State, Path(client_id): Path<String>) -> Result<Json<Client>, Problem> {
+    let detail = ask(|reply| state.admin.client(&client_id, reply)).await?;
+    let detail = detail.ok_or_else(|| unknown(&client_id))?;
+    Ok(Json(Client::new(&state, *detail)))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct KickQuery {
+    /// Whether its session ends too, with its subscriptions and what waits for it.
+    #[serde(default)]
+    session: bool,
+}
+
+/// What was done to a client.
+#[derive(Debug, Serialize, ToSchema)]
+struct Kicked {
+    connection_closed: bool,
+    session_ended: bool,
+}
+
+/// Closes a client's connection (DISCONNECT with 0x98), and ends its session when asked to.
+#[utoipa::path(
+    delete, path = "/api/v1/clients/{client_id}", tag = "clients", operation_id = "kick_client", security(("token" = ["operator"])),
+    params(("client_id" = String, Path), KickQuery),
+    responses((status = 200, body = Kicked)),
+)]
+async fn kick(
+    state: State,
+    Path(client_id): Path<String>,
+    Query(query): Query<KickQuery>,
+) -> Result<Json<Kicked>, Problem> {
+    let kicked = ask(|reply| state.admin.kick(&client_id, query.session, reply)).await?;
+    let kicked = kicked.ok_or_else(|| unknown(&client_id))?;
+    Ok(Json(Kicked { connection_closed: kicked.connection_closed, session_ended: kicked.session_ended }))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct QueueQuery {
+    /// Messages listed: 1 to 1000, 100 when not given.
+    limit: Option<usize>,
+    /// Whether the beginnings of payloads are shown. Needs the role operator.
+    #[serde(default)]
+    payload: bool,
+}
+
+/// What waits for a client or for its acknowledgement, the oldest first.
+#[derive(Debug, Serialize, ToSchema)]
+struct Queue {
+    items: Vec<QueueItem>,
+    next: Option<String>,
+    /// Whether there is more than was asked for.
+    truncated: bool,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct QueueItem {
+    /// `inflight`: sent and not acknowledged; `waiting`: not sent yet.
+    state: &'static str,
+    packet_id: Option<u16>,
+    topic: String,
+    qos: u8,
+    retain: bool,
+    payload_bytes: usize,
+    age_ms: u64,
+    /// What is left of its Message Expiry Interval.
+    expires_in_s: Option<u64>,
+    /// Its first 4096 bytes in Base64, when asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<String>,
+}
+
+/// Messages that wait for a client, and those in flight to it that may have to be sent again.
+#[utoipa::path(
+    get, path = "/api/v1/clients/{client_id}/queue", tag = "clients", operation_id = "get_client_queue", security(("token" = ["viewer"])),
+    params(("client_id" = String, Path), QueueQuery),
+    responses((status = 200, body = Queue)),
+)]
+async fn queue(
+    state: State,
+    caller: Caller,
+    Path(client_id): Path<String>,
+    Query(query): Query<QueueQuery>,
+) -> Result<Json<Queue>, Problem> {
+    if query.payload {
+        caller.needs(Role::Operator)?;
+    }
+    let limit = paging::limit(query.limit)?;
+    let payload = if query.payload { PAYLOAD_SHOWN } else { 0 };
+    let _turn = listing::turn().await?;
+    let page = ask(|reply| state.admin.queue(&client_id, limit, payload, reply)).await?;
+    let page = page.ok_or_else(|| unknown(&client_id))?;
+    let items = page.items.into_iter().map(|queued| QueueItem {
+        state: match queued.state {
+            QueueState::Inflight => "inflight",
+            QueueState::Waiting | QueueState::Overflow => "waiting",
+        },
+        packet_id: None,
+        topic: queued.topic.into(),
+        qos: queued.qos as u8,
+        retain: queued.retain,
+        payload_bytes: queued.payload_bytes,
+        age_ms: queued.age.as_millis() as u64,
+        expires_in_s: queued.expires_in.map(|left| left.as_secs()),
+        payload: query.payload.then(|| Base64::encode_string(&queued.payload)),
+    });
+    Ok(Json(Queue { items: items.collect(), next: None, truncated: page.truncated }))
+}
+
+/// Bytes of each payload shown in a queue.
+const PAYLOAD_SHOWN: usize = 4096;
+
+pub(super) fn unknown(client_id: &str) -> Problem {
+    Problem::not_found(format!(
+        "no client `{client_id}` is connected or has a session here; `GET /api/v1/clients?search=` finds those that are"
+    ))
+}
+
+impl ClientItem {
+    fn new(state: &State, info: ClientInfo) -> Self {
+        Self {
+            client_id: info.client_id.to_string(),
+            connected: info.connected,
+            address: info.address.map(|address| address.to_string()),
+            username: info.username.map(Into::into),
+            version: info.version.map(version_name),
+            connected_at: info.connected_at.map(|at| state.admin.wall(at).into()),
+            keep_alive_s: info.keep_alive,
+            durable: info.durable,
+            subscriptions: info.subscriptions,
+            inflight: info.inflight,
+            queued_messages: info.queued_messages,
+            queued_bytes: info.queued_bytes,
+            messages_received: info.messages_received,
+            messages_sent: info.messages_sent,
+            node: state.node.name.clone(),
+        }
+    }
+}
+
+impl Client {
+    fn new(state: &State, detail: ClientDetail) -> Self {
+        let wall = |at| Timestamp::from(state.admin.wall(at));
+        let milliseconds = |time: Duration| time.as_millis() as u64;
+        let connection = detail.connection.map(|connection| Connection {
+            worker: connection.id.worker.0,
+            listener: None,
+            receive_maximum: connection.receive_maximum,
+            packet_size_max: connection.packet_size_max,
+            topic_alias_max: connection.topic_alias_max,
+            last_packet_ms: milliseconds(connection.silent),
+            unsent_bytes: connection.unsent_bytes,
+            publisher_blocked: connection.publisher_blocked,
+            has_will: connection.has_will,
+            oldest_unacknowledged_ms: connection.oldest_unacknowledged.map(milliseconds),
+        });
+        let session = detail.session.map(|session| Session {
+            expiry_s: session.expiry.map(|expiry| expiry.as_secs()),
+            expires_at: session.expires_at.map(wall),
+            inflight: session.inflight,
+            queued_messages: session.queued_messages,
+            queued_bytes: session.queued_bytes,
+            oldest_queued_age_s: session.oldest_queued.map(|age| age.as_secs()),
+            waiting_publishers: session.waiting_publishers,
+            will_due_at: session.will_due_at.map(wall),
+        });
+        Self { item: ClientItem::new(state, detail.info), connection, session }
+    }
+}

@@ -1,0 +1,93 @@
+//! Long listings in short steps: what one page may cost, how many are made at once, and where the next one begins.
+
+use std::time::{Duration, Instant};
+
+use broker::admin::Admin;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::paging;
+use crate::problem::Problem;
+
+/// What one page may cost; one that is not full by then is returned as it is, with where to go on.
+#[derive(Debug)]
+pub(super) struct Budget {
+    began: Instant,
+    steps: u32,
+}
+
+impl Budget {
+    pub fn begin() -> Self {
+        Self { began: Instant::now(), steps: 0 }
+    }
+
+    /// A step was made. Whether there may be another one.
+    pub fn step(&mut self) -> bool {
+        self.steps += 1;
+        self.steps < STEPS_MAX && self.began.elapsed() < TIME_MAX
+    }
+}
+
+/// Letters to reactors for one page. Each costs its reactor a few hundred slots at most.
+const STEPS_MAX: u32 = 200;
+const TIME_MAX: Duration = Duration::from_millis(50);
+
+/// Listings at one time, of all kinds together: each has at most one letter under way, so this is what reactors have to do for all
+/// of them at any moment.
+static AT_ONCE: Semaphore = Semaphore::const_new(LISTINGS_MAX);
+const LISTINGS_MAX: usize = 4;
+/// How long a listing waits for its turn.
+const TURN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A turn among the listings, until it is dropped.
+///
+/// # Errors
+/// 429 when there is none within [`TURN_TIMEOUT`].
+pub(super) async fn turn() -> Result<SemaphorePermit<'static>, Problem> {
+    match tokio::time::timeout(TURN_TIMEOUT, AT_ONCE.acquire()).await {
+        Ok(Ok(permit)) => Ok(permit),
+        _ => Err(Problem::too_many(format!(
+            "{LISTINGS_MAX} listings are made already; try again later, and ask for smaller pages"
+        ))),
+    }
+}
+
+/// A place in one kind of listing, of one run of the node: elsewhere it would skip or repeat items without a word.
+#[derive(Debug, Serialize, Deserialize)]
+struct Mark<T> {
+    #[serde(rename = "l")]
+    listing: String,
+    #[serde(rename = "r")]
+    run: u64,
+    #[serde(rename = "p")]
+    place: T,
+}
+
+fn run(admin: &Admin) -> u64 {
+    admin.started().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
+}
+
+/// The text of `next`.
+pub(super) fn next<T: Serialize>(admin: &Admin, listing: &str, place: T) -> String {
+    paging::encode(&Mark { listing: listing.to_owned(), run: run(admin), place })
+}
+
+/// Reads `?cursor=`; `None` when it was not given.
+///
+/// # Errors
+/// 400 when it is of another listing, or from before the node's last start.
+pub(super) fn place<T: DeserializeOwned>(
+    admin: &Admin,
+    listing: &str,
+    cursor: Option<&str>,
+) -> Result<Option<T>, Problem> {
+    let Some(mark) = paging::decode::<Mark<T>>(cursor)? else { return Ok(None) };
+    if mark.listing != listing {
+        return Err(Problem::bad_request("cursor: it belongs to another listing; begin without one"));
+    }
+    if mark.run != run(admin) {
+        return Err(Problem::bad_request("cursor: the node was started again since; begin without one"));
+    }
+    Ok(Some(mark.place))
+}

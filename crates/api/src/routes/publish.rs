@@ -1,0 +1,241 @@
+//! `/publish`: messages that an operator sends.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use axum::Json;
+use base64ct::{Base64, Encoding as _};
+use broker::admin::{Admin, Publication};
+use mqtt::ReasonCode;
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::subscriptions::reason;
+use crate::extract::Body;
+use crate::problem::{Problem, ProblemDocument};
+use crate::role::Caller;
+use crate::state::State;
+
+pub(super) fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(publish)).routes(routes!(publish_batch))
+}
+
+/// Messages in one batch.
+const BATCH_MAX: usize = 1000;
+/// Messages of a batch that wait for their acknowledgement at one time.
+const UNDER_WAY_MAX: usize = 64;
+/// For one message. Queues that are full make it wait as a client would, `queue.wait` by default 5 s.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// For a whole batch; what was not sent by then is not sent any more.
+const BATCH_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A message to publish.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct MessageBody {
+    #[schema(examples("sensors/kitchen/temperature"))]
+    topic: String,
+    /// The payload as text. Without this and `payload_base64` the payload is empty.
+    payload: Option<String>,
+    /// The payload as Base64, instead of `payload`.
+    payload_base64: Option<String>,
+    /// 0, 1 or 2.
+    #[serde(default)]
+    #[schema(maximum = 2)]
+    qos: u8,
+    /// Kept for later subscribers; with an empty payload the one that is kept is deleted.
+    #[serde(default)]
+    retain: bool,
+    #[serde(default)]
+    properties: PropertiesBody,
+}
+
+/// Properties of a message (3.3.2.3).
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct PropertiesBody {
+    /// Message Expiry Interval; null is never.
+    message_expiry_s: Option<u32>,
+    content_type: Option<String>,
+    response_topic: Option<String>,
+    correlation_data_base64: Option<String>,
+    /// Payload Format Indicator 1: the payload is UTF-8 text.
+    #[serde(default)]
+    payload_is_text: bool,
+    /// Pairs of name and value, in order; a name may come more than once.
+    #[serde(default)]
+    user_properties: Vec<(String, String)>,
+}
+
+impl MessageBody {
+    fn publication(self) -> Result<Publication, Problem> {
+        let base64 = |name: &str, text: &str| {
+            Base64::decode_vec(text)
+                .map_err(|_| Problem::invalid(name, "expected Base64 (RFC 4648, section 4) with its padding"))
+        };
+        let payload = match (self.payload, self.payload_base64) {
+            (Some(_), Some(_)) => {
+                return Err(Problem::invalid("payload_base64", "there is a `payload` too; send one of them"));
+            }
+            (Some(text), None) => text.into_bytes(),
+            (None, Some(text)) => base64("payload_base64", &text)?,
+            (None, None) => Vec::new(),
+        };
+        let properties = self.properties;
+        let correlation_data = properties.correlation_data_base64;
+        let correlation_data =
+            correlation_data.map(|text| base64("properties.correlation_data_base64", &text)).transpose()?;
+        Ok(Publication {
+            topic: self.topic,
+            payload,
+            qos: self.qos,
+            retain: self.retain,
+            message_expiry: properties.message_expiry_s,
+            content_type: properties.content_type,
+            response_topic: properties.response_topic,
+            correlation_data,
+            payload_is_text: properties.payload_is_text,
+            user_properties: properties.user_properties,
+        })
+    }
+}
+
+/// What became of a message.
+#[derive(Debug, Serialize, ToSchema)]
+struct Published {
+    /// 0, or 16 when nobody wanted it.
+    reason_code: u8,
+    #[schema(examples("no matching subscribers"))]
+    reason: String,
+}
+
+/// Publishes a message. Answered when everybody it is for has it, as a PUBACK would be.
+#[utoipa::path(
+    post, path = "/api/v1/publish", tag = "messages", operation_id = "publish",
+    security(("token" = ["operator"])),
+    request_body = MessageBody,
+    responses((status = 200, body = Published)),
+)]
+async fn publish(
+    state: State,
+    caller: Caller,
+    Body(message): Body<MessageBody>,
+) -> Result<Json<Published>, Problem> {
+    caller.note(|| format!("topic {}, QoS {}", message.topic, message.qos));
+    let sent = send(&state.admin, message)?;
+    Ok(Json(sent.outcome(Instant::now() + TIMEOUT).await?))
+}
+
+/// Messages to publish, in this order: those on one topic arrive in it.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct BatchBody {
+    #[schema(min_items = 1, max_items = 1000)]
+    messages: Vec<MessageBody>,
+}
+
+/// What became of each message, in the order of the request.
+#[derive(Debug, Serialize, ToSchema)]
+struct Batch {
+    results: Vec<BatchResult>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+enum BatchResult {
+    Published(Published),
+    Refused { problem: ProblemDocument },
+}
+
+/// Publishes up to 1000 messages. One that is refused does not hold up the others.
+#[utoipa::path(
+    post, path = "/api/v1/publish/batch", tag = "messages", operation_id = "publish_batch",
+    security(("token" = ["operator"])),
+    request_body = BatchBody,
+    responses((status = 200, body = Batch)),
+)]
+async fn publish_batch(
+    state: State,
+    caller: Caller,
+    Body(batch): Body<BatchBody>,
+) -> Result<Json<Batch>, Problem> {
+    let count = batch.messages.len();
+    if !(1..=BATCH_MAX).contains(&count) {
+        return Err(Problem::invalid(
+            "messages",
+            format!("expected 1 to {BATCH_MAX} messages, found {count}"),
+        ));
+    }
+    caller.note(|| format!("{count} messages"));
+    let deadline = Instant::now() + BATCH_TIMEOUT;
+    let mut results = Vec::with_capacity(count);
+    let mut under_way = VecDeque::with_capacity(UNDER_WAY_MAX);
+    for message in batch.messages {
+        if under_way.len() == UNDER_WAY_MAX
+            && let Some(oldest) = under_way.pop_front()
+        {
+            results.push(finish(oldest, deadline).await);
+        }
+        under_way.push_back(if Instant::now() < deadline {
+            send(&state.admin, message)
+        } else {
+            Err(Problem::unavailable(
+                "not sent: the messages before it took too long; send fewer at once, or later",
+            ))
+        });
+    }
+    for sent in under_way {
+        results.push(finish(sent, deadline).await);
+    }
+    Ok(Json(Batch { results }))
+}
+
+async fn finish(sent: Result<Sent, Problem>, deadline: Instant) -> BatchResult {
+    let outcome = match sent {
+        Ok(sent) => sent.outcome(deadline.min(Instant::now() + TIMEOUT)).await,
+        Err(problem) => Err(problem),
+    };
+    match outcome {
+        Ok(published) => BatchResult::Published(published),
+        Err(problem) => BatchResult::Refused { problem: problem.document() },
+    }
+}
+
+/// A message on its way.
+struct Sent(oneshot::Receiver<ReasonCode>);
+
+/// Hands a message to its reactor; those of one topic go to the same one, so they keep their order.
+fn send(admin: &Admin, message: MessageBody) -> Result<Sent, Problem> {
+    let publication = message.publication()?;
+    let (tell, told) = oneshot::channel();
+    // Nobody waits any more when the request was given up meanwhile.
+    admin.publish(&publication, Box::new(move |code| drop(tell.send(code))))?;
+    Ok(Sent(told))
+}
+
+impl Sent {
+    async fn outcome(self, deadline: Instant) -> Result<Published, Problem> {
+        let code = match tokio::time::timeout_at(deadline, self.0).await {
+            Ok(Ok(code)) => code,
+            Ok(Err(_)) => return Err(Problem::unavailable("the node is stopping")),
+            Err(_) => {
+                return Err(Problem::unavailable(
+                    "sent, but not everybody it is for took it in time: queues are full or clients do not read",
+                ));
+            }
+        };
+        match code {
+            ReasonCode::QuotaExceeded => {
+                Err(Problem::too_many("0x97 Quota exceeded: a queue it is for is full; send more slowly"))
+            }
+            code if code.is_error() => {
+                Err(Problem::unavailable(format!("refused with 0x{:02X} {}", code.as_u8(), code.name())))
+            }
+            code => Ok(Published { reason_code: code.as_u8(), reason: reason(code) }),
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! `/retained`: messages that are kept for later subscribers.
+
+use axum::Json;
+use base64ct::{Base64, Encoding as _};
+use broker::WorkerId;
+use broker::admin::RetainedInfo;
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::listing::{self, Budget};
+use crate::ask::{ANSWER_TIMEOUT, ask};
+use crate::extract::Query;
+use crate::paging::{self, Page};
+use crate::problem::Problem;
+use crate::role::Caller;
+use crate::state::State;
+
+pub(super) fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(list, delete)).routes(routes!(get))
+}
+
+const LISTING: &str = "retained";
+/// Messages deleted in one step.
+const STEP: usize = 500;
+
+/// A retained message without its payload.
+#[derive(Debug, Serialize, ToSchema)]
+struct RetainedItem {
+    topic: String,
+    qos: u8,
+    payload_bytes: usize,
+    /// Since it arrived.
+    age_s: u64,
+    /// What is left of its Message Expiry Interval; null is for ever.
+    expires_in_s: Option<u64>,
+}
+
+impl From<RetainedInfo> for RetainedItem {
+    fn from(info: RetainedInfo) -> Self {
+        Self {
+            topic: info.topic.into(),
+            qos: info.qos as u8,
+            payload_bytes: info.payload_bytes,
+            age_s: info.age.as_secs(),
+            expires_in_s: info.expires_in.map(|left| left.as_secs()),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct RetainedQuery {
+    /// A Topic Filter; `#` when not given, which matches all but `$SYS`.
+    filter: Option<String>,
+    /// Items of a page: 1 to 1000, 100 when not given.
+    limit: Option<usize>,
+    /// `next` of the page before.
+    cursor: Option<String>,
+}
+
+/// The worker and the topic to go on behind.
+type RetainedPlace = (u16, Option<String>);
+
+fn from_place((worker, after): RetainedPlace) -> (WorkerId, Option<Box<str>>) {
+    (WorkerId(worker), after.map(Into::into))
+}
+
+/// Lists retained messages.
+#[utoipa::path(
+    get, path = "/api/v1/retained", tag = "messages", operation_id = "list_retained",
+    security(("token" = ["viewer"])),
+    params(RetainedQuery),
+    responses((status = 200, body = Page<RetainedItem>)),
+)]
+async fn list(state: State, Query(query): Query<RetainedQuery>) -> Result<Json<Page<RetainedItem>>, Problem> {
+    let limit = paging::limit(query.limit)?;
+    let (admin, filter) = (&state.admin, query.filter.as_deref().unwrap_or("#"));
+    let mut from = listing::place::<RetainedPlace>(admin, LISTING, query.cursor.as_deref())?.map(from_place);
+    let _turn = listing::turn().await?;
+    let (mut items, mut budget) = (Vec::new(), Budget::begin());
+    let next = loop {
+        let left = limit - items.len();
+        let page = ask(|reply| admin.retained(filter, from, left, reply)).await?;
+        items.extend(page.items.into_iter().map(RetainedItem::from));
+        if page.next.is_none() || items.len() >= limit || !budget.step() {
+            break page.next;
+        }
+        from = page.next;
+    };
+    let next = next.map(|(worker, after)| {
+        let place: RetainedPlace = (worker.0, after.map(Into::into));
+        listing::next(admin, LISTING, place)
+    });
+    Ok(Json(Page { items, next }))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct TopicQuery {
+    /// A Topic Name.
+    topic: String,
+}
+
+/// A retained message.
+#[derive(Debug, Serialize, ToSchema)]
+struct Retained {
+    topic: String,
+    qos: u8,
+    payload_base64: String,
+    /// The payload when it is UTF-8 text.
+    payload: Option<String>,
+    payload_bytes: usize,
+    content_type: Option<String>,
+    /// Pairs of name and value, in order.
+    user_properties: Vec<(String, String)>,
+    age_s: u64,
+    expires_in_s: Option<u64>,
+}
+
+/// The retained message of one topic, with its payload.
+#[utoipa::path(
+    get, path = "/api/v1/retained/message", tag = "messages", operation_id = "get_retained",
+    security(("token" = ["viewer"])),
+    params(TopicQuery),
+    responses((status = 200, body = Retained)),
+)]
+async fn get(state: State, Query(query): Query<TopicQuery>) -> Result<Json<Retained>, Problem> {
+    let _turn = listing::turn().await?;
+    let message = ask(|reply| state.admin.retained_message(&query.topic, reply)).await?;
+    let Some(message) = message else {
+        return Err(Problem::not_found(format!(
+            "no message is retained on `{}`; `GET /api/v1/retained?filter=` finds those that are",
+            query.topic
+        )));
+    };
+    let RetainedItem { topic, qos, payload_bytes, age_s, expires_in_s } = message.info.into();
+    Ok(Json(Retained {
+        topic,
+        qos,
+        payload_base64: Base64::encode_string(&message.payload),
+        payload: String::from_utf8(message.payload).ok(),
+        payload_bytes,
+        content_type: message.content_type,
+        user_properties: message.user_properties,
+        age_s,
+        expires_in_s,
+    }))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct DeleteQuery {
+    /// One Topic Name.
+    topic: Option<String>,
+    /// All that match this Topic Filter.
+    filter: Option<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct Deleted {
+    /// How many there were.
+    deleted: usize,
+}
+
+/// Deletes the retained message of one topic, or all that match a filter. Nobody is sent anything.
+#[utoipa::path(
+    delete, path = "/api/v1/retained", tag = "messages", operation_id = "delete_retained",
+    security(("token" = ["operator"])),
+    params(DeleteQuery),
+    responses((status = 200, body = Deleted)),
+)]
+async fn delete(
+    state: State,
+    caller: Caller,
+    Query(query): Query<DeleteQuery>,
+) -> Result<Json<Deleted>, Problem> {
+    let filter = match (query.topic, query.filter) {
+        (Some(topic), None) => {
+            caller.note(|| format!("topic {topic}"));
+            let deleted = delete_topics(&state, &[topic.into()]).await?;
+            return Ok(Json(Deleted { deleted }));
+        }
+        (None, Some(filter)) => filter,
+        _ => return Err(Problem::bad_request("say which: either `topic` or `filter`")),
+    };
+    caller.note(|| format!("filter {filter}"));
+    let _turn = listing::turn().await?;
+    let (mut deleted, mut from) = (0, None);
+    loop {
+        let page = ask(|reply| state.admin.retained(&filter, from, STEP, reply)).await?;
+        let topics: Vec<_> = page.items.into_iter().map(|info| info.topic).collect();
+        deleted += delete_topics(&state, &topics).await?;
+        if page.next.is_none() {
+            return Ok(Json(Deleted { deleted }));
+        }
+        from = page.next;
+    }
+}
+
+async fn delete_topics(state: &State, topics: &[Box<str>]) -> Result<usize, Problem> {
+    // As large as there can be answers, so that none is turned away; one for each worker.
+    let (tell, mut told) = mpsc::channel(state.admin.workers().count().max(1));
+    let answers = state.admin.delete_retained(topics, move |count| drop(tell.try_send(count)));
+    let mut deleted = 0;
+    for _ in 0..answers {
+        match tokio::time::timeout(ANSWER_TIMEOUT, told.recv()).await {
+            Ok(Some(count)) => deleted += count,
+            Ok(None) => return Err(Problem::unavailable("the node is stopping")),
+            Err(_) => {
+                return Err(Problem::unavailable("a reactor did not answer in time; ask again for the rest"));
+            }
+        }
+    }
+    Ok(deleted)
+}

@@ -1,0 +1,168 @@
+//! `/routes`: what the routing index holds, and who would get a message.
+
+use axum::Json;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::ask::ask;
+use crate::extract::Query;
+use crate::paging;
+use crate::problem::Problem;
+use crate::state::State;
+
+pub(super) fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(who_would_get))
+}
+
+/// One at a time: each goes through the whole index.
+static LISTING: Semaphore = Semaphore::const_new(1);
+
+/// Routes looked through for one exact filter: it may have so many longer ones beside it.
+const EXACT_SEARCH_MAX: usize = 100_000;
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct RoutesQuery {
+    /// Exactly this Topic Filter, without `$share/`.
+    filter: Option<String>,
+    /// What the Topic Filter begins with.
+    prefix: Option<String>,
+    /// Filters listed: 1 to 1000, 100 when not given.
+    limit: Option<usize>,
+}
+
+/// Some of the index, in no particular order.
+#[derive(Debug, Serialize, ToSchema)]
+struct Routes {
+    items: Vec<Route>,
+    next: Option<String>,
+    /// Whether there are more that match.
+    truncated: bool,
+    /// Pairs of filter and destination in the whole index.
+    total: u64,
+}
+
+/// A Topic Filter and where its messages go.
+#[derive(Debug, Serialize, ToSchema)]
+struct Route {
+    filter: String,
+    destinations: Vec<Destination>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct Destination {
+    /// `client`: a connection; `session_qos0`: a durable session's connection, for messages at QoS 0; `shard`: durable sessions of a
+    /// shard; `shard_groups`: shared subscriptions of a shard.
+    kind: &'static str,
+    worker: Option<u16>,
+    shard: Option<u16>,
+    client_id: Option<String>,
+}
+
+/// Lists filters of the routing index with their destinations.
+#[utoipa::path(
+    get, path = "/api/v1/routes", tag = "routes", operation_id = "list_routes",
+    security(("token" = ["viewer"])),
+    params(RoutesQuery),
+    responses((status = 200, body = Routes)),
+)]
+async fn list(state: State, Query(query): Query<RoutesQuery>) -> Result<Json<Routes>, Problem> {
+    let limit = paging::limit(query.limit)?;
+    let Ok(turn) = LISTING.try_acquire() else {
+        return Err(Problem::too_many(
+            "the routing index is being listed already; try again when that is done",
+        ));
+    };
+    let admin = state.admin.clone();
+    let listed = tokio::task::spawn_blocking(move || {
+        // Held to the end, also when the request is given up before.
+        let _turn = turn;
+        let prefix = query.prefix.unwrap_or_default();
+        let Some(filter) = query.filter else { return admin.routes(&prefix, limit) };
+        if !filter.starts_with(&prefix) {
+            return (Vec::new(), false);
+        }
+        let (mut found, more) = admin.routes(&filter, EXACT_SEARCH_MAX);
+        found.retain(|route| *route.filter == *filter);
+        let more = more && found.is_empty();
+        (found, more)
+    });
+    let (found, truncated) =
+        listed.await.map_err(|_| Problem::internal("the listing broke off; see the log"))?;
+    let total = state.admin.figures().routes;
+    let items = found.into_iter().map(|found| Route {
+        filter: found.filter.into(),
+        destinations: found
+            .destinations
+            .into_iter()
+            .map(|to| Destination { kind: to.kind, worker: to.worker, shard: to.shard, client_id: None })
+            .collect(),
+    });
+    Ok(Json(Routes { items: items.collect(), next: None, truncated, total }))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct MatchQuery {
+    /// A Topic Name.
+    topic: String,
+    /// Receivers listed: 1 to 1000, 100 when not given.
+    limit: Option<usize>,
+}
+
+/// Who would get a message on a topic.
+#[derive(Debug, Serialize, ToSchema)]
+struct Receivers {
+    topic: String,
+    receivers: Vec<Receiver>,
+    /// Whether there are more.
+    truncated: bool,
+    /// How many there are in all; of a shared subscription each member counts.
+    total: usize,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct Receiver {
+    client_id: String,
+    connected: bool,
+    /// Whether its session outlives its connection.
+    durable: bool,
+    /// Its filters that match.
+    filters: Vec<String>,
+    /// The highest QoS that one of them grants.
+    qos: u8,
+    /// The shared subscription of which one member gets it.
+    share: Option<String>,
+}
+
+/// Who would get a message on this topic, now.
+#[utoipa::path(
+    get, path = "/api/v1/routes/match", tag = "routes", operation_id = "match_routes",
+    security(("token" = ["viewer"])),
+    params(MatchQuery),
+    responses((status = 200, body = Receivers)),
+)]
+async fn who_would_get(state: State, Query(query): Query<MatchQuery>) -> Result<Json<Receivers>, Problem> {
+    let limit = paging::limit(query.limit)?;
+    let _turn = super::listing::turn().await?;
+    let matches = ask(|reply| state.admin.who_would_get(&query.topic, limit, reply)).await?;
+    let receivers: Vec<_> = matches
+        .receivers
+        .into_iter()
+        .map(|receiver| Receiver {
+            client_id: receiver.client_id.to_string(),
+            connected: receiver.connected,
+            durable: receiver.durable,
+            filters: receiver.filters.into_iter().map(Into::into).collect(),
+            qos: receiver.qos as u8,
+            share: receiver.share.map(Into::into),
+        })
+        .collect();
+    let truncated = matches.total > receivers.len();
+    Ok(Json(Receivers { topic: query.topic, receivers, truncated, total: matches.total }))
+}

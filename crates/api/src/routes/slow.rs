@@ -1,0 +1,99 @@
+//! `/slow-subscribers`: whose messages take longest.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use settings::{Raw, Value as _};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::ask::ask;
+use crate::extract::Query;
+use crate::paging;
+use crate::problem::Problem;
+use crate::state::State;
+use crate::timestamp::Timestamp;
+
+pub(super) fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(list, forget))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct SlowQuery {
+    /// Clients listed: 1 to 100, 10 when not given.
+    limit: Option<usize>,
+}
+
+/// The slowest subscribers of the last minutes.
+#[derive(Debug, Serialize, ToSchema)]
+struct SlowSubscribers {
+    items: Vec<SlowSubscriber>,
+    next: Option<String>,
+    /// Deliveries that take less are not looked at.
+    threshold_ms: u64,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct SlowSubscriber {
+    client_id: String,
+    /// From the message's arrival at the node, or the client's if that was later, to its acknowledgement.
+    latency_ms: u64,
+    topic: String,
+    at: Timestamp,
+    /// False while it is still waited for.
+    acknowledged: bool,
+}
+
+/// The subscribers whose deliveries took longest, the slowest first, each with its slowest delivery of late.
+#[utoipa::path(
+    get, path = "/api/v1/slow-subscribers", tag = "metrics", operation_id = "list_slow_subscribers",
+    security(("token" = ["viewer"])),
+    params(SlowQuery),
+    responses((status = 200, body = SlowSubscribers)),
+)]
+async fn list(state: State, Query(query): Query<SlowQuery>) -> Result<Json<SlowSubscribers>, Problem> {
+    let limit = paging::limit_within(query.limit, 10, 1..=100)?;
+    let admin = &state.admin;
+    let mut slowest = Vec::new();
+    for worker in admin.workers() {
+        slowest.extend(ask(|reply| admin.slow(worker, reply)).await?);
+    }
+    // One that came back on another worker is listed once.
+    slowest.sort_by(|a, b| b.latency.cmp(&a.latency).then_with(|| a.client_id.cmp(&b.client_id)));
+    let mut listed = std::collections::HashSet::new();
+    let items = slowest.into_iter().filter(|slow| listed.insert(slow.client_id.clone())).take(limit);
+    let items = items.map(|slow| SlowSubscriber {
+        client_id: slow.client_id.to_string(),
+        latency_ms: slow.latency.as_millis() as u64,
+        topic: slow.topic.into(),
+        at: admin.wall(slow.at).into(),
+        acknowledged: slow.acknowledged,
+    });
+    Ok(Json(SlowSubscribers { items: items.collect(), next: None, threshold_ms: threshold(&state).await? }))
+}
+
+/// Forgets them all.
+#[utoipa::path(
+    delete, path = "/api/v1/slow-subscribers", tag = "metrics", operation_id = "forget_slow_subscribers",
+    security(("token" = ["operator"])),
+    responses((status = 204)),
+)]
+async fn forget(state: State) -> StatusCode {
+    state.admin.forget_slow();
+    StatusCode::NO_CONTENT
+}
+
+/// `monitor.slow_threshold` in force.
+async fn threshold(state: &State) -> Result<u64, Problem> {
+    let configuration = state.configuration.clone();
+    let view = tokio::task::spawn_blocking(move || configuration.view());
+    let view = view.await.map_err(|_| Problem::internal("the configuration cannot be read; see the log"))?;
+    let setting = view.settings.into_iter().find(|setting| setting.name == "monitor.slow_threshold");
+    let value = setting.and_then(|setting| Duration::from_raw(&Raw::Text(setting.value)).ok());
+    Ok(value.unwrap_or_else(|| broker::settings::Monitor::default().slow_threshold).as_millis() as u64)
+}

@@ -1,0 +1,400 @@
+//! `/subscriptions` and `/clients/{client_id}/subscriptions`: who wants what, and changing it on a client's behalf.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::http::StatusCode;
+use broker::admin::{Invalid, NewSubscription, SubscriptionFilter, SubscriptionInfo, Unable};
+use mqtt::{QoS, ReasonCode, RetainHandling, Subscription, TopicFilter, TopicName};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::clients::unknown;
+use super::listing::{self, Budget};
+use crate::ask::ask;
+use crate::extract::{Body, Path, Query};
+use crate::paging::{self, Page, Place};
+use crate::problem::{FieldProblem, Problem};
+use crate::role::Caller;
+use crate::state::State;
+
+pub(super) fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(list_of_client, subscribe, unsubscribe))
+}
+
+const LISTING: &str = "subscriptions";
+const LISTING_OF_CLIENT: &str = "client-subscriptions";
+/// Subscriptions of one client that are asked for in one step.
+const STEP: usize = 1000;
+
+/// A subscription of one client.
+#[derive(Debug, Serialize, ToSchema)]
+struct ClientSubscription {
+    /// As the client wrote it, with `$share/` where it is shared.
+    #[schema(examples("sensors/+/temperature"))]
+    filter: String,
+    /// The QoS that was granted.
+    qos: u8,
+    no_local: bool,
+    retain_as_published: bool,
+    /// 0: retained messages at each subscribe; 1: when the subscription is new; 2: none.
+    retain_handling: u8,
+    subscription_id: Option<u32>,
+}
+
+/// A subscription and whose it is.
+#[derive(Debug, Serialize, ToSchema)]
+struct AnySubscription {
+    #[serde(flatten)]
+    subscription: ClientSubscription,
+    client_id: String,
+    connected: bool,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct SubscriptionsQuery {
+    /// Exactly this Topic Filter, without `$share/`.
+    filter: Option<String>,
+    /// A Topic Name that the Topic Filter matches.
+    #[serde(rename = "match")]
+    matching: Option<String>,
+    /// The name of a shared subscription.
+    share: Option<String>,
+    /// One client's only.
+    client_id: Option<String>,
+    /// Items of a page: 1 to 1000, 100 when not given.
+    limit: Option<usize>,
+    /// `next` of the page before.
+    cursor: Option<String>,
+}
+
+impl SubscriptionsQuery {
+    fn filter(&self) -> Result<SubscriptionFilter, Problem> {
+        if let Some(filter) = &self.filter {
+            TopicFilter::parse(filter).map_err(|_| Invalid::Filter)?;
+        }
+        if let Some(topic) = &self.matching {
+            let expected = "expected a Topic Name: not empty, without + and #";
+            TopicName::parse(topic).map_err(|_| Problem::invalid("match", expected))?;
+        }
+        let (filter, matching, share) = (self.filter.clone(), self.matching.clone(), self.share.clone());
+        Ok(SubscriptionFilter { filter, matching, share })
+    }
+}
+
+/// Lists subscriptions: of clients that are connected, then of sessions whose clients are not.
+#[utoipa::path(
+    get, path = "/api/v1/subscriptions", tag = "subscriptions", operation_id = "list_subscriptions",
+    security(("token" = ["viewer"])),
+    params(SubscriptionsQuery),
+    responses((status = 200, body = Page<AnySubscription>)),
+)]
+async fn list(
+    state: State,
+    Query(query): Query<SubscriptionsQuery>,
+) -> Result<Json<Page<AnySubscription>>, Problem> {
+    let limit = paging::limit(query.limit)?;
+    let filter = query.filter()?;
+    if let Some(client_id) = &query.client_id {
+        return list_one(&state, client_id, &filter, limit, query.cursor.as_deref()).await;
+    }
+    let (admin, filter) = (&state.admin, Arc::new(filter));
+    let begin = listing::place::<Place>(admin, LISTING, query.cursor.as_deref())?;
+    let _turn = listing::turn().await?;
+    let (mut items, mut budget) = (Vec::new(), Budget::begin());
+    let mut next = Some(begin.unwrap_or_default().into());
+    while let Some(from) = next {
+        let left = limit - items.len();
+        let page = ask(|reply| admin.subscriptions(from, left, filter.clone(), reply)).await?;
+        items.extend(page.items.into_iter().map(|info| {
+            let (client_id, connected) = (info.client_id.to_string(), info.connected);
+            AnySubscription { subscription: info.into(), client_id, connected }
+        }));
+        next = page.next;
+        if items.len() >= limit || !budget.step() {
+            break;
+        }
+    }
+    let next = next.map(|next| listing::next(admin, LISTING, Place::from(next)));
+    Ok(Json(Page { items, next }))
+}
+
+/// One client's that match; none of a client that is not there.
+async fn list_one(
+    state: &State,
+    client_id: &str,
+    filter: &SubscriptionFilter,
+    limit: usize,
+    cursor: Option<&str>,
+) -> Result<Json<Page<AnySubscription>>, Problem> {
+    let admin = &state.admin;
+    let begin = listing::place::<usize>(admin, LISTING_OF_CLIENT, cursor)?;
+    let _turn = listing::turn().await?;
+    let (mut items, mut budget) = (Vec::new(), Budget::begin());
+    let mut next = Some(begin.unwrap_or_default());
+    while let Some(from) = next {
+        let step = ask(|reply| admin.client_subscriptions(client_id, from, STEP, reply)).await?;
+        let Some((found, behind)) = step else { return Ok(Json(Page::whole(Vec::new()))) };
+        let found = (from..).zip(found).filter(|(_, info)| wants(filter, &info.filter));
+        next = behind;
+        for (at, info) in found {
+            if items.len() == limit {
+                next = Some(at);
+                break;
+            }
+            let connected = info.connected;
+            items.push(AnySubscription {
+                subscription: info.into(),
+                client_id: client_id.to_owned(),
+                connected,
+            });
+        }
+        if items.len() >= limit || !budget.step() {
+            break;
+        }
+    }
+    let next = next.map(|next| listing::next(admin, LISTING_OF_CLIENT, next));
+    Ok(Json(Page { items, next }))
+}
+
+/// Whether a subscription is meant.
+fn wants(filter: &SubscriptionFilter, text: &str) -> bool {
+    let Ok(subscription) = Subscription::parse(text) else { return false };
+    let matching =
+        |topic: &str| TopicName::parse(topic).is_ok_and(|topic| subscription.filter.matches(topic));
+    filter.filter.as_deref().is_none_or(|exact| exact == subscription.filter.as_str())
+        && filter.share.as_deref().is_none_or(|share| subscription.share == Some(share))
+        && filter.matching.as_deref().is_none_or(matching)
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct PageQuery {
+    /// Items of a page: 1 to 1000, 100 when not given.
+    limit: Option<usize>,
+    /// `next` of the page before.
+    cursor: Option<String>,
+}
+
+/// Lists one client's subscriptions.
+#[utoipa::path(
+    get, path = "/api/v1/clients/{client_id}/subscriptions", tag = "clients", operation_id = "list_client_subscriptions",
+    security(("token" = ["viewer"])),
+    params(("client_id" = String, Path), PageQuery),
+    responses((status = 200, body = Page<ClientSubscription>)),
+)]
+async fn list_of_client(
+    state: State,
+    Path(client_id): Path<String>,
+    Query(query): Query<PageQuery>,
+) -> Result<Json<Page<ClientSubscription>>, Problem> {
+    let limit = paging::limit(query.limit)?;
+    let admin = &state.admin;
+    let from =
+        listing::place::<usize>(admin, LISTING_OF_CLIENT, query.cursor.as_deref())?.unwrap_or_default();
+    let step = ask(|reply| admin.client_subscriptions(&client_id, from, limit, reply)).await?;
+    let (found, behind) = step.ok_or_else(|| unknown(&client_id))?;
+    let next = behind.map(|next| listing::next(admin, LISTING_OF_CLIENT, next));
+    Ok(Json(Page { items: found.into_iter().map(Into::into).collect(), next }))
+}
+
+/// A subscription to make for a client.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    /// With `$share/NAME/` for a shared subscription.
+    #[schema(examples("sensors/+/temperature"))]
+    filter: String,
+    /// The highest QoS: 0, 1 or 2.
+    #[serde(default = "one")]
+    #[schema(default = 1, maximum = 2)]
+    qos: u8,
+    /// Not the client's own messages.
+    #[serde(default)]
+    no_local: bool,
+    #[serde(default)]
+    retain_as_published: bool,
+    /// 0: retained messages at each subscribe; 1: when the subscription is new; 2: none.
+    #[serde(default)]
+    #[schema(maximum = 2)]
+    retain_handling: u8,
+    /// 1 to 268435455.
+    subscription_id: Option<u32>,
+}
+
+fn one() -> u8 {
+    1
+}
+
+impl Wanted {
+    /// Says everything that is wrong at once.
+    fn check(self) -> Result<NewSubscription, Problem> {
+        let mut errors = Vec::new();
+        let mut wrong = |name: &str, detail: &str| {
+            errors.push(FieldProblem { name: name.to_owned(), detail: detail.to_owned() });
+        };
+        let shared = match Subscription::parse(&self.filter) {
+            Ok(subscription) => subscription.share.is_some(),
+            Err(error) => {
+                wrong("filter", &error.to_string());
+                false
+            }
+        };
+        let qos = QoS::from_bits(self.qos);
+        if qos.is_none() {
+            wrong("qos", "expected 0, 1 or 2");
+        }
+        let retain_handling = match self.retain_handling {
+            0 => Some(RetainHandling::Send),
+            1 => Some(RetainHandling::SendIfNew),
+            2 => Some(RetainHandling::DoNotSend),
+            _ => None,
+        };
+        if retain_handling.is_none() {
+            wrong("retain_handling", "expected 0, 1 or 2");
+        }
+        if shared && self.no_local {
+            wrong("no_local", "not with a shared subscription [MQTT-3.8.3-4]");
+        }
+        if self.subscription_id.is_some_and(|id| !(1..=SUBSCRIPTION_ID_MAX).contains(&id)) {
+            wrong("subscription_id", "expected 1 to 268435455, or null");
+        }
+        match (qos, retain_handling) {
+            (Some(qos), Some(retain_handling)) if errors.is_empty() => Ok(NewSubscription {
+                filter: self.filter,
+                qos,
+                no_local: self.no_local,
+                retain_as_published: self.retain_as_published,
+                retain_handling,
+                subscription_id: self.subscription_id,
+            }),
+            _ => Err(Problem::invalid_fields(errors)),
+        }
+    }
+}
+
+/// The largest Variable Byte Integer (3.8.2.1.2).
+const SUBSCRIPTION_ID_MAX: u32 = 268_435_455;
+
+/// What came of it.
+#[derive(Debug, Serialize, ToSchema)]
+struct Outcome {
+    filter: String,
+    /// That of SUBACK or UNSUBACK.
+    reason_code: u8,
+    #[schema(examples("granted QoS 1"))]
+    reason: String,
+}
+
+/// Subscribes a connected client, as if it had sent SUBSCRIBE. Access rules are not asked: the operator's word counts.
+#[utoipa::path(
+    post, path = "/api/v1/clients/{client_id}/subscriptions", tag = "clients", operation_id = "subscribe_client",
+    security(("token" = ["operator"])),
+    params(("client_id" = String, Path)),
+    request_body = Wanted,
+    responses((status = 201, body = Outcome)),
+)]
+async fn subscribe(
+    state: State,
+    caller: Caller,
+    Path(client_id): Path<String>,
+    Body(wanted): Body<Wanted>,
+) -> Result<(StatusCode, Json<Outcome>), Problem> {
+    let new = wanted.check()?;
+    let filter = new.filter.clone();
+    caller.note(|| format!("filter {filter}"));
+    let done = ask(|reply| state.admin.subscribe(&client_id, new, reply)).await?;
+    Ok((StatusCode::CREATED, Json(outcome(&client_id, filter, done, Done::Subscribed)?)))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct UnsubscribeQuery {
+    /// The Topic Filter as it was subscribed, with `$share/NAME/` where it is shared.
+    filter: String,
+}
+
+/// Takes a subscription from a connected client, as if it had sent UNSUBSCRIBE.
+#[utoipa::path(
+    delete, path = "/api/v1/clients/{client_id}/subscriptions", tag = "clients", operation_id = "unsubscribe_client",
+    security(("token" = ["operator"])),
+    params(("client_id" = String, Path), UnsubscribeQuery),
+    responses((status = 200, body = Outcome)),
+)]
+async fn unsubscribe(
+    state: State,
+    caller: Caller,
+    Path(client_id): Path<String>,
+    Query(query): Query<UnsubscribeQuery>,
+) -> Result<Json<Outcome>, Problem> {
+    let filter = query.filter;
+    caller.note(|| format!("filter {filter}"));
+    let done = ask(|reply| state.admin.unsubscribe(&client_id, &filter, reply)).await?;
+    Ok(Json(outcome(&client_id, filter, done, Done::Unsubscribed)?))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Done {
+    Subscribed,
+    Unsubscribed,
+}
+
+fn outcome(
+    client_id: &str,
+    filter: String,
+    done: Result<ReasonCode, Unable>,
+    what: Done,
+) -> Result<Outcome, Problem> {
+    let code = match done {
+        Ok(code) => code,
+        Err(Unable::Unknown) => return Err(unknown(client_id)),
+        Err(Unable::NotConnected) => {
+            return Err(Problem::conflict(format!(
+                "the client `{client_id}` is not connected; subscriptions of a session change when its client is there"
+            )));
+        }
+        Err(Unable::Gone) => {
+            return Err(Problem::conflict(format!(
+                "the client `{client_id}` went while this was done; look again"
+            )));
+        }
+    };
+    match code {
+        ReasonCode::QuotaExceeded => Err(Problem::too_many(
+            "0x97 Quota exceeded: the client, or the node, has as many subscriptions as it may",
+        )),
+        code if code.is_error() => {
+            Err(Problem::invalid("filter", format!("refused with 0x{:02X} {}", code.as_u8(), code.name())))
+        }
+        ReasonCode::Success if what == Done::Subscribed => {
+            Ok(Outcome { filter, reason_code: 0, reason: "granted QoS 0".to_owned() })
+        }
+        code => Ok(Outcome { filter, reason_code: code.as_u8(), reason: reason(code) }),
+    }
+}
+
+/// The specification's name of a code, as it stands in the middle of a sentence.
+pub(super) fn reason(code: ReasonCode) -> String {
+    let name = code.name();
+    let mut letters = name.chars();
+    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
+}
+
+impl From<SubscriptionInfo> for ClientSubscription {
+    fn from(info: SubscriptionInfo) -> Self {
+        Self {
+            filter: info.filter.into(),
+            qos: info.qos as u8,
+            no_local: info.no_local,
+            retain_as_published: info.retain_as_published,
+            retain_handling: info.retain_handling as u8,
+            subscription_id: info.subscription_id,
+        }
+    }
+}
