@@ -153,13 +153,23 @@ impl CtlArgs {
         done.and(flushed)
     }
 
-    /// As [`CtlArgs::run`], on a console of a test.
+    /// As [`CtlArgs::run`], into the hands of a test: result, standard output, standard error.
     #[cfg(test)]
-    pub fn run_on(self, console: &mut Console) -> Result<(), Failure> {
-        console.json = self.json;
-        console.yes = self.yes;
-        let done = self.command.run(console);
-        done.and(console.flush())
+    pub fn run_captured(self) -> (Result<(), Failure>, String, String) {
+        let (done, out, notes) = self.run_bytes();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (done, text(out), text(notes))
+    }
+
+    #[cfg(test)]
+    pub fn run_bytes(self) -> (Result<(), Failure>, Vec<u8>, Vec<u8>) {
+        let (mut out, mut notes) = (Vec::new(), Vec::new());
+        let done = self.connection.client().and_then(|client| {
+            let mut console = Console::to(client, self.json, self.yes, &mut out, &mut notes);
+            let done = self.command.run(&mut console);
+            done.and(console.flush())
+        });
+        (done, out, notes)
     }
 }
 

@@ -23,6 +23,16 @@ pub mod topic_metrics;
 pub mod trace;
 pub mod whoami;
 
+/// Flags of a list before a verb would have no effect. `plain`: there is none.
+///
+/// # Errors
+/// [`Failure::Usage`].
+fn without_list_flags(plain: bool) -> Result<(), Failure> {
+    let why =
+        "flags of the list have no effect on the verb after them: give them to the list, or leave them out";
+    if plain { Ok(()) } else { Err(Failure::Usage(why.to_owned())) }
+}
+
 /// One subcommand with its arguments.
 pub trait Command {
     /// # Errors

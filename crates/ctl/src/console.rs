@@ -39,11 +39,11 @@ impl Console<'static> {
 }
 
 impl<'a> Console<'a> {
-    /// For tests: neither is a terminal unless said so later.
+    /// For tests: neither is a terminal, and nobody is there to be asked.
     #[cfg(test)]
-    pub fn to(client: Client, json: bool, out: impl Write + 'a, notes: impl Write + 'a) -> Self {
+    pub fn to(client: Client, json: bool, yes: bool, out: impl Write + 'a, notes: impl Write + 'a) -> Self {
         let (out, notes) = (Box::new(out), Box::new(notes));
-        Self { client, json, yes: false, terminal: false, person: false, out, notes }
+        Self { client, json, yes, terminal: false, person: false, out, notes }
     }
 
     /// One line of text, escaped.

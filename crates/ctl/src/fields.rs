@@ -8,6 +8,11 @@ use std::time::SystemTime;
 /// What a table says where there is nothing.
 pub const NOTHING: &str = "-";
 
+/// Takes a field out; nothing when there is none.
+pub fn take(value: &mut Value, key: &str) -> Value {
+    value.get_mut(key).map(Value::take).unwrap_or_default()
+}
+
 /// Fields by name. A path such as `session.inflight` goes into objects.
 pub trait Fields {
     fn field(&self, path: &str) -> &Value;

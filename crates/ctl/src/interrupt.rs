@@ -27,9 +27,4 @@ impl Interrupt {
     pub fn raised(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
-
-    #[cfg(test)]
-    pub fn raise(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }

@@ -30,6 +30,8 @@ mod wall_clock;
 
 #[cfg(test)]
 mod mock;
+#[cfg(test)]
+mod tests;
 
 pub use args::{ConnectionArgs, CtlArgs};
 pub use completions::CompletionsArgs;

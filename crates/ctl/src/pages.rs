@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::fields::Fields as _;
+use crate::fields::{Fields as _, take};
 use crate::human;
 use crate::query::Query;
 use crate::table::{Column, Table};
@@ -29,6 +29,13 @@ pub struct PageArgs {
     /// Go on where an earlier list ended: its `next` in --json
     #[arg(long, value_name = "CURSOR")]
     pub cursor: Option<String>,
+}
+
+impl PageArgs {
+    /// Whether nothing but the defaults is there.
+    pub fn plain(&self) -> bool {
+        self.limit == 100 && !self.all && self.cursor.is_none()
+    }
 }
 
 /// A list and how a person sees it.
@@ -122,7 +129,7 @@ impl<'a> Pages<'a> {
             self.query.clone().with("limit", wanted.min(PAGE_MAX)).maybe("cursor", self.cursor.as_ref());
         let mut page = self.client.get(self.path, &query)?;
         let next = page["next"].as_str().map(str::to_owned);
-        let Value::Array(items) = page["items"].take() else {
+        let Value::Array(items) = take(&mut page, "items") else {
             return Err(self.client.stranger(format!("{} is no list", self.path)));
         };
         self.empty = if items.is_empty() { self.empty + 1 } else { 0 };

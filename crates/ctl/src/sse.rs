@@ -147,7 +147,8 @@ mod tests {
 
         #[test]
         fn no_bytes_panic(bytes in any::<Vec<u8>>()) {
-            drop(Parser::new().feed(&bytes, |_| ()));
+            // Too long or not: the test is that it returns.
+            let _ = Parser::new().feed(&bytes, |_| ());
         }
     }
 }

@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn columns_line_up_by_what_a_terminal_shows() {
         let table = written(&[left("NAME"), right("N")], &[&[&["温度", "1"], &["a\x1b", "1,000"]]]);
-        assert_eq!(table, "NAME        N\n温度        1\na\\u{1b}  1,000\n");
+        assert_eq!(table, "NAME         N\n温度         1\na\\u{1b}  1,000\n");
     }
 
     #[test]

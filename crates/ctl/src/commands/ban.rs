@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 use ureq::http::Method;
 
-use super::Command;
+use super::{Command, without_list_flags};
 use crate::args::duration;
 use crate::console::Console;
 use crate::failure::Failure;
@@ -84,6 +84,7 @@ impl Kind {
 
 impl Command for BanArgs {
     fn run(self, console: &mut Console) -> Result<(), Failure> {
+        without_list_flags(self.verb.is_none() || self.page.plain())?;
         match self.verb {
             None => list(console, &self.page),
             Some(Verb::List { page }) => list(console, &page),

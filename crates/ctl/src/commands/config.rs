@@ -8,7 +8,7 @@ use super::Command;
 use crate::confirm::confirm;
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::fields::Fields as _;
+use crate::fields::{Fields as _, take};
 use crate::pages::show_whole;
 use crate::query::Query;
 use crate::table::{Table, left, right};
@@ -123,7 +123,7 @@ impl Command for ConfigArgs {
 
 fn show(console: &mut Console, name: Option<&str>, changed: bool) -> Result<(), Failure> {
     let mut config = console.client.get(CONFIG, &Query::new())?;
-    let Value::Array(mut settings) = config["settings"].take() else {
+    let Value::Array(mut settings) = take(&mut config, "settings") else {
         return Err(console.client.stranger("the configuration has no settings".to_owned()));
     };
     if let Some(name) = name {

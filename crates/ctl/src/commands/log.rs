@@ -6,8 +6,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 use ureq::http::Method;
 
-use super::Command;
 use super::trace::tagged;
+use super::{Command, without_list_flags};
 use crate::args::duration;
 use crate::console::Console;
 use crate::failure::Failure;
@@ -86,6 +86,8 @@ impl Level {
 
 impl Command for LogArgs {
     fn run(self, console: &mut Console) -> Result<(), Failure> {
+        let plain = self.show.limit == 100 && self.show.level.is_none() && !self.show.follow;
+        without_list_flags(self.verb.is_none() || plain)?;
         match self.verb {
             None => self.show.run(console),
             Some(Verb::Show(show)) => show.run(console),

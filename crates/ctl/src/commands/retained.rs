@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 use ureq::http::Method;
 
-use super::Command;
+use super::{Command, without_list_flags};
 use crate::confirm::confirm;
 use crate::console::Console;
 use crate::failure::Failure;
@@ -61,6 +61,7 @@ enum Verb {
 
 impl Command for RetainedArgs {
     fn run(self, console: &mut Console) -> Result<(), Failure> {
+        without_list_flags(self.verb.is_none() || (self.list.filter == "#" && self.list.page.plain()))?;
         match self.verb {
             None => self.list.run(console),
             Some(Verb::List(list)) => list.run(console),

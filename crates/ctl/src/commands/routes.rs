@@ -1,12 +1,12 @@
 //! `meridian ctl routes`.
 
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Command;
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::fields::Fields as _;
+use crate::fields::{Fields as _, take};
 use crate::human;
 use crate::pages::show_whole;
 use crate::query::Query;
@@ -66,10 +66,9 @@ fn receivers(console: &mut Console, query: &Query) -> Result<Value, Failure> {
         return Ok(answer);
     }
     // The list has a name of its own here.
-    let receivers = answer["receivers"].take();
-    answer["items"] = receivers;
+    let listed = json!({"items": take(&mut answer, "receivers")});
     let columns = [left("CLIENT"), left("STATE"), right("QOS"), left("SHARE"), left("FILTERS")];
-    show_whole(console, &answer, "receivers", &columns, |receiver| {
+    show_whole(console, &listed, "receivers", &columns, |receiver| {
         let filters: Vec<&str> = receiver.list("filters").iter().filter_map(Value::as_str).collect();
         vec![
             receiver.cell("client_id"),

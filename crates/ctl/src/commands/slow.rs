@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 use ureq::http::Method;
 
-use super::Command;
+use super::{Command, without_list_flags};
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::fields::Fields as _;
@@ -46,6 +46,7 @@ const PATH: &str = "/api/v1/slow-subscribers";
 
 impl Command for SlowArgs {
     fn run(self, console: &mut Console) -> Result<(), Failure> {
+        without_list_flags(self.verb.is_none() || self.list.limit == 10)?;
         match self.verb {
             None => self.list.run(console),
             Some(Verb::List(list)) => list.run(console),

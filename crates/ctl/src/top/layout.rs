@@ -63,9 +63,9 @@ fn grid(area: Rect, focus: Panel, columns: usize) -> Vec<(Panel, Rect)> {
     panels
 }
 
-/// The `i`th of `n` pieces of `length`: from, to.
+/// The `i`th of `n` pieces of `length`: from, to. The first ones are the longer ones.
 fn part(length: u16, i: usize, n: usize) -> (u16, u16) {
-    let at = |i: usize| (usize::from(length) * i / n) as u16;
+    let at = |i: usize| (usize::from(length) * i).div_ceil(n) as u16;
     (at(i), at(i + 1))
 }
 

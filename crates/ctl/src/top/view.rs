@@ -277,7 +277,7 @@ mod tests {
             empty: String::new(),
         };
         let lines: Vec<String> = layout_table(&content, 0, 20, 5).into_iter().map(|(_, line)| line).collect();
-        assert_eq!(lines, ["CLIENT         MSG/S", "a-client-wit…   1.2k"]);
+        assert_eq!(lines, ["CLIENT         MSG/S", "a-client-with…  1.2k"]);
     }
 
     proptest! {

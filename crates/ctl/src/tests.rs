@@ -1,0 +1,606 @@
+//! `meridian ctl` against servers of all kinds.
+
+use clap::Parser;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::CtlArgs;
+use crate::failure::Failure;
+use crate::mock::{Mock, Reply, Request};
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    args: CtlArgs,
+}
+
+/// What a command did.
+#[derive(Debug)]
+struct Outcome {
+    result: Result<(), Failure>,
+    out: String,
+    notes: String,
+}
+
+impl Outcome {
+    /// Standard output of a command that must succeed.
+    fn out(self) -> String {
+        self.result.unwrap();
+        self.out
+    }
+
+    fn json(self) -> Value {
+        serde_json::from_str(&self.out()).unwrap()
+    }
+
+    fn lines(self) -> Vec<Value> {
+        self.out().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn code(&self) -> u8 {
+        self.result.as_ref().map_or_else(Failure::code, |()| 0)
+    }
+
+    fn error(&self) -> String {
+        self.result.as_ref().unwrap_err().to_string()
+    }
+}
+
+fn run(url: &str, arguments: &[&str]) -> Outcome {
+    let line = ["ctl", "--url", url, "--timeout", "5s"].into_iter().chain(arguments.iter().copied());
+    let args = Line::try_parse_from(line).unwrap_or_else(|error| panic!("{error}")).args;
+    let (result, out, notes) = args.run_captured();
+    Outcome { result, out, notes }
+}
+
+fn ctl(mock: &Mock, arguments: &str) -> Outcome {
+    run(&mock.url, &arguments.split(' ').collect::<Vec<_>>())
+}
+
+/// Ten clients on pages of four, whose cursors are numbers; some pages are empty.
+fn pages(request: &Request) -> Reply {
+    let ask = |name: &str| {
+        let query = request.target.split_once('?').map_or("", |(_, query)| query);
+        query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
+    };
+    let from: usize = ask("cursor").map_or(0, |cursor| cursor.parse().unwrap());
+    let limit: usize = ask("limit").unwrap().parse().unwrap();
+    // A look at nothing: the search went on for too long.
+    if from == 4 && limit > 0 {
+        return Reply::json(&json!({"items": [], "next": "5"}));
+    }
+    let items: Vec<Value> = (from..10)
+        .take(limit.min(4))
+        .map(|i| json!({"client_id": format!("c{i}"), "connected": i % 2 == 0, "durable": i % 3 == 0, "version": "5.0", "queued_messages": i * 1000}))
+        .collect();
+    let end = from + items.len();
+    let next = (end < 10).then(|| end.to_string());
+    Reply::json(&json!({"items": items, "next": next}))
+}
+
+#[test]
+fn a_list_goes_on_until_the_limit() {
+    let mock = Mock::serve(pages);
+    let outcome = ctl(&mock, "clients --limit 6");
+    let text = outcome.out;
+    assert_eq!(text.lines().count(), 7, "{text}");
+    assert!(text.starts_with("CLIENT"), "{text}");
+    assert!(text.contains("c6") && text.contains("6,000") && !text.contains("c7"), "{text}");
+    assert!(outcome.notes.contains("the first 6 clients"), "{}", outcome.notes);
+    let asked: Vec<String> = mock.requests().into_iter().map(|request| request.target).collect();
+    assert_eq!(
+        asked,
+        ["/api/v1/clients?limit=6", "/api/v1/clients?limit=2&cursor=4", "/api/v1/clients?limit=2&cursor=5"]
+    );
+}
+
+#[test]
+fn a_script_gets_one_document_and_can_go_on() {
+    let mock = Mock::serve(pages);
+    let document = ctl(&mock, "--json clients --limit 2").json();
+    assert_eq!(document["items"].as_array().unwrap().len(), 2);
+    assert_eq!(document["next"], "2");
+    let document = ctl(&mock, "clients --json --limit 100 --cursor 5").json();
+    assert_eq!(document["items"][0]["client_id"], "c5");
+    assert_eq!(document["next"], Value::Null);
+}
+
+#[test]
+fn all_of_it_is_a_line_each() {
+    let mock = Mock::serve(pages);
+    let lines = ctl(&mock, "clients --all --json").lines();
+    assert_eq!(lines.len(), 9);
+    assert_eq!(lines[8]["client_id"], "c9");
+    let table = ctl(&mock, "clients --all").out();
+    assert_eq!(table.lines().count(), 10, "{table}");
+    assert_eq!(table.matches("CLIENT").count(), 1);
+}
+
+#[test]
+fn filters_reach_the_node() {
+    let mock = Mock::always(Reply::json(&json!({"items": [], "next": null})));
+    let arguments = "clients --search a/b --username u --address 10.0.0.0/8 --offline --version 3.1.1 --min-queued 5 --min-inflight 2";
+    let outcome = ctl(&mock, arguments);
+    assert_eq!(outcome.notes, "no clients\n");
+    assert_eq!(
+        mock.request().target,
+        "/api/v1/clients?search=a%2Fb&username=u&address=10.0.0.0%2F8&connected=false&version=3.1.1&min_queued=5&min_inflight=2&limit=100"
+    );
+}
+
+#[test]
+fn a_list_without_end_is_given_up() {
+    let mock = Mock::always(Reply::json(&json!({"items": [{"client_id": "c"}], "next": "again"})));
+    let outcome = ctl(&mock, "clients --all --json");
+    assert_eq!(outcome.code(), 3);
+    assert!(outcome.error().contains("does not come to an end"), "{}", outcome.error());
+}
+
+#[test]
+fn one_client_is_found_whatever_its_name() {
+    let mock = Mock::always(Reply::json(&json!({
+        "client_id": "a/b c", "connected": true, "address": "127.0.0.1:4", "version": "5.0", "durable": true,
+        "connected_at": "2026-01-31T12:00:00Z", "keep_alive_s": 60, "queued_messages": 3, "queued_bytes": 2048,
+        "connection": {"worker": 1, "receive_maximum": 10, "unsent_bytes": 0, "publisher_blocked": true},
+        "session": {"expiry_s": null, "waiting_publishers": 2},
+    })));
+    let text = run(&mock.url, &["client", "a/b c"]).out();
+    assert_eq!(mock.request().target, "/api/v1/clients/a%2Fb%20c");
+    for part in ["a/b c", "127.0.0.1:4", "keep alive", "2.0 KiB", "CONNECTION", "blocked", "SESSION", "never"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn a_client_that_is_not_there_has_its_exit_code() {
+    let mock = Mock::always(Reply::problem(404, "not-found", "no client ghost"));
+    let outcome = ctl(&mock, "client ghost");
+    assert_eq!((outcome.code(), outcome.error()), (4, "no client ghost".to_owned()));
+    assert_eq!(ctl(&mock, "kick ghost").code(), 4);
+}
+
+#[test]
+fn a_verb_after_the_client_is_explained() {
+    let mock = Mock::always(Reply::empty());
+    let outcome = ctl(&mock, "client ghost kick x");
+    assert_eq!(outcome.code(), 2);
+    assert!(outcome.error().contains("the verb comes first"));
+}
+
+#[test]
+fn what_cannot_be_undone_is_asked_for() {
+    let mock =
+        Mock::always(Reply::json(&json!({"connection_closed": false, "session_ended": true, "deleted": 7})));
+    for arguments in ["kick c --session", "retained delete a/#", "config rollback 3"] {
+        let outcome = ctl(&mock, arguments);
+        assert_eq!(outcome.code(), 2, "{arguments}");
+        assert!(outcome.error().contains("--yes"), "{}", outcome.error());
+    }
+    assert!(mock.requests().is_empty());
+    assert!(ctl(&mock, "kick c --session --yes").out().contains("session ended"));
+    assert_eq!(ctl(&mock, "--yes retained delete a/#").out(), "7 deleted\n");
+    let targets: Vec<String> =
+        mock.requests().into_iter().map(|r| format!("{} {}", r.method, r.target)).collect();
+    assert_eq!(targets, ["DELETE /api/v1/clients/c?session=true", "DELETE /api/v1/retained?filter=a%2F%23"]);
+}
+
+/// Flags of a list before a verb would have no effect; those of every command are no such flags.
+#[test]
+fn flags_of_a_list_do_not_go_with_a_verb() {
+    let mock = Mock::always(Reply::json(&json!({"level": "info"})));
+    for arguments in
+        ["retained --filter x get y", "log --follow level", "slow --limit 3 clear", "ban --all remove 1"]
+    {
+        assert_eq!(ctl(&mock, arguments).code(), 2, "{arguments}");
+    }
+    for arguments in
+        ["log --json level", "log level --json", "--json log level", "log --timeout 4s level --json"]
+    {
+        assert_eq!(ctl(&mock, arguments).json()["level"], "info", "{arguments}");
+    }
+}
+
+#[test]
+fn one_topic_is_deleted_without_a_question() {
+    let mock = Mock::always(Reply::json(&json!({"deleted": 1})));
+    assert_eq!(ctl(&mock, "retained delete a/b").out(), "1 deleted\n");
+    assert_eq!(mock.request().target, "/api/v1/retained?topic=a%2Fb");
+}
+
+#[test]
+fn every_change_says_that_it_is_json_and_every_request_carries_the_token() {
+    let mock = Mock::always(Reply::empty());
+    let path = std::env::temp_dir().join(format!("ctl-token-{}", std::process::id()));
+    std::fs::write(&path, "\nmrd_secret \n").unwrap();
+    let file = path.to_str().unwrap();
+    run(&mock.url, &["slow", "clear", "--token-file", file]).out();
+    std::fs::remove_file(&path).unwrap();
+    let request = mock.request();
+    assert_eq!(request.method, "DELETE");
+    assert_eq!(request.header("content-type"), Some("application/json"));
+    assert_eq!(request.header("authorization"), Some("Bearer mrd_secret"));
+    assert_eq!(run(&mock.url, &["status", "--token-file", file]).code(), 1);
+}
+
+#[test]
+fn a_publish_is_what_was_typed() {
+    let mock = Mock::always(Reply::json(&json!({"reason_code": 16, "reason": "no matching subscribers"})));
+    assert_eq!(ctl(&mock, "publish -t a/b -m x -q 1 -r").out(), "a/b: no matching subscribers\n");
+    let request = mock.request();
+    assert_eq!((&request.method[..], request.path()), ("POST", "/api/v1/publish"));
+    assert_eq!(request.json(), json!({"topic": "a/b", "qos": 1, "retain": true, "payload": "x"}));
+}
+
+#[test]
+fn a_publish_that_was_refused_is_a_failure() {
+    let mock = Mock::always(Reply::json(&json!({"reason_code": 151, "reason": "quota exceeded"})));
+    let outcome = ctl(&mock, "publish -t a -m x");
+    assert_eq!(outcome.code(), 1);
+    assert!(outcome.error().contains("quota exceeded"));
+}
+
+#[test]
+fn status_is_one_screen() {
+    let mock = Mock::serve(|request| {
+        Reply::json(&match request.path() {
+            "/api/v1/node" => {
+                json!({"name": "n1", "state": "ready", "version": "0.1.0", "commit": "abc", "uptime_s": 3725,
+                "started_at": "2026-01-31T12:00:00Z", "connections_max": 100,
+                "listeners": [{"name": "tcp", "address": "127.0.0.1:1883", "connections": 99}]})
+            }
+            "/api/v1/stats" => {
+                json!({"connections": 99, "uptime_s": 100, "dropped": {"total": 3, "by_reason": {"expired": 3, "queue_full": 0}},
+                "workers": [{"worker": 0, "busy_us": 50_000_000, "turn_us_p99": 1234}]})
+            }
+            _ => json!({"name": null, "role": "admin", "open": true}),
+        })
+    });
+    let outcome = ctl(&mock, "status");
+    for part in ["n1 (ready)", "1h 2m", "99 of 100", "3 (expired 3)", "127.0.0.1:1883", "50 %", "1ms"] {
+        assert!(outcome.out.contains(part), "{part}: {}", outcome.out);
+    }
+    assert!(outcome.notes.contains("no API key") && outcome.notes.contains("90 %"), "{}", outcome.notes);
+    assert_eq!(ctl(&mock, "status --json").json()["stats"]["connections"], 99);
+}
+
+#[test]
+fn health_tells_states_apart() {
+    let ready = Mock::always(Reply::json(&json!({"status": "ready"})));
+    assert_eq!(ctl(&ready, "health").out(), "ready\n");
+    let starting = Mock::always(Reply::with(503, "application/json", br#"{"status":"starting"}"#));
+    let outcome = ctl(&starting, "health");
+    assert_eq!((outcome.code(), outcome.error()), (1, "the node is starting".to_owned()));
+}
+
+#[test]
+fn health_waits_for_a_node_that_becomes_ready() {
+    let asked = std::sync::atomic::AtomicU32::new(0);
+    let mock = Mock::serve(move |_| match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+        0 | 1 => Reply::with(503, "application/json", br#"{"status":"starting"}"#),
+        _ => Reply::json(&json!({"status": "ready"})),
+    });
+    assert_eq!(ctl(&mock, "health --wait 60s").out(), "ready\n");
+    assert_eq!(mock.requests().len(), 3);
+}
+
+#[test]
+fn a_trace_is_followed_to_its_end() {
+    let mock = Mock::always(Reply::events(&[
+        ": keep-alive\n\nevent: tr",
+        "ace\ndata: {\"at\":\"2026-01-31T12:00:00.5Z\",\"kind\":\"publish_in\",\"client_id\":\"c\\u001b\",\"detail\":\"a/b\"}\n\n",
+        "event: lost\ndata: {\"count\":3}\n\nevent: end\ndata: {\"reason\":\"time\"}\n\n",
+    ]));
+    let outcome = ctl(&mock, "trace --client c --payload 8 --for 5s --kind publish-in --kind connect");
+    assert_eq!(outcome.out, "12:00:00.5    publish-in   c\\u{1b}  a/b\n");
+    assert!(outcome.notes.contains("3 events were left out"), "{}", outcome.notes);
+    assert_eq!(
+        mock.request().target,
+        "/api/v1/trace?client_id=c&payload=8&seconds=5&events=10000&kind=publish_in&kind=connect"
+    );
+    let lines = ctl(&mock, "trace --client c --json").lines();
+    assert_eq!(lines.len(), 3);
+    assert_eq!((&lines[0]["event"], &lines[2]["reason"]), (&json!("trace"), &json!("time")));
+}
+
+#[test]
+fn a_stream_that_is_none_and_one_that_cannot_be_read_are_failures() {
+    for reply in [
+        Reply::json(&json!({})),
+        Reply::events(&["event: trace\ndata: {no json\n\n"]),
+        Reply::problem(429, "too-many-requests", "8 traces are running"),
+    ] {
+        let outcome = ctl(&Mock::always(reply), "trace --client c");
+        assert_ne!(outcome.code(), 0);
+    }
+}
+
+#[test]
+fn a_followed_log_shows_each_event_once() {
+    let event = |n: u32| json!({"at": format!("2026-01-31T12:00:0{n}Z"), "level": "INFO", "target": "t", "message": format!("m{n}"), "fields": {}});
+    let mock = Mock::serve(move |request| match request.path() {
+        "/api/v1/log" => Reply::json(&json!({"items": [event(1), event(2)], "next": null})),
+        _ => {
+            Reply::events(&[&format!("event: log\ndata: {}\n\nevent: log\ndata: {}\n\n", event(2), event(3))])
+        }
+    });
+    let text = ctl(&mock, "log --follow --level info").out();
+    let messages: Vec<&str> = text.lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
+    assert_eq!(messages, ["m1", "m2", "m3"]);
+}
+
+#[test]
+fn configuration_is_shown_changed_and_checked() {
+    let mock = Mock::serve(|request| {
+        Reply::json(&match (&request.method[..], request.path()) {
+            ("GET", "/api/v1/config") => json!({"version": 3, "file": null, "settings": [
+                {"name": "mqtt.qos_max", "value": "1", "default": "2", "source": "runtime", "doc": "Highest QoS.", "reloadable": true, "choices": null, "range": "0..=2"},
+                {"name": "mqtt.retain", "value": "true", "default": "true", "source": "default"},
+            ]}),
+            ("PATCH", _) => {
+                json!({"version": 4, "changed": [{"name": "mqtt.qos_max", "before": "1", "after": "2"}]})
+            }
+            (_, "/api/v1/config/validate") => {
+                json!({"valid": false, "problems": [{"name": "x", "detail": "no such setting"}]})
+            }
+            _ => json!({"changed": [], "pending": ["edge.workers"]}),
+        })
+    });
+    let changed = ctl(&mock, "config").out();
+    assert!(changed.contains("mqtt.qos_max") && !changed.contains("mqtt.retain"), "{changed}");
+    assert!(ctl(&mock, "config show mqtt").out().contains("mqtt.retain"));
+    assert!(ctl(&mock, "config show mqtt.qos_max").out().contains("Highest QoS."));
+    let outcome = ctl(&mock, "config show mqtt.qos_mac");
+    assert!(outcome.error().contains("is mqtt.qos_max meant?"), "{}", outcome.error());
+    let text = ctl(&mock, "config set mqtt.qos_max=2 a.b=c=d --comment why").out();
+    assert_eq!(text, "mqtt.qos_max: 1 -> 2\nthis is version 4\n");
+    let change = mock.requests().pop().unwrap();
+    assert_eq!(change.json(), json!({"changes": {"mqtt.qos_max": "2", "a.b": "c=d"}, "comment": "why"}));
+    ctl(&mock, "config unset mqtt.qos_max").out();
+    assert_eq!(mock.requests().pop().unwrap().json()["changes"], json!({"mqtt.qos_max": null}));
+    let outcome = ctl(&mock, "config validate x=1");
+    assert_eq!(outcome.code(), 1);
+    assert!(outcome.error().contains("x: no such setting"));
+    assert!(ctl(&mock, "config reload").out().contains("edge.workers"));
+}
+
+#[test]
+fn retained_payloads_are_shown_harmlessly_and_written_exactly() {
+    let mock = Mock::always(Reply::json(
+        &json!({"topic": "a", "qos": 1, "payload_base64": "aGkbWzJKCv8=", "age_s": 5, "expires_in_s": null, "user_properties": [["k", "v"]]}),
+    ));
+    let text = ctl(&mock, "retained get a").out();
+    assert!(text.contains("hi\\u{1b}[2J\n\\xff\n") && text.contains("k=v"), "{text}");
+    assert_eq!(mock.requests()[0].target, "/api/v1/retained/message?topic=a");
+    let args = Line::parse_from(["ctl", "--url", &mock.url, "retained", "get", "a", "--raw"]).args;
+    let (result, written, _) = args.run_bytes();
+    result.unwrap();
+    assert_eq!(written, b"hi\x1b[2J\n\xff");
+}
+
+#[test]
+fn routes_say_who_would_get_it() {
+    let mock = Mock::serve(|request| {
+        Reply::json(&match request.path() {
+            "/api/v1/routes/match" => json!({"topic": "a/b", "truncated": true, "total": 1234, "receivers": [
+                {"client_id": "c", "connected": true, "durable": false, "filters": ["a/#", "a/+"], "qos": 1, "share": null}]}),
+            _ => {
+                json!({"items": [{"filter": "a/#", "destinations": [{"kind": "client", "client_id": "c"}, {"kind": "shard", "shard": 3}]}], "truncated": false})
+            }
+        })
+    });
+    let outcome = ctl(&mock, "routes --match a/b");
+    assert!(outcome.out.contains("a/# a/+"), "{}", outcome.out);
+    assert!(outcome.notes.contains("of 1,234"), "{}", outcome.notes);
+    assert!(ctl(&mock, "routes --prefix a").out().contains("client c, sessions of shard 3"));
+    assert_eq!(ctl(&mock, "routes --match a/b --json").json()["receivers"][0]["client_id"], "c");
+}
+
+#[test]
+fn a_new_key_is_its_token_and_nothing_else() {
+    let mock = Mock::always(Reply::json(
+        &json!({"name": "g", "role": "viewer", "expires_at": null, "token": "mrd_x"}),
+    ));
+    let outcome = ctl(&mock, "keys add g --role viewer --expires 1h");
+    assert_eq!(outcome.out, "mrd_x\n");
+    assert!(outcome.notes.contains("not shown again"));
+    assert_eq!(mock.request().json(), json!({"name": "g", "role": "viewer", "expires_in_s": 3600}));
+}
+
+#[test]
+fn a_node_that_is_not_there_is_said_to_be_so() {
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let outcome = run(&format!("http://127.0.0.1:{port}"), &["status"]);
+    assert_eq!(outcome.code(), 3);
+    for part in [&port.to_string()[..], "refused", "meridian start", "--url"] {
+        assert!(outcome.error().contains(part), "{}", outcome.error());
+    }
+}
+
+#[test]
+fn a_node_that_keeps_silent_is_not_waited_for_forever() {
+    for reply in [
+        Reply { pieces: vec![], hang: true },
+        Reply::bytes(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"half\":").hanging(),
+        Reply::bytes(b"HTTP/1.1 200 OK\r\ncontent-le").hanging(),
+    ] {
+        let mock = Mock::always(reply);
+        let outcome = run(&mock.url, &["whoami", "--timeout", "200ms"]);
+        assert_eq!(outcome.code(), 3, "{outcome:?}");
+        assert!(outcome.error().contains("did not answer within 200ms"), "{}", outcome.error());
+    }
+}
+
+#[test]
+fn nonsense_is_called_so() {
+    let long = [b"HTTP/1.1 200 OK\r\nx: ".to_vec(), vec![b'x'; 1 << 20]].concat();
+    for bytes in [
+        &b""[..],
+        b"\x20\x02\x00\x00",
+        b"SSH-2.0-x\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n<html>",
+        b"HTTP/1.1 404 X\r\n\r\n<html>no such page",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{}",
+        b"HTTP/1.1 301 X\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 500 X\r\ncontent-length: 2\r\n\r\n{}",
+        &long,
+    ] {
+        let mock = Mock::always(Reply::bytes(bytes));
+        let outcome = ctl(&mock, "whoami");
+        assert_eq!(
+            outcome.code(),
+            3,
+            "{:?}: {outcome:?}",
+            String::from_utf8_lossy(&bytes[..bytes.len().min(40)])
+        );
+    }
+}
+
+#[test]
+fn too_few_rights_have_their_exit_code() {
+    let outcome = ctl(&Mock::always(Reply::problem(401, "unauthorized", "no token")), "status");
+    assert_eq!(outcome.code(), 5);
+    assert!(outcome.error().contains("meridian key add"), "{}", outcome.error());
+    let outcome = ctl(&Mock::always(Reply::problem(403, "forbidden", "needs operator")), "kick c");
+    assert_eq!(outcome.code(), 5);
+}
+
+/// Commands that print what a server sends, each once.
+const PRINTING: [&str; 22] = [
+    "status",
+    "whoami",
+    "clients",
+    "clients --all --json",
+    "client c",
+    "client subscriptions c",
+    "client queue c --payload",
+    "sessions",
+    "subscriptions",
+    "routes",
+    "routes --match a",
+    "retained",
+    "retained get a",
+    "ban",
+    "config show",
+    "config show s",
+    "log",
+    "slow",
+    "top-talkers",
+    "audit --json",
+    "topic-metrics",
+    "keys",
+];
+
+/// What a terminal would obey.
+fn obeyed(c: char) -> bool {
+    (c.is_control() && c != '\n') || ('\u{202a}'..='\u{202e}').contains(&c)
+}
+
+/// JSON in which any place of any answer may hold any string.
+fn hostile() -> impl Strategy<Value = Value> {
+    let text = prop_oneof![
+        Just("\x1b]0;owned\x07\u{9b}2J\r\u{202e}".to_owned()),
+        "[\\x00-\\x1f\\x7f-\\x9f\u{202e}a-z]{0,6}",
+        Just("aGkbWzJK".to_owned()),
+        Just("2026-01-31T12:00:00\x1bZ".to_owned()),
+    ];
+    let leaf = prop_oneof![
+        text.prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        any::<bool>().prop_map(Value::from),
+        Just(Value::Null),
+    ];
+    let keys = prop::sample::select(vec![
+        "client_id",
+        "connection",
+        "session",
+        "topic",
+        "filter",
+        "filters",
+        "receivers",
+        "name",
+        "value",
+        "default",
+        "doc",
+        "message",
+        "fields",
+        "level",
+        "at",
+        "expires_at",
+        "payload",
+        "payload_base64",
+        "destinations",
+        "kind",
+        "dropped",
+        "by_reason",
+        "workers",
+        "listeners",
+        "publishers",
+        "address",
+        "reason",
+        "until",
+        "choices",
+        "user_properties",
+    ]);
+    let tree = leaf.prop_recursive(3, 40, 8, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::vec((keys.clone(), inner), 0..8).prop_map(|fields| Value::Object(
+                fields.into_iter().map(|(k, v)| (k.to_owned(), v)).collect()
+            )),
+        ]
+    });
+    (prop::collection::vec(tree.clone(), 0..3), tree).prop_map(|(items, other)| {
+        let mut answer = json!({"items": items, "settings": items, "next": null});
+        if let (Value::Object(answer), Value::Object(other)) = (&mut answer, other) {
+            answer.extend(other);
+        }
+        answer
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn no_answer_panics_a_command_or_reaches_the_terminal_raw(answer in hostile()) {
+        let mock = Mock::always(Reply::json(&answer));
+        for command in PRINTING {
+            let outcome = ctl(&mock, command);
+            let mut said = Vec::new();
+            if let Err(failure) = &outcome.result {
+                failure.report("ctl", false, &mut said);
+            }
+            let said = String::from_utf8(said).unwrap();
+            for text in [&outcome.out, &outcome.notes, &said] {
+                prop_assert!(!text.chars().any(obeyed), "{command}: {text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_problem_document_reaches_the_terminal_raw(detail in any::<String>(), name in any::<String>()) {
+        let body = json!({"type": "urn:meridian:problem:x", "detail": detail, "errors": [{"name": name, "detail": detail}]});
+        let mock = Mock::always(Reply::with(422, "application/problem+json", body.to_string().as_bytes()));
+        let outcome = ctl(&mock, "whoami");
+        for json in [false, true] {
+            let mut said = Vec::new();
+            outcome.result.as_ref().unwrap_err().report("ctl", json, &mut said);
+            let said = String::from_utf8(said).unwrap();
+            prop_assert!(!said.chars().any(obeyed), "{said:?}");
+        }
+    }
+
+    #[test]
+    fn no_bytes_panic_the_client(bytes in prop::collection::vec(any::<u8>(), 0..200), body in prop::collection::vec(any::<u8>(), 0..60)) {
+        for reply in [Reply::bytes(&bytes), Reply::with(200, "application/json", &body)] {
+            let outcome = ctl(&Mock::always(reply), "clients");
+            prop_assert!(!outcome.out.chars().any(obeyed));
+        }
+        let events = [&b"HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\n\r\n"[..], &bytes].concat();
+        let outcome = ctl(&Mock::always(Reply::bytes(&events)), "trace --client c");
+        prop_assert!(!outcome.out.chars().any(obeyed));
+    }
+}
