@@ -10,11 +10,14 @@ use edge::settings::EdgeSettings;
 use settings::{Flag, Invalid, Layers, List, Loaded, Problem, Raw, Section, Tree, Value, choices, section};
 use tracing_subscriber::EnvFilter;
 
+use crate::otel::OtelSettings;
+
 /// Everything that can be set.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     pub node: NodeSettings,
     pub log: LogSettings,
+    pub otel: OtelSettings,
     pub edge: EdgeSettings,
     pub auth: Auth,
     pub broker: BrokerSettings,
@@ -94,9 +97,9 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 impl Tree for Config {
     fn sections(&mut self) -> Vec<&mut dyn Section> {
-        let Self { node, log, edge, auth, broker } = self;
+        let Self { node, log, otel, edge, auth, broker } = self;
         let BrokerSettings { mqtt, session, queue, limits, shared, retained, sys, monitor } = broker;
-        vec![node, log, edge, auth, mqtt, session, queue, limits, shared, retained, sys, monitor]
+        vec![node, log, otel, edge, auth, mqtt, session, queue, limits, shared, retained, sys, monitor]
     }
 
     fn lists(&mut self) -> Vec<&mut dyn List> {

@@ -2,23 +2,26 @@
 
 use std::io::IsTerminal as _;
 
-use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::layer::{Layered, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
 use crate::config::{LogFormat, LogLevel, LogSettings};
+use crate::otel::{BoxedLayer, Otel};
+
+/// What everything else is laid upon.
+type Base = Layered<Option<BoxedLayer>, Registry>;
 
 /// Changes what is logged while the node runs.
-#[derive(Debug)]
 pub struct Log {
-    filter: reload::Handle<EnvFilter, Registry>,
+    filter: reload::Handle<EnvFilter, Base>,
 }
 
 impl Log {
     /// Call once in a process.
-    pub fn start(settings: &LogSettings) -> Self {
+    pub fn start(settings: &LogSettings, otel: &Otel) -> Self {
         let (filter, handle) = reload::Layer::new(settings.level.filter());
-        let registry = tracing_subscriber::registry().with(filter);
+        let registry = tracing_subscriber::registry().with(otel.layer()).with(filter);
         match settings.format {
             LogFormat::Text => {
                 let layer =

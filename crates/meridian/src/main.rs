@@ -14,6 +14,7 @@ mod config_command;
 mod exposure;
 mod log;
 mod node;
+mod otel;
 mod passwd;
 mod signals;
 mod start;

@@ -11,6 +11,7 @@ use crate::config::{Config, ConfigArgs};
 use crate::exposure;
 use crate::log::Log;
 use crate::node::Node;
+use crate::otel::Otel;
 use crate::signals::{Signal, Signals};
 use crate::system;
 
@@ -27,8 +28,25 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
         eprintln!("{refusal}");
         return ExitCode::FAILURE;
     }
-    let log = Log::start(&config.log);
-    match serve(args, config, &log) {
+    // Before the first other thread.
+    let signals = match Signals::hold() {
+        Ok(signals) => signals,
+        Err(error) => {
+            eprintln!("signals cannot be held back: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let name = config.node.name.clone().unwrap_or_else(system::host_name);
+    // Outlives everything that logs.
+    let otel = match Otel::start(&config.otel, &name) {
+        Ok(otel) => otel,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let log = Log::start(&config.log, &otel);
+    match serve(args, config, signals, &name, &log) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
@@ -37,9 +55,7 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
     }
 }
 
-fn serve(args: &ConfigArgs, config: Config, log: &Log) -> Result<(), String> {
-    let signals = Signals::hold().map_err(|error| format!("signals cannot be held back: {error}"))?;
-    let name = config.node.name.clone().unwrap_or_else(system::host_name);
+fn serve(args: &ConfigArgs, config: Config, signals: Signals, name: &str, log: &Log) -> Result<(), String> {
     tracing::info!(version = VERSION, name, "meridian starts");
     if let Err(error) = system::refuse_huge_pages() {
         tracing::debug!(%error, "huge pages stay on: idle connections may take more memory");
@@ -77,12 +93,14 @@ fn serve(args: &ConfigArgs, config: Config, log: &Log) -> Result<(), String> {
     if let Err(error) = impatient {
         tracing::warn!(%error, "a second signal will not be noticed");
     }
+    let _span = tracing::info_span!("stop").entered();
     node.stop(running.node.shutdown_timeout);
     Ok(())
 }
 
 /// Takes up what can be taken up without a restart. On an error nothing has changed.
 fn reload(args: &ConfigArgs, running: &mut Config, guard: &Guard, log: &Log) -> Result<(), String> {
+    let _span = tracing::info_span!("reload").entered();
     let mut new = args.load().map_err(|error| error.to_string())?.tree;
     // The listeners in force are the old ones; what guards them must still be enough.
     exposure::check(&running.edge.listeners, &new.auth).map_err(|refusal| refusal.to_string())?;

@@ -1,0 +1,146 @@
+//! OpenTelemetry: the log, and spans around what takes a while, sent to a collector. Exists in binaries built with the feature `otel`;
+//! the others know the settings, so that they can say what is missing. Owns `[otel]` and the exporters; what is logged is
+//! decided by `log`.
+
+#[cfg(feature = "otel")]
+mod client;
+#[cfg(feature = "otel")]
+mod export;
+
+use std::fmt;
+use std::time::Duration;
+
+use settings::{Invalid, Raw, Value, section};
+use tracing_subscriber::{Layer, Registry};
+
+section! {
+    /// OpenTelemetry (OTLP over HTTP). Only in binaries built with the feature `otel`; others do not start with an endpoint.
+    [otel]
+    pub struct OtelSettings {
+        /// The collector that log and spans go to, such as `http://127.0.0.1:4318`; nothing is sent when unset.
+        pub endpoint: Option<Endpoint> = "", at start;
+        /// `service.name` of everything that is sent. `service.instance.id` is the node's name.
+        pub service_name: String = "meridian", at start;
+        /// Events of the log, and spans likewise, that wait for the collector; those beyond it are dropped.
+        pub queue_max: u32 = "2048" in "64..=1000000", at start;
+        /// How long a request to the collector may take, and the last ones at a stop together.
+        pub timeout: Duration = "5s" in "100ms..=1m", at start;
+    }
+}
+
+/// An address of a collector without its path. Plain HTTP: for TLS there is a collector on the same machine, which also
+/// keeps what the far one does not take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint(String);
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Value for Endpoint {
+    const TYPE: &'static str = "string";
+
+    fn from_raw(raw: &Raw) -> Result<Self, Invalid> {
+        let text = String::from_raw(raw)?;
+        let host = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+        let plain =
+            |host: &str| !host.is_empty() && !host.contains(|c: char| "/?#@ ".contains(c) || c.is_control());
+        match host {
+            Some(host) if plain(host) => Ok(Self(format!("http://{host}"))),
+            _ => Err(raw.expected(
+                "http:// with host and port of a collector, as in http://127.0.0.1:4318 (for https run a collector on this \
+                 machine that passes everything on)",
+            )),
+        }
+    }
+
+    fn to_toml(&self) -> Option<String> {
+        self.0.to_toml()
+    }
+}
+
+/// What makes an event or a span go to the collector as well.
+pub type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
+
+/// The exporters of a running node. What waits is sent when it is dropped, for as long as `otel.timeout`.
+#[derive(Default)]
+pub struct Otel {
+    #[cfg(feature = "otel")]
+    export: Option<export::Export>,
+}
+
+impl Otel {
+    /// Starts the threads that send, when an endpoint is set. `node` is the node's name.
+    ///
+    /// # Errors
+    /// An endpoint in a binary that was built without the feature; a thread that does not start. The text says what to do.
+    #[cfg(not(feature = "otel"))]
+    pub fn start(settings: &OtelSettings, _node: &str) -> Result<Self, String> {
+        match &settings.endpoint {
+            None => Ok(Self::default()),
+            Some(endpoint) => Err(format!(
+                "otel.endpoint is {endpoint}, and this binary was built without OpenTelemetry: unset it, or build with \
+                 `cargo build --release --features otel`"
+            )),
+        }
+    }
+
+    /// As above.
+    #[cfg(feature = "otel")]
+    pub fn start(settings: &OtelSettings, node: &str) -> Result<Self, String> {
+        let export =
+            settings.endpoint.as_ref().map(|endpoint| export::Export::start(endpoint, settings, node));
+        Ok(Self { export: export.transpose()? })
+    }
+
+    /// To be added to the log once; `None` when nothing is to be sent.
+    #[cfg(not(feature = "otel"))]
+    pub fn layer(&self) -> Option<BoxedLayer> {
+        None
+    }
+
+    /// As above.
+    #[cfg(feature = "otel")]
+    pub fn layer(&self) -> Option<BoxedLayer> {
+        self.export.as_ref().map(export::Export::layer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(text: &str) -> Result<Endpoint, Invalid> {
+        Endpoint::from_raw(&Raw::Text(text.to_owned()))
+    }
+
+    #[test]
+    fn an_endpoint_is_plain_http_without_a_path() {
+        for good in ["http://127.0.0.1:4318", "http://collector", "http://[::1]:4318/"] {
+            assert_eq!(endpoint(good).unwrap().to_string(), good.trim_end_matches('/'));
+        }
+        for bad in [
+            "",
+            "127.0.0.1:4318",
+            "https://collector:4318",
+            "http://",
+            "http://a/v1/logs",
+            "http://a b",
+            "http://u@h",
+        ] {
+            assert!(endpoint(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[cfg(not(feature = "otel"))]
+    #[test]
+    fn an_endpoint_in_a_binary_without_the_feature_is_refused_with_the_way_out() {
+        let settings =
+            OtelSettings { endpoint: Some(endpoint("http://h:1").unwrap()), ..OtelSettings::default() };
+        let error = Otel::start(&settings, "n").err().unwrap();
+        assert!(error.contains("--features otel") && error.contains("http://h:1"), "{error}");
+        assert!(Otel::start(&OtelSettings::default(), "n").unwrap().layer().is_none());
+    }
+}

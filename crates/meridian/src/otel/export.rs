@@ -1,0 +1,187 @@
+//! The exporters: one thread for events, one for spans, each with a bounded queue.
+
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use opentelemetry::trace::TracerProvider as _;
+use opentelemetry_appender_tracing::layer::OpenTelemetryTracingBridge;
+use opentelemetry_otlp::{LogExporter, Protocol, SpanExporter, WithExportConfig as _, WithHttpConfig as _};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::logs::{BatchConfigBuilder as LogBatch, BatchLogProcessor, SdkLoggerProvider};
+use opentelemetry_sdk::trace::{BatchConfigBuilder as SpanBatch, BatchSpanProcessor, SdkTracerProvider};
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::filter_fn;
+
+use super::client::Client;
+use super::{BoxedLayer, Endpoint, OtelSettings};
+
+/// What is logged about sending is not sent, or a collector that fails would be told so by ever more requests.
+pub const TARGET: &str = "meridian::otel";
+
+pub struct Export {
+    logs: SdkLoggerProvider,
+    spans: SdkTracerProvider,
+    /// For each of the two at the end.
+    patience: Duration,
+}
+
+impl Export {
+    pub fn start(endpoint: &Endpoint, settings: &OtelSettings, node: &str) -> Result<Self, String> {
+        let resource = Resource::builder_empty()
+            .with_service_name(settings.service_name.clone())
+            .with_attributes([
+                KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+                KeyValue::new("service.instance.id", node.to_owned()),
+            ])
+            .build();
+        let client = Client::new(settings.timeout);
+        let queue = usize::try_from(settings.queue_max).unwrap_or(usize::MAX);
+        let told =
+            |error: opentelemetry_otlp::ExporterBuildError| format!("otel.endpoint {endpoint}: {error}");
+
+        let exporter = LogExporter::builder()
+            .with_http()
+            .with_http_client(client.clone())
+            .with_protocol(Protocol::HttpBinary)
+            .with_timeout(settings.timeout)
+            .with_endpoint(format!("{endpoint}/v1/logs"))
+            .build()
+            .map_err(told)?;
+        let batch = LogBatch::default().with_max_queue_size(queue).build();
+        let processor = BatchLogProcessor::builder(exporter).with_batch_config(batch).build();
+        let logs = SdkLoggerProvider::builder()
+            .with_resource(resource.clone())
+            .with_log_processor(processor)
+            .build();
+
+        let exporter = SpanExporter::builder()
+            .with_http()
+            .with_http_client(client)
+            .with_protocol(Protocol::HttpBinary)
+            .with_timeout(settings.timeout)
+            .with_endpoint(format!("{endpoint}/v1/traces"))
+            .build()
+            .map_err(told)?;
+        let batch = SpanBatch::default().with_max_queue_size(queue).build();
+        let processor = BatchSpanProcessor::builder(exporter).with_batch_config(batch).build();
+        let spans =
+            SdkTracerProvider::builder().with_resource(resource).with_span_processor(processor).build();
+        Ok(Self { logs, spans, patience: settings.timeout / 2 })
+    }
+
+    pub fn layer(&self) -> BoxedLayer {
+        let spans = tracing_opentelemetry::layer().with_tracer(self.spans.tracer("meridian"));
+        let logs = OpenTelemetryTracingBridge::new(&self.logs);
+        spans.and_then(logs).with_filter(filter_fn(|metadata| metadata.target() != TARGET)).boxed()
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        for result in
+            [self.spans.shutdown_with_timeout(self.patience), self.logs.shutdown_with_timeout(self.patience)]
+        {
+            if let Err(error) = result {
+                tracing::warn!(target: TARGET, %error, "what waited for the collector is lost");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+    use std::net::TcpListener;
+    use std::thread;
+
+    use settings::{Raw, Value as _};
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    use super::*;
+
+    /// Takes `count` requests, answers each with `status`; path and body of each.
+    fn collector(
+        count: usize,
+        status: &'static str,
+    ) -> (Endpoint, thread::JoinHandle<Vec<(String, Vec<u8>)>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint =
+            Endpoint::from_raw(&Raw::Text(format!("http://{}", listener.local_addr().unwrap()))).unwrap();
+        let thread = thread::spawn(move || {
+            let mut requests = vec![];
+            while requests.len() < count {
+                let mut stream = BufReader::new(listener.accept().unwrap().0);
+                let (mut path, mut length) = (String::new(), 0);
+                loop {
+                    let mut line = String::new();
+                    stream.read_line(&mut line).unwrap();
+                    match line.trim_end().split_once(' ') {
+                        None => break,
+                        Some(("POST", rest)) => path = rest.split(' ').next().unwrap().to_owned(),
+                        Some((name, value)) if name.eq_ignore_ascii_case("content-length:") => {
+                            length = value.parse().unwrap();
+                        }
+                        Some(_) => {}
+                    }
+                }
+                let mut body = vec![0; length];
+                stream.read_exact(&mut body).unwrap();
+                write!(
+                    stream.get_mut(),
+                    "HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+                )
+                .unwrap();
+                requests.push((path, body));
+            }
+            requests
+        });
+        (endpoint, thread)
+    }
+
+    fn holds(body: &[u8], text: &str) -> bool {
+        body.windows(text.len()).any(|window| window == text.as_bytes())
+    }
+
+    #[test]
+    fn events_and_spans_reach_the_collector_at_the_latest_when_the_node_stops() {
+        let (endpoint, collector) = collector(2, "200 OK");
+        let export = Export::start(&endpoint, &OtelSettings::default(), "node-7").unwrap();
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(export.layer()), || {
+            let _span = tracing::info_span!("reload").entered();
+            tracing::info!(setting = "mqtt.qos_max", "changed");
+            tracing::warn!(target: TARGET, "about itself");
+        });
+        drop(export);
+        let mut requests = collector.join().unwrap();
+        requests.sort();
+        let [(logs, events), (traces, spans)] = &requests[..] else { panic!("two requests") };
+        assert_eq!((logs.as_str(), traces.as_str()), ("/v1/logs", "/v1/traces"));
+        for text in ["node-7", "changed", "mqtt.qos_max"] {
+            assert!(holds(events, text), "{text}");
+        }
+        assert!(holds(spans, "reload") && holds(spans, "node-7"));
+        assert!(!holds(events, "about itself"), "what is said about sending is not sent");
+    }
+
+    /// A refusal, and a collector that is not there at all.
+    #[test]
+    fn a_collector_that_fails_is_counted_and_harms_nobody() {
+        let client = Client::new(Duration::from_secs(5));
+        let (endpoint, refusing) = collector(1, "503 Service Unavailable");
+        let request = |endpoint: &Endpoint| {
+            opentelemetry_http::Request::post(format!("{endpoint}/v1/logs"))
+                .body(opentelemetry_http::Bytes::new())
+                .unwrap()
+        };
+        assert!(client.send(request(&endpoint)).unwrap_err().to_string().contains("503"));
+        refusing.join().unwrap();
+        let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let endpoint = Endpoint::from_raw(&Raw::Text(format!("http://{nobody}"))).unwrap();
+        let error = client.send(request(&endpoint)).unwrap_err();
+        client.note(Err(&error));
+        client.note(Err(&error));
+        assert_eq!(client.lost(), 2);
+        client.note(Ok(()));
+        assert_eq!(client.lost(), 0);
+    }
+}
