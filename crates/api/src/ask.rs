@@ -52,6 +52,15 @@ async fn answer<T>(receiver: oneshot::Receiver<T>, within: Duration) -> Result<T
     }
 }
 
+/// Runs what takes as long as the disk, or looks at much, on a thread where that is no harm.
+///
+/// # Errors
+/// 500 when it failed; then it is a mistake of ours.
+pub async fn off_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+    let mistake = |_| Problem::internal("this is a mistake of the node; its log says more");
+    tokio::task::spawn_blocking(work).await.map_err(mistake)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

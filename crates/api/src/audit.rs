@@ -30,6 +30,7 @@ const FILE: &str = "audit.log";
 
 /// One request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = AuditEntry)]
 pub struct Entry {
     pub at: Timestamp,
     /// Name of the key.

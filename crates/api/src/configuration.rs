@@ -78,9 +78,9 @@ pub struct SettingView {
     /// `mqtt.qos_max`, or `listener.0.address`.
     pub name: String,
     pub section: String,
-    /// As it is written in the environment; empty when it is unset.
-    pub value: String,
-    pub default: String,
+    /// As it is written in the environment; `null` when it is unset.
+    pub value: Option<String>,
+    pub default: Option<String>,
     #[serde(rename = "type")]
     pub type_: &'static str,
     pub doc: String,
@@ -92,7 +92,7 @@ pub struct SettingView {
     pub source: &'static str,
     /// Whether a running node can take up another value.
     pub reloadable: bool,
-    /// The value that takes effect at the next start, when that is another one.
+    /// The value that takes effect at the next start, when that is another one; empty when it is unset then.
     pub pending: Option<String>,
 }
 
@@ -100,8 +100,9 @@ pub struct SettingView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, serde::Deserialize, ToSchema)]
 pub struct Change {
     pub name: String,
-    pub before: String,
-    pub after: String,
+    /// `null`: unset.
+    pub before: Option<String>,
+    pub after: Option<String>,
 }
 
 /// What a change did.

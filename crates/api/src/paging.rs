@@ -29,11 +29,6 @@ impl<T> Page<T> {
     pub fn whole(items: Vec<T>) -> Self {
         Self { items, next: None }
     }
-
-    /// A page after which there is more when `next` is something.
-    pub fn new<C: Serialize>(items: Vec<T>, next: Option<&C>) -> Self {
-        Self { items, next: next.map(encode) }
-    }
 }
 
 /// The number of items asked for: 1 to 1000, 100 when nothing is said.

@@ -56,7 +56,10 @@ impl Kind {
 
 /// Why a request was not done. Turns into its document with [`IntoResponse`].
 #[derive(Clone, Debug)]
-pub struct Problem {
+pub struct Problem(Box<Facts>);
+
+#[derive(Clone, Debug)]
+struct Facts {
     kind: Kind,
     /// A sentence, with the fix in it.
     detail: String,
@@ -98,7 +101,7 @@ impl Problem {
             Kind::TooManyRequests => Some((RETRY_AFTER, HeaderValue::from_static("1"))),
             _ => None,
         };
-        Self { kind, detail: detail.into(), errors: Vec::new(), header }
+        Self(Box::new(Facts { kind, detail: detail.into(), errors: Vec::new(), header }))
     }
 
     pub fn bad_request(detail: impl Into<String>) -> Self {
@@ -146,47 +149,52 @@ impl Problem {
     /// Several fields are wrong: 422.
     pub fn invalid_fields(errors: Vec<FieldProblem>) -> Self {
         let detail: Vec<_> = errors.iter().map(|error| format!("{}: {}", error.name, error.detail)).collect();
-        Self { errors, ..Self::new(Kind::Invalid, detail.join("; ")) }
+        let mut problem = Self::new(Kind::Invalid, detail.join("; "));
+        problem.0.errors = errors;
+        problem
     }
 
     pub(crate) fn method_not_allowed(method: &axum::http::Method, allow: &str) -> Self {
         let detail = format!("{method} is not possible here; what is: {allow}");
         let header = HeaderValue::from_str(allow).ok().map(|allow| (ALLOW, allow));
-        Self { header, ..Self::new(Kind::MethodNotAllowed, detail) }
+        let mut problem = Self::new(Kind::MethodNotAllowed, detail);
+        problem.0.header = header;
+        problem
     }
 
     /// Says what is wrong with one field besides.
     #[must_use]
     pub fn field(mut self, name: impl Into<String>, detail: impl Into<String>) -> Self {
-        self.errors.push(FieldProblem { name: name.into(), detail: detail.into() });
+        self.0.errors.push(FieldProblem { name: name.into(), detail: detail.into() });
         self
     }
 
     pub fn kind(&self) -> Kind {
-        self.kind
+        self.0.kind
     }
 
     pub fn detail(&self) -> &str {
-        &self.detail
+        &self.0.detail
     }
 
     /// What is sent, for those who put it into something else, such as one result of a batch.
     pub fn document(self) -> ProblemDocument {
-        let (status, slug, title) = self.kind.facts();
+        let Facts { kind, detail, errors, header: _ } = *self.0;
+        let (status, slug, title) = kind.facts();
         ProblemDocument {
             type_: format!("urn:meridian:problem:{slug}"),
             title,
             status: status.as_u16(),
-            detail: self.detail,
-            errors: self.errors,
+            detail,
+            errors,
         }
     }
 }
 
 impl IntoResponse for Problem {
     fn into_response(mut self) -> Response {
-        let (status, header, note) =
-            (self.kind.status(), self.header.take(), ProblemDetail(self.detail.clone()));
+        let header = self.0.header.take();
+        let (status, note) = (self.kind().status(), ProblemDetail(self.detail().to_owned()));
         let mut response = (status, Json(self.document())).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

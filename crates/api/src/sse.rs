@@ -239,7 +239,7 @@ impl<T, R: Serialize, H> EventBody<T, R, H> {
         }
         self.keep_alive.as_mut().reset(Instant::now() + KEEP_ALIVE);
         // Registers for the time that was just set.
-        drop(self.keep_alive.as_mut().poll(cx));
+        let _ = self.keep_alive.as_mut().poll(cx);
         Some(Bytes::from(out))
     }
 

@@ -1,7 +1,7 @@
-//! Metrics: what the server counts of itself, and how all figures become Prometheus' text format.
+//! Metrics: what the server counts of itself, and how figures become Prometheus' text format.
 
 mod http;
 mod text;
 
-pub use http::{HttpMetrics, Rejected};
-pub use text::{Family, Kind, Text};
+pub use http::{BOUNDS, HttpMetrics, Rejected};
+pub use text::{Kind, Text};

@@ -47,7 +47,7 @@ impl Text {
 
     fn push(&mut self, arguments: std::fmt::Arguments<'_>) {
         // Writing to a string does not fail.
-        drop(self.0.write_fmt(arguments));
+        let _ = self.0.write_fmt(arguments);
     }
 }
 

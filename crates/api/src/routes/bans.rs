@@ -137,7 +137,7 @@ struct NewBanItem {
     disconnected: usize,
 }
 
-/// Bans clients, and closes the connections of those that are here (DISCONNECT with 0x8A). Their sessions stay.
+/// Bans clients, and closes the connections of those that are here (DISCONNECT with 0x98). Their sessions stay.
 #[utoipa::path(
     post, path = "/api/v1/bans", tag = "bans", operation_id = "add_ban",
     security(("token" = ["operator"])),
@@ -176,7 +176,8 @@ async fn disconnect(state: &State, ban: &Arc<Ban>) -> Result<usize, Problem> {
     for worker in admin.workers() {
         let mut next = Some(0);
         while let Some(from) = next {
-            let (doomed, reason) = (doomed.clone(), ReasonCode::Banned);
+            // DISCONNECT has no Banned (3.14.2.1); CONNACK will say that when they come back.
+            let (doomed, reason) = (doomed.clone(), ReasonCode::AdministrativeAction);
             let page = ask(|reply| admin.kick_matching(worker, from, doomed, reason, reply)).await?;
             closed += page.closed;
             next = page.next;

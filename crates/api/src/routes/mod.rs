@@ -1,47 +1,60 @@
-//! What can be asked: one file for each noun. A route is an annotated function, and a line here.
+//! What can be asked: one file for each noun. A route is an annotated function, and a line in its file's `routes`.
 //!
 //! The annotation is all there is to say about a route: the gate takes the role that it needs, and the parameters that it knows, from
 //! the OpenAPI document.
 
+mod audit;
 mod bans;
 mod clients;
+mod config;
+mod document;
 mod health;
+mod keys;
 mod listing;
+mod log;
+mod metrics;
 mod node;
 mod publish;
 mod retained;
-// Its noun is that of the broker: where messages go.
+// Its noun is the broker's: where messages go.
 #[allow(clippy::module_inception)]
 mod routes;
 mod slow;
+mod stats;
 mod subscriptions;
 mod top;
 mod topic_metrics;
 mod trace;
+mod whoami;
 
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::state::State;
 
-/// All routes, and the document that describes them.
+/// All routes, and the document that describes them. The document keeps this order.
 pub(crate) fn router() -> (axum::Router<State>, OpenApi) {
     let (router, document) = OpenApiRouter::new()
-        .routes(routes!(health::live))
-        .routes(routes!(health::ready))
-        .routes(routes!(node::node))
-        .routes(routes!(node::nodes))
-        .merge(bans::routes())
+        .merge(health::routes())
+        .merge(node::routes())
+        .merge(stats::routes())
+        .merge(metrics::routes())
+        .merge(top::routes())
         .merge(clients::routes())
+        .merge(subscriptions::routes())
+        .merge(routes::routes())
         .merge(publish::routes())
         .merge(retained::routes())
-        .merge(routes::routes())
-        .merge(slow::routes())
-        .merge(subscriptions::routes())
-        .merge(top::routes())
         .merge(topic_metrics::routes())
+        .merge(slow::routes())
+        .merge(bans::routes())
         .merge(trace::routes())
+        .merge(log::routes())
+        .merge(config::routes())
+        .merge(whoami::routes())
+        .merge(keys::routes())
+        .merge(audit::routes())
+        .merge(document::routes())
         .split_for_parts();
     (router, crate::openapi::complete(document))
 }

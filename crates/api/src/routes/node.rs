@@ -5,14 +5,20 @@ use std::time::SystemTime;
 use axum::Json;
 use serde::Serialize;
 use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::paging::Page;
 use crate::state::State;
 use crate::timestamp::Timestamp;
 
+pub(super) fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(node)).routes(routes!(nodes))
+}
+
 /// What a node is.
 #[derive(Serialize, ToSchema)]
-pub struct Node {
+struct Node {
     name: String,
     version: &'static str,
     commit: &'static str,
@@ -35,7 +41,7 @@ pub struct Node {
 
 /// Where clients connect.
 #[derive(Serialize, ToSchema)]
-pub struct Listener {
+struct Listener {
     name: String,
     address: String,
     connections: usize,
@@ -75,13 +81,13 @@ impl Node {
 /// What this node is.
 #[utoipa::path(get, path = "/api/v1/node", tag = "node", operation_id = "node", security(("token" = ["viewer"])),
     responses((status = 200, body = Node)))]
-pub async fn node(state: State) -> Json<Node> {
+async fn node(state: State) -> Json<Node> {
     Json(Node::of(&state))
 }
 
 /// All nodes of the cluster: this one.
 #[utoipa::path(get, path = "/api/v1/nodes", tag = "node", operation_id = "nodes", security(("token" = ["viewer"])),
     responses((status = 200, body = Page<Node>)))]
-pub async fn nodes(state: State) -> Json<Page<Node>> {
+async fn nodes(state: State) -> Json<Page<Node>> {
     Json(Page::whole(vec![Node::of(&state)]))
 }

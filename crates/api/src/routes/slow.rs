@@ -94,6 +94,6 @@ async fn threshold(state: &State) -> Result<u64, Problem> {
     let view = tokio::task::spawn_blocking(move || configuration.view());
     let view = view.await.map_err(|_| Problem::internal("the configuration cannot be read; see the log"))?;
     let setting = view.settings.into_iter().find(|setting| setting.name == "monitor.slow_threshold");
-    let value = setting.and_then(|setting| Duration::from_raw(&Raw::Text(setting.value)).ok());
+    let value = setting.and_then(|setting| Duration::from_raw(&Raw::Text(setting.value?)).ok());
     Ok(value.unwrap_or_else(|| broker::settings::Monitor::default().slow_threshold).as_millis() as u64)
 }

@@ -1,0 +1,157 @@
+//! `/config`: the settings, and changing those that a running node can change.
+
+use axum::Json;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::ask::off_runtime;
+use crate::configuration::{Author, Change, Changed, Changes, ConfigView, Reloaded, SettingProblem, Version};
+use crate::extract::Body;
+use crate::paging::Page;
+use crate::problem::Problem;
+use crate::role::Caller;
+use crate::state::State;
+
+pub(super) fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new()
+        .routes(routes!(view, change))
+        .routes(routes!(validate))
+        .routes(routes!(history))
+        .routes(routes!(rollback))
+        .routes(routes!(reload))
+}
+
+/// Settings in one request, at most.
+const CHANGES_MAX: usize = 256;
+/// Bytes of a comment, at most.
+const COMMENT_MAX: usize = 1024;
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Validate {
+    /// Values by name of the setting, written as in the environment; `null` takes a change back.
+    changes: Changes,
+}
+
+#[derive(Serialize, ToSchema)]
+struct Validated {
+    valid: bool,
+    problems: Vec<SettingProblem>,
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Patch {
+    /// Values by name of the setting, written as in the environment; `null` takes a change back.
+    changes: Changes,
+    /// For the history.
+    #[serde(default)]
+    comment: String,
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Rollback {
+    /// As in the history.
+    version: u64,
+    /// For the history.
+    #[serde(default)]
+    comment: String,
+}
+
+/// Every setting: its value, where that came from, and whether it can be changed now.
+#[utoipa::path(get, path = "/api/v1/config", tag = "configuration", operation_id = "config",
+    security(("token" = ["viewer"])), responses((status = 200, body = ConfigView)))]
+async fn view(state: State) -> Result<Json<ConfigView>, Problem> {
+    off_runtime(move || state.configuration.view()).await.map(Json)
+}
+
+/// Whether these changes could be made; nothing changes.
+#[utoipa::path(post, path = "/api/v1/config/validate", tag = "configuration", operation_id = "config_validate",
+    security(("token" = ["operator"])), request_body = Validate, responses((status = 200, body = Validated)))]
+async fn validate(state: State, Body(body): Body<Validate>) -> Result<Json<Validated>, Problem> {
+    bounded(&body.changes)?;
+    let problems = off_runtime(move || state.configuration.validate(&body.changes)).await?;
+    Ok(Json(Validated { valid: problems.is_empty(), problems }))
+}
+
+/// Changes settings, all of them or none. They hold at once and over restarts: they stand in `DATA_DIR/runtime.toml`, which goes
+/// over the configuration file.
+#[utoipa::path(patch, path = "/api/v1/config", tag = "configuration", operation_id = "config_change",
+    security(("token" = ["admin"])), request_body = Patch, responses((status = 200, body = Changed)))]
+async fn change(state: State, caller: Caller, Body(body): Body<Patch>) -> Result<Json<Changed>, Problem> {
+    let Patch { changes, comment } = body;
+    bounded(&changes)?;
+    let author = author(&caller, comment)?;
+    let changed = off_runtime(move || state.configuration.change(&changes, &author)).await??;
+    caller.note(|| told(&changed.changed));
+    Ok(Json(changed))
+}
+
+/// The last 100 versions, newest first.
+#[utoipa::path(get, path = "/api/v1/config/history", tag = "configuration", operation_id = "config_history",
+    security(("token" = ["viewer"])), responses((status = 200, body = Page<Version>)))]
+async fn history(state: State) -> Result<Json<Page<Version>>, Problem> {
+    off_runtime(move || state.configuration.history()).await.map(|versions| Json(Page::whole(versions)))
+}
+
+/// Takes up the changes made at run time as they were in that version; they become a new version.
+#[utoipa::path(post, path = "/api/v1/config/rollback", tag = "configuration", operation_id = "config_rollback",
+    security(("token" = ["admin"])), request_body = Rollback, responses((status = 200, body = Changed)))]
+async fn rollback(
+    state: State,
+    caller: Caller,
+    Body(body): Body<Rollback>,
+) -> Result<Json<Changed>, Problem> {
+    let Rollback { version, comment } = body;
+    let comment = if comment.is_empty() { format!("back to version {version}") } else { comment };
+    let author = author(&caller, comment)?;
+    let changed = off_runtime(move || state.configuration.rollback(version, &author)).await??;
+    caller.note(|| format!("version {version}: {}", told(&changed.changed)));
+    Ok(Json(changed))
+}
+
+/// Reads configuration file, environment, password file and access rules again, as SIGHUP does.
+#[utoipa::path(post, path = "/api/v1/config/reload", tag = "configuration", operation_id = "config_reload",
+    security(("token" = ["admin"])), responses((status = 200, body = Reloaded)))]
+async fn reload(state: State, caller: Caller) -> Result<Json<Reloaded>, Problem> {
+    let by = caller.by().to_owned();
+    let reloaded = off_runtime(move || {
+        state.keys.look(true);
+        state.configuration.reload(&by)
+    })
+    .await??;
+    caller.note(|| told(&reloaded.changed));
+    Ok(Json(reloaded))
+}
+
+fn bounded(changes: &Changes) -> Result<(), Problem> {
+    match changes.len() {
+        0 => Err(Problem::invalid("changes", "there are none; name a setting and its value")),
+        1..=CHANGES_MAX => Ok(()),
+        _ => Err(Problem::invalid(
+            "changes",
+            format!("more than {CHANGES_MAX} at once; send several requests"),
+        )),
+    }
+}
+
+fn author(caller: &Caller, comment: String) -> Result<Author, Problem> {
+    if comment.len() > COMMENT_MAX {
+        return Err(Problem::invalid("comment", format!("more than {COMMENT_MAX} bytes; shorten it")));
+    }
+    Ok(Author { by: caller.by().to_owned(), comment })
+}
+
+/// For the audit log.
+fn told(changes: &[Change]) -> String {
+    let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "unset".to_owned());
+    let one =
+        |change: &Change| format!("{} {} -> {}", change.name, value(&change.before), value(&change.after));
+    match changes {
+        [] => "nothing changed".to_owned(),
+        changes => changes.iter().map(one).collect::<Vec<_>>().join(", "),
+    }
+}

@@ -1,0 +1,112 @@
+//! `/keys`: API keys.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::ask::off_runtime;
+use crate::extract::{Body, Path};
+use crate::keys::{Key, KeyError, NewKey};
+use crate::paging::Page;
+use crate::problem::Problem;
+use crate::role::{Caller, Role};
+use crate::state::State;
+use crate::timestamp::Timestamp;
+
+pub(super) fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(remove))
+}
+
+/// A key, without its token.
+#[derive(Serialize, ToSchema)]
+struct KeyView {
+    #[schema(value_type = String)]
+    name: Arc<str>,
+    role: Role,
+    created_at: Timestamp,
+    /// `null`: never.
+    expires_at: Option<Timestamp>,
+    /// Since the start of the node; `null`: not yet.
+    last_used_at: Option<Timestamp>,
+}
+
+impl KeyView {
+    fn of(key: Key, last_used_at: Option<Timestamp>) -> Self {
+        let Key { name, role, created_at, expires_at, .. } = key;
+        Self { name, role, created_at, expires_at, last_used_at }
+    }
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct AddKey {
+    /// 1 to 64 characters of `a-z`, `A-Z`, `0-9`, `.`, `_`, `-`, `@`.
+    name: String,
+    role: Role,
+    /// Seconds; never when not given.
+    expires_in_s: Option<u64>,
+}
+
+/// A new key with its token, which is not shown again.
+#[derive(Serialize, ToSchema)]
+struct Added {
+    #[serde(flatten)]
+    key: KeyView,
+    token: String,
+}
+
+/// All keys.
+#[utoipa::path(get, path = "/api/v1/keys", tag = "access", operation_id = "keys", security(("token" = ["admin"])),
+    responses((status = 200, body = Page<KeyView>)))]
+async fn list(state: State) -> Json<Page<KeyView>> {
+    Json(Page::whole(state.keys.list().into_iter().map(|(key, used)| KeyView::of(key, used)).collect()))
+}
+
+/// Makes a key. With the first one, every request needs a token; it has to be an admin's.
+#[utoipa::path(post, path = "/api/v1/keys", tag = "access", operation_id = "key_add", security(("token" = ["admin"])),
+    request_body = AddKey, responses((status = 201, body = Added)))]
+async fn add(
+    state: State,
+    caller: Caller,
+    Body(body): Body<AddKey>,
+) -> Result<(StatusCode, Json<Added>), Problem> {
+    if body.expires_in_s == Some(0) {
+        return Err(Problem::invalid("expires_in_s", "expected at least 1"));
+    }
+    caller.note(|| format!("key {} for a {}", body.name, body.role.name()));
+    let new =
+        NewKey { name: body.name, role: body.role, expires_in: body.expires_in_s.map(Duration::from_secs) };
+    let (key, token) = off_runtime(move || state.keys.add(&new)).await??;
+    Ok((StatusCode::CREATED, Json(Added { key: KeyView::of(key, None), token })))
+}
+
+/// Takes a key away; its token is refused from now on.
+#[utoipa::path(delete, path = "/api/v1/keys/{name}", tag = "access", operation_id = "key_remove",
+    security(("token" = ["admin"])), params(("name" = String, Path, description = "Name of the key")),
+    responses((status = 204, description = "It is gone")))]
+async fn remove(state: State, Path(name): Path<String>) -> Result<StatusCode, Problem> {
+    let to_none = state.address.ip().to_canonical().is_loopback();
+    off_runtime(move || state.keys.remove(&name, to_none)).await??;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+impl From<KeyError> for Problem {
+    fn from(error: KeyError) -> Self {
+        let detail = error.to_string();
+        match error {
+            KeyError::BadName => Self::invalid("name", detail),
+            KeyError::Unknown(_) => Self::not_found(detail),
+            KeyError::Exists(_) | KeyError::TooMany | KeyError::LastAdmin => Self::conflict(detail),
+            KeyError::Unreadable { .. }
+            | KeyError::NotUnderstood { .. }
+            | KeyError::Unwritable { .. }
+            | KeyError::Random(_) => Self::internal(detail),
+        }
+    }
+}

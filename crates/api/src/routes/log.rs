@@ -1,0 +1,115 @@
+//! `/log`: what the node says about itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::response::Response;
+use serde::Deserialize;
+use tracing::Level;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::configuration::LogLevelView;
+use crate::extract::{Body, Query};
+use crate::log_ring::LogEvent;
+use crate::paging::{self, Page};
+use crate::problem::Problem;
+use crate::role::Caller;
+use crate::state::State;
+
+pub(super) fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(last)).routes(routes!(stream)).routes(routes!(level, set_level))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct LogQuery {
+    /// Events shown: 1 to 1000, 100 when not given.
+    limit: Option<usize>,
+    /// Events at least as severe: `error`, `warn`, `info`, `debug` or `trace`; all when not given.
+    level: Option<String>,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct StreamQuery {
+    /// Events at least as severe: `error`, `warn`, `info`, `debug` or `trace`; all when not given.
+    level: Option<String>,
+}
+
+fn severity(level: Option<String>) -> Result<Level, Problem> {
+    let Some(level) = level else { return Ok(Level::TRACE) };
+    let known = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE];
+    let found = known.into_iter().find(|known| known.as_str().eq_ignore_ascii_case(&level));
+    found.ok_or_else(|| {
+        Problem::bad_request(format!("level: expected error, warn, info, debug or trace, found `{level}`"))
+    })
+}
+
+/// The last events of the log, newest last. The node keeps 2,000, of the level that is in force.
+#[utoipa::path(get, path = "/api/v1/log", tag = "log", operation_id = "log", security(("token" = ["viewer"])),
+    params(LogQuery), responses((status = 200, body = Page<LogEvent>)))]
+async fn last(state: State, Query(query): Query<LogQuery>) -> Result<Json<Page<Arc<LogEvent>>>, Problem> {
+    let (limit, level) = (paging::limit(query.limit)?, severity(query.level)?);
+    Ok(Json(Page::whole(state.log.last(limit, level))))
+}
+
+/// Events of the log as they come: `log`, `lost` (how many the reader was too slow for), `end` (why).
+#[utoipa::path(get, path = "/api/v1/log/stream", tag = "log", operation_id = "log_stream",
+    security(("token" = ["viewer"])), params(StreamQuery),
+    responses((status = 200, body = LogEvent, content_type = "text/event-stream")))]
+async fn stream(state: State, Query(query): Query<StreamQuery>) -> Result<Response, Problem> {
+    let level = severity(query.level)?;
+    let (sink, stream) = state.streams.open()?;
+    state.log.follow(level, sink);
+    Ok(stream.respond("log", Some, ()))
+}
+
+/// What is logged.
+#[utoipa::path(get, path = "/api/v1/log/level", tag = "log", operation_id = "log_level",
+    security(("token" = ["viewer"])), responses((status = 200, body = LogLevelView)))]
+async fn level(state: State) -> Json<LogLevelView> {
+    Json(state.configuration.log_level())
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct SetLevel {
+    /// As for `log.level`: `debug`, or `info,edge=debug`.
+    level: String,
+    /// Seconds until the configured level comes back, up to a day; until the next start when not given.
+    for_s: Option<u64>,
+}
+
+const FOR_MAX: u64 = 24 * 3600;
+
+/// Changes what is logged, for a while or until the next start. To keep it, change the setting `log.level`.
+#[utoipa::path(put, path = "/api/v1/log/level", tag = "log", operation_id = "log_level_set",
+    security(("token" = ["operator"])), request_body = SetLevel, responses((status = 200, body = LogLevelView)))]
+async fn set_level(
+    state: State,
+    caller: Caller,
+    Body(body): Body<SetLevel>,
+) -> Result<Json<LogLevelView>, Problem> {
+    if body.for_s.is_some_and(|seconds| !(1..=FOR_MAX).contains(&seconds)) {
+        return Err(Problem::invalid("for_s", format!("expected 1 to {FOR_MAX}")));
+    }
+    let for_time = body.for_s.map(Duration::from_secs);
+    let number = state
+        .configuration
+        .set_log_level(&body.level, for_time)
+        .map_err(|error| Problem::invalid("level", error))?;
+    caller.note(|| format!("{} for {for_time:?}", body.level));
+    if let Some(time) = for_time {
+        let configuration = state.configuration.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(time).await;
+            configuration.revert_log_level(number);
+        });
+    }
+    Ok(Json(state.configuration.log_level()))
+}

@@ -1,0 +1,261 @@
+//! `/metrics`: the same numbers as Prometheus reads them.
+
+use std::sync::atomic::Ordering;
+
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use broker::Figure;
+use broker::admin::{Figures, TURN_BUCKETS, WorkerFigures};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::stats::{oldest_s, packet_name};
+use crate::metrics::{BOUNDS, Kind, Text};
+use crate::process::{ProcessFigures, unix_seconds};
+use crate::state::State;
+
+pub(super) fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(metrics))
+}
+
+/// Everything that is counted, in Prometheus' text format.
+#[utoipa::path(get, path = "/metrics", tag = "node", operation_id = "metrics", security(("token" = ["viewer"])),
+    responses((status = 200, body = String, content_type = "text/plain; version=0.0.4")))]
+async fn metrics(state: State) -> impl IntoResponse {
+    let figures = state.admin.figures();
+    let mut text = Text::default();
+    let build = [("version", state.node.version), ("commit", state.node.commit)];
+    text.family("meridian_build_info", Kind::Gauge, "Version and commit of the program; always 1.")
+        .sample(&build, 1.0);
+    gauges(&mut text, &figures);
+    listeners(&mut text, &state);
+    counters(&mut text, &figures);
+    packets(&mut text, &figures);
+    reactors(&mut text, &figures);
+    authentications(&mut text, &state);
+    topics(&mut text, &state);
+    http(&mut text, &state);
+    process(&mut text, &state);
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text.into_string())
+}
+
+fn gauges(text: &mut Text, figures: &Figures) {
+    let mut gauge = |name: &str, help: &str, value: f64| text.one(name, Kind::Gauge, help, value);
+    let total = |figure: fn(&WorkerFigures) -> u64| figures.total(figure) as f64;
+    gauge("meridian_clients", "Clients that are connected.", total(|worker| worker.connections));
+    gauge("meridian_sessions", "Sessions that outlive their connection.", total(|worker| worker.sessions));
+    gauge(
+        "meridian_subscriptions",
+        "Subscriptions of all clients and sessions.",
+        figures.subscriptions() as f64,
+    );
+    gauge(
+        "meridian_routes",
+        "Pairs of Topic Filter and destination in the routing index.",
+        figures.routes as f64,
+    );
+    gauge("meridian_retained_messages", "Retained messages.", total(|worker| worker.retained_messages));
+    gauge("meridian_retained_bytes", "Bytes of retained messages.", total(|worker| worker.retained_bytes));
+    gauge(
+        "meridian_queued_messages",
+        "Messages that wait for clients.",
+        total(|worker| worker.waiting_messages),
+    );
+    let oldest = oldest_s(figures);
+    gauge("meridian_queue_oldest_age_seconds", "For how long the oldest of them has waited.", oldest);
+    gauge("meridian_traces_active", "Traces that run.", figures.traces as f64);
+    gauge("meridian_slow_subscribers", "Clients with slow deliveries of late.", total(|worker| worker.slow));
+    let (all, absent) = (total(|worker| worker.queued_bytes), total(|worker| worker.absent_bytes));
+    let help = "Bytes of messages that wait, in flight to durable sessions included.";
+    let mut family = text.family("meridian_queued_bytes", Kind::Gauge, help);
+    family.sample(&[("for", "connected")], (all - absent).max(0.0));
+    family.sample(&[("for", "absent")], absent);
+    let help = "Events of traces that were not handed on because there were too many.";
+    text.one("meridian_trace_events_lost_total", Kind::Counter, help, figures.trace_events_lost as f64);
+}
+
+fn listeners(text: &mut Text, state: &State) {
+    let help = "Network connections by listener, those without a client included.";
+    let mut family = text.family("meridian_network_connections", Kind::Gauge, help);
+    // A listener on a name has several addresses and one count.
+    let mut seen: Vec<&str> = Vec::new();
+    for listener in &state.node.listeners {
+        if !seen.contains(&listener.name.as_str()) {
+            seen.push(&listener.name);
+            family.sample(&[("listener", &listener.name)], (listener.connections)() as f64);
+        }
+    }
+}
+
+/// Every counter of the broker, one family after the other.
+fn counters(text: &mut Text, figures: &Figures) {
+    let (counters, store, _) = figures.counters();
+    let each: Vec<Figure> = counters.each().chain(store.each()).collect();
+    for (index, first) in each.iter().enumerate() {
+        if each[..index].iter().any(|earlier| earlier.family == first.family) {
+            continue;
+        }
+        let (kind, suffix) = if first.gauge { (Kind::Gauge, "") } else { (Kind::Counter, "_total") };
+        let help = help(first.family).unwrap_or(first.help);
+        let mut family = text.family(&format!("meridian_{}{suffix}", first.family), kind, help);
+        // Of the same label there may be several: one for connections, one for sessions.
+        let mut samples: Vec<(Option<(&str, &str)>, u64)> = Vec::new();
+        for figure in each.iter().filter(|figure| figure.family == first.family) {
+            match samples.iter_mut().find(|(label, _)| *label == figure.label) {
+                Some((_, value)) => *value += figure.value,
+                None => samples.push((figure.label, figure.value)),
+            }
+        }
+        for (label, value) in samples {
+            family.sample(label.as_slice(), value as f64);
+        }
+    }
+}
+
+/// What a family means that has several counters, each with a meaning of its own.
+fn help(family: &str) -> Option<&'static str> {
+    Some(match family {
+        "disconnects" => "Connections closed by the broker, by reason.",
+        "messages_received" => "PUBLISH packets received, by QoS.",
+        "messages_sent" => "PUBLISH packets sent, by QoS.",
+        "messages_dropped" => "Messages that were not delivered to somebody they were for, by reason.",
+        _ => return None,
+    })
+}
+
+fn packets(text: &mut Text, figures: &Figures) {
+    let (_, _, packets) = figures.counters();
+    let rows: Vec<_> = packets.each().collect();
+    let mut family =
+        text.family("meridian_packets_received_total", Kind::Counter, "Packets received, by type.");
+    for (packet, received, _) in &rows {
+        family.sample(&[("type", packet_name(*packet))], *received as f64);
+    }
+    let mut family = text.family("meridian_packets_sent_total", Kind::Counter, "Packets sent, by type.");
+    for (packet, _, sent) in &rows {
+        family.sample(&[("type", packet_name(*packet))], *sent as f64);
+    }
+}
+
+fn reactors(text: &mut Text, figures: &Figures) {
+    let rows: Vec<(String, &WorkerFigures)> =
+        figures.workers.iter().enumerate().map(|(index, worker)| (index.to_string(), worker)).collect();
+    let mut each = |name: &str, kind, help: &str, figure: fn(&WorkerFigures) -> f64| {
+        let mut family = text.family(name, kind, help);
+        rows.iter().for_each(|(reactor, worker)| family.sample(&[("reactor", reactor)], figure(worker)));
+    };
+    each("meridian_reactor_turns_total", Kind::Counter, "Turns of the reactor's loop.", |worker| {
+        worker.reactor.turns as f64
+    });
+    let help = "Time that the reactor spent in turns: all but waiting.";
+    each("meridian_reactor_busy_seconds_total", Kind::Counter, help, |worker| {
+        worker.reactor.busy.as_secs_f64()
+    });
+    each("meridian_reactor_mailbox_bytes", Kind::Gauge, "Weight of what other threads sent it.", |worker| {
+        worker.reactor.mailbox_bytes as f64
+    });
+    each("meridian_reactor_connections", Kind::Gauge, "Clients that it serves.", |worker| {
+        worker.connections as f64
+    });
+
+    // The last bucket holds all that took longer, so it has no upper end.
+    let bounds: Vec<f64> = (0..TURN_BUCKETS - 1).map(|power| (1_u64 << power) as f64 / 1e6).collect();
+    let mut family = text.family("meridian_reactor_turn_seconds", Kind::Histogram, "How long turns took.");
+    for (reactor, worker) in &rows {
+        let sum = worker.reactor.busy.as_secs_f64();
+        family.histogram(&[("reactor", reactor)], &bounds, &worker.reactor.turn_us, sum);
+    }
+    let errors = |of: fn(&broker::admin::AcceptErrors) -> u64| {
+        figures.total(|worker| of(&worker.reactor.accept_errors)) as f64
+    };
+    let help = "Connections that were not taken, by reason.";
+    let mut family = text.family("meridian_accept_errors_total", Kind::Counter, help);
+    family.sample(&[("reason", "descriptors")], errors(|errors| errors.descriptors));
+    family.sample(&[("reason", "limit")], errors(|errors| errors.limit));
+    family.sample(&[("reason", "other")], errors(|errors| errors.other));
+}
+
+fn authentications(text: &mut Text, state: &State) {
+    let figures = state.guard.figures();
+    let help = "Clients that were checked, by result.";
+    let mut family = text.family("meridian_authentications_total", Kind::Counter, help);
+    for (result, value) in [
+        ("accepted", figures.accepted),
+        ("remembered", figures.remembered),
+        ("refused", figures.refused),
+        ("busy", figures.busy),
+        ("anonymous_refused", figures.anonymous_refused),
+        ("banned", figures.banned),
+    ] {
+        family.sample(&[("result", result)], value as f64);
+    }
+}
+
+/// Only filters that an operator chose, of which there are 64 at most.
+fn topics(text: &mut Text, state: &State) {
+    let help = "Messages on the topics of filters under observation, since that began.";
+    let mut family = text.family("meridian_topic_messages_total", Kind::Counter, help);
+    for watched in state.admin.watched() {
+        let rows = [
+            ("received", watched.received.messages()),
+            ("sent", watched.sent.messages()),
+            ("dropped", watched.dropped),
+        ];
+        for (direction, value) in rows {
+            family.sample(&[("filter", &watched.filter), ("direction", direction)], value as f64);
+        }
+    }
+}
+
+fn http(text: &mut Text, state: &State) {
+    let metrics = &state.metrics;
+    let mut family =
+        text.family("meridian_http_requests_total", Kind::Counter, "HTTP requests answered, by status.");
+    for (code, count) in metrics.codes() {
+        family.sample(&[("code", &code.to_string())], count as f64);
+    }
+    let open = metrics.connections.load(Ordering::Relaxed) as f64;
+    text.one("meridian_http_connections", Kind::Gauge, "HTTP connections.", open);
+    let streams = state.streams.running() as f64;
+    text.one(
+        "meridian_http_streams",
+        Kind::Gauge,
+        "Streams of the log and of traces that are open.",
+        streams,
+    );
+    let help = "HTTP requests refused before their turn, by reason.";
+    let mut family = text.family("meridian_http_rejected_total", Kind::Counter, help);
+    for (reason, count) in metrics.rejected.each() {
+        family.sample(&[("reason", reason)], count as f64);
+    }
+    let (counts, sum) = metrics.seconds().read();
+    let help = "From the end of a request's header to the beginning of its answer.";
+    let mut family = text.family("meridian_http_request_seconds", Kind::Histogram, help);
+    family.histogram(&[], &BOUNDS, &counts, sum);
+    let help = "Entries of the audit log that could not be written to its file.";
+    text.one("meridian_audit_entries_lost_total", Kind::Counter, help, state.audit.failed() as f64);
+}
+
+/// Left out where the system does not tell.
+fn process(text: &mut Text, state: &State) {
+    let ProcessFigures { cpu_s, resident_bytes, open_fds, max_fds, threads: _ } = ProcessFigures::read();
+    if let Some(seconds) = cpu_s {
+        text.one("process_cpu_seconds_total", Kind::Counter, "Processor time used.", seconds);
+    }
+    let whole = |number: Option<u64>| number.map(|number| number as f64);
+    let rows = [
+        ("process_resident_memory_bytes", "Memory that the process has in RAM.", whole(resident_bytes)),
+        ("process_open_fds", "Descriptors that are open.", whole(open_fds)),
+        ("process_max_fds", "Descriptors that may be open.", whole(max_fds)),
+        (
+            "process_start_time_seconds",
+            "When the node started, since 1970.",
+            Some(unix_seconds(state.admin.started())),
+        ),
+    ];
+    for (name, help, value) in rows {
+        if let Some(value) = value {
+            text.one(name, Kind::Gauge, help, value);
+        }
+    }
+}
