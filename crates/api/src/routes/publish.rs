@@ -212,8 +212,11 @@ struct Sent(oneshot::Receiver<ReasonCode>);
 fn send(admin: &Admin, message: MessageBody) -> Result<Sent, Problem> {
     let publication = message.publication()?;
     let (tell, told) = oneshot::channel();
-    // Nobody waits any more when the request was given up meanwhile.
-    admin.publish(&publication, Box::new(move |code| drop(tell.send(code))))?;
+    let reply = move |code| {
+        // Nobody waits any more when the request was given up meanwhile.
+        let _ = tell.send(code);
+    };
+    admin.publish(&publication, Box::new(reply))?;
     Ok(Sent(told))
 }
 

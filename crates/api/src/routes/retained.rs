@@ -206,7 +206,10 @@ async fn delete(
 async fn delete_topics(state: &State, topics: &[Box<str>]) -> Result<usize, Problem> {
     // As large as there can be answers, so that none is turned away; one for each worker.
     let (tell, mut told) = mpsc::channel(state.admin.workers().count().max(1));
-    let answers = state.admin.delete_retained(topics, move |count| drop(tell.try_send(count)));
+    let answers = state.admin.delete_retained(topics, move |count| {
+        // Nobody waits any more when the request was given up meanwhile.
+        let _ = tell.try_send(count);
+    });
     let mut deleted = 0;
     for _ in 0..answers {
         match tokio::time::timeout(ANSWER_TIMEOUT, told.recv()).await {

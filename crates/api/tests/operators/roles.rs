@@ -1,0 +1,63 @@
+//! Which role is needed for what.
+
+use api::Role;
+use serde_json::json;
+
+use crate::world::World;
+
+#[test]
+fn a_viewer_sees_and_an_operator_acts() {
+    let (world, tokens) = World::with_keys(&[Role::Viewer, Role::Operator]);
+    let (viewer, operator) = (world.as_key(&tokens[0]), world.as_key(&tokens[1]));
+    world.absent("c", &["a"]);
+    let see = [
+        "clients",
+        "clients/c",
+        "clients/c/subscriptions",
+        "clients/c/queue",
+        "subscriptions",
+        "routes",
+        "routes/match?topic=a",
+        "retained",
+        "topic-metrics",
+        "slow-subscribers",
+        "top",
+        "bans",
+    ];
+    for path in see {
+        let path = format!("/api/v1/{path}");
+        world.http().request("GET", &path, None).problem(401);
+        viewer.request("GET", &path, None).expect(200);
+        operator.request("GET", &path, None).expect(200);
+    }
+    let act = [
+        ("POST", "publish", json!({"topic": "a", "qos": 1}), 200),
+        ("POST", "publish/batch", json!({"messages": [{"topic": "a"}]}), 200),
+        ("POST", "clients/c/subscriptions", json!({"filter": "a"}), 409),
+        ("DELETE", "clients/c/subscriptions?filter=a", json!(null), 409),
+        ("DELETE", "retained?topic=a", json!(null), 200),
+        ("POST", "topic-metrics", json!({"filter": "a"}), 201),
+        ("DELETE", "topic-metrics?filter=a", json!(null), 204),
+        ("DELETE", "slow-subscribers", json!(null), 204),
+        ("POST", "bans", json!({"kind": "client_id", "value": "x"}), 201),
+        ("DELETE", "bans/1", json!(null), 204),
+        ("GET", "clients/c/queue?payload=true", json!(null), 200),
+        ("DELETE", "clients/c?session=true", json!(null), 200),
+    ];
+    for (method, path, body, status) in act {
+        let path = format!("/api/v1/{path}");
+        let body = (!body.is_null()).then_some(body);
+        viewer.request(method, &path, body.clone()).problem(403);
+        assert_eq!(operator.request(method, &path, body).status, status, "{method} {path}");
+    }
+    viewer.request("GET", "/api/v1/trace?topic=a", None).problem(403);
+    operator.stream("/api/v1/trace?topic=a");
+}
+
+#[test]
+fn a_ban_names_who_made_it() {
+    let (world, tokens) = World::with_keys(&[Role::Operator]);
+    let operator = world.as_key(&tokens[0]);
+    let body = json!({"kind": "client_id", "value": "x"});
+    assert_eq!(operator.request("POST", "/api/v1/bans", Some(body)).expect(201)["by"], "operator");
+}

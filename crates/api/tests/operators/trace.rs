@@ -1,0 +1,164 @@
+//! Traces: what they show, what they lose, and how they end.
+
+use mqtt::QoS;
+use serde_json::{Value, json};
+
+use crate::client::With;
+use crate::eventually;
+use crate::world::World;
+
+#[test]
+fn a_client_is_followed_from_connect_to_the_end_of_its_connection() {
+    let world = World::start();
+    let mut events = world.stream("/api/v1/trace?client_id=c&payload=3&seconds=20");
+    let mut client = world.client("c");
+    let _other = world.client("other");
+    client.subscribe("a", QoS::AtLeastOnce);
+    client.publish("a", b"12345", QoS::AtMostOnce);
+    client.message();
+    client.ping();
+    world.delete("/api/v1/clients/c").expect(200);
+    let mut kinds = Vec::new();
+    let mut publish = Value::Null;
+    while kinds.last().is_none_or(|last| last != "disconnect") {
+        let (name, event) = events.next().expect("an event");
+        assert_eq!(name, "trace", "after {kinds:?}");
+        assert_eq!(event["client_id"], "c");
+        assert!(event["address"].as_str().unwrap().starts_with("127.0.0.1:"), "{event}");
+        assert!(event["detail"].is_string() && event["worker"].is_u64() && event["at"].is_string());
+        if event["kind"] == "publish_in" {
+            publish = event.clone();
+        }
+        kinds.push(event["kind"].as_str().unwrap().to_owned());
+    }
+    let order: Vec<_> = kinds.iter().map(String::as_str).filter(|kind| !kind.starts_with("packet")).collect();
+    assert_eq!(order, ["connect", "connack", "subscribe", "publish_in", "publish_out", "disconnect"]);
+    assert_eq!(
+        (&publish["topic"], &publish["qos"], &publish["retain"]),
+        (&json!("a"), &json!(0), &json!(false))
+    );
+    assert_eq!(
+        (&publish["payload_bytes"], &publish["payload"]),
+        (&json!(5), &json!("MTIz")),
+        "the first three bytes"
+    );
+}
+
+#[test]
+fn a_topic_is_followed_in_and_out_and_payloads_stay_hidden() {
+    let world = World::start();
+    let mut client = world.client("c");
+    client.subscribe("a/#", QoS::AtMostOnce);
+    let mut events = world.stream("/api/v1/trace?topic=a/%2B&events=2");
+    world.post("/api/v1/publish", json!({"topic": "b", "payload": "x"})).expect(200);
+    world.post("/api/v1/publish", json!({"topic": "a/b", "payload": "x"})).expect(200);
+    let (first, second) = (events.traced(), events.traced());
+    assert_eq!(
+        (&first["kind"], &first["client_id"]),
+        (&json!("publish_in"), &json!("")),
+        "an operator has no identifier"
+    );
+    assert_eq!((&second["kind"], &second["client_id"]), (&json!("publish_out"), &json!("c")));
+    assert_eq!((&first["topic"], first.get("payload")), (&json!("a/b"), None));
+    assert_eq!(events.next(), Some(("end".into(), json!({"reason": "events"}))));
+    assert_eq!(events.next(), None);
+}
+
+#[test]
+fn only_the_kinds_that_are_asked_for_come() {
+    let world = World::start();
+    let mut client = world.client("c");
+    client.subscribe("a", QoS::AtMostOnce);
+    let mut events = world.stream("/api/v1/trace?topic=%23&kind=publish_out&kind=dropped&events=3");
+    for _ in 0..3 {
+        world.post("/api/v1/publish", json!({"topic": "a"})).expect(200);
+        assert_eq!(events.traced()["kind"], "publish_out");
+    }
+    assert_eq!(events.next().unwrap().0, "end");
+}
+
+#[test]
+fn a_network_is_followed() {
+    let world = World::start();
+    let mut elsewhere = world.stream("/api/v1/trace?address=10.0.0.0/8&seconds=1");
+    let mut here = world.stream("/api/v1/trace?address=127.0.0.0/8&events=1");
+    world.client("c");
+    assert_eq!(here.traced()["client_id"], "c");
+    assert_eq!(elsewhere.next(), Some(("end".into(), json!({"reason": "time"}))), "nobody comes from there");
+}
+
+/// Nobody reads while far more comes than may wait: publishers are not held up, and each event is either shown or counted as lost.
+#[test]
+fn a_trace_of_everything_under_load_loses_visibly_and_holds_nobody_up() {
+    const MESSAGES: u64 = 50_000;
+    let world = World::start();
+    let mut events =
+        world.stream("/api/v1/trace?topic=%23&events=100000&seconds=3600&payload=4096&kind=publish_in");
+    let mut publisher = world.client("p");
+    let payload = vec![b'x'; 4096];
+    for _ in 0..MESSAGES {
+        publisher.publish("a", &payload, QoS::AtMostOnce);
+    }
+    publisher.ping();
+    // Marks come until one is shown; with it comes the count of what is missing.
+    let reader = std::thread::spawn(move || {
+        let (mut shown, mut lost) = (0, 0);
+        loop {
+            let (event, data) = events.next().expect("the trace goes on");
+            match &*event {
+                "trace" if data["topic"] == "mark" => break,
+                "trace" => shown += 1,
+                "lost" => lost += data["count"].as_u64().unwrap(),
+                other => panic!("{other}: {data}"),
+            }
+        }
+        (shown, lost, events)
+    });
+    let mut marks = 0;
+    while !reader.is_finished() {
+        world.post("/api/v1/publish", json!({"topic": "mark"})).expect(200);
+        marks += 1;
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let (shown, mut lost, mut events) = reader.join().unwrap();
+    while shown + lost < MESSAGES {
+        match events.next().expect("the trace goes on") {
+            (event, data) if event == "lost" => lost += data["count"].as_u64().unwrap(),
+            (event, data) => assert_eq!((&*event, &data["topic"]), ("trace", &json!("mark"))),
+        }
+    }
+    assert!(lost > 0 && shown > 0, "{shown} shown, {lost} lost");
+    // Marks may be among the lost.
+    assert!(shown + lost <= MESSAGES + marks, "{shown} shown, {lost} lost");
+}
+
+#[test]
+fn there_are_at_most_eight_traces_and_one_that_is_left_makes_room() {
+    let world = World::start();
+    let mut streams: Vec<_> = (0..8).map(|_| world.stream("/api/v1/trace?topic=a")).collect();
+    let answer = world.get("/api/v1/trace?topic=a");
+    assert!(answer.head.contains("retry-after"), "{}", answer.head);
+    answer.problem(429);
+    streams.pop();
+    let mut again = eventually("its place is free", || {
+        let answer = world.get("/api/v1/trace?topic=a&seconds=1");
+        (answer.status == 200).then_some(answer)
+    });
+    assert!(again.body.split_off(again.body.len() / 2).contains("time"), "it ran to its end");
+}
+
+#[test]
+fn a_trace_ends_with_the_server() {
+    let mut world = World::start();
+    let mut events = world.stream("/api/v1/trace?client_id=c");
+    let _client = world.client_with("c", With::default());
+    assert_eq!(events.traced()["kind"], "connect");
+    world.stop_http();
+    loop {
+        match events.next() {
+            Some((event, data)) if event == "end" => break assert_eq!(data, json!({"reason": "stopping"})),
+            Some((event, _)) => assert_eq!(event, "trace"),
+            None => panic!("it ended without a word"),
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! A node, its HTTP server and a data directory, for one test.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
+
+use api::{
+    Author, Bound, Changed, Changes, ConfigView, Configuration, KeyFile, Keys, LogLevelView, LogRing, NewKey,
+    NodeFacts, Parts, Refused, Reloaded, Role, Server, SettingProblem, Version,
+};
+use auth::{Bans, Guard};
+use broker::settings::Settings;
+use edge::settings::{EdgeSettings, Listener};
+use serde_json::Value;
+
+use crate::client::{Client, With};
+use crate::http::{Answer, Events, Http};
+
+pub struct World {
+    node: Option<edge::Node>,
+    server: Option<Server>,
+    data_dir: PathBuf,
+    http: Http,
+}
+
+impl World {
+    pub fn start() -> World {
+        World::with(|_| {})
+    }
+
+    pub fn with(change: impl FnOnce(&mut Settings)) -> World {
+        World::of(change, &[]).0
+    }
+
+    /// With API keys, whose tokens come in the order of the roles.
+    pub fn with_keys(roles: &[Role]) -> (World, Vec<String>) {
+        World::of(|_| {}, roles)
+    }
+
+    fn of(change: impl FnOnce(&mut Settings), roles: &[Role]) -> (World, Vec<String>) {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let data_dir =
+            std::env::temp_dir().join(format!("meridian-operators-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&data_dir).unwrap();
+        let file = KeyFile::in_directory(&data_dir);
+        let key = |role: &Role| NewKey { name: role.name().to_owned(), role: *role, expires_in: None };
+        let tokens = roles.iter().map(|role| file.add(&key(role)).unwrap().1).collect();
+
+        let mut broker = Settings::default();
+        broker.sys.interval = Duration::ZERO;
+        change(&mut broker);
+        let bans = Bans::open(&data_dir, 100, SystemTime::now()).unwrap();
+        let guard = Guard::open(&auth::settings::Auth { workers: 1, ..Default::default() }).unwrap();
+        let guard = Arc::new(guard.with_bans(Arc::new(bans)));
+        let listener = Listener { address: "127.0.0.1:0".into(), ..Listener::default() };
+        let edge = EdgeSettings { workers: 2, listeners: vec![listener] };
+        let node = edge::start(edge::Options { edge, broker, access: guard.clone(), version: "test".into() })
+            .unwrap();
+
+        let settings = api::settings::HttpSettings {
+            listen: api::settings::Listen::At(([127, 0, 0, 1], 0).into()),
+            refusals_per_second: 100_000,
+            ..Default::default()
+        };
+        let server = Bound::bind(&settings).unwrap().expect("HTTP is on");
+        let facts = NodeFacts {
+            name: "node-1".into(),
+            version: "0",
+            commit: "0",
+            data_dir: data_dir.clone(),
+            connections_max: node.connections_max(),
+            listeners: Vec::new(),
+        };
+        let server = server.serve(Parts {
+            admin: node.admin(),
+            guard,
+            configuration: Arc::new(Fixed),
+            keys: Keys::open(&data_dir).unwrap(),
+            log: LogRing::default(),
+            node: facts,
+        });
+        let server = server.unwrap();
+        server.ready();
+        let http = Http { address: server.address(), token: None };
+        (World { node: Some(node), server: Some(server), data_dir, http }, tokens)
+    }
+
+    pub fn data_dir(&self) -> &PathBuf {
+        &self.data_dir
+    }
+
+    fn mqtt(&self) -> SocketAddr {
+        self.node.as_ref().expect("it runs").listeners()[0].tcp.expect("a TCP listener")
+    }
+
+    pub fn client(&self, name: &str) -> Client {
+        self.client_with(name, With::default())
+    }
+
+    pub fn client_with(&self, name: &str, with: With) -> Client {
+        self.try_client(name, with).unwrap_or_else(|reason| panic!("{name} is refused: {reason}"))
+    }
+
+    pub fn try_client(&self, name: &str, with: With) -> Result<Client, mqtt::ReasonCode> {
+        Client::connect(self.mqtt(), name, with)
+    }
+
+    /// A durable session whose client went.
+    pub fn absent(&self, name: &str, filters: &[&str]) {
+        let mut client = self.client_with(name, With { expiry: 3600, ..With::default() });
+        for filter in filters {
+            client.subscribe(filter, mqtt::QoS::ExactlyOnce);
+        }
+        client.disconnect();
+    }
+
+    pub fn http(&self) -> &Http {
+        &self.http
+    }
+
+    pub fn as_key(&self, token: &str) -> Http {
+        Http { token: Some(token.to_owned()), ..self.http.clone() }
+    }
+
+    pub fn get(&self, path: &str) -> Answer {
+        self.http.request("GET", path, None)
+    }
+
+    pub fn delete(&self, path: &str) -> Answer {
+        self.http.request("DELETE", path, None)
+    }
+
+    pub fn post(&self, path: &str, body: Value) -> Answer {
+        self.http.request("POST", path, Some(body))
+    }
+
+    pub fn stream(&self, path: &str) -> Events {
+        self.http.stream(path)
+    }
+
+    /// All items of a listing, page by page.
+    pub fn all(&self, path: &str, limit: usize) -> Vec<Value> {
+        let sign = if path.contains('?') { '&' } else { '?' };
+        let (mut items, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page = self.get(&format!("{path}{sign}limit={limit}{cursor}")).expect(200);
+            let found = page["items"].as_array().expect("items");
+            assert!(found.len() <= limit);
+            items.extend(found.iter().cloned());
+            match page["next"].as_str() {
+                None => return items,
+                Some(next) => cursor = format!("&cursor={next}"),
+            }
+        }
+    }
+
+    pub fn stop_http(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.stop_http();
+        if let Some(node) = self.node.take() {
+            node.stop(Duration::from_millis(100));
+        }
+        // A test that failed says more than a directory that stays.
+        let _ = std::fs::remove_dir_all(&self.data_dir);
+    }
+}
+
+/// A configuration that nobody changes.
+struct Fixed;
+
+impl Configuration for Fixed {
+    fn view(&self) -> ConfigView {
+        ConfigView { version: 1, settings: Vec::new(), file: None }
+    }
+
+    fn validate(&self, _: &Changes) -> Vec<SettingProblem> {
+        Vec::new()
+    }
+
+    fn change(&self, _: &Changes, _: &Author) -> Result<Changed, Refused> {
+        Err(Refused::Failed("it is fixed".into()))
+    }
+
+    fn rollback(&self, version: u64, _: &Author) -> Result<Changed, Refused> {
+        Err(Refused::NoVersion(version))
+    }
+
+    fn reload(&self, _: &str) -> Result<Reloaded, Refused> {
+        Err(Refused::Failed("it is fixed".into()))
+    }
+
+    fn history(&self) -> Vec<Version> {
+        Vec::new()
+    }
+
+    fn log_level(&self) -> LogLevelView {
+        LogLevelView { level: "info".into(), until: None }
+    }
+
+    fn set_log_level(&self, _: &str, _: Option<Duration>) -> Result<u64, String> {
+        Err("it is fixed".into())
+    }
+
+    fn revert_log_level(&self, _: u64) {}
+}
