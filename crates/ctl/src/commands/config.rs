@@ -158,7 +158,7 @@ fn show(console: &mut Console, name: Option<&str>, changed: bool) -> Result<(), 
             Value::Null => String::new(),
             _ => format!("{} from the next start on", setting.cell("pending")),
         };
-        table.row(vec![setting.cell("name"), setting.cell("value"), setting.cell("source"), pending]);
+        table.row(vec![setting.cell("name"), value(setting, "value"), setting.cell("source"), pending]);
     }
     console.table(&mut table)?;
     console.flush()?;
@@ -177,10 +177,10 @@ fn explain(console: &mut Console, setting: &Value) -> Result<(), Failure> {
         .collect();
     console.pairs(&[
         ("setting", setting.cell("name")),
-        ("value", setting.cell("value")),
+        ("value", value(setting, "value")),
         ("from", setting.cell("source")),
         ("pending", setting.text("pending")),
-        ("default", setting.cell("default")),
+        ("default", value(setting, "default")),
         ("type", setting.text("type")),
         ("range", setting.text("range")),
         ("choices", choices.join(", ")),
@@ -224,8 +224,13 @@ fn difference(change: &Value) -> String {
     // Names alone are enough for a reload.
     match change.as_str() {
         Some(name) => name.to_owned(),
-        None => format!("{}: {} -> {}", change.cell("name"), change.cell("before"), change.cell("after")),
+        None => format!("{}: {} -> {}", change.cell("name"), value(change, "before"), value(change, "after")),
     }
+}
+
+/// A setting that has no value is not one with an empty value.
+fn value(of: &Value, path: &str) -> String {
+    if of.field(path).is_null() { "unset".to_owned() } else { of.cell(path) }
 }
 
 fn validate(console: &mut Console, changes: &Map<String, Value>) -> Result<(), Failure> {

@@ -6,12 +6,12 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 use ureq::http::Method;
 
-use super::{Command, without_list_flags};
+use super::Command;
 use crate::args::duration;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::fields::Fields as _;
-use crate::pages::{List, PageArgs};
+use crate::pages::show_whole;
 use crate::query::{Query, encode};
 use crate::table::left;
 
@@ -27,8 +27,6 @@ Examples:
 Roles: a viewer reads; an operator also publishes, kicks, bans, traces; an admin also changes configuration and keys.
 The first key is made with `meridian key add NAME --role admin` on the node's machine; from then on every request needs one.")]
 pub struct KeysArgs {
-    #[command(flatten)]
-    page: PageArgs,
     #[command(subcommand)]
     verb: Option<Verb>,
 }
@@ -36,10 +34,7 @@ pub struct KeysArgs {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// List keys, as without a verb; tokens are not kept, so they cannot be shown
-    List {
-        #[command(flatten)]
-        page: PageArgs,
-    },
+    List,
     /// Make a key and write its token to standard output
     Add {
         /// A name for people and for the audit log
@@ -79,10 +74,8 @@ const PATH: &str = "/api/v1/keys";
 
 impl Command for KeysArgs {
     fn run(self, console: &mut Console) -> Result<(), Failure> {
-        without_list_flags(self.verb.is_none() || self.page.plain())?;
         match self.verb {
-            None => list(console, &self.page),
-            Some(Verb::List { page }) => list(console, &page),
+            None | Some(Verb::List) => list(console),
             Some(Verb::Add { name, role, expires }) => add(console, &name, role, expires),
             Some(Verb::Remove { name }) => {
                 let path = format!("{PATH}/{}", encode(&name));
@@ -111,9 +104,10 @@ fn add(console: &mut Console, name: &str, role: Role, expires: Option<Duration>)
     Ok(())
 }
 
-fn list(console: &mut Console, page: &PageArgs) -> Result<(), Failure> {
+fn list(console: &mut Console) -> Result<(), Failure> {
+    let answer = console.client.get(PATH, &Query::new())?;
     let columns = [left("NAME"), left("ROLE"), left("CREATED"), left("EXPIRES"), left("LAST USED")];
-    let row = |key: &Value| {
+    show_whole(console, &answer, "API keys", &columns, |key: &Value| {
         vec![
             key.cell("name"),
             key.cell("role"),
@@ -121,7 +115,5 @@ fn list(console: &mut Console, page: &PageArgs) -> Result<(), Failure> {
             if key.field("expires_at").is_null() { "never".to_owned() } else { key.time_cell("expires_at") },
             key.time_cell("last_used_at"),
         ]
-    };
-    List { path: PATH, query: Query::new(), noun: "API keys", columns: &columns, row: &row, keep: None }
-        .show(console, page)
+    })
 }

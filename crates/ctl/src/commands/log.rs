@@ -54,9 +54,8 @@ enum Verb {
     Show(ShowArgs),
     /// Show or change how much is logged
     Level {
-        /// The level from now on
-        #[arg(value_enum)]
-        level: Option<Level>,
+        /// The level from now on: error, warn, info, debug, trace, or by part as in info,edge=debug
+        level: Option<String>,
         /// Back to before after this time
         #[arg(long = "for", value_name = "DURATION", value_parser = duration, requires = "level")]
         time: Option<Duration>,
@@ -97,7 +96,7 @@ impl Command for LogArgs {
             }
             Some(Verb::Level { level: Some(level), time }) => {
                 let seconds = time.map(|time| time.as_millis().div_ceil(1_000) as u64);
-                let body = json!({"level": level.name(), "for_s": seconds});
+                let body = json!({"level": level, "for_s": seconds});
                 let answer =
                     console.client.send(Method::PUT, "/api/v1/log/level", &Query::new(), Some(&body))?;
                 say_level(console, &answer)
