@@ -99,11 +99,10 @@ mod tests {
 
     use super::*;
 
+    type Requests = Vec<(String, Vec<u8>)>;
+
     /// Takes `count` requests, answers each with `status`; path and body of each.
-    fn collector(
-        count: usize,
-        status: &'static str,
-    ) -> (Endpoint, thread::JoinHandle<Vec<(String, Vec<u8>)>>) {
+    fn collector(count: usize, status: &'static str) -> (Endpoint, thread::JoinHandle<Requests>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint =
             Endpoint::from_raw(&Raw::Text(format!("http://{}", listener.local_addr().unwrap()))).unwrap();
