@@ -1,4 +1,4 @@
-//! The layers: defaults, file, environment, `--set`, flags; each goes over the ones before it.
+//! The layers: defaults, file, changes at run time, environment, `--set`, flags; each goes over the ones before it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use crate::document;
 use crate::nearest::distance;
 use crate::problem::{Fault, Problem, Source};
+use crate::runtime::Runtime;
 use crate::section::{Description, Section};
 use crate::tree::Tree;
 use crate::value::{Invalid, Raw};
@@ -16,6 +17,8 @@ use crate::value::{Invalid, Raw};
 pub struct Layers {
     /// The file's path, for messages, and its text.
     pub file: Option<(PathBuf, String)>,
+    /// What was changed while the program ran, and the path of the file that keeps it.
+    pub runtime: Option<(PathBuf, Runtime)>,
     /// All variables of the environment; those that do not begin with [`ENVIRONMENT_PREFIX`] are ignored.
     pub environment: Vec<(String, String)>,
     /// Texts `section.key=value`.
@@ -46,7 +49,7 @@ pub struct Name {
 
 impl Name {
     /// Never fails: what makes no sense is found to be unknown later, and named as it was written.
-    fn parse(text: &str, separator: &str) -> Self {
+    pub(crate) fn parse(text: &str, separator: &str) -> Self {
         let (section, key) = text.split_once(separator).unwrap_or((text, ""));
         if let Some((index, rest)) = key.split_once(separator)
             && let Ok(index) = index.parse()
@@ -107,6 +110,9 @@ pub fn load<T: Tree>(layers: &Layers) -> Result<Loaded<T>, Vec<Problem>> {
             loading.resize(list, *len, &document.assignments);
         }
         document.assignments.into_iter().for_each(|assignment| loading.assign(assignment));
+    }
+    if let Some((path, runtime)) = &layers.runtime {
+        runtime.assignments(path).for_each(|assignment| loading.assign(assignment));
     }
     environment(&layers.environment).into_iter().for_each(|assignment| loading.assign(assignment));
     for flag in &layers.flags {

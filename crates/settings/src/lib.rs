@@ -1,7 +1,7 @@
 //! How a setting is declared, read, checked and documented, once for the whole workspace.
 //!
 //! A crate declares its sections with [`section!`]; the binary joins them into one tree that [`load`] fills from
-//! defaults, a TOML file, the environment and the command line, in that order. Read [`Section`] first.
+//! defaults, a TOML file, changes at run time, the environment and the command line, in that order. Read [`Section`] first.
 //! This crate knows no setting by name: it owns the way, the other crates own the what.
 //!
 //! **Invariant:** a setting's default, range, type and text exist in one place, its declaration. The reference page,
@@ -17,6 +17,7 @@ mod layers;
 mod nearest;
 mod problem;
 mod reference;
+mod runtime;
 mod section;
 mod tree;
 mod value;
@@ -26,6 +27,7 @@ pub use layers::{ENVIRONMENT_PREFIX, Flag, Layers, Loaded, load};
 pub use nearest::nearest;
 pub use problem::{Fault, Problem, Source};
 pub use reference::{example, reference, show};
+pub use runtime::{Changed, Runtime, Setting, settings_of, take_reloadable, waiting_for_restart};
 pub use section::{Description, Field, Reload, Section, deserialize_section, read, read_within};
 pub use serde;
 pub use tree::{List, Tree};

@@ -14,6 +14,8 @@ pub enum Source {
         path: PathBuf,
         line: usize,
     },
+    /// A change made while the program ran; the file that keeps it.
+    Runtime(PathBuf),
     /// The name of the variable.
     Environment(String),
     /// The text after `--set`.
@@ -27,6 +29,7 @@ impl fmt::Display for Source {
         match self {
             Self::Default => f.write_str("default"),
             Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Runtime(path) => write!(f, "{}", path.display()),
             Self::Environment(name) => write!(f, "environment {name}"),
             Self::Set(text) => write!(f, "--set {text}"),
             Self::Flag(name) => f.write_str(name),
@@ -83,6 +86,21 @@ pub enum Fault {
         name: String,
         why: Invalid,
     },
+}
+
+impl Fault {
+    /// The setting or section that it is about; `None` when it is about the text.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::Syntax(_) | Self::NoValue => None,
+            Self::Unknown { name, .. }
+            | Self::NotASection { name }
+            | Self::List { name }
+            | Self::NotAList { name }
+            | Self::Gap { name, .. }
+            | Self::Invalid { name, .. } => Some(name),
+        }
+    }
 }
 
 impl fmt::Display for Fault {
