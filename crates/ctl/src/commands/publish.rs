@@ -155,7 +155,8 @@ impl PublishArgs {
         loop {
             let full = batch.len() >= BATCH_MAX || bytes >= BATCH_BYTES;
             if !batch.is_empty() && (full || !from.has_line()) {
-                outcome.add(console, self.send(console, std::mem::take(&mut batch))?)?;
+                self.send(console, &batch, &mut outcome)?;
+                batch.clear();
                 bytes = 0;
             }
             let mut line = Vec::new();
@@ -170,14 +171,22 @@ impl PublishArgs {
             batch.push(self.body(line));
         }
         if !batch.is_empty() {
-            outcome.add(console, self.send(console, batch)?)?;
+            self.send(console, &batch, &mut outcome)?;
         }
         outcome.tell(console)
     }
 
-    fn send(&self, console: &Console, batch: Vec<Value>) -> Result<Value, Failure> {
+    /// A body that the node finds too large goes in halves: how much it takes is its setting.
+    fn send(&self, console: &mut Console, batch: &[Value], outcome: &mut Outcome) -> Result<(), Failure> {
         let body = json!({"messages": batch});
-        console.client.send(Method::POST, "/api/v1/publish/batch", &Query::new(), Some(&body))
+        match console.client.send(Method::POST, "/api/v1/publish/batch", &Query::new(), Some(&body)) {
+            Err(Failure::Refused(problem)) if problem.status == 413 && batch.len() > 1 => {
+                let (first, second) = batch.split_at(batch.len() / 2);
+                self.send(console, first, outcome)?;
+                self.send(console, second, outcome)
+            }
+            answer => outcome.add(console, &answer?),
+        }
     }
 }
 
@@ -203,7 +212,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    fn add(&mut self, console: &mut Console, answer: Value) -> Result<(), Failure> {
+    fn add(&mut self, console: &mut Console, answer: &Value) -> Result<(), Failure> {
         for result in answer.list("results") {
             if console.json {
                 console.json_line(result)?;
@@ -276,6 +285,27 @@ mod tests {
         let message = body(&["-t", "a", "-f", path.to_str().unwrap()]);
         std::fs::remove_file(&path).unwrap();
         assert_eq!(message["payload_base64"], "/wA=");
+    }
+
+    /// The mock takes two messages at once.
+    #[test]
+    fn lines_go_in_as_many_requests_as_it_takes() {
+        use crate::client::Client;
+        use crate::mock::{Mock, Reply};
+        let mock = Mock::serve(|request| match request.json()["messages"].as_array().unwrap().len() {
+            n @ ..=2 => Reply::json(&json!({"results": vec![json!({"reason_code": 0}); n]})),
+            _ => Reply::problem(413, "too-large", "less at once"),
+        });
+        let client = Client::new(crate::url::Url::parse(&mock.url).unwrap(), None, Duration::from_secs(5));
+        let (mut out, mut notes) = (Vec::new(), Vec::new());
+        let args = Line::parse_from(["x", "-t", "a", "--lines"]).args;
+        let lines = io::BufReader::new(&b"1\n2\n3\n4\n5"[..]);
+        args.publish_lines(&mut Console::to(client, false, false, &mut out, &mut notes), lines).unwrap();
+        assert_eq!(out, b"5 published\n");
+        let sent: Vec<Value> =
+            mock.requests().iter().flat_map(|r| r.json().list("messages").to_vec()).collect();
+        let last: Vec<String> = sent.iter().rev().take(1).map(|message| message.text("payload")).collect();
+        assert_eq!(last, ["5"]);
     }
 
     #[test]

@@ -134,7 +134,10 @@ fn listeners(console: &mut Console, node: &Value) -> Result<(), Failure> {
             listener.cell("name"),
             listener.cell("address"),
             listener.count_cell("connections"),
-            listener.count_cell("connections_max"),
+            match listener.whole("connections_max") {
+                Some(0) => "no limit".to_owned(),
+                _ => listener.count_cell("connections_max"),
+            },
         ]);
     }
     if node.list("listeners").is_empty() {
