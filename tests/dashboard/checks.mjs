@@ -387,7 +387,7 @@ export const checks = [
       await client?.publish('traced/1', '{"seen":true}', { qos: 1 });
       const list = page.getByRole('listbox', { name: 'Trace' });
       await list.getByText('publish in').first().click();
-      await page.getByText('Packet Identifier').waitFor();
+      await page.getByText('Packet Identifier', { exact: true }).waitFor();
       await page.getByLabel('Payload', { exact: true }).waitFor();
       await page.getByRole('button', { name: 'Pause' }).click();
       const held = await list.getByRole('option').count();
