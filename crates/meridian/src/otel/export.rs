@@ -92,6 +92,7 @@ impl Drop for Export {
 mod tests {
     use std::io::{BufRead as _, BufReader, Read as _, Write as _};
     use std::net::TcpListener;
+    use std::sync::{Arc, Mutex};
     use std::thread;
 
     use settings::{Raw, Value as _};
@@ -160,6 +161,50 @@ mod tests {
         }
         assert!(holds(spans, "reload") && holds(spans, "node-7"));
         assert!(!holds(events, "about itself"), "what is said about sending is not sent");
+    }
+
+    /// A place to log to that a test can read.
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn that_the_collector_is_lost_is_logged_once_although_exporters_are_not_observed() {
+        let (endpoint, collector) = collector(1, "200 OK");
+        let export = Export::start(&endpoint, &OtelSettings::default(), "n").unwrap();
+        let written = Written::default();
+        let writer = {
+            let written = written.clone();
+            move || written.clone()
+        };
+        let log = tracing_subscriber::registry()
+            .with(export.layer())
+            .with(tracing_subscriber::fmt::layer().with_writer(writer));
+        tracing::subscriber::with_default(log, || {
+            let _exporter = opentelemetry::Context::enter_telemetry_suppressed_scope();
+            let client = Client::new(Duration::from_secs(1));
+            let error = "nobody there".into();
+            client.note(Err(&error));
+            client.note(Err(&error));
+        });
+        // The end of the span is what ends the collector.
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(export.layer()), || {
+            tracing::info_span!("last").in_scope(|| ());
+        });
+        drop(export);
+        collector.join().unwrap();
+        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(text.matches("nobody there").count(), 1, "{text}");
     }
 
     /// A refusal, and a collector that is not there at all.
