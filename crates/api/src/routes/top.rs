@@ -68,7 +68,7 @@ async fn top(state: State, Query(query): Query<TopQuery>) -> Result<Json<Top>, P
     for worker in admin.workers() {
         all.push(ask(|reply| admin.top(worker, reply)).await?);
     }
-    // Workers begin their windows together, within a turn.
+    // Each worker has windows of its own, which begin within about a second of each other.
     let window = all.iter().map(|top| top.window).max().unwrap_or_default();
     let sample = all.iter().map(|top| top.sample).max().unwrap_or_default();
     let merge = |of: fn(&broker::admin::Top) -> &Vec<Busy>| {
