@@ -47,9 +47,6 @@ impl Client {
     }
 
     pub fn note(&self, sent: Result<(), &HttpError>) {
-        // The exporters' threads are marked as not to be observed, and the bridge then refuses an event for everybody, standard
-        // error included. A context of its own takes the mark away; that these events are not sent is up to their target.
-        let _context = opentelemetry::Context::new().attach();
         match sent {
             Ok(()) => match self.lost.swap(0, Ordering::Relaxed) {
                 0 => {}
