@@ -65,6 +65,18 @@ impl Out {
         count
     }
 
+    /// Moves up to `max` of the first bytes to the end of `to`: for those who have to change them on their way.
+    pub fn take(&mut self, max: usize, to: &mut Vec<u8>) {
+        let mut left = max;
+        while left > 0 && !self.is_empty() {
+            let pending = self.pending();
+            let count = pending.len().min(left);
+            to.extend_from_slice(&pending[..count]);
+            self.advance(count);
+            left -= count;
+        }
+    }
+
     pub fn len(&self) -> usize {
         self.bytes.len() - self.written + self.shared.as_ref().map_or(0, |shared| shared.len)
     }

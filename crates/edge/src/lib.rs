@@ -3,6 +3,8 @@
 //! [`start`] makes a [`Node`]; [`Reactor`] is the loop to read. **Invariant:** a connection never leaves its reactor, and a
 //! reactor never blocks but in its poll.
 
+mod entrance;
+mod layer;
 mod listener;
 mod mailbox;
 mod node;
@@ -10,5 +12,6 @@ mod reactor;
 pub mod settings;
 mod stream;
 
+pub use entrance::EntranceError;
 pub use node::{Bound, Node, Options, StartError, Stopped, start};
 pub use reactor::Reactor;

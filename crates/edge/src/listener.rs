@@ -8,19 +8,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use broker::Time;
 use mio::net::{TcpListener, UnixListener};
 use socket2::{Domain, Socket, TcpKeepalive, Type};
 
+use crate::entrance::Entrance;
 use crate::settings::Listener as Settings;
 
 /// A listening address as configured, with what all reactors share of it.
-#[derive(Debug)]
 pub(crate) struct Shared {
     pub name: String,
     pub connections: AtomicUsize,
     pub connections_max: usize,
     pub pace: Pace,
+    /// What connections from now on have to pass through.
+    pub entrance: ArcSwap<Entrance>,
 }
 
 /// How many connections all reactors together accept in a second.
@@ -65,7 +68,6 @@ const COUNT_BITS: u32 = 24;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
 
 /// One reactor's end of a listener.
-#[derive(Debug)]
 pub(crate) struct Listener {
     pub socket: ListenerSocket,
     pub shared: Arc<Shared>,
@@ -90,7 +92,6 @@ impl Drop for Listener {
 }
 
 /// A connection's place among those of its listener, and of the node, given back when it is dropped.
-#[derive(Debug)]
 pub(crate) struct Place(Arc<Shared>, Arc<AtomicUsize>);
 
 impl Place {
@@ -102,6 +103,10 @@ impl Place {
         let room =
             on_node < node_max && (listener.connections_max == 0 || on_listener < listener.connections_max);
         room.then_some(place)
+    }
+
+    pub fn listener(&self) -> &Shared {
+        &self.0
     }
 }
 

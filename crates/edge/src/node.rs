@@ -8,10 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
+use arc_swap::ArcSwap;
 use broker::access::Access;
 use broker::admin::Admin;
 use mio::{Poll, Waker};
 
+use crate::entrance::{Entrance, EntranceError};
 use crate::listener::{self, Listener, ListenerSocket, Pace};
 use crate::mailbox::{Mail, Mailbox, mailbox};
 use crate::reactor::{Reactor, WAKER};
@@ -36,12 +38,14 @@ pub struct Node {
 }
 
 /// A listener as it was bound; one whose host name has several addresses is bound to each.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Bound {
     pub name: String,
     /// With the port that the system chose, where it did.
     pub address: String,
     pub tcp: Option<SocketAddr>,
+    /// Its place among the configured ones.
+    index: usize,
     shared: Arc<listener::Shared>,
 }
 
@@ -73,6 +77,8 @@ pub enum StartError {
         address: String,
         source: io::Error,
     },
+    /// Certificates and the like that cannot be used.
+    Entrance(EntranceError),
     Thread(io::Error),
     Poll(io::Error),
     Random(io::Error),
@@ -97,6 +103,7 @@ impl fmt::Display for StartError {
                 )
             }
             StartError::Bind { address, source } => write!(f, "cannot listen on {address}: {source}"),
+            StartError::Entrance(error) => error.fmt(f),
             StartError::Thread(source) => write!(f, "cannot start a thread: {source}"),
             StartError::Poll(source) => write!(f, "cannot set up polling: {source}"),
             StartError::Random(source) => write!(f, "cannot read randomness from the system: {source}"),
@@ -116,6 +123,7 @@ impl std::error::Error for StartError {
             | StartError::Thread(source)
             | StartError::Poll(source)
             | StartError::Random(source) => Some(source),
+            StartError::Entrance(error) => Some(error),
             StartError::Descriptors { .. } => None,
         }
     }
@@ -187,6 +195,22 @@ impl Node {
         &self.bound
     }
 
+    /// Reads the certificates of all listeners again; connections from now on get them, those that exist keep theirs.
+    ///
+    /// # Errors
+    /// What cannot be used; then every listener keeps what it has.
+    pub fn reload_certificates(&self, edge: &EdgeSettings) -> Result<(), EntranceError> {
+        let read = |bound: &Bound| {
+            let settings = edge.listeners.get(bound.index);
+            settings.map(|settings| Entrance::read(settings).map(|entrance| (bound.shared.clone(), entrance)))
+        };
+        let new: Vec<_> = self.bound.iter().filter_map(read).collect::<Result<_, _>>()?;
+        for (shared, entrance) in new {
+            shared.entrance.store(Arc::new(entrance));
+        }
+        Ok(())
+    }
+
     /// What operators ask the node by.
     pub fn admin(&self) -> Admin {
         self.admin.clone()
@@ -218,10 +242,12 @@ type Listeners = Vec<Vec<Listener>>;
 fn bind_all(edge: &EdgeSettings, workers: usize) -> Result<(Vec<Bound>, Listeners), StartError> {
     let mut bound = Vec::new();
     let mut listeners: Listeners = (0..workers).map(|_| Vec::new()).collect();
-    for settings in &edge.listeners {
+    for (index, settings) in edge.listeners.iter().enumerate() {
         let failed = |source| StartError::Bind { address: settings.address.clone(), source };
         let name = if settings.name.is_empty() { &settings.address } else { &settings.name };
+        let entrance = Entrance::read(settings).map_err(StartError::Entrance)?;
         let shared = Arc::new(listener::Shared {
+            entrance: ArcSwap::from_pointee(entrance),
             name: name.clone(),
             connections: AtomicUsize::new(0),
             connections_max: settings.connections_max as usize,
@@ -237,7 +263,7 @@ fn bind_all(edge: &EdgeSettings, workers: usize) -> Result<(Vec<Bound>, Listener
             for (worker, socket) in sockets.into_iter().enumerate() {
                 listeners[worker].push(Listener { socket, shared: shared.clone(), deals_out });
             }
-            bound.push(Bound { name: name.clone(), address, tcp, shared: shared.clone() });
+            bound.push(Bound { name: name.clone(), address, tcp, index, shared: shared.clone() });
         }
     }
     Ok((bound, listeners))

@@ -1,6 +1,7 @@
 //! The loop of one thread: what the sockets, the other threads and the clock have for its worker, and what it has for them.
 
 mod accept;
+mod layered;
 mod read;
 mod write;
 
@@ -13,6 +14,7 @@ use broker::admin::ReactorFigures;
 use broker::{Batch, Letter, SETTLE_ROUNDS, Time, Worker, WorkerId};
 use mio::{Events, Interest, Poll, Token, Waker};
 
+use crate::layer::Layers;
 use crate::listener::{Listener, ListenerSocket, Place};
 use crate::mailbox::{Inbox, Mail, Mailbox, mailbox};
 use crate::node::Stopped;
@@ -33,6 +35,8 @@ pub struct Reactor {
     /// Connections that may have more to read.
     ready: Vec<u32>,
     scratch: Vec<u8>,
+    /// MQTT's bytes out of a connection's layers.
+    plain: Vec<u8>,
     dirty: Vec<u32>,
     woken: Vec<u32>,
     spare: Vec<Batch>,
@@ -54,6 +58,8 @@ pub struct Reactor {
 /// The transport's side of a connection.
 struct Peer {
     stream: Stream,
+    /// What lies between the socket and MQTT, where something does.
+    layers: Option<Box<Layers>>,
     /// Bytes that the worker could not use yet.
     kept: Vec<u8>,
     /// Length of the packet that `kept` begins, as far as known.
@@ -130,6 +136,7 @@ impl Reactor {
             peers: Vec::new(),
             ready: Vec::new(),
             scratch: vec![0; SCRATCH],
+            plain: Vec::new(),
             dirty: Vec::new(),
             woken: Vec::new(),
             spare: Vec::new(),
@@ -166,7 +173,7 @@ impl Reactor {
     pub fn attach(&mut self) -> u32 {
         self.now = self.time();
         let id = self.worker.open(self.now, None);
-        self.add_peer(id.slot, Stream::Memory, None);
+        self.add_peer(id.slot, Stream::Memory, None, None);
         id.slot
     }
 

@@ -1,6 +1,8 @@
 //! The settings of the edge: threads and listeners.
 
-use settings::section;
+use std::path::PathBuf;
+
+use settings::{choices, section};
 
 section! {
     /// The threads that serve connections.
@@ -30,6 +32,63 @@ section! {
         pub connect_rate: u32 = "0", at start;
         /// Connections that the system holds until they are accepted.
         pub backlog: u32 = "1024" in "1..=65535", at start;
+        /// What is spoken: MQTT as it is, or in WebSocket frames.
+        pub transport: Transport = "mqtt", at start;
+        /// The path of WebSocket requests.
+        pub websocket_path: String = "/mqtt", at start;
+        /// Pages that may connect by WebSocket: values of Origin, separated by commas, such as `https://app.example.com`. Empty is
+        /// any. Programs that are no browsers send no Origin and are not asked.
+        pub websocket_origins: String = "", at start;
+        /// The certificate chain (PEM) that the listener shows; with it, TLS is spoken.
+        pub tls_certificate: Option<PathBuf> = "", at start;
+        /// The certificate's private key (PEM).
+        pub tls_key: Option<PathBuf> = "", at start;
+        /// A directory of further certificates, chosen by the host name that a client asks for (SNI): NAME.crt and NAME.key; a
+        /// leading `_.` stands for `*.`.
+        pub tls_names: Option<PathBuf> = "", at start;
+        /// Lowest version of TLS.
+        pub tls_version_min: TlsVersion = "1.2", at start;
+        /// Authorities (PEM) whose certificates clients have to show, or may, as `tls_client` says.
+        pub tls_client_ca: Option<PathBuf> = "", at start;
+        /// Whether clients show a certificate of `tls_client_ca`.
+        pub tls_client: TlsClient = "required", at start;
+        /// Certificates of clients that were revoked (PEM CRLs).
+        pub tls_client_crl: Option<PathBuf> = "", at start;
+        /// Whether clients get tickets by which they resume a session without a whole handshake.
+        pub tls_tickets: bool = "true", at start;
+        /// Networks of balancers that say for whom they speak (PROXY protocol 1 and 2), separated by commas, such as `10.0.0.0/8`.
+        /// Their connections have to begin with a header; others are taken as they are.
+        pub proxy_networks: String = "", at start;
+    }
+}
+
+choices! {
+    /// What is spoken on a listener.
+    pub enum Transport {
+        /// MQTT on TCP, or on TLS with `tls_certificate`.
+        Mqtt = "mqtt",
+        /// MQTT in WebSocket, secure with `tls_certificate`.
+        WebSocket = "websocket",
+    }
+}
+
+choices! {
+    /// A version of TLS.
+    pub enum TlsVersion {
+        /// TLS 1.2 and 1.3.
+        V1_2 = "1.2",
+        /// TLS 1.3 only.
+        V1_3 = "1.3",
+    }
+}
+
+choices! {
+    /// Whether clients show certificates, where `tls_client_ca` is set.
+    pub enum TlsClient {
+        /// Who shows none is refused.
+        Required = "required",
+        /// Who shows none is let through to other authentication.
+        Optional = "optional",
     }
 }
 

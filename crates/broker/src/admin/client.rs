@@ -264,7 +264,7 @@ impl ClientFilter {
 }
 
 /// Whether an address is in the network of `bits` bits. IPv4 and IPv6 never mix.
-pub(crate) fn is_within(address: IpAddr, network: IpAddr, bits: u8) -> bool {
+pub fn is_within(address: IpAddr, network: IpAddr, bits: u8) -> bool {
     match (address.to_canonical(), network.to_canonical()) {
         (IpAddr::V4(address), IpAddr::V4(network)) => {
             let shift = 32 - u32::from(bits.min(32));

@@ -22,7 +22,7 @@ pub(crate) use ask::{Ask, Known, Travelling};
 pub use client::{
     ClientDetail, ClientFilter, ClientInfo, ClientPage, ConnectionDetail, Identified, KickPage, Kicked,
     Matches, QueuePage, QueueState, Queued, Receiver, SessionDetail, SubscriptionFilter, SubscriptionInfo,
-    SubscriptionPage,
+    SubscriptionPage, is_within,
 };
 pub(crate) use client::{SessionFigures, queued};
 pub use figures::{AcceptErrors, Figures, ReactorFigures, TURN_BUCKETS, WorkerFigures};

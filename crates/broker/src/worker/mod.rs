@@ -192,6 +192,13 @@ impl Worker {
         id
     }
 
+    /// Whom the connection is for, where somebody speaks for others. Before CONNECT.
+    pub fn set_peer(&mut self, slot: u32, peer: SocketAddr) {
+        if let Some(connection) = self.connections.occupant(slot) {
+            connection.peer = Some(peer).into();
+        }
+    }
+
     /// Bytes to write to a connection. What has left is taken off by [`Out::advance`]; then [`Self::written`] follows.
     pub fn output(&mut self, slot: u32) -> Option<&mut Out> {
         self.connections.occupant(slot).map(|connection| &mut connection.out)

@@ -7,6 +7,7 @@ use broker::Time;
 use mio::Token;
 
 use super::{Peer, PeerMarks, Reactor};
+use crate::layer::Layers;
 use crate::listener::{ListenerSocket, Place};
 use crate::mailbox::Mail;
 use crate::node::canonical;
@@ -93,22 +94,36 @@ impl Reactor {
         if self.stopping.is_some() {
             return;
         }
+        let entrance = place.as_ref().map(|place| place.listener().entrance.load());
+        let layers = match entrance.map(|entrance| entrance.layers(peer)).transpose() {
+            Ok(layers) => layers.flatten(),
+            Err(error) => {
+                self.figures.accept_errors.other += 1;
+                return self.complain(&format!("TLS cannot be served: {error}"));
+            }
+        };
         let id = self.worker.open(self.now, peer);
         if let Err(error) = stream.register(self.poll.registry(), Token(id.slot as usize)) {
             self.worker.vacate(id.slot);
             self.figures.accept_errors.other += 1;
             return self.complain(&format!("cannot poll a connection: {error}"));
         }
-        self.add_peer(id.slot, stream, place);
+        self.add_peer(id.slot, stream, layers, place);
     }
 
-    pub(super) fn add_peer(&mut self, slot: u32, stream: Stream, place: Option<Box<Place>>) {
+    pub(super) fn add_peer(
+        &mut self,
+        slot: u32,
+        stream: Stream,
+        layers: Option<Box<Layers>>,
+        place: Option<Box<Place>>,
+    ) {
         let at = slot as usize;
         if self.peers.len() <= at {
             self.peers.resize_with(at + 1, || None);
         }
         let marks = PeerMarks::default();
-        self.peers[at] = Some(Peer { stream, kept: Vec::new(), packet_len: 0, marks, _place: place });
+        self.peers[at] = Some(Peer { stream, layers, kept: Vec::new(), packet_len: 0, marks, _place: place });
     }
 
     /// Logs at most once a second.

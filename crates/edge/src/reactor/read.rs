@@ -8,6 +8,8 @@ use super::Reactor;
 
 /// Kept bytes up to which they are copied before what is read next; beyond, reading appends to them.
 const KEPT_COPIED: usize = 4 * 1024;
+/// TLS handshakes that go a step further in one turn: each step may cost a signature.
+const HANDSHAKES: usize = 8;
 /// Bytes waiting in another reactor's mailbox at which this one stops reading from its sockets.
 const MAILBOX_FULL: usize = 16 * 1024 * 1024;
 
@@ -44,11 +46,19 @@ impl Reactor {
         if self.ready.is_empty() || self.is_overloaded() {
             return;
         }
+        let mut handshakes = 0;
         for slot in std::mem::take(&mut self.ready) {
-            if let Some(peer) = self.peers[slot as usize].as_mut() {
-                peer.marks.ready = false;
-                self.read(slot);
+            let Some(peer) = self.peers[slot as usize].as_mut() else { continue };
+            if peer.layers.as_ref().is_some_and(|layers| layers.is_shaking_hands()) {
+                handshakes += 1;
+                if handshakes > HANDSHAKES {
+                    // Its turn comes, and traffic is not starved meanwhile.
+                    self.ready.push(slot);
+                    continue;
+                }
             }
+            peer.marks.ready = false;
+            self.read(slot);
         }
     }
 
@@ -66,6 +76,9 @@ impl Reactor {
         }
         if peer.marks.draining {
             return self.drain(slot);
+        }
+        if peer.layers.is_some() {
+            return self.read_layered(slot);
         }
         // What follows the beginning of a small packet is read behind a copy of it; what follows that of a large one is appended.
         let large = peer.kept.len() > KEPT_COPIED;

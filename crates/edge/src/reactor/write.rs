@@ -31,6 +31,9 @@ impl Reactor {
         if peer.marks.draining || peer.marks.write_failed {
             return;
         }
+        if peer.layers.is_some() {
+            return self.flush_layered(slot);
+        }
         let mut failed = false;
         if !peer.marks.write_blocked
             && let Some(out) = self.worker.output(slot)
@@ -77,7 +80,7 @@ impl Reactor {
     }
 
     /// The peer is gone, but what it sent before that is still to be read: DISCONNECT makes a difference [MQTT-3.14.4-3].
-    fn write_failed(&mut self, slot: u32) {
+    pub(super) fn write_failed(&mut self, slot: u32) {
         let Some(peer) = self.peers[slot as usize].as_mut() else { return };
         if peer.marks.held || self.worker.is_closing(slot) {
             return self.lose(slot);
@@ -87,7 +90,7 @@ impl Reactor {
     }
 
     /// Everything has left: tell the peer, and read until it has noticed, so that nothing sent is lost to a reset.
-    fn close(&mut self, slot: u32) {
+    pub(super) fn close(&mut self, slot: u32) {
         let Some(peer) = self.peers[slot as usize].as_mut() else { return };
         if peer.stream.shut_down_writing().is_err() {
             return self.remove(slot);

@@ -1,0 +1,189 @@
+//! What may lie between a socket and MQTT: the PROXY protocol, TLS, WebSocket, in this order. Sans-IO: bytes in, bytes out.
+//!
+//! A plain connection has none of this and pays for none of it.
+
+mod proxy;
+mod tls;
+mod websocket;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+
+pub(crate) use websocket::WebSocketRules;
+
+use proxy::{Proxied, ProxyHeader};
+use tls::Tls;
+use websocket::WebSocket;
+
+/// Bytes of MQTT that are wrapped at one time.
+pub(crate) const CHUNK: usize = 64 * 1024;
+
+/// What a listener's connections have to pass through.
+#[derive(Clone, Default)]
+pub(crate) struct LayerRules {
+    pub tls: Option<Arc<ServerConfig>>,
+    pub websocket: Option<Arc<WebSocketRules>>,
+}
+
+/// The layers of one connection.
+pub(crate) struct Layers {
+    proxy: Option<ProxyHeader>,
+    tls: Option<Tls>,
+    websocket: Option<(WebSocket, Arc<WebSocketRules>)>,
+    /// For the socket.
+    wire: Vec<u8>,
+    /// How much of it has left.
+    sent: usize,
+}
+
+/// Why a connection ends in its layers.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum LayerError {
+    /// The peer has ended it in order.
+    Closed,
+    Refused(&'static str),
+    Tls(rustls::Error),
+}
+
+impl fmt::Display for LayerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LayerError::Closed => f.write_str("closed by the peer"),
+            LayerError::Refused(why) => f.write_str(why),
+            LayerError::Tls(error) => write!(f, "TLS: {error}"),
+        }
+    }
+}
+
+impl LayerRules {
+    /// Layers for a new connection, on which a PROXY header comes first if `proxy` says so; `None` when there are none.
+    ///
+    /// # Errors
+    /// A TLS configuration that cannot serve.
+    pub fn start(&self, proxy: bool) -> Result<Option<Box<Layers>>, rustls::Error> {
+        if !proxy && self.tls.is_none() && self.websocket.is_none() {
+            return Ok(None);
+        }
+        let tls = self.tls.clone().map(Tls::new).transpose()?;
+        let websocket = self.websocket.clone().map(|rules| (WebSocket::new(), rules));
+        let proxy = proxy.then(ProxyHeader::default);
+        Ok(Some(Box::new(Layers { proxy, tls, websocket, wire: Vec::new(), sent: 0 })))
+    }
+}
+
+impl Layers {
+    /// Bytes came from the socket: appends what is MQTT's to `plain`. Returns whom a balancer speaks for, once.
+    ///
+    /// # Errors
+    /// The end of the connection. What is in [`Self::wire`] is still to be sent.
+    pub fn receive(&mut self, bytes: &[u8], plain: &mut Vec<u8>) -> Result<Option<SocketAddr>, LayerError> {
+        let mut bytes = bytes;
+        let mut spoken_for = None;
+        if let Some(header) = &mut self.proxy {
+            let Some(Proxied { source, used }) = header.receive(bytes)? else { return Ok(None) };
+            spoken_for = source;
+            self.proxy = None;
+            bytes = &bytes[used..];
+        }
+        let Some(tls) = &mut self.tls else {
+            self.receive_framed(bytes, plain)?;
+            return Ok(spoken_for);
+        };
+        if self.websocket.is_none() {
+            tls.receive(bytes, plain, &mut self.wire)?;
+            return Ok(spoken_for);
+        }
+        let mut decrypted = Vec::new();
+        let received = tls.receive(bytes, &mut decrypted, &mut self.wire);
+        self.receive_framed(&decrypted, plain)?;
+        received.map(|()| spoken_for)
+    }
+
+    fn receive_framed(&mut self, bytes: &[u8], plain: &mut Vec<u8>) -> Result<(), LayerError> {
+        let Some((websocket, rules)) = &mut self.websocket else {
+            plain.extend_from_slice(bytes);
+            return Ok(());
+        };
+        let mut answer = Vec::new();
+        let received = websocket.receive(rules, bytes, plain, &mut answer);
+        if !answer.is_empty() {
+            match &mut self.tls {
+                Some(tls) => tls.send(&answer, &mut self.wire)?,
+                None => self.wire.extend_from_slice(&answer),
+            }
+        }
+        received
+    }
+
+    /// Wraps MQTT's bytes.
+    ///
+    /// # Errors
+    /// A connection that takes nothing more.
+    pub fn send(&mut self, plain: &[u8]) -> Result<(), LayerError> {
+        match (&self.websocket, &mut self.tls) {
+            (None, None) => self.wire.extend_from_slice(plain),
+            (Some((websocket, _)), None) => websocket.send(plain, &mut self.wire),
+            (None, Some(tls)) => tls.send(plain, &mut self.wire)?,
+            (Some((websocket, _)), Some(tls)) => {
+                let mut framed = Vec::with_capacity(plain.len() + 16);
+                websocket.send(plain, &mut framed);
+                tls.send(&framed, &mut self.wire)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says good-bye in every layer that has a word for it. True when there is something to be sent, the first time.
+    pub fn close(&mut self) -> bool {
+        let mut farewell = Vec::new();
+        if let Some((websocket, _)) = &mut self.websocket {
+            websocket.close(&mut farewell);
+        }
+        match &mut self.tls {
+            Some(tls) => {
+                if !farewell.is_empty() {
+                    // What cannot be said any more is not missed.
+                    let _ = tls.send(&farewell, &mut self.wire);
+                }
+                tls.close(&mut self.wire);
+            }
+            None => self.wire.extend_from_slice(&farewell),
+        }
+        !self.wire().is_empty()
+    }
+
+    /// Whether a TLS handshake goes on: what costs most.
+    pub fn is_shaking_hands(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| !tls.is_established())
+    }
+
+    /// What is to be written to the socket.
+    pub fn wire(&self) -> &[u8] {
+        &self.wire[self.sent..]
+    }
+
+    /// So much of it has left.
+    pub fn advance(&mut self, count: usize) {
+        self.sent += count;
+        if self.sent >= self.wire.len() {
+            self.sent = 0;
+            self.wire.clear();
+            if self.wire.capacity() > KEPT {
+                self.wire = Vec::new();
+            }
+        }
+    }
+
+    /// The connection is idle: its buffer goes.
+    pub fn rest(&mut self) {
+        if self.wire.is_empty() {
+            self.wire = Vec::new();
+        }
+    }
+}
+
+/// Bytes of an empty buffer that may stay for the next message of the same turn.
+const KEPT: usize = 16 * 1024;

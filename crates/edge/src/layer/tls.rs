@@ -1,0 +1,343 @@
+//! TLS on a reactor, through rustls's unbuffered interface: a connection owns no record buffer, only the beginning of a record that
+//! is not whole yet.
+
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus, WriteTraffic,
+};
+
+use super::LayerError;
+
+/// One connection.
+pub(crate) struct Tls {
+    connection: Box<UnbufferedServerConnection>,
+    /// Bytes of records that are not whole.
+    incoming: Vec<u8>,
+    established: bool,
+    closing: bool,
+    /// rustls has refused something: it is not asked again.
+    failed: bool,
+}
+
+/// Bytes of a record besides its payload, at most: header, content type, tag, and an explicit nonce of TLS 1.2.
+const RECORD_EXTRA: usize = 64;
+/// Payload of a record.
+const RECORD_MAX: usize = 16 * 1024;
+/// Bytes that are kept for a record or a handshake message that is not whole.
+const INCOMING_MAX: usize = 64 * 1024;
+
+impl Tls {
+    /// # Errors
+    /// A configuration that cannot serve.
+    pub fn new(config: Arc<ServerConfig>) -> Result<Self, rustls::Error> {
+        let connection = Box::new(UnbufferedServerConnection::new(config)?);
+        Ok(Self { connection, incoming: Vec::new(), established: false, closing: false, failed: false })
+    }
+
+    /// Whether the handshake is over.
+    pub fn is_established(&self) -> bool {
+        self.established
+    }
+
+    /// Bytes came: appends what they say to `plain`, and what is to be answered to `wire`.
+    ///
+    /// # Errors
+    /// A peer that breaks the protocol or ends it; `wire` then holds the alert.
+    pub fn receive(
+        &mut self,
+        bytes: &[u8],
+        plain: &mut Vec<u8>,
+        wire: &mut Vec<u8>,
+    ) -> Result<(), LayerError> {
+        if self.failed {
+            return Err(LayerError::Closed);
+        }
+        self.incoming.extend_from_slice(bytes);
+        let result = match self.drive(plain, wire, |_, _| Ok(())) {
+            Err(LayerError::Tls(error)) => {
+                self.alert(wire);
+                Err(LayerError::Tls(error))
+            }
+            Ok(()) if self.incoming.len() > INCOMING_MAX => {
+                Err(LayerError::Refused("a TLS record or message is too long"))
+            }
+            result => result,
+        };
+        if self.incoming.is_empty() {
+            self.incoming = Vec::new();
+        }
+        result
+    }
+
+    /// What rustls has to say to a peer that broke the protocol: the next thing that it would send. It is asked once, because it
+    /// would look at the same bytes again after that.
+    fn alert(&mut self, wire: &mut Vec<u8>) {
+        let UnbufferedStatus { state, .. } = self.connection.process_tls_records(&mut self.incoming);
+        if let Ok(ConnectionState::EncodeTlsData(mut data)) = state {
+            // Nothing is lost but courtesy when it fails.
+            let _ = grow(wire, |room| room_for(data.encode(room)));
+        }
+    }
+
+    /// Encrypts bytes for the client.
+    ///
+    /// # Errors
+    /// A connection that cannot be written to any more.
+    pub fn send(&mut self, plain: &[u8], wire: &mut Vec<u8>) -> Result<(), LayerError> {
+        for piece in plain.chunks(RECORD_MAX) {
+            if self.failed {
+                return Err(LayerError::Closed);
+            }
+            let mut sent = false;
+            let (mut read, established) = (Vec::new(), self.established);
+            self.drive(&mut read, wire, |traffic, wire| {
+                sent = true;
+                wire.reserve(piece.len() + RECORD_EXTRA);
+                grow(wire, |room| room_for(traffic.encrypt(piece, room))).map_err(|_| LayerError::Closed)
+            })?;
+            debug_assert!(read.is_empty(), "what came has been read");
+            if !sent || !established {
+                return Err(LayerError::Closed);
+            }
+        }
+        Ok(())
+    }
+
+    /// The server closes: close_notify.
+    pub fn close(&mut self, wire: &mut Vec<u8>) {
+        if std::mem::replace(&mut self.closing, true) || !self.established || self.failed {
+            return;
+        }
+        // Nothing is lost but courtesy when it fails.
+        let _ = self.drive(&mut Vec::new(), wire, |traffic, wire| {
+            grow(wire, |room| room_for(traffic.queue_close_notify(room))).map_err(|_| LayerError::Closed)
+        });
+    }
+
+    /// Lets rustls do what there is to do, until it waits for the peer; `write` is called when traffic may be written.
+    ///
+    /// rustls remembers places in the bytes it was given, so it is always given all that it has not taken.
+    fn drive(
+        &mut self,
+        plain: &mut Vec<u8>,
+        wire: &mut Vec<u8>,
+        write: impl FnOnce(&mut WriteTraffic<'_, ServerConnectionData>, &mut Vec<u8>) -> Result<(), LayerError>,
+    ) -> Result<(), LayerError> {
+        let mut taken = 0;
+        let done = loop {
+            let UnbufferedStatus { mut discard, state, .. } =
+                self.connection.process_tls_records(&mut self.incoming[taken..]);
+            let mut done = None;
+            match state {
+                Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+                    while let Some(record) = traffic.next_record() {
+                        match record {
+                            Ok(record) => {
+                                discard += record.discard;
+                                plain.extend_from_slice(record.payload);
+                            }
+                            Err(error) => {
+                                done = Some(Err(LayerError::Tls(error)));
+                                break;
+                            }
+                        }
+                    }
+                }
+                Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                    if grow(wire, |room| room_for(data.encode(room))).is_err() {
+                        done = Some(Err(LayerError::Closed));
+                    }
+                }
+                Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
+                Ok(ConnectionState::BlockedHandshake) => done = Some(Ok(())),
+                Ok(ConnectionState::WriteTraffic(mut traffic)) => {
+                    self.established = true;
+                    taken += discard;
+                    break write(&mut traffic, wire);
+                }
+                Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => {
+                    done = Some(Err(LayerError::Closed));
+                }
+                // Early data is never allowed by our configurations.
+                Ok(_) => done = Some(Err(LayerError::Refused("TLS early data"))),
+                Err(error) => done = Some(Err(LayerError::Tls(error))),
+            }
+            taken += discard;
+            if let Some(done) = done {
+                break done;
+            }
+        };
+        self.incoming.drain(..taken);
+        self.failed |= matches!(done, Err(LayerError::Tls(_)));
+        done
+    }
+}
+
+/// What an attempt to write says, in the words of [`grow`].
+fn room_for<E: NeedsRoom>(written: Result<usize, E>) -> Result<Result<usize, usize>, E> {
+    match written {
+        Ok(written) => Ok(Ok(written)),
+        Err(error) => error.room().map(Err).ok_or(error),
+    }
+}
+
+/// An error that may be for want of room.
+trait NeedsRoom {
+    fn room(&self) -> Option<usize>;
+}
+
+impl NeedsRoom for EncodeError {
+    fn room(&self) -> Option<usize> {
+        match self {
+            EncodeError::InsufficientSize(InsufficientSizeError { required_size }) => Some(*required_size),
+            EncodeError::AlreadyEncoded => None,
+        }
+    }
+}
+
+impl NeedsRoom for EncryptError {
+    fn room(&self) -> Option<usize> {
+        match self {
+            EncryptError::InsufficientSize(InsufficientSizeError { required_size }) => Some(*required_size),
+            EncryptError::EncryptExhausted => None,
+        }
+    }
+}
+
+/// Lets `write` write behind the end of `wire`, with more room when it says how much it needs.
+fn grow<E>(
+    wire: &mut Vec<u8>,
+    mut write: impl FnMut(&mut [u8]) -> Result<Result<usize, usize>, E>,
+) -> Result<(), E> {
+    let end = wire.len();
+    let mut room = wire.capacity().saturating_sub(end).max(RECORD_EXTRA);
+    loop {
+        wire.resize(end + room, 0);
+        match write(&mut wire[end..]) {
+            Ok(Ok(written)) => {
+                wire.truncate(end + written);
+                return Ok(());
+            }
+            Ok(Err(needed)) => room = needed,
+            Err(error) => {
+                wire.truncate(end);
+                return Err(error);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+    use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+    use super::*;
+
+    fn configurations() -> (Arc<ServerConfig>, Arc<ClientConfig>) {
+        let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+        let certificate: CertificateDer<'static> = issued.cert.der().clone();
+        let key = PrivateKeyDer::try_from(issued.signing_key.serialize_der()).expect("a key");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let server = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.clone()], key)
+            .expect("a server");
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate).expect("a root");
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        (Arc::new(server), Arc::new(client))
+    }
+
+    /// xorshift64 (Marsaglia 2003)
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, end: usize) -> usize {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 >> 33) as usize % end.max(1)
+        }
+    }
+
+    /// One conversation; `harm` may change what the client sends. True when everything came through.
+    fn converse(
+        (server, client): &(Arc<ServerConfig>, Arc<ClientConfig>),
+        random: &mut Random,
+        mut harm: impl FnMut(&mut Random, &mut Vec<u8>),
+    ) -> bool {
+        let mut tls = Tls::new(server.clone()).expect("a server");
+        let name = ServerName::try_from("localhost").expect("a name");
+        let mut peer = ClientConnection::new(client.clone(), name).expect("a client");
+        let (mut plain, mut answer) = (Vec::new(), Vec::new());
+        let said: Vec<u8> = (0..40_000_u32).map(|at| at as u8).collect();
+        std::io::Write::write_all(&mut peer.writer(), &said).expect("buffered");
+        for _ in 0..20 {
+            let mut sent = Vec::new();
+            while peer.wants_write() {
+                peer.write_tls(&mut sent).expect("to memory");
+            }
+            harm(random, &mut sent);
+            let mut rest = &sent[..];
+            while !rest.is_empty() {
+                let (piece, after) = rest.split_at(1 + random.below(rest.len()));
+                if tls.receive(piece, &mut plain, &mut answer).is_err() {
+                    return false;
+                }
+                rest = after;
+            }
+            if tls.is_established() && tls.send(b"answer", &mut answer).is_err() {
+                return false;
+            }
+            let mut unread = &answer[..];
+            while !unread.is_empty() {
+                if peer.read_tls(&mut unread).is_err() || peer.process_new_packets().is_err() {
+                    return false;
+                }
+            }
+            answer.clear();
+        }
+        plain == said && tls.incoming.capacity() == 0
+    }
+
+    #[test]
+    fn what_is_said_comes_through_however_it_is_cut() {
+        let (both, mut random) = (configurations(), Random(7));
+        for _ in 0..20 {
+            assert!(converse(&both, &mut random, |_, _| {}));
+        }
+    }
+
+    /// No byte of a peer's makes us panic, or lets anything through that was not said.
+    #[test]
+    fn damaged_bytes_end_the_connection() {
+        let (both, mut random) = (configurations(), Random(11));
+        let mut survived = 0;
+        for _ in 0..400 {
+            let whole = converse(&both, &mut random, |random, bytes| {
+                if bytes.is_empty() || random.below(3) > 0 {
+                    return;
+                }
+                let at = random.below(bytes.len());
+                match random.below(4) {
+                    0 => bytes[at] ^= 1 << random.below(8),
+                    1 => drop(bytes.drain(at..)),
+                    2 => bytes.insert(at, random.below(256) as u8),
+                    _ => bytes[at] = random.below(256) as u8,
+                }
+            });
+            survived += usize::from(whole);
+        }
+        assert!(survived < 400, "some were damaged");
+    }
+}

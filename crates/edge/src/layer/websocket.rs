@@ -1,0 +1,542 @@
+//! The server's side of WebSocket (RFC 6455) as MQTT uses it (MQTT 5.0 section 6): the upgrade, then binary frames whose
+//! payloads are one stream of bytes [MQTT-6.0.0-2].
+//!
+//! **Invariant:** no payload is kept: it is unmasked and handed on as it comes, however long its frame is.
+
+use base64ct::{Base64, Encoding as _};
+use sha1::{Digest as _, Sha1};
+
+use super::LayerError;
+
+/// What a listener asks of those who come by WebSocket.
+#[derive(Clone, Debug)]
+pub(crate) struct WebSocketRules {
+    /// The path of the request, query apart.
+    pub path: String,
+    /// Values of Origin that may come in; empty is any. Programs that are no browsers send none and may come in always.
+    pub origins: Vec<String>,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct WebSocket {
+    state: State,
+    /// The beginning of a request, a frame's header, or a control frame's payload.
+    kept: Vec<u8>,
+    /// A message is being sent in fragments.
+    in_message: bool,
+    /// A close frame was sent.
+    closed: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Upgrading,
+    Header,
+    Data { left: u64, mask: [u8; 4], at: usize },
+    Control { opcode: u8, left: usize, mask: [u8; 4] },
+    Closed,
+}
+
+/// Longest request that is read.
+const REQUEST_MAX: usize = 8 * 1024;
+const HEADERS_MAX: usize = 64;
+/// Longest header of a frame.
+const HEADER_MAX: usize = 14;
+const CONTINUATION: u8 = 0x0;
+const TEXT: u8 = 0x1;
+const BINARY: u8 = 0x2;
+const CLOSE: u8 = 0x8;
+const PING: u8 = 0x9;
+const PONG: u8 = 0xA;
+
+/// Close codes (RFC 6455 section 7.4.1).
+const NORMAL: u16 = 1000;
+const PROTOCOL_ERROR: u16 = 1002;
+const UNSUPPORTED_DATA: u16 = 1003;
+
+impl WebSocket {
+    pub fn new() -> Self {
+        Self { state: State::Upgrading, kept: Vec::new(), in_message: false, closed: false }
+    }
+
+    /// Whether MQTT may be sent.
+    pub fn is_open(&self) -> bool {
+        !matches!(self.state, State::Upgrading | State::Closed) && !self.closed
+    }
+
+    /// Bytes came: appends what is MQTT's to `plain`, and what is to be answered to `answer`.
+    ///
+    /// # Errors
+    /// A request that is no upgrade of ours, a frame that breaks the rules, or the client's wish to close; the answer says why.
+    pub fn receive(
+        &mut self,
+        rules: &WebSocketRules,
+        mut bytes: &[u8],
+        plain: &mut Vec<u8>,
+        answer: &mut Vec<u8>,
+    ) -> Result<(), LayerError> {
+        while !bytes.is_empty() {
+            let used = match self.state {
+                State::Upgrading => self.upgrade(rules, bytes, answer)?,
+                State::Header => self.header(bytes, answer)?,
+                State::Data { left, mask, at } => {
+                    let count = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
+                    let from = plain.len();
+                    plain.extend_from_slice(&bytes[..count]);
+                    unmask(&mut plain[from..], mask, at);
+                    let left = left - count as u64;
+                    self.state = match left {
+                        0 => State::Header,
+                        left => State::Data { left, mask, at: (at + count) % 4 },
+                    };
+                    count
+                }
+                State::Control { opcode, left, mask } => {
+                    let count = left.min(bytes.len());
+                    self.kept.extend_from_slice(&bytes[..count]);
+                    self.state = State::Control { opcode, left: left - count, mask };
+                    if left == count {
+                        self.state = State::Header;
+                        let mut payload = std::mem::take(&mut self.kept);
+                        unmask(&mut payload, mask, 0);
+                        self.control(opcode, &payload, answer)?;
+                    }
+                    count
+                }
+                State::Closed => return Err(LayerError::Closed),
+            };
+            bytes = &bytes[used..];
+        }
+        Ok(())
+    }
+
+    /// Wraps bytes for the client into one binary frame [MQTT-6.0.0-3].
+    pub fn send(&self, plain: &[u8], wire: &mut Vec<u8>) {
+        if self.is_open() && !plain.is_empty() {
+            frame_header(BINARY, plain.len(), wire);
+            wire.extend_from_slice(plain);
+        }
+    }
+
+    /// The server closes.
+    pub fn close(&mut self, wire: &mut Vec<u8>) {
+        if self.is_open() {
+            self.closed = true;
+            close_frame(NORMAL, wire);
+        }
+    }
+
+    /// Looks for a whole request in what came; returns how many of `bytes` it took.
+    fn upgrade(
+        &mut self,
+        rules: &WebSocketRules,
+        bytes: &[u8],
+        answer: &mut Vec<u8>,
+    ) -> Result<usize, LayerError> {
+        let before = self.kept.len();
+        // No further than a request may be long, so that what is copied is bounded.
+        let taken = bytes.len().min(REQUEST_MAX + 1 - before);
+        self.kept.extend_from_slice(&bytes[..taken]);
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut request = httparse::Request::new(&mut headers);
+        let refused = match request.parse(&self.kept) {
+            Ok(httparse::Status::Complete(length)) => match check(rules, &request) {
+                Ok(accept) => {
+                    answer.extend_from_slice(&accept);
+                    self.kept = Vec::new();
+                    self.state = State::Header;
+                    return Ok(length - before);
+                }
+                Err(refusal) => refusal,
+            },
+            Ok(httparse::Status::Partial) if self.kept.len() <= REQUEST_MAX => return Ok(taken),
+            Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => Refusal {
+                status: "431 Request Header Fields Too Large",
+                headers: "",
+                why: "the request is too long",
+            },
+            Err(_) => Refusal {
+                status: "400 Bad Request",
+                headers: "",
+                why: "this port speaks MQTT over WebSocket, and the request is not HTTP",
+            },
+        };
+        self.state = State::Closed;
+        refused.write(answer);
+        Err(LayerError::Refused(refused.why))
+    }
+
+    /// Looks for a whole header of a frame; returns how many of `bytes` it took.
+    fn header(&mut self, bytes: &[u8], answer: &mut Vec<u8>) -> Result<usize, LayerError> {
+        let before = self.kept.len();
+        let taken = bytes.len().min(HEADER_MAX - before);
+        self.kept.extend_from_slice(&bytes[..taken]);
+        let Some((length, header)) = parse_header(&self.kept) else {
+            return match self.kept.len() {
+                // An opcode or mask that cannot be is refused at once, not after a whole header.
+                0 | 1 => Ok(taken),
+                _ => self.check_beginning(self.kept[0], self.kept[1], answer).map(|()| taken),
+            };
+        };
+        self.check_beginning(self.kept[0], self.kept[1], answer)?;
+        let Header { fin, opcode, mask, payload } = header;
+        self.kept.clear();
+        match opcode {
+            CLOSE | PING | PONG => {
+                self.state = State::Control { opcode, left: payload as usize, mask };
+                if payload == 0 {
+                    self.state = State::Header;
+                    self.control(opcode, &[], answer)?;
+                }
+            }
+            _ => {
+                self.in_message = !fin;
+                self.state =
+                    if payload == 0 { State::Header } else { State::Data { left: payload, mask, at: 0 } };
+            }
+        }
+        Ok(length - before)
+    }
+
+    fn check_beginning(&mut self, first: u8, second: u8, answer: &mut Vec<u8>) -> Result<(), LayerError> {
+        let (fin, opcode, masked, short) =
+            (first & 0x80 != 0, first & 0xF, second & 0x80 != 0, second & 0x7F);
+        let (code, why) = match opcode {
+            _ if first & 0x70 != 0 => (PROTOCOL_ERROR, "reserved bits of a frame are set"),
+            _ if !masked => (PROTOCOL_ERROR, "a frame of a client is not masked"),
+            TEXT => (UNSUPPORTED_DATA, "MQTT comes in binary frames"), // [MQTT-6.0.0-1]
+            BINARY if self.in_message => (PROTOCOL_ERROR, "a message begins within another"),
+            CONTINUATION if !self.in_message => (PROTOCOL_ERROR, "a message goes on that has not begun"),
+            BINARY | CONTINUATION => return Ok(()),
+            CLOSE | PING | PONG if fin && short < 126 => return Ok(()),
+            CLOSE | PING | PONG => (PROTOCOL_ERROR, "a control frame is fragmented or too long"),
+            _ => (PROTOCOL_ERROR, "the opcode of a frame is unknown"),
+        };
+        self.refuse(code, why, answer)
+    }
+
+    fn refuse(&mut self, code: u16, why: &'static str, answer: &mut Vec<u8>) -> Result<(), LayerError> {
+        self.state = State::Closed;
+        close_frame(code, answer);
+        Err(LayerError::Refused(why))
+    }
+
+    fn control(&mut self, opcode: u8, payload: &[u8], answer: &mut Vec<u8>) -> Result<(), LayerError> {
+        match opcode {
+            PING if !self.closed => {
+                frame_header(PONG, payload.len(), answer);
+                answer.extend_from_slice(payload);
+                Ok(())
+            }
+            CLOSE => {
+                self.state = State::Closed;
+                if !self.closed {
+                    self.closed = true;
+                    // The code that came goes back, if it is one that may come.
+                    let code = payload.first_chunk::<2>().map_or(NORMAL, |code| u16::from_be_bytes(*code));
+                    let valid = matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) && payload.len() != 1;
+                    close_frame(if valid { code } else { PROTOCOL_ERROR }, answer);
+                }
+                Err(LayerError::Closed)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A request that is not served.
+struct Refusal {
+    status: &'static str,
+    headers: &'static str,
+    why: &'static str,
+}
+
+impl Refusal {
+    fn write(&self, answer: &mut Vec<u8>) {
+        let Refusal { status, headers, why } = self;
+        let length = why.len() + 1;
+        let text = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\n{headers}Connection: close\r\n\r\n{why}\n"
+        );
+        answer.extend_from_slice(text.as_bytes());
+    }
+}
+
+/// The answer to a request that is an upgrade (RFC 6455 section 4.2).
+fn check(rules: &WebSocketRules, request: &httparse::Request<'_, '_>) -> Result<Vec<u8>, Refusal> {
+    let refuse = |status, why| Err(Refusal { status, headers: "", why });
+    let all = |name: &'static str| {
+        let named = request.headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name));
+        named.filter_map(|header| std::str::from_utf8(header.value).ok())
+    };
+    let one = |name| all(name).next().map(str::trim);
+    let lists = |name, token: &str| {
+        all(name).any(|value| value.split(',').any(|one| one.trim().eq_ignore_ascii_case(token)))
+    };
+    let path = request.path.unwrap_or_default();
+    if path.split('?').next() != Some(rules.path.as_str()) {
+        return refuse("404 Not Found", "MQTT over WebSocket is at another path");
+    }
+    if request.method != Some("GET") || request.version != Some(1) {
+        return refuse("405 Method Not Allowed", "MQTT over WebSocket begins with GET and HTTP/1.1");
+    }
+    if !lists("Upgrade", "websocket") || !lists("Connection", "upgrade") {
+        let headers = "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n";
+        let why = "this is no page: MQTT over WebSocket needs an Upgrade";
+        return Err(Refusal { status: "426 Upgrade Required", headers, why });
+    }
+    if one("Sec-WebSocket-Version") != Some("13") {
+        let headers = "Sec-WebSocket-Version: 13\r\n";
+        return Err(Refusal {
+            status: "426 Upgrade Required",
+            headers,
+            why: "WebSocket version 13 is spoken here",
+        });
+    }
+    if let Some(origin) = one("Origin")
+        && !rules.origins.is_empty()
+        && !rules.origins.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin))
+    {
+        return refuse("403 Forbidden", "pages of this origin may not connect");
+    }
+    // [MQTT-6.0.0-4]: the client names "mqtt"; what clients of 3.1 name is "mqttv3.1".
+    let Some(protocol) = ["mqtt", "mqttv3.1"].into_iter().find(|name| lists("Sec-WebSocket-Protocol", name))
+    else {
+        return refuse("400 Bad Request", "the sub-protocol is mqtt (Sec-WebSocket-Protocol)");
+    };
+    let key = one("Sec-WebSocket-Key").unwrap_or_default();
+    if Base64::decode_vec(key).map(|nonce| nonce.len()) != Ok(16) {
+        return refuse("400 Bad Request", "Sec-WebSocket-Key is not 16 bytes in base64");
+    }
+    let accept = accept(key);
+    Ok(format!(
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: {protocol}\r\n\r\n"
+    )
+    .into_bytes())
+}
+
+fn accept(key: &str) -> String {
+    let digest =
+        Sha1::new().chain_update(key).chain_update("258EAFA5-E914-47DA-95CA-C5AB0DC85B11").finalize();
+    Base64::encode_string(&digest)
+}
+
+struct Header {
+    fin: bool,
+    opcode: u8,
+    mask: [u8; 4],
+    payload: u64,
+}
+
+/// A frame's header and its length, once it is whole.
+fn parse_header(bytes: &[u8]) -> Option<(usize, Header)> {
+    let (first, second) = (*bytes.first()?, *bytes.get(1)?);
+    let (payload, at) = match second & 0x7F {
+        126 => (u64::from(u16::from_be_bytes(*bytes.get(2..)?.first_chunk()?)), 4),
+        127 => (u64::from_be_bytes(*bytes.get(2..)?.first_chunk()?), 10),
+        short => (u64::from(short), 2),
+    };
+    let masked = second & 0x80 != 0;
+    let (mask, length) = if masked { (*bytes.get(at..)?.first_chunk()?, at + 4) } else { ([0; 4], at) };
+    Some((length, Header { fin: first & 0x80 != 0, opcode: first & 0xF, mask, payload }))
+}
+
+fn frame_header(opcode: u8, length: usize, out: &mut Vec<u8>) {
+    out.push(0x80 | opcode);
+    match length {
+        0..126 => out.push(length as u8),
+        126..65_536 => {
+            out.push(126);
+            out.extend_from_slice(&(length as u16).to_be_bytes());
+        }
+        _ => {
+            out.push(127);
+            out.extend_from_slice(&(length as u64).to_be_bytes());
+        }
+    }
+}
+
+fn close_frame(code: u16, out: &mut Vec<u8>) {
+    frame_header(CLOSE, 2, out);
+    out.extend_from_slice(&code.to_be_bytes());
+}
+
+/// `at` is how many bytes of the frame came before.
+fn unmask(bytes: &mut [u8], mask: [u8; 4], at: usize) {
+    let mut turned = mask;
+    turned.rotate_left(at % 4);
+    let wide = u64::from_ne_bytes([
+        turned[0], turned[1], turned[2], turned[3], turned[0], turned[1], turned[2], turned[3],
+    ]);
+    let mut chunks = bytes.chunks_exact_mut(8);
+    for chunk in &mut chunks {
+        let value = u64::from_ne_bytes(chunk.try_into().unwrap_or_default()) ^ wide;
+        chunk.copy_from_slice(&value.to_ne_bytes());
+    }
+    for (byte, mask) in chunks.into_remainder().iter_mut().zip(turned.iter().cycle()) {
+        *byte ^= mask;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules() -> WebSocketRules {
+        WebSocketRules { path: "/mqtt".into(), origins: vec!["https://a.example".into()] }
+    }
+
+    const UPGRADE: &str = "GET /mqtt?x=1 HTTP/1.1\r\nHost: h\r\nUpgrade: WebSocket\r\nConnection: keep-alive, Upgrade\r\n\
+        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: chat, mqtt\r\n\r\n";
+
+    fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+        let mask = [7, 99, 200, 1];
+        let mut out = Vec::new();
+        frame_header(0, payload.len(), &mut out);
+        out[0] = first;
+        out[1] |= 0x80;
+        out.extend_from_slice(&mask);
+        let from = out.len();
+        out.extend_from_slice(payload);
+        unmask(&mut out[from..], mask, 0);
+        out
+    }
+
+    /// What comes of bytes that arrive in pieces of `size`.
+    fn receive(bytes: &[u8], size: usize) -> (Vec<u8>, String, Result<(), LayerError>) {
+        let mut socket = WebSocket::new();
+        let (mut plain, mut answer) = (Vec::new(), Vec::new());
+        let mut result = Ok(());
+        for piece in bytes.chunks(size) {
+            result = socket.receive(&rules(), piece, &mut plain, &mut answer);
+            if result.is_err() {
+                break;
+            }
+        }
+        (plain, String::from_utf8_lossy(&answer).into_owned(), result)
+    }
+
+    #[test]
+    fn an_upgrade_is_accepted_and_bytes_flow_however_they_are_cut() {
+        let mut bytes = UPGRADE.as_bytes().to_vec();
+        let long: Vec<u8> = (0..70_000_u32).map(|number| number as u8).collect();
+        let mut expected = Vec::new();
+        for (first, payload) in [
+            (0x82, &b"abc"[..]),
+            (0x02, b"d"),
+            (0x89, b"ping"),
+            (0x00, b""),
+            (0x80, &long[..300]),
+            (0x8A, b"unasked"),
+            (0x82, &long),
+        ] {
+            bytes.extend(frame(first, payload));
+            if first & 0xF < 8 {
+                expected.extend_from_slice(payload);
+            }
+        }
+        for size in [1, 2, 3, 7, 1000, usize::MAX] {
+            let (plain, answer, result) = receive(&bytes, size);
+            assert_eq!(result, Ok(()));
+            assert!(plain == expected, "pieces of {size}");
+            // The example of RFC 6455 section 1.3.
+            assert!(answer.contains("Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"), "{answer}");
+            assert!(answer.contains("Sec-WebSocket-Protocol: mqtt\r\n"));
+            assert!(answer.ends_with("\u{fffd}\u{4}ping"), "{answer:?}");
+        }
+    }
+
+    /// [MQTT-6.0.0-1] [MQTT-6.0.0-4]
+    #[test]
+    fn what_breaks_the_rules_is_answered_and_closed() {
+        let cases = [
+            (0x81, &b"text"[..], UNSUPPORTED_DATA),
+            (0x80, b"nothing to go on with", PROTOCOL_ERROR),
+            (0xC2, b"reserved", PROTOCOL_ERROR),
+            (0x83, b"unknown", PROTOCOL_ERROR),
+            (0x09, b"fragmented ping", PROTOCOL_ERROR),
+            (0x89, &[0; 126], PROTOCOL_ERROR),
+        ];
+        for (first, payload, code) in cases {
+            let bytes = [UPGRADE.as_bytes(), &frame(first, payload)].concat();
+            for size in [1, usize::MAX] {
+                let mut socket = WebSocket::new();
+                let (mut plain, mut answer) = (Vec::new(), Vec::new());
+                let mut pieces = bytes.chunks(size);
+                let refused =
+                    pieces.find_map(|piece| socket.receive(&rules(), piece, &mut plain, &mut answer).err());
+                assert!(matches!(refused, Some(LayerError::Refused(_))), "{first:#x}");
+                assert_eq!(answer[answer.len() - 4..], [&[0x88, 2][..], &code.to_be_bytes()].concat());
+                assert_eq!(plain, b"");
+                assert!(!socket.is_open());
+            }
+        }
+        let mut unmasked = UPGRADE.as_bytes().to_vec();
+        frame_header(BINARY, 1, &mut unmasked);
+        assert_eq!(receive(&unmasked, 1).2, Err(LayerError::Refused("a frame of a client is not masked")));
+        let twice = [UPGRADE.as_bytes(), &frame(0x02, b"a"), &frame(0x02, b"b")].concat();
+        assert!(receive(&twice, 5).2.is_err());
+    }
+
+    #[test]
+    fn a_close_is_answered_with_its_code() {
+        for (payload, code) in
+            [(&b"\x03\xe9bye"[..], 1001), (b"", 1000), (b"\x03\xed", 1002), (b"\x01", 1002)]
+        {
+            let mut socket = WebSocket::new();
+            let (mut plain, mut answer) = (Vec::new(), Vec::new());
+            let bytes = [UPGRADE.as_bytes(), &frame(0x88, payload)].concat();
+            assert_eq!(socket.receive(&rules(), &bytes, &mut plain, &mut answer), Err(LayerError::Closed));
+            assert_eq!(answer[answer.len() - 2..], u16::to_be_bytes(code));
+            let length = answer.len();
+            socket.close(&mut answer);
+            socket.send(b"x", &mut answer);
+            assert_eq!(answer.len(), length, "once");
+        }
+    }
+
+    #[test]
+    fn requests_that_are_no_upgrade_are_told_why() {
+        let refused = |from: &str, to: &str| {
+            let (plain, answer, result) = receive(UPGRADE.replace(from, to).as_bytes(), 13);
+            assert!(matches!(result, Err(LayerError::Refused(_))), "{from} -> {to}: {result:?}");
+            assert_eq!(plain, b"");
+            answer.lines().next().unwrap_or_default().to_owned()
+        };
+        assert_eq!(refused("/mqtt", "/other"), "HTTP/1.1 404 Not Found");
+        assert_eq!(refused("GET", "POST"), "HTTP/1.1 405 Method Not Allowed");
+        assert_eq!(refused("Upgrade: WebSocket", "X: y"), "HTTP/1.1 426 Upgrade Required");
+        assert_eq!(refused("Version: 13", "Version: 8"), "HTTP/1.1 426 Upgrade Required");
+        assert_eq!(refused("chat, mqtt", "chat"), "HTTP/1.1 400 Bad Request");
+        assert_eq!(refused("dGhlIHNhbXBsZSBub25jZQ==", "c2hvcnQ="), "HTTP/1.1 400 Bad Request");
+        assert_eq!(refused("Host: h", "Origin: https://b.example"), "HTTP/1.1 403 Forbidden");
+        assert_eq!(refused("GET", "\x10\x04\x00"), "HTTP/1.1 400 Bad Request");
+        assert_eq!(
+            refused("Host: h", &format!("X: {}", "y".repeat(9000))),
+            "HTTP/1.1 431 Request Header Fields Too Large"
+        );
+        assert_eq!(receive(UPGRADE.replace("Host: h", "Origin: HTTPS://A.example").as_bytes(), 99).2, Ok(()));
+    }
+
+    #[test]
+    fn frames_to_the_client_have_the_shortest_header() {
+        let mut socket = WebSocket::new();
+        socket.send(b"too early", &mut Vec::new());
+        socket.state = State::Header;
+        for (length, header) in [
+            (1, vec![0x82, 1]),
+            (126, vec![0x82, 126, 0, 126]),
+            (65_536, vec![0x82, 127, 0, 0, 0, 0, 0, 1, 0, 0]),
+        ] {
+            let mut wire = Vec::new();
+            socket.send(&vec![9; length], &mut wire);
+            assert_eq!(wire[..header.len()], header);
+            assert_eq!(wire.len(), header.len() + length);
+        }
+        let mut wire = Vec::new();
+        socket.send(b"", &mut wire);
+        assert_eq!(wire, b"");
+    }
+}

@@ -1,0 +1,113 @@
+//! Connections with something between the socket and MQTT.
+
+use std::io;
+
+use super::Reactor;
+use crate::layer::{CHUNK, LayerError};
+use crate::node::canonical;
+
+impl Reactor {
+    /// Reads once, and gives the worker what is MQTT's.
+    pub(super) fn read_layered(&mut self, slot: u32) {
+        let Some(peer) = self.peers[slot as usize].as_mut() else { return };
+        let Some(layers) = peer.layers.as_mut() else { return };
+        let count = match peer.stream.read(&mut self.scratch) {
+            Ok(0) => return self.lose(slot),
+            Ok(count) => count,
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock if !peer.marks.write_failed => return,
+                io::ErrorKind::Interrupted => return self.mark_ready(slot),
+                _ => return self.lose(slot),
+            },
+        };
+        let more = count == self.scratch.len() || peer.marks.read_closed || peer.marks.write_failed;
+        let mut plain = std::mem::take(&mut self.plain);
+        plain.clear();
+        let received = layers.receive(&self.scratch[..count], &mut plain);
+        if !layers.wire().is_empty() {
+            self.dirty.push(slot);
+        }
+        if let Ok(Some(source)) = received {
+            self.worker.set_peer(slot, canonical(source));
+        }
+        if !plain.is_empty() {
+            self.push(slot, &plain);
+        }
+        plain.shrink_to(CHUNK);
+        self.plain = plain;
+        if let Err(error) = received {
+            return self.end_layered(slot, &error);
+        }
+        if more {
+            self.mark_ready(slot);
+        }
+    }
+
+    /// The connection ends in its layers: MQTT hears that it is gone, the peer what the layers have to say.
+    fn end_layered(&mut self, slot: u32, error: &LayerError) {
+        if *error != LayerError::Closed {
+            self.figures.layer_errors += 1;
+            tracing::debug!(reactor = self.index, %error, "a connection ends before MQTT");
+        }
+        self.worker.lost(self.now, slot);
+        self.dirty.push(slot);
+    }
+
+    /// Writes what the layers have, wraps what MQTT has, and closes the connection when both are done.
+    pub(super) fn flush_layered(&mut self, slot: u32) {
+        let mut written = false;
+        let failed = loop {
+            let Some(peer) = self.peers.get_mut(slot as usize).and_then(Option::as_mut) else { return };
+            let Some(layers) = peer.layers.as_mut() else { return };
+            if !layers.wire().is_empty() {
+                if peer.marks.write_blocked {
+                    break false;
+                }
+                match peer.stream.write(layers.wire()) {
+                    Ok(count) => {
+                        peer.marks.write_blocked = count < layers.wire().len();
+                        layers.advance(count);
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        peer.marks.write_blocked = true
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(_) => break true,
+                }
+                continue;
+            }
+            let out = self.worker.output(slot).filter(|out| !out.is_empty());
+            if let Some(out) = out {
+                let mut plain = std::mem::take(&mut self.plain);
+                plain.clear();
+                out.take(CHUNK, &mut plain);
+                let sent = layers.send(&plain);
+                self.plain = plain;
+                written = true;
+                if sent.is_err() {
+                    break true;
+                }
+                continue;
+            }
+            if self.worker.is_closing(slot) && layers.close() {
+                continue;
+            }
+            layers.rest();
+            break false;
+        };
+        if written {
+            self.worker.written(self.now, slot);
+        }
+        if failed {
+            return self.write_failed(slot);
+        }
+        let Some(peer) = self.peers[slot as usize].as_ref() else { return };
+        let drained = peer.layers.as_ref().is_some_and(|layers| layers.wire().is_empty());
+        if drained
+            && self.worker.is_closing(slot)
+            && self.worker.output(slot).is_none_or(|out| out.is_empty())
+        {
+            self.close(slot);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! What lies between a socket and MQTT, over real sockets: TLS with a client of rustls, WebSocket with a client of tungstenite, and
+//! the PROXY protocol; with one worker and with three.
+
+mod client;
+mod proxy;
+mod secure;
+mod websocket;
+
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::access::AllowAll;
+use broker::settings::Settings;
+use edge::settings::{EdgeSettings, Listener};
+use edge::{Options, StartError};
+
+/// Longer than anything here takes on a busy machine: what needs it has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Node {
+    node: edge::Node,
+    edge: EdgeSettings,
+}
+
+impl Node {
+    fn start(workers: usize, listener: Listener) -> Node {
+        Node::try_start(workers, listener).expect("the node starts")
+    }
+
+    fn try_start(workers: usize, listener: Listener) -> Result<Node, StartError> {
+        let mut broker = Settings::default();
+        broker.sys.interval = Duration::ZERO;
+        broker.mqtt.connect_timeout = Duration::from_secs(2);
+        let listener = Listener { address: "127.0.0.1:0".into(), ..listener };
+        let edge = EdgeSettings { workers, listeners: vec![listener] };
+        let access = Arc::new(AllowAll);
+        let node = edge::start(Options { edge: edge.clone(), broker, access, version: "entrance".into() })?;
+        Ok(Node { node, edge })
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.node.listeners()[0].tcp.expect("a TCP listener")
+    }
+
+    fn open(&self) -> TcpStream {
+        let stream = TcpStream::connect_timeout(&self.address(), PATIENCE).expect("a connection");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        stream.set_write_timeout(Some(PATIENCE)).expect("a socket");
+        stream.set_nodelay(true).expect("a socket");
+        stream
+    }
+
+    /// Address of a connected client, as the node sees it.
+    fn seen(&self, client_id: &str) -> Option<SocketAddr> {
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        let reply = Box::new(move |found| sender.send(found).expect("somebody waits"));
+        self.node.admin().client(client_id, reply);
+        receiver.recv_timeout(PATIENCE).expect("an answer")?.info.address
+    }
+
+    fn stop(self) {
+        self.node.stop(PATIENCE);
+    }
+}
+
+fn everywhere(listener: impl Fn() -> Listener, scenario: impl Fn(&mut Node)) {
+    for workers in [1, 3] {
+        let mut node = Node::start(workers, listener());
+        scenario(&mut node);
+        node.stop();
+    }
+}
+
+/// A directory for one test's files, gone at its end.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Directory {
+        let path = std::env::temp_dir().join(format!("meridian-entrance-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a directory");
+        Directory(path)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).expect("a file");
+        path
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // A test's end is not the place to fail for it.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,239 @@
+//! TLS.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use edge::settings::{Listener, TlsClient, TlsVersion, Transport};
+use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use crate::client::{Client, echo};
+use crate::websocket::Frames;
+use crate::{Directory, Node, everywhere};
+
+type Stream = StreamOwned<ClientConnection, TcpStream>;
+
+/// An authority with certificates for servers and clients.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Authority {
+        let mut params = CertificateParams::new([]).expect("parameters");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        Authority(CertifiedIssuer::self_signed(params, key).expect("a certificate"))
+    }
+
+    fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    fn issue(&self, name: &str) -> (String, String) {
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new([name.to_owned()]).expect("parameters");
+        let certificate: Certificate = params.signed_by(&key, &self.0).expect("a certificate");
+        (certificate.pem(), key.serialize_pem())
+    }
+
+    fn client(&self, own: Option<(String, String)>) -> ClientConfig {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(self.pem().as_bytes()).expect("PEM")).expect("a root");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(roots);
+        match own {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).expect("PEM")];
+                let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("PEM");
+                builder.with_client_auth_cert(chain, key).expect("a certificate")
+            }
+        }
+    }
+}
+
+fn tls(directory: &Directory, authority: &Authority) -> Listener {
+    let (certificate, key) = authority.issue("localhost");
+    Listener {
+        tls_certificate: Some(directory.write("server.crt", &certificate)),
+        tls_key: Some(directory.write("server.key", &key)),
+        ..Listener::default()
+    }
+}
+
+fn connect(node: &Node, config: &ClientConfig, name: &'static str) -> Stream {
+    let name = ServerName::try_from(name).expect("a name");
+    let connection = ClientConnection::new(Arc::new(config.clone()), name).expect("a client");
+    StreamOwned::new(connection, node.open())
+}
+
+#[test]
+fn mqtt_flows_over_tls() {
+    let (directory, authority) = (Directory::new("flows"), Authority::new());
+    everywhere(
+        || tls(&directory, &authority),
+        |node| {
+            for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+                let mut config = authority.client(None);
+                let provider = Arc::new(rustls::crypto::ring::default_provider());
+                let mut roots = RootCertStore::empty();
+                roots
+                    .add(CertificateDer::from_pem_slice(authority.pem().as_bytes()).expect("PEM"))
+                    .expect("a root");
+                config = ClientConfig::builder_with_provider(provider)
+                    .with_protocol_versions(&[version])
+                    .map(|builder| builder.with_root_certificates(roots).with_no_client_auth())
+                    .unwrap_or(config);
+                config.alpn_protocols = vec![b"mqtt".to_vec()];
+                // The second connection resumes the first one's session.
+                for _ in 0..2 {
+                    let mut client = Client::connect(connect(node, &config, "localhost"), "c");
+                    assert_eq!(client.stream.conn.protocol_version(), Some(version.version));
+                    assert_eq!(client.stream.conn.alpn_protocol(), Some(&b"mqtt"[..]));
+                    echo(&mut client, &[0, 1, 16_384, 16_385, 900_000, 5]);
+                }
+            }
+        },
+    );
+}
+
+#[test]
+fn mqtt_flows_over_secure_websocket() {
+    let (directory, authority) = (Directory::new("wss"), Authority::new());
+    everywhere(
+        || Listener { transport: Transport::WebSocket, ..tls(&directory, &authority) },
+        |node| {
+            for cut in [7, usize::MAX] {
+                let stream = connect(node, &authority.client(None), "localhost");
+                let mut client = Client::connect(Frames::over(stream, cut), "c");
+                echo(&mut client, &[0, 1, 70_000, 600_000]);
+            }
+        },
+    );
+}
+
+#[test]
+fn clients_show_their_certificates() {
+    let (directory, authority, other) = (Directory::new("mutual"), Authority::new(), Authority::new());
+    for (mode, without) in [(TlsClient::Required, false), (TlsClient::Optional, true)] {
+        everywhere(
+            || Listener {
+                tls_client_ca: Some(directory.write("ca.crt", &authority.pem())),
+                tls_client: mode,
+                ..tls(&directory, &authority)
+            },
+            |node| {
+                let served = |config: &ClientConfig| {
+                    let mut client = Client::over(connect(node, config, "localhost"));
+                    let mut bytes = Vec::new();
+                    mqtt_connect(&mut bytes);
+                    // A refusal may show while this is written.
+                    client.stream.write_all(&bytes).is_ok() && client.next().starts_with("ConnAck")
+                };
+                assert!(served(&authority.client(Some(authority.issue("client")))));
+                assert_eq!(served(&authority.client(None)), without);
+                assert!(!served(&authority.client(Some(other.issue("client")))));
+            },
+        );
+    }
+}
+
+fn mqtt_connect(bytes: &mut Vec<u8>) {
+    bytes.extend_from_slice(b"\x10\x0e\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x01c");
+}
+
+#[test]
+fn a_certificate_is_chosen_by_name_and_changes_without_a_restart() {
+    let (directory, authority) = (Directory::new("names"), Authority::new());
+    let names = directory.0.join("names");
+    std::fs::create_dir_all(&names).expect("a directory");
+    for (file, name) in [("a.example", "a.example"), ("_.b.example", "*.b.example")] {
+        let (certificate, key) = authority.issue(name);
+        directory.write(&format!("names/{file}.crt"), &certificate);
+        directory.write(&format!("names/{file}.key"), &key);
+    }
+    everywhere(
+        || Listener { tls_names: Some(names.clone()), ..tls(&directory, &authority) },
+        |node| {
+            for name in ["localhost", "a.example", "x.b.example"] {
+                // The client checks that the name is the certificate's.
+                let mut client = Client::connect(connect(node, &authority.client(None), name), name);
+                echo(&mut client, &[10]);
+            }
+            let mut old = Client::connect(connect(node, &authority.client(None), "localhost"), "old");
+            let next = Authority::new();
+            let (certificate, key) = next.issue("localhost");
+            directory.write("server.crt", &certificate);
+            let edge = node.edge.clone();
+            let error = node.node.reload_certificates(&edge).expect_err("the key is another's").to_string();
+            assert!(error.contains("server.crt"), "{error}");
+            Client::connect(connect(node, &authority.client(None), "localhost"), "still the first");
+            directory.write("server.key", &key);
+            node.node.reload_certificates(&edge).expect("both are there");
+            Client::connect(connect(node, &next.client(None), "localhost"), "new");
+            echo(&mut old, &[10]);
+            let (certificate, key) = authority.issue("localhost");
+            directory.write("server.crt", &certificate);
+            directory.write("server.key", &key);
+        },
+    );
+}
+
+#[test]
+fn an_old_version_and_no_tls_at_all_are_refused() {
+    let (directory, authority) = (Directory::new("refused"), Authority::new());
+    everywhere(
+        || Listener { tls_version_min: TlsVersion::V1_3, tls_tickets: false, ..tls(&directory, &authority) },
+        |node| {
+            let mut plain = node.open();
+            plain.write_all(b"\x10\x0e\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x01c").expect("sent");
+            let mut answer = Vec::new();
+            let _ = plain.read_to_end(&mut answer);
+            assert_ne!(answer.first(), Some(&0x20), "no CONNACK");
+            let mut garbage = node.open();
+            let _ = garbage.write_all(&[0x16; 70_000]);
+            let _ = garbage.read_to_end(&mut answer);
+            let provider = Arc::new(rustls::crypto::ring::default_provider());
+            let old = ClientConfig::builder_with_provider(provider)
+                .with_protocol_versions(&[&rustls::version::TLS12])
+                .expect("versions")
+                .with_root_certificates(RootCertStore::empty())
+                .with_no_client_auth();
+            let mut client = Client::over(connect(node, &old, "localhost"));
+            let mut bytes = Vec::new();
+            mqtt_connect(&mut bytes);
+            assert!(client.stream.write_all(&bytes).is_err());
+            Client::connect(connect(node, &authority.client(None), "localhost"), "c");
+        },
+    );
+}
+
+/// A storm of handshakes starves nobody: the client that is there is served meanwhile.
+#[test]
+fn a_storm_of_handshakes_passes() {
+    let (directory, authority) = (Directory::new("storm"), Authority::new());
+    everywhere(
+        || tls(&directory, &authority),
+        |node| {
+            let config = authority.client(None);
+            let mut client = Client::connect(connect(node, &config, "localhost"), "there");
+            client.subscribe("t");
+            let mut storm: Vec<Stream> = (0..100).map(|_| connect(node, &config, "localhost")).collect();
+            for stream in &mut storm {
+                stream.conn.write_tls(&mut stream.sock).expect("sent");
+            }
+            client.publish("t", b"x", 2);
+            let mut seen = [client.next(), client.next()];
+            seen.sort();
+            assert!(seen[0].starts_with("PubAck") && seen[1].starts_with("Publish"), "{seen:?}");
+            for (number, stream) in storm.into_iter().enumerate() {
+                Client::connect(stream, &format!("c{number}"));
+            }
+        },
+    );
+}
