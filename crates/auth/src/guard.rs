@@ -1,5 +1,6 @@
 //! The guard: answers the broker's questions from the files in force.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
@@ -26,7 +27,7 @@ pub struct Guard {
     verifier: Verifier,
     remembered: AtomicU64,
     anonymous_refused: AtomicU64,
-    banned: AtomicU64,
+    banned: Arc<AtomicU64>,
 }
 
 /// What the files say, read together so that no client meets old users with new rules.
@@ -98,7 +99,7 @@ impl Guard {
             verifier,
             remembered: AtomicU64::new(0),
             anonymous_refused: AtomicU64::new(0),
-            banned: AtomicU64::new(0),
+            banned: Arc::default(),
         })
     }
 
@@ -114,10 +115,19 @@ impl Guard {
 
     fn is_banned(&self, credentials: &Credentials<'_>) -> bool {
         let Credentials { client_id, username, peer, .. } = *credentials;
-        let Some(ban) = self.bans.find(client_id, username, peer, SystemTime::now) else { return false };
-        self.banned.fetch_add(1, Ordering::Relaxed);
-        tracing::debug!(client = client_id, ?peer, ban = ban.0, "a banned client is refused");
-        true
+        is_banned(&self.bans, &self.banned, client_id, username, peer)
+    }
+
+    /// A ban that is made while the password is hashed holds for this client too.
+    fn unless_banned(&self, credentials: &Credentials<'_>, reply: AuthReply) -> AuthReply {
+        let (bans, banned, peer) = (self.bans.clone(), self.banned.clone(), credentials.peer);
+        let (client_id, username) =
+            (credentials.client_id.to_owned(), credentials.username.map(str::to_owned));
+        AuthReply::new(move |verdict| {
+            let refused =
+                verdict == Verdict::Allow && is_banned(&bans, &banned, &client_id, username.as_deref(), peer);
+            reply.complete(if refused { Verdict::Deny(ReasonCode::Banned) } else { verdict });
+        })
     }
 
     /// Reads the files again. When one cannot be used everything stays as it was.
@@ -191,7 +201,8 @@ impl Access for Guard {
         if matches!(candidate, Candidate::Nobody) {
             return Some(Verdict::Deny(ReasonCode::BadUserNameOrPassword));
         }
-        if let Some(job) = Job::new(candidate, username, password, &self.recent, later()) {
+        let reply = self.unless_banned(&credentials, later());
+        if let Some(job) = Job::new(candidate, username, password, &self.recent, reply) {
             self.verifier.submit(job);
         }
         None
@@ -215,6 +226,20 @@ impl Access for Guard {
     fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
+}
+
+/// Whether a ban in force means this client, which is counted then.
+fn is_banned(
+    bans: &Bans,
+    banned: &AtomicU64,
+    client_id: &str,
+    username: Option<&str>,
+    peer: Option<IpAddr>,
+) -> bool {
+    let Some(ban) = bans.find(client_id, username, peer, SystemTime::now) else { return false };
+    banned.fetch_add(1, Ordering::Relaxed);
+    tracing::debug!(client = client_id, ?peer, ban = ban.0, "a banned client is refused");
+    true
 }
 
 /// An enhanced authentication that fails at its first step.

@@ -237,3 +237,25 @@ fn a_banned_client_is_told_so_in_an_enhanced_authentication_too() {
     assert_eq!(refusal.step(None), Step::Failure(ReasonCode::Banned));
     assert_eq!(guard.figures().banned, 1);
 }
+
+#[test]
+fn a_ban_that_is_made_while_a_password_waits_holds_for_it() {
+    let guard = Files::new("banned-meanwhile").users(USERS).open();
+    // The answer of the first one keeps the only thread until the test lets it go.
+    let (go, wait) = channel::<()>();
+    let credentials =
+        Credentials { client_id: "c", username: Some("alice"), password: Some(b"wonderland"), peer: None };
+    let mut wait = Some(wait);
+    let answer = guard.authenticate(credentials, &mut || {
+        let wait = wait.take().unwrap();
+        AuthReply::new(move |_| wait.recv().unwrap())
+    });
+    assert_eq!(answer, None);
+    let (_, bob) = ask(&guard, Some("bob"), Some("pass:word"));
+    let target = BanTarget::parse(BanKind::Username, "bob").unwrap();
+    let ban = NewBan { target, reason: String::new(), by: String::new(), until: None };
+    guard.bans().add(ban, SystemTime::now()).unwrap();
+    go.send(()).unwrap();
+    assert_eq!(bob.recv(), Ok(Verdict::Deny(ReasonCode::Banned)));
+    assert_eq!(guard.figures().banned, 1);
+}
