@@ -90,7 +90,7 @@ class Broker:
             config.write_text(f"listener {self.port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\nmax_inflight_messages 0\n")
             command = [arguments.broker, "-c", config]
         else:
-            command = [arguments.broker, "start", "--listen", f"127.0.0.1:{self.port}", "--workers", str(workers)]
+            command = [arguments.broker, "start", "--listen", f"127.0.0.1:{self.port}", "--http", "off", "--workers", str(workers)]
         WORK.mkdir(parents=True, exist_ok=True)
         log = open(WORK / "broker.log", "w")
         self.process = subprocess.Popen(

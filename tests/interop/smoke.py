@@ -27,10 +27,12 @@ class Node:
 
     def __init__(self, binary, *arguments):
         self.directory = tempfile.TemporaryDirectory()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = str(probe.getsockname()[1])
-        command = [binary, "start", "--listen", f"127.0.0.1:{self.port}", *arguments]
+        # Both are held until both are known, so that they differ.
+        with socket.socket() as mqtt, socket.socket() as http:
+            mqtt.bind(("127.0.0.1", 0))
+            http.bind(("127.0.0.1", 0))
+            self.port, self.http = str(mqtt.getsockname()[1]), f"127.0.0.1:{http.getsockname()[1]}"
+        command = [binary, "start", "--listen", f"127.0.0.1:{self.port}", "--http", self.http, *arguments]
         self.log = pathlib.Path(self.directory.name) / "output"
         with open(self.log, "w") as output:
             self.process = subprocess.Popen(
@@ -149,9 +151,26 @@ def refuses_an_open_door(binary):
 def port_in_use(binary):
     """A port that is taken is an error that names it."""
     with Node(binary) as node:
-        refused = run(binary, "start", "--listen", f"127.0.0.1:{node.port}", "--data-dir", node.directory.name)
+        data = str(pathlib.Path(node.directory.name) / "other")
+        refused = run(binary, "start", "--listen", f"127.0.0.1:{node.port}", "--http", "off", "--data-dir", data)
         assert refused.returncode != 0, "started twice on one port"
         assert node.port in refused.stdout + refused.stderr, refused.stdout + refused.stderr
+
+
+def answers_operators(binary):
+    """meridian ctl and meridian top see the node over HTTP."""
+    with Node(binary) as node:
+        url = f"http://{node.http}"
+        status = run(binary, "ctl", "--url", url, "status")
+        assert status.returncode == 0 and node.port in status.stdout, f"{status.stdout}{status.stderr}"
+        sent = run(binary, "ctl", "--url", url, "publish", "-t", "smoke/ctl", "-m", "hello", "--retain")
+        assert sent.returncode == 0, f"{sent.stdout}{sent.stderr}"
+        got = run(binary, "sub", "-p", node.port, "-t", "smoke/ctl", "-C", "1")
+        assert "hello" in got.stdout, f"{got.stdout}{got.stderr}"
+        top = run(binary, "top", "--url", url, "--once")
+        assert top.returncode == 0 and top.stdout, f"{top.stdout}{top.stderr}"
+        away = run(binary, "ctl", "--url", "http://127.0.0.1:9", "status")
+        assert away.returncode == 3, f"exit {away.returncode} for a node that is not there"
 
 
 def survives_nonsense(binary):
@@ -177,6 +196,7 @@ CHECKS = [
     port_in_use,
     mosquitto_round_trip,
     own_round_trip,
+    answers_operators,
     survives_nonsense,
     stops_on(signal.SIGTERM),
     stops_on(signal.SIGINT),
