@@ -45,7 +45,11 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(5);
 /// # Errors
 /// 429 when there is none within [`TURN_TIMEOUT`].
 pub(super) async fn turn() -> Result<SemaphorePermit<'static>, Problem> {
-    match tokio::time::timeout(TURN_TIMEOUT, AT_ONCE.acquire()).await {
+    turn_among(&AT_ONCE, TURN_TIMEOUT).await
+}
+
+async fn turn_among(listings: &Semaphore, within: Duration) -> Result<SemaphorePermit<'_>, Problem> {
+    match tokio::time::timeout(within, listings.acquire()).await {
         Ok(Ok(permit)) => Ok(permit),
         _ => Err(Problem::too_many(format!(
             "{LISTINGS_MAX} listings are made already; try again later, and ask for smaller pages"
@@ -90,4 +94,31 @@ pub(super) fn place<T: DeserializeOwned>(
         return Err(Problem::bad_request("cursor: the node was started again since; begin without one"));
     }
     Ok(Some(mark.place))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_waits_for_its_turn_but_not_for_ever() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let listings = Semaphore::new(1);
+            let first = turn_among(&listings, TURN_TIMEOUT).await.unwrap();
+            let refused = turn_among(&listings, Duration::from_millis(1)).await.unwrap_err();
+            assert_eq!(refused.kind().status(), 429);
+            let (second, ()) = tokio::join!(turn_among(&listings, TURN_TIMEOUT), async { drop(first) });
+            assert!(second.is_ok());
+        });
+    }
+
+    #[test]
+    fn a_page_takes_so_many_steps_at_most() {
+        let mut budget = Budget { began: Instant::now() + Duration::from_secs(3600), steps: 0 };
+        let steps = std::iter::repeat_with(|| budget.step()).take_while(|more| *more).count();
+        assert_eq!(steps as u32 + 1, STEPS_MAX);
+        let mut late = Budget { began: Instant::now() - TIME_MAX, steps: 0 };
+        assert!(!late.step());
+    }
 }
