@@ -125,8 +125,8 @@ pub struct Reloaded {
 pub struct Version {
     pub version: u64,
     pub at: Timestamp,
-    /// Name of the key; empty when it was nobody's.
-    pub by: String,
+    /// Name of the key; `null` when it was nobody's.
+    pub by: Option<String>,
     pub comment: String,
     pub changes: Vec<Change>,
 }
@@ -148,6 +148,22 @@ pub enum Refused {
     NoVersion(u64),
     /// A file cannot be read or written, or what a setting names cannot be used.
     Failed(String),
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Settings(problems) => {
+                for (index, problem) in problems.iter().enumerate() {
+                    let separator = if index == 0 { "" } else { "; " };
+                    write!(f, "{separator}{}: {}", problem.name, problem.detail)?;
+                }
+                Ok(())
+            }
+            Self::NoVersion(version) => write!(f, "there is no version {version} in the history"),
+            Self::Failed(why) => f.write_str(why),
+        }
+    }
 }
 
 impl From<Refused> for Problem {

@@ -67,13 +67,13 @@ impl fmt::Display for BindError {
         let Self { address, error } = self;
         write!(f, "HTTP cannot be served on {address}: ")?;
         match error.kind() {
-            io::ErrorKind::AddrInUse => f.write_str("another process uses it. Stop that one, "),
+            io::ErrorKind::AddrInUse => f.write_str("another process uses it. Stop that one")?,
             io::ErrorKind::PermissionDenied => {
-                f.write_str("not permitted: ports below 1024 need root or the capability net_bind_service. ")
+                f.write_str("not permitted. Ports below 1024 need root or the capability net_bind_service")?
             }
-            _ => write!(f, "{error}. "),
-        }?;
-        f.write_str("Choose another address with --http ADDRESS, or do without with --http off")
+            _ => write!(f, "{error}")?,
+        }
+        f.write_str("; or choose another address with --http ADDRESS, or do without with --http off")
     }
 }
 

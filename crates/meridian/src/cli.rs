@@ -8,6 +8,7 @@ use crate::client::pub_command::PubArgs;
 use crate::client::sub_command::SubArgs;
 use crate::config::ConfigArgs;
 use crate::config_command::ConfigCommand;
+use crate::key::KeyArgs;
 use crate::passwd::PasswdArgs;
 
 /// Version and commit.
@@ -35,6 +36,8 @@ enum Command {
     Sub(SubArgs),
     /// Add, change or remove users of a password file
     Passwd(PasswdArgs),
+    /// Make, list and remove the API keys of a node
+    Key(KeyArgs),
     Ctl(ctl::CtlArgs),
     Top(ctl::TopArgs),
     Completions(ctl::CompletionsArgs),
@@ -55,6 +58,7 @@ impl Cli {
             Some(Command::Pub(args)) => args.run(),
             Some(Command::Sub(args)) => args.run(),
             Some(Command::Passwd(args)) => args.run(),
+            Some(Command::Key(args)) => args.run(),
             Some(Command::Ctl(args)) => args.run(),
             Some(Command::Top(args)) => args.run(),
             Some(Command::Completions(args)) => args.run(<Self as clap::CommandFactory>::command()),
@@ -94,7 +98,7 @@ mod tests {
     /// What does not exist yet is not offered.
     #[test]
     fn flags_of_what_is_not_there_are_refused() {
-        for flag in ["--http", "--role", "--join", "--dev-cluster"] {
+        for flag in ["--role", "--join", "--dev-cluster"] {
             assert!(Cli::try_parse_from(["meridian", "start", flag, "x"]).is_err(), "{flag}");
         }
     }

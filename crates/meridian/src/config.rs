@@ -1,16 +1,20 @@
 //! The configuration of a node: the sections of all crates in one tree, and how it is read.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use api::settings::HttpSettings;
 use auth::settings::Auth;
 use broker::settings::Settings as BrokerSettings;
 use clap::Args;
 use edge::settings::EdgeSettings;
-use settings::{Flag, Invalid, Layers, List, Loaded, Problem, Raw, Section, Tree, Value, choices, section};
+use settings::{
+    Flag, Invalid, Layers, List, Loaded, Problem, Raw, Runtime, Section, Tree, Value, choices, section,
+};
 use tracing_subscriber::EnvFilter;
 
 use crate::otel::OtelSettings;
+use crate::running::runtime_path;
 
 /// Everything that can be set.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +22,7 @@ pub struct Config {
     pub node: NodeSettings,
     pub log: LogSettings,
     pub otel: OtelSettings,
+    pub http: HttpSettings,
     pub edge: EdgeSettings,
     pub auth: Auth,
     pub broker: BrokerSettings,
@@ -97,9 +102,9 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 impl Tree for Config {
     fn sections(&mut self) -> Vec<&mut dyn Section> {
-        let Self { node, log, otel, edge, auth, broker } = self;
+        let Self { node, log, otel, http, edge, auth, broker } = self;
         let BrokerSettings { mqtt, session, queue, limits, shared, retained, sys, monitor } = broker;
-        vec![node, log, otel, edge, auth, mqtt, session, queue, limits, shared, retained, sys, monitor]
+        vec![node, log, otel, http, edge, auth, mqtt, session, queue, limits, shared, retained, sys, monitor]
     }
 
     fn lists(&mut self) -> Vec<&mut dyn List> {
@@ -119,6 +124,9 @@ pub struct ConfigArgs {
     /// Where clients connect, instead of the configured listeners; can be repeated [default: 127.0.0.1:1883]
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Vec<String>,
+    /// Where the API, metrics and the dashboard are served, or `off` [default: 127.0.0.1:18083]
+    #[arg(long, value_name = "ADDRESS")]
+    pub http: Option<String>,
     /// Where the node keeps its data [default: ./data]
     #[arg(long, value_name = "DIRECTORY")]
     pub data_dir: Option<String>,
@@ -152,11 +160,44 @@ impl fmt::Display for ConfigError {
 }
 
 impl ConfigArgs {
-    /// Reads file and environment anew and joins all layers.
+    /// Reads file, environment and the changes made at run time anew, and joins all layers.
     ///
     /// # Errors
     /// A file that cannot be read; settings that are unknown or wrong, all of them at once.
-    pub fn load(&self) -> Result<Loaded<Config>, ConfigError> {
+    pub fn load(&self) -> Result<(Layers, Loaded<Config>), ConfigError> {
+        let layers = self.layers()?;
+        let data_dir = joined(&layers)?.tree.node.data_dir;
+        self.with_runtime(layers, &data_dir)
+    }
+
+    /// The same for a node that has its data in this directory, whatever the file says now.
+    ///
+    /// # Errors
+    /// As [`ConfigArgs::load`].
+    pub fn load_beside(&self, data_dir: &Path) -> Result<(Layers, Loaded<Config>), ConfigError> {
+        self.with_runtime(self.layers()?, data_dir)
+    }
+
+    /// Adds what is in the file of changes made at run time, if there is one.
+    fn with_runtime(
+        &self,
+        mut layers: Layers,
+        data_dir: &Path,
+    ) -> Result<(Layers, Loaded<Config>), ConfigError> {
+        let path = runtime_path(data_dir);
+        match std::fs::read_to_string(&path) {
+            Ok(text) => {
+                let runtime = Runtime::parse(&path, &text).map_err(ConfigError::Problems)?;
+                layers.runtime = Some((path, runtime));
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(ConfigError::Unreadable { path, error }),
+        }
+        let loaded = joined(&layers)?;
+        Ok((layers, loaded))
+    }
+
+    fn layers(&self) -> Result<Layers, ConfigError> {
         let file = match &self.config {
             None => None,
             Some(path) => match std::fs::read_to_string(path) {
@@ -168,8 +209,7 @@ impl ConfigArgs {
         let environment = std::env::vars_os()
             .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
             .collect();
-        let layers = Layers { file, environment, set: self.set.clone(), flags: self.flags() };
-        settings::load(&layers).map_err(ConfigError::Problems)
+        Ok(Layers { file, runtime: None, environment, set: self.set.clone(), flags: self.flags() })
     }
 
     fn flags(&self) -> Vec<Flag> {
@@ -178,6 +218,7 @@ impl ConfigArgs {
             flags.push(Flag::List("--listen", "listener", "address", self.listen.clone()));
         }
         let values = [
+            ("--http", "http.listen", &self.http),
             ("--data-dir", "node.data_dir", &self.data_dir),
             ("--workers", "edge.workers", &self.workers),
             ("--name", "node.name", &self.name),
@@ -187,6 +228,10 @@ impl ConfigArgs {
         }
         flags
     }
+}
+
+fn joined(layers: &Layers) -> Result<Loaded<Config>, ConfigError> {
+    settings::load(layers).map_err(ConfigError::Problems)
 }
 
 #[cfg(test)]
@@ -219,6 +264,7 @@ mod tests {
     fn flags_stand_for_settings() {
         let args = ConfigArgs {
             listen: vec!["[::1]:1".into(), "unix:/run/m.sock".into()],
+            http: Some("off".into()),
             data_dir: Some("/d".into()),
             workers: Some("3".into()),
             name: Some("n".into()),

@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use api::Keys;
 use auth::{Acl, PasswordFile};
 use clap::Subcommand;
 
@@ -25,9 +26,10 @@ impl ConfigCommand {
     pub fn run(self) -> ExitCode {
         let result = match self {
             Self::Check(args) => check(&args),
-            Self::Show(args) => {
-                args.load().map(|mut loaded| settings::show(&mut loaded)).map_err(|error| error.to_string())
-            }
+            Self::Show(args) => args
+                .load()
+                .map(|(_, mut loaded)| settings::show(&mut loaded))
+                .map_err(|error| error.to_string()),
             Self::Reference => Ok(reference()),
             Self::Example => Ok(example()),
         };
@@ -46,7 +48,7 @@ impl ConfigCommand {
 }
 
 fn check(args: &ConfigArgs) -> Result<String, String> {
-    let config = args.load().map_err(|error| error.to_string())?.tree;
+    let config = args.load().map_err(|error| error.to_string())?.1.tree;
     let mut problems = Vec::new();
     let mut out = String::new();
     if let Some(path) = &config.auth.password_file {
@@ -63,6 +65,14 @@ fn check(args: &ConfigArgs) -> Result<String, String> {
     }
     if let Err(refusal) = exposure::check(&config.edge.listeners, &config.auth) {
         problems.push(refusal.to_string());
+    }
+    match Keys::open(&config.node.data_dir) {
+        Ok(keys) => {
+            if let Err(refusal) = exposure::check_http(config.http.listen, &keys, &config.node.data_dir) {
+                problems.push(refusal.to_string());
+            }
+        }
+        Err(error) => problems.push(error.to_string()),
     }
     if problems.is_empty() { Ok(out + "the configuration holds\n") } else { Err(problems.join("\n")) }
 }
@@ -86,10 +96,11 @@ the ones before it:
 1. the defaults below;
 2. one TOML file, `meridian start --config meridian.toml` ([meridian.example.toml](../meridian.example.toml) has every
    setting);
-3. the environment: `MERIDIAN__SECTION__KEY`, such as `MERIDIAN__MQTT__QOS_MAX=1`;
-4. the command line: `--set section.key=value`, repeated as needed;
-5. the flags that stand for a setting: `--listen` (`[[listener]]` `address`), `--data-dir` (`node.data_dir`),
-   `--workers` (`edge.workers`), `--name` (`node.name`).
+3. what was changed while the node ran (`PATCH /api/v1/config`, `meridian ctl config set`), in `DATA_DIR/runtime.toml`;
+4. the environment: `MERIDIAN__SECTION__KEY`, such as `MERIDIAN__MQTT__QOS_MAX=1`;
+5. the command line: `--set section.key=value`, repeated as needed;
+6. the flags that stand for a setting: `--listen` (`[[listener]]` `address`), `--http` (`http.listen`), `--data-dir`
+   (`node.data_dir`), `--workers` (`edge.workers`), `--name` (`node.name`).
 
 Sections in double brackets can be repeated. Their entries count from 0: `MERIDIAN__LISTENER__0__ADDRESS`,
 `--set listener.1.address=[::1]:1883`. Entries of the file replace the default one; environment and `--set` change an
@@ -100,8 +111,10 @@ A size is written `512B`, `64KiB`, `1MiB`, `2GiB` (or `kB`, `MB`, `GB` in thousa
 value out of range are errors that say where they are; `meridian config check` looks for them without starting
 anything, and `meridian config show` prints the settings in force with where each came from.
 
-SIGHUP makes a running node read file and environment again: settings marked *on SIGHUP* take effect, and the password
-and ACL files are read again. When something is wrong with them, the node says so and keeps what it has.
+SIGHUP makes a running node read its files again (so does `POST /api/v1/config/reload`): settings marked *on SIGHUP* take
+effect, and the password and ACL files are read again. When something is wrong with them, the node says so and keeps what
+it has. The same settings can be changed through the API; each change is a version with author and comment, of which the
+last 100 are kept, and rolling back makes an old version a new one.
 ";
 
 const EXAMPLE_HEAD: &str = "\

@@ -2,7 +2,10 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::path::{Path, PathBuf};
 
+use api::Keys;
+use api::settings::Listen;
 use auth::settings::Auth;
 use edge::settings::Listener;
 
@@ -34,6 +37,37 @@ pub fn check(listeners: &[Listener], auth: &Auth) -> Result<(), Exposed> {
     match listeners.iter().find(|listener| !guarded && !is_local(&listener.address)) {
         Some(listener) => Err(Exposed { address: listener.address.clone() }),
         None => Ok(()),
+    }
+}
+
+/// HTTP that other machines reach, where no key says who may do what.
+#[derive(Debug, PartialEq, Eq)]
+pub struct HttpExposed {
+    address: SocketAddr,
+    data_dir: PathBuf,
+}
+
+impl fmt::Display for HttpExposed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "HTTP on {} can be reached from other machines, and there is no API key, so everybody could do everything. Make \
+             one (`meridian key add NAME --role admin --data-dir {}`), or listen on loopback only (--http 127.0.0.1:18083), \
+             or do without (--http off).",
+            self.address,
+            self.data_dir.display()
+        )
+    }
+}
+
+/// # Errors
+/// HTTP that is open to other machines without an API key.
+pub fn check_http(listen: Listen, keys: &Keys, data_dir: &Path) -> Result<(), HttpExposed> {
+    match listen {
+        Listen::At(address) if !is_loopback(address.ip()) && keys.is_empty() => {
+            Err(HttpExposed { address, data_dir: data_dir.to_owned() })
+        }
+        Listen::At(_) | Listen::Off => Ok(()),
     }
 }
 
@@ -97,5 +131,28 @@ mod tests {
         for word in ["0.0.0.0:1883", "auth.password_file", "auth.allow_anonymous=true", "127.0.0.1"] {
             assert!(text.contains(word), "{text}");
         }
+    }
+
+    #[test]
+    fn http_off_loopback_needs_a_key() {
+        let directory = std::env::temp_dir().join(format!("meridian-exposure-{}", std::process::id()));
+        let check = |address: &str| {
+            let keys = Keys::open(&directory).unwrap();
+            check_http(Listen::At(address.parse().unwrap()), &keys, &directory)
+        };
+        for local in ["127.0.0.1:0", "[::1]:0", "[::ffff:127.0.0.1]:0"] {
+            assert_eq!(check(local), Ok(()));
+        }
+        for open in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
+            let text = check(open).unwrap_err().to_string();
+            assert!(
+                text.contains("meridian key add") && text.contains(&*directory.to_string_lossy()),
+                "{text}"
+            );
+        }
+        let new = api::NewKey { name: "a".into(), role: api::Role::Admin, expires_in: None };
+        api::KeyFile::in_directory(&directory).add(&new).unwrap();
+        assert_eq!(check("0.0.0.0:0"), Ok(()));
+        std::fs::remove_dir_all(directory).unwrap();
     }
 }

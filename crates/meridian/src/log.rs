@@ -1,7 +1,9 @@
-//! The log: events with fields on standard error.
+//! The log: events with fields on standard error, in the ring that the API shows, and with a collector.
 
 use std::io::IsTerminal as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use api::{LogRing, Timestamp};
 use tracing_subscriber::layer::{Layered, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
@@ -15,13 +17,26 @@ type Base = Layered<Option<BoxedLayer>, Registry>;
 /// Changes what is logged while the node runs.
 pub struct Log {
     filter: reload::Handle<EnvFilter, Base>,
+    ring: LogRing,
+    level: Mutex<Level>,
+}
+
+/// What is logged, and for how long.
+#[derive(Clone, Debug)]
+struct Level {
+    configured: LogLevel,
+    /// An operator's word, and until when it holds.
+    instead: Option<(LogLevel, Option<Timestamp>)>,
+    /// Grows with each change.
+    number: u64,
 }
 
 impl Log {
     /// Call once in a process.
     pub fn start(settings: &LogSettings, otel: &Otel) -> Self {
         let (filter, handle) = reload::Layer::new(settings.level.filter());
-        let registry = tracing_subscriber::registry().with(otel.layer()).with(filter);
+        let ring = LogRing::default();
+        let registry = tracing_subscriber::registry().with(otel.layer()).with(filter).with(ring.clone());
         match settings.format {
             LogFormat::Text => {
                 let layer =
@@ -32,10 +47,53 @@ impl Log {
                 registry.with(fmt::layer().json().flatten_event(true).with_writer(std::io::stderr)).init();
             }
         }
-        Self { filter: handle }
+        let level = Level { configured: settings.level.clone(), instead: None, number: 0 };
+        Self { filter: handle, ring, level: Mutex::new(level) }
     }
 
+    /// The last events.
+    pub fn ring(&self) -> &LogRing {
+        &self.ring
+    }
+
+    /// Changes the configured level; with it an operator's word ends.
     pub fn set_level(&self, level: &LogLevel) {
+        let mut now = self.lock();
+        if now.configured != *level {
+            *now = Level { configured: level.clone(), instead: None, number: now.number + 1 };
+            self.apply(&now);
+        }
+    }
+
+    /// Logs something else instead; the number returned is for [`Log::revert`].
+    pub fn set_instead(&self, level: LogLevel, until: Option<Timestamp>) -> u64 {
+        let mut now = self.lock();
+        now.instead = Some((level, until));
+        now.number += 1;
+        self.apply(&now);
+        now.number
+    }
+
+    /// Logs what is configured again, unless there was a change after the one with this number.
+    pub fn revert(&self, number: u64) {
+        let mut now = self.lock();
+        if now.number == number && now.instead.take().is_some() {
+            self.apply(&now);
+        }
+    }
+
+    /// What is logged, and until when if that is not what is configured.
+    pub fn level(&self) -> (LogLevel, Option<Timestamp>) {
+        let now = self.lock();
+        now.instead.clone().unwrap_or_else(|| (now.configured.clone(), None))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Level> {
+        self.level.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn apply(&self, level: &Level) {
+        let level = level.instead.as_ref().map_or(&level.configured, |(level, _)| level);
         // The only error is that there is no log any more, and then nobody could be told.
         let _ = self.filter.reload(level.filter());
     }

@@ -1,5 +1,5 @@
 //! The binary `meridian`: configuration, command line, wiring. `cli` is the table of commands; `config` joins the
-//! sections of all crates into one tree; `start` and `node` run the broker; `client` is `meridian pub` and `sub`.
+//! sections of all crates into one tree; `start` and `node` run the broker, `running` owns its configuration; `client` is `meridian pub` and `sub`.
 //!
 //! **Invariant:** no decision about MQTT is made here, and no setting is declared here that another crate owns.
 
@@ -12,10 +12,13 @@ mod client;
 mod config;
 mod config_command;
 mod exposure;
+mod history;
+mod key;
 mod log;
 mod node;
 mod otel;
 mod passwd;
+mod running;
 mod signals;
 mod start;
 mod system;

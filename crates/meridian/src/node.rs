@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::{ListenerFacts, NodeFacts};
 use auth::Guard;
+use broker::admin::Admin;
 
 use crate::cli::VERSION;
 use crate::config::Config;
@@ -26,6 +28,29 @@ impl Node {
         }
         tracing::info!(connections_max = node.connections_max(), "ready");
         Ok(Self(node))
+    }
+
+    /// What operators ask the node by.
+    pub fn admin(&self) -> Admin {
+        self.0.admin()
+    }
+
+    /// What the API says of the node.
+    pub fn facts(&self, config: &Config, name: &str) -> NodeFacts {
+        let listeners = self.0.listeners().iter().cloned().map(|bound| ListenerFacts {
+            name: bound.name.clone(),
+            address: bound.address.clone(),
+            connections_max: bound.connections_max(),
+            connections: Box::new(move || bound.connections()),
+        });
+        NodeFacts {
+            name: name.to_owned(),
+            version: env!("CARGO_PKG_VERSION"),
+            commit: env!("MERIDIAN_COMMIT"),
+            data_dir: config.node.data_dir.clone(),
+            connections_max: self.0.connections_max(),
+            listeners: listeners.collect(),
+        }
     }
 
     /// Tells clients, sends what is on its way, and ends; takes at most about `within`.

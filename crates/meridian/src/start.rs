@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use api::{Bound, Keys, Parts};
 use auth::{Bans, Guard};
-use settings::{Reload, Tree as _};
+use settings::{Layers, Loaded};
 
 use crate::cli::VERSION;
 use crate::config::{Config, ConfigArgs};
@@ -12,22 +13,27 @@ use crate::exposure;
 use crate::log::Log;
 use crate::node::Node;
 use crate::otel::Otel;
+use crate::running::Running;
 use crate::signals::{Signal, Signals};
 use crate::system;
 
 /// Exits with 0 after a stop, with 1 when the node did not start.
 pub fn run(args: &ConfigArgs) -> ExitCode {
-    let config = match args.load() {
-        Ok(loaded) => loaded.tree,
+    let (layers, loaded) = match args.load() {
+        Ok(loaded) => loaded,
         Err(error) => {
             eprintln!("{error}");
             return ExitCode::FAILURE;
         }
     };
-    if let Err(refusal) = exposure::check(&config.edge.listeners, &config.auth) {
-        eprintln!("{refusal}");
-        return ExitCode::FAILURE;
-    }
+    let config = &loaded.tree;
+    let keys = match may_open(config) {
+        Ok(keys) => keys,
+        Err(refusal) => {
+            eprintln!("{refusal}");
+            return ExitCode::FAILURE;
+        }
+    };
     // Before the first other thread.
     let signals = match Signals::hold() {
         Ok(signals) => signals,
@@ -45,8 +51,8 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let log = Log::start(&config.log, &otel);
-    match serve(args, config, signals, &name, &log) {
+    let log = Arc::new(Log::start(&config.log, &otel));
+    match serve(args, (layers, loaded), keys, signals, &name, &log) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
@@ -55,8 +61,29 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
     }
 }
 
-fn serve(args: &ConfigArgs, config: Config, signals: Signals, name: &str, log: &Log) -> Result<(), String> {
+/// Whether the node may be reached as it is configured. The API's keys, for they are a part of the answer.
+fn may_open(config: &Config) -> Result<Keys, String> {
+    exposure::check(&config.edge.listeners, &config.auth).map_err(|refusal| refusal.to_string())?;
+    let keys = Keys::open(&config.node.data_dir).map_err(|error| error.to_string())?;
+    exposure::check_http(config.http.listen, &keys, &config.node.data_dir)
+        .map_err(|refusal| refusal.to_string())?;
+    Ok(keys)
+}
+
+fn serve(
+    args: &ConfigArgs,
+    (layers, loaded): (Layers, Loaded<Config>),
+    keys: Keys,
+    signals: Signals,
+    name: &str,
+    log: &Arc<Log>,
+) -> Result<(), String> {
+    let config = loaded.tree.clone();
     tracing::info!(version = VERSION, name, "meridian starts");
+    if let Some((path, runtime)) = &layers.runtime {
+        let changes = runtime.values().len();
+        tracing::info!(path = %path.display(), changes, "settings that were changed at run time hold");
+    }
     if let Err(error) = system::refuse_huge_pages() {
         tracing::debug!(%error, "huge pages stay on: idle connections may take more memory");
     }
@@ -68,23 +95,47 @@ fn serve(args: &ConfigArgs, config: Config, signals: Signals, name: &str, log: &
     let bans = Arc::new(bans.map_err(|error| error.to_string())?);
     let guard = Guard::open(&config.auth).map_err(|error| error.to_string())?.with_bans(bans);
     let guard = Arc::new(guard);
+    // Before the node: one that cannot be operated as configured does not start.
+    let http = Bound::bind(&config.http).map_err(|error| error.to_string())?;
     let node = Node::start(&config, guard.clone()).map_err(|error| error.to_string())?;
+    let running = Running::new(args.clone(), (layers, loaded), guard.clone(), node.admin(), log.clone());
+    let running = Arc::new(running);
+    let http = match http {
+        None => None,
+        Some(bound) => {
+            let parts = Parts {
+                admin: node.admin(),
+                guard,
+                configuration: running.clone(),
+                keys,
+                log: log.ring().clone(),
+                node: node.facts(&config, name),
+            };
+            Some(bound.serve(parts).map_err(|error| format!("HTTP cannot be served: {error}"))?)
+        }
+    };
     tracing::warn!(
         "sessions and retained messages are kept in memory only: a restart loses them (there is no disk store yet)"
     );
+    if let Some(http) = &http {
+        http.ready();
+    }
 
-    let mut running = config;
     loop {
         match signals.wait().map_err(|error| format!("signals cannot be waited for: {error}"))? {
             Signal::Stop => break,
-            Signal::Reload => match reload(args, &mut running, &guard, log) {
-                Ok(()) => tracing::info!("reloaded"),
-                Err(error) => tracing::error!("not reloaded, everything stays as it was: {error}"),
+            Signal::Reload => match running.reload_all("SIGHUP") {
+                Ok(_) => tracing::info!("reloaded"),
+                Err(refused) => tracing::error!("not reloaded, everything stays as it was: {refused}"),
             },
         }
     }
 
-    tracing::info!(within = ?running.node.shutdown_timeout, "stopping; a second signal ends at once");
+    let within = running.shutdown_timeout();
+    tracing::info!(?within, "stopping; a second signal ends at once");
+    if let Some(http) = &http {
+        http.stopping();
+    }
     let impatient = std::thread::Builder::new().name("stop".to_owned()).spawn(move || {
         // A reload that comes now has nothing to reload.
         while let Ok(Signal::Reload) = signals.wait() {}
@@ -94,54 +145,9 @@ fn serve(args: &ConfigArgs, config: Config, signals: Signals, name: &str, log: &
         tracing::warn!(%error, "a second signal will not be noticed");
     }
     let _span = tracing::info_span!("stop").entered();
-    node.stop(running.node.shutdown_timeout);
+    node.stop(within);
+    if let Some(http) = http {
+        http.stop();
+    }
     Ok(())
-}
-
-/// Takes up what can be taken up without a restart. On an error nothing has changed.
-fn reload(args: &ConfigArgs, running: &mut Config, guard: &Guard, log: &Log) -> Result<(), String> {
-    let _span = tracing::info_span!("reload").entered();
-    let mut new = args.load().map_err(|error| error.to_string())?.tree;
-    // The listeners in force are the old ones; what guards them must still be enough.
-    exposure::check(&running.edge.listeners, &new.auth).map_err(|refusal| refusal.to_string())?;
-    guard.reload(&new.auth).map_err(|error| error.to_string())?;
-    log.set_level(&new.log.level);
-    for name in waiting_for_restart(running, &mut new) {
-        tracing::warn!(setting = name, "changed, and takes effect at the next start");
-    }
-    running.auth = new.auth;
-    running.log.level = new.log.level;
-    Ok(())
-}
-
-/// The settings that differ and that a running node cannot change.
-fn waiting_for_restart(running: &mut Config, new: &mut Config) -> Vec<String> {
-    let mut names = Vec::new();
-    for (old, new) in running.sections().iter().zip(new.sections()) {
-        let description = old.description();
-        for field in description.fields {
-            if field.reload == Reload::AtStart && old.show(field.key) != new.show(field.key) {
-                names.push(format!("{}.{}", description.name, field.key));
-            }
-        }
-    }
-    if running.edge.listeners != new.edge.listeners {
-        names.push("listener".to_owned());
-    }
-    names
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reload_names_what_waits_for_a_restart() {
-        let (mut running, mut new) = (Config::default(), Config::default());
-        assert_eq!(waiting_for_restart(&mut running, &mut new), [""; 0]);
-        new.broker.mqtt.qos_max = 1;
-        new.auth.allow_anonymous = Some(true);
-        new.edge.listeners[0].backlog = 1;
-        assert_eq!(waiting_for_restart(&mut running, &mut new), ["mqtt.qos_max", "listener"]);
-    }
 }

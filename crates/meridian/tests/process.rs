@@ -6,7 +6,8 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
 fn meridian(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_meridian"));
-    command.args(arguments).stdin(Stdio::null());
+    // Tests run side by side, and there is only one port that is the default.
+    command.args(arguments).env("MERIDIAN__HTTP__LISTEN", "127.0.0.1:0").stdin(Stdio::null());
     command
 }
 

@@ -1,0 +1,150 @@
+//! `meridian key`: the API keys of a node, in its data directory. The node sees a change within a second.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use api::{KeyError, KeyFile, NewKey, Role};
+use clap::{Args, Subcommand, ValueEnum};
+use settings::{Raw, Value as _};
+
+use crate::config::ConfigArgs;
+
+#[derive(Debug, Args)]
+pub struct KeyArgs {
+    #[command(subcommand)]
+    command: KeyCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum KeyCommand {
+    /// Make a key and print its token, which is not kept anywhere
+    Add {
+        /// Name of the key, for lists and the audit log
+        name: String,
+        /// What it permits
+        #[arg(long, value_enum)]
+        role: KeyRole,
+        /// How long it is valid, as in 90d or 12h [default: for good]
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        expires: Option<Duration>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// List the keys
+    List {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Take a key away
+    Remove {
+        /// Name of the key
+        name: String,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum KeyRole {
+    /// Sees everything but payloads, keys and the audit log
+    Viewer,
+    /// Acts on clients and messages
+    Operator,
+    /// Changes the configuration and the keys
+    Admin,
+}
+
+impl From<KeyRole> for Role {
+    fn from(role: KeyRole) -> Self {
+        match role {
+            KeyRole::Viewer => Self::Viewer,
+            KeyRole::Operator => Self::Operator,
+            KeyRole::Admin => Self::Admin,
+        }
+    }
+}
+
+/// Where the node keeps its data.
+#[derive(Args, Debug)]
+struct Place {
+    /// Where the node keeps its data [default: what the configuration says, or ./data]
+    #[arg(long, value_name = "DIRECTORY")]
+    data_dir: Option<PathBuf>,
+    /// Configuration file (TOML) of the node
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl Place {
+    fn file(&self) -> Result<KeyFile, String> {
+        let directory = match &self.data_dir {
+            Some(directory) => directory.clone(),
+            None => {
+                let args = ConfigArgs { config: self.config.clone(), ..ConfigArgs::default() };
+                args.load().map_err(|error| error.to_string())?.1.tree.node.data_dir
+            }
+        };
+        Ok(KeyFile::in_directory(&directory))
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let read = Duration::from_raw(&Raw::Text(text.to_owned())).map_err(|error| error.to_string())?;
+    if read.is_zero() { Err("a key that is never valid is of no use".to_owned()) } else { Ok(read) }
+}
+
+impl KeyArgs {
+    /// Exits with 1 when it could not be done.
+    pub fn run(self) -> ExitCode {
+        let done = match self.command {
+            KeyCommand::Add { name, role, expires, place } => {
+                place.file().and_then(|file| add(&file, name, role, expires))
+            }
+            KeyCommand::List { place } => place.file().and_then(|file| list(&file)),
+            KeyCommand::Remove { name, place } => place.file().and_then(|file| {
+                file.remove(&name).map(|()| String::new()).map_err(|error| error.to_string())
+            }),
+        };
+        match done {
+            Ok(text) => {
+                print!("{text}");
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                eprintln!("{error}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+/// The token alone goes to standard output, so that it can be sent into a file.
+fn add(file: &KeyFile, name: String, role: KeyRole, expires_in: Option<Duration>) -> Result<String, String> {
+    let told = |error: KeyError| error.to_string();
+    let (key, token) = file.add(&NewKey { name, role: role.into(), expires_in }).map_err(told)?;
+    let until = key.expires_at.map_or("for good".to_owned(), |time| format!("until {time}"));
+    eprintln!(
+        "key {} for a {}, valid {until}, in {}. This is its token; it is not shown again:",
+        key.name,
+        key.role.name(),
+        file.path().display()
+    );
+    Ok(format!("{token}\n"))
+}
+
+fn list(file: &KeyFile) -> Result<String, String> {
+    let keys = file.read().map_err(|error| error.to_string())?;
+    if keys.is_empty() {
+        eprintln!("{}: no keys", file.path().display());
+        return Ok(String::new());
+    }
+    let width = keys.iter().map(|key| key.name.len()).max().unwrap_or(0).max(4);
+    let mut out = format!("{:width$}  {:8}  {:24}  expires\n", "name", "role", "created");
+    for key in keys {
+        let expires = key.expires_at.map_or("never".to_owned(), |time| time.to_string());
+        let (role, created) = (key.role.name(), key.created_at.to_string());
+        out.push_str(&format!("{:width$}  {role:8}  {created:24}  {expires}\n", key.name));
+    }
+    Ok(out)
+}
