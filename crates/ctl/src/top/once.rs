@@ -39,6 +39,9 @@ pub fn run(console: &mut Console, interval: Duration) -> Result<(), Failure> {
     console.flush()
 }
 
+/// Rows of each panel: a picture, not a list. `ctl top-talkers` has more.
+const ROWS_MAX: usize = 10;
+
 fn print(console: &mut Console, state: &State) -> Result<(), Failure> {
     for (_, line) in view::header_lines(state, Instant::now()) {
         console.line(&line)?;
@@ -51,7 +54,7 @@ fn print(console: &mut Console, state: &State) -> Result<(), Failure> {
             console.line(&content.empty)?;
         }
         let mut table = Table::new(&content.columns);
-        content.rows.into_iter().for_each(|(_, cells)| table.row(cells));
+        content.rows.into_iter().take(ROWS_MAX).for_each(|(_, cells)| table.row(cells));
         console.table(&mut table)?;
     }
     Ok(())

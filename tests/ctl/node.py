@@ -1,0 +1,130 @@
+"""A node of its own for a test, the control command against it, and MQTT clients."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
+BINARY = str(pathlib.Path(os.environ.get("MERIDIAN_BIN", TARGET / "debug" / "meridian")).resolve())
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def until(holds, what, seconds=10):
+    """Asks again and again until it holds; gives what it was answered."""
+    end = time.monotonic() + seconds
+    while not (answer := holds()):
+        if time.monotonic() > end:
+            raise AssertionError(f"{what} did not come true in {seconds} s")
+        time.sleep(0.05)
+    return answer
+
+
+def environment(**more):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("MERIDIAN_") and k != "NO_COLOR"}
+    return {**clean, "TERM": "xterm-256color", **more}
+
+
+class Node:
+    def __init__(self):
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="meridian-ctl-"))
+        self.mqtt, self.http = free_port(), free_port()
+        self.url = f"http://127.0.0.1:{self.http}"
+        self.process, self.clients = None, []
+        self.token = None
+
+    def start(self):
+        log = open(self.directory / "node.log", "ab")
+        command = [BINARY, "start", "--listen", f"127.0.0.1:{self.mqtt}", "--http", f"127.0.0.1:{self.http}", "--data-dir",
+                   str(self.directory / "data"), "--workers", "2", "--set", "log.level=info"]
+        self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.directory, env=environment())
+        log.close()
+        self.ctl("health", "--wait", "20s")
+
+    def stop(self):
+        if self.process and self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+            self.process.wait(20)
+
+    def close(self):
+        for client in self.clients:
+            if client.poll() is None:
+                client.kill()
+            client.wait()
+        self.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def run(self, *arguments, code=0, stdin=None, token=None, **more):
+        """`meridian ..` with this node's URL; its exit code must be `code`."""
+        given = environment(MERIDIAN_URL=self.url, **more)
+        if token or self.token:
+            given["MERIDIAN_TOKEN"] = token or self.token
+        if isinstance(stdin, str):
+            stdin = stdin.encode()
+        done = subprocess.run([BINARY, *arguments], input=stdin or b"", capture_output=True, env=given, timeout=40, check=False)
+        out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+        assert done.returncode == code, f"{' '.join(arguments)}: exit code {done.returncode}, not {code}\n{out}{err}"
+        done.out, done.err = out, err
+        return done
+
+    def ctl(self, *arguments, **more):
+        return self.run("ctl", *arguments, **more)
+
+    def text(self, *arguments, **more):
+        return self.ctl(*arguments, **more).out
+
+    def json(self, *arguments, **more):
+        return json.loads(self.ctl("--json", *arguments, **more).out)
+
+    def lines(self, *arguments, **more):
+        return [json.loads(line) for line in self.ctl("--json", *arguments, **more).out.splitlines()]
+
+    def spawn(self, *arguments):
+        """`meridian ..` in the background."""
+        given = environment(MERIDIAN_URL=self.url)
+        if self.token:
+            given["MERIDIAN_TOKEN"] = self.token
+        process = subprocess.Popen([BINARY, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, env=given, text=True)
+        self.clients.append(process)
+        return process
+
+    def subscriber(self, client_id, *topics, durable=False, qos=1, version="5"):
+        """A mosquitto_sub whose subscriptions are there. Its lines are `topic payload-in-hex`."""
+        command = ["mosquitto_sub", "-p", str(self.mqtt), "-V", version, "-i", client_id, "-q", str(qos), "-F", "%t %x"]
+        command += ["-c"] + (["-x", "3600"] if version == "5" else []) if durable else []
+        for topic in topics:
+            command += ["-t", topic]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.clients.append(process)
+        until(lambda: self.subscribed(client_id) >= len(topics), f"{client_id} subscribes")
+        return process
+
+    def subscribed(self, client_id):
+        try:
+            found = self.json("client", client_id)
+        except AssertionError:
+            return 0
+        return found["subscriptions"] if found["connected"] else 0
+
+    def publish(self, topic, payload, *more):
+        subprocess.run(["mosquitto_pub", "-p", str(self.mqtt), "-V", "5", "-t", topic, "-m", payload, *more],
+                       check=True, capture_output=True, timeout=10)
+
+
+def end(process):
+    """Ends a client that is not needed any more."""
+    process.terminate()
+    process.communicate(timeout=10)
