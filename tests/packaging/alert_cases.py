@@ -47,6 +47,7 @@ def healthy():
         counter(f"meridian_{name}_total", 0)
     for reason in ("token", "role", "host", "origin", "rate"):
         counter("meridian_http_rejected_total", 1, f',reason="{reason}"')
+    counter("meridian_audit_entries_lost_total", 0)
     counter("meridian_http_requests_total", 60, ',code="200"')
     counter("meridian_http_requests_total", 0, ',code="503"')
     return n
@@ -89,6 +90,7 @@ FIRING = {
     "MeridianBannedClients": (changed("meridian_authentications_total", "0+900x600", ',result="banned"'), 40),
     "MeridianAccessDenied": (changed("meridian_subscribes_denied_total", "0+90x600"), 20),
     "MeridianHttpRejected": (changed("meridian_http_rejected_total", "0+60x600", ',reason="token"'), 15),
+    "MeridianAuditLost": (changed("meridian_audit_entries_lost_total", "0+1x600"), 16),
     "MeridianHttpErrors": (changed("meridian_http_requests_total", "0+60x600", ',code="503"'), 15),
 }
 

@@ -7,11 +7,9 @@ DROPPED = {
     "slow_reader", "queue_full", "expired", "packet_too_large", "not_readable", "session_ended", "no_group_member",
 }  # fmt: skip
 QOS = {"0", "1", "2"}
-PACKETS_IN = {
-    "connect", "publish", "puback", "pubrec", "pubrel", "pubcomp", "subscribe", "unsubscribe", "pingreq", "disconnect", "auth",
-}  # fmt: skip
-PACKETS_OUT = {
-    "connack", "publish", "puback", "pubrec", "pubrel", "pubcomp", "suback", "unsuback", "pingresp", "disconnect", "auth",
+PACKETS = {
+    "connect", "connack", "publish", "puback", "pubrec", "pubrel", "pubcomp", "subscribe", "suback", "unsubscribe", "unsuback",
+    "pingreq", "pingresp", "disconnect", "auth",
 }  # fmt: skip
 
 METRICS = {
@@ -24,6 +22,8 @@ METRICS = {
     "meridian_retained_bytes": (GAUGE, {}),
     "meridian_queued_messages": (GAUGE, {}),
     "meridian_queued_bytes": (GAUGE, {"for": {"connected", "absent"}}),
+    "meridian_session_queued_messages": (GAUGE, {}),
+    "meridian_session_queued_bytes": (GAUGE, {}),
     "meridian_queue_oldest_age_seconds": (GAUGE, {}),
     "meridian_network_connections": (GAUGE, {"listener": ANY}),
     "meridian_network_connections_opened_total": (COUNTER, {}),
@@ -39,8 +39,8 @@ METRICS = {
             }
         },
     ),  # fmt: skip
-    "meridian_packets_received_total": (COUNTER, {"type": PACKETS_IN}),
-    "meridian_packets_sent_total": (COUNTER, {"type": PACKETS_OUT}),
+    "meridian_packets_received_total": (COUNTER, {"type": PACKETS}),
+    "meridian_packets_sent_total": (COUNTER, {"type": PACKETS}),
     "meridian_bytes_received_total": (COUNTER, {}),
     "meridian_bytes_sent_total": (COUNTER, {}),
     "meridian_messages_received_total": (COUNTER, {"qos": QOS}),
@@ -54,6 +54,9 @@ METRICS = {
     "meridian_takeovers_total": (COUNTER, {}),
     "meridian_sessions_refused_total": (COUNTER, {}),
     "meridian_sessions_expired_total": (COUNTER, {}),
+    "meridian_sessions_kicked_total": (COUNTER, {}),
+    "meridian_subscriptions_added_total": (COUNTER, {}),
+    "meridian_subscriptions_removed_total": (COUNTER, {}),
     "meridian_reactor_turns_total": (COUNTER, {"reactor": ANY}),
     "meridian_reactor_busy_seconds_total": (COUNTER, {"reactor": ANY}),
     "meridian_reactor_turn_seconds": (HISTOGRAM, {"reactor": ANY}),
@@ -70,6 +73,8 @@ METRICS = {
     "meridian_topic_messages_total": (COUNTER, {"filter": ANY, "direction": {"received", "sent", "dropped"}}),
     "meridian_http_requests_total": (COUNTER, {"code": ANY}),
     "meridian_http_connections": (GAUGE, {}),
+    "meridian_http_streams": (GAUGE, {}),
+    "meridian_audit_entries_lost_total": (COUNTER, {}),
     "meridian_http_rejected_total": (
         COUNTER,
         {"reason": {"connections", "host", "origin", "media_type", "token", "role", "body", "rate"}},
