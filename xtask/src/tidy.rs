@@ -99,9 +99,9 @@ const RULES: &[Rule] = &[
 /// Names of files that say nothing of what is in them.
 const EMPTY_NAMES: [&str; 5] = ["utils.rs", "util.rs", "helpers.rs", "types.rs", "common.rs"];
 
-/// `mpsc::channel()` of std: unbounded, while tokio's takes its bound as an argument.
+/// `mpsc::channel()` of std: unbounded, while tokio's takes its bound as an argument, and a `oneshot` holds one value.
 fn std_unbounded(code: &str) -> bool {
-    code.split("channel").skip(1).any(|after| {
+    code.replace("oneshot::channel", "").split("channel").skip(1).any(|after| {
         let after = match after.strip_prefix("::<") {
             Some(generics) => generics.split_once(">(").map_or("", |(_, rest)| rest),
             None => match after.strip_prefix('(') {
@@ -213,7 +213,13 @@ mod tests {
         ] {
             assert_eq!(broken("crates/edge/src/a.rs", false, &[line]), ["unbounded-channel"], "{line}");
         }
-        for line in ["mpsc::channel(16)", "sync_channel(1)", "channel::<u8>(QUEUE_MAX)", "fn channel() {}"] {
+        for line in [
+            "mpsc::channel(16)",
+            "sync_channel(1)",
+            "channel::<u8>(QUEUE_MAX)",
+            "fn channel() {}",
+            "oneshot::channel()",
+        ] {
             assert!(broken("crates/edge/src/a.rs", false, &[line]).is_empty(), "{line}");
         }
     }

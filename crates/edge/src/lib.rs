@@ -13,5 +13,5 @@ pub mod settings;
 mod stream;
 
 pub use entrance::EntranceError;
-pub use node::{Bound, Node, Options, StartError, Stopped, start};
+pub use node::{Bound, Certificates, Node, Options, Renewed, StartError, Stopped, start};
 pub use reactor::Reactor;

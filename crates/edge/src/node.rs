@@ -61,6 +61,36 @@ impl Bound {
     }
 }
 
+/// The certificates of a running node's listeners, and whatever else its connections have to pass through.
+#[derive(Clone)]
+pub struct Certificates(Vec<(usize, Arc<listener::Shared>)>);
+
+/// Certificates that have been read and hold from [`Renewed::apply`] on.
+pub struct Renewed(Vec<(Arc<listener::Shared>, Entrance)>);
+
+impl Certificates {
+    /// Reads the files of all listeners again.
+    ///
+    /// # Errors
+    /// What cannot be used.
+    pub fn read(&self, edge: &EdgeSettings) -> Result<Renewed, EntranceError> {
+        let read = |(index, shared): &(usize, Arc<listener::Shared>)| {
+            let settings = edge.listeners.get(*index)?;
+            Some(Entrance::read(settings).map(|entrance| (shared.clone(), entrance)))
+        };
+        self.0.iter().filter_map(read).collect::<Result<_, _>>().map(Renewed)
+    }
+}
+
+impl Renewed {
+    /// Connections from now on get these; those that exist keep theirs.
+    pub fn apply(self) {
+        for (shared, entrance) in self.0 {
+            shared.entrance.store(Arc::new(entrance));
+        }
+    }
+}
+
 /// What stopping found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stopped {
@@ -195,20 +225,9 @@ impl Node {
         &self.bound
     }
 
-    /// Reads the certificates of all listeners again; connections from now on get them, those that exist keep theirs.
-    ///
-    /// # Errors
-    /// What cannot be used; then every listener keeps what it has.
-    pub fn reload_certificates(&self, edge: &EdgeSettings) -> Result<(), EntranceError> {
-        let read = |bound: &Bound| {
-            let settings = edge.listeners.get(bound.index);
-            settings.map(|settings| Entrance::read(settings).map(|entrance| (bound.shared.clone(), entrance)))
-        };
-        let new: Vec<_> = self.bound.iter().filter_map(read).collect::<Result<_, _>>()?;
-        for (shared, entrance) in new {
-            shared.entrance.store(Arc::new(entrance));
-        }
-        Ok(())
+    /// What reads the listeners' certificates again.
+    pub fn certificates(&self) -> Certificates {
+        Certificates(self.bound.iter().map(|bound| (bound.index, bound.shared.clone())).collect())
     }
 
     /// What operators ask the node by.

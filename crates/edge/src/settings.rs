@@ -13,7 +13,7 @@ section! {
     }
     and {
         /// Where clients connect. Never empty.
-        pub listeners: Vec<Listener> = vec![Listener::default()];
+        pub listeners: Vec<Listener> = vec![Listener::default(), Listener::websocket()];
     }
 }
 
@@ -62,6 +62,14 @@ section! {
     }
 }
 
+impl Listener {
+    /// Where browsers connect, unless something else is configured.
+    pub fn websocket() -> Self {
+        let address = "127.0.0.1:8083".to_owned();
+        Self { address, transport: Transport::WebSocket, ..Self::default() }
+    }
+}
+
 choices! {
     /// What is spoken on a listener.
     pub enum Transport {
@@ -101,7 +109,7 @@ mod tests {
     fn the_default_listener_is_on_loopback() {
         let EdgeSettings { workers, listeners } = EdgeSettings::default();
         assert_eq!(workers, 0);
-        let [listener] = listeners.as_slice() else { panic!("one listener") };
-        assert_eq!(listener.address, "127.0.0.1:1883");
+        let addresses: Vec<_> = listeners.iter().map(|listener| listener.address.as_str()).collect();
+        assert_eq!(addresses, ["127.0.0.1:1883", "127.0.0.1:8083"]);
     }
 }

@@ -9,6 +9,7 @@ use broker::admin::Admin;
 
 use crate::cli::VERSION;
 use crate::config::Config;
+use crate::running::Handles;
 
 /// A node that serves clients.
 pub struct Node(edge::Node);
@@ -33,6 +34,11 @@ impl Node {
     /// What operators ask the node by.
     pub fn admin(&self) -> Admin {
         self.0.admin()
+    }
+
+    /// What the node is changed by.
+    pub fn handles(&self) -> Handles {
+        Handles { admin: self.0.admin(), certificates: self.0.certificates() }
     }
 
     /// What the API says of the node.

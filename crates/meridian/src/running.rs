@@ -10,6 +10,7 @@ use api::{
 };
 use auth::Guard;
 use broker::admin::Admin;
+use edge::Certificates;
 use settings::{
     Layers, Loaded, Raw, Reload, Runtime, Source, Value as _, settings_of, take_reloadable,
     waiting_for_restart,
@@ -27,9 +28,15 @@ pub const RUNTIME_FILE: &str = "runtime.toml";
 pub struct Running {
     args: ConfigArgs,
     guard: Arc<Guard>,
-    admin: Admin,
+    node: Handles,
     log: Arc<Log>,
     now: Mutex<Now>,
+}
+
+/// What a running node is changed by.
+pub struct Handles {
+    pub admin: Admin,
+    pub certificates: Certificates,
 }
 
 struct Now {
@@ -48,13 +55,13 @@ impl Running {
         args: ConfigArgs,
         (layers, loaded): (Layers, Loaded<Config>),
         guard: Arc<Guard>,
-        admin: Admin,
+        node: Handles,
         log: Arc<Log>,
     ) -> Self {
         let config = loaded.tree.clone();
         let runtime = layers.runtime.as_ref().map(|(_, runtime)| runtime.clone()).unwrap_or_default();
         let history = History::open(&config.node.data_dir, &runtime);
-        Self { args, guard, admin, log, now: Mutex::new(Now { layers, loaded, config, history }) }
+        Self { args, guard, node, log, now: Mutex::new(Now { layers, loaded, config, history }) }
     }
 
     /// Reads file, environment and the changes made at run time again, and takes up what can be taken up without a restart.
@@ -95,6 +102,11 @@ impl Running {
         // The listeners in force are the old ones; what guards them must still be enough.
         exposure::check(&config.edge.listeners, &config.auth)
             .map_err(|refusal| Refused::Failed(refusal.to_string()))?;
+        let certificates = match files_may_differ {
+            true => Some(self.node.certificates.read(&config.edge)),
+            false => None,
+        };
+        let certificates = certificates.transpose().map_err(|error| Refused::Failed(error.to_string()))?;
         let guarding = files_may_differ || config.auth != now.config.auth;
         if guarding {
             self.guard.reload(&config.auth).map_err(|error| Refused::Failed(error.to_string()))?;
@@ -105,8 +117,11 @@ impl Running {
             }
             return Err(refused);
         }
+        if let Some(certificates) = certificates {
+            certificates.apply();
+        }
         if config.broker != now.config.broker {
-            self.admin.set_settings(config.broker.clone());
+            self.node.admin.set_settings(config.broker.clone());
         }
         self.log.set_level(&config.log.level);
         for change in &changed {

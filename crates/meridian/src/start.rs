@@ -98,7 +98,7 @@ fn serve(
     // Before the node: one that cannot be operated as configured does not start.
     let http = Bound::bind(&config.http).map_err(|error| error.to_string())?;
     let node = Node::start(&config, guard.clone()).map_err(|error| error.to_string())?;
-    let running = Running::new(args.clone(), (layers, loaded), guard.clone(), node.admin(), log.clone());
+    let running = Running::new(args.clone(), (layers, loaded), guard.clone(), node.handles(), log.clone());
     let running = Arc::new(running);
     let http = match http {
         None => None,

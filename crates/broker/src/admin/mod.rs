@@ -209,6 +209,11 @@ impl Admin {
         Figures::of(&self.node, self.now())
     }
 
+    /// The settings in force.
+    pub fn settings(&self) -> Arc<Settings> {
+        self.node.settings()
+    }
+
     fn ask(&self, worker: WorkerId, ask: Ask) {
         self.node.post(worker, ask.into());
     }

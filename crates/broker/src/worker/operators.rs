@@ -149,7 +149,12 @@ impl Worker {
             return false;
         }
         self.counters.kicked += 1;
-        if !end_session || connection.phase != Phase::Open {
+        if connection.phase != Phase::Open {
+            let version = connection.version;
+            self.refuse_connect(id.slot, version, reason);
+            return true;
+        }
+        if !end_session {
             self.close(id.slot, reason);
             return true;
         }
@@ -159,6 +164,12 @@ impl Worker {
         }
         let packet = Packet::Disconnect(Disconnect { reason, properties: properties.as_properties() });
         connection.put(&packet, &mut self.pool);
+        if connection.version.has_properties() {
+            self.put_out(id.slot, &packet);
+        }
+        if self.is_traced() {
+            self.trace_end(id.slot, "session ended by an operator");
+        }
         self.end(id.slot, Some(0));
         true
     }
@@ -179,7 +190,9 @@ impl Worker {
                 username: connection.username(),
                 address: connection.peer().map(|peer| peer.ip()),
             };
-            if connection.phase == Phase::Open && doomed(who) {
+            // Whoever is about to be let in as well: it was asked for before the ban.
+            let present = !matches!(connection.phase, Phase::AwaitConnect | Phase::Closing);
+            if present && doomed(who) {
                 let id = connection.id;
                 closed += usize::from(self.kick_connection(id, reason, false));
             }

@@ -86,6 +86,7 @@ impl Worker {
             Packet::Connect(_) => TraceKind::Connect,
             Packet::Subscribe(_) => TraceKind::Subscribe,
             Packet::Unsubscribe(_) => TraceKind::Unsubscribe,
+            Packet::Disconnect(_) => TraceKind::Disconnect,
             Packet::Publish(_) => return,
             _ => TraceKind::Packet(Direction::In),
         };

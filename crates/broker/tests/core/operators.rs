@@ -642,7 +642,7 @@ fn a_trace_shows_what_a_client_does() {
                 Packet(Direction::Out),
                 Packet(Direction::In),
                 Packet(Direction::Out),
-                Packet(Direction::In),
+                Disconnect,
             ]
         );
         assert!(seen.iter().all(|event| &*event.client_id == "c"));

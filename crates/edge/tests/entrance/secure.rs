@@ -170,11 +170,12 @@ fn a_certificate_is_chosen_by_name_and_changes_without_a_restart() {
             let (certificate, key) = next.issue("localhost");
             directory.write("server.crt", &certificate);
             let edge = node.edge.clone();
-            let error = node.node.reload_certificates(&edge).expect_err("the key is another's").to_string();
+            let certificates = node.node.certificates();
+            let error = certificates.read(&edge).err().expect("the key is another's").to_string();
             assert!(error.contains("server.crt"), "{error}");
             Client::connect(connect(node, &authority.client(None), "localhost"), "still the first");
             directory.write("server.key", &key);
-            node.node.reload_certificates(&edge).expect("both are there");
+            certificates.read(&edge).expect("both are there").apply();
             Client::connect(connect(node, &next.client(None), "localhost"), "new");
             echo(&mut old, &[10]);
             let (certificate, key) = authority.issue("localhost");
