@@ -2,6 +2,9 @@
 
 import { createConnection } from 'node:net';
 
+/** Seconds; longer than any test, so that nobody needs to say that they are still there. */
+const KEEP_ALIVE = 600;
+
 function string(text) {
   const bytes = Buffer.from(text);
   return Buffer.concat([Buffer.from([bytes.length >> 8, bytes.length & 255]), bytes]);
@@ -28,9 +31,9 @@ export class Client {
   #next = 1;
 
   /** Resolves when the broker has said yes; rejects with its Reason Code. */
-  static async connect(port, id, { expirySeconds = 0, acknowledge = true } = {}) {
+  static async connect(port, id, { expirySeconds = 0, username = '', acknowledgeMs = 0 } = {}) {
     const client = new Client();
-    client.acknowledge = acknowledge;
+    client.acknowledgeMs = acknowledgeMs;
     client.#socket = createConnection({ host: '127.0.0.1', port });
     client.#socket.on('data', (data) => client.#read(data));
     client.#socket.on('error', () => client.#over());
@@ -39,7 +42,7 @@ export class Client {
     expiry.writeUInt8(5, 0);
     expiry.writeUInt8(17, 1);
     expiry.writeUInt32BE(expirySeconds, 2);
-    client.#socket.write(packet(0x10, string('MQTT'), Buffer.from([5, expirySeconds > 0 ? 0 : 2, 0, 60]), expiry, string(id)));
+    client.#socket.write(packet(0x10, string('MQTT'), Buffer.from([5, (expirySeconds > 0 ? 0 : 2) | (username ? 128 : 0), KEEP_ALIVE >> 8, KEEP_ALIVE & 255]), expiry, string(id), username ? string(username) : Buffer.alloc(0)));
     const answer = await client.#answer(2);
     if (answer[1] !== 0) throw new Error(`refused with Reason Code ${answer[1]}`);
     return client;
@@ -103,6 +106,9 @@ export class Client {
     const qos = (first >> 1) & 3;
     const properties = end + (qos > 0 ? 2 : 0);
     this.received.push({ topic: body.subarray(2, end).toString(), payload: body.subarray(properties + 1 + body[properties]).toString() });
-    if (qos === 1 && this.acknowledge) this.#socket.write(packet(0x40, body.subarray(end, end + 2)));
+    if (qos !== 1) return;
+    const answer = packet(0x40, Buffer.from(body.subarray(end, end + 2)));
+    if (this.acknowledgeMs === 0) this.#socket.write(answer);
+    else setTimeout(() => this.#socket.write(answer), this.acknowledgeMs);
   }
 }

@@ -7,7 +7,8 @@ import { promisify } from 'node:util';
 import { Client } from './mqtt.mjs';
 
 const run = promisify(execFile);
-const SETTLE_MS = 110_000;
+/** As long as the charts' shortest span, so that they are full. */
+const SETTLE_MS = 126_000;
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
 async function call(node, method, path, body) {
@@ -30,15 +31,15 @@ async function building(node) {
     const side = sides[i % 3];
     const floor = 1 + (i % 9);
     const kind = ['sensor', 'lamp', 'meter'][Math.floor(i / 9) % 3];
-    const client = await join(`${kind}-${side}-${floor}-${String(i).padStart(3, '0')}`, { expirySeconds: i % 4 === 0 ? 3600 : 0 });
+    const client = await join(`${kind}-${side}-${floor}-${String(i).padStart(3, '0')}`, { expirySeconds: i % 4 === 0 ? 3600 : 0, username: `${kind}s` });
     const topic = { sensor: `building/${side}/floor/${floor}/temperature`, lamp: `building/${side}/floor/${floor}/lamp/${i}/state`, meter: `energy/${side}/meter/${i}` }[kind];
     const body = () => JSON.stringify({ sensor: () => ({ value: +(19 + 4 * Math.random()).toFixed(2), unit: '°C' }), lamp: () => ({ on: Math.random() > 0.5, level: Math.floor(Math.random() * 100) }), meter: () => ({ kwh: +(Math.random() * 900).toFixed(1) }) }[kind]());
     if (kind === 'lamp') await client.subscribe(`building/${side}/floor/${floor}/lamp/${i}/set`, 1);
     await client.publish(topic, body(), { qos: 1, retain: true });
     senders.push({ client, topic, body, weight: kind === 'sensor' ? 3 : 1 });
   }
-  for (const [id, filter, qos] of [['historian', '#', 1], ['dashboards/lobby', 'building/north/#', 0], ['alarm-service', 'building/+/floor/+/temperature', 1], ['analytics-1', '$share/analytics/energy/#', 0], ['analytics-2', '$share/analytics/energy/#', 0]]) await (await join(id, { expirySeconds: 86400 })).subscribe(filter, qos);
-  const slow = await join('old-gateway', { expirySeconds: 3600, acknowledge: false });
+  for (const [id, filter, qos] of [['historian', '#', 1], ['dashboards/lobby', 'building/north/#', 0], ['alarm-service', 'building/+/floor/+/temperature', 1], ['analytics-1', '$share/analytics/energy/#', 0], ['analytics-2', '$share/analytics/energy/#', 0]]) await (await join(id, { expirySeconds: 86400, username: 'services' })).subscribe(filter, qos);
+  const slow = await join('old-gateway', { expirySeconds: 3600, username: 'gateways', acknowledgeMs: 900 });
   await slow.subscribe('building/west/floor/+/temperature', 1);
   const away = await join('night-report', { expirySeconds: 86400 });
   await away.subscribe('energy/#', 1);
@@ -47,7 +48,7 @@ async function building(node) {
   let burst = 0;
   const timer = setInterval(() => {
     burst += 0.02;
-    const amount = Math.floor(14 + 8 * Math.sin(burst) + 5 * Math.sin(burst * 3.7) + 4 * Math.random());
+    const amount = Math.floor(16 + 5 * Math.sin(burst / 2) + 2 * Math.sin(burst * 2.3) + 4 * Math.random());
     for (let n = 0; n < amount; n++) {
       const sender = senders[(at += 7) % senders.length];
       if (!sender.client.closed) for (let again = 0; again < sender.weight; again++) void sender.client.publish(sender.topic, sender.body()).catch(() => {});
@@ -87,6 +88,7 @@ export async function screenshots(node, visitor, directory) {
   await shoot('overview-small', small);
   await page.getByRole('table', { name: 'Busiest publishers' }).scrollIntoViewIfNeeded();
   await page.evaluate(() => document.querySelector('.lists').scrollIntoView());
+  await pause(700);
   await shoot('overview-lists', page);
 
   const go = async (hash, on = page) => {

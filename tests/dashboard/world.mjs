@@ -41,15 +41,14 @@ export class Node {
     node.port = await freePort();
     node.http = await freePort();
     node.base = `http://127.0.0.1:${node.http}`;
-    node.config = join(node.directory, 'meridian.toml');
-    await writeFile(node.config, '[node]\nname = "meridian-1"\n\n[queue]\nmessages_max = 2000\n');
+    await writeFile(join(node.directory, 'meridian.toml'), '[node]\nname = "meridian-1"\n\n[queue]\nmessages_max = 2000\n');
     await node.run();
     return node;
   }
 
   async run() {
     this.log = '';
-    const command = ['start', '--config', this.config, '--listen', `127.0.0.1:${this.port}`, '--http', `127.0.0.1:${this.http}`, '--data-dir', join(this.directory, 'data'), '--workers', '2'];
+    const command = ['start', '--config', 'meridian.toml', '--listen', `127.0.0.1:${this.port}`, '--http', `127.0.0.1:${this.http}`, '--data-dir', join(this.directory, 'data'), '--workers', '2'];
     this.process = spawn(this.binary, command, { cwd: this.directory, stdio: ['ignore', 'pipe', 'pipe'] });
     for (const stream of [this.process.stdout, this.process.stderr]) stream.on('data', (data) => (this.log = (this.log + data).slice(-20_000)));
     await until('the node answers', async () => {
