@@ -75,10 +75,13 @@ impl fmt::Display for Fault {
             Self::UserTwice { user, first } => write!(f, "user `{user}` is in line {first} already"),
             Self::NotAHash { user } => write!(
                 f,
-                "what stands for the password of `{user}` is no $argon2id$ or $7$ hash; set it with `meridian passwd`"
+                "what stands for the password of `{user}` is no hash known here ($argon2id$, $7$, $2b$, $pbkdf2-sha256$, SCRAM-SHA-256$); set it with `meridian passwd`"
             ),
             Self::TooCostly { user } => {
-                write!(f, "the password hash of `{user}` asks for more than 1 GiB or too many rounds")
+                write!(
+                    f,
+                    "the password hash of `{user}` asks for more than 1 GiB or for rounds that take seconds; set it anew with `meridian passwd`"
+                )
             }
             Self::UnknownWord { word } => {
                 write!(f, "unknown word `{word}`; a line begins with user, topic, pattern or #")

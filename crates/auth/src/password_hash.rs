@@ -1,12 +1,16 @@
-//! A hashed password: Argon2, or PBKDF2 as mosquitto writes it.
+//! A hashed password: Argon2, bcrypt, PBKDF2 as mosquitto and others write it, and what SCRAM keeps of one.
 
 use std::fmt;
 
 use argon2::{Algorithm, Argon2, Block, Params, Version};
 use base64ct::{Base64, Base64Unpadded, Encoding};
-use sha2::Sha512;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest as _, Sha256, Sha512};
 
-/// A hash as it stands in a password file: `$argon2id$v=19$m=..,t=..,p=..$salt$hash` or `$7$rounds$salt$hash`.
+mod parse;
+
+/// A hash as it stands in a password file: `$argon2id$v=19$m=..,t=..,p=..$salt$hash`, `$7$rounds$salt$hash`,
+/// `$pbkdf2-sha256$i=..$salt$hash`, `$2b$cost$..` or `SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PasswordHash {
     text: Box<str>,
@@ -17,8 +21,39 @@ pub struct PasswordHash {
 
 #[derive(Clone, PartialEq, Eq)]
 enum Kind {
-    Argon2 { algorithm: Algorithm, version: Version, params: Params },
-    Pbkdf2Sha512 { rounds: u32 },
+    Argon2 {
+        algorithm: Algorithm,
+        version: Version,
+        params: Params,
+    },
+    Pbkdf2 {
+        digest: Digest,
+        rounds: u32,
+    },
+    Bcrypt {
+        cost: u32,
+    },
+    /// `hash` is the StoredKey.
+    Scram {
+        iterations: u32,
+        server_key: [u8; SCRAM_KEY_LEN],
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Digest {
+    Sha256,
+    Sha512,
+}
+
+/// What a SCRAM-SHA-256 exchange needs to know of a password (RFC 5802, 3). With it a password can be checked, and a
+/// server be played, but no client.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ScramKeys {
+    pub iterations: u32,
+    pub salt: Box<[u8]>,
+    pub stored_key: [u8; SCRAM_KEY_LEN],
+    pub server_key: [u8; SCRAM_KEY_LEN],
 }
 
 /// Why a text is no hash.
@@ -27,6 +62,32 @@ pub enum HashError {
     Unknown,
     TooCostly,
 }
+
+/// Why what SCRAM keeps of a password cannot be made.
+#[derive(Debug)]
+pub enum ScramError {
+    /// SASLprep (RFC 4013) takes no such text: it has control characters, unassigned ones or mixed directions.
+    Characters,
+    /// Outside [`SCRAM_ITERATIONS_MIN`] to [`SCRAM_ITERATIONS_MAX`].
+    Iterations,
+    Random(getrandom::Error),
+}
+
+impl fmt::Display for ScramError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Characters => f.write_str(
+                "SCRAM takes no password with control characters, unassigned ones, or scripts of both directions",
+            ),
+            Self::Iterations => {
+                write!(f, "SCRAM iterations are {SCRAM_ITERATIONS_MIN} to {SCRAM_ITERATIONS_MAX}")
+            }
+            Self::Random(error) => write!(f, "the system has no random bytes: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ScramError {}
 
 /// Memory that Argon2 works in, kept by a thread from one password to the next.
 #[derive(Default)]
@@ -62,39 +123,38 @@ impl PasswordHash {
         hash
     }
 
+    /// What SCRAM-SHA-256 keeps of a new password, with a random salt. The client does the iterations at each login.
+    ///
     /// # Errors
-    /// [`HashError`] when the text is no such hash, or one that would cost more than [`MEMORY_MAX_KIB`] or
-    /// [`ROUNDS_MAX`].
-    pub fn parse(text: &str) -> Result<Self, HashError> {
-        let mut fields = text.split('$');
-        if fields.next() != Some("") {
-            return Err(HashError::Unknown);
+    /// [`ScramError`].
+    pub fn create_scram(password: &str, iterations: u32) -> Result<Self, ScramError> {
+        let mut salt = [0; SALT_LEN];
+        getrandom::fill(&mut salt).map_err(ScramError::Random)?;
+        Self::scram_with_salt(password, &salt, iterations)
+    }
+
+    fn scram_with_salt(password: &str, salt: &[u8], iterations: u32) -> Result<Self, ScramError> {
+        if !(SCRAM_ITERATIONS_MIN..=SCRAM_ITERATIONS_MAX).contains(&iterations) {
+            return Err(ScramError::Iterations);
         }
-        let name = fields.next().ok_or(HashError::Unknown)?;
-        let fields: Vec<&str> = fields.collect();
-        let (kind, salt, hash) = match (name, fields.as_slice()) {
-            ("7", [rounds, salt, hash]) => {
-                let rounds = number(rounds)?;
-                if rounds == 0 {
-                    return Err(HashError::Unknown);
-                }
-                if rounds > ROUNDS_MAX {
-                    return Err(HashError::TooCostly);
-                }
-                (Kind::Pbkdf2Sha512 { rounds }, Base64::decode_vec(salt), Base64::decode_vec(hash))
-            }
-            (_, [version, params, salt, hash]) => {
-                let kind = argon2_kind(name, version, params)?;
-                (kind, Base64Unpadded::decode_vec(salt), Base64Unpadded::decode_vec(hash))
-            }
-            _ => return Err(HashError::Unknown),
-        };
-        let (Ok(salt), Ok(hash)) = (salt, hash) else { return Err(HashError::Unknown) };
-        // Shorter ones are refused by Argon2 and would be guessed in no time.
-        if salt.len() < SALT_LEN_MIN || hash.len() < HASH_LEN_MIN || hash.len() > HASH_LEN_MAX {
-            return Err(HashError::Unknown);
-        }
-        Ok(Self { text: text.into(), kind, salt: salt.into(), hash: hash.into() })
+        let prepared = stringprep::saslprep(password).map_err(|_| ScramError::Characters)?;
+        let (stored_key, server_key) = scram_keys(prepared.as_bytes(), salt, iterations);
+        let text = format!(
+            "SCRAM-SHA-256${iterations}:{}${}:{}",
+            Base64::encode_string(salt),
+            Base64::encode_string(&stored_key),
+            Base64::encode_string(&server_key),
+        );
+        let kind = Kind::Scram { iterations, server_key };
+        Ok(Self { text: text.into(), kind, salt: salt.into(), hash: stored_key.into() })
+    }
+
+    /// What a SCRAM-SHA-256 exchange needs; `None` for hashes of other kinds.
+    pub fn scram(&self) -> Option<ScramKeys> {
+        let Kind::Scram { iterations, server_key } = self.kind else { return None };
+        let mut stored_key = [0; SCRAM_KEY_LEN];
+        stored_key.copy_from_slice(&self.hash);
+        Some(ScramKeys { iterations, salt: self.salt.clone(), stored_key, server_key })
     }
 
     /// As it stands in a password file.
@@ -123,11 +183,28 @@ impl PasswordHash {
                     return Box::default();
                 }
             }
-            Kind::Pbkdf2Sha512 { rounds } => {
+            Kind::Pbkdf2 { digest: Digest::Sha256, rounds } => {
+                pbkdf2::pbkdf2_hmac::<Sha256>(password, &self.salt, *rounds, &mut out);
+            }
+            Kind::Pbkdf2 { digest: Digest::Sha512, rounds } => {
                 pbkdf2::pbkdf2_hmac::<Sha512>(password, &self.salt, *rounds, &mut out);
+            }
+            Kind::Bcrypt { cost } => return bcrypt_hash(password, &self.salt, *cost),
+            Kind::Scram { iterations, .. } => {
+                // A text that SASLprep refuses was never made a key of.
+                let prepared =
+                    std::str::from_utf8(password).ok().and_then(|text| stringprep::saslprep(text).ok());
+                let Some(prepared) = prepared else { return Box::default() };
+                return scram_keys(prepared.as_bytes(), &self.salt, *iterations).0.into();
             }
         }
         out
+    }
+}
+
+impl fmt::Debug for ScramKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ScramKeys")
     }
 }
 
@@ -136,43 +213,39 @@ impl fmt::Debug for PasswordHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {
             Kind::Argon2 { .. } => "PasswordHash(argon2)",
-            Kind::Pbkdf2Sha512 { .. } => "PasswordHash(pbkdf2-sha512)",
+            Kind::Pbkdf2 { digest: Digest::Sha256, .. } => "PasswordHash(pbkdf2-sha256)",
+            Kind::Pbkdf2 { digest: Digest::Sha512, .. } => "PasswordHash(pbkdf2-sha512)",
+            Kind::Bcrypt { .. } => "PasswordHash(bcrypt)",
+            Kind::Scram { .. } => "PasswordHash(scram-sha-256)",
         })
     }
 }
 
-fn argon2_kind(name: &str, version: &str, params: &str) -> Result<Kind, HashError> {
-    let algorithm = match name {
-        "argon2id" => Algorithm::Argon2id,
-        "argon2i" => Algorithm::Argon2i,
-        "argon2d" => Algorithm::Argon2d,
-        _ => return Err(HashError::Unknown),
-    };
-    let version = match version {
-        "v=19" => Version::V0x13,
-        "v=16" => Version::V0x10,
-        _ => return Err(HashError::Unknown),
-    };
-    let mut values = [None; 3];
-    for pair in params.split(',') {
-        let (name, value) = pair.split_once('=').ok_or(HashError::Unknown)?;
-        let at = ["m", "t", "p"].iter().position(|known| *known == name).ok_or(HashError::Unknown)?;
-        values[at] = Some(number(value)?);
+/// bcrypt's 23 bytes. It reads no further than 72 bytes, as every implementation does, so that longer passwords
+/// hashed elsewhere are still right.
+fn bcrypt_hash(password: &[u8], salt: &[u8], cost: u32) -> Box<[u8]> {
+    let Ok(salt) = salt.try_into() else { return Box::default() };
+    // The key is repeated with its final 0, so that one in the middle would make several passwords the same.
+    if password.contains(&0) {
+        return Box::default();
     }
-    let [Some(memory), Some(passes), Some(lanes)] = values else { return Err(HashError::Unknown) };
-    if memory > MEMORY_MAX_KIB || passes > PASSES_MAX || lanes > LANES_MAX {
-        return Err(HashError::TooCostly);
-    }
-    let params = Params::new(memory, passes, lanes, None).map_err(|_| HashError::Unknown)?;
-    Ok(Kind::Argon2 { algorithm, version, params })
+    let key: Vec<u8> = password.iter().copied().chain([0]).take(BCRYPT_KEY_MAX).collect();
+    bcrypt::bcrypt(cost, salt, &key)[..BCRYPT_HASH_LEN].into()
 }
 
-/// Decimal digits only; `u32::from_str` would take a sign.
-fn number(text: &str) -> Result<u32, HashError> {
-    if !text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(HashError::Unknown);
-    }
-    text.parse().map_err(|_| HashError::Unknown)
+/// StoredKey and ServerKey (RFC 5802, 3).
+fn scram_keys(password: &[u8], salt: &[u8], iterations: u32) -> ([u8; SCRAM_KEY_LEN], [u8; SCRAM_KEY_LEN]) {
+    let mut salted = [0; SCRAM_KEY_LEN];
+    pbkdf2::pbkdf2_hmac::<Sha256>(password, salt, iterations, &mut salted);
+    let client_key = hmac_sha256(&salted, &[b"Client Key"]);
+    (Sha256::digest(client_key).into(), hmac_sha256(&salted, &[b"Server Key"]))
+}
+
+/// HMAC-SHA-256 over these parts, one after the other.
+pub fn hmac_sha256(key: &[u8], parts: &[&[u8]]) -> [u8; SCRAM_KEY_LEN] {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of every length");
+    parts.iter().for_each(|part| mac.update(part));
+    mac.finalize().into_bytes().into()
 }
 
 /// How long it takes tells nothing about where two hashes of one length differ.
@@ -186,113 +259,15 @@ pub fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
 
 const SALT_LEN: usize = 16;
 const HASH_LEN: usize = 32;
-const SALT_LEN_MIN: usize = 8;
-const HASH_LEN_MIN: usize = 16;
-const HASH_LEN_MAX: usize = 128;
-/// Most that one verification may take: the file is the operator's, but a slip of the pen must not stop the node.
-const MEMORY_MAX_KIB: u32 = 1 << 20;
-const PASSES_MAX: u32 = 64;
-const LANES_MAX: u32 = 64;
-const ROUNDS_MAX: u32 = 10_000_000;
+/// Bytes of SHA-256, and so of both keys of SCRAM-SHA-256.
+pub const SCRAM_KEY_LEN: usize = 32;
+/// RFC 7677, 4: fewer make a stolen password file too easy to guess from.
+pub const SCRAM_ITERATIONS_MIN: u32 = 4096;
+pub const SCRAM_ITERATIONS_MAX: u32 = 5_000_000;
+/// A tenth of a second on a small device, which does the work at each login.
+pub const SCRAM_ITERATIONS: u32 = 16_384;
+const BCRYPT_HASH_LEN: usize = 23;
+const BCRYPT_KEY_MAX: usize = 72;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn verify(text: &str, password: &str) -> bool {
-        PasswordHash::parse(text).unwrap().verify(password.as_bytes(), &mut Scratch::default())
-    }
-
-    /// Little work, so that tests are quick.
-    fn cheap(password: &str) -> PasswordHash {
-        PasswordHash::argon2id(password.as_bytes(), b"0123456789abcdef", Params::new(64, 1, 1, None).unwrap())
-    }
-
-    /// Written by mosquitto_passwd 2.0.11.
-    const WONDERLAND: &str = "$7$101$8rC3COp401qO7A/N$BWmYz0ZVJJllJtqxM+NJki5gNcYnlJzEsUhmW2Z8M0Jf8z+bYGdowivmp+N4XDkl9XYOeLzGD/bulvak0iBt2Q==";
-
-    #[test]
-    fn passwords_of_mosquitto_are_verified() {
-        assert!(verify(WONDERLAND, "wonderland"));
-        assert!(!verify(WONDERLAND, "Wonderland"));
-        assert!(!verify(WONDERLAND, ""));
-    }
-
-    /// The reference implementation's own example: `echo -n password | argon2 somesalt -t 2 -m 16 -p 1 -l 32 -id`.
-    #[test]
-    fn passwords_of_the_reference_argon2_are_verified() {
-        let text = "$argon2id$v=19$m=65536,t=2,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc";
-        assert!(verify(text, "password"));
-        assert!(!verify(text, "passwor"));
-    }
-
-    #[test]
-    fn a_created_hash_is_salted_and_reads_back() {
-        let (first, second) = (PasswordHash::create(b"pw").unwrap(), PasswordHash::create(b"pw").unwrap());
-        assert_ne!(first.as_str(), second.as_str());
-        assert!(first.as_str().starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{}", first.as_str());
-        let again = PasswordHash::parse(first.as_str()).unwrap();
-        assert_eq!(again, first);
-        assert!(again.verify(b"pw", &mut Scratch::default()));
-        assert!(!again.verify(b"pW", &mut Scratch::default()));
-    }
-
-    #[test]
-    fn scratch_memory_serves_hashes_of_different_sizes() {
-        let mut scratch = Scratch::default();
-        let large = PasswordHash::argon2id(b"b", b"01234567", Params::new(256, 2, 2, None).unwrap());
-        for _ in 0..2 {
-            assert!(cheap("a").verify(b"a", &mut scratch));
-            assert!(large.verify(b"b", &mut scratch));
-            assert!(!large.verify(b"a", &mut scratch));
-        }
-    }
-
-    #[test]
-    fn what_is_no_hash_is_refused() {
-        for text in [
-            "",
-            "$",
-            "secret",
-            "$1$x$y",
-            "$7$101$short$x",
-            "$7$0$8rC3COp401qO7A/N$BWmYz0ZVJJllJtqxM+NJki5gNcY=",
-            "$7$+5$8rC3COp401qO7A/N$BWmYz0ZVJJllJtqxM+NJki5gNcY=",
-            "$7$101$8rC3COp401qO7A/N$",
-            "$argon2id$v=19$m=64,t=1$MDEyMzQ1Njc4OWFiY2RlZg$MDEyMzQ1Njc4OWFiY2RlZg",
-            "$argon2id$v=1$m=64,t=1,p=1$MDEyMzQ1Njc4OWFiY2RlZg$MDEyMzQ1Njc4OWFiY2RlZg",
-            "$argon2x$v=19$m=64,t=1,p=1$MDEyMzQ1Njc4OWFiY2RlZg$MDEyMzQ1Njc4OWFiY2RlZg",
-            "$argon2id$v=19$m=1,t=1,p=1$MDEyMzQ1Njc4OWFiY2RlZg$MDEyMzQ1Njc4OWFiY2RlZg",
-            "$argon2id$v=19$m=64,t=1,p=1$MDEyMzQ1Njc4OWFiY2RlZg$MDEy",
-            "$argon2id$v=19$m=64,t=1,p=1$MDEyMzQ1Njc4OWFiY2RlZg$MDEyMzQ1Njc4OWFiY2RlZg$",
-        ] {
-            assert_eq!(PasswordHash::parse(text).err(), Some(HashError::Unknown), "{text}");
-        }
-    }
-
-    #[test]
-    fn a_hash_that_would_take_all_memory_is_refused() {
-        let text = "$argon2id$v=19$m=4294967295,t=1,p=1$MDEyMzQ1Njc4OWFiY2RlZg$MDEyMzQ1Njc4OWFiY2RlZg";
-        assert_eq!(PasswordHash::parse(text).err(), Some(HashError::TooCostly));
-        assert_eq!(PasswordHash::parse("$7$4294967295$QUFB$QUFB").err(), Some(HashError::TooCostly));
-    }
-
-    #[test]
-    fn debug_shows_no_hash() {
-        assert_eq!(format!("{:?}", PasswordHash::parse(WONDERLAND).unwrap()), "PasswordHash(pbkdf2-sha512)");
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn equality_is_equality(a in "[ab]{0,3}", b in "[ab]{0,3}") {
-            proptest::prop_assert_eq!(equal_in_constant_time(a.as_bytes(), b.as_bytes()), a == b);
-        }
-
-        #[test]
-        fn no_text_panics(text in "(\\$(7|argon2id|v=19|m=8,t=1,p=1|[A-Za-z0-9+/=,]{0,12})){0,7}") {
-            if let Ok(hash) = PasswordHash::parse(&text) {
-                proptest::prop_assert_eq!(hash.as_str(), text);
-            }
-        }
-    }
-}
+mod tests;
