@@ -40,6 +40,7 @@ async function ready(page, base, [id, title]) {
   await heading(page, title);
   await gone(page.getByText('Loading…').first());
   if (id === 'log') await page.getByRole('listbox', { name: 'Log' }).getByRole('option').first().waitFor();
+  if (id === 'configuration') await page.locator('[data-setting]').first().waitFor();
   if (id === 'overview') await page.getByRole('table', { name: 'Listeners' }).getByRole('row').nth(1).waitFor();
 }
 
@@ -589,7 +590,10 @@ export const checks = [
         for (const [id, title] of PAGES) {
           await ready(page, visitor.base, [id, title]);
           await page.evaluate(axe);
-          const { violations } = await page.evaluate((only) => window.axe.run(document, { resultTypes: ['violations'], runOnly: only }), runOnly);
+          const look = () => page.evaluate((only) => window.axe.run(document, { resultTypes: ['violations'], runOnly: only }), runOnly);
+          // A control that becomes usable while it is looked at seems pale: what is wrong is still wrong at a second look.
+          let { violations } = await look();
+          if (violations.length > 0) ({ violations } = await look());
           assert.deepEqual(violations.map((one) => `${id} ${colorScheme}: ${one.id}: ${one.help}: ${one.nodes.slice(0, 3).map((at) => `${at.target} ${at.any[0]?.message ?? ''}`).join(' | ')}`), []);
         }
       }
