@@ -26,6 +26,8 @@ def publish(node):
     end(held)
     assert "topic" in node.ctl("publish", "-t", "p/#", "-m", "x", code=1).err
     node.ctl("publish", "-t", "p/#", "--lines", stdin="x\n", code=1)
+    path.write_bytes(b"x" * (6 << 20))
+    assert "http.body_max" in node.ctl("publish", "-t", "p/1", "-f", str(path), code=1).err
     node.ctl("publish", "-t", "p/1", "-m", "x", "-q", "3", code=2)
     node.ctl("publish", "-t", "p/1", "-f", str(node.directory / "absent"), code=1)
 

@@ -36,7 +36,7 @@ def keys(node):
     """top: its picture at 80x24, its keys, and the terminal as it was before"""
     held = node.subscriber("watcher", "w/#")
     terminal = top(node, "--interval", "500ms")
-    text = terminal.until("Busiest publishers")
+    text = terminal.until("q quit")
     for word in ("Traffic", "Reactors", "every 500ms", node.url, "q quit"):
         assert word in text, f"{word}\n{text}"
     terminal.until("clients 1/")

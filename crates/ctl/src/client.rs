@@ -16,6 +16,9 @@ use crate::url::Url;
 const ANSWER_MAX: u64 = 64 << 20;
 /// Largest problem document that is read.
 const PROBLEM_MAX: u64 = 1 << 20;
+/// A body larger than this is sent only after the node has had a look at its length: a node that refuses it closes the connection
+/// while the body is on its way, and the refusal would be lost.
+const ASK_FIRST: usize = 256 << 10;
 /// A stream is kept alive every 15 s; three missed ones and the node is gone.
 const STREAM_SILENCE_MAX: Duration = Duration::from_secs(50);
 
@@ -157,8 +160,13 @@ impl Client {
         }
         let wrong =
             |error: ureq::http::Error| Failure::Usage(format!("this cannot be asked over HTTP: {error}"));
-        let answer = match body {
-            Some(body) => self.agent.run(request.body(body.to_string()).map_err(wrong)?),
+        let answer = match body.map(Value::to_string) {
+            Some(body) => {
+                if body.len() > ASK_FIRST {
+                    request = request.header("expect", "100-continue");
+                }
+                self.agent.run(request.body(body).map_err(wrong)?)
+            }
             None if stream => {
                 let request = request.body(()).map_err(wrong)?;
                 let request = self.agent.configure_request(request);

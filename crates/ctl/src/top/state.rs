@@ -13,6 +13,11 @@ use super::{INTERVAL_MAX, INTERVAL_MIN};
 /// Points of a sparkline: as many as the widest terminal shows, at 2 s ten minutes.
 const HISTORY_MAX: usize = 320;
 
+/// Rates are taken over this time at least: the node renews its figures about once a second, so over less they would jump.
+const WINDOW: Duration = Duration::from_millis(1_900);
+/// Snapshots that are kept to look back at, at the shortest interval.
+const EARLIER_MAX: usize = 8;
+
 /// Rates of the past, the newest last.
 #[derive(Debug, Default)]
 pub struct History {
@@ -69,6 +74,8 @@ pub struct State {
     /// Which order each panel is in.
     pub sort: [usize; Panel::ALL.len()],
     pub snapshot: Snapshot,
+    /// Those before it, the newest last.
+    earlier: VecDeque<Snapshot>,
     pub rates: Option<Rates>,
     pub history: History,
     pub trouble: Option<Trouble>,
@@ -86,6 +93,7 @@ impl State {
             scroll: 0,
             sort: Default::default(),
             snapshot: Snapshot::default(),
+            earlier: VecDeque::new(),
             rates: None,
             history: History::default(),
             trouble: None,
@@ -95,19 +103,32 @@ impl State {
     /// The node answered.
     pub fn see(&mut self, snapshot: Snapshot) {
         self.trouble = None;
-        let restarted = snapshot.started_at != self.snapshot.started_at;
-        match Rates::between(&self.snapshot, &snapshot) {
-            Some(rates) => {
+        if snapshot.started_at != self.snapshot.started_at {
+            self.earlier.clear();
+            self.rates = None;
+        } else if snapshot.at.is_some() && snapshot.at == self.snapshot.at {
+            // No time went by by the node's clock: there is nothing new.
+            return;
+        } else {
+            if self.earlier.len() == EARLIER_MAX {
+                self.earlier.pop_front();
+            }
+            self.earlier.push_back(std::mem::take(&mut self.snapshot));
+            if let Some(rates) = Rates::between(self.base(&snapshot), &snapshot) {
                 self.history.push(&rates);
                 self.rates = Some(rates);
             }
-            None if restarted => self.rates = None,
-            // No time went by by the node's clock: the earlier rates still hold, and the next ones are taken from the
-            // earlier snapshot.
-            None if snapshot.at == self.snapshot.at => return,
-            None => {}
         }
         self.snapshot = snapshot;
+    }
+
+    /// What to compare with: the newest snapshot that is a window older, or the oldest one.
+    fn base(&self, now: &Snapshot) -> &Snapshot {
+        let old_enough = |earlier: &&Snapshot| match (earlier.at, now.at) {
+            (Some(earlier), Some(now)) => now.duration_since(earlier).is_ok_and(|time| time >= WINDOW),
+            _ => true,
+        };
+        self.earlier.iter().rev().find(old_enough).unwrap_or(&self.earlier[0])
     }
 
     /// The node did not.

@@ -140,6 +140,20 @@ fn a_snapshot_of_the_same_moment_changes_no_rate() {
     assert_eq!(state.history.messages_in.len(), points);
 }
 
+/// The node renews its numbers once a second; `top` looks twice as often.
+#[test]
+fn looking_often_does_not_make_rates_jump() {
+    let mut state = State::new("http://x", Duration::from_millis(500));
+    for half in 0..20_u64 {
+        let mut answers = answers(half / 2);
+        answers.stats["at"] = format!("2026-01-31T12:00:{:02}.{}Z", half / 2, half % 2 * 5).into();
+        state.see(Snapshot::read(&answers));
+        if half > 4 {
+            assert_eq!(state.rates.as_ref().unwrap().messages_in, 1000.0);
+        }
+    }
+}
+
 #[test]
 fn a_node_that_goes_away_is_said_to_be_gone_and_comes_back() {
     let mut state = state();
