@@ -20,7 +20,7 @@ pub async fn serve(request: Request) -> Response {
     }
     let name = match path {
         "/" => "index.html",
-        path => path.trim_start_matches('/'),
+        path => path.strip_prefix('/').unwrap_or(path),
     };
     let Some(file) = Dashboard::get(name) else { return not_found(path).into_response() };
     let etag = etag(&file);

@@ -40,8 +40,10 @@ const THREADS: usize = 2;
 const BLOCKING_THREADS: usize = 4;
 /// Priority of all of them, as `nice` counts it: packets go first when there is not enough for all.
 const NICE: libc::c_int = 5;
-/// Bytes of a request's header and of what waits to be written, of one connection.
-const BUFFER: usize = 64 * 1024;
+/// Bytes of a request's header, at most: of its target 64 KiB can be used.
+const HEADER: usize = 96 * 1024;
+/// Bytes that one connection reads ahead, and has waiting to be written, about.
+const BUFFER: usize = 128 * 1024;
 /// Connections beyond the limit that are told so at one time; further ones are just closed.
 const TOLD_MAX: usize = 32;
 /// How long requests that run may take until they are cut off when the server stops.
@@ -232,7 +234,10 @@ impl Accepting {
         let settings = &state.settings;
         let io = TokioIo::new(Paced::new(stream, settings.write_timeout));
         let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(settings.header_timeout).max_buf_size(BUFFER);
+        http.timer(TokioTimer::new())
+            .header_read_timeout(settings.header_timeout)
+            .max_buf_size(BUFFER)
+            .max_header_size(HEADER);
         let count = Connected::new(state.clone());
         let service = service_fn(move |request| answer(state.clone(), router.clone(), peer, request));
         tokio::spawn(async move {

@@ -1,4 +1,14 @@
 //! The server on a free port of loopback, asked by a client that is written here.
 
+mod access;
+mod assets;
+mod audit;
+mod bad_input;
+mod document;
+mod hostile;
+mod keys;
+mod metrics;
 mod node;
+mod schema;
+mod streams;
 mod support;

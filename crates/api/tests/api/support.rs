@@ -14,6 +14,7 @@ use api::{
 };
 use auth::Guard;
 use serde_json::Value;
+use tracing_subscriber::layer::SubscriberExt as _;
 
 /// Nothing here takes so long, unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -22,7 +23,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Server {
     http: Option<api::Server>,
     node: Option<edge::Node>,
-    pub guard: Arc<Guard>,
     pub log: LogRing,
     pub address: SocketAddr,
     pub mqtt: SocketAddr,
@@ -86,7 +86,7 @@ impl Server {
         let log = LogRing::default();
         let parts = Parts {
             admin: node.admin(),
-            guard: guard.clone(),
+            guard,
             configuration: Arc::new(Fixed::default()),
             keys: Keys::open(&directory).unwrap(),
             log: log.clone(),
@@ -96,7 +96,7 @@ impl Server {
         let http = bound.serve(parts).unwrap();
         http.ready();
         let address = http.address();
-        Self { http: Some(http), node: Some(node), guard, log, address, mqtt, directory }
+        Self { http: Some(http), node: Some(node), log, address, mqtt, directory }
     }
 
     /// The token of the key for this role, of a server that was started with keys.
@@ -137,6 +137,11 @@ impl Server {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         Client { reader: BufReader::new(stream.try_clone().unwrap()), stream }
+    }
+
+    /// Runs this with the log going into the server's ring.
+    pub fn log(&self, log: impl FnOnce()) {
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(self.log.clone()), log);
     }
 
     /// Ends the server, not the node.

@@ -1,0 +1,105 @@
+//! API keys while the server runs.
+
+use api::{KeyFile, NewKey, Role};
+use serde_json::json;
+
+use crate::support::{Answer, Server};
+
+fn as_token(server: &Server, token: &str, method: &str, path: &str, body: Option<&str>) -> Answer {
+    let token = format!("Bearer {token}");
+    server.request(method, path, &[("Authorization", &token), ("Content-Type", "application/json")], body)
+}
+
+#[test]
+fn the_first_key_closes_the_server_and_the_last_one_opens_it() {
+    let server = Server::start();
+    let viewer = json!({ "name": "v", "role": "viewer" });
+    server.write("POST", "/api/v1/keys", Some(&viewer)).problem(409, "conflict");
+    let added =
+        server.write("POST", "/api/v1/keys", Some(&json!({ "name": "ops", "role": "admin" }))).is(201);
+    let token = added["token"].as_str().unwrap().to_owned();
+    assert!(token.starts_with("mrd_") && token.len() > 40, "{token}");
+    server.get("/api/v1/node").problem(401, "unauthorized");
+    server.get("/health/live").is(200);
+
+    let list = as_token(&server, &token, "GET", "/api/v1/keys", None).is(200);
+    assert_eq!((&list["items"][0]["name"], &list["items"][0]["role"]), (&"ops".into(), &"admin".into()));
+    assert!(list["items"][0]["last_used_at"].is_string() && list["items"][0].get("token").is_none());
+    let file = std::fs::read_to_string(server.directory.join("api-keys.json")).unwrap();
+    assert!(!file.contains(&token), "the token is in the file");
+
+    as_token(&server, &token, "POST", "/api/v1/keys", Some(&viewer.to_string())).is(201);
+    // Without an admin's key nobody could manage the other.
+    as_token(&server, &token, "DELETE", "/api/v1/keys/ops", None).problem(409, "conflict");
+    assert_eq!(as_token(&server, &token, "DELETE", "/api/v1/keys/v", None).status, 204);
+    as_token(&server, &token, "DELETE", "/api/v1/keys/v", None).problem(404, "not-found");
+    assert_eq!(as_token(&server, &token, "DELETE", "/api/v1/keys/ops", None).status, 204);
+    server.get("/api/v1/node").is(200);
+}
+
+#[test]
+fn a_bad_key_is_refused_with_what_to_do() {
+    let server = Server::start();
+    let add = |body| server.write("POST", "/api/v1/keys", Some(&body));
+    for name in ["", "a b", "ä", &"x".repeat(65), "../x"] {
+        add(json!({ "name": name, "role": "admin" })).problem(422, "invalid");
+    }
+    add(json!({ "name": "a", "role": "root" })).problem(422, "invalid");
+    add(json!({ "name": "a", "role": "admin", "expires_in_s": 0 })).problem(422, "invalid");
+    add(json!({ "name": "a", "role": "admin", "secret": 1 })).problem(422, "invalid");
+    assert!(!server.directory.join("api-keys.json").exists());
+    // The longest that can be said is for good.
+    let far = add(json!({ "name": "a", "role": "admin", "expires_in_s": u64::MAX })).is(201);
+    assert_eq!(far["expires_at"], "9999-12-31T23:59:59.000Z");
+}
+
+#[test]
+fn an_expired_key_is_told_so_and_does_not_open_the_server() {
+    let server = Server::with_keys(|_| ());
+    let path = server.directory.join("api-keys.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut file: serde_json::Value = serde_json::from_str(&text).unwrap();
+    for key in file["keys"].as_array_mut().unwrap() {
+        key["expires_at"] = "2020-01-01T00:00:00Z".into();
+    }
+    api::durable::replace(&path, file.to_string().as_bytes()).unwrap();
+    // Seen within a second or so.
+    let detail = loop {
+        let answer = as_token(&server, &server.token(Role::Admin), "GET", "/api/v1/node", None);
+        if answer.status == 401 {
+            break answer.problem(401, "unauthorized");
+        }
+        assert_eq!(answer.status, 200);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    };
+    assert!(detail.contains("expired"), "{detail}");
+}
+
+#[test]
+fn a_broken_file_leaves_the_keys_that_there_are() {
+    let server = Server::with_keys(|_| ());
+    let path = server.directory.join("api-keys.json");
+    for broken in ["", "[]", "{\"version\":2,\"keys\":[]}", "{\"version\":1,\"keys\":[{\"name\":\"a\"}]}"] {
+        std::fs::write(&path, broken).unwrap();
+        assert!(KeyFile::in_directory(&server.directory).read().is_err(), "{broken}");
+        // Whatever needs the file says what is wrong with it, and does not write over it.
+        let new = json!({ "name": "new", "role": "viewer" }).to_string();
+        let token = server.token(Role::Admin);
+        let detail = as_token(&server, &token, "POST", "/api/v1/keys", Some(&new)).problem(500, "internal");
+        assert!(detail.contains("api-keys.json"), "{detail}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), broken);
+        as_token(&server, &token, "GET", "/api/v1/node", None).is(200);
+    }
+}
+
+#[test]
+fn a_key_made_beside_the_server_counts() {
+    let server = Server::start();
+    server.get("/api/v1/node").is(200);
+    let new = NewKey { name: "beside".into(), role: Role::Admin, expires_in: None };
+    let (_, token) = KeyFile::in_directory(&server.directory).add(&new).unwrap();
+    while server.get("/api/v1/node").status != 401 {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    as_token(&server, &token, "GET", "/api/v1/node", None).is(200);
+}

@@ -1,0 +1,190 @@
+//! `/metrics`, read by a parser that takes nothing but the text format.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::support::Server;
+
+#[derive(Debug, Default)]
+struct Scrape {
+    kinds: BTreeMap<String, String>,
+    samples: Vec<(String, BTreeMap<String, String>, f64)>,
+}
+
+impl Scrape {
+    fn of(text: &str) -> Self {
+        assert!(text.ends_with('\n'));
+        let mut scrape = Self::default();
+        let (mut family, mut helped, mut seen) = (String::new(), String::new(), BTreeSet::new());
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# HELP ") {
+                let (name, help) = rest.split_once(' ').unwrap_or_else(|| panic!("{line}"));
+                assert!(help.trim() == help && help.len() > 4, "{line}");
+                helped = name.to_owned();
+            } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').unwrap();
+                assert_eq!(name, helped, "HELP goes before TYPE");
+                assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+                assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+                assert!(scrape.kinds.insert(name.to_owned(), kind.to_owned()).is_none(), "{name} twice");
+                family = name.to_owned();
+            } else {
+                let (name, labels, value) = sample(line);
+                let kind = &scrape.kinds[&family];
+                let base = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
+                let own = if kind == "histogram" { base == Some(&*family) } else { name == family };
+                assert!(own, "{line} in {family}");
+                assert!(kind == "gauge" || value >= 0.0, "{line}");
+                assert!(seen.insert((name.clone(), labels.clone())), "{line} twice");
+                scrape.samples.push((name, labels, value));
+            }
+        }
+        scrape
+    }
+
+    fn get(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let labels: BTreeMap<_, _> =
+            labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let found = self.samples.iter().find(|sample| sample.0 == name && sample.1 == labels);
+        found.unwrap_or_else(|| panic!("{name} {labels:?}")).2
+    }
+
+    fn has(&self, name: &str, labels: &[&str]) -> bool {
+        self.samples
+            .iter()
+            .any(|sample| sample.0 == name && sample.1.keys().map(String::as_str).eq(labels.iter().copied()))
+    }
+}
+
+/// `name{label="value",..} number`, and not a character more.
+fn sample(line: &str) -> (String, BTreeMap<String, String>, f64) {
+    let end =
+        line.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or_else(|| panic!("{line}"));
+    let (name, mut rest) = line.split_at(end);
+    assert!(!name.is_empty() && !name.starts_with(|c: char| c.is_ascii_digit()), "{line}");
+    let mut labels = BTreeMap::new();
+    if let Some(inner) = rest.strip_prefix('{') {
+        rest = inner;
+        loop {
+            let (label, after) = rest.split_once("=\"").unwrap_or_else(|| panic!("{line}"));
+            let mut value = String::new();
+            let mut characters = after.char_indices();
+            let end = loop {
+                match characters.next().unwrap_or_else(|| panic!("{line}")) {
+                    (at, '"') => break at,
+                    (_, '\\') => value.push(match characters.next().unwrap().1 {
+                        'n' => '\n',
+                        c @ ('\\' | '"') => c,
+                        other => panic!("{line}: \\{other}"),
+                    }),
+                    (_, c) => value.push(c),
+                }
+            };
+            assert!(labels.insert(label.to_owned(), value).is_none(), "{line}");
+            rest = &after[end + 1..];
+            match rest.strip_prefix(',') {
+                Some(more) => rest = more,
+                None => break,
+            }
+        }
+        rest = rest.strip_prefix('}').unwrap_or_else(|| panic!("{line}"));
+    }
+    let number = rest.strip_prefix(' ').unwrap_or_else(|| panic!("{line}"));
+    (name.to_owned(), labels, number.parse().unwrap_or_else(|_| panic!("{line}")))
+}
+
+#[test]
+fn a_scrape_is_well_formed_and_has_what_was_promised() {
+    let server = Server::start();
+    let filter = "a \"quoted\"\\ \n level/#";
+    server.write("POST", "/api/v1/topic-metrics", Some(&serde_json::json!({ "filter": filter }))).is(201);
+    let answer = server.get("/metrics");
+    assert!(answer.header("content-type").unwrap().starts_with("text/plain; version=0.0.4"));
+    let scrape = Scrape::of(answer.text());
+    for (name, labels) in PROMISED {
+        assert!(scrape.has(name, labels), "{name} {labels:?}\n{}", answer.text());
+    }
+    assert_eq!(
+        scrape.get("meridian_topic_messages_total", &[("filter", filter), ("direction", "sent")]),
+        0.0
+    );
+    assert_eq!(scrape.get("meridian_build_info", &[("version", "1.2.3"), ("commit", "abcdef")]), 1.0);
+    let reactors = scrape.samples.iter().filter(|sample| sample.0 == "meridian_reactor_turns_total").count();
+    assert_eq!(reactors, 2);
+}
+
+#[test]
+fn buckets_of_a_histogram_never_fall() {
+    let server = Server::start();
+    (0..20).for_each(|_| drop(server.get("/health/live")));
+    let scrape = Scrape::of(server.get("/metrics").text());
+    let mut last = (0.0, 0.0);
+    for (name, labels, value) in &scrape.samples {
+        if name == "meridian_http_request_seconds_bucket" {
+            let le: f64 = labels["le"].parse().unwrap();
+            assert!(le > last.0 && *value >= last.1, "{labels:?} {value}");
+            last = (le, *value);
+        }
+    }
+    assert_eq!(last, (f64::INFINITY, scrape.get("meridian_http_request_seconds_count", &[])));
+    assert!(scrape.get("meridian_http_request_seconds_count", &[]) >= 20.0);
+    assert!(scrape.get("meridian_http_requests_total", &[("code", "200")]) >= 20.0);
+}
+
+const PROMISED: &[(&str, &[&str])] = &[
+    ("meridian_build_info", &["commit", "version"]),
+    ("meridian_clients", &[]),
+    ("meridian_sessions", &[]),
+    ("meridian_subscriptions", &[]),
+    ("meridian_routes", &[]),
+    ("meridian_retained_messages", &[]),
+    ("meridian_retained_bytes", &[]),
+    ("meridian_queued_messages", &[]),
+    ("meridian_queued_bytes", &["for"]),
+    ("meridian_queue_oldest_age_seconds", &[]),
+    ("meridian_network_connections", &["listener"]),
+    ("meridian_network_connections_opened_total", &[]),
+    ("meridian_network_connections_closed_total", &[]),
+    ("meridian_clients_connected_total", &[]),
+    ("meridian_clients_disconnected_total", &[]),
+    ("meridian_connects_refused_total", &[]),
+    ("meridian_disconnects_total", &["reason"]),
+    ("meridian_packets_received_total", &["type"]),
+    ("meridian_packets_sent_total", &["type"]),
+    ("meridian_bytes_received_total", &[]),
+    ("meridian_bytes_sent_total", &[]),
+    ("meridian_messages_received_total", &["qos"]),
+    ("meridian_messages_sent_total", &["qos"]),
+    ("meridian_messages_dropped_total", &["reason"]),
+    ("meridian_publishes_denied_total", &[]),
+    ("meridian_subscribes_denied_total", &[]),
+    ("meridian_publishes_refused_total", &[]),
+    ("meridian_retained_refused_total", &[]),
+    ("meridian_publishers_blocked_total", &[]),
+    ("meridian_takeovers_total", &[]),
+    ("meridian_sessions_refused_total", &[]),
+    ("meridian_sessions_expired_total", &[]),
+    ("meridian_reactor_turns_total", &["reactor"]),
+    ("meridian_reactor_busy_seconds_total", &["reactor"]),
+    ("meridian_reactor_turn_seconds_bucket", &["le", "reactor"]),
+    ("meridian_reactor_turn_seconds_sum", &["reactor"]),
+    ("meridian_reactor_mailbox_bytes", &["reactor"]),
+    ("meridian_reactor_connections", &["reactor"]),
+    ("meridian_accept_errors_total", &["reason"]),
+    ("meridian_authentications_total", &["result"]),
+    ("meridian_traces_active", &[]),
+    ("meridian_trace_events_lost_total", &[]),
+    ("meridian_slow_subscribers", &[]),
+    ("meridian_topic_messages_total", &["direction", "filter"]),
+    ("meridian_http_requests_total", &["code"]),
+    ("meridian_http_connections", &[]),
+    ("meridian_http_rejected_total", &["reason"]),
+    ("meridian_http_request_seconds_bucket", &["le"]),
+    #[cfg(target_os = "linux")]
+    ("process_cpu_seconds_total", &[]),
+    #[cfg(target_os = "linux")]
+    ("process_resident_memory_bytes", &[]),
+    #[cfg(target_os = "linux")]
+    ("process_open_fds", &[]),
+    ("process_max_fds", &[]),
+    ("process_start_time_seconds", &[]),
+];
