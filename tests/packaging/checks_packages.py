@@ -1,6 +1,7 @@
 """What `cargo xtask dist` makes, the service file and the container's files: packed twice, unpacked, and run."""
 
 import contextlib
+import functools
 import hashlib
 import os
 import pathlib
@@ -28,12 +29,16 @@ def run(*command, fails=False, **options):
     return done
 
 
-def cargo():
-    return os.environ.get("CARGO", "cargo")
+@functools.cache
+def xtask():
+    """The program behind `cargo xtask`, built once: cargo waits while others build."""
+    run(os.environ.get("CARGO", "cargo"), "build", "--quiet", "--package", "xtask", cwd=ROOT, timeout=900)
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
+    return target / "debug/xtask"
 
 
-def dist(binary, *arguments):
-    return run(cargo(), "xtask", "dist", "--skip-build", binary, *arguments, cwd=ROOT)
+def dist(binary, *arguments, **options):
+    return run(xtask(), "dist", "--skip-build", binary, *arguments, cwd=ROOT, **options)
 
 
 PACKED = {}
@@ -80,19 +85,18 @@ def a_date_can_be_given(binary):
     """SOURCE_DATE_EPOCH dates every entry, and a wrong one is an error that names it."""
     with tempfile.TemporaryDirectory() as directory:
         given = os.environ | {"SOURCE_DATE_EPOCH": "1234567890"}
-        command = [cargo(), "xtask", "dist", "--skip-build", binary, "--out", directory]
-        run(*command, cwd=ROOT, env=given)
+        dist(binary, "--out", directory, env=given)
         archive = only(path for path in pathlib.Path(directory).glob("*.tar.gz") if "debug" not in path.name)
         with tarfile.open(archive) as tar:
             assert {member.mtime for member in tar} == {1234567890}
-        failed = run(*command, cwd=ROOT, env=given | {"SOURCE_DATE_EPOCH": "today"}, fails=True)
+        failed = dist(binary, "--out", directory, env=given | {"SOURCE_DATE_EPOCH": "today"}, fails=True)
         assert "SOURCE_DATE_EPOCH" in failed.stderr, failed.stderr
 
 
 def what_is_no_binary_is_refused():
     """A file that is no program, and one that is not there, are errors that name it."""
     for path, text in ((__file__, "not a 64-bit"), ("/nonexistent/meridian", "No such file")):
-        failed = run(cargo(), "xtask", "dist", "--skip-build", path, "--out", tempfile.gettempdir(), cwd=ROOT, fails=True)
+        failed = dist(path, "--out", tempfile.gettempdir(), fails=True)
         assert text in failed.stderr and path in failed.stderr, failed.stderr
 
 
@@ -113,7 +117,8 @@ def the_archive_is_enough_to_run_a_node(binary):
         root = unpacked(binary, directory)
         run(root / "meridian", "config", "check", "--config", root / "packaging/meridian.toml")
         run(root / "meridian", "config", "check", "--config", root / "meridian.example.toml")
-        for name in ("LICENSE", "README.md", "docs/operations.md", "docs/configuration.md", "packaging/systemd/meridian.service"):
+        run("bash", "-n", root / "completions/meridian")
+        for name in ("completions/_meridian", "completions/meridian.fish", "LICENSE", "README.md", "docs/operations.md", "docs/configuration.md", "packaging/systemd/meridian.service"):
             assert (root / name).is_file(), name
         with node([root / "meridian"], directory):
             pass
@@ -173,7 +178,9 @@ def the_package_is_one(binary, dpkg_deb):
         mode, owner = line.split()[:2]
         assert owner == "root/root" and mode in ("drwxr-xr-x", "-rwxr-xr-x", "-rw-r--r--"), line
     paths = {line.split()[-1] for line in files}
-    for path in ("./usr/bin/meridian", "./etc/meridian/meridian.toml", "./usr/lib/systemd/system/meridian.service"):
+    completion = "./usr/share/bash-completion/completions/meridian"
+    unit = "./usr/lib/systemd/system/meridian.service"
+    for path in ("./usr/bin/meridian", "./etc/meridian/meridian.toml", unit, completion):
         assert path in paths, path
     # Kernel settings are for people to read: a package does not change the machine by itself.
     assert not [path for path in paths if path.startswith(("./etc/sysctl.d", "./usr/lib/sysctl.d"))]
@@ -239,7 +246,9 @@ def node(command, directory, *arguments, **options):
         port = probe.getsockname()[1]
     log = pathlib.Path(directory) / "log"
     data = options.pop("data", pathlib.Path(directory) / "data")
-    command = [*map(str, command), "start", "--listen", f"127.0.0.1:{port}", "--data-dir", str(data), *arguments]
+    # Other nodes of this machine may have the port that HTTP has when nothing is said.
+    http = [] if "--http" in arguments else ["--http", "127.0.0.1:0"]
+    command = [*map(str, command), "start", "--listen", f"127.0.0.1:{port}", "--data-dir", str(data), *http, *arguments]
     with open(log, "w") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=directory, **options)
     try:

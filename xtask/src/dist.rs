@@ -45,7 +45,7 @@ pub struct Product {
     pub elf: Elf,
     /// Seconds since 1970 that every packed file is dated.
     pub time: u64,
-    /// Shell and script: empty when the binary has no such command or is for another machine.
+    /// Shell and script: empty when the binary is for another machine and cannot be asked.
     pub completions: Vec<(&'static str, Vec<u8>)>,
 }
 

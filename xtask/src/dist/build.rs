@@ -65,10 +65,7 @@ pub fn product(path: &Path, time: u64) -> Result<Product> {
             path.display()
         );
         for shell in ["bash", "zsh", "fish"] {
-            match tool(Command::new(&stripped).args(["completions", shell])) {
-                Ok(script) => completions.push((shell, script)),
-                Err(error) => println!("without completions for {shell}: {error:#}"),
-            }
+            completions.push((shell, tool(Command::new(&stripped).args(["completions", shell]))?));
         }
     }
     Ok(Product { binary: fs::read(&stripped)?, debug: fs::read(&debug)?, elf, time, completions })
