@@ -43,8 +43,15 @@ pub struct Acl {
 
 #[derive(Debug, Default)]
 struct Rules {
-    deny: Vec<RuleFilter>,
-    allow: Vec<(Grant, RuleFilter)>,
+    deny: Vec<Rule>,
+    allow: Vec<(Grant, Rule)>,
+}
+
+#[derive(Debug)]
+struct Rule {
+    filter: RuleFilter,
+    /// Counts from 1.
+    line: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,12 +60,24 @@ struct Grant {
     write: bool,
 }
 
-/// What the rules of one place say.
+/// What an ACL says to a question, and by what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Says {
-    Yes,
-    No,
-    Nothing,
+pub struct Decision {
+    pub allowed: bool,
+    pub why: Why,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The rule in this line of the file, counted from 1.
+    Line(u32),
+    /// The `deny` in this line has `%c` or `%u` in it, and the client's name a `+`, `#` or `/`, or a `$` where the topic
+    /// begins: what it would forbid cannot be told.
+    DangerousName(u32),
+    /// No rule speaks of it.
+    NoRule,
+    /// Subscriptions are not asked about: [`SubscribeRule::Always`].
+    SubscribeAlways,
 }
 
 impl Acl {
@@ -80,12 +99,13 @@ impl Acl {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            acl.line(line, &mut user).map_err(|fault| FileError::new(path, index + 1, fault))?;
+            acl.line(line, (index + 1) as u32, &mut user)
+                .map_err(|fault| FileError::new(path, index + 1, fault))?;
         }
         Ok(acl)
     }
 
-    fn line(&mut self, line: &str, user: &mut Option<Box<str>>) -> Result<(), Fault> {
+    fn line(&mut self, line: &str, number: u32, user: &mut Option<Box<str>>) -> Result<(), Fault> {
         let (word, rest) = split_word(line);
         match word {
             "user" if rest.is_empty() => return Err(Fault::UserEmpty),
@@ -98,9 +118,9 @@ impl Acl {
                     Some(user) => self.users.entry(user.clone()).or_default(),
                     None => &mut self.anonymous,
                 };
-                rules.add(rest, RuleFilter::literal)?;
+                rules.add(rest, number, RuleFilter::literal)?;
             }
-            "pattern" => self.patterns.add(rest, RuleFilter::pattern)?,
+            "pattern" => self.patterns.add(rest, number, RuleFilter::pattern)?,
             word => return Err(Fault::UnknownWord { word: word.to_owned() }),
         }
         Ok(())
@@ -114,18 +134,27 @@ impl Acl {
         topic: &str,
         subscribe: SubscribeRule,
     ) -> bool {
+        self.decide(subject, action, topic, subscribe).allowed
+    }
+
+    /// The same, with what decides it.
+    pub fn decide(
+        &self,
+        subject: Subject<'_>,
+        action: Action,
+        topic: &str,
+        subscribe: SubscribeRule,
+    ) -> Decision {
         if matches!(action, Action::Subscribe { .. }) && subscribe == SubscribeRule::Always {
-            return true;
+            return Decision { allowed: true, why: Why::SubscribeAlways };
         }
         let own = match subject.username {
             Some(username) => self.users.get(username),
             None => Some(&self.anonymous),
         };
-        match own.map_or(Says::Nothing, |rules| rules.say(subject, action, topic)) {
-            Says::Yes => true,
-            Says::No => false,
-            Says::Nothing => self.patterns.say(subject, action, topic) == Says::Yes,
-        }
+        own.and_then(|rules| rules.say(subject, action, topic))
+            .or_else(|| self.patterns.say(subject, action, topic))
+            .unwrap_or(Decision { allowed: false, why: Why::NoRule })
     }
 }
 
@@ -133,6 +162,7 @@ impl Rules {
     fn add(
         &mut self,
         text: &str,
+        line: u32,
         parse: impl Fn(&str) -> Result<RuleFilter, mqtt::TopicError>,
     ) -> Result<(), Fault> {
         // One word is a topic; of several the first is the access, and the topic may hold spaces.
@@ -141,45 +171,51 @@ impl Rules {
             (topic, "") => ("readwrite", topic),
             (access, topic) => (access, topic),
         };
-        let filter = |topic: &str| {
-            parse(topic).map_err(|why| Fault::TopicInvalid { topic: topic.to_owned(), why: why.to_string() })
+        let rule = |topic: &str| match parse(topic) {
+            Ok(filter) => Ok(Rule { filter, line }),
+            Err(why) => Err(Fault::TopicInvalid { topic: topic.to_owned(), why: why.to_string() }),
         };
         let grant = match access {
             "read" => Grant { read: true, write: false },
             "write" => Grant { read: false, write: true },
             "readwrite" => Grant { read: true, write: true },
             "deny" => {
-                self.deny.push(filter(topic)?);
+                self.deny.push(rule(topic)?);
                 return Ok(());
             }
             word => return Err(Fault::UnknownAccess { word: word.to_owned() }),
         };
-        self.allow.push((grant, filter(topic)?));
+        self.allow.push((grant, rule(topic)?));
         Ok(())
     }
 
-    fn say(&self, subject: Subject<'_>, action: Action, topic: &str) -> Says {
-        let denies = |rule: &RuleFilter| match rule.fit(subject) {
-            Fit::Usable => match action {
-                Action::Subscribe { .. } => rule.overlaps(subject, topic),
-                Action::Publish { .. } | Action::Receive => rule.matches(subject, topic),
-            },
-            Fit::NoUsername => false,
-            // What it would forbid cannot be told, so it forbids all.
-            Fit::Dangerous => true,
-        };
-        if self.deny.iter().any(denies) {
-            return Says::No;
-        }
-        let allows = |(grant, rule): &(Grant, RuleFilter)| {
-            let meant = match action {
-                Action::Publish { .. } => grant.write && rule.matches(subject, topic),
-                Action::Receive => grant.read && rule.matches(subject, topic),
-                Action::Subscribe { .. } => grant.read && rule.covers(subject, topic),
+    /// `None` when they do not speak of it.
+    fn say(&self, subject: Subject<'_>, action: Action, topic: &str) -> Option<Decision> {
+        let denies = |Rule { filter, line }: &Rule| {
+            let forbids = match filter.fit(subject) {
+                Fit::Usable => match action {
+                    Action::Subscribe { .. } => filter.overlaps(subject, topic),
+                    Action::Publish { .. } | Action::Receive => filter.matches(subject, topic),
+                },
+                Fit::NoUsername => false,
+                // What it would forbid cannot be told, so it forbids all.
+                Fit::Dangerous => return Some(Why::DangerousName(*line)),
             };
-            meant && rule.fit(subject) == Fit::Usable
+            forbids.then_some(Why::Line(*line))
         };
-        if self.allow.iter().any(allows) { Says::Yes } else { Says::Nothing }
+        if let Some(why) = self.deny.iter().find_map(denies) {
+            return Some(Decision { allowed: false, why });
+        }
+        let allows = |(grant, Rule { filter, .. }): &&(Grant, Rule)| {
+            let meant = match action {
+                Action::Publish { .. } => grant.write && filter.matches(subject, topic),
+                Action::Receive => grant.read && filter.matches(subject, topic),
+                Action::Subscribe { .. } => grant.read && filter.covers(subject, topic),
+            };
+            meant && filter.fit(subject) == Fit::Usable
+        };
+        let (_, rule) = self.allow.iter().find(allows)?;
+        Some(Decision { allowed: true, why: Why::Line(rule.line) })
     }
 }
 

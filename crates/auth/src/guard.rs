@@ -14,13 +14,18 @@ use crate::bans::Bans;
 use crate::error::FileError;
 use crate::password_file::{Candidate, PasswordFile};
 use crate::recent::Recent;
+use crate::scram::METHOD;
 use crate::settings::Auth;
 use crate::verifier::{Job, Verifier};
+
+mod scram;
+
+use scram::{Scram, ScramCounters};
 
 /// Access control of one node.
 #[derive(Debug)]
 pub struct Guard {
-    policy: ArcSwap<Policy>,
+    policy: Arc<ArcSwap<Policy>>,
     bans: Arc<Bans>,
     generation: AtomicU64,
     recent: Arc<Recent>,
@@ -28,6 +33,7 @@ pub struct Guard {
     remembered: AtomicU64,
     anonymous_refused: AtomicU64,
     banned: Arc<AtomicU64>,
+    scram: Arc<ScramCounters>,
 }
 
 /// What the files say, read together so that no client meets old users with new rules.
@@ -42,11 +48,11 @@ struct Policy {
 /// What happened so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Passwords that were hashed and right.
+    /// Passwords that were hashed and right, and right SCRAM exchanges.
     pub accepted: u64,
     /// Passwords that were right and remembered.
     pub remembered: u64,
-    /// Passwords that were wrong, or of unknown users.
+    /// Passwords and SCRAM exchanges that were wrong, or of unknown users.
     pub refused: u64,
     /// Clients that were sent away because too many passwords waited.
     pub busy: u64,
@@ -54,6 +60,10 @@ pub struct Figures {
     pub anonymous_refused: u64,
     /// Clients that were refused because of a ban, whatever else they had.
     pub banned: u64,
+    /// Of `accepted`, those by SCRAM.
+    pub scram_accepted: u64,
+    /// Of `refused`, those by SCRAM.
+    pub scram_refused: u64,
 }
 
 /// Why a guard cannot be made.
@@ -92,7 +102,7 @@ impl Guard {
         let verifier =
             Verifier::start(threads, settings.waiting_max as usize, &recent).map_err(OpenError::System)?;
         Ok(Self {
-            policy: ArcSwap::from_pointee(policy),
+            policy: Arc::new(ArcSwap::from_pointee(policy)),
             bans: Arc::new(Bans::in_memory(settings.bans_max as usize)),
             generation: AtomicU64::new(0),
             recent,
@@ -100,6 +110,7 @@ impl Guard {
             remembered: AtomicU64::new(0),
             anonymous_refused: AtomicU64::new(0),
             banned: Arc::default(),
+            scram: Arc::default(),
         })
     }
 
@@ -146,13 +157,16 @@ impl Guard {
     pub fn figures(&self) -> Figures {
         let counters = self.verifier.counters();
         let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (scram_accepted, scram_refused) = (value(&self.scram.accepted), value(&self.scram.refused));
         Figures {
-            accepted: value(&counters.accepted),
+            accepted: value(&counters.accepted) + scram_accepted,
             remembered: value(&self.remembered),
-            refused: value(&counters.refused),
+            refused: value(&counters.refused) + scram_refused,
             busy: value(&counters.busy),
             anonymous_refused: value(&self.anonymous_refused),
             banned: value(&self.banned),
+            scram_accepted,
+            scram_refused,
         }
     }
 }
@@ -160,6 +174,16 @@ impl Guard {
 impl Policy {
     fn read(settings: &Auth) -> Result<Self, FileError> {
         let users = settings.password_file.as_deref().map(PasswordFile::read).transpose()?;
+        if let (Some(users), Some(path)) = (&users, &settings.password_file)
+            && users.has_scram()
+            && !users.keeps_decoys()
+        {
+            tracing::warn!(
+                file = %path.display(),
+                "made-up salts for users that there are not change at each start and reload, which tells them from \
+                 others; `meridian passwd --scram` writes a line that keeps them"
+            );
+        }
         let acl = settings.acl_file.as_deref().map(Acl::read).transpose()?;
         let anonymous = settings.allow_anonymous.unwrap_or(users.is_none());
         Ok(Self { users, anonymous, acl, subscribe: settings.acl_subscribe })
@@ -208,9 +232,23 @@ impl Access for Guard {
         None
     }
 
-    /// There is no method yet but the one that tells the banned so.
-    fn mechanism(&self, _method: &str, credentials: Credentials<'_>) -> Option<Box<dyn Mechanism>> {
-        if self.is_banned(&credentials) { Some(Box::new(Refusal(ReasonCode::Banned))) } else { None }
+    /// SCRAM-SHA-256, when somebody in the password file can use it.
+    fn mechanism(&self, method: &str, credentials: Credentials<'_>) -> Option<Box<dyn Mechanism>> {
+        if self.is_banned(&credentials) {
+            return Some(Box::new(Refusal(ReasonCode::Banned)));
+        }
+        let offered = self.policy.load().users.as_ref().is_some_and(PasswordFile::has_scram);
+        if method != METHOD || !offered {
+            return None;
+        }
+        let (policy, bans) = (self.policy.clone(), self.bans.clone());
+        match Scram::new(policy, bans, self.banned.clone(), self.scram.clone(), &credentials) {
+            Ok(scram) => Some(Box::new(scram)),
+            Err(error) => {
+                tracing::error!(%error, "the system has no random bytes: a client is refused");
+                Some(Box::new(Refusal(ReasonCode::UnspecifiedError)))
+            }
+        }
     }
 
     fn guards_topics(&self) -> bool {

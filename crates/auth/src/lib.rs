@@ -1,7 +1,7 @@
 //! Who may connect and what they may do: password files, access rules, bans, and the threads that hash passwords.
 //!
 //! [`Guard`] answers the broker's questions ([`broker::access::Access`]); read it first. It reads mosquitto's
-//! password files (`$7$`) and ACL files as they are. Which addresses may be open without any of this is not decided
+//! password files (`$7$`) and ACL files as they are. `scram` is the one enhanced authentication. Which addresses may be open without any of this is not decided
 //! here but where the node is started.
 //!
 //! **Invariant:** a question on a reactor is answered from memory, without a password hash and without waiting for
@@ -17,11 +17,12 @@ mod password_file;
 mod password_hash;
 mod recent;
 mod rule;
+mod scram;
 mod verifier;
 
 pub mod settings;
 
-pub use acl::{Acl, Subject, SubscribeRule};
+pub use acl::{Acl, Decision, Subject, SubscribeRule, Why};
 pub use bans::{
     Ban, BanError, BanId, BanKind, BanTarget, Bans, BansFault, BansFileError, Net, NetError, NewBan, Pattern,
     REASON_MAX, VALUE_MAX, ValueError,
@@ -29,4 +30,6 @@ pub use bans::{
 pub use error::{Fault, FileError};
 pub use guard::{Figures, Guard, OpenError};
 pub use password_file::{PasswordFile, PasswordFileEdit};
-pub use password_hash::PasswordHash;
+pub use password_hash::{
+    PasswordHash, SCRAM_ITERATIONS, SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN, ScramError,
+};

@@ -6,8 +6,11 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use base64ct::{Base64, Encoding};
+
 use crate::error::{Fault, FileError};
-use crate::password_hash::{HashError, PasswordHash};
+use crate::password_hash::{HashError, PasswordHash, SCRAM_KEY_LEN, ScramKeys, hmac_sha256};
+use crate::scram::ScramUser;
 
 /// Users and their hashed passwords, as read. Empty lines and lines that begin with `#` are skipped.
 #[derive(Debug)]
@@ -16,6 +19,11 @@ pub struct PasswordFile {
     hashes: Vec<Arc<PasswordHash>>,
     /// Chooses the hash that an unknown user's password is held against; differs from process to process.
     decoys: RandomState,
+    /// Iterations and length of the salt of those who can use SCRAM, each once.
+    scram_kinds: Vec<(u32, usize)>,
+    /// Makes up what SCRAM tells unknown users; kept by the file so that it stays the same.
+    scram_decoys: [u8; SCRAM_KEY_LEN],
+    keeps_decoys: bool,
 }
 
 /// What a user's password has to be held against.
@@ -41,7 +49,16 @@ impl PasswordFile {
     /// # Errors
     /// [`FileError`] with the line.
     pub fn parse(path: &Path, text: &str) -> Result<Self, FileError> {
-        let mut file = Self { users: HashMap::new(), hashes: Vec::new(), decoys: RandomState::new() };
+        let decoys = RandomState::new();
+        let kept = text.lines().find_map(kept_decoys);
+        let mut file = Self {
+            users: HashMap::new(),
+            hashes: Vec::new(),
+            scram_kinds: Vec::new(),
+            scram_decoys: kept.unwrap_or_else(|| passing_decoys(&decoys)),
+            keeps_decoys: kept.is_some(),
+            decoys,
+        };
         let mut lines: Vec<usize> = Vec::new();
         for (number, line) in numbered(text) {
             let error = |fault| Err(FileError::new(path, number, fault));
@@ -57,9 +74,12 @@ impl PasswordFile {
             if let Some(first) = file.users.insert(user.into(), file.hashes.len()) {
                 return error(Fault::UserTwice { user: user.to_owned(), first: lines[first] });
             }
+            file.scram_kinds.extend(hash.scram().map(|keys| (keys.iterations, keys.salt.len())));
             file.hashes.push(Arc::new(hash));
             lines.push(number);
         }
+        file.scram_kinds.sort_unstable();
+        file.scram_kinds.dedup();
         Ok(file)
     }
 
@@ -84,6 +104,57 @@ impl PasswordFile {
         }
     }
 }
+
+impl PasswordFile {
+    /// Whether somebody here can use SCRAM.
+    pub fn has_scram(&self) -> bool {
+        !self.scram_kinds.is_empty()
+    }
+
+    /// Whether what SCRAM tells unknown users outlives this reading of the file.
+    pub fn keeps_decoys(&self) -> bool {
+        self.keeps_decoys
+    }
+
+    /// What SCRAM goes by for this user; `None` when nobody here can use it. A user that there is not, or who has
+    /// another kind of hash, gets a salt like the others and always the same one, and cannot get in.
+    pub fn scram(&self, user: &str) -> Option<ScramUser> {
+        // Made in any case, as the time it takes is seen.
+        let made_up = self.made_up(user)?;
+        let known = self.users.get(user).and_then(|at| self.hashes[*at].scram());
+        Some(match known {
+            Some(keys) => ScramUser { keys, known: true },
+            None => ScramUser { keys: made_up, known: false },
+        })
+    }
+
+    fn made_up(&self, user: &str) -> Option<ScramKeys> {
+        let part = |name: &[u8]| hmac_sha256(&self.scram_decoys, &[name, b"\0", user.as_bytes()]);
+        let kind = part(b"kind").first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let at = kind.checked_rem(self.scram_kinds.len() as u64)?;
+        let (iterations, salt_len) = *self.scram_kinds.get(at as usize)?;
+        // No salt is longer than two of these.
+        let salt: Vec<u8> = [part(b"salt"), part(b"more salt")].concat();
+        let salt = salt[..salt_len.min(salt.len())].into();
+        Some(ScramKeys { iterations, salt, stored_key: part(b"stored key"), server_key: part(b"server key") })
+    }
+}
+
+/// The line of a file that keeps the key for what SCRAM tells unknown users. To everybody else it is a comment.
+fn kept_decoys(line: &str) -> Option<[u8; SCRAM_KEY_LEN]> {
+    let bytes = Base64::decode_vec(line.strip_prefix(DECOYS)?.trim()).ok()?;
+    bytes.try_into().ok()
+}
+
+fn passing_decoys(random: &RandomState) -> [u8; SCRAM_KEY_LEN] {
+    let mut key = [0; SCRAM_KEY_LEN];
+    key.chunks_mut(8)
+        .enumerate()
+        .for_each(|(at, part)| part.copy_from_slice(&random.hash_one(at).to_le_bytes()));
+    key
+}
+
+const DECOYS: &str = "#meridian-scram-decoys ";
 
 fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim_end()));
@@ -111,6 +182,19 @@ impl PasswordFileEdit {
             Some(at) => self.lines[at] = line,
             None => self.lines.push(line),
         }
+    }
+
+    /// Gives the file the line by which SCRAM tells unknown users the same from start to start, when it has none.
+    ///
+    /// # Errors
+    /// When the system has no random bytes.
+    pub fn keep_decoys(&mut self) -> Result<(), getrandom::Error> {
+        if !self.lines.iter().any(|line| kept_decoys(line).is_some()) {
+            let mut key = [0; SCRAM_KEY_LEN];
+            getrandom::fill(&mut key)?;
+            self.lines.insert(0, format!("{DECOYS}{}", Base64::encode_string(&key)));
+        }
+        Ok(())
     }
 
     /// Whether there was such a user.
@@ -194,6 +278,45 @@ mod tests {
         let decoys: std::collections::HashSet<_> = (0..64).map(|n| decoy(&format!("eve{n}"))).collect();
         assert_eq!(decoys.len(), 2, "both costs occur among unknown users");
         assert!(matches!(parse("").unwrap().candidate("eve"), Candidate::Nobody));
+    }
+
+    const C: &str = "SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
+    const D: &str = "SCRAM-SHA-256$8192:W22ZaJ0SNY7soEsU$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
+
+    #[test]
+    fn scram_is_there_for_those_whose_keys_are() {
+        assert!(!parse(&format!("alice:{A}")).unwrap().has_scram());
+        assert_eq!(parse(&format!("alice:{A}")).unwrap().scram("alice"), None);
+        let file = parse(&format!("alice:{A}\ncarol:{C}")).unwrap();
+        let carol = file.scram("carol").unwrap();
+        assert!(carol.known && carol.keys.iterations == 4096);
+        assert!(!file.scram("alice").unwrap().known, "hers is another kind of hash");
+    }
+
+    /// Else whoever asks knows who is there.
+    #[test]
+    fn scram_tells_unknown_users_what_it_could_tell_known_ones() {
+        let mut edit = PasswordFileEdit { lines: vec![format!("carol:{C}"), format!("dave:{D}")] };
+        edit.keep_decoys().unwrap();
+        let once = edit.text();
+        edit.keep_decoys().unwrap();
+        assert_eq!(edit.text(), once);
+        let (file, again) = (parse(&once).unwrap(), parse(&format!("{once}alice:{A}\n")).unwrap());
+        assert!(file.keeps_decoys());
+        let mut kinds = std::collections::BTreeSet::new();
+        let mut salts = std::collections::BTreeSet::new();
+        for n in 0..64 {
+            let (user, name) = (file.scram(&format!("eve{n}")).unwrap(), format!("eve{n}"));
+            assert!(!user.known);
+            assert_eq!(Some(&user), again.scram(&name).as_ref(), "neither a start nor a new user changes it");
+            kinds.insert((user.keys.iterations, user.keys.salt.len()));
+            salts.insert(user.keys.salt);
+        }
+        assert_eq!(kinds.into_iter().collect::<Vec<_>>(), [(4096, 16), (8192, 12)]);
+        assert_eq!(salts.len(), 64);
+        let other = parse(&format!("carol:{C}")).unwrap();
+        assert!(!other.keeps_decoys());
+        assert_ne!(other.scram("eve1").unwrap().keys.salt, file.scram("eve1").unwrap().keys.salt);
     }
 
     #[test]

@@ -184,3 +184,23 @@ proptest! {
         }
     }
 }
+
+/// The lines of `FILE`, counted from 1.
+#[test]
+fn a_decision_names_the_line_that_makes_it() {
+    let acl = acl(FILE);
+    let says = |subject, action, topic| {
+        let Decision { allowed, why } = acl.decide(subject, action, topic, SubscribeRule::Covered);
+        (allowed, why)
+    };
+    let alice = subject("c", Some("alice"));
+    assert_eq!(says(subject("c", None), Action::Receive, "public/a"), (true, Why::Line(2)));
+    assert_eq!(says(alice, PUBLISH, "home/alice/a"), (true, Why::Line(6)));
+    assert_eq!(says(alice, PUBLISH, "home/alice/secret/a"), (false, Why::Line(8)));
+    assert_eq!(says(alice, SUBSCRIBE, "home/alice/#"), (false, Why::Line(8)));
+    assert_eq!(says(alice, PUBLISH, "devices/alice/state"), (true, Why::Line(15)));
+    assert_eq!(says(alice, PUBLISH, "elsewhere"), (false, Why::NoRule));
+    assert_eq!(says(subject("c", Some("a/b")), PUBLISH, "clients/c/x"), (false, Why::DangerousName(16)));
+    let always = acl.decide(alice, SUBSCRIBE, "#", SubscribeRule::Always);
+    assert_eq!(always, Decision { allowed: true, why: Why::SubscribeAlways });
+}
