@@ -111,6 +111,14 @@ def away_and_back(node):
     terminal.close()
 
 
+def a_closed_terminal_is_the_end(node):
+    """top: a terminal that is closed ends it, though no signal says so"""
+    terminal = top(node, "--interval", "500ms")
+    terminal.until("Traffic")
+    terminal.hang_up()
+    assert terminal.process.wait(10) == 0
+
+
 def a_wrong_address_fills_no_screen(node):
     """top: an address where nobody is ends at once, with exit code 3"""
     terminal = top(node, "--url", "http://127.0.0.1:1")
@@ -119,4 +127,4 @@ def a_wrong_address_fills_no_screen(node):
     terminal.close()
 
 
-CHECKS = [once, without_a_terminal, keys, sizes, signals_and_colours, away_and_back, a_wrong_address_fills_no_screen]
+CHECKS = [once, without_a_terminal, keys, sizes, signals_and_colours, away_and_back, a_closed_terminal_is_the_end, a_wrong_address_fills_no_screen]

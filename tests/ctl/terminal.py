@@ -133,9 +133,13 @@ class Terminal:
         shown = self.screen.everything.rfind("\x1b[?25h") > self.screen.everything.rfind("\x1b[?25l")
         return left and shown and termios.tcgetattr(self.slave) == self.before
 
+    def hang_up(self):
+        """Closes the terminal under the process."""
+        os.close(self.master)
+        os.close(self.slave)
+
     def close(self):
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        os.close(self.master)
-        os.close(self.slave)
+        self.hang_up()

@@ -37,6 +37,7 @@ pub fn run(client: Client, interval: Duration) -> Result<(), Failure> {
     let interrupt = Interrupt::watch();
     let restore = Restore;
     let mut terminal = ratatui::try_init().map_err(trouble)?;
+    end_with_the_terminal()?;
     let feed = Feed::start(client, interval);
     let outcome = turn(&mut terminal, &mut state, &feed, &interrupt);
     drop(restore);
@@ -45,6 +46,25 @@ pub fn run(client: Client, interval: Duration) -> Result<(), Failure> {
         Err(Failure::Output(error)) if gone(&error) => Ok(()),
         other => other,
     }
+}
+
+/// Ends the process when its terminal is closed: nobody is left to draw for, and reading from what is no more would go on without end.
+fn end_with_the_terminal() -> Result<(), Failure> {
+    let watch = || {
+        let mut terminal = libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 };
+        loop {
+            // SAFETY: `terminal` is one valid, writable pollfd for the length of the call.
+            let found = unsafe { libc::poll(&raw mut terminal, 1, -1) };
+            if found > 0 {
+                std::process::exit(0);
+            }
+            if found < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+                return;
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("terminal".to_owned()).spawn(watch);
+    thread.map(drop).map_err(trouble)
 }
 
 fn trouble(error: io::Error) -> Failure {
