@@ -4,10 +4,14 @@ use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use auth::{PasswordFile, PasswordFileEdit, PasswordHash};
+use auth::{
+    PasswordFile, PasswordFileEdit, PasswordHash, SCRAM_ITERATIONS, SCRAM_ITERATIONS_MAX,
+    SCRAM_ITERATIONS_MIN,
+};
 use clap::Args;
 
-/// Add, change or remove users of a password file. Passwords are stored as Argon2id hashes. The password is asked
+/// Add, change or remove users of a password file. Passwords are stored as Argon2id hashes, or with --scram so that
+/// MQTT 5.0 clients can log in by SCRAM-SHA-256 (others still send the password). The password is asked
 /// for twice at a terminal, and read as one line from anything else. A running node takes the file up on SIGHUP.
 #[derive(Args, Debug)]
 pub struct PasswdArgs {
@@ -20,6 +24,13 @@ pub struct PasswdArgs {
     /// Take the password from the command line, where other users of this machine can see it
     #[arg(short, long, conflicts_with = "delete", requires = "password")]
     batch: bool,
+    /// Store what SCRAM-SHA-256 needs; easier to guess from a stolen file than Argon2id
+    #[arg(long, conflicts_with = "delete")]
+    scram: bool,
+    /// With --scram: what the client has to compute at each login
+    #[arg(long, requires = "scram", default_value_t = SCRAM_ITERATIONS,
+        value_parser = clap::value_parser!(u32).range(i64::from(SCRAM_ITERATIONS_MIN)..=i64::from(SCRAM_ITERATIONS_MAX)))]
+    iterations: u32,
     /// Password file, see auth.password_file
     file: PathBuf,
     /// User name
@@ -65,8 +76,14 @@ impl PasswdArgs {
             if password.is_empty() {
                 return Err("the password is empty".to_owned());
             }
-            let hash = PasswordHash::create(password.as_bytes())
-                .map_err(|error| format!("the system has no random bytes: {error}"))?;
+            let random = |error| format!("the system has no random bytes: {error}");
+            let hash = if self.scram {
+                edit.keep_decoys().map_err(random)?;
+                let hash = PasswordHash::create_scram(&password, self.iterations);
+                hash.map_err(|error| error.to_string())?
+            } else {
+                PasswordHash::create(password.as_bytes()).map_err(random)?
+            };
             edit.set(&self.user, &hash);
         }
         // What another line has wrong would keep the node from taking the file up; better heard of now.
@@ -149,6 +166,8 @@ mod tests {
                 create: false,
                 delete: false,
                 batch: password.is_some(),
+                scram: false,
+                iterations: SCRAM_ITERATIONS,
                 file: self.0.join("users"),
                 user: user.to_owned(),
                 password: password.map(str::to_owned),
@@ -179,6 +198,22 @@ mod tests {
         assert!(error.contains("there is no user `bob`"), "{error}");
         PasswdArgs { create: true, ..directory.args("carol", Some("c")) }.change().unwrap();
         assert_eq!(directory.users(), 1);
+    }
+
+    #[test]
+    fn users_of_scram_stand_beside_others() {
+        let directory = Directory::new("scram");
+        directory.args("alice", Some("a")).change().unwrap();
+        PasswdArgs { scram: true, ..directory.args("bob", Some("b")) }.change().unwrap();
+        PasswdArgs { scram: true, ..directory.args("carol", Some("c")) }.change().unwrap();
+        let file = PasswordFile::read(&directory.0.join("users")).unwrap();
+        assert!(file.scram("bob").unwrap().known && file.scram("carol").unwrap().known);
+        assert!(!file.scram("alice").unwrap().known);
+        assert!(file.keeps_decoys(), "so that nobody is told from others by what a restart changes");
+        let error = PasswdArgs { scram: true, ..directory.args("bob", Some("\u{7}")) }.change().unwrap_err();
+        assert!(error.contains("control characters"), "{error}");
+        directory.args("bob", Some("b")).change().unwrap();
+        assert!(!PasswordFile::read(&directory.0.join("users")).unwrap().scram("bob").unwrap().known);
     }
 
     #[test]
