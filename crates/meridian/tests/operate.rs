@@ -1,0 +1,410 @@
+//! What an operator does to a node over HTTP and beside it: keys, configuration, stopping.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+fn run(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_meridian"));
+    command.args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A directory of one test, removed at its end.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("meridian-operate-{test}-{}", std::process::id()));
+        drop(std::fs::remove_dir_all(&path));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        std::fs::write(self.0.join(name), text).unwrap();
+        self.path(name)
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.0.join(name)).unwrap()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+/// A running node with its data in a directory.
+struct Node {
+    process: Child,
+    log: BufReader<ChildStderr>,
+    mqtt: String,
+    http: String,
+    token: Option<String>,
+}
+
+impl Node {
+    fn start(directory: &Directory, arguments: &[&str]) -> Self {
+        let data = directory.path("data");
+        let fixed = ["start", "--listen", "127.0.0.1:0", "--workers", "1", "--data-dir", &data];
+        let http = ["--http", "127.0.0.1:0"];
+        let http = if arguments.contains(&"--http") { &[][..] } else { &http };
+        let mut command = Command::new(env!("CARGO_BIN_EXE_meridian"));
+        let mut process =
+            command.args(fixed).args(http).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+        let log = BufReader::new(process.stderr.take().unwrap());
+        let mut node = Self { process, log, mqtt: String::new(), http: String::new(), token: None };
+        let address =
+            |line: String| line.rsplit("address=").next().unwrap().trim().trim_matches('"').to_owned();
+        node.mqtt = address(node.wait_for("listening"));
+        node.http = address(node.wait_for("HTTP address="));
+        node.wait_for("a restart loses");
+        node
+    }
+
+    /// Reads the log up to a line with this text.
+    fn wait_for(&mut self, text: &str) -> String {
+        let mut seen = String::new();
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.log.read_line(&mut line).unwrap(), 0, "no `{text}` in the log:\n{seen}");
+            if line.contains(text) {
+                return line;
+            }
+            seen.push_str(&line);
+        }
+    }
+
+    fn request(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
+        let body = body.map(|body| body.to_string()).unwrap_or_default();
+        let token =
+            self.token.as_ref().map_or(String::new(), |token| format!("Authorization: Bearer {token}\r\n"));
+        let mut stream = TcpStream::connect(&self.http).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
+             {token}Connection: close\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, serde_json::from_str(body).unwrap_or_default())
+    }
+
+    #[track_caller]
+    fn get(&self, path: &str) -> Value {
+        let (status, body) = self.request("GET", path, None);
+        assert_eq!(status, 200, "{body}");
+        body
+    }
+
+    fn change(&self, changes: Value) -> (u16, Value) {
+        self.request("PATCH", "/api/v1/config", Some(json!({ "changes": changes, "comment": "a test" })))
+    }
+
+    /// One setting of `/api/v1/config`.
+    fn setting(&self, name: &str) -> Value {
+        let config = self.get("/api/v1/config");
+        let settings = config["settings"].as_array().unwrap();
+        settings.iter().find(|setting| setting["name"] == name).unwrap_or_else(|| panic!("{name}")).clone()
+    }
+
+    /// Whether a client without a user name gets in.
+    fn lets_anybody_in(&self) -> bool {
+        let (host, port) = self.mqtt.rsplit_once(':').unwrap();
+        run(&["pub", "-h", host, "-p", port, "-t", "a", "-m", "x", "-q", "1"]).status.success()
+    }
+
+    fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([name, &self.process.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+
+    fn stop(mut self) {
+        self.signal("-TERM");
+        assert_eq!(self.process.wait().unwrap().code(), Some(0));
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Only for a test that failed before it stopped the node; else both do nothing.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn keys_are_made_listed_and_removed() {
+    let directory = Directory::new("keys");
+    let data = directory.path("data");
+    let key = |arguments: &[&str]| run(&[&["key"], arguments, &["--data-dir", &data]].concat());
+    assert_eq!(stdout(&key(&["list"])), "");
+    let made = key(&["add", "ops", "--role", "admin", "--expires", "90d"]);
+    let token = stdout(&made);
+    assert!(made.status.success() && token.starts_with("mrd_") && token.lines().count() == 1, "{token}");
+    let file = Path::new(&data).join("api-keys.json");
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(!std::fs::read_to_string(&file).unwrap().contains(token.trim()));
+    let again = key(&["add", "ops", "--role", "viewer"]);
+    assert!(again.status.code() == Some(1) && stderr(&again).contains("`ops`"), "{}", stderr(&again));
+    let list = stdout(&key(&["list"]));
+    assert!(list.contains("ops") && list.contains("admin") && !list.contains("never"), "{list}");
+    for bad in [
+        &["add", "x y", "--role", "admin"][..],
+        &["add", "x"],
+        &["add", "x", "--role", "root"],
+        &["remove", "x"],
+        &["add", "x", "--role", "admin", "--expires", "0s"],
+    ] {
+        assert!(!key(bad).status.success(), "{bad:?}");
+    }
+    assert!(key(&["remove", "ops"]).status.success());
+    assert_eq!(stdout(&key(&["list"])), "");
+}
+
+#[test]
+fn off_loopback_there_has_to_be_a_key() {
+    let directory = Directory::new("exposed");
+    let data = directory.path("data");
+    let refused = run(&["start", "--listen", "127.0.0.1:0", "--http", "0.0.0.0:0", "--data-dir", &data]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        stderr(&refused).contains("meridian key add NAME --role admin --data-dir"),
+        "{}",
+        stderr(&refused)
+    );
+    assert!(!Path::new(&data).exists());
+
+    let made = run(&["key", "add", "ops", "--role", "admin", "--data-dir", &data]);
+    let mut node = Node::start(&directory, &["--http", "0.0.0.0:0"]);
+    node.http = node.http.replace("0.0.0.0", "127.0.0.1");
+    assert_eq!(node.request("GET", "/api/v1/node", None).0, 401);
+    assert_eq!(node.get("/health/ready")["status"], "ready");
+    node.token = Some(stdout(&made).trim().to_owned());
+    assert_eq!(node.get("/api/v1/whoami")["name"], "ops");
+    // Without it nobody could get in any more.
+    assert_eq!(node.request("DELETE", "/api/v1/keys/ops", None).0, 409);
+    node.stop();
+}
+
+#[test]
+fn an_address_of_http_in_use_is_named_with_a_remedy() {
+    let directory = Directory::new("in-use");
+    let node = Node::start(&directory, &[]);
+    let data = directory.path("other");
+    let output = run(&["start", "--listen", "127.0.0.1:0", "--http", &node.http, "--data-dir", &data]);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text.contains(&node.http) && text.contains("--http off"), "{text}");
+    node.stop();
+}
+
+#[test]
+fn without_http_nothing_of_it_is_there() {
+    let directory = Directory::new("off");
+    let data = directory.path("data");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_meridian"));
+    command.args(["start", "--listen", "127.0.0.1:0", "--http", "off", "--data-dir", &data]);
+    let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut log = BufReader::new(process.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("a restart loses") {
+        line.clear();
+        assert_ne!(log.read_line(&mut line).unwrap(), 0);
+        assert!(!line.contains("HTTP"), "{line}");
+    }
+    assert!(Command::new("kill").arg(process.id().to_string()).status().unwrap().success());
+    assert_eq!(process.wait().unwrap().code(), Some(0));
+    assert!(!Path::new(&data).exists());
+}
+
+#[test]
+fn a_change_holds_at_once_and_over_a_restart_and_can_be_taken_back() {
+    let directory = Directory::new("change");
+    let config = directory.write("m.toml", "[queue]\nmessages_max = 700\n");
+    let arguments = ["--config", config.as_str()];
+    let node = Node::start(&directory, &arguments);
+    assert_eq!(node.setting("queue.messages_max")["source"], "file");
+    assert!(node.lets_anybody_in());
+    let changes =
+        json!({ "auth.allow_anonymous": "false", "queue.messages_max": "5", "log.level": "info,edge=debug" });
+    let (status, changed) = node.change(changes.clone());
+    assert_eq!(
+        (status, &changed["version"], changed["changed"].as_array().unwrap().len()),
+        (200, &2.into(), 3),
+        "{changed}"
+    );
+    assert!(!node.lets_anybody_in());
+    node.stop();
+
+    let shown = stdout(&run(&["config", "show", "--config", &config, "--data-dir", &directory.path("data")]));
+    let line =
+        shown.lines().find(|line| line.starts_with("messages_max = 5 ")).unwrap_or_else(|| panic!("{shown}"));
+    assert!(line.contains("runtime.toml"), "{line}");
+    let mut node = Node::start(&directory, &arguments);
+    assert!(!node.lets_anybody_in());
+    let setting = node.setting("queue.messages_max");
+    assert_eq!(
+        (&setting["value"], &setting["source"], &setting["default"]),
+        (&"5".into(), &"runtime".into(), &"1000".into())
+    );
+
+    // One taken back, then everything as it was.
+    let (_, changed) = node.change(json!({ "queue.messages_max": null }));
+    assert_eq!(changed["changed"], json!([{ "name": "queue.messages_max", "before": "5", "after": "700" }]));
+    let (status, changed) = node.request("POST", "/api/v1/config/rollback", Some(json!({ "version": 1 })));
+    assert_eq!((status, &changed["version"]), (200, &4.into()), "{changed}");
+    assert!(node.lets_anybody_in());
+    assert_eq!(node.setting("auth.allow_anonymous")["value"], Value::Null);
+    assert_eq!(node.request("POST", "/api/v1/config/rollback", Some(json!({ "version": 99 }))).0, 404);
+    let history = node.get("/api/v1/config/history");
+    let versions: Vec<_> =
+        history["items"].as_array().unwrap().iter().map(|item| item["version"].as_u64().unwrap()).collect();
+    assert_eq!(versions, [4, 3, 2, 1]);
+    node.signal("-HUP");
+    node.wait_for("reloaded");
+    assert_eq!(node.get("/api/v1/config")["version"], 4);
+    node.stop();
+}
+
+#[test]
+fn what_cannot_be_changed_is_refused_with_the_reason_and_nothing_changes() {
+    let directory = Directory::new("refuse");
+    let node = Node::start(&directory, &["--set", "queue.wait=1s"]);
+    let (status, problem) = node.change(json!({
+        "queue.messages_max": "0",
+        "queue.bytes_max": "2MiB",
+        "queue.wait": "2s",
+        "mqtt.qos_max": "1",
+        "queue.message_max": "1",
+        "listener.0.backlog": "1",
+        "auth.password_file": "/nonexistent/users",
+    }));
+    assert_eq!(status, 422, "{problem}");
+    let of = |name: &str| {
+        let errors = problem["errors"].as_array().unwrap();
+        let error = errors.iter().find(|error| error["name"] == name);
+        error.map(|error| error["detail"].as_str().unwrap().to_owned()).unwrap_or_default()
+    };
+    for (name, text) in [
+        ("queue.messages_max", "out of range"),
+        ("queue.wait", "--set queue.wait=1s"),
+        ("mqtt.qos_max", "at the start"),
+        ("listener.0.backlog", "at the start"),
+        ("queue.message_max", "`queue.messages_max`"),
+    ] {
+        assert!(of(name).contains(text), "{name}: {problem}");
+    }
+    assert_eq!(
+        (of("queue.bytes_max").as_str(), node.setting("queue.bytes_max")["value"].as_str()),
+        ("", Some("16MiB"))
+    );
+    // Whole as far as values go, but the file is not there.
+    let (status, problem) =
+        node.change(json!({ "queue.bytes_max": "2MiB", "auth.password_file": "/nonexistent/users" }));
+    assert!(status == 409 && problem["detail"].as_str().unwrap().contains("/nonexistent/users"), "{problem}");
+    assert!(!Path::new(&directory.path("data/runtime.toml")).exists());
+    let valid = node.request(
+        "POST",
+        "/api/v1/config/validate",
+        Some(json!({ "changes": { "queue.bytes_max": "2MiB" } })),
+    );
+    assert_eq!(valid, (200, json!({ "valid": true, "problems": [] })));
+    assert_eq!(node.get("/api/v1/config")["version"], 1);
+    node.stop();
+}
+
+#[test]
+fn reading_the_file_again_is_the_same_by_signal_and_by_http() {
+    let directory = Directory::new("reload");
+    let config = directory.write("m.toml", "");
+    let mut node = Node::start(&directory, &["--config", &config]);
+    directory.write("m.toml", "[queue]\nmessages_max = 9\n[mqtt]\nqos_max = 1\n[[listener]]\nbacklog = 7\n");
+    let (status, reloaded) = node.request("POST", "/api/v1/config/reload", None);
+    assert_eq!(status, 200);
+    assert_eq!(
+        reloaded["changed"],
+        json!([{ "name": "queue.messages_max", "before": "1000", "after": "9" }])
+    );
+    // `--listen` goes over the listeners of the file.
+    assert_eq!(reloaded["pending"], json!(["mqtt.qos_max"]));
+    let setting = node.setting("mqtt.qos_max");
+    assert_eq!(
+        (&setting["value"], &setting["pending"], &setting["reloadable"]),
+        (&"2".into(), &"1".into(), &false.into())
+    );
+
+    directory.write("m.toml", "[queue]\nmessages_max = 8\nmessages_max_ = 9\n");
+    let (status, problem) = node.request("POST", "/api/v1/config/reload", None);
+    assert!(status == 409 && problem["detail"].as_str().unwrap().contains("m.toml:3"), "{problem}");
+    node.signal("-HUP");
+    assert!(node.wait_for("not reloaded").contains("m.toml:3"));
+    assert_eq!(node.setting("queue.messages_max")["value"], "9");
+
+    directory.write("m.toml", "[queue]\nmessages_max = 8\n");
+    node.signal("-HUP");
+    node.wait_for("reloaded");
+    assert_eq!(node.setting("queue.messages_max")["value"], "8");
+    let history = node.get("/api/v1/config/history");
+    assert_eq!((&history["items"][0]["by"], &history["items"][1]["by"]), (&"SIGHUP".into(), &Value::Null));
+    node.stop();
+}
+
+#[test]
+fn files_of_a_crash_do_not_matter_and_broken_ones_are_named() {
+    let directory = Directory::new("crash");
+    let node = Node::start(&directory, &[]);
+    node.change(json!({ "queue.messages_max": "5" }));
+    node.stop();
+    directory.write("data/runtime.toml.new", "[queue]\nmess");
+    directory.write("data/config-history.json", "[{");
+    let node = Node::start(&directory, &[]);
+    assert_eq!(node.setting("queue.messages_max")["value"], "5");
+    assert_eq!(node.change(json!({ "queue.messages_max": "6" })).0, 200);
+    node.stop();
+    assert!(directory.read("data/runtime.toml").contains("messages_max = \"6\""));
+    assert!(!Path::new(&directory.path("data/runtime.toml.new")).exists());
+
+    let data = directory.path("data");
+    for (text, expected) in [("[queue", "runtime.toml:1"), ("[queue]\nmessages_max = \"0\"", "messages_max")]
+    {
+        directory.write("data/runtime.toml", text);
+        let output = run(&["start", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", &data]);
+        let text = stderr(&output);
+        assert!(
+            output.status.code() == Some(1) && text.contains(expected) && text.contains("runtime.toml"),
+            "{text}"
+        );
+    }
+    directory.write("data/runtime.toml", "");
+    directory.write("data/api-keys.json", "{}");
+    let output = run(&["start", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", &data]);
+    assert!(
+        output.status.code() == Some(1) && stderr(&output).contains("api-keys.json"),
+        "{}",
+        stderr(&output)
+    );
+}
