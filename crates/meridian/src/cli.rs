@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::acl_command::AclCommand;
 use crate::client::pub_command::PubArgs;
 use crate::client::sub_command::SubArgs;
 use crate::config::ConfigArgs;
@@ -36,6 +37,8 @@ enum Command {
     Sub(SubArgs),
     /// Add, change or remove users of a password file
     Passwd(PasswdArgs),
+    /// Explain the access rules
+    Acl(AclCommandArgs),
     /// Make, list and remove the API keys of a node
     Key(KeyArgs),
     Ctl(ctl::CtlArgs),
@@ -49,6 +52,12 @@ struct ConfigCommandArgs {
     command: ConfigCommand,
 }
 
+#[derive(Debug, Args)]
+struct AclCommandArgs {
+    #[command(subcommand)]
+    command: AclCommand,
+}
+
 impl Cli {
     pub fn run(self) -> ExitCode {
         match self.command {
@@ -58,6 +67,7 @@ impl Cli {
             Some(Command::Pub(args)) => args.run(),
             Some(Command::Sub(args)) => args.run(),
             Some(Command::Passwd(args)) => args.run(),
+            Some(Command::Acl(args)) => args.command.run(),
             Some(Command::Key(args)) => args.run(),
             Some(Command::Ctl(args)) => args.run(),
             Some(Command::Top(args)) => args.run(),

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
+mod acl_command;
 mod cli;
 mod client;
 mod config;
