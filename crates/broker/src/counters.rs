@@ -65,7 +65,7 @@ counters! {
         clients_disconnected as "clients_disconnected",
         /// CONNECTs refused.
         connects_refused as "connects_refused",
-        /// Connections closed for a malformed packet or a protocol error.
+        /// Connections closed for a malformed packet or a protocol error, in TLS, WebSocket and the PROXY protocol too.
         protocol_errors as "disconnects" "reason" = "protocol_error",
         /// Connections closed for silence beyond 1.5 times Keep Alive.
         keep_alive_timeouts as "disconnects" "reason" = "keep_alive_timeout",

@@ -57,8 +57,6 @@ pub struct ReactorFigures {
     /// Weight of what waits in its mailbox.
     pub mailbox_bytes: u64,
     pub accept_errors: AcceptErrors,
-    /// Connections that ended in TLS, WebSocket or the PROXY protocol for breaking its rules.
-    pub layer_errors: u64,
 }
 
 /// Connections that were not taken.

@@ -73,6 +73,12 @@ impl Worker {
         self.end(slot, None);
     }
 
+    /// The peer broke the rules of what lies below MQTT: TLS, WebSocket, the PROXY protocol.
+    pub fn refused_below(&mut self, now: Time, slot: u32) {
+        self.counters.protocol_errors += 1;
+        self.lost(now, slot);
+    }
+
     /// The transport is gone.
     pub fn lost(&mut self, now: Time, slot: u32) {
         self.now = now;

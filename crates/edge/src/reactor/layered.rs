@@ -45,11 +45,12 @@ impl Reactor {
 
     /// The connection ends in its layers: MQTT hears that it is gone, the peer what the layers have to say.
     fn end_layered(&mut self, slot: u32, error: &LayerError) {
-        if *error != LayerError::Closed {
-            self.figures.layer_errors += 1;
-            tracing::debug!(reactor = self.index, %error, "a connection ends before MQTT");
+        if *error == LayerError::Closed {
+            self.worker.lost(self.now, slot);
+        } else {
+            tracing::debug!(reactor = self.index, %error, "a connection ends below MQTT");
+            self.worker.refused_below(self.now, slot);
         }
-        self.worker.lost(self.now, slot);
         self.dirty.push(slot);
     }
 
