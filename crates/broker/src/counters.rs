@@ -77,9 +77,9 @@ counters! {
         slow_readers_closed as "disconnects" "reason" = "slow_reader",
         /// Connections closed by an operator.
         kicked as "disconnects" "reason" = "administrative",
-        /// Subscriptions of sessions that end with their connection, present.
+        /// Subscriptions that clients made whose sessions end with their connection.
         subscriptions_added as "subscriptions_added",
-        /// Of these, gone.
+        /// Subscriptions that are gone of clients whose sessions end with their connection.
         subscriptions_removed as "subscriptions_removed",
         /// PUBLISH packets received at QoS 0.
         received_qos0 as "messages_received" "qos" = "0",

@@ -103,7 +103,10 @@ async fn set_level(
         .configuration
         .set_log_level(&body.level, for_time)
         .map_err(|error| Problem::invalid("level", error))?;
-    caller.note(|| format!("{} for {for_time:?}", body.level));
+    caller.note(|| match for_time {
+        Some(time) => format!("{} for {} s", body.level, time.as_secs()),
+        None => body.level.clone(),
+    });
     if let Some(time) = for_time {
         let configuration = state.configuration.clone();
         tokio::spawn(async move {
