@@ -1,5 +1,5 @@
 //! The byte stream below a connection: ordered and without loss, both ways [MQTT-4.2.0-1] [MQTT3-7.1.1-1].
-//! TLS, WebSocket and QUIC become further variants.
+//! What may lie between it and MQTT is in `layer`.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;

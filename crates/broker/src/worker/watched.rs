@@ -46,6 +46,7 @@ impl WatchedTopics {
         let Some(list) = &self.list else { return };
         if self.topic != topic {
             topic.clone_into(&mut self.topic);
+            self.matching = 0;
             let Ok(name) = TopicName::parse(topic) else { return };
             let matching = list.iter().enumerate().filter(|(_, watch)| watch.matches(name));
             self.matching = matching.fold(0, |bits, (at, _)| bits | 1 << at);
