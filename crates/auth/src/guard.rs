@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
 use arc_swap::ArcSwap;
-use broker::access::{Access, Action, AuthReply, Credentials, Identity, Mechanism, Step, Verdict};
+use broker::access::{
+    Access, Action, AskAgain, AuthReply, Credentials, Identity, Mechanism, Permission, Step, Verdict,
+};
 use mqtt::ReasonCode;
 
 use crate::acl::{Acl, Subject, SubscribeRule};
@@ -135,8 +137,8 @@ impl Guard {
         let (client_id, username) =
             (credentials.client_id.to_owned(), credentials.username.map(str::to_owned));
         AuthReply::new(move |verdict| {
-            let refused =
-                verdict == Verdict::Allow && is_banned(&bans, &banned, &client_id, username.as_deref(), peer);
+            let refused = !matches!(verdict, Verdict::Deny(_))
+                && is_banned(&bans, &banned, &client_id, username.as_deref(), peer);
             reply.complete(if refused { Verdict::Deny(ReasonCode::Banned) } else { verdict });
         })
     }
@@ -255,10 +257,17 @@ impl Access for Guard {
         self.policy.load().acl.is_some()
     }
 
-    fn authorize(&self, identity: Identity<'_>, action: Action, topic: &str) -> bool {
+    fn authorize(
+        &self,
+        identity: Identity<'_>,
+        action: Action,
+        topic: &str,
+        _: &mut dyn FnMut() -> AskAgain,
+    ) -> Option<Permission> {
         let policy = self.policy.load();
         let subject = Subject { client_id: identity.client_id, username: identity.username };
-        policy.acl.as_ref().is_none_or(|acl| acl.permits(subject, action, topic, policy.subscribe))
+        let permits = |acl: &Acl| acl.permits(subject, action, topic, policy.subscribe);
+        Some(Permission { allowed: policy.acl.as_ref().is_none_or(permits), lasting: true })
     }
 
     fn generation(&self) -> u64 {

@@ -13,6 +13,7 @@ mod acl;
 mod bans;
 mod error;
 mod guard;
+mod link;
 mod password_file;
 mod password_hash;
 mod recent;
@@ -29,6 +30,7 @@ pub use bans::{
 };
 pub use error::{Fault, FileError};
 pub use guard::{Figures, Guard, OpenError};
+pub use link::{Attempt, Link, Outcome};
 pub use password_file::{PasswordFile, PasswordFileEdit};
 pub use password_hash::{
     PasswordHash, SCRAM_ITERATIONS, SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN, ScramError,

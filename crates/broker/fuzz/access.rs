@@ -2,7 +2,9 @@
 
 use std::sync::Mutex;
 
-use broker::access::{Access, Action, AuthReply, Credentials, Identity, Mechanism, Step, Verdict};
+use broker::access::{
+    Access, Action, AskAgain, AuthReply, Credentials, Identity, Mechanism, Permission, Step, Verdict,
+};
 use mqtt::ReasonCode;
 
 #[derive(Default)]
@@ -53,8 +55,14 @@ impl Access for Moody {
         true
     }
 
-    fn authorize(&self, _: Identity<'_>, _: Action, topic: &str) -> bool {
-        !topic.starts_with("no/")
+    fn authorize(
+        &self,
+        _: Identity<'_>,
+        _: Action,
+        topic: &str,
+        _: &mut dyn FnMut() -> AskAgain,
+    ) -> Option<Permission> {
+        Some(Permission { allowed: !topic.starts_with("no/"), lasting: true })
     }
 
     fn generation(&self) -> u64 {
@@ -69,8 +77,8 @@ impl Mechanism for Talk {
         match data {
             Some(b"more") => Step::Continue(b"and?".to_vec()),
             Some(b"bad") => Step::Failure(ReasonCode::NotAuthorized),
-            Some(_) => Step::Success(Some(b"well".to_vec())),
-            None => Step::Success(None),
+            Some(_) => Step::Success(Some(b"well".to_vec()), Box::default()),
+            None => Step::Success(None, Box::default()),
         }
     }
 }

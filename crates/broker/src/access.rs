@@ -1,33 +1,116 @@
 //! Who may connect and what they may do: the questions the broker asks. Crate `auth` answers them.
 
+use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use mqtt::{QoS, ReasonCode};
 
-/// What a CONNECT says about its sender.
-#[derive(Clone, Copy, Debug)]
+/// What a CONNECT and the network say about its sender.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Credentials<'a> {
     pub client_id: &'a str,
     pub username: Option<&'a str>,
     pub password: Option<&'a [u8]>,
     /// `None` for Unix sockets and in-memory transports.
     pub peer: Option<IpAddr>,
+    /// What the configuration calls the listener; empty for in-memory transports.
+    pub listener: &'a str,
+    /// Shown by the client, and verified.
+    pub certificate: Option<&'a Arc<ClientCertificate>>,
 }
 
 /// A connected client, as an access rule sees it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Identity<'a> {
+    /// Without the mountpoint.
     pub client_id: &'a str,
     pub username: Option<&'a str>,
     pub peer: Option<IpAddr>,
+    pub listener: &'a str,
+    pub certificate: Option<&'a ClientCertificate>,
+    /// Of its [`Admission`].
+    pub principal: Option<&'a Principal>,
+}
+
+/// A client's certificate that an authority of its listener vouches for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientCertificate {
+    pub common_name: Option<Box<str>>,
+    /// As RFC 4514 writes it.
+    pub subject: Box<str>,
+    pub issuer: Box<str>,
+    /// Hexadecimal, upper case, without separators.
+    pub serial: Box<str>,
+    /// Subject Alternative Names, in their order.
+    pub dns_names: Vec<Box<str>>,
+    pub email_addresses: Vec<Box<str>>,
+    pub uris: Vec<Box<str>>,
+    /// SHA-256 of the certificate.
+    pub fingerprint: [u8; 32],
 }
 
 /// The answer to a CONNECT.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
+    /// As the client said it is, with nothing to add.
     Allow,
-    /// Refuse with this Reason Code: 0x86, 0x87 or 0x8C.
+    Admit(Box<Admission>),
+    /// Refuse with this Reason Code: 0x86, 0x87, 0x88, 0x89, 0x8A, 0x8C or 0x9F.
     Deny(ReasonCode),
+}
+
+/// As what a client is let in.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Admission {
+    /// The Client Identifier instead of CONNECT's; an MQTT 5.0 client is told by Assigned Client Identifier.
+    pub client_id: Option<Arc<str>>,
+    /// The user name instead of CONNECT's.
+    pub username: Option<Box<str>>,
+    /// For how long from now; then the client is closed with 0xA0.
+    pub lifetime: Option<Duration>,
+    /// `None` when there is nothing to say.
+    pub principal: Option<Arc<Principal>>,
+}
+
+/// What else is known of an authenticated client.
+#[derive(Debug, Default)]
+pub struct Principal {
+    /// May do everything; rules are not asked.
+    pub superuser: bool,
+    /// Comes before every topic of the client, and before its Client Identifier, and is not seen by it. Ends with `/`, has no
+    /// wildcards.
+    pub mountpoint: Option<Box<str>>,
+    /// Of the user or its token, for rules.
+    pub attributes: Vec<(Box<str>, Box<str>)>,
+    /// Rules of its own.
+    pub grants: Option<Box<dyn Grants>>,
+    /// Instead of `limits.messages_per_second` and `limits.bytes_per_second`.
+    pub rates: Option<Rates>,
+}
+
+/// The same one: two that say the same are still two.
+impl PartialEq for Principal {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+/// How much a client may publish; 0 is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rates {
+    pub messages_per_second: u32,
+    /// Messages at once after a pause; at least one second's.
+    pub messages_burst: u32,
+    pub bytes_per_second: u64,
+    pub bytes_burst: u64,
+}
+
+/// Rules that came with a client, such as claims of its token.
+pub trait Grants: fmt::Debug + Send + Sync {
+    /// `None` when they do not speak of it.
+    fn decide(&self, identity: Identity<'_>, action: Action, topic: &str) -> Option<bool>;
 }
 
 /// What a client wants to do with a topic.
@@ -52,12 +135,12 @@ pub trait Mechanism: Send {
 }
 
 /// What follows a step of an enhanced authentication.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// AUTH with 0x18 and this data; the client answers [MQTT-4.12.0-2].
     Continue(Vec<u8>),
-    /// The client is who it says; the data goes with CONNACK or the last AUTH [MQTT-4.12.0-5].
-    Success(Option<Vec<u8>>),
+    /// The client is let in, or goes on, as this; the data goes with CONNACK or the last AUTH [MQTT-4.12.0-5].
+    Success(Option<Vec<u8>>, Box<Admission>),
     /// Refused with this Reason Code [MQTT-4.12.0-4].
     Failure(ReasonCode),
 }
@@ -85,9 +168,34 @@ impl Drop for AuthReply {
     }
 }
 
+/// Called, or dropped, when a question that could not be answered will be when it is asked again. From any thread, once.
+pub struct AskAgain(Option<Box<dyn FnOnce() + Send>>);
+
+impl AskAgain {
+    pub fn new(wake: impl FnOnce() + Send + 'static) -> Self {
+        Self(Some(Box::new(wake)))
+    }
+}
+
+impl Drop for AskAgain {
+    fn drop(&mut self) {
+        if let Some(wake) = self.0.take() {
+            wake();
+        }
+    }
+}
+
+/// The answer of [`Access::authorize`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permission {
+    pub allowed: bool,
+    /// Whether the same question has the same answer until [`Access::generation`] grows or the client is admitted anew.
+    pub lasting: bool,
+}
+
 /// Authentication and authorisation of one node. Called on reactors: an implementation never blocks.
 pub trait Access: Send + Sync + 'static {
-    /// `Some` when the answer is known at once. `None` when it needs work (a password hash): the implementation
+    /// `Some` when the answer is known at once. `None` when it needs work (a password hash, another server): the implementation
     /// then completes what `later` returns, from a thread of its own.
     fn authenticate(
         &self,
@@ -104,7 +212,20 @@ pub trait Access: Send + Sync + 'static {
     /// Whether `authorize` can ever say no. When false it is not asked at all.
     fn guards_topics(&self) -> bool;
 
-    fn authorize(&self, identity: Identity<'_>, action: Action, topic: &str) -> bool;
+    /// Whether `authorize` can ever not know the answer yet.
+    fn asks_others(&self) -> bool {
+        false
+    }
+
+    /// Topics are as the client writes them, without its mountpoint. `None` when another server has to be asked: what `later` returns
+    /// is dropped when the answer is there, and stays there for at least a second. [`Action::Receive`] is always answered at once.
+    fn authorize(
+        &self,
+        identity: Identity<'_>,
+        action: Action,
+        topic: &str,
+        later: &mut dyn FnMut() -> AskAgain,
+    ) -> Option<Permission>;
 
     /// Grows whenever the rules change: subscriptions and cached answers from before are checked again.
     fn generation(&self) -> u64;
@@ -123,8 +244,14 @@ impl Access for AllowAll {
         false
     }
 
-    fn authorize(&self, _: Identity<'_>, _: Action, _: &str) -> bool {
-        true
+    fn authorize(
+        &self,
+        _: Identity<'_>,
+        _: Action,
+        _: &str,
+        _: &mut dyn FnMut() -> AskAgain,
+    ) -> Option<Permission> {
+        Some(Permission { allowed: true, lasting: true })
     }
 
     fn generation(&self) -> u64 {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mqtt::{Packet, PacketId, ReasonCode, Version};
 use session::{Deliveries, Inbound, InboundAliases, OutboundAliases};
 
-use crate::access::Mechanism;
+use crate::access::{ClientCertificate, Identity, Mechanism, Principal};
 use crate::backlog::Waiting;
 use crate::ids::{ConnectionId, GroupId, SessionId, Ticket, Time};
 use crate::mail::{SessionDelivery, SubscriptionIds};
@@ -91,6 +91,8 @@ pub(crate) struct Marks {
 #[derive(Default)]
 pub(crate) struct Extra {
     pub username: Option<Box<str>>,
+    pub certificate: Option<Arc<ClientCertificate>>,
+    pub principal: Option<Arc<Principal>>,
     pub will: Option<(Message, u32)>,
     pub enhanced: Option<Enhanced>,
 }
@@ -399,9 +401,16 @@ impl Connection {
         }
     }
 
-    pub fn identity(&self) -> crate::access::Identity<'_> {
-        let peer = self.peer().map(|peer| peer.ip());
-        crate::access::Identity { client_id: &self.client_id, username: self.username(), peer }
+    pub fn identity(&self) -> Identity<'_> {
+        let extra = self.extra.as_deref();
+        Identity {
+            client_id: &self.client_id,
+            username: self.username(),
+            peer: self.peer().map(|peer| peer.ip()),
+            listener: "",
+            certificate: extra.and_then(|extra| extra.certificate.as_deref()),
+            principal: extra.and_then(|extra| extra.principal.as_deref()),
+        }
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use broker::access::{Access, Action, AuthReply, Credentials, Identity, Mechanism, Step, Verdict};
+use broker::access::{
+    Access, Action, AskAgain, AuthReply, Credentials, Identity, Mechanism, Permission, Step, Verdict,
+};
 use broker::settings::Settings;
 use broker::{Node, Time, Worker, WorkerId};
 use mqtt::{Auth, Connect, Packet, Properties, PropertiesBuf, Property, ReasonCode, Version, decode, frame};
@@ -13,7 +15,7 @@ impl Mechanism for Echo {
     fn step(&mut self, data: Option<&[u8]>) -> Step {
         match data {
             None => Step::Continue(b"challenge".to_vec()),
-            Some(b"challenge") => Step::Success(Some(b"welcome".to_vec())),
+            Some(b"challenge") => Step::Success(Some(b"welcome".to_vec()), Box::default()),
             Some(_) => Step::Failure(ReasonCode::NotAuthorized),
         }
     }
@@ -34,8 +36,14 @@ impl Access for EchoAccess {
         false
     }
 
-    fn authorize(&self, _: Identity<'_>, _: Action, _: &str) -> bool {
-        true
+    fn authorize(
+        &self,
+        _: Identity<'_>,
+        _: Action,
+        _: &str,
+        _: &mut dyn FnMut() -> AskAgain,
+    ) -> Option<Permission> {
+        Some(Permission { allowed: true, lasting: true })
     }
 
     fn generation(&self) -> u64 {

@@ -113,7 +113,7 @@ impl Mechanism for Scram {
             Some(challenge) => match self.last(&challenge, data) {
                 Ok(message) => {
                     self.counters.accepted.fetch_add(1, Ordering::Relaxed);
-                    Step::Success(Some(message))
+                    Step::Success(Some(message), Box::default())
                 }
                 Err(refusal) => self.refuse(refusal),
             },

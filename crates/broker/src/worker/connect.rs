@@ -8,8 +8,8 @@ use mqtt::{
     Will,
 };
 
-use super::Worker;
 use super::publish::{is_beyond_limits, is_own_topic};
+use super::{Worker, permits};
 use crate::access::{Action, AuthReply, Credentials, Identity, Verdict};
 use crate::connection::{Connecting, Enhanced, Phase};
 use crate::ids::{ConnectionId, Time, client_hash};
@@ -70,6 +70,8 @@ impl Worker {
             username: connect.username,
             password: connect.password,
             peer: peer.map(|peer| peer.ip()),
+            listener: "",
+            certificate: None,
         };
         if let Some(method) = connect.properties.authentication_method() {
             return self.start_exchange(slot, method, connect.properties.authentication_data(), credentials);
@@ -119,9 +121,16 @@ impl Worker {
         if self.node.access.guards_topics() {
             let peer = self.connections.occupant_ref(slot).and_then(|connection| connection.peer());
             let peer = peer.map(|peer| peer.ip());
-            let identity = Identity { client_id: connect.client_id, username: connect.username, peer };
+            let identity = Identity {
+                client_id: connect.client_id,
+                username: connect.username,
+                peer,
+                listener: "",
+                certificate: None,
+                principal: None,
+            };
             let action = Action::Publish { qos: will.qos, retain: will.retain };
-            if !self.node.access.authorize(identity, action, will.topic) {
+            if !permits(&self.node, identity, action, will.topic) {
                 return Err(ReasonCode::NotAuthorized);
             }
         }
@@ -143,7 +152,7 @@ impl Worker {
         let version = connection.version;
         match verdict {
             Verdict::Deny(reason) => self.refuse_connect(id.slot, version, reason),
-            Verdict::Allow => {
+            Verdict::Allow | Verdict::Admit(_) => {
                 connection.phase = Phase::Claiming;
                 connection.marks.claimed = true;
                 let claim = Claim {

@@ -8,7 +8,7 @@ use mqtt::{Ack, Packet, PacketId, PacketType, QoS, ReasonCode, Version};
 use session::{OutboundAliases, PubRecOutcome, Settled, TopicAlias};
 
 use super::trace::Passing;
-use super::{Pending, Worker};
+use super::{Pending, Worker, permits};
 use crate::access::Action;
 use crate::admin::Direction;
 use crate::connection::{Connection, Overflow, Phase, RetainedJob, queued};
@@ -167,7 +167,7 @@ impl Worker {
             return self.dropped(slot, &shared.view, "expired");
         };
         if self.node.access.guards_topics()
-            && !self.node.access.authorize(connection.identity(), Action::Receive, shared.view.topic)
+            && !permits(&self.node, connection.identity(), Action::Receive, shared.view.topic)
         {
             self.counters.dropped_not_readable += 1;
             return self.dropped(slot, &shared.view, "the access rules do not let the client read it");

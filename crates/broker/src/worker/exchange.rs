@@ -50,6 +50,8 @@ impl Worker {
                     username: connection.username(),
                     password: None,
                     peer,
+                    listener: "",
+                    certificate: None,
                 };
                 let run = self.node.access.mechanism(method, credentials);
                 let Some(enhanced) = connection.extra.as_mut().and_then(|extra| extra.enhanced.as_mut())
@@ -83,7 +85,7 @@ impl Worker {
         let (id, phase, version) = (connection.id, connection.phase, connection.version);
         match step {
             Step::Continue(data) => self.send_auth(slot, ReasonCode::ContinueAuthentication, Some(&data)),
-            Step::Success(data) => {
+            Step::Success(data, _) => {
                 self.end_run(slot);
                 if phase == Phase::Open {
                     return self.send_auth(slot, ReasonCode::Success, data.as_deref());

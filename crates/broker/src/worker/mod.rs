@@ -31,6 +31,7 @@ use routing::Reader;
 pub(crate) use publish::{is_beyond_limits, is_own_topic};
 pub use receive::{Received, Then};
 
+use crate::access::{Action, AskAgain, Identity};
 use crate::admin::{Sampler, SlowTable, Tracing};
 use crate::backlog::{Backlog, Waiting};
 use crate::connection::{Connection, Marks, Phase};
@@ -466,6 +467,12 @@ impl Worker {
         });
         self.backlog.last()
     }
+}
+
+/// Whether the rules let a client do this, as far as is known now.
+fn permits(node: &Node, identity: Identity<'_>, action: Action, topic: &str) -> bool {
+    let permission = node.access.authorize(identity, action, topic, &mut || AskAgain::new(|| {}));
+    permission.is_some_and(|permission| permission.allowed)
 }
 
 /// Rounds of work for itself in one turn; more would keep sockets waiting.

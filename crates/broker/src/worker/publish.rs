@@ -5,9 +5,9 @@ use std::sync::Arc;
 use mqtt::{Packet, PacketId, Publish, QoS, ReasonCode, TopicName};
 use session::{Inbound, Received};
 
-use super::Worker;
 use super::receive::Step;
 use super::trace::Passing;
+use super::{Worker, permits};
 use crate::access::Action;
 use crate::admin::Direction;
 use crate::connection::{Budget, Connection, Flow};
@@ -235,8 +235,7 @@ impl Worker {
             return true;
         }
         let action = Action::Publish { qos: publish.qos, retain: publish.retain };
-        let allowed =
-            |connection: &Connection| self.node.access.authorize(connection.identity(), action, topic);
+        let allowed = |connection: &Connection| permits(&self.node, connection.identity(), action, topic);
         self.connections.occupant_ref(slot).is_some_and(allowed)
     }
 

@@ -5,9 +5,9 @@ use mqtt::{
     Unsubscribe,
 };
 
-use super::Worker;
 use super::connect::granted_qos;
 use super::publish::is_beyond_limits;
+use super::{Worker, permits};
 use crate::access::Action;
 use crate::connection::{AckKind, PendingAck, PendingFilter};
 use crate::ids::{ConnectionId, Ticket};
@@ -130,7 +130,7 @@ impl Worker {
         // An operator's word counts.
         if self.node.access.guards_topics() && ticket.operator().is_none() {
             let action = Action::Subscribe { qos: asked.qos };
-            if !self.node.access.authorize(connection.identity(), action, filter) {
+            if !permits(&self.node, connection.identity(), action, filter) {
                 self.counters.subscribe_denied += 1;
                 return Err(Refusal::Filter(ReasonCode::NotAuthorized));
             }
