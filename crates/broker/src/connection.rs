@@ -12,6 +12,7 @@ use crate::backlog::Waiting;
 use crate::ids::{ConnectionId, GroupId, SessionId, Ticket, Time};
 use crate::mail::{SessionDelivery, SubscriptionIds};
 use crate::message::{Message, MessageView};
+use crate::node::Node;
 use crate::out::{Out, Pool};
 use crate::route::Options;
 use crate::store::Enqueue;
@@ -24,6 +25,8 @@ pub(crate) struct Connection {
     pub id: ConnectionId,
     pub phase: Phase,
     pub version: Version,
+    /// Its place among the node's listeners.
+    pub listener: u16,
     pub marks: Marks,
     /// Seconds; 0 is none.
     pub keep_alive: u16,
@@ -401,13 +404,13 @@ impl Connection {
         }
     }
 
-    pub fn identity(&self) -> Identity<'_> {
+    pub fn identity<'a>(&'a self, node: &'a Node) -> Identity<'a> {
         let extra = self.extra.as_deref();
         Identity {
             client_id: &self.client_id,
             username: self.username(),
             peer: self.peer().map(|peer| peer.ip()),
-            listener: "",
+            listener: node.listener_name(self.listener),
             certificate: extra.and_then(|extra| extra.certificate.as_deref()),
             principal: extra.and_then(|extra| extra.principal.as_deref()),
         }

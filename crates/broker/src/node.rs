@@ -28,6 +28,7 @@ pub struct Node {
     pub workers: u16,
     /// One per worker.
     pub published: Vec<Published>,
+    listeners: OnceLock<Vec<String>>,
     /// How threads that are no workers reach one.
     mailbox: OnceLock<Box<dyn Fn(WorkerId, Letter) + Send + Sync>>,
     pub(crate) watches: Watches,
@@ -41,6 +42,9 @@ pub struct Node {
     /// Assigned Client Identifiers are made of this and a counter.
     pub(crate) assigned: AtomicU64,
 }
+
+/// The listener of a connection that came in by none.
+pub(crate) const NO_LISTENER: u16 = u16::MAX;
 
 /// What the shards of the session store need to know of the whole node.
 #[derive(Debug, Default)]
@@ -69,6 +73,7 @@ impl Node {
             version,
             workers,
             published: (0..workers).map(|_| Published::default()).collect(),
+            listeners: OnceLock::new(),
             mailbox: OnceLock::new(),
             watches: Watches::default(),
             traces: Traces::default(),
@@ -103,6 +108,19 @@ impl Node {
         hasher.write(&self.hash_key);
         hasher.write_u64(number);
         hasher.finish()
+    }
+
+    /// Says what the configuration calls the listeners. The first call counts.
+    pub fn name_listeners(&self, names: Vec<String>) {
+        if self.listeners.set(names).is_err() {
+            debug_assert!(false, "a node's listeners are named once");
+        }
+    }
+
+    /// Empty for [`NO_LISTENER`].
+    pub(crate) fn listener_name(&self, listener: u16) -> &str {
+        let names = self.listeners.get();
+        names.and_then(|names| names.get(usize::from(listener))).map_or("", String::as_str)
     }
 
     /// Says how letters from other threads reach a worker. The first call counts.

@@ -167,7 +167,7 @@ impl Worker {
             return self.dropped(slot, &shared.view, "expired");
         };
         if self.node.access.guards_topics()
-            && !permits(&self.node, connection.identity(), Action::Receive, shared.view.topic)
+            && !permits(&self.node, connection.identity(&self.node), Action::Receive, shared.view.topic)
         {
             self.counters.dropped_not_readable += 1;
             return self.dropped(slot, &shared.view, "the access rules do not let the client read it");

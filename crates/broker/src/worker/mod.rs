@@ -31,14 +31,14 @@ use routing::Reader;
 pub(crate) use publish::{is_beyond_limits, is_own_topic};
 pub use receive::{Received, Then};
 
-use crate::access::{Action, AskAgain, Identity};
+use crate::access::{Action, AskAgain, ClientCertificate, Identity};
 use crate::admin::{Sampler, SlowTable, Tracing};
 use crate::backlog::{Backlog, Waiting};
 use crate::connection::{Connection, Marks, Phase};
 use crate::counters::{Counters, PacketCounters, Published, StoreCounters};
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
 use crate::mail::{Batch, Letter, Token};
-use crate::node::Node;
+use crate::node::{NO_LISTENER, Node};
 use crate::out::{Out, Pool};
 use crate::retained::RetainedShard;
 use crate::route::Route;
@@ -166,6 +166,7 @@ impl Worker {
             id,
             phase: Phase::AwaitConnect,
             version: Version::V5,
+            listener: NO_LISTENER,
             marks: Marks { problem_information: true, ..Marks::default() },
             keep_alive: 0,
             last_packet: now,
@@ -197,6 +198,20 @@ impl Worker {
     pub fn set_peer(&mut self, slot: u32, peer: SocketAddr) {
         if let Some(connection) = self.connections.occupant(slot) {
             connection.peer = Some(peer).into();
+        }
+    }
+
+    /// Where the connection came in: the place of the listener's name in [`Node::name_listeners`]. Before CONNECT.
+    pub fn set_listener(&mut self, slot: u32, listener: u16) {
+        if let Some(connection) = self.connections.occupant(slot) {
+            connection.listener = listener;
+        }
+    }
+
+    /// The verified certificate that the client has shown. Before CONNECT.
+    pub fn set_certificate(&mut self, slot: u32, certificate: Arc<ClientCertificate>) {
+        if let Some(connection) = self.connections.occupant(slot) {
+            connection.extra().certificate = Some(certificate);
         }
     }
 

@@ -235,7 +235,8 @@ impl Worker {
             return true;
         }
         let action = Action::Publish { qos: publish.qos, retain: publish.retain };
-        let allowed = |connection: &Connection| permits(&self.node, connection.identity(), action, topic);
+        let allowed =
+            |connection: &Connection| permits(&self.node, connection.identity(&self.node), action, topic);
         self.connections.occupant_ref(slot).is_some_and(allowed)
     }
 

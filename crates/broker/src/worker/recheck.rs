@@ -47,7 +47,7 @@ impl Worker {
         let allowed = |text: &str, options: Options| {
             let Ok(subscription) = Subscription::parse(text) else { return true };
             let action = Action::Subscribe { qos: options.qos() };
-            permits(&self.node, connection.identity(), action, subscription.filter.as_str())
+            permits(&self.node, connection.identity(&self.node), action, subscription.filter.as_str())
         };
         let ended = connection.subscriptions.filters_not(allowed);
         let (id, session) = (connection.id, connection.session);

@@ -130,7 +130,7 @@ impl Worker {
         // An operator's word counts.
         if self.node.access.guards_topics() && ticket.operator().is_none() {
             let action = Action::Subscribe { qos: asked.qos };
-            if !permits(&self.node, connection.identity(), action, filter) {
+            if !permits(&self.node, connection.identity(&self.node), action, filter) {
                 self.counters.subscribe_denied += 1;
                 return Err(Refusal::Filter(ReasonCode::NotAuthorized));
             }
