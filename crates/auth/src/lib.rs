@@ -14,6 +14,7 @@ mod bans;
 mod error;
 mod guard;
 mod link;
+mod opinion;
 mod password_file;
 mod password_hash;
 mod recent;
@@ -31,6 +32,7 @@ pub use bans::{
 pub use error::{Fault, FileError};
 pub use guard::{Figures, Guard, OpenError};
 pub use link::{Attempt, Link, Outcome};
+pub use opinion::Opinion;
 pub use password_file::{PasswordFile, PasswordFileEdit};
 pub use password_hash::{
     PasswordHash, SCRAM_ITERATIONS, SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN, ScramError,
