@@ -31,9 +31,9 @@ pub use bans::{
 };
 pub use error::{Fault, FileError};
 pub use guard::{Figures, Guard, OpenError};
-pub use link::{Attempt, Link, Outcome};
+pub use link::{Attempt, Decoy, Link, Memory, Outcome, ScramRecord, ScramSource, Threads};
 pub use opinion::Opinion;
 pub use password_file::{PasswordFile, PasswordFileEdit};
 pub use password_hash::{
-    PasswordHash, SCRAM_ITERATIONS, SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN, ScramError,
+    PasswordHash, SCRAM_ITERATIONS, SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN, ScramError, ScramKeys,
 };

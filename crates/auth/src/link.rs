@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use broker::access::{Admission, ClientCertificate, Credentials};
 use mqtt::ReasonCode;
+use zeroize::Zeroize;
+
+use crate::password_hash::ScramKeys;
 
 /// What a link says of a client.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,9 +32,88 @@ pub trait Link: Send + Sync {
 
     /// Finds out, on a thread where it may take its time, up to the link's own time-out.
     fn work(&self, attempt: &Attempt) -> Outcome;
+
+    /// Whose threads do [`Self::work`].
+    fn threads(&self) -> Threads {
+        Threads::Network
+    }
+
+    /// Whether trying often gets in at last. One that cannot be guessed is asked even while an address or a user name backs off.
+    fn guessable(&self) -> bool {
+        true
+    }
+
+    /// On what an answer of [`Self::work`] depends, as successes are remembered for a while. On a reactor, like [`Self::at_once`].
+    fn memory(&self, _: Credentials<'_>) -> Memory {
+        Memory::Everything
+    }
+
+    /// Takes as long as [`Self::work`] does for a client it knows, and ends in no in any case. Asked when no link knows the client, so
+    /// that the time to the answer does not tell who is known. Whether there is anything to do is known at once.
+    fn decoy(&self) -> Option<&dyn Decoy> {
+        None
+    }
+
+    /// Its users' keys for SCRAM, when it can have any.
+    fn scram(&self) -> Option<&dyn ScramSource> {
+        None
+    }
 }
 
-/// [`Credentials`] that outlive the packet.
+/// Work in vain.
+pub trait Decoy {
+    /// On the threads of the link.
+    fn work(&self, attempt: &Attempt);
+}
+
+/// A bounded pool of threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// As many as CPUs allow: `auth.workers`.
+    Hashing,
+    /// Many, that wait for others most of the time: `auth.network_workers`.
+    Network,
+}
+
+/// On what a success depends; it is remembered as long as this stays the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// Not remembered.
+    Nothing,
+    /// User name, password, certificate, and these bytes: what is stored of the user (empty when there is none).
+    Password(Vec<u8>),
+    /// All of [`Credentials`], as what another server goes by is not known.
+    Everything,
+}
+
+/// Users who can log in by SCRAM-SHA-256.
+pub trait ScramSource {
+    /// Whether there is any.
+    fn has_scram(&self) -> bool;
+
+    fn scram(&self, username: &str) -> ScramRecord;
+
+    /// Keys for a user that there is not, or who cannot use SCRAM: always the same for a name, of the kind that others have, and
+    /// good for nothing. `None` when nobody here can use SCRAM.
+    fn made_up(&self, username: &str) -> Option<ScramKeys>;
+
+    /// As what this user is let in.
+    fn admission(&self, _username: &str) -> Admission {
+        Admission::default()
+    }
+}
+
+/// What a source knows of a user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ScramRecord {
+    /// No user of this source: the next one is asked.
+    Stranger,
+    /// A user who cannot use SCRAM.
+    Without,
+    Keys(ScramKeys),
+}
+
+/// [`Credentials`] that outlive the packet. The password is overwritten when it is no longer needed.
 #[derive(Clone)]
 pub struct Attempt {
     pub client_id: Box<str>,
@@ -62,6 +144,14 @@ impl Attempt {
             peer: self.peer,
             listener: &self.listener,
             certificate: self.certificate.as_ref(),
+        }
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if let Some(password) = &mut self.password {
+            password.zeroize();
         }
     }
 }

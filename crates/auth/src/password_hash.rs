@@ -167,6 +167,12 @@ impl PasswordHash {
         equal_in_constant_time(&self.compute(password, scratch), &self.hash)
     }
 
+    /// [`Self::verify`] in memory that the calling thread keeps for the next one.
+    pub fn matches(&self, password: &[u8]) -> bool {
+        thread_local!(static SCRATCH: std::cell::RefCell<Scratch> = std::cell::RefCell::default());
+        SCRATCH.with_borrow_mut(|scratch| self.verify(password, scratch))
+    }
+
     fn compute(&self, password: &[u8], scratch: &mut Scratch) -> Box<[u8]> {
         let mut out = vec![0; self.hash.len()].into_boxed_slice();
         match &self.kind {
