@@ -19,6 +19,8 @@ use crate::settings::Listener as Settings;
 /// A listening address as configured, with what all reactors share of it.
 pub(crate) struct Shared {
     pub name: String,
+    /// Its place among the configured ones.
+    pub index: u16,
     pub connections: AtomicUsize,
     pub connections_max: usize,
     pub pace: Pace,

@@ -17,7 +17,7 @@ use crate::entrance::{Entrance, EntranceError};
 use crate::listener::{self, Listener, ListenerSocket, Pace};
 use crate::mailbox::{Mail, Mailbox, mailbox};
 use crate::reactor::{Reactor, WAKER};
-use crate::settings::EdgeSettings;
+use crate::settings::{self, EdgeSettings};
 
 /// Everything that a node is made of.
 pub struct Options {
@@ -44,8 +44,6 @@ pub struct Bound {
     /// With the port that the system chose, where it did.
     pub address: String,
     pub tcp: Option<SocketAddr>,
-    /// Its place among the configured ones.
-    index: usize,
     shared: Arc<listener::Shared>,
 }
 
@@ -63,7 +61,7 @@ impl Bound {
 
 /// The certificates of a running node's listeners, and whatever else its connections have to pass through.
 #[derive(Clone)]
-pub struct Certificates(Vec<(usize, Arc<listener::Shared>)>);
+pub struct Certificates(Vec<Arc<listener::Shared>>);
 
 /// Certificates that have been read and hold from [`Renewed::apply`] on.
 pub struct Renewed(Vec<(Arc<listener::Shared>, Entrance)>);
@@ -74,8 +72,8 @@ impl Certificates {
     /// # Errors
     /// What cannot be used.
     pub fn read(&self, edge: &EdgeSettings) -> Result<Renewed, EntranceError> {
-        let read = |(index, shared): &(usize, Arc<listener::Shared>)| {
-            let settings = edge.listeners.get(*index)?;
+        let read = |shared: &Arc<listener::Shared>| {
+            let settings = edge.listeners.get(usize::from(shared.index))?;
             Some(Entrance::read(settings).map(|entrance| (shared.clone(), entrance)))
         };
         self.0.iter().filter_map(read).collect::<Result<_, _>>().map(Renewed)
@@ -187,6 +185,7 @@ pub fn start(options: Options) -> Result<Node, StartError> {
     shared.deliver_letters_by(move |worker, letter| posted[worker.index()].send(Mail::Letter(letter)));
 
     let (bound, mut listeners) = bind_all(&edge, workers)?;
+    shared.name_listeners(edge.listeners.iter().map(|listener| name_of(listener).to_owned()).collect());
     let connections = Arc::new(AtomicUsize::new(0));
     let mut node = Node { bound, mailboxes: mailboxes.clone(), threads: Vec::new(), connections_max, admin };
     for (index, (poll, inbox)) in polls.into_iter().zip(inboxes).enumerate() {
@@ -227,7 +226,7 @@ impl Node {
 
     /// What reads the listeners' certificates again.
     pub fn certificates(&self) -> Certificates {
-        Certificates(self.bound.iter().map(|bound| (bound.index, bound.shared.clone())).collect())
+        Certificates(self.bound.iter().map(|bound| bound.shared.clone()).collect())
     }
 
     /// What operators ask the node by.
@@ -256,6 +255,11 @@ impl Node {
     }
 }
 
+/// What logs, figures and access rules call a listener.
+fn name_of(settings: &settings::Listener) -> &str {
+    if settings.name.is_empty() { &settings.address } else { &settings.name }
+}
+
 type Listeners = Vec<Vec<Listener>>;
 
 fn bind_all(edge: &EdgeSettings, workers: usize) -> Result<(Vec<Bound>, Listeners), StartError> {
@@ -263,11 +267,12 @@ fn bind_all(edge: &EdgeSettings, workers: usize) -> Result<(Vec<Bound>, Listener
     let mut listeners: Listeners = (0..workers).map(|_| Vec::new()).collect();
     for (index, settings) in edge.listeners.iter().enumerate() {
         let failed = |source| StartError::Bind { address: settings.address.clone(), source };
-        let name = if settings.name.is_empty() { &settings.address } else { &settings.name };
+        let name = name_of(settings);
         let entrance = Entrance::read(settings).map_err(StartError::Entrance)?;
         let shared = Arc::new(listener::Shared {
             entrance: ArcSwap::from_pointee(entrance),
-            name: name.clone(),
+            name: name.to_owned(),
+            index: index as u16,
             connections: AtomicUsize::new(0),
             connections_max: settings.connections_max as usize,
             pace: Pace::new(settings.connect_rate),
@@ -282,7 +287,7 @@ fn bind_all(edge: &EdgeSettings, workers: usize) -> Result<(Vec<Bound>, Listener
             for (worker, socket) in sockets.into_iter().enumerate() {
                 listeners[worker].push(Listener { socket, shared: shared.clone(), deals_out });
             }
-            bound.push(Bound { name: name.clone(), address, tcp, index, shared: shared.clone() });
+            bound.push(Bound { name: name.to_owned(), address, tcp, shared: shared.clone() });
         }
     }
     Ok((bound, listeners))

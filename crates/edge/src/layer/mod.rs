@@ -2,6 +2,7 @@
 //!
 //! A plain connection has none of this and pays for none of it.
 
+mod certificate;
 mod proxy;
 mod tls;
 mod websocket;
@@ -10,6 +11,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use broker::access::ClientCertificate;
 use rustls::ServerConfig;
 
 pub(crate) use websocket::WebSocketRules;
@@ -37,6 +39,17 @@ pub(crate) struct Layers {
     wire: Vec<u8>,
     /// How much of it has left.
     sent: usize,
+}
+
+/// What bytes from the socket have brought. It counts also when they end the connection.
+#[derive(Default)]
+pub(crate) struct Arrived {
+    /// MQTT's bytes.
+    pub plain: Vec<u8>,
+    /// Whom a balancer speaks for. Told once, before any of MQTT's bytes.
+    pub source: Option<SocketAddr>,
+    /// The client has shown it, and TLS has verified it. Told once, before any of MQTT's bytes.
+    pub certificate: Option<Arc<ClientCertificate>>,
 }
 
 /// Why a connection ends in its layers.
@@ -75,31 +88,29 @@ impl LayerRules {
 }
 
 impl Layers {
-    /// Bytes came from the socket: appends what is MQTT's to `plain`. Returns whom a balancer speaks for, once.
+    /// Bytes came from the socket: adds what they say to `arrived`.
     ///
     /// # Errors
     /// The end of the connection. What is in [`Self::wire`] is still to be sent.
-    pub fn receive(&mut self, bytes: &[u8], plain: &mut Vec<u8>) -> Result<Option<SocketAddr>, LayerError> {
+    pub fn receive(&mut self, bytes: &[u8], arrived: &mut Arrived) -> Result<(), LayerError> {
         let mut bytes = bytes;
-        let mut spoken_for = None;
         if let Some(header) = &mut self.proxy {
-            let Some(Proxied { source, used }) = header.receive(bytes)? else { return Ok(None) };
-            spoken_for = source;
+            let Some(Proxied { source, used }) = header.receive(bytes)? else { return Ok(()) };
+            arrived.source = source;
             self.proxy = None;
             bytes = &bytes[used..];
         }
         let Some(tls) = &mut self.tls else {
-            self.receive_framed(bytes, plain)?;
-            return Ok(spoken_for);
+            return self.receive_framed(bytes, &mut arrived.plain);
         };
         if self.websocket.is_none() {
-            tls.receive(bytes, plain, &mut self.wire)?;
-            return Ok(spoken_for);
+            return tls.receive(bytes, arrived, &mut self.wire);
         }
-        let mut decrypted = Vec::new();
+        let mut decrypted = Arrived::default();
         let received = tls.receive(bytes, &mut decrypted, &mut self.wire);
-        self.receive_framed(&decrypted, plain)?;
-        received.map(|()| spoken_for)
+        arrived.certificate = decrypted.certificate;
+        self.receive_framed(&decrypted.plain, &mut arrived.plain)?;
+        received
     }
 
     fn receive_framed(&mut self, bytes: &[u8], plain: &mut Vec<u8>) -> Result<(), LayerError> {

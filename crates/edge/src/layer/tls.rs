@@ -3,17 +3,20 @@
 
 use std::sync::Arc;
 
+use broker::access::ClientCertificate;
 use rustls::ServerConfig;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus, WriteTraffic,
 };
 
-use super::LayerError;
+use super::{Arrived, LayerError, certificate};
 
 /// One connection.
 pub(crate) struct Tls {
     connection: Box<UnbufferedServerConnection>,
+    /// Until the client's certificate has been read.
+    config: Option<Arc<ServerConfig>>,
     /// Bytes of records that are not whole.
     incoming: Vec<u8>,
     established: bool,
@@ -33,8 +36,15 @@ impl Tls {
     /// # Errors
     /// A configuration that cannot serve.
     pub fn new(config: Arc<ServerConfig>) -> Result<Self, rustls::Error> {
-        let connection = Box::new(UnbufferedServerConnection::new(config)?);
-        Ok(Self { connection, incoming: Vec::new(), established: false, closing: false, failed: false })
+        let connection = Box::new(UnbufferedServerConnection::new(config.clone())?);
+        Ok(Self {
+            connection,
+            config: Some(config),
+            incoming: Vec::new(),
+            established: false,
+            closing: false,
+            failed: false,
+        })
     }
 
     /// Whether the handshake is over.
@@ -42,21 +52,21 @@ impl Tls {
         self.established
     }
 
-    /// Bytes came: appends what they say to `plain`, and what is to be answered to `wire`.
+    /// Bytes came: adds what they say to `arrived`, and what is to be answered to `wire`.
     ///
     /// # Errors
-    /// A peer that breaks the protocol or ends it; `wire` then holds the alert.
+    /// A peer that breaks the protocol or ends it, `wire` then holds the alert; or whose certificate does not hold.
     pub fn receive(
         &mut self,
         bytes: &[u8],
-        plain: &mut Vec<u8>,
+        arrived: &mut Arrived,
         wire: &mut Vec<u8>,
     ) -> Result<(), LayerError> {
         if self.failed {
             return Err(LayerError::Closed);
         }
         self.incoming.extend_from_slice(bytes);
-        let result = match self.drive(plain, wire, |_, _| Ok(())) {
+        let result = match self.drive(&mut arrived.plain, wire, |_, _| Ok(())) {
             Err(LayerError::Tls(error)) => {
                 self.alert(wire);
                 Err(LayerError::Tls(error))
@@ -69,7 +79,32 @@ impl Tls {
         if self.incoming.is_empty() {
             self.incoming = Vec::new();
         }
+        // Bytes may have come through, and the connection ended behind them: nobody hears them before this is known.
+        if (self.established || !arrived.plain.is_empty())
+            && let Some(config) = self.config.take()
+        {
+            match self.shown(&config) {
+                Ok(certificate) => arrived.certificate = certificate,
+                Err(error) => {
+                    arrived.plain.clear();
+                    return Err(error);
+                }
+            }
+        }
         result
+    }
+
+    /// The certificate that the client has shown now, or when it began the session that it resumes. The latter has not been verified
+    /// again: that it has not ended meanwhile is seen to here.
+    fn shown(&self, config: &ServerConfig) -> Result<Option<Arc<ClientCertificate>>, LayerError> {
+        let Some([shown, ..]) = self.connection.peer_certificates() else { return Ok(None) };
+        let shown = certificate::read(shown)
+            .ok_or(LayerError::Refused("a name in the certificate cannot be read"))?;
+        let now = config.time_provider.current_time().and_then(|now| i64::try_from(now.as_secs()).ok());
+        if !now.is_some_and(|now| (shown.valid.0..=shown.valid.1).contains(&now)) {
+            return Err(LayerError::Refused("the certificate of a resumed session has ended"));
+        }
+        Ok(Some(Arc::new(shown.certificate)))
     }
 
     /// What rustls has to say to a peer that broke the protocol: the next thing that it would send. It is asked once, because it
@@ -279,7 +314,7 @@ mod tests {
         let mut tls = Tls::new(server.clone()).expect("a server");
         let name = ServerName::try_from("localhost").expect("a name");
         let mut peer = ClientConnection::new(client.clone(), name).expect("a client");
-        let (mut plain, mut answer) = (Vec::new(), Vec::new());
+        let (mut arrived, mut answer) = (Arrived::default(), Vec::new());
         let said: Vec<u8> = (0..40_000_u32).map(|at| at as u8).collect();
         std::io::Write::write_all(&mut peer.writer(), &said).expect("buffered");
         for _ in 0..20 {
@@ -291,7 +326,7 @@ mod tests {
             let mut rest = &sent[..];
             while !rest.is_empty() {
                 let (piece, after) = rest.split_at(1 + random.below(rest.len()));
-                if tls.receive(piece, &mut plain, &mut answer).is_err() {
+                if tls.receive(piece, &mut arrived, &mut answer).is_err() {
                     return false;
                 }
                 rest = after;
@@ -307,7 +342,7 @@ mod tests {
             }
             answer.clear();
         }
-        plain == said && tls.incoming.capacity() == 0
+        arrived.plain == said && tls.incoming.capacity() == 0
     }
 
     #[test]

@@ -108,6 +108,9 @@ impl Reactor {
             self.figures.accept_errors.other += 1;
             return self.complain(&format!("cannot poll a connection: {error}"));
         }
+        if let Some(place) = &place {
+            self.worker.set_listener(id.slot, place.listener().index);
+        }
         self.add_peer(id.slot, stream, layers, place);
     }
 

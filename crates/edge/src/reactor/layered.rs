@@ -3,7 +3,7 @@
 use std::io;
 
 use super::Reactor;
-use crate::layer::{CHUNK, LayerError};
+use crate::layer::{Arrived, CHUNK, LayerError};
 use crate::node::canonical;
 
 impl Reactor {
@@ -23,12 +23,17 @@ impl Reactor {
         let more = count == self.scratch.len() || peer.marks.read_closed || peer.marks.write_failed;
         let mut plain = std::mem::take(&mut self.plain);
         plain.clear();
-        let received = layers.receive(&self.scratch[..count], &mut plain);
+        let mut arrived = Arrived { plain, ..Arrived::default() };
+        let received = layers.receive(&self.scratch[..count], &mut arrived);
         if !layers.wire().is_empty() {
             self.dirty.push(slot);
         }
-        if let Ok(Some(source)) = received {
+        let Arrived { mut plain, source, certificate } = arrived;
+        if let Some(source) = source {
             self.worker.set_peer(slot, canonical(source));
+        }
+        if let Some(certificate) = certificate {
+            self.worker.set_certificate(slot, certificate);
         }
         if !plain.is_empty() {
             self.push(slot, &plain);

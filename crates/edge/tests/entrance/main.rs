@@ -8,10 +8,12 @@ mod websocket;
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use broker::access::AllowAll;
+use broker::access::{
+    Access, Action, AskAgain, AuthReply, ClientCertificate, Credentials, Identity, Permission, Verdict,
+};
 use broker::settings::Settings;
 use edge::settings::{EdgeSettings, Listener};
 use edge::{Options, StartError};
@@ -22,6 +24,40 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Node {
     node: edge::Node,
     edge: EdgeSettings,
+    shown: Arc<Shown>,
+}
+
+/// Lets everybody in, and remembers what they have shown: Client Identifier, listener, certificate.
+#[derive(Default)]
+struct Shown(Mutex<Option<Introduction>>);
+
+type Introduction = (String, String, Option<ClientCertificate>);
+
+impl Access for Shown {
+    fn authenticate(&self, _: Credentials<'_>, _: &mut dyn FnMut() -> AuthReply) -> Option<Verdict> {
+        Some(Verdict::Allow)
+    }
+
+    fn guards_topics(&self) -> bool {
+        true
+    }
+
+    fn authorize(
+        &self,
+        shown: Identity<'_>,
+        _: Action,
+        _: &str,
+        _: &mut dyn FnMut() -> AskAgain,
+    ) -> Option<Permission> {
+        let introduction =
+            (shown.client_id.to_owned(), shown.listener.to_owned(), shown.certificate.cloned());
+        *self.0.lock().expect("whole") = Some(introduction);
+        Some(Permission { allowed: true, lasting: true })
+    }
+
+    fn generation(&self) -> u64 {
+        0
+    }
 }
 
 impl Node {
@@ -35,9 +71,10 @@ impl Node {
         broker.mqtt.connect_timeout = Duration::from_secs(2);
         let listener = Listener { address: "127.0.0.1:0".into(), ..listener };
         let edge = EdgeSettings { workers, listeners: vec![listener] };
-        let access = Arc::new(AllowAll);
+        let shown = Arc::new(Shown::default());
+        let access = shown.clone();
         let node = edge::start(Options { edge: edge.clone(), broker, access, version: "entrance".into() })?;
-        Ok(Node { node, edge })
+        Ok(Node { node, edge, shown })
     }
 
     fn address(&self) -> SocketAddr {
@@ -58,6 +95,11 @@ impl Node {
         let reply = Box::new(move |found| sender.send(found).expect("somebody waits"));
         self.node.admin().client(client_id, reply);
         receiver.recv_timeout(PATIENCE).expect("an answer")?.info.address
+    }
+
+    /// What the client that published last has shown.
+    fn last_shown(&self) -> Introduction {
+        self.shown.0.lock().expect("whole").take().expect("a client")
     }
 
     fn stop(self) {

@@ -8,7 +8,9 @@ use edge::settings::{Listener, TlsClient, TlsVersion, Transport};
 use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::{
+    ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, SupportedProtocolVersion,
+};
 
 use crate::client::{Client, echo};
 use crate::websocket::Frames;
@@ -39,11 +41,19 @@ impl Authority {
     }
 
     fn client(&self, own: Option<(String, String)>) -> ClientConfig {
+        self.client_of(rustls::ALL_VERSIONS, own)
+    }
+
+    fn client_of(
+        &self,
+        versions: &[&'static SupportedProtocolVersion],
+        own: Option<(String, String)>,
+    ) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.pem().as_bytes()).expect("PEM")).expect("a root");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
+            .with_protocol_versions(versions)
             .expect("versions")
             .with_root_certificates(roots);
         match own {
@@ -79,16 +89,7 @@ fn mqtt_flows_over_tls() {
         || tls(&directory, &authority),
         |node| {
             for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
-                let mut config = authority.client(None);
-                let provider = Arc::new(rustls::crypto::ring::default_provider());
-                let mut roots = RootCertStore::empty();
-                roots
-                    .add(CertificateDer::from_pem_slice(authority.pem().as_bytes()).expect("PEM"))
-                    .expect("a root");
-                config = ClientConfig::builder_with_provider(provider)
-                    .with_protocol_versions(&[version])
-                    .map(|builder| builder.with_root_certificates(roots).with_no_client_auth())
-                    .unwrap_or(config);
+                let mut config = authority.client_of(&[version], None);
                 config.alpn_protocols = vec![b"mqtt".to_vec()];
                 // The second connection resumes the first one's session.
                 for _ in 0..2 {
@@ -138,6 +139,53 @@ fn clients_show_their_certificates() {
                 assert!(served(&authority.client(Some(authority.issue("client")))));
                 assert_eq!(served(&authority.client(None)), without);
                 assert!(!served(&authority.client(Some(other.issue("client")))));
+            },
+        );
+    }
+}
+
+/// Access control hears of the certificate, also of a session that is resumed, and of the listener.
+#[test]
+fn what_a_certificate_says_is_known_before_connect() {
+    let (directory, authority) = (Directory::new("facts"), Authority::new());
+    for transport in [Transport::Mqtt, Transport::WebSocket] {
+        everywhere(
+            || Listener {
+                name: "door".into(),
+                transport,
+                tls_client_ca: Some(directory.write("ca.crt", &authority.pem())),
+                tls_client: TlsClient::Optional,
+                ..tls(&directory, &authority)
+            },
+            |node| {
+                let enter = |config: &ClientConfig| {
+                    let stream = connect(node, config, "localhost");
+                    let kind = match transport {
+                        Transport::Mqtt => {
+                            let mut client = Client::connect(stream, "c");
+                            echo(&mut client, &[1]);
+                            client.stream.conn.handshake_kind()
+                        }
+                        Transport::WebSocket => {
+                            let mut client = Client::connect(Frames::over(stream, 1000), "c");
+                            echo(&mut client, &[1]);
+                            client.stream.socket.get_ref().conn.handshake_kind()
+                        }
+                    };
+                    let (client_id, listener, certificate) = node.last_shown();
+                    assert_eq!((&*client_id, &*listener), ("c", "door"));
+                    (kind, certificate)
+                };
+                for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+                    let (_, certificate) = enter(&authority.client_of(&[version], None));
+                    assert_eq!(certificate, None);
+                    let config = authority.client_of(&[version], Some(authority.issue("sensor-7")));
+                    let (_, certificate) = enter(&config);
+                    assert_eq!(certificate.expect("shown").dns_names, ["sensor-7".into()]);
+                    let (kind, certificate) = enter(&config);
+                    assert_eq!(kind, Some(HandshakeKind::Resumed));
+                    assert_eq!(certificate.expect("of the session").dns_names, ["sensor-7".into()]);
+                }
             },
         );
     }
