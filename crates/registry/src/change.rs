@@ -1,0 +1,113 @@
+//! What is kept, and what can be proposed about it.
+
+use serde::Serialize;
+
+/// The name of a table: a few letters, digits and `_`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Table(&'static str);
+
+impl Table {
+    /// # Panics
+    /// When the name is empty or has other characters: tables are named in the source.
+    pub const fn named(name: &'static str) -> Self {
+        let bytes = name.as_bytes();
+        assert!(!bytes.is_empty());
+        let mut at = 0;
+        while at < bytes.len() {
+            assert!(bytes[at] == b'_' || bytes[at].is_ascii_lowercase() || bytes[at].is_ascii_digit());
+            at += 1;
+        }
+        Self(name)
+    }
+
+    pub fn name(self) -> &'static str {
+        self.0
+    }
+}
+
+/// How many batches were accepted up to this one. The first is 1; 0 is before all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Revision(pub u64);
+
+/// What a proposal relies on: when it is not so, the whole batch is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    Anything,
+    /// There is no such record.
+    Absent,
+    /// There is one, whatever it is.
+    Present,
+    /// There is one, and this revision was the last that changed it.
+    At(Revision),
+}
+
+impl Expected {
+    pub(crate) fn holds(self, found: Option<Revision>) -> bool {
+        match self {
+            Self::Anything => true,
+            Self::Absent => found.is_none(),
+            Self::Present => found.is_some(),
+            Self::At(revision) => found == Some(revision),
+        }
+    }
+}
+
+/// One record is written or removed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Change {
+    pub(crate) table: Table,
+    pub(crate) key: Box<str>,
+    /// JSON; `None` removes the record.
+    pub(crate) value: Option<Box<str>>,
+    pub(crate) expected: Expected,
+}
+
+impl Change {
+    /// Writes a record, whether there is one or not.
+    ///
+    /// # Errors
+    /// A value that has no JSON: a map whose keys are no texts.
+    pub fn put(table: Table, key: impl Into<Box<str>>, value: &impl Serialize) -> serde_json::Result<Self> {
+        let value = serde_json::to_string(value)?.into_boxed_str();
+        Ok(Self { table, key: key.into(), value: Some(value), expected: Expected::Anything })
+    }
+
+    /// Removes a record, if there is one.
+    pub fn remove(table: Table, key: impl Into<Box<str>>) -> Self {
+        Self { table, key: key.into(), value: None, expected: Expected::Anything }
+    }
+
+    #[must_use]
+    pub fn expecting(self, expected: Expected) -> Self {
+        Self { expected, ..self }
+    }
+
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+}
+
+/// Without the value: it may hold the hash of a password.
+impl std::fmt::Debug for Change {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let verb = if self.value.is_some() { "put" } else { "remove" };
+        write!(f, "{verb} {}/{:?} expecting {:?}", self.table.0, self.key, self.expected)
+    }
+}
+
+/// What a view is told: this record is now so.
+#[derive(Clone, Copy)]
+pub struct Applied<'a> {
+    pub key: &'a str,
+    /// JSON; `None`: it was removed.
+    pub value: Option<&'a str>,
+    pub revision: Revision,
+}
+
+/// A record, and the revision that changed it last.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Stored {
+    pub revision: Revision,
+    /// JSON.
+    pub value: Box<str>,
+}

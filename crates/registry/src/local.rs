@@ -1,0 +1,431 @@
+//! The ledger of one node: a journal in its data directory, which other processes may change between two of its own changes.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+mod journal;
+mod reading;
+
+use journal::{Journal, Seen};
+
+use crate::change::{Applied, Change, Revision, Stored, Table};
+use crate::error::{OpenError, ProposeError};
+use crate::ledger::{Figures, Ledger, View};
+use crate::line::{Entry, Group};
+use crate::state::{Pending, State};
+
+/// The name of the journal in a data directory.
+pub const FILE: &str = "registry.log";
+
+/// How much there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Records of all tables together.
+    pub records_max: usize,
+    /// Bytes of a key.
+    pub key_max: usize,
+    /// Bytes of a value, as JSON.
+    pub value_max: usize,
+    /// Changes of one batch.
+    pub changes_max: usize,
+    /// Bytes of one batch.
+    pub batch_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            records_max: 4_000_000,
+            key_max: 4_096,
+            value_max: 64 << 10,
+            changes_max: 10_000,
+            batch_max: 16 << 20,
+        }
+    }
+}
+
+/// Records in `registry.log`. Each change takes a lock that processes share, reads what others have appended, checks what is
+/// proposed, appends and syncs; changes that wait for each other share one sync. Without a directory it is memory only.
+pub struct LocalLedger {
+    waiting: Mutex<Vec<Arc<Waiting>>>,
+    core: Mutex<Core>,
+    looked: Mutex<Option<Instant>>,
+    limits: Limits,
+}
+
+/// A batch on its way, and what became of it.
+struct Waiting {
+    batch: Vec<Change>,
+    done: Mutex<Option<Result<Revision, ProposeError>>>,
+}
+
+struct Core {
+    state: State,
+    journal: Option<Journal>,
+    views: Vec<(Table, Arc<dyn View>)>,
+    figures: Figures,
+    read_only: bool,
+    /// Why nothing is accepted any more.
+    broken: Option<String>,
+}
+
+/// A change that is durable, on its way to the views.
+struct Durable {
+    table: Box<str>,
+    key: Box<str>,
+    value: Option<Box<str>>,
+    revision: Revision,
+}
+
+impl LocalLedger {
+    /// Records that are forgotten when the process ends.
+    pub fn in_memory() -> Self {
+        Self::of(Core::new(None), Limits::default())
+    }
+
+    /// Reads the journal in this directory; there are no records when there is none, and none is made before there is something to
+    /// keep. A half-written last line, which was never in force, is cut off.
+    ///
+    /// # Errors
+    /// A journal that cannot be used: to start without its bans would let in who was sent away.
+    pub fn open(data_dir: &Path) -> Result<Self, OpenError> {
+        Self::open_with(data_dir, Limits::default())
+    }
+
+    /// With limits of its own.
+    ///
+    /// # Errors
+    /// As [`LocalLedger::open`].
+    pub fn open_with(data_dir: &Path, limits: Limits) -> Result<Self, OpenError> {
+        let mut core = Core::new(Some(Journal::new(data_dir)));
+        core.load(false)?;
+        Ok(Self::of(core, limits))
+    }
+
+    /// Reads the journal and changes nothing, not even what is torn.
+    ///
+    /// # Errors
+    /// As [`LocalLedger::open`].
+    pub fn read_only(data_dir: &Path) -> Result<Self, OpenError> {
+        let mut core = Core::new(Some(Journal::new(data_dir)));
+        core.read_only = true;
+        core.load(true)?;
+        Ok(Self::of(core, Limits::default()))
+    }
+
+    fn of(core: Core, limits: Limits) -> Self {
+        Self { waiting: Mutex::default(), core: Mutex::new(core), looked: Mutex::default(), limits }
+    }
+
+    fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<Arc<Waiting>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What can be said of a batch without knowing any record.
+    fn check(&self, batch: &[Change]) -> Result<(), ProposeError> {
+        let limits = &self.limits;
+        if batch.len() > limits.changes_max {
+            return Err(ProposeError::BatchLong { changes: batch.len(), maximum: limits.changes_max });
+        }
+        for change in batch {
+            if change.key.is_empty() || change.key.len() > limits.key_max {
+                return Err(ProposeError::KeyLong { maximum: limits.key_max });
+            }
+            let value = change.value.as_deref().unwrap_or_default();
+            if value == "null" {
+                return Err(ProposeError::ValueNull);
+            }
+            if value.len() > limits.value_max {
+                return Err(ProposeError::ValueLong { bytes: value.len(), maximum: limits.value_max });
+            }
+        }
+        let bytes = bytes(batch);
+        if bytes > limits.batch_max {
+            return Err(ProposeError::ValueLong { bytes, maximum: limits.batch_max });
+        }
+        Ok(())
+    }
+
+    /// Those that waited longest, as many as go into one line.
+    fn next_group(&self) -> Vec<Arc<Waiting>> {
+        let mut waiting = self.waiting();
+        let mut total = 0;
+        let fits = waiting.iter().take_while(|one| {
+            total += bytes(&one.batch);
+            total <= GROUP_MAX
+        });
+        // One batch always fits: its limit is lower, and a test may have set a greater one.
+        let count = fits.count().max(1).min(waiting.len());
+        waiting.drain(..count).collect()
+    }
+}
+
+impl Ledger for LocalLedger {
+    fn propose(&self, batch: Vec<Change>) -> Result<Revision, ProposeError> {
+        if let Err(refusal) = self.check(&batch) {
+            self.core().figures.refused += 1;
+            return Err(refusal);
+        }
+        let mine = Arc::new(Waiting { batch, done: Mutex::default() });
+        self.waiting().push(mine.clone());
+        loop {
+            let mut core = self.core();
+            // Whoever had the core before may have done it.
+            if let Some(done) = mine.done.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                return done;
+            }
+            core.commit(&self.next_group(), &self.limits);
+        }
+    }
+
+    fn read(&self, table: Table, key: &str) -> Option<Stored> {
+        self.core().state.get(table.name(), key).cloned()
+    }
+
+    fn subscribe(&self, table: Table, view: Arc<dyn View>) -> Result<(), String> {
+        let mut core = self.core();
+        view.reset(&mut core.state.table(table.name()))?;
+        core.views.push((table, view));
+        Ok(())
+    }
+
+    /// Looks once a second at most, and not while somebody else does.
+    fn catch_up(&self) {
+        let Ok(mut looked) = self.looked.try_lock() else { return };
+        if looked.is_some_and(|at| at.elapsed() < LOOK_INTERVAL) {
+            return;
+        }
+        *looked = Some(Instant::now());
+        let Ok(mut core) = self.core.try_lock() else { return };
+        if let Err(error) = core.catch_up_locked() {
+            tracing::error!("users, rules, bans and keys stay what they were: {error}");
+        }
+    }
+
+    fn figures(&self) -> Figures {
+        let core = self.core();
+        let mut figures = core.figures.clone();
+        figures.revision = core.state.revision;
+        figures.records = core.state.tables().map(|(name, records)| (name.into(), records.len())).collect();
+        figures.journal_bytes = core.journal.as_ref().map_or(0, Journal::len);
+        figures
+    }
+}
+
+impl Core {
+    fn new(journal: Option<Journal>) -> Self {
+        Self {
+            state: State::default(),
+            journal,
+            views: Vec::new(),
+            figures: Figures::default(),
+            read_only: false,
+            broken: None,
+        }
+    }
+
+    fn load(&mut self, untouched: bool) -> Result<(), OpenError> {
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        let _held = match untouched || !journal.exists() {
+            true => None,
+            false => Some(journal.hold()?),
+        };
+        let (state, torn) = journal.load(untouched)?;
+        self.state = state;
+        self.figures.torn_bytes += torn;
+        Ok(())
+    }
+
+    /// As [`Core::catch_up`], for whoever does not hold the journal yet, and only when it has changed.
+    fn catch_up_locked(&mut self) -> Result<(), OpenError> {
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        if matches!(journal.seen()?, Seen::AsKnown | Seen::Gone) {
+            return Ok(());
+        }
+        let _held = if self.read_only { None } else { Some(journal.hold()?) };
+        self.catch_up()
+    }
+
+    /// Takes up what other processes did to the journal, and tells the views.
+    fn catch_up(&mut self) -> Result<(), OpenError> {
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        match journal.seen()? {
+            Seen::AsKnown | Seen::Gone => {}
+            Seen::Longer => {
+                let mut changes = Vec::new();
+                let mut note = |table: &str, key: &str, value: Option<&str>, revision| {
+                    let (table, key, value) = (table.into(), key.into(), value.map(Into::into));
+                    changes.push(Durable { table, key, value, revision });
+                };
+                let read = journal.read_on(&mut self.state, self.read_only, &mut note);
+                tell(&self.views, &changes);
+                self.figures.torn_bytes += read?;
+            }
+            Seen::Another => {
+                let (state, torn) = journal.load(self.read_only)?;
+                self.state = state;
+                self.figures.torn_bytes += torn;
+                for (table, view) in &self.views {
+                    if let Err(why) = view.reset(&mut self.state.table(table.name())) {
+                        tracing::error!(
+                            table = table.name(),
+                            "what is known of a table stays what it was: {why}"
+                        );
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides on a group of batches, writes those that are accepted, and has them in force.
+    fn commit(&mut self, group: &[Arc<Waiting>], limits: &Limits) {
+        let mut accepted: Vec<(&Arc<Waiting>, Revision)> = Vec::new();
+        let answer = |one: &Waiting, result| {
+            *one.done.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        };
+        let held = match self.begin() {
+            Ok(held) => held,
+            Err(error) => {
+                self.figures.failed += group.len() as u64;
+                group.iter().for_each(|one| answer(one, Err(error.clone())));
+                return;
+            }
+        };
+        let mut pending = Pending::default();
+        for one in group {
+            match self.state.accept(&one.batch, &mut pending, limits) {
+                Ok(revision) => accepted.push((one, revision)),
+                Err(refusal) => {
+                    self.figures.refused += 1;
+                    answer(one, Err(refusal));
+                }
+            }
+        }
+        if accepted.is_empty() {
+            return;
+        }
+        if let Err(error) = self.write(&accepted) {
+            self.figures.failed += accepted.len() as u64;
+            accepted.iter().for_each(|(one, _)| answer(one, Err(error.clone())));
+            return;
+        }
+        let mut changes = Vec::new();
+        for (one, revision) in &accepted {
+            self.state.revision = revision.0;
+            for change in &one.batch {
+                let (table, key, value) = (change.table.name(), &*change.key, change.value.as_deref());
+                self.state.set(table, key, value, *revision);
+                let (table, key, value) = (table.into(), key.into(), value.map(Into::into));
+                changes.push(Durable { table, key, value, revision: *revision });
+            }
+        }
+        tell(&self.views, &changes);
+        self.figures.accepted += accepted.len() as u64;
+        for (one, revision) in accepted {
+            answer(one, Ok(revision));
+        }
+        self.compact_when_due();
+        drop(held);
+    }
+
+    /// What comes before a change: the lock among processes, and what they did meanwhile.
+    fn begin(&mut self) -> Result<Option<journal::Held>, ProposeError> {
+        if self.read_only {
+            return Err(ProposeError::ReadOnly);
+        }
+        if let Some(why) = &self.broken {
+            return Err(ProposeError::Broken { why: why.clone() });
+        }
+        let Some(journal) = &mut self.journal else { return Ok(None) };
+        let unusable = |error: OpenError| ProposeError::Write { why: error.to_string(), path: error.path };
+        let held = journal.hold().map_err(unusable)?;
+        self.catch_up().map_err(unusable)?;
+        Ok(Some(held))
+    }
+
+    fn write(&mut self, accepted: &[(&Arc<Waiting>, Revision)]) -> Result<(), ProposeError> {
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        let unwritten = |path: &Path, error: io::Error| ProposeError::Write {
+            path: path.to_owned(),
+            why: error.to_string(),
+        };
+        if !journal.is_there() {
+            journal.rewrite(&self.state).map_err(|error| unwritten(journal.path(), error))?;
+        }
+        let batches: Result<Vec<_>, _> = accepted.iter().map(|(one, _)| entries_of(&one.batch)).collect();
+        let group = batches.map(|batches| Group { revision: self.state.revision + 1, batches });
+        let group = group.map_err(|error| unwritten(journal.path(), error.into()))?;
+        match journal.append(&group) {
+            Ok(()) => self.figures.syncs += 1,
+            Err(failure) => {
+                if failure.unknown {
+                    self.broken = Some(failure.error.to_string());
+                }
+                return Err(unwritten(journal.path(), failure.error));
+            }
+        }
+        Ok(())
+    }
+
+    fn compact_when_due(&mut self) {
+        let Some(journal) = &mut self.journal else { return };
+        let live = self.state.live_bytes().max(journal.snapshot_len());
+        if journal.len() < COMPACT_FROM.max(live.saturating_mul(2)) {
+            return;
+        }
+        let before = journal.len();
+        match journal.rewrite(&self.state) {
+            Ok(()) => {
+                self.figures.compactions += 1;
+                tracing::debug!(before, after = journal.len(), "the registry was written anew");
+            }
+            // The journal that is there holds everything still.
+            Err(error) => {
+                tracing::warn!(%error, path = %journal.path().display(), "the registry cannot be written anew")
+            }
+        }
+    }
+}
+
+fn entries_of(batch: &[Change]) -> serde_json::Result<Vec<Entry<'_>>> {
+    batch.iter().map(Entry::of).collect()
+}
+
+fn tell(views: &[(Table, Arc<dyn View>)], changes: &[Durable]) {
+    for (table, view) in views {
+        let theirs: Vec<Applied<'_>> = changes
+            .iter()
+            .filter(|change| *change.table == *table.name())
+            .map(|change| Applied {
+                key: &change.key,
+                value: change.value.as_deref(),
+                revision: change.revision,
+            })
+            .collect();
+        if !theirs.is_empty() {
+            view.apply(&theirs);
+        }
+    }
+}
+
+/// At most what a batch takes in a line.
+fn bytes(batch: &[Change]) -> usize {
+    let of = |change: &Change| change.key.len() * 6 + change.value.as_deref().map_or(0, str::len) + 64;
+    batch.iter().map(of).sum()
+}
+
+/// Bytes of batches that share a line.
+const GROUP_MAX: usize = 32 << 20;
+/// Bytes of a journal that is not worth to be written anew.
+const COMPACT_FROM: u64 = 1 << 20;
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests;
