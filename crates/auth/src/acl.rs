@@ -197,7 +197,7 @@ impl Rules {
                     Action::Subscribe { .. } => filter.overlaps(subject, topic),
                     Action::Publish { .. } | Action::Receive => filter.matches(subject, topic),
                 },
-                Fit::NoUsername => false,
+                Fit::NoName => false,
                 // What it would forbid cannot be told, so it forbids all.
                 Fit::Dangerous => return Some(Why::DangerousName(*line)),
             };

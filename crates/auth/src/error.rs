@@ -1,7 +1,9 @@
-//! What is wrong with a password or ACL file, and where.
+//! What is wrong with a password, ACL or rules file, and where.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+
+use crate::rules::RuleError;
 
 /// A file that cannot be used.
 #[derive(Debug)]
@@ -41,6 +43,8 @@ pub enum Fault {
         word: String,
     },
     TopicMissing,
+    /// In a rules file.
+    Rule(RuleError),
     TopicInvalid {
         topic: String,
         why: String,
@@ -58,6 +62,9 @@ impl fmt::Display for FileError {
         write!(f, "{}", self.path.display())?;
         if let Some(line) = self.line {
             write!(f, ":{line}")?;
+        }
+        if let Fault::Rule(error) = &self.fault {
+            return write!(f, ":{}: {}", error.column, error.fault);
         }
         write!(f, ": {}", self.fault)
     }
@@ -89,6 +96,7 @@ impl fmt::Display for Fault {
             Self::UnknownAccess { word } => {
                 write!(f, "unknown access `{word}`; known are read, write, readwrite and deny")
             }
+            Self::Rule(error) => write!(f, "{error}"),
             Self::TopicMissing => f.write_str("the topic is missing"),
             Self::TopicInvalid { topic, why } => write!(f, "`{topic}` is no Topic Filter: {why}"),
         }

@@ -19,6 +19,7 @@ mod password_file;
 mod password_hash;
 mod recent;
 mod rule;
+mod rules;
 mod scram;
 mod verifier;
 
@@ -37,3 +38,4 @@ pub use password_file::{PasswordFile, PasswordFileEdit};
 pub use password_hash::{
     PasswordHash, SCRAM_ITERATIONS, SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN, ScramError, ScramKeys,
 };
+pub use rules::{AccessRule, Ground, Place, RULES_MAX, RuleError, RuleFault, RuleSet, Ruling};

@@ -1,5 +1,8 @@
-//! The topic of one access rule: a Topic Filter, in patterns with `%c` and `%u` for the client's own names.
+//! The topic of one access rule: a Topic Filter, in which placeholders stand for the client's own names.
 
+use std::fmt;
+
+use broker::access::Identity;
 use mqtt::{TopicError, TopicFilter};
 
 use crate::acl::Subject;
@@ -8,7 +11,10 @@ use crate::acl::Subject;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleFilter {
     levels: Box<[Level]>,
-    needs: Needs,
+    /// Which placeholders occur, each once.
+    needs: Box<[Name]>,
+    /// One of them begins the topic.
+    needs_first: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,25 +30,90 @@ enum Level {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Text(Box<str>),
-    ClientId,
-    Username,
+    Name(Name),
 }
 
-/// Which placeholders occur.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Needs {
-    client_id: bool,
-    username: bool,
-    /// One of them begins the topic.
-    first: bool,
+/// What a placeholder stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Name {
+    ClientId,
+    Username,
+    CertCn,
+    Listener,
+    /// The first attribute of this name.
+    Attribute(Box<str>),
+}
+
+/// Whose names are put into rules.
+pub trait Names: Copy {
+    /// `None` when the client has no such name.
+    fn name(&self, name: &Name) -> Option<&str>;
+}
+
+impl Names for Subject<'_> {
+    fn name(&self, name: &Name) -> Option<&str> {
+        match name {
+            Name::ClientId => Some(self.client_id),
+            Name::Username => self.username,
+            Name::CertCn | Name::Listener | Name::Attribute(_) => None,
+        }
+    }
+}
+
+impl Names for Identity<'_> {
+    fn name(&self, name: &Name) -> Option<&str> {
+        match name {
+            Name::ClientId => Some(self.client_id),
+            Name::Username => self.username,
+            Name::CertCn => self.certificate?.common_name.as_deref(),
+            Name::Listener => Some(self.listener),
+            Name::Attribute(name) => {
+                let mut attributes = self.principal?.attributes.iter();
+                attributes.find(|(key, _)| key == name).map(|(_, value)| &**value)
+            }
+        }
+    }
+}
+
+impl Name {
+    /// What stands between `${` and `}`.
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "clientid" => Self::ClientId,
+            "username" => Self::Username,
+            "cert_cn" => Self::CertCn,
+            "listener" => Self::Listener,
+            text => Self::Attribute(text.strip_prefix("attribute.").filter(|name| !name.is_empty())?.into()),
+        })
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ClientId => f.write_str("clientid"),
+            Self::Username => f.write_str("username"),
+            Self::CertCn => f.write_str("cert_cn"),
+            Self::Listener => f.write_str("listener"),
+            Self::Attribute(name) => write!(f, "attribute.{name}"),
+        }
+    }
+}
+
+/// Why a text is no topic with placeholders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TemplateError {
+    Topic(TopicError),
+    /// `${` without `}`, or with something unknown between them.
+    Placeholder(String),
 }
 
 /// Whether a rule can be held against a topic of this client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
     Usable,
-    /// It speaks of a user name and the client has none.
-    NoUsername,
+    /// It speaks of a name, such as a user name, that the client has not.
+    NoName,
     /// The client's name has a character that means something in a topic: it could stretch the rule to the topics
     /// of others.
     Dangerous,
@@ -56,7 +127,7 @@ impl RuleFilter {
     pub fn literal(text: &str) -> Result<Self, TopicError> {
         let filter = TopicFilter::parse(text)?;
         let levels = filter.levels().map(plain_level).collect();
-        Ok(Self { levels, needs: Needs::default() })
+        Ok(Self { levels, needs: Box::default(), needs_first: false })
     }
 
     /// Takes `%c` for the Client Identifier and `%u` for the user name.
@@ -65,31 +136,87 @@ impl RuleFilter {
     /// When it is no Topic Filter.
     pub fn pattern(text: &str) -> Result<Self, TopicError> {
         let filter = TopicFilter::parse(text)?;
-        let levels: Box<[Level]> = filter.levels().map(pattern_level).collect();
-        let mut needs = Needs::default();
-        for (index, level) in levels.iter().enumerate() {
-            let Level::Template(pieces) = level else { continue };
-            needs.client_id |= pieces.contains(&Piece::ClientId);
-            needs.username |= pieces.contains(&Piece::Username);
-            needs.first |= index == 0 && !matches!(pieces[0], Piece::Text(_));
-        }
-        Ok(Self { levels, needs })
+        Ok(Self::of(filter.levels().map(pattern_level).collect()))
     }
 
-    pub fn fit(&self, subject: Subject<'_>) -> Fit {
-        if self.needs.username && subject.username.is_none() {
-            return Fit::NoUsername;
+    /// Takes `${clientid}`, `${username}`, `${cert_cn}`, `${listener}` and `${attribute.NAME}` for the client's.
+    ///
+    /// # Errors
+    /// When it is no Topic Filter, or has other placeholders.
+    pub fn template(text: &str) -> Result<Self, TemplateError> {
+        let filter = TopicFilter::parse(text).map_err(TemplateError::Topic)?;
+        let levels: Result<_, _> = filter.levels().map(template_level).collect();
+        Ok(Self::of(levels?))
+    }
+
+    fn of(levels: Box<[Level]>) -> Self {
+        let mut needs = Vec::new();
+        let mut needs_first = false;
+        for (index, level) in levels.iter().enumerate() {
+            let Level::Template(pieces) = level else { continue };
+            needs_first |= index == 0 && !matches!(pieces[0], Piece::Text(_));
+            for piece in pieces {
+                if let Piece::Name(name) = piece
+                    && !needs.contains(name)
+                {
+                    needs.push(name.clone());
+                }
+            }
         }
+        Self { levels, needs: needs.into(), needs_first }
+    }
+
+    pub fn fit(&self, subject: impl Names) -> Fit {
         // A `$` would open the broker's own topics, which no wildcard does.
         let dangerous =
-            |name: &str| name.contains(['+', '#', '/']) || (self.needs.first && name.starts_with('$'));
-        let client_id = self.needs.client_id && dangerous(subject.client_id);
-        let username = self.needs.username && subject.username.is_some_and(dangerous);
-        if client_id || username { Fit::Dangerous } else { Fit::Usable }
+            |name: &str| name.contains(['+', '#', '/']) || (self.needs_first && name.starts_with('$'));
+        let mut fit = Fit::Usable;
+        for name in &self.needs {
+            match subject.name(name) {
+                None => return Fit::NoName,
+                Some(name) if dangerous(name) => fit = Fit::Dangerous,
+                Some(_) => {}
+            }
+        }
+        fit
+    }
+
+    pub fn has_placeholders(&self) -> bool {
+        !self.needs.is_empty()
+    }
+
+    /// Of the attributes that stand in it.
+    pub fn attributes(&self) -> impl Iterator<Item = &str> {
+        self.needs.iter().filter_map(|name| match name {
+            Name::Attribute(name) => Some(&**name),
+            _ => None,
+        })
+    }
+
+    pub fn has_wildcards(&self) -> bool {
+        self.levels.iter().any(|level| matches!(level, Level::Any | Level::Rest))
+    }
+
+    /// The level of this number, counted from 0, when it is the same for every client.
+    pub fn literal_level(&self, index: usize) -> Option<&str> {
+        match self.levels.get(index)? {
+            Level::Literal(text) => Some(text),
+            Level::Any | Level::Rest | Level::Template(_) => None,
+        }
+    }
+
+    /// Whether it is this Topic Filter, wildcards taken literally.
+    pub fn is(&self, subject: impl Names, filter: &str) -> bool {
+        let mut filter = filter.split('/');
+        self.levels.iter().all(|level| match (level, filter.next()) {
+            (Level::Any, Some("+")) | (Level::Rest, Some("#")) => true,
+            (level, Some(name)) => level.is(subject, name),
+            (_, None) => false,
+        }) && filter.next().is_none()
     }
 
     /// Whether it is about this Topic Name: as a subscription would match, `$`-topics hidden from first wildcards.
-    pub fn matches(&self, subject: Subject<'_>, topic: &str) -> bool {
+    pub fn matches(&self, subject: impl Names, topic: &str) -> bool {
         if topic.starts_with('$') && self.starts_with_wildcard() {
             return false;
         }
@@ -106,7 +233,7 @@ impl RuleFilter {
     }
 
     /// Whether it is about every Topic Name that the Topic Filter `filter` matches.
-    pub fn covers(&self, subject: Subject<'_>, filter: &str) -> bool {
+    pub fn covers(&self, subject: impl Names, filter: &str) -> bool {
         if filter.starts_with('$') && self.starts_with_wildcard() {
             return false;
         }
@@ -129,7 +256,7 @@ impl RuleFilter {
     }
 
     /// Whether there is a Topic Name that it is about and that the Topic Filter `filter` matches.
-    pub fn overlaps(&self, subject: Subject<'_>, filter: &str) -> bool {
+    pub fn overlaps(&self, subject: impl Names, filter: &str) -> bool {
         let hidden = |text: &str| text.starts_with('$');
         if hidden(filter) && self.starts_with_wildcard() {
             return false;
@@ -165,7 +292,7 @@ impl RuleFilter {
 
 impl Level {
     /// Whether it is this one name; wildcards are for the callers.
-    fn is(&self, subject: Subject<'_>, name: &str) -> bool {
+    fn is(&self, subject: impl Names, name: &str) -> bool {
         match self {
             Self::Literal(text) => **text == *name,
             Self::Template(pieces) => {
@@ -173,8 +300,8 @@ impl Level {
                 for piece in pieces {
                     let text = match piece {
                         Piece::Text(text) => text,
-                        Piece::ClientId => subject.client_id,
-                        Piece::Username => subject.username.unwrap_or_default(),
+                        // Only asked of clients that have the name.
+                        Piece::Name(name) => subject.name(name).unwrap_or_default(),
                     };
                     rest = rest.and_then(|rest| rest.strip_prefix(text));
                 }
@@ -200,7 +327,7 @@ fn pattern_level(text: &str) -> Level {
         if at > 0 {
             pieces.push(Piece::Text(rest[..at].into()));
         }
-        pieces.push(if rest[at..].starts_with("%c") { Piece::ClientId } else { Piece::Username });
+        pieces.push(Piece::Name(if rest[at..].starts_with("%c") { Name::ClientId } else { Name::Username }));
         rest = &rest[at + 2..];
     }
     if pieces.is_empty() {
@@ -210,6 +337,27 @@ fn pattern_level(text: &str) -> Level {
         pieces.push(Piece::Text(rest.into()));
     }
     Level::Template(pieces.into())
+}
+
+fn template_level(text: &str) -> Result<Level, TemplateError> {
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("${") {
+        if !before.is_empty() {
+            pieces.push(Piece::Text(before.into()));
+        }
+        let unknown = |text: &str| TemplateError::Placeholder(text.to_owned());
+        let (name, after) = after.split_once('}').ok_or_else(|| unknown(after))?;
+        pieces.push(Piece::Name(Name::parse(name).ok_or_else(|| unknown(name))?));
+        rest = after;
+    }
+    if pieces.is_empty() {
+        return Ok(plain_level(text));
+    }
+    if !rest.is_empty() {
+        pieces.push(Piece::Text(rest.into()));
+    }
+    Ok(Level::Template(pieces.into()))
 }
 
 #[cfg(test)]
@@ -241,7 +389,7 @@ mod tests {
     fn a_name_that_could_stretch_a_pattern_does_not_fit() {
         let fit = |text: &str, client_id, username| pattern(text).fit(Subject { client_id, username });
         assert_eq!(fit("u/%u/#", "c", Some("alice")), Fit::Usable);
-        assert_eq!(fit("u/%u/#", "c", None), Fit::NoUsername);
+        assert_eq!(fit("u/%u/#", "c", None), Fit::NoName);
         for name in ["+", "#", "a/b", "a#"] {
             assert_eq!(fit("u/%u/#", "c", Some(name)), Fit::Dangerous);
             assert_eq!(fit("u/%c/#", name, None), Fit::Dangerous);

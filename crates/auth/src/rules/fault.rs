@@ -1,0 +1,146 @@
+//! What is wrong with a rule, and where.
+
+use std::fmt;
+
+use mqtt::TopicError;
+
+/// A rule that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleError {
+    /// Of its line; counts characters from 1.
+    pub column: u32,
+    pub fault: RuleFault,
+}
+
+/// What is wrong there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuleFault {
+    /// Neither `allow` nor `deny` begins the line.
+    Decision(String),
+    /// Something else, or the end of the line, stands where this is expected.
+    Expected {
+        what: &'static str,
+        found: Option<String>,
+    },
+    /// A word of the syntax stands where this is expected.
+    Keyword {
+        what: &'static str,
+        found: String,
+    },
+    /// Another condition beside `everyone`.
+    EveryoneAlone,
+    QuoteOpen,
+    /// What follows a backslash between quotation marks.
+    Escape(char),
+    TopicInvalid {
+        topic: String,
+        why: TopicError,
+    },
+    /// A topic that begins with `$share/`.
+    Share {
+        behind: String,
+    },
+    Placeholder(String),
+    /// `#` beside other topics.
+    AllTopicsBeside,
+    /// `eq` with a wildcard in a rule about publishing only.
+    EqPublish,
+    Address {
+        text: String,
+        why: crate::NetError,
+    },
+    CertField(String),
+    Fingerprint(String),
+    AttributeName(String),
+    Qos(String),
+    Twice(&'static str),
+    /// `retain` in a rule about subscribing.
+    RetainSubscribe,
+    /// More than [`RULES_MAX`](super::RULES_MAX) rules.
+    TooMany,
+}
+
+impl RuleError {
+    pub(super) fn new(column: u32, fault: RuleFault) -> Self {
+        Self { column, fault }
+    }
+}
+
+impl fmt::Display for RuleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "column {}: {}", self.column, self.fault)
+    }
+}
+
+impl std::error::Error for RuleError {}
+
+impl fmt::Display for RuleFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Decision(word) => write!(
+                f,
+                "a rule begins with allow or deny, not `{word}`; such as: allow user alice publish sensors/+/temp"
+            ),
+            Self::Expected { what, found: None } => {
+                write!(f, "the line ends where {what} is expected")
+            }
+            Self::Expected { what, found: Some(found) } => write!(f, "expected {what}, found `{found}`"),
+            Self::Keyword { what, found } => write!(
+                f,
+                "expected {what}, found `{found}`, which is a word of the rules; write \"{found}\" if it is a name here"
+            ),
+            Self::EveryoneAlone => {
+                f.write_str("everyone stands alone: leave it out, or leave out the other conditions")
+            }
+            Self::QuoteOpen => f.write_str("the quotation mark is not closed; add \" behind the name"),
+            Self::Escape(character) => write!(
+                f,
+                "`\\{character}` means nothing; between quotation marks there are \\\" \\\\ and \\*, and \\\\ is a backslash"
+            ),
+            Self::TopicInvalid { topic, why } => {
+                write!(f, "`{topic}` is no Topic Filter: {why}")?;
+                if topic.starts_with('#') {
+                    f.write_str("; a comment behind a rule begins with ##")?;
+                }
+                Ok(())
+            }
+            Self::Share { behind } => {
+                write!(
+                    f,
+                    "rules hold for shared subscriptions as for others: write the filter alone, `{behind}`"
+                )
+            }
+            Self::Placeholder(name) => write!(
+                f,
+                "unknown placeholder `${{{name}`; there are ${{clientid}}, ${{username}}, ${{cert_cn}}, ${{listener}} and ${{attribute.NAME}}"
+            ),
+            Self::AllTopicsBeside => f.write_str(
+                "# is every topic, so other topics beside it mean nothing: leave out one or the other; a comment behind a rule begins with ##",
+            ),
+            Self::EqPublish => f.write_str(
+                "nothing is published to a wildcard: leave out eq to mean the topics that it matches, or write subscribe",
+            ),
+            Self::Address { text, why } => write!(f, "`{text}` is no address: {why}"),
+            Self::CertField(text) => write!(
+                f,
+                "expected FIELD=VALUE such as cn=gateway-*, found `{text}`; fields are cn, subject, issuer, serial, dns, email, uri and fingerprint"
+            ),
+            Self::Fingerprint(text) => write!(
+                f,
+                "`{text}` is no SHA-256 fingerprint: it has 64 hexadecimal digits, with colons or without"
+            ),
+            Self::AttributeName(text) => write!(
+                f,
+                "expected NAME=VALUE such as role=admin, found `{text}`; a name has letters, digits, `_`, `-`, `.` and `:`"
+            ),
+            Self::Qos(text) => {
+                write!(f, "`{text}` is no QoS; write 0, 1 or 2, several as in 0,1, or a range as in 0..1")
+            }
+            Self::Twice(word) => write!(f, "{word} is said twice; leave out one of them"),
+            Self::RetainSubscribe => f.write_str(
+                "retain is about publishing: leave it out, or write publish instead of subscribe or all",
+            ),
+            Self::TooMany => write!(f, "these are more than {} rules", super::RULES_MAX),
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! How a rule is read.
+
+use super::access_rule::{AccessRule, CertField, Condition, QosSet, Test, Topic};
+use super::fault::{RuleError, RuleFault};
+use super::glob::Glob;
+use super::words::{self, Word};
+use crate::bans::Net;
+use crate::rule::{RuleFilter, TemplateError};
+
+/// Reads one line. `None` when it is blank or a comment.
+pub fn line(text: &str) -> Result<Option<AccessRule>, RuleError> {
+    let words = words::split(text)?;
+    let Some(first) = words.first() else { return Ok(None) };
+    let allows = match () {
+        () if first.is("allow") => true,
+        () if first.is("deny") => false,
+        () => return Err(RuleError::new(first.column, RuleFault::Decision(first.text.clone()))),
+    };
+    let end = text.chars().count() as u32 + 1;
+    let mut reader = Reader { words: &words, next: 1, end };
+    let who = reader.who()?;
+    let (publish, subscribe) = reader.actions()?;
+    let topics = reader.topics(subscribe)?;
+    let (qos, retain) = reader.limits(subscribe)?;
+    Ok(Some(AccessRule { allows, who, publish, subscribe, topics, qos, retain }))
+}
+
+struct Reader<'a> {
+    words: &'a [Word],
+    next: usize,
+    /// The column behind the line.
+    end: u32,
+}
+
+type Parsed<T> = Result<T, RuleError>;
+
+impl<'a> Reader<'a> {
+    fn peek(&self) -> Option<&'a Word> {
+        self.words.get(self.next)
+    }
+
+    fn take_if(&mut self, holds: impl Fn(&Word) -> bool) -> Option<&'a Word> {
+        let word = self.peek().filter(|word| holds(word))?;
+        self.next += 1;
+        Some(word)
+    }
+
+    fn take(&mut self, keyword: &str) -> Option<&'a Word> {
+        self.take_if(|word| word.is(keyword))
+    }
+
+    fn take_comma(&mut self) -> bool {
+        self.take_if(|word| word.comma).is_some()
+    }
+
+    fn column(&self) -> u32 {
+        self.peek().map_or(self.end, |word| word.column)
+    }
+
+    fn expected<T>(&self, what: &'static str) -> Parsed<T> {
+        let found = self.peek().map(|word| word.text.clone()).map(|text| match &*text {
+            "" => ",".to_owned(),
+            _ => text,
+        });
+        Err(RuleError::new(self.column(), RuleFault::Expected { what, found }))
+    }
+
+    /// A word that is nobody's keyword.
+    fn value(&mut self, what: &'static str) -> Parsed<&'a Word> {
+        match self.peek() {
+            Some(word) if word.is_keyword() => {
+                let found = word.text.clone();
+                Err(RuleError::new(word.column, RuleFault::Keyword { what, found }))
+            }
+            Some(word) if !word.comma => {
+                self.next += 1;
+                Ok(word)
+            }
+            _ => self.expected(what),
+        }
+    }
+
+    /// What is between commas, at least one.
+    fn list<T>(&mut self, mut one: impl FnMut(&mut Self) -> Parsed<T>) -> Parsed<Box<[T]>> {
+        let mut list = vec![one(self)?];
+        while self.take_comma() {
+            list.push(one(self)?);
+        }
+        Ok(list.into())
+    }
+
+    fn who(&mut self) -> Parsed<Box<[Condition]>> {
+        if self.take("everyone").is_some() {
+            return match self.peek() {
+                Some(word) if word.is("and") => Err(RuleError::new(word.column, RuleFault::EveryoneAlone)),
+                _ => Ok(Box::default()),
+            };
+        }
+        let mut all = vec![self.condition()?];
+        while self.take("and").is_some() {
+            all.push(self.condition()?);
+        }
+        Ok(all.into())
+    }
+
+    fn condition(&mut self) -> Parsed<Condition> {
+        let negated = self.take("not").is_some();
+        let Some(word) = self.peek() else { return self.expected(WHO) };
+        if word.is("everyone") {
+            return Err(RuleError::new(word.column, RuleFault::EveryoneAlone));
+        }
+        let singular = match &*word.text {
+            "users" => "user",
+            "clients" => "client",
+            "listeners" => "listener",
+            "addresses" => "address",
+            text => text,
+        };
+        if word.quoted || word.comma {
+            return self.expected(WHO);
+        }
+        let test = match singular {
+            "anonymous" => {
+                self.next += 1;
+                Test::Anonymous
+            }
+            "user" => Test::User(self.globs("a user name")?),
+            "client" => Test::Client(self.globs("a Client Identifier")?),
+            "listener" => Test::Listener(self.globs("the name of a listener")?),
+            "address" => {
+                self.next += 1;
+                Test::Address(self.list(Self::net)?)
+            }
+            "cert" => {
+                self.next += 1;
+                self.cert()?
+            }
+            "attribute" => {
+                self.next += 1;
+                self.attribute()?
+            }
+            _ => return self.expected(WHO),
+        };
+        Ok(Condition { negated, test })
+    }
+
+    /// The word that says of what, then names.
+    fn globs(&mut self, what: &'static str) -> Parsed<Box<[Glob]>> {
+        self.next += 1;
+        self.list(|reader| reader.value(what).map(|word| Glob::of(word, 0)))
+    }
+
+    fn net(&mut self) -> Parsed<Net> {
+        let word = self.value("an address")?;
+        Net::parse(&word.text)
+            .map_err(|why| RuleError::new(word.column, RuleFault::Address { text: word.text.clone(), why }))
+    }
+
+    /// `FIELD=VALUE`, then more values.
+    fn cert(&mut self) -> Parsed<Test> {
+        let word = self.value("FIELD=VALUE such as cn=gateway-*")?;
+        let unknown = || RuleError::new(word.column, RuleFault::CertField(word.text.clone()));
+        let (name, _) = word.text.split_once('=').ok_or_else(unknown)?;
+        let from = name.len() + 1;
+        if name == "fingerprint" {
+            let mut known = vec![fingerprint(word, from)?];
+            while self.take_comma() {
+                known.push(fingerprint(self.value("a fingerprint")?, 0)?);
+            }
+            return Ok(Test::Fingerprint(known.into()));
+        }
+        let (_, field) = CertField::ALL.into_iter().find(|(known, _)| *known == name).ok_or_else(unknown)?;
+        Ok(Test::Cert(field, self.more_globs(word, from)?))
+    }
+
+    fn attribute(&mut self) -> Parsed<Test> {
+        let word = self.value("NAME=VALUE such as role=admin")?;
+        let name = word.text.split_once('=').map_or("", |(name, _)| name);
+        if !is_attribute_name(name) {
+            return Err(RuleError::new(word.column, RuleFault::AttributeName(word.text.clone())));
+        }
+        Ok(Test::Attribute(name.into(), self.more_globs(word, name.len() + 1)?))
+    }
+
+    fn more_globs(&mut self, first: &Word, from: usize) -> Parsed<Box<[Glob]>> {
+        let mut globs = vec![Glob::of(first, from)];
+        while self.take_comma() {
+            globs.push(Glob::of(self.value("another value")?, 0));
+        }
+        Ok(globs.into())
+    }
+
+    /// Whether publishing and subscribing are meant.
+    fn actions(&mut self) -> Parsed<(bool, bool)> {
+        let (mut publish, mut subscribe) = (false, false);
+        loop {
+            match () {
+                () if self.take("publish").is_some() => publish = true,
+                () if self.take("subscribe").is_some() => subscribe = true,
+                () if self.take("all").is_some() => (publish, subscribe) = (true, true),
+                () => return self.expected("publish, subscribe or all"),
+            }
+            if !self.take_comma() {
+                return Ok((publish, subscribe));
+            }
+        }
+    }
+
+    /// Topics with blanks or commas between them.
+    fn topics(&mut self, subscribe: bool) -> Parsed<Box<[Topic]>> {
+        let mut topics = Vec::new();
+        loop {
+            let column = self.column();
+            topics.push(self.topic(subscribe)?);
+            if topics.len() > 1 && topics.iter().any(|topic| !topic.eq && &*topic.text == "#") {
+                return Err(RuleError::new(column, RuleFault::AllTopicsBeside));
+            }
+            let ends = self.peek().is_none_or(|word| word.is("qos") || word.is("retain"));
+            if !self.take_comma() && ends {
+                return Ok(topics.into());
+            }
+        }
+    }
+
+    fn topic(&mut self, subscribe: bool) -> Parsed<Topic> {
+        let eq = self.take("eq");
+        let word = self.value("a topic")?;
+        let failed = |fault: RuleFault| RuleError::new(word.column, fault);
+        let text = &*word.text;
+        if let Some((_, behind)) = text.strip_prefix("$share/").and_then(|rest| rest.split_once('/')) {
+            return Err(failed(RuleFault::Share { behind: behind.to_owned() }));
+        }
+        let filter = RuleFilter::template(text).map_err(|error| {
+            failed(match error {
+                TemplateError::Topic(why) => RuleFault::TopicInvalid { topic: text.to_owned(), why },
+                TemplateError::Placeholder(name) => RuleFault::Placeholder(name),
+            })
+        })?;
+        if let Some(name) = filter.attributes().find(|name| !is_attribute_name(name)) {
+            return Err(failed(RuleFault::Placeholder(format!("attribute.{name}"))));
+        }
+        if let Some(eq) = eq
+            && !subscribe
+            && filter.has_wildcards()
+        {
+            return Err(RuleError::new(eq.column, RuleFault::EqPublish));
+        }
+        Ok(Topic { eq: eq.is_some(), filter, text: text.into() })
+    }
+
+    fn limits(&mut self, subscribe: bool) -> Parsed<(QosSet, Option<bool>)> {
+        let (mut qos, mut retain) = (None, None);
+        while let Some(word) = self.peek() {
+            if self.take("qos").is_some() {
+                let set = self.qos()?;
+                if qos.replace(set).is_some() {
+                    return Err(RuleError::new(word.column, RuleFault::Twice("qos")));
+                }
+            } else if self.take("retain").is_some() {
+                if subscribe {
+                    return Err(RuleError::new(word.column, RuleFault::RetainSubscribe));
+                }
+                let meant = match () {
+                    () if self.take_if(|word| word.text == "yes").is_some() => true,
+                    () if self.take_if(|word| word.text == "no").is_some() => false,
+                    () => return self.expected("yes or no"),
+                };
+                if retain.replace(meant).is_some() {
+                    return Err(RuleError::new(word.column, RuleFault::Twice("retain")));
+                }
+            } else {
+                return self.expected("qos, retain or the end of the rule");
+            }
+        }
+        Ok((qos.unwrap_or(QosSet::ALL), retain))
+    }
+
+    /// Numbers and ranges.
+    fn qos(&mut self) -> Parsed<QosSet> {
+        let mut set = QosSet::NONE;
+        for range in self.list(|reader| {
+            let word = reader.value("0, 1 or 2")?;
+            let wrong = || RuleError::new(word.column, RuleFault::Qos(word.text.clone()));
+            let (from, to) = word.text.split_once("..").unwrap_or((&word.text, &word.text));
+            let number = |text: &str| match text {
+                "0" => Some(0),
+                "1" => Some(1),
+                "2" => Some(2),
+                _ => None,
+            };
+            let range = number(from).ok_or_else(wrong)?..=number(to).ok_or_else(wrong)?;
+            if range.is_empty() { Err(wrong()) } else { Ok(range) }
+        })? {
+            set = range.fold(set, QosSet::with);
+        }
+        Ok(set)
+    }
+}
+
+fn is_attribute_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte))
+}
+
+/// What stands in the word from this byte on.
+fn fingerprint(word: &Word, from: usize) -> Parsed<[u8; 32]> {
+    let text = &word.text[from..];
+    let wrong = || RuleError::new(word.column, RuleFault::Fingerprint(text.to_owned()));
+    let mut digits = text.chars().filter(|character| *character != ':');
+    let mut bytes = [0; 32];
+    for byte in &mut bytes {
+        for _ in 0..2 {
+            let digit = digits.next().and_then(|digit| digit.to_digit(16)).ok_or_else(wrong)?;
+            *byte = *byte << 4 | digit as u8;
+        }
+    }
+    if digits.next().is_some() { Err(wrong()) } else { Ok(bytes) }
+}
+
+const WHO: &str =
+    "everyone, anonymous, user, client, listener, address, cert or attribute, with not before it or without";
