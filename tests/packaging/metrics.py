@@ -63,6 +63,10 @@ METRICS = {
     "meridian_reactor_mailbox_bytes": (GAUGE, {"reactor": ANY}),
     "meridian_reactor_connections": (GAUGE, {"reactor": ANY}),
     "meridian_accept_errors_total": (COUNTER, {"reason": {"descriptors", "limit", "other"}}),
+    "meridian_half_open_connections": (GAUGE, {}),
+    "meridian_half_open_closed_total": (COUNTER, {"reason": {"address", "timeout"}}),
+    "meridian_accept_pauses_total": (COUNTER, {"reason": {"half_open", "rate"}}),
+    "meridian_tls_handshakes_total": (COUNTER, {"kind": {"full", "resumed"}}),
     "meridian_authentications_total": (
         COUNTER,
         {"result": {"accepted", "remembered", "refused", "busy", "anonymous_refused", "banned"}},

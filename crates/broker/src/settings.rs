@@ -123,6 +123,13 @@ section! {
     pub struct Limits {
         /// Connections at one time; 0 is what the limit of file descriptors allows.
         pub connections_max: u32 = "0", at start;
+        /// Connections at one time that have not come through CONNECT; beyond it no more are accepted, and others wait in the
+        /// backlog.
+        pub half_open_max: u32 = "10000" in "1..", on reload;
+        /// The same of one IPv4 address, or of one /64 of IPv6; beyond it connections are closed at once. 0 is no limit.
+        pub half_open_per_address: u32 = "0", on reload;
+        /// New connections a second, of all listeners together; others wait in the backlog. 0 is no limit.
+        pub connect_rate: u32 = "0", on reload;
         /// PUBLISH packets a second that are read from one client; 0 is no limit.
         pub messages_per_second: u32 = "0", on reload;
         /// Bytes a second that are read from one client; 0 is no limit.

@@ -8,7 +8,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let workers = arguments.next().map_or(Ok(0), |text| text.parse())?;
     let listener = edge::settings::Listener { address, ..Default::default() };
     let node = edge::start(edge::Options {
-        edge: edge::settings::EdgeSettings { workers, listeners: vec![listener] },
+        edge: edge::settings::EdgeSettings { workers, listeners: vec![listener], ..Default::default() },
         broker: broker::settings::Settings::default(),
         access: Arc::new(broker::access::AllowAll),
         version: env!("CARGO_PKG_VERSION").into(),

@@ -67,12 +67,16 @@ impl Entrance {
     /// # Errors
     /// A TLS configuration that cannot serve.
     pub fn layers(&self, peer: Option<SocketAddr>) -> Result<Option<Box<Layers>>, rustls::Error> {
+        self.rules.start(self.expects_proxy(peer))
+    }
+
+    /// Whether a connection from `peer` begins by saying whom it speaks for.
+    pub fn expects_proxy(&self, peer: Option<SocketAddr>) -> bool {
         let trusted = |peer: SocketAddr| {
             self.proxies.iter().any(|(network, bits)| broker::admin::is_within(peer.ip(), *network, *bits))
         };
         // A Unix socket is the balancer's own, when there are any.
-        let proxy = !self.proxies.is_empty() && peer.is_none_or(trusted);
-        self.rules.start(proxy)
+        !self.proxies.is_empty() && peer.is_none_or(trusted)
     }
 }
 

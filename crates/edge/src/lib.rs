@@ -3,6 +3,7 @@
 //! [`start`] makes a [`Node`]; [`Reactor`] is the loop to read. **Invariant:** a connection never leaves its reactor, and a
 //! reactor never blocks but in its poll.
 
+mod doors;
 mod entrance;
 mod layer;
 mod listener;

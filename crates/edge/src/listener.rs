@@ -13,6 +13,7 @@ use broker::Time;
 use mio::net::{TcpListener, UnixListener};
 use socket2::{Domain, Socket, TcpKeepalive, Type};
 
+use crate::doors::Doors;
 use crate::entrance::Entrance;
 use crate::settings::Listener as Settings;
 
@@ -23,34 +24,33 @@ pub(crate) struct Shared {
     pub index: u16,
     pub connections: AtomicUsize,
     pub connections_max: usize,
+    /// New connections a second; 0 is no limit.
+    pub connect_rate: u32,
     pub pace: Pace,
+    /// How long a connection may take for what it has to pass through.
+    pub handshake_timeout: Duration,
     /// What connections from now on have to pass through.
     pub entrance: ArcSwap<Entrance>,
 }
 
 /// How many connections all reactors together accept in a second.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// 0 is no limit.
-    rate: u32,
     /// The present second and, in the low bits, how many were accepted in it.
     taken: AtomicU64,
 }
 
 impl Pace {
-    pub fn new(rate: u32) -> Self {
-        Self { rate: rate.min(COUNT as u32), taken: AtomicU64::new(0) }
-    }
-
-    /// Takes one of this second's connections; when there is none left, says from when on there is.
-    pub fn take(&self, now: Time) -> Result<(), Time> {
-        if self.rate == 0 {
+    /// Takes one of this second's `rate` connections; when there is none left, says from when on there is. A rate of 0 is no
+    /// limit.
+    pub fn take(&self, now: Time, rate: u32) -> Result<(), Time> {
+        if rate == 0 {
             return Ok(());
         }
         let second = now.0 / 1000;
         let more = |taken: u64| {
             let count = if taken >> COUNT_BITS == second { taken & COUNT } else { 0 };
-            (count < u64::from(self.rate)).then(|| second << COUNT_BITS | (count + 1))
+            (count < u64::from(rate).min(COUNT)).then(|| second << COUNT_BITS | (count + 1))
         };
         match self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
             Ok(_) => Ok(()),
@@ -59,8 +59,8 @@ impl Pace {
     }
 
     /// There was no connection to take after all.
-    pub fn give_back(&self) {
-        if self.rate > 0 {
+    pub fn give_back(&self, rate: u32) {
+        if rate > 0 {
             self.taken.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -94,14 +94,14 @@ impl Drop for Listener {
 }
 
 /// A connection's place among those of its listener, and of the node, given back when it is dropped.
-pub(crate) struct Place(Arc<Shared>, Arc<AtomicUsize>);
+pub(crate) struct Place(Arc<Shared>, Arc<Doors>);
 
 impl Place {
     /// `None` when the listener or the node is full.
-    pub fn take(listener: &Arc<Shared>, node: &Arc<AtomicUsize>, node_max: usize) -> Option<Place> {
+    pub fn take(listener: &Arc<Shared>, node: &Arc<Doors>, node_max: usize) -> Option<Place> {
         let place = Place(listener.clone(), node.clone());
         let on_listener = listener.connections.fetch_add(1, Ordering::Relaxed);
-        let on_node = node.fetch_add(1, Ordering::Relaxed);
+        let on_node = node.connections.fetch_add(1, Ordering::Relaxed);
         let room =
             on_node < node_max && (listener.connections_max == 0 || on_listener < listener.connections_max);
         room.then_some(place)
@@ -115,7 +115,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Ordering::Relaxed);
-        self.1.fetch_sub(1, Ordering::Relaxed);
+        self.1.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -243,18 +243,18 @@ mod tests {
 
     #[test]
     fn a_second_has_as_many_connections_as_the_rate_says() {
-        let pace = Pace::new(3);
+        let pace = Pace::default();
         for second in [0, 1, 7] {
             let now = Time(second * 1000 + 900);
             for _ in 0..3 {
-                assert_eq!(pace.take(now), Ok(()));
+                assert_eq!(pace.take(now, 3), Ok(()));
             }
-            assert_eq!(pace.take(now), Err(Time((second + 1) * 1000)));
-            pace.give_back();
-            assert_eq!(pace.take(now), Ok(()));
-            assert!(pace.take(now).is_err());
+            assert_eq!(pace.take(now, 3), Err(Time((second + 1) * 1000)));
+            pace.give_back(3);
+            assert_eq!(pace.take(now, 3), Ok(()));
+            assert!(pace.take(now, 3).is_err());
         }
-        assert!((0..1000).all(|_| Pace::new(0).take(Time(0)).is_ok()));
+        assert!((0..1000).all(|_| Pace::default().take(Time(0), 0).is_ok()));
     }
 
     #[test]

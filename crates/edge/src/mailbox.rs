@@ -10,6 +10,7 @@ use std::time::Duration;
 use broker::{Batch, Letter};
 use mio::Waker;
 
+use crate::doors::HalfOpen;
 use crate::listener::Place;
 use crate::stream::Stream;
 
@@ -25,6 +26,7 @@ pub(crate) enum Mail {
         stream: Stream,
         peer: Option<SocketAddr>,
         place: Box<Place>,
+        half_open: HalfOpen,
     },
     /// Close everything, for up to `within`, and end.
     Stop {

@@ -13,6 +13,7 @@ use broker::access::Access;
 use broker::admin::Admin;
 use mio::{Poll, Waker};
 
+use crate::doors::Doors;
 use crate::entrance::{Entrance, EntranceError};
 use crate::listener::{self, Listener, ListenerSocket, Pace};
 use crate::mailbox::{Mail, Mailbox, mailbox};
@@ -186,16 +187,17 @@ pub fn start(options: Options) -> Result<Node, StartError> {
 
     let (bound, mut listeners) = bind_all(&edge, workers)?;
     shared.name_listeners(edge.listeners.iter().map(|listener| name_of(listener).to_owned()).collect());
-    let connections = Arc::new(AtomicUsize::new(0));
+    let doors = Arc::new(Doors::default());
     let mut node = Node { bound, mailboxes: mailboxes.clone(), threads: Vec::new(), connections_max, admin };
     for (index, (poll, inbox)) in polls.into_iter().zip(inboxes).enumerate() {
         let listeners = std::mem::take(&mut listeners[index]);
-        let (shared, mailboxes, connections) = (shared.clone(), mailboxes.clone(), connections.clone());
+        let (shared, mailboxes, doors) = (shared.clone(), mailboxes.clone(), doors.clone());
+        let handshakes = edge.handshakes_per_turn as usize;
         let run = move || {
             // Half a broker is worse than none: whoever supervises the process starts a whole one.
             let guard = AbortOnPanic;
             let reactor = Reactor::new(index as u16, shared, poll, inbox, mailboxes, listeners, clock);
-            let stopped = reactor.limited_to(connections, connections_max).run();
+            let stopped = reactor.limited_to(doors, connections_max, handshakes).run();
             std::mem::forget(guard);
             stopped
         };
@@ -275,7 +277,9 @@ fn bind_all(edge: &EdgeSettings, workers: usize) -> Result<(Vec<Bound>, Listener
             index: index as u16,
             connections: AtomicUsize::new(0),
             connections_max: settings.connections_max as usize,
-            pace: Pace::new(settings.connect_rate),
+            connect_rate: settings.connect_rate,
+            pace: Pace::default(),
+            handshake_timeout: settings.handshake_timeout,
         });
         for sockets in listener::bind(settings, workers).map_err(failed)? {
             let tcp = match &sockets[0] {

@@ -1,24 +1,26 @@
 //! The loop of one thread: what the sockets, the other threads and the clock have for its worker, and what it has for them.
 
 mod accept;
+mod half_open;
 mod layered;
 mod read;
 mod write;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use broker::admin::ReactorFigures;
 use broker::{Batch, Letter, SETTLE_ROUNDS, Time, Worker, WorkerId};
 use mio::{Events, Interest, Poll, Token, Waker};
 
+use crate::doors::Doors;
 use crate::layer::Layers;
 use crate::listener::{Listener, ListenerSocket, Place};
 use crate::mailbox::{Inbox, Mail, Mailbox, mailbox};
 use crate::node::Stopped;
 use crate::stream::Stream;
+use half_open::Entering;
 
 /// One thread's sockets and its worker of the broker.
 pub struct Reactor {
@@ -40,8 +42,11 @@ pub struct Reactor {
     dirty: Vec<u32>,
     woken: Vec<u32>,
     spare: Vec<Batch>,
-    connections: Arc<AtomicUsize>,
+    doors: Arc<Doors>,
     connections_max: usize,
+    /// TLS handshakes that go a step further in one turn: each step may cost a signature.
+    handshakes_per_turn: usize,
+    entering: Entering,
     /// The reactor that gets the next connection of a listener that deals out.
     deal_to: usize,
     clock: Instant,
@@ -82,6 +87,8 @@ struct PeerMarks {
     write_failed: bool,
     /// We have said that nothing more comes, and read until the peer has said so too.
     draining: bool,
+    /// It has not come through CONNECT.
+    half_open: bool,
 }
 
 /// The reactor has been told to end.
@@ -140,8 +147,10 @@ impl Reactor {
             dirty: Vec::new(),
             woken: Vec::new(),
             spare: Vec::new(),
-            connections: Arc::new(AtomicUsize::new(0)),
+            doors: Arc::default(),
             connections_max: usize::MAX,
+            handshakes_per_turn: usize::MAX,
+            entering: Entering::default(),
             deal_to: 0,
             clock,
             now: Time::default(),
@@ -154,10 +163,16 @@ impl Reactor {
         }
     }
 
-    /// Shares the node's count of connections, and its limit.
-    pub(crate) fn limited_to(mut self, connections: Arc<AtomicUsize>, connections_max: usize) -> Self {
-        self.connections = connections;
+    /// Shares the node's count of connections, and its limits.
+    pub(crate) fn limited_to(
+        mut self,
+        doors: Arc<Doors>,
+        connections_max: usize,
+        handshakes_per_turn: usize,
+    ) -> Self {
+        self.doors = doors;
         self.connections_max = connections_max;
+        self.handshakes_per_turn = handshakes_per_turn;
         self
     }
 
@@ -173,7 +188,7 @@ impl Reactor {
     pub fn attach(&mut self) -> u32 {
         self.now = self.time();
         let id = self.worker.open(self.now, None);
-        self.add_peer(id.slot, Stream::Memory, None, None);
+        self.add_peer(id.slot, Stream::Memory, None, None, PeerMarks::default());
         id.slot
     }
 
@@ -299,7 +314,10 @@ impl Reactor {
             self.accepting.iter().filter(|accepting| accepting.pending).map(|accepting| accepting.not_before);
         let stopping =
             self.stopping.map(|Stopping { by, drain_by }| if drain_by > self.now { drain_by } else { by });
-        let next = paused.chain(stopping).chain([self.worker.next_timeout()]).min()?;
+        let next = paused
+            .chain(stopping)
+            .chain([self.worker.next_timeout(), self.entering.next_deadline()])
+            .min()?;
         (next != Time::NEVER).then(|| next.since(self.now).max(Duration::from_millis(1)))
     }
 
@@ -320,6 +338,9 @@ impl Reactor {
         }
         if self.figures_due <= self.now {
             self.figures_due = Time(self.now.0 + FIGURES_MS);
+            if self.index == 0 {
+                self.figures.door.half_open = self.doors.half_open() as u64;
+            }
             self.figures.mailbox_bytes = self.mailboxes[usize::from(self.index)].weight() as u64;
             self.worker.published().refresh_reactor(&self.figures);
         }
@@ -341,7 +362,7 @@ impl Reactor {
                 let mut batch = Batch::of(letter);
                 self.worker.take_batch(self.now, &mut batch);
             }
-            Mail::Adopt { stream, peer, place } => self.adopt(stream, peer, Some(place)),
+            Mail::Adopt { stream, peer, place, half_open } => self.adopt(stream, peer, place, half_open),
             Mail::Stop { within } => {
                 self.listeners.clear();
                 self.accepting.clear();
@@ -358,6 +379,7 @@ impl Reactor {
         if self.worker.next_timeout() <= self.now {
             self.worker.tick(self.now);
         }
+        self.reap_half_open();
         for _ in 0..FLUSH_ROUNDS {
             self.settle();
             // Batches go first: when a client sees an answer, what it did is on its way to everybody.

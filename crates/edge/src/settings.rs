@@ -1,6 +1,7 @@
 //! The settings of the edge: threads and listeners.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use settings::{choices, section};
 
@@ -10,6 +11,8 @@ section! {
     pub struct EdgeSettings {
         /// Threads that serve connections; 0 is one per CPU.
         pub workers: usize = "0" in "0..=1024", at start;
+        /// TLS handshakes that each of these threads takes a step further before it looks after its other connections.
+        pub handshakes_per_turn: u32 = "8" in "1..=10000", at start;
     }
     and {
         /// Where clients connect. Never empty.
@@ -32,6 +35,8 @@ section! {
         pub connect_rate: u32 = "0", at start;
         /// Connections that the system holds until they are accepted.
         pub backlog: u32 = "1024" in "1..=65535", at start;
+        /// How long a connection may take for the PROXY header, the TLS handshake and the WebSocket request together.
+        pub handshake_timeout: Duration = "5s" in "100ms..=10m", at start;
         /// What is spoken: MQTT as it is, or in WebSocket frames.
         pub transport: Transport = "mqtt", at start;
         /// The path of WebSocket requests.
@@ -107,8 +112,8 @@ mod tests {
     /// A node without configuration is reachable from its own machine only.
     #[test]
     fn the_default_listener_is_on_loopback() {
-        let EdgeSettings { workers, listeners } = EdgeSettings::default();
-        assert_eq!(workers, 0);
+        let EdgeSettings { workers, handshakes_per_turn, listeners } = EdgeSettings::default();
+        assert_eq!((workers, handshakes_per_turn), (0, 8));
         let addresses: Vec<_> = listeners.iter().map(|listener| listener.address.as_str()).collect();
         assert_eq!(addresses, ["127.0.0.1:1883", "127.0.0.1:8083"]);
     }

@@ -173,6 +173,26 @@ fn reactors(text: &mut Text, figures: &Figures) {
     family.sample(&[("reason", "descriptors")], errors(|errors| errors.descriptors));
     family.sample(&[("reason", "limit")], errors(|errors| errors.limit));
     family.sample(&[("reason", "other")], errors(|errors| errors.other));
+    doors(text, figures);
+}
+
+fn doors(text: &mut Text, figures: &Figures) {
+    let sum =
+        |of: fn(&broker::admin::DoorFigures) -> u64| figures.total(|worker| of(&worker.reactor.door)) as f64;
+    let help = "Connections that have not come through CONNECT.";
+    text.one("meridian_half_open_connections", Kind::Gauge, help, sum(|door| door.half_open));
+    let help = "Half-open connections that were closed, by reason.";
+    let mut family = text.family("meridian_half_open_closed_total", Kind::Counter, help);
+    family.sample(&[("reason", "address")], sum(|door| door.closed_address));
+    family.sample(&[("reason", "timeout")], sum(|door| door.closed_timeout));
+    let help = "Times that no connections were accepted for a while, by reason.";
+    let mut family = text.family("meridian_accept_pauses_total", Kind::Counter, help);
+    family.sample(&[("reason", "half_open")], sum(|door| door.waits_half_open));
+    family.sample(&[("reason", "rate")], sum(|door| door.waits_rate));
+    let help = "TLS handshakes that came to their end, by kind.";
+    let mut family = text.family("meridian_tls_handshakes_total", Kind::Counter, help);
+    family.sample(&[("kind", "full")], sum(|door| door.handshakes_full));
+    family.sample(&[("kind", "resumed")], sum(|door| door.handshakes_resumed));
 }
 
 fn authentications(text: &mut Text, state: &State) {

@@ -63,7 +63,11 @@ impl Server {
             Arc::new(Guard::open(&auth::settings::Auth { workers: 1, ..Default::default() }).unwrap());
         let listener = edge::settings::Listener { address: "127.0.0.1:0".to_owned(), ..Default::default() };
         let node = edge::start(edge::Options {
-            edge: edge::settings::EdgeSettings { workers: 2, listeners: vec![listener] },
+            edge: edge::settings::EdgeSettings {
+                workers: 2,
+                listeners: vec![listener],
+                ..Default::default()
+            },
             broker: broker::settings::Settings::default(),
             access: guard.clone(),
             version: "test".to_owned(),

@@ -56,7 +56,7 @@ impl World {
         let guard = Guard::open(&auth::settings::Auth { workers: 1, ..Default::default() }).unwrap();
         let guard = Arc::new(guard.with_bans(Arc::new(bans)));
         let listener = Listener { address: "127.0.0.1:0".into(), ..Listener::default() };
-        let edge = EdgeSettings { workers: 2, listeners: vec![listener] };
+        let edge = EdgeSettings { workers: 2, listeners: vec![listener], ..Default::default() };
         let node = edge::start(edge::Options { edge, broker, access: guard.clone(), version: "test".into() })
             .unwrap();
 

@@ -57,6 +57,24 @@ pub struct ReactorFigures {
     /// Weight of what waits in its mailbox.
     pub mailbox_bytes: u64,
     pub accept_errors: AcceptErrors,
+    pub door: DoorFigures,
+}
+
+/// Connections on their way to CONNECT.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DoorFigures {
+    /// Of the whole node, told by its first reactor.
+    pub half_open: u64,
+    /// Times that accepting paused because so many were half open.
+    pub waits_half_open: u64,
+    /// Times that accepting paused for the rate of new connections.
+    pub waits_rate: u64,
+    /// Half-open connections closed because their address had as many as it may.
+    pub closed_address: u64,
+    /// Those that were not through TLS, WebSocket and the PROXY header in time.
+    pub closed_timeout: u64,
+    pub handshakes_full: u64,
+    pub handshakes_resumed: u64,
 }
 
 /// Connections that were not taken.

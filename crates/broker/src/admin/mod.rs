@@ -25,7 +25,7 @@ pub use client::{
     SubscriptionPage, is_within,
 };
 pub(crate) use client::{SessionFigures, queued};
-pub use figures::{AcceptErrors, Figures, ReactorFigures, TURN_BUCKETS, WorkerFigures};
+pub use figures::{AcceptErrors, DoorFigures, Figures, ReactorFigures, TURN_BUCKETS, WorkerFigures};
 pub use slow::SlowDelivery;
 pub(crate) use slow::SlowTable;
 pub(crate) use top::Sampler;

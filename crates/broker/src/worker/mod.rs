@@ -144,6 +144,11 @@ impl Worker {
         self.id
     }
 
+    /// As last told.
+    pub fn settings(&self) -> &Arc<Settings> {
+        &self.settings
+    }
+
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
@@ -234,6 +239,11 @@ impl Worker {
         if connection.flow.is_some() {
             self.pump(slot);
         }
+    }
+
+    /// Whether the client has come through CONNECT and is there.
+    pub fn is_open(&self, slot: u32) -> bool {
+        self.connections.occupant_ref(slot).is_some_and(|connection| connection.phase == Phase::Open)
     }
 
     /// Whether the connection is to be closed once its output has left.

@@ -171,6 +171,17 @@ impl Layers {
         self.tls.as_ref().is_some_and(|tls| !tls.is_established())
     }
 
+    /// Whether nothing is left to be done before MQTT.
+    pub fn is_through(&self) -> bool {
+        let framed = self.websocket.as_ref().is_none_or(|(websocket, _)| websocket.is_open());
+        self.proxy.is_none() && !self.is_shaking_hands() && framed
+    }
+
+    /// Whether a session was resumed, once TLS is there.
+    pub fn is_resumed(&self) -> Option<bool> {
+        self.tls.as_ref().and_then(Tls::is_resumed)
+    }
+
     /// What is to be written to the socket.
     pub fn wire(&self) -> &[u8] {
         &self.wire[self.sent..]

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use broker::access::ClientCertificate;
-use rustls::ServerConfig;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus, WriteTraffic,
 };
+use rustls::{HandshakeKind, ServerConfig};
 
 use super::{Arrived, LayerError, certificate};
 
@@ -50,6 +50,12 @@ impl Tls {
     /// Whether the handshake is over.
     pub fn is_established(&self) -> bool {
         self.established
+    }
+
+    /// Whether the handshake that is over resumed a session.
+    pub fn is_resumed(&self) -> Option<bool> {
+        let kind = self.connection.handshake_kind().filter(|_| self.established)?;
+        Some(kind == HandshakeKind::Resumed)
     }
 
     /// Bytes came: adds what they say to `arrived`, and what is to be answered to `wire`.

@@ -1,12 +1,13 @@
 //! New connections: accepted here, or by another reactor for this one.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use broker::Time;
 use mio::Token;
 
 use super::{Peer, PeerMarks, Reactor};
+use crate::doors::HalfOpen;
 use crate::layer::Layers;
 use crate::listener::{ListenerSocket, Place};
 use crate::mailbox::Mail;
@@ -17,6 +18,8 @@ use crate::stream::Stream;
 const ACCEPT_BATCH: usize = 128;
 /// Pause after the system refused to accept: out of descriptors or memory.
 const ACCEPT_PAUSE_MS: u64 = 100;
+/// Pause before it is looked again whether fewer connections are half open.
+const HALF_OPEN_PAUSE_MS: u64 = 20;
 
 impl Reactor {
     pub(super) fn accept_all(&mut self) {
@@ -28,10 +31,25 @@ impl Reactor {
     }
 
     fn accept_from(&mut self, at: usize) {
+        let settings = self.worker.settings().clone();
+        let limits = &settings.limits;
         for _ in 0..ACCEPT_BATCH {
+            if self.doors.half_open() >= limits.half_open_max as usize {
+                // The others wait in the backlog until some of these are through or their time is up.
+                self.figures.door.waits_half_open += 1;
+                self.accepting[at].not_before = Time(self.now.0 + HALF_OPEN_PAUSE_MS);
+                return;
+            }
             let listener = &self.listeners[at];
-            if let Err(from) = listener.shared.pace.take(self.now) {
-                // The others wait in the backlog.
+            let taken = self.doors.pace.take(self.now, limits.connect_rate).and_then(|()| {
+                listener
+                    .shared
+                    .pace
+                    .take(self.now, listener.shared.connect_rate)
+                    .inspect_err(|_| self.doors.pace.give_back(limits.connect_rate))
+            });
+            if let Err(from) = taken {
+                self.figures.door.waits_rate += 1;
                 self.accepting[at].not_before = from;
                 return;
             }
@@ -44,10 +62,11 @@ impl Reactor {
                 }
             };
             if accepted.is_err() {
-                listener.shared.pace.give_back();
+                self.doors.pace.give_back(limits.connect_rate);
+                listener.shared.pace.give_back(listener.shared.connect_rate);
             }
             match accepted {
-                Ok((stream, peer)) => self.accepted(at, stream, peer),
+                Ok((stream, peer)) => self.accepted(at, stream, peer, limits.half_open_per_address),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.accepting[at].pending = false;
                     return;
@@ -72,31 +91,56 @@ impl Reactor {
         }
     }
 
-    fn accepted(&mut self, at: usize, stream: Stream, peer: Option<SocketAddr>) {
+    fn accepted(&mut self, at: usize, stream: Stream, peer: Option<SocketAddr>, per_address: u32) {
         let listener = &self.listeners[at];
-        let Some(place) = Place::take(&listener.shared, &self.connections, self.connections_max) else {
+        let Some(place) = Place::take(&listener.shared, &self.doors, self.connections_max) else {
             let name = listener.shared.name.clone();
             self.figures.accept_errors.limit += 1;
             return self
                 .complain(&format!("connection refused: listener {name} or the node has as many as it may"));
         };
         let place = Box::new(place);
+        let mut half_open = self.doors.enter();
+        // A balancer is many clients: they are told apart when it has said whom it speaks for.
+        if let Some(peer) = peer
+            && !listener.shared.entrance.load().expects_proxy(Some(peer))
+            && !half_open.count_from(peer.ip(), per_address)
+        {
+            self.figures.door.closed_address += 1;
+            return;
+        }
         if listener.deals_out {
             self.deal_to = (self.deal_to + 1) % self.mailboxes.len();
             if self.deal_to != usize::from(self.index) {
-                return self.mailboxes[self.deal_to].send(Mail::Adopt { stream, peer, place });
+                let adopted = Mail::Adopt { stream, peer, place, half_open };
+                return self.mailboxes[self.deal_to].send(adopted);
             }
         }
-        self.adopt(stream, peer, Some(place));
+        self.adopt(stream, peer, place, half_open);
     }
 
-    pub(super) fn adopt(&mut self, mut stream: Stream, peer: Option<SocketAddr>, place: Option<Box<Place>>) {
+    /// Counts a half-open connection among those from `address`. False when there are as many as there may be.
+    pub(super) fn count_half_open(&mut self, slot: u32, address: IpAddr) -> bool {
+        let max = self.worker.settings().limits.half_open_per_address;
+        let Some(half_open) = self.entering.half_open(slot) else { return true };
+        let room = half_open.count_from(address, max);
+        self.figures.door.closed_address += u64::from(!room);
+        room
+    }
+
+    pub(super) fn adopt(
+        &mut self,
+        mut stream: Stream,
+        peer: Option<SocketAddr>,
+        place: Box<Place>,
+        half_open: HalfOpen,
+    ) {
         if self.stopping.is_some() {
             return;
         }
-        let entrance = place.as_ref().map(|place| place.listener().entrance.load());
-        let layers = match entrance.map(|entrance| entrance.layers(peer)).transpose() {
-            Ok(layers) => layers.flatten(),
+        let listener = place.listener();
+        let layers = match listener.entrance.load().layers(peer) {
+            Ok(layers) => layers,
             Err(error) => {
                 self.figures.accept_errors.other += 1;
                 return self.complain(&format!("TLS cannot be served: {error}"));
@@ -108,10 +152,11 @@ impl Reactor {
             self.figures.accept_errors.other += 1;
             return self.complain(&format!("cannot poll a connection: {error}"));
         }
-        if let Some(place) = &place {
-            self.worker.set_listener(id.slot, place.listener().index);
-        }
-        self.add_peer(id.slot, stream, layers, place);
+        self.worker.set_listener(id.slot, listener.index);
+        let through_by = layers.is_some().then(|| self.now.after(listener.handshake_timeout));
+        self.entering.enter(id.slot, half_open, through_by);
+        let marks = PeerMarks { half_open: true, ..PeerMarks::default() };
+        self.add_peer(id.slot, stream, layers, Some(place), marks);
     }
 
     pub(super) fn add_peer(
@@ -120,12 +165,12 @@ impl Reactor {
         stream: Stream,
         layers: Option<Box<Layers>>,
         place: Option<Box<Place>>,
+        marks: PeerMarks,
     ) {
         let at = slot as usize;
         if self.peers.len() <= at {
             self.peers.resize_with(at + 1, || None);
         }
-        let marks = PeerMarks::default();
         self.peers[at] = Some(Peer { stream, layers, kept: Vec::new(), packet_len: 0, marks, _place: place });
     }
 

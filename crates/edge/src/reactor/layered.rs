@@ -24,13 +24,23 @@ impl Reactor {
         let mut plain = std::mem::take(&mut self.plain);
         plain.clear();
         let mut arrived = Arrived { plain, ..Arrived::default() };
+        let shaking = layers.is_shaking_hands();
         let received = layers.receive(&self.scratch[..count], &mut arrived);
+        if shaking && let Some(resumed) = layers.is_resumed() {
+            let door = &mut self.figures.door;
+            *(if resumed { &mut door.handshakes_resumed } else { &mut door.handshakes_full }) += 1;
+        }
         if !layers.wire().is_empty() {
             self.dirty.push(slot);
         }
         let Arrived { mut plain, source, certificate } = arrived;
         if let Some(source) = source {
-            self.worker.set_peer(slot, canonical(source));
+            let source = canonical(source);
+            self.worker.set_peer(slot, source);
+            if !self.count_half_open(slot, source.ip()) {
+                self.plain = plain;
+                return self.lose(slot);
+            }
         }
         if let Some(certificate) = certificate {
             self.worker.set_certificate(slot, certificate);

@@ -8,8 +8,6 @@ use super::Reactor;
 
 /// Kept bytes up to which they are copied before what is read next; beyond, reading appends to them.
 const KEPT_COPIED: usize = 4 * 1024;
-/// TLS handshakes that go a step further in one turn: each step may cost a signature.
-const HANDSHAKES: usize = 8;
 /// Bytes waiting in another reactor's mailbox at which this one stops reading from its sockets.
 const MAILBOX_FULL: usize = 16 * 1024 * 1024;
 
@@ -51,7 +49,7 @@ impl Reactor {
             let Some(peer) = self.peers[slot as usize].as_mut() else { continue };
             if peer.layers.as_ref().is_some_and(|layers| layers.is_shaking_hands()) {
                 handshakes += 1;
-                if handshakes > HANDSHAKES {
+                if handshakes > self.handshakes_per_turn {
                     // Its turn comes, and traffic is not starved meanwhile.
                     self.ready.push(slot);
                     continue;

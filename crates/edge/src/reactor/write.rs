@@ -24,6 +24,7 @@ impl Reactor {
     }
 
     fn flush_one(&mut self, slot: u32) {
+        self.look_at_half_open(slot);
         let Some(peer) = self.peers.get_mut(slot as usize).and_then(Option::as_mut) else { return };
         if self.worker.is_overdue(slot) {
             return self.cut_off(slot);
@@ -145,7 +146,9 @@ impl Reactor {
 
     fn remove(&mut self, slot: u32) {
         // Closing the descriptor takes it out of the poll.
-        self.peers[slot as usize] = None;
+        if self.peers[slot as usize].take().is_some_and(|peer| peer.marks.half_open) {
+            self.entering.leave(slot);
+        }
         self.worker.vacate(slot);
     }
 }

@@ -2,6 +2,7 @@
 //! the PROXY protocol; with one worker and with three.
 
 mod client;
+mod crowd;
 mod proxy;
 mod secure;
 mod websocket;
@@ -61,16 +62,17 @@ impl Access for Shown {
 }
 
 impl Node {
-    fn start(workers: usize, listener: Listener) -> Node {
-        Node::try_start(workers, listener).expect("the node starts")
-    }
-
-    fn try_start(workers: usize, listener: Listener) -> Result<Node, StartError> {
+    fn try_start(
+        workers: usize,
+        listener: Listener,
+        settings: &dyn Fn(&mut Settings),
+    ) -> Result<Node, StartError> {
         let mut broker = Settings::default();
         broker.sys.interval = Duration::ZERO;
         broker.mqtt.connect_timeout = Duration::from_secs(2);
+        settings(&mut broker);
         let listener = Listener { address: "127.0.0.1:0".into(), ..listener };
-        let edge = EdgeSettings { workers, listeners: vec![listener] };
+        let edge = EdgeSettings { workers, listeners: vec![listener], ..Default::default() };
         let shown = Arc::new(Shown::default());
         let access = shown.clone();
         let node = edge::start(Options { edge: edge.clone(), broker, access, version: "entrance".into() })?;
@@ -108,8 +110,16 @@ impl Node {
 }
 
 fn everywhere(listener: impl Fn() -> Listener, scenario: impl Fn(&mut Node)) {
+    everywhere_with(&listener, &|_| {}, scenario);
+}
+
+fn everywhere_with(
+    listener: &dyn Fn() -> Listener,
+    settings: &dyn Fn(&mut Settings),
+    scenario: impl Fn(&mut Node),
+) {
     for workers in [1, 3] {
-        let mut node = Node::start(workers, listener());
+        let mut node = Node::try_start(workers, listener(), settings).expect("the node starts");
         scenario(&mut node);
         node.stop();
     }

@@ -16,13 +16,13 @@ use crate::client::{Client, echo};
 use crate::websocket::Frames;
 use crate::{Directory, Node, everywhere};
 
-type Stream = StreamOwned<ClientConnection, TcpStream>;
+pub type Stream = StreamOwned<ClientConnection, TcpStream>;
 
 /// An authority with certificates for servers and clients.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
-    fn new() -> Authority {
+    pub fn new() -> Authority {
         let mut params = CertificateParams::new([]).expect("parameters");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
@@ -40,7 +40,7 @@ impl Authority {
         (certificate.pem(), key.serialize_pem())
     }
 
-    fn client(&self, own: Option<(String, String)>) -> ClientConfig {
+    pub fn client(&self, own: Option<(String, String)>) -> ClientConfig {
         self.client_of(rustls::ALL_VERSIONS, own)
     }
 
@@ -67,7 +67,7 @@ impl Authority {
     }
 }
 
-fn tls(directory: &Directory, authority: &Authority) -> Listener {
+pub fn tls(directory: &Directory, authority: &Authority) -> Listener {
     let (certificate, key) = authority.issue("localhost");
     Listener {
         tls_certificate: Some(directory.write("server.crt", &certificate)),
@@ -76,7 +76,7 @@ fn tls(directory: &Directory, authority: &Authority) -> Listener {
     }
 }
 
-fn connect(node: &Node, config: &ClientConfig, name: &'static str) -> Stream {
+pub fn connect(node: &Node, config: &ClientConfig, name: &'static str) -> Stream {
     let name = ServerName::try_from(name).expect("a name");
     let connection = ClientConnection::new(Arc::new(config.clone()), name).expect("a client");
     StreamOwned::new(connection, node.open())

@@ -42,7 +42,7 @@ impl Node {
         broker.sys.interval = Duration::ZERO;
         let mut listener = Listener { address: "127.0.0.1:0".into(), ..Listener::default() };
         change(&mut broker, &mut listener);
-        let edge = EdgeSettings { workers, listeners: vec![listener] };
+        let edge = EdgeSettings { workers, listeners: vec![listener], ..Default::default() };
         let access = Arc::new(AllowAll);
         edge::start(Options { edge, broker, access, version: "robustness".into() }).map(Node)
     }

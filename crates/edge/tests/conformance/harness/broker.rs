@@ -223,7 +223,11 @@ impl Node {
             change(&mut broker);
         }
         let listener = edge::settings::Listener { address: "127.0.0.1:0".into(), ..Default::default() };
-        let edge = edge::settings::EdgeSettings { workers: placement.workers(), listeners: vec![listener] };
+        let edge = edge::settings::EdgeSettings {
+            workers: placement.workers(),
+            listeners: vec![listener],
+            ..Default::default()
+        };
         let access = Arc::new(broker::access::AllowAll);
         let node = edge::start(edge::Options { edge, broker, access, version: "conformance".into() })
             .expect("the node starts");

@@ -1,0 +1,83 @@
+//! Connections that have not come through CONNECT, and how long they may take for what comes before it.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use broker::Time;
+
+use super::Reactor;
+use crate::doors::HalfOpen;
+
+/// A reactor's half-open connections.
+#[derive(Default)]
+pub(super) struct Entering {
+    by_slot: HashMap<u32, Entry>,
+    /// When those with layers have to be through them: time, serial number, slot. Those that are through stay until then.
+    deadlines: BinaryHeap<Reverse<(Time, u64, u32)>>,
+    serial: u64,
+}
+
+struct Entry {
+    half_open: HalfOpen,
+    serial: u64,
+}
+
+impl Entering {
+    /// `through_by`: when it has to be through its layers, if it has any.
+    pub fn enter(&mut self, slot: u32, half_open: HalfOpen, through_by: Option<Time>) {
+        self.serial += 1;
+        let serial = self.serial;
+        self.by_slot.insert(slot, Entry { half_open, serial });
+        if let Some(by) = through_by {
+            self.deadlines.push(Reverse((by, serial, slot)));
+        }
+    }
+
+    /// The connection has come through CONNECT, or is gone.
+    pub fn leave(&mut self, slot: u32) {
+        self.by_slot.remove(&slot);
+    }
+
+    pub fn half_open(&mut self, slot: u32) -> Option<&mut HalfOpen> {
+        self.by_slot.get_mut(&slot).map(|entry| &mut entry.half_open)
+    }
+
+    pub fn next_deadline(&self) -> Time {
+        self.deadlines.peek().map_or(Time::NEVER, |Reverse((time, ..))| *time)
+    }
+
+    /// The next connection that is still half open at its deadline.
+    fn overdue(&mut self, now: Time) -> Option<u32> {
+        while self.next_deadline() <= now {
+            let Some(Reverse((_, serial, slot))) = self.deadlines.pop() else { break };
+            if self.by_slot.get(&slot).is_some_and(|entry| entry.serial == serial) {
+                return Some(slot);
+            }
+        }
+        None
+    }
+}
+
+impl Reactor {
+    /// Closes connections that are not through their layers in time.
+    pub(super) fn reap_half_open(&mut self) {
+        while let Some(slot) = self.entering.overdue(self.now) {
+            let layers = self.peers[slot as usize].as_ref().and_then(|peer| peer.layers.as_ref());
+            if layers.is_some_and(|layers| !layers.is_through()) {
+                self.figures.door.closed_timeout += 1;
+                self.lose(slot);
+            }
+        }
+    }
+
+    /// Whether the client has come through CONNECT meanwhile.
+    pub(super) fn look_at_half_open(&mut self, slot: u32) {
+        if let Some(peer) = self.peers.get_mut(slot as usize).and_then(Option::as_mut)
+            && peer.marks.half_open
+            && self.worker.is_open(slot)
+        {
+            peer.marks.half_open = false;
+            self.entering.leave(slot);
+        }
+    }
+}

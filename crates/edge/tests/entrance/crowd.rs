@@ -1,0 +1,180 @@
+//! Crowds at the door: connections that never come to CONNECT keep nobody out.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use broker::admin::DoorFigures;
+use edge::settings::{Listener, Transport};
+
+use crate::client::{Client, echo};
+use crate::secure::{Authority, connect, tls};
+use crate::{Directory, Node, PATIENCE, everywhere, everywhere_with};
+
+/// The first bytes of a TLS record that would be a ClientHello.
+const BEGINNING: &[u8] = b"\x16\x03\x01\x02\x00\x01\x00";
+
+fn slow(node: &Node, count: usize, bytes: &[u8]) -> Vec<TcpStream> {
+    let open = |_| {
+        let mut stream = node.open();
+        stream.write_all(bytes).expect("sent");
+        stream
+    };
+    (0..count).map(open).collect()
+}
+
+fn is_closed(stream: &mut TcpStream) -> bool {
+    let mut bytes = Vec::new();
+    // A reset is an end as well; a time-out is none.
+    match stream.read_to_end(&mut bytes) {
+        Ok(_) => true,
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+    }
+}
+
+/// Figures are told about twice a second.
+fn door_until(node: &Node, enough: impl Fn(&DoorFigures) -> bool) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let mut sum = DoorFigures::default();
+        for worker in node.node.admin().figures().workers {
+            let door = worker.reactor.door;
+            sum.half_open += door.half_open;
+            sum.waits_half_open += door.waits_half_open;
+            sum.closed_address += door.closed_address;
+            sum.closed_timeout += door.closed_timeout;
+            sum.handshakes_full += door.handshakes_full;
+            sum.handshakes_resumed += door.handshakes_resumed;
+        }
+        if enough(&sum) {
+            return;
+        }
+        assert!(Instant::now() < until, "{sum:?}");
+        // Reactors tell their figures when they are awake.
+        drop(node.open());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_thousand_slow_handshakes_keep_nobody_out() {
+    let (directory, authority) = (Directory::new("slow"), Authority::new());
+    everywhere(
+        || Listener { handshake_timeout: PATIENCE, ..tls(&directory, &authority) },
+        |node| {
+            let crowd = slow(node, 1000, BEGINNING);
+            let config = authority.client(None);
+            let mut good = Client::connect(connect(node, &config, "localhost"), "good");
+            echo(&mut good, &[1, 100_000]);
+            door_until(node, |door| door.half_open >= 1000 && door.handshakes_full == 1);
+            drop(crowd);
+            door_until(node, |door| door.half_open < 1000 && door.closed_timeout == 0);
+        },
+    );
+}
+
+/// Whatever they wait for: TLS, the request of WebSocket, or the PROXY header.
+#[test]
+fn slow_handshakes_end() {
+    let (directory, authority) = (Directory::new("reaped"), Authority::new());
+    let timeout = Duration::from_millis(200);
+    let listeners: [(&dyn Fn() -> Listener, &[u8]); 3] = [
+        (&|| Listener { handshake_timeout: timeout, ..tls(&directory, &authority) }, BEGINNING),
+        (
+            &|| Listener { handshake_timeout: timeout, ..crate::websocket::listener() },
+            b"GET /mqtt HTTP/1.1\r\n",
+        ),
+        (
+            &|| Listener {
+                proxy_networks: "127.0.0.1".into(),
+                handshake_timeout: timeout,
+                ..Listener::default()
+            },
+            b"PROXY TC",
+        ),
+    ];
+    for (listener, bytes) in listeners {
+        everywhere_with(listener, &|broker| broker.mqtt.connect_timeout = PATIENCE, |node| {
+            for mut stream in slow(node, 50, bytes) {
+                assert!(is_closed(&mut stream));
+            }
+            door_until(node, |door| door.closed_timeout == 50);
+        });
+    }
+}
+
+/// Who is through in time stays, however late CONNECT and everything after it come.
+#[test]
+fn the_time_for_the_handshake_is_not_the_time_for_connect() {
+    let timeout = Duration::from_millis(100);
+    everywhere(
+        || Listener { transport: Transport::WebSocket, handshake_timeout: timeout, ..Listener::default() },
+        |node| {
+            let through = crate::websocket::Frames::over(node.open(), 1000);
+            // Closed after this one's time, which began later than the other's.
+            for mut stream in slow(node, 1, b"GET ") {
+                assert!(is_closed(&mut stream));
+            }
+            let mut client = Client::connect(through, "late");
+            for mut stream in slow(node, 1, b"GET ") {
+                assert!(is_closed(&mut stream));
+            }
+            echo(&mut client, &[1]);
+        },
+    );
+}
+
+/// Beyond the limit others wait in the backlog, and come in when these are gone.
+#[test]
+fn when_too_many_are_half_open_others_wait() {
+    let settings: &dyn Fn(&mut broker::settings::Settings) = &|broker| {
+        broker.limits.half_open_max = 20;
+        broker.mqtt.connect_timeout = Duration::from_millis(100);
+    };
+    everywhere_with(&Listener::default, settings, |node| {
+        let mut there = Client::connect(node.open(), "there");
+        let _crowd = slow(node, 25, b"\x10");
+        let mut good = Client::connect(node.open(), "good");
+        echo(&mut good, &[1]);
+        echo(&mut there, &[1]);
+        door_until(node, |door| door.waits_half_open > 0);
+    });
+}
+
+#[test]
+fn one_address_has_its_share_of_half_open_connections() {
+    let settings: &dyn Fn(&mut broker::settings::Settings) = &|broker| {
+        broker.limits.half_open_per_address = 3;
+        broker.mqtt.connect_timeout = PATIENCE;
+    };
+    everywhere_with(&Listener::default, settings, |node| {
+        // Those that are through do not count.
+        let _through: Vec<_> = (0..5).map(|n| Client::connect(node.open(), &format!("c{n}"))).collect();
+        let half: Vec<_> = slow(node, 3, b"\x10");
+        let mut beyond = node.open();
+        assert!(is_closed(&mut beyond));
+        drop(half);
+        door_until(node, |door| door.closed_address > 0 && door.half_open < 3);
+        let _again = Client::connect(node.open(), "again");
+    });
+}
+
+/// A balancer's connections count for those whom it speaks for.
+#[test]
+fn behind_a_balancer_each_address_has_its_share() {
+    let settings: &dyn Fn(&mut broker::settings::Settings) = &|broker| {
+        broker.limits.half_open_per_address = 2;
+        broker.mqtt.connect_timeout = PATIENCE;
+    };
+    let listener = || Listener { proxy_networks: "127.0.0.1".into(), ..Listener::default() };
+    everywhere_with(&listener, settings, |node| {
+        let header = |last: u8| format!("PROXY TCP4 192.0.2.{last} 198.51.100.1 5 1883\r\n");
+        let first = header(1);
+        let _half = slow(node, 3, first.as_bytes());
+        let _others = slow(node, 2, header(2).as_bytes());
+        // Which of the three depends on the reactors.
+        door_until(node, |door| door.closed_address == 1);
+        let mut good = slow(node, 1, header(3).as_bytes());
+        let _client = Client::connect(good.remove(0), "good");
+    });
+}
