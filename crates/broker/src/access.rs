@@ -64,7 +64,7 @@ pub enum Verdict {
 /// As what a client is let in.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Admission {
-    /// The Client Identifier instead of CONNECT's; an MQTT 5.0 client is told by Assigned Client Identifier.
+    /// The Client Identifier instead of CONNECT's. A client is told only where it left the choice to the server (3.2.2.3.7).
     pub client_id: Option<Arc<str>>,
     /// The user name instead of CONNECT's.
     pub username: Option<Box<str>>,

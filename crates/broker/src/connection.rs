@@ -7,13 +7,15 @@ use std::sync::Arc;
 use mqtt::{Packet, PacketId, ReasonCode, Version};
 use session::{Deliveries, Inbound, InboundAliases, OutboundAliases};
 
-use crate::access::{ClientCertificate, Identity, Mechanism, Principal};
+use crate::access::{ClientCertificate, Credentials, Identity, Mechanism, Principal};
 use crate::backlog::Waiting;
+use crate::budget::Budget;
 use crate::ids::{ConnectionId, GroupId, SessionId, Ticket, Time};
 use crate::mail::{SessionDelivery, SubscriptionIds};
 use crate::message::{Message, MessageView};
 use crate::node::Node;
 use crate::out::{Out, Pool};
+use crate::permissions::Permissions;
 use crate::route::Options;
 use crate::store::Enqueue;
 use crate::subscriptions::Subscriptions;
@@ -89,6 +91,12 @@ pub(crate) struct Marks {
     pub overdue: bool,
     /// In the worker's list of those for whom something waits.
     pub backlogged: bool,
+    /// There is a mountpoint.
+    pub mounted: bool,
+    /// There are rates of its own.
+    pub paced: bool,
+    /// Its subscriptions have to be checked again, because others had to be asked.
+    pub recheck: bool,
 }
 
 #[derive(Default)]
@@ -97,6 +105,8 @@ pub(crate) struct Extra {
     pub certificate: Option<Arc<ClientCertificate>>,
     pub principal: Option<Arc<Principal>>,
     pub will: Option<(Message, u32)>,
+    /// When its admission ends.
+    pub expires: Option<Time>,
     pub enhanced: Option<Enhanced>,
 }
 
@@ -135,6 +145,8 @@ pub(crate) struct Connecting {
     pub assigned: bool,
     pub response_information: bool,
     pub server_keep_alive: bool,
+    /// Questions about its Will.
+    pub asked: u8,
     /// The last Authentication Data, for CONNACK.
     pub authentication_data: Option<Vec<u8>>,
 }
@@ -170,6 +182,10 @@ pub(crate) struct Flow {
     /// When a timer tries `blocked` again, unless that is past.
     pub retry_at: Time,
     pub budget: Budget,
+    pub permissions: Permissions,
+    /// Questions about the packet that waits for its permission, and how often they were asked.
+    pub questions: u32,
+    pub asked: u8,
     pub probe: Probe,
 }
 
@@ -292,14 +308,6 @@ impl Blocked {
     }
 }
 
-/// Messages and bytes of the present second, for `limits.messages_per_second` and `limits.bytes_per_second`.
-#[derive(Debug, Default)]
-pub(crate) struct Budget {
-    pub until: Time,
-    pub messages: u32,
-    pub bytes: u64,
-}
-
 impl Flow {
     /// A retained message has come as a live one.
     pub fn overtake(&mut self, topic: &str) {
@@ -404,10 +412,36 @@ impl Connection {
         }
     }
 
+    /// Empty without one.
+    pub fn mountpoint(&self) -> &str {
+        if !self.marks.mounted {
+            return "";
+        }
+        let principal = self.extra.as_ref().and_then(|extra| extra.principal.as_ref());
+        principal.and_then(|principal| principal.mountpoint.as_deref()).unwrap_or_default()
+    }
+
+    /// A topic of the node's as the client sees it; `None` outside of its mountpoint.
+    pub fn unmounted<'t>(&self, topic: &'t str) -> Option<&'t str> {
+        if self.marks.mounted { topic.strip_prefix(self.mountpoint()) } else { Some(topic) }
+    }
+
+    /// The Client Identifier as the client knows it.
+    pub fn own_client_id(&self) -> &str {
+        self.unmounted(&self.client_id).unwrap_or(&self.client_id)
+    }
+
+    /// What access control is asked about at CONNECT, or when the client authenticates again.
+    pub fn credentials<'a>(&'a self, password: Option<&'a [u8]>, node: &'a Node) -> Credentials<'a> {
+        let Identity { client_id, username, peer, listener, .. } = self.identity(node);
+        let certificate = self.extra.as_ref().and_then(|extra| extra.certificate.as_ref());
+        Credentials { client_id, username, password, peer, listener, certificate }
+    }
+
     pub fn identity<'a>(&'a self, node: &'a Node) -> Identity<'a> {
         let extra = self.extra.as_deref();
         Identity {
-            client_id: &self.client_id,
+            client_id: self.own_client_id(),
             username: self.username(),
             peer: self.peer().map(|peer| peer.ip()),
             listener: node.listener_name(self.listener),

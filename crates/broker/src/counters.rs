@@ -75,6 +75,8 @@ counters! {
         taken_over as "disconnects" "reason" = "taken_over",
         /// Connections closed because they freed no place for a waiting publisher in `queue.wait`.
         slow_readers_closed as "disconnects" "reason" = "slow_reader",
+        /// Connections closed because their admission had run out, such as the token that they came in with.
+        admissions_expired as "disconnects" "reason" = "admission_expired",
         /// Connections closed by an operator.
         kicked as "disconnects" "reason" = "administrative",
         /// Subscriptions that clients made whose sessions end with their connection.
@@ -111,6 +113,8 @@ counters! {
         publish_denied as "publishes_denied",
         /// Subscriptions refused by the access rules.
         subscribe_denied as "subscribes_denied",
+        /// Packets that waited until another server had said whether they are allowed.
+        permissions_awaited as "permissions_awaited",
         /// Times a publisher was made to wait because of its rate, its in-flight messages or the node's memory.
         publishers_blocked as "publishers_blocked",
         /// PUBLISH packets refused by the store or by a limit on retained messages.
@@ -125,6 +129,8 @@ counters! {
     pub struct StoreCounters {
         /// Claims that found the Client Identifier served by another connection.
         takeovers as "takeovers",
+        /// Claims refused because the Client Identifier is in use by another user (`session.owner`).
+        claims_refused as "claims_refused",
         /// Sessions refused by `session.sessions_max`.
         sessions_refused as "sessions_refused",
         /// Sessions that ended at their expiry.

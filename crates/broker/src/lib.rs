@@ -8,13 +8,16 @@
 pub mod access;
 pub mod admin;
 mod backlog;
+mod budget;
 mod connection;
 mod counters;
 mod ids;
 mod mail;
 mod message;
+mod mount;
 mod node;
 mod out;
+mod permissions;
 mod retained;
 mod route;
 pub mod settings;

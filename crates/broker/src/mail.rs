@@ -83,10 +83,22 @@ pub enum Letter {
     /// A message for a member of a shared subscription group.
     Member(Box<MemberDelivery>),
     Verdict(ConnectionId, Verdict),
+    /// Access control knows the answer to a question of this connection's.
+    AskAgain(ConnectionId, About),
     /// A Will that is due: to be published by the receiver.
     Will(Message),
     /// An operator's question.
     Ask(Question),
+}
+
+/// What a question to access control was about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    Will,
+    /// The packet that waits for its permission.
+    Packet,
+    /// A subscription that exists.
+    Subscription,
 }
 
 impl Letter {
@@ -123,6 +135,7 @@ impl Letter {
             | Letter::Passed(..)
             | Letter::Scan(_)
             | Letter::Verdict(..)
+            | Letter::AskAgain(..)
             | Letter::Ask(_) => 0,
         }
     }

@@ -110,6 +110,14 @@ impl Node {
         hasher.finish()
     }
 
+    /// Stands for a user name among those who own a Client Identifier; never 0. Not to be found from outside.
+    pub(crate) fn user_key(&self, username: &str) -> u32 {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&self.hash_key);
+        hasher.write(username.as_bytes());
+        (hasher.finish() as u32).max(1)
+    }
+
     /// Says what the configuration calls the listeners. The first call counts.
     pub fn name_listeners(&self, names: Vec<String>) {
         if self.listeners.set(names).is_err() {

@@ -86,6 +86,18 @@ section! {
         pub subscriptions_max: u32 = "100000" in "1..", on reload;
         /// Sessions that outlive their connection, in all.
         pub sessions_max: u32 = "10000000", on reload;
+        /// Who may take over a connection or a session with the same Client Identifier.
+        pub owner: SessionOwner = "user", on reload;
+    }
+}
+
+choices! {
+    /// Who may take over what a Client Identifier stands for.
+    pub enum SessionOwner {
+        /// The user who has it; what has no user name may be taken over by anybody. Others are refused with 0x85.
+        User = "user",
+        /// Whoever may connect.
+        Anybody = "anybody",
     }
 }
 
@@ -130,7 +142,7 @@ section! {
         pub half_open_per_address: u32 = "0", on reload;
         /// New connections a second, of all listeners together; others wait in the backlog. 0 is no limit.
         pub connect_rate: u32 = "0", on reload;
-        /// PUBLISH packets a second that are read from one client; 0 is no limit.
+        /// PUBLISH packets a second that are read from one client; 0 is no limit. After a pause a second's worth at once.
         pub messages_per_second: u32 = "0", on reload;
         /// Bytes a second that are read from one client; 0 is no limit.
         pub bytes_per_second: ByteSize = "0", on reload;

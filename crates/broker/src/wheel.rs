@@ -30,6 +30,8 @@ pub enum TimerKind {
     QueueWait,
     /// A publisher that was blocked may be able to go on.
     Unblock,
+    /// What the admission allows is over.
+    Expiry,
     /// The last bytes of a closed connection should have left.
     Linger,
 }

@@ -184,6 +184,8 @@ impl Completion {
 pub struct Claim {
     pub client_id: Arc<str>,
     pub connection: ConnectionId,
+    /// Of whom, as [`Node::user_key`](crate::Node::user_key) names it, 0 without a user name; `None` when that does not matter.
+    pub user: Option<u32>,
     pub clean_start: bool,
     /// Session Expiry Interval in seconds, bounded by `session.expiry_max` already.
     pub expiry: u32,

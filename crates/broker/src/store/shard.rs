@@ -83,6 +83,8 @@ struct Uses {
 struct Client {
     owner: Option<ConnectionId>,
     session: Option<(u32, u32)>,
+    /// Whose it is; 0 is nobody's in particular.
+    user: u32,
     /// A claim that waits until the owner has let go.
     pending: Option<Box<Claim>>,
 }

@@ -8,23 +8,21 @@ use mqtt::{
     Will,
 };
 
+use super::Worker;
 use super::publish::{is_beyond_limits, is_own_topic};
-use super::{Worker, permits};
-use crate::access::{Action, AuthReply, Credentials, Identity, Verdict};
+use crate::access::AuthReply;
 use crate::connection::{Connecting, Enhanced, Phase};
 use crate::ids::{ConnectionId, Time, client_hash};
 use crate::mail::{Claimed, Letter};
 use crate::message::{Message, MessageView};
 use crate::route::{Options, Route, RouteKind};
-use crate::store::{Claim, Request, client_shard};
 use crate::wheel::TimerKind;
 
 impl Worker {
     pub(super) fn connect(&mut self, slot: u32, connect: &Connect<'_>) {
         let Some(connection) = self.connections.occupant(slot) else { return };
-        let peer = connection.peer();
         connection.packet_size_max = connect.maximum_packet_size(); // Of a refusal too.
-        if let Err(reason) = self.check_connect(slot, connect) {
+        if let Err(reason) = self.check_connect(connect) {
             return self.refuse_connect(slot, connect.version, reason);
         }
         let assigned = connect.client_id.is_empty();
@@ -62,21 +60,14 @@ impl Worker {
             assigned,
             response_information: connect.properties.request_response_information(),
             server_keep_alive: told && keep_alive != connect.keep_alive,
+            asked: 0,
             authentication_data: None,
         }));
-        let client_id = connection.client_id.clone();
-        let credentials = Credentials {
-            client_id: &client_id,
-            username: connect.username,
-            password: connect.password,
-            peer: peer.map(|peer| peer.ip()),
-            listener: "",
-            certificate: None,
-        };
         if let Some(method) = connect.properties.authentication_method() {
-            return self.start_exchange(slot, method, connect.properties.authentication_data(), credentials);
+            return self.start_exchange(slot, method, connect);
         }
         let node = self.node.clone();
+        let credentials = connection.credentials(connect.password, &node);
         let mut later = || {
             let node = node.clone();
             AuthReply::new(move |verdict| node.post(id.worker, Letter::Verdict(id, verdict)))
@@ -88,7 +79,7 @@ impl Worker {
     }
 
     /// What can be refused without asking anybody.
-    fn check_connect(&self, slot: u32, connect: &Connect<'_>) -> Result<(), ReasonCode> {
+    fn check_connect(&self, connect: &Connect<'_>) -> Result<(), ReasonCode> {
         let mqtt = &self.settings.mqtt;
         if self.stopping {
             return Err(ReasonCode::ServerUnavailable); // 0x8B is not for CONNACK (3.2.2.2).
@@ -118,22 +109,6 @@ impl Worker {
         {
             return Err(ReasonCode::PayloadFormatInvalid);
         }
-        if self.node.access.guards_topics() {
-            let peer = self.connections.occupant_ref(slot).and_then(|connection| connection.peer());
-            let peer = peer.map(|peer| peer.ip());
-            let identity = Identity {
-                client_id: connect.client_id,
-                username: connect.username,
-                peer,
-                listener: "",
-                certificate: None,
-                principal: None,
-            };
-            let action = Action::Publish { qos: will.qos, retain: will.retain };
-            if !permits(&self.node, identity, action, will.topic) {
-                return Err(ReasonCode::NotAuthorized);
-            }
-        }
         Ok(())
     }
 
@@ -141,34 +116,6 @@ impl Worker {
     fn new_client_id(&self) -> String {
         let number = self.node.assigned.fetch_add(1, Ordering::Relaxed);
         format!("auto-{number:x}-{:016x}", self.node.secret(number))
-    }
-
-    /// The answer of access control.
-    pub(super) fn verdict(&mut self, id: ConnectionId, verdict: Verdict) {
-        let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
-        if connection.phase != Phase::Authenticating {
-            return;
-        }
-        let version = connection.version;
-        match verdict {
-            Verdict::Deny(reason) => self.refuse_connect(id.slot, version, reason),
-            Verdict::Allow | Verdict::Admit(_) => {
-                connection.phase = Phase::Claiming;
-                connection.marks.claimed = true;
-                let claim = Claim {
-                    client_id: connection.client_id.clone(),
-                    connection: id,
-                    clean_start: connection
-                        .connecting
-                        .as_ref()
-                        .is_none_or(|connecting| connecting.clean_start),
-                    expiry: connection.session_expiry,
-                    window: connection.window,
-                };
-                let shard = client_shard(connection.client_hash);
-                self.request(shard, Request::Claim(Box::new(claim)));
-            }
-        }
     }
 
     /// The Client Identifier is this connection's: CONNACK [MQTT-3.2.0-1] [MQTT3-3.1.4-4].
@@ -187,6 +134,9 @@ impl Worker {
             let silence_max = u64::from(connection.keep_alive) * 1500;
             let at = Time(self.now.0 + silence_max);
             self.wheel.arm(at, id.slot, id.generation, TimerKind::KeepAlive);
+        }
+        if let Some(at) = connection.extra.as_ref().and_then(|extra| extra.expires) {
+            self.wheel.arm(at, id.slot, id.generation, TimerKind::Expiry);
         }
         self.counters.clients_connected += 1;
         if !self.send_connack(id.slot, session_present) {
@@ -264,7 +214,7 @@ impl Worker {
                 }
             }
             if connecting.assigned {
-                properties.push(Property::AssignedClientIdentifier(&connection.client_id)); // [MQTT-3.1.3-7]
+                properties.push(Property::AssignedClientIdentifier(connection.own_client_id())); // [MQTT-3.1.3-7]
             }
             if mqtt.topic_alias_max > 0 {
                 properties.push(Property::TopicAliasMaximum(mqtt.topic_alias_max));

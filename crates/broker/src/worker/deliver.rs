@@ -8,7 +8,7 @@ use mqtt::{Ack, Packet, PacketId, PacketType, QoS, ReasonCode, Version};
 use session::{OutboundAliases, PubRecOutcome, Settled, TopicAlias};
 
 use super::trace::Passing;
-use super::{Pending, Worker, permits};
+use super::{Pending, Worker};
 use crate::access::Action;
 use crate::admin::Direction;
 use crate::connection::{Connection, Overflow, Phase, RetainedJob, queued};
@@ -30,12 +30,17 @@ const FITS_ALWAYS: usize = mqtt::PACKET_SIZE_MAX as usize / 2;
 /// Payloads from this size on are not copied for each of several receivers.
 const SHARED_MIN: usize = 8 * 1024;
 
+/// Why a message was dropped.
+const NOT_READABLE: &str = "the access rules do not let the client read it";
+
 /// Vectors that are used for one message at a time, kept for the next.
 pub(super) struct Scratch {
     pub routes: Vec<Route>,
     pub targets: Vec<Target>,
     pub ids: Vec<u32>,
     pub properties: Vec<u8>,
+    /// A topic behind a mountpoint.
+    pub topic: String,
     pub encoded: Vec<u8>,
     /// The Client Identifier of connections that have none yet.
     pub nobody: Arc<str>,
@@ -48,13 +53,15 @@ impl Default for Scratch {
             targets: Vec::new(),
             ids: Vec::new(),
             properties: Vec::new(),
+            topic: String::new(),
             encoded: Vec::new(),
             nobody: Arc::from(""),
         }
     }
 }
 
-/// A PUBLISH encoded once for many receivers: they differ by version, QoS and RETAIN; the Packet Identifier is written over.
+/// A PUBLISH encoded once for many receivers: they differ by version, QoS, RETAIN, and how much of the topic is their mountpoint; the
+/// Packet Identifier is written over.
 pub(super) struct EncodeOnce {
     /// Whether there are receivers enough for it to pay.
     several: bool,
@@ -62,7 +69,7 @@ pub(super) struct EncodeOnce {
     known: Vec<(Form, std::ops::Range<usize>)>,
 }
 
-type Form = (Version, QoS, bool);
+type Form = (Version, QoS, bool, usize);
 
 impl EncodeOnce {
     pub fn for_receivers(count: usize) -> Self {
@@ -78,7 +85,7 @@ impl EncodeOnce {
         if !self.several || !plain {
             return packet.encode(version, out);
         }
-        let form = (version, packet.qos, packet.retain);
+        let form = (version, packet.qos, packet.retain, packet.topic.len());
         let range = match self.known.iter().find(|(known, _)| *known == form) {
             Some((_, range)) => range.clone(),
             None => {
@@ -166,12 +173,11 @@ impl Worker {
             self.counters.dropped_expired += 1;
             return self.dropped(slot, &shared.view, "expired");
         };
-        if self.node.access.guards_topics()
-            && !permits(&self.node, connection.identity(&self.node), Action::Receive, shared.view.topic)
-        {
+        if self.node.access.guards_topics() && !self.may_receive(slot, shared.view.topic) {
             self.counters.dropped_not_readable += 1;
-            return self.dropped(slot, &shared.view, "the access rules do not let the client read it");
+            return self.dropped(slot, &shared.view, NOT_READABLE);
         }
+        let Some(connection) = self.connections.occupant(slot) else { return };
         let queue = &self.settings.queue;
         if qos == QoS::AtMostOnce {
             if connection.out.len() as u64 > queue.out_bytes_max.bytes() {
@@ -280,13 +286,17 @@ impl Worker {
     fn write(&mut self, slot: u32, shared: &mut Shared<'_>, look: &Look<'_>, once: &mut EncodeOnce) {
         let view = shared.view;
         let Some(connection) = self.connections.occupant(slot) else { return };
+        let Some(topic) = connection.unmounted(view.topic) else {
+            debug_assert!(false, "a client has no subscriptions outside of its mountpoint");
+            return;
+        };
         let version = connection.version;
         let mut packet = mqtt::Outgoing {
             dup: look.dup,
             qos: look.qos,
             retain: look.retain,
             packet_id: look.packet_id,
-            topic: view.topic,
+            topic,
             topic_alias: None,
             message_expiry: look.expiry,
             subscription_ids: look.ids,
@@ -301,7 +311,7 @@ impl Worker {
             let alias_max = connection.alias_max;
             let flow = connection.flow();
             let aliases = flow.aliases_out.get_or_insert_with(|| OutboundAliases::new(alias_max));
-            match aliases.name(view.topic) {
+            match aliases.name(topic) {
                 TopicAlias::None => {}
                 TopicAlias::Introduce(alias) => {
                     packet.topic_alias = Some(alias);
@@ -315,7 +325,8 @@ impl Worker {
             }
         }
         if is_oversized(&packet) {
-            self.drop_oversized(slot, look);
+            self.counters.dropped_packet_size += 1;
+            self.finish_unsent(slot, look);
             return self.dropped(slot, &view, "larger than the client's Maximum Packet Size");
         }
         let before = connection.out.len();
@@ -344,9 +355,15 @@ impl Worker {
         self.mark_dirty(slot);
     }
 
-    /// A message larger than the client takes is not sent, and is done with as if it had been [MQTT-3.1.2-25].
-    fn drop_oversized(&mut self, slot: u32, look: &Look<'_>) {
-        self.counters.dropped_packet_size += 1;
+    /// Whether the rules let a client read a topic of the node's.
+    fn may_receive(&self, slot: u32, topic: &str) -> bool {
+        let Some(connection) = self.connections.occupant_ref(slot) else { return false };
+        connection.unmounted(topic).is_some_and(|topic| self.permits(connection, Action::Receive, topic))
+    }
+
+    /// A message that the client may not get, or that is larger than it takes, is done with as if it had been sent
+    /// [MQTT-3.1.2-25].
+    fn finish_unsent(&mut self, slot: u32, look: &Look<'_>) {
         let Some(packet_id) = look.packet_id else { return };
         let Some(connection) = self.connections.occupant(slot) else { return };
         if let Some(session) = connection.session {
@@ -395,6 +412,14 @@ impl Worker {
                     let expiry = shared.view.remaining_expiry(self.now).unwrap_or(Some(0));
                     let ids = subscription_ids.as_slice();
                     let look = Look { qos, retain, dup, packet_id: Some(packet_id), ids, expiry };
+                    // The rules may be others than when it was queued. What was sent before is finished.
+                    if !dup && self.node.access.guards_topics() && !self.may_receive(slot, shared.view.topic)
+                    {
+                        self.counters.dropped_not_readable += 1;
+                        self.finish_unsent(slot, &look);
+                        self.dropped(slot, &shared.view, NOT_READABLE);
+                        continue;
+                    }
                     self.write(slot, &mut shared, &look, &mut EncodeOnce::for_receivers(1));
                 }
             }

@@ -1,28 +1,23 @@
 //! Enhanced authentication (4.12): AUTH packets between CONNECT and CONNACK, and again later.
 
-use mqtt::{Auth, Packet, PropertiesBuf, Property, ReasonCode};
+use mqtt::{Auth, Connect, Packet, PropertiesBuf, Property, ReasonCode};
 
 use super::Worker;
-use crate::access::{Credentials, Step, Verdict};
+use crate::access::{Step, Verdict};
 use crate::connection::{Enhanced, Phase};
 
 impl Worker {
     /// CONNECT names an Authentication Method: the first step [MQTT-4.12.0-1].
-    pub(super) fn start_exchange(
-        &mut self,
-        slot: u32,
-        method: &str,
-        data: Option<&[u8]>,
-        credentials: Credentials<'_>,
-    ) {
-        let mechanism = self.node.access.mechanism(method, credentials);
+    pub(super) fn start_exchange(&mut self, slot: u32, method: &str, connect: &Connect<'_>) {
         let Some(connection) = self.connections.occupant(slot) else { return };
+        let credentials = connection.credentials(connect.password, &self.node);
+        let mechanism = self.node.access.mechanism(method, credentials);
         let version = connection.version;
         let Some(mut mechanism) = mechanism else {
             return self.refuse_connect(slot, version, ReasonCode::BadAuthenticationMethod);
         };
         connection.phase = Phase::Exchanging;
-        let step = mechanism.step(data);
+        let step = mechanism.step(connect.properties.authentication_data());
         connection.extra().enhanced = Some(Enhanced { method: method.into(), run: Some(mechanism) });
         self.exchange_step(slot, step);
     }
@@ -44,15 +39,7 @@ impl Worker {
             (ReasonCode::ContinueAuthentication, true) => {}
             (ReasonCode::ReAuthenticate, false) => {
                 let method = auth.properties.authentication_method().unwrap_or_default();
-                let peer = connection.peer().map(|peer| peer.ip());
-                let credentials = Credentials {
-                    client_id: &connection.client_id.clone(),
-                    username: connection.username(),
-                    password: None,
-                    peer,
-                    listener: "",
-                    certificate: None,
-                };
+                let credentials = connection.credentials(None, &self.node);
                 let run = self.node.access.mechanism(method, credentials);
                 let Some(enhanced) = connection.extra.as_mut().and_then(|extra| extra.enhanced.as_mut())
                 else {
@@ -85,17 +72,20 @@ impl Worker {
         let (id, phase, version) = (connection.id, connection.phase, connection.version);
         match step {
             Step::Continue(data) => self.send_auth(slot, ReasonCode::ContinueAuthentication, Some(&data)),
-            Step::Success(data, _) => {
+            Step::Success(data, admission) => {
                 self.end_run(slot);
                 if phase == Phase::Open {
-                    return self.send_auth(slot, ReasonCode::Success, data.as_deref());
+                    return match self.admit_again(slot, *admission) {
+                        Ok(()) => self.send_auth(slot, ReasonCode::Success, data.as_deref()),
+                        Err(reason) => self.close(slot, reason),
+                    };
                 }
                 let Some(connection) = self.connections.occupant(slot) else { return };
                 connection.phase = Phase::Authenticating;
                 if let Some(connecting) = connection.connecting.as_mut() {
                     connecting.authentication_data = data;
                 }
-                self.verdict(id, Verdict::Allow);
+                self.verdict(id, Verdict::Admit(admission));
             }
             Step::Failure(reason) if phase == Phase::Open => self.close(slot, reason), // [MQTT-4.12.1-2]
             Step::Failure(reason) => self.refuse_connect(slot, version, reason),

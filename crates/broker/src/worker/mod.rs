@@ -6,6 +6,7 @@
 //! reads no clock, so a test can be its network and its time.
 
 mod admin;
+mod admit;
 mod check;
 mod close;
 mod connect;
@@ -13,6 +14,7 @@ mod deliver;
 mod dispatch;
 mod exchange;
 mod operators;
+mod permission;
 mod post;
 mod publish;
 mod receive;
@@ -31,7 +33,7 @@ use routing::Reader;
 pub(crate) use publish::{is_beyond_limits, is_own_topic};
 pub use receive::{Received, Then};
 
-use crate::access::{Action, AskAgain, ClientCertificate, Identity};
+use crate::access::ClientCertificate;
 use crate::admin::{Sampler, SlowTable, Tracing};
 use crate::backlog::{Backlog, Waiting};
 use crate::connection::{Connection, Marks, Phase};
@@ -412,6 +414,7 @@ impl Worker {
             }
             TimerKind::KeepAlive => self.check_keep_alive(timer),
             TimerKind::QueueWait => self.check_queue_wait(timer),
+            TimerKind::Expiry => self.check_expiry(slot),
             TimerKind::Unblock => self.unblock(slot),
             TimerKind::Linger => {
                 connection.marks.overdue = true;
@@ -492,12 +495,6 @@ impl Worker {
         });
         self.backlog.last()
     }
-}
-
-/// Whether the rules let a client do this, as far as is known now.
-fn permits(node: &Node, identity: Identity<'_>, action: Action, topic: &str) -> bool {
-    let permission = node.access.authorize(identity, action, topic, &mut || AskAgain::new(|| {}));
-    permission.is_some_and(|permission| permission.allowed)
 }
 
 /// Rounds of work for itself in one turn; more would keep sockets waiting.

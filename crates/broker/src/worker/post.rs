@@ -64,6 +64,7 @@ impl Worker {
             Letter::Page(page) => self.page(*page),
             Letter::Member(delivery) => self.member_delivery(*delivery),
             Letter::Verdict(connection, verdict) => self.verdict(connection, verdict),
+            Letter::AskAgain(connection, about) => self.ask_again(connection, about),
             Letter::Will(will) => self.publish_will(&will),
             Letter::Ask(question) => self.asked(*question.0),
         }

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use mqtt::{Packet, PacketId, Publish, QoS, ReasonCode, TopicName};
 use session::{Inbound, Received};
 
+use super::Worker;
 use super::receive::Step;
 use super::trace::Passing;
-use super::{Worker, permits};
-use crate::access::Action;
+use crate::access::Rates;
 use crate::admin::Direction;
-use crate::connection::{Budget, Connection, Flow};
+use crate::connection::Flow;
 use crate::ids::Time;
 use crate::mail::Token;
 use crate::message::MessageView;
+use crate::mount::mounted;
 use crate::settings::PublishDenied;
 use crate::store::Request;
 
@@ -22,6 +23,9 @@ const OVERLOAD_RETRY_MS: u64 = 100;
 
 impl Worker {
     pub(super) fn publish_packet(&mut self, slot: u32, publish: &Publish<'_>, size: usize) -> Step {
+        if self.node.access.asks_others() && self.awaits_permission(slot, publish) {
+            return Step::Blocked;
+        }
         if let Some(retry) = self.must_wait(slot, publish, size) {
             self.counters.publishers_blocked += 1;
             if retry != Time::NEVER {
@@ -60,20 +64,12 @@ impl Worker {
         if publish.qos > QoS::AtMostOnce && self.node.is_overloaded() {
             return Some(Time(self.now.0 + OVERLOAD_RETRY_MS));
         }
-        if limits.messages_per_second > 0 || limits.bytes_per_second.bytes() > 0 {
+        let limited = limits.messages_per_second > 0 || limits.bytes_per_second.bytes() > 0;
+        if limited || connection.marks.paced {
+            let principal = connection.extra.as_ref().and_then(|extra| extra.principal.as_ref());
+            let rates = principal.and_then(|principal| principal.rates).unwrap_or(Rates::from(limits));
             let now = self.now;
-            let budget = &mut connection.flow().budget;
-            if budget.until <= now {
-                *budget = Budget { until: Time(now.0 + 1000), messages: 0, bytes: 0 };
-            }
-            let messages = limits.messages_per_second > 0 && budget.messages >= limits.messages_per_second;
-            let bytes =
-                limits.bytes_per_second.bytes() > 0 && budget.bytes >= limits.bytes_per_second.bytes();
-            if messages || bytes {
-                return Some(budget.until);
-            }
-            budget.messages += 1;
-            budget.bytes += size as u64;
+            return connection.flow().budget.take(now, rates, size).err();
         }
         None
     }
@@ -144,7 +140,18 @@ impl Worker {
             return Ok(());
         }
         let mut scratch = std::mem::take(&mut self.scratch.properties);
+        let mut room = std::mem::take(&mut self.scratch.topic);
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+        let (topic, name) = if connection.marks.mounted {
+            let topic = mounted(connection.mountpoint(), topic, &mut room);
+            let name = TopicName::parse(topic).map_err(|_| ReasonCode::TopicNameInvalid)?;
+            if is_beyond_limits(topic, &self.settings.mqtt) {
+                return Err(ReasonCode::TopicNameInvalid);
+            }
+            (topic, name)
+        } else {
+            (topic, name)
+        };
         let view = MessageView {
             topic,
             properties: properties.forwardable(&mut scratch),
@@ -165,6 +172,7 @@ impl Worker {
         }
         self.publish_and_acknowledge(slot, publish, name, view);
         self.scratch.properties = scratch;
+        self.scratch.topic = room;
         Ok(())
     }
 
@@ -225,19 +233,6 @@ impl Worker {
         let repeated = publish.qos == QoS::ExactlyOnce
             && publish.packet_id.is_some_and(|packet_id| flow.inbound.has_received(packet_id));
         if exceeded && !repeated { Err(ReasonCode::ReceiveMaximumExceeded) } else { Ok(()) }
-    }
-
-    fn may_publish(&self, slot: u32, publish: &Publish<'_>, topic: &str) -> bool {
-        if is_own_topic(topic) {
-            return false;
-        }
-        if !self.node.access.guards_topics() {
-            return true;
-        }
-        let action = Action::Publish { qos: publish.qos, retain: publish.retain };
-        let allowed =
-            |connection: &Connection| permits(&self.node, connection.identity(&self.node), action, topic);
-        self.connections.occupant_ref(slot).is_some_and(allowed)
     }
 
     /// One of the things that a publish waits for is done.

@@ -128,6 +128,13 @@ impl Worker {
             Ok(Packet::Publish(publish)) if phase == Phase::Open => {
                 return self.publish_packet(slot, &publish, bytes.len());
             }
+            Ok(Packet::Subscribe(subscribe))
+                if phase == Phase::Open
+                    && self.node.access.asks_others()
+                    && self.awaits_permissions(slot, &subscribe) =>
+            {
+                return Step::Blocked;
+            }
             Ok(Packet::Connect(connect)) if phase == Phase::AwaitConnect => {
                 self.connect(slot, &connect);
                 Ok(())

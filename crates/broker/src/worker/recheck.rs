@@ -2,10 +2,11 @@
 
 use mqtt::Subscription;
 
-use super::{Worker, permits};
+use super::Worker;
 use crate::access::Action;
 use crate::connection::Phase;
 use crate::ids::Time;
+use crate::mail::About;
 use crate::route::Options;
 use crate::store::Request;
 
@@ -20,6 +21,10 @@ pub(super) struct Recheck {
     generation: u64,
     /// The next slot to look at, while there is one.
     from: Option<u32>,
+    /// Only connections that are marked for it.
+    marked_only: bool,
+    /// Answers have come that were not known.
+    again: bool,
 }
 
 impl Worker {
@@ -29,28 +34,46 @@ impl Worker {
         if generation != self.recheck.generation {
             self.recheck.generation = generation;
             self.recheck.from = self.node.access.guards_topics().then_some(0);
+            self.recheck.marked_only = false;
+        } else if self.recheck.from.is_none() && std::mem::take(&mut self.recheck.again) {
+            (self.recheck.from, self.recheck.marked_only) = (Some(0), true);
         }
         let from = self.recheck.from?;
         let until = from.saturating_add(CONNECTIONS_AT_ONCE).min(self.connections.slots());
+        let marked_only = self.recheck.marked_only;
         for slot in from..until {
-            self.recheck_connection(slot);
+            let connection = self.connections.occupant_ref(slot);
+            if connection.is_some_and(|connection| connection.marks.recheck || !marked_only) {
+                self.recheck_connection(slot);
+            }
         }
         self.recheck.from = (until < self.connections.slots()).then_some(until);
         self.recheck.from.map(|_| Time(self.now.0 + PAUSE_MS))
     }
 
-    fn recheck_connection(&mut self, slot: u32) {
-        let Some(connection) = self.connections.occupant(slot) else { return };
+    /// Connections whose subscriptions could not be judged yet are looked at again, in a second at the earliest.
+    pub(super) fn recheck_again(&mut self) {
+        self.recheck.again = true;
+    }
+
+    pub(super) fn recheck_connection(&mut self, slot: u32) {
+        let Some(connection) = self.connections.occupant_ref(slot) else { return };
         if connection.phase != Phase::Open {
             return;
         }
-        let allowed = |text: &str, options: Options| {
+        let is_known = std::cell::Cell::new(true);
+        let stays = |text: &str, options: Options| {
             let Ok(subscription) = Subscription::parse(text) else { return true };
+            let Some(filter) = connection.unmounted(subscription.filter.as_str()) else { return false };
             let action = Action::Subscribe { qos: options.qos() };
-            permits(&self.node, connection.identity(&self.node), action, subscription.filter.as_str())
+            let permission = self.ask(connection, action, filter, About::Subscription);
+            is_known.set(is_known.get() && permission.is_some());
+            permission.is_none_or(|permission| permission.allowed)
         };
-        let ended = connection.subscriptions.filters_not(allowed);
+        let ended = connection.subscriptions.filters_not(stays);
         let (id, session) = (connection.id, connection.session);
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        connection.marks.recheck = !is_known.get();
         for text in ended {
             let Some(connection) = self.connections.occupant(slot) else { return };
             tracing::debug!(

@@ -5,12 +5,13 @@ use mqtt::{
     Unsubscribe,
 };
 
+use super::Worker;
 use super::connect::granted_qos;
 use super::publish::is_beyond_limits;
-use super::{Worker, permits};
 use crate::access::Action;
 use crate::connection::{AckKind, PendingAck, PendingFilter};
 use crate::ids::{ConnectionId, Ticket};
+use crate::mount::mounted_filter;
 use crate::route::{Options, Route, RouteKind};
 use crate::store::{GroupName, Join, Member, Request};
 
@@ -23,7 +24,15 @@ impl Worker {
             return Err(ReasonCode::SubscriptionIdentifiersNotSupported);
         }
         let ticket = Ticket::of(subscribe.packet_id);
-        self.subscribe_to(slot, ticket, subscribe.filters.iter(), subscription_id.unwrap_or(0))
+        let subscription_id = subscription_id.unwrap_or(0);
+        if !connection.marks.mounted {
+            return self.subscribe_to(slot, ticket, subscribe.filters.iter(), subscription_id);
+        }
+        let mountpoint = connection.mountpoint();
+        let mounted = subscribe.filters.iter().map(|(text, asked)| (mounted_filter(mountpoint, text), asked));
+        let mounted: Vec<_> = mounted.collect();
+        let filters = mounted.iter().map(|(text, asked)| (text.as_str(), *asked));
+        self.subscribe_to(slot, ticket, filters, subscription_id)
     }
 
     /// What a SUBSCRIBE asks for, whoever asks; answered by [`Self::finish_ack`] under the ticket.
@@ -126,11 +135,15 @@ impl Worker {
         if subscription.filter.has_wildcard() && !mqtt.wildcard_subscription_available {
             return Err(Refusal::Filter(ReasonCode::WildcardSubscriptionsNotSupported));
         }
-        let Some(connection) = self.connections.occupant(slot) else { return Err(invalid) };
+        let Some(connection) = self.connections.occupant_ref(slot) else { return Err(invalid) };
+        // What an operator asks for may lie outside.
+        let Some(own) = connection.unmounted(filter) else {
+            return Err(Refusal::Filter(ReasonCode::NotAuthorized));
+        };
         // An operator's word counts.
         if self.node.access.guards_topics() && ticket.operator().is_none() {
             let action = Action::Subscribe { qos: asked.qos };
-            if !permits(&self.node, connection.identity(&self.node), action, filter) {
+            if !self.permits(connection, action, own) {
                 self.counters.subscribe_denied += 1;
                 return Err(Refusal::Filter(ReasonCode::NotAuthorized));
             }
@@ -176,7 +189,15 @@ impl Worker {
     pub(super) fn unsubscribe(&mut self, slot: u32, unsubscribe: &Unsubscribe<'_>) -> Result<(), ReasonCode> {
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         connection.check_unused(unsubscribe.packet_id)?;
-        self.unsubscribe_from(slot, Ticket::of(unsubscribe.packet_id), unsubscribe.filters.iter());
+        let ticket = Ticket::of(unsubscribe.packet_id);
+        if connection.marks.mounted {
+            let mountpoint = connection.mountpoint();
+            let mounted: Vec<_> =
+                unsubscribe.filters.iter().map(|text| mounted_filter(mountpoint, text)).collect();
+            self.unsubscribe_from(slot, ticket, mounted.iter().map(String::as_str));
+        } else {
+            self.unsubscribe_from(slot, ticket, unsubscribe.filters.iter());
+        }
         Ok(())
     }
 

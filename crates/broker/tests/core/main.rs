@@ -5,6 +5,7 @@
 
 mod acknowledging;
 mod actor;
+mod admission;
 mod client;
 mod limits;
 mod net;

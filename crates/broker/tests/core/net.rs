@@ -59,13 +59,23 @@ pub fn everywhere(scenario: impl Fn(&mut Net)) {
 
 /// The same with other settings.
 pub fn everywhere_with(change: impl Fn(&mut Settings), scenario: impl Fn(&mut Net)) {
+    everywhere_guarded(change, || Arc::new(AllowAll), |net, _| scenario(net));
+}
+
+/// The same under an access control of the test's.
+pub fn everywhere_guarded<A: Access>(
+    change: impl Fn(&mut Settings),
+    access: impl Fn() -> Arc<A>,
+    scenario: impl Fn(&mut Net, &A),
+) {
     let shuffled = (1..=4).map(|seed| (3, Travel::Shuffled(seed)));
     for (workers, travel) in [(1, Travel::InOrder), (3, Travel::InOrder)].into_iter().chain(shuffled) {
         let mut settings = settings();
         change(&mut settings);
         let _says_where = SaysWhere(workers, travel);
-        let mut net = Net::of(workers, travel, settings, Arc::new(AllowAll));
-        scenario(&mut net);
+        let access = access();
+        let mut net = Net::of(workers, travel, settings, access.clone());
+        scenario(&mut net, &access);
         net.end();
     }
 }

@@ -37,6 +37,7 @@ pub enum Sent {
 pub struct Connecting {
     pub version: Version,
     pub client_id: String,
+    pub username: Option<String>,
     pub clean_start: bool,
     pub keep_alive: u16,
     pub will: Option<(Message, Option<u32>)>,
@@ -71,6 +72,7 @@ pub fn v5(client_id: &str) -> Connecting {
     Connecting {
         version: Version::V5,
         client_id: client_id.into(),
+        username: None,
         clean_start: true,
         keep_alive: 0,
         will: None,
@@ -95,6 +97,11 @@ pub fn durable(version: Version, client_id: &str) -> Connecting {
 pub const DAY: u32 = 24 * 3600;
 
 impl Connecting {
+    pub fn username(mut self, username: &str) -> Self {
+        self.username = Some(username.into());
+        self
+    }
+
     /// Without Clean Start, or with Clean Session 0.
     pub fn resumes(mut self) -> Self {
         self.clean_start = false;
@@ -173,7 +180,7 @@ impl Connecting {
                 payload: message.payload.as_bytes(),
                 properties: of_will.as_properties(),
             }),
-            username: None,
+            username: self.username.as_deref(),
             password: None,
             properties: properties.as_properties(),
         };

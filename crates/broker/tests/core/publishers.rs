@@ -179,7 +179,7 @@ fn a_client_beyond_its_bytes_per_second_is_slowed() {
             let payload = "x".repeat(2_000);
             net.send_all(client, (1..=12).map(|id| message("t", &payload).qos1(id).into()));
             assert_eq!(net.received(client).len(), 6);
-            net.pass(1_100);
+            net.pass(1_400);
             assert_eq!(net.received(client).len(), 6);
         },
     );

@@ -1,0 +1,101 @@
+//! What access control has lately answered one client.
+
+use crate::access::{Action, Permission};
+
+/// The last lasting answers. Topics are compared in full: nobody gets another topic's answer.
+#[derive(Debug, Default)]
+pub(crate) struct Permissions {
+    /// Of the rules that gave them.
+    generation: u64,
+    known: Vec<Known>,
+    /// The entry to be replaced next.
+    next: usize,
+}
+
+#[derive(Debug)]
+struct Known {
+    action: Action,
+    topic: String,
+    allowed: bool,
+}
+
+/// Topics that are remembered for one client.
+const KNOWN_MAX: usize = 16;
+/// Longer topics are asked about each time.
+const TOPIC_MAX: usize = 256;
+
+impl Permissions {
+    pub fn get(&self, generation: u64, action: Action, topic: &str) -> Option<bool> {
+        if self.generation != generation {
+            return None;
+        }
+        let is_meant = |known: &&Known| known.topic == topic && known.action == action;
+        self.known.iter().find(is_meant).map(|known| known.allowed)
+    }
+
+    pub fn remember(&mut self, generation: u64, action: Action, topic: &str, permission: Permission) {
+        if !permission.lasting || topic.len() > TOPIC_MAX {
+            return;
+        }
+        if self.generation != generation {
+            self.known.clear();
+            (self.generation, self.next) = (generation, 0);
+        }
+        let allowed = permission.allowed;
+        if self.known.len() < KNOWN_MAX {
+            return self.known.push(Known { action, topic: topic.to_owned(), allowed });
+        }
+        let oldest = &mut self.known[self.next];
+        (oldest.action, oldest.allowed) = (action, allowed);
+        oldest.topic.clear();
+        oldest.topic.push_str(topic);
+        self.next = (self.next + 1) % KNOWN_MAX;
+    }
+
+    /// The client is somebody else now.
+    pub fn forget(&mut self) {
+        self.known.clear();
+        self.next = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mqtt::QoS;
+
+    use super::*;
+
+    const PUBLISH: Action = Action::Publish { qos: QoS::AtLeastOnce, retain: false };
+    const RETAINED: Action = Action::Publish { qos: QoS::AtLeastOnce, retain: true };
+    const YES: Permission = Permission { allowed: true, lasting: true };
+
+    #[test]
+    fn an_answer_holds_for_its_topic_its_action_and_its_rules() {
+        let mut permissions = Permissions::default();
+        permissions.remember(1, PUBLISH, "a", YES);
+        assert_eq!(permissions.get(1, PUBLISH, "a"), Some(true));
+        assert_eq!(permissions.get(1, RETAINED, "a"), None);
+        assert_eq!(permissions.get(1, PUBLISH, "a/b"), None);
+        assert_eq!(permissions.get(2, PUBLISH, "a"), None);
+        permissions.remember(2, PUBLISH, "b", Permission { allowed: false, lasting: true });
+        assert_eq!(permissions.get(2, PUBLISH, "a"), None, "the new rules have not been asked about it");
+        assert_eq!(permissions.get(2, PUBLISH, "b"), Some(false));
+        permissions.forget();
+        assert_eq!(permissions.get(2, PUBLISH, "b"), None);
+    }
+
+    #[test]
+    fn what_does_not_last_or_is_long_is_not_kept_and_the_oldest_goes() {
+        let mut permissions = Permissions::default();
+        permissions.remember(0, PUBLISH, "a", Permission { allowed: true, lasting: false });
+        permissions.remember(0, PUBLISH, &"x".repeat(TOPIC_MAX + 1), YES);
+        assert!(permissions.known.is_empty());
+        for number in 0..KNOWN_MAX + 2 {
+            permissions.remember(0, PUBLISH, &number.to_string(), YES);
+        }
+        assert_eq!(permissions.known.len(), KNOWN_MAX);
+        assert_eq!(permissions.get(0, PUBLISH, "1"), None);
+        assert_eq!(permissions.get(0, PUBLISH, "2"), Some(true));
+        assert_eq!(permissions.get(0, PUBLISH, "17"), Some(true));
+    }
+}

@@ -1,0 +1,174 @@
+//! From the answer of access control to the claim of the Client Identifier.
+
+use std::sync::Arc;
+
+use mqtt::ReasonCode;
+
+use super::Worker;
+use crate::access::{Action, Admission, Principal, Verdict};
+use crate::connection::{Connection, Phase};
+use crate::ids::{ConnectionId, client_hash};
+use crate::mail::About;
+use crate::message::{Message, MessageView};
+use crate::mount::mounted;
+use crate::settings::SessionOwner;
+use crate::store::{Claim, Request, client_shard};
+use crate::wheel::TimerKind;
+
+/// How often the permission of one packet or Will is asked for; then it is refused.
+pub(super) const ASKS_MAX: u8 = 4;
+
+impl Worker {
+    /// The answer of access control.
+    pub(super) fn verdict(&mut self, id: ConnectionId, verdict: Verdict) {
+        let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
+        if connection.phase != Phase::Authenticating {
+            return;
+        }
+        let version = connection.version;
+        let admitted = match verdict {
+            Verdict::Deny(reason) => Err(reason),
+            Verdict::Allow => Ok(()),
+            Verdict::Admit(admission) => self.admit(id.slot, *admission),
+        };
+        match admitted {
+            Ok(()) => self.admitted(id.slot),
+            Err(reason) => self.refuse_connect(id.slot, version, reason),
+        }
+    }
+
+    /// The client is who the admission says.
+    fn admit(&mut self, slot: u32, admission: Admission) -> Result<(), ReasonCode> {
+        let now = self.now;
+        let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+        let Admission { client_id, username, lifetime, principal } = admission;
+        let named = client_id.is_some();
+        let client_id = client_id.unwrap_or_else(|| connection.client_id.clone());
+        if client_id.is_empty() {
+            return Err(ReasonCode::ClientIdentifierNotValid);
+        }
+        let mountpoint = principal.as_ref().and_then(|principal| principal.mountpoint.as_deref());
+        let is_moved = named || mountpoint.is_some();
+        // A tenant's clients have identifiers of their own, so that nobody takes over a session of another tenant.
+        connection.client_id = match mountpoint {
+            Some(mountpoint) => Arc::from(format!("{mountpoint}{client_id}")),
+            None => client_id,
+        };
+        connection.client_hash = client_hash(&connection.client_id);
+        connection.marks.mounted = mountpoint.is_some();
+        let (id, hash) = (connection.id, connection.client_hash);
+        if is_moved && let Some((will, _)) = connection.extra.as_mut().and_then(|extra| extra.will.as_mut()) {
+            *will = moved(will, mountpoint.unwrap_or_default(), id, hash);
+        }
+        if let Some(username) = username {
+            connection.extra().username = Some(username);
+        }
+        if let Some(lifetime) = lifetime {
+            connection.extra().expires = Some(now.after(lifetime));
+        }
+        connection.take_principal(principal);
+        Ok(())
+    }
+
+    /// The client may come in if it may publish its Will; then its Client Identifier is claimed.
+    pub(super) fn admitted(&mut self, slot: u32) {
+        let Some(connection) = self.connections.occupant_ref(slot) else { return };
+        let version = connection.version;
+        match self.may_will(connection) {
+            Some(true) => {}
+            Some(false) => return self.refuse_connect(slot, version, ReasonCode::NotAuthorized),
+            None => {
+                let Some(connection) = self.connections.occupant(slot) else { return };
+                let connecting = connection.connecting.as_mut();
+                // Goes on when the answer is there.
+                let is_patient = connecting.is_some_and(|connecting| {
+                    connecting.asked += 1;
+                    connecting.asked < ASKS_MAX
+                });
+                if is_patient {
+                    return;
+                }
+                return self.refuse_connect(slot, version, ReasonCode::NotAuthorized);
+            }
+        }
+        let owner = self.settings.session.owner;
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let user = match owner {
+            SessionOwner::User => {
+                let key = |username| self.node.user_key(username);
+                Some(connection.username().map_or(0, key))
+            }
+            SessionOwner::Anybody => None,
+        };
+        connection.phase = Phase::Claiming;
+        connection.marks.claimed = true;
+        let connecting = connection.connecting.as_ref();
+        let claim = Claim {
+            client_id: connection.client_id.clone(),
+            connection: connection.id,
+            user,
+            clean_start: connecting.is_none_or(|connecting| connecting.clean_start),
+            expiry: connection.session_expiry,
+            window: connection.window,
+        };
+        let shard = client_shard(connection.client_hash);
+        self.request(shard, Request::Claim(Box::new(claim)));
+    }
+
+    /// `None` when it is not known yet.
+    fn may_will(&self, connection: &Connection) -> Option<bool> {
+        let will = connection.extra.as_ref().and_then(|extra| extra.will.as_ref());
+        let Some((will, _)) = will.filter(|_| self.node.access.guards_topics()) else { return Some(true) };
+        let view = will.view();
+        let Some(topic) = connection.unmounted(view.topic) else { return Some(false) };
+        let action = Action::Publish { qos: view.qos, retain: view.retain };
+        self.ask(connection, action, topic, About::Will).map(|permission| permission.allowed)
+    }
+
+    /// The client has authenticated again, and is the same as before.
+    ///
+    /// # Errors
+    /// It is somebody else, whose session and subscriptions these are not.
+    pub(super) fn admit_again(&mut self, slot: u32, admission: Admission) -> Result<(), ReasonCode> {
+        let now = self.now;
+        let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+        let Admission { client_id, username, lifetime, principal } = admission;
+        let mountpoint = principal.as_ref().and_then(|principal| principal.mountpoint.as_deref());
+        let is_same = client_id.is_none_or(|client_id| *client_id == *connection.own_client_id())
+            && username.is_none_or(|username| connection.username() == Some(&*username))
+            && mountpoint.unwrap_or_default() == connection.mountpoint();
+        if !is_same {
+            return Err(ReasonCode::NotAuthorized);
+        }
+        let (id, expires) = (connection.id, lifetime.map(|lifetime| now.after(lifetime)));
+        connection.extra().expires = expires;
+        connection.take_principal(principal);
+        if let Some(flow) = connection.flow.as_mut() {
+            flow.permissions.forget();
+        }
+        if let Some(at) = expires {
+            self.wheel.arm(at, slot, id.generation, TimerKind::Expiry);
+        }
+        if self.node.access.guards_topics() {
+            self.recheck_connection(slot);
+        }
+        Ok(())
+    }
+}
+
+impl Connection {
+    fn take_principal(&mut self, principal: Option<Arc<Principal>>) {
+        self.marks.paced = principal.as_ref().is_some_and(|principal| principal.rates.is_some());
+        if principal.is_some() || self.extra.is_some() {
+            self.extra().principal = principal;
+        }
+    }
+}
+
+/// A Will behind a mountpoint, of a client whose identifier is another now.
+fn moved(will: &Message, mountpoint: &str, publisher: ConnectionId, publisher_hash: u32) -> Message {
+    let view = will.view();
+    let mut room = String::new();
+    let topic = mounted(mountpoint, view.topic, &mut room);
+    MessageView { topic, publisher: Some(publisher), publisher_hash, ..view }.to_message()
+}

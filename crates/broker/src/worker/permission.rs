@@ -1,0 +1,157 @@
+//! What a client may do, where access control may have to ask others first.
+
+use mqtt::{Publish, ReasonCode, Subscribe, Subscription};
+
+use super::Worker;
+use super::admit::ASKS_MAX;
+use super::publish::is_own_topic;
+use crate::access::{Action, AskAgain, Permission};
+use crate::connection::{Connection, Phase};
+use crate::ids::ConnectionId;
+use crate::mail::{About, Letter};
+
+impl Worker {
+    /// `None` when it is not known yet: then [`Letter::AskAgain`] follows.
+    pub(super) fn ask(
+        &self,
+        connection: &Connection,
+        action: Action,
+        topic: &str,
+        about: About,
+    ) -> Option<Permission> {
+        let (node, id) = (&self.node, connection.id);
+        let mut later = || {
+            let node = node.clone();
+            AskAgain::new(move || node.post(id.worker, Letter::AskAgain(id, about)))
+        };
+        node.access.authorize(connection.identity(node), action, topic, &mut later)
+    }
+
+    /// Whether a client may do this, as far as is known now.
+    pub(super) fn permits(&self, connection: &Connection, action: Action, topic: &str) -> bool {
+        let mut later = || AskAgain::new(|| {});
+        let permission =
+            self.node.access.authorize(connection.identity(&self.node), action, topic, &mut later);
+        permission.is_some_and(|permission| permission.allowed)
+    }
+
+    /// The topic is as the client writes it.
+    pub(super) fn may_publish(&mut self, slot: u32, publish: &Publish<'_>, topic: &str) -> bool {
+        let Some(connection) = self.connections.occupant_ref(slot) else { return false };
+        // Behind a mountpoint too: there a wildcard of the tenant's would match it.
+        if is_own_topic(topic) || (connection.marks.mounted && topic.starts_with('$')) {
+            return false;
+        }
+        if !self.node.access.guards_topics() {
+            return true;
+        }
+        let action = Action::Publish { qos: publish.qos, retain: publish.retain };
+        if let Some(known) = self.known_permission(slot, action, topic) {
+            return known;
+        }
+        let Some(connection) = self.connections.occupant_ref(slot) else { return false };
+        let permission = self.ask(connection, action, topic, About::Packet);
+        permission.is_some_and(|permission| self.remember(slot, action, topic, permission))
+    }
+
+    fn known_permission(&self, slot: u32, action: Action, topic: &str) -> Option<bool> {
+        let flow = self.connections.occupant_ref(slot)?.flow.as_ref()?;
+        flow.permissions.get(self.node.access.generation(), action, topic)
+    }
+
+    /// True when it is allowed.
+    fn remember(&mut self, slot: u32, action: Action, topic: &str, permission: Permission) -> bool {
+        let generation = self.node.access.generation();
+        if let Some(connection) = self.connections.occupant(slot) {
+            connection.flow().permissions.remember(generation, action, topic, permission);
+        }
+        permission.allowed
+    }
+
+    /// Whether this PUBLISH has to wait for its permission. Nothing of it has happened before that is known.
+    pub(super) fn awaits_permission(&mut self, slot: u32, publish: &Publish<'_>) -> bool {
+        let Some(connection) = self.connections.occupant_ref(slot) else { return false };
+        if connection.flow.as_ref().is_some_and(|flow| flow.questions > 0) {
+            return true;
+        }
+        let alias = publish.properties.topic_alias().filter(|_| publish.topic.is_empty());
+        let aliased = alias.and_then(|alias| {
+            let aliases = &connection.flow.as_ref()?.aliases_in;
+            aliases.resolve(alias, self.settings.mqtt.topic_alias_max).ok()
+        });
+        let topic = aliased.as_deref().unwrap_or(publish.topic);
+        if topic.is_empty() || is_own_topic(topic) {
+            return false;
+        }
+        let action = Action::Publish { qos: publish.qos, retain: publish.retain };
+        if self.known_permission(slot, action, topic).is_some() {
+            return false;
+        }
+        let permission = self.ask(connection, action, topic, About::Packet);
+        if let Some(permission) = permission {
+            self.remember(slot, action, topic, permission);
+        }
+        self.await_answers(slot, u32::from(permission.is_none()))
+    }
+
+    /// Whether this SUBSCRIBE has to wait for the permission of one of its filters. All that are not known are asked for at once.
+    pub(super) fn awaits_permissions(&mut self, slot: u32, subscribe: &Subscribe<'_>) -> bool {
+        let Some(connection) = self.connections.occupant_ref(slot) else { return false };
+        if connection.flow.as_ref().is_some_and(|flow| flow.questions > 0) {
+            return true;
+        }
+        let mut unknown = 0;
+        for (text, asked) in subscribe.filters.iter() {
+            let Ok(subscription) = Subscription::parse(text) else { continue };
+            let action = Action::Subscribe { qos: asked.qos };
+            let permission = self.ask(connection, action, subscription.filter.as_str(), About::Packet);
+            unknown += u32::from(permission.is_none());
+        }
+        self.await_answers(slot, unknown)
+    }
+
+    /// A packet waits for so many answers; in the end it is refused. False when it does not wait.
+    fn await_answers(&mut self, slot: u32, questions: u32) -> bool {
+        let Some(connection) = self.connections.occupant(slot) else { return false };
+        if questions == 0 && connection.flow.is_none() {
+            return false;
+        }
+        let flow = connection.flow();
+        if questions == 0 || flow.asked >= ASKS_MAX {
+            // Answers that are still to come are for nobody.
+            flow.asked = 0;
+            return false;
+        }
+        flow.asked += 1;
+        flow.questions = questions;
+        self.counters.permissions_awaited += 1;
+        true
+    }
+
+    /// What was not known is known now.
+    pub(super) fn ask_again(&mut self, id: ConnectionId, about: About) {
+        let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
+        match (about, connection.phase) {
+            (About::Will, Phase::Authenticating) => self.admitted(id.slot),
+            (About::Packet, Phase::Open) => {
+                let Some(flow) = connection.flow.as_mut() else { return };
+                flow.questions = flow.questions.saturating_sub(1);
+                if flow.questions == 0 {
+                    self.unblock(id.slot);
+                }
+            }
+            (About::Subscription, Phase::Open) => self.recheck_again(),
+            _ => {}
+        }
+    }
+
+    /// What the admission allows is over.
+    pub(super) fn check_expiry(&mut self, slot: u32) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let expires = connection.extra.as_ref().and_then(|extra| extra.expires);
+        if connection.phase == Phase::Open && expires.is_some_and(|expires| expires <= self.now) {
+            self.counters.admissions_expired += 1;
+            self.close(slot, ReasonCode::MaximumConnectTime);
+        }
+    }
+}

@@ -1,0 +1,457 @@
+//! As whom clients are let in, behind which mountpoint, for how long, and what they may do when others have to be asked.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use broker::access::{
+    Access, Action, Admission, AskAgain, AuthReply, Credentials, Identity, Permission, Principal, Rates,
+    Verdict,
+};
+use broker::admin::{Admin, NewSubscription};
+use broker::settings::{PublishDenied, SessionOwner, Settings};
+use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
+use mqtt::ReasonCode::{self, ClientIdentifierNotValid, MaximumConnectTime, NotAuthorized, SessionTakenOver};
+use mqtt::Version::{V3_1_1, V5};
+
+use crate::net::{Net, Peer, everywhere_guarded, everywhere_with};
+use crate::packets::*;
+
+/// Reads the admission out of the user name. Topics under `ask/` are known when the test says so, others at once; `no` in a topic
+/// denies it.
+#[derive(Default)]
+struct Desk {
+    known: Mutex<HashMap<String, bool>>,
+    waiting: Mutex<Vec<(String, AskAgain)>>,
+    asked: Mutex<Vec<(String, String)>>,
+    generation: Mutex<u64>,
+}
+
+impl Access for Desk {
+    fn authenticate(
+        &self,
+        credentials: Credentials<'_>,
+        _: &mut dyn FnMut() -> AuthReply,
+    ) -> Option<Verdict> {
+        let mut admission = Admission::default();
+        let mut principal = Principal::default();
+        for word in credentials.username?.split(' ') {
+            match word.split_once('=') {
+                Some(("tenant", tenant)) => principal.mountpoint = Some(format!("{tenant}/").into()),
+                Some(("seconds", seconds)) => {
+                    admission.lifetime = Some(Duration::from_secs(seconds.parse().expect("a number")));
+                }
+                Some(("rate", rate)) => {
+                    let messages_per_second = rate.parse().expect("a number");
+                    principal.rates = Some(Rates { messages_per_second, ..Rates::default() });
+                }
+                Some(("id", id)) => admission.client_id = Some(id.into()),
+                Some(("user", user)) => admission.username = Some(user.into()),
+                _ => {}
+            }
+        }
+        admission.principal = Some(Arc::new(principal));
+        Some(Verdict::Admit(Box::new(admission)))
+    }
+
+    fn guards_topics(&self) -> bool {
+        true
+    }
+
+    fn asks_others(&self) -> bool {
+        true
+    }
+
+    fn authorize(
+        &self,
+        identity: Identity<'_>,
+        action: Action,
+        topic: &str,
+        later: &mut dyn FnMut() -> AskAgain,
+    ) -> Option<Permission> {
+        if action != Action::Receive {
+            self.asked.lock().unwrap().push((identity.client_id.into(), topic.into()));
+        }
+        let answer = |allowed| Some(Permission { allowed, lasting: !topic.starts_with("ask/") });
+        if !topic.starts_with("ask/") || action == Action::Receive {
+            return answer(!topic.contains("no"));
+        }
+        match self.known.lock().unwrap().get(topic) {
+            Some(allowed) => answer(*allowed),
+            None => {
+                self.waiting.lock().unwrap().push((topic.to_owned(), later()));
+                None
+            }
+        }
+    }
+
+    fn generation(&self) -> u64 {
+        *self.generation.lock().unwrap()
+    }
+}
+
+impl Desk {
+    /// The answer to all who wait for it.
+    fn knows(&self, net: &mut Net, topic: &str, allowed: bool) {
+        self.known.lock().unwrap().insert(topic.into(), allowed);
+        self.waiting.lock().unwrap().retain(|(waiting, _)| waiting != topic);
+        net.run();
+    }
+
+    /// Lets those ask again who wait, although nothing is known.
+    fn knows_nothing(&self, net: &mut Net) {
+        let waiting = std::mem::take(&mut *self.waiting.lock().unwrap());
+        drop(waiting);
+        net.run();
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting.lock().unwrap().len()
+    }
+}
+
+fn at_the_desk(scenario: impl Fn(&mut Net, &Desk)) {
+    at_the_desk_with(|_| {}, scenario);
+}
+
+fn at_the_desk_with(change: impl Fn(&mut Settings), scenario: impl Fn(&mut Net, &Desk)) {
+    everywhere_guarded(change, || Arc::new(Desk::default()), scenario);
+}
+
+fn topics(net: &mut Net, peer: Peer) -> Vec<String> {
+    let topic = |sent| match sent {
+        Sent::Publish(message) => Some(message.topic),
+        _ => None,
+    };
+    net.received(peer).into_iter().filter_map(topic).collect()
+}
+
+#[test]
+fn tenants_do_not_meet_and_do_not_see_their_mountpoint() {
+    at_the_desk(|net, _| {
+        let operator = net.connect(0, v5("operator").username("user=op"));
+        net.subscribe(operator, "#", AtMostOnce);
+        let readers = [
+            net.connect(1, v5("c").username("tenant=a")),
+            net.connect(2, v3("c").username("tenant=b")),
+            net.connect(0, durable(V5, "d").username("tenant=a")),
+        ];
+        for reader in readers {
+            net.subscribe(reader, "#", AtLeastOnce);
+            net.subscribe(reader, "$share/g/s", AtLeastOnce);
+        }
+        let writer = net.connect(2, v5("w").username("tenant=a").alias_max(9));
+        net.subscribe(writer, "t", ExactlyOnce);
+        net.send(writer, message("t", 1).qos2(1));
+        assert_eq!(net.received(writer).len(), 2, "PUBREC and its own message");
+        assert_eq!(topics(net, readers[0]), ["t"]);
+        assert_eq!(topics(net, readers[1]), Vec::<String>::new());
+        assert_eq!(topics(net, readers[2]), ["t"]);
+        assert_eq!(topics(net, operator), ["a/t"], "who has no mountpoint sees all");
+        net.publish(operator, "b/x/y", 2);
+        assert_eq!(topics(net, readers[1]), ["x/y"]);
+        net.publish(operator, "x", 3);
+        for reader in readers {
+            assert_eq!(topics(net, reader), Vec::<String>::new());
+        }
+        // One of the two of the tenant, and nobody else.
+        net.publish(writer, "s", 4);
+        let got: Vec<_> = readers.iter().map(|reader| topics(net, *reader).len()).collect();
+        assert!(got[0] + got[2] == 3 && got[1] == 0, "two by `#`, one by the group: {got:?}");
+    });
+}
+
+#[test]
+fn a_mountpoint_keeps_unsubscribing_retained_messages_and_wills_inside() {
+    at_the_desk(|net, _| {
+        let witness = net.connect(0, v5("witness").username("user=op"));
+        net.subscribe(witness, "#", AtMostOnce);
+        let client = net.connect(1, v5("c").username("tenant=a").will(message("gone", "w").retain()));
+        net.send(client, message("kept", 1).qos1(1).retain());
+        assert_eq!(net.received(client), [puback(1)]);
+        let other = net.connect(2, v5("c").username("tenant=b"));
+        net.send(other, subscribe(1).to("#", AtMostOnce));
+        assert_eq!(net.received(other), [suback(1, &[AtMostOnce])]);
+        let same = net.connect(2, v3("d").username("tenant=a"));
+        net.send(same, subscribe(1).to("kept", AtMostOnce));
+        net.run();
+        let received = net.received(same);
+        assert_eq!(received[0], suback(1, &[AtMostOnce]));
+        assert!(matches!(&received[1..], [Sent::Publish(kept)] if kept.topic == "kept" && kept.retain));
+        net.send(same, unsubscribe(2, &["kept"]));
+        assert_eq!(net.received(same), [unsuback(V3_1_1, 2, &[])]);
+        net.send(client, message("kept", 2).qos1(2));
+        assert_eq!(net.received(same), []);
+        assert_eq!(topics(net, witness), ["a/kept", "a/kept"]);
+        net.lose(client);
+        assert_eq!(topics(net, witness), ["a/gone"]);
+        assert_eq!(net.received(other), []);
+    });
+}
+
+/// Else a wildcard of the tenant's would match what [MQTT-4.7.2-1] keeps from it.
+#[test]
+fn behind_a_mountpoint_nobody_publishes_to_topics_that_begin_with_a_dollar() {
+    at_the_desk(|net, _| {
+        let client = net.connect(0, v5("c").username("tenant=a"));
+        net.subscribe(client, "#", AtLeastOnce);
+        net.send(client, message("$x", 1).qos1(1));
+        assert_eq!(net.received(client), [Sent::PubAck(1, NotAuthorized)]);
+        net.send(
+            client,
+            subscribe(2).to("a#", AtMostOnce).to("$share/g", AtMostOnce).to("$SYS/#", AtMostOnce),
+        );
+        let invalid = ReasonCode::TopicFilterInvalid;
+        assert_eq!(net.received(client), [Sent::SubAck(2, vec![invalid, invalid, ReasonCode::Success])]);
+    });
+}
+
+/// The Client Identifier of one tenant is not that of another, and rules see it as the client wrote it.
+#[test]
+fn a_tenant_has_client_identifiers_of_its_own() {
+    at_the_desk(|net, desk| {
+        let first = net.connect(0, durable(V5, "c").username("tenant=a"));
+        net.subscribe(first, "t", AtLeastOnce);
+        let second = net.connect(1, durable(V5, "c").username("tenant=b"));
+        assert_eq!(net.closed(first), None);
+        assert_eq!(net.closed(second), None);
+        net.lose(first);
+        let resumed = net.resume(2, durable(V5, "c").resumes().username("tenant=a"));
+        let writer = net.connect(0, v5("w").username("tenant=a"));
+        net.publish(writer, "t", 1);
+        assert_eq!(topics(net, resumed), ["t"]);
+        let mut asked = desk.asked.lock().unwrap().clone();
+        asked.dedup();
+        assert_eq!(asked, [("c".into(), "t".into()), ("w".into(), "t".into())]);
+    });
+}
+
+/// An operator's subscription for a client stays behind its mountpoint too.
+#[test]
+fn nobody_subscribes_a_tenants_client_to_topics_outside() {
+    at_the_desk(|net, _| {
+        let client = net.connect(0, v5("c").username("tenant=a"));
+        for (filter, granted) in [("a/t", true), ("b/t", false), ("#", false), ("t", false)] {
+            let asked = |admin: &Admin, reply| {
+                admin.subscribe("a/c", filter_of(filter), reply).expect("a filter");
+            };
+            let reason = net.ask(asked).expect("an answer").expect("the client is there");
+            assert_eq!(!reason.is_error(), granted, "{filter}");
+        }
+        let writer = net.connect(1, v5("w").username("tenant=a"));
+        net.publish(writer, "t", 1);
+        assert_eq!(topics(net, client), ["t"]);
+    });
+}
+
+fn filter_of(text: &str) -> NewSubscription {
+    NewSubscription {
+        filter: text.into(),
+        qos: AtMostOnce,
+        no_local: false,
+        retain_as_published: false,
+        retain_handling: mqtt::RetainHandling::Send,
+        subscription_id: None,
+    }
+}
+
+#[test]
+fn an_admission_may_name_the_client() {
+    at_the_desk(|net, _| {
+        let named = net.connect(0, v5("whatever").username("id=c user=alice"));
+        let rival = net.connecting(1, v5("c").username("user=bob"));
+        assert_eq!(net.received(rival), [refused(ClientIdentifierNotValid), Sent::Closed]);
+        let same = net.connecting(1, v5("c").username("user=alice"));
+        assert_eq!(net.received(same), [connack(false)]);
+        assert_eq!(net.received(named), [disconnect(SessionTakenOver), Sent::Closed]);
+        let nobody = net.connecting(1, v5("x").username("id="));
+        assert_eq!(net.received(nobody), [refused(ClientIdentifierNotValid), Sent::Closed]);
+    });
+}
+
+#[test]
+fn a_session_belongs_to_its_user() {
+    at_the_desk(|net, _| {
+        let alice = net.connect(0, durable(V5, "c").username("alice"));
+        net.subscribe(alice, "t", AtLeastOnce);
+        for connecting in [v5("c"), durable(V5, "c").resumes()] {
+            let bob = net.connecting(1, connecting.username("bob"));
+            assert_eq!(net.received(bob), [refused(ClientIdentifierNotValid), Sent::Closed]);
+        }
+        assert_eq!(net.closed(alice), None);
+        net.lose(alice);
+        let bob = net.connecting(1, v5("c").username("bob"));
+        assert_eq!(net.received(bob), [refused(ClientIdentifierNotValid), Sent::Closed], "it is away");
+        net.resume(2, durable(V5, "c").resumes().username("alice"));
+        let gone = net.connect(2, v5("d").username("alice"));
+        net.lose(gone);
+        net.connect(0, v5("d").username("bob"));
+    });
+    let anybody = |settings: &mut Settings| settings.session.owner = SessionOwner::Anybody;
+    at_the_desk_with(anybody, |net, _| {
+        let alice = net.connect(0, durable(V5, "c").username("alice"));
+        net.resume(1, durable(V5, "c").resumes().username("bob"));
+        assert_eq!(net.received(alice), [disconnect(SessionTakenOver), Sent::Closed]);
+    });
+    // Without user names nothing is anybody's.
+    everywhere_with(
+        |_| {},
+        |net| {
+            let nobody = net.connect(0, durable(V5, "c"));
+            net.resume(1, durable(V5, "c").resumes().username("alice"));
+            assert_eq!(net.received(nobody), [disconnect(SessionTakenOver), Sent::Closed]);
+            let again = net.connecting(1, durable(V5, "c").resumes());
+            assert_eq!(net.received(again), [refused(ClientIdentifierNotValid), Sent::Closed]);
+        },
+    );
+}
+
+#[test]
+fn an_admission_that_has_run_out_ends_the_connection() {
+    at_the_desk(|net, _| {
+        let short = net.connect(0, v5("short").username("seconds=5"));
+        let older = net.connect(1, v3("older").username("seconds=5"));
+        let long = net.connect(2, v5("long").username("seconds=500"));
+        net.pass(4_500);
+        assert_eq!(net.received(short), []);
+        net.pass(1_000);
+        assert_eq!(net.received(short), [disconnect(MaximumConnectTime), Sent::Closed]);
+        assert_eq!(net.received(older), [Sent::Closed]);
+        assert_eq!(net.received(long), []);
+        assert_eq!(net.counter(|counters| counters.admissions_expired), 2);
+    });
+}
+
+#[test]
+fn a_class_of_users_has_its_own_rate() {
+    at_the_desk(|net, _| {
+        let slow = net.connect(0, v5("slow").username("rate=2"));
+        let fast = net.connect(1, v5("fast").username("x"));
+        for client in [slow, fast] {
+            net.send_all(client, (1..=10).map(|id| message("t", id).qos1(id).into()));
+        }
+        assert_eq!(net.received(fast).len(), 10);
+        assert_eq!(net.received(slow).len(), 2);
+        net.pass(1_100);
+        assert_eq!(net.received(slow).len(), 2);
+    });
+}
+
+#[test]
+fn a_publish_waits_until_its_permission_is_known_and_keeps_its_place() {
+    for version in [V3_1_1, V5] {
+        at_the_desk(|net, desk| {
+            let reader = net.connect(1, v5("reader").username("x"));
+            net.subscribe(reader, "#", AtLeastOnce);
+            let client = net.connect(0, Connecting { version, ..v5("c").username("x") });
+            let packets = [
+                message("ask/yes", 1).qos1(1).into(),
+                message("t", 2).qos1(2).into(),
+                message("ask/never", 3).qos1(3).into(),
+                message("t", 4).qos1(4).into(),
+            ];
+            net.send_all(client, packets);
+            assert_eq!((net.received(client), net.payloads(reader).len()), (vec![], 0));
+            desk.knows(net, "ask/yes", true);
+            assert_eq!(net.received(client), [puback(1), puback(2)]);
+            assert_eq!(net.payloads(reader), ["1", "2"]);
+            desk.knows(net, "ask/never", false);
+            let denied = if version == V5 { NotAuthorized } else { ReasonCode::Success };
+            assert_eq!(net.received(client), [Sent::PubAck(3, denied), puback(4)]);
+            assert_eq!(net.payloads(reader), ["4"]);
+            assert_eq!(net.counter(|counters| counters.permissions_awaited), 2);
+        });
+    }
+}
+
+/// A source that never answers is refused in the end, and no packet goes around for ever.
+#[test]
+fn what_nobody_knows_is_refused_in_the_end() {
+    at_the_desk(|net, desk| {
+        let client = net.connect(0, v5("c").username("x"));
+        net.send(client, message("ask/a", 1).qos1(1));
+        net.send(client, subscribe(2).to("ask/b", AtMostOnce).to("t", AtMostOnce));
+        for _ in 0..20 {
+            desk.knows_nothing(net);
+        }
+        let refused = Sent::SubAck(2, vec![NotAuthorized, ReasonCode::Success]);
+        assert_eq!(net.received(client), [Sent::PubAck(1, NotAuthorized), refused]);
+        let will = net.connecting(1, v5("w").username("x").will(message("ask/c", "")));
+        assert_eq!(net.received(will), []);
+        for _ in 0..20 {
+            desk.knows_nothing(net);
+        }
+        assert_eq!(net.received(will), [crate::packets::refused(NotAuthorized), Sent::Closed]);
+        assert_eq!(desk.waiting(), 0);
+    });
+}
+
+#[test]
+fn a_subscribe_waits_for_all_its_filters_which_are_asked_for_at_once() {
+    at_the_desk(|net, desk| {
+        let client = net.connect(0, durable(V5, "c").username("x"));
+        net.send(client, subscribe(1).to("ask/a", AtLeastOnce).to("t", AtMostOnce).to("ask/b", ExactlyOnce));
+        net.send(client, Sent::PingReq);
+        assert_eq!(desk.waiting(), 2);
+        assert_eq!(net.received(client), [Sent::PingResp], "the connection lives meanwhile");
+        desk.knows(net, "ask/b", false);
+        assert_eq!(net.received(client), []);
+        desk.knows(net, "ask/a", true);
+        desk.knows(net, "ask/a", true);
+        let granted = [ReasonCode::GrantedQoS1, ReasonCode::Success, NotAuthorized];
+        assert_eq!(net.received(client), [Sent::SubAck(1, granted.to_vec())]);
+    });
+}
+
+#[test]
+fn a_client_comes_in_when_its_will_is_allowed() {
+    for (allowed, first) in [(true, connack(false)), (false, refused(NotAuthorized))] {
+        at_the_desk(|net, desk| {
+            let will = message("ask/w", "").retain();
+            let client = net.connecting(1, v5("c").username("tenant=a").will(will));
+            assert_eq!(net.received(client), []);
+            desk.knows(net, "ask/w", allowed);
+            assert_eq!(net.received(client)[0], first);
+            let denied = net.connecting(1, v5("d").username("x").will(message("no", "")));
+            assert_eq!(net.received(denied), [refused(NotAuthorized), Sent::Closed]);
+        });
+    }
+}
+
+/// Answers that last are not asked for again, until the rules change.
+#[test]
+fn a_lasting_answer_is_remembered_until_the_rules_change() {
+    let disconnect = |settings: &mut Settings| settings.mqtt.publish_denied = PublishDenied::Ignore;
+    at_the_desk_with(disconnect, |net, desk| {
+        let client = net.connect(0, v5("c").username("x"));
+        let asked = || desk.asked.lock().unwrap().len();
+        for id in 1..=5 {
+            net.send(client, message("t", id).qos1(id));
+        }
+        assert_eq!(asked(), 1);
+        net.send(client, message("t", 6).qos1(6).retain());
+        assert_eq!(asked(), 2, "another action");
+        *desk.generation.lock().unwrap() += 1;
+        net.send(client, message("t", 7).qos1(7));
+        assert_eq!(asked(), 3);
+        assert_eq!(net.received(client).len(), 7);
+    });
+}
+
+/// A durable session's messages were queued under older rules.
+#[test]
+fn what_was_queued_and_may_not_be_read_any_more_is_not_delivered() {
+    at_the_desk(|net, _| {
+        let reader = net.connect(0, durable(V5, "reader").username("x"));
+        net.subscribe(reader, "#", ExactlyOnce);
+        let writer = net.connect(1, v5("w").username("x"));
+        net.lose(reader);
+        let will = net.connect(2, v5("op").username("tenant=no"));
+        net.publish(will, "t", "not for you");
+        net.send(will, message("t", "nor this").qos1(1));
+        net.send(writer, message("t", "yours").qos1(1));
+        let reader = net.resume(0, durable(V5, "reader").resumes().username("x"));
+        assert_eq!(net.payloads(reader), ["yours"]);
+        assert_eq!(net.counter(|counters| counters.dropped_not_readable), 1);
+    });
+}
