@@ -1,20 +1,31 @@
 //! Access control that takes its time, refuses some things, and knows an Authentication Method.
 
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use broker::access::{
-    Access, Action, AskAgain, AuthReply, Credentials, Identity, Mechanism, Permission, Step, Verdict,
+    Access, Action, Admission, AskAgain, AuthReply, Credentials, Identity, Mechanism, Permission, Principal,
+    Rates, Step, Verdict,
 };
 use mqtt::ReasonCode;
 
 #[derive(Default)]
 pub struct Moody {
     later: Mutex<Vec<AuthReply>>,
+    /// Questions about topics that begin with `ask`.
+    waiting: Mutex<Vec<AskAgain>>,
+    /// Their answer: 0 is not known.
+    known: AtomicU8,
 }
 
 impl Moody {
-    /// Answers the first client that waits. Odd numbers allow; a multiple of four forgets to answer.
+    /// Answers the first client that waits. Odd numbers allow; a multiple of four forgets to answer. Then all questions about topics,
+    /// by the high bits.
     pub fn make_up_its_mind(&self, allow: u8) -> bool {
+        self.known.store(allow >> 6, Ordering::Relaxed);
+        let waiting = std::mem::take(&mut *self.waiting.lock().expect("nothing panics while it holds this"));
+        drop(waiting);
         let reply = {
             let mut later = self.later.lock().expect("nothing panics while it holds this");
             if later.is_empty() {
@@ -42,6 +53,8 @@ impl Access for Moody {
                 self.later.lock().expect("nothing panics while it holds this").push(later());
                 None
             }
+            Some("tenant") => Some(admit(Some("t/"), None)),
+            Some("slow") => Some(admit(None, Some(3))),
             Some("nobody") => Some(Verdict::Deny(ReasonCode::NotAuthorized)),
             _ => Some(Verdict::Allow),
         }
@@ -58,16 +71,37 @@ impl Access for Moody {
     fn authorize(
         &self,
         _: Identity<'_>,
-        _: Action,
+        action: Action,
         topic: &str,
-        _: &mut dyn FnMut() -> AskAgain,
+        later: &mut dyn FnMut() -> AskAgain,
     ) -> Option<Permission> {
+        if topic.starts_with("ask") && action != Action::Receive {
+            return match self.known.load(Ordering::Relaxed) {
+                0 => {
+                    self.waiting.lock().expect("nothing panics while it holds this").push(later());
+                    None
+                }
+                known => Some(Permission { allowed: known != 1, lasting: known == 2 }),
+            };
+        }
         Some(Permission { allowed: !topic.starts_with("no/"), lasting: true })
+    }
+
+    fn asks_others(&self) -> bool {
+        true
     }
 
     fn generation(&self) -> u64 {
         0
     }
+}
+
+fn admit(mountpoint: Option<&str>, messages_per_second: Option<u32>) -> Verdict {
+    let rates =
+        messages_per_second.map(|messages_per_second| Rates { messages_per_second, ..Rates::default() });
+    let principal = Principal { mountpoint: mountpoint.map(Into::into), rates, ..Principal::default() };
+    let lifetime = Some(Duration::from_secs(30));
+    Verdict::Admit(Box::new(Admission { lifetime, principal: Some(Arc::new(principal)), ..Admission::default() }))
 }
 
 struct Talk;

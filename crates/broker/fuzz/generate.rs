@@ -11,7 +11,8 @@ use crate::program::Op;
 
 const CLIENTS: [&str; 4] = ["a", "b", "c", ""];
 /// The rare ones last.
-const TOPICS: [&str; 7] = ["t", "u", "t/1", "a/b/c", "long/topic/of/many/levels/and/bytes", "$SYS/x", "no/x"];
+const TOPICS: [&str; 8] =
+    ["t", "u", "t/1", "a/b/c", "long/topic/of/many/levels/and/bytes", "$SYS/x", "no/x", "ask/x"];
 const FILTERS: [&str; 14] = [
     "t",
     "u",
@@ -118,7 +119,7 @@ impl Script<'_> {
     }
 
     fn topic(&mut self) -> &'static str {
-        let count = if self.one_in(10) { TOPICS.len() } else { TOPICS.len() - 2 };
+        let count = if self.one_in(10) { TOPICS.len() } else { TOPICS.len() - 3 };
         TOPICS[self.random.below(count)]
     }
 
@@ -226,6 +227,8 @@ impl Script<'_> {
             0 => Some("later"),
             1 => Some("nobody"),
             2 => Some("friend"),
+            3 | 4 => Some("tenant"),
+            5 => Some("slow"),
             _ => None,
         };
         let connect = Connect {

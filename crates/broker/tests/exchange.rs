@@ -1,9 +1,11 @@
 //! Enhanced authentication (4.12) with a mechanism of the test's own: the client answers a challenge by repeating it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use broker::access::{
-    Access, Action, AskAgain, AuthReply, Credentials, Identity, Mechanism, Permission, Step, Verdict,
+    Access, Action, Admission, AskAgain, AuthReply, Credentials, Identity, Mechanism, Permission, Principal,
+    Step, Verdict,
 };
 use broker::settings::Settings;
 use broker::{Node, Time, Worker, WorkerId};
@@ -16,6 +18,19 @@ impl Mechanism for Echo {
         match data {
             None => Step::Continue(b"challenge".to_vec()),
             Some(b"challenge") => Step::Success(Some(b"welcome".to_vec()), Box::default()),
+            Some(b"for a minute") => {
+                let lifetime = Some(Duration::from_secs(60));
+                Step::Success(None, Box::new(Admission { lifetime, ..Admission::default() }))
+            }
+            Some(b"as somebody else") => {
+                let username = Some("mallory".into());
+                Step::Success(None, Box::new(Admission { username, ..Admission::default() }))
+            }
+            Some(b"as a tenant") => {
+                let principal = Principal { mountpoint: Some("t/".into()), ..Principal::default() };
+                let principal = Some(Arc::new(principal));
+                Step::Success(None, Box::new(Admission { principal, ..Admission::default() }))
+            }
             Some(_) => Step::Failure(ReasonCode::NotAuthorized),
         }
     }
@@ -182,6 +197,41 @@ fn a_client_authenticates_again_while_connected() {
     client.auth(ReasonCode::ContinueAuthentication, "ECHO", Some(b"challenge"));
     assert_eq!(client.received(), said("Auth", ReasonCode::Success, Some(b"welcome")));
     assert!(!client.worker.is_closing(client.slot));
+}
+
+/// A connection that is let in for a while lasts as long as its last authentication says.
+#[test]
+fn a_client_that_authenticates_again_in_time_stays() {
+    for again in [true, false] {
+        let mut client = Client::connect("ECHO");
+        client.received();
+        client.auth(ReasonCode::ContinueAuthentication, "ECHO", Some(b"for a minute"));
+        assert_eq!(client.received(), said("ConnAck", ReasonCode::Success, None));
+        client.worker.tick(NOW.after(Duration::from_secs(50)));
+        if again {
+            client.auth(ReasonCode::ReAuthenticate, "ECHO", Some(b"challenge"));
+            assert_eq!(client.received(), said("Auth", ReasonCode::Success, Some(b"welcome")));
+        }
+        client.worker.tick(NOW.after(Duration::from_secs(61)));
+        if again {
+            assert!(!client.worker.is_closing(client.slot));
+        } else {
+            let (kind, reason, ..) = client.received();
+            assert_eq!((kind.as_str(), reason), ("Disconnect", ReasonCode::MaximumConnectTime));
+        }
+    }
+}
+
+/// What the connection has belongs to whom it was.
+#[test]
+fn nobody_becomes_somebody_else_by_authenticating_again() {
+    for whom in ["as somebody else", "as a tenant"] {
+        let mut client = Client::accepted();
+        client.auth(ReasonCode::ReAuthenticate, "ECHO", Some(whom.as_bytes()));
+        let (kind, reason, ..) = client.received();
+        assert_eq!((kind.as_str(), reason), ("Disconnect", ReasonCode::NotAuthorized));
+        assert!(client.worker.is_closing(client.slot));
+    }
 }
 
 /// [MQTT-4.12.1-2]
