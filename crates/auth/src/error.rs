@@ -45,6 +45,16 @@ pub enum Fault {
     TopicMissing,
     /// In a rules file.
     Rule(RuleError),
+    /// `auth.sources` names a source that is not configured.
+    SourceMissing {
+        source: &'static str,
+        setting: &'static str,
+    },
+    /// A source is configured that `auth.sources` does not name.
+    SourceUnnamed {
+        source: &'static str,
+        setting: &'static str,
+    },
     TopicInvalid {
         topic: String,
         why: String,
@@ -97,6 +107,15 @@ impl fmt::Display for Fault {
                 write!(f, "unknown access `{word}`; known are read, write, readwrite and deny")
             }
             Self::Rule(error) => write!(f, "{error}"),
+            Self::SourceMissing { source, setting } => {
+                write!(f, "`{source}` is named and has no file; set {setting}, or leave out `{source}`")
+            }
+            Self::SourceUnnamed { source, setting } => {
+                write!(
+                    f,
+                    "{setting} is set and `{source}` is not named, so its rules would not hold; name it, or unset {setting}"
+                )
+            }
             Self::TopicMissing => f.write_str("the topic is missing"),
             Self::TopicInvalid { topic, why } => write!(f, "`{topic}` is no Topic Filter: {why}"),
         }

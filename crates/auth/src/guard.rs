@@ -11,7 +11,7 @@ use broker::access::{
 };
 use mqtt::ReasonCode;
 
-use crate::acl::{Acl, Subject, SubscribeRule};
+use crate::authority::{Authority, Sources};
 use crate::bans::Bans;
 use crate::error::FileError;
 use crate::password_file::{Candidate, PasswordFile};
@@ -20,6 +20,7 @@ use crate::scram::METHOD;
 use crate::settings::Auth;
 use crate::verifier::{Job, Verifier};
 
+mod authorize;
 mod scram;
 
 use scram::{Scram, ScramCounters};
@@ -29,6 +30,7 @@ use scram::{Scram, ScramCounters};
 pub struct Guard {
     policy: Arc<ArcSwap<Policy>>,
     bans: Arc<Bans>,
+    authority: Authority,
     generation: AtomicU64,
     recent: Arc<Recent>,
     verifier: Verifier,
@@ -43,8 +45,7 @@ pub struct Guard {
 struct Policy {
     users: Option<PasswordFile>,
     anonymous: bool,
-    acl: Option<Acl>,
-    subscribe: SubscribeRule,
+    sources: Sources,
 }
 
 /// What happened so far.
@@ -106,6 +107,7 @@ impl Guard {
         Ok(Self {
             policy: Arc::new(ArcSwap::from_pointee(policy)),
             bans: Arc::new(Bans::in_memory(settings.bans_max as usize)),
+            authority: Authority::default(),
             generation: AtomicU64::new(0),
             recent,
             verifier,
@@ -186,9 +188,9 @@ impl Policy {
                  others; `meridian passwd --scram` writes a line that keeps them"
             );
         }
-        let acl = settings.acl_file.as_deref().map(Acl::read).transpose()?;
+        let sources = Sources::read(settings)?;
         let anonymous = settings.allow_anonymous.unwrap_or(users.is_none());
-        Ok(Self { users, anonymous, acl, subscribe: settings.acl_subscribe })
+        Ok(Self { users, anonymous, sources })
     }
 }
 
@@ -254,7 +256,11 @@ impl Access for Guard {
     }
 
     fn guards_topics(&self) -> bool {
-        self.policy.load().acl.is_some()
+        self.authority.guards(&self.policy.load().sources)
+    }
+
+    fn asks_others(&self) -> bool {
+        self.authority.asks_others(&self.policy.load().sources)
     }
 
     fn authorize(
@@ -262,12 +268,9 @@ impl Access for Guard {
         identity: Identity<'_>,
         action: Action,
         topic: &str,
-        _: &mut dyn FnMut() -> AskAgain,
+        later: &mut dyn FnMut() -> AskAgain,
     ) -> Option<Permission> {
-        let policy = self.policy.load();
-        let subject = Subject { client_id: identity.client_id, username: identity.username };
-        let permits = |acl: &Acl| acl.permits(subject, action, topic, policy.subscribe);
-        Some(Permission { allowed: policy.acl.as_ref().is_none_or(permits), lasting: true })
+        self.authority.decide(&self.policy.load().sources, identity, action, topic, later)
     }
 
     fn generation(&self) -> u64 {

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod acl;
+mod authority;
 mod bans;
 mod error;
 mod guard;
@@ -26,6 +27,9 @@ mod verifier;
 pub mod settings;
 
 pub use acl::{Acl, Decision, Subject, SubscribeRule, Why};
+pub use authority::{
+    Authority, Decider, DecisionFigures, Explanation, NoMatch, Source, SourceName, SourceNames, Sources, Step,
+};
 pub use bans::{
     Ban, BanError, BanId, BanKind, BanTarget, Bans, BansFault, BansFileError, Net, NetError, NewBan, Pattern,
     REASON_MAX, VALUE_MAX, ValueError,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use settings::section;
 
 pub use crate::acl::SubscribeRule;
+pub use crate::authority::{NoMatch, SourceNames};
 
 section! {
     /// Who may connect, and what they may do. Without a password file everybody may connect, but then only loopback
@@ -17,7 +18,15 @@ section! {
         pub allow_anonymous: Option<bool> = "", on reload;
         /// Users and their hashed passwords, made with `meridian passwd` or taken over from mosquitto (`$7$`).
         pub password_file: Option<PathBuf> = "", on reload;
-        /// Which topics who may read and write, in mosquitto's syntax. With it, what no rule allows is refused.
+        /// Sources of authorisation in the order in which they are asked, separated by commas: `rules`, `database`, `acl_file`, `http`.
+        /// Unset: those that are configured, in this order.
+        pub sources: Option<SourceNames> = "", on reload;
+        /// What follows when none of them speaks of a question. Unset: everything is allowed when there is no source at all, and
+        /// refused otherwise. `allow` is also the permission to listen on other than loopback addresses without a source.
+        pub no_match: Option<NoMatch> = "", on reload;
+        /// Who may publish and subscribe to what, one rule a line; see docs/access-rules.md.
+        pub rules_file: Option<PathBuf> = "", on reload;
+        /// Which topics who may read and write, in mosquitto's syntax.
         pub acl_file: Option<PathBuf> = "", on reload;
         /// When a subscription is granted under an ACL. Every delivery is checked besides.
         pub acl_subscribe: SubscribeRule = "covered", on reload;

@@ -1,0 +1,138 @@
+//! Why a question has its answer.
+
+use broker::access::{Action, AskAgain, Identity};
+
+use super::{Authority, Decider, NoMatch, SourceName, Sources, is_sys_read, own};
+use crate::acl::Why;
+use crate::opinion::Opinion;
+use crate::rules::{Ground, Place, RuleSet};
+
+/// An answer, and what everybody who is asked said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// `false` also when it is not known: what cannot be decided is refused.
+    pub allowed: bool,
+    /// The one that decides is the first with an opinion other than [`Opinion::None`]; those behind it would have been asked otherwise.
+    pub steps: Vec<Step>,
+    /// Which of `steps`.
+    pub decided_by: usize,
+}
+
+/// What one of them said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    pub by: Decider,
+    pub opinion: Opinion,
+    /// For people: the rule, where it is written, and why it holds when that is not plain.
+    pub said: String,
+}
+
+impl Authority {
+    /// What [`Authority::decide`] comes to, and how. Counts nothing. A source that has to ask elsewhere is asked, and may know the answer
+    /// when this is called again.
+    pub fn explain(
+        &self,
+        sources: &Sources,
+        identity: Identity<'_>,
+        action: Action,
+        topic: &str,
+    ) -> Explanation {
+        let mut steps = Vec::new();
+        if let Some((by, allowed)) = own(identity, action, topic) {
+            let said = match by {
+                Decider::Superuser => "a superuser may do everything",
+                _ => "a rule that came with the client speaks of it",
+            };
+            steps.push(Step { by, opinion: of(allowed), said: said.to_owned() });
+        }
+        for name in sources.order().filter(|name| self.asks(sources, *name)) {
+            let (opinion, said) = match name {
+                SourceName::Rules => {
+                    let place = sources.rules_path().map(|path| path.display().to_string());
+                    ruled(sources.rules(), &place.unwrap_or_default(), identity, action, topic)
+                }
+                SourceName::Database => {
+                    ruled(self.database.load().as_deref(), "rule", identity, action, topic)
+                }
+                SourceName::AclFile => acl(sources, identity, action, topic),
+                SourceName::Http => {
+                    let mut later = || AskAgain::new(|| {});
+                    let opinion = self.opinion(sources, name, identity, action, topic, &mut later);
+                    let said = match opinion {
+                        Opinion::Allow | Opinion::Deny | Opinion::None => "as the service answered",
+                        Opinion::Later => "the service is being asked; ask again",
+                        Opinion::Failed => "the service cannot be asked, so the answer is no",
+                    };
+                    (opinion, said.to_owned())
+                }
+            };
+            steps.push(Step { by: Decider::Source(name), opinion, said });
+        }
+        let allowed = self.no_match(sources, identity, action, topic);
+        let said = match sources.no_match() {
+            Some(NoMatch::Allow) if is_sys_read(action, topic) => {
+                "`$SYS` is read by those only to whom a rule allows it"
+            }
+            Some(NoMatch::Allow) => "nobody speaks of it, and auth.no_match is \"allow\"",
+            Some(NoMatch::Deny) => "nobody speaks of it, and auth.no_match is \"deny\"",
+            None if allowed => {
+                "there is no source of authorisation (auth.rules_file, auth.acl_file, ...), so everybody may do everything"
+            }
+            None => "nobody speaks of it, so it is refused (auth.no_match)",
+        };
+        steps.push(Step { by: Decider::NoMatch, opinion: of(allowed), said: said.to_owned() });
+        let decided_by = steps.iter().position(|step| step.opinion != Opinion::None).unwrap_or(0);
+        Explanation { allowed: steps[decided_by].opinion == Opinion::Allow, steps, decided_by }
+    }
+}
+
+fn of(allowed: bool) -> Opinion {
+    if allowed { Opinion::Allow } else { Opinion::Deny }
+}
+
+/// `place` is the file of the rules, or what their ids are called.
+fn ruled(
+    rules: Option<&RuleSet>,
+    place: &str,
+    identity: Identity<'_>,
+    action: Action,
+    topic: &str,
+) -> (Opinion, String) {
+    let Some(rules) = rules else { return (Opinion::None, "it has no rules".to_owned()) };
+    let Some(ruling) = rules.ruling(identity, action, topic) else {
+        let said = match action {
+            Action::Subscribe { .. } => "no single rule allows reading everything that the filter matches",
+            Action::Publish { .. } | Action::Receive => "no rule speaks of it",
+        };
+        return (Opinion::None, said.to_owned());
+    };
+    let mut said = match ruling.place {
+        Place::Line(line) => format!("{place}:{line}: {}", ruling.rule),
+        Place::Id(id) => format!("{place} {id}: {}", ruling.rule),
+    };
+    if ruling.ground == Ground::DangerousName {
+        said.push_str(DANGEROUS);
+    }
+    (of(ruling.allowed), said)
+}
+
+fn acl(sources: &Sources, identity: Identity<'_>, action: Action, topic: &str) -> (Opinion, String) {
+    let opinion = sources.acl_opinion(identity, action, topic);
+    let why = sources.acl_decision(identity, action, topic).map_or(Why::NoRule, |decision| decision.why);
+    let file = sources.acl_path().map(|path| path.display().to_string()).unwrap_or_default();
+    let said = match why {
+        Why::Line(line) => format!("{file}:{line}"),
+        Why::DangerousName(line) => format!("{file}:{line}{DANGEROUS}"),
+        Why::NoRule if matches!(action, Action::Subscribe { .. }) => {
+            "no single rule allows reading everything that the filter matches".to_owned()
+        }
+        Why::NoRule => "no rule speaks of it".to_owned(),
+        Why::SubscribeAlways => {
+            "auth.acl_subscribe is \"always\"; what may not be received is not delivered".to_owned()
+        }
+    };
+    (opinion, said)
+}
+
+const DANGEROUS: &str = "\na name with `+`, `#` or `/`, or a `$` at its beginning, could mean other topics than its own here, so this \
+                         deny holds for all";
