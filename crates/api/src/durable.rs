@@ -33,20 +33,6 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Waits until no other process holds this lock; it is given back when the file is dropped.
-///
-/// # Errors
-/// Those of the system.
-pub fn lock(path: &Path) -> io::Result<File> {
-    let path = beside(path, ".lock");
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)?;
-    }
-    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
-    file.lock()?;
-    Ok(file)
-}
-
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);

@@ -1,4 +1,4 @@
-//! API keys: who may ask what. The file holds names, roles and hashes; a token is shown once, when it is made.
+//! API keys: who may ask what. The registry holds names, roles and hashes; a token is shown once, when it is made.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,14 +6,14 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use base64ct::{Base64UrlUnpadded, Encoding as _};
+use registry::{Applied, Change, Expected, Ledger, LocalLedger, ProposeError, Table, View};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::durable;
 use crate::role::Role;
 use crate::timestamp::Timestamp;
 
@@ -21,10 +21,10 @@ use crate::timestamp::Timestamp;
 pub const KEYS_MAX: usize = 256;
 /// Bytes of a name, at most.
 pub const NAME_MAX: usize = 64;
-const FILE: &str = "api-keys.json";
+const TABLE: Table = Table::named("keys");
+/// Where earlier versions kept them.
+const LEGACY_FILE: &str = "api-keys.json";
 const PREFIX: &str = "mrd_";
-/// How long a file that somebody else changed may go unnoticed.
-const RECHECK: Duration = Duration::from_secs(1);
 
 /// One key, without its token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,10 +89,8 @@ pub enum KeyError {
         path: PathBuf,
         error: String,
     },
-    Unwritable {
-        path: PathBuf,
-        error: io::Error,
-    },
+    /// The registry cannot be used, or does not take it.
+    Registry(String),
     Random(getrandom::Error),
     BadName,
     Exists(String),
@@ -108,10 +106,10 @@ impl fmt::Display for KeyError {
             Self::Unreadable { path, error } => write!(f, "{}: {error}", path.display()),
             Self::NotUnderstood { path, error } => write!(
                 f,
-                "{}: {error}; put the file right, or remove it and make new keys with `meridian key add`",
+                "{}: {error}; put the file right, or move it away and make new keys with `meridian key add`",
                 path.display()
             ),
-            Self::Unwritable { path, error } => write!(f, "{} cannot be written: {error}", path.display()),
+            Self::Registry(why) => f.write_str(why),
             Self::Random(error) => write!(f, "the system gives no randomness: {error}"),
             Self::BadName => {
                 write!(f, "a name is 1 to {NAME_MAX} characters of a-z, A-Z, 0-9, `.`, `_`, `-`, `@`")
@@ -128,112 +126,78 @@ impl fmt::Display for KeyError {
 
 impl std::error::Error for KeyError {}
 
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
     version: u32,
     keys: Vec<Key>,
 }
 
-/// The file of keys, as `meridian key` uses it.
+/// The keys of a data directory, as `meridian key` uses them, whether a node runs there or not.
 #[derive(Clone, Debug)]
 pub struct KeyFile {
-    path: PathBuf,
+    data_dir: PathBuf,
 }
 
 impl KeyFile {
     pub fn in_directory(data_dir: &Path) -> Self {
-        Self { path: data_dir.join(FILE) }
+        Self { data_dir: data_dir.to_owned() }
     }
 
-    pub fn path(&self) -> &Path {
-        &self.path
+    pub fn path(&self) -> PathBuf {
+        self.data_dir.join(registry::FILE)
     }
 
-    /// Keys in the order they were made; none when there is no file.
+    /// Keys in the order they were made. Changes nothing.
     ///
     /// # Errors
-    /// A file that cannot be read or understood.
+    /// A registry that cannot be read or understood.
     pub fn read(&self) -> Result<Vec<Key>, KeyError> {
-        let text = match fs::read_to_string(&self.path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(KeyError::Unreadable { path: self.path.clone(), error }),
-        };
-        let not_understood = |error| KeyError::NotUnderstood { path: self.path.clone(), error };
-        let document: Document =
-            serde_json::from_str(&text).map_err(|error| not_understood(error.to_string()))?;
-        if document.version != 1 {
-            return Err(not_understood(format!("version {} is not known", document.version)));
-        }
-        let names: std::collections::HashSet<_> = document.keys.iter().map(|key| &key.name).collect();
-        if names.len() != document.keys.len() || names.len() > KEYS_MAX {
-            return Err(not_understood(format!("names have to differ, and {KEYS_MAX} keys are the limit")));
-        }
-        Ok(document.keys)
+        Ok(Keys::read_only(&self.data_dir)?.known.keys.load().to_vec())
     }
 
     /// Makes a key, and its token.
     ///
     /// # Errors
-    /// A bad or known name, too many keys, a file that cannot be read or written.
+    /// A bad or known name, too many keys, a registry that cannot be read or written.
     pub fn add(&self, new: &NewKey) -> Result<(Key, String), KeyError> {
-        self.change(|keys| {
-            if !is_name(&new.name) {
-                return Err(KeyError::BadName);
-            }
-            if keys.iter().any(|key| *key.name == *new.name) {
-                return Err(KeyError::Exists(new.name.clone()));
-            }
-            if keys.len() >= KEYS_MAX {
-                return Err(KeyError::TooMany);
-            }
-            let token = token()?;
-            let created_at = Timestamp::now();
-            let key = Key {
-                name: new.name.as_str().into(),
-                role: new.role,
-                created_at,
-                expires_at: new.expires_in.map(|time| created_at.after(time)),
-                sha256: Hash::of(&token),
-            };
-            keys.push(key.clone());
-            Ok((key, token))
-        })
+        self.keys()?.add_any(new)
     }
 
     /// # Errors
-    /// No such key; a file that cannot be read or written.
+    /// No such key; a registry that cannot be read or written.
     pub fn remove(&self, name: &str) -> Result<(), KeyError> {
-        self.change(|keys| {
-            let before = keys.len();
-            keys.retain(|key| *key.name != *name);
-            if keys.len() < before { Ok(()) } else { Err(KeyError::Unknown(name.to_owned())) }
-        })
+        self.keys()?.remove_any(name)
     }
 
-    /// Reads, changes and writes, while nobody else does.
-    fn change<T>(&self, change: impl FnOnce(&mut Vec<Key>) -> Result<T, KeyError>) -> Result<T, KeyError> {
-        let unwritable = |error| KeyError::Unwritable { path: self.path.clone(), error };
-        let _lock = durable::lock(&self.path).map_err(unwritable)?;
-        let mut keys = self.read()?;
-        let changed = change(&mut keys)?;
-        let document = Document { version: 1, keys };
-        let mut text = serde_json::to_string_pretty(&document).map_err(|error| unwritable(error.into()))?;
-        text.push('\n');
-        durable::replace(&self.path, text.as_bytes()).map_err(unwritable)?;
-        Ok(changed)
-    }
-
-    /// Changes whenever the file does.
-    fn stamp(&self) -> Stamp {
-        use std::os::unix::fs::MetadataExt as _;
-        let metadata = fs::metadata(&self.path).ok()?;
-        Some((metadata.ino(), metadata.len(), metadata.modified().ok()?))
+    fn keys(&self) -> Result<Keys, KeyError> {
+        let ledger = LocalLedger::open(&self.data_dir);
+        let keys = Keys::open(Arc::new(ledger.map_err(|error| KeyError::Registry(error.to_string()))?))?;
+        keys.import(&self.data_dir)?;
+        Ok(keys)
     }
 }
 
-type Stamp = Option<(u64, u64, SystemTime)>;
+/// The keys of `api-keys.json`; none when there is no such file.
+fn legacy(data_dir: &Path) -> Result<Vec<Key>, KeyError> {
+    let path = data_dir.join(LEGACY_FILE);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(KeyError::Unreadable { path, error }),
+    };
+    let not_understood = |error| KeyError::NotUnderstood { path: path.clone(), error };
+    let document: Document =
+        serde_json::from_str(&text).map_err(|error| not_understood(error.to_string()))?;
+    if document.version != 1 {
+        return Err(not_understood(format!("version {} is not known", document.version)));
+    }
+    let names: std::collections::HashSet<_> = document.keys.iter().map(|key| &key.name).collect();
+    if names.len() != document.keys.len() || names.len() > KEYS_MAX {
+        return Err(not_understood(format!("names have to differ, and {KEYS_MAX} keys are the limit")));
+    }
+    Ok(document.keys)
+}
 
 fn is_name(name: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
@@ -246,19 +210,58 @@ fn token() -> Result<String, KeyError> {
     Ok(format!("{PREFIX}{}", Base64UrlUnpadded::encode_string(&random)))
 }
 
-/// The keys of a running node. The file stays the truth: what `meridian key` does to it is seen within a second.
-#[derive(Debug)]
+/// The keys of a running node. What `meridian key` does beside it is seen within a second.
 pub struct Keys {
-    file: KeyFile,
-    keys: ArcSwap<Vec<Key>>,
-    seen: Mutex<Seen>,
+    ledger: Arc<dyn Ledger>,
+    known: Arc<Known>,
     used: Mutex<HashMap<Arc<str>, Timestamp>>,
 }
 
-#[derive(Debug)]
-struct Seen {
-    stamp: Stamp,
-    at: Instant,
+/// The view of the table of keys, in the order they were made.
+#[derive(Debug, Default)]
+struct Known {
+    keys: ArcSwap<Vec<Key>>,
+}
+
+impl Known {
+    fn store(&self, mut keys: Vec<Key>) {
+        keys.sort_by(|a, b| (a.created_at, &a.name).cmp(&(b.created_at, &b.name)));
+        self.keys.store(Arc::new(keys));
+    }
+}
+
+impl View for Known {
+    fn reset(&self, records: &mut dyn Iterator<Item = Applied<'_>>) -> Result<(), String> {
+        let keys: Result<_, String> = records.map(|record| read(&record)).collect();
+        self.store(keys?);
+        Ok(())
+    }
+
+    fn apply(&self, changes: &[Applied<'_>]) {
+        let mut keys = self.keys.load().to_vec();
+        for change in changes {
+            // One that makes no sense opens nothing.
+            keys.retain(|key| *key.name != *change.key);
+            match change.value.map(|_| read(change)) {
+                Some(Ok(key)) => keys.push(key),
+                Some(Err(why)) => tracing::error!("{why}"),
+                None => {}
+            }
+        }
+        tracing::info!(keys = keys.len(), "the API keys have changed");
+        self.store(keys);
+    }
+}
+
+fn read(record: &Applied<'_>) -> Result<Key, String> {
+    serde_json::from_str(record.value.unwrap_or_default())
+        .map_err(|error| format!("the API key {} of the registry cannot be used: {error}", record.key))
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keys").field("known", &self.known).finish_non_exhaustive()
+    }
 }
 
 /// Why a token gives nothing.
@@ -270,31 +273,73 @@ pub enum Denied {
 
 impl Keys {
     /// # Errors
-    /// A file that cannot be read or understood.
-    pub fn open(data_dir: &Path) -> Result<Self, KeyError> {
-        let file = KeyFile::in_directory(data_dir);
-        let seen = Seen { stamp: file.stamp(), at: Instant::now() };
-        let keys = file.read()?;
-        Ok(Self { file, keys: ArcSwap::from_pointee(keys), seen: Mutex::new(seen), used: Mutex::default() })
+    /// Records that make no sense.
+    pub fn open(ledger: Arc<dyn Ledger>) -> Result<Self, KeyError> {
+        let known = Arc::new(Known::default());
+        ledger.subscribe(TABLE, known.clone()).map_err(KeyError::Registry)?;
+        Ok(Self { ledger, known, used: Mutex::default() })
+    }
+
+    /// The keys of a data directory as a node would find them. Changes nothing there.
+    ///
+    /// # Errors
+    /// A registry, or a file of earlier versions, that cannot be read or understood.
+    pub fn read_only(data_dir: &Path) -> Result<Self, KeyError> {
+        let ledger = LocalLedger::read_only(data_dir);
+        let keys = Self::open(Arc::new(ledger.map_err(|error| KeyError::Registry(error.to_string()))?))?;
+        let mut all = keys.known.keys.load().to_vec();
+        for key in legacy(data_dir)? {
+            if !all.iter().any(|other| other.name == key.name) {
+                all.push(key);
+            }
+        }
+        keys.known.store(all);
+        Ok(keys)
+    }
+
+    /// Takes over `api-keys.json` of earlier versions, when it is in this directory, and renames it to `api-keys.json.imported`. A key
+    /// whose name is taken is left out.
+    ///
+    /// # Errors
+    /// A file that cannot be used, or a registry that does not take it.
+    pub fn import(&self, data_dir: &Path) -> Result<usize, KeyError> {
+        let path = data_dir.join(LEGACY_FILE);
+        if !path.exists() {
+            return Ok(0);
+        }
+        let theirs = legacy(data_dir)?;
+        let known = self.known.keys.load();
+        let new = theirs.iter().filter(|key| !known.iter().any(|other| other.name == key.name));
+        let changes = new.map(put).collect::<Result<Vec<_>, _>>()?;
+        let count = changes.len();
+        self.ledger.propose(changes).map_err(unwritten)?;
+        let renamed = fs::rename(&path, data_dir.join(format!("{LEGACY_FILE}.imported")));
+        renamed.and_then(|()| fs::File::open(data_dir)?.sync_all()).map_err(|error| {
+            KeyError::Registry(format!(
+                "{} is taken over, and cannot be renamed: {error}; move it away",
+                path.display()
+            ))
+        })?;
+        Ok(count)
     }
 
     /// No key exists, not even one that has expired.
     pub fn is_empty(&self) -> bool {
-        self.look(false);
-        self.keys.load().is_empty()
+        self.ledger.catch_up();
+        self.known.keys.load().is_empty()
     }
 
     /// All keys, each with when it was last used since the start of the node.
     pub fn list(&self) -> Vec<(Key, Option<Timestamp>)> {
-        self.look(false);
+        self.ledger.catch_up();
         let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        self.keys.load().iter().map(|key| (key.clone(), used.get(&key.name).copied())).collect()
+        self.known.keys.load().iter().map(|key| (key.clone(), used.get(&key.name).copied())).collect()
     }
 
     pub(crate) fn check(&self, token: &str, now: Timestamp) -> Result<(Arc<str>, Role), Denied> {
-        self.look(false);
+        self.ledger.catch_up();
         let hash = Hash::of(token);
-        let keys = self.keys.load();
+        let keys = self.known.keys.load();
         // All are compared, so that the time tells nothing about which one it is.
         let mut found = None;
         for key in keys.iter() {
@@ -313,34 +358,80 @@ impl Keys {
     /// Makes a key, and its token. Takes as long as the disk does.
     ///
     /// # Errors
-    /// As [`KeyFile::add`]; [`KeyError::LastAdmin`] when it is no admin's and there is no live one.
+    /// A bad or known name, too many keys, a registry that does not take it; [`KeyError::LastAdmin`] when it is no admin's and there is
+    /// no live one.
     pub fn add(&self, new: &NewKey) -> Result<(Key, String), KeyError> {
-        self.look(true);
+        self.ledger.catch_up_now().map_err(unwritten)?;
         if new.role != Role::Admin && !self.leaves_admin(None) {
             return Err(KeyError::LastAdmin);
         }
-        let added = self.file.add(new)?;
-        self.look(true);
-        Ok(added)
+        self.add_any(new)
+    }
+
+    fn add_any(&self, new: &NewKey) -> Result<(Key, String), KeyError> {
+        if !is_name(&new.name) {
+            return Err(KeyError::BadName);
+        }
+        let keys = self.known.keys.load();
+        if keys.iter().any(|key| *key.name == *new.name) {
+            return Err(KeyError::Exists(new.name.clone()));
+        }
+        if keys.len() >= KEYS_MAX {
+            return Err(KeyError::TooMany);
+        }
+        let token = token()?;
+        let created_at = Timestamp::now();
+        let key = Key {
+            name: new.name.as_str().into(),
+            role: new.role,
+            created_at,
+            expires_at: new.expires_in.map(|time| created_at.after(time)),
+            sha256: Hash::of(&token),
+        };
+        match self.ledger.propose(vec![put(&key)?.expecting(Expected::Absent)]) {
+            Ok(_) => Ok((key, token)),
+            Err(ProposeError::Conflict { .. }) => Err(KeyError::Exists(new.name.clone())),
+            Err(error) => Err(unwritten(error)),
+        }
     }
 
     /// Takes as long as the disk does.
     ///
     /// # Errors
-    /// As [`KeyFile::remove`]; [`KeyError::LastAdmin`] when it is the last live one of an admin, unless it is the last of all and
-    /// `to_none` is allowed.
+    /// No such key, a registry that does not take it; [`KeyError::LastAdmin`] when it is the last live one of an admin, unless it is the
+    /// last of all and `to_none` is allowed.
     pub fn remove(&self, name: &str, to_none: bool) -> Result<(), KeyError> {
-        self.look(true);
-        let keys = self.keys.load();
+        self.ledger.catch_up_now().map_err(unwritten)?;
+        let keys = self.known.keys.load();
         let known = keys.iter().any(|key| *key.name == *name);
         let last_of_all = known && keys.len() == 1;
         if known && !self.leaves_admin(Some(name)) && !(last_of_all && to_none) {
             return Err(KeyError::LastAdmin);
         }
-        self.file.remove(name)?;
+        self.remove_any(name)?;
         self.used.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
-        self.look(true);
         Ok(())
+    }
+
+    fn remove_any(&self, name: &str) -> Result<(), KeyError> {
+        // No name is as long as no key may be.
+        let unknown = || KeyError::Unknown(name.to_owned());
+        if !is_name(name) {
+            return Err(unknown());
+        }
+        let change = Change::remove(TABLE, name).expecting(Expected::Present);
+        match self.ledger.propose(vec![change]) {
+            Ok(_) => Ok(()),
+            Err(ProposeError::Conflict { .. }) => Err(unknown()),
+            Err(error) => Err(unwritten(error)),
+        }
+    }
+
+    /// Sees now what somebody did beside the node, not within a second.
+    pub fn look(&self) {
+        if let Err(error) = self.ledger.catch_up_now() {
+            tracing::error!("the API keys stay what they were: {error}");
+        }
     }
 
     /// Whether an admin can still get in without this key.
@@ -351,27 +442,14 @@ impl Keys {
                 && key.expires_at.is_none_or(|expires| expires > now)
                 && without.is_none_or(|name| *key.name != *name)
         };
-        self.keys.load().iter().any(counts)
+        self.known.keys.load().iter().any(counts)
     }
+}
 
-    /// Reads the file again when it has changed; looks at it once a second at most, unless `at_once`.
-    pub fn look(&self, at_once: bool) {
-        let Ok(mut seen) = self.seen.try_lock() else { return };
-        if !at_once && seen.at.elapsed() < RECHECK {
-            return;
-        }
-        let stamp = self.file.stamp();
-        seen.at = Instant::now();
-        if stamp == seen.stamp {
-            return;
-        }
-        seen.stamp = stamp;
-        match self.file.read() {
-            Ok(keys) => {
-                tracing::info!(keys = keys.len(), "the API keys have changed");
-                self.keys.store(Arc::new(keys));
-            }
-            Err(error) => tracing::error!("the API keys stay what they were: {error}"),
-        }
-    }
+fn put(key: &Key) -> Result<Change, KeyError> {
+    Change::put(TABLE, &*key.name, key).map_err(|error| KeyError::Registry(error.to_string()))
+}
+
+fn unwritten(error: ProposeError) -> KeyError {
+    KeyError::Registry(error.to_string())
 }

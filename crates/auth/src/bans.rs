@@ -1,23 +1,25 @@
 //! Clients that may not connect: by Client Identifier, User Name or address, for a while or for good.
 //!
-//! [`Bans`] owns them and their file. Each CONNECT asks [`Bans::find`], which takes no lock; a change builds the next
-//! [`Snapshot`](snapshot::Snapshot) and replaces the file before it is in force.
+//! [`Bans`] proposes them to the registry, and sees what is in force there. Each CONNECT asks [`Bans::find`], which takes no lock; a
+//! change builds the next [`Snapshot`](snapshot::Snapshot).
 
 mod file;
+mod known;
 mod net;
+mod record;
 mod snapshot;
 mod target;
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use arc_swap::ArcSwap;
+use registry::{Change, Expected, Ledger, LocalLedger, ProposeError, Revision, Table};
 
-pub use file::{BansFault, BansFileError};
+pub use file::{BansFault, BansFileError, BansImportError};
+use known::Known;
 pub use net::{Net, NetError};
-use snapshot::Snapshot;
 pub use target::{BanKind, BanTarget, Pattern, VALUE_MAX, ValueError};
 
 /// Never used twice, not even after a restart.
@@ -59,8 +61,8 @@ pub enum BanError {
         maximum: usize,
     },
     ReasonLong,
-    /// The file cannot be written.
-    Write(std::io::Error),
+    /// The registry does not take it.
+    Write(ProposeError),
 }
 
 impl std::fmt::Display for BanError {
@@ -71,7 +73,7 @@ impl std::fmt::Display for BanError {
                 write!(f, "there are {maximum} bans; delete some, or raise `auth.bans_max`")
             }
             Self::ReasonLong => write!(f, "the reason has more than {REASON_MAX} bytes; shorten it"),
-            Self::Write(error) => write!(f, "the file of bans cannot be written: {error}"),
+            Self::Write(error) => write!(f, "bans are as they were: {error}"),
         }
     }
 }
@@ -79,37 +81,52 @@ impl std::fmt::Display for BanError {
 impl std::error::Error for BanError {}
 
 /// The bans of one node. A ban that is over is found no more at once, and removed at the next change.
-#[derive(Debug)]
 pub struct Bans {
-    snapshot: ArcSwap<Snapshot>,
-    /// The next id. Held by whoever changes bans, through the writing of the file.
-    changing: Mutex<u64>,
-    /// `None`: they are forgotten when the process ends.
-    path: Option<PathBuf>,
+    known: Arc<Known>,
+    ledger: Arc<dyn Ledger>,
+    /// Held by whoever changes bans on this node, so that they do not have to try again.
+    changing: Mutex<()>,
     bans_max: usize,
+}
+
+impl std::fmt::Debug for Bans {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bans").field("len", &self.len()).finish_non_exhaustive()
+    }
 }
 
 impl Bans {
     /// Bans that are kept in memory only.
     pub fn in_memory(bans_max: usize) -> Self {
-        Self { snapshot: ArcSwap::default(), changing: Mutex::new(1), path: None, bans_max }
+        let ledger = Arc::new(LocalLedger::in_memory());
+        Self { known: Arc::default(), ledger, changing: Mutex::default(), bans_max }.watching()
     }
 
-    /// Reads `bans.json` in this directory; there are no bans when it does not exist. More than `bans_max` are kept when they
-    /// are there already, but none are added.
+    /// The bans of the registry. More than `bans_max` are kept when they are there already, but none are added.
     ///
     /// # Errors
-    /// A file that cannot be used: starting without its bans would let in who was sent away.
-    pub fn open(data_dir: &Path, bans_max: usize, now: SystemTime) -> Result<Self, BansFileError> {
-        let path = data_dir.join("bans.json");
-        let (bans, next_id) = file::read(&path)?;
-        let snapshot = Snapshot::new(bans.into_iter().filter(|ban| ban.is_in_force(now)));
-        Ok(Self {
-            snapshot: ArcSwap::from_pointee(snapshot),
-            changing: Mutex::new(next_id),
-            path: Some(path),
-            bans_max,
-        })
+    /// Records that make no sense: starting without these bans would let in who was sent away.
+    pub fn open(ledger: Arc<dyn Ledger>, bans_max: usize) -> Result<Self, String> {
+        let known = Arc::new(Known::default());
+        ledger.subscribe(TABLE, known.clone())?;
+        Ok(Self { known, ledger, changing: Mutex::default(), bans_max })
+    }
+
+    /// For a ledger without records, which cannot say no.
+    fn watching(self) -> Self {
+        if let Err(why) = self.ledger.subscribe(TABLE, self.known.clone()) {
+            tracing::error!("{why}");
+        }
+        self
+    }
+
+    /// Takes over `bans.json` of earlier versions, when it is in this directory, and renames it to `bans.json.imported`. Says how many
+    /// bans came in.
+    ///
+    /// # Errors
+    /// A file that cannot be used, or a registry that does not take them. Both stay as they are, or nearly: it can be done again.
+    pub fn import(&self, data_dir: &Path) -> Result<usize, BansImportError> {
+        file::import(self, data_dir)
     }
 
     /// A ban in force that means this client. `now` is asked for only when there is one with an end.
@@ -120,12 +137,12 @@ impl Bans {
         peer: Option<IpAddr>,
         now: impl Fn() -> SystemTime,
     ) -> Option<BanId> {
-        self.snapshot.load().find(client_id, username, peer, now).map(|ban| ban.id)
+        self.known.snapshot().find(client_id, username, peer, now).map(|ban| ban.id)
     }
 
     /// Up to `limit` bans in force behind `after`, the oldest first, and whether there may be more.
     pub fn list(&self, after: Option<BanId>, limit: usize, now: SystemTime) -> (Vec<Arc<Ban>>, bool) {
-        let snapshot = self.snapshot.load();
+        let snapshot = self.known.snapshot();
         let mut rest = snapshot.after(after).iter().filter(|ban| ban.is_in_force(now));
         let page = rest.by_ref().take(limit).cloned().collect();
         (page, rest.next().is_some())
@@ -133,14 +150,14 @@ impl Bans {
 
     /// How many are in force or were a short while ago.
     pub fn len(&self) -> usize {
-        self.snapshot.load().all().len()
+        self.known.snapshot().all().len()
     }
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bans. Takes time with the number of bans and writes a file: not for a reactor.
+    /// Bans. Takes time with the number of bans and waits for the registry: not for a reactor.
     ///
     /// # Errors
     /// [`BanError`]; nothing has changed then.
@@ -148,26 +165,34 @@ impl Bans {
         if new.reason.len() > REASON_MAX {
             return Err(BanError::ReasonLong);
         }
-        let mut next_id = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut bans = self.in_force(now);
-        if let Some(same) = bans.iter().find(|ban| ban.target == new.target) {
-            return Err(BanError::Exists(same.id));
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let snapshot = self.known.snapshot();
+            let in_force = || snapshot.all().iter().filter(|ban| ban.is_in_force(now));
+            if let Some(same) = in_force().find(|ban| ban.target == new.target) {
+                return Err(BanError::Exists(same.id));
+            }
+            if in_force().count() >= self.bans_max {
+                return Err(BanError::TooMany { maximum: self.bans_max });
+            }
+            let (id, counted) = next_id(&*self.ledger, 0);
+            let ban = Ban {
+                id,
+                target: new.target.clone(),
+                reason: new.reason.as_str().into(),
+                by: new.by.as_str().into(),
+                created_at: now,
+                until: new.until,
+            };
+            let added = record::put(&ban).map(|change| change.expecting(Expected::Absent));
+            let batch = [Ok(counted), added].into_iter().collect::<Result<Vec<_>, _>>().map_err(unwritten)?;
+            match self.propose(batch, &snapshot, now) {
+                Ok(_) => return Ok(Arc::new(ban)),
+                // Another process took the id.
+                Err(ProposeError::Conflict { .. }) => {}
+                Err(error) => return Err(BanError::Write(error)),
+            }
         }
-        if bans.len() >= self.bans_max {
-            return Err(BanError::TooMany { maximum: self.bans_max });
-        }
-        let ban = Arc::new(Ban {
-            id: BanId(*next_id),
-            target: new.target,
-            reason: new.reason.into(),
-            by: new.by.into(),
-            created_at: now,
-            until: new.until,
-        });
-        bans.push(ban.clone());
-        self.replace(bans, *next_id + 1)?;
-        *next_id += 1;
-        Ok(ban)
     }
 
     /// Takes a ban back; returns it, or `None` when there is no such ban.
@@ -175,28 +200,48 @@ impl Bans {
     /// # Errors
     /// [`BanError::Write`]; the ban is in force still.
     pub fn remove(&self, id: BanId, now: SystemTime) -> Result<Option<Arc<Ban>>, BanError> {
-        let next_id = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut bans = self.in_force(now);
-        let Some(at) = bans.iter().position(|ban| ban.id == id) else { return Ok(None) };
-        let removed = bans.remove(at);
-        self.replace(bans, *next_id)?;
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let snapshot = self.known.snapshot();
+        let found = snapshot.all().iter().find(|ban| ban.id == id && ban.is_in_force(now));
+        let Some(removed) = found.cloned() else { return Ok(None) };
+        let change = Change::remove(TABLE, record::key(id));
+        self.propose(vec![change], &snapshot, now).map_err(BanError::Write)?;
         Ok(Some(removed))
     }
 
-    fn in_force(&self, now: SystemTime) -> Vec<Arc<Ban>> {
-        let snapshot = self.snapshot.load();
-        snapshot.all().iter().filter(|ban| ban.is_in_force(now)).cloned().collect()
-    }
-
-    /// The file first: what is in force is what a restart will find.
-    fn replace(&self, bans: Vec<Arc<Ban>>, next_id: u64) -> Result<(), BanError> {
-        if let Some(path) = &self.path {
-            file::write(path, bans.iter(), next_id).map_err(BanError::Write)?;
-        }
-        self.snapshot.store(Arc::new(Snapshot::new(bans.into_iter())));
-        Ok(())
+    /// Some of those that are over go with every change.
+    fn propose(
+        &self,
+        mut batch: Vec<Change>,
+        snapshot: &snapshot::Snapshot,
+        now: SystemTime,
+    ) -> Result<Revision, ProposeError> {
+        let over = snapshot.all().iter().filter(|ban| !ban.is_in_force(now)).take(TIDIED_MAX);
+        batch.extend(over.map(|ban| Change::remove(TABLE, record::key(ban.id))));
+        self.ledger.propose(batch)
     }
 }
+
+/// An id that was never used, at least this one, and the change that keeps it from being used again.
+fn next_id(ledger: &dyn Ledger, least: u64) -> (BanId, Change) {
+    let stored = ledger.read(COUNTERS, COUNTER);
+    let next = stored.as_ref().and_then(|stored| stored.value.parse().ok()).unwrap_or(1).max(least);
+    (BanId(next), counter(next + 1, stored.map(|stored| stored.revision)))
+}
+
+fn counter(next: u64, read: Option<Revision>) -> Change {
+    Change::number(COUNTERS, COUNTER, next).expecting(read.map_or(Expected::Absent, Expected::At))
+}
+
+fn unwritten(error: serde_json::Error) -> BanError {
+    BanError::Write(ProposeError::Broken { why: error.to_string() })
+}
+
+const TABLE: Table = Table::named("bans");
+/// Numbers that only grow.
+const COUNTERS: Table = Table::named("counters");
+const COUNTER: &str = "bans";
+const TIDIED_MAX: usize = 1_000;
 
 impl Ban {
     pub fn is_in_force(&self, now: SystemTime) -> bool {

@@ -31,8 +31,8 @@ pub use authority::{
     Authority, Decider, DecisionFigures, Explanation, NoMatch, Source, SourceName, SourceNames, Sources, Step,
 };
 pub use bans::{
-    Ban, BanError, BanId, BanKind, BanTarget, Bans, BansFault, BansFileError, Net, NetError, NewBan, Pattern,
-    REASON_MAX, VALUE_MAX, ValueError,
+    Ban, BanError, BanId, BanKind, BanTarget, Bans, BansFault, BansFileError, BansImportError, Net, NetError,
+    NewBan, Pattern, REASON_MAX, VALUE_MAX, ValueError,
 };
 pub use error::{Fault, FileError};
 pub use guard::{Figures, Guard, OpenError};

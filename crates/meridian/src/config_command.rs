@@ -66,7 +66,7 @@ fn check(args: &ConfigArgs) -> Result<String, String> {
     if let Err(refusal) = exposure::check(&config.edge.listeners, &config.auth) {
         problems.push(refusal.to_string());
     }
-    match Keys::open(&config.node.data_dir) {
+    match Keys::read_only(&config.node.data_dir) {
         Ok(keys) => {
             if let Err(refusal) = exposure::check_http(config.http.listen, &keys, &config.node.data_dir) {
                 problems.push(refusal.to_string());

@@ -137,7 +137,7 @@ mod tests {
     fn http_off_loopback_needs_a_key() {
         let directory = std::env::temp_dir().join(format!("meridian-exposure-{}", std::process::id()));
         let check = |address: &str| {
-            let keys = Keys::open(&directory).unwrap();
+            let keys = Keys::read_only(&directory).unwrap();
             check_http(Listen::At(address.parse().unwrap()), &keys, &directory)
         };
         for local in ["127.0.0.1:0", "[::1]:0", "[::ffff:127.0.0.1]:0"] {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use api::{Bound, Keys, Parts};
 use auth::{Bans, Guard};
+use registry::{Ledger as _, LocalLedger};
 use settings::{Layers, Loaded};
 
 use crate::cli::VERSION;
@@ -27,8 +28,8 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
         }
     };
     let config = &loaded.tree;
-    let keys = match may_open(config) {
-        Ok(keys) => keys,
+    let kept = match may_open(config) {
+        Ok(kept) => kept,
         Err(refusal) => {
             eprintln!("{refusal}");
             return ExitCode::FAILURE;
@@ -52,7 +53,7 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
         }
     };
     let log = Arc::new(Log::start(&config.log, &otel));
-    match serve(args, (layers, loaded), keys, signals, &name, &log) {
+    match serve(args, (layers, loaded), kept, signals, &name, &log) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
@@ -61,19 +62,27 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
     }
 }
 
-/// Whether the node may be reached as it is configured. The API's keys, for they are a part of the answer.
-fn may_open(config: &Config) -> Result<Keys, String> {
+/// What the data directory keeps, as far as it is looked at before the node starts.
+struct Kept {
+    ledger: Arc<LocalLedger>,
+    keys: Keys,
+}
+
+/// Whether the node may be reached as it is configured. With the API's keys, for they are a part of the answer.
+fn may_open(config: &Config) -> Result<Kept, String> {
+    let data_dir = &config.node.data_dir;
     exposure::check(&config.edge.listeners, &config.auth).map_err(|refusal| refusal.to_string())?;
-    let keys = Keys::open(&config.node.data_dir).map_err(|error| error.to_string())?;
-    exposure::check_http(config.http.listen, &keys, &config.node.data_dir)
-        .map_err(|refusal| refusal.to_string())?;
-    Ok(keys)
+    let ledger = Arc::new(LocalLedger::open(data_dir).map_err(|error| error.to_string())?);
+    let keys = Keys::open(ledger.clone()).map_err(|error| error.to_string())?;
+    keys.import(data_dir).map_err(|error| error.to_string())?;
+    exposure::check_http(config.http.listen, &keys, data_dir).map_err(|refusal| refusal.to_string())?;
+    Ok(Kept { ledger, keys })
 }
 
 fn serve(
     args: &ConfigArgs,
     (layers, loaded): (Layers, Loaded<Config>),
-    keys: Keys,
+    Kept { ledger, keys }: Kept,
     signals: Signals,
     name: &str,
     log: &Arc<Log>,
@@ -91,8 +100,15 @@ fn serve(
         Ok(limit) => tracing::info!(limit = limit.now, was = limit.before, "file descriptors"),
         Err(error) => tracing::warn!(%error, "the limit of file descriptors stays what it was"),
     }
-    let bans = Bans::open(&config.node.data_dir, config.auth.bans_max as usize, std::time::SystemTime::now());
-    let bans = Arc::new(bans.map_err(|error| error.to_string())?);
+    let torn = ledger.figures().torn_bytes;
+    if torn > 0 {
+        tracing::warn!(bytes = torn, "a change that was never in force was cut off the registry");
+    }
+    let bans = Arc::new(Bans::open(ledger.clone(), config.auth.bans_max as usize)?);
+    let imported = bans.import(&config.node.data_dir).map_err(|error| error.to_string())?;
+    if imported > 0 {
+        tracing::info!(bans = imported, "bans.json was taken over into the registry");
+    }
     let guard = Guard::open(&config.auth).map_err(|error| error.to_string())?.with_bans(bans);
     let guard = Arc::new(guard);
     // Before the node: one that cannot be operated as configured does not start.

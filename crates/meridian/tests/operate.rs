@@ -165,7 +165,7 @@ fn keys_are_made_listed_and_removed() {
     let made = key(&["add", "ops", "--role", "admin", "--expires", "90d"]);
     let token = stdout(&made);
     assert!(made.status.success() && token.starts_with("mrd_") && token.lines().count() == 1, "{token}");
-    let file = Path::new(&data).join("api-keys.json");
+    let file = Path::new(&data).join("registry.log");
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     assert!(!std::fs::read_to_string(&file).unwrap().contains(token.trim()));
     let again = key(&["add", "ops", "--role", "viewer"]);

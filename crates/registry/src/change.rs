@@ -72,6 +72,11 @@ impl Change {
         Ok(Self { table, key: key.into(), value: Some(value), expected: Expected::Anything })
     }
 
+    /// Writes a number, which always has a JSON.
+    pub fn number(table: Table, key: impl Into<Box<str>>, value: u64) -> Self {
+        Self { table, key: key.into(), value: Some(value.to_string().into()), expected: Expected::Anything }
+    }
+
     /// Removes a record, if there is one.
     pub fn remove(table: Table, key: impl Into<Box<str>>) -> Self {
         Self { table, key: key.into(), value: None, expected: Expected::Anything }

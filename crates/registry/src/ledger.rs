@@ -17,6 +17,9 @@ pub trait Ledger: Send + Sync {
     /// A record as this node knows it. Whoever goes by it says so in what is proposed: [`Change::expecting`].
     fn read(&self, table: Table, key: &str) -> Option<Stored>;
 
+    /// Up to `limit` records behind this key, in the order of keys.
+    fn page(&self, table: Table, after: Option<&str>, limit: usize) -> Vec<(Box<str>, Stored)>;
+
     /// Tells a view the records of a table, and then every change to it, as long as the ledger lives.
     ///
     /// # Errors
@@ -25,6 +28,12 @@ pub trait Ledger: Send + Sync {
 
     /// Has views see what others changed. Costs a look at a file, at most; a ledger that is told of changes does nothing.
     fn catch_up(&self);
+
+    /// Has views see whatever was accepted anywhere before this is called. Waits as [`Ledger::propose`] does.
+    ///
+    /// # Errors
+    /// As [`Ledger::propose`], of no changes.
+    fn catch_up_now(&self) -> Result<(), ProposeError>;
 
     fn figures(&self) -> Figures;
 }

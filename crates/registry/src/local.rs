@@ -188,6 +188,12 @@ impl Ledger for LocalLedger {
         self.core().state.get(table.name(), key).cloned()
     }
 
+    fn page(&self, table: Table, after: Option<&str>, limit: usize) -> Vec<(Box<str>, Stored)> {
+        let core = self.core();
+        let behind = core.state.behind(table.name(), after);
+        behind.take(limit).map(|(key, stored)| (key.clone(), stored.clone())).collect()
+    }
+
     fn subscribe(&self, table: Table, view: Arc<dyn View>) -> Result<(), String> {
         let mut core = self.core();
         view.reset(&mut core.state.table(table.name()))?;
@@ -206,6 +212,10 @@ impl Ledger for LocalLedger {
         if let Err(error) = core.catch_up_locked() {
             tracing::error!("users, rules, bans and keys stay what they were: {error}");
         }
+    }
+
+    fn catch_up_now(&self) -> Result<(), ProposeError> {
+        self.core().begin().map(drop)
     }
 
     fn figures(&self) -> Figures {

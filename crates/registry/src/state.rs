@@ -1,6 +1,7 @@
 //! The records themselves, without a disk.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 
 use crate::change::{Applied, Change, Revision, Stored};
 use crate::error::ProposeError;
@@ -44,6 +45,13 @@ impl State {
             value: Some(&stored.value),
             revision: stored.revision,
         })
+    }
+
+    /// Those behind a key, or all.
+    pub fn behind(&self, table: &str, after: Option<&str>) -> impl Iterator<Item = (&Box<str>, &Stored)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let records = self.tables.get(table).into_iter();
+        records.flat_map(move |records| records.range::<str, _>((from, Bound::Unbounded)))
     }
 
     pub fn tables(&self) -> impl Iterator<Item = (&str, &BTreeMap<Box<str>, Stored>)> {

@@ -119,7 +119,7 @@ async fn rollback(
 async fn reload(state: State, caller: Caller) -> Result<Json<Reloaded>, Problem> {
     let by = caller.by().to_owned();
     let reloaded = off_runtime(move || {
-        state.keys.look(true);
+        state.keys.look();
         state.configuration.reload(&by)
     })
     .await??;

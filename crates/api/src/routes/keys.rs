@@ -105,7 +105,7 @@ impl From<KeyError> for Problem {
             KeyError::Exists(_) | KeyError::TooMany | KeyError::LastAdmin => Self::conflict(detail),
             KeyError::Unreadable { .. }
             | KeyError::NotUnderstood { .. }
-            | KeyError::Unwritable { .. }
+            | KeyError::Registry(_)
             | KeyError::Random(_) => Self::internal(detail),
         }
     }

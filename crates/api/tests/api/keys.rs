@@ -1,6 +1,7 @@
 //! API keys while the server runs.
 
 use api::{KeyFile, NewKey, Role};
+use registry::{Change, Ledger as _, Table};
 use serde_json::json;
 
 use crate::support::{Answer, Server};
@@ -25,7 +26,7 @@ fn the_first_key_closes_the_server_and_the_last_one_opens_it() {
     let list = as_token(&server, &token, "GET", "/api/v1/keys", None).is(200);
     assert_eq!((&list["items"][0]["name"], &list["items"][0]["role"]), (&"ops".into(), &"admin".into()));
     assert!(list["items"][0]["last_used_at"].is_string() && list["items"][0].get("token").is_none());
-    let file = std::fs::read_to_string(server.directory.join("api-keys.json")).unwrap();
+    let file = std::fs::read_to_string(server.directory.join("registry.log")).unwrap();
     assert!(!file.contains(&token), "the token is in the file");
 
     as_token(&server, &token, "POST", "/api/v1/keys", Some(&viewer.to_string())).is(201);
@@ -37,6 +38,8 @@ fn the_first_key_closes_the_server_and_the_last_one_opens_it() {
     server.get("/api/v1/node").is(200);
 }
 
+const KEYS: Table = Table::named("keys");
+
 #[test]
 fn a_bad_key_is_refused_with_what_to_do() {
     let server = Server::start();
@@ -47,7 +50,7 @@ fn a_bad_key_is_refused_with_what_to_do() {
     add(json!({ "name": "a", "role": "root" })).problem(422, "invalid");
     add(json!({ "name": "a", "role": "admin", "expires_in_s": 0 })).problem(422, "invalid");
     add(json!({ "name": "a", "role": "admin", "secret": 1 })).problem(422, "invalid");
-    assert!(!server.directory.join("api-keys.json").exists());
+    assert!(!server.directory.join("registry.log").exists());
     // The longest that can be said is for good.
     let far = add(json!({ "name": "a", "role": "admin", "expires_in_s": u64::MAX })).is(201);
     assert_eq!(far["expires_at"], "9999-12-31T23:59:59.000Z");
@@ -56,13 +59,13 @@ fn a_bad_key_is_refused_with_what_to_do() {
 #[test]
 fn an_expired_key_is_told_so_and_does_not_open_the_server() {
     let server = Server::with_keys(|_| ());
-    let path = server.directory.join("api-keys.json");
-    let text = std::fs::read_to_string(&path).unwrap();
-    let mut file: serde_json::Value = serde_json::from_str(&text).unwrap();
-    for key in file["keys"].as_array_mut().unwrap() {
+    let ledger = registry::LocalLedger::open(&server.directory).unwrap();
+    for role in Role::ALL {
+        let stored = ledger.read(KEYS, role.name()).unwrap();
+        let mut key: serde_json::Value = serde_json::from_str(&stored.value).unwrap();
         key["expires_at"] = "2020-01-01T00:00:00Z".into();
+        ledger.propose(vec![Change::put(KEYS, role.name(), &key).unwrap()]).unwrap();
     }
-    api::durable::replace(&path, file.to_string().as_bytes()).unwrap();
     // Seen within a second or so.
     let detail = loop {
         let answer = as_token(&server, &server.token(Role::Admin), "GET", "/api/v1/node", None);
@@ -78,15 +81,17 @@ fn an_expired_key_is_told_so_and_does_not_open_the_server() {
 #[test]
 fn a_broken_file_leaves_the_keys_that_there_are() {
     let server = Server::with_keys(|_| ());
-    let path = server.directory.join("api-keys.json");
-    for broken in ["", "[]", "{\"version\":2,\"keys\":[]}", "{\"version\":1,\"keys\":[{\"name\":\"a\"}]}"] {
-        std::fs::write(&path, broken).unwrap();
+    let path = server.directory.join("registry.log");
+    let whole = std::fs::read_to_string(&path).unwrap();
+    for broken in ["[]\n".to_owned(), whole.replacen("viewer", "admin!", 1), whole.clone() + "00000000 {}\n"]
+    {
+        std::fs::write(&path, &broken).unwrap();
         assert!(KeyFile::in_directory(&server.directory).read().is_err(), "{broken}");
         // Whatever needs the file says what is wrong with it, and does not write over it.
         let new = json!({ "name": "new", "role": "viewer" }).to_string();
         let token = server.token(Role::Admin);
         let detail = as_token(&server, &token, "POST", "/api/v1/keys", Some(&new)).problem(500, "internal");
-        assert!(detail.contains("api-keys.json"), "{detail}");
+        assert!(detail.contains("registry.log"), "{detail}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), broken);
         as_token(&server, &token, "GET", "/api/v1/node", None).is(200);
     }
@@ -102,4 +107,30 @@ fn a_key_made_beside_the_server_counts() {
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     as_token(&server, &token, "GET", "/api/v1/node", None).is(200);
+}
+
+#[test]
+fn the_file_of_earlier_versions_is_taken_over_once() {
+    let directory = std::env::temp_dir().join(format!("meridian-keys-{}", std::process::id()));
+    let file = KeyFile::in_directory(&directory);
+    let new = |name: &str| NewKey { name: name.into(), role: Role::Admin, expires_in: None };
+    let (old, _) = file.add(&new("old")).unwrap();
+    std::fs::remove_file(file.path()).unwrap();
+    let legacy = directory.join("api-keys.json");
+    let text = json!({ "version": 1, "keys": [old] }).to_string();
+    std::fs::write(&legacy, &text).unwrap();
+    assert_eq!(file.read().unwrap(), std::slice::from_ref(&old), "reading it changes nothing");
+    assert!(legacy.exists() && !file.path().exists());
+    let (second, _) = file.add(&new("new")).unwrap();
+    assert!(!legacy.exists());
+    assert_eq!(std::fs::read_to_string(directory.join("api-keys.json.imported")).unwrap(), text);
+    assert_eq!(file.read().unwrap(), [old, second]);
+    for broken in ["", "[]", "{\"version\":2,\"keys\":[]}", "{\"version\":1,\"keys\":[{\"name\":\"a\"}]}"] {
+        std::fs::write(&legacy, broken).unwrap();
+        for error in [file.read().err(), file.add(&new("more")).err()] {
+            assert!(error.unwrap().to_string().contains("api-keys.json"), "{broken}");
+        }
+        assert_eq!(std::fs::read_to_string(&legacy).unwrap(), broken);
+    }
+    std::fs::remove_dir_all(directory).unwrap();
 }

@@ -88,11 +88,12 @@ impl Server {
             listeners: listeners.collect(),
         };
         let log = LogRing::default();
+        let ledger = Arc::new(registry::LocalLedger::open(&directory).unwrap());
         let parts = Parts {
             admin: node.admin(),
             guard,
             configuration: Arc::new(Fixed::default()),
-            keys: Keys::open(&directory).unwrap(),
+            keys: Keys::open(ledger).unwrap(),
             log: log.clone(),
             node: facts,
         };

@@ -96,7 +96,8 @@ fn a_ban_ends_at_its_time() {
 fn a_ban_is_written_down_before_it_is_answered() {
     let world = World::start();
     world.post("/api/v1/bans", json!({"kind": "client_id", "value": "c"})).expect(201);
-    let again = auth::Bans::open(world.data_dir(), 10, std::time::SystemTime::now()).unwrap();
+    let ledger = registry::LocalLedger::read_only(world.data_dir()).unwrap();
+    let again = auth::Bans::open(std::sync::Arc::new(ledger), 10).unwrap();
     assert_eq!(again.len(), 1);
 }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use api::{
     Author, Bound, Changed, Changes, ConfigView, Configuration, KeyFile, Keys, LogLevelView, LogRing, NewKey,
@@ -13,6 +13,7 @@ use api::{
 use auth::{Bans, Guard};
 use broker::settings::Settings;
 use edge::settings::{EdgeSettings, Listener};
+use registry::{Ledger, LocalLedger};
 use serde_json::Value;
 
 use crate::client::{Client, With};
@@ -52,7 +53,8 @@ impl World {
         let mut broker = Settings::default();
         broker.sys.interval = Duration::ZERO;
         change(&mut broker);
-        let bans = Bans::open(&data_dir, 100, SystemTime::now()).unwrap();
+        let ledger: Arc<dyn Ledger> = Arc::new(LocalLedger::open(&data_dir).unwrap());
+        let bans = Bans::open(ledger.clone(), 100).unwrap();
         let guard = Guard::open(&auth::settings::Auth { workers: 1, ..Default::default() }).unwrap();
         let guard = Arc::new(guard.with_bans(Arc::new(bans)));
         let listener = Listener { address: "127.0.0.1:0".into(), ..Listener::default() };
@@ -78,7 +80,7 @@ impl World {
             admin: node.admin(),
             guard,
             configuration: Arc::new(Fixed),
-            keys: Keys::open(&data_dir).unwrap(),
+            keys: Keys::open(ledger).unwrap(),
             log: LogRing::default(),
             node: facts,
         });

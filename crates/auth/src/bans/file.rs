@@ -1,26 +1,30 @@
-//! The file of bans: read at the start, replaced whole at every change.
+//! `bans.json`, where earlier versions kept their bans: read once, and taken over into the registry.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
-use serde::{Deserialize, Serialize};
+use registry::ProposeError;
+use serde::Deserialize;
 
+use super::record;
 use super::target::{BanKind, BanTarget, ValueError};
-use super::{Ban, BanId};
+use super::{Ban, BanId, Bans, COUNTER, COUNTERS};
 
 /// What stands in the file. Times are milliseconds since 1970.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Contents {
-    version: u32,
+    #[serde(rename = "version")]
+    _version: u32,
     /// Ids are never used again, not even after a restart.
     next_id: u64,
     bans: Vec<Entry>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
     id: u64,
@@ -110,7 +114,7 @@ fn parse(text: &[u8]) -> Result<(Vec<Arc<Ban>>, u64), BansFault> {
     }
     let contents: Contents = serde_json::from_slice(text).map_err(BansFault::NotJson)?;
     let mut bans: Vec<Arc<Ban>> = Vec::with_capacity(contents.bans.len());
-    let mut targets = std::collections::HashSet::new();
+    let mut targets = HashSet::new();
     for entry in contents.bans {
         let id = entry.id;
         let kind = BanKind::parse(&entry.kind).ok_or(BansFault::Kind { id, kind: entry.kind })?;
@@ -132,57 +136,70 @@ fn parse(text: &[u8]) -> Result<(Vec<Arc<Ban>>, u64), BansFault> {
     Ok((bans, contents.next_id))
 }
 
-/// Replaces the file in one step: whoever reads it meets the old or the new one. Only its owner can read it. The directory
-/// is made when it is missing.
-pub(super) fn write<'a>(
-    path: &Path,
-    bans: impl Iterator<Item = &'a Arc<Ban>>,
-    next_id: u64,
-) -> io::Result<()> {
-    use std::io::Write as _;
-    use std::os::unix::fs::OpenOptionsExt as _;
-
-    let bans = bans.map(|ban| Entry {
-        id: ban.id.0,
-        kind: ban.target.kind().name().to_owned(),
-        value: ban.target.to_string(),
-        reason: ban.reason.to_string(),
-        by: ban.by.to_string(),
-        created_ms: milliseconds(ban.created_at),
-        until_ms: ban.until.map(milliseconds),
-    });
-    let contents = Contents { version: VERSION, next_id, bans: bans.collect() };
-    let text = serde_json::to_vec(&contents)?;
-
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::create_dir_all(directory)?;
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let new = path.with_file_name(name);
-    // What a crash left behind is in nobody's use: one process has the data directory.
-    if let Err(error) = std::fs::remove_file(&new)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        return Err(error);
-    }
-    let mut options = std::fs::OpenOptions::new();
-    let written = options.write(true).create_new(true).mode(0o600).open(&new).and_then(|mut file| {
-        file.write_all(&text)?;
-        file.sync_all()?;
-        std::fs::rename(&new, path)?;
-        std::fs::File::open(directory)?.sync_all()
-    });
-    if written.is_err() {
-        // The error that matters is the first one; a file that was never made cannot be removed either.
-        let _ = std::fs::remove_file(&new);
-    }
-    written
+/// Why `bans.json` is not taken over.
+#[derive(Debug)]
+pub enum BansImportError {
+    File(BansFileError),
+    Registry(ProposeError),
+    /// What was taken over cannot be renamed.
+    Rename {
+        path: PathBuf,
+        error: io::Error,
+    },
 }
 
-/// Times before 1970 cannot come from a clock that is right; they are 1970.
-fn milliseconds(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+impl std::fmt::Display for BansImportError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(error) => error.fmt(f),
+            Self::Registry(error) => write!(f, "the registry does not take the bans of {FILE}: {error}"),
+            Self::Rename { path, error } => {
+                write!(f, "{} is taken over, and cannot be renamed: {error}; move it away", path.display())
+            }
+        }
+    }
 }
+
+impl std::error::Error for BansImportError {}
+
+/// See [`Bans::import`]. What is banned already stays as it is.
+pub(super) fn import(bans: &Bans, data_dir: &Path) -> Result<usize, BansImportError> {
+    let path = data_dir.join(FILE);
+    if !path.exists() {
+        return Ok(0);
+    }
+    let (theirs, next) = read(&path).map_err(BansImportError::File)?;
+    let (targets, ids): (HashSet<BanTarget>, HashSet<BanId>) = {
+        let known = bans.known.snapshot();
+        known.all().iter().map(|ban| (ban.target.clone(), ban.id)).unzip()
+    };
+    let (BanId(mut free), _) = super::next_id(&*bans.ledger, next);
+    let mut changes = Vec::new();
+    for ban in theirs.iter().filter(|ban| !targets.contains(&ban.target)) {
+        let mut ban = Ban::clone(ban);
+        if ids.contains(&ban.id) {
+            ban.id = BanId(free);
+            free += 1;
+        }
+        let put = record::put(&ban).map_err(|error| ProposeError::Broken { why: error.to_string() });
+        changes.push(put.map_err(BansImportError::Registry)?);
+    }
+    let count = changes.len();
+    // The ids first: whatever happens between two batches, none of them is given to another ban.
+    let counted = super::counter(free, bans.ledger.read(COUNTERS, COUNTER).map(|stored| stored.revision));
+    bans.ledger.propose(vec![counted]).map_err(BansImportError::Registry)?;
+    while !changes.is_empty() {
+        let batch = changes.split_off(changes.len().saturating_sub(BATCH_MAX));
+        bans.ledger.propose(batch).map_err(BansImportError::Registry)?;
+    }
+    let imported = data_dir.join(format!("{FILE}.imported"));
+    let renamed = std::fs::rename(&path, imported).and_then(|()| std::fs::File::open(data_dir)?.sync_all());
+    renamed.map_err(|error| BansImportError::Rename { path, error })?;
+    Ok(count)
+}
+
+const BATCH_MAX: usize = 1_000;
+const FILE: &str = "bans.json";
 
 #[cfg(test)]
 mod tests {

@@ -1,3 +1,4 @@
+use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
 use proptest::prelude::*;
@@ -35,8 +36,11 @@ impl DataDir {
         Self(path)
     }
 
-    fn open(&self) -> Result<Bans, BansFileError> {
-        Bans::open(&self.0, 10, at(0))
+    fn open(&self) -> Result<Bans, String> {
+        let ledger = LocalLedger::open(&self.0).map_err(|error| error.to_string())?;
+        let bans = Bans::open(Arc::new(ledger), 10)?;
+        bans.import(&self.0).map_err(|error| error.to_string())?;
+        Ok(bans)
     }
 
     fn file(&self) -> PathBuf {
@@ -144,15 +148,11 @@ fn a_long_reason_is_refused() {
 
 #[test]
 fn bans_outlive_the_process() {
-    use std::os::unix::fs::PermissionsExt as _;
     let data = DataDir::new("restart");
     let bans = data.open().unwrap();
-    assert!(!data.file().exists(), "nothing is written before there is something to write");
     bans.add(client("c"), at(0)).unwrap();
     bans.add(new(BanKind::Address, "10.0.0.0/8", Some(50)), at(0)).unwrap();
     bans.remove(BanId(1), at(1)).unwrap();
-    assert_eq!(std::fs::metadata(data.file()).unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(std::fs::read_dir(&data.0).unwrap().count(), 1, "no temporary file is left");
 
     let again = data.open().unwrap();
     let (list, _) = again.list(None, 10, at(1));
@@ -160,18 +160,54 @@ fn bans_outlive_the_process() {
     assert_eq!((ban.id, ban.target.to_string()), (BanId(2), "10.0.0.0/8".to_owned()));
     assert_eq!((&*ban.reason, &*ban.by, ban.until), ("a reason", "ops", Some(at(50))));
     assert_eq!(again.add(client("d"), at(1)).unwrap().id, BanId(3));
-    assert!(Bans::open(&data.0, 10, at(50)).unwrap().list(None, 10, at(0)).0.len() == 1, "the other is over");
+    assert!(data.open().unwrap().list(None, 10, at(50)).0.len() == 1, "the other is over");
 }
 
 #[test]
-fn a_file_that_cannot_be_used_is_an_error() {
+fn those_that_are_over_go_with_the_next_change() {
+    let bans = Bans::in_memory(10);
+    bans.add(new(BanKind::ClientId, "c", Some(10)), at(0)).unwrap();
+    bans.add(client("d"), at(10)).unwrap();
+    assert_eq!(bans.len(), 1);
+    assert_eq!(bans.ledger.figures().records, [("bans".into(), 1), ("counters".into(), 1)]);
+}
+
+#[test]
+fn the_file_of_earlier_versions_is_taken_over_once() {
+    let data = DataDir::new("import");
+    let file = r#"{"version":1,"next_id":9,"bans":[
+        {"id":3,"kind":"address","value":"10.0.0.0/8","reason":"","by":"ops","created_ms":1000,"until_ms":null},
+        {"id":7,"kind":"client_id","value":"a*","reason":"loud","by":"","created_ms":2000,"until_ms":null}]}"#;
+    std::fs::write(data.file(), file).unwrap();
+    let bans = data.open().unwrap();
+    assert!(is_banned(&bans, "abc"));
+    assert!(!data.file().exists() && data.0.join("bans.json.imported").exists());
+    assert_eq!(bans.add(client("c"), at(0)).unwrap().id, BanId(9));
+    bans.remove(BanId(7), at(0)).unwrap();
+    bans.add(client("x*"), at(0)).unwrap();
+    // Put back by somebody: what is banned is not banned twice, and ids that are taken are not taken again.
+    let again = file.replace("\"id\":3", "\"id\":2").replace("10.0.0.0/8", "11.0.0.0/8");
+    std::fs::write(data.file(), again.replace("\"id\":7", "\"id\":3")).unwrap();
+    let bans = data.open().unwrap();
+    let (list, _) = bans.list(None, 10, at(0));
+    let listed: Vec<_> = list.iter().map(|ban| (ban.id.0, ban.target.to_string())).collect();
+    let listed: Vec<_> = listed.iter().map(|(id, target)| (*id, target.as_str())).collect();
+    assert_eq!(listed, [(2, "11.0.0.0/8"), (3, "10.0.0.0/8"), (9, "c"), (10, "x*"), (11, "a*")]);
+    assert_eq!(bans.add(client("z"), at(0)).unwrap().id, BanId(12));
+}
+
+#[test]
+fn what_cannot_be_used_is_an_error() {
     let data = DataDir::new("unusable");
     std::fs::write(data.file(), "{").unwrap();
-    let error = data.open().unwrap_err().to_string();
+    let error = data.open().unwrap_err();
     assert!(error.contains("bans.json") && error.contains("move it away"), "{error}");
+    assert!(data.file().exists());
     std::fs::remove_file(data.file()).unwrap();
-    std::fs::create_dir(data.file()).unwrap();
-    assert!(matches!(data.open().unwrap_err().fault, BansFault::Io(_)));
+    let ledger = LocalLedger::open(&data.0).unwrap();
+    ledger.propose(vec![Change::put(TABLE, record::key(BanId(1)), &"who?").unwrap()]).unwrap();
+    let error = data.open().unwrap_err();
+    assert!(error.contains("ban 00000000000000000001"), "{error}");
 }
 
 #[test]
@@ -179,9 +215,10 @@ fn what_cannot_be_written_is_not_in_force() {
     let data = DataDir::new("unwritable");
     let bans = data.open().unwrap();
     bans.add(client("c"), at(0)).unwrap();
-    std::fs::remove_file(data.file()).unwrap();
+    let journal = data.0.join(registry::FILE);
+    std::fs::remove_file(&journal).unwrap();
     // A directory in the place of the file cannot be replaced by one, whoever asks.
-    std::fs::create_dir_all(data.file().join("x")).unwrap();
+    std::fs::create_dir_all(journal.join("x")).unwrap();
     assert!(matches!(bans.add(client("d"), at(0)), Err(BanError::Write(_))));
     assert!(matches!(bans.remove(BanId(1), at(0)), Err(BanError::Write(_))));
     assert!(!is_banned(&bans, "d") && is_banned(&bans, "c"));
