@@ -5,6 +5,7 @@ mod broker;
 mod child;
 mod measure;
 pub mod observe;
+pub mod storm;
 mod table;
 mod workload;
 

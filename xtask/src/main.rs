@@ -32,6 +32,8 @@ enum Task {
     Bench(bench::Args),
     /// What watching a node costs its clients: latency beside scrapes, listings of all clients, and a trace of everything
     Observe(bench::observe::Args),
+    /// What wrong logins cost those who are in: latency beside 10,000 of them
+    Storm(bench::storm::Args),
     /// Packs what is shipped: .tar.gz, .deb, checksums
     Dist(dist::Args),
     /// User memory of an idle connection with a subscription, without sockets
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Task::Clauses(args) => clauses::run(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Observe(args) => bench::observe::run(&args),
+        Task::Storm(args) => bench::storm::run(&args),
         Task::Dist(args) => dist::run(&args),
         Task::Idle(args) => idle::run(&args),
     };

@@ -39,7 +39,7 @@ impl Kind {
     }
 }
 
-fn meridian() -> PathBuf {
+pub fn meridian() -> PathBuf {
     root().join("target/release/meridian")
 }
 
@@ -73,15 +73,23 @@ impl Broker {
     /// # Errors
     /// When the program cannot be started, ends, or does not listen within 20 s.
     pub fn start(kind: Kind, workers: Option<u32>) -> Result<Broker> {
-        Broker::start_with(kind, workers, None)
+        let workers = workers.map(|workers| ["--workers".to_owned(), workers.to_string()]);
+        Broker::start_with(kind, &workers.into_iter().flatten().collect::<Vec<_>>())
     }
 
     /// Ours, with its HTTP interface on an address.
     pub fn start_with_http(http: SocketAddr) -> Result<Broker> {
-        Broker::start_with(Kind::Meridian, None, Some(http))
+        Broker::start_with(Kind::Meridian, &["--http".to_owned(), http.to_string()])
     }
 
-    fn start_with(kind: Kind, workers: Option<u32>, http: Option<SocketAddr>) -> Result<Broker> {
+    /// Ours, with the users of a password file.
+    pub fn start_with_users(password_file: &Path) -> Result<Broker> {
+        let setting = format!("auth.password_file={}", password_file.display());
+        Broker::start_with(Kind::Meridian, &["--set".to_owned(), setting])
+    }
+
+    /// `arguments` are for ours.
+    fn start_with(kind: Kind, arguments: &[String]) -> Result<Broker> {
         let directory = Directory::new()?;
         let address = free_address()?;
         let mut command = match kind {
@@ -89,10 +97,10 @@ impl Broker {
                 let mut command = Command::new(meridian());
                 command.args(["start", "--listen", &address.to_string()]);
                 command.arg("--data-dir").arg(directory.0.join("data"));
-                command.args(["--http", &http.map_or("off".to_owned(), |http| http.to_string())]);
-                if let Some(workers) = workers {
-                    command.args(["--workers", &workers.to_string()]);
+                if !arguments.iter().any(|argument| argument == "--http") {
+                    command.args(["--http", "off"]);
                 }
+                command.args(arguments);
                 command
             }
             Kind::Mosquitto => {
@@ -157,15 +165,21 @@ pub fn free_address() -> Result<SocketAddr> {
 }
 
 /// A directory that goes when it is dropped.
-struct Directory(PathBuf);
+pub struct Directory(PathBuf);
 
 impl Directory {
-    fn new() -> Result<Directory> {
+    pub fn new() -> Result<Directory> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("meridian-bench-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
         Ok(Directory(path))
+    }
+}
+
+impl Directory {
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
     }
 }
 
