@@ -23,6 +23,7 @@ mod rule;
 mod rules;
 mod scram;
 mod verifier;
+mod web;
 
 pub mod settings;
 
@@ -43,3 +44,4 @@ pub use password_hash::{
     PasswordHash, SCRAM_ITERATIONS, SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN, ScramError, ScramKeys,
 };
 pub use rules::{AccessRule, Ground, Place, RULES_MAX, RuleError, RuleFault, RuleSet, Ruling};
+pub use web::{Circuit, HttpAcl, HttpLink, ServiceError, ServiceFailures, ServiceFigures};

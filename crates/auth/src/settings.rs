@@ -7,6 +7,7 @@ use settings::section;
 
 pub use crate::acl::SubscribeRule;
 pub use crate::authority::{NoMatch, SourceNames};
+pub use crate::web::settings::{HttpAclSettings, HttpAuthSettings, Method as HttpMethod};
 
 section! {
     /// Who may connect, and what they may do. Without a password file everybody may connect, but then only loopback

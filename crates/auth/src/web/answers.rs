@@ -1,0 +1,263 @@
+//! What a service answered a short while ago, and what it is being asked right now.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use crate::web::question::{Field, Question, Value};
+
+/// A question under a key that this process alone has and never writes down.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct QuestionKey([u8; 32]);
+
+/// Answers `A`, each until its time is over, and those who wait for one: `W`.
+pub struct Answers<A, W> {
+    key: [u8; 32],
+    shard_max: usize,
+    waiting: AtomicUsize,
+    waiting_max: usize,
+    /// More than one so that reactors rarely meet at a lock; it is held for one look-up.
+    shards: [Mutex<Shard<A, W>>; SHARDS],
+}
+
+struct Shard<A, W> {
+    known: HashMap<QuestionKey, Known<A>>,
+    /// In order of arrival, each once, those in `known` and no others.
+    order: VecDeque<QuestionKey>,
+    flights: HashMap<QuestionKey, Vec<W>>,
+}
+
+struct Known<A> {
+    answer: A,
+    until: Instant,
+}
+
+/// What there is about a question.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Found<A> {
+    Known(A),
+    /// Somebody is asking.
+    Asked,
+    Unknown,
+}
+
+/// What became of somebody who wants an answer.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Joined<A> {
+    /// It is there meanwhile: there is nothing to wait for.
+    Known(A),
+    /// Somebody asks already; this one waits for the same answer.
+    Waits,
+    /// Nobody asks: this one has to, and to call [`Answers::finish`].
+    Asks,
+}
+
+impl<A: Clone, W> Answers<A, W> {
+    /// Keeps about `max` answers, and has room for `waiting_max` who wait.
+    ///
+    /// # Errors
+    /// When the system has no random bytes.
+    pub fn new(max: usize, waiting_max: usize) -> Result<Self, getrandom::Error> {
+        let mut key = [0; 32];
+        getrandom::fill(&mut key)?;
+        let shards = std::array::from_fn(|_| Mutex::new(Shard::default()));
+        Ok(Self { key, shard_max: max.div_ceil(SHARDS), waiting: AtomicUsize::new(0), waiting_max, shards })
+    }
+
+    /// Of what the service is told, and of nothing else: two questions that look the same to it are one.
+    pub fn key(&self, fields: &[Field], question: &Question<'_>) -> QuestionKey {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.key).expect("HMAC takes keys of every length");
+        for field in fields {
+            let small;
+            let value = question.value(*field);
+            let (kind, bytes): (u8, &[u8]) = match &value {
+                Value::Absent => (0, &[]),
+                Value::Text(text) => (1, text.as_bytes()),
+                Value::Bytes(bytes) => (1, bytes),
+                Value::Number(number) => {
+                    small = [*number];
+                    (2, &small)
+                }
+                Value::Flag(flag) => {
+                    small = [u8::from(*flag)];
+                    (3, &small)
+                }
+            };
+            // The length keeps apart what ends here and what begins there.
+            mac.update(&[kind]);
+            mac.update(&(bytes.len() as u64).to_le_bytes());
+            mac.update(bytes);
+        }
+        QuestionKey(mac.finalize().into_bytes().into())
+    }
+
+    pub fn find(&self, key: &QuestionKey, now: Instant) -> Found<A> {
+        self.shard(key).find(key, now)
+    }
+
+    /// Whether so many wait that nobody else should.
+    pub fn full(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) >= self.waiting_max
+    }
+
+    /// `waiter` is kept until [`Answers::finish`], also of the one who asks, unless the answer is there.
+    pub fn join(&self, key: &QuestionKey, now: Instant, waiter: W) -> Joined<A> {
+        let mut shard = self.shard(key);
+        match shard.find(key, now) {
+            Found::Known(answer) => return Joined::Known(answer),
+            Found::Asked | Found::Unknown => {}
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        match shard.flights.get_mut(key) {
+            Some(waiters) => {
+                waiters.push(waiter);
+                Joined::Waits
+            }
+            None => {
+                shard.flights.insert(*key, vec![waiter]);
+                Joined::Asks
+            }
+        }
+    }
+
+    /// Keeps the answer for `time` and hands out those who wait for it. They are woken by the caller, when no lock is held.
+    pub fn finish(&self, key: &QuestionKey, answer: A, now: Instant, time: Duration) -> Vec<W> {
+        let mut shard = self.shard(key);
+        if !time.is_zero() {
+            shard.keep(*key, Known { answer, until: now + time }, self.shard_max);
+        }
+        let waiters = shard.flights.remove(key).unwrap_or_default();
+        self.waiting.fetch_sub(waiters.len(), Ordering::Relaxed);
+        waiters
+    }
+
+    /// Answers that are kept, also those whose time is over and that nobody has asked for since.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| locked(shard).known.len()).sum()
+    }
+
+    fn shard(&self, key: &QuestionKey) -> MutexGuard<'_, Shard<A, W>> {
+        locked(&self.shards[usize::from(key.0[0]) % SHARDS])
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<A, W> Default for Shard<A, W> {
+    fn default() -> Self {
+        Self { known: HashMap::new(), order: VecDeque::new(), flights: HashMap::new() }
+    }
+}
+
+impl<A: Clone, W> Shard<A, W> {
+    fn find(&self, key: &QuestionKey, now: Instant) -> Found<A> {
+        match self.known.get(key) {
+            Some(known) if now < known.until => Found::Known(known.answer.clone()),
+            _ if self.flights.contains_key(key) => Found::Asked,
+            _ => Found::Unknown,
+        }
+    }
+
+    fn keep(&mut self, key: QuestionKey, known: Known<A>, max: usize) {
+        if max == 0 {
+            return;
+        }
+        if self.known.insert(key, known).is_none() {
+            self.order.push_back(key);
+        }
+        if self.order.len() > max
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
+}
+
+const SHARDS: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIME: Duration = Duration::from_secs(30);
+
+    fn key(n: u8) -> QuestionKey {
+        let mut bytes = [0; 32];
+        bytes[1] = n;
+        QuestionKey(bytes)
+    }
+
+    fn answers(max: usize) -> Answers<u8, char> {
+        Answers::new(max, 3).unwrap()
+    }
+
+    #[test]
+    fn equal_questions_are_asked_once_and_all_get_the_answer() {
+        let (answers, now) = (answers(16), Instant::now());
+        assert_eq!(answers.find(&key(1), now), Found::Unknown);
+        assert_eq!(answers.join(&key(1), now, 'a'), Joined::Asks);
+        assert_eq!(answers.find(&key(1), now), Found::Asked);
+        assert_eq!(answers.join(&key(1), now, 'b'), Joined::Waits);
+        assert_eq!(answers.join(&key(2), now, 'c'), Joined::Asks);
+        assert!(answers.full());
+        assert_eq!(answers.finish(&key(1), 7, now, TIME), ['a', 'b']);
+        assert!(!answers.full());
+        assert_eq!(answers.join(&key(1), now, 'd'), Joined::Known(7));
+        assert_eq!(answers.find(&key(1), now + TIME), Found::Unknown);
+        assert_eq!(answers.join(&key(1), now + TIME, 'e'), Joined::Asks);
+        assert_eq!(answers.finish(&key(1), 8, now, Duration::ZERO), ['e']);
+        assert_eq!(answers.find(&key(1), now), Found::Known(7), "the older one still has its time");
+        assert_eq!(answers.finish(&key(2), 8, now, Duration::ZERO), ['c']);
+        assert_eq!(answers.find(&key(2), now), Found::Unknown);
+    }
+
+    #[test]
+    fn there_are_never_more_answers_than_may_be() {
+        let (answers, now) = (answers(2 * SHARDS), Instant::now());
+        for n in 0..100 {
+            answers.join(&key(n), now, 'x');
+            answers.finish(&key(n), n, now, TIME);
+        }
+        let kept: Vec<u8> = (0..100).filter(|n| answers.find(&key(*n), now) == Found::Known(*n)).collect();
+        assert_eq!((kept, answers.len()), (vec![98, 99], 2));
+        let none = Answers::<u8, char>::new(0, 3).unwrap();
+        none.finish(&key(1), 1, now, TIME);
+        assert_eq!(none.len(), 0);
+    }
+
+    #[test]
+    fn the_key_is_of_what_is_told_and_of_nothing_else() {
+        let answers = answers(1);
+        let question = Question {
+            client_id: "c",
+            username: Some("alice"),
+            password: Some(b"pw"),
+            peer: None,
+            listener: "l",
+            certificate: None,
+            wish: None,
+        };
+        let fields = [Field::ClientId, Field::Username, Field::Password];
+        let of = |question: Question<'_>| answers.key(&fields, &question).0;
+        let first = of(question);
+        assert_eq!(first, of(Question { listener: "other", ..question }));
+        for other in [
+            Question { client_id: "", ..question },
+            Question { username: None, ..question },
+            Question { username: Some(""), ..question },
+            Question { username: Some("alicep"), password: Some(b"w"), ..question },
+            Question { password: Some(b"pw2"), ..question },
+            Question { password: None, ..question },
+        ] {
+            assert_ne!(first, of(other));
+        }
+        let another_key = Answers::<u8, char>::new(1, 1).unwrap();
+        assert_ne!(first, another_key.key(&fields, &question).0);
+    }
+}

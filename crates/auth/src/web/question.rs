@@ -1,0 +1,150 @@
+//! What a service is asked, and by what names a template calls its parts.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use base64ct::{Base64, Encoding};
+use broker::access::{Action, ClientCertificate, Credentials, Identity};
+
+/// Everything that a request may tell a service. No `Debug`: it has the password.
+#[derive(Clone, Copy)]
+pub struct Question<'a> {
+    pub client_id: &'a str,
+    pub username: Option<&'a str>,
+    pub password: Option<&'a [u8]>,
+    pub peer: Option<IpAddr>,
+    pub listener: &'a str,
+    pub certificate: Option<&'a ClientCertificate>,
+    /// `None` when it is asked who may connect.
+    pub wish: Option<Wish<'a>>,
+}
+
+/// What a client wants to do.
+#[derive(Clone, Copy)]
+pub struct Wish<'a> {
+    pub action: &'static str,
+    pub topic: &'a str,
+    pub qos: u8,
+    pub retain: bool,
+}
+
+impl<'a> Question<'a> {
+    pub fn who(credentials: Credentials<'a>) -> Self {
+        Self {
+            client_id: credentials.client_id,
+            username: credentials.username,
+            password: credentials.password,
+            peer: credentials.peer,
+            listener: credentials.listener,
+            certificate: credentials.certificate.map(|certificate| &**certificate),
+            wish: None,
+        }
+    }
+
+    /// `None` for what no service is asked.
+    pub fn what(identity: Identity<'a>, action: Action, topic: &'a str) -> Option<Self> {
+        let wish = match action {
+            Action::Publish { qos, retain } => Wish { action: "publish", topic, qos: qos as u8, retain },
+            Action::Subscribe { qos } => Wish { action: "subscribe", topic, qos: qos as u8, retain: false },
+            Action::Receive => return None,
+        };
+        Some(Self {
+            client_id: identity.client_id,
+            username: identity.username,
+            password: None,
+            peer: identity.peer,
+            listener: identity.listener,
+            certificate: identity.certificate,
+            wish: Some(wish),
+        })
+    }
+
+    pub fn value(&self, field: Field) -> Value<'a> {
+        let text =
+            |text: Option<&'a str>| text.map_or(Value::Absent, |text| Value::Text(Cow::Borrowed(text)));
+        match field {
+            Field::ClientId => text(Some(self.client_id)),
+            Field::Username => text(self.username),
+            Field::Password => self.password.map_or(Value::Absent, Value::Bytes),
+            Field::PasswordBase64 => self
+                .password
+                .map_or(Value::Absent, |password| Value::Text(Base64::encode_string(password).into())),
+            Field::Peer => self.peer.map_or(Value::Absent, |peer| Value::Text(peer.to_string().into())),
+            Field::Listener => text(Some(self.listener)),
+            Field::CertCn => text(self.certificate.and_then(|found| found.common_name.as_deref())),
+            Field::CertSubject => text(self.certificate.map(|found| &*found.subject)),
+            Field::Action => text(self.wish.map(|wish| wish.action)),
+            Field::Topic => text(self.wish.map(|wish| wish.topic)),
+            Field::Qos => self.wish.map_or(Value::Absent, |wish| Value::Number(wish.qos)),
+            Field::Retain => self.wish.map_or(Value::Absent, |wish| Value::Flag(wish.retain)),
+        }
+    }
+}
+
+/// One value of a question.
+pub enum Value<'a> {
+    Absent,
+    Text(Cow<'a, str>),
+    /// Text in most cases.
+    Bytes(&'a [u8]),
+    Number(u8),
+    Flag(bool),
+}
+
+/// A placeholder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Field {
+    ClientId,
+    Username,
+    Password,
+    PasswordBase64,
+    Peer,
+    Listener,
+    CertCn,
+    CertSubject,
+    Action,
+    Topic,
+    Qos,
+    Retain,
+}
+
+/// Which service a template is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Authentication,
+    Authorisation,
+}
+
+impl Kind {
+    /// What its templates may use.
+    pub fn fields(self) -> &'static [Field] {
+        use Field::*;
+        match self {
+            Self::Authentication => {
+                &[ClientId, Username, Password, Peer, Listener, CertCn, CertSubject, PasswordBase64]
+            }
+            Self::Authorisation => {
+                &[ClientId, Username, Peer, Listener, CertCn, CertSubject, Action, Topic, Qos, Retain]
+            }
+        }
+    }
+}
+
+impl Field {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ClientId => "clientid",
+            Self::Username => "username",
+            Self::Password => "password",
+            Self::PasswordBase64 => "password_base64",
+            Self::Peer => "peer",
+            Self::Listener => "listener",
+            Self::CertCn => "cert_cn",
+            Self::CertSubject => "cert_subject",
+            Self::Action => "action",
+            Self::Topic => "topic",
+            Self::Qos => "qos",
+            Self::Retain => "retain",
+        }
+    }
+}
