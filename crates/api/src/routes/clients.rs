@@ -74,6 +74,7 @@ pub struct Client {
 pub struct Connection {
     /// The reactor that it is pinned to.
     pub worker: u16,
+    /// What the configuration calls the listener that it came in by.
     pub listener: Option<String>,
     /// Deliveries that it takes without acknowledgement.
     pub receive_maximum: u16,
@@ -348,7 +349,7 @@ impl Client {
         let milliseconds = |time: Duration| time.as_millis() as u64;
         let connection = detail.connection.map(|connection| Connection {
             worker: connection.id.worker.0,
-            listener: None,
+            listener: connection.listener.map(Into::into),
             receive_maximum: connection.receive_maximum,
             packet_size_max: connection.packet_size_max,
             topic_alias_max: connection.topic_alias_max,

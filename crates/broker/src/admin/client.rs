@@ -70,6 +70,8 @@ pub struct ClientDetail {
 #[derive(Clone, Debug)]
 pub struct ConnectionDetail {
     pub id: ConnectionId,
+    /// What the configuration calls the listener that it came in by; `None` for in-memory transports.
+    pub listener: Option<Box<str>>,
     /// Deliveries it takes without acknowledgement.
     pub receive_maximum: u16,
     /// `None`: no limit.

@@ -262,8 +262,10 @@ impl Worker {
         }
         let flow = connection.flow.as_deref();
         let probe = flow.filter(|flow| flow.probe.packet_id.is_some());
+        let listener = self.node.listener_name(connection.listener);
         let detail = ConnectionDetail {
             id,
+            listener: (!listener.is_empty()).then(|| listener.into()),
             receive_maximum: connection.window,
             packet_size_max: (connection.packet_size_max != u32::MAX).then_some(connection.packet_size_max),
             topic_alias_max: connection.alias_max,

@@ -15,6 +15,7 @@ use std::time::Duration;
 use broker::access::{
     Access, Action, AskAgain, AuthReply, ClientCertificate, Credentials, Identity, Permission, Verdict,
 };
+use broker::admin::ClientDetail;
 use broker::settings::Settings;
 use edge::settings::{EdgeSettings, Listener};
 use edge::{Options, StartError};
@@ -93,10 +94,14 @@ impl Node {
 
     /// Address of a connected client, as the node sees it.
     fn seen(&self, client_id: &str) -> Option<SocketAddr> {
+        self.client(client_id)?.info.address
+    }
+
+    fn client(&self, client_id: &str) -> Option<Box<ClientDetail>> {
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
         let reply = Box::new(move |found| sender.send(found).expect("somebody waits"));
         self.node.admin().client(client_id, reply);
-        receiver.recv_timeout(PATIENCE).expect("an answer")?.info.address
+        receiver.recv_timeout(PATIENCE).expect("an answer")
     }
 
     /// What the client that published last has shown.

@@ -164,6 +164,8 @@ fn what_a_certificate_says_is_known_before_connect() {
                         Transport::Mqtt => {
                             let mut client = Client::connect(stream, "c");
                             echo(&mut client, &[1]);
+                            let connection = node.client("c").expect("there").connection;
+                            assert_eq!(connection.expect("connected").listener.as_deref(), Some("door"));
                             client.stream.conn.handshake_kind()
                         }
                         Transport::WebSocket => {
