@@ -1,0 +1,341 @@
+//! What clients try who want more than they may: one node behind its access control, without sockets. docs/threat-model.md names each.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use auth::Guard;
+use auth::settings::Auth;
+use broker::settings::Settings;
+use broker::{Batch, Letter, Node, Time, Worker, WorkerId};
+use mqtt::{
+    Connect, Packet, PacketId, PropertiesBuf, Property, Publish, QoS, ReasonCode, RetainHandling, Subscribe,
+    SubscribeFiltersBuf, SubscriptionOptions, Version, Will, decode, frame,
+};
+
+const RULES: &str = "\
+deny  everyone   all       secret/#
+allow user alice all       home/alice/# public/#
+allow user bob   publish   home/bob/# retain no
+allow user bob   subscribe home/bob/# public/#
+allow everyone   all       dev/${clientid}/#
+";
+
+/// A node with two users, and the letters that threads of the guard send it.
+struct World {
+    worker: Worker,
+    letters: Receiver<(WorkerId, Letter)>,
+    directory: PathBuf,
+}
+
+/// A client's slot.
+#[derive(Clone, Copy)]
+struct Client(u32);
+
+const NOW: Time = Time(1_000);
+
+/// What a client says in CONNECT.
+#[derive(Clone, Copy, Default)]
+struct Says<'a> {
+    client_id: &'a str,
+    user: &'a str,
+    will: Option<Will<'a>>,
+}
+
+impl World {
+    fn new(test: &str) -> Self {
+        let directory = std::env::temp_dir().join(format!("meridian-attacks-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let (users, rules) = (directory.join("users"), directory.join("rules"));
+        let mut file = auth::PasswordFileEdit::default();
+        for user in ["alice", "bob", "$SYS", "+", "home/alice"] {
+            // Fast, and as good for a test.
+            file.set(user, &auth::PasswordHash::create(user.as_bytes()).expect("randomness"));
+        }
+        file.write(&users).expect("written");
+        std::fs::write(&rules, RULES).expect("written");
+        let settings =
+            Auth { password_file: Some(users), rules_file: Some(rules), workers: 1, ..Auth::default() };
+        let guard = Guard::open(&settings).expect("good files");
+        let node = Node::new(Settings::default(), Arc::new(guard), "test".into(), 1, [3; 16]);
+        let (send, letters) = channel();
+        node.deliver_letters_by(move |worker, letter| {
+            // Nobody listens any more when a test has seen enough.
+            let _ = send.send((worker, letter));
+        });
+        Self { worker: Worker::new(WorkerId(0), node), letters, directory }
+    }
+
+    fn connecting(&mut self, says: Says<'_>) -> (Client, ReasonCode) {
+        let client = Client(self.worker.open(NOW, None).slot);
+        self.send(
+            client,
+            &Packet::Connect(Connect {
+                version: Version::V5,
+                clean_start: false,
+                keep_alive: 0,
+                client_id: says.client_id,
+                will: says.will,
+                username: Some(says.user),
+                password: Some(says.user.as_bytes()),
+                properties: PropertiesBuf::from_iter([Property::SessionExpiryInterval(60)]).as_properties(),
+            }),
+        );
+        loop {
+            match &self.received(client)[..] {
+                [] => {}
+                [Answer::ConnAck(reason)] => return (client, *reason),
+                other => panic!("{other:?}"),
+            }
+            let (_, letter) = self.letters.recv_timeout(Duration::from_secs(60)).expect("an answer");
+            self.worker.take_batch(NOW, &mut Batch::of(letter));
+            self.worker.settle(NOW);
+        }
+    }
+
+    fn connect(&mut self, client_id: &str, user: &str) -> Client {
+        let (client, reason) = self.connecting(Says { client_id, user, ..Says::default() });
+        assert_eq!(reason, ReasonCode::Success, "{user}");
+        client
+    }
+
+    fn send(&mut self, client: Client, packet: &Packet<'_>) {
+        let mut bytes = Vec::new();
+        assert!(packet.encode(Version::V5, &mut bytes));
+        self.worker.receive(NOW, client.0, &bytes);
+        self.worker.settle(NOW);
+    }
+
+    fn received(&mut self, client: Client) -> Vec<Answer> {
+        let out = self.worker.output(client.0).expect("the connection is there");
+        let mut answers = Vec::new();
+        while !out.is_empty() {
+            let bytes = out.pending().to_vec();
+            out.advance(bytes.len());
+            let mut rest = &bytes[..];
+            while let Some(length) = frame(rest, u32::MAX).expect("packets") {
+                answers.push(Answer::of(&decode(Version::V5, &rest[..length]).expect("a packet")));
+                rest = &rest[length..];
+            }
+        }
+        self.worker.written(NOW, client.0);
+        answers
+    }
+
+    /// The Reason Codes of SUBACK.
+    fn subscribe(&mut self, client: Client, filters: &[&str]) -> Vec<ReasonCode> {
+        let options = SubscriptionOptions {
+            qos: QoS::AtMostOnce,
+            no_local: false,
+            retain_as_published: false,
+            retain_handling: RetainHandling::Send,
+        };
+        let mut list = SubscribeFiltersBuf::default();
+        for filter in filters {
+            list.push(filter, options);
+        }
+        let packet_id = PacketId::new(1).expect("not 0");
+        let properties = mqtt::Properties::default();
+        self.send(
+            client,
+            &Packet::Subscribe(Subscribe { packet_id, properties, filters: list.as_filters() }),
+        );
+        match &self.received(client)[..] {
+            [Answer::SubAck(reasons)] => reasons.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The Reason Code of PUBACK.
+    fn publish(&mut self, client: Client, topic: &str, alias: Option<u16>, retain: bool) -> ReasonCode {
+        let properties = PropertiesBuf::from_iter(alias.map(Property::TopicAlias));
+        let publish = Publish {
+            dup: false,
+            qos: QoS::AtLeastOnce,
+            retain,
+            topic,
+            packet_id: PacketId::new(7),
+            properties: properties.as_properties(),
+            payload: b"x",
+        };
+        self.send(client, &Packet::Publish(publish));
+        match &self.received(client)[..] {
+            [Answer::PubAck(reason)] => *reason,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.directory) {
+            eprintln!("{}: {error}", self.directory.display());
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Answer {
+    ConnAck(ReasonCode),
+    SubAck(Vec<ReasonCode>),
+    PubAck(ReasonCode),
+    Publish(String),
+    Other(String),
+}
+
+impl Answer {
+    fn of(packet: &Packet<'_>) -> Self {
+        match packet {
+            Packet::ConnAck(connack) => Self::ConnAck(connack.reason),
+            Packet::SubAck(suback) => {
+                let reason = |byte: &u8| ReasonCode::try_from(*byte).expect("a Reason Code");
+                Self::SubAck(suback.reasons.iter().map(reason).collect())
+            }
+            Packet::PubAck(ack) => Self::PubAck(ack.reason),
+            Packet::Publish(publish) => Self::Publish(publish.topic.to_owned()),
+            other => Self::Other(format!("{other:?}")),
+        }
+    }
+}
+
+const GRANTED: ReasonCode = ReasonCode::Success;
+const DENIED: ReasonCode = ReasonCode::NotAuthorized;
+
+#[test]
+fn wildcards_reach_no_further_than_the_rules() {
+    let mut world = World::new("wildcards");
+    let bob = world.connect("b", "bob");
+    for filter in
+        ["#", "+/#", "home/#", "home/+/x", "+/bob/#", "secret/#", "secret/+", "+/secret", "dev/#", "dev/+/x"]
+    {
+        assert_eq!(world.subscribe(bob, &[filter]), [DENIED], "{filter}");
+    }
+    assert_eq!(world.subscribe(bob, &["home/bob/#", "home/bob/+/x", "public/#"]), [GRANTED; 3]);
+    let alice = world.connect("a", "alice");
+    world.publish(alice, "home/alice/door", None, false);
+    world.publish(alice, "public/news", None, false);
+    assert_eq!(world.received(bob), [Answer::Publish("public/news".into())]);
+}
+
+/// The share name is no way around the rules, nor is the broker's own tree.
+#[test]
+fn shared_subscriptions_and_sys_are_asked_about_like_others() {
+    let mut world = World::new("shared");
+    let bob = world.connect("b", "bob");
+    for filter in [
+        "$share/g/#",
+        "$share/g/secret/x",
+        "$share/home/alice/#",
+        "$share/g/$SYS/#",
+        "$SYS/#",
+        "$SYS/broker/version",
+    ] {
+        assert_eq!(world.subscribe(bob, &[filter]), [DENIED], "{filter}");
+    }
+    assert_eq!(world.subscribe(bob, &["$share/g/public/#"]), [GRANTED]);
+    for topic in ["$SYS/broker/version", "$SYS", "$share/g/public/x"] {
+        assert_eq!(world.publish(bob, topic, None, false), DENIED, "{topic}");
+    }
+}
+
+/// A name that is a wildcard does not stretch `${clientid}`, and one that is a level does not move it.
+#[test]
+fn a_client_identifier_does_not_stretch_the_rules() {
+    for client_id in ["+", "#", "../bob", "x/y", "$share"] {
+        let mut world = World::new("names");
+        let client = world.connect(client_id, "bob");
+        for filter in [&format!("dev/{client_id}/#")[..], "dev/+/#", "dev/#", "dev/x/y/#"] {
+            let reasons = world.subscribe(client, &[filter]);
+            assert!(reasons[0].is_error() || client_id == "$share", "{client_id}: {filter}");
+        }
+        assert_eq!(world.publish(client, "dev/other/x", None, false), DENIED, "{client_id}");
+    }
+    let mut world = World::new("names-plain");
+    let client = world.connect("c1", "bob");
+    assert_eq!(world.subscribe(client, &["dev/c1/#", "dev/c2/#"]), [GRANTED, DENIED]);
+}
+
+#[test]
+fn nothing_is_retained_without_permission() {
+    let mut world = World::new("retained");
+    let bob = world.connect("b", "bob");
+    assert_eq!(world.publish(bob, "home/bob/x", None, true), DENIED);
+    assert_ne!(world.publish(bob, "home/bob/x", None, false), DENIED);
+    assert_eq!(world.subscribe(bob, &["home/bob/x"]), [GRANTED]);
+    assert_eq!(world.received(bob), [], "nothing was kept");
+}
+
+#[test]
+fn a_will_needs_the_permission_of_a_publish() {
+    let mut world = World::new("will");
+    let will = |topic, retain| Will {
+        qos: QoS::AtMostOnce,
+        retain,
+        topic,
+        payload: b"gone",
+        properties: mqtt::Properties::default(),
+    };
+    for (topic, retain, expected) in [
+        ("secret/x", false, DENIED),
+        ("home/alice/x", false, DENIED),
+        ("public/x", false, DENIED),
+        ("home/bob/x", true, DENIED),
+        ("$SYS/x", false, DENIED),
+        ("home/bob/x", false, GRANTED),
+    ] {
+        let will = Some(will(topic, retain));
+        let (_, reason) = world.connecting(Says { client_id: "b", user: "bob", will });
+        assert_eq!(reason, expected, "{topic}");
+    }
+}
+
+/// An alias is asked about as the topic that it stands for now.
+#[test]
+fn a_topic_alias_hides_no_topic() {
+    let mut world = World::new("alias");
+    let bob = world.connect("b", "bob");
+    let alice = world.connect("a", "alice");
+    assert_eq!(world.subscribe(alice, &["home/alice/#"]), [GRANTED]);
+    // Allowed, then by alias, then the alias is turned to a topic that is not.
+    assert_ne!(world.publish(bob, "home/bob/x", Some(1), false), DENIED);
+    assert_ne!(world.publish(bob, "", Some(1), false), DENIED);
+    assert_eq!(world.publish(bob, "home/alice/x", Some(1), false), DENIED);
+    assert_eq!(world.publish(bob, "", Some(1), false), DENIED);
+    // Denied at first and allowed later.
+    assert_eq!(world.publish(bob, "secret/x", Some(2), false), DENIED);
+    assert_ne!(world.publish(bob, "home/bob/y", Some(2), false), DENIED);
+    assert_ne!(world.publish(bob, "", Some(2), false), DENIED);
+    assert_eq!(world.received(alice), []);
+}
+
+/// Who knows a Client Identifier does not get the session that belongs to it, nor ends it.
+#[test]
+fn a_client_identifier_of_somebody_else_is_not_taken_over() {
+    let mut world = World::new("takeover");
+    let alice = world.connect("door", "alice");
+    assert_eq!(world.subscribe(alice, &["home/alice/#"]), [GRANTED]);
+    let (_, reason) = world.connecting(Says { client_id: "door", user: "bob", ..Says::default() });
+    assert_eq!(reason, ReasonCode::ClientIdentifierNotValid);
+    let other = world.connect("other", "alice");
+    world.publish(other, "home/alice/x", None, false);
+    assert_eq!(world.received(alice), [Answer::Publish("home/alice/x".into())], "she is still there");
+    world.worker.lost(NOW, alice.0);
+    world.worker.settle(NOW);
+    let (_, reason) = world.connecting(Says { client_id: "door", user: "bob", ..Says::default() });
+    assert_eq!(reason, ReasonCode::ClientIdentifierNotValid, "her session is away");
+}
+
+/// User names that look like filters are names.
+#[test]
+fn a_user_name_is_no_pattern() {
+    for user in ["+", "$SYS", "home/alice"] {
+        let mut world = World::new("users");
+        let client = world.connect("c", user);
+        assert_eq!(
+            world.subscribe(client, &["#", "home/alice/#", "$SYS/#", "secret/x"]),
+            [DENIED; 4],
+            "{user}"
+        );
+    }
+}
