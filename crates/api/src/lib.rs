@@ -30,6 +30,7 @@ pub mod settings;
 mod sse;
 mod state;
 mod timestamp;
+mod tls;
 mod turns;
 
 pub use configuration::{
@@ -43,3 +44,4 @@ pub use role::{Caller, Role};
 pub use server::{BindError, Bound, Server};
 pub use state::{ListenerFacts, NodeFacts, Parts, State};
 pub use timestamp::Timestamp;
+pub use tls::{CertificateError, Certificates, Renewed};

@@ -13,14 +13,16 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, REFERRER_POLICY};
-use axum::http::header::{X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS};
+use axum::http::header::{
+    STRICT_TRANSPORT_SECURITY, TRANSFER_ENCODING, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
 use axum::http::{HeaderValue, Request, Response};
 use axum::response::IntoResponse as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -33,6 +35,7 @@ use crate::paced::Paced;
 use crate::problem::Problem;
 use crate::settings::{HttpSettings, Listen};
 use crate::state::{Parts, Phase, State};
+use crate::tls::{CertificateError, Certificates, Https, NotServed};
 
 /// Threads of the runtime: one can be busy with a long page while the other answers whether the node lives.
 const THREADS: usize = 2;
@@ -55,18 +58,22 @@ pub struct Bound {
     listener: TcpListener,
     address: SocketAddr,
     settings: HttpSettings,
+    https: Option<Arc<Https>>,
 }
 
 /// Why an address could not be opened.
 #[derive(Debug)]
-pub struct BindError {
-    address: SocketAddr,
-    error: io::Error,
+pub enum BindError {
+    Address { address: SocketAddr, error: io::Error },
+    Certificate(CertificateError),
 }
 
 impl fmt::Display for BindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { address, error } = self;
+        let (address, error) = match self {
+            Self::Address { address, error } => (address, error),
+            Self::Certificate(error) => return write!(f, "HTTPS cannot be served: {error}"),
+        };
         write!(f, "HTTP cannot be served on {address}: ")?;
         match error.kind() {
             io::ErrorKind::AddrInUse => f.write_str("another process uses it. Stop that one")?,
@@ -85,16 +92,17 @@ impl Bound {
     /// Opens the address; `None` when HTTP is off.
     ///
     /// # Errors
-    /// Those of the system, with what to do about them.
+    /// Those of the system and of the files of certificates, with what to do about them.
     pub fn bind(settings: &HttpSettings) -> Result<Option<Self>, BindError> {
         let Listen::At(address) = settings.listen else { return Ok(None) };
+        let https = Https::read(settings).map_err(BindError::Certificate)?.map(Arc::new);
         let open = || {
             let listener = TcpListener::bind(address)?;
             listener.set_nonblocking(true)?;
             Ok((listener.local_addr()?, listener))
         };
-        let (address, listener) = open().map_err(|error| BindError { address, error })?;
-        Ok(Some(Self { listener, address, settings: settings.clone() }))
+        let (address, listener) = open().map_err(|error| BindError::Address { address, error })?;
+        Ok(Some(Self { listener, address, settings: settings.clone(), https }))
     }
 
     /// With the port that the system chose, where it did.
@@ -102,12 +110,17 @@ impl Bound {
         self.address
     }
 
+    /// What the certificates are renewed by.
+    pub fn certificates(&self) -> Certificates {
+        Certificates(self.https.clone())
+    }
+
     /// Answers from now on. `/health/ready` says `starting` until [`Server::ready`].
     ///
     /// # Errors
     /// No threads to be had.
     pub fn serve(self, parts: Parts) -> io::Result<Server> {
-        let Self { listener, address, settings } = self;
+        let Self { listener, address, settings, https } = self;
         let audit = Audit::start(&parts.node.data_dir, settings.audit_file_max.bytes())?;
         let (router, document) = crate::routes::router();
         let operations = Operations::of(&document);
@@ -132,13 +145,15 @@ impl Bound {
             state: state.clone(),
             connections: connections.clone(),
             stop: stop.subscribe(),
+            hsts: hsts(&state.settings, https.is_some()),
+            https: https.clone(),
         };
         let listener = {
             let _inside = runtime.enter();
             tokio::net::TcpListener::from_std(listener)?
         };
         runtime.spawn(accepting.run(listener));
-        tracing::info!(address = %address, "HTTP");
+        tracing::info!(address = %address, "{}", if https.is_some() { "HTTPS" } else { "HTTP" });
         Ok(Server { state, runtime, connections, stop })
     }
 }
@@ -195,6 +210,8 @@ struct Accepting {
     state: State,
     connections: Arc<Semaphore>,
     stop: watch::Receiver<bool>,
+    https: Option<Arc<Https>>,
+    hsts: Option<HeaderValue>,
 }
 
 impl Accepting {
@@ -219,8 +236,14 @@ impl Accepting {
                 Ok(place) => self.serve(stream, peer, place),
                 Err(_) => {
                     self.state.metrics.rejected.connections();
-                    if let Ok(place) = told.clone().try_acquire_owned() {
-                        tokio::spawn(refuse(stream, place));
+                    // By TLS it would cost more to tell than it is worth.
+                    if self.https.is_none()
+                        && let Ok(place) = told.clone().try_acquire_owned()
+                    {
+                        tokio::spawn(async move {
+                            let _held = place;
+                            tell(stream, "503 Service Unavailable", too_many_connections()).await;
+                        });
                     }
                 }
             }
@@ -230,31 +253,76 @@ impl Accepting {
     fn serve(&self, stream: TcpStream, peer: SocketAddr, place: OwnedSemaphorePermit) {
         // A page is one write; whatever else is small would only wait.
         drop(stream.set_nodelay(true));
-        let (state, router, mut stop) = (self.state.clone(), self.router.clone(), self.stop.clone());
-        let settings = &state.settings;
-        let io = TokioIo::new(Paced::new(stream, settings.write_timeout));
-        let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new())
-            .header_read_timeout(settings.header_timeout)
-            .max_buf_size(BUFFER)
-            .max_header_size(HEADER);
+        let (state, https, mut stop) = (self.state.clone(), self.https.clone(), self.stop.clone());
         let count = Connected::new(state.clone());
-        let service = service_fn(move |request| answer(state.clone(), router.clone(), peer, request));
+        let conversation = Conversation {
+            state: state.clone(),
+            router: self.router.clone(),
+            peer,
+            stop: self.stop.clone(),
+            hsts: self.hsts.clone(),
+        };
         tokio::spawn(async move {
             let _held = (place, count);
-            let mut connection = std::pin::pin!(http.serve_connection(io, service));
-            let served = tokio::select! {
-                served = connection.as_mut() => served,
-                () = stopped(&mut stop) => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
+            let Some(https) = https else {
+                let timeout = state.settings.write_timeout;
+                return conversation.run(Paced::new(stream, timeout)).await;
             };
-            if let Err(error) = served {
-                tracing::debug!(%peer, %error, "an HTTP connection ended");
+            let accepted = tokio::select! {
+                accepted = https.accept(stream) => accepted,
+                () = stopped(&mut stop) => return,
+            };
+            let failed = match accepted {
+                Ok(stream) => return conversation.run(stream).await,
+                Err(failed) => failed,
+            };
+            state.metrics.rejected.tls();
+            match failed {
+                NotServed::PlainText(stream) => tell(stream, "400 Bad Request", not_https()).await,
+                NotServed::Failed(error) => tracing::debug!(%peer, %error, "a TLS handshake of HTTP failed"),
+                NotServed::TooSlow => tracing::debug!(%peer, "a TLS handshake of HTTP took too long"),
             }
         });
     }
+}
+
+/// One connection, its TLS behind it.
+struct Conversation {
+    state: State,
+    router: axum::Router,
+    peer: SocketAddr,
+    stop: watch::Receiver<bool>,
+    hsts: Option<HeaderValue>,
+}
+
+impl Conversation {
+    async fn run(self, stream: impl AsyncRead + AsyncWrite + Unpin) {
+        let Self { state, router, peer, mut stop, hsts } = self;
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new())
+            .header_read_timeout(state.settings.header_timeout)
+            .max_buf_size(BUFFER)
+            .max_header_size(HEADER);
+        let service =
+            service_fn(move |request| answer(state.clone(), router.clone(), peer, hsts.clone(), request));
+        let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
+        let served = tokio::select! {
+            served = connection.as_mut() => served,
+            () = stopped(&mut stop) => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = served {
+            tracing::debug!(%peer, %error, "an HTTP connection ended");
+        }
+    }
+}
+
+/// What browsers are told of HTTPS.
+fn hsts(settings: &HttpSettings, https: bool) -> Option<HeaderValue> {
+    let seconds = settings.tls_hsts.as_secs();
+    (https && seconds > 0).then(|| HeaderValue::from_str(&format!("max-age={seconds}")).ok()).flatten()
 }
 
 /// Returns when the server stops, or is gone.
@@ -278,13 +346,20 @@ impl Drop for Connected {
     }
 }
 
-/// Tells a connection beyond the limit why it is closed, and reads what it sends for a moment: a reset would overtake the answer.
-async fn refuse(mut stream: TcpStream, _place: OwnedSemaphorePermit) {
-    let problem = Problem::unavailable(
-        "too many HTTP connections (http.connections_max); close some, or try again later",
-    );
+fn too_many_connections() -> Problem {
+    Problem::unavailable("too many HTTP connections (http.connections_max); close some, or try again later")
+}
+
+fn not_https() -> Problem {
+    Problem::bad_request("this port speaks HTTPS (http.tls_certificate is set); use https://")
+}
+
+/// Tells a connection why it is closed, and reads what it sends for a moment: a reset would overtake the answer.
+async fn tell(mut stream: TcpStream, status: &str, problem: Problem) {
     let body = serde_json::to_string(&problem.document()).unwrap_or_default();
-    let head = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\nconnection: close";
+    let retry = if status.starts_with("503") { "retry-after: 1\r\n" } else { "" };
+    let head =
+        format!("HTTP/1.1 {status}\r\ncontent-type: application/problem+json\r\n{retry}connection: close");
     let answer = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     let told = async {
         stream.write_all(answer.as_bytes()).await?;
@@ -301,9 +376,12 @@ async fn answer(
     state: State,
     mut router: axum::Router,
     peer: SocketAddr,
+    hsts: Option<HeaderValue>,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, std::convert::Infallible> {
     let begun = Instant::now();
+    // Where its body ends a proxy before us may see differently, if a length was there too: nothing is read after it.
+    let last = request.headers().contains_key(TRANSFER_ENCODING);
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(Peer(canonical(peer)));
     let within = state.settings.request_timeout;
@@ -321,7 +399,13 @@ async fn answer(
             response
         }
     };
+    if last {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     protect(&mut response);
+    if let Some(hsts) = hsts {
+        response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, hsts);
+    }
     state.metrics.answered(response.status().as_u16(), begun.elapsed());
     Ok(response)
 }

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use settings::{ByteSize, Invalid, Raw, Value, section};
+use settings::{ByteSize, Invalid, Raw, Value, choices, section};
 
 section! {
     /// The HTTP server: the API under `/api/v1`, `/metrics`, `/health` and the dashboard.
@@ -13,6 +14,25 @@ section! {
         /// An IP address with its port, such as `127.0.0.1:18083`, or `off`. Other than loopback addresses need an API key
         /// (`meridian key add`). Port 0 lets the system choose.
         pub listen: Listen = "127.0.0.1:18083", at start;
+        /// The certificate chain (PEM) that is shown; with it, HTTPS is spoken. A reload reads the files of certificates again.
+        pub tls_certificate: Option<PathBuf> = "", at start;
+        /// The certificate's private key (PEM).
+        pub tls_key: Option<PathBuf> = "", at start;
+        /// Authorities (PEM) of which everybody has to show a certificate, besides a key of the API. Browsers and whoever
+        /// collects metrics need one too.
+        pub tls_client_ca: Option<PathBuf> = "", at start;
+        /// Lowest version of TLS.
+        pub tls_version_min: TlsVersion = "1.2", at start;
+        /// How long a TLS handshake may take, the wait for its turn included.
+        pub tls_handshake_timeout: Duration = "10s" in "100ms..=2m", at start;
+        /// TLS handshakes at one time; more wait.
+        pub tls_handshakes_max: u32 = "64" in "1..=4096", at start;
+        /// How long browsers are told to come by HTTPS only (Strict-Transport-Security), which holds for all ports of the host's
+        /// name; 0s is not at all. Never said without TLS.
+        pub tls_hsts: Duration = "365d" in "0s..=3650d", at start;
+        /// Serve without TLS on other than loopback addresses: keys of the API and all that is asked go over the network for
+        /// everybody on the way to read. Otherwise the node does not start like that.
+        pub plain_text_allowed: bool = "false", at start;
         /// Connections at one time; those beyond it are told so (503) and closed.
         pub connections_max: u32 = "512" in "1..=65535", at start;
         /// Bytes of a request's body; a larger one is refused (413).
@@ -30,6 +50,16 @@ section! {
         pub refusals_per_second: u32 = "10" in "1..=100000", at start;
         /// Size at which the audit log begins a new file; one old file is kept.
         pub audit_file_max: ByteSize = "16MiB" in "64KiB..=1GiB", at start;
+    }
+}
+
+choices! {
+    /// A version of TLS.
+    pub enum TlsVersion {
+        /// TLS 1.2 and 1.3.
+        V1_2 = "1.2",
+        /// TLS 1.3 only.
+        V1_3 = "1.3",
     }
 }
 

@@ -66,9 +66,12 @@ fn check(args: &ConfigArgs) -> Result<String, String> {
     if let Err(refusal) = exposure::check(&config.edge.listeners, &config.auth) {
         problems.push(refusal.to_string());
     }
+    if let Err(error) = api::Certificates::check(&config.http) {
+        problems.push(error.to_string());
+    }
     match Keys::read_only(&config.node.data_dir) {
         Ok(keys) => {
-            if let Err(refusal) = exposure::check_http(config.http.listen, &keys, &config.node.data_dir) {
+            if let Err(refusal) = exposure::check_http(&config.http, &keys, &config.node.data_dir) {
                 problems.push(refusal.to_string());
             }
         }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 
 use api::Keys;
-use api::settings::Listen;
+use api::settings::{HttpSettings, Listen};
 use auth::settings::Auth;
 use edge::settings::Listener;
 
@@ -40,34 +40,58 @@ pub fn check(listeners: &[Listener], auth: &Auth) -> Result<(), Exposed> {
     }
 }
 
-/// HTTP that other machines reach, where no key says who may do what.
+/// HTTP that other machines reach, and that is not safe to be reached.
 #[derive(Debug, PartialEq, Eq)]
-pub struct HttpExposed {
-    address: SocketAddr,
-    data_dir: PathBuf,
+pub enum HttpExposed {
+    /// No key says who may do what.
+    NoKey { address: SocketAddr, data_dir: PathBuf },
+    /// Keys could be read by everybody on the way.
+    PlainText { address: SocketAddr },
 }
 
 impl fmt::Display for HttpExposed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "HTTP on {} can be reached from other machines, and there is no API key, so everybody could do everything. Make \
-             one (`meridian key add NAME --role admin --data-dir {}`), or listen on loopback only (--http 127.0.0.1:18083), \
-             or do without (--http off).",
-            self.address,
-            self.data_dir.display()
-        )
+        match self {
+            Self::NoKey { address, data_dir } => write!(
+                f,
+                "HTTP on {address} can be reached from other machines, and there is no API key, so everybody could do \
+                 everything. Make one (`meridian key add NAME --role admin --data-dir {}`), or listen on loopback only \
+                 (--http 127.0.0.1:18083), or do without (--http off).",
+                data_dir.display()
+            ),
+            Self::PlainText { address } => write!(
+                f,
+                "HTTP on {address} can be reached from other machines without TLS, so everybody on the way could read API keys. \
+                 Either set http.tls_certificate and http.tls_key (docs/security.md), or listen on loopback only (--http \
+                 127.0.0.1:18083) behind a proxy that has TLS, or say that this is meant (--set http.plain_text_allowed=true)."
+            ),
+        }
     }
 }
 
 /// # Errors
-/// HTTP that is open to other machines without an API key.
-pub fn check_http(listen: Listen, keys: &Keys, data_dir: &Path) -> Result<(), HttpExposed> {
-    match listen {
-        Listen::At(address) if !is_loopback(address.ip()) && keys.is_empty() => {
-            Err(HttpExposed { address, data_dir: data_dir.to_owned() })
-        }
-        Listen::At(_) | Listen::Off => Ok(()),
+/// HTTP that is open to other machines without an API key, or without TLS and a word that this is meant.
+pub fn check_http(http: &HttpSettings, keys: &Keys, data_dir: &Path) -> Result<(), HttpExposed> {
+    let address = match http.listen {
+        Listen::At(address) if !is_loopback(address.ip()) => address,
+        Listen::At(_) | Listen::Off => return Ok(()),
+    };
+    if keys.is_empty() {
+        return Err(HttpExposed::NoKey { address, data_dir: data_dir.to_owned() });
+    }
+    if http.tls_certificate.is_none() && !http.plain_text_allowed {
+        return Err(HttpExposed::PlainText { address });
+    }
+    Ok(())
+}
+
+/// What an operator should read at every start: that API keys go over the network in the clear.
+pub fn plain_text_warning(http: &HttpSettings) -> Option<String> {
+    match http.listen {
+        Listen::At(address) if !is_loopback(address.ip()) && http.tls_certificate.is_none() => Some(format!(
+            "HTTP on {address} is without TLS (http.plain_text_allowed): API keys can be read by everybody on the way"
+        )),
+        Listen::At(_) | Listen::Off => None,
     }
 }
 
@@ -136,10 +160,13 @@ mod tests {
     #[test]
     fn http_off_loopback_needs_a_key() {
         let directory = std::env::temp_dir().join(format!("meridian-exposure-{}", std::process::id()));
-        let check = |address: &str| {
-            let keys = Keys::read_only(&directory).unwrap();
-            check_http(Listen::At(address.parse().unwrap()), &keys, &directory)
+        let http = |address: &str| HttpSettings {
+            listen: Listen::At(address.parse().unwrap()),
+            ..HttpSettings::default()
         };
+        let check_these =
+            |http: &HttpSettings| check_http(http, &Keys::read_only(&directory).unwrap(), &directory);
+        let check = |address: &str| check_these(&http(address));
         for local in ["127.0.0.1:0", "[::1]:0", "[::ffff:127.0.0.1]:0"] {
             assert_eq!(check(local), Ok(()));
         }
@@ -152,7 +179,15 @@ mod tests {
         }
         let new = api::NewKey { name: "a".into(), role: api::Role::Admin, expires_in: None };
         api::KeyFile::in_directory(&directory).add(&new).unwrap();
-        assert_eq!(check("0.0.0.0:0"), Ok(()));
+        let text = check("0.0.0.0:0").unwrap_err().to_string();
+        assert!(text.contains("http.tls_certificate") && text.contains("plain_text_allowed=true"), "{text}");
+        let secure = HttpSettings { tls_certificate: Some("c".into()), ..http("0.0.0.0:0") };
+        let meant = HttpSettings { plain_text_allowed: true, ..http("0.0.0.0:0") };
+        assert_eq!((check_these(&secure), check_these(&meant)), (Ok(()), Ok(())));
+        assert!(plain_text_warning(&meant).is_some());
+        for quiet in [secure, http("127.0.0.1:0")] {
+            assert_eq!(plain_text_warning(&quiet), None);
+        }
         std::fs::remove_dir_all(directory).unwrap();
     }
 }

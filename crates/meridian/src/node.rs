@@ -37,8 +37,8 @@ impl Node {
     }
 
     /// What the node is changed by.
-    pub fn handles(&self) -> Handles {
-        Handles { admin: self.0.admin(), certificates: self.0.certificates() }
+    pub fn handles(&self, https: Option<api::Certificates>) -> Handles {
+        Handles { admin: self.0.admin(), certificates: self.0.certificates(), https }
     }
 
     /// What the API says of the node.

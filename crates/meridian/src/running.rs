@@ -37,6 +37,8 @@ pub struct Running {
 pub struct Handles {
     pub admin: Admin,
     pub certificates: Certificates,
+    /// Those of HTTP, where it is served.
+    pub https: Option<api::Certificates>,
 }
 
 struct Now {
@@ -107,6 +109,11 @@ impl Running {
             false => None,
         };
         let certificates = certificates.transpose().map_err(|error| Refused::Failed(error.to_string()))?;
+        let https = match &self.node.https {
+            Some(https) if files_may_differ => Some(https.read(&config.http)),
+            _ => None,
+        };
+        let https = https.transpose().map_err(|error| Refused::Failed(error.to_string()))?;
         let guarding = files_may_differ || config.auth != now.config.auth;
         if guarding {
             self.guard.reload(&config.auth).map_err(|error| Refused::Failed(error.to_string()))?;
@@ -119,6 +126,9 @@ impl Running {
         }
         if let Some(certificates) = certificates {
             certificates.apply();
+        }
+        if let Some(https) = https {
+            https.apply();
         }
         if config.broker != now.config.broker {
             self.node.admin.set_settings(config.broker.clone());

@@ -75,7 +75,7 @@ fn may_open(config: &Config) -> Result<Kept, String> {
     let ledger = Arc::new(LocalLedger::open(data_dir).map_err(|error| error.to_string())?);
     let keys = Keys::open(ledger.clone()).map_err(|error| error.to_string())?;
     keys.import(data_dir).map_err(|error| error.to_string())?;
-    exposure::check_http(config.http.listen, &keys, data_dir).map_err(|refusal| refusal.to_string())?;
+    exposure::check_http(&config.http, &keys, data_dir).map_err(|refusal| refusal.to_string())?;
     Ok(Kept { ledger, keys })
 }
 
@@ -112,9 +112,14 @@ fn serve(
     let guard = Guard::open(&config.auth).map_err(|error| error.to_string())?.with_bans(bans);
     let guard = Arc::new(guard);
     // Before the node: one that cannot be operated as configured does not start.
+    if let Some(warning) = exposure::plain_text_warning(&config.http) {
+        tracing::warn!("{warning}");
+    }
     let http = Bound::bind(&config.http).map_err(|error| error.to_string())?;
     let node = Node::start(&config, guard.clone()).map_err(|error| error.to_string())?;
-    let running = Running::new(args.clone(), (layers, loaded), guard.clone(), node.handles(), log.clone());
+    let https = http.as_ref().map(Bound::certificates);
+    let running =
+        Running::new(args.clone(), (layers, loaded), guard.clone(), node.handles(https), log.clone());
     let running = Arc::new(running);
     let http = match http {
         None => None,
