@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use settings::{Raw, Value as _};
+use tls::{ClientTls, Trust};
 
 use crate::client::Client;
 use crate::commands::{self, Command as _};
@@ -22,6 +23,18 @@ pub struct ConnectionArgs {
     /// File with the API key's token; without it the environment variable MERIDIAN_TOKEN is taken
     #[arg(long, value_name = "FILE", global = true)]
     token_file: Option<PathBuf>,
+    /// Authorities (PEM) that sign the node's certificate, for https; without it, those of this system
+    #[arg(long, visible_alias = "cafile", value_name = "FILE", env = "MERIDIAN_CA", global = true)]
+    ca: Option<PathBuf>,
+    /// Certificate chain (PEM) to show to a node that asks for one
+    #[arg(long, value_name = "FILE", env = "MERIDIAN_CERT", requires = "key", global = true)]
+    cert: Option<PathBuf>,
+    /// The private key (PEM) of --cert
+    #[arg(long, value_name = "FILE", env = "MERIDIAN_KEY", requires = "cert", global = true)]
+    key: Option<PathBuf>,
+    /// Do not check the node's certificate: whoever sits between can read the token and pretend to be the node
+    #[arg(long, global = true)]
+    insecure: bool,
     /// How long to wait for an answer
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration, global = true)]
     timeout: Duration,
@@ -29,7 +42,7 @@ pub struct ConnectionArgs {
 
 impl ConnectionArgs {
     /// # Errors
-    /// [`Failure::Local`] for a file that cannot be read, [`Failure::Usage`] for what is no token.
+    /// [`Failure::Local`] for files that cannot be used, [`Failure::Usage`] for what is no token.
     pub fn client(&self) -> Result<Client, Failure> {
         let token = match &self.token_file {
             Some(path) => Some(token_of_file(path)?),
@@ -40,15 +53,38 @@ impl ConnectionArgs {
         if token.as_ref().is_some_and(|token| !token.bytes().all(|b| b.is_ascii_graphic())) {
             return Err(Failure::Usage("the token holds characters that no token has".to_owned()));
         }
-        Ok(Client::new(self.url.clone(), token, self.timeout.max(Duration::from_millis(1))))
+        let tls = match self.url.secure() {
+            true => Some(self.tls().config().map_err(|error| Failure::Local(error.to_string()))?),
+            false => None,
+        };
+        Ok(Client::new(self.url.clone(), token, self.timeout.max(Duration::from_millis(1)), tls))
     }
 
-    /// What to be warned of before a token leaves this machine.
+    fn tls(&self) -> ClientTls {
+        let trust = match &self.ca {
+            _ if self.insecure => Trust::Anybody,
+            Some(path) => Trust::File(path.clone()),
+            None => Trust::System,
+        };
+        ClientTls { trust, own: self.cert.clone().zip(self.key.clone()), ..ClientTls::default() }
+    }
+
+    /// What to be warned of before anything leaves this machine.
     pub fn warning(&self) -> Option<String> {
+        if self.insecure && self.url.secure() {
+            return Some(format!(
+                "WARNING: --insecure: nobody checks who answers at {}; whoever sits between can read and change everything, \
+                 the token too. --ca FILE names the authority to check by.",
+                self.url.as_str()
+            ));
+        }
         let token =
             self.token_file.is_some() || std::env::var_os("MERIDIAN_TOKEN").is_some_and(|t| !t.is_empty());
-        (token && !self.url.loopback()).then(|| {
-            format!("the token goes to {} unencrypted; a tunnel (ssh -L) would hide it", self.url.as_str())
+        (token && !self.url.loopback() && !self.url.secure()).then(|| {
+            format!(
+                "the token goes to {} unencrypted; https:// (docs/security.md) or a tunnel (ssh -L) would hide it",
+                self.url.as_str()
+            )
         })
     }
 }

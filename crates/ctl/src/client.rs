@@ -1,13 +1,18 @@
 //! HTTP to one node: requests that are answered by JSON, by text, or by a stream of events.
 
 use std::io::Read;
+use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::ClientConfig;
 use serde_json::Value;
 use ureq::http::{Method, Request, Response};
+use ureq::unversioned::resolver::DefaultResolver;
+use ureq::unversioned::transport::{Connector as _, TcpConnector};
 use ureq::{Agent, Body, Timeout};
 
 use crate::failure::Failure;
+use crate::https::Https;
 use crate::problem::Problem;
 use crate::query::Query;
 use crate::url::Url;
@@ -32,8 +37,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// `timeout` bounds a request from the first attempt to connect to the last byte of its answer.
-    pub fn new(url: Url, token: Option<String>, timeout: Duration) -> Self {
+    /// `timeout` bounds a request from the first attempt to connect to the last byte of its answer; an https URL needs `tls`.
+    pub fn new(url: Url, token: Option<String>, timeout: Duration, tls: Option<Arc<ClientConfig>>) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             // A token must go to the node that was named and to nobody else.
@@ -44,7 +49,14 @@ impl Client {
             .max_response_header_size(64 << 10)
             .timeout_global(Some(timeout))
             .build();
-        Self { agent: config.new_agent(), url, token, timeout }
+        let agent = match tls {
+            None => config.new_agent(),
+            Some(tls) => {
+                let connector = ().chain(TcpConnector::default()).chain(Https(tls));
+                Agent::with_parts(config, connector, DefaultResolver::default())
+            }
+        };
+        Self { agent, url, token, timeout }
     }
 
     pub fn url(&self) -> &str {
@@ -205,6 +217,11 @@ impl Client {
     fn failure(&self, error: ureq::Error) -> Failure {
         use std::io::ErrorKind;
         let url = self.url.as_str().to_owned();
+        if let ureq::Error::Io(error) = &error
+            && let Some(cause) = tls::explain_io(error, &self.url.host())
+        {
+            return Failure::Insecure { url, cause };
+        }
         match error {
             ureq::Error::Timeout(Timeout::Connect | Timeout::Resolve) => {
                 Failure::Unreachable { url, cause: "the connection was not made in time".to_owned() }

@@ -19,6 +19,8 @@ pub enum Failure {
     TimedOut { url: String, after: Duration },
     /// Something answered that is no Meridian node, or broke off in the middle.
     Stranger { url: String, cause: String },
+    /// TLS, whose handshake failed.
+    Insecure { url: String, cause: String },
     /// The node said no.
     Refused(Box<Problem>),
     /// The node did it, or some of it, and the outcome is a failure.
@@ -37,7 +39,10 @@ impl Failure {
     /// 0 done, 1 refused or failed, 2 usage, 3 node not reachable, 4 not found, 5 not permitted.
     pub fn code(&self) -> u8 {
         match self {
-            Self::Unreachable { .. } | Self::TimedOut { .. } | Self::Stranger { .. } => 3,
+            Self::Unreachable { .. }
+            | Self::TimedOut { .. }
+            | Self::Stranger { .. }
+            | Self::Insecure { .. } => 3,
             Self::Refused(problem) => match problem.status {
                 401 | 403 => 5,
                 404 => 4,
@@ -54,7 +59,7 @@ impl Failure {
     pub fn document(&self) -> Value {
         match self {
             Self::Refused(problem) => problem.document.clone(),
-            Self::Unreachable { .. } | Self::TimedOut { .. } => {
+            Self::Unreachable { .. } | Self::TimedOut { .. } | Self::Insecure { .. } => {
                 Problem::local("unreachable", "Node not reachable", &self.to_string())
             }
             Self::Stranger { .. } => Problem::local("stranger", "Not a Meridian node", &self.to_string()),
@@ -106,6 +111,7 @@ impl fmt::Display for Failure {
                 "what answers at {url} does not speak Meridian's HTTP API: {cause}\n  The API's port is that of --http \
                  (default 18083), not MQTT's."
             ),
+            Self::Insecure { url, cause } => write!(f, "no secure connection to {url}: {cause}"),
             Self::Refused(problem) => {
                 f.write_str(&problem.summary())?;
                 for (name, detail) in &problem.errors {
@@ -147,6 +153,7 @@ mod tests {
         for (failure, code) in [
             (Failure::Unreachable { url: url(), cause: String::new() }, 3),
             (Failure::Stranger { url: url(), cause: String::new() }, 3),
+            (Failure::Insecure { url: url(), cause: String::new() }, 3),
             (Failure::TimedOut { url: url(), after: Duration::from_secs(1) }, 3),
             (refused(401), 5),
             (refused(403), 5),

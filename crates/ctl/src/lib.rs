@@ -16,6 +16,7 @@ mod console;
 mod escape;
 mod failure;
 mod fields;
+mod https;
 mod human;
 mod interrupt;
 mod pages;

@@ -1,7 +1,7 @@
 //! `meridian top`: what a node does, live. `feed` asks the node, `snapshot` and `rates` make numbers of the answers,
 //! `state` holds what is shown and what keys do, `view` draws it, `screen` owns the terminal, `once` prints it.
 
-use std::io::{self, IsTerminal as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -75,6 +75,10 @@ impl TopArgs {
 
     fn go(self) -> Result<(), Failure> {
         let client = self.connection.client()?;
+        if let Some(warning) = self.connection.warning() {
+            // Is read when the picture is gone, at the latest.
+            writeln!(io::stderr(), "{warning}").ok();
+        }
         if self.once || self.json {
             let mut console = Console::new(client, self.json, false);
             return once::run(&mut console, self.interval);

@@ -1,4 +1,4 @@
-//! Where the node is: `http://host:port`, with or without a path that a proxy puts before the API.
+//! Where the node is: `http://host:port` or `https://host:port`, with or without a path that a proxy puts before the API.
 
 use std::net::IpAddr;
 
@@ -18,17 +18,10 @@ impl Url {
             .parse()
             .map_err(|error| format!("{error}; write http://HOST:PORT, such as {DEFAULT}"))?;
         match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => {
-                return Err(
-                    "https is not there yet: use http:// to the node's own machine, or through a tunnel \
-                            (ssh -L 18083:127.0.0.1:18083 HOST)"
-                        .to_owned(),
-                );
-            }
+            Some("http" | "https") => {}
             other => {
                 return Err(format!(
-                    "{} is no scheme of this API, write http://HOST:PORT",
+                    "{} is no scheme of this API, write http://HOST:PORT or https://HOST:PORT",
                     other.unwrap_or("")
                 ));
             }
@@ -55,10 +48,20 @@ impl Url {
 
     /// Whether it certainly is this machine, so that nobody between can read a token.
     pub fn loopback(&self) -> bool {
+        let host = self.host();
+        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    }
+
+    /// Whether it is asked by TLS.
+    pub fn secure(&self) -> bool {
+        self.0.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"))
+    }
+
+    /// The name or address, without the brackets of IPv6.
+    pub fn host(&self) -> String {
         let uri: Result<Uri, _> = self.0.parse();
         let host = uri.ok().and_then(|uri| uri.host().map(str::to_owned)).unwrap_or_default();
-        let address = host.trim_start_matches('[').trim_end_matches(']');
-        host == "localhost" || address.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+        host.trim_start_matches('[').trim_end_matches(']').to_owned()
     }
 }
 
@@ -75,13 +78,14 @@ mod tests {
         assert_eq!(Url::parse("127.0.0.1:18083").unwrap().as_str(), DEFAULT);
         assert_eq!(Url::parse("http://h/mqtt/").unwrap().as_str(), "http://h/mqtt");
         assert!(Url::parse("http://[::1]:1").unwrap().loopback());
+        assert_eq!(Url::parse("https://[::1]:1/").unwrap().host(), "::1");
+        assert!(Url::parse("https://h").unwrap().secure() && !Url::parse("http://h").unwrap().secure());
         assert!(!Url::parse("http://10.0.0.1").unwrap().loopback());
     }
 
     #[test]
     fn what_is_not_there_is_said() {
         for (text, says) in [
-            ("https://h", "not there yet"),
             ("http://u:p@h", "token"),
             ("http://h?x=1", "`?`"),
             ("ftp://h", "scheme"),

@@ -296,7 +296,8 @@ mod tests {
             n @ ..=2 => Reply::json(&json!({"results": vec![json!({"reason_code": 0}); n]})),
             _ => Reply::problem(413, "too-large", "less at once"),
         });
-        let client = Client::new(crate::url::Url::parse(&mock.url).unwrap(), None, Duration::from_secs(5));
+        let client =
+            Client::new(crate::url::Url::parse(&mock.url).unwrap(), None, Duration::from_secs(5), None);
         let (mut out, mut notes) = (Vec::new(), Vec::new());
         let args = Line::parse_from(["x", "-t", "a", "--lines"]).args;
         let lines = io::BufReader::new(&b"1\n2\n3\n4\n5"[..]);

@@ -247,7 +247,7 @@ fn node(n: u64) -> Mock {
 
 fn picture(mock: &Mock, json: bool) -> String {
     let (mut out, mut notes) = (Vec::new(), Vec::new());
-    let client = Client::new(Url::parse(&mock.url).unwrap(), None, Duration::from_secs(5));
+    let client = Client::new(Url::parse(&mock.url).unwrap(), None, Duration::from_secs(5), None);
     once::run(&mut Console::to(client, json, false, &mut out, &mut notes), Duration::ZERO).unwrap();
     String::from_utf8(out).unwrap()
 }
