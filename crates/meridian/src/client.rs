@@ -10,9 +10,13 @@ pub mod connection;
 pub mod format;
 pub mod property;
 pub mod pub_command;
+mod socket;
 pub mod sub_command;
+mod target;
 mod time;
+mod tls_args;
 mod wait;
+mod websocket;
 
 /// Why a client did not do what it was asked for. Decides the exit code.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,15 +8,23 @@ use mqtt::{QoS, TopicName, Version};
 
 use super::Failure;
 use super::property::Properties;
+use super::target::{Scheme, Target};
+use super::tls_args::TlsArgs;
 
 #[derive(Args, Clone, Debug)]
 pub struct ConnectArgs {
     /// Broker: a name, an address, or unix:PATH
     #[arg(short = 'h', long, default_value = "127.0.0.1")]
     pub host: String,
-    /// Port of the broker
-    #[arg(short, long, default_value_t = 1883)]
-    pub port: u16,
+    /// Port of the broker [default: 1883, with TLS 8883]
+    #[arg(short, long)]
+    pub port: Option<u16>,
+    /// All of it: mqtt://, mqtts://, ws:// or wss://[USER[:PASSWORD]@]HOST[:PORT], then /TOPIC, or the path of a WebSocket
+    /// [default ports: 1883, 8883, 8083, 8084; default path: /mqtt]
+    #[arg(short = 'L', long, value_name = "URL", conflicts_with_all = ["host", "port", "unix"])]
+    pub url: Option<Target>,
+    #[command(flatten)]
+    pub tls: TlsArgs,
     /// Unix socket of the broker
     #[arg(long, value_name = "PATH", conflicts_with_all = ["host", "port"])]
     pub unix: Option<PathBuf>,
@@ -70,6 +78,18 @@ impl ConnectArgs {
     pub fn properties(&self) -> Result<Properties, Failure> {
         let usage = |text: &str| Err(Failure::Usage(text.to_owned()));
         let properties = Properties::parse(&self.property)?;
+        let secure = self.url.as_ref().map(|url| url.scheme.secure());
+        match self.tls.asked_for() {
+            Some(option) if secure == Some(false) => {
+                return usage(&format!(
+                    "{option} asks for TLS, and the URL is without: write mqtts:// or wss://"
+                ));
+            }
+            Some(option) if self.unix.is_some() || self.host.starts_with("unix:") => {
+                return usage(&format!("{option} asks for TLS, which a Unix socket does not have"));
+            }
+            _ => {}
+        }
         let v5 = self.protocol_version.has_properties();
         if !v5 && !properties.is_empty() {
             return usage("properties (-D) need -V 5");
@@ -79,7 +99,7 @@ impl ConnectArgs {
                 "--session-expiry needs -V 5; older versions keep a session for ever (--no-clean) or not at all",
             );
         }
-        if !v5 && self.password.is_some() && self.username.is_none() {
+        if !v5 && self.password().is_some() && self.username().is_none() {
             return usage("a password without a user name (-u) needs -V 5");
         }
         if let Some(topic) = &self.will_topic
@@ -93,6 +113,22 @@ impl ConnectArgs {
             return usage("give either --session-expiry or -D connect session-expiry-interval");
         }
         Ok(properties)
+    }
+
+    /// Where to connect, unless it is a Unix socket.
+    pub fn target(&self) -> Target {
+        let scheme = if self.tls.asked_for().is_some() { Scheme::Mqtts } else { Scheme::Mqtt };
+        self.url.clone().unwrap_or_else(|| Target::plain(&self.host, self.port, scheme))
+    }
+
+    /// The option goes over the URL.
+    pub fn username(&self) -> Option<&str> {
+        self.username.as_deref().or_else(|| self.url.as_ref()?.username.as_deref())
+    }
+
+    /// The option goes over the URL.
+    pub fn password(&self) -> Option<&str> {
+        self.password.as_deref().or_else(|| self.url.as_ref()?.password.as_deref())
     }
 
     /// The one given, or the command and 16 random digits: 3.1 takes no empty one, and none beyond 23 characters.

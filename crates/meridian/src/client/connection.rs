@@ -1,17 +1,14 @@
 //! One connection to a broker: packets in, packets out, PINGREQ in time.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs as _};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use mqtt::{Connect, Disconnect, Packet, PropertiesBuf, Property, ReasonCode, Version, Will};
 
 use super::args::ConnectArgs;
 use super::property::Properties;
+use super::socket::Socket;
 use super::{Failure, wait};
 use crate::signals;
 
@@ -49,11 +46,6 @@ pub enum Event {
     TimeOver,
     /// SIGINT or SIGTERM.
     Interrupted,
-}
-
-enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
 }
 
 impl Connection {
@@ -101,8 +93,8 @@ impl Connection {
             keep_alive: args.keepalive,
             client_id,
             will,
-            username: args.username.as_deref(),
-            password: args.password.as_deref().map(str::as_bytes),
+            username: args.username(),
+            password: args.password().map(str::as_bytes),
             properties: connect_properties.as_properties(),
         }))?;
         connection.accepted(args.keepalive, now + CONNECT_TIME)?;
@@ -173,7 +165,7 @@ impl Connection {
         match written {
             Ok(()) => Ok(()),
             // The reason why the broker closed may have arrived before.
-            Err(error) => Err(self.last_words().unwrap_or_else(|| broken(&error))),
+            Err(failure) => Err(self.last_words().unwrap_or(failure)),
         }
     }
 
@@ -181,7 +173,9 @@ impl Connection {
         while let Ok((true, _)) = wait::readable(self.socket.as_fd(), None, Duration::ZERO) {
             match self.read() {
                 Ok(true) => {}
-                Ok(false) | Err(_) => break,
+                Ok(false) => break,
+                // With TLS this may be the alert that says why.
+                Err(failure) => return self.split().err().or(Some(failure)),
             }
         }
         self.split().err()
@@ -222,10 +216,12 @@ impl Connection {
                 wait::readable(self.socket.as_fd(), other, wake.saturating_duration_since(now))
                     .map_err(|error| Failure::Trouble(error.to_string()))?;
             if ours {
-                if !self.read()? {
+                let more = self.read()?;
+                self.split()?;
+                // With TLS the end may come together with the last packets.
+                if !more && self.packets.is_empty() {
                     return Err(Failure::Trouble("the broker closed the connection".to_owned()));
                 }
-                self.split()?;
             } else if others {
                 return Ok(Event::Other);
             }
@@ -255,18 +251,7 @@ impl Connection {
 
     /// Reads what is there; `false` at the end.
     fn read(&mut self) -> Result<bool, Failure> {
-        let mut buffer = [0; 65_536];
-        loop {
-            match self.socket.read(&mut buffer) {
-                Ok(0) => return Ok(false),
-                Ok(len) => {
-                    self.input.extend_from_slice(&buffer[..len]);
-                    return Ok(true);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(broken(&error)),
-            }
-        }
+        self.socket.read(&mut self.input)
     }
 
     /// Takes whole packets out of the input.
@@ -323,76 +308,7 @@ impl Connection {
     }
 }
 
-fn broken(error: &io::Error) -> Failure {
-    Failure::Trouble(format!("the connection broke: {error}"))
-}
-
-impl Socket {
-    fn open(args: &ConnectArgs) -> Result<Self, Failure> {
-        let path = args.unix.as_deref().or_else(|| args.host.strip_prefix("unix:").map(Path::new));
-        if let Some(path) = path {
-            return UnixStream::connect(path).map(Self::Unix).map_err(|error| {
-                Failure::Trouble(format!("cannot connect to {}: {}", path.display(), explained(&error)))
-            });
-        }
-        let (host, port) = (args.host.trim_start_matches('[').trim_end_matches(']'), args.port);
-        let failed = |error: io::Error| {
-            Failure::Trouble(format!("cannot connect to {host} port {port}: {}", explained(&error)))
-        };
-        let mut last = io::Error::other("the name has no address");
-        for address in (host, port).to_socket_addrs().map_err(failed)? {
-            match TcpStream::connect_timeout(&address, CONNECT_TIME) {
-                Ok(stream) => {
-                    stream.set_nodelay(true).map_err(failed)?;
-                    stream.set_write_timeout(Some(WRITE_TIME)).map_err(failed)?;
-                    return Ok(Self::Tcp(stream));
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(failed(last))
-    }
-
-    fn shutdown(&self) {
-        // Where this fails the connection is gone already, which is what is wanted.
-        let _ = match self {
-            Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
-            Self::Unix(stream) => stream.shutdown(Shutdown::Write),
-        };
-    }
-
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(stream) => stream.as_fd(),
-            Self::Unix(stream) => stream.as_fd(),
-        }
-    }
-
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.read(buffer),
-            Self::Unix(stream) => stream.read(buffer),
-        }
-    }
-
-    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.write_all(bytes),
-            Self::Unix(stream) => stream.write_all(bytes),
-        }
-    }
-}
-
-fn explained(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => "no broker listens there".to_owned(),
-        io::ErrorKind::NotFound => "there is no such socket".to_owned(),
-        _ => error.to_string(),
-    }
-}
-
-const CONNECT_TIME: Duration = Duration::from_secs(10);
-const WRITE_TIME: Duration = Duration::from_secs(30);
+pub(super) const CONNECT_TIME: Duration = Duration::from_secs(10);
 const CLOSE_TIME: Duration = Duration::from_secs(2);
 /// A signal that arrives just before a wait does not end it, so waits are short.
 const SIGNAL_TIME: Duration = Duration::from_millis(500);

@@ -26,8 +26,8 @@ pub struct PubArgs {
     #[command(flatten)]
     connect: ConnectArgs,
     /// Topic
-    #[arg(short, long)]
-    topic: String,
+    #[arg(short, long, required_unless_present = "url")]
+    topic: Option<String>,
     /// The message
     #[arg(short, long, allow_hyphen_values = true)]
     message: Option<String>,
@@ -75,10 +75,16 @@ impl PubArgs {
         report("pub", self.publish())
     }
 
+    /// The option goes over the URL.
+    fn topic(&self) -> Option<&str> {
+        self.topic.as_deref().or_else(|| self.connect.url.as_ref()?.topic())
+    }
+
     fn publish(self) -> Result<(), Failure> {
         let properties = self.connect.properties()?;
-        if let Err(error) = TopicName::parse(&self.topic) {
-            return Err(Failure::Usage(format!("`{}` is no Topic Name: {error}", self.topic)));
+        let topic = self.topic().ok_or_else(|| Failure::Usage("a topic is missing: -t TOPIC".to_owned()))?;
+        if let Err(error) = TopicName::parse(topic) {
+            return Err(Failure::Usage(format!("`{topic}` is no Topic Name: {error}")));
         }
         if self.topic_alias.is_some() && !self.connect.protocol_version.has_properties() {
             return Err(Failure::Usage("--topic-alias needs -V 5".to_owned()));
@@ -263,7 +269,7 @@ impl<'a> Publisher<'a> {
             return Ok(Some(End::Interrupted));
         }
         let packet_id = (self.args.qos != QoS::AtMostOnce).then(|| self.next_packet_id());
-        let topic = if self.alias_known { "" } else { self.args.topic.as_str() };
+        let topic = if self.alias_known { "" } else { self.args.topic().unwrap_or_default() };
         self.connection.send(&Packet::Publish(Publish {
             dup: false,
             qos: self.args.qos,
@@ -379,7 +385,7 @@ mod tests {
     #[test]
     fn options_are_those_of_mosquitto_pub() {
         let args = parse("-h ::1 -p 1884 -t a/b -m -5 -q 2 -r -i id -V mqttv31").unwrap();
-        assert_eq!((args.topic.as_str(), args.message.as_deref()), ("a/b", Some("-5")));
+        assert_eq!((args.topic().unwrap(), args.message.as_deref()), ("a/b", Some("-5")));
         assert_eq!((args.qos, args.retain), (QoS::ExactlyOnce, true));
         assert_eq!((args.connect.host.as_str(), args.connect.id.as_deref()), ("::1", Some("id")));
         assert_eq!(parse("-t a -n").unwrap().payload(), Ok(Some(Vec::new())));

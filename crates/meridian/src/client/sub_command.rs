@@ -26,7 +26,7 @@ pub struct SubArgs {
     #[command(flatten)]
     connect: ConnectArgs,
     /// Topic Filter; can be repeated
-    #[arg(short, long, required = true)]
+    #[arg(short, long, required_unless_present = "url")]
     topic: Vec<String>,
     /// Do not print messages to this Topic Filter; can be repeated
     #[arg(short = 'T', long, value_name = "TOPIC")]
@@ -81,7 +81,9 @@ impl SubArgs {
         report("sub", self.subscribe())
     }
 
-    fn subscribe(self) -> Result<(), Failure> {
+    fn subscribe(mut self) -> Result<(), Failure> {
+        let topic = self.connect.url.as_ref().and_then(|url| url.topic()).map(str::to_owned);
+        self.topic.extend(topic);
         let mut properties = self.properties()?;
         let filters = self.filters()?;
         if let Some(identifier) = self.subscription_identifier {
@@ -148,6 +150,9 @@ impl SubArgs {
             mqtt::TopicFilter::parse(topic).map_err(|error| invalid(topic, error))?;
         }
         let mut filters = SubscribeFiltersBuf::default();
+        if self.topic.is_empty() {
+            return Err(Failure::Usage("a topic is missing: -t TOPIC".to_owned()));
+        }
         for topic in &self.topic {
             let subscription = Subscription::parse(topic).map_err(|error| invalid(topic, error))?;
             if subscription.share.is_some() && self.no_local {
@@ -382,7 +387,7 @@ mod tests {
     fn options_are_those_of_mosquitto_sub() {
         let args = parse("-h example.org -p 1884 -t a/# -t b -q 1 -i id -c -x 60 -C 5 -W 1.5 -v -N -R -k 10")
             .unwrap();
-        assert_eq!((args.connect.host.as_str(), args.connect.port), ("example.org", 1884));
+        assert_eq!((args.connect.host.as_str(), args.connect.port), ("example.org", Some(1884)));
         assert_eq!(
             (args.topic.as_slice(), args.qos),
             (["a/#".to_owned(), "b".to_owned()].as_slice(), QoS::AtLeastOnce)

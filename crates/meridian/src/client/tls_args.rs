@@ -1,0 +1,92 @@
+//! TLS on the command line of `pub` and `sub`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use rustls::ClientConfig;
+use tls::{ClientTls, Trust, Versions};
+
+use super::Failure;
+use super::target::Scheme;
+
+/// What asks for TLS, and how it is spoken.
+#[derive(Args, Clone, Debug)]
+pub struct TlsArgs {
+    /// Speak TLS; each of the options below asks for it too, and so do mqtts:// and wss://
+    #[arg(long)]
+    tls: bool,
+    /// Authorities (PEM) that sign the broker's certificate; without it, those of this system
+    #[arg(long, visible_alias = "ca", value_name = "FILE")]
+    cafile: Option<PathBuf>,
+    /// The client's own certificate chain (PEM)
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// The private key (PEM) of --cert
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+    /// Do not check the broker's certificate: whoever sits between can read and change everything
+    #[arg(long)]
+    insecure: bool,
+    /// Only this version of TLS: 1.2 or 1.3
+    #[arg(long, value_name = "VERSION", value_parser = versions)]
+    tls_version: Option<Versions>,
+    /// Protocol to ask for by ALPN, such as mqtt; can be repeated
+    #[arg(long, value_name = "PROTOCOL")]
+    alpn: Vec<String>,
+    /// Host name that the broker is asked for and that its certificate has to be for, instead of the one of the address
+    #[arg(long, value_name = "NAME")]
+    pub sni: Option<String>,
+}
+
+impl TlsArgs {
+    /// Whether one of these options was given, and which.
+    pub fn asked_for(&self) -> Option<&'static str> {
+        let Self { tls, cafile, cert, key, insecure, tls_version, alpn, sni } = self;
+        let given = [
+            ("--tls", *tls),
+            ("--cafile", cafile.is_some()),
+            ("--cert", cert.is_some()),
+            ("--key", key.is_some()),
+            ("--insecure", *insecure),
+            ("--tls-version", tls_version.is_some()),
+            ("--alpn", !alpn.is_empty()),
+            ("--sni", sni.is_some()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
+    }
+
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`Failure::Trouble`] for files that cannot be used.
+    pub fn client(&self, scheme: Scheme) -> Result<Arc<ClientConfig>, Failure> {
+        let trust = match &self.cafile {
+            _ if self.insecure => {
+                eprintln!(
+                    "WARNING: --insecure: nobody checks who the broker is; whoever sits between can read and change everything. \
+                     --cafile FILE names the authority to check by."
+                );
+                Trust::Anybody
+            }
+            Some(path) => Trust::File(path.clone()),
+            None => Trust::System,
+        };
+        let alpn = match self.alpn.is_empty() && scheme.websocket() {
+            true => vec![b"http/1.1".to_vec()],
+            false => self.alpn.iter().map(|name| name.clone().into_bytes()).collect(),
+        };
+        let own = self.cert.clone().zip(self.key.clone());
+        let tls = ClientTls { trust, own, versions: self.tls_version.unwrap_or_default(), alpn };
+        tls.config().map_err(|error| Failure::Trouble(error.to_string()))
+    }
+}
+
+/// Reads `--tls-version`: as people write it, and as mosquitto's clients do.
+fn versions(text: &str) -> Result<Versions, String> {
+    match text.strip_prefix("tlsv").unwrap_or(text) {
+        "1.2" => Ok(Versions::Only1_2),
+        "1.3" => Ok(Versions::Only1_3),
+        _ => Err("known versions are 1.2 and 1.3; older ones are broken".to_owned()),
+    }
+}

@@ -1,0 +1,6 @@
+//! TLS and WebSocket as users meet them: `ctl` over HTTPS, `pub` and `sub` over every transport, wrong certificates, renewed ones.
+
+mod authority;
+mod clients;
+mod node;
+mod operators;

@@ -1,0 +1,219 @@
+//! HTTPS, and `ctl` and `top` over it.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, StreamOwned};
+use tls::{ClientTls, Trust};
+
+use crate::authority::Authority;
+use crate::node::{Node, meridian, stderr, stdout};
+
+const HTTPS: &str = "[[listener]]\naddress = \"127.0.0.1:0\"\n[http]\nlisten = \"127.0.0.1:0\"\n\
+                     tls_certificate = \"server.crt\"\ntls_key = \"server.key\"\n";
+
+fn ctl(node: &Node, host: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let url = node.http.replace("127.0.0.1", host);
+    let url = format!("https://{url}");
+    let output = meridian(&[&["ctl", "--url", &url], arguments].concat());
+    (output.status.code(), stdout(&output), stderr(&output))
+}
+
+type Secure = StreamOwned<ClientConnection, TcpStream>;
+
+fn connect(authority: &Authority, node: &Node) -> Secure {
+    let trust = Trust::File(authority.directory.join("ca.pem"));
+    let tls = ClientTls { trust, alpn: vec![b"http/1.1".to_vec()], ..ClientTls::default() };
+    let name = ServerName::try_from("localhost").unwrap();
+    let connection = ClientConnection::new(tls.config().unwrap(), name).unwrap();
+    let stream = TcpStream::connect(&node.http).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    StreamOwned::new(connection, stream)
+}
+
+/// Sends a request on a connection that stays, and reads the head of the answer.
+fn ask(stream: &mut Secure) -> String {
+    stream.write_all(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let (mut answer, mut byte) = (Vec::new(), [0]);
+    while !answer.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).unwrap();
+        answer.extend(byte);
+    }
+    let head = String::from_utf8(answer).unwrap();
+    let length = head.split("content-length: ").nth(1).unwrap().lines().next().unwrap();
+    stream.read_exact(&mut vec![0; length.parse().unwrap()]).unwrap();
+    head
+}
+
+#[test]
+fn ctl_and_top_ask_by_https_and_check_who_answers() {
+    let authority = Authority::new();
+    authority.issue("server", &["localhost", "127.0.0.1"]);
+    let node = Node::start(&authority, HTTPS, &[]);
+    let ca = authority.path("ca.pem");
+
+    for host in ["localhost", "127.0.0.1"] {
+        let (code, out, err) = ctl(&node, host, &["status", "--ca", &ca]);
+        assert!(code == Some(0) && out.contains("ready") && !err.contains("WARNING"), "{out}{err}");
+    }
+    let url = format!("https://{}", node.http);
+    let top = meridian(&["top", "--once", "--interval", "500ms", "--url", &url, "--ca", &ca]);
+    assert!(top.status.success(), "{}", stderr(&top));
+    let top = meridian(&["top", "--once", "--url", &url]);
+    assert!(top.status.code() == Some(3) && stderr(&top).contains("--ca FILE"), "{}", stderr(&top));
+
+    let other = Authority::new();
+    let (code, _, err) = ctl(&node, "localhost", &["status", "--ca", &other.path("ca.pem")]);
+    assert!(code == Some(3) && err.contains("not known here") && err.contains("--ca FILE"), "{err}");
+    let (code, out, err) = ctl(&node, "localhost", &["status", "--insecure"]);
+    assert!(code == Some(0) && out.contains("ready") && err.contains("WARNING: --insecure"), "{out}{err}");
+    let (code, _, err) = ctl(&node, "localhost", &["status", "--ca", "/nonexistent/ca.pem"]);
+    assert!(code == Some(1) && err.contains("/nonexistent/ca.pem"), "{err}");
+    let (code, _, err) = ctl(&node, "localhost", &["status", "--ca", &authority.path("server.key")]);
+    assert!(code == Some(1) && err.contains("no certificate in it"), "{err}");
+
+    // Without the s.
+    let output = meridian(&["ctl", "--url", &format!("http://{}", node.http), "status"]);
+    assert!(stderr(&output).contains("use https://"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_wrong_name_an_expired_certificate_and_a_plain_port_have_their_words() {
+    let authority = Authority::new();
+    let ca = authority.path("ca.pem");
+    authority.issue("server", &["broker.example"]);
+    let node = Node::start(&authority, HTTPS, &[]);
+    let (code, _, err) = ctl(&node, "localhost", &["status", "--ca", &ca]);
+    assert!(code == Some(3) && err.contains("not for localhost") && err.contains("broker.example"), "{err}");
+    drop(node);
+    authority.issue_expired("server", &["localhost"]);
+    let node = Node::start(&authority, HTTPS, &[]);
+    let (code, _, err) = ctl(&node, "localhost", &["status", "--ca", &ca]);
+    assert!(code == Some(3) && err.contains("has expired"), "{err}");
+    drop(node);
+    let plain = "[[listener]]\naddress = \"127.0.0.1:0\"\n[http]\nlisten = \"127.0.0.1:0\"\n";
+    let node = Node::start(&authority, plain, &[]);
+    let (code, _, err) = ctl(&node, "localhost", &["status", "--ca", &ca]);
+    assert!(code == Some(3) && err.contains("does not speak TLS"), "{err}");
+}
+
+#[test]
+fn where_a_client_certificate_is_asked_for_ctl_shows_one() {
+    let authority = Authority::new();
+    let ca = authority.path("ca.pem");
+    authority.issue("server", &["localhost"]);
+    authority.issue("me", &["me"]);
+    let node = Node::start(&authority, &format!("{HTTPS}tls_client_ca = \"ca.pem\"\n"), &[]);
+    let (code, _, err) = ctl(&node, "localhost", &["status", "--ca", &ca]);
+    assert!(code == Some(3) && err.contains("--cert FILE"), "{err}");
+    let own =
+        ["status", "--ca", &ca, "--cert", &authority.path("me.crt"), "--key", &authority.path("me.key")];
+    let (code, out, err) = ctl(&node, "localhost", &own);
+    assert!(code == Some(0) && out.contains("ready"), "{err}");
+    let stranger = Authority::new();
+    stranger.issue("me", &["me"]);
+    let own = ["status", "--ca", &ca, "--cert", &stranger.path("me.crt"), "--key", &stranger.path("me.key")];
+    let (code, _, err) = ctl(&node, "localhost", &own);
+    assert!(code == Some(3) && err.contains("does not accept the client's certificate"), "{err}");
+    let unfit =
+        ["status", "--ca", &ca, "--cert", &authority.path("me.crt"), "--key", &stranger.path("me.key")];
+    let (code, _, err) = ctl(&node, "localhost", &unfit);
+    assert!(code == Some(1) && err.contains("cannot be used together"), "{err}");
+}
+
+#[test]
+fn a_reload_renews_the_certificate_and_drops_nobody() {
+    let authority = Authority::new();
+    authority.issue_expired("server", &["localhost"]);
+    let mut node = Node::start(&authority, HTTPS, &[]);
+    let ca = authority.path("ca.pem");
+    assert!(ctl(&node, "localhost", &["status", "--ca", &ca]).2.contains("has expired"));
+
+    authority.issue("server", &["localhost"]);
+    node.reload();
+    node.wait_for("reloaded");
+    let mut before = connect(&authority, &node);
+    let head = ask(&mut before);
+    assert!(head.starts_with("HTTP/1.1 200") && head.contains("strict-transport-security: max-age=31536000"));
+    assert_eq!(before.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
+    assert_eq!(before.conn.protocol_version(), Some(rustls::ProtocolVersion::TLSv1_3));
+
+    // The next one is of another name; who is in stays in.
+    authority.issue("server", &["elsewhere"]);
+    node.reload();
+    node.wait_for("reloaded");
+    assert!(ask(&mut before).starts_with("HTTP/1.1 200"));
+    assert!(ctl(&node, "localhost", &["status", "--ca", &ca]).2.contains("not for localhost"));
+
+    // Files that do not fit each other change nothing.
+    let other = Authority::new();
+    other.issue("server", &["elsewhere"]);
+    std::fs::copy(other.path("server.key"), authority.path("server.key")).unwrap();
+    node.reload();
+    let line = node.wait_for("not reloaded");
+    assert!(line.contains("http.tls_certificate") && line.contains("cannot be used together"), "{line}");
+    assert!(ask(&mut before).starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn an_open_address_needs_tls_for_the_api_or_a_word() {
+    let authority = Authority::new();
+    authority.issue("server", &["localhost"]);
+    let data = authority.path("data");
+    let made = meridian(&["key", "add", "ops", "--role", "admin", "--data-dir", &data]);
+    assert!(made.status.success(), "{}", stderr(&made));
+    let start = |extra: &[&str]| {
+        let fixed = ["config", "check", "--http", "0.0.0.0:0", "--data-dir", &data];
+        let output = meridian(&[&fixed[..], extra].concat());
+        (output.status.success(), stderr(&output) + &stdout(&output))
+    };
+    let (holds, text) = start(&[]);
+    assert!(!holds && text.contains("http.tls_certificate") && text.contains("plain_text_allowed"), "{text}");
+    let certificate = format!("http.tls_certificate={}", authority.path("server.crt"));
+    let key = format!("http.tls_key={}", authority.path("server.key"));
+    let (holds, text) = start(&["--set", &certificate, "--set", &key]);
+    assert!(holds, "{text}");
+    let (holds, text) = start(&["--set", &certificate]);
+    assert!(!holds && text.contains("http.tls_key is not"), "{text}");
+    let (holds, text) = start(&["--set", "http.plain_text_allowed=true"]);
+    assert!(holds, "{text}");
+}
+
+/// A handshake that never ends takes a place for a while only, and nobody waits for it.
+#[test]
+fn slow_handshakes_hold_up_nobody() {
+    let authority = Authority::new();
+    authority.issue("server", &["localhost"]);
+    let config = format!("{HTTPS}tls_handshake_timeout = \"200ms\"\ntls_handshakes_max = 2\n");
+    let node = Node::start(&authority, &config, &[]);
+    let slow: Vec<TcpStream> = (0..16)
+        .map(|number| {
+            let mut stream = TcpStream::connect(&node.http).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            if number % 2 == 0 {
+                stream.write_all(&[22, 3, 1]).unwrap();
+            }
+            stream
+        })
+        .collect();
+    for mut stream in slow {
+        // Closed by the server, not by the patience of this test.
+        let mut rest = Vec::new();
+        let ended = stream.read_to_end(&mut rest);
+        assert!(ended.is_ok() || ended.unwrap_err().kind() == std::io::ErrorKind::ConnectionReset);
+    }
+    let mut good = connect(&authority, &node);
+    assert!(ask(&mut good).starts_with("HTTP/1.1 200"));
+    let metrics = meridian(&[
+        "ctl",
+        "--url",
+        &format!("https://localhost:{}", node.http.rsplit(':').next().unwrap()),
+        "--ca",
+        &authority.path("ca.pem"),
+        "metrics",
+    ]);
+    let line = stdout(&metrics);
+    assert!(line.contains("http_rejected_total") && line.contains("tls"), "{line}");
+}
