@@ -1,9 +1,8 @@
-//! The guard: answers the broker's questions from the files in force.
+//! The guard: answers the broker's questions from what is in force.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use broker::access::{
@@ -11,68 +10,43 @@ use broker::access::{
 };
 use mqtt::ReasonCode;
 
-use crate::authority::{Authority, Sources};
+use crate::authority::Authority;
 use crate::bans::Bans;
-use crate::error::FileError;
-use crate::password_file::{Candidate, PasswordFile};
+use crate::chain::run::{Run, Stand, Way};
+use crate::chain::{Book, Deadlines, LinkFigures, PoolSize, Pools};
+use crate::link::Link;
+use crate::protection::{Protection, ProtectionFigures};
 use crate::recent::Recent;
 use crate::scram::METHOD;
-use crate::settings::Auth;
-use crate::verifier::{Job, Verifier};
+use crate::settings::{Auth, Protection as ProtectionSettings};
 
 mod authorize;
+mod figures;
+mod policy;
 mod scram;
+mod shared;
 
-use scram::{Scram, ScramCounters};
+use figures::Counters;
+pub use figures::Figures;
+pub(crate) use policy::Policy;
+pub use policy::{ListenerNames, PolicyError};
+use scram::Scram;
+pub(crate) use shared::{Decision, Shared};
 
 /// Access control of one node.
 #[derive(Debug)]
 pub struct Guard {
-    policy: Arc<ArcSwap<Policy>>,
-    bans: Arc<Bans>,
+    shared: Arc<Shared>,
+    /// Links that do not come from settings.
+    given: Given,
     authority: Authority,
     generation: AtomicU64,
-    recent: Arc<Recent>,
-    verifier: Verifier,
-    remembered: AtomicU64,
-    anonymous_refused: AtomicU64,
-    banned: Arc<AtomicU64>,
-    scram: Arc<ScramCounters>,
-}
-
-/// What the files say, read together so that no client meets old users with new rules.
-#[derive(Debug)]
-struct Policy {
-    users: Option<PasswordFile>,
-    anonymous: bool,
-    sources: Sources,
-}
-
-/// What happened so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
-    /// Passwords that were hashed and right, and right SCRAM exchanges.
-    pub accepted: u64,
-    /// Passwords that were right and remembered.
-    pub remembered: u64,
-    /// Passwords and SCRAM exchanges that were wrong, or of unknown users.
-    pub refused: u64,
-    /// Clients that were sent away because too many passwords waited.
-    pub busy: u64,
-    /// Clients without a user name that were refused.
-    pub anonymous_refused: u64,
-    /// Clients that were refused because of a ban, whatever else they had.
-    pub banned: u64,
-    /// Of `accepted`, those by SCRAM.
-    pub scram_accepted: u64,
-    /// Of `refused`, those by SCRAM.
-    pub scram_refused: u64,
 }
 
 /// Why a guard cannot be made.
 #[derive(Debug)]
 pub enum OpenError {
-    File(FileError),
+    Policy(PolicyError),
     /// Threads or random bytes are not to be had.
     System(std::io::Error),
 }
@@ -80,7 +54,7 @@ pub enum OpenError {
 impl std::fmt::Display for OpenError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::File(error) => error.fmt(f),
+            Self::Policy(error) => error.fmt(f),
             Self::System(error) => write!(f, "access control cannot start: {error}"),
         }
     }
@@ -89,108 +63,117 @@ impl std::fmt::Display for OpenError {
 impl std::error::Error for OpenError {}
 
 impl Guard {
-    /// Reads the files and starts the threads that hash passwords. Bans are kept in memory only; see [`Guard::with_bans`].
+    /// Reads the files and starts the threads. Bans are kept in memory only; see [`Guard::with_bans`].
     ///
     /// # Errors
-    /// A file that cannot be used; a system without threads or random bytes.
+    /// What cannot be used; a system without threads or random bytes.
     pub fn open(settings: &Auth) -> Result<Self, OpenError> {
-        let policy = Policy::read(settings).map_err(OpenError::File)?;
+        Self::open_with(settings, &ProtectionSettings::default(), Vec::new())
+    }
+
+    /// The same with links that do not come from settings; they stand where `auth.chain` names them.
+    ///
+    /// # Errors
+    /// As [`Guard::open`].
+    pub fn open_with(
+        settings: &Auth,
+        protection: &ProtectionSettings,
+        links: Vec<Arc<dyn Link>>,
+    ) -> Result<Self, OpenError> {
+        let book = Book::default();
+        let policy = Policy::read(settings, &links, &book).map_err(OpenError::Policy)?;
         let system = |error: getrandom::Error| OpenError::System(std::io::Error::other(error));
         let remembered_max = settings.remembered_max as usize;
-        let recent = Arc::new(Recent::new(remembered_max, settings.remembered_time).map_err(system)?);
+        let recent = Recent::new(remembered_max, settings.remembered_time).map_err(system)?;
         let threads = match settings.workers {
             0 => std::thread::available_parallelism().map_or(1, |cpus| cpus.get().div_ceil(2)),
             threads => threads,
         };
-        let verifier =
-            Verifier::start(threads, settings.waiting_max as usize, &recent).map_err(OpenError::System)?;
-        Ok(Self {
-            policy: Arc::new(ArcSwap::from_pointee(policy)),
+        let hashing = PoolSize { threads, waiting_max: settings.waiting_max as usize };
+        let network = PoolSize {
+            threads: settings.network_workers,
+            waiting_max: settings.network_waiting_max as usize,
+        };
+        let shared = Shared {
+            policy: ArcSwap::from_pointee(policy),
             bans: Arc::new(Bans::in_memory(settings.bans_max as usize)),
+            recent,
+            protection: Protection::new(protection.clone()),
+            pools: Pools::new(hashing, network),
+            deadlines: Deadlines::start().map_err(OpenError::System)?,
+            book,
+            counters: Counters::default(),
+        };
+        let guard = Self {
+            shared: Arc::new(shared),
+            given: Given(links),
             authority: Authority::default(),
             generation: AtomicU64::new(0),
-            recent,
-            verifier,
-            remembered: AtomicU64::new(0),
-            anonymous_refused: AtomicU64::new(0),
-            banned: Arc::default(),
-            scram: Arc::default(),
-        })
+        };
+        guard.start_threads(&guard.shared.policy()).map_err(OpenError::System)?;
+        Ok(guard)
     }
 
     /// The same guard with these bans.
-    pub fn with_bans(self, bans: Arc<Bans>) -> Self {
-        Self { bans, ..self }
+    pub fn with_bans(mut self, bans: Arc<Bans>) -> Self {
+        let shared = Arc::get_mut(&mut self.shared).expect("bans are given before the first client is there");
+        shared.bans = bans;
+        self
     }
 
     /// Who may not connect. A new ban refuses clients from now on; those that are connected stay until they are closed.
     pub fn bans(&self) -> &Arc<Bans> {
-        &self.bans
-    }
-
-    fn is_banned(&self, credentials: &Credentials<'_>) -> bool {
-        let Credentials { client_id, username, peer, .. } = *credentials;
-        is_banned(&self.bans, &self.banned, client_id, username, peer)
-    }
-
-    /// A ban that is made while the password is hashed holds for this client too.
-    fn unless_banned(&self, credentials: &Credentials<'_>, reply: AuthReply) -> AuthReply {
-        let (bans, banned, peer) = (self.bans.clone(), self.banned.clone(), credentials.peer);
-        let (client_id, username) =
-            (credentials.client_id.to_owned(), credentials.username.map(str::to_owned));
-        AuthReply::new(move |verdict| {
-            let refused = !matches!(verdict, Verdict::Deny(_))
-                && is_banned(&bans, &banned, &client_id, username.as_deref(), peer);
-            reply.complete(if refused { Verdict::Deny(ReasonCode::Banned) } else { verdict });
-        })
+        &self.shared.bans
     }
 
     /// Reads the files again. When one cannot be used everything stays as it was.
     ///
     /// # Errors
-    /// The file that cannot be used.
-    pub fn reload(&self, settings: &Auth) -> Result<(), FileError> {
-        let policy = Policy::read(settings)?;
-        self.policy.store(Arc::new(policy));
-        self.recent.clear();
+    /// What cannot be used.
+    pub fn reload(&self, settings: &Auth) -> Result<(), PolicyError> {
+        let policy = Policy::read(settings, &self.given.0, &self.shared.book)?;
+        self.start_threads(&policy).map_err(PolicyError::Threads)?;
+        self.shared.policy.store(Arc::new(policy));
+        self.shared.recent.clear();
         // After the store: whoever sees the new number meets the new rules.
         self.generation.fetch_add(1, Ordering::Release);
         Ok(())
     }
 
-    pub fn figures(&self) -> Figures {
-        let counters = self.verifier.counters();
-        let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let (scram_accepted, scram_refused) = (value(&self.scram.accepted), value(&self.scram.refused));
-        Figures {
-            accepted: value(&counters.accepted) + scram_accepted,
-            remembered: value(&self.remembered),
-            refused: value(&counters.refused) + scram_refused,
-            busy: value(&counters.busy),
-            anonymous_refused: value(&self.anonymous_refused),
-            banned: value(&self.banned),
-            scram_accepted,
-            scram_refused,
-        }
+    /// Takes up other settings of protection. What it remembers stays.
+    pub fn protect(&self, settings: &ProtectionSettings) {
+        self.shared.protection.set(settings.clone());
     }
-}
 
-impl Policy {
-    fn read(settings: &Auth) -> Result<Self, FileError> {
-        let users = settings.password_file.as_deref().map(PasswordFile::read).transpose()?;
-        if let (Some(users), Some(path)) = (&users, &settings.password_file)
-            && users.has_scram()
-            && !users.keeps_decoys()
-        {
-            tracing::warn!(
-                file = %path.display(),
-                "made-up salts for users that there are not change at each start and reload, which tells them from \
-                 others; `meridian passwd --scram` writes a line that keeps them"
-            );
+    pub fn figures(&self) -> Figures {
+        let scram = self.link_figures().into_iter().find(|link| link.name == SCRAM_LINK).unwrap_or_default();
+        self.shared.counters.figures(&scram)
+    }
+
+    /// What each link did, those of earlier settings among them. SCRAM is counted like a link.
+    pub fn link_figures(&self) -> Vec<LinkFigures> {
+        self.shared.book.figures()
+    }
+
+    pub fn protection_figures(&self) -> ProtectionFigures {
+        self.shared.protection.figures()
+    }
+
+    /// The threads that the links of this policy need.
+    fn start_threads(&self, policy: &Policy) -> std::io::Result<()> {
+        policy.chain.links().try_for_each(|link| self.shared.pools.start(link.threads()))
+    }
+
+    /// What is asked before anything else, and costs nothing.
+    fn refused_at_once(&self, credentials: &Credentials<'_>) -> Option<ReasonCode> {
+        if self.shared.is_banned(credentials) {
+            return Some(ReasonCode::Banned);
         }
-        let sources = Sources::read(settings)?;
-        let anonymous = settings.allow_anonymous.unwrap_or(users.is_none());
-        Ok(Self { users, anonymous, sources })
+        if self.shared.protection.connects_too_often(credentials.peer, Instant::now()) {
+            self.shared.counters.rate_limited.fetch_add(1, Ordering::Relaxed);
+            return Some(ReasonCode::ConnectionRateExceeded);
+        }
+        None
     }
 }
 
@@ -200,53 +183,30 @@ impl Access for Guard {
         credentials: Credentials<'_>,
         later: &mut dyn FnMut() -> AuthReply,
     ) -> Option<Verdict> {
-        if self.is_banned(&credentials) {
-            return Some(Verdict::Deny(ReasonCode::Banned));
+        if let Some(reason) = self.refused_at_once(&credentials) {
+            return Some(Verdict::Deny(reason));
         }
-        let policy = self.policy.load();
-        let Some(username) = credentials.username else {
-            if policy.anonymous {
-                return Some(Verdict::Allow);
-            }
-            self.anonymous_refused.fetch_add(1, Ordering::Relaxed);
-            return Some(Verdict::Deny(ReasonCode::NotAuthorized));
-        };
-        let Some(users) = &policy.users else {
-            // Without a file a user name proves nothing, so it gives as much as none.
-            let verdict =
-                if policy.anonymous { Verdict::Allow } else { Verdict::Deny(ReasonCode::NotAuthorized) };
-            return Some(verdict);
-        };
-        let password = credentials.password.unwrap_or_default();
-        let candidate = users.candidate(username);
-        if let Candidate::User(stored) = &candidate {
-            let fingerprint = self.recent.fingerprint(username, password, stored);
-            if self.recent.contains(&fingerprint, Instant::now()) {
-                self.remembered.fetch_add(1, Ordering::Relaxed);
-                return Some(Verdict::Allow);
+        let policy = self.shared.policy.load();
+        let mut way = Way::default();
+        match way.walk(&self.shared, &policy, credentials, 0) {
+            Stand::Done(decision) => Some(self.shared.conclude(&policy, &credentials, decision)),
+            Stand::Work(task) => {
+                Run::start(&self.shared, policy.clone(), credentials, (task, way), later());
+                None
             }
         }
-        if matches!(candidate, Candidate::Nobody) {
-            return Some(Verdict::Deny(ReasonCode::BadUserNameOrPassword));
-        }
-        let reply = self.unless_banned(&credentials, later());
-        if let Some(job) = Job::new(candidate, username, password, &self.recent, reply) {
-            self.verifier.submit(job);
-        }
-        None
     }
 
-    /// SCRAM-SHA-256, when somebody in the password file can use it.
+    /// SCRAM-SHA-256, when somebody can use it.
     fn mechanism(&self, method: &str, credentials: Credentials<'_>) -> Option<Box<dyn Mechanism>> {
-        if self.is_banned(&credentials) {
-            return Some(Box::new(Refusal(ReasonCode::Banned)));
+        if let Some(reason) = self.refused_at_once(&credentials) {
+            return Some(Box::new(Refusal(reason)));
         }
-        let offered = self.policy.load().users.as_ref().is_some_and(PasswordFile::has_scram);
+        let offered = self.shared.policy.load().scram_sources().any(|source| source.has_scram());
         if method != METHOD || !offered {
             return None;
         }
-        let (policy, bans) = (self.policy.clone(), self.bans.clone());
-        match Scram::new(policy, bans, self.banned.clone(), self.scram.clone(), &credentials) {
+        match Scram::new(self.shared.clone(), self.shared.book.of(SCRAM_LINK), credentials) {
             Ok(scram) => Some(Box::new(scram)),
             Err(error) => {
                 tracing::error!(%error, "the system has no random bytes: a client is refused");
@@ -256,11 +216,11 @@ impl Access for Guard {
     }
 
     fn guards_topics(&self) -> bool {
-        self.authority.guards(&self.policy.load().sources)
+        self.authority.guards(&self.shared.policy.load().sources)
     }
 
     fn asks_others(&self) -> bool {
-        self.authority.asks_others(&self.policy.load().sources)
+        self.authority.asks_others(&self.shared.policy.load().sources)
     }
 
     fn authorize(
@@ -270,26 +230,12 @@ impl Access for Guard {
         topic: &str,
         later: &mut dyn FnMut() -> AskAgain,
     ) -> Option<Permission> {
-        self.authority.decide(&self.policy.load().sources, identity, action, topic, later)
+        self.authority.decide(&self.shared.policy.load().sources, identity, action, topic, later)
     }
 
     fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
-}
-
-/// Whether a ban in force means this client, which is counted then.
-fn is_banned(
-    bans: &Bans,
-    banned: &AtomicU64,
-    client_id: &str,
-    username: Option<&str>,
-    peer: Option<IpAddr>,
-) -> bool {
-    let Some(ban) = bans.find(client_id, username, peer, SystemTime::now) else { return false };
-    banned.fetch_add(1, Ordering::Relaxed);
-    tracing::debug!(client = client_id, ?peer, ban = ban.0, "a banned client is refused");
-    true
 }
 
 /// An enhanced authentication that fails at its first step.
@@ -300,6 +246,17 @@ impl Mechanism for Refusal {
         Step::Failure(self.0)
     }
 }
+
+struct Given(Vec<Arc<dyn Link>>);
+
+impl std::fmt::Debug for Given {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|link| link.name())).finish()
+    }
+}
+
+/// What figures call SCRAM.
+const SCRAM_LINK: &str = "scram";
 
 #[cfg(test)]
 mod tests;

@@ -12,17 +12,20 @@
 mod acl;
 mod authority;
 mod bans;
+mod certificate;
+mod chain;
 mod error;
 mod guard;
 mod link;
+mod mountpoint;
 mod opinion;
 mod password_file;
 mod password_hash;
+mod protection;
 mod recent;
 mod rule;
 mod rules;
 mod scram;
-mod verifier;
 mod web;
 
 pub mod settings;
@@ -35,13 +38,15 @@ pub use bans::{
     Ban, BanError, BanId, BanKind, BanTarget, Bans, BansFault, BansFileError, BansImportError, Net, NetError,
     NewBan, Pattern, REASON_MAX, VALUE_MAX, ValueError,
 };
+pub use chain::LinkFigures;
 pub use error::{Fault, FileError};
-pub use guard::{Figures, Guard, OpenError};
+pub use guard::{Figures, Guard, OpenError, PolicyError};
 pub use link::{Attempt, Decoy, Link, Memory, Outcome, ScramRecord, ScramSource, Threads};
 pub use opinion::Opinion;
 pub use password_file::{PasswordFile, PasswordFileEdit};
 pub use password_hash::{
     PasswordHash, SCRAM_ITERATIONS, SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN, ScramError, ScramKeys,
 };
+pub use protection::ProtectionFigures;
 pub use rules::{AccessRule, Ground, Place, RULES_MAX, RuleError, RuleFault, RuleSet, Ruling};
 pub use web::{Circuit, HttpAcl, HttpLink, ServiceError, ServiceFailures, ServiceFigures};

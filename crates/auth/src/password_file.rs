@@ -10,7 +10,8 @@ use base64ct::{Base64, Encoding};
 
 use crate::error::{Fault, FileError};
 use crate::password_hash::{HashError, PasswordHash, SCRAM_KEY_LEN, ScramKeys, hmac_sha256};
-use crate::scram::ScramUser;
+
+mod link;
 
 /// Users and their hashed passwords, as read. Empty lines and lines that begin with `#` are skipped.
 #[derive(Debug)]
@@ -106,29 +107,13 @@ impl PasswordFile {
 }
 
 impl PasswordFile {
-    /// Whether somebody here can use SCRAM.
-    pub fn has_scram(&self) -> bool {
-        !self.scram_kinds.is_empty()
-    }
-
     /// Whether what SCRAM tells unknown users outlives this reading of the file.
     pub fn keeps_decoys(&self) -> bool {
         self.keeps_decoys
     }
 
-    /// What SCRAM goes by for this user; `None` when nobody here can use it. A user that there is not, or who has
-    /// another kind of hash, gets a salt like the others and always the same one, and cannot get in.
-    pub fn scram(&self, user: &str) -> Option<ScramUser> {
-        // Made in any case, as the time it takes is seen.
-        let made_up = self.made_up(user)?;
-        let known = self.users.get(user).and_then(|at| self.hashes[*at].scram());
-        Some(match known {
-            Some(keys) => ScramUser { keys, known: true },
-            None => ScramUser { keys: made_up, known: false },
-        })
-    }
-
-    fn made_up(&self, user: &str) -> Option<ScramKeys> {
+    /// A salt like the others, always the same one, and keys that nobody can have the password of.
+    fn make_up(&self, user: &str) -> Option<ScramKeys> {
         let part = |name: &[u8]| hmac_sha256(&self.scram_decoys, &[name, b"\0", user.as_bytes()]);
         let kind = part(b"kind").first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
         let at = kind.checked_rem(self.scram_kinds.len() as u64)?;
@@ -251,6 +236,12 @@ impl PasswordFileEdit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::ScramSource;
+    use crate::scram::{ScramUser, user_of};
+
+    fn scram(file: &PasswordFile, user: &str) -> Option<ScramUser> {
+        user_of([file as &dyn ScramSource].into_iter(), user).map(|(user, _)| user)
+    }
 
     const A: &str = "$7$1$8rC3COp401qO7A/N$BWmYz0ZVJJllJtqxM+NJki5gNcY=";
     const B: &str = "$argon2id$v=19$m=64,t=1,p=1$MDEyMzQ1Njc4OWFiY2RlZg$MDEyMzQ1Njc4OWFiY2RlZg";
@@ -286,11 +277,11 @@ mod tests {
     #[test]
     fn scram_is_there_for_those_whose_keys_are() {
         assert!(!parse(&format!("alice:{A}")).unwrap().has_scram());
-        assert_eq!(parse(&format!("alice:{A}")).unwrap().scram("alice"), None);
+        assert_eq!(scram(&parse(&format!("alice:{A}")).unwrap(), "alice"), None);
         let file = parse(&format!("alice:{A}\ncarol:{C}")).unwrap();
-        let carol = file.scram("carol").unwrap();
+        let carol = scram(&file, "carol").unwrap();
         assert!(carol.known && carol.keys.iterations == 4096);
-        assert!(!file.scram("alice").unwrap().known, "hers is another kind of hash");
+        assert!(!scram(&file, "alice").unwrap().known, "hers is another kind of hash");
     }
 
     /// Else whoever asks knows who is there.
@@ -306,9 +297,13 @@ mod tests {
         let mut kinds = std::collections::BTreeSet::new();
         let mut salts = std::collections::BTreeSet::new();
         for n in 0..64 {
-            let (user, name) = (file.scram(&format!("eve{n}")).unwrap(), format!("eve{n}"));
+            let (user, name) = (scram(&file, &format!("eve{n}")).unwrap(), format!("eve{n}"));
             assert!(!user.known);
-            assert_eq!(Some(&user), again.scram(&name).as_ref(), "neither a start nor a new user changes it");
+            assert_eq!(
+                Some(&user),
+                scram(&again, &name).as_ref(),
+                "neither a start nor a new user changes it"
+            );
             kinds.insert((user.keys.iterations, user.keys.salt.len()));
             salts.insert(user.keys.salt);
         }
@@ -316,7 +311,7 @@ mod tests {
         assert_eq!(salts.len(), 64);
         let other = parse(&format!("carol:{C}")).unwrap();
         assert!(!other.keeps_decoys());
-        assert_ne!(other.scram("eve1").unwrap().keys.salt, file.scram("eve1").unwrap().keys.salt);
+        assert_ne!(scram(&other, "eve1").unwrap().keys.salt, scram(&file, "eve1").unwrap().keys.salt);
     }
 
     #[test]

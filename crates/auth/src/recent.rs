@@ -1,79 +1,104 @@
-//! Passwords accepted a short while ago, so that a thousand clients that come back at once cost no thousand hashes.
+//! Clients that were let in a short while ago, so that a thousand that come back at once cost no thousand hashes or questions.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use broker::access::Admission;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use crate::password_hash::PasswordHash;
-
-/// What is remembered of one accepted password: a hash under a key that this process alone has and never writes
-/// down. It covers the stored hash too, so a changed password is a different one.
+/// What is remembered of one success: a hash under a key that this process alone has and never writes down. It covers
+/// everything the success depended on, the stored hash too, so a changed password is a different one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; 32]);
 
-/// The accepted passwords of the last while. The oldest go first when there are too many.
+/// Makes a [`Fingerprint`].
+pub struct Printer(Hmac<Sha256>);
+
+/// The successes of the last while. The oldest go first when there are too many.
 #[derive(Debug)]
 pub struct Recent {
     key: [u8; 32],
     time: Duration,
     shard_max: usize,
+    /// A part of each fingerprint, so that what was begun before [`Recent::clear`] is not remembered after it.
+    epoch: AtomicU64,
     /// More than one so that reactors rarely meet at a lock; it is held for one look-up.
     shards: [Mutex<Shard>; SHARDS],
 }
 
 #[derive(Debug, Default)]
 struct Shard {
-    until: HashMap<Fingerprint, Instant>,
-    /// In order of arrival, each once, those in `until` and no others.
+    successes: HashMap<Fingerprint, Success>,
+    /// In order of arrival, each once, those in `successes` and no others.
     order: VecDeque<Fingerprint>,
 }
 
+#[derive(Debug)]
+struct Success {
+    until: Instant,
+    /// When the admission ends, whoever comes then.
+    ends: Option<Instant>,
+    /// `None` when it says nothing, as most do.
+    admission: Option<Box<Admission>>,
+}
+
 impl Recent {
-    /// Remembers about `max` passwords for `time` each; none when one of them is 0.
+    /// Remembers about `max` successes for `time` each; none when one of them is 0.
     ///
     /// # Errors
     /// When the system has no random bytes.
     pub fn new(max: usize, time: Duration) -> Result<Self, getrandom::Error> {
         let mut key = [0; 32];
         getrandom::fill(&mut key)?;
-        Ok(Self { key, time, shard_max: max.div_ceil(SHARDS), shards: Default::default() })
+        let shard_max = max.div_ceil(SHARDS);
+        Ok(Self { key, time, shard_max, epoch: AtomicU64::new(0), shards: Default::default() })
     }
 
-    pub fn fingerprint(&self, username: &str, password: &[u8], stored: &PasswordHash) -> Fingerprint {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.key).expect("HMAC takes keys of every length");
-        for part in [username.as_bytes(), stored.as_str().as_bytes(), password] {
-            // The length keeps apart what ends here and what begins there.
-            mac.update(&(part.len() as u64).to_le_bytes());
-            mac.update(part);
-        }
-        Fingerprint(mac.finalize().into_bytes().into())
+    pub fn printer(&self) -> Printer {
+        let mac = Hmac::<Sha256>::new_from_slice(&self.key).expect("HMAC takes keys of every length");
+        let mut printer = Printer(mac);
+        printer.part(&self.epoch.load(Ordering::Acquire).to_le_bytes());
+        printer
     }
 
-    pub fn contains(&self, fingerprint: &Fingerprint, now: Instant) -> bool {
-        self.shard(fingerprint, |shard| shard.until.get(fingerprint).is_some_and(|until| now < *until))
+    /// As what the client was let in, with the rest of its lifetime.
+    pub fn get(&self, fingerprint: &Fingerprint, now: Instant) -> Option<Admission> {
+        self.shard(fingerprint, |shard| {
+            let success = shard.successes.get(fingerprint).filter(|success| now < success.until)?;
+            let admission = success.admission.as_deref().cloned().unwrap_or_default();
+            let lifetime = success.ends.map(|ends| ends.saturating_duration_since(now));
+            Some(Admission { lifetime, ..admission })
+        })
     }
 
-    pub fn insert(&self, fingerprint: Fingerprint, now: Instant) {
-        if self.shard_max == 0 || self.time.is_zero() {
+    /// Remembers a success, for no longer than it is good.
+    pub fn insert(&self, fingerprint: Fingerprint, admission: &Admission, now: Instant) {
+        let time = admission.lifetime.map_or(self.time, |lifetime| lifetime.min(self.time));
+        if self.shard_max == 0 || time.is_zero() {
             return;
         }
-        let until = now + self.time;
+        let success = Success {
+            until: now + time,
+            ends: admission.lifetime.and_then(|lifetime| now.checked_add(lifetime)),
+            admission: (*admission != Admission::default()).then(|| Box::new(admission.clone())),
+        };
         self.shard(&fingerprint, |shard| {
-            if shard.until.insert(fingerprint, until).is_none() {
+            if shard.successes.insert(fingerprint, success).is_none() {
                 shard.order.push_back(fingerprint);
             }
             if shard.order.len() > self.shard_max
                 && let Some(oldest) = shard.order.pop_front()
             {
-                shard.until.remove(&oldest);
+                shard.successes.remove(&oldest);
             }
         });
     }
 
     pub fn clear(&self) {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
         for shard in &self.shards {
             *shard.lock().unwrap_or_else(PoisonError::into_inner) = Shard::default();
         }
@@ -82,6 +107,24 @@ impl Recent {
     fn shard<T>(&self, fingerprint: &Fingerprint, use_it: impl FnOnce(&mut Shard) -> T) -> T {
         let shard = &self.shards[usize::from(fingerprint.0[0]) % SHARDS];
         use_it(&mut shard.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Printer {
+    pub fn part(&mut self, part: &[u8]) {
+        // The length keeps apart what ends here and what begins there.
+        self.0.update(&(part.len() as u64).to_le_bytes());
+        self.0.update(part);
+    }
+
+    /// Nothing is not the same as an empty part.
+    pub fn optional(&mut self, part: Option<&[u8]>) {
+        self.part(if part.is_some() { b"+" } else { b"-" });
+        self.part(part.unwrap_or_default());
+    }
+
+    pub fn end(self) -> Fingerprint {
+        Fingerprint(self.0.finalize().into_bytes().into())
     }
 }
 
@@ -97,35 +140,63 @@ mod tests {
         Recent::new(max, TIME).unwrap()
     }
 
-    fn stored(salt: &str) -> PasswordHash {
-        PasswordHash::parse(&format!("$7$1${salt}$BWmYz0ZVJJllJtqxM+NJki5gNcY=")).unwrap()
+    fn plain(recent: &Recent, fingerprint: Fingerprint, now: Instant) {
+        recent.insert(fingerprint, &Admission::default(), now);
     }
 
     #[test]
-    fn user_password_and_stored_hash_all_count() {
+    fn parts_of_a_fingerprint_do_not_run_into_each_other() {
         let recent = recent(10);
-        let (a, b) = (stored("8rC3COp401qO7A/N"), stored("8rC3COp401qO7A/O"));
-        let first = recent.fingerprint("alice", b"pw", &a);
-        assert_eq!(first, recent.fingerprint("alice", b"pw", &a));
-        assert_ne!(first, recent.fingerprint("alice", b"pw2", &a));
-        assert_ne!(first, recent.fingerprint("alicep", b"w", &a));
-        assert_ne!(first, recent.fingerprint("bob", b"pw", &a));
-        assert_ne!(first, recent.fingerprint("alice", b"pw", &b));
-        assert_ne!(first, Recent::new(10, TIME).unwrap().fingerprint("alice", b"pw", &a), "the key differs");
+        let print = |parts: &[Option<&[u8]>]| {
+            let mut printer = recent.printer();
+            parts.iter().for_each(|part| printer.optional(*part));
+            printer.end()
+        };
+        let first = print(&[Some(b"alice"), Some(b"pw")]);
+        assert_eq!(first, print(&[Some(b"alice"), Some(b"pw")]));
+        assert_ne!(first, print(&[Some(b"alice"), Some(b"pw2")]));
+        assert_ne!(first, print(&[Some(b"alicep"), Some(b"w")]));
+        assert_ne!(print(&[Some(b"")]), print(&[None]));
+        let other = Recent::new(10, TIME).unwrap();
+        assert_ne!(recent.printer().end(), other.printer().end(), "the key differs");
+        let before = print(&[]);
+        recent.clear();
+        assert_ne!(before, print(&[]), "what was begun before is not remembered after");
     }
 
     #[test]
     fn what_was_accepted_is_remembered_until_its_time_is_over() {
         let (recent, now) = (recent(10), Instant::now());
         let fingerprint = Fingerprint([1; 32]);
-        assert!(!recent.contains(&fingerprint, now));
-        recent.insert(fingerprint, now);
-        assert!(recent.contains(&fingerprint, now + TIME - Duration::from_millis(1)));
-        assert!(!recent.contains(&fingerprint, now + TIME));
-        recent.insert(fingerprint, now + TIME);
-        assert!(recent.contains(&fingerprint, now + TIME));
+        assert!(recent.get(&fingerprint, now).is_none());
+        plain(&recent, fingerprint, now);
+        let just_before = now + TIME - Duration::from_millis(1);
+        assert_eq!(recent.get(&fingerprint, just_before), Some(Admission::default()));
+        assert!(recent.get(&fingerprint, now + TIME).is_none());
+        plain(&recent, fingerprint, now + TIME);
+        assert!(recent.get(&fingerprint, now + TIME).is_some());
         recent.clear();
-        assert!(!recent.contains(&fingerprint, now + TIME));
+        assert!(recent.get(&fingerprint, now + TIME).is_none());
+    }
+
+    #[test]
+    fn an_admission_is_remembered_no_longer_than_it_is_good() {
+        let (recent, now) = (recent(10), Instant::now());
+        let second = Duration::from_secs(1);
+        let admission = |lifetime| Admission {
+            username: Some("alice".into()),
+            lifetime: Some(lifetime),
+            ..Admission::default()
+        };
+        let (short, long, over) = (Fingerprint([1; 32]), Fingerprint([2; 32]), Fingerprint([3; 32]));
+        recent.insert(short, &admission(10 * second), now);
+        assert_eq!(recent.get(&short, now + 4 * second), Some(admission(6 * second)));
+        assert!(recent.get(&short, now + 10 * second).is_none());
+        recent.insert(long, &admission(10 * TIME), now);
+        assert_eq!(recent.get(&long, now + TIME / 2), Some(admission(10 * TIME - TIME / 2)));
+        assert!(recent.get(&long, now + TIME).is_none());
+        recent.insert(over, &admission(Duration::ZERO), now);
+        assert!(recent.get(&over, now).is_none());
     }
 
     #[test]
@@ -137,9 +208,9 @@ mod tests {
             Fingerprint(bytes)
         };
         for n in 0..100 {
-            recent.insert(print(n), now);
+            plain(&recent, print(n), now);
         }
-        let kept: Vec<u8> = (0..100).filter(|n| recent.contains(&print(*n), now)).collect();
+        let kept: Vec<u8> = (0..100).filter(|n| recent.get(&print(*n), now).is_some()).collect();
         assert_eq!(kept, [98, 99]);
     }
 
@@ -147,8 +218,8 @@ mod tests {
     fn none_is_remembered_when_so_configured() {
         let now = Instant::now();
         for recent in [recent(0), Recent::new(10, Duration::ZERO).unwrap()] {
-            recent.insert(Fingerprint([1; 32]), now);
-            assert!(!recent.contains(&Fingerprint([1; 32]), now));
+            plain(&recent, Fingerprint([1; 32]), now);
+            assert!(recent.get(&Fingerprint([1; 32]), now).is_none());
         }
     }
 }

@@ -4,6 +4,7 @@
 use base64ct::{Base64, Encoding};
 use sha2::{Digest, Sha256};
 
+use crate::link::{ScramRecord, ScramSource};
 use crate::password_hash::{SCRAM_KEY_LEN, ScramKeys, equal_in_constant_time, hmac_sha256};
 
 /// The Authentication Method.
@@ -30,6 +31,29 @@ pub struct ScramUser {
     pub keys: ScramKeys,
     /// When false the keys are made up, and nothing gets in with them.
     pub known: bool,
+}
+
+/// What SCRAM goes by for this user, and whose user it is; `None` when nobody can use SCRAM. The first source that knows a user decides.
+/// A user that there is not, or who has another kind of hash, gets a salt like the others and cannot get in.
+pub fn user_of<'a>(
+    sources: impl Iterator<Item = &'a dyn ScramSource>,
+    username: &str,
+) -> Option<(ScramUser, Option<&'a dyn ScramSource>)> {
+    let (mut made_up, mut record, mut owner) = (None, ScramRecord::Stranger, None);
+    for source in sources {
+        // Made and asked in any case, as the time it takes is seen.
+        let (keys, found) = (source.made_up(username), source.scram(username));
+        made_up = made_up.or(keys);
+        if record == ScramRecord::Stranger && found != ScramRecord::Stranger {
+            (record, owner) = (found, Some(source));
+        }
+    }
+    match record {
+        ScramRecord::Keys(keys) => Some((ScramUser { keys, known: true }, owner)),
+        ScramRecord::Without | ScramRecord::Stranger => {
+            made_up.map(|keys| (ScramUser { keys, known: false }, None))
+        }
+    }
 }
 
 /// `client-first-message`, taken apart.

@@ -218,7 +218,7 @@ fn an_answer_that_was_seen_before_does_not_get_in() {
 #[test]
 fn nobody_proves_to_be_one_user_and_connects_as_another() {
     let mut world = World::new("names");
-    for username in [Some("bob"), Some("Alice"), Some(""), None] {
+    for username in [Some("bob"), Some("Alice"), Some("")] {
         let slot = world.connect(username, Some(client_first("alice").as_bytes()));
         let (kind, reason, _) = world.received(slot);
         assert_eq!((kind, reason), OUT, "{username:?}");

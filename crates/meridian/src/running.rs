@@ -130,6 +130,7 @@ impl Running {
         if let Some(https) = https {
             https.apply();
         }
+        self.guard.protect(&config.protection);
         if config.broker != now.config.broker {
             self.node.admin.set_settings(config.broker.clone());
         }

@@ -109,7 +109,9 @@ fn serve(
     if imported > 0 {
         tracing::info!(bans = imported, "bans.json was taken over into the registry");
     }
-    let guard = Guard::open(&config.auth).map_err(|error| error.to_string())?.with_bans(bans);
+    let guard = Guard::open_with(&config.auth, &config.protection, Vec::new())
+        .map_err(|error| error.to_string())?
+        .with_bans(bans);
     let guard = Arc::new(guard);
     // Before the node: one that cannot be operated as configured does not start.
     if let Some(warning) = exposure::plain_text_warning(&config.http) {

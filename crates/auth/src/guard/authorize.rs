@@ -28,7 +28,7 @@ impl Guard {
 
     /// What a client may do, and who says so. Counts nothing. The topic of [`Action::Subscribe`] is a Topic Filter without a share name.
     pub fn explain(&self, identity: Identity<'_>, action: Action, topic: &str) -> Explanation {
-        self.authority.explain(&self.policy.load().sources, identity, action, topic)
+        self.authority.explain(&self.shared.policy.load().sources, identity, action, topic)
     }
 
     /// What was decided so far, by whom.

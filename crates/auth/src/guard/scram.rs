@@ -1,96 +1,100 @@
 //! SCRAM-SHA-256 as an enhanced authentication of MQTT 5.0: an exchange, and what the node knows.
 
-use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
-use arc_swap::ArcSwap;
 use base64ct::{Base64, Encoding};
-use broker::access::{Credentials, Mechanism, Step};
+use broker::access::{Admission, Credentials, Mechanism, Step};
 use mqtt::ReasonCode;
 
-use super::{Policy, is_banned};
-use crate::bans::Bans;
-use crate::scram::{Challenge, ClientFirst, Failure, METHOD, ScramUser};
+use super::Shared;
+use crate::chain::LinkCounters;
+use crate::link::Attempt;
+use crate::scram::{Challenge, ClientFirst, Failure, METHOD, ScramUser, user_of};
 
 /// One exchange with one client. It takes a few HMACs, so it runs on the reactor.
 pub struct Scram {
-    policy: Arc<ArcSwap<Policy>>,
-    bans: Arc<Bans>,
-    banned: Arc<AtomicU64>,
-    counters: Arc<ScramCounters>,
-    client_id: Box<str>,
-    /// Of CONNECT: the name that rules and bans go by.
-    username: Option<Box<str>>,
-    peer: Option<IpAddr>,
+    shared: Arc<Shared>,
+    counters: Arc<LinkCounters>,
+    attempt: Attempt,
+    /// Of the first message, once there was one.
+    username: Box<str>,
     nonce: String,
     challenge: Option<Challenge>,
-}
-
-#[derive(Debug, Default)]
-pub struct ScramCounters {
-    pub accepted: AtomicU64,
-    pub refused: AtomicU64,
 }
 
 impl Scram {
     /// # Errors
     /// When the system has no random bytes.
     pub fn new(
-        policy: Arc<ArcSwap<Policy>>,
-        bans: Arc<Bans>,
-        banned: Arc<AtomicU64>,
-        counters: Arc<ScramCounters>,
-        credentials: &Credentials<'_>,
+        shared: Arc<Shared>,
+        counters: Arc<LinkCounters>,
+        credentials: Credentials<'_>,
     ) -> Result<Self, getrandom::Error> {
         let mut nonce = [0; NONCE_LEN];
         getrandom::fill(&mut nonce)?;
-        Ok(Self {
-            policy,
-            bans,
-            banned,
-            counters,
-            client_id: credentials.client_id.into(),
-            username: credentials.username.map(Into::into),
-            peer: credentials.peer,
-            nonce: Base64::encode_string(&nonce),
-            challenge: None,
-        })
+        // CONNECT's password, if any, is nothing to this exchange.
+        let attempt = Attempt::of(Credentials { password: None, ..credentials });
+        let (username, nonce) = (Box::default(), Base64::encode_string(&nonce));
+        Ok(Self { shared, counters, attempt, username, nonce, challenge: None })
     }
 
-    /// The user as the file in force knows it, not the one of when the exchange began.
-    fn user(&self) -> Option<ScramUser> {
-        let username = self.username.as_deref()?;
-        self.policy.load().users.as_ref()?.scram(username)
+    /// The client as whom it says it is.
+    fn credentials(&self) -> Credentials<'_> {
+        let username = (!self.username.is_empty()).then_some(&*self.username);
+        Credentials { username: username.or(self.attempt.username.as_deref()), ..self.attempt.credentials() }
+    }
+
+    /// The user as the sources in force know it, not the one of when the exchange began, and as what it is let in.
+    fn user(&self) -> Option<(ScramUser, Admission)> {
+        let policy = self.shared.policy();
+        let (user, source) = user_of(policy.scram_sources(), &self.username)?;
+        let admission = source.map(|source| source.admission(&self.username)).unwrap_or_default();
+        Some((user, admission))
     }
 
     fn first(&mut self, data: &[u8]) -> Result<Vec<u8>, Refusal> {
         let first = ClientFirst::parse(data)?;
-        // Rules, bans and the Will go by CONNECT's name, so nobody proves to be one user and acts as another.
-        if self.username.as_deref() != Some(&first.username) {
+        // Nobody proves to be one user and acts as another.
+        if self.attempt.username.as_deref().is_some_and(|username| username != first.username) {
             return Err(Refusal::OtherName);
         }
-        let user = self.user().ok_or(Refusal::Failure(Failure::Wrong))?;
+        self.username = first.username.as_str().into();
+        // CONNECT alone may not have said who it is.
+        if self.shared.is_banned(&self.credentials()) {
+            return Err(Refusal::After(ReasonCode::Banned));
+        }
+        if self.shared.protection.backs_off(&self.credentials(), Instant::now()) {
+            self.shared.counters.backed_off.fetch_add(1, Ordering::Relaxed);
+            return Err(Refusal::After(ReasonCode::ConnectionRateExceeded));
+        }
+        let (user, _) = self.user().ok_or(Refusal::Failure(Failure::Wrong))?;
         let (challenge, message) = Challenge::new(&first, user, &self.nonce);
         self.challenge = Some(challenge);
         Ok(message)
     }
 
-    fn last(&self, challenge: &Challenge, data: &[u8]) -> Result<Vec<u8>, Refusal> {
+    fn last(&self, challenge: &Challenge, data: &[u8]) -> Result<(Vec<u8>, Box<Admission>), Refusal> {
         let message = challenge.finish(data)?;
-        if self.user().as_ref() != Some(challenge.user()) {
+        let (user, mut admission) = self.user().ok_or(Refusal::Failure(Failure::Wrong))?;
+        if user != *challenge.user() {
             return Err(Refusal::Failure(Failure::Wrong)); // The password was changed meanwhile.
         }
-        if is_banned(&self.bans, &self.banned, &self.client_id, self.username.as_deref(), self.peer) {
-            return Err(Refusal::Banned);
+        if self.attempt.username.is_none() {
+            admission.username = Some(self.username.clone());
         }
-        Ok(message)
+        let policy = self.shared.policy();
+        let admitted = self.shared.admit(&policy, &self.credentials(), Box::new(admission));
+        Ok((message, admitted.map_err(Refusal::After)?))
     }
 
     fn refuse(&self, refusal: Refusal) -> Step {
-        tracing::debug!(client = &*self.client_id, peer = ?self.peer, ?refusal, "{METHOD} refused");
+        let (client, peer) = (&*self.attempt.client_id, self.attempt.peer);
+        tracing::debug!(client, ?peer, ?refusal, "{METHOD} refused");
         let reason = match refusal {
-            Refusal::Banned => return Step::Failure(ReasonCode::Banned),
+            // Counted where it was found.
+            Refusal::After(reason) => return Step::Failure(reason),
             Refusal::Failure(Failure::Malformed) => ReasonCode::ProtocolError,
             // Not 0x86, which DISCONNECT does not have.
             Refusal::Failure(Failure::Unsupported | Failure::Wrong) | Refusal::OtherName => {
@@ -98,6 +102,9 @@ impl Scram {
             }
         };
         self.counters.refused.fetch_add(1, Ordering::Relaxed);
+        if matches!(refusal, Refusal::Failure(Failure::Wrong)) {
+            self.shared.protection.failed(&self.credentials(), Instant::now());
+        }
         Step::Failure(reason)
     }
 }
@@ -111,9 +118,9 @@ impl Mechanism for Scram {
                 Err(refusal) => self.refuse(refusal),
             },
             Some(challenge) => match self.last(&challenge, data) {
-                Ok(message) => {
+                Ok((message, admission)) => {
                     self.counters.accepted.fetch_add(1, Ordering::Relaxed);
-                    Step::Success(Some(message), Box::default())
+                    Step::Success(Some(message), admission)
                 }
                 Err(refusal) => self.refuse(refusal),
             },
@@ -124,9 +131,10 @@ impl Mechanism for Scram {
 #[derive(Clone, Copy, Debug)]
 enum Refusal {
     Failure(Failure),
-    /// CONNECT has no user name, or another one than the exchange.
+    /// CONNECT has another user name than the exchange.
     OtherName,
-    Banned,
+    /// Not for what it said.
+    After(ReasonCode),
 }
 
 impl From<Failure> for Refusal {

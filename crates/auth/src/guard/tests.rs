@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use mqtt::QoS;
 

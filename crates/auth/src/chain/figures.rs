@@ -1,0 +1,107 @@
+//! What is counted of each link.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::link::Outcome;
+
+/// What a link did so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkFigures {
+    pub name: &'static str,
+    pub accepted: u64,
+    pub refused: u64,
+    pub not_mine: u64,
+    pub failed: u64,
+    /// Clients that were answered because time was out while this link had them.
+    pub timed_out: u64,
+    /// Clients that were sent away because too many waited for the link's threads.
+    pub busy: u64,
+    /// Clients that wait for the link or its threads now.
+    pub waiting: u64,
+    /// How often it had to work, and for how long in all and at most.
+    pub works: u64,
+    pub duration_sum: Duration,
+    pub duration_max: Duration,
+}
+
+#[derive(Debug, Default)]
+pub struct LinkCounters {
+    pub accepted: AtomicU64,
+    pub refused: AtomicU64,
+    pub not_mine: AtomicU64,
+    pub failed: AtomicU64,
+    pub timed_out: AtomicU64,
+    pub busy: AtomicU64,
+    pub waiting: AtomicU64,
+    works: AtomicU64,
+    micros: AtomicU64,
+    micros_max: AtomicU64,
+    /// When a failure was last logged.
+    complained: Mutex<Option<Instant>>,
+}
+
+impl LinkCounters {
+    pub fn note(&self, outcome: &Outcome) {
+        let counter = match outcome {
+            Outcome::Admit(_) => &self.accepted,
+            Outcome::Refuse(_) => &self.refused,
+            Outcome::NotMine => &self.not_mine,
+            Outcome::Failed(_) => &self.failed,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn took(&self, time: Duration) {
+        let micros = time.as_micros().try_into().unwrap_or(u64::MAX);
+        self.works.fetch_add(1, Ordering::Relaxed);
+        self.micros.fetch_add(micros, Ordering::Relaxed);
+        self.micros_max.fetch_max(micros, Ordering::Relaxed);
+    }
+
+    /// Whether a failure is worth a line in the log: one in [`COMPLAINT_EVERY`] is, as a service that is down fails for every client.
+    pub fn may_complain(&self, now: Instant) -> bool {
+        let mut last = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
+        let may = last.is_none_or(|last| now.saturating_duration_since(last) >= COMPLAINT_EVERY);
+        if may {
+            *last = Some(now);
+        }
+        may
+    }
+
+    fn figures(&self, name: &'static str) -> LinkFigures {
+        let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        LinkFigures {
+            name,
+            accepted: value(&self.accepted),
+            refused: value(&self.refused),
+            not_mine: value(&self.not_mine),
+            failed: value(&self.failed),
+            timed_out: value(&self.timed_out),
+            busy: value(&self.busy),
+            waiting: value(&self.waiting),
+            works: value(&self.works),
+            duration_sum: Duration::from_micros(value(&self.micros)),
+            duration_max: Duration::from_micros(value(&self.micros_max)),
+        }
+    }
+}
+
+/// The counters of all links that there ever were: a reload makes new links, and goes on counting.
+#[derive(Debug, Default)]
+pub struct Book(Mutex<BTreeMap<&'static str, Arc<LinkCounters>>>);
+
+impl Book {
+    pub fn of(&self, name: &'static str) -> Arc<LinkCounters> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default().clone()
+    }
+
+    pub fn figures(&self) -> Vec<LinkFigures> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|(name, counters)| counters.figures(name)).collect()
+    }
+}
+
+const COMPLAINT_EVERY: Duration = Duration::from_secs(10);

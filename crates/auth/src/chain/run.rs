@@ -1,0 +1,301 @@
+//! One client's way along the chain, when it takes work.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use broker::access::{AuthReply, Credentials, Verdict};
+use mqtt::ReasonCode;
+
+use super::Member;
+use super::deadlines::Ticket;
+use crate::guard::{Decision, Policy, Shared};
+use crate::link::{Attempt, Memory, Outcome, Threads};
+use crate::recent::Fingerprint;
+use crate::settings::OnFailure;
+
+/// One client's way. It is with one thread at a time; only [`Run::expire`] may come from another.
+pub struct Run {
+    shared: Arc<Shared>,
+    attempt: Attempt,
+    state: Mutex<State>,
+}
+
+struct State {
+    policy: Arc<Policy>,
+    task: Task,
+    way: Way,
+    /// `None` once the client was answered.
+    reply: Option<AuthReply>,
+    ticket: Option<Ticket>,
+}
+
+/// What a thread has to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Ask this link.
+    Ask(usize),
+    /// Hide by this link's work that nobody knows the client.
+    Decoy(usize),
+}
+
+/// What a client met so far.
+#[derive(Clone, Debug, Default)]
+pub struct Way {
+    /// A link failed, and the next one was asked.
+    failed: bool,
+    worked: bool,
+    forgettable: bool,
+    fingerprint: Option<Fingerprint>,
+}
+
+/// Where a client stands.
+#[derive(Debug)]
+pub enum Stand {
+    Work(Task),
+    Done(Decision),
+}
+
+impl Way {
+    /// Asks the links from `from` on, as far as they answer at once.
+    pub fn walk(
+        &mut self,
+        shared: &Shared,
+        policy: &Policy,
+        credentials: Credentials<'_>,
+        from: usize,
+    ) -> Stand {
+        let now = Instant::now();
+        let backs_off = || shared.protection().backs_off(&credentials, now);
+        let mut at = from;
+        while let Some(member) = policy.chain.at(at) {
+            let outcome = member.at_once(credentials);
+            if outcome.is_none() {
+                let fingerprint = *self
+                    .fingerprint
+                    .get_or_insert_with(|| policy.chain.fingerprint(at, credentials, shared.recent()));
+                if !self.worked
+                    && let Some(admission) = shared.recent().get(&fingerprint, now)
+                {
+                    return Stand::Done(Decision::Remembered(Box::new(admission)));
+                }
+            }
+            let is_asked = !matches!(outcome, Some(Outcome::NotMine | Outcome::Failed(_)));
+            if is_asked && member.link.guessable() && backs_off() {
+                return Stand::Done(Decision::BacksOff);
+            }
+            let Some(outcome) = outcome else { return Stand::Work(Task::Ask(at)) };
+            if let Some(decision) = self.meet(policy, member, outcome) {
+                return Stand::Done(decision);
+            }
+            at += 1;
+        }
+        self.nobody(policy, credentials, backs_off)
+    }
+
+    /// What follows from a link's answer; `None`: the next one is asked.
+    fn meet(&mut self, policy: &Policy, member: &Member, outcome: Outcome) -> Option<Decision> {
+        match outcome {
+            Outcome::Admit(admission) => Some(Decision::Admit(admission)),
+            Outcome::Refuse(reason) => Some(Decision::Refuse(reason)),
+            Outcome::NotMine => None,
+            Outcome::Failed(why) => {
+                if member.counters.may_complain(Instant::now()) {
+                    tracing::warn!(
+                        link = member.link.name(),
+                        why,
+                        "a link of the authentication chain fails"
+                    );
+                }
+                self.failed = true;
+                match policy.on_failure {
+                    OnFailure::Refuse => Some(Decision::Failed),
+                    OnFailure::Next => None,
+                }
+            }
+        }
+    }
+
+    fn nobody(&self, policy: &Policy, credentials: Credentials<'_>, backs_off: impl Fn() -> bool) -> Stand {
+        let shows_nothing = credentials.username.is_none() && credentials.password.is_none();
+        if self.failed {
+            // Whoever failed might have known the client.
+            return Stand::Done(Decision::Failed);
+        }
+        if !shows_nothing && !policy.chain.is_empty() {
+            if backs_off() {
+                return Stand::Done(Decision::BacksOff);
+            }
+            if let Some(at) = policy.chain.decoy()
+                && !self.worked
+            {
+                return Stand::Work(Task::Decoy(at));
+            }
+        }
+        Stand::Done(Decision::Unknown)
+    }
+}
+
+impl Run {
+    /// Sends a client to the threads of its task.
+    pub fn start(
+        shared: &Arc<Shared>,
+        policy: Arc<Policy>,
+        credentials: Credentials<'_>,
+        (task, way): (Task, Way),
+        reply: AuthReply,
+    ) {
+        let Some(threads) = task.threads(&policy) else { return };
+        let deadline = Instant::now() + policy.timeout;
+        let state = State { policy, task, way, reply: Some(reply), ticket: None };
+        let run = Arc::new(Self {
+            shared: shared.clone(),
+            attempt: Attempt::of(credentials),
+            state: Mutex::new(state),
+        });
+        let ticket = shared.deadlines().add(deadline, &run);
+        run.lock().ticket = Some(ticket);
+        run.submit(threads);
+    }
+
+    fn submit(self: Arc<Self>, threads: Threads) {
+        let counters = self.counters();
+        counters.as_ref().inspect(|counters| _ = counters.waiting.fetch_add(1, Ordering::Relaxed));
+        let shared = self.shared.clone();
+        if let Err(run) = shared.pools().submit(threads, self) {
+            if let Some(counters) = counters {
+                counters.waiting.fetch_sub(1, Ordering::Relaxed);
+                counters.busy.fetch_add(1, Ordering::Relaxed);
+            }
+            run.answer(|_| {
+                shared.counters().busy.fetch_add(1, Ordering::Relaxed);
+                Verdict::Deny(ReasonCode::ServerBusy)
+            });
+        }
+    }
+
+    fn counters(&self) -> Option<Arc<super::LinkCounters>> {
+        let state = self.lock();
+        state.policy.chain.at(state.task.at()).map(|member| member.counters.clone())
+    }
+
+    /// What is to be done, on a thread of this kind, until another kind has to go on or the client is answered.
+    pub fn work(self: Arc<Self>, here: Threads) {
+        loop {
+            let (policy, task, mut way, is_waited_for) = {
+                let state = self.lock();
+                (state.policy.clone(), state.task, state.way.clone(), state.reply.is_some())
+            };
+            let Some(member) = policy.chain.at(task.at()) else { return };
+            let stand = is_waited_for.then(|| self.step(&policy, member, task, &mut way));
+            member.counters.waiting.fetch_sub(1, Ordering::Relaxed);
+            let next = match stand {
+                None => return,
+                Some(Stand::Done(decision)) => match self.end(&policy, &mut way, decision) {
+                    Some(next) => next,
+                    None => return,
+                },
+                Some(Stand::Work(task)) => (policy, task),
+            };
+            let (policy, task) = next;
+            let Some(threads) = task.threads(&policy) else { return };
+            let stays = threads == here;
+            if stays && let Some(member) = policy.chain.at(task.at()) {
+                member.counters.waiting.fetch_add(1, Ordering::Relaxed);
+            }
+            {
+                let mut state = self.lock();
+                (state.policy, state.task, state.way) = (policy, task, way);
+            }
+            if !stays {
+                return self.submit(threads);
+            }
+        }
+    }
+
+    fn step(&self, policy: &Policy, member: &Member, task: Task, way: &mut Way) -> Stand {
+        let at = match task {
+            Task::Ask(at) => at,
+            Task::Decoy(_) => {
+                member.work_in_vain(&self.attempt);
+                return Stand::Done(Decision::Unknown);
+            }
+        };
+        let credentials = self.attempt.credentials();
+        let outcome = member.work(&self.attempt);
+        way.worked = true;
+        way.forgettable |= member.link.memory(credentials) == Memory::Nothing;
+        match way.meet(policy, member, outcome) {
+            Some(decision) => Stand::Done(decision),
+            None => way.walk(&self.shared, policy, credentials, at + 1),
+        }
+    }
+
+    /// Answers the client. What was found by settings that are no longer in force is found out again, by those that are.
+    fn end(&self, policy: &Arc<Policy>, way: &mut Way, decision: Decision) -> Option<(Arc<Policy>, Task)> {
+        let credentials = self.attempt.credentials();
+        let mut decision = decision;
+        let mut policy = policy.clone();
+        while let now = self.shared.policy()
+            && !Arc::ptr_eq(&now, &policy)
+        {
+            policy = now;
+            *way = Way::default();
+            match way.walk(&self.shared, &policy, credentials, 0) {
+                Stand::Work(task) => return Some((policy, task)),
+                Stand::Done(other) => decision = other,
+            }
+        }
+        if let (Decision::Admit(admission), Some(fingerprint), false) =
+            (&decision, way.fingerprint, way.forgettable)
+            && way.worked
+        {
+            // Also when the client is no longer there: it will come again.
+            self.shared.recent().insert(fingerprint, admission, Instant::now());
+        }
+        self.answer(|shared| shared.conclude(&policy, &credentials, decision));
+        None
+    }
+
+    /// The time is out: the client is refused, whatever a link may find yet.
+    pub fn expire(&self) {
+        let counters = self.counters();
+        self.answer(|shared| {
+            if let Some(counters) = counters {
+                counters.timed_out.fetch_add(1, Ordering::Relaxed);
+            }
+            shared.counters().timed_out.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(attempt = ?self.attempt, "authentication took longer than `auth.timeout`");
+            Verdict::Deny(ReasonCode::ServerUnavailable)
+        });
+    }
+
+    fn answer(&self, verdict: impl FnOnce(&Shared) -> Verdict) {
+        let (reply, ticket) = {
+            let mut state = self.lock();
+            (state.reply.take(), state.ticket.take())
+        };
+        if let Some(ticket) = ticket {
+            self.shared.deadlines().remove(ticket);
+        }
+        if let Some(reply) = reply {
+            reply.complete(verdict(&self.shared));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Task {
+    fn at(self) -> usize {
+        match self {
+            Self::Ask(at) | Self::Decoy(at) => at,
+        }
+    }
+
+    fn threads(self, policy: &Policy) -> Option<Threads> {
+        policy.chain.at(self.at()).map(|member| member.link.threads())
+    }
+}

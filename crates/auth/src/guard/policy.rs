@@ -1,0 +1,169 @@
+//! What settings and files say, read together so that no client meets old users with new rules.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::access::Credentials;
+use settings::{Invalid, Raw, Value};
+
+use crate::authority::Sources;
+use crate::certificate::{Certificate, CertificateName};
+use crate::chain::{Book, Chain, LinkName};
+use crate::error::FileError;
+use crate::link::{Link, ScramSource};
+use crate::mountpoint::Template;
+use crate::password_file::PasswordFile;
+use crate::settings::{Auth, OnFailure};
+
+/// What is in force.
+#[derive(Debug)]
+pub struct Policy {
+    pub chain: Chain,
+    pub on_failure: OnFailure,
+    pub timeout: Duration,
+    pub certificate_client_id: CertificateName,
+    pub mountpoint: Option<Template>,
+    pub sources: Sources,
+    anonymous: bool,
+    anonymous_listeners: ListenerNames,
+}
+
+/// Why a policy cannot be had. What was in force stays.
+#[derive(Debug)]
+pub enum PolicyError {
+    File(FileError),
+    /// A link that the chain names and that is not configured.
+    NotConfigured(LinkName),
+    /// A link that cannot be made, and why.
+    Link(LinkName, String),
+    /// Its threads cannot be started.
+    Threads(std::io::Error),
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(error) => error.fmt(f),
+            Self::NotConfigured(name) => write!(
+                f,
+                "`auth.chain` names `{}`, which is not configured: {}, or leave it out",
+                name.as_str(),
+                name.how_to_configure()
+            ),
+            Self::Link(name, why) => write!(f, "authentication by `{}` cannot start: {why}", name.as_str()),
+            Self::Threads(error) => write!(f, "threads for authentication cannot be started: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for PolicyError {}
+
+impl From<FileError> for PolicyError {
+    fn from(error: FileError) -> Self {
+        Self::File(error)
+    }
+}
+
+impl Policy {
+    /// `given` are links that do not come from settings.
+    pub fn read(settings: &Auth, given: &[Arc<dyn Link>], book: &Book) -> Result<Self, PolicyError> {
+        let links = links(settings, given)?;
+        let sources = Sources::read(settings)?;
+        let anonymous_listeners = settings.anonymous_listeners.clone();
+        let is_open = links.is_empty() && anonymous_listeners.0.is_empty();
+        Ok(Self {
+            chain: Chain::new(links, book),
+            on_failure: settings.on_failure,
+            timeout: settings.timeout,
+            certificate_client_id: settings.certificate_client_id,
+            mountpoint: settings.mountpoint.clone(),
+            sources,
+            anonymous: settings.allow_anonymous.unwrap_or(is_open),
+            anonymous_listeners,
+        })
+    }
+
+    /// Whether this client may come in without having shown who it is.
+    pub fn admits_anonymous(&self, credentials: &Credentials<'_>) -> bool {
+        // A name or a password that no link knows is wrong, not anonymous. Without links it proves nothing, so it is as good as none.
+        let shows_nothing = credentials.username.is_none() && credentials.password.is_none();
+        let is_open_here =
+            || self.anonymous_listeners.0.iter().any(|listener| **listener == *credentials.listener);
+        (shows_nothing || self.chain.is_empty()) && (self.anonymous || is_open_here())
+    }
+
+    pub fn scram_sources(&self) -> impl Iterator<Item = &dyn ScramSource> {
+        self.chain.links().filter_map(|link| link.scram())
+    }
+}
+
+/// The links of the chain, in order.
+fn links(settings: &Auth, given: &[Arc<dyn Link>]) -> Result<Vec<Arc<dyn Link>>, PolicyError> {
+    let mut links = Vec::new();
+    match &settings.chain {
+        Some(names) => {
+            for name in &names.0 {
+                links.push(link(*name, settings, given, true)?.ok_or(PolicyError::NotConfigured(*name))?);
+            }
+        }
+        None => {
+            for name in LinkName::ALL {
+                links.extend(link(name, settings, given, false)?);
+            }
+        }
+    }
+    Ok(links)
+}
+
+/// `None` when it is not configured.
+fn link(
+    name: LinkName,
+    settings: &Auth,
+    given: &[Arc<dyn Link>],
+    is_named: bool,
+) -> Result<Option<Arc<dyn Link>>, PolicyError> {
+    if let Some(link) = given.iter().find(|link| link.name() == name.as_str()) {
+        return Ok(Some(link.clone()));
+    }
+    Ok(match name {
+        LinkName::Certificate => {
+            let username = settings.certificate_username;
+            let is_wanted = is_named || username != CertificateName::None;
+            is_wanted.then(|| Arc::new(Certificate { username }) as Arc<dyn Link>)
+        }
+        LinkName::PasswordFile => password_file(settings)?.map(|file| Arc::new(file) as Arc<dyn Link>),
+        LinkName::Users | LinkName::Jwt | LinkName::Http => None,
+    })
+}
+
+fn password_file(settings: &Auth) -> Result<Option<PasswordFile>, FileError> {
+    let Some(path) = &settings.password_file else { return Ok(None) };
+    let file = PasswordFile::read(path)?;
+    if file.has_scram() && !file.keeps_decoys() {
+        tracing::warn!(
+            file = %path.display(),
+            "made-up salts for users that there are not change at each start and reload, which tells them from \
+             others; `meridian passwd --scram` writes a line that keeps them"
+        );
+    }
+    Ok(Some(file))
+}
+
+/// Names of listeners.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListenerNames(pub Vec<Box<str>>);
+
+impl Value for ListenerNames {
+    const TYPE: &'static str = "string";
+
+    fn from_raw(raw: &Raw) -> Result<Self, Invalid> {
+        let text = String::from_raw(raw)?;
+        let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+        Ok(Self(names.map(Into::into).collect()))
+    }
+
+    fn to_toml(&self) -> Option<String> {
+        self.0.join(",").to_toml()
+    }
+}

@@ -1,0 +1,243 @@
+//! What the guard, the threads and the exchanges share, and the end of every authentication.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Instant, SystemTime};
+
+use arc_swap::ArcSwap;
+use broker::access::{Action, Admission, Credentials, Grants, Identity, Principal, Verdict};
+use mqtt::ReasonCode;
+
+use super::figures::Counters;
+use super::policy::Policy;
+use crate::bans::Bans;
+use crate::chain::{Book, Deadlines, Pools};
+use crate::mountpoint::{self, MountpointError};
+use crate::protection::Protection;
+use crate::recent::Recent;
+
+/// What the guard, the threads and the exchanges share.
+#[derive(Debug)]
+pub struct Shared {
+    pub(super) policy: ArcSwap<Policy>,
+    pub(super) bans: Arc<Bans>,
+    pub(super) recent: Recent,
+    pub(super) protection: Protection,
+    pub(super) pools: Pools,
+    pub(super) deadlines: Deadlines,
+    pub(super) book: Book,
+    pub(super) counters: Counters,
+}
+
+/// What the chain says of a client.
+#[derive(Debug)]
+pub enum Decision {
+    Admit(Box<Admission>),
+    /// Admitted as it was a short while ago.
+    Remembered(Box<Admission>),
+    /// A link knows the client, and this is wrong.
+    Refuse(ReasonCode),
+    /// No link knows the client.
+    Unknown,
+    /// A link could not find out.
+    Failed,
+    /// After too many wrong logins it was not asked.
+    BacksOff,
+}
+
+impl Shared {
+    pub fn policy(&self) -> Arc<Policy> {
+        self.policy.load_full()
+    }
+
+    pub fn recent(&self) -> &Recent {
+        &self.recent
+    }
+
+    pub fn protection(&self) -> &Protection {
+        &self.protection
+    }
+
+    pub fn pools(&self) -> &Pools {
+        &self.pools
+    }
+
+    pub fn deadlines(&self) -> &Deadlines {
+        &self.deadlines
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The answer to a client of which this was found out.
+    pub fn conclude(&self, policy: &Policy, credentials: &Credentials<'_>, decision: Decision) -> Verdict {
+        let counters = &self.counters;
+        let (counter, admission) = match decision {
+            Decision::Admit(admission) => (&counters.accepted, admission),
+            Decision::Remembered(admission) => (&counters.remembered, admission),
+            Decision::Refuse(reason) => return self.wrong(credentials, reason),
+            Decision::Unknown if policy.admits_anonymous(credentials) => {
+                return self.admit(policy, credentials, Box::default()).map_or_else(Verdict::Deny, verdict);
+            }
+            Decision::Unknown => return self.unknown(policy, credentials),
+            Decision::Failed => {
+                count(&counters.failed);
+                return Verdict::Deny(ReasonCode::ServerUnavailable);
+            }
+            Decision::BacksOff => {
+                count(&counters.backed_off);
+                return Verdict::Deny(ReasonCode::ConnectionRateExceeded);
+            }
+        };
+        match self.admit(policy, credentials, admission) {
+            Ok(admission) => {
+                count(counter);
+                verdict(admission)
+            }
+            Err(reason) => Verdict::Deny(reason),
+        }
+    }
+
+    fn unknown(&self, policy: &Policy, credentials: &Credentials<'_>) -> Verdict {
+        let shows_something = credentials.username.is_some() || credentials.password.is_some();
+        if policy.chain.is_empty() || !shows_something {
+            count(&self.counters.anonymous_refused);
+            return Verdict::Deny(ReasonCode::NotAuthorized);
+        }
+        self.wrong(credentials, ReasonCode::BadUserNameOrPassword)
+    }
+
+    fn wrong(&self, credentials: &Credentials<'_>, reason: ReasonCode) -> Verdict {
+        count(&self.counters.refused);
+        tracing::debug!(
+            client = credentials.client_id,
+            username = credentials.username,
+            peer = ?credentials.peer,
+            "a client is refused"
+        );
+        if matches!(reason, ReasonCode::BadUserNameOrPassword | ReasonCode::NotAuthorized) {
+            self.protection.failed(credentials, Instant::now());
+        }
+        Verdict::Deny(sayable(reason))
+    }
+
+    /// What holds for whoever is let in, by whatever means. The admission with everything that the node adds.
+    ///
+    /// # Errors
+    /// With the Reason Code, when the client cannot come in after all.
+    pub fn admit(
+        &self,
+        policy: &Policy,
+        credentials: &Credentials<'_>,
+        mut admission: Box<Admission>,
+    ) -> Result<Box<Admission>, ReasonCode> {
+        if admission.client_id.is_none()
+            && let Some(certificate) = credentials.certificate
+            && let Some(name) = policy.certificate_client_id.of(certificate)
+            && name != credentials.client_id
+        {
+            admission.client_id = Some(name.into());
+        }
+        let effective = Credentials {
+            client_id: admission.client_id.as_deref().unwrap_or(credentials.client_id),
+            username: admission.username.as_deref().or(credentials.username),
+            ..*credentials
+        };
+        if self.is_banned(&effective) {
+            return Err(ReasonCode::Banned);
+        }
+        let principal = mounted(policy, &effective, admission.principal.as_ref()).map_err(|error| {
+            count(&self.counters.mountpoint_refused);
+            tracing::warn!(
+                client = effective.client_id,
+                username = effective.username,
+                "a client is refused: {error}"
+            );
+            ReasonCode::NotAuthorized
+        })?;
+        if self.protection.flaps(effective.client_id, &self.bans, Instant::now()) {
+            count(&self.counters.rate_limited);
+            return Err(ReasonCode::Banned);
+        }
+        if let Some(principal) = principal {
+            admission.principal = Some(principal);
+        }
+        Ok(admission)
+    }
+
+    /// Whether a ban in force means this client, which is counted then.
+    pub fn is_banned(&self, credentials: &Credentials<'_>) -> bool {
+        let Credentials { client_id, username, peer, .. } = *credentials;
+        let Some(ban) = self.bans.find(client_id, username, peer, SystemTime::now) else { return false };
+        count(&self.counters.banned);
+        tracing::debug!(client = client_id, ?peer, ban = ban.0, "a banned client is refused");
+        true
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+fn verdict(admission: Box<Admission>) -> Verdict {
+    if *admission == Admission::default() { Verdict::Allow } else { Verdict::Admit(admission) }
+}
+
+/// The Reason Codes that [`Verdict::Deny`] takes.
+fn sayable(reason: ReasonCode) -> ReasonCode {
+    match reason {
+        ReasonCode::BadUserNameOrPassword
+        | ReasonCode::NotAuthorized
+        | ReasonCode::ServerUnavailable
+        | ReasonCode::ServerBusy
+        | ReasonCode::Banned
+        | ReasonCode::BadAuthenticationMethod
+        | ReasonCode::ConnectionRateExceeded => reason,
+        _ => ReasonCode::NotAuthorized,
+    }
+}
+
+/// The principal with its mountpoint; `None` when there is nothing to change.
+fn mounted(
+    policy: &Policy,
+    credentials: &Credentials<'_>,
+    principal: Option<&Arc<Principal>>,
+) -> Result<Option<Arc<Principal>>, MountpointError> {
+    let own = principal.and_then(|principal| principal.mountpoint.as_deref());
+    let mountpoint = match (own, &policy.mountpoint) {
+        (Some(own), _) => mountpoint::check(own)?,
+        (None, Some(template)) => template.fill(credentials, principal.map(|principal| &**principal))?,
+        (None, None) => return Ok(None),
+    };
+    if own == Some(&*mountpoint) {
+        return Ok(None);
+    }
+    let Some(principal) = principal else {
+        return Ok(Some(Arc::new(Principal { mountpoint: Some(mountpoint), ..Principal::default() })));
+    };
+    let grants = principal.grants.as_ref();
+    Ok(Some(Arc::new(Principal {
+        superuser: principal.superuser,
+        mountpoint: Some(mountpoint),
+        attributes: principal.attributes.clone(),
+        grants: grants.map(|_| Box::new(Lent(principal.clone())) as Box<dyn Grants>),
+        rates: principal.rates,
+    })))
+}
+
+/// The grants of another principal, which may be remembered and in use elsewhere.
+struct Lent(Arc<Principal>);
+
+impl Grants for Lent {
+    fn decide(&self, identity: Identity<'_>, action: Action, topic: &str) -> Option<bool> {
+        self.0.grants.as_ref()?.decide(identity, action, topic)
+    }
+}
+
+impl fmt::Debug for Lent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.grants.fmt(f)
+    }
+}

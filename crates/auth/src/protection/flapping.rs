@@ -1,0 +1,132 @@
+//! Client Identifiers that come and go.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::settings::Protection as Settings;
+use super::table::{Table, TableFigures};
+use crate::bans::{BanError, BanKind, BanTarget, Bans, NewBan, Pattern};
+
+/// Counts connects, and bans who has too many. Bans are written to a file, so they are made by a thread of their own.
+#[derive(Debug)]
+pub struct Flapping {
+    connects: Table<Connects>,
+    queue: OnceLock<SyncSender<Order>>,
+    counters: Arc<Counters>,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    banned: AtomicU64,
+    failed: AtomicU64,
+}
+
+struct Order {
+    bans: Arc<Bans>,
+    ban: NewBan,
+}
+
+/// Connects since a moment, which is moved on when its time is over.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Connects {
+    since: Option<Instant>,
+    count: u32,
+}
+
+impl Connects {
+    /// Counts one; how many there are within `window` now.
+    pub fn count(&mut self, window: Duration, now: Instant) -> u32 {
+        let is_over = self.since.is_none_or(|since| now.saturating_duration_since(since) >= window);
+        if is_over {
+            *self = Self { since: Some(now), count: 0 };
+        }
+        self.count = self.count.saturating_add(1);
+        self.count
+    }
+}
+
+impl Flapping {
+    pub fn new(entries_max: usize) -> Self {
+        Self { connects: Table::new(entries_max), queue: OnceLock::new(), counters: Arc::default() }
+    }
+
+    /// Whether this Client Identifier has connected too often, which bans it a moment later.
+    pub fn connect(&self, client_id: &str, settings: &Settings, bans: &Arc<Bans>, now: Instant) -> bool {
+        if settings.flapping_connects_max == 0 {
+            return false;
+        }
+        let window = settings.flapping_window;
+        let count = self.connects.with(&client_id, |connects| connects.count(window, now));
+        if count <= settings.flapping_connects_max {
+            return false;
+        }
+        let reason = format!(
+            "flapping: connected more than {} times within {} s",
+            settings.flapping_connects_max,
+            window.as_secs()
+        );
+        // A ban has no word for an identifier that ends with `*`; it would be read as many. Such a client is refused, not banned.
+        let target = BanTarget::parse(BanKind::ClientId, client_id).ok();
+        let Some(target @ BanTarget::ClientId(Pattern::Exact(_))) = target else { return true };
+        let ban = NewBan {
+            target,
+            reason,
+            by: "protection".to_owned(),
+            until: SystemTime::now().checked_add(settings.flapping_ban),
+        };
+        let is_queued = self.queue().is_some_and(|queue| {
+            // When too many are banned at once, the next connect of this one tries again.
+            queue.try_send(Order { bans: bans.clone(), ban }).is_ok()
+        });
+        if !is_queued {
+            self.counters.failed.fetch_add(1, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Bans that were made, and that could not be made.
+    pub fn figures(&self) -> (u64, u64) {
+        (self.counters.banned.load(Ordering::Relaxed), self.counters.failed.load(Ordering::Relaxed))
+    }
+
+    pub fn table_figures(&self) -> TableFigures {
+        self.connects.figures()
+    }
+
+    /// The thread is started by the first one who flaps, which most nodes never meet.
+    fn queue(&self) -> Option<&SyncSender<Order>> {
+        if let Some(queue) = self.queue.get() {
+            return Some(queue);
+        }
+        let (queue, orders) = sync_channel(ORDERS_MAX);
+        let counters = self.counters.clone();
+        let thread = std::thread::Builder::new().name("auth-bans".to_owned());
+        if let Err(error) = thread.spawn(move || make_bans(&orders, &counters)) {
+            tracing::error!(%error, "clients that flap are refused, but not banned");
+            return None;
+        }
+        Some(self.queue.get_or_init(|| queue))
+    }
+}
+
+fn make_bans(orders: &Receiver<Order>, counters: &Counters) {
+    while let Ok(Order { bans, ban }) = orders.recv() {
+        let target = ban.target.clone();
+        match bans.add(ban, SystemTime::now()) {
+            Ok(ban) => {
+                counters.banned.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(ban = ban.id.0, target = ?ban.target, reason = &*ban.reason, "a client that flaps is banned");
+            }
+            // By the connect before this one, or by an operator.
+            Err(BanError::Exists(_)) => {}
+            Err(error) => {
+                counters.failed.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(%error, ?target, "a client that flaps cannot be banned");
+            }
+        }
+    }
+}
+
+const ORDERS_MAX: usize = 256;

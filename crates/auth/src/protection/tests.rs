@@ -1,0 +1,113 @@
+use std::time::{Duration, SystemTime};
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn credentials<'a>(peer: &str, username: Option<&'a str>) -> Credentials<'a> {
+    Credentials { client_id: "c", username, peer: Some(peer.parse().unwrap()), ..Credentials::default() }
+}
+
+#[test]
+fn an_address_and_a_user_name_back_off_each_by_itself() {
+    let protection = Protection::new(Settings::default());
+    let now = Instant::now();
+    for n in 0..10 {
+        assert!(!protection.backs_off(&credentials("192.0.2.1", None), now), "{n}");
+        protection.failed(&credentials("192.0.2.1", Some(&format!("user{n}"))), now);
+    }
+    assert!(protection.backs_off(&credentials("192.0.2.1", Some("alice")), now));
+    assert!(!protection.backs_off(&credentials("192.0.2.2", Some("alice")), now));
+    for n in 0..10 {
+        protection.failed(&credentials(&format!("198.51.100.{n}"), Some("alice")), now);
+    }
+    assert!(protection.backs_off(&credentials("203.0.113.1", Some("alice")), now));
+    assert!(!protection.backs_off(&credentials("203.0.113.1", Some("bob")), now));
+    assert_eq!(protection.figures().backoffs, 2);
+    assert!(!protection.backs_off(&credentials("203.0.113.1", Some("alice")), now + 10 * SECOND));
+}
+
+#[test]
+fn all_addresses_of_one_household_are_one() {
+    let protection = Protection::new(Settings::default());
+    let now = Instant::now();
+    for n in 0..10 {
+        protection.failed(&credentials(&format!("2001:db8::{n}:1"), None), now);
+    }
+    assert!(protection.backs_off(&credentials("2001:db8::ffff:ffff:ffff:ffff", None), now));
+    assert!(!protection.backs_off(&credentials("2001:db8:0:1::1", None), now));
+    for _ in 0..10 {
+        protection.failed(&credentials("::ffff:192.0.2.1", None), now);
+    }
+    assert!(protection.backs_off(&credentials("192.0.2.1", None), now), "IPv4 written as IPv6");
+    assert!(!protection.backs_off(&credentials("::ffff:192.0.2.2", None), now));
+}
+
+#[test]
+fn nobody_backs_off_when_so_configured() {
+    let protection = Protection::new(Settings { failures_max: 0, ..Settings::default() });
+    let now = Instant::now();
+    (0..100).for_each(|_| protection.failed(&credentials("192.0.2.1", Some("a")), now));
+    assert!(!protection.backs_off(&credentials("192.0.2.1", Some("a")), now));
+    protection.set(Settings { failures_max: 1, ..Settings::default() });
+    protection.failed(&credentials("192.0.2.1", Some("a")), now);
+    assert!(protection.backs_off(&credentials("192.0.2.1", Some("a")), now), "a reload is heeded");
+}
+
+#[test]
+fn an_address_connects_so_often_in_a_second() {
+    let protection = Protection::new(Settings { address_connects_per_second: 2, ..Settings::default() });
+    let (now, peer) = (Instant::now(), Some("192.0.2.1".parse().unwrap()));
+    let refused: Vec<bool> = (0..4).map(|_| protection.connects_too_often(peer, now)).collect();
+    assert_eq!(refused, [false, false, true, true]);
+    assert!(!protection.connects_too_often(peer, now + SECOND));
+    assert!(!protection.connects_too_often(Some("192.0.2.2".parse().unwrap()), now));
+    assert!(!protection.connects_too_often(None, now), "a Unix socket has no address");
+    assert_eq!(protection.figures().rate_refused, 2);
+}
+
+#[test]
+fn who_flaps_is_banned_with_a_reason() {
+    let settings = Settings { flapping_connects_max: 3, ..Settings::default() };
+    let (protection, bans, now) = (Protection::new(settings), Arc::new(Bans::in_memory(10)), Instant::now());
+    let flaps: Vec<bool> = (0..4).map(|_| protection.flaps("c1", &bans, now)).collect();
+    assert_eq!(flaps, [false, false, false, true]);
+    assert!(!protection.flaps("c2", &bans, now));
+    // Another thread makes the ban.
+    while bans.is_empty() {
+        std::thread::yield_now();
+    }
+    let (list, _) = bans.list(None, 10, SystemTime::now());
+    assert!(list[0].reason.contains("flapping") && list[0].reason.contains("3 times within 60 s"));
+    assert_eq!(&*list[0].by, "protection");
+    assert!(bans.find("c1", None, None, SystemTime::now).is_some());
+    let in_six_minutes = || SystemTime::now() + Duration::from_secs(360);
+    assert!(bans.find("c1", None, None, in_six_minutes).is_none());
+}
+
+#[test]
+fn connects_that_are_far_apart_do_not_flap() {
+    let settings = Settings { flapping_connects_max: 1, ..Settings::default() };
+    let (protection, bans, now) = (Protection::new(settings), Arc::new(Bans::in_memory(10)), Instant::now());
+    for step in 0..10 {
+        assert!(!protection.flaps("c1", &bans, now + 60 * SECOND * step));
+    }
+}
+
+/// Otherwise its ban would mean everybody whose identifier begins so.
+#[test]
+fn who_flaps_under_a_name_like_a_pattern_is_refused_only() {
+    let settings = Settings { flapping_connects_max: 1, ..Settings::default() };
+    let (protection, bans, now) = (Protection::new(settings), Arc::new(Bans::in_memory(10)), Instant::now());
+    for client_id in ["a*", "*"] {
+        assert!(!protection.flaps(client_id, &bans, now));
+        assert!(protection.flaps(client_id, &bans, now));
+    }
+    // Bans are made in order, so once this one is there the others would be.
+    assert!(!protection.flaps("b", &bans, now) && protection.flaps("b", &bans, now));
+    while bans.is_empty() {
+        std::thread::yield_now();
+    }
+    assert!(bans.find("abc", None, None, SystemTime::now).is_none());
+    assert_eq!(bans.len(), 1);
+}
