@@ -43,6 +43,7 @@ COMMANDS = """
 cargo build --release
 tests/interop/run.py                            # everything, writes this page
 tests/interop/run.py --only paho --cell "will"  # one cell
+tests/interop/run.py --only transport           # TLS and WebSocket alone
 tests/interop/run.py --broker mosquitto         # the same scenarios against another broker
 cargo test -p interop                           # the rumqttc rows alone, against a node inside the test process
 ```
@@ -61,7 +62,7 @@ def rumqttc_version(root):
     return found[1] if found else "absent"
 
 
-def table(results, cells, paho, mqttjs, root):
+def table(results, cells, paho, mqttjs, root, transports):
     by_place = {(r["client"], r["version"], r["cell"]): r["result"] for r in results}
     rows = list(dict.fromkeys((r["client"], r["version"]) for r in results))
     lines = ["| client | MQTT | " + " | ".join(cells) + " |", "|---|---" + "|---" * len(cells) + "|"]
@@ -82,4 +83,4 @@ def table(results, cells, paho, mqttjs, root):
     lines += [f"| {client} | {version} | {what} |" for client, version, what in versions]
     explained = [f"| {cell} | {CELLS[cell]} |" for cell in cells if cell in CELLS]
     explained[0] = explained[0].replace("| QoS 0 |", "| QoS 0, 1, 2 |")
-    return PREFACE + "\n".join(lines) + "\n" + EXPLANATION + "\n".join(explained) + "\n" + COMMANDS
+    return PREFACE + "\n".join(lines) + "\n" + EXPLANATION + "\n".join(explained) + "\n" + transports + COMMANDS

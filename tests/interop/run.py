@@ -6,6 +6,7 @@
                                                           (2.0.11: red is takeover in 5.0, as it sends no DISCONNECT)
     tests/interop/run.py --address 127.0.0.1:1883         a broker that already runs
     tests/interop/run.py --only paho --cell "QoS 1"       one client, one cell; nothing is written
+    tests/interop/run.py --only transport                 TLS and WebSocket alone; nothing is written
 
 The Python and Node packages and the rumqttc program are fetched and built below target/. Results go to stdout as JSON
 lines {client, version, cell, result, detail}; the last line is 'N passed, M failed'.
@@ -29,6 +30,7 @@ WORK = TARGET / "interop"
 
 import report
 import scenarios
+import transports
 from client import Driver, Failure
 from mosquitto_clients import MosquittoDriver
 
@@ -240,6 +242,13 @@ def main():
         results = merge(results, found, f"{workers} workers: " if is_meridian else "")
         survived &= broker.stop()
 
+    over = []
+    if is_meridian and arguments.only in ("", "transport") and not arguments.cell:
+        if not commands:
+            commands = {"Paho Python": prepare_paho(), "MQTT.js": prepare_mqttjs()}
+        over = transports.run_all(arguments.broker, commands["Paho Python"][0], WORK / "node/node_modules")
+    table = [*results]
+    results += over
     for result in results:
         print(json.dumps(result))
     path = arguments.write
@@ -247,7 +256,7 @@ def main():
     if path is None and complete and is_meridian:
         path = ROOT / "docs/interop.md"
     if path:
-        path.write_text(report.table(results, [*scenarios.CELLS, scenarios.EVERYONE], PAHO, MQTTJS, ROOT))
+        path.write_text(report.table(table, [*scenarios.CELLS, scenarios.EVERYONE], PAHO, MQTTJS, ROOT, transports.table(over)))
     failed = sum(result["result"] == "FAIL" for result in results) + (not survived)
     passed = sum(result["result"] == "pass" for result in results) + survived
     if not survived:
