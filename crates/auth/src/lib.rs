@@ -16,6 +16,7 @@ mod certificate;
 mod chain;
 mod error;
 mod guard;
+mod jwt;
 mod link;
 mod mountpoint;
 mod opinion;
@@ -41,6 +42,7 @@ pub use bans::{
 pub use chain::LinkFigures;
 pub use error::{Fault, FileError};
 pub use guard::{Figures, Guard, OpenError, PolicyError};
+pub use jwt::{JwksFigures, JwtError, JwtFigures, JwtLink};
 pub use link::{Attempt, Decoy, Link, Memory, Outcome, ScramRecord, ScramSource, Threads};
 pub use opinion::Opinion;
 pub use password_file::{PasswordFile, PasswordFileEdit};

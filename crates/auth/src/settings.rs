@@ -10,6 +10,7 @@ pub use crate::authority::{NoMatch, SourceNames};
 pub use crate::certificate::CertificateName;
 pub use crate::chain::{ChainNames, LinkName};
 pub use crate::guard::ListenerNames;
+pub use crate::jwt::{Jwt, SecretEncoding, TokenField};
 pub use crate::mountpoint::Template;
 pub use crate::protection::settings::Protection;
 pub use crate::web::settings::{HttpAclSettings, HttpAuthSettings, Method as HttpMethod};

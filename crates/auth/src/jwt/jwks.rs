@@ -1,0 +1,303 @@
+//! A JWK Set that is kept fresh by a thread of its own.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwapOption;
+
+use super::error::JwtError;
+use super::fetch::{Fetched, Origin};
+use super::jwk::JwkSet;
+use super::keyring::Keys;
+use super::settings::Jwt;
+
+/// Clients that wait for one fetch, at most; others are told to come again. Each holds a thread meanwhile.
+const WAITING_MAX: u32 = 4;
+
+/// Keys of an issuer, and the thread that fetches them. Dropping it ends the thread.
+#[derive(Debug)]
+pub struct Jwks(Arc<Shared>);
+
+/// What happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JwksFigures {
+    /// Attempts to fetch the set, of a URL or a file.
+    pub fetches: u64,
+    /// Of them, those that brought no set.
+    pub failures: u64,
+    /// Tokens that named a key which was not in the set.
+    pub unknown_key_ids: u64,
+    /// Tokens that were verified with keys whose last fetch had failed.
+    pub with_old_keys: u64,
+    /// Keys that can be used now.
+    pub keys: u64,
+    /// Since the set was last known to be the issuer's; `None` before the first time.
+    pub age: Option<Duration>,
+}
+
+/// What a token waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// For a fetch, up to its time-out.
+    ForFetch,
+    /// For nothing: a fetch may be asked for.
+    No,
+}
+
+/// What became of a wish for newer keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refetched {
+    /// The keys are as the issuer has them now, or had them a moment ago.
+    Fresh,
+    /// The issuer could not be asked, or was not waited for.
+    Unknown,
+}
+
+#[derive(Debug)]
+struct Shared {
+    origin: Origin,
+    refresh: Duration,
+    pause: Duration,
+    timeout: Duration,
+    stale_max: Duration,
+    current: ArcSwapOption<Current>,
+    state: Mutex<State>,
+    /// The thread waits for it.
+    wanted: Condvar,
+    /// Clients wait for it.
+    finished: Condvar,
+    fetches: AtomicU64,
+    failures: AtomicU64,
+    unknown_key_ids: AtomicU64,
+    with_old_keys: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Current {
+    keys: Arc<Keys>,
+    etag: Option<String>,
+    confirmed: Instant,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    wanted: bool,
+    ended: bool,
+    /// Fetches that began and that ended; at most one is under way.
+    started: u64,
+    finished: u64,
+    /// When the last one ended, and whether well.
+    last: Option<(Instant, bool)>,
+    waiting: u32,
+}
+
+impl Jwks {
+    /// A file is read at once, and has to be good; a server may come later.
+    ///
+    /// # Errors
+    /// A file without a set; a system without threads.
+    pub fn start(origin: Origin, settings: &Jwt) -> Result<Self, JwtError> {
+        let is_file = origin.is_file();
+        let shared = Arc::new(Shared {
+            origin,
+            refresh: settings.jwks_refresh,
+            pause: settings.jwks_fetch_pause,
+            timeout: settings.jwks_timeout,
+            stale_max: settings.jwks_stale_max,
+            current: ArcSwapOption::empty(),
+            state: Mutex::default(),
+            wanted: Condvar::new(),
+            finished: Condvar::new(),
+            fetches: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            unknown_key_ids: AtomicU64::new(0),
+            with_old_keys: AtomicU64::new(0),
+        });
+        let first = if is_file {
+            shared.state().started = 1;
+            let due = shared.fetch().map_err(JwtError::Settings)?;
+            shared.end_of_fetch(true);
+            due
+        } else {
+            Duration::ZERO
+        };
+        let run = shared.clone();
+        std::thread::Builder::new()
+            .name("jwks".to_owned())
+            .spawn(move || run.run(first))
+            .map_err(JwtError::System)?;
+        Ok(Self(shared))
+    }
+
+    /// The keys in force; `None` when there were none yet, or they are too old.
+    pub fn keys(&self) -> Option<Arc<Keys>> {
+        let current = self.0.current.load();
+        let current = current.as_deref()?;
+        let age = current.confirmed.elapsed();
+        let failing = self.0.state().last.is_some_and(|(_, well)| !well);
+        // A thread that fetches no more is a failure too, though it never says so.
+        let next_at_latest = self.0.refresh.max(self.0.pause) + self.0.timeout * 2;
+        if (failing && age > self.0.stale_max) || age > self.0.stale_max + next_at_latest {
+            return None;
+        }
+        if failing {
+            self.0.with_old_keys.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(current.keys.clone())
+    }
+
+    /// Asks for a fetch because a token needs keys that are not there. There is one fetch for all who ask at a time, and none
+    /// within the pause after the last.
+    pub fn refetch(&self, wait: Wait) -> Refetched {
+        let shared = &*self.0;
+        let mut state = shared.state();
+        let under_way = state.started > state.finished;
+        if !under_way
+            && let Some((at, well)) = state.last
+            && at.elapsed() < shared.pause
+        {
+            return if well { Refetched::Fresh } else { Refetched::Unknown };
+        }
+        let awaited = if under_way { state.started } else { state.started + 1 };
+        if !under_way {
+            state.wanted = true;
+            shared.wanted.notify_one();
+        }
+        if wait == Wait::No || state.waiting >= WAITING_MAX {
+            return Refetched::Unknown;
+        }
+        state.waiting += 1;
+        let patience = shared.timeout + Duration::from_secs(1);
+        let pending = |state: &mut State| state.finished < awaited && !state.ended;
+        let waited = shared.finished.wait_timeout_while(state, patience, pending);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.waiting -= 1;
+        match state.last {
+            Some((_, true)) if state.finished >= awaited => Refetched::Fresh,
+            _ => Refetched::Unknown,
+        }
+    }
+
+    pub fn count_unknown_key_id(&self) {
+        self.0.unknown_key_ids.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Fetches soon, because the operator wants it.
+    pub fn refresh(&self) {
+        self.0.state().wanted = true;
+        self.0.wanted.notify_one();
+    }
+
+    pub fn figures(&self) -> JwksFigures {
+        let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let current = self.0.current.load();
+        JwksFigures {
+            fetches: value(&self.0.fetches),
+            failures: value(&self.0.failures),
+            unknown_key_ids: value(&self.0.unknown_key_ids),
+            with_old_keys: value(&self.0.with_old_keys),
+            keys: current.as_deref().map_or(0, |current| current.keys.all.len() as u64),
+            age: current.as_deref().map(|current| current.confirmed.elapsed()),
+        }
+    }
+}
+
+impl Drop for Jwks {
+    fn drop(&mut self) {
+        self.0.state().ended = true;
+        self.0.wanted.notify_all();
+        self.0.finished.notify_all();
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread: waits until a fetch is due or wanted, and fetches. `first` is when the first one is due.
+    fn run(&self, first: Duration) {
+        let mut due = Instant::now() + first;
+        let mut failures: u32 = 0;
+        while self.wait_until(due) {
+            let fetched = self.fetch();
+            self.end_of_fetch(fetched.is_ok());
+            let pause = match fetched {
+                Ok(pause) => {
+                    if failures > 0 {
+                        tracing::info!(failures, "the keys of tokens are fetched again");
+                    }
+                    failures = 0;
+                    pause
+                }
+                Err(why) => {
+                    tracing::warn!("the keys of tokens could not be fetched: {why}");
+                    failures = failures.saturating_add(1);
+                    let longer = self.pause.saturating_mul(1 << (failures - 1).min(16));
+                    longer.min(self.refresh).max(self.pause)
+                }
+            };
+            due = Instant::now() + pause;
+        }
+    }
+
+    /// False when it is over.
+    fn wait_until(&self, due: Instant) -> bool {
+        let mut state = self.state();
+        loop {
+            let left = due.saturating_duration_since(Instant::now());
+            if state.ended || state.wanted || left.is_zero() {
+                break;
+            }
+            state = self.wanted.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.wanted = false;
+        state.started += 1;
+        !state.ended
+    }
+
+    /// One fetch: how long until the next.
+    fn fetch(&self) -> Result<Duration, String> {
+        self.fetches.fetch_add(1, Ordering::Relaxed);
+        let before = self.current.load_full();
+        let etag = before.as_ref().and_then(|current| current.etag.as_deref());
+        let pause = self.origin.fetch(etag).and_then(|fetched| self.take(fetched, before.as_deref()));
+        if pause.is_err() {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+        }
+        pause
+    }
+
+    fn take(&self, fetched: Fetched, before: Option<&Current>) -> Result<Duration, String> {
+        let keys = match (&fetched.document, before) {
+            (None, Some(before)) => before.keys.clone(),
+            (None, None) => return Err("the server says that nothing has changed since never".to_owned()),
+            (Some(document), _) => {
+                let set = JwkSet::parse(document).map_err(|error| match &self.origin {
+                    Origin::File(path) => format!("{}: {error}", path.display()),
+                    Origin::Server(_) => {
+                        format!("what the server of jwt.jwks_url sent is no JWK Set: {error}")
+                    }
+                })?;
+                if set.keys.is_empty() {
+                    tracing::warn!(
+                        skipped = set.skipped,
+                        "the JWK Set has no key that tokens can be verified with"
+                    );
+                }
+                Arc::new(Keys { all: set.keys, named: true })
+            }
+        };
+        let current = Current { keys, etag: fetched.etag, confirmed: Instant::now() };
+        self.current.store(Some(Arc::new(current)));
+        Ok(fetched.max_age.unwrap_or(self.refresh).min(self.refresh).max(self.pause))
+    }
+
+    fn end_of_fetch(&self, well: bool) {
+        let mut state = self.state();
+        state.finished = state.started;
+        state.last = Some((Instant::now(), well));
+        self.finished.notify_all();
+    }
+}

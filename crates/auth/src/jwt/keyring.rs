@@ -1,0 +1,214 @@
+//! The keys that tokens are verified with, and where they come from.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use base64ct::{Base64, Encoding};
+use zeroize::Zeroizing;
+
+use super::algorithm::{Algorithm, KeyKind};
+use super::der;
+use super::error::JwtError;
+use super::fetch::Origin;
+use super::jwk::JWKS_MAX;
+use super::jwks::Jwks;
+use super::key::{Key, Material};
+use super::refusal::Refusal;
+use super::settings::{Jwt, SecretEncoding};
+use super::token::Token;
+
+/// Keys that are tried for one token, at most: somebody else's tokens cost no more than this.
+const TRIED_MAX: usize = 4;
+
+/// A few keys, as they are at one time.
+#[derive(Debug, Default)]
+pub struct Keys {
+    pub all: Vec<Key>,
+    /// Whether the keys have names, of which a token's `kid` has to be one.
+    pub named: bool,
+}
+
+impl Keys {
+    /// Whether one of the keys signed the token.
+    ///
+    /// # Errors
+    /// [`Refusal::NoKey`], [`Refusal::KeyNotNamed`], [`Refusal::Signature`].
+    pub fn verify(&self, token: &Token<'_>) -> Result<(), Refusal> {
+        let wanted = token.key_id.as_deref().filter(|_| self.named);
+        let fits =
+            |key: &&Key| wanted.is_none_or(|id| key.id.as_deref() == Some(id)) && key.fits(token.algorithm);
+        match self.all.iter().filter(fits).count() {
+            0 => return Err(Refusal::NoKey),
+            1..=TRIED_MAX => {}
+            _ => return Err(Refusal::KeyNotNamed),
+        }
+        let verifies = |key: &Key| key.verify(token.algorithm, token.signed.as_bytes(), &token.signature);
+        if self.all.iter().filter(fits).any(verifies) { Ok(()) } else { Err(Refusal::Signature) }
+    }
+}
+
+/// Where the keys are.
+#[derive(Debug)]
+pub enum Keyring {
+    Secret(ArcSwap<Keys>),
+    PublicKeys(ArcSwap<Keys>),
+    Set(Jwks),
+}
+
+impl Keyring {
+    /// `None` when no source of keys is configured.
+    ///
+    /// # Errors
+    /// More than one source; files that cannot be used.
+    pub fn open(settings: &Jwt) -> Result<Option<Self>, JwtError> {
+        let sources = [
+            ("jwt.secret_file", settings.secret_file.is_some()),
+            ("jwt.public_key_file", settings.public_key_file.is_some()),
+            ("jwt.jwks_file", settings.jwks_file.is_some()),
+            ("jwt.jwks_url", settings.jwks_url.is_some()),
+        ];
+        let set: Vec<&str> = sources.iter().filter(|(_, is_set)| *is_set).map(|(name, _)| *name).collect();
+        if set.len() > 1 {
+            let both = set.join(" and ");
+            return Err(JwtError::Settings(format!(
+                "{both} are set; keys come from one of them, remove the others"
+            )));
+        }
+        if let Some(path) = &settings.secret_file {
+            return Ok(Some(Self::Secret(ArcSwap::from_pointee(secret(path, settings.secret_encoding)?))));
+        }
+        if let Some(path) = &settings.public_key_file {
+            return Ok(Some(Self::PublicKeys(ArcSwap::from_pointee(public_keys(path)?))));
+        }
+        match Origin::of(settings)? {
+            Some(origin) => Ok(Some(Self::Set(Jwks::start(origin, settings)?))),
+            None => Ok(None),
+        }
+    }
+
+    /// Reads the files again; keys behind a URL are fetched again soon.
+    ///
+    /// # Errors
+    /// A file that cannot be used: the old keys stay.
+    pub fn reload(&self, settings: &Jwt) -> Result<(), JwtError> {
+        match (self, &settings.secret_file, &settings.public_key_file) {
+            (Self::Secret(keys), Some(path), _) => {
+                keys.store(Arc::new(secret(path, settings.secret_encoding)?));
+            }
+            (Self::PublicKeys(keys), _, Some(path)) => keys.store(Arc::new(public_keys(path)?)),
+            (Self::Set(jwks), ..) => jwks.refresh(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Which algorithms tokens may have: what the operator says, as far as it fits the keys, or else all that fit.
+    ///
+    /// # Errors
+    /// A name that is none, or that no key fits: secrets and public keys are never mixed.
+    pub fn algorithms(&self, setting: &str) -> Result<Vec<Algorithm>, JwtError> {
+        let fits = |algorithm: Algorithm| match self {
+            Self::Secret(keys) | Self::PublicKeys(keys) => {
+                keys.load().all.iter().any(|key| key.fits(algorithm))
+            }
+            Self::Set(_) => algorithm.key_kind() != KeyKind::Secret,
+        };
+        let named: Vec<&str> = setting.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+        if named.is_empty() {
+            return Ok(Algorithm::ALL
+                .into_iter()
+                .map(|(_, algorithm)| algorithm)
+                .filter(|a| fits(*a))
+                .collect());
+        }
+        named
+            .into_iter()
+            .map(|name| {
+                let known = || Algorithm::ALL.map(|(name, _)| name).join(", ");
+                let algorithm = Algorithm::parse(name).ok_or_else(|| {
+                    JwtError::Settings(format!(
+                        "jwt.algorithms has `{name}`, which is not known; known are {}",
+                        known()
+                    ))
+                })?;
+                if fits(algorithm) {
+                    return Ok(algorithm);
+                }
+                let why = match (self, algorithm.secret_len_min()) {
+                    (Self::Secret(_), min @ 1..) => format!("needs a secret of at least {min} bytes"),
+                    (Self::Secret(_), 0) => "needs a public key, and jwt.secret_file is a secret".to_owned(),
+                    (_, 1..) => {
+                        "needs jwt.secret_file; what is configured are public keys, which everybody has"
+                            .to_owned()
+                    }
+                    (_, 0) => "needs a key of another kind than those in jwt.public_key_file".to_owned(),
+                };
+                Err(JwtError::Settings(format!("jwt.algorithms has {name}, which {why}")))
+            })
+            .collect()
+    }
+}
+
+/// Never says what is in the file.
+fn secret(path: &Path, encoding: SecretEncoding) -> Result<Keys, JwtError> {
+    let bytes = Zeroizing::new(read(path)?);
+    if bytes.windows(11).any(|window| window == b"-----BEGIN ") {
+        return Err(JwtError::file(
+            path,
+            "it is a PEM file, and no secret: public keys are for jwt.public_key_file",
+        ));
+    }
+    let secret: Box<[u8]> = match encoding {
+        SecretEncoding::Raw => {
+            let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+            line.strip_suffix(b"\r").unwrap_or(line).into()
+        }
+        SecretEncoding::Base64 => {
+            let mut text = Zeroizing::new(Vec::with_capacity(bytes.len() + 3));
+            for byte in bytes.iter().filter(|byte| !byte.is_ascii_whitespace() && **byte != b'=') {
+                text.push(match *byte {
+                    b'-' => b'+',
+                    b'_' => b'/',
+                    byte => byte,
+                });
+            }
+            while text.len() % 4 != 0 {
+                text.push(b'=');
+            }
+            let text = std::str::from_utf8(&text).ok();
+            let decoded = text.and_then(|text| Base64::decode_vec(text).ok());
+            let why = "it is no base64, which jwt.secret_encoding says";
+            decoded.ok_or_else(|| JwtError::file(path, why))?.into()
+        }
+    };
+    let min = Algorithm::Hs256.secret_len_min();
+    if secret.len() < min {
+        let len = secret.len();
+        return Err(JwtError::file(
+            path,
+            format!(
+                "the secret has {len} bytes, which can be guessed; it needs {min} (`openssl rand -out FILE -base64 48`)"
+            ),
+        ));
+    }
+    let key = Key { id: None, algorithm: None, material: Material::Secret(secret) };
+    Ok(Keys { all: vec![key], named: false })
+}
+
+fn public_keys(path: &Path) -> Result<Keys, JwtError> {
+    let all = der::public_keys(&read(path)?).map_err(|why| JwtError::file(path, why))?;
+    Ok(Keys { all, named: false })
+}
+
+/// A whole file of bounded size.
+pub fn read(path: &Path) -> Result<Vec<u8>, JwtError> {
+    use std::io::Read as _;
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(|error| JwtError::file(path, error))?;
+    file.take(JWKS_MAX as u64 + 1).read_to_end(&mut bytes).map_err(|error| JwtError::file(path, error))?;
+    if bytes.len() > JWKS_MAX {
+        return Err(JwtError::file(path, format!("it is larger than {JWKS_MAX} bytes")));
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,220 @@
+//! The link of the chain that verifies tokens.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use broker::access::{Admission, Credentials, Mechanism};
+
+use super::algorithm::Algorithm;
+use super::claims::{Bearer, ClaimRules};
+use super::error::JwtError;
+use super::jwks::{JwksFigures, Refetched, Wait};
+use super::keyring::{Keyring, Keys};
+use super::mechanism::TokenMechanism;
+use super::refusal::{Refusal, RefusalKind};
+use super::settings::{Jwt, TokenField};
+use super::token::{TOKEN_MAX, Token};
+use crate::link::{Attempt, Link, Memory, Outcome};
+
+/// Verifies the tokens of CONNECT, and of the Authentication Method `JWT`.
+#[derive(Debug)]
+pub struct JwtLink {
+    from: TokenField,
+    algorithms: Vec<Algorithm>,
+    keyring: Keyring,
+    claims: ClaimRules,
+    counters: Counters,
+}
+
+/// What became of tokens so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JwtFigures {
+    pub accepted: u64,
+    /// No tokens, or too long.
+    pub malformed: u64,
+    /// Signed with an algorithm that is not allowed, or with none.
+    pub algorithm: u64,
+    /// Of keys that are not known.
+    pub key: u64,
+    pub signature: u64,
+    /// Expired, or not valid yet.
+    pub time: u64,
+    /// For another audience, user or client, or without what is asked for.
+    pub claims: u64,
+    /// Refused because keys could not be fetched.
+    pub unavailable: u64,
+    /// `None` when keys are not in a JWK Set.
+    pub jwks: Option<JwksFigures>,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    accepted: AtomicU64,
+    malformed: AtomicU64,
+    algorithm: AtomicU64,
+    key: AtomicU64,
+    signature: AtomicU64,
+    time: AtomicU64,
+    claims: AtomicU64,
+    unavailable: AtomicU64,
+}
+
+impl JwtLink {
+    /// `None` when no source of keys is configured. With a JWK Set behind a URL, a thread begins to fetch it.
+    ///
+    /// # Errors
+    /// [`JwtError`]: settings that do not fit each other, files that cannot be used.
+    pub fn open(settings: &Jwt) -> Result<Option<Arc<Self>>, JwtError> {
+        let claims = ClaimRules::new(settings).map_err(JwtError::Settings)?;
+        let Some(keyring) = Keyring::open(settings)? else { return Ok(None) };
+        let algorithms = keyring.algorithms(&settings.algorithms)?;
+        let counters = Counters::default();
+        Ok(Some(Arc::new(Self { from: settings.from, algorithms, keyring, claims, counters })))
+    }
+
+    /// Reads files of keys again, and fetches a JWK Set soon. Other settings stay what they were at the start.
+    ///
+    /// # Errors
+    /// A file that cannot be used: the old keys stay.
+    pub fn reload(&self, settings: &Jwt) -> Result<(), JwtError> {
+        self.keyring.reload(settings)
+    }
+
+    /// The Authentication Method [`METHOD`](super::mechanism::METHOD); `None` for another.
+    pub fn mechanism(
+        self: &Arc<Self>,
+        method: &str,
+        credentials: Credentials<'_>,
+    ) -> Option<Box<dyn Mechanism>> {
+        TokenMechanism::of(self, method, credentials)
+    }
+
+    pub fn figures(&self) -> JwtFigures {
+        let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let Counters { accepted, malformed, algorithm, key, signature, time, claims, unavailable } =
+            &self.counters;
+        JwtFigures {
+            accepted: value(accepted),
+            malformed: value(malformed),
+            algorithm: value(algorithm),
+            key: value(key),
+            signature: value(signature),
+            time: value(time),
+            claims: value(claims),
+            unavailable: value(unavailable),
+            jwks: match &self.keyring {
+                Keyring::Set(jwks) => Some(jwks.figures()),
+                Keyring::Secret(_) | Keyring::PublicKeys(_) => None,
+            },
+        }
+    }
+
+    /// As what the bearer of this token is let in. Counted.
+    pub(super) fn admit(&self, token: &str, bearer: Bearer<'_>, wait: Wait) -> Result<Admission, Refusal> {
+        let admission = self.verify(token, bearer, wait);
+        let Counters { accepted, malformed, algorithm, key, signature, time, claims, unavailable } =
+            &self.counters;
+        let counter = match &admission {
+            Ok(_) => accepted,
+            Err(refusal) => match refusal.kind() {
+                RefusalKind::Malformed => malformed,
+                RefusalKind::Algorithm => algorithm,
+                RefusalKind::Key => key,
+                RefusalKind::Signature => signature,
+                RefusalKind::Time => time,
+                RefusalKind::Claims => claims,
+                RefusalKind::Unavailable => unavailable,
+            },
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        if let Err(refusal) = &admission {
+            tracing::debug!(client = bearer.client_id, "a token is refused: {refusal}");
+        }
+        admission
+    }
+
+    fn verify(&self, token: &str, bearer: Bearer<'_>, wait: Wait) -> Result<Admission, Refusal> {
+        let token = Token::parse(token)?;
+        if !self.algorithms.contains(&token.algorithm) {
+            return Err(Refusal::AlgorithmNotAllowed(token.algorithm));
+        }
+        self.check_signature(&token, wait)?;
+        self.claims.admit(&token.claims()?, bearer, SystemTime::now())
+    }
+
+    fn check_signature(&self, token: &Token<'_>, wait: Wait) -> Result<(), Refusal> {
+        let jwks = match &self.keyring {
+            Keyring::Secret(keys) | Keyring::PublicKeys(keys) => return keys.load().verify(token),
+            Keyring::Set(jwks) => jwks,
+        };
+        let verify = |keys: Option<Arc<Keys>>| keys.ok_or(Refusal::NoKeys)?.verify(token);
+        let refused = match verify(jwks.keys()) {
+            Err(refusal @ (Refusal::NoKey | Refusal::NoKeys)) => refusal,
+            verified => return verified,
+        };
+        if refused == Refusal::NoKey {
+            if token.key_id.is_none() {
+                return Err(refused);
+            }
+            jwks.count_unknown_key_id();
+        }
+        let refetched = jwks.refetch(wait);
+        match verify(jwks.keys()) {
+            Err(Refusal::NoKey) if refetched == Refetched::Unknown => Err(Refusal::NotFetched),
+            verified => verified,
+        }
+    }
+
+    fn token_of<'a>(&self, credentials: Credentials<'a>) -> Option<&'a [u8]> {
+        match self.from {
+            TokenField::Password => credentials.password,
+            TokenField::Username => credentials.username.map(str::as_bytes),
+        }
+        .filter(|field| Token::resembles(field))
+    }
+}
+
+impl Link for JwtLink {
+    fn name(&self) -> &'static str {
+        "jwt"
+    }
+
+    fn at_once(&self, credentials: Credentials<'_>) -> Option<Outcome> {
+        let Some(token) = self.token_of(credentials) else { return Some(Outcome::NotMine) };
+        if token.len() <= TOKEN_MAX {
+            return None;
+        }
+        // Not worth a thread.
+        self.counters.malformed.fetch_add(1, Ordering::Relaxed);
+        Some(Outcome::Refuse(Refusal::TooLong { len: token.len(), max: TOKEN_MAX }.reason()))
+    }
+
+    fn work(&self, attempt: &Attempt) -> Outcome {
+        let credentials = attempt.credentials();
+        // All its bytes are letters of base64url, so it is text.
+        let token = self.token_of(credentials).and_then(|token| std::str::from_utf8(token).ok());
+        let Some(token) = token else { return Outcome::NotMine };
+        let username = match self.from {
+            TokenField::Password => credentials.username,
+            TokenField::Username => None,
+        };
+        match self.admit(token, Bearer { client_id: credentials.client_id, username }, Wait::ForFetch) {
+            Ok(admission) => Outcome::Admit(Box::new(admission)),
+            Err(refusal) if refusal.kind() == RefusalKind::Unavailable => {
+                Outcome::Failed(refusal.to_string())
+            }
+            Err(refusal) => Outcome::Refuse(refusal.reason()),
+        }
+    }
+
+    /// Of signatures of 256 bits and more.
+    fn guessable(&self) -> bool {
+        false
+    }
+
+    /// A token expires, and costs little to look at again.
+    fn memory(&self, _: Credentials<'_>) -> Memory {
+        Memory::Nothing
+    }
+}

@@ -1,0 +1,53 @@
+//! The Authentication Method `JWT`: a client renews its token without connecting again.
+
+use std::sync::Arc;
+
+use broker::access::{Credentials, Mechanism, Step};
+use mqtt::ReasonCode;
+
+use super::claims::Bearer;
+use super::jwks::Wait;
+use super::link::JwtLink;
+use super::refusal::RefusalKind;
+
+/// What CONNECT and AUTH call it. Their Authentication Data is the token, and there is no answer but the last.
+pub const METHOD: &str = "JWT";
+
+/// One token of one client. Verifying takes well below a millisecond, so it is done on the reactor; nothing is waited for.
+#[derive(Debug)]
+pub struct TokenMechanism {
+    link: Arc<JwtLink>,
+    client_id: Box<str>,
+    username: Option<Box<str>>,
+}
+
+impl TokenMechanism {
+    pub fn of(link: &Arc<JwtLink>, method: &str, credentials: Credentials<'_>) -> Option<Box<dyn Mechanism>> {
+        (method == METHOD).then(|| {
+            let mechanism = Self {
+                link: link.clone(),
+                client_id: credentials.client_id.into(),
+                username: credentials.username.map(Into::into),
+            };
+            Box::new(mechanism) as Box<dyn Mechanism>
+        })
+    }
+}
+
+impl Mechanism for TokenMechanism {
+    fn step(&mut self, data: Option<&[u8]>) -> Step {
+        let Some(token) = data.and_then(|data| std::str::from_utf8(data).ok()) else {
+            return Step::Failure(ReasonCode::ProtocolError);
+        };
+        // Nobody becomes another by a new token.
+        let bearer = Bearer { client_id: &self.client_id, username: self.username.as_deref() };
+        match self.link.admit(token, bearer, Wait::No) {
+            Ok(admission) => Step::Success(None, Box::new(admission)),
+            // DISCONNECT has no Server unavailable (0x88), and no 0x86.
+            Err(refusal) if refusal.kind() == RefusalKind::Unavailable => {
+                Step::Failure(ReasonCode::ServerBusy)
+            }
+            Err(_) => Step::Failure(ReasonCode::NotAuthorized),
+        }
+    }
+}
