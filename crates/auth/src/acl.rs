@@ -39,6 +39,8 @@ pub struct Acl {
     anonymous: Rules,
     users: HashMap<Box<str>, Rules>,
     patterns: Rules,
+    /// The rules as they are written, by line.
+    texts: HashMap<u32, Box<str>>,
 }
 
 #[derive(Debug, Default)]
@@ -107,6 +109,9 @@ impl Acl {
 
     fn line(&mut self, line: &str, number: u32, user: &mut Option<Box<str>>) -> Result<(), Fault> {
         let (word, rest) = split_word(line);
+        if word != "user" {
+            self.texts.insert(number, line.into());
+        }
         match word {
             "user" if rest.is_empty() => return Err(Fault::UserEmpty),
             "user" => {
@@ -124,6 +129,11 @@ impl Acl {
             word => return Err(Fault::UnknownWord { word: word.to_owned() }),
         }
         Ok(())
+    }
+
+    /// The rule of this line, as it is written.
+    pub fn text(&self, line: u32) -> Option<&str> {
+        self.texts.get(&line).map(|text| &**text)
     }
 
     /// Whether the client may do this. Does not allocate.

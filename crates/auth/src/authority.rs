@@ -156,8 +156,8 @@ impl Authority {
         }
         let mut lasting = true;
         for name in sources.order().filter(|name| self.asks(sources, *name)) {
-            // What others say, and also that they say nothing, may change without our knowing.
-            lasting &= name != SourceName::Http;
+            // What others say, and also that they say nothing, may change without our knowing. They are not asked about deliveries.
+            lasting &= name != SourceName::Http || action == Action::Receive;
             let by = Decider::Source(name);
             match self.opinion(sources, name, identity, action, topic, later) {
                 Opinion::None => {}

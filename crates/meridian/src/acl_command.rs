@@ -1,10 +1,12 @@
-//! `meridian acl check`: what the access rules say to one question, and which line of the file says it.
+//! `meridian acl check`: what the access rules say to one question, and which rule says it.
 
+use std::net::IpAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use auth::settings::Auth;
-use auth::{Acl, Decision, Subject, SubscribeRule, Why};
-use broker::access::Action;
+use auth::settings::{Auth, SourceNames};
+use auth::{Authority, Explanation, Opinion, SourceName, Sources};
+use broker::access::{Action, ClientCertificate, Identity, Principal};
 use clap::{Args, Subcommand, ValueEnum};
 use mqtt::{QoS, Subscription, TopicName};
 
@@ -12,15 +14,18 @@ use crate::config::ConfigArgs;
 
 #[derive(Debug, Subcommand)]
 pub enum AclCommand {
-    /// Say whether a client may do something with a topic, and which line of the rules decides. Exits with 0 when it
+    /// Say whether a client may do something with a topic, and which source and rule decides. Exits with 0 when it
     /// may, with 1 when not, with 2 when the question or the configuration is wrong
-    Check(AclCheckArgs),
+    Check(Box<AclCheckArgs>),
 }
 
 #[derive(Args, Debug)]
 pub struct AclCheckArgs {
     #[command(flatten)]
     config: ConfigArgs,
+    /// Ask this rules file only, whatever is configured
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
     /// User name; without it, a client that has none
     #[arg(short, long)]
     user: Option<String>,
@@ -33,12 +38,24 @@ pub struct AclCheckArgs {
     /// What the client wants
     #[arg(short, long)]
     action: Wish,
-    /// QoS to publish or subscribe with; the rules of a file make no difference between them
+    /// QoS to publish or subscribe with
     #[arg(short, long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
     qos: u8,
-    /// Publish as a retained message; the rules of a file make no difference
+    /// Publish as a retained message
     #[arg(short, long)]
     retain: bool,
+    /// The client's address; without it, a client of a Unix socket
+    #[arg(long)]
+    address: Option<IpAddr>,
+    /// Common Name of the client's certificate; without it, a client that shows none
+    #[arg(long, value_name = "NAME")]
+    cert_cn: Option<String>,
+    /// An attribute of the user or its token; can be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    attribute: Vec<String>,
+    /// Name of the listener that the client comes in by
+    #[arg(long, value_name = "NAME", default_value = "")]
+    listener: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -75,66 +92,99 @@ impl AclCommand {
 
 impl AclCheckArgs {
     fn answer(&self, settings: &Auth) -> Result<Answer, String> {
-        let qos = QoS::from_bits(self.qos).ok_or("--qos is 0, 1 or 2")?;
-        let (action, topic) = match self.action {
-            Wish::Subscribe => {
-                let subscription = Subscription::parse(&self.topic)
-                    .map_err(|why| format!("`{}` is no Topic Filter: {why}", self.topic))?;
-                // Rules speak of the filter only, not of `$share/group/`.
-                (Action::Subscribe { qos }, subscription.filter.as_str())
-            }
-            Wish::Publish | Wish::Receive => {
-                TopicName::parse(&self.topic)
-                    .map_err(|why| format!("`{}` is no Topic Name: {why}", self.topic))?;
-                match self.action {
-                    Wish::Publish => (Action::Publish { qos, retain: self.retain }, &*self.topic),
-                    _ => (Action::Receive, &*self.topic),
-                }
-            }
-        };
+        let (action, topic) = self.wish()?;
+        let attributes = self.attributes()?;
         if self.action == Wish::Publish && (topic == "$SYS" || topic.starts_with("$SYS/")) {
             let why = "the broker takes nothing on `$SYS` from clients, whatever the rules".to_owned();
             return Ok(Answer { allowed: false, why });
         }
-        let Some(path) = &settings.acl_file else {
-            let why = "there is no auth.acl_file, so every client may do everything".to_owned();
-            return Ok(Answer { allowed: true, why });
+        let sources = match &self.rules {
+            None => Sources::read(settings),
+            Some(file) => Sources::read(&Auth {
+                rules_file: Some(file.clone()),
+                acl_file: None,
+                sources: Some(SourceNames(vec![SourceName::Rules])),
+                ..settings.clone()
+            }),
         };
-        let file = path.display();
-        // Read once, so that rules and lines are of the same file.
-        let text = std::fs::read_to_string(path).map_err(|error| format!("{file}: {error}"))?;
-        let acl = Acl::parse(path, &text).map_err(|error| error.to_string())?;
-        let subject = Subject { client_id: &self.client, username: self.user.as_deref() };
-        let Decision { allowed, why } = acl.decide(subject, action, topic, settings.acl_subscribe);
-        let line = |number: u32| {
-            format!("{file}:{number}: {}", text.lines().nth(number as usize - 1).unwrap_or_default().trim())
+        let sources = sources.map_err(|error| error.to_string())?;
+        let certificate = self
+            .cert_cn
+            .as_ref()
+            .map(|name| ClientCertificate { common_name: Some(name.as_str().into()), ..Default::default() });
+        let principal = Principal { attributes, ..Principal::default() };
+        let who = Identity {
+            client_id: &self.client,
+            username: self.user.as_deref(),
+            peer: self.address,
+            listener: &self.listener,
+            certificate: certificate.as_ref(),
+            principal: Some(&principal),
         };
-        let mut said = match why {
-            Why::Line(number) => line(number),
-            Why::DangerousName(number) => format!(
-                "{}\na name with `+`, `#` or `/`, or a `$` at its beginning, could mean other topics than its own here, \
-                 so this deny holds for all",
-                line(number)
-            ),
-            Why::NoRule if matches!(action, Action::Subscribe { .. }) => {
-                format!("{file}: no single rule allows reading everything that `{topic}` matches")
+        let explanation = Authority::default().explain(&sources, who, action, topic);
+        let mut why = told(&explanation);
+        let asked: Vec<SourceName> = if sources.are_named() { sources.order().collect() } else { Vec::new() };
+        for name in [SourceName::Database, SourceName::Http] {
+            if asked.contains(&name) {
+                let name = name.as_str();
+                why.push_str(&format!(
+                    "\n{name} is asked by a running node only: POST /api/v1/rules/test has its word"
+                ));
             }
-            Why::NoRule => format!("{file}: no rule allows it"),
-            Why::SubscribeAlways => {
-                "auth.acl_subscribe is \"always\"; what may not be received is not delivered".to_owned()
-            }
-        };
-        if allowed && self.action == Wish::Subscribe && settings.acl_subscribe == SubscribeRule::Covered {
-            said.push_str("\nmessages are checked again as they are delivered");
         }
-        Ok(Answer { allowed, why: said })
+        if explanation.allowed && self.action == Wish::Subscribe {
+            why.push_str("\nmessages are checked again as they are delivered");
+        }
+        Ok(Answer { allowed: explanation.allowed, why })
     }
+
+    fn wish(&self) -> Result<(Action, &str), String> {
+        let qos = QoS::from_bits(self.qos).ok_or("--qos is 0, 1 or 2")?;
+        if self.action == Wish::Subscribe {
+            let subscription = Subscription::parse(&self.topic)
+                .map_err(|why| format!("`{}` is no Topic Filter: {why}", self.topic))?;
+            // Rules speak of the filter only, not of `$share/group/`.
+            return Ok((Action::Subscribe { qos }, subscription.filter.as_str()));
+        }
+        TopicName::parse(&self.topic).map_err(|why| format!("`{}` is no Topic Name: {why}", self.topic))?;
+        match self.action {
+            Wish::Publish => Ok((Action::Publish { qos, retain: self.retain }, &self.topic)),
+            _ => Ok((Action::Receive, &self.topic)),
+        }
+    }
+
+    fn attributes(&self) -> Result<Vec<(Box<str>, Box<str>)>, String> {
+        let pair = |text: &String| match text.split_once('=') {
+            Some((key, value)) if !key.is_empty() => Ok((key.into(), value.into())),
+            _ => Err(format!("--attribute is KEY=VALUE, such as role=admin, not `{text}`")),
+        };
+        self.attribute.iter().map(pair).collect()
+    }
+}
+
+/// Who decides, on the first line; then what everybody else says that is asked.
+fn told(explanation: &Explanation) -> String {
+    let Explanation { steps, decided_by, .. } = explanation;
+    let decisive = &steps[*decided_by];
+    let mut text = format!("{}: {}", decisive.by.name(), decisive.said);
+    for (index, step) in steps.iter().enumerate() {
+        let opinion = match step.opinion {
+            _ if index == *decided_by => continue,
+            Opinion::None => "nothing",
+            Opinion::Allow => "yes",
+            Opinion::Deny => "no",
+            Opinion::Later => "not yet known",
+            Opinion::Failed => "cannot find out",
+        };
+        let place = if index < *decided_by { "before it" } else { "not asked" };
+        text.push_str(&format!("\n  {place}: {} says {opinion}: {}", step.by.name(), step.said));
+    }
+    text
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
+    use auth::SubscribeRule;
     use clap::Parser;
 
     use super::*;
@@ -174,6 +224,7 @@ pattern deny devices/%c/private
         /// What the command prints, the file called `F`.
         fn ask(&self, question: &str) -> (bool, String) {
             let Answer { allowed, why } = answer(&self.settings(SubscribeRule::Covered), question).unwrap();
+            let why = why.split_once("\n  not asked").map_or(&*why, |(decisive, _)| decisive);
             (allowed, why.replace(&self.0.display().to_string(), "F"))
         }
     }
@@ -194,7 +245,12 @@ pattern deny devices/%c/private
     #[test]
     fn the_line_that_decides_is_shown() {
         let file = File::new("line");
-        let said = |allowed, text: &str| (allowed, text.to_owned());
+        let said = |allowed, text: &str| (allowed, format!("acl_file: {text}"));
+        let nobody = (
+            false,
+            "no_match: nobody speaks of it, so it is refused (auth.no_match)\n  before it: acl_file says nothing: ".to_owned(),
+        );
+        let nobody = |reason: &str| (nobody.0, format!("{}{reason}", nobody.1));
         assert_eq!(
             file.ask("--client c --topic public/a --action receive"),
             said(true, "F:1: topic read public/#")
@@ -213,16 +269,19 @@ pattern deny devices/%c/private
         );
         assert_eq!(
             file.ask("--client c --topic home/alice/a --action publish"),
-            said(false, "F: no rule allows it")
+            nobody("no rule speaks of it")
         );
         assert_eq!(
             file.ask("--client c --topic $share/g/home/# --action subscribe"),
-            said(false, "F: no single rule allows reading everything that `home/#` matches")
+            nobody("no single rule allows reading everything that the filter matches")
         );
         let (allowed, why) = file.ask("--client c --topic $share/g/public/+ --action subscribe");
-        assert!(allowed && why.starts_with("F:1: topic read public/#\n"), "{why}");
+        assert!(allowed && why == "acl_file: F:1: topic read public/#", "{why}");
         let (allowed, why) = file.ask("--client a/b --topic devices/a/b/state --action publish");
-        assert!(!allowed && why.starts_with("F:8: pattern deny devices/%c/private\na name with"), "{why}");
+        assert!(
+            !allowed && why.starts_with("acl_file: F:8: pattern deny devices/%c/private\na name with"),
+            "{why}"
+        );
         let (allowed, why) = file.ask("--client c --topic $SYS/broker/x --action publish");
         assert!(!allowed && why.contains("`$SYS`"), "{why}");
     }
@@ -233,7 +292,34 @@ pattern deny devices/%c/private
         let file = File::new("configured");
         assert!(!answer(&file.settings(SubscribeRule::Covered)).allowed);
         assert!(answer(&file.settings(SubscribeRule::Always)).allowed);
-        assert!(answer(&Auth::default()).why.contains("no auth.acl_file"));
+        assert!(answer(&Auth::default()).why.contains("no source of authorisation"));
+    }
+
+    #[test]
+    fn a_rules_file_is_asked_with_all_that_is_known_of_the_client() {
+        let file = File::new("rules");
+        let text = "allow cert cn=gw-* publish gw/${cert_cn}/# qos 0 retain no\nallow attribute role=admin and address 10.0.0.0/8 \
+                    and listener in all #\n";
+        std::fs::write(&file.0, text).unwrap();
+        let ask = |question: &str| {
+            let path = file.0.display();
+            // What is configured does not matter.
+            let settings = Auth { acl_file: Some("/nonexistent/acl".into()), ..Auth::default() };
+            let Answer { allowed, why } =
+                answer(&settings, &format!("--rules {path} --client c {question}")).unwrap();
+            (allowed, why.lines().next().unwrap_or_default().replace(&path.to_string(), "F"))
+        };
+        let first = "rules: F:1: allow cert cn=gw-* publish gw/${cert_cn}/# qos 0 retain no";
+        assert_eq!(ask("--cert-cn gw-1 --topic gw/gw-1/up --action publish"), (true, first.to_owned()));
+        for more in ["--qos 1", "--retain", "--cert-cn probe"] {
+            let question = format!("--topic gw/gw-1/up --action publish {more}");
+            let name = if more.starts_with("--cert") { "" } else { "--cert-cn gw-1 " };
+            assert!(!ask(&format!("{name}{question}")).0, "{more}");
+        }
+        let admin = "--attribute role=admin --address 10.1.2.3 --listener in --topic # --action subscribe";
+        let (allowed, why) = ask(admin);
+        assert!(allowed && why.starts_with("rules: F:2: "), "{why}");
+        assert!(!ask(&admin.replace("role=admin", "role=user")).0);
     }
 
     #[test]
@@ -245,6 +331,7 @@ pattern deny devices/%c/private
             ("--client c --topic a --action delete", "delete"),
             ("--client c --topic a --action publish --qos 3", "3"),
             ("--topic a --action publish", "--client"),
+            ("--client c --topic a --action publish --attribute role", "KEY=VALUE"),
         ] {
             let error = answer(&settings, question).unwrap_err();
             assert!(error.contains(part), "{error}");

@@ -9,14 +9,35 @@ use api::settings::{HttpSettings, Listen};
 use auth::settings::Auth;
 use edge::settings::Listener;
 
-/// A listener that other machines reach, where nothing says who may connect.
+/// A listener that other machines reach.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Exposed {
     address: String,
+    missing: Missing,
+}
+
+/// What is not said about clients that come in there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Missing {
+    /// Who may connect.
+    Authentication,
+    /// What they may do.
+    Authorisation,
 }
 
 impl fmt::Display for Exposed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.missing == Missing::Authorisation {
+            return write!(
+                f,
+                "{} can be reached from other machines, and nothing says what clients may do. Either write rules, such as one that gives each user the topics \
+                 below its name,\n\
+                 \n    echo 'allow everyone all ${{username}}/#' > access.rules\n\
+                 \nand name the file (--set auth.rules_file=access.rules), or let every client do everything on purpose \
+                 (--set auth.no_match=allow), or listen on 127.0.0.1 only. See docs/access-rules.md.",
+                self.address
+            );
+        }
         write!(
             f,
             "{} can be reached from other machines, and nothing says who may connect. Either name a password file \
@@ -28,16 +49,26 @@ impl fmt::Display for Exposed {
 }
 
 /// # Errors
-/// The first listener that is open to other machines without a password file or a word that this is meant.
+/// The first listener that is open to other machines without a word about who may connect, or what clients may do.
 pub fn check(listeners: &[Listener], auth: &Auth) -> Result<(), Exposed> {
     let guarded = match auth.allow_anonymous {
         Some(_) => true,
         None => auth.password_file.is_some(),
     };
-    match listeners.iter().find(|listener| !guarded && !is_local(&listener.address)) {
-        Some(listener) => Err(Exposed { address: listener.address.clone() }),
+    let missing = match () {
+        () if !guarded => Missing::Authentication,
+        () if !authorises(auth) => Missing::Authorisation,
+        () => return Ok(()),
+    };
+    match listeners.iter().find(|listener| !is_local(&listener.address)) {
+        Some(listener) => Err(Exposed { address: listener.address.clone(), missing }),
         None => Ok(()),
     }
+}
+
+/// Whether something says what clients may do. A source that is named counts: what it says nothing of is refused.
+fn authorises(auth: &Auth) -> bool {
+    auth.rules_file.is_some() || auth.acl_file.is_some() || auth.sources.is_some() || auth.no_match.is_some()
 }
 
 /// HTTP that other machines reach, and that is not safe to be reached.
@@ -116,6 +147,8 @@ fn is_loopback(ip: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use auth::settings::{NoMatch, SourceNames};
+
     use super::*;
 
     fn refused(address: &str, auth: &Auth) -> bool {
@@ -142,10 +175,31 @@ mod tests {
     #[test]
     fn a_password_file_or_a_word_opens_the_network() {
         let address = "0.0.0.0:1883";
-        assert!(!refused(address, &Auth { password_file: Some("users".into()), ..Auth::default() }));
-        assert!(!refused(address, &Auth { allow_anonymous: Some(true), ..Auth::default() }));
+        let ruled = || Auth { rules_file: Some("rules".into()), ..Auth::default() };
+        assert!(!refused(address, &Auth { password_file: Some("users".into()), ..ruled() }));
+        assert!(!refused(address, &Auth { allow_anonymous: Some(true), ..ruled() }));
         // Then nobody gets in at all, which is safe.
-        assert!(!refused(address, &Auth { allow_anonymous: Some(false), ..Auth::default() }));
+        assert!(!refused(address, &Auth { allow_anonymous: Some(false), ..ruled() }));
+    }
+
+    #[test]
+    fn who_comes_in_does_not_do_everything_without_a_word() {
+        let address = "0.0.0.0:1883";
+        let users = || Auth { password_file: Some("users".into()), ..Auth::default() };
+        assert!(refused(address, &users()));
+        assert!(refused(address, &Auth { allow_anonymous: Some(true), ..Auth::default() }));
+        assert!(!refused("127.0.0.1:1883", &users()));
+        for no_match in [NoMatch::Allow, NoMatch::Deny] {
+            assert!(!refused(address, &Auth { no_match: Some(no_match), ..users() }));
+        }
+        assert!(!refused(address, &Auth { acl_file: Some("acl".into()), ..users() }));
+        let database = Some(SourceNames(vec![auth::SourceName::Database]));
+        assert!(!refused(address, &Auth { sources: database, ..users() }));
+        let listener = Listener { address: address.into(), ..Listener::default() };
+        let text = check(&[listener], &users()).unwrap_err().to_string();
+        for word in [address, "auth.rules_file=access.rules", "auth.no_match=allow", "127.0.0.1"] {
+            assert!(text.contains(word), "{text}");
+        }
     }
 
     #[test]

@@ -169,6 +169,9 @@ fn an_open_address_needs_a_word() {
     let output = run(&["start", "--listen", "0.0.0.0:0"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("auth.allow_anonymous=true"), "{}", stderr(&output));
+    let output = run(&["start", "--listen", "0.0.0.0:0", "--set", "auth.allow_anonymous=true"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("auth.no_match=allow"), "{}", stderr(&output));
 }
 
 #[test]

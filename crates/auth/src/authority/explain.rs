@@ -120,9 +120,12 @@ fn acl(sources: &Sources, identity: Identity<'_>, action: Action, topic: &str) -
     let opinion = sources.acl_opinion(identity, action, topic);
     let why = sources.acl_decision(identity, action, topic).map_or(Why::NoRule, |decision| decision.why);
     let file = sources.acl_path().map(|path| path.display().to_string()).unwrap_or_default();
+    let rule = |line: u32| {
+        format!("{file}:{line}: {}", sources.acl().and_then(|acl| acl.text(line)).unwrap_or_default())
+    };
     let said = match why {
-        Why::Line(line) => format!("{file}:{line}"),
-        Why::DangerousName(line) => format!("{file}:{line}{DANGEROUS}"),
+        Why::Line(line) => rule(line),
+        Why::DangerousName(line) => rule(line) + DANGEROUS,
         Why::NoRule if matches!(action, Action::Subscribe { .. }) => {
             "no single rule allows reading everything that the filter matches".to_owned()
         }

@@ -150,7 +150,7 @@ fn the_first_source_with_an_opinion_decides() {
     let by = |topic| files.decided_by(alice(), PUBLISH, topic);
     assert_eq!(by("r/x"), (Decider::Source(SourceName::Rules), "D/rules:1: deny everyone all r/#".into()));
     assert_eq!(by("d"), (Decider::Source(SourceName::Database), "rule 7: allow everyone all r/x, d".into()));
-    assert_eq!(by("f"), (Decider::Source(SourceName::AclFile), "D/acl:3".into()));
+    assert_eq!(by("f"), (Decider::Source(SourceName::AclFile), "D/acl:3: topic write f".into()));
     assert_eq!(by("x").0, Decider::Source(SourceName::Http));
     assert_eq!(files.ask(alice(), PUBLISH, "r/x"), NO);
     assert_eq!(files.ask(alice(), PUBLISH, "d"), YES);
