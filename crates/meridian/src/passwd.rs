@@ -150,6 +150,8 @@ impl Drop for Quiet {
 
 #[cfg(test)]
 mod tests {
+    use auth::ScramSource as _;
+
     use super::*;
 
     struct Directory(PathBuf);
