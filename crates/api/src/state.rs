@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use auth::Guard;
+use auth::{Guard, RuleTable, Users};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts as RequestParts;
 use broker::admin::Admin;
@@ -28,6 +28,8 @@ pub struct Parts {
     pub guard: Arc<Guard>,
     pub configuration: Arc<dyn Configuration>,
     pub keys: Keys,
+    pub users: Arc<Users>,
+    pub rules: Arc<RuleTable>,
     pub log: LogRing,
     pub node: NodeFacts,
 }
@@ -61,6 +63,8 @@ pub struct Shared {
     pub guard: Arc<Guard>,
     pub configuration: Arc<dyn Configuration>,
     pub keys: Keys,
+    pub users: Arc<Users>,
+    pub rules: Arc<RuleTable>,
     pub log: LogRing,
     pub node: NodeFacts,
     pub settings: HttpSettings,
@@ -103,12 +107,14 @@ impl State {
         document: Arc<str>,
         audit: Audit,
     ) -> Self {
-        let Parts { admin, guard, configuration, keys, log, node } = parts;
+        let Parts { admin, guard, configuration, keys, users, rules, log, node } = parts;
         Self(Arc::new(Shared {
             admin,
             guard,
             configuration,
             keys,
+            users,
+            rules,
             log,
             node,
             address,

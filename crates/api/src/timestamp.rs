@@ -15,6 +15,11 @@ impl Timestamp {
         Self(SystemTime::now())
     }
 
+    /// From milliseconds since 1970; the last time that has a text when they are beyond it.
+    pub fn of_ms(ms: u64) -> Self {
+        Self(SystemTime::UNIX_EPOCH).after(Duration::from_millis(ms))
+    }
+
     /// So much later; the last time that has a text when that is beyond it.
     #[must_use]
     pub fn after(self, time: Duration) -> Self {

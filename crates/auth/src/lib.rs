@@ -25,8 +25,10 @@ mod password_hash;
 mod protection;
 mod recent;
 mod rule;
+mod rule_table;
 mod rules;
 mod scram;
+mod users;
 mod web;
 
 pub mod settings;
@@ -50,5 +52,9 @@ pub use password_hash::{
     PasswordHash, SCRAM_ITERATIONS, SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN, ScramError, ScramKeys,
 };
 pub use protection::ProtectionFigures;
+pub use rule_table::{Authorship, NewRule, RuleId, RuleTable, RuleTableError, STORED_RULES_MAX, StoredRule};
 pub use rules::{AccessRule, Ground, Place, RULES_MAX, RuleError, RuleFault, RuleSet, Ruling};
+pub use users::{
+    Existing, Imported, RatesRecord, USER_NAME_MAX, UserError, UserRecord, Users, hash_password,
+};
 pub use web::{Circuit, HttpAcl, HttpLink, ServiceError, ServiceFailures, ServiceFigures};

@@ -157,6 +157,17 @@ impl PasswordHash {
         Some(ScramKeys { iterations, salt: self.salt.clone(), stored_key, server_key })
     }
 
+    /// What it takes to compute: hashes that have this in common take as long as each other.
+    pub(crate) fn cost(&self) -> (u8, u32, u32, u32) {
+        match &self.kind {
+            Kind::Argon2 { params, .. } => (0, params.m_cost(), params.t_cost(), params.p_cost()),
+            Kind::Pbkdf2 { digest: Digest::Sha256, rounds } => (1, *rounds, 0, 0),
+            Kind::Pbkdf2 { digest: Digest::Sha512, rounds } => (2, *rounds, 0, 0),
+            Kind::Bcrypt { cost } => (3, *cost, 0, 0),
+            Kind::Scram { iterations, .. } => (4, *iterations, 0, 0),
+        }
+    }
+
     /// As it stands in a password file.
     pub fn as_str(&self) -> &str {
         &self.text
@@ -245,6 +256,19 @@ fn scram_keys(password: &[u8], salt: &[u8], iterations: u32) -> ([u8; SCRAM_KEY_
     pbkdf2::pbkdf2_hmac::<Sha256>(password, salt, iterations, &mut salted);
     let client_key = hmac_sha256(&salted, &[b"Client Key"]);
     (Sha256::digest(client_key).into(), hmac_sha256(&salted, &[b"Server Key"]))
+}
+
+/// SCRAM keys for a user that there is not: always the same for a key and a name, of one of these kinds (iterations, length of the salt),
+/// and good for nothing. `None` when there is no kind.
+pub fn made_up_scram(key: &[u8], kinds: &[(u32, usize)], user: &str) -> Option<ScramKeys> {
+    let part = |name: &[u8]| hmac_sha256(key, &[name, b"\0", user.as_bytes()]);
+    let kind = part(b"kind").first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let at = kind.checked_rem(kinds.len() as u64)?;
+    let (iterations, salt_len) = *kinds.get(at as usize)?;
+    // No salt is longer than two of these.
+    let salt: Vec<u8> = [part(b"salt"), part(b"more salt")].concat();
+    let salt = salt[..salt_len.min(salt.len())].into();
+    Some(ScramKeys { iterations, salt, stored_key: part(b"stored key"), server_key: part(b"server key") })
 }
 
 /// HMAC-SHA-256 over these parts, one after the other.

@@ -65,6 +65,8 @@ section! {
         pub remembered_max: u32 = "100000", at start;
         /// How long a success is remembered; never longer than it is good.
         pub remembered_time: Duration = "10m", at start;
+        /// Users that there may be in the user database; the HTTP API refuses more.
+        pub users_max: u32 = "1000000" in "0..=3000000", at start;
         /// Bans that there may be at once; the HTTP API refuses more.
         pub bans_max: u32 = "100000" in "0..=1000000", at start;
     }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use api::{Bound, Keys, Parts};
-use auth::{Bans, Guard};
+use auth::{Bans, Guard, RuleTable, Users};
 use registry::{Ledger as _, LocalLedger};
 use settings::{Layers, Loaded};
 
@@ -100,6 +100,9 @@ fn serve(
         Ok(limit) => tracing::info!(limit = limit.now, was = limit.before, "file descriptors"),
         Err(error) => tracing::warn!(%error, "the limit of file descriptors stays what it was"),
     }
+    let users = Users::open(ledger.clone(), config.auth.users_max as usize);
+    let users = Arc::new(users.map_err(|error| error.to_string())?);
+    let rules = Arc::new(RuleTable::open(ledger.clone())?);
     let torn = ledger.figures().torn_bytes;
     if torn > 0 {
         tracing::warn!(bytes = torn, "a change that was never in force was cut off the registry");
@@ -113,6 +116,14 @@ fn serve(
         .map_err(|error| error.to_string())?
         .with_bans(bans);
     let guard = Arc::new(guard);
+    rules.on_change({
+        let guard = Arc::downgrade(&guard);
+        move |rules| {
+            if let Some(guard) = guard.upgrade() {
+                guard.set_database_rules(rules);
+            }
+        }
+    });
     // Before the node: one that cannot be operated as configured does not start.
     if let Some(warning) = exposure::plain_text_warning(&config.http) {
         tracing::warn!("{warning}");
@@ -131,6 +142,8 @@ fn serve(
                 guard,
                 configuration: running.clone(),
                 keys,
+                users,
+                rules,
                 log: log.ring().clone(),
                 node: node.facts(&config, name),
             };

@@ -1,20 +1,16 @@
 //! `/bans`: clients that may not connect.
 
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use auth::{Ban, BanError, BanId, BanKind, BanTarget, NewBan};
 use axum::Json;
 use axum::http::StatusCode;
-use broker::admin::Identified;
-use mqtt::ReasonCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::listing;
-use crate::ask::ask;
+use super::{closing, listing};
 use crate::extract::{Body, Path, Query};
 use crate::paging::{self, Page};
 use crate::problem::{FieldProblem, Problem};
@@ -152,11 +148,12 @@ async fn add(
     caller.note(|| format!("{} {}", body.kind, body.value));
     let now = SystemTime::now();
     let new = body.check(caller.by(), now)?;
-    let _turn = listing::turn().await?;
     let guard = state.guard.clone();
     let ban = blocking(move || guard.bans().add(new, now)).await?;
     // After the ban is in force: whoever is closed does not come back.
-    let disconnected = disconnect(&state, &ban).await.map_err(|problem| {
+    let target = ban.target.clone();
+    let closed = closing::close(&state, move |who| target.matches(who.client_id, who.username, who.address));
+    let disconnected = closed.await.map_err(|problem| {
         let id = ban.id.0;
         Problem::new(
             problem.kind(),
@@ -164,26 +161,6 @@ async fn add(
         )
     })?;
     Ok((StatusCode::CREATED, Json(NewBanItem { ban: BanItem::from(&*ban), disconnected })))
-}
-
-/// Closes the connections of everybody that a ban means, step by step.
-async fn disconnect(state: &State, ban: &Arc<Ban>) -> Result<usize, Problem> {
-    let admin = &state.admin;
-    let target = ban.target.clone();
-    let doomed =
-        Arc::new(move |who: Identified<'_>| target.matches(who.client_id, who.username, who.address));
-    let mut closed = 0;
-    for worker in admin.workers() {
-        let mut next = Some(0);
-        while let Some(from) = next {
-            // DISCONNECT has no Banned (3.14.2.1); CONNACK will say that when they come back.
-            let (doomed, reason) = (doomed.clone(), ReasonCode::AdministrativeAction);
-            let page = ask(|reply| admin.kick_matching(worker, from, doomed, reason, reply)).await?;
-            closed += page.closed;
-            next = page.next;
-        }
-    }
-    Ok(closed)
 }
 
 /// Takes a ban back.

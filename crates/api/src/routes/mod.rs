@@ -6,6 +6,7 @@
 mod audit;
 mod bans;
 mod clients;
+mod closing;
 mod config;
 mod document;
 mod health;
@@ -19,12 +20,14 @@ mod retained;
 // Its noun is the broker's: where messages go.
 #[allow(clippy::module_inception)]
 mod routes;
+mod rules;
 mod slow;
 mod stats;
 mod subscriptions;
 mod top;
 mod topic_metrics;
 mod trace;
+mod users;
 mod whoami;
 
 use utoipa::openapi::OpenApi;
@@ -48,6 +51,8 @@ pub(crate) fn router() -> (axum::Router<State>, OpenApi) {
         .merge(topic_metrics::routes())
         .merge(slow::routes())
         .merge(bans::routes())
+        .merge(users::routes())
+        .merge(rules::routes())
         .merge(trace::routes())
         .merge(log::routes())
         .merge(config::routes())

@@ -93,7 +93,9 @@ impl Server {
             admin: node.admin(),
             guard,
             configuration: Arc::new(Fixed::default()),
-            keys: Keys::open(ledger).unwrap(),
+            keys: Keys::open(ledger.clone()).unwrap(),
+            users: Arc::new(auth::Users::open(ledger.clone(), 50).unwrap()),
+            rules: Arc::new(auth::RuleTable::open(ledger).unwrap()),
             log: log.clone(),
             node: facts,
         };

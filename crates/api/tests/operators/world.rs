@@ -10,7 +10,7 @@ use api::{
     Author, Bound, Changed, Changes, ConfigView, Configuration, KeyFile, Keys, LogLevelView, LogRing, NewKey,
     NodeFacts, Parts, Refused, Reloaded, Role, Server, SettingProblem, Version,
 };
-use auth::{Bans, Guard};
+use auth::{Bans, Guard, RuleTable, Users};
 use broker::settings::Settings;
 use edge::settings::{EdgeSettings, Listener};
 use registry::{Ledger, LocalLedger};
@@ -57,6 +57,13 @@ impl World {
         let bans = Bans::open(ledger.clone(), 100).unwrap();
         let guard = Guard::open(&auth::settings::Auth { workers: 1, ..Default::default() }).unwrap();
         let guard = Arc::new(guard.with_bans(Arc::new(bans)));
+        let rules = Arc::new(RuleTable::open(ledger.clone()).unwrap());
+        let decides = Arc::downgrade(&guard);
+        rules.on_change(move |rules| {
+            if let Some(guard) = decides.upgrade() {
+                guard.set_database_rules(rules);
+            }
+        });
         let listener = Listener { address: "127.0.0.1:0".into(), ..Listener::default() };
         let edge = EdgeSettings { workers: 2, listeners: vec![listener], ..Default::default() };
         let node = edge::start(edge::Options { edge, broker, access: guard.clone(), version: "test".into() })
@@ -80,7 +87,9 @@ impl World {
             admin: node.admin(),
             guard,
             configuration: Arc::new(Fixed),
-            keys: Keys::open(ledger).unwrap(),
+            keys: Keys::open(ledger.clone()).unwrap(),
+            users: Arc::new(Users::open(ledger.clone(), 50).unwrap()),
+            rules,
             log: LogRing::default(),
             node: facts,
         });

@@ -1,0 +1,294 @@
+//! `/rules`: the built-in database of access rules.
+
+use auth::{Authorship, NewRule, RuleId, RuleTable, RuleTableError, StoredRule};
+use axum::Json;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::listing;
+use crate::ask::off_runtime;
+use crate::extract::{Body, Path, Query};
+use crate::paging::{self, Page};
+use crate::problem::Problem;
+use crate::role::Caller;
+use crate::state::State;
+use crate::timestamp::Timestamp;
+
+pub(super) fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new()
+        .routes(routes!(list, add, replace_all))
+        .routes(routes!(get, replace, remove))
+        .routes(routes!(place))
+}
+
+const LISTING: &str = "rules";
+
+/// An access rule.
+#[derive(Debug, Serialize, ToSchema)]
+struct RuleItem {
+    #[schema(examples("17"))]
+    id: String,
+    /// Its place among the rules, from 1: the first that speaks of a question decides it.
+    position: usize,
+    /// A line as in a rules file.
+    rule: String,
+    /// When false it decides nothing.
+    enabled: bool,
+    description: String,
+    /// The name of the key that wrote it last; empty in open mode.
+    author: String,
+    changed_at: Timestamp,
+}
+
+impl RuleItem {
+    fn of(position: usize, rule: &StoredRule) -> Self {
+        Self {
+            id: rule.id.0.to_string(),
+            position,
+            rule: rule.text.clone(),
+            enabled: rule.enabled,
+            description: rule.description.clone(),
+            author: rule.author.clone(),
+            changed_at: Timestamp::of_ms(rule.changed_ms),
+        }
+    }
+}
+
+/// What a rule is to say.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct RuleBody {
+    /// A line as in a rules file.
+    #[schema(examples("allow user sensor publish sensors/#"))]
+    rule: String,
+    #[serde(default = "yes")]
+    enabled: bool,
+    #[serde(default)]
+    description: String,
+}
+
+/// A rule to be.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct AddRule {
+    /// A line as in a rules file.
+    #[schema(examples("allow user sensor publish sensors/#"))]
+    rule: String,
+    #[serde(default = "yes")]
+    enabled: bool,
+    #[serde(default)]
+    description: String,
+    /// Its place, from 1; the last when not given.
+    position: Option<usize>,
+}
+
+/// All rules to be, in their order.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct AllRules {
+    rules: Vec<RuleBody>,
+}
+
+/// Where a rule is to stand.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct RulePosition {
+    /// From 1; beyond the last it is the last.
+    position: usize,
+}
+
+/// How many rules there are now.
+#[derive(Debug, Serialize, ToSchema)]
+struct RuleCount {
+    rules: usize,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct PageQuery {
+    /// Items of a page: 1 to 1000, 100 when not given.
+    limit: Option<usize>,
+    /// `next` of the page before.
+    cursor: Option<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl From<RuleBody> for NewRule {
+    fn from(body: RuleBody) -> Self {
+        Self { text: body.rule, enabled: body.enabled, description: body.description }
+    }
+}
+
+fn authorship(caller: &Caller) -> Authorship {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    Authorship { author: caller.by().to_owned(), now_ms: now.map_or(0, |since| since.as_millis() as u64) }
+}
+
+/// Lists rules in their order.
+#[utoipa::path(
+    get, path = "/api/v1/rules", tag = "rules", operation_id = "rules",
+    security(("token" = ["viewer"])), params(PageQuery),
+    responses((status = 200, body = Page<RuleItem>)),
+)]
+async fn list(state: State, Query(query): Query<PageQuery>) -> Result<Json<Page<RuleItem>>, Problem> {
+    let limit = paging::limit(query.limit)?;
+    let from = listing::place::<usize>(&state.admin, LISTING, query.cursor.as_deref())?.unwrap_or(0);
+    let rules = state.rules.list();
+    let page = rules.iter().zip(1..).skip(from).take(limit);
+    let items: Vec<_> = page.map(|(rule, position)| RuleItem::of(position, rule)).collect();
+    let behind = from.saturating_add(items.len());
+    let next = (behind < rules.len()).then(|| listing::next(&state.admin, LISTING, behind));
+    Ok(Json(Page { items, next }))
+}
+
+/// One rule.
+#[utoipa::path(
+    get, path = "/api/v1/rules/{id}", tag = "rules", operation_id = "rule",
+    security(("token" = ["viewer"])), params(("id" = String, Path)),
+    responses((status = 200, body = RuleItem)),
+)]
+async fn get(state: State, Path(id): Path<String>) -> Result<Json<RuleItem>, Problem> {
+    let id = number(&id)?;
+    let (position, rule) = state.rules.get(id).ok_or(RuleTableError::Unknown(id))?;
+    Ok(Json(RuleItem::of(position, &rule)))
+}
+
+/// Adds a rule. Subscriptions are checked again, here and below: those that are no longer allowed end.
+#[utoipa::path(
+    post, path = "/api/v1/rules", tag = "rules", operation_id = "rule_add",
+    security(("token" = ["admin"])), request_body = AddRule,
+    responses((status = 201, body = RuleItem)),
+)]
+async fn add(
+    state: State,
+    caller: Caller,
+    Body(body): Body<AddRule>,
+) -> Result<(StatusCode, Json<RuleItem>), Problem> {
+    let AddRule { rule, enabled, description, position } = body;
+    caller.note(|| rule.clone());
+    check_position(position)?;
+    let (new, by) = (NewRule { text: rule, enabled, description }, authorship(&caller));
+    let item = changed(state, move |rules| rules.add(&new, position, &by)).await?;
+    Ok((StatusCode::CREATED, Json(item)))
+}
+
+/// Replaces what a rule says.
+#[utoipa::path(
+    put, path = "/api/v1/rules/{id}", tag = "rules", operation_id = "rule_replace",
+    security(("token" = ["admin"])), params(("id" = String, Path)), request_body = RuleBody,
+    responses((status = 200, body = RuleItem)),
+)]
+async fn replace(
+    state: State,
+    caller: Caller,
+    Path(id): Path<String>,
+    Body(body): Body<RuleBody>,
+) -> Result<Json<RuleItem>, Problem> {
+    caller.note(|| body.rule.clone());
+    let (id, by) = (number(&id)?, authorship(&caller));
+    let new = NewRule::from(body);
+    Ok(Json(changed(state, move |rules| rules.replace(id, &new, &by)).await?))
+}
+
+/// Moves a rule to another place.
+#[utoipa::path(
+    put, path = "/api/v1/rules/{id}/position", tag = "rules", operation_id = "rule_move",
+    security(("token" = ["admin"])), params(("id" = String, Path)), request_body = RulePosition,
+    responses((status = 200, body = RuleItem)),
+)]
+async fn place(
+    state: State,
+    caller: Caller,
+    Path(id): Path<String>,
+    Body(body): Body<RulePosition>,
+) -> Result<Json<RuleItem>, Problem> {
+    caller.note(|| format!("to {}", body.position));
+    check_position(Some(body.position))?;
+    let (id, by) = (number(&id)?, authorship(&caller));
+    Ok(Json(changed(state, move |rules| rules.move_to(id, body.position, &by)).await?))
+}
+
+/// Removes a rule.
+#[utoipa::path(
+    delete, path = "/api/v1/rules/{id}", tag = "rules", operation_id = "rule_remove",
+    security(("token" = ["admin"])), params(("id" = String, Path)),
+    responses((status = 204)),
+)]
+async fn remove(state: State, caller: Caller, Path(id): Path<String>) -> Result<StatusCode, Problem> {
+    let id = number(&id)?;
+    let removed = off_runtime(move || state.rules.remove(id)).await??;
+    caller.note(|| removed.text);
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Has these rules instead of all that there are.
+#[utoipa::path(
+    put, path = "/api/v1/rules", tag = "rules", operation_id = "rules_replace",
+    security(("token" = ["admin"])), request_body = AllRules,
+    responses((status = 200, body = RuleCount)),
+)]
+async fn replace_all(
+    state: State,
+    caller: Caller,
+    Body(body): Body<AllRules>,
+) -> Result<Json<RuleCount>, Problem> {
+    caller.note(|| format!("{} rules", body.rules.len()));
+    let by = authorship(&caller);
+    let new: Vec<NewRule> = body.rules.into_iter().map(NewRule::from).collect();
+    let rules = new.len();
+    off_runtime(move || state.rules.replace_all(&new, &by)).await??;
+    Ok(Json(RuleCount { rules }))
+}
+
+async fn changed<P>(
+    state: State,
+    change: impl FnOnce(&RuleTable) -> Result<(usize, P), RuleTableError> + Send + 'static,
+) -> Result<RuleItem, Problem>
+where
+    P: std::ops::Deref<Target = StoredRule>,
+{
+    let changed =
+        off_runtime(move || change(&state.rules).map(|(position, rule)| RuleItem::of(position, &rule)));
+    Ok(changed.await??)
+}
+
+fn number(id: &str) -> Result<RuleId, Problem> {
+    let unknown =
+        |_| Problem::not_found(format!("there is no rule `{id}`; `GET /api/v1/rules` lists those there are"));
+    id.parse().map(RuleId).map_err(unknown)
+}
+
+fn check_position(position: Option<usize>) -> Result<(), Problem> {
+    match position {
+        Some(0) => Err(Problem::invalid("position", "places are counted from 1")),
+        _ => Ok(()),
+    }
+}
+
+impl From<RuleTableError> for Problem {
+    fn from(error: RuleTableError) -> Self {
+        let detail = error.to_string();
+        match error {
+            RuleTableError::Unknown(_) => {
+                Self::not_found(detail + "; `GET /api/v1/rules` lists those there are")
+            }
+            RuleTableError::TooMany => Self::conflict(detail),
+            RuleTableError::Of { .. } => Self::invalid("rules", detail),
+            RuleTableError::Rule(_)
+            | RuleTableError::Blank
+            | RuleTableError::Lines
+            | RuleTableError::Long => Self::invalid("rule", detail),
+            RuleTableError::Registry(_) => {
+                tracing::error!("rules are as they were: {detail}");
+                Self::internal(detail)
+            }
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! `/users`: the built-in user database.
+
+use std::collections::HashSet;
+
+use auth::{Existing, UserError, UserRecord, Users};
+use axum::Json;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+mod body;
+mod csv;
+mod item;
+mod secret;
+
+use body::{Hashed, Patch, UserBody, hashed};
+use item::UserItem;
+
+use super::{closing, listing};
+use crate::ask::off_runtime;
+use crate::extract::{Body, Path, Query};
+use crate::paging::{self, Page};
+use crate::problem::{FieldProblem, Problem};
+use crate::role::Caller;
+use crate::state::State;
+
+pub(super) fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new()
+        .routes(routes!(list, add))
+        .routes(routes!(get, replace, patch, remove))
+        .routes(routes!(import))
+}
+
+const LISTING: &str = "users";
+/// Records that one request looks at.
+const LOOKED_AT_MAX: usize = 20_000;
+const STEP: usize = 500;
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListQuery {
+    /// Part of the name, the tenant or the description; ASCII letters in either case.
+    search: Option<String>,
+    /// Items of a page: 1 to 1000, 100 when not given.
+    limit: Option<usize>,
+    /// `next` of the page before.
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ChangeQuery {
+    /// Leaves the user's connections open: what they may do stays what it was when they came.
+    #[serde(default)]
+    keep_connected: bool,
+}
+
+/// A user that was changed.
+#[derive(Debug, Serialize, ToSchema)]
+struct ChangedUser {
+    #[serde(flatten)]
+    user: UserItem,
+    /// Clients whose connections were closed because of it.
+    disconnected: usize,
+}
+
+/// A user who is there no more.
+#[derive(Debug, Serialize, ToSchema)]
+struct RemovedUser {
+    /// Clients whose connections were closed because of it.
+    disconnected: usize,
+}
+
+/// Lists users by their names. Passwords are not kept, and their hashes are not shown.
+#[utoipa::path(
+    get, path = "/api/v1/users", tag = "users", operation_id = "users",
+    security(("token" = ["viewer"])), params(ListQuery),
+    responses((status = 200, body = Page<UserItem>)),
+)]
+async fn list(state: State, Query(query): Query<ListQuery>) -> Result<Json<Page<UserItem>>, Problem> {
+    let limit = paging::limit(query.limit)?;
+    let after = listing::place::<String>(&state.admin, LISTING, query.cursor.as_deref())?;
+    let search = query.search.filter(|text| !text.is_empty()).map(|text| text.to_ascii_lowercase());
+    let shared = state.clone();
+    let (items, last) = off_runtime(move || page(&shared.users, after, limit, search.as_deref())).await?;
+    Ok(Json(Page { items, next: last.map(|last| listing::next(&state.admin, LISTING, last)) }))
+}
+
+/// Users behind this name, and where to go on.
+fn page(
+    users: &Users,
+    mut after: Option<String>,
+    limit: usize,
+    search: Option<&str>,
+) -> (Vec<UserItem>, Option<String>) {
+    let mut items = Vec::new();
+    for _ in 0..LOOKED_AT_MAX / STEP {
+        let step = users.page(after.as_deref(), STEP);
+        let ended = step.len() < STEP;
+        for (name, record) in step {
+            if items.len() == limit {
+                return (items, after);
+            }
+            // One that cannot be read is in the log, and can be removed by its name.
+            let item = match record {
+                Ok(record) => UserItem::of(&name, &record),
+                Err(_) => UserItem::damaged(&name),
+            };
+            if search.is_none_or(|search| item.matches(search)) {
+                items.push(item);
+            }
+            after = Some(name.into());
+        }
+        if ended {
+            return (items, None);
+        }
+    }
+    (items, after)
+}
+
+/// One user.
+#[utoipa::path(
+    get, path = "/api/v1/users/{name}", tag = "users", operation_id = "user",
+    security(("token" = ["viewer"])), params(("name" = String, Path)),
+    responses((status = 200, body = UserItem)),
+)]
+async fn get(state: State, Path(name): Path<String>) -> Result<Json<UserItem>, Problem> {
+    let found = off_runtime(move || {
+        let record = state.users.get(&name)?.ok_or_else(|| UserError::Unknown(name.clone()))?;
+        Ok::<_, UserError>(UserItem::of(&name, &record))
+    });
+    Ok(Json(found.await??))
+}
+
+/// Makes a user.
+#[utoipa::path(
+    post, path = "/api/v1/users", tag = "users", operation_id = "user_add",
+    security(("token" = ["admin"])), request_body = UserBody,
+    responses((status = 201, body = UserItem)),
+)]
+async fn add(
+    state: State,
+    caller: Caller,
+    Body(mut user): Body<UserBody>,
+) -> Result<(StatusCode, Json<UserItem>), Problem> {
+    let name = user.take_name()?;
+    caller.note(|| format!("user {name:?}"));
+    let secrets = hashed(user.password.clone(), user.password_hash.clone(), user.scram_iterations).await?;
+    let added = off_runtime(move || {
+        let record = with(user.record(UserRecord::new(now_ms())), secrets);
+        state.users.add(&name, &record)?;
+        Ok::<_, UserError>(UserItem::of(&name, &record))
+    });
+    Ok((StatusCode::CREATED, Json(added.await??)))
+}
+
+/// Replaces all that is said of a user; the password stays when none is given. The user's connections are closed.
+#[utoipa::path(
+    put, path = "/api/v1/users/{name}", tag = "users", operation_id = "user_replace",
+    security(("token" = ["admin"])), params(("name" = String, Path), ChangeQuery), request_body = UserBody,
+    responses((status = 200, body = ChangedUser)),
+)]
+async fn replace(
+    state: State,
+    Path(name): Path<String>,
+    Query(query): Query<ChangeQuery>,
+    Body(body): Body<UserBody>,
+) -> Result<Json<ChangedUser>, Problem> {
+    if body.name.as_ref().is_some_and(|other| *other != name) {
+        return Err(Problem::invalid("name", "it is another one than the path's; a user cannot be renamed"));
+    }
+    known(&state, &name).await?;
+    let secrets = hashed(body.password.clone(), body.password_hash.clone(), body.scram_iterations).await?;
+    change(state, name, query, move |record| with(body.record(record), secrets.clone())).await
+}
+
+/// Changes a user's password, or whether it may get in. The user's connections are closed.
+#[utoipa::path(
+    patch, path = "/api/v1/users/{name}", tag = "users", operation_id = "user_patch",
+    security(("token" = ["admin"])), params(("name" = String, Path), ChangeQuery), request_body = Patch,
+    responses((status = 200, body = ChangedUser)),
+)]
+async fn patch(
+    state: State,
+    caller: Caller,
+    Path(name): Path<String>,
+    Query(query): Query<ChangeQuery>,
+    Body(body): Body<Patch>,
+) -> Result<Json<ChangedUser>, Problem> {
+    caller.note(|| body.note());
+    known(&state, &name).await?;
+    let secrets = hashed(body.password, body.password_hash, body.scram_iterations).await?;
+    let enabled = body.enabled;
+    change(state, name, query, move |record| {
+        let enabled = enabled.unwrap_or(record.enabled);
+        with(UserRecord { enabled, ..record }, secrets.clone())
+    })
+    .await
+}
+
+/// Removes a user. Its connections are closed; their sessions stay for as long as they were to.
+#[utoipa::path(
+    delete, path = "/api/v1/users/{name}", tag = "users", operation_id = "user_remove",
+    security(("token" = ["admin"])), params(("name" = String, Path), ChangeQuery),
+    responses((status = 200, body = RemovedUser)),
+)]
+async fn remove(
+    state: State,
+    Path(name): Path<String>,
+    Query(query): Query<ChangeQuery>,
+) -> Result<Json<RemovedUser>, Problem> {
+    let (shared, gone) = (state.clone(), name.clone());
+    off_runtime(move || shared.users.remove(&gone)).await??;
+    let disconnected = close(&state, query, [name].into()).await?;
+    Ok(Json(RemovedUser { disconnected }))
+}
+
+/// Users to bring in.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Import {
+    /// Either these ..
+    #[serde(default)]
+    users: Vec<UserBody>,
+    /// .. or lines of comma-separated values, the first of which names the columns: `name`, and any of `password`, `password_hash`,
+    /// `superuser`, `enabled`, `tenant`, `description`.
+    csv: Option<String>,
+    /// What becomes of users who are there already: `refuse` brings nobody in, `keep` leaves them as they are, `replace` replaces them.
+    #[serde(default)]
+    existing: ExistingName,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum ExistingName {
+    #[default]
+    Refuse,
+    Keep,
+    Replace,
+}
+
+/// What came of it.
+#[derive(Debug, Serialize, ToSchema)]
+struct ImportResult {
+    added: usize,
+    replaced: usize,
+    /// Left as they were.
+    kept: usize,
+    /// Clients of those replaced whose connections were closed.
+    disconnected: usize,
+}
+
+/// Brings many users in, as far as the body's limit goes. Either all are right, or nobody comes in. Passwords that have to be hashed
+/// take time, so there may be 200 of them at once; hashes may be as many as there is room for.
+#[utoipa::path(
+    post, path = "/api/v1/users/import", tag = "users", operation_id = "users_import",
+    security(("token" = ["admin"])), params(ChangeQuery), request_body = Import,
+    responses((status = 200, body = ImportResult)),
+)]
+async fn import(
+    state: State,
+    caller: Caller,
+    Query(query): Query<ChangeQuery>,
+    Body(body): Body<Import>,
+) -> Result<Json<ImportResult>, Problem> {
+    let Import { users, csv, existing } = body;
+    let users = match csv {
+        Some(_) if !users.is_empty() => return Err(Problem::invalid("csv", "send either users or csv")),
+        Some(text) => csv::read(&text).map_err(|why| Problem::invalid("csv", why))?,
+        None => users,
+    };
+    caller.note(|| format!("{} users", users.len()));
+    if users.iter().filter(|user| user.password.is_some()).count() > PASSWORDS_MAX {
+        let detail =
+            format!("there may be {PASSWORDS_MAX} passwords at once; send hashes, or fewer users at a time");
+        return Err(Problem::invalid("users", detail));
+    }
+    let mut records = Vec::with_capacity(users.len());
+    for mut user in users {
+        let name = user.take_name()?;
+        let secrets = hashed(user.password.clone(), user.password_hash.clone(), user.scram_iterations);
+        let secrets = secrets.await.map_err(|problem| {
+            Problem::new(problem.kind(), format!("user `{name}`: {}", problem.detail()))
+        })?;
+        records.push((name, with(user.record(UserRecord::new(now_ms())), secrets)));
+    }
+    let existing = match existing {
+        ExistingName::Refuse => Existing::Refuse,
+        ExistingName::Keep => Existing::Keep,
+        ExistingName::Replace => Existing::Replace,
+    };
+    let shared = state.clone();
+    let done = off_runtime(move || shared.users.import(&records, existing)).await??;
+    let (added, replaced, kept) = (done.added, done.replaced.len(), done.kept);
+    let disconnected = match replaced {
+        0 => 0,
+        _ => close(&state, query, done.replaced.into_iter().collect()).await?,
+    };
+    Ok(Json(ImportResult { added, replaced, kept, disconnected }))
+}
+
+/// Passwords of an import; each takes some 50 ms.
+const PASSWORDS_MAX: usize = 200;
+
+async fn change(
+    state: State,
+    name: String,
+    query: ChangeQuery,
+    change: impl Fn(UserRecord) -> UserRecord + Send + 'static,
+) -> Result<Json<ChangedUser>, Problem> {
+    let (shared, of) = (state.clone(), name.clone());
+    let changed = off_runtime(move || {
+        shared.users.change(&of, |record| UserRecord { changed_ms: now_ms(), ..change(record) })
+    });
+    let (before, after) = changed.await??;
+    let words =
+        |record: &UserRecord| UserRecord { description: String::new(), changed_ms: 0, ..record.clone() };
+    let disconnected = match words(&before) == words(&after) {
+        // What it is called changes nothing for its clients.
+        true => 0,
+        false => close(&state, query, [name.clone()].into()).await?,
+    };
+    Ok(Json(ChangedUser { user: UserItem::of(&name, &after), disconnected }))
+}
+
+/// Before a password is hashed for nobody.
+async fn known(state: &State, name: &str) -> Result<(), Problem> {
+    let (state, name) = (state.clone(), name.to_owned());
+    off_runtime(move || match state.users.get(&name)? {
+        Some(_) => Ok(()),
+        None => Err(UserError::Unknown(name)),
+    })
+    .await??;
+    Ok(())
+}
+
+async fn close(state: &State, query: ChangeQuery, names: HashSet<String>) -> Result<usize, Problem> {
+    if query.keep_connected {
+        return Ok(0);
+    }
+    let closed =
+        closing::close(state, move |who| who.username.is_some_and(|username| names.contains(username)));
+    closed.await.map_err(|problem| {
+        let detail =
+            format!("the change is in force, but not all clients were disconnected: {}", problem.detail());
+        Problem::new(problem.kind(), detail)
+    })
+}
+
+/// A record with a new password, when there is one: the old keys of SCRAM are for the old one.
+fn with(record: UserRecord, secrets: Option<Hashed>) -> UserRecord {
+    match secrets {
+        Some(Hashed { hash, scram }) => UserRecord { hash: Some(hash), scram, ..record },
+        None => record,
+    }
+}
+
+fn now_ms() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |since| since.as_millis() as u64)
+}
+
+impl From<UserError> for Problem {
+    fn from(error: UserError) -> Self {
+        let detail = error.to_string();
+        match error {
+            UserError::Unknown(_) => {
+                Self::not_found(detail + "; `GET /api/v1/users?search=` finds those there are")
+            }
+            UserError::Exists(_) | UserError::TooMany { .. } => Self::conflict(detail),
+            UserError::Twice(_) | UserError::Of { .. } => Self::invalid("users", detail),
+            UserError::Fields(fields) => Self::invalid_fields(
+                fields
+                    .into_iter()
+                    .map(|(name, detail)| FieldProblem { name: name.to_owned(), detail })
+                    .collect(),
+            ),
+            UserError::Damaged { .. } | UserError::Registry(_) | UserError::System(_) => {
+                tracing::error!("users are as they were: {detail}");
+                Self::internal(detail)
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Users as they are sent, and how their passwords are hashed.
+
+use std::collections::BTreeMap;
+
+use auth::{RatesRecord, UserRecord};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+use utoipa::ToSchema;
+
+use super::secret::Secret;
+use crate::ask::off_runtime;
+use crate::problem::Problem;
+
+/// What is said of a user.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UserBody {
+    /// 1 to 1024 bytes without control characters. Needed where the path does not say it.
+    pub name: Option<String>,
+    /// Hashed (argon2id) as soon as it arrives.
+    #[schema(value_type = Option<String>, write_only)]
+    pub password: Option<Secret>,
+    /// A hash as in a password file, instead of a password.
+    #[schema(value_type = Option<String>, write_only)]
+    pub password_hash: Option<Secret>,
+    /// With a password: keys of SCRAM-SHA-256 too, of so many iterations (4096 to 5000000).
+    pub scram_iterations: Option<u32>,
+    #[serde(default = "yes")]
+    pub enabled: bool,
+    #[serde(default)]
+    pub superuser: bool,
+    pub tenant: Option<String>,
+    #[serde(default)]
+    pub attributes: BTreeMap<String, String>,
+    pub rates: Option<RatesBody>,
+    #[serde(default)]
+    pub rules: Vec<String>,
+    #[serde(default)]
+    pub description: String,
+}
+
+/// How much a user's client may publish; 0 is no limit.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+#[derive(Default)]
+pub struct RatesBody {
+    pub messages_per_second: u32,
+    pub messages_burst: u32,
+    pub bytes_per_second: u64,
+    pub bytes_burst: u64,
+}
+
+/// What is to be different about a user.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Patch {
+    /// Hashed (argon2id) as soon as it arrives.
+    #[schema(value_type = Option<String>, write_only)]
+    pub password: Option<Secret>,
+    /// A hash as in a password file, instead of a password.
+    #[schema(value_type = Option<String>, write_only)]
+    pub password_hash: Option<Secret>,
+    /// With a password: keys of SCRAM-SHA-256 too, of so many iterations (4096 to 5000000).
+    pub scram_iterations: Option<u32>,
+    pub enabled: Option<bool>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl UserBody {
+    /// # Errors
+    /// 422 without a name.
+    pub fn take_name(&mut self) -> Result<String, Problem> {
+        self.name.take().ok_or_else(|| Problem::invalid("name", "it is missing"))
+    }
+
+    /// The record as it is said to be; password and times are those of the old one.
+    pub fn record(&self, old: UserRecord) -> UserRecord {
+        UserRecord {
+            enabled: self.enabled,
+            superuser: self.superuser,
+            tenant: self.tenant.clone(),
+            attributes: self.attributes.clone(),
+            rates: self.rates.map(RatesRecord::from),
+            rules: self.rules.clone(),
+            description: self.description.clone(),
+            ..old
+        }
+    }
+}
+
+impl Patch {
+    /// For the audit log.
+    pub fn note(&self) -> String {
+        let password = if self.password.is_some() || self.password_hash.is_some() { "password" } else { "" };
+        match self.enabled {
+            Some(enabled) => {
+                format!("{password} {}", if enabled { "enabled" } else { "disabled" }).trim().to_owned()
+            }
+            None => password.to_owned(),
+        }
+    }
+}
+
+impl From<RatesBody> for RatesRecord {
+    fn from(rates: RatesBody) -> Self {
+        let RatesBody { messages_per_second, messages_burst, bytes_per_second, bytes_burst } = rates;
+        Self { messages_per_second, messages_burst, bytes_per_second, bytes_burst }
+    }
+}
+
+impl From<RatesRecord> for RatesBody {
+    fn from(rates: RatesRecord) -> Self {
+        let RatesRecord { messages_per_second, messages_burst, bytes_per_second, bytes_burst } = rates;
+        Self { messages_per_second, messages_burst, bytes_per_second, bytes_burst }
+    }
+}
+
+/// What is kept of a password.
+#[derive(Clone)]
+pub struct Hashed {
+    pub hash: String,
+    pub scram: Option<String>,
+}
+
+/// Passwords that are hashed at one time: each takes 19 MiB and a CPU.
+static AT_ONCE: Semaphore = Semaphore::const_new(2);
+
+/// What is to be kept of a password, or the hash that came instead; `None` without either.
+///
+/// # Errors
+/// Both, or what SCRAM cannot have.
+pub async fn hashed(
+    password: Option<Secret>,
+    hash: Option<Secret>,
+    scram_iterations: Option<u32>,
+) -> Result<Option<Hashed>, Problem> {
+    let password = match (password, hash) {
+        (Some(_), Some(_)) => {
+            return Err(Problem::invalid("password_hash", "send either a password or its hash"));
+        }
+        (None, _) if scram_iterations.is_some() => {
+            return Err(Problem::invalid(
+                "scram_iterations",
+                "its keys are made of a password, and there is none",
+            ));
+        }
+        (None, None) => return Ok(None),
+        (None, Some(hash)) => return Ok(Some(Hashed { hash: hash.expose().to_owned(), scram: None })),
+        (Some(password), None) => password,
+    };
+    if password.expose().is_empty() || password.expose().len() > PASSWORD_MAX {
+        return Err(Problem::invalid("password", format!("it may have 1 to {PASSWORD_MAX} bytes")));
+    }
+    let _turn = AT_ONCE.acquire().await.map_err(|_| Problem::unavailable("the node is stopping"))?;
+    let hashed = off_runtime(move || auth::hash_password(password.expose(), scram_iterations)).await??;
+    let (hash, scram) = hashed;
+    Ok(Some(Hashed { hash, scram }))
+}
+
+/// Bytes of a password; CONNECT has no room for more.
+const PASSWORD_MAX: usize = 65_535;

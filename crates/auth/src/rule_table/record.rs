@@ -1,0 +1,43 @@
+//! A rule as the registry keeps it.
+
+use registry::{Change, ProposeError};
+use serde::{Deserialize, Serialize};
+
+use super::{RuleId, RuleTableError, StoredRule, TABLE};
+
+#[derive(Deserialize, Serialize)]
+pub struct Record {
+    rank: u64,
+    text: String,
+    enabled: bool,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    description: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    author: String,
+    changed_ms: u64,
+}
+
+pub fn key(id: RuleId) -> String {
+    format!("{:020}", id.0)
+}
+
+impl Record {
+    /// # Errors
+    /// Never: a record has a JSON.
+    pub fn put(rule: &StoredRule) -> Result<Change, RuleTableError> {
+        let StoredRule { id, text, enabled, description, author, changed_ms, rank } = rule.clone();
+        let record = Self { rank, text, enabled, description, author, changed_ms };
+        Change::put(TABLE, key(id), &record)
+            .map_err(|error| RuleTableError::Registry(ProposeError::Broken { why: error.to_string() }))
+    }
+
+    /// # Errors
+    /// What makes no sense about it.
+    pub fn read(key: &str, value: &str) -> Result<StoredRule, String> {
+        let wrong = |why: String| format!("rule {key} of the registry cannot be used: {why}");
+        let id = key.parse().map(RuleId).map_err(|_| wrong("its key is no number".to_owned()))?;
+        let record: Self = serde_json::from_str(value).map_err(|error| wrong(error.to_string()))?;
+        let Self { rank, text, enabled, description, author, changed_ms } = record;
+        Ok(StoredRule { id, text, enabled, description, author, changed_ms, rank })
+    }
+}

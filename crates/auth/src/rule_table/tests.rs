@@ -1,0 +1,93 @@
+use super::*;
+
+fn rule(text: &str) -> NewRule {
+    NewRule { text: text.into(), enabled: true, description: String::new() }
+}
+
+fn by() -> Authorship {
+    Authorship { author: "ops".into(), now_ms: 7 }
+}
+
+fn topics(table: &RuleTable) -> String {
+    table.list().iter().map(|rule| rule.text.rsplit(' ').next().unwrap_or_default()).collect()
+}
+
+#[test]
+fn rules_stand_where_they_were_put() {
+    let table = RuleTable::in_memory().unwrap();
+    let add = |topic: &str, position| {
+        table.add(&rule(&format!("allow everyone publish {topic}")), position, &by()).unwrap()
+    };
+    add("b", None);
+    add("d", None);
+    assert_eq!(add("a", Some(1)).0, 1);
+    assert_eq!(add("c", Some(3)).0, 3);
+    assert_eq!(add("e", Some(99)).0, 5);
+    assert_eq!(topics(&table), "abcde");
+    let (_, last) = table.get(RuleId(5)).unwrap();
+    assert_eq!((last.author.as_str(), last.changed_ms), ("ops", 7));
+    assert_eq!(table.move_to(last.id, 1, &by()).unwrap().0, 1);
+    assert_eq!(topics(&table), "eabcd");
+    table.replace(last.id, &rule("deny everyone publish z"), &by()).unwrap();
+    assert_eq!(topics(&table), "zabcd");
+    assert_eq!(table.remove(last.id).unwrap().text, "deny everyone publish z");
+    assert_eq!(table.remove(last.id), Err(RuleTableError::Unknown(last.id)));
+    assert_eq!(topics(&table), "abcd");
+}
+
+/// Halving a gap comes to an end, and the order does not suffer.
+#[test]
+fn a_rule_can_be_put_before_the_first_for_ever() {
+    let table = RuleTable::in_memory().unwrap();
+    for n in 0..80 {
+        table.add(&rule(&format!("deny everyone publish t{n}")), Some(1), &by()).unwrap();
+    }
+    let expected: String = (0..80).rev().map(|n| format!("t{n}")).collect();
+    assert_eq!(topics(&table), expected);
+}
+
+#[test]
+fn what_is_no_rule_is_refused_with_the_reason() {
+    let table = RuleTable::in_memory().unwrap();
+    let refused = |text: &str| table.add(&rule(text), None, &by()).unwrap_err();
+    assert!(matches!(refused("permit everyone publish a"), RuleTableError::Rule(_)));
+    assert_eq!(refused("  "), RuleTableError::Blank);
+    assert_eq!(refused("# allow everyone publish a"), RuleTableError::Blank);
+    assert_eq!(refused("allow everyone publish a\nallow everyone publish b"), RuleTableError::Lines);
+    let many = [rule("allow everyone publish a"), rule("nonsense")];
+    let error = table.replace_all(&many, &by()).unwrap_err().to_string();
+    assert!(error.starts_with("rule 2: "), "{error}");
+    assert!(table.list().is_empty());
+}
+
+#[test]
+fn whoever_decides_hears_of_every_change_and_of_enabled_rules_only() {
+    let ledger: Arc<dyn Ledger> = Arc::new(LocalLedger::in_memory());
+    let table = RuleTable::open(ledger.clone()).unwrap();
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let hears = heard.clone();
+    table.on_change(move |rules| hears.lock().unwrap().push(rules.len()));
+    let (_, first) = table.add(&rule("allow everyone publish a"), None, &by()).unwrap();
+    table.replace_all(&[rule("allow everyone publish a"), rule("deny everyone publish b")], &by()).unwrap();
+    assert!(table.get(first.id).is_none(), "an id is not used again");
+    let id = table.list()[0].id;
+    table.replace(id, &NewRule { enabled: false, ..rule("allow everyone publish a") }, &by()).unwrap();
+    assert_eq!(*heard.lock().unwrap(), [0, 1, 2, 1]);
+    // Another writer's nonsense changes nothing.
+    ledger.propose(vec![Change::put(TABLE, record::key(RuleId(99)), &"nonsense").unwrap()]).unwrap();
+    assert_eq!(table.list().len(), 2);
+    assert!(RuleTable::open(ledger).is_err(), "and does not start a node without them");
+}
+
+#[test]
+fn rules_outlive_the_process() {
+    let directory = std::env::temp_dir().join(format!("meridian-rule-table-{}", std::process::id()));
+    let open = || RuleTable::open(Arc::new(LocalLedger::open(&directory).unwrap())).unwrap();
+    let table = open();
+    let all: Vec<_> = ["a", "b", "c"].map(|topic| rule(&format!("deny everyone publish {topic}"))).to_vec();
+    table.replace_all(&all, &by()).unwrap();
+    table.move_to(table.list()[2].id, 1, &by()).unwrap();
+    assert_eq!(*open().list(), *table.list());
+    assert_eq!(topics(&open()), "cab");
+    std::fs::remove_dir_all(directory).unwrap();
+}

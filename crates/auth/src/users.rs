@@ -1,0 +1,280 @@
+//! The built-in user database: users in the registry.
+//!
+//! [`Users`] proposes changes, and answers what an operator asks; a CONNECT asks its [`Known`](known::Known) users, without a lock.
+//! As a link of the chain it is named `users`.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use base64ct::{Base64, Encoding};
+use broker::access::Admission;
+use registry::{Change, Expected, Ledger, LocalLedger, ProposeError, Revision, Stored, Table};
+
+mod error;
+mod known;
+mod link;
+mod record;
+
+pub use error::UserError;
+use known::Known;
+pub use record::{NAME_MAX as USER_NAME_MAX, RatesRecord, UserRecord};
+
+use crate::password_hash::{PasswordHash, SCRAM_KEY_LEN};
+
+/// The users of the registry.
+pub struct Users {
+    known: Arc<Known>,
+    ledger: Arc<dyn Ledger>,
+    /// Held by whoever changes users on this node, so that the limit holds.
+    changing: Mutex<()>,
+    users_max: usize,
+    /// Makes up what SCRAM tells unknown users. The registry's, from the first user with SCRAM on.
+    decoys: OnceLock<[u8; SCRAM_KEY_LEN]>,
+    /// Until then.
+    passing_decoys: [u8; SCRAM_KEY_LEN],
+}
+
+impl std::fmt::Debug for Users {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Users").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+/// What becomes of users who are there already when others are brought in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existing {
+    /// Nothing is brought in; [`UserError::Exists`].
+    Refuse,
+    /// They stay as they are.
+    Keep,
+    Replace,
+}
+
+/// What came of bringing users in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Imported {
+    pub added: usize,
+    /// Names of those who were there and have another record now.
+    pub replaced: Vec<String>,
+    pub kept: usize,
+}
+
+impl Users {
+    /// Users that are kept in memory only.
+    ///
+    /// # Errors
+    /// As [`Users::open`].
+    pub fn in_memory(users_max: usize) -> Result<Self, UserError> {
+        Self::open(Arc::new(LocalLedger::in_memory()), users_max)
+    }
+
+    /// The users of the registry. More than `users_max` are kept when they are there already, but none are added. A record that makes no
+    /// sense is a user who is refused.
+    ///
+    /// # Errors
+    /// A system without random bytes.
+    pub fn open(ledger: Arc<dyn Ledger>, users_max: usize) -> Result<Self, UserError> {
+        let known = Arc::new(Known::default());
+        ledger.subscribe(TABLE, known.clone()).map_err(UserError::System)?;
+        let random = random()?;
+        let decoys = OnceLock::new();
+        if let Some(key) = read_decoys(&*ledger) {
+            decoys.get_or_init(|| key);
+        }
+        Ok(Self { known, ledger, changing: Mutex::default(), users_max, decoys, passing_decoys: random })
+    }
+
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// As what this user is let in.
+    pub fn admission(&self, name: &str) -> Admission {
+        Admission {
+            principal: self.known.get(name).and_then(|user| user.principal.clone()),
+            ..Admission::default()
+        }
+    }
+
+    /// # Errors
+    /// A record that makes no sense.
+    pub fn get(&self, name: &str) -> Result<Option<UserRecord>, UserError> {
+        self.ledger.read(TABLE, name).map(|stored| UserRecord::read(name, &stored)).transpose()
+    }
+
+    /// Up to `limit` users behind this name, in the order of their names.
+    pub fn page(&self, after: Option<&str>, limit: usize) -> Vec<(Box<str>, Result<UserRecord, UserError>)> {
+        let page = self.ledger.page(TABLE, after, limit).into_iter();
+        page.map(|(name, stored)| {
+            let record = UserRecord::read(&name, &stored);
+            (name, record)
+        })
+        .collect()
+    }
+
+    /// Makes a user. Waits for the registry, as all that follows: not for a reactor.
+    ///
+    /// # Errors
+    /// [`UserError`]; nothing has changed then, here and below.
+    pub fn add(&self, name: &str, record: &UserRecord) -> Result<(), UserError> {
+        record.check(name)?;
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.room_for(1)?;
+        self.keep_decoys(record)?;
+        match self.ledger.propose(vec![record.put(name)?.expecting(Expected::Absent)]) {
+            Ok(_) => Ok(()),
+            Err(ProposeError::Conflict { .. }) => Err(UserError::Exists(name.to_owned())),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes of a user what `change` makes of the record; gives what it was and what it is. When somebody else changed the user
+    /// meanwhile, `change` is asked again.
+    ///
+    /// # Errors
+    /// [`UserError::Unknown`] among others.
+    pub fn change(
+        &self,
+        name: &str,
+        change: impl Fn(UserRecord) -> UserRecord,
+    ) -> Result<(UserRecord, UserRecord), UserError> {
+        loop {
+            let stored: Stored =
+                self.ledger.read(TABLE, name).ok_or_else(|| UserError::Unknown(name.to_owned()))?;
+            let before = UserRecord::read(name, &stored)?;
+            let after = change(before.clone());
+            after.check(name)?;
+            self.keep_decoys(&after)?;
+            let put = after.put(name)?.expecting(Expected::At(stored.revision));
+            match self.ledger.propose(vec![put]) {
+                Ok(_) => return Ok((before, after)),
+                Err(ProposeError::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// # Errors
+    /// [`UserError::Unknown`] among others.
+    pub fn remove(&self, name: &str) -> Result<(), UserError> {
+        let unknown = || UserError::Unknown(name.to_owned());
+        if name.is_empty() || name.len() > USER_NAME_MAX {
+            return Err(unknown());
+        }
+        match self.ledger.propose(vec![Change::remove(TABLE, name).expecting(Expected::Present)]) {
+            Ok(_) => Ok(()),
+            Err(ProposeError::Conflict { .. }) => Err(unknown()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Brings in many users, all or, beyond [`IMPORT_BATCH_MAX`], as far as it comes: the error then says at which name.
+    ///
+    /// # Errors
+    /// [`UserError`]; everything is looked at before the first is brought in.
+    pub fn import(&self, users: &[(String, UserRecord)], existing: Existing) -> Result<Imported, UserError> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut done, mut changes) = (Imported::default(), Vec::new());
+        let mut names = std::collections::HashSet::new();
+        for (name, record) in users {
+            record.check(name).map_err(|error| error.of(name))?;
+            if !names.insert(name.as_str()) {
+                return Err(UserError::Twice(name.clone()));
+            }
+            let expected = match (self.known.get(name), existing) {
+                (None, _) => {
+                    done.added += 1;
+                    Expected::Absent
+                }
+                (Some(_), Existing::Refuse) => return Err(UserError::Exists(name.clone())),
+                (Some(_), Existing::Keep) => {
+                    done.kept += 1;
+                    continue;
+                }
+                (Some(_), Existing::Replace) => {
+                    done.replaced.push(name.clone());
+                    Expected::Anything
+                }
+            };
+            changes.push(record.put(name)?.expecting(expected));
+        }
+        self.room_for(done.added)?;
+        for (_, record) in users {
+            self.keep_decoys(record)?;
+        }
+        let mut rest = changes.into_iter().peekable();
+        while let Some(first) = rest.peek() {
+            let name = first.key().to_owned();
+            let batch: Vec<Change> = rest.by_ref().take(IMPORT_BATCH_MAX).collect();
+            self.ledger.propose(batch).map_err(|error| UserError::from(error).of(&name))?;
+        }
+        Ok(done)
+    }
+
+    fn room_for(&self, more: usize) -> Result<(), UserError> {
+        match self.len() + more > self.users_max && more > 0 {
+            true => Err(UserError::TooMany { maximum: self.users_max }),
+            false => Ok(()),
+        }
+    }
+
+    /// The first user with SCRAM brings the key that makes up what others are told.
+    fn keep_decoys(&self, record: &UserRecord) -> Result<(), UserError> {
+        let of_hash = record.hash.as_deref().is_some_and(|hash| hash.starts_with("SCRAM-"));
+        if !(record.scram.is_some() || of_hash) || self.decoys.get().is_some() {
+            return Ok(());
+        }
+        let key = Change::put(SECRETS, DECOYS, &Base64::encode_string(&random()?));
+        let key = key.map_err(|error| UserError::System(error.to_string()))?;
+        match self.ledger.propose(vec![key.expecting(Expected::Absent)]) {
+            Ok(Revision(_)) | Err(ProposeError::Conflict { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if let Some(key) = read_decoys(&*self.ledger) {
+            self.decoys.get_or_init(|| key);
+        }
+        Ok(())
+    }
+}
+
+/// A password as users of the registry have it: argon2id, and keys of SCRAM-SHA-256 when these iterations are said. Takes some 50 ms,
+/// and for the keys as long as a client does.
+///
+/// # Errors
+/// A password that SCRAM cannot have; a system without random bytes.
+pub fn hash_password(
+    password: &str,
+    scram_iterations: Option<u32>,
+) -> Result<(String, Option<String>), UserError> {
+    let hash =
+        PasswordHash::create(password.as_bytes()).map_err(|error| UserError::System(error.to_string()))?;
+    let scram =
+        scram_iterations.map(|iterations| PasswordHash::create_scram(password, iterations)).transpose();
+    let scram = scram.map_err(|error| UserError::Fields(vec![("scram", error.to_string())]))?;
+    Ok((hash.as_str().to_owned(), scram.map(|scram| scram.as_str().to_owned())))
+}
+
+fn random() -> Result<[u8; SCRAM_KEY_LEN], UserError> {
+    let mut key = [0; SCRAM_KEY_LEN];
+    getrandom::fill(&mut key).map_err(|error| UserError::System(error.to_string()))?;
+    Ok(key)
+}
+
+fn read_decoys(ledger: &dyn Ledger) -> Option<[u8; SCRAM_KEY_LEN]> {
+    let stored = ledger.read(SECRETS, DECOYS)?;
+    let text: String = serde_json::from_str(&stored.value).ok()?;
+    Base64::decode_vec(&text).ok()?.try_into().ok()
+}
+
+const TABLE: Table = Table::named("users");
+/// What nobody is shown.
+const SECRETS: Table = Table::named("secrets");
+const DECOYS: &str = "scram_decoys";
+/// Users that are brought in at once.
+pub const IMPORT_BATCH_MAX: usize = 5_000;
+
+#[cfg(test)]
+mod tests;

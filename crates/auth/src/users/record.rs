@@ -1,0 +1,192 @@
+//! A user as the registry keeps it.
+
+use std::collections::BTreeMap;
+
+use broker::access::Rates;
+use registry::{Change, Stored};
+use serde::{Deserialize, Serialize};
+
+use super::{TABLE, UserError};
+use crate::password_hash::PasswordHash;
+use crate::rules::RuleSet;
+
+/// A user. Times are milliseconds since 1970. `Debug` shows neither hash nor keys.
+#[derive(Clone, Deserialize, PartialEq, Eq, Serialize)]
+pub struct UserRecord {
+    /// As in a password file; without one nobody gets in by a password.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
+    /// Keys of SCRAM-SHA-256, as in a password file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scram: Option<String>,
+    /// One that is not is refused, whatever password it has.
+    #[serde(default = "yes")]
+    pub enabled: bool,
+    /// May do everything: rules are not asked.
+    #[serde(default)]
+    pub superuser: bool,
+    /// What comes before its topics, without the `/` at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// For rules.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub attributes: BTreeMap<String, String>,
+    /// Instead of those of the configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rates: Option<RatesRecord>,
+    /// Rules of its own, a line each; they are asked first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<String>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    pub created_ms: u64,
+    pub changed_ms: u64,
+}
+
+/// See [`Rates`]; 0 is no limit.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct RatesRecord {
+    #[serde(default)]
+    pub messages_per_second: u32,
+    #[serde(default)]
+    pub messages_burst: u32,
+    #[serde(default)]
+    pub bytes_per_second: u64,
+    #[serde(default)]
+    pub bytes_burst: u64,
+}
+
+impl From<RatesRecord> for Rates {
+    fn from(rates: RatesRecord) -> Self {
+        let RatesRecord { messages_per_second, messages_burst, bytes_per_second, bytes_burst } = rates;
+        Self { messages_per_second, messages_burst, bytes_per_second, bytes_burst }
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl UserRecord {
+    /// A user without a password, who may what everybody may.
+    pub fn new(now_ms: u64) -> Self {
+        Self {
+            hash: None,
+            scram: None,
+            enabled: true,
+            superuser: false,
+            tenant: None,
+            attributes: BTreeMap::new(),
+            rates: None,
+            rules: Vec::new(),
+            description: String::new(),
+            created_ms: now_ms,
+            changed_ms: now_ms,
+        }
+    }
+
+    pub(super) fn read(name: &str, stored: &Stored) -> Result<Self, UserError> {
+        serde_json::from_str(&stored.value)
+            .map_err(|error| UserError::Damaged { name: name.to_owned(), why: error.to_string() })
+    }
+
+    /// What of it is wrong, field by field.
+    ///
+    /// # Errors
+    /// [`UserError::Fields`].
+    pub fn check(&self, name: &str) -> Result<(), UserError> {
+        let mut wrong: Vec<(&'static str, String)> = Vec::new();
+        let mut say = |field, why: String| wrong.push((field, why));
+        if let Err(why) = check_name(name) {
+            say("name", why.to_owned());
+        }
+        if let Some(hash) = &self.hash
+            && PasswordHash::parse(hash).is_err()
+        {
+            say("password_hash", HASH.to_owned());
+        }
+        if let Some(keys) = &self.scram
+            && PasswordHash::parse(keys).ok().and_then(|hash| hash.scram()).is_none()
+        {
+            say("scram", "expected SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey".to_owned());
+        }
+        if let Some(tenant) = &self.tenant
+            && !is_tenant(tenant)
+        {
+            say(
+                "tenant",
+                format!(
+                    "expected 1 to {TENANT_MAX} bytes, without +, #, $ at the beginning, / at either end, and empty levels"
+                ),
+            );
+        }
+        if self.attributes.len() > ATTRIBUTES_MAX {
+            say("attributes", format!("there may be {ATTRIBUTES_MAX}"));
+        }
+        let fits = |(name, value): (&String, &String)| {
+            (1..=ATTRIBUTE_MAX).contains(&name.len()) && value.len() <= ATTRIBUTE_MAX
+        };
+        if !self.attributes.iter().all(fits) {
+            say("attributes", format!("names have 1 to {ATTRIBUTE_MAX} bytes, values up to {ATTRIBUTE_MAX}"));
+        }
+        if self.description.len() > DESCRIPTION_MAX {
+            say("description", format!("it may have {DESCRIPTION_MAX} bytes"));
+        }
+        if self.rules.len() > USER_RULES_MAX {
+            say(
+                "rules",
+                format!("a user may have {USER_RULES_MAX} of its own; use the table of rules for more"),
+            );
+        }
+        for (number, line) in (1..).zip(&self.rules) {
+            match RuleSet::parse_line(line) {
+                Ok(_) if !line.contains(['\n', '\r']) => {}
+                Ok(_) => say("rules", format!("rule {number}: one line each")),
+                Err(error) => say("rules", format!("rule {number}: {error}")),
+            }
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(UserError::Fields(wrong)) }
+    }
+
+    pub(super) fn put(&self, name: &str) -> Result<Change, UserError> {
+        Change::put(TABLE, name, self)
+            .map_err(|error| UserError::Damaged { name: name.to_owned(), why: error.to_string() })
+    }
+}
+
+/// Without hash and keys.
+impl std::fmt::Debug for UserRecord {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UserRecord")
+            .field("enabled", &self.enabled)
+            .field("superuser", &self.superuser)
+            .field("tenant", &self.tenant)
+            .field("description", &self.description)
+            .finish_non_exhaustive()
+    }
+}
+
+fn check_name(name: &str) -> Result<(), &'static str> {
+    match name.len() {
+        0 => Err("it is empty"),
+        1..=NAME_MAX if name.contains(char::is_control) => Err("it holds control characters"),
+        1..=NAME_MAX => Ok(()),
+        _ => Err("it has more than 1024 bytes"),
+    }
+}
+
+/// Nothing that would reach into the topics of others, or be no topic.
+fn is_tenant(tenant: &str) -> bool {
+    let level =
+        |level: &str| !level.is_empty() && !level.contains(['+', '#']) && !level.contains(char::is_control);
+    (1..=TENANT_MAX).contains(&tenant.len()) && !tenant.starts_with('$') && tenant.split('/').all(level)
+}
+
+/// Bytes of a user's name.
+pub const NAME_MAX: usize = 1_024;
+const TENANT_MAX: usize = 256;
+const ATTRIBUTES_MAX: usize = 32;
+const ATTRIBUTE_MAX: usize = 256;
+const DESCRIPTION_MAX: usize = 1_024;
+const USER_RULES_MAX: usize = 100;
+const HASH: &str = "expected a hash as in a password file ($argon2id$, $7$, $2b$, $pbkdf2-sha256$, SCRAM-SHA-256$) of sensible cost";

@@ -1,0 +1,195 @@
+use broker::access::{Action, Credentials, Identity, Rates};
+use mqtt::{QoS, ReasonCode};
+
+use super::*;
+use crate::link::{Attempt, Link, Memory, Outcome, ScramRecord, ScramSource};
+
+/// `secret`, cheaply.
+const HASH: &str = "$argon2id$v=19$m=64,t=1,p=1$MDEyMzQ1Njc4OWFiY2RlZg$MDEyMzQ1Njc4OWFiY2RlZg";
+const PBKDF2: &str = "$7$1$8rC3COp401qO7A/N$BWmYz0ZVJJllJtqxM+NJki5gNcY=";
+const SCRAM: &str = "SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
+
+fn with(hash: &str) -> UserRecord {
+    UserRecord { hash: Some(hash.to_owned()), ..UserRecord::new(1) }
+}
+
+fn credentials<'a>(username: &'a str, password: &'a str) -> Credentials<'a> {
+    Credentials { username: Some(username), password: Some(password.as_bytes()), ..Credentials::default() }
+}
+
+fn ask(users: &Users, username: &str, password: &str) -> Outcome {
+    let credentials = credentials(username, password);
+    users.at_once(credentials).unwrap_or_else(|| Link::work(users, &Attempt::of(credentials)))
+}
+
+const WRONG: Outcome = Outcome::Refuse(ReasonCode::BadUserNameOrPassword);
+
+#[test]
+fn a_user_gets_in_with_the_password_and_as_the_record_says() {
+    let users = Users::in_memory(10).unwrap();
+    let (hash, _) = hash_password("secret", None).unwrap();
+    let rates = RatesRecord { messages_per_second: 5, ..RatesRecord::default() };
+    let record = UserRecord {
+        superuser: true,
+        tenant: Some("acme/berlin".into()),
+        attributes: [("class".to_owned(), "gold".to_owned())].into(),
+        rates: Some(rates),
+        rules: vec!["deny everyone publish secret/#".into()],
+        ..with(&hash)
+    };
+    users.add("alice", &record).unwrap();
+    let Outcome::Admit(admission) = ask(&users, "alice", "secret") else { panic!("she is refused") };
+    let principal = admission.principal.clone().unwrap();
+    assert!(principal.superuser && principal.mountpoint.as_deref() == Some("acme/berlin/"));
+    assert_eq!(principal.attributes, [("class".into(), "gold".into())]);
+    assert_eq!(principal.rates, Some(Rates { messages_per_second: 5, ..Rates::default() }));
+    let action = Action::Publish { qos: QoS::AtMostOnce, retain: false };
+    let decides = |topic| principal.grants.as_ref().unwrap().decide(Identity::default(), action, topic);
+    assert_eq!((decides("secret/a"), decides("other")), (Some(false), None));
+    assert_eq!(*admission, users.admission("alice"));
+    assert_eq!(ask(&users, "alice", "wrong"), WRONG);
+    assert_eq!(ask(&users, "alice", ""), WRONG);
+    assert_eq!(ask(&users, "eve", "secret"), Outcome::NotMine);
+    assert_eq!(users.at_once(Credentials::default()), Some(Outcome::NotMine));
+}
+
+#[test]
+fn who_is_disabled_or_has_no_password_is_refused_and_no_other_link_is_asked() {
+    let users = Users::in_memory(10).unwrap();
+    let (hash, scram) = hash_password("secret", Some(4096)).unwrap();
+    users.add("off", &UserRecord { enabled: false, scram: scram.clone(), ..with(&hash) }).unwrap();
+    users.add("none", &UserRecord::new(1)).unwrap();
+    users.add("scram", &UserRecord { scram, ..UserRecord::new(1) }).unwrap();
+    assert_eq!(ask(&users, "off", "secret"), WRONG);
+    assert_eq!(ScramSource::scram(&users, "off"), ScramRecord::Without);
+    assert_eq!(ask(&users, "none", ""), WRONG);
+    assert_eq!(
+        ask(&users, "scram", "secret"),
+        Outcome::Admit(Box::default()),
+        "its keys tell a plain password too"
+    );
+    assert!(matches!(ScramSource::scram(&users, "scram"), ScramRecord::Keys(_)));
+    assert_eq!(ScramSource::scram(&users, "nobody"), ScramRecord::Stranger);
+}
+
+/// Else a success that is remembered outlives what it rested on.
+#[test]
+fn every_change_of_a_user_forgets_what_is_remembered() {
+    let users = Users::in_memory(10).unwrap();
+    users.add("alice", &with(HASH)).unwrap();
+    let memory = || users.memory(credentials("alice", "secret"));
+    let mut seen = vec![memory()];
+    users.change("alice", |record| UserRecord { superuser: true, ..record }).unwrap();
+    seen.push(memory());
+    users.change("alice", |record| UserRecord { enabled: false, ..record }).unwrap();
+    seen.push(memory());
+    users.remove("alice").unwrap();
+    seen.push(memory());
+    assert_eq!(seen[3], Memory::Password(Vec::new()));
+    assert!((0..4).all(|a| (0..a).all(|b| seen[a] != seen[b])), "{seen:?}");
+}
+
+#[test]
+fn unknown_users_cost_as_much_as_known_ones() {
+    let users = Users::in_memory(100).unwrap();
+    assert!(users.decoy().is_none() && users.made_up("eve").is_none());
+    for n in 0..9 {
+        users.add(&format!("a{n}"), &with(if n < 6 { HASH } else { PBKDF2 })).unwrap();
+    }
+    let decoy = |name: &str| {
+        let kinds = users.known.kinds();
+        kinds.decoy(users.known.number(name)).unwrap().as_str().to_owned()
+    };
+    assert_eq!(decoy("eve"), decoy("eve"));
+    let cheap = (0..900).filter(|n| decoy(&format!("eve{n}")) == PBKDF2).count();
+    assert!((200..400).contains(&cheap), "a third of the users have it: {cheap} of 900");
+    users.decoy().unwrap().work(&Attempt::of(credentials("eve", "x")));
+    for n in 6..9 {
+        users.remove(&format!("a{n}")).unwrap();
+    }
+    assert!((0..99).all(|n| decoy(&format!("eve{n}")) == HASH));
+}
+
+#[test]
+fn scram_tells_unknown_users_what_it_tells_known_ones_and_the_same_after_a_restart() {
+    let ledger: Arc<dyn Ledger> = Arc::new(LocalLedger::in_memory());
+    let users = Users::open(ledger.clone(), 10).unwrap();
+    users.add("carol", &UserRecord { scram: Some(SCRAM.into()), ..UserRecord::new(1) }).unwrap();
+    let made_up = users.made_up("eve").unwrap();
+    assert_eq!((made_up.iterations, made_up.salt.len()), (4096, 16));
+    assert_ne!(users.made_up("eva").unwrap().salt, made_up.salt);
+    users.add("dave", &with(SCRAM)).unwrap();
+    assert_eq!(Users::open(ledger, 10).unwrap().made_up("eve"), Some(made_up));
+}
+
+#[test]
+fn what_is_wrong_with_a_user_is_said_field_by_field() {
+    let users = Users::in_memory(1).unwrap();
+    #[track_caller]
+    fn refused(users: &Users, name: &str, record: UserRecord, says: &str) {
+        let error = users.add(name, &record).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+        assert!(!error.contains("plain"), "a password is never repeated: {error}");
+    }
+    let new = || UserRecord::new(1);
+    refused(&users, "", new(), "name: it is empty");
+    refused(&users, &"x".repeat(1025), new(), "1024");
+    refused(&users, "a\0", new(), "control");
+    refused(&users, "a", with("plain"), "password_hash: expected a hash");
+    refused(&users, "a", UserRecord { scram: Some(HASH.into()), ..new() }, "scram: ");
+    for tenant in ["", "/a", "a/", "a//b", "$SYS", "a/+", "#"] {
+        refused(&users, "a", UserRecord { tenant: Some(tenant.into()), ..new() }, "tenant: ");
+    }
+    refused(&users, "a", UserRecord { rules: vec!["nonsense".into()], ..new() }, "rules: rule 1: ");
+    let attributes = [(String::new(), String::new())].into();
+    refused(&users, "a", UserRecord { attributes, ..new() }, "attributes: ");
+    users.add("a", &new()).unwrap();
+    assert_eq!(users.add("a", &new()), Err(UserError::TooMany { maximum: 1 }));
+    assert_eq!(users.remove("b"), Err(UserError::Unknown("b".into())));
+    assert_eq!(users.change("b", |record| record).unwrap_err(), UserError::Unknown("b".into()));
+    users.remove("a").unwrap();
+    users.add("b", &new()).unwrap();
+}
+
+#[test]
+fn many_are_brought_in_at_once_or_none() {
+    let users = Users::in_memory(10).unwrap();
+    users.add("a", &with(HASH)).unwrap();
+    let list = |names: &[&str]| names.iter().map(|name| (name.to_string(), with(PBKDF2))).collect::<Vec<_>>();
+    assert_eq!(users.import(&list(&["b", "a"]), Existing::Refuse), Err(UserError::Exists("a".into())));
+    assert_eq!(users.import(&list(&["b", "b"]), Existing::Keep), Err(UserError::Twice("b".into())));
+    let mut bad = list(&["b", "c"]);
+    bad[1].1.tenant = Some("#".into());
+    assert!(users.import(&bad, Existing::Keep).unwrap_err().to_string().starts_with("user `c`: tenant"));
+    assert_eq!(users.len(), 1);
+    let kept = Imported { added: 1, kept: 1, ..Imported::default() };
+    assert_eq!(users.import(&list(&["b", "a"]), Existing::Keep), Ok(kept));
+    assert_eq!(users.get("a").unwrap().unwrap().hash.as_deref(), Some(HASH));
+    let replaced = Imported { added: 1, replaced: vec!["a".into()], kept: 0 };
+    assert_eq!(users.import(&list(&["c", "a"]), Existing::Replace), Ok(replaced));
+    assert_eq!(users.get("a").unwrap().unwrap().hash.as_deref(), Some(PBKDF2));
+    let names: Vec<String> = users.page(Some("a"), 9).into_iter().map(|(name, _)| name.into()).collect();
+    assert_eq!(names, ["b", "c"]);
+    let many: Vec<_> = (0..8).map(|n| (format!("n{n}"), with(HASH))).collect();
+    assert_eq!(users.import(&many, Existing::Keep), Err(UserError::TooMany { maximum: 10 }));
+}
+
+#[test]
+fn a_record_that_makes_no_sense_lets_nobody_in() {
+    let ledger: Arc<dyn Ledger> = Arc::new(LocalLedger::in_memory());
+    ledger.propose(vec![Change::put(TABLE, "eve", &"superuser").unwrap()]).unwrap();
+    let mut record = with(HASH);
+    record.rules = vec!["from a later version".into()];
+    ledger.propose(vec![record.put("adam").unwrap()]).unwrap();
+    let users = Users::open(ledger, 10).unwrap();
+    for name in ["eve", "adam"] {
+        assert_eq!(ask(&users, name, "secret"), WRONG, "{name}");
+    }
+    assert!(matches!(users.get("eve"), Err(UserError::Damaged { .. })));
+}
+
+#[test]
+fn neither_debug_nor_errors_show_a_hash() {
+    let text = format!("{:?} {:?}", with(HASH), with(HASH).put("a").unwrap());
+    assert!(!text.contains("argon2"), "{text}");
+}
