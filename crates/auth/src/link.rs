@@ -54,6 +54,12 @@ pub trait Link: Send + Sync {
         None
     }
 
+    /// Whether it is there and knows nobody, so that it is no way to authenticate until somebody is added. Asked of links that
+    /// `auth.chain` does not name; one that is named is always a way.
+    fn is_idle(&self) -> bool {
+        false
+    }
+
     /// Its users' keys for SCRAM, when it can have any.
     fn scram(&self) -> Option<&dyn ScramSource> {
         None

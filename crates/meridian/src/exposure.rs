@@ -53,7 +53,7 @@ impl fmt::Display for Exposed {
 pub fn check(listeners: &[Listener], auth: &Auth) -> Result<(), Exposed> {
     let guarded = match auth.allow_anonymous {
         Some(_) => true,
-        None => auth.password_file.is_some(),
+        None => auth.password_file.is_some() || auth.chain.is_some(),
     };
     let missing = match () {
         () if !guarded => Missing::Authentication,

@@ -112,7 +112,7 @@ fn serve(
     if imported > 0 {
         tracing::info!(bans = imported, "bans.json was taken over into the registry");
     }
-    let guard = Guard::open_with(&config.auth, &config.protection, Vec::new())
+    let guard = Guard::open_with(&config.auth, &config.protection, vec![users.clone()])
         .map_err(|error| error.to_string())?
         .with_bans(bans);
     let guard = Arc::new(guard);

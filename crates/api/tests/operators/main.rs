@@ -9,8 +9,10 @@ mod messages;
 mod metrics;
 mod paging;
 mod roles;
+mod rules;
 mod subscriptions;
 mod trace;
+mod users;
 mod world;
 
 use std::time::{Duration, Instant};

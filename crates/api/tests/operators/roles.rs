@@ -23,6 +23,8 @@ fn a_viewer_sees_and_an_operator_acts() {
         "slow-subscribers",
         "top",
         "bans",
+        "users",
+        "rules",
     ];
     for path in see {
         let path = format!("/api/v1/{path}");
@@ -52,6 +54,30 @@ fn a_viewer_sees_and_an_operator_acts() {
     }
     viewer.request("GET", "/api/v1/trace?topic=a", None).problem(403);
     operator.stream("/api/v1/trace?topic=a");
+}
+
+#[test]
+fn only_an_admin_changes_users_and_rules() {
+    let (world, tokens) = World::with_keys(&[Role::Operator, Role::Admin]);
+    let (operator, admin) = (world.as_key(&tokens[0]), world.as_key(&tokens[1]));
+    let act = [
+        ("POST", "users", json!({"name": "a"}), 201),
+        ("PUT", "users/a", json!({}), 200),
+        ("PATCH", "users/a", json!({"enabled": true}), 200),
+        ("DELETE", "users/a", json!(null), 200),
+        ("POST", "users/import", json!({"users": []}), 200),
+        ("POST", "rules", json!({"rule": "allow everyone all #"}), 201),
+        ("PUT", "rules/1", json!({"rule": "allow everyone all #"}), 200),
+        ("PUT", "rules/1/position", json!({"position": 1}), 200),
+        ("PUT", "rules", json!({"rules": [{"rule": "allow everyone all #"}]}), 200),
+        ("DELETE", "rules/2", json!(null), 204),
+    ];
+    for (method, path, body, status) in act {
+        let path = format!("/api/v1/{path}");
+        let body = (!body.is_null()).then_some(body);
+        operator.request(method, &path, body.clone()).problem(403);
+        assert_eq!(admin.request(method, &path, body).status, status, "{method} {path}");
+    }
 }
 
 #[test]

@@ -25,7 +25,9 @@ pub struct Policy {
     pub certificate_client_id: CertificateName,
     pub mountpoint: Option<Template>,
     pub sources: Sources,
-    anonymous: bool,
+    anonymous: Option<bool>,
+    /// Whether `auth.chain` says which links there are.
+    is_named: bool,
     anonymous_listeners: ListenerNames,
 }
 
@@ -71,7 +73,6 @@ impl Policy {
         let links = links(settings, given)?;
         let sources = Sources::read(settings)?;
         let anonymous_listeners = settings.anonymous_listeners.clone();
-        let is_open = links.is_empty() && anonymous_listeners.0.is_empty();
         Ok(Self {
             chain: Chain::new(links, book),
             on_failure: settings.on_failure,
@@ -79,7 +80,8 @@ impl Policy {
             certificate_client_id: settings.certificate_client_id,
             mountpoint: settings.mountpoint.clone(),
             sources,
-            anonymous: settings.allow_anonymous.unwrap_or(is_open),
+            anonymous: settings.allow_anonymous,
+            is_named: settings.chain.is_some(),
             anonymous_listeners,
         })
     }
@@ -90,7 +92,14 @@ impl Policy {
         let shows_nothing = credentials.username.is_none() && credentials.password.is_none();
         let is_open_here =
             || self.anonymous_listeners.0.iter().any(|listener| **listener == *credentials.listener);
-        (shows_nothing || self.chain.is_empty()) && (self.anonymous || is_open_here())
+        let has_no_way = self.has_no_way();
+        let is_open = || self.anonymous.unwrap_or(has_no_way && self.anonymous_listeners.0.is_empty());
+        (shows_nothing || has_no_way) && (is_open() || is_open_here())
+    }
+
+    /// Whether there is no way to authenticate. A database without users is none before its first one.
+    fn has_no_way(&self) -> bool {
+        self.chain.is_empty() || !self.is_named && self.chain.links().all(|link| link.is_idle())
     }
 
     pub fn scram_sources(&self) -> impl Iterator<Item = &dyn ScramSource> {

@@ -47,6 +47,10 @@ impl Link for Users {
         (!self.is_empty()).then_some(self)
     }
 
+    fn is_idle(&self) -> bool {
+        self.is_empty()
+    }
+
     fn scram(&self) -> Option<&dyn ScramSource> {
         Some(self)
     }

@@ -1,0 +1,85 @@
+//! The rule database: the order of rules, and what a change does to clients.
+
+use mqtt::QoS;
+use serde_json::{Value, json};
+
+use crate::client::With;
+use crate::eventually;
+use crate::world::World;
+
+fn rules(world: &World) -> Vec<String> {
+    world.all("/api/v1/rules", 2).iter().map(|rule| rule["rule"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn rules_are_added_moved_changed_and_removed_by_place_and_id() {
+    let world = World::start();
+    let add = |topic: &str, position: Value| {
+        world.post(
+            "/api/v1/rules",
+            json!({"rule": format!("deny everyone publish {topic}"), "position": position}),
+        )
+    };
+    let first = add("a", Value::Null).expect(201);
+    assert_eq!(
+        (&first["position"], &first["enabled"], &first["author"]),
+        (&json!(1), &json!(true), &json!(""))
+    );
+    add("c", Value::Null).expect(201);
+    let third = add("b", json!(2)).expect(201);
+    assert_eq!(third["position"], 2);
+    let id = third["id"].as_str().unwrap();
+    let put = |path: &str, body| world.http().request("PUT", path, Some(body));
+    assert_eq!(
+        put(&format!("/api/v1/rules/{id}/position"), json!({"position": 9})).expect(200)["position"],
+        3
+    );
+    assert_eq!(
+        rules(&world),
+        ["deny everyone publish a", "deny everyone publish c", "deny everyone publish b"]
+    );
+    let changed =
+        put(&format!("/api/v1/rules/{id}"), json!({"rule": "allow everyone publish z", "enabled": false}));
+    assert_eq!(changed.expect(200)["position"], 3);
+    assert_eq!(world.get(&format!("/api/v1/rules/{id}")).expect(200)["enabled"], false);
+    assert_eq!(world.delete(&format!("/api/v1/rules/{id}")).status, 204);
+    world.delete(&format!("/api/v1/rules/{id}")).problem(404);
+    let all = json!({"rules": [{"rule": "allow everyone subscribe x"}, {"rule": "deny everyone all #"}]});
+    assert_eq!(put("/api/v1/rules", all).expect(200), json!({"rules": 2}));
+    assert_eq!(rules(&world), ["allow everyone subscribe x", "deny everyone all #"]);
+}
+
+#[test]
+fn what_is_no_rule_is_refused_with_the_fix() {
+    let world = World::start();
+    let refused = |body| world.post("/api/v1/rules", body).problem(422);
+    assert!(refused(json!({"rule": "permit everyone publish a"})).contains("allow"));
+    assert!(refused(json!({"rule": "# nothing"})).contains("says nothing"));
+    assert!(
+        refused(json!({"rule": "allow everyone publish a\nallow everyone publish b"})).contains("one line")
+    );
+    assert!(refused(json!({"rule": "allow everyone publish a", "position": 0})).contains("from 1"));
+    let all = json!({"rules": [{"rule": "allow everyone publish a"}, {"rule": "x"}]});
+    assert!(world.http().request("PUT", "/api/v1/rules", Some(all)).problem(422).contains("rule 2: "));
+    world.get("/api/v1/rules/nonsense").problem(404);
+    assert_eq!(rules(&world), [""; 0]);
+}
+
+/// Without any rule everything is allowed here; the first one changes that for those who are connected.
+#[test]
+fn a_rule_holds_for_those_who_are_connected() {
+    let world = World::start();
+    let (mut hears, mut says) = (world.client("hears"), world.client_with("says", With::default()));
+    hears.subscribe("secret/a", QoS::AtMostOnce);
+    says.publish("secret/a", b"1", QoS::AtMostOnce);
+    assert_eq!(hears.message().payload, b"1");
+    let all =
+        json!({"rules": [{"rule": "deny everyone subscribe secret/#"}, {"rule": "allow everyone all #"}]});
+    world.http().request("PUT", "/api/v1/rules", Some(all)).expect(200);
+    eventually("the subscription is gone", || {
+        let answer = world.get("/api/v1/clients/hears/subscriptions").expect(200);
+        answer["items"].as_array().unwrap().is_empty().then_some(())
+    });
+    world.http().request("PUT", "/api/v1/rules", Some(json!({"rules": []}))).expect(200);
+    hears.subscribe("secret/a", QoS::AtMostOnce);
+}
