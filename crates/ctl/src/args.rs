@@ -162,6 +162,10 @@ enum CtlCommand {
     TopicMetrics(commands::topic_metrics::TopicMetricsArgs),
     Slow(commands::slow::SlowArgs),
     TopTalkers(commands::top_talkers::TopTalkersArgs),
+    #[command(visible_alias = "user")]
+    Users(commands::users::UsersArgs),
+    #[command(visible_alias = "rule")]
+    Rules(commands::rules::RulesArgs),
     #[command(visible_alias = "key")]
     Keys(commands::keys::KeysArgs),
     Audit(commands::audit::AuditArgs),
@@ -230,6 +234,8 @@ impl CtlCommand {
             Self::TopicMetrics(args) => args.run(console),
             Self::Slow(args) => args.run(console),
             Self::TopTalkers(args) => args.run(console),
+            Self::Users(args) => args.run(console),
+            Self::Rules(args) => args.run(console),
             Self::Keys(args) => args.run(console),
             Self::Audit(args) => args.run(console),
             Self::Metrics(args) => args.run(console),

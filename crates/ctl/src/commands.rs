@@ -15,12 +15,14 @@ pub mod metrics;
 pub mod publish;
 pub mod retained;
 pub mod routes;
+pub mod rules;
 pub mod slow;
 pub mod status;
 pub mod subscriptions;
 pub mod top_talkers;
 pub mod topic_metrics;
 pub mod trace;
+pub mod users;
 pub mod whoami;
 
 /// Flags of a list before a verb would have no effect. `plain`: there is none.

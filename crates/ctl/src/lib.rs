@@ -20,6 +20,7 @@ mod https;
 mod human;
 mod interrupt;
 mod pages;
+mod password;
 mod problem;
 mod query;
 mod sse;

@@ -1,0 +1,100 @@
+//! A password from a file, from standard input, or from a person who types it unseen. Never from the command line, where others see it.
+
+use std::io::{self, BufRead as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::console::Console;
+use crate::failure::Failure;
+
+/// Where a password comes from.
+#[derive(Args, Clone, Debug)]
+pub struct PasswordArgs {
+    /// File whose first line is the password; without it the password is asked for, or read from standard input
+    #[arg(long, value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
+}
+
+/// Largest file that is read; a password in CONNECT has 64 KiB at most.
+const FILE_MAX: u64 = 128 << 10;
+
+impl PasswordArgs {
+    /// # Errors
+    /// [`Failure::Local`] for what cannot be read, and for an empty password.
+    pub fn read(&self, console: &mut Console) -> Result<String, Failure> {
+        let password = match &self.password_file {
+            Some(path) => of_file(path)?,
+            None if console.person => asked(console)?,
+            None => line().map_err(|error| unreadable(&error))?,
+        };
+        if password.is_empty() {
+            return Err(Failure::Local("the password is empty".to_owned()));
+        }
+        Ok(password)
+    }
+}
+
+fn unreadable(error: &io::Error) -> Failure {
+    Failure::Local(format!("the password cannot be read: {error}"))
+}
+
+fn of_file(path: &Path) -> Result<String, Failure> {
+    let trouble = |why: String| Failure::Local(format!("--password-file {}: {why}", path.display()));
+    let metadata = std::fs::metadata(path).map_err(|error| trouble(error.to_string()))?;
+    if metadata.is_file() && metadata.len() > FILE_MAX {
+        return Err(trouble("this is no password: the file is longer than 128 KiB".to_owned()));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| trouble(error.to_string()))?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+fn asked(console: &mut Console) -> Result<String, Failure> {
+    console.flush()?;
+    let _unseen = Unseen::start().map_err(|error| unreadable(&error))?;
+    let ask = |prompt: &str| {
+        eprint!("{prompt}");
+        io::stderr().flush()?;
+        let line = line();
+        // The line break that was typed was not shown either.
+        eprintln!();
+        line
+    };
+    let both = ask("Password: ").and_then(|first| Ok((first, ask("Again: ")?)));
+    let (first, second) = both.map_err(|error| unreadable(&error))?;
+    if first == second { Ok(first) } else { Err(Failure::Local("the two are not the same".to_owned())) }
+}
+
+fn line() -> io::Result<String> {
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line)?;
+    Ok(line.trim_end_matches(['\n', '\r']).to_owned())
+}
+
+/// A terminal that does not show what is typed, until it is dropped.
+struct Unseen(libc::termios);
+
+impl Unseen {
+    fn start() -> io::Result<Self> {
+        // SAFETY: a zeroed `termios` is a valid one, and the pointers outlive the calls.
+        unsafe {
+            let mut shown: libc::termios = std::mem::zeroed();
+            if libc::tcgetattr(libc::STDIN_FILENO, &mut shown) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let mut hidden = shown;
+            hidden.c_lflag &= !libc::ECHO;
+            if libc::tcsetattr(libc::STDIN_FILENO, libc::TCSAFLUSH, &hidden) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(Self(shown))
+        }
+    }
+}
+
+impl Drop for Unseen {
+    fn drop(&mut self) {
+        // SAFETY: the pointer outlives the call. A terminal that went away cannot be restored and need not be.
+        unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSAFLUSH, &self.0) };
+    }
+}
