@@ -26,7 +26,7 @@ def a_wrong_command_line_is_2(node):
     assert "clients" in node.ctl("client-s", code=2).err
     node.ctl("clients", "--no-such-flag", code=2)
     node.ctl("publish", "-t", "a", code=2)
-    assert "http://" in node.ctl("--url", "https://localhost:1", "status", code=2).err
+    assert "http://" in node.ctl("--url", "ftp://localhost:1", "status", code=2).err
 
 
 def an_absent_node_is_3(node):

@@ -83,7 +83,7 @@ METRICS = {
     "meridian_audit_entries_lost_total": (COUNTER, {}),
     "meridian_http_rejected_total": (
         COUNTER,
-        {"reason": {"connections", "host", "origin", "media_type", "token", "role", "body", "rate"}},
+        {"reason": {"connections", "tls", "host", "origin", "media_type", "token", "role", "body", "rate"}},
     ),
     "meridian_http_request_seconds": (HISTOGRAM, {}),
     "process_cpu_seconds_total": (COUNTER, {}),

@@ -10,5 +10,6 @@ mod keys;
 mod metrics;
 mod node;
 mod schema;
+mod smuggling;
 mod streams;
 mod support;
