@@ -41,8 +41,8 @@ impl fmt::Display for Exposed {
         write!(
             f,
             "{} can be reached from other machines, and nothing says who may connect. Either name a password file \
-             (auth.password_file, made with `meridian passwd -c FILE USER`), or let everybody in on purpose \
-             (--set auth.allow_anonymous=true), or listen on 127.0.0.1 only.",
+             (auth.password_file, made with `meridian passwd -c FILE USER`) or another way to authenticate (auth.chain), \
+             or let everybody in on purpose (--set auth.allow_anonymous=true), or listen on 127.0.0.1 only.",
             self.address
         )
     }
@@ -51,10 +51,8 @@ impl fmt::Display for Exposed {
 /// # Errors
 /// The first listener that is open to other machines without a word about who may connect, or what clients may do.
 pub fn check(listeners: &[Listener], auth: &Auth) -> Result<(), Exposed> {
-    let guarded = match auth.allow_anonymous {
-        Some(_) => true,
-        None => auth.password_file.is_some() || auth.chain.is_some(),
-    };
+    // A chain that is named has links, or the node does not start.
+    let guarded = auth.allow_anonymous.is_some() || auth.password_file.is_some() || auth.chain.is_some();
     let missing = match () {
         () if !guarded => Missing::Authentication,
         () if !authorises(auth) => Missing::Authorisation,
@@ -178,6 +176,8 @@ mod tests {
         let ruled = || Auth { rules_file: Some("rules".into()), ..Auth::default() };
         assert!(!refused(address, &Auth { password_file: Some("users".into()), ..ruled() }));
         assert!(!refused(address, &Auth { allow_anonymous: Some(true), ..ruled() }));
+        let chain = auth::settings::ChainNames(vec![auth::settings::LinkName::Certificate]);
+        assert!(!refused(address, &Auth { chain: Some(chain), ..ruled() }));
         // Then nobody gets in at all, which is safe.
         assert!(!refused(address, &Auth { allow_anonymous: Some(false), ..ruled() }));
     }
