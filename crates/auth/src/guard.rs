@@ -22,12 +22,14 @@ use crate::settings::{Auth, Protection as ProtectionSettings};
 
 mod authorize;
 mod figures;
+mod method;
 mod policy;
 mod scram;
 mod shared;
 
 use figures::Counters;
 pub use figures::Figures;
+use method::LinkMethod;
 pub(crate) use policy::Policy;
 pub use policy::{ListenerNames, PolicyError};
 use scram::Scram;
@@ -202,7 +204,12 @@ impl Access for Guard {
         if let Some(reason) = self.refused_at_once(&credentials) {
             return Some(Box::new(Refusal(reason)));
         }
-        let offered = self.shared.policy.load().scram_sources().any(|source| source.has_scram());
+        let policy = self.shared.policy();
+        let exchange = policy.chain.links().find_map(|link| link.clone().mechanism(method, credentials));
+        if let Some(exchange) = exchange {
+            return Some(Box::new(LinkMethod::new(self.shared.clone(), credentials, exchange)));
+        }
+        let offered = policy.scram_sources().any(|source| source.has_scram());
         if method != METHOD || !offered {
             return None;
         }

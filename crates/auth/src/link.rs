@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use broker::access::{Admission, ClientCertificate, Credentials};
+use broker::access::{Admission, ClientCertificate, Credentials, Mechanism};
 use mqtt::ReasonCode;
 use zeroize::Zeroize;
 
@@ -58,6 +58,11 @@ pub trait Link: Send + Sync {
     /// `auth.chain` does not name; one that is named is always a way.
     fn is_idle(&self) -> bool {
         false
+    }
+
+    /// A run of an Authentication Method of its own; `None` when it has none of this name. On a reactor: it never waits.
+    fn mechanism(self: Arc<Self>, _method: &str, _: Credentials<'_>) -> Option<Box<dyn Mechanism>> {
+        None
     }
 
     /// Its users' keys for SCRAM, when it can have any.

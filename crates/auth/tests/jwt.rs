@@ -588,7 +588,7 @@ fn the_authentication_method_jwt_takes_a_token_as_its_data() {
     let link = open(&with_secret());
     let step = |username: Option<&str>, data: Option<&[u8]>| {
         let attempt = with(username, None);
-        link.mechanism("JWT", attempt.credentials()).unwrap().step(data)
+        link.clone().mechanism("JWT", attempt.credentials()).unwrap().step(data)
     };
     let token = token_of(json!({"exp": now() + 600}));
     match step(Some("alice"), Some(token.as_bytes())) {
@@ -606,7 +606,7 @@ fn the_authentication_method_jwt_takes_a_token_as_its_data() {
     assert_eq!(step(None, Some(&[0xff])), Step::Failure(ReasonCode::ProtocolError));
     assert_eq!(step(None, None), Step::Failure(ReasonCode::ProtocolError));
     let attempt = attempt(None, "");
-    assert!(link.mechanism("SCRAM-SHA-256", attempt.credentials()).is_none());
+    assert!(link.clone().mechanism("SCRAM-SHA-256", attempt.credentials()).is_none());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use api::settings::HttpSettings;
-use auth::settings::{Auth, Protection};
+use auth::settings::{Auth, Jwt, Protection};
 use broker::settings::Settings as BrokerSettings;
 use clap::Args;
 use edge::settings::EdgeSettings;
@@ -25,6 +25,7 @@ pub struct Config {
     pub http: HttpSettings,
     pub edge: EdgeSettings,
     pub auth: Auth,
+    pub jwt: Jwt,
     pub protection: Protection,
     pub broker: BrokerSettings,
 }
@@ -103,11 +104,11 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 impl Tree for Config {
     fn sections(&mut self) -> Vec<&mut dyn Section> {
-        let Self { node, log, otel, http, edge, auth, protection, broker } = self;
+        let Self { node, log, otel, http, edge, auth, jwt, protection, broker } = self;
         let BrokerSettings { mqtt, session, queue, limits, shared, retained, sys, monitor } = broker;
         vec![
-            node, log, otel, http, edge, auth, protection, mqtt, session, queue, limits, shared, retained,
-            sys, monitor,
+            node, log, otel, http, edge, auth, jwt, protection, mqtt, session, queue, limits, shared,
+            retained, sys, monitor,
         ]
     }
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use api::{Bound, Keys, Parts};
-use auth::{Bans, Guard, RuleTable, Users};
+use auth::{Bans, Guard, JwtLink, Link, RuleTable, Users};
 use registry::{Ledger as _, LocalLedger};
 use settings::{Layers, Loaded};
 
@@ -112,7 +112,11 @@ fn serve(
     if imported > 0 {
         tracing::info!(bans = imported, "bans.json was taken over into the registry");
     }
-    let guard = Guard::open_with(&config.auth, &config.protection, vec![users.clone()])
+    let mut links: Vec<Arc<dyn Link>> = vec![users.clone()];
+    if let Some(tokens) = JwtLink::open(&config.jwt).map_err(|error| error.to_string())? {
+        links.push(tokens);
+    }
+    let guard = Guard::open_with(&config.auth, &config.protection, links)
         .map_err(|error| error.to_string())?
         .with_bans(bans);
     let guard = Arc::new(guard);

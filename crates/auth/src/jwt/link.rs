@@ -81,15 +81,6 @@ impl JwtLink {
         self.keyring.reload(settings)
     }
 
-    /// The Authentication Method [`METHOD`](super::mechanism::METHOD); `None` for another.
-    pub fn mechanism(
-        self: &Arc<Self>,
-        method: &str,
-        credentials: Credentials<'_>,
-    ) -> Option<Box<dyn Mechanism>> {
-        TokenMechanism::of(self, method, credentials)
-    }
-
     pub fn figures(&self) -> JwtFigures {
         let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let Counters { accepted, malformed, algorithm, key, signature, time, claims, unavailable } =
@@ -216,5 +207,9 @@ impl Link for JwtLink {
     /// A token expires, and costs little to look at again.
     fn memory(&self, _: Credentials<'_>) -> Memory {
         Memory::Nothing
+    }
+
+    fn mechanism(self: Arc<Self>, method: &str, credentials: Credentials<'_>) -> Option<Box<dyn Mechanism>> {
+        TokenMechanism::of(&self, method, credentials)
     }
 }
