@@ -110,6 +110,65 @@ def ban(node):
     node.publish("x", "x", "-i", "banned-2")
 
 
+def login(node, user, password):
+    """Whether this user gets in and out again."""
+    words = ["mosquitto_pub", "-p", str(node.mqtt), "-V", "5", "-u", user, "-P", password, "-t", "u", "-m", "x", "-q", "1"]
+    return subprocess.run(words, capture_output=True, timeout=20, check=False).returncode == 0
+
+
+def users(node):
+    """users: add, log in, set, passwd, import, remove; the first one ends anonymity, and the last one brings it back"""
+    assert "user alice" in node.text("users", "add", "alice", "--description", "the first", stdin="secret\n")
+    assert login(node, "alice", "secret") and not login(node, "alice", "wrong") and not login(node, "eve", "secret")
+    anonymous = subprocess.run(["mosquitto_pub", "-p", str(node.mqtt), "-t", "u", "-m", "x"], capture_output=True, timeout=20, check=False)
+    assert anonymous.returncode != 0
+    node.ctl("users", "add", "alice", "--no-password", code=1)
+    node.ctl("users", "add", "alice", "--password", "secret", code=2)
+    node.ctl("users", "set", "alice", "--disabled", "--attribute", "class=gold")
+    assert not login(node, "alice", "secret")
+    node.ctl("users", "set", "alice", "--enabled")
+    assert node.json("users", "show", "alice")["attributes"] == {"class": "gold"}
+    node.ctl("users", "passwd", "alice", "--scram", stdin="other\n")
+    assert login(node, "alice", "other") and not login(node, "alice", "secret")
+    held = subprocess.Popen(["mosquitto_sub", "-p", str(node.mqtt), "-V", "5", "-u", "alice", "-P", "other", "-t", "u"],
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    until(lambda: any(client["username"] == "alice" for client in node.json("clients")["items"]), "alice is there")
+    path = node.directory / "users.csv"
+    path.write_text("name,password,tenant\nbob,pw,acme\n")
+    assert "1 added" in node.text("users", "import", str(path))
+    node.ctl("users", "import", str(path), code=1)
+    assert "1 left as they were" in node.text("users", "import", str(path), "--existing", "keep")
+    assert login(node, "bob", "pw")
+    table = node.text("users", "--search", "first")
+    assert "alice" in table and "bob" not in table and "secret" not in table, table
+    node.ctl("users", "remove", "alice", code=2)
+    assert "1 disconnected" in node.text("users", "remove", "alice", "--yes")
+    end(held)
+    node.ctl("users", "remove", "alice", "--yes", code=4)
+    node.ctl("users", "remove", "bob", "--yes")
+    node.publish("u", "x")
+
+
+def rules(node):
+    """rules: add, put before others, change, move, remove; what is denied is refused"""
+    node.ctl("rules", "add", "allow everyone all #")
+    first = node.json("rules", "add", "deny everyone publish kept/out", "--position", "1")
+    assert first["position"] == 1
+    refused = subprocess.run(["mosquitto_pub", "-p", str(node.mqtt), "-V", "5", "-t", "kept/out", "-m", "x", "-q", "1"],
+                             capture_output=True, text=True, timeout=20, check=False)
+    assert "authori" in (refused.stdout + refused.stderr).lower() or refused.returncode != 0, refused
+    node.ctl("rules", "add", "permit everyone publish x", code=1)
+    assert node.json("rules", "set", first["id"], "--disabled")["enabled"] is False
+    assert node.json("rules", "move", first["id"], "2")["position"] == 2
+    table = node.text("rules")
+    assert "off" in table and "kept/out" in table, table
+    node.ctl("rules", "remove", first["id"], code=2)
+    for rule in node.json("rules", "list")["items"]:
+        assert "removed" in node.text("rules", "remove", rule["id"], "--yes")
+    node.ctl("rules", "remove", first["id"], "--yes", code=4)
+    node.publish("kept/out", "x")
+
+
 def config(node):
     """config: show, validate, set, unset, history, rollback, reload"""
     document = node.json("config", "show")
@@ -169,4 +228,4 @@ def audit(node):
     assert "/api/v1/publish" in node.text("audit", "--limit", "1000")
 
 
-CHECKS = [publish, retained, on_behalf, kick, ban, config, counted_topics, audit]
+CHECKS = [publish, retained, on_behalf, kick, ban, users, rules, config, counted_topics, audit]

@@ -408,6 +408,63 @@ fn a_new_key_is_its_token_and_nothing_else() {
 }
 
 #[test]
+fn a_password_comes_from_a_file_and_never_from_the_command_line() {
+    let path = std::env::temp_dir().join(format!("meridian-ctl-password-{}", std::process::id()));
+    std::fs::write(&path, "hunter2\nmore\n").unwrap();
+    let file = path.to_str().unwrap();
+    let mock = Mock::always(Reply::json(&json!({"name": "a", "disconnected": 2})));
+    let outcome =
+        ctl(&mock, &format!("users add a --password-file {file} --scram --tenant t --attribute k=v=w"));
+    assert_eq!(outcome.out(), "user a\n");
+    let expected = json!({
+        "name": "a", "password": "hunter2", "scram_iterations": 16384, "tenant": "t", "attributes": {"k": "v=w"}
+    });
+    assert_eq!(mock.requests().pop().unwrap().json(), expected);
+    let outcome = ctl(&mock, &format!("users passwd a --password-file {file} --keep-connected"));
+    assert_eq!(outcome.out(), "user a has another password; 2 disconnected\n");
+    let request = mock.requests().pop().unwrap();
+    assert_eq!((&request.method[..], &request.target[..]), ("PATCH", "/api/v1/users/a?keep_connected=true"));
+    std::fs::write(&path, "").unwrap();
+    assert!(ctl(&mock, &format!("users passwd a --password-file {file}")).error().contains("empty"));
+    std::fs::remove_file(&path).unwrap();
+    assert!(ctl(&mock, &format!("users passwd a --password-file {file}")).error().contains("password-file"));
+    let line = ["ctl", "users", "add", "a", "--password", "hunter2"];
+    assert!(Line::try_parse_from(line).is_err());
+}
+
+/// What is not named stays: the node replaces a user whole.
+#[test]
+fn setting_one_thing_of_a_user_sends_the_others_as_they_are() {
+    let user = json!({
+        "name": "a", "enabled": true, "superuser": true, "tenant": "t", "attributes": {"k": "v", "l": "w"},
+        "rates": null, "rules": ["allow publish x"], "description": "d", "created_at": "x", "disconnected": 1
+    });
+    let mock = Mock::always(Reply::json(&user));
+    ctl(&mock, "users set a --disabled --attribute k= --messages-per-second 5").out();
+    let put = mock.requests().pop().unwrap();
+    assert_eq!(put.method, "PUT");
+    let expected = json!({
+        "enabled": false, "superuser": true, "tenant": "t", "attributes": {"l": "w"},
+        "rates": {"messages_per_second": 5}, "rules": ["allow publish x"], "description": "d"
+    });
+    assert_eq!(put.json(), expected);
+}
+
+#[test]
+fn rules_are_changed_by_their_id() {
+    let rule = json!({"id": "3", "position": 1, "rule": "allow all x", "enabled": true, "description": "d"});
+    let mock = Mock::always(Reply::json(&rule));
+    let outcome = run(&mock.url, &["rules", "add", "allow all x", "--position", "1", "--disabled"]);
+    assert_eq!(outcome.out(), "rule 3, place 1: allow all x\n");
+    let expected = json!({"rule": "allow all x", "enabled": false, "description": "", "position": 1});
+    assert_eq!(mock.requests().pop().unwrap().json(), expected);
+    ctl(&mock, "rules move 3 2").out();
+    let request = mock.requests().pop().unwrap();
+    assert_eq!((&request.target[..], request.json()), ("/api/v1/rules/3/position", json!({"position": 2})));
+    assert!(ctl(&mock, "rules remove 3").error().contains("--yes"));
+}
+
+#[test]
 fn a_node_that_is_not_there_is_said_to_be_so() {
     // A port that was free a moment ago.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -489,6 +546,9 @@ const PRINTING: [&str; 22] = [
     "top-talkers",
     "audit --json",
     "topic-metrics",
+    "users",
+    "users show a",
+    "rules",
     "keys",
 ];
 
