@@ -69,4 +69,20 @@ def shown_commands_exist(binary):
     assert not wrong, "\n".join(wrong)
 
 
-CHECKS = [links_lead_somewhere, shown_commands_exist]
+def named_tests_exist():
+    """Each test that the threat model and the promises name, as in `a/b.rs`: `one`, `two`, is there."""
+    seen, wrong = 0, []
+    for page in ["docs/threat-model.md", "docs/promises.md"]:
+        for path, names in re.findall(r"`((?:crates|tests)/[^`\n ]+)`((?:: `\w+`)?(?:, `\w+`)*)", (ROOT / page).read_text()):
+            seen += 1
+            if not (ROOT / path).exists():
+                wrong.append(f"{page}: {path}")
+                continue
+            for name in re.findall(r"`(\w+)`", names):
+                if f"fn {name}(" not in (ROOT / path).read_text():
+                    wrong.append(f"{page}: {path}: {name}")
+    assert seen >= 20, seen
+    assert not wrong, "\n".join(wrong)
+
+
+CHECKS = [links_lead_somewhere, shown_commands_exist, named_tests_exist]
