@@ -1,12 +1,20 @@
 //! Certificates for a test, in files.
 
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     date_time_ymd,
 };
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, StreamOwned};
+use tls::{ClientTls, Trust};
+
+/// A connection whose certificate was checked.
+pub type Secure = StreamOwned<ClientConnection, TcpStream>;
 
 /// A directory of one test, removed at its end, with an authority whose certificate is `ca.pem`.
 pub struct Authority {
@@ -54,6 +62,17 @@ impl Authority {
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         self.write(&format!("{name}.crt"), &certificate.pem());
         self.write(&format!("{name}.key"), &key.serialize_pem());
+    }
+
+    /// By TLS to `localhost` at this address, trusting `ca.pem`.
+    pub fn connect(&self, address: &str) -> Secure {
+        let trust = Trust::File(self.directory.join("ca.pem"));
+        let tls = ClientTls { trust, alpn: vec![b"http/1.1".to_vec()], ..ClientTls::default() };
+        let name = ServerName::try_from("localhost").unwrap();
+        let connection = ClientConnection::new(tls.config().unwrap(), name).unwrap();
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        StreamOwned::new(connection, stream)
     }
 
     pub fn path(&self, name: &str) -> String {

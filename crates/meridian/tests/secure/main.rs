@@ -2,5 +2,6 @@
 
 mod authority;
 mod clients;
+mod exposed;
 mod node;
 mod operators;

@@ -4,11 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use rustls::pki_types::ServerName;
-use rustls::{ClientConnection, StreamOwned};
-use tls::{ClientTls, Trust};
-
-use crate::authority::Authority;
+use crate::authority::{Authority, Secure};
 use crate::node::{Node, meridian, stderr, stdout};
 
 const HTTPS: &str = "[[listener]]\naddress = \"127.0.0.1:0\"\n[http]\nlisten = \"127.0.0.1:0\"\n\
@@ -19,18 +15,6 @@ fn ctl(node: &Node, host: &str, arguments: &[&str]) -> (Option<i32>, String, Str
     let url = format!("https://{url}");
     let output = meridian(&[&["ctl", "--url", &url], arguments].concat());
     (output.status.code(), stdout(&output), stderr(&output))
-}
-
-type Secure = StreamOwned<ClientConnection, TcpStream>;
-
-fn connect(authority: &Authority, node: &Node) -> Secure {
-    let trust = Trust::File(authority.directory.join("ca.pem"));
-    let tls = ClientTls { trust, alpn: vec![b"http/1.1".to_vec()], ..ClientTls::default() };
-    let name = ServerName::try_from("localhost").unwrap();
-    let connection = ClientConnection::new(tls.config().unwrap(), name).unwrap();
-    let stream = TcpStream::connect(&node.http).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    StreamOwned::new(connection, stream)
 }
 
 /// Sends a request on a connection that stays, and reads the head of the answer.
@@ -134,7 +118,7 @@ fn a_reload_renews_the_certificate_and_drops_nobody() {
     authority.issue("server", &["localhost"]);
     node.reload();
     node.wait_for("reloaded");
-    let mut before = connect(&authority, &node);
+    let mut before = authority.connect(&node.http);
     let head = ask(&mut before);
     assert!(head.starts_with("HTTP/1.1 200") && head.contains("strict-transport-security: max-age=31536000"));
     assert_eq!(before.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
@@ -204,7 +188,7 @@ fn slow_handshakes_hold_up_nobody() {
         let ended = stream.read_to_end(&mut rest);
         assert!(ended.is_ok() || ended.unwrap_err().kind() == std::io::ErrorKind::ConnectionReset);
     }
-    let mut good = connect(&authority, &node);
+    let mut good = authority.connect(&node.http);
     assert!(ask(&mut good).starts_with("HTTP/1.1 200"));
     let metrics = meridian(&[
         "ctl",
