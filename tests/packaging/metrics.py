@@ -4,7 +4,7 @@ this list against a running node and against everything that uses metrics: dashb
 ANY = None  # a label with values that only the running node knows
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 DROPPED = {
-    "slow_reader", "queue_full", "expired", "packet_too_large", "not_readable", "session_ended", "no_group_member",
+    "slow_reader", "queue_full", "expired", "packet_too_large", "not_readable", "overload", "session_ended", "no_group_member",
 }  # fmt: skip
 QOS = {"0", "1", "2"}
 PACKETS = {
@@ -65,9 +65,12 @@ METRICS = {
     "meridian_reactor_mailbox_bytes": (GAUGE, {"reactor": ANY}),
     "meridian_reactor_connections": (GAUGE, {"reactor": ANY}),
     "meridian_accept_errors_total": (COUNTER, {"reason": {"descriptors", "limit", "other"}}),
+    "meridian_overload_level": (GAUGE, {"reactor": ANY}),
+    "meridian_publishers_paused_total": (COUNTER, {}),
+    "meridian_connects_shed_total": (COUNTER, {}),
     "meridian_half_open_connections": (GAUGE, {}),
     "meridian_half_open_closed_total": (COUNTER, {"reason": {"address", "timeout"}}),
-    "meridian_accept_pauses_total": (COUNTER, {"reason": {"half_open", "rate"}}),
+    "meridian_accept_pauses_total": (COUNTER, {"reason": {"half_open", "rate", "overload"}}),
     "meridian_tls_handshakes_total": (COUNTER, {"kind": {"full", "resumed"}}),
     "meridian_authentications_total": (
         COUNTER,

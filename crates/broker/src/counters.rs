@@ -1,6 +1,6 @@
 //! Counters: plain numbers that one worker owns, copied to where others can read them once in a while.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use mqtt::PacketType;
@@ -69,6 +69,8 @@ counters! {
         protocol_errors as "disconnects" "reason" = "protocol_error",
         /// Connections closed for silence beyond 1.5 times Keep Alive.
         keep_alive_timeouts as "disconnects" "reason" = "keep_alive_timeout",
+        /// CONNECT packets refused with 0x89 because the node was overloaded.
+        connects_shed as "connects_shed",
         /// Connections closed because CONNECT did not come in time.
         connect_timeouts as "disconnects" "reason" = "connect_timeout",
         /// Connections closed because another took their Client Identifier.
@@ -101,6 +103,8 @@ counters! {
         bytes_sent as "bytes_sent",
         /// QoS 0 messages dropped because a connection had too much unsent.
         dropped_slow_qos0 as "messages_dropped" "reason" = "slow_reader",
+        /// QoS 0 messages dropped because a connection had anything unsent while the node was overloaded.
+        dropped_overload as "messages_dropped" "reason" = "overload",
         /// Messages of the node itself, QoS 1 and 2, dropped because a queue was full.
         dropped_queue_full as "messages_dropped" "reason" = "queue_full",
         /// Messages not delivered because they had expired.
@@ -217,6 +221,8 @@ impl PacketCounters {
 pub struct Published {
     values: Mutex<(Counters, StoreCounters, PacketCounters)>,
     reactor: Mutex<ReactorFigures>,
+    /// Its [`Level`](crate::Level), as a number.
+    pub overload: AtomicU8,
     pub connections: AtomicU64,
     pub sessions: AtomicU64,
     /// Subscriptions of durable sessions.

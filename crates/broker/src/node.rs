@@ -192,6 +192,12 @@ impl Node {
         }
     }
 
+    /// Bytes that wait for clients that are connected.
+    pub(crate) fn waiting_bytes(&self) -> u64 {
+        let (queued, absent) = self.queued_bytes();
+        queued.saturating_sub(absent)
+    }
+
     /// Bytes that wait on all workers, and those of them that wait for absent clients.
     fn queued_bytes(&self) -> (u64, u64) {
         let sum = |figure: fn(&Published) -> &AtomicU64| {

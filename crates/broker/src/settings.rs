@@ -18,6 +18,7 @@ pub struct Settings {
     pub retained: Retained,
     pub sys: Sys,
     pub monitor: Monitor,
+    pub overload: Overload,
 }
 
 section! {
@@ -210,6 +211,24 @@ section! {
     }
 }
 
+section! {
+    /// When the node has too much to do, and gives up some of it: at level 1 new connections, at level 2 also QoS 0 messages to clients
+    /// with unsent bytes, at level 3 also reading from those who send most.
+    [overload]
+    pub struct Overload {
+        /// Time that a turn of a reactor takes, averaged over about a second, at which level 1 begins; level 2 at twice, level 3 at four
+        /// times as much. 0 leaves it out.
+        pub turn: Duration = "500ms", on reload;
+        /// Bytes that wait in a reactor's mailbox; as with `turn`.
+        pub mailbox_bytes: ByteSize = "64MiB", on reload;
+        /// Bytes that wait for connected clients, in percent of `limits.memory_queued_max`, at which level 1 begins; each further level
+        /// takes half of what is left. 0 leaves it out.
+        pub queued_percent: u8 = "80" in "0..=100", on reload;
+        /// How long the load has to be lower before the level falls by one.
+        pub hold: Duration = "3s", on reload;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,7 +236,9 @@ mod tests {
     /// The names and numbers other parts and the documents rely on.
     #[test]
     fn defaults_are_the_documented_ones() {
-        let Settings { mqtt, session, queue, limits, shared, retained, sys, monitor } = Settings::default();
+        let Settings { mqtt, session, queue, limits, shared, retained, sys, monitor, overload } =
+            Settings::default();
+        assert_eq!((overload.turn, overload.queued_percent), (Duration::from_millis(500), 80));
         assert_eq!((mqtt.qos_max, mqtt.packet_size_max), (2, ByteSize::mib(1)));
         assert_eq!((mqtt.receive_max, mqtt.inflight_max), (1024, 1024));
         assert_eq!(

@@ -3,6 +3,7 @@
 mod accept;
 mod half_open;
 mod layered;
+mod noise;
 mod read;
 mod write;
 
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use broker::admin::ReactorFigures;
-use broker::{Batch, Letter, SETTLE_ROUNDS, Time, Worker, WorkerId};
+use broker::{Batch, Letter, Level, SETTLE_ROUNDS, Time, Worker, WorkerId};
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use crate::doors::Doors;
@@ -21,6 +22,7 @@ use crate::mailbox::{Inbox, Mail, Mailbox, mailbox};
 use crate::node::Stopped;
 use crate::stream::Stream;
 use half_open::Entering;
+use noise::Noise;
 
 /// One thread's sockets and its worker of the broker.
 pub struct Reactor {
@@ -47,6 +49,10 @@ pub struct Reactor {
     /// TLS handshakes that go a step further in one turn: each step may cost a signature.
     handshakes_per_turn: usize,
     entering: Entering,
+    /// What the node gives up, as of the last look.
+    level: Level,
+    load_due: Time,
+    noise: Noise,
     /// The reactor that gets the next connection of a listener that deals out.
     deal_to: usize,
     clock: Instant,
@@ -151,6 +157,9 @@ impl Reactor {
             connections_max: usize::MAX,
             handshakes_per_turn: usize::MAX,
             entering: Entering::default(),
+            level: Level::default(),
+            load_due: Time::default(),
+            noise: Noise::default(),
             deal_to: 0,
             clock,
             now: Time::default(),
@@ -292,6 +301,7 @@ impl Reactor {
         let begun = Instant::now();
         self.turn_begun = Some(begun);
         self.now = self.at(begun);
+        self.assess_load();
         let mut mail = mail.or_else(|| self.inbox.next());
         for _ in 0..MAIL_BATCH {
             let Some(next) = mail else { break };
@@ -316,7 +326,7 @@ impl Reactor {
             self.stopping.map(|Stopping { by, drain_by }| if drain_by > self.now { drain_by } else { by });
         let next = paused
             .chain(stopping)
-            .chain([self.worker.next_timeout(), self.entering.next_deadline()])
+            .chain([self.worker.next_timeout(), self.entering.next_deadline(), self.noise.next_choice()])
             .min()?;
         (next != Time::NEVER).then(|| next.since(self.now).max(Duration::from_millis(1)))
     }
@@ -334,7 +344,9 @@ impl Reactor {
         let now = Instant::now();
         self.now = self.at(now);
         if let Some(begun) = self.turn_begun.take() {
-            self.figures.turn(now.saturating_duration_since(begun));
+            let took = now.saturating_duration_since(begun);
+            self.figures.turn(took);
+            self.worker.turn_took(self.now, took);
         }
         if self.figures_due <= self.now {
             self.figures_due = Time(self.now.0 + FIGURES_MS);

@@ -105,10 +105,11 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 impl Tree for Config {
     fn sections(&mut self) -> Vec<&mut dyn Section> {
         let Self { node, log, otel, http, edge, auth, jwt, protection, broker } = self;
-        let BrokerSettings { mqtt, session, queue, limits, shared, retained, sys, monitor } = broker;
+        let BrokerSettings { mqtt, session, queue, limits, shared, retained, sys, monitor, overload } =
+            broker;
         vec![
             node, log, otel, http, edge, auth, jwt, protection, mqtt, session, queue, limits, shared,
-            retained, sys, monitor,
+            retained, sys, monitor, overload,
         ]
     }
 

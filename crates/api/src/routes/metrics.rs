@@ -154,6 +154,8 @@ fn reactors(text: &mut Text, figures: &Figures) {
     each("meridian_reactor_mailbox_bytes", Kind::Gauge, "Weight of what other threads sent it.", |worker| {
         worker.reactor.mailbox_bytes as f64
     });
+    let help = "What it gives up because it has too much to do: 0 is nothing, 3 is most.";
+    each("meridian_overload_level", Kind::Gauge, help, |worker| f64::from(worker.overload));
     each("meridian_reactor_connections", Kind::Gauge, "Clients that it serves.", |worker| {
         worker.connections as f64
     });
@@ -189,6 +191,9 @@ fn doors(text: &mut Text, figures: &Figures) {
     let mut family = text.family("meridian_accept_pauses_total", Kind::Counter, help);
     family.sample(&[("reason", "half_open")], sum(|door| door.waits_half_open));
     family.sample(&[("reason", "rate")], sum(|door| door.waits_rate));
+    family.sample(&[("reason", "overload")], sum(|door| door.waits_overload));
+    let help = "Times that a connection was not read for a second because it sent most while the node was overloaded.";
+    text.one("meridian_publishers_paused_total", Kind::Counter, help, sum(|door| door.noisy_paused));
     let help = "TLS handshakes that came to their end, by kind.";
     let mut family = text.family("meridian_tls_handshakes_total", Kind::Counter, help);
     family.sample(&[("kind", "full")], sum(|door| door.handshakes_full));

@@ -43,6 +43,8 @@ pub struct WorkerFigures {
     pub oldest: Duration,
     /// Clients in the table of slow subscribers.
     pub slow: u64,
+    /// Of 0 to 3: what it gives up because it has too much to do.
+    pub overload: u8,
     pub reactor: ReactorFigures,
 }
 
@@ -69,6 +71,10 @@ pub struct DoorFigures {
     pub waits_half_open: u64,
     /// Times that accepting paused for the rate of new connections.
     pub waits_rate: u64,
+    /// Times that accepting paused because the node was overloaded.
+    pub waits_overload: u64,
+    /// Times that a connection was not read for a second because it sent most while the node was overloaded.
+    pub noisy_paused: u64,
     /// Half-open connections closed because their address had as many as it may.
     pub closed_address: u64,
     /// Those that were not through TLS, WebSocket and the PROXY header in time.
@@ -155,6 +161,7 @@ impl WorkerFigures {
             waiting_messages: published.waiting_messages.load(Relaxed),
             oldest: Duration::from_millis(published.oldest_ms.load(Relaxed)),
             slow: published.slow.load(Relaxed),
+            overload: published.overload.load(Relaxed),
             reactor: published.reactor(),
         }
     }

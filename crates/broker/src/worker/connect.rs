@@ -15,6 +15,7 @@ use crate::connection::{Connecting, Enhanced, Phase};
 use crate::ids::{ConnectionId, Time, client_hash};
 use crate::mail::{Claimed, Letter};
 use crate::message::{Message, MessageView};
+use crate::overload::Level;
 use crate::route::{Options, Route, RouteKind};
 use crate::wheel::TimerKind;
 
@@ -24,6 +25,10 @@ impl Worker {
         connection.packet_size_max = connect.maximum_packet_size(); // Of a refusal too.
         if let Err(reason) = self.check_connect(connect) {
             return self.refuse_connect(slot, connect.version, reason);
+        }
+        if self.overload_level >= Level::Busy {
+            self.counters.connects_shed += 1;
+            return self.refuse_connect(slot, connect.version, ReasonCode::ServerBusy);
         }
         let assigned = connect.client_id.is_empty();
         let client_id: Arc<str> =

@@ -15,6 +15,7 @@ use crate::connection::{Connection, Overflow, Phase, RetainedJob, queued};
 use crate::ids::{ConnectionId, GroupId, Time, WorkerId};
 use crate::mail::{Letter, MemberDelivery, SessionDelivery, SubscriptionIds, Target, Token};
 use crate::message::{Expired, Message, MessageView, Shared};
+use crate::overload::Level;
 use crate::retained::{self, Page, Scan};
 use crate::route::{Options, Route};
 use crate::store::{Enqueue, Request};
@@ -180,6 +181,15 @@ impl Worker {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let queue = &self.settings.queue;
         if qos == QoS::AtMostOnce {
+            if self.overload_level >= Level::High && !connection.out.is_empty() {
+                self.counters.dropped_overload += 1;
+                self.note_slow(slot);
+                return self.dropped(
+                    slot,
+                    &shared.view,
+                    "the node is overloaded, and the client does not read",
+                );
+            }
             if connection.out.len() as u64 > queue.out_bytes_max.bytes() {
                 self.counters.dropped_slow_qos0 += 1;
                 self.note_slow(slot);

@@ -26,6 +26,8 @@ mod watched;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use mqtt::{ReasonCode, Version};
 use routing::Reader;
@@ -42,6 +44,7 @@ use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
 use crate::mail::{Batch, Letter, Token};
 use crate::node::{NO_LISTENER, Node};
 use crate::out::{Out, Pool};
+use crate::overload::{Level, Load, Overload};
 use crate::retained::RetainedShard;
 use crate::route::Route;
 use crate::settings::Settings;
@@ -84,6 +87,9 @@ pub struct Worker {
     tracing: Option<Box<Tracing>>,
     operators: operators::Operators,
     stopping: bool,
+    overload: Overload,
+    /// Of the whole node, as of the last look.
+    overload_level: Level,
     housekeeping_due: Time,
     sys_due: Time,
     due: Vec<Timer>,
@@ -132,6 +138,8 @@ impl Worker {
             tracing: None,
             operators: operators::Operators::default(),
             stopping: false,
+            overload: Overload::default(),
+            overload_level: Level::default(),
             housekeeping_due: Time::default(),
             sys_due: if id.0 == 0 && !interval.is_zero() { Time::default() } else { Time::NEVER },
             due: Vec::new(),
@@ -241,6 +249,22 @@ impl Worker {
         if connection.flow.is_some() {
             self.pump(slot);
         }
+    }
+
+    /// A turn of the reactor took so long, and ends now.
+    pub fn turn_took(&mut self, now: Time, took: Duration) {
+        self.overload.turn(now, took);
+    }
+
+    /// Looks at what there is to do, several times a second, and says how much the node has to give up until the next time.
+    pub fn assess_load(&mut self, now: Time, mailbox_bytes: u64) -> Level {
+        let waiting_max = self.settings.limits.memory_queued_max.bytes();
+        let load = Load { mailbox_bytes, waiting_bytes: self.node.waiting_bytes(), waiting_max };
+        let own = self.overload.assess(now, load, &self.settings.overload);
+        self.published().overload.store(own.number(), Relaxed);
+        let levels = self.node.published.iter().map(|worker| worker.overload.load(Relaxed));
+        self.overload_level = Level::of(levels.max().unwrap_or_default());
+        self.overload_level
     }
 
     /// Whether the client has come through CONNECT and is there.

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use broker::Time;
+use broker::{Level, Time};
 use mio::Token;
 
 use super::{Peer, PeerMarks, Reactor};
@@ -20,6 +20,8 @@ const ACCEPT_BATCH: usize = 128;
 const ACCEPT_PAUSE_MS: u64 = 100;
 /// Pause before it is looked again whether fewer connections are half open.
 const HALF_OPEN_PAUSE_MS: u64 = 20;
+/// Pause before it is looked again whether the node is still overloaded.
+const OVERLOAD_PAUSE_MS: u64 = 100;
 
 impl Reactor {
     pub(super) fn accept_all(&mut self) {
@@ -34,6 +36,11 @@ impl Reactor {
         let settings = self.worker.settings().clone();
         let limits = &settings.limits;
         for _ in 0..ACCEPT_BATCH {
+            if self.level >= Level::Busy {
+                self.figures.door.waits_overload += 1;
+                self.accepting[at].not_before = Time(self.now.0 + OVERLOAD_PAUSE_MS);
+                return;
+            }
             if self.doors.half_open() >= limits.half_open_max as usize {
                 // The others wait in the backlog until some of these are through or their time is up.
                 self.figures.door.waits_half_open += 1;

@@ -20,6 +20,7 @@ impl Reactor {
                 _ => return self.lose(slot),
             },
         };
+        self.noise.count(slot, count);
         let more = count == self.scratch.len() || peer.marks.read_closed || peer.marks.write_failed;
         let mut plain = std::mem::take(&mut self.plain);
         plain.clear();

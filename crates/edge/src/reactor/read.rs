@@ -56,7 +56,10 @@ impl Reactor {
                 }
             }
             peer.marks.ready = false;
-            self.read(slot);
+            // It is marked again when its pause is over.
+            if !self.noise.is_paused(slot) {
+                self.read(slot);
+            }
         }
     }
 
@@ -85,6 +88,7 @@ impl Reactor {
         let room = self.scratch.len() - kept;
         let result = peer.stream.read(&mut self.scratch[kept..]);
         let read = *result.as_ref().unwrap_or(&0);
+        self.noise.count(slot, read);
         match result {
             // Half a connection is none: who has shut down its sending side cannot acknowledge or ping any more.
             Ok(0) => return self.lose(slot),

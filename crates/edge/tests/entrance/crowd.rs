@@ -34,6 +34,11 @@ fn is_closed(stream: &mut TcpStream) -> bool {
 
 /// Figures are told about twice a second.
 fn door_until(node: &Node, enough: impl Fn(&DoorFigures) -> bool) {
+    // Reactors tell their figures when they are awake.
+    door_until_with(node, enough, || drop(node.open()));
+}
+
+fn door_until_with(node: &Node, enough: impl Fn(&DoorFigures) -> bool, wake: impl Fn()) {
     let until = Instant::now() + PATIENCE;
     loop {
         let mut sum = DoorFigures::default();
@@ -41,6 +46,7 @@ fn door_until(node: &Node, enough: impl Fn(&DoorFigures) -> bool) {
             let door = worker.reactor.door;
             sum.half_open += door.half_open;
             sum.waits_half_open += door.waits_half_open;
+            sum.waits_overload += door.waits_overload;
             sum.closed_address += door.closed_address;
             sum.closed_timeout += door.closed_timeout;
             sum.handshakes_full += door.handshakes_full;
@@ -50,8 +56,7 @@ fn door_until(node: &Node, enough: impl Fn(&DoorFigures) -> bool) {
             return;
         }
         assert!(Instant::now() < until, "{sum:?}");
-        // Reactors tell their figures when they are awake.
-        drop(node.open());
+        wake();
         std::thread::yield_now();
     }
 }
@@ -176,5 +181,41 @@ fn behind_a_balancer_each_address_has_its_share() {
         door_until(node, |door| door.closed_address == 1);
         let mut good = slow(node, 1, header(3).as_bytes());
         let _client = Client::connect(good.remove(0), "good");
+    });
+}
+
+/// Who is there is served, if more slowly; who is not has to wait, or is told to.
+#[test]
+fn an_overloaded_node_takes_nobody_else_in() {
+    let patient: &dyn Fn(&mut broker::settings::Settings) = &|broker| broker.mqtt.connect_timeout = PATIENCE;
+    everywhere_with(&Listener::default, patient, |node| {
+        let mut there = Client::connect(node.open(), "there");
+        let mut half = Client::over(node.open());
+        // It has been accepted before the others.
+        half.stream.write_all(b"\x10").expect("sent");
+        door_until(node, |door| door.half_open >= 1);
+        let admin = node.node.admin();
+        let calm = admin.settings();
+        let mut overloaded = (*calm).clone();
+        // Any turn that does something is too long.
+        overloaded.overload.turn = Duration::from_nanos(1);
+        overloaded.overload.hold = Duration::from_secs(3600);
+        admin.set_settings(overloaded);
+        echo(&mut there, &[900_000]);
+        // Some come each second, and fewer than the backlog holds: whoever waits in it stays there.
+        let knock = || {
+            drop(node.open());
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        door_until_with(node, |door| door.waits_overload > 0, knock);
+        let connect = b"\x0e\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x01c";
+        half.stream.write_all(connect).expect("sent");
+        let answer = half.next();
+        assert!(answer.contains("ServerBusy"), "{answer}");
+        echo(&mut there, &[1, 1000]);
+        let mut back = (*calm).clone();
+        back.overload.hold = Duration::ZERO;
+        admin.set_settings(back);
+        let _again = Client::connect(node.open(), "again");
     });
 }
