@@ -76,6 +76,13 @@ METRICS = {
         COUNTER,
         {"result": {"accepted", "remembered", "refused", "busy", "anonymous_refused", "banned"}},
     ),
+    "meridian_authorizations_total": (
+        COUNTER,
+        {
+            "by": {"superuser", "token", "rules", "database", "acl_file", "http", "no_match"},
+            "result": {"allowed", "denied", "failed"},
+        },
+    ),
     "meridian_traces_active": (GAUGE, {}),
     "meridian_trace_events_lost_total": (COUNTER, {}),
     "meridian_slow_subscribers": (GAUGE, {}),

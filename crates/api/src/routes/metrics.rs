@@ -33,6 +33,7 @@ async fn metrics(state: State) -> impl IntoResponse {
     packets(&mut text, &figures);
     reactors(&mut text, &figures);
     authentications(&mut text, &state);
+    authorizations(&mut text, &state);
     topics(&mut text, &state);
     http(&mut text, &state);
     process(&mut text, &state);
@@ -213,6 +214,17 @@ fn authentications(text: &mut Text, state: &State) {
         ("banned", figures.banned),
     ] {
         family.sample(&[("result", result)], value as f64);
+    }
+}
+
+fn authorizations(text: &mut Text, state: &State) {
+    let help = "Decisions about what clients may do, by who made them; answers that reactors remember are not decided again.";
+    let mut family = text.family("meridian_authorizations_total", Kind::Counter, help);
+    for figures in state.guard.decisions() {
+        let results = [("allowed", figures.allowed), ("denied", figures.denied), ("failed", figures.failed)];
+        for (result, value) in results {
+            family.sample(&[("by", figures.by), ("result", result)], value as f64);
+        }
     }
 }
 

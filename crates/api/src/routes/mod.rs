@@ -8,6 +8,7 @@ mod bans;
 mod clients;
 mod closing;
 mod config;
+mod decisions;
 mod document;
 mod health;
 mod keys;
@@ -53,6 +54,7 @@ pub(crate) fn router() -> (axum::Router<State>, OpenApi) {
         .merge(bans::routes())
         .merge(users::routes())
         .merge(rules::routes())
+        .merge(decisions::routes())
         .merge(trace::routes())
         .merge(log::routes())
         .merge(config::routes())

@@ -216,6 +216,8 @@ fn answers_are_what_the_document_says() {
     ask("DELETE", "/api/v1/slow-subscribers", "/api/v1/slow-subscribers", None);
     ask("DELETE", "/api/v1/clients/{client_id}", "/api/v1/clients/c?session=true", None);
     let ban = json!({ "kind": "client_id", "value": "x*", "for_s": 60 });
+    let question = json!({ "client_id": "c", "action": "publish", "topic": "a" });
+    ask("POST", "/api/v1/rules/test", "/api/v1/rules/test", Some(question));
     let ban = ask("POST", "/api/v1/bans", "/api/v1/bans", Some(ban));
     ask("GET", "/api/v1/bans", "/api/v1/bans", None);
     let id = ban["id"].as_str().map_or_else(|| ban["id"].to_string(), str::to_owned);

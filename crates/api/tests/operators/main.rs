@@ -4,6 +4,7 @@ mod bad_input;
 mod bans;
 mod client;
 mod clients;
+mod decisions;
 mod http;
 mod messages;
 mod metrics;

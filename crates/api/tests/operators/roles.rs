@@ -41,6 +41,7 @@ fn a_viewer_sees_and_an_operator_acts() {
         ("POST", "topic-metrics", json!({"filter": "a"}), 201),
         ("DELETE", "topic-metrics?filter=a", json!(null), 204),
         ("DELETE", "slow-subscribers", json!(null), 204),
+        ("POST", "rules/test", json!({"client_id": "c", "action": "publish", "topic": "a"}), 200),
         ("POST", "bans", json!({"kind": "client_id", "value": "x"}), 201),
         ("DELETE", "bans/1", json!(null), 204),
         ("GET", "clients/c/queue?payload=true", json!(null), 200),

@@ -22,6 +22,7 @@ use crate::http::{Answer, Events, Http};
 pub struct World {
     node: Option<edge::Node>,
     server: Option<Server>,
+    guard: Arc<Guard>,
     data_dir: PathBuf,
     http: Http,
 }
@@ -85,7 +86,7 @@ impl World {
         };
         let server = server.serve(Parts {
             admin: node.admin(),
-            guard,
+            guard: guard.clone(),
             configuration: Arc::new(Fixed),
             keys: Keys::open(ledger.clone()).unwrap(),
             users: Arc::new(Users::open(ledger.clone(), 50).unwrap()),
@@ -96,7 +97,11 @@ impl World {
         let server = server.unwrap();
         server.ready();
         let http = Http { address: server.address(), token: None };
-        (World { node: Some(node), server: Some(server), data_dir, http }, tokens)
+        (World { node: Some(node), server: Some(server), guard, data_dir, http }, tokens)
+    }
+
+    pub fn guard(&self) -> &Guard {
+        &self.guard
     }
 
     pub fn data_dir(&self) -> &PathBuf {

@@ -1,0 +1,159 @@
+//! `/rules/test`: what a client may do, and who says so.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use auth::{Explanation, Opinion};
+use axum::Json;
+use broker::access::{Action, ClientCertificate, Identity, Principal};
+use mqtt::{QoS, Subscription, TopicName};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::ask::ask;
+use crate::extract::Body;
+use crate::problem::Problem;
+use crate::state::State;
+
+pub(super) fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(test))
+}
+
+/// A question to the access rules.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct QuestionBody {
+    client_id: String,
+    /// Of a client that is connected, `username` and `address` are what it has when they are left out.
+    username: Option<String>,
+    #[schema(value_type = Option<String>)]
+    address: Option<IpAddr>,
+    /// The name of the listener.
+    #[serde(default)]
+    listener: String,
+    /// Common Name of its certificate.
+    cert_cn: Option<String>,
+    /// Of the user or its token.
+    #[serde(default)]
+    attributes: BTreeMap<String, String>,
+    /// `publish`, `subscribe` or `receive`.
+    #[schema(examples("subscribe"))]
+    action: String,
+    /// A Topic Name; to subscribe, a Topic Filter.
+    #[schema(examples("sensors/+/temp"))]
+    topic: String,
+    /// 0, 1 or 2.
+    #[serde(default)]
+    #[schema(maximum = 2)]
+    qos: u8,
+    /// Whether the message is published as retained.
+    #[serde(default)]
+    retain: bool,
+}
+
+/// The answer, and what everybody says who is asked.
+#[derive(Debug, Serialize, ToSchema)]
+struct DecisionItem {
+    allowed: bool,
+    /// Who decides: `superuser`, `token`, `rules`, `database`, `acl_file`, `http`, `no_match` or `broker`.
+    decided_by: &'static str,
+    /// The rule, and where it is written.
+    reason: String,
+    /// All sources in their order; the first that does not say `none` decides.
+    steps: Vec<DecisionStep>,
+}
+
+/// What one of them says.
+#[derive(Debug, Serialize, ToSchema)]
+struct DecisionStep {
+    by: &'static str,
+    /// `allow`, `deny`, `none`, `later` (it is being asked: ask again) or `failed`.
+    opinion: &'static str,
+    reason: String,
+}
+
+impl From<Explanation> for DecisionItem {
+    fn from(explanation: Explanation) -> Self {
+        let Explanation { allowed, steps, decided_by } = explanation;
+        let (by, reason) = (steps[decided_by].by.name(), steps[decided_by].said.clone());
+        let step = |step: auth::Step| DecisionStep {
+            by: step.by.name(),
+            opinion: match step.opinion {
+                Opinion::Allow => "allow",
+                Opinion::Deny => "deny",
+                Opinion::None => "none",
+                Opinion::Later => "later",
+                Opinion::Failed => "failed",
+            },
+            reason: step.said,
+        };
+        Self { allowed, decided_by: by, reason, steps: steps.into_iter().map(step).collect() }
+    }
+}
+
+impl QuestionBody {
+    /// What is wanted, and the topic as rules see it.
+    fn wish(&self) -> Result<(Action, &str), Problem> {
+        let qos = QoS::from_bits(self.qos).ok_or_else(|| Problem::invalid("qos", "expected 0, 1 or 2"))?;
+        if self.action == "subscribe" {
+            let subscription = Subscription::parse(&self.topic)
+                .map_err(|why| Problem::invalid("topic", format!("this is no Topic Filter: {why}")))?;
+            return Ok((Action::Subscribe { qos }, subscription.filter.as_str()));
+        }
+        TopicName::parse(&self.topic)
+            .map_err(|why| Problem::invalid("topic", format!("this is no Topic Name: {why}")))?;
+        match &*self.action {
+            "publish" => Ok((Action::Publish { qos, retain: self.retain }, &self.topic)),
+            "receive" => Ok((Action::Receive, &self.topic)),
+            other => Err(Problem::invalid(
+                "action",
+                format!("expected publish, subscribe or receive, found `{other}`"),
+            )),
+        }
+    }
+}
+
+/// Says what a client may do, and which rule says so. Nothing is done or counted.
+#[utoipa::path(
+    post, path = "/api/v1/rules/test", tag = "rules", operation_id = "test_rules",
+    security(("token" = ["operator"])),
+    request_body = QuestionBody,
+    responses((status = 200, body = DecisionItem)),
+)]
+async fn test(state: State, Body(body): Body<QuestionBody>) -> Result<Json<DecisionItem>, Problem> {
+    let (action, topic) = body.wish()?;
+    let to_sys = topic == "$SYS" || topic.starts_with("$SYS/");
+    if to_sys && matches!(action, Action::Publish { .. }) {
+        let reason = "the broker takes nothing on `$SYS` from clients, whatever the rules".to_owned();
+        return Ok(Json(DecisionItem { allowed: false, decided_by: "broker", reason, steps: Vec::new() }));
+    }
+    let client_id = body.client_id.clone();
+    let known = ask(|reply| state.admin.client(&client_id, reply)).await?;
+    let (username, address) = match known.filter(|detail| detail.info.connected) {
+        Some(detail) => (detail.info.username, detail.info.address.map(|address| address.ip())),
+        None => (None, None),
+    };
+    let attributes = &body.attributes;
+    let principal = Principal {
+        attributes: attributes
+            .iter()
+            .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
+            .collect(),
+        ..Principal::default()
+    };
+    let certificate = body.cert_cn.as_ref().map(|name| ClientCertificate {
+        common_name: Some(name.as_str().into()),
+        ..ClientCertificate::default()
+    });
+    let who = Identity {
+        client_id: &body.client_id,
+        username: body.username.as_deref().or(username.as_deref()),
+        peer: body.address.or(address),
+        listener: &body.listener,
+        certificate: certificate.as_ref(),
+        principal: Some(&principal),
+    };
+    Ok(Json(state.guard.explain(who, action, topic).into()))
+}
