@@ -41,6 +41,9 @@ def healthy():
     counter("meridian_disconnects_total", 0, ',reason="slow_reader"')
     for result, rate in (("accepted", 30), ("remembered", 30), ("refused", 6), ("busy", 0), ("banned", 6)):
         counter("meridian_authentications_total", rate, f',result="{result}"')
+    for outcome, rate in (("accepted", 30), ("refused", 6), ("failed", 0), ("timed_out", 0)):
+        counter("meridian_auth_link_outcomes_total", rate, f',link="http",outcome="{outcome}"')
+    counter("meridian_login_backoffs_total", 1)
     for name in ("publishers_blocked", "publishes_refused", "publishes_denied", "subscribes_denied"):
         counter(f"meridian_{name}_total", 3)
     for name in ("retained_refused", "sessions_refused"):
@@ -87,6 +90,11 @@ FIRING = {
     "MeridianSessionsRefused": (changed("meridian_sessions_refused_total", "0+1x600"), 16),
     "MeridianAuthenticationsRefused": (changed("meridian_authentications_total", "0+600x600", ',result="refused"'), 15),
     "MeridianAuthenticationsBusy": (changed("meridian_authentications_total", "0+60x600", ',result="busy"'), 15),
+    "MeridianAuthenticationLinkFails": (
+        changed("meridian_auth_link_outcomes_total", "0+60x600", ',link="http",outcome="failed"'),
+        15,
+    ),
+    "MeridianLoginBackoffs": (changed("meridian_login_backoffs_total", "0+30x600"), 30),
     "MeridianBannedClients": (changed("meridian_authentications_total", "0+900x600", ',result="banned"'), 40),
     "MeridianAccessDenied": (changed("meridian_subscribes_denied_total", "0+90x600"), 20),
     "MeridianHttpRejected": (changed("meridian_http_rejected_total", "0+60x600", ',reason="token"'), 15),

@@ -74,7 +74,12 @@ METRICS = {
     "meridian_tls_handshakes_total": (COUNTER, {"kind": {"full", "resumed"}}),
     "meridian_authentications_total": (
         COUNTER,
-        {"result": {"accepted", "remembered", "refused", "busy", "anonymous_refused", "banned"}},
+        {
+            "result": {
+                "accepted", "remembered", "refused", "busy", "anonymous_refused", "banned",
+                "failed", "timed_out", "backed_off", "rate_limited", "mountpoint_refused",
+            }
+        },
     ),
     "meridian_authorizations_total": (
         COUNTER,
@@ -83,6 +88,19 @@ METRICS = {
             "result": {"allowed", "denied", "failed"},
         },
     ),
+    "meridian_auth_link_outcomes_total": (
+        COUNTER,
+        {"link": ANY, "outcome": {"accepted", "refused", "not_mine", "failed", "timed_out", "busy"}},
+    ),
+    "meridian_auth_link_waiting": (GAUGE, {"link": ANY}),
+    "meridian_auth_link_works_total": (COUNTER, {"link": ANY}),
+    "meridian_auth_link_seconds_total": (COUNTER, {"link": ANY}),
+    "meridian_auth_link_seconds_max": (GAUGE, {"link": ANY}),
+    "meridian_login_failures_total": (COUNTER, {}),
+    "meridian_login_backoffs_total": (COUNTER, {}),
+    "meridian_flapping_bans_total": (COUNTER, {"result": {"made", "failed"}}),
+    "meridian_protection_entries": (GAUGE, {}),
+    "meridian_protection_evicted_total": (COUNTER, {}),
     "meridian_traces_active": (GAUGE, {}),
     "meridian_trace_events_lost_total": (COUNTER, {}),
     "meridian_slow_subscribers": (GAUGE, {}),

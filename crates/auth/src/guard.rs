@@ -83,6 +83,8 @@ impl Guard {
         links: Vec<Arc<dyn Link>>,
     ) -> Result<Self, OpenError> {
         let book = Book::default();
+        // Its figures are there from the start, as those of configured links are.
+        book.of(SCRAM_LINK);
         let policy = Policy::read(settings, &links, &book).map_err(OpenError::Policy)?;
         let system = |error: getrandom::Error| OpenError::System(std::io::Error::other(error));
         let remembered_max = settings.remembered_max as usize;

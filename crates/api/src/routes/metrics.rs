@@ -34,6 +34,8 @@ async fn metrics(state: State) -> impl IntoResponse {
     reactors(&mut text, &figures);
     authentications(&mut text, &state);
     authorizations(&mut text, &state);
+    links(&mut text, &state);
+    protection(&mut text, &state);
     topics(&mut text, &state);
     http(&mut text, &state);
     process(&mut text, &state);
@@ -212,6 +214,11 @@ fn authentications(text: &mut Text, state: &State) {
         ("busy", figures.busy),
         ("anonymous_refused", figures.anonymous_refused),
         ("banned", figures.banned),
+        ("failed", figures.failed),
+        ("timed_out", figures.timed_out),
+        ("backed_off", figures.backed_off),
+        ("rate_limited", figures.rate_limited),
+        ("mountpoint_refused", figures.mountpoint_refused),
     ] {
         family.sample(&[("result", result)], value as f64);
     }
@@ -226,6 +233,53 @@ fn authorizations(text: &mut Text, state: &State) {
             family.sample(&[("by", figures.by), ("result", result)], value as f64);
         }
     }
+}
+
+/// By link of the authentication chain; SCRAM counts as one.
+fn links(text: &mut Text, state: &State) {
+    let links = state.guard.link_figures();
+    let help = "Answers of the links of the authentication chain.";
+    let mut family = text.family("meridian_auth_link_outcomes_total", Kind::Counter, help);
+    for link in &links {
+        for (outcome, value) in [
+            ("accepted", link.accepted),
+            ("refused", link.refused),
+            ("not_mine", link.not_mine),
+            ("failed", link.failed),
+            ("timed_out", link.timed_out),
+            ("busy", link.busy),
+        ] {
+            family.sample(&[("link", link.name), ("outcome", outcome)], value as f64);
+        }
+    }
+    let help = "Clients that wait for a link of the authentication chain or its threads.";
+    let mut family = text.family("meridian_auth_link_waiting", Kind::Gauge, help);
+    links.iter().for_each(|link| family.sample(&[("link", link.name)], link.waiting as f64));
+    let help = "How often a link could not answer at once.";
+    let mut family = text.family("meridian_auth_link_works_total", Kind::Counter, help);
+    links.iter().for_each(|link| family.sample(&[("link", link.name)], link.works as f64));
+    let help = "Seconds that a link worked for its answers in all.";
+    let mut family = text.family("meridian_auth_link_seconds_total", Kind::Counter, help);
+    links.iter().for_each(|link| family.sample(&[("link", link.name)], link.duration_sum.as_secs_f64()));
+    let help = "Longest that a link worked for an answer since the start, in seconds.";
+    let mut family = text.family("meridian_auth_link_seconds_max", Kind::Gauge, help);
+    links.iter().for_each(|link| family.sample(&[("link", link.name)], link.duration_max.as_secs_f64()));
+}
+
+fn protection(text: &mut Text, state: &State) {
+    let figures = state.guard.protection_figures();
+    let help = "Wrong logins that were held against an address or a user name.";
+    text.one("meridian_login_failures_total", Kind::Counter, help, figures.failures as f64);
+    let help = "How often an address or a user name had to wait after wrong logins.";
+    text.one("meridian_login_backoffs_total", Kind::Counter, help, figures.backoffs as f64);
+    let help = "Bans of Client Identifiers that came and went too often.";
+    let mut family = text.family("meridian_flapping_bans_total", Kind::Counter, help);
+    family.sample(&[("result", "made")], figures.flapping_banned as f64);
+    family.sample(&[("result", "failed")], figures.flapping_failed as f64);
+    let help = "Addresses, user names and Client Identifiers that are remembered for protection.";
+    text.one("meridian_protection_entries", Kind::Gauge, help, figures.entries as f64);
+    let help = "Of those, given up because there were too many.";
+    text.one("meridian_protection_evicted_total", Kind::Counter, help, figures.evicted as f64);
 }
 
 /// Only filters that an operator chose, of which there are 64 at most.

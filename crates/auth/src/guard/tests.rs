@@ -9,6 +9,9 @@ use crate::bans::{BanKind, BanTarget, NewBan};
 use crate::password_file::PasswordFileEdit;
 use crate::password_hash::PasswordHash;
 
+mod chain;
+mod door;
+
 /// alice:wonderland and bob:pass:word, written by mosquitto_passwd 2.0.11.
 const USERS: &str = "\
 alice:$7$101$8rC3COp401qO7A/N$BWmYz0ZVJJllJtqxM+NJki5gNcYnlJzEsUhmW2Z8M0Jf8z+bYGdowivmp+N4XDkl9XYOeLzGD/bulvak0iBt2Q==

@@ -1,0 +1,434 @@
+//! The chain with links that do as they are told.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use broker::access::{Admission, ClientCertificate, Principal};
+
+use super::*;
+use crate::link::{Attempt, Decoy, Memory, Outcome, Threads};
+use crate::settings::{ChainNames, OnFailure, Protection as ProtectionSettings};
+use settings::{Raw, Value as _};
+
+/// Answers from a list, then always "not mine". What it was asked is kept.
+struct Scripted {
+    name: &'static str,
+    threads: Threads,
+    memory: Memory,
+    decoys: bool,
+    at_once: Mutex<VecDeque<Outcome>>,
+    works: Mutex<VecDeque<Work>>,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+enum Work {
+    Answer(Outcome),
+    /// Says that it has begun, and answers when it may.
+    Wait(std::sync::mpsc::Sender<()>, Receiver<()>, Outcome),
+    Panic,
+}
+
+/// What a test knows of a link.
+type Asked = Arc<Mutex<Vec<String>>>;
+
+impl Scripted {
+    fn new(name: &'static str, asked: &Asked) -> Self {
+        Self {
+            name,
+            threads: Threads::Network,
+            memory: Memory::Password(Vec::new()),
+            decoys: false,
+            at_once: Mutex::default(),
+            works: Mutex::default(),
+            asked: asked.clone(),
+        }
+    }
+
+    fn at_once(self, outcome: Outcome) -> Self {
+        self.at_once.lock().unwrap().push_back(outcome);
+        self
+    }
+
+    fn works(self, work: Work) -> Self {
+        self.works.lock().unwrap().push_back(work);
+        self
+    }
+
+    fn answers(self, outcome: Outcome) -> Self {
+        self.works(Work::Answer(outcome))
+    }
+
+    fn note(&self, what: &str) {
+        self.asked.lock().unwrap().push(format!("{} {what}", self.name));
+    }
+}
+
+impl Link for Scripted {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn at_once(&self, credentials: Credentials<'_>) -> Option<Outcome> {
+        if credentials.username.is_none() && credentials.password.is_none() {
+            return Some(Outcome::NotMine);
+        }
+        self.at_once.lock().unwrap().pop_front().inspect(|_| self.note("at once"))
+    }
+
+    fn work(&self, attempt: &Attempt) -> Outcome {
+        self.note(attempt.username.as_deref().unwrap_or("-"));
+        let work = self.works.lock().unwrap().pop_front();
+        match work {
+            None => Outcome::NotMine,
+            Some(Work::Answer(outcome)) => outcome,
+            Some(Work::Panic) => panic!("as the test wants it"),
+            Some(Work::Wait(began, go, outcome)) => {
+                began.send(()).unwrap();
+                go.recv().unwrap();
+                outcome
+            }
+        }
+    }
+
+    fn threads(&self) -> Threads {
+        self.threads
+    }
+
+    fn memory(&self, _: Credentials<'_>) -> Memory {
+        self.memory.clone()
+    }
+
+    fn decoy(&self) -> Option<&dyn Decoy> {
+        self.decoys.then_some(self)
+    }
+}
+
+impl Decoy for Scripted {
+    fn work(&self, _: &Attempt) {
+        self.note("decoy");
+    }
+}
+
+const UNAVAILABLE: Verdict = Verdict::Deny(ReasonCode::ServerUnavailable);
+
+fn names(text: &str) -> Option<ChainNames> {
+    Some(ChainNames::from_raw(&Raw::Text(text.to_owned())).unwrap())
+}
+
+fn settings() -> Auth {
+    Auth { workers: 1, network_workers: 1, timeout: Duration::from_secs(60), ..Auth::default() }
+}
+
+fn open(settings: &Auth, links: Vec<Scripted>) -> Guard {
+    let links = links.into_iter().map(|link| Arc::new(link) as Arc<dyn Link>).collect();
+    Guard::open_with(settings, &ProtectionSettings::default(), links).unwrap()
+}
+
+fn admitted(username: &str) -> Outcome {
+    Outcome::Admit(Box::new(Admission { username: Some(username.into()), ..Admission::default() }))
+}
+
+fn plain() -> Outcome {
+    Outcome::Admit(Box::default())
+}
+
+fn taken(asked: &Asked) -> Vec<String> {
+    std::mem::take(&mut asked.lock().unwrap())
+}
+
+fn figures(guard: &Guard, name: &str) -> LinkFigures {
+    guard.link_figures().into_iter().find(|link| link.name == name).unwrap()
+}
+
+#[test]
+fn links_are_asked_in_order_until_one_knows_the_client() {
+    let asked = Asked::default();
+    let links = || {
+        vec![
+            Scripted::new("users", &asked),
+            Scripted::new("jwt", &asked).answers(admitted("from jwt")),
+            Scripted::new("http", &asked).answers(plain()),
+        ]
+    };
+    let guard = open(&settings(), links());
+    assert!(
+        matches!(login(&guard, "a", "b"), Verdict::Admit(admission) if admission.username.as_deref() == Some("from jwt"))
+    );
+    assert_eq!(taken(&asked), ["users a", "jwt a"]);
+    assert_eq!((figures(&guard, "users").not_mine, figures(&guard, "jwt").accepted), (1, 1));
+    assert_eq!(figures(&guard, "jwt").works, 1);
+
+    let guard = open(&Auth { chain: names("http, users"), ..settings() }, links());
+    assert_eq!(login(&guard, "a", "b"), Verdict::Allow);
+    assert_eq!(taken(&asked), ["http a"], "the order is the operator's");
+}
+
+#[test]
+fn who_refuses_has_the_last_word() {
+    let asked = Asked::default();
+    let users = Scripted::new("users", &asked).answers(Outcome::Refuse(ReasonCode::NotAuthorized));
+    let guard = open(&settings(), vec![users, Scripted::new("http", &asked).answers(plain())]);
+    assert_eq!(login(&guard, "a", "b"), NOT_AUTHORIZED);
+    assert_eq!(taken(&asked), ["users a"]);
+}
+
+#[test]
+fn an_answer_at_once_needs_no_thread_and_counts_in_its_place() {
+    let asked = Asked::default();
+    let users = Scripted::new("users", &asked).at_once(Outcome::NotMine);
+    let jwt = Scripted::new("jwt", &asked).at_once(plain());
+    let guard = open(&settings(), vec![users, jwt]);
+    assert_eq!(ask(&guard, Some("a"), Some("b")).0, Some(Verdict::Allow));
+    assert_eq!(taken(&asked), ["users at once", "jwt at once"]);
+    assert_eq!(figures(&guard, "jwt").works, 0);
+}
+
+#[test]
+fn whom_nobody_knows_is_refused() {
+    let asked = Asked::default();
+    let guard = open(&settings(), vec![Scripted::new("users", &asked), Scripted::new("http", &asked)]);
+    assert_eq!(login(&guard, "a", "b"), BAD);
+    assert_eq!(ask(&guard, None, None).0, Some(NOT_AUTHORIZED));
+    let open_to_all = Auth { allow_anonymous: Some(true), ..settings() };
+    let guard = open(&open_to_all, vec![Scripted::new("users", &asked)]);
+    assert_eq!(login(&guard, "a", "b"), BAD, "a name that nobody knows is not anonymous");
+    assert_eq!(ask(&guard, None, None).0, Some(Verdict::Allow));
+}
+
+/// Otherwise the time to the answer would tell which users exist.
+#[test]
+fn when_nobody_had_to_work_a_decoy_does() {
+    let asked = Asked::default();
+    let users = || Scripted { decoys: true, ..Scripted::new("users", &asked).at_once(Outcome::NotMine) };
+    let guard = open(&settings(), vec![users()]);
+    assert_eq!(login(&guard, "a", "b"), BAD);
+    assert_eq!(taken(&asked), ["users at once", "users decoy"]);
+    let guard = open(&settings(), vec![users(), Scripted::new("http", &asked)]);
+    assert_eq!(login(&guard, "a", "b"), BAD);
+    assert_eq!(taken(&asked), ["users at once", "http a"]);
+}
+
+#[test]
+fn a_link_that_fails_refuses_unless_told_to_go_on() {
+    let asked = Asked::default();
+    let failing = || Scripted::new("users", &asked).answers(Outcome::Failed("no route".to_owned()));
+    let guard = open(&settings(), vec![failing(), Scripted::new("http", &asked).answers(plain())]);
+    assert_eq!(login(&guard, "a", "b"), UNAVAILABLE);
+    assert_eq!(taken(&asked), ["users a"]);
+    assert_eq!((figures(&guard, "users").failed, guard.figures().failed), (1, 1));
+
+    let next = Auth { on_failure: OnFailure::Next, ..settings() };
+    let guard = open(&next, vec![failing(), Scripted::new("http", &asked).answers(plain())]);
+    assert_eq!(login(&guard, "a", "b"), Verdict::Allow);
+    let guard = open(&next, vec![failing(), Scripted::new("http", &asked)]);
+    assert_eq!(login(&guard, "a", "b"), UNAVAILABLE, "whoever failed might have known the client");
+    assert_eq!(guard.protection_figures().failures, 0, "and it is not the client's fault");
+}
+
+#[test]
+fn a_link_that_panics_has_failed_and_its_thread_goes_on() {
+    let asked = Asked::default();
+    let users = Scripted::new("users", &asked).works(Work::Panic).answers(plain());
+    let guard = open(&settings(), vec![users]);
+    assert_eq!(login(&guard, "a", "b"), UNAVAILABLE);
+    assert_eq!(login(&guard, "a", "b"), Verdict::Allow);
+}
+
+#[test]
+fn a_client_is_answered_when_its_time_is_out_and_a_late_success_is_remembered() {
+    let asked = Asked::default();
+    let (began, beginning) = channel();
+    let (go, wait) = channel();
+    let users = Scripted::new("users", &asked).works(Work::Wait(began, wait, plain()));
+    let guard = open(&Auth { timeout: Duration::from_millis(10), ..settings() }, vec![users]);
+    let (at_once, verdict) = ask(&guard, Some("a"), Some("b"));
+    assert_eq!(at_once, None);
+    beginning.recv().unwrap();
+    assert_eq!(verdict.recv(), Ok(UNAVAILABLE));
+    assert_eq!((figures(&guard, "users").timed_out, guard.figures().timed_out), (1, 1));
+    go.send(()).unwrap();
+    while ask(&guard, Some("a"), Some("b")).0 != Some(Verdict::Allow) {
+        std::thread::yield_now();
+    }
+    assert_eq!(taken(&asked)[0], "users a");
+}
+
+/// A slow service must not hold up passwords.
+#[test]
+fn links_that_wait_and_links_that_compute_have_threads_of_their_own() {
+    let asked = Asked::default();
+    let (began, beginning) = channel();
+    let (go, wait) = channel();
+    let hashing = Scripted { threads: Threads::Hashing, ..Scripted::new("users", &asked) }
+        .at_once(Outcome::NotMine)
+        .answers(plain());
+    let waiting = Scripted::new("http", &asked).works(Work::Wait(began, wait, plain()));
+    let guard = open(&settings(), vec![hashing, waiting]);
+    let (_, slow) = ask(&guard, Some("slow"), Some("b"));
+    beginning.recv().unwrap();
+    assert_eq!(figures(&guard, "http").waiting, 1);
+    assert_eq!(login(&guard, "quick", "b"), Verdict::Allow);
+    go.send(()).unwrap();
+    assert_eq!(slow.recv(), Ok(Verdict::Allow));
+}
+
+#[test]
+fn an_attempt_moves_from_one_kind_of_threads_to_the_other() {
+    let asked = Asked::default();
+    let users = Scripted { threads: Threads::Hashing, ..Scripted::new("users", &asked) };
+    let jwt = Scripted::new("jwt", &asked);
+    let http = Scripted { threads: Threads::Hashing, ..Scripted::new("http", &asked) }.answers(plain());
+    let guard = open(&settings(), vec![users, jwt, http]);
+    assert_eq!(login(&guard, "a", "b"), Verdict::Allow);
+    assert_eq!(taken(&asked), ["users a", "jwt a", "http a"]);
+    for name in ["users", "jwt", "http"] {
+        assert_eq!(figures(&guard, name).waiting, 0, "{name}");
+    }
+}
+
+#[test]
+fn each_kind_of_threads_has_a_bounded_queue() {
+    let asked = Asked::default();
+    let (began, beginning) = channel();
+    let (go, wait) = channel();
+    let http = Scripted::new("http", &asked).works(Work::Wait(began, wait, plain()));
+    let guard = open(&Auth { network_waiting_max: 1, ..settings() }, vec![http]);
+    let (_, first) = ask(&guard, Some("a"), Some("b"));
+    beginning.recv().unwrap();
+    let (_, second) = ask(&guard, Some("b"), Some("b"));
+    let (_, third) = ask(&guard, Some("c"), Some("b"));
+    assert_eq!(third.recv(), Ok(Verdict::Deny(ReasonCode::ServerBusy)));
+    assert_eq!((figures(&guard, "http").busy, guard.figures().busy), (1, 1));
+    go.send(()).unwrap();
+    assert_eq!((first.recv(), second.recv()), (Ok(Verdict::Allow), Ok(BAD)));
+}
+
+#[test]
+fn a_success_is_remembered_with_its_admission_by_all_that_it_depends_on() {
+    let asked = Asked::default();
+    let principal = Arc::new(Principal { superuser: true, ..Principal::default() });
+    let admission = Admission { principal: Some(principal.clone()), ..Admission::default() };
+    let outcome = Outcome::Admit(Box::new(admission.clone()));
+    let http = Scripted { memory: Memory::Everything, ..Scripted::new("http", &asked) }.answers(outcome);
+    let guard = open(&settings(), vec![http]);
+    let expected = Verdict::Admit(Box::new(admission));
+    assert_eq!(login(&guard, "a", "b"), expected);
+    assert_eq!(
+        ask(&guard, Some("a"), Some("b")).0,
+        Some(expected),
+        "the same principal, and nobody is asked"
+    );
+    assert_eq!(guard.figures().remembered, 1);
+    let certificate = Arc::new(ClientCertificate { fingerprint: [7; 32], ..ClientCertificate::default() });
+    let same =
+        Credentials { client_id: "c", username: Some("a"), password: Some(b"b"), ..Credentials::default() };
+    for other in [
+        Credentials { client_id: "d", ..same },
+        Credentials { password: Some(b"c"), ..same },
+        Credentials { username: Some("d"), ..same },
+        Credentials { listener: "tls", ..same },
+        Credentials { certificate: Some(&certificate), ..same },
+    ] {
+        let answer = guard.authenticate(other, &mut || AuthReply::new(|_| {}));
+        assert_eq!(answer, None, "{other:?}");
+    }
+}
+
+#[test]
+fn what_a_link_wants_forgotten_is_not_remembered() {
+    let asked = Asked::default();
+    let http = Scripted { memory: Memory::Nothing, ..Scripted::new("http", &asked) };
+    let guard = open(&settings(), vec![http.answers(plain()).answers(plain())]);
+    assert_eq!(login(&guard, "a", "b"), Verdict::Allow);
+    let (at_once, verdict) = ask(&guard, Some("a"), Some("b"));
+    assert_eq!((at_once, verdict.recv()), (None, Ok(Verdict::Allow)));
+}
+
+/// Whoever was taken out of the chain does not let anybody in any more.
+#[test]
+fn what_was_found_by_settings_of_before_is_found_out_again() {
+    let asked = Asked::default();
+    let (began, beginning) = channel();
+    let (go, wait) = channel();
+    let users = Scripted::new("users", &asked).works(Work::Wait(began, wait, plain()));
+    let guard = open(&settings(), vec![users, Scripted::new("http", &asked)]);
+    let (_, verdict) = ask(&guard, Some("a"), Some("b"));
+    beginning.recv().unwrap();
+    guard.reload(&Auth { chain: names("http"), ..settings() }).unwrap();
+    go.send(()).unwrap();
+    assert_eq!(verdict.recv(), Ok(BAD));
+    assert_eq!(taken(&asked), ["users a", "http a"]);
+}
+
+#[test]
+fn a_chain_names_only_what_is_configured() {
+    let error = Guard::open(&Auth { chain: names("http"), ..settings() }).unwrap_err().to_string();
+    assert!(error.contains("`auth.chain` names `http`, which is not configured"), "{error}");
+    let error = Guard::open(&Auth { chain: names("password_file"), ..settings() }).unwrap_err().to_string();
+    assert!(error.contains("set `auth.password_file`"), "{error}");
+}
+
+/// Guessing costs a bounded number of hashes, however often it is tried.
+#[test]
+fn ten_thousand_wrong_logins_cost_few_hashes() {
+    let asked = Asked::default();
+    let users = Scripted { decoys: true, threads: Threads::Hashing, ..Scripted::new("users", &asked) };
+    let guard = open(&settings(), vec![users]);
+    let mut reasons = std::collections::BTreeMap::<u8, u32>::new();
+    for n in 0..10_000_u32 {
+        let password = n.to_string();
+        let credentials = Credentials {
+            client_id: "c",
+            username: Some("alice"),
+            password: Some(password.as_bytes()),
+            peer: Some([192, 0, 2, 1].into()),
+            ..Credentials::default()
+        };
+        let (send, receive) = channel();
+        let answer = guard.authenticate(credentials, &mut || {
+            let send = send.clone();
+            AuthReply::new(move |verdict| send.send(verdict).unwrap())
+        });
+        let Verdict::Deny(reason) = answer.unwrap_or_else(|| receive.recv().unwrap()) else {
+            panic!("nobody gets in")
+        };
+        *reasons.entry(reason as u8).or_default() += 1;
+    }
+    // Ten before the first wait. A machine that takes longer than a wait for all this allows ten more after each.
+    let works = figures(&guard, "users").works;
+    let waits = guard.protection_figures().backoffs / 2;
+    assert_eq!(works, u64::from(reasons[&0x86]));
+    assert!(works <= 10 * (waits + 1) && waits < 10, "{works} hashes, {waits} waits");
+    assert_eq!(reasons[&0x9F], 10_000 - works as u32);
+    assert_eq!(guard.figures().backed_off, u64::from(reasons[&0x9F]));
+}
+
+#[test]
+fn who_is_remembered_gets_in_while_others_back_off() {
+    let asked = Asked::default();
+    let users = Scripted::new("users", &asked).answers(plain());
+    let guard = open(&settings(), vec![users]);
+    let ask = |username: &'static str| {
+        let (send, receive) = channel();
+        let credentials = Credentials {
+            client_id: "c",
+            username: Some(username),
+            password: Some(b"b"),
+            peer: Some([192, 0, 2, 1].into()),
+            ..Credentials::default()
+        };
+        let answer = guard.authenticate(credentials, &mut || {
+            let send = send.clone();
+            AuthReply::new(move |verdict| send.send(verdict).unwrap())
+        });
+        answer.unwrap_or_else(|| receive.recv().unwrap())
+    };
+    assert_eq!(ask("good"), Verdict::Allow);
+    (0..10).for_each(|_| assert_eq!(ask("guess"), BAD));
+    assert_eq!(ask("guess"), Verdict::Deny(ReasonCode::ConnectionRateExceeded));
+    assert_eq!(ask("other"), Verdict::Deny(ReasonCode::ConnectionRateExceeded), "the whole address waits");
+    assert_eq!(ask("good"), Verdict::Allow);
+    let off = ProtectionSettings { failures_max: 0, ..ProtectionSettings::default() };
+    guard.protect(&off);
+    assert_eq!(ask("guess"), BAD, "a reload is heeded");
+}
