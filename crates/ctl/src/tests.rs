@@ -524,7 +524,7 @@ fn too_few_rights_have_their_exit_code() {
 }
 
 /// Commands that print what a server sends, each once.
-const PRINTING: [&str; 22] = [
+const PRINTING: [&str; 25] = [
     "status",
     "whoami",
     "clients",
