@@ -1,6 +1,6 @@
 //! A password from a file, from standard input, or from a person who types it unseen. Never from the command line, where others see it.
 
-use std::io::{self, BufRead as _, Write as _};
+use std::io::{self, BufRead as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -52,12 +52,11 @@ fn of_file(path: &Path) -> Result<String, Failure> {
 fn asked(console: &mut Console) -> Result<String, Failure> {
     console.flush()?;
     let _unseen = Unseen::start().map_err(|error| unreadable(&error))?;
-    let ask = |prompt: &str| {
-        eprint!("{prompt}");
-        io::stderr().flush()?;
+    let mut ask = |prompt: &str| {
+        console.prompt(prompt);
         let line = line();
         // The line break that was typed was not shown either.
-        eprintln!();
+        console.note("");
         line
     };
     let both = ask("Password: ").and_then(|first| Ok((first, ask("Again: ")?)));

@@ -80,8 +80,15 @@ fn the_server_gives_the_document_to_everybody() {
 fn every_annotated_handler_is_a_route_and_every_route_is_annotated() {
     let routes = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/routes");
     let mut annotated = 0;
-    for file in std::fs::read_dir(routes).unwrap() {
-        let path = file.unwrap().path();
+    let mut folders = vec![routes];
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { folders.push(path) } else { files.push(path) }
+        }
+    }
+    for path in files {
         let text = std::fs::read_to_string(&path).unwrap();
         annotated += text.matches("#[utoipa::path(").count();
         for unseen in [".route(", ".route_service(", ".nest_service("] {
