@@ -8,6 +8,7 @@ use super::*;
 use crate::bans::{BanKind, BanTarget, NewBan};
 use crate::password_file::PasswordFileEdit;
 use crate::password_hash::PasswordHash;
+use crate::settings::{ChainNames, LinkName};
 
 mod chain;
 mod door;
@@ -99,6 +100,38 @@ fn without_files_everybody_may_do_everything() {
     assert_eq!(ask(&guard, Some("x"), Some("y")).0, Some(Verdict::Allow));
     assert!(!guard.guards_topics());
     assert_eq!(ask(&files.anonymous(false).open(), Some("x"), Some("y")).0, Some(NOT_AUTHORIZED));
+}
+
+/// As with API keys: the first one closes the door, and the last one opens it.
+#[test]
+fn a_database_is_a_way_to_authenticate_from_its_first_user_on() {
+    use crate::users::{UserRecord, Users, hash_password};
+    let files = Files::new("database");
+    let users = Arc::new(Users::in_memory(10).unwrap());
+    let open = |settings: &Auth| {
+        Guard::open_with(settings, &Default::default(), vec![users.clone() as Arc<dyn crate::Link>]).unwrap()
+    };
+    let guard = open(&files.settings);
+    assert_eq!(ask(&guard, Some("x"), Some("y")).0, Some(Verdict::Allow));
+    let named = open(&Auth { chain: Some(ChainNames(vec![LinkName::Users])), ..files.settings.clone() });
+    assert_eq!(
+        ask(&named, None, None).0,
+        Some(NOT_AUTHORIZED),
+        "one that is named is a way without users too"
+    );
+    let (hash, _) = hash_password("secret", None).unwrap();
+    users.add("alice", &UserRecord { hash: Some(hash), superuser: true, ..UserRecord::new(1) }).unwrap();
+    assert_eq!(ask(&guard, None, None).0, Some(NOT_AUTHORIZED));
+    assert_eq!(login(&guard, "x", "y"), BAD);
+    for _ in 0..2 {
+        let Verdict::Admit(admission) = login(&guard, "alice", "secret") else { panic!("she is refused") };
+        assert!(admission.principal.is_some_and(|principal| principal.superuser));
+    }
+    assert_eq!(guard.figures().remembered, 1);
+    users.change("alice", |record| UserRecord { enabled: false, ..record }).unwrap();
+    assert_eq!(login(&guard, "alice", "secret"), BAD, "what was remembered is forgotten");
+    users.remove("alice").unwrap();
+    assert_eq!(ask(&guard, None, None).0, Some(Verdict::Allow));
 }
 
 #[test]
