@@ -1,7 +1,7 @@
 //! The guard: answers the broker's questions from what is in force.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
@@ -19,6 +19,7 @@ use crate::protection::{Protection, ProtectionFigures};
 use crate::recent::Recent;
 use crate::scram::METHOD;
 use crate::settings::{Auth, Protection as ProtectionSettings};
+use crate::web::HttpServices;
 
 mod authorize;
 mod figures;
@@ -42,6 +43,7 @@ pub struct Guard {
     /// Links that do not come from settings.
     given: Given,
     authority: Authority,
+    services: OnceLock<HttpServices>,
     generation: AtomicU64,
 }
 
@@ -112,6 +114,7 @@ impl Guard {
             shared: Arc::new(shared),
             given: Given(links),
             authority: Authority::default(),
+            services: OnceLock::new(),
             generation: AtomicU64::new(0),
         };
         guard.start_threads(&guard.shared.policy()).map_err(OpenError::System)?;

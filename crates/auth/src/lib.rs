@@ -57,4 +57,4 @@ pub use rules::{AccessRule, Ground, Place, RULES_MAX, RuleError, RuleFault, Rule
 pub use users::{
     Existing, Imported, RatesRecord, USER_NAME_MAX, UserError, UserRecord, Users, hash_password,
 };
-pub use web::{Circuit, HttpAcl, HttpLink, ServiceError, ServiceFailures, ServiceFigures};
+pub use web::{Circuit, HttpAcl, HttpLink, HttpServices, ServiceError, ServiceFailures, ServiceFigures};

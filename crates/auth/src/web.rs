@@ -16,6 +16,7 @@ mod link;
 mod question;
 mod reply;
 mod service;
+mod services;
 mod template;
 
 pub mod settings;
@@ -25,3 +26,4 @@ pub use breaker::Circuit;
 pub use figures::{ServiceFailures, ServiceFigures};
 pub use link::HttpLink;
 pub use service::ServiceError;
+pub use services::HttpServices;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use api::settings::HttpSettings;
-use auth::settings::{Auth, Jwt, Protection};
+use auth::settings::{Auth, HttpAclSettings, HttpAuthSettings, Jwt, Protection};
 use broker::settings::Settings as BrokerSettings;
 use clap::Args;
 use edge::settings::EdgeSettings;
@@ -26,6 +26,8 @@ pub struct Config {
     pub edge: EdgeSettings,
     pub auth: Auth,
     pub jwt: Jwt,
+    pub http_auth: HttpAuthSettings,
+    pub http_acl: HttpAclSettings,
     pub protection: Protection,
     pub broker: BrokerSettings,
 }
@@ -104,12 +106,12 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 impl Tree for Config {
     fn sections(&mut self) -> Vec<&mut dyn Section> {
-        let Self { node, log, otel, http, edge, auth, jwt, protection, broker } = self;
+        let Self { node, log, otel, http, edge, auth, jwt, http_auth, http_acl, protection, broker } = self;
         let BrokerSettings { mqtt, session, queue, limits, shared, retained, sys, monitor, overload } =
             broker;
         vec![
-            node, log, otel, http, edge, auth, jwt, protection, mqtt, session, queue, limits, shared,
-            retained, sys, monitor, overload,
+            node, log, otel, http, edge, auth, jwt, http_auth, http_acl, protection, mqtt, session, queue,
+            limits, shared, retained, sys, monitor, overload,
         ]
     }
 

@@ -114,11 +114,26 @@ impl Running {
             _ => None,
         };
         let https = https.transpose().map_err(|error| Refused::Failed(error.to_string()))?;
-        let guarding = files_may_differ || config.auth != now.config.auth;
+        let guarding = files_may_differ
+            || config.auth != now.config.auth
+            || config.http_auth != now.config.http_auth
+            || config.http_acl != now.config.http_acl;
         if guarding {
-            self.guard.reload(&config.auth).map_err(|error| Refused::Failed(error.to_string()))?;
+            let taken = self.reload_services(&config).and_then(|()| {
+                self.guard.reload(&config.auth).map_err(|error| Refused::Failed(error.to_string()))
+            });
+            if let Err(refused) = taken {
+                // The guard keeps what it had; of the services one may have changed.
+                if let Err(error) = self.reload_services(&now.config) {
+                    tracing::error!("an HTTP service has settings that were to be taken back: {error}");
+                }
+                return Err(refused);
+            }
         }
         if let Err(refused) = keep(&layers) {
+            if guarding && let Err(error) = self.reload_services(&now.config) {
+                tracing::error!("an HTTP service has settings that were to be taken back: {error}");
+            }
             if guarding && let Err(error) = self.guard.reload(&now.config.auth) {
                 tracing::error!("access control has settings that were to be taken back: {error}");
             }
@@ -143,6 +158,13 @@ impl Running {
             .into_iter()
             .map(|one| Change { name: one.name, before: one.before, after: one.after })
             .collect())
+    }
+
+    fn reload_services(&self, config: &Config) -> Result<(), Refused> {
+        let services = self.guard.http_services();
+        services
+            .reload(&config.http_auth, &config.http_acl)
+            .map_err(|error| Refused::Failed(error.to_string()))
     }
 
     /// Puts these changes of run time in the place of those there are.

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use api::{Bound, Keys, Parts};
-use auth::{Bans, Guard, JwtLink, Link, RuleTable, Users};
+use auth::{Bans, Guard, HttpServices, JwtLink, Link, RuleTable, Users};
 use registry::{Ledger as _, LocalLedger};
 use settings::{Layers, Loaded};
 
@@ -116,6 +116,11 @@ fn serve(
     if let Some(tokens) = JwtLink::open(&config.jwt).map_err(|error| error.to_string())? {
         links.push(tokens);
     }
+    let services =
+        HttpServices::open(&config.http_auth, &config.http_acl).map_err(|error| error.to_string())?;
+    if let Some(service) = services.link() {
+        links.push(service.clone());
+    }
     let guard = Guard::open_with(&config.auth, &config.protection, links)
         .map_err(|error| error.to_string())?
         .with_bans(bans);
@@ -128,6 +133,7 @@ fn serve(
             }
         }
     });
+    guard.set_http_services(services);
     // Before the node: one that cannot be operated as configured does not start.
     if let Some(warning) = exposure::plain_text_warning(&config.http) {
         tracing::warn!("{warning}");

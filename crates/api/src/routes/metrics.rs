@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use auth::ServiceFigures;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use broker::Figure;
@@ -36,6 +37,7 @@ async fn metrics(state: State) -> impl IntoResponse {
     authorizations(&mut text, &state);
     links(&mut text, &state);
     protection(&mut text, &state);
+    services(&mut text, &state);
     topics(&mut text, &state);
     http(&mut text, &state);
     process(&mut text, &state);
@@ -280,6 +282,57 @@ fn protection(text: &mut Text, state: &State) {
     text.one("meridian_protection_entries", Kind::Gauge, help, figures.entries as f64);
     let help = "Of those, given up because there were too many.";
     text.one("meridian_protection_evicted_total", Kind::Counter, help, figures.evicted as f64);
+}
+
+/// The HTTP services of authentication and authorisation; nothing where none is configured.
+fn services(text: &mut Text, state: &State) {
+    let services: Vec<_> = state.guard.http_services().figures().collect();
+    if services.is_empty() {
+        return;
+    }
+    let mut simple = |name: &str, kind: Kind, help: &str, value: fn(&ServiceFigures) -> f64| {
+        let mut family = text.family(name, kind, help);
+        for (service, figures) in &services {
+            family.sample(&[("service", service)], value(figures));
+        }
+    };
+    let help = "Requests to HTTP services that clients are checked by.";
+    simple("meridian_http_service_requests_total", Kind::Counter, help, |figures| figures.requests as f64);
+    let help = "Questions to HTTP services that were answered from memory.";
+    simple("meridian_http_service_cached_total", Kind::Counter, help, |figures| figures.cached as f64);
+    let help = "Questions to HTTP services that waited for the answer of an equal one.";
+    simple("meridian_http_service_joined_total", Kind::Counter, help, |figures| figures.joined as f64);
+    let help = "Questions that no HTTP service was asked, as a name cannot be said in its template; refused.";
+    simple("meridian_http_service_unaskable_total", Kind::Counter, help, |figures| figures.unaskable as f64);
+    let help = "Requests to HTTP services right now.";
+    simple("meridian_http_service_in_flight", Kind::Gauge, help, |figures| figures.in_flight as f64);
+    let help = "Answers of HTTP services in memory.";
+    simple("meridian_http_service_remembered", Kind::Gauge, help, |figures| figures.remembered as f64);
+    let help = "Times that the circuit to an HTTP service opened.";
+    simple("meridian_http_service_opened_total", Kind::Counter, help, |figures| figures.opened as f64);
+    let help = "The circuit to an HTTP service: 0 closed, 1 half-open, 2 open (not asked).";
+    simple("meridian_http_service_circuit", Kind::Gauge, help, |figures| figures.circuit as u8 as f64);
+    let help = "Time that requests to HTTP services took, in all.";
+    simple("meridian_http_service_seconds_total", Kind::Counter, help, |figures| figures.took.as_secs_f64());
+    let help = "The longest request to an HTTP service.";
+    simple("meridian_http_service_seconds_max", Kind::Gauge, help, |figures| figures.took_max.as_secs_f64());
+
+    let help = "Answers of HTTP services, by result.";
+    let mut family = text.family("meridian_http_service_answers_total", Kind::Counter, help);
+    for (service, figures) in &services {
+        for (result, value) in
+            [("allow", figures.allowed), ("deny", figures.denied), ("ignore", figures.ignored)]
+        {
+            family.sample(&[("service", service), ("result", result)], value as f64);
+        }
+    }
+    let help = "Questions to HTTP services without an answer, by reason; refused.";
+    let mut family = text.family("meridian_http_service_failures_total", Kind::Counter, help);
+    for (service, figures) in &services {
+        for (reason, value) in figures.failed.by_kind() {
+            family.sample(&[("service", service), ("reason", reason)], value as f64);
+        }
+    }
 }
 
 /// Only filters that an operator chose, of which there are 64 at most.

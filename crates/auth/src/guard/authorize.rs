@@ -7,6 +7,7 @@ use broker::access::{Action, Identity};
 use super::Guard;
 use crate::authority::{DecisionFigures, Explanation, Source};
 use crate::rules::RuleSet;
+use crate::web::HttpServices;
 
 impl Guard {
     /// The rules of the database from now on. Subscriptions are checked again.
@@ -19,6 +20,19 @@ impl Guard {
     pub fn set_http_source(&self, source: Option<Box<dyn Source>>) {
         self.authority.set_http(source);
         self.rules_changed();
+    }
+
+    /// The HTTP services that are asked from now on: as a source of authorisation. Once.
+    pub fn set_http_services(&self, services: HttpServices) {
+        let source = services.acl().map(|acl| Box::new(acl.clone()) as Box<dyn Source>);
+        if self.services.set(services).is_ok() {
+            self.set_http_source(source);
+        }
+    }
+
+    /// Those that were set; none before.
+    pub fn http_services(&self) -> HttpServices {
+        self.services.get().cloned().unwrap_or_default()
     }
 
     fn rules_changed(&self) {

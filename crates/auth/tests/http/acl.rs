@@ -229,3 +229,41 @@ fn whoever_waits_when_the_source_ends_is_woken() {
     server.release();
     until("all are woken", || asker.woken.load(Ordering::Relaxed) == 3);
 }
+
+/// A service is asked about a subscription and not about each delivery: what it granted is delivered.
+#[test]
+fn what_a_subscription_was_granted_is_delivered() {
+    use auth::settings::Auth;
+    use auth::{Guard, HttpServices};
+    use broker::access::{Access, Permission};
+
+    let server =
+        Server::start(
+            |request| if says(request, "a") { Play::Answer(204, "") } else { Play::Answer(403, "") },
+        );
+    let services = HttpServices::open(&Default::default(), &settings(server.url("/"))).unwrap();
+    let guard = Guard::open(&Auth::default()).unwrap();
+    assert!(!guard.guards_topics());
+    guard.set_http_services(services);
+    assert!(guard.guards_topics() && guard.asks_others());
+    let asker = Asker::default();
+    let ask = |action, topic| {
+        guard.authorize(WHO, action, topic, &mut || {
+            let woken = asker.woken.clone();
+            AskAgain::new(move || {
+                woken.fetch_add(1, Ordering::Relaxed);
+            })
+        })
+    };
+    for (topic, allowed) in [("a", true), ("b", false)] {
+        let woken = asker.woken.load(Ordering::Relaxed);
+        assert_eq!(ask(SUBSCRIBE, topic), None);
+        until("the answer comes", || asker.woken.load(Ordering::Relaxed) > woken);
+        assert_eq!(ask(SUBSCRIBE, topic), Some(Permission { allowed, lasting: false }));
+    }
+    assert!(ask(Action::Receive, "a").is_some_and(|permission| permission.allowed));
+    assert_eq!(
+        guard.http_services().figures().map(|(name, figures)| (name, figures.requests)).collect::<Vec<_>>(),
+        [("http_acl", 2)]
+    );
+}

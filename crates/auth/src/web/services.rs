@@ -1,0 +1,71 @@
+//! The HTTP services of a node.
+
+use std::sync::Arc;
+
+use broker::access::{Action, AskAgain, Identity};
+
+use crate::authority::Source;
+use crate::opinion::Opinion;
+use crate::web::acl::HttpAcl;
+use crate::web::figures::ServiceFigures;
+use crate::web::link::HttpLink;
+use crate::web::service::ServiceError;
+use crate::web::settings::{HttpAclSettings, HttpAuthSettings};
+
+/// Those that are configured. Clones are the same services.
+#[derive(Clone, Debug, Default)]
+pub struct HttpServices {
+    link: Option<Arc<HttpLink>>,
+    acl: Option<Arc<HttpAcl>>,
+}
+
+impl HttpServices {
+    /// Connects to nobody yet.
+    ///
+    /// # Errors
+    /// The setting that cannot be used.
+    pub fn open(auth: &HttpAuthSettings, acl: &HttpAclSettings) -> Result<Self, ServiceError> {
+        Ok(Self { link: HttpLink::open(auth)?.map(Arc::new), acl: HttpAcl::open(acl)?.map(Arc::new) })
+    }
+
+    /// Takes other settings for those that there are, with what is in their files now.
+    ///
+    /// # Errors
+    /// The setting that cannot be used. Then the first service may have its new settings: the caller goes back to the old ones.
+    pub fn reload(&self, auth: &HttpAuthSettings, acl: &HttpAclSettings) -> Result<(), ServiceError> {
+        if let Some(link) = &self.link {
+            link.reload(auth)?;
+        }
+        if let Some(source) = &self.acl {
+            source.reload(acl)?;
+        }
+        Ok(())
+    }
+
+    pub fn link(&self) -> Option<&Arc<HttpLink>> {
+        self.link.as_ref()
+    }
+
+    pub fn acl(&self) -> Option<&Arc<HttpAcl>> {
+        self.acl.as_ref()
+    }
+
+    /// By the name of the section that configures it.
+    pub fn figures(&self) -> impl Iterator<Item = (&'static str, ServiceFigures)> {
+        let link = self.link.as_ref().map(|link| ("http_auth", link.figures()));
+        let acl = self.acl.as_ref().map(|acl| ("http_acl", acl.figures()));
+        link.into_iter().chain(acl)
+    }
+}
+
+impl Source for Arc<HttpAcl> {
+    fn opinion(
+        &self,
+        identity: Identity<'_>,
+        action: Action,
+        topic: &str,
+        later: &mut dyn FnMut() -> AskAgain,
+    ) -> Opinion {
+        self.decide(identity, action, topic, later)
+    }
+}
