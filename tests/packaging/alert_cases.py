@@ -3,6 +3,9 @@ named stays as in HEALTHY, in which nothing may fire."""
 
 J = 'job="meridian",instance="n1:18083"'
 MIB = 1024 * 1024
+DAY = 24 * 60 * 60
+CERTIFICATE = "meridian_certificate_not_after_timestamp_seconds"
+CERTIFICATE_LABELS = ',listener="secure",kind="server",certificate="/etc/meridian/server.crt"'
 
 
 def healthy():
@@ -51,6 +54,7 @@ def healthy():
     for reason in ("token", "role", "host", "origin", "rate"):
         counter("meridian_http_rejected_total", 1, f',reason="{reason}"')
     counter("meridian_audit_entries_lost_total", 0)
+    gauge(CERTIFICATE, 60 * DAY, CERTIFICATE_LABELS)
     counter("meridian_http_requests_total", 60, ',code="200"')
     counter("meridian_http_requests_total", 0, ',code="503"')
     return n
@@ -97,6 +101,8 @@ FIRING = {
     "MeridianLoginBackoffs": (changed("meridian_login_backoffs_total", "0+30x600"), 30),
     "MeridianBannedClients": (changed("meridian_authentications_total", "0+900x600", ',result="banned"'), 40),
     "MeridianAccessDenied": (changed("meridian_subscribes_denied_total", "0+90x600"), 20),
+    "MeridianCertificateEnds": (changed(CERTIFICATE, f"{10 * DAY}x600", CERTIFICATE_LABELS), 20),
+    "MeridianCertificateEnded": (changed(CERTIFICATE, "60x600", CERTIFICATE_LABELS), 20),
     "MeridianHttpRejected": (changed("meridian_http_rejected_total", "0+60x600", ',reason="token"'), 15),
     "MeridianAuditLost": (changed("meridian_audit_entries_lost_total", "0+1x600"), 16),
     "MeridianHttpErrors": (changed("meridian_http_requests_total", "0+60x600", ',code="503"'), 15),

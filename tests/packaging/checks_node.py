@@ -83,6 +83,11 @@ def a_node_measures_what_the_list_says(binary):
         if not helps.get(name, "").strip():
             wrong.append(f"{name}: no HELP")
         seen = [found for one, found in series if metrics.base(one) == name]
+        if name in metrics.OF_TLS:
+            # This node has no TLS.
+            if seen:
+                wrong.append(f"{name}: a series without TLS")
+            continue
         if not seen:
             wrong.append(f"{name}: no series")
         for label, values in labels.items():

@@ -72,6 +72,10 @@ METRICS = {
     "meridian_half_open_closed_total": (COUNTER, {"reason": {"address", "timeout"}}),
     "meridian_accept_pauses_total": (COUNTER, {"reason": {"half_open", "rate", "overload"}}),
     "meridian_tls_handshakes_total": (COUNTER, {"kind": {"full", "resumed"}}),
+    "meridian_certificate_not_after_timestamp_seconds": (
+        GAUGE,
+        {"listener": ANY, "kind": {"server", "client_ca", "client_crl"}, "certificate": ANY},
+    ),
     "meridian_authentications_total": (
         COUNTER,
         {
@@ -120,6 +124,8 @@ METRICS = {
     "process_max_fds": (GAUGE, {}),
     "process_start_time_seconds": (GAUGE, {}),
 }
+# Explained by every node, and without a series on one without TLS.
+OF_TLS = {"meridian_certificate_not_after_timestamp_seconds"}
 # What Prometheus itself adds.
 PROMETHEUS = {"up": (GAUGE, {})}
 PROMETHEUS_LABELS = {"job", "instance"}

@@ -11,6 +11,7 @@ use auth::{Guard, RuleTable, Users};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts as RequestParts;
 use broker::admin::Admin;
+use tls::Expiry;
 
 use crate::audit::Audit;
 use crate::configuration::Configuration;
@@ -42,6 +43,8 @@ pub struct NodeFacts {
     pub data_dir: PathBuf,
     pub connections_max: usize,
     pub listeners: Vec<ListenerFacts>,
+    /// When the files of TLS end, with the listener whose they are; asked at each scrape.
+    pub expiries: Box<dyn Fn() -> Vec<(String, Expiry)> + Send + Sync>,
 }
 
 /// One MQTT listener.

@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::server::WebPkiClientVerifier;
-use tls::{TlsError, pem};
+use tls::{Expiry, ExpiryKind, TlsError, pem};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
@@ -19,11 +19,17 @@ use crate::settings::{HttpSettings, TlsVersion};
 
 /// What all connections share.
 pub(crate) struct Https {
-    config: ArcSwap<ServerConfig>,
+    files: ArcSwap<Files>,
     /// Handshakes cost far more than requests: only so many are computed side by side.
     handshakes: Semaphore,
     timeout: Duration,
     write_timeout: Duration,
+}
+
+/// What was read from files.
+struct Files {
+    config: Arc<ServerConfig>,
+    expiries: Vec<Expiry>,
 }
 
 impl std::fmt::Debug for Https {
@@ -46,9 +52,9 @@ impl Https {
     /// # Errors
     /// Files that cannot be read or do not fit each other.
     pub fn read(settings: &HttpSettings) -> Result<Option<Self>, CertificateError> {
-        let Some(config) = config(settings)? else { return Ok(None) };
+        let Some(files) = read(settings)? else { return Ok(None) };
         Ok(Some(Self {
-            config: ArcSwap::from_pointee(config),
+            files: ArcSwap::from_pointee(files),
             handshakes: Semaphore::new(settings.tls_handshakes_max as usize),
             timeout: settings.tls_handshake_timeout,
             write_timeout: settings.write_timeout,
@@ -68,7 +74,7 @@ impl Https {
             }
             let place = self.handshakes.acquire().await;
             let _place = place.map_err(|closed| NotServed::Failed(io::Error::other(closed)))?;
-            let acceptor = TlsAcceptor::from(self.config.load_full());
+            let acceptor = TlsAcceptor::from(self.files.load().config.clone());
             acceptor.accept(Paced::new(stream, self.write_timeout)).await.map_err(NotServed::Failed)
         };
         tokio::time::timeout(self.timeout, shake).await.unwrap_or(Err(NotServed::TooSlow))
@@ -83,7 +89,7 @@ const HANDSHAKE: u8 = 22;
 pub struct Certificates(pub(crate) Option<Arc<Https>>);
 
 /// Files that were read and are not in use yet.
-pub struct Renewed(Option<(Arc<Https>, ServerConfig)>);
+pub struct Renewed(Option<(Arc<Https>, Files)>);
 
 impl Certificates {
     /// Whether HTTPS can be served with these settings, or is not to be.
@@ -91,7 +97,7 @@ impl Certificates {
     /// # Errors
     /// Files that cannot be read or do not fit each other.
     pub fn check(settings: &HttpSettings) -> Result<(), CertificateError> {
-        config(settings).map(drop)
+        read(settings).map(drop)
     }
 
     /// Reads the files of these settings again. A server that was started without TLS stays without.
@@ -100,15 +106,20 @@ impl Certificates {
     /// Files that cannot be read or do not fit each other; then nothing has changed.
     pub fn read(&self, settings: &HttpSettings) -> Result<Renewed, CertificateError> {
         let Some(https) = &self.0 else { return Ok(Renewed(None)) };
-        Ok(Renewed(config(settings)?.map(|config| (https.clone(), config))))
+        Ok(Renewed(read(settings)?.map(|files| (https.clone(), files))))
+    }
+
+    /// When the files in use end; none without TLS.
+    pub fn expiries(&self) -> Vec<Expiry> {
+        self.0.as_ref().map(|https| https.files.load().expiries.clone()).unwrap_or_default()
     }
 }
 
 impl Renewed {
     /// Handshakes from now on use what was read; connections that there are go on.
     pub fn apply(self) {
-        if let Some((https, config)) = self.0 {
-            https.config.store(Arc::new(config));
+        if let Some((https, files)) = self.0 {
+            https.files.store(Arc::new(files));
         }
     }
 }
@@ -125,7 +136,7 @@ impl std::fmt::Display for CertificateError {
 
 impl std::error::Error for CertificateError {}
 
-fn config(settings: &HttpSettings) -> Result<Option<ServerConfig>, CertificateError> {
+fn read(settings: &HttpSettings) -> Result<Option<Files>, CertificateError> {
     let of = |name: &str| {
         let name = name.to_owned();
         move |error: TlsError| CertificateError(format!("{name}: {error}"))
@@ -138,6 +149,8 @@ fn config(settings: &HttpSettings) -> Result<Option<ServerConfig>, CertificateEr
         (None, _) => return missing("HTTPS needs http.tls_certificate and http.tls_key"),
     };
     let certified = pem::certified(certificate, key).map_err(of("http.tls_certificate, http.tls_key"))?;
+    let mut expiries: Vec<_> =
+        Expiry::of_certificates(ExpiryKind::Server, certificate, &certified.cert).into_iter().collect();
     let versions: &[_] = match settings.tls_version_min {
         TlsVersion::V1_2 => rustls::ALL_VERSIONS,
         TlsVersion::V1_3 => &[&rustls::version::TLS13],
@@ -149,6 +162,8 @@ fn config(settings: &HttpSettings) -> Result<Option<ServerConfig>, CertificateEr
     let builder = match &settings.tls_client_ca {
         None => builder.with_no_client_auth(),
         Some(path) => {
+            let authorities = pem::certificates(path).map_err(of("http.tls_client_ca"))?;
+            expiries.extend(Expiry::of_certificates(ExpiryKind::ClientCa, path, &authorities));
             let roots = pem::authorities(path).map_err(of("http.tls_client_ca"))?;
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                 .build()
@@ -158,5 +173,5 @@ fn config(settings: &HttpSettings) -> Result<Option<ServerConfig>, CertificateEr
     };
     let mut config = builder.with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(certified)));
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Some(config))
+    Ok(Some(Files { config: Arc::new(config), expiries }))
 }

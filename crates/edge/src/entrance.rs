@@ -12,6 +12,7 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKey
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig};
+use tls::{Expiry, ExpiryKind};
 
 use crate::layer::{LayerRules, Layers, WebSocketRules};
 use crate::settings::{Listener, TlsClient, TlsVersion, Transport};
@@ -22,6 +23,8 @@ pub(crate) struct Entrance {
     rules: LayerRules,
     /// Balancers that speak for others.
     proxies: Vec<(IpAddr, u8)>,
+    /// When the files of TLS end.
+    expiries: Vec<Expiry>,
 }
 
 /// Why an entrance cannot be used: which setting, which file, and what is wrong.
@@ -44,7 +47,8 @@ impl Entrance {
     /// Files that cannot be read or do not fit each other; networks that are none.
     pub fn read(settings: &Listener) -> Result<Self, EntranceError> {
         let failed = |what| EntranceError { listener: settings.address.clone(), what };
-        let tls = tls(settings).map_err(failed)?.map(Arc::new);
+        let mut expiries = Vec::new();
+        let tls = tls(settings, &mut expiries).map_err(failed)?.map(Arc::new);
         let websocket = (settings.transport == Transport::WebSocket).then(|| {
             let path = settings.websocket_path.clone();
             Arc::new(WebSocketRules { path, origins: words(&settings.websocket_origins) })
@@ -59,7 +63,13 @@ impl Entrance {
             network(&word)
                 .ok_or_else(|| failed(format!("proxy_networks: {word:?} is no network such as 10.0.0.0/8")))
         });
-        Ok(Self { rules: LayerRules { tls, websocket }, proxies: networks.collect::<Result<_, _>>()? })
+        let proxies = networks.collect::<Result<_, _>>()?;
+        Ok(Self { rules: LayerRules { tls, websocket }, proxies, expiries })
+    }
+
+    /// When the certificates that it shows and checks by end, and its list of revoked ones.
+    pub fn expiries(&self) -> &[Expiry] {
+        &self.expiries
     }
 
     /// The layers of a new connection from `peer`.
@@ -92,20 +102,27 @@ fn network(text: &str) -> Option<(IpAddr, u8)> {
     (bits <= most).then_some((address, bits))
 }
 
-fn tls(settings: &Listener) -> Result<Option<ServerConfig>, String> {
+/// The configuration of TLS, `None` without; when its files end is added to `expiries`.
+fn tls(settings: &Listener, expiries: &mut Vec<Expiry>) -> Result<Option<ServerConfig>, String> {
     let (certificate, key) = match (&settings.tls_certificate, &settings.tls_key) {
         (None, None) if settings.tls_names.is_none() && settings.tls_client_ca.is_none() => return Ok(None),
         (Some(certificate), Some(key)) => (certificate, key),
         (Some(_), None) => return Err("tls_certificate is set, and tls_key is not".to_owned()),
         (None, _) => return Err("TLS needs tls_certificate and tls_key".to_owned()),
     };
+    let mut read = |certificate: &Path, key: &Path| {
+        let certified = certified(certificate, key)?;
+        expiries.extend(Expiry::of_certificates(ExpiryKind::Server, certificate, &certified.cert));
+        Ok::<_, String>(Arc::new(certified))
+    };
+    let other = read(certificate, key)?;
     let mut names = HashMap::new();
     if let Some(directory) = &settings.tls_names {
         for (name, certificate, key) in pairs(directory)? {
-            names.insert(name, Arc::new(certified(&certificate, &key)?));
+            names.insert(name, read(&certificate, &key)?);
         }
     }
-    let certificates = Certificates { names, other: Arc::new(certified(certificate, key)?) };
+    let certificates = Certificates { names, other };
     let versions: &[_] = match settings.tls_version_min {
         TlsVersion::V1_2 => rustls::ALL_VERSIONS,
         TlsVersion::V1_3 => &[&rustls::version::TLS13],
@@ -118,7 +135,9 @@ fn tls(settings: &Listener) -> Result<Option<ServerConfig>, String> {
         None => builder.with_no_client_auth(),
         Some(path) => {
             let mut roots = RootCertStore::empty();
-            for authority in certificates_of(path)? {
+            let authorities = certificates_of(path)?;
+            expiries.extend(Expiry::of_certificates(ExpiryKind::ClientCa, path, &authorities));
+            for authority in authorities {
                 roots.add(authority).map_err(|error| format!("{}: {error}", path.display()))?;
             }
             let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
@@ -126,6 +145,7 @@ fn tls(settings: &Listener) -> Result<Option<ServerConfig>, String> {
                 let lists = CertificateRevocationListDer::pem_file_iter(path)
                     .and_then(Iterator::collect::<Result<Vec<_>, _>>)
                     .map_err(|error| format!("{}: {error}", path.display()))?;
+                expiries.extend(Expiry::of_lists(path, &lists));
                 verifier = verifier.with_crls(lists).allow_unknown_revocation_status();
             }
             if settings.tls_client == TlsClient::Optional {

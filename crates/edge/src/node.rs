@@ -12,6 +12,7 @@ use arc_swap::ArcSwap;
 use broker::access::Access;
 use broker::admin::Admin;
 use mio::{Poll, Waker};
+use tls::Expiry;
 
 use crate::doors::Doors;
 use crate::entrance::{Entrance, EntranceError};
@@ -78,6 +79,20 @@ impl Certificates {
             Some(Entrance::read(settings).map(|entrance| (shared.clone(), entrance)))
         };
         self.0.iter().filter_map(read).collect::<Result<_, _>>().map(Renewed)
+    }
+
+    /// When the files of each listener's TLS end, with the listener's name; a listener with several addresses comes once.
+    pub fn expiries(&self) -> Vec<(String, Expiry)> {
+        let mut seen = Vec::new();
+        let mut all = Vec::new();
+        for shared in &self.0 {
+            if !seen.contains(&shared.index) {
+                seen.push(shared.index);
+                let entrance = shared.entrance.load();
+                all.extend(entrance.expiries().iter().map(|expiry| (shared.name.clone(), expiry.clone())));
+            }
+        }
+        all
     }
 }
 

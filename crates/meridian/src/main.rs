@@ -12,6 +12,7 @@ mod cli;
 mod client;
 mod config;
 mod config_command;
+mod expiry;
 mod exposure;
 mod history;
 mod key;

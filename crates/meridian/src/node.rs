@@ -9,6 +9,7 @@ use broker::admin::Admin;
 
 use crate::cli::VERSION;
 use crate::config::Config;
+use crate::expiry::TlsFiles;
 use crate::running::Handles;
 
 /// A node that serves clients.
@@ -38,11 +39,11 @@ impl Node {
 
     /// What the node is changed by.
     pub fn handles(&self, https: Option<api::Certificates>) -> Handles {
-        Handles { admin: self.0.admin(), certificates: self.0.certificates(), https }
+        Handles { admin: self.0.admin(), files: TlsFiles { listeners: self.0.certificates(), https } }
     }
 
     /// What the API says of the node.
-    pub fn facts(&self, config: &Config, name: &str) -> NodeFacts {
+    pub fn facts(&self, config: &Config, name: &str, files: TlsFiles) -> NodeFacts {
         let listeners = self.0.listeners().iter().cloned().map(|bound| ListenerFacts {
             name: bound.name.clone(),
             address: bound.address.clone(),
@@ -56,6 +57,7 @@ impl Node {
             data_dir: config.node.data_dir.clone(),
             connections_max: self.0.connections_max(),
             listeners: listeners.collect(),
+            expiries: Box::new(move || files.expiries()),
         }
     }
 

@@ -10,13 +10,13 @@ use api::{
 };
 use auth::Guard;
 use broker::admin::Admin;
-use edge::Certificates;
 use settings::{
     Layers, Loaded, Raw, Reload, Runtime, Source, Value as _, settings_of, take_reloadable,
     waiting_for_restart,
 };
 
 use crate::config::{Config, ConfigArgs, LogLevel};
+use crate::expiry::TlsFiles;
 use crate::exposure;
 use crate::history::History;
 use crate::log::Log;
@@ -36,9 +36,7 @@ pub struct Running {
 /// What a running node is changed by.
 pub struct Handles {
     pub admin: Admin,
-    pub certificates: Certificates,
-    /// Those of HTTP, where it is served.
-    pub https: Option<api::Certificates>,
+    pub files: TlsFiles,
 }
 
 struct Now {
@@ -105,11 +103,11 @@ impl Running {
         exposure::check(&config.edge.listeners, &config.auth)
             .map_err(|refusal| Refused::Failed(refusal.to_string()))?;
         let certificates = match files_may_differ {
-            true => Some(self.node.certificates.read(&config.edge)),
+            true => Some(self.node.files.listeners.read(&config.edge)),
             false => None,
         };
         let certificates = certificates.transpose().map_err(|error| Refused::Failed(error.to_string()))?;
-        let https = match &self.node.https {
+        let https = match &self.node.files.https {
             Some(https) if files_may_differ => Some(https.read(&config.http)),
             _ => None,
         };
@@ -144,6 +142,9 @@ impl Running {
         }
         if let Some(https) = https {
             https.apply();
+        }
+        if files_may_differ {
+            self.node.files.warn();
         }
         self.guard.protect(&config.protection);
         if config.broker != now.config.broker {

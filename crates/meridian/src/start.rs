@@ -141,8 +141,9 @@ fn serve(
     let http = Bound::bind(&config.http).map_err(|error| error.to_string())?;
     let node = Node::start(&config, guard.clone()).map_err(|error| error.to_string())?;
     let https = http.as_ref().map(Bound::certificates);
-    let running =
-        Running::new(args.clone(), (layers, loaded), guard.clone(), node.handles(https), log.clone());
+    let handles = node.handles(https);
+    let files = handles.files.clone();
+    let running = Running::new(args.clone(), (layers, loaded), guard.clone(), handles, log.clone());
     let running = Arc::new(running);
     let http = match http {
         None => None,
@@ -155,7 +156,7 @@ fn serve(
                 users,
                 rules,
                 log: log.ring().clone(),
-                node: node.facts(&config, name),
+                node: node.facts(&config, name, files.clone()),
             };
             Some(bound.serve(parts).map_err(|error| format!("HTTP cannot be served: {error}"))?)
         }
@@ -163,6 +164,10 @@ fn serve(
     tracing::warn!(
         "sessions and retained messages are kept in memory only: a restart loses them (there is no disk store yet)"
     );
+    files.warn();
+    if let Err(error) = files.warn_daily() {
+        tracing::warn!(%error, "certificates that end soon are logged at a reload only");
+    }
     if let Some(http) = &http {
         http.ready();
     }

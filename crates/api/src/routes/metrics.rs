@@ -1,5 +1,6 @@
 //! `/metrics`: the same numbers as Prometheus reads them.
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 use auth::ServiceFigures;
@@ -33,6 +34,7 @@ async fn metrics(state: State) -> impl IntoResponse {
     counters(&mut text, &figures);
     packets(&mut text, &figures);
     reactors(&mut text, &figures);
+    certificates(&mut text, &state);
     authentications(&mut text, &state);
     authorizations(&mut text, &state);
     links(&mut text, &state);
@@ -203,6 +205,22 @@ fn doors(text: &mut Text, figures: &Figures) {
     let mut family = text.family("meridian_tls_handshakes_total", Kind::Counter, help);
     family.sample(&[("kind", "full")], sum(|door| door.handshakes_full));
     family.sample(&[("kind", "resumed")], sum(|door| door.handshakes_resumed));
+}
+
+/// Without TLS the family has no sample.
+fn certificates(text: &mut Text, state: &State) {
+    let help = "When a certificate in use ends, since 1970, or the next list of revoked ones is due; of a file with several the first.";
+    let mut family = text.family("meridian_certificate_not_after_timestamp_seconds", Kind::Gauge, help);
+    let expiries = (state.node.expiries)();
+    let mut seen = HashSet::new();
+    for (listener, expiry) in &expiries {
+        let (kind, file) = (expiry.kind.name(), expiry.file.to_string_lossy());
+        // Names of listeners, and `http` for the API, are not kept apart by the settings.
+        if seen.insert((listener, kind, file.clone())) {
+            let labels = [("listener", listener.as_str()), ("kind", kind), ("certificate", &*file)];
+            family.sample(&labels, expiry.not_after as f64);
+        }
+    }
 }
 
 fn authentications(text: &mut Text, state: &State) {

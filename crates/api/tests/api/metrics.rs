@@ -112,6 +112,21 @@ fn a_scrape_is_well_formed_and_has_what_was_promised() {
     assert_eq!(reactors, 2);
 }
 
+/// A scrape with a series twice would be refused whole.
+#[test]
+fn certificates_of_a_listener_come_once_with_their_end() {
+    let server = Server::start();
+    let scrape = Scrape::of(server.get("/metrics").text());
+    let name = "meridian_certificate_not_after_timestamp_seconds";
+    let ends = |listener, file| {
+        scrape.get(name, &[("listener", listener), ("kind", "server"), ("certificate", file)])
+    };
+    assert_eq!(ends("a", "a.crt"), 1_900_000_000.0);
+    assert_eq!(ends("b", "a.crt"), 1_900_000_000.0);
+    assert_eq!(ends("b", "b.crt"), 5.0);
+    assert_eq!(scrape.samples.iter().filter(|sample| sample.0 == name).count(), 3);
+}
+
 #[test]
 fn buckets_of_a_histogram_never_fall() {
     let server = Server::start();
@@ -179,6 +194,7 @@ const PROMISED: &[(&str, &[&str])] = &[
     ("meridian_half_open_closed_total", &["reason"]),
     ("meridian_accept_pauses_total", &["reason"]),
     ("meridian_tls_handshakes_total", &["kind"]),
+    ("meridian_certificate_not_after_timestamp_seconds", &["certificate", "kind", "listener"]),
     ("meridian_authentications_total", &["result"]),
     ("meridian_auth_link_outcomes_total", &["link", "outcome"]),
     ("meridian_auth_link_waiting", &["link"]),

@@ -14,6 +14,7 @@ use api::{
 };
 use auth::Guard;
 use serde_json::Value;
+use tls::{Expiry, ExpiryKind};
 use tracing_subscriber::layer::SubscriberExt as _;
 
 /// Nothing here takes so long, unless it hangs.
@@ -86,6 +87,7 @@ impl Server {
             data_dir: directory.clone(),
             connections_max: node.connections_max(),
             listeners: listeners.collect(),
+            expiries: Box::new(expiries),
         };
         let log = LogRing::default();
         let ledger = Arc::new(registry::LocalLedger::open(&directory).unwrap());
@@ -369,4 +371,12 @@ impl Configuration for Fixed {
             now.1 = None;
         }
     }
+}
+
+/// Two listeners that show one certificate, and one of them twice.
+fn expiries() -> Vec<(String, Expiry)> {
+    let expiry = |file: &str, not_after| Expiry { kind: ExpiryKind::Server, file: file.into(), not_after };
+    let shown =
+        [("a", "a.crt", 1_900_000_000), ("b", "a.crt", 1_900_000_000), ("b", "a.crt", 1), ("b", "b.crt", 5)];
+    shown.map(|(listener, file, not_after)| (listener.to_owned(), expiry(file, not_after))).into()
 }

@@ -83,6 +83,7 @@ impl World {
             data_dir: data_dir.clone(),
             connections_max: node.connections_max(),
             listeners: Vec::new(),
+            expiries: Box::new(Vec::new),
         };
         let server = server.serve(Parts {
             admin: node.admin(),

@@ -140,8 +140,12 @@ impl Directory {
         Directory(path)
     }
 
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
     fn write(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.0.join(name);
+        let path = self.path(name);
         std::fs::write(&path, text).expect("a file");
         path
     }

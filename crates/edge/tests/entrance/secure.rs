@@ -2,15 +2,21 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use edge::settings::{Listener, TlsClient, TlsVersion, Transport};
-use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{
+    BasicConstraints, Certificate, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, IsCa,
+    KeyIdMethod, KeyPair, SerialNumber, date_time_ymd,
+};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{
     ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, SupportedProtocolVersion,
 };
+
+use tls::{Expiry, ExpiryKind};
 
 use crate::client::{Client, echo};
 use crate::websocket::Frames;
@@ -38,6 +44,19 @@ impl Authority {
         let params = CertificateParams::new([name.to_owned()]).expect("parameters");
         let certificate: Certificate = params.signed_by(&key, &self.0).expect("a certificate");
         (certificate.pem(), key.serialize_pem())
+    }
+
+    /// A list without anybody on it; the next one is due at the beginning of that year.
+    fn revoked_until(&self, year: i32) -> String {
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2020, 1, 1),
+            next_update: date_time_ymd(year, 1, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: Vec::new(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.0).expect("a list").pem().expect("PEM")
     }
 
     pub fn client(&self, own: Option<(String, String)>) -> ClientConfig {
@@ -233,6 +252,61 @@ fn a_certificate_is_chosen_by_name_and_changes_without_a_restart() {
             directory.write("server.key", &key);
         },
     );
+}
+
+/// Everything that a listener may show or check by, as it was read last.
+#[test]
+fn when_certificates_end_is_known_and_renewed() {
+    let (directory, authority) = (Directory::new("ends"), Authority::new());
+    let names = directory.path("names");
+    std::fs::create_dir_all(&names).expect("a directory");
+    let issue = |file: &str, year: i32| {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new(["localhost".to_owned()]).expect("parameters");
+        params.not_after = date_time_ymd(year, 1, 1);
+        let issued = params.signed_by(&key, &authority.0).expect("a certificate");
+        let certificate = directory.write(&format!("{file}.crt"), &issued.pem());
+        (certificate, directory.write(&format!("{file}.key"), &key.serialize_pem()))
+    };
+    let start = |listener| Node::try_start(1, listener, &|_| {}).expect("the node starts");
+    let node = start(Listener::default());
+    assert_eq!(node.node.certificates().expiries(), []);
+    node.stop();
+    let (certificate, key) = issue("server", 2031);
+    issue("names/a.example", 2030);
+    let node = start(Listener {
+        name: "secure".to_owned(),
+        tls_certificate: Some(certificate.clone()),
+        tls_key: Some(key),
+        tls_names: Some(names.clone()),
+        tls_client_ca: Some(directory.write("ca.crt", &authority.pem())),
+        tls_client_crl: Some(directory.write("ca.crl", &authority.revoked_until(2029))),
+        ..Listener::default()
+    });
+    let certificates = node.node.certificates();
+    let found = || -> Vec<(ExpiryKind, PathBuf, i64)> {
+        let all = certificates.expiries().into_iter();
+        all.map(|(listener, Expiry { kind, file, not_after })| {
+            assert_eq!(listener, "secure");
+            (kind, file, not_after)
+        })
+        .collect()
+    };
+    // The authority of the tests ends in the year 4096.
+    let authority_ends = (ExpiryKind::ClientCa, directory.path("ca.crt"), 67_090_118_400);
+    let mut expected = vec![
+        (ExpiryKind::Server, certificate, 1_924_992_000),
+        (ExpiryKind::Server, names.join("a.example.crt"), 1_893_456_000),
+        authority_ends,
+        (ExpiryKind::ClientCrl, directory.path("ca.crl"), 1_861_920_000),
+    ];
+    assert_eq!(found(), expected);
+    issue("server", 2032);
+    assert_eq!(found(), expected, "not in use yet");
+    certificates.read(&node.edge).expect("both are there").apply();
+    expected[0].2 = 1_956_528_000;
+    assert_eq!(found(), expected);
+    node.stop();
 }
 
 #[test]

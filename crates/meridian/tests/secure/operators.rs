@@ -141,6 +141,44 @@ fn a_reload_renews_the_certificate_and_drops_nobody() {
     assert!(ask(&mut before).starts_with("HTTP/1.1 200"));
 }
 
+/// In metrics and in the log, of listeners and of the API; what is renewed is so at a reload.
+#[test]
+fn certificates_that_end_are_told_of_in_time() {
+    let authority = Authority::new();
+    authority.issue_expired("server", &["localhost"]);
+    authority.issue("listener", &["localhost"]);
+    let config = format!(
+        "[[listener]]\nname = \"secure\"\naddress = \"127.0.0.1:0\"\ntls_certificate = \"listener.crt\"\n\
+         tls_key = \"listener.key\"\ntls_client_ca = \"ca.pem\"\n{HTTPS}"
+    );
+    let mut node = Node::start(&authority, &config, &[]);
+    let line = node.wait_for("the certificate has expired");
+    assert!(line.contains("listener=\"http\"") && line.contains("server.crt"), "{line}");
+
+    let series = |node: &Node| {
+        let mut stream = authority.connect(&node.http);
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let lines = text.lines().filter(|line| line.starts_with("meridian_certificate_not_after"));
+        lines.map(|line| line.split_once('{').unwrap().1.to_owned()).collect::<Vec<_>>()
+    };
+    authority.issue("server", &["localhost"]);
+    node.reload();
+    node.wait_for("reloaded");
+    // The tests' certificates end in the year 4096.
+    let expected = [
+        "listener=\"secure\",kind=\"server\",certificate=\"listener.crt\"} 67090118400",
+        "listener=\"secure\",kind=\"client_ca\",certificate=\"ca.pem\"} 67090118400",
+        "listener=\"http\",kind=\"server\",certificate=\"server.crt\"} 67090118400",
+    ];
+    assert_eq!(series(&node), expected);
+    authority.issue_expired("listener", &["localhost"]);
+    node.reload();
+    let line = node.wait_for("the certificate has expired");
+    assert!(line.contains("listener=\"secure\"") && line.contains("listener.crt"), "{line}");
+}
+
 #[test]
 fn an_open_address_needs_tls_for_the_api_or_a_word() {
     let authority = Authority::new();

@@ -1,0 +1,63 @@
+//! When the files of TLS end, those of listeners and those of the API: for metrics, and for a warning in the log in time.
+
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tls::{Expiry, ExpiryKind};
+
+/// What reads the files of TLS again, and knows what was read. Cheap to clone.
+#[derive(Clone)]
+pub struct TlsFiles {
+    pub listeners: edge::Certificates,
+    /// Those of HTTP, where it is served.
+    pub https: Option<api::Certificates>,
+}
+
+impl TlsFiles {
+    /// Everything that ends, with the listener whose it is; `http` is the API.
+    pub fn expiries(&self) -> Vec<(String, Expiry)> {
+        let https = self.https.iter().flat_map(api::Certificates::expiries);
+        self.listeners.expiries().into_iter().chain(https.map(|expiry| ("http".to_owned(), expiry))).collect()
+    }
+
+    /// Logs what has ended or will within a fortnight.
+    pub fn warn(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now = i64::try_from(now).unwrap_or(i64::MAX);
+        for (listener, expiry) in self.expiries() {
+            let Some(days) = expiry.days_to_warn_of(now) else { continue };
+            let (kind, file, over) = (expiry.kind.name(), expiry.file.display(), expiry.is_over(now));
+            let what = match (expiry.kind, over) {
+                (ExpiryKind::Server, true) => {
+                    "the certificate has expired, and clients that check it stay away"
+                }
+                (ExpiryKind::Server, false) => "the certificate expires soon",
+                (ExpiryKind::ClientCa, true) => "an authority for clients' certificates has expired",
+                (ExpiryKind::ClientCa, false) => "an authority for clients' certificates expires soon",
+                (ExpiryKind::ClientCrl, true) => {
+                    "the list of revoked certificates is out of date, and still used"
+                }
+                (ExpiryKind::ClientCrl, false) => "the list of revoked certificates is out of date soon",
+            };
+            tracing::warn!(listener, kind, %file, days, "{what}: renew the file, then reload (SIGHUP)");
+        }
+    }
+
+    /// Warns once a day for as long as the process runs.
+    ///
+    /// # Errors
+    /// No thread to be had.
+    pub fn warn_daily(self) -> std::io::Result<()> {
+        let daily = move || {
+            loop {
+                thread::sleep(DAY);
+                self.warn();
+            }
+        };
+        thread::Builder::new().name("certificates".to_owned()).stack_size(STACK).spawn(daily).map(drop)
+    }
+}
+
+const DAY: Duration = Duration::from_hours(24);
+/// Bytes: a line of the log is all that is written from it.
+const STACK: usize = 256 * 1024;
