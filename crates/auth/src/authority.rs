@@ -2,7 +2,7 @@
 //!
 //! [`Authority`] decides; read it first. A superuser may do everything. Then the rules that came with a client (of its token) are
 //! asked, then each source of [`Sources`], until one has an opinion. What nobody speaks of is decided by `auth.no_match`, but `$SYS` is
-//! read only by those to whom a source allows it.
+//! read only by those to whom a source allows it, and where a service is asked about subscriptions, what they bring is delivered.
 //!
 //! **Invariant:** a source that could not find out refuses (fail closed).
 
@@ -199,10 +199,17 @@ impl Authority {
         }
     }
 
+    /// Whether a subscription that brings what no source speaks of was granted by asking, or by `auth.no_match`. A service is not asked
+    /// about each delivery, and the broker checks subscriptions again; so what was granted is delivered. Rules that grant a filter speak of
+    /// all that it matches, but for `auth.acl_subscribe = "always"`, which grants what nobody was asked about.
+    fn was_asked_before(&self, sources: &Sources) -> bool {
+        self.asks(sources, SourceName::Http)
+            && !(self.asks(sources, SourceName::AclFile) && sources.grants_every_subscription())
+    }
+
     /// What follows when nobody speaks of it.
     fn no_match(&self, sources: &Sources, identity: Identity<'_>, action: Action, topic: &str) -> bool {
-        // A service is asked about subscriptions and not about each delivery: what was granted is delivered.
-        if action == Action::Receive && self.asks(sources, SourceName::Http) {
+        if action == Action::Receive && self.was_asked_before(sources) {
             return true;
         }
         match sources.no_match() {

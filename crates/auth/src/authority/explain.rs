@@ -70,6 +70,9 @@ impl Authority {
         }
         let allowed = self.no_match(sources, identity, action, topic);
         let said = match sources.no_match() {
+            _ if action == Action::Receive && self.was_asked_before(sources) => {
+                "no rule speaks of it, and the service was asked about the subscription: what was granted is delivered"
+            }
             Some(NoMatch::Allow) if is_sys_read(action, topic) => {
                 "`$SYS` is read by those only to whom a rule allows it"
             }

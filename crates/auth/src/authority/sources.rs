@@ -83,6 +83,11 @@ impl Sources {
         self.acl.as_ref().map(|(path, _)| &**path)
     }
 
+    /// Whether the ACL file says yes to every subscription and looks at deliveries only.
+    pub(super) fn grants_every_subscription(&self) -> bool {
+        self.acl_subscribe == SubscribeRule::Always
+    }
+
     pub(super) fn acl_decision(
         &self,
         identity: Identity<'_>,

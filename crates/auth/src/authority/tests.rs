@@ -182,6 +182,40 @@ fn who_cannot_find_out_refuses() {
     assert_eq!(files.ask(alice(), PUBLISH, "b"), Some((false, false)));
 }
 
+/// A service is not asked about deliveries: a subscription that brings what no rule speaks of was granted by asking.
+#[test]
+fn what_a_service_granted_is_delivered_unless_a_rule_denies_it() {
+    let receive = |files: &Files, topic| files.ask(alice(), Action::Receive, topic);
+    let files = Files::new("granted").http(Opinion::None);
+    assert_eq!(receive(&files, "a"), YES);
+    assert_eq!(files.ask(alice(), SUBSCRIBE, "a"), Some((false, false)), "nothing is granted by that");
+    let files = files.no_match(NoMatch::Deny);
+    assert_eq!(receive(&files, "a"), YES);
+    let names = [SourceName::Http, SourceName::Rules, SourceName::AclFile];
+    let ruled = |test| Files::new(test).rules("deny everyone all a/secret").acl("user alice\ntopic deny b/secret\n");
+    for files in [ruled("denied"), ruled("denied-last").order(&names)] {
+        let files = files.http(Opinion::None);
+        for (topic, answer) in [("a/secret", NO), ("b/secret", NO), ("c", YES)] {
+            assert_eq!(receive(&files, topic), answer, "{topic}");
+        }
+    }
+    // Without the service among the sources, rules have to allow it.
+    let files = ruled("unasked").http(Opinion::None).order(&names[1..]);
+    assert_eq!(receive(&files, "c"), NO);
+}
+
+/// There a subscription is granted without a question to anybody, and deliveries are what the ACL file is for.
+#[test]
+fn what_every_subscription_is_granted_for_has_to_be_allowed_by_the_acl_file() {
+    let mut files = Files::new("always").acl("user alice\ntopic read a\n").http(Opinion::Deny);
+    files.settings.acl_subscribe = crate::acl::SubscribeRule::Always;
+    let files = files.order(&[SourceName::AclFile, SourceName::Http]);
+    assert_eq!(files.ask(alice(), SUBSCRIBE, "#"), YES);
+    files.authority.set_http(Some(Box::new(Says(Opinion::None))));
+    assert_eq!(files.ask(alice(), Action::Receive, "a"), YES);
+    assert_eq!(files.ask(alice(), Action::Receive, "b"), NO);
+}
+
 #[test]
 fn what_comes_with_the_client_comes_first() {
     let files = Files::new("token").rules("deny everyone all a\nallow everyone all b");
