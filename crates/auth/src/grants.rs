@@ -1,4 +1,4 @@
-//! The rules that a token brings along: its `acl` claim.
+//! The rules that a client brings along: the `acl` claim of its token, or `acl` in the answer of an HTTP service.
 //!
 //! Two forms: `{"publish": [FILTER], "subscribe": [FILTER], "all": [FILTER]}`, which only allows, and a list of
 //! `{"permission": "allow", "action": "publish", "topic": FILTER, "qos": [0, 1], "retain": false}`, of which the first that speaks of
@@ -10,12 +10,12 @@ use serde_json::{Map, Value};
 
 use crate::rule::{Fit, RuleFilter};
 
-/// Rules of a token, at most.
+/// Rules of a client, at most.
 pub const GRANTS_MAX: usize = 1000;
 
 /// In their order.
 #[derive(Debug, PartialEq, Eq)]
-pub struct TokenGrants {
+pub struct ClientGrants {
     rules: Box<[Rule]>,
 }
 
@@ -38,9 +38,9 @@ enum Topic {
     Exactly(RuleFilter),
 }
 
-impl TokenGrants {
+impl ClientGrants {
     /// # Errors
-    /// What is wrong with the claim, to be said after its name.
+    /// What is wrong with them, to be said after the name of the claim or member.
     pub fn parse(claim: &Value) -> Result<Self, &'static str> {
         let mut rules = Vec::new();
         match claim {
@@ -162,7 +162,7 @@ impl Topic {
     }
 }
 
-impl Grants for TokenGrants {
+impl Grants for ClientGrants {
     /// The first rule that speaks of it. A subscription is spoken of by a rule that allows when the rule covers its whole Topic
     /// Filter, and by one that denies when they have one topic in common.
     fn decide(&self, identity: Identity<'_>, action: Action, topic: &str) -> Option<bool> {
@@ -208,7 +208,7 @@ mod tests {
 
     fn decide(claim: &Value, action: Action, topic: &str) -> Option<bool> {
         let identity = Identity { client_id: "c1", username: Some("alice"), ..Identity::default() };
-        TokenGrants::parse(claim).unwrap().decide(identity, action, topic)
+        ClientGrants::parse(claim).unwrap().decide(identity, action, topic)
     }
 
     #[test]
@@ -280,7 +280,7 @@ mod tests {
     fn a_name_that_could_stretch_a_rule_gets_nothing_of_it() {
         let of = |client_id: &'static str, claim: Value, topic: &str| {
             let identity = Identity { client_id, username: None, ..Identity::default() };
-            TokenGrants::parse(&claim).unwrap().decide(identity, PUBLISH, topic)
+            ClientGrants::parse(&claim).unwrap().decide(identity, PUBLISH, topic)
         };
         for client_id in ["+", "#", "a/b", "$SYS"] {
             assert_eq!(of(client_id, json!({"all": ["${clientid}/x"]}), &format!("{client_id}/x")), None);
@@ -312,9 +312,9 @@ mod tests {
             json!([{"permission": "allow", "action": "subscribe", "topic": "a", "retain": true}]),
             json!([{"permission": "allow", "action": "publish", "topic": "a", "ip": "10.0.0.1"}]),
         ] {
-            assert!(TokenGrants::parse(&claim).is_err(), "{claim}");
+            assert!(ClientGrants::parse(&claim).is_err(), "{claim}");
         }
-        let many = |count: usize| TokenGrants::parse(&json!({"all": vec!["a"; count]})).is_ok();
+        let many = |count: usize| ClientGrants::parse(&json!({"all": vec!["a"; count]})).is_ok();
         assert!(many(GRANTS_MAX) && !many(GRANTS_MAX + 1));
     }
 }

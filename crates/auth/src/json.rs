@@ -1,4 +1,4 @@
-//! JSON of strangers, read strictly: RFC 7515 (4) and RFC 7519 (4) leave a choice on members that occur twice, and two readers that
+//! JSON of others, read strictly: RFC 8259 (4), and for tokens RFC 7515 (4) and RFC 7519 (4), leave a choice on members that occur twice, and two readers that
 //! choose differently are an attack.
 
 use std::fmt;

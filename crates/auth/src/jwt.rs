@@ -9,8 +9,6 @@ mod claims;
 mod der;
 mod error;
 mod fetch;
-mod grants;
-mod json;
 mod jwk;
 mod jwks;
 mod key;

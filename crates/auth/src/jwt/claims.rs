@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use broker::access::{Admission, Grants, Principal};
 use serde_json::{Map, Value};
 
-use super::grants::TokenGrants;
 use super::refusal::Refusal;
 use super::settings::Jwt;
+use crate::grants::ClientGrants;
 
 /// What the configuration wants of claims.
 #[derive(Clone, Debug)]
@@ -227,7 +227,7 @@ impl ClaimRules {
     fn grants(&self, claims: &Map<String, Value>) -> Result<Option<Box<dyn Grants>>, Refusal> {
         let Some(claim) = &self.acl else { return Ok(None) };
         let Some(value) = claim.find(claims) else { return Ok(None) };
-        let grants = TokenGrants::parse(value).map_err(|why| claim.wrong(why))?;
+        let grants = ClientGrants::parse(value).map_err(|why| claim.wrong(why))?;
         Ok(Some(Box::new(grants)))
     }
 }

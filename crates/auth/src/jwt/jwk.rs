@@ -4,8 +4,8 @@ use base64ct::{Base64UrlUnpadded, Encoding};
 use serde_json::{Map, Value};
 
 use super::algorithm::Algorithm;
-use super::json;
 use super::key::{Key, Material};
+use crate::json;
 
 /// Largest document, in bytes.
 pub const JWKS_MAX: usize = 256 << 10;

@@ -4,8 +4,8 @@ use base64ct::{Base64UrlUnpadded, Encoding};
 use serde_json::{Map, Value};
 
 use super::algorithm::Algorithm;
-use super::json;
 use super::refusal::Refusal;
+use crate::json;
 
 /// Longest token, in bytes.
 pub const TOKEN_MAX: usize = 16 << 10;

@@ -94,7 +94,7 @@ impl Counters {
             Fault::Timeout => 0,
             Fault::Connect(_) => 1,
             Fault::Status(_) => 2,
-            Fault::Body(_) => 3,
+            Fault::Body(_) | Fault::Rules(_) => 3,
             Fault::CircuitOpen => 4,
             Fault::Busy => 5,
         };

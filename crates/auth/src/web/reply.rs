@@ -8,6 +8,8 @@ use broker::access::{Admission, Grants, Principal, Rates};
 use mqtt::ReasonCode;
 use serde::Deserialize;
 
+use crate::grants::ClientGrants;
+use crate::json;
 use crate::link::Outcome;
 use crate::opinion::Opinion;
 use crate::web::client::Reply;
@@ -78,14 +80,15 @@ impl Entry {
             404 => return Ok(Self::NotMine),
             status => return Err(Fault::Status(status)),
         }
-        let document: Document = serde_json::from_slice(&reply.body).map_err(|_| NO_DOCUMENT)?;
+        let mut document: Document = read(&reply.body)?;
         match document.result {
             Word::Deny => Ok(Self::Refuse(ReasonCode::NotAuthorized)),
             Word::Ignore => Ok(Self::NotMine),
-            Word::Allow => match Entrant::of(document) {
-                Ok(entrant) => Ok(Self::Admit(Arc::new(entrant))),
-                Err(why) => Err(Fault::Body(why)),
-            },
+            Word::Allow => {
+                let acl = document.acl.take();
+                let grants = acl.map(|acl| ClientGrants::parse(&acl)).transpose().map_err(Fault::Rules)?;
+                Ok(Self::Admit(Arc::new(Entrant::of(document, grants).map_err(Fault::Body)?)))
+            }
         }
     }
 
@@ -104,14 +107,14 @@ impl Entry {
 }
 
 impl Entrant {
-    fn of(document: Document) -> Result<Self, &'static str> {
+    fn of(document: Document, grants: Option<ClientGrants>) -> Result<Self, &'static str> {
         let client_id = document.client_id.map(name).transpose()?;
         let username = document.username.map(name).transpose()?;
         let principal = Principal {
             superuser: document.is_superuser,
             mountpoint: document.tenant.map(mountpoint).transpose()?,
             attributes: attributes(document.attributes.unwrap_or_default())?,
-            grants: document.acl.map(|list| grants(&list)).transpose()?,
+            grants: grants.map(|grants| Box::new(grants) as Box<dyn Grants>),
             rates: document.rates.map(|rates| Rates {
                 messages_per_second: rates.messages_per_second,
                 messages_burst: rates.messages_burst,
@@ -197,11 +200,6 @@ fn attributes(members: BTreeMap<String, serde_json::Value>) -> Result<Attributes
     Ok(found)
 }
 
-/// Rules that nobody reads could have been meant to narrow what a client may do.
-fn grants(_: &serde_json::Value) -> Result<Box<dyn Grants>, &'static str> {
-    Err("acl is not read by this version")
-}
-
 /// What a service says of a topic.
 ///
 /// # Errors
@@ -212,7 +210,7 @@ pub fn opinion(reply: Reply) -> Result<Opinion, Fault> {
         result: Word,
     }
     let word = match reply.status {
-        200 => serde_json::from_slice::<Document>(&reply.body).map_err(|_| NO_DOCUMENT)?.result,
+        200 => read::<Document>(&reply.body)?.result,
         204 => Word::Allow,
         403 => Word::Deny,
         404 => Word::Ignore,
@@ -225,8 +223,15 @@ pub fn opinion(reply: Reply) -> Result<Opinion, Fault> {
     })
 }
 
-const NO_DOCUMENT: Fault =
-    Fault::Body("it is no JSON object with a member result that is allow, deny or ignore");
+/// An object without a member that occurs twice, at any depth.
+fn read<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
+    let members = json::object(body).map_err(|_| NO_DOCUMENT)?;
+    serde_json::from_value(members.into()).map_err(|_| NO_DOCUMENT)
+}
+
+const NO_DOCUMENT: Fault = Fault::Body(
+    "it is no JSON object with a result of allow, deny or ignore, or has a member twice or of a wrong type",
+);
 /// What fits into a user name of MQTT.
 const NAME_MAX: usize = u16::MAX as usize;
 const TENANT_MAX: usize = 255;
@@ -241,13 +246,13 @@ mod tests {
 
     const NOW: Duration = Duration::from_secs(1_000_000);
 
-    fn read(body: &str) -> Result<Outcome, Fault> {
+    fn outcome(body: &str) -> Result<Outcome, Fault> {
         let reply = Reply { status: 200, body: body.as_bytes().to_vec() };
         Ok(Entry::read(reply)?.outcome(SystemTime::UNIX_EPOCH + NOW))
     }
 
     fn admitted(body: &str) -> Admission {
-        match read(body) {
+        match outcome(body) {
             Ok(Outcome::Admit(admission)) => *admission,
             other => panic!("{body}: {other:?}"),
         }
@@ -275,10 +280,24 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_may_bring_rules_along() {
+        use broker::access::{Action, Identity};
+        let admission = admitted(
+            r#"{"result":"allow","acl":[{"permission":"allow","action":"publish","topic":"up/${clientid}"}]}"#,
+        );
+        let principal = admission.principal.unwrap();
+        let grants = principal.grants.as_ref().unwrap();
+        let identity = Identity { client_id: "c1", ..Identity::default() };
+        let action = Action::Publish { qos: mqtt::QoS::AtMostOnce, retain: false };
+        assert_eq!(grants.decide(identity, action, "up/c1"), Some(true));
+        assert_eq!(grants.decide(identity, action, "up/c2"), None);
+    }
+
+    #[test]
     fn what_has_expired_is_refused() {
         for at in [0, 999_999, 1_000_000] {
             let body = format!(r#"{{"result":"allow","expire_at":{at}}}"#);
-            assert_eq!(read(&body), Ok(Outcome::Refuse(ReasonCode::NotAuthorized)));
+            assert_eq!(outcome(&body), Ok(Outcome::Refuse(ReasonCode::NotAuthorized)));
         }
         let far = admitted(&format!(r#"{{"result":"allow","expire_at":{}}}"#, u64::MAX));
         assert_eq!(far.lifetime, Some(LIFETIME_MAX));
@@ -296,6 +315,8 @@ mod tests {
             r#"{"result":true}"#,
             r#"{"result":"allow"} x"#,
             r#"{"result":"deny","result":"allow"}"#,
+            r#"{"result":"allow","attributes":{"group":"a","group":"b"}}"#,
+            r#"{"result":"allow","acl":[{"permission":"deny","action":"all","topic":"a","permission":"allow"}]}"#,
             r#"{"result":"allow","is_superuser":"yes"}"#,
             r#"{"result":"allow","username":""}"#,
             r#"{"result":"allow","client_id":"a\u0000b"}"#,
@@ -310,8 +331,9 @@ mod tests {
             r#"{"result":"allow","attributes":["a"]}"#,
             r#"{"result":"allow","acl":"all"}"#,
             r#"{"result":"allow","acl":[{"permission":"allow"}]}"#,
+            r##"{"result":"allow","acl":[{"permission":"deny","action":"publish","topic":"#","ip":"10.0.0.1"}]}"##,
         ] {
-            assert!(read(body).is_err(), "{body}");
+            assert!(outcome(body).is_err(), "{body}");
         }
     }
 

@@ -32,6 +32,8 @@ pub enum Fault {
     Status(u16),
     /// What is wrong with the answer.
     Body(&'static str),
+    /// What is wrong with the rules in it.
+    Rules(&'static str),
     CircuitOpen,
     Busy,
 }
@@ -210,7 +212,7 @@ impl Fault {
         match self {
             Self::Timeout | Self::Connect(_) => true,
             Self::Status(status) => matches!(status, 429 | 502 | 503 | 504),
-            Self::Body(_) | Self::CircuitOpen | Self::Busy => false,
+            Self::Body(_) | Self::Rules(_) | Self::CircuitOpen | Self::Busy => false,
         }
     }
 }
@@ -222,6 +224,7 @@ impl fmt::Display for Fault {
             Self::Connect(why) => write!(f, "no connection: {why}"),
             Self::Status(status) => write!(f, "an answer with status {status}"),
             Self::Body(why) => write!(f, "an answer that cannot be used: {why}"),
+            Self::Rules(why) => write!(f, "an answer that cannot be used: its member acl {why}"),
             Self::CircuitOpen => f.write_str("not asked, as it failed too often"),
             Self::Busy => f.write_str("not asked, as too many questions wait"),
         }
