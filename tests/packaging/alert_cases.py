@@ -46,6 +46,9 @@ def healthy():
         counter("meridian_authentications_total", rate, f',result="{result}"')
     for outcome, rate in (("accepted", 30), ("refused", 6), ("failed", 0), ("timed_out", 0)):
         counter("meridian_auth_link_outcomes_total", rate, f',link="http",outcome="{outcome}"')
+    for service in ("http_auth", "http_acl"):
+        for reason in ("timeout", "connect", "status", "body", "circuit_open", "busy"):
+            counter("meridian_http_service_failures_total", 0, f',service="{service}",reason="{reason}"')
     counter("meridian_login_backoffs_total", 1)
     for name in ("publishers_blocked", "publishes_refused", "publishes_denied", "subscribes_denied"):
         counter(f"meridian_{name}_total", 3)
@@ -96,6 +99,10 @@ FIRING = {
     "MeridianAuthenticationsBusy": (changed("meridian_authentications_total", "0+60x600", ',result="busy"'), 15),
     "MeridianAuthenticationLinkFails": (
         changed("meridian_auth_link_outcomes_total", "0+60x600", ',link="http",outcome="failed"'),
+        15,
+    ),
+    "MeridianHttpServiceFails": (
+        changed("meridian_http_service_failures_total", "0+60x600", ',service="http_acl",reason="connect"'),
         15,
     ),
     "MeridianLoginBackoffs": (changed("meridian_login_backoffs_total", "0+30x600"), 30),

@@ -302,12 +302,9 @@ fn protection(text: &mut Text, state: &State) {
     text.one("meridian_protection_evicted_total", Kind::Counter, help, figures.evicted as f64);
 }
 
-/// The HTTP services of authentication and authorisation; nothing where none is configured.
+/// The HTTP services of authentication and authorisation.
 fn services(text: &mut Text, state: &State) {
-    let services: Vec<_> = state.guard.http_services().figures().collect();
-    if services.is_empty() {
-        return;
-    }
+    let services = state.guard.http_services().figures();
     let mut simple = |name: &str, kind: Kind, help: &str, value: fn(&ServiceFigures) -> f64| {
         let mut family = text.family(name, kind, help);
         for (service, figures) in &services {

@@ -50,11 +50,11 @@ impl HttpServices {
         self.acl.as_ref()
     }
 
-    /// By the name of the section that configures it.
-    pub fn figures(&self) -> impl Iterator<Item = (&'static str, ServiceFigures)> {
-        let link = self.link.as_ref().map(|link| ("http_auth", link.figures()));
-        let acl = self.acl.as_ref().map(|acl| ("http_acl", acl.figures()));
-        link.into_iter().chain(acl)
+    /// By the name of the section that configures it; nothing has happened with one that is not configured.
+    pub fn figures(&self) -> [(&'static str, ServiceFigures); 2] {
+        let link = self.link.as_ref().map(|link| link.figures());
+        let acl = self.acl.as_ref().map(|acl| acl.figures());
+        [("http_auth", link.unwrap_or_default()), ("http_acl", acl.unwrap_or_default())]
     }
 }
 
