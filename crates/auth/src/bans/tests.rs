@@ -257,7 +257,8 @@ proptest! {
     fn the_index_finds_what_a_search_through_all_finds(
         changes in proptest::collection::vec((targets(), proptest::option::of(0u64..40), 0usize..8), 0..40),
         questions in proptest::collection::vec((texts(), proptest::option::of(texts()), proptest::option::of(addresses())), 1..20),
-        ask_at in 0u64..80,
+        // Time does not go back: a change forgets what had ended before it.
+        ask_at in 40u64..80,
     ) {
         let bans = Bans::in_memory(20);
         let mut model: Vec<(u64, BanTarget, Option<u64>)> = Vec::new();
