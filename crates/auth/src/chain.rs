@@ -53,6 +53,10 @@ impl Chain {
         self.links.iter().map(|member| &member.link)
     }
 
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        self.links.iter()
+    }
+
     /// The link whose work hides that nobody knows a client.
     pub fn decoy(&self) -> Option<usize> {
         self.links.iter().position(|member| member.link.decoy().is_some())

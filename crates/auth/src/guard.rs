@@ -14,6 +14,7 @@ use crate::authority::Authority;
 use crate::bans::Bans;
 use crate::chain::run::{Run, Stand, Way};
 use crate::chain::{Book, Deadlines, LinkFigures, PoolSize, Pools};
+use crate::jwt::JwtLink;
 use crate::link::Link;
 use crate::protection::{Protection, ProtectionFigures};
 use crate::recent::Recent;
@@ -44,6 +45,7 @@ pub struct Guard {
     given: Given,
     authority: Authority,
     services: OnceLock<HttpServices>,
+    tokens: OnceLock<Arc<JwtLink>>,
     generation: AtomicU64,
 }
 
@@ -115,6 +117,7 @@ impl Guard {
             given: Given(links),
             authority: Authority::default(),
             services: OnceLock::new(),
+            tokens: OnceLock::new(),
             generation: AtomicU64::new(0),
         };
         guard.start_threads(&guard.shared.policy()).map_err(OpenError::System)?;
@@ -166,6 +169,15 @@ impl Guard {
         self.shared.protection.figures()
     }
 
+    /// The link of tokens, which is one of those that were given, for whoever reloads it and reads its figures. Once, at the start.
+    pub fn set_tokens(&self, tokens: Arc<JwtLink>) {
+        assert!(self.tokens.set(tokens).is_ok(), "there is one link of tokens");
+    }
+
+    pub fn tokens(&self) -> Option<&Arc<JwtLink>> {
+        self.tokens.get()
+    }
+
     /// The threads that the links of this policy need.
     fn start_threads(&self, policy: &Policy) -> std::io::Result<()> {
         policy.chain.links().try_for_each(|link| self.shared.pools.start(link.threads()))
@@ -210,9 +222,12 @@ impl Access for Guard {
             return Some(Box::new(Refusal(reason)));
         }
         let policy = self.shared.policy();
-        let exchange = policy.chain.links().find_map(|link| link.clone().mechanism(method, credentials));
-        if let Some(exchange) = exchange {
-            return Some(Box::new(LinkMethod::new(self.shared.clone(), credentials, exchange)));
+        let of_link = policy
+            .chain
+            .members()
+            .find_map(|member| LinkMethod::of(&self.shared, member, method, credentials));
+        if let Some(exchange) = of_link {
+            return Some(Box::new(exchange));
         }
         let offered = policy.scram_sources().any(|source| source.has_scram());
         if method != METHOD || !offered {

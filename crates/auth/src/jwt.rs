@@ -21,5 +21,5 @@ mod token;
 
 pub use error::JwtError;
 pub use jwks::JwksFigures;
-pub use link::{JwtFigures, JwtLink};
+pub use link::{JwtChange, JwtFigures, JwtLink};
 pub use settings::{Jwt, SecretEncoding, TokenField};

@@ -46,7 +46,7 @@ pub use bans::{
 pub use chain::LinkFigures;
 pub use error::{Fault, FileError};
 pub use guard::{Figures, Guard, OpenError, PolicyError};
-pub use jwt::{JwksFigures, JwtError, JwtFigures, JwtLink};
+pub use jwt::{JwksFigures, JwtChange, JwtError, JwtFigures, JwtLink};
 pub use link::{Attempt, Decoy, Link, Memory, Outcome, ScramRecord, ScramSource, Threads};
 pub use opinion::Opinion;
 pub use password_file::{PasswordFile, PasswordFileEdit};

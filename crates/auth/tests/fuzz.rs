@@ -1,11 +1,18 @@
 //! Whatever a rules file says, reading it ends in rules or in an error that points into the line; and a rule that is written is read as
-//! the same.
+//! the same. Whatever a client shows as a token, only what was signed lets it in.
 
-use auth::RuleSet;
-use broker::access::{Action, Identity};
+mod tokens;
+
+use std::sync::{Arc, LazyLock};
+
+use auth::settings::Jwt;
+use auth::{JwtLink, Link, Outcome, RuleSet};
+use broker::access::{Action, Credentials, Identity, Step};
 use mqtt::QoS;
 use proptest::prelude::*;
-use proptest::sample::select;
+use proptest::sample::{Index, select};
+use serde_json::{Value, json};
+use tokens::{FAR, ask, file, golden, hs256, open, part, with_secret};
 
 const WORDS: &[&str] = &[
     "allow",
@@ -177,4 +184,196 @@ fn most_lines_of_the_generator_are_rules() {
         RuleSet::parse_line(&line).is_ok()
     });
     assert!(good.count() > 120);
+}
+
+/// With a secret, with public keys of all kinds, and with a secret and all that can be asked of claims.
+static LINKS: LazyLock<[Arc<JwtLink>; 3]> = LazyLock::new(|| {
+    let set = Jwt { jwks_file: Some(file("jwks.json")), ..Jwt::default() };
+    let everything = Jwt {
+        tenant_claim: "/t/name".to_owned(),
+        attribute_claims: "role, /t/list".to_owned(),
+        superuser_claim: "admin".to_owned(),
+        ..with_secret()
+    };
+    [open(&with_secret()), open(&set), open(&everything)]
+});
+
+static GOOD: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let names = ["HS256", "HS384", "HS512", "RS256", "PS256", "PS512", "ES256", "ES384", "EdDSA"];
+    names.map(golden).to_vec()
+});
+
+/// By CONNECT and by the Authentication Method, which looks at whatever it is given.
+fn let_in(token: &[u8]) -> bool {
+    LINKS.iter().any(|link| {
+        let credentials = Credentials { client_id: "c1", password: Some(token), ..Credentials::default() };
+        let attempt = auth::Attempt::of(credentials);
+        let outcome = link.at_once(credentials).unwrap_or_else(|| link.work(&attempt));
+        let step = link.clone().mechanism("JWT", credentials).expect("it has the method").step(Some(token));
+        matches!(outcome, Outcome::Admit(_)) || matches!(step, Step::Success(..))
+    })
+}
+
+/// One change of a token.
+#[derive(Clone, Debug)]
+enum Change {
+    Byte(Index, u8),
+    Insert(Index, Vec<u8>),
+    Cut(Index, usize),
+    /// The part of this number is that of another token.
+    Part(usize, Index),
+    Header(Value),
+    Claims(Value),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let letters = "[A-Za-z0-9_.=+/ -]{1,4}".prop_map(String::into_bytes);
+    prop_oneof![
+        4 => (any::<Index>(), prop_oneof![any::<u8>(), select(b"AQgw_-.=".to_vec())])
+            .prop_map(|(at, byte)| Change::Byte(at, byte)),
+        2 => (any::<Index>(), letters).prop_map(|(at, bytes)| Change::Insert(at, bytes)),
+        2 => (any::<Index>(), 1usize..5).prop_map(|(at, len)| Change::Cut(at, len)),
+        2 => (0usize..3, any::<Index>()).prop_map(|(part, of)| Change::Part(part, of)),
+        1 => header().prop_map(Change::Header),
+        1 => claims().prop_map(Change::Claims),
+    ]
+}
+
+fn changed(token: &[u8], change: &Change) -> Vec<u8> {
+    let mut bytes = token.to_vec();
+    let replaced = |number: usize, with: &[u8]| {
+        let mut parts: Vec<&[u8]> = token.split(|byte| *byte == b'.').collect();
+        if let Some(part) = parts.get_mut(number) {
+            *part = with;
+        }
+        parts.join(&b'.')
+    };
+    match change {
+        Change::Byte(at, byte) if !bytes.is_empty() => {
+            let at = at.index(bytes.len());
+            bytes[at] = *byte;
+        }
+        Change::Byte(..) => {}
+        Change::Insert(at, inserted) => {
+            let at = at.index(bytes.len() + 1);
+            bytes.splice(at..at, inserted.iter().copied());
+        }
+        Change::Cut(at, len) => {
+            let at = at.index(bytes.len() + 1);
+            bytes.drain(at..(at + len).min(token.len()));
+        }
+        Change::Part(number, of) => {
+            let other = &GOOD[of.index(GOOD.len())];
+            return replaced(*number, other.split('.').nth(*number).expect("it has three").as_bytes());
+        }
+        Change::Header(header) => return replaced(0, part(header.to_string()).as_bytes()),
+        Change::Claims(claims) => return replaced(1, part(claims.to_string()).as_bytes()),
+    }
+    bytes
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        Just(json!(FAR)),
+        "[a-z+#/$\\PC]{0,8}".prop_map(Value::from),
+        select(vec!["alice", "allow", "deny", "publish", "all", "a/${clientid}/#", "eq a", "${", "a/#/b"])
+            .prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 24, 5, |inner| {
+        let names = select(vec![
+            "publish",
+            "subscribe",
+            "all",
+            "permission",
+            "action",
+            "topic",
+            "qos",
+            "name",
+            "list",
+        ]);
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+            proptest::collection::vec((names, inner), 0..5).prop_map(|members| {
+                Value::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+            }),
+        ]
+    })
+}
+
+fn object(names: &'static [&'static str]) -> impl Strategy<Value = Value> {
+    proptest::collection::vec((select(names), any_json()), 0..6).prop_map(|members| {
+        Value::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    })
+}
+
+fn header() -> impl Strategy<Value = Value> {
+    let algorithm = select(vec!["none", "HS256", "HS512", "RS256", "ES256", "EdDSA", "ES512", "hs256"]);
+    (algorithm, object(&["alg", "kid", "crit", "jwk", "jku", "typ", "b64"])).prop_map(
+        |(algorithm, mut header)| {
+            if header.get("alg").is_none() {
+                header["alg"] = algorithm.into();
+            }
+            header
+        },
+    )
+}
+
+fn claims() -> impl Strategy<Value = Value> {
+    object(&["sub", "exp", "nbf", "iat", "iss", "aud", "acl", "t", "role", "admin"])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
+
+    #[test]
+    fn any_bytes_as_a_token_let_nobody_in(
+        bytes in proptest::collection::vec(any::<u8>(), 0..80),
+        text in "eyJ[A-Za-z0-9_-]{0,40}[.][A-Za-z0-9_-]{0,40}[.][A-Za-z0-9_-]{0,40}",
+        header in header(),
+        claims in any_json(),
+        signature in proptest::collection::vec(any::<u8>(), 0..70),
+    ) {
+        prop_assert!(!let_in(&bytes));
+        prop_assert!(!let_in(text.as_bytes()));
+        let unsigned = format!("{}.{}.{}", part(header.to_string()), part(claims.to_string()), part(signature));
+        prop_assert!(!let_in(unsigned.as_bytes()));
+    }
+
+    #[test]
+    fn a_token_that_was_changed_lets_nobody_in(of in any::<Index>(), changes in proptest::collection::vec(change(), 1..4)) {
+        let token = GOOD[of.index(GOOD.len())].clone().into_bytes();
+        let after = changes.iter().fold(token, |token, change| changed(&token, change));
+        let is_good = GOOD.iter().any(|good| good.as_bytes() == after);
+        prop_assert!(is_good || !let_in(&after), "{}", String::from_utf8_lossy(&after));
+    }
+
+    /// An issuer may be mistaken too.
+    #[test]
+    fn any_signed_claims_let_in_their_user_or_nobody(claims in claims(), far in any::<bool>()) {
+        let mut claims = claims;
+        if far {
+            claims["exp"] = FAR.into();
+            claims["t"] = json!({"name": "t1"});
+        }
+        if let Outcome::Admit(admission) = ask(&LINKS[2], &hs256(r#"{"alg":"HS256"}"#, &claims.to_string())) {
+            prop_assert_eq!(admission.username.as_deref(), claims["sub"].as_str());
+            prop_assert!(admission.lifetime.is_some() && claims["exp"].is_number());
+            let principal = admission.principal.expect("it has a tenant");
+            prop_assert_eq!(principal.superuser, claims["admin"] == true);
+            let tenant = format!("{}/", claims["t"]["name"].as_str().unwrap_or_default());
+            prop_assert_eq!(principal.mountpoint.as_deref(), Some(&*tenant));
+        }
+    }
+}
+
+/// So that it means something when those that were changed do not.
+#[test]
+fn tokens_that_were_not_changed_let_their_user_in() {
+    for token in GOOD.iter() {
+        assert!(let_in(token.as_bytes()), "{token}");
+    }
 }

@@ -200,7 +200,7 @@ impl ClaimRules {
     }
 
     /// Claims that are not there are passed over; of a list, each entry is a value.
-    fn attributes(&self, claims: &Map<String, Value>) -> Result<Vec<(Box<str>, Box<str>)>, Refusal> {
+    fn attributes(&self, claims: &Map<String, Value>) -> Result<Attributes, Refusal> {
         let mut attributes = Vec::new();
         for claim in &self.attributes {
             let values = match claim.find(claims) {
@@ -249,6 +249,9 @@ fn numeric_date(claims: &Map<String, Value>, claim: &'static str) -> Result<Opti
         _ => Err(Refusal::ClaimWrong { claim: claim.into(), why: "is no time in seconds since 1970" }),
     }
 }
+
+/// As in `Principal::attributes`.
+type Attributes = Vec<(Box<str>, Box<str>)>;
 
 /// What fits into a user name of MQTT.
 const NAME_MAX: usize = u16::MAX as usize;

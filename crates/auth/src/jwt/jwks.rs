@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 
 use super::error::JwtError;
 use super::fetch::{Fetched, Origin};
@@ -22,9 +22,9 @@ pub struct Jwks(Arc<Shared>);
 /// What happened so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JwksFigures {
-    /// Attempts to fetch the set, of a URL or a file.
-    pub fetches: u64,
-    /// Of them, those that brought no set.
+    /// Fetches of the set, of a URL or a file, that brought one, or that there is no newer one.
+    pub fetched: u64,
+    /// Those that brought none.
     pub failures: u64,
     /// Tokens that named a key which was not in the set.
     pub unknown_key_ids: u64,
@@ -54,20 +54,63 @@ pub enum Refetched {
     Unknown,
 }
 
+/// Where a set is, and how it is kept.
 #[derive(Debug)]
-struct Shared {
+pub struct Terms {
     origin: Origin,
     refresh: Duration,
     pause: Duration,
     timeout: Duration,
     stale_max: Duration,
+}
+
+impl Terms {
+    /// `None` when neither a file nor a server of keys is configured. Authorities are read.
+    ///
+    /// # Errors
+    /// As [`Origin::of`].
+    pub fn of(settings: &Jwt) -> Result<Option<Self>, JwtError> {
+        let Some(origin) = Origin::of(settings)? else { return Ok(None) };
+        Ok(Some(Self {
+            origin,
+            refresh: settings.jwks_refresh,
+            pause: settings.jwks_fetch_pause,
+            timeout: settings.jwks_timeout,
+            stale_max: settings.jwks_stale_max,
+        }))
+    }
+
+    /// Whether there is a set in the file, when it is one: a server is not asked.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub fn check_file(&self) -> Result<(), JwtError> {
+        if !self.origin.is_file() {
+            return Ok(());
+        }
+        let fetched = self.origin.fetch(None).map_err(JwtError::Settings)?;
+        self.parse(&fetched.document.unwrap_or_default()).map_err(JwtError::Settings)?;
+        Ok(())
+    }
+
+    fn parse(&self, document: &[u8]) -> Result<JwkSet, String> {
+        JwkSet::parse(document).map_err(|error| match &self.origin {
+            Origin::File(path) => format!("{}: {error}", path.display()),
+            Origin::Server(_) => format!("what the server of jwt.jwks_url sent is no JWK Set: {error}"),
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    terms: ArcSwap<Terms>,
     current: ArcSwapOption<Current>,
     state: Mutex<State>,
     /// The thread waits for it.
     wanted: Condvar,
     /// Clients wait for it.
     finished: Condvar,
-    fetches: AtomicU64,
+    fetched: AtomicU64,
     failures: AtomicU64,
     unknown_key_ids: AtomicU64,
     with_old_keys: AtomicU64,
@@ -97,19 +140,15 @@ impl Jwks {
     ///
     /// # Errors
     /// A file without a set; a system without threads.
-    pub fn start(origin: Origin, settings: &Jwt) -> Result<Self, JwtError> {
-        let is_file = origin.is_file();
+    pub fn start(terms: Terms) -> Result<Self, JwtError> {
+        let is_file = terms.origin.is_file();
         let shared = Arc::new(Shared {
-            origin,
-            refresh: settings.jwks_refresh,
-            pause: settings.jwks_fetch_pause,
-            timeout: settings.jwks_timeout,
-            stale_max: settings.jwks_stale_max,
+            terms: ArcSwap::from_pointee(terms),
             current: ArcSwapOption::empty(),
             state: Mutex::default(),
             wanted: Condvar::new(),
             finished: Condvar::new(),
-            fetches: AtomicU64::new(0),
+            fetched: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             unknown_key_ids: AtomicU64::new(0),
             with_old_keys: AtomicU64::new(0),
@@ -137,8 +176,9 @@ impl Jwks {
         let age = current.confirmed.elapsed();
         let failing = self.0.state().last.is_some_and(|(_, well)| !well);
         // A thread that fetches no more is a failure too, though it never says so.
-        let next_at_latest = self.0.refresh.max(self.0.pause) + self.0.timeout * 2;
-        if (failing && age > self.0.stale_max) || age > self.0.stale_max + next_at_latest {
+        let terms = self.0.terms.load();
+        let next_at_latest = terms.refresh.max(terms.pause) + terms.timeout * 2;
+        if (failing && age > terms.stale_max) || age > terms.stale_max + next_at_latest {
             return None;
         }
         if failing {
@@ -151,11 +191,15 @@ impl Jwks {
     /// within the pause after the last.
     pub fn refetch(&self, wait: Wait) -> Refetched {
         let shared = &*self.0;
+        let (pause, timeout) = {
+            let terms = shared.terms.load();
+            (terms.pause, terms.timeout)
+        };
         let mut state = shared.state();
         let under_way = state.started > state.finished;
         if !under_way
             && let Some((at, well)) = state.last
-            && at.elapsed() < shared.pause
+            && at.elapsed() < pause
         {
             return if well { Refetched::Fresh } else { Refetched::Unknown };
         }
@@ -168,7 +212,7 @@ impl Jwks {
             return Refetched::Unknown;
         }
         state.waiting += 1;
-        let patience = shared.timeout + Duration::from_secs(1);
+        let patience = timeout + Duration::from_secs(1);
         let pending = |state: &mut State| state.finished < awaited && !state.ended;
         let waited = shared.finished.wait_timeout_while(state, patience, pending);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -183,17 +227,19 @@ impl Jwks {
         self.0.unknown_key_ids.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Fetches soon, because the operator wants it.
-    pub fn refresh(&self) {
+    /// Keeps the set by these terms from now on, and fetches soon. The terms until now.
+    pub fn change(&self, terms: Arc<Terms>) -> Arc<Terms> {
+        let before = self.0.terms.swap(terms);
         self.0.state().wanted = true;
         self.0.wanted.notify_one();
+        before
     }
 
     pub fn figures(&self) -> JwksFigures {
         let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let current = self.0.current.load();
         JwksFigures {
-            fetches: value(&self.0.fetches),
+            fetched: value(&self.0.fetched),
             failures: value(&self.0.failures),
             unknown_key_ids: value(&self.0.unknown_key_ids),
             with_old_keys: value(&self.0.with_old_keys),
@@ -234,8 +280,8 @@ impl Shared {
                 Err(why) => {
                     tracing::warn!("the keys of tokens could not be fetched: {why}");
                     failures = failures.saturating_add(1);
-                    let longer = self.pause.saturating_mul(1 << (failures - 1).min(16));
-                    longer.min(self.refresh).max(self.pause)
+                    let Terms { pause, refresh, .. } = **self.terms.load();
+                    pause.saturating_mul(1 << (failures - 1).min(16)).min(refresh).max(pause)
                 }
             };
             due = Instant::now() + pause;
@@ -259,27 +305,19 @@ impl Shared {
 
     /// One fetch: how long until the next.
     fn fetch(&self) -> Result<Duration, String> {
-        self.fetches.fetch_add(1, Ordering::Relaxed);
         let before = self.current.load_full();
         let etag = before.as_ref().and_then(|current| current.etag.as_deref());
-        let pause = self.origin.fetch(etag).and_then(|fetched| self.take(fetched, before.as_deref()));
-        if pause.is_err() {
-            self.failures.fetch_add(1, Ordering::Relaxed);
-        }
-        pause
+        let terms = self.terms.load_full();
+        let fetched = terms.origin.fetch(etag);
+        fetched.and_then(|fetched| self.take(&terms, fetched, before.as_deref()))
     }
 
-    fn take(&self, fetched: Fetched, before: Option<&Current>) -> Result<Duration, String> {
+    fn take(&self, terms: &Terms, fetched: Fetched, before: Option<&Current>) -> Result<Duration, String> {
         let keys = match (&fetched.document, before) {
             (None, Some(before)) => before.keys.clone(),
             (None, None) => return Err("the server says that nothing has changed since never".to_owned()),
             (Some(document), _) => {
-                let set = JwkSet::parse(document).map_err(|error| match &self.origin {
-                    Origin::File(path) => format!("{}: {error}", path.display()),
-                    Origin::Server(_) => {
-                        format!("what the server of jwt.jwks_url sent is no JWK Set: {error}")
-                    }
-                })?;
+                let set = terms.parse(document)?;
                 if set.keys.is_empty() {
                     tracing::warn!(
                         skipped = set.skipped,
@@ -291,11 +329,13 @@ impl Shared {
         };
         let current = Current { keys, etag: fetched.etag, confirmed: Instant::now() };
         self.current.store(Some(Arc::new(current)));
-        Ok(fetched.max_age.unwrap_or(self.refresh).min(self.refresh).max(self.pause))
+        Ok(fetched.max_age.unwrap_or(terms.refresh).min(terms.refresh).max(terms.pause))
     }
 
     fn end_of_fetch(&self, well: bool) {
         let mut state = self.state();
+        let counter = if well { &self.fetched } else { &self.failures };
+        counter.fetch_add(1, Ordering::Relaxed);
         state.finished = state.started;
         state.last = Some((Instant::now(), well));
         self.finished.notify_all();

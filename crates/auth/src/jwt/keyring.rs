@@ -3,16 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use base64ct::{Base64, Encoding};
 use zeroize::Zeroizing;
 
 use super::algorithm::{Algorithm, KeyKind};
 use super::der;
 use super::error::JwtError;
-use super::fetch::Origin;
 use super::jwk::JWKS_MAX;
-use super::jwks::Jwks;
+use super::jwks::{Jwks, Terms};
 use super::key::{Key, Material};
 use super::refusal::Refusal;
 use super::settings::{Jwt, SecretEncoding};
@@ -51,9 +49,9 @@ impl Keys {
 /// Where the keys are.
 #[derive(Debug)]
 pub enum Keyring {
-    Secret(ArcSwap<Keys>),
-    PublicKeys(ArcSwap<Keys>),
-    Set(Jwks),
+    Secret(Keys),
+    PublicKeys(Keys),
+    Set(Arc<Jwks>),
 }
 
 impl Keyring {
@@ -76,31 +74,37 @@ impl Keyring {
             )));
         }
         if let Some(path) = &settings.secret_file {
-            return Ok(Some(Self::Secret(ArcSwap::from_pointee(secret(path, settings.secret_encoding)?))));
+            return Ok(Some(Self::Secret(secret(path, settings.secret_encoding)?)));
         }
         if let Some(path) = &settings.public_key_file {
-            return Ok(Some(Self::PublicKeys(ArcSwap::from_pointee(public_keys(path)?))));
+            return Ok(Some(Self::PublicKeys(public_keys(path)?)));
         }
-        match Origin::of(settings)? {
-            Some(origin) => Ok(Some(Self::Set(Jwks::start(origin, settings)?))),
+        match Terms::of(settings)? {
+            Some(terms) => Ok(Some(Self::Set(Arc::new(Jwks::start(terms)?)))),
             None => Ok(None),
         }
     }
 
-    /// Reads the files again; keys behind a URL are fetched again soon.
+    /// The same with what is in its files now. A JWK Set is shared with this one, and what it is to be kept by comes beside it.
     ///
     /// # Errors
-    /// A file that cannot be used: the old keys stay.
-    pub fn reload(&self, settings: &Jwt) -> Result<(), JwtError> {
-        match (self, &settings.secret_file, &settings.public_key_file) {
-            (Self::Secret(keys), Some(path), _) => {
-                keys.store(Arc::new(secret(path, settings.secret_encoding)?));
+    /// A file that cannot be used.
+    pub fn read(&self, settings: &Jwt) -> Result<(Self, Option<Arc<Terms>>), JwtError> {
+        match self {
+            Self::Set(jwks) => {
+                let terms = Terms::of(settings)?.ok_or_else(|| moved("jwt.jwks_file or jwt.jwks_url"))?;
+                terms.check_file()?;
+                Ok((Self::Set(jwks.clone()), Some(Arc::new(terms))))
             }
-            (Self::PublicKeys(keys), _, Some(path)) => keys.store(Arc::new(public_keys(path)?)),
-            (Self::Set(jwks), ..) => jwks.refresh(),
-            _ => {}
+            Self::Secret(_) => {
+                let path = settings.secret_file.as_deref().ok_or_else(|| moved("jwt.secret_file"))?;
+                Ok((Self::Secret(secret(path, settings.secret_encoding)?), None))
+            }
+            Self::PublicKeys(_) => {
+                let path = settings.public_key_file.as_deref().ok_or_else(|| moved("jwt.public_key_file"))?;
+                Ok((Self::PublicKeys(public_keys(path)?), None))
+            }
         }
-        Ok(())
     }
 
     /// Which algorithms tokens may have: what the operator says, as far as it fits the keys, or else all that fit.
@@ -109,9 +113,7 @@ impl Keyring {
     /// A name that is none, or that no key fits: secrets and public keys are never mixed.
     pub fn algorithms(&self, setting: &str) -> Result<Vec<Algorithm>, JwtError> {
         let fits = |algorithm: Algorithm| match self {
-            Self::Secret(keys) | Self::PublicKeys(keys) => {
-                keys.load().all.iter().any(|key| key.fits(algorithm))
-            }
+            Self::Secret(keys) | Self::PublicKeys(keys) => keys.all.iter().any(|key| key.fits(algorithm)),
             Self::Set(_) => algorithm.key_kind() != KeyKind::Secret,
         };
         let named: Vec<&str> = setting.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
@@ -148,6 +150,13 @@ impl Keyring {
             })
             .collect()
     }
+}
+
+/// For whoever changes where keys come from, which is fixed at the start.
+fn moved(setting: &str) -> JwtError {
+    JwtError::Settings(format!(
+        "{setting} is what keys come from until the next start, and is not set any more"
+    ))
 }
 
 /// Never says what is in the file.

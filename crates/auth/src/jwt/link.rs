@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
+use arc_swap::ArcSwap;
 use broker::access::{Admission, Credentials, Mechanism};
 
 use super::algorithm::Algorithm;
 use super::claims::{Bearer, ClaimRules};
 use super::error::JwtError;
-use super::jwks::{JwksFigures, Refetched, Wait};
+use super::jwks::{JwksFigures, Refetched, Terms, Wait};
 use super::keyring::{Keyring, Keys};
 use super::mechanism::TokenMechanism;
 use super::refusal::{Refusal, RefusalKind};
@@ -20,11 +21,26 @@ use crate::link::{Attempt, Link, Memory, Outcome};
 /// Verifies the tokens of CONNECT, and of the Authentication Method `JWT`.
 #[derive(Debug)]
 pub struct JwtLink {
+    desk: ArcSwap<Desk>,
+    counters: Counters,
+}
+
+/// What settings and files say at one time.
+#[derive(Debug)]
+struct Desk {
     from: TokenField,
     algorithms: Vec<Algorithm>,
     keyring: Keyring,
     claims: ClaimRules,
-    counters: Counters,
+}
+
+/// Settings and files that were read and can be used, and are not in force yet.
+#[derive(Debug)]
+pub struct JwtChange<'a> {
+    link: &'a JwtLink,
+    desk: Arc<Desk>,
+    /// Of a JWK Set.
+    terms: Option<Arc<Terms>>,
 }
 
 /// What became of tokens so far.
@@ -68,17 +84,18 @@ impl JwtLink {
     pub fn open(settings: &Jwt) -> Result<Option<Arc<Self>>, JwtError> {
         let claims = ClaimRules::new(settings).map_err(JwtError::Settings)?;
         let Some(keyring) = Keyring::open(settings)? else { return Ok(None) };
-        let algorithms = keyring.algorithms(&settings.algorithms)?;
-        let counters = Counters::default();
-        Ok(Some(Arc::new(Self { from: settings.from, algorithms, keyring, claims, counters })))
+        let desk = ArcSwap::from_pointee(Desk::new(settings, keyring, claims)?);
+        Ok(Some(Arc::new(Self { desk, counters: Counters::default() })))
     }
 
-    /// Reads files of keys again, and fetches a JWK Set soon. Other settings stay what they were at the start.
+    /// Reads secrets and keys again, for these settings. Where the keys come from cannot be changed: such settings are passed over.
     ///
     /// # Errors
-    /// A file that cannot be used: the old keys stay.
-    pub fn reload(&self, settings: &Jwt) -> Result<(), JwtError> {
-        self.keyring.reload(settings)
+    /// As [`Self::open`].
+    pub fn read(&self, settings: &Jwt) -> Result<JwtChange<'_>, JwtError> {
+        let claims = ClaimRules::new(settings).map_err(JwtError::Settings)?;
+        let (keyring, terms) = self.desk.load().keyring.read(settings)?;
+        Ok(JwtChange { link: self, desk: Arc::new(Desk::new(settings, keyring, claims)?), terms })
     }
 
     pub fn figures(&self) -> JwtFigures {
@@ -94,16 +111,21 @@ impl JwtLink {
             time: value(time),
             claims: value(claims),
             unavailable: value(unavailable),
-            jwks: match &self.keyring {
+            jwks: match &self.desk.load().keyring {
                 Keyring::Set(jwks) => Some(jwks.figures()),
                 Keyring::Secret(_) | Keyring::PublicKeys(_) => None,
             },
         }
     }
 
+    /// As what the bearer of this token is let in. Waits for nothing. Counted.
+    pub(super) fn admit_at_once(&self, token: &str, bearer: Bearer<'_>) -> Result<Admission, Refusal> {
+        self.admit(&self.desk.load(), token, bearer, Wait::No)
+    }
+
     /// As what the bearer of this token is let in. Counted.
-    pub(super) fn admit(&self, token: &str, bearer: Bearer<'_>, wait: Wait) -> Result<Admission, Refusal> {
-        let admission = self.verify(token, bearer, wait);
+    fn admit(&self, desk: &Desk, token: &str, bearer: Bearer<'_>, wait: Wait) -> Result<Admission, Refusal> {
+        let admission = desk.verify(token, bearer, wait);
         let Counters { accepted, malformed, algorithm, key, signature, time, claims, unavailable } =
             &self.counters;
         let counter = match &admission {
@@ -124,6 +146,26 @@ impl JwtLink {
         }
         admission
     }
+}
+
+impl JwtChange<'_> {
+    /// Puts it in force. What it returns puts back what was in force before.
+    pub fn apply(self) -> Self {
+        let Self { link, desk, terms } = self;
+        let before = link.desk.swap(desk);
+        let terms = match (&before.keyring, terms) {
+            (Keyring::Set(jwks), Some(terms)) => Some(jwks.change(terms)),
+            _ => None,
+        };
+        Self { link, desk: before, terms }
+    }
+}
+
+impl Desk {
+    fn new(settings: &Jwt, keyring: Keyring, claims: ClaimRules) -> Result<Self, JwtError> {
+        let algorithms = keyring.algorithms(&settings.algorithms)?;
+        Ok(Self { from: settings.from, algorithms, keyring, claims })
+    }
 
     fn verify(&self, token: &str, bearer: Bearer<'_>, wait: Wait) -> Result<Admission, Refusal> {
         let token = Token::parse(token)?;
@@ -136,7 +178,7 @@ impl JwtLink {
 
     fn check_signature(&self, token: &Token<'_>, wait: Wait) -> Result<(), Refusal> {
         let jwks = match &self.keyring {
-            Keyring::Secret(keys) | Keyring::PublicKeys(keys) => return keys.load().verify(token),
+            Keyring::Secret(keys) | Keyring::PublicKeys(keys) => return keys.verify(token),
             Keyring::Set(jwks) => jwks,
         };
         let verify = |keys: Option<Arc<Keys>>| keys.ok_or(Refusal::NoKeys)?.verify(token);
@@ -172,7 +214,8 @@ impl Link for JwtLink {
     }
 
     fn at_once(&self, credentials: Credentials<'_>) -> Option<Outcome> {
-        let Some(token) = self.token_of(credentials) else { return Some(Outcome::NotMine) };
+        let desk = self.desk.load();
+        let Some(token) = desk.token_of(credentials) else { return Some(Outcome::NotMine) };
         if token.len() <= TOKEN_MAX {
             return None;
         }
@@ -183,14 +226,16 @@ impl Link for JwtLink {
 
     fn work(&self, attempt: &Attempt) -> Outcome {
         let credentials = attempt.credentials();
+        let desk = self.desk.load_full();
         // All its bytes are letters of base64url, so it is text.
-        let token = self.token_of(credentials).and_then(|token| std::str::from_utf8(token).ok());
+        let token = desk.token_of(credentials).and_then(|token| std::str::from_utf8(token).ok());
         let Some(token) = token else { return Outcome::NotMine };
-        let username = match self.from {
+        let username = match desk.from {
             TokenField::Password => credentials.username,
             TokenField::Username => None,
         };
-        match self.admit(token, Bearer { client_id: credentials.client_id, username }, Wait::ForFetch) {
+        let bearer = Bearer { client_id: credentials.client_id, username };
+        match self.admit(&desk, token, bearer, Wait::ForFetch) {
             Ok(admission) => Outcome::Admit(Box::new(admission)),
             Err(refusal) if refusal.kind() == RefusalKind::Unavailable => {
                 Outcome::Failed(refusal.to_string())

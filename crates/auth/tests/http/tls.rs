@@ -1,52 +1,16 @@
 //! Services over TLS.
 
-use std::sync::Arc;
-
 use auth::settings::HttpAuthSettings;
 use auth::{Attempt, HttpLink, Link, Outcome};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rustls::crypto::ring;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use rcgen::KeyPair;
 
 use crate::file;
 use crate::server::{Play, Server};
-
-type Authority = CertifiedIssuer<'static, KeyPair>;
-
-fn authority() -> Authority {
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
-}
-
-fn issue(authority: &Authority) -> (rcgen::Certificate, KeyPair) {
-    let key = KeyPair::generate().unwrap();
-    let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-    (params.signed_by(&key, authority).unwrap(), key)
-}
+use crate::support::authority::{Authority, authority, issue, server_config};
 
 /// A server of this authority, which may want certificates of its clients.
 fn server(authority: &Authority, wants_certificates: bool) -> Server {
-    let (certificate, key) = issue(authority);
-    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-    let provider = Arc::new(ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider.clone())
-        .with_protocol_versions(rustls::ALL_VERSIONS)
-        .unwrap();
-    let builder = match wants_certificates {
-        false => builder.with_no_client_auth(),
-        true => {
-            let mut roots = RootCertStore::empty();
-            roots.add(CertificateDer::from(authority.der().to_vec())).unwrap();
-            let verifier =
-                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
-            builder.with_client_cert_verifier(verifier)
-        }
-    };
-    let config = builder.with_single_cert(vec![certificate.der().clone()], key).unwrap();
-    Server::with_tls(config, |_| Play::Answer(204, ""))
+    Server::with_tls(server_config(authority, wants_certificates), |_| Play::Answer(204, ""))
 }
 
 fn settings(server: &Server, name: &str, authority: &Authority) -> HttpAuthSettings {

@@ -38,6 +38,8 @@ pub enum Play {
     /// An answer that says the connection is kept, which is closed.
     AnswerAndClose(u16, &'static str),
     Close,
+    /// These bytes, and then one blank after the other without an end, at its leisure.
+    Drip(&'static str),
     /// Nothing, for as long as the test runs.
     Hang,
 }
@@ -55,9 +57,10 @@ impl Gate {
         self.opened.notify_all();
     }
 
-    fn pass(&self) {
+    /// Whether it was opened within this time.
+    fn pass(&self, within: Duration) -> bool {
         let open = self.open.lock().unwrap();
-        drop(self.opened.wait_timeout_while(open, Duration::from_secs(30), |open| !*open).unwrap());
+        *self.opened.wait_timeout_while(open, within, |open| !*open).unwrap().0
     }
 }
 
@@ -113,7 +116,7 @@ impl Server {
         serde_json::from_slice(&self.requests().last().expect("it was asked").body).expect("it is JSON")
     }
 
-    /// Lets those go that [`Play::Hang`] holds.
+    /// Lets those go that [`Play::Hang`] and [`Play::Drip`] hold.
     pub fn release(&self) {
         self.shared.gate.open();
     }
@@ -149,8 +152,15 @@ impl Shared {
                 Play::Chunked(body) => (chunked(body), false),
                 Play::Raw(bytes) => (bytes, true),
                 Play::Close => (Vec::new(), true),
+                Play::Drip(head) => {
+                    let mut sent = stream.get_mut().write_all(head.as_bytes());
+                    while sent.is_ok() && !self.gate.pass(Duration::from_millis(2)) {
+                        sent = stream.get_mut().write_all(b" ").and_then(|()| stream.get_mut().flush());
+                    }
+                    return;
+                }
                 Play::Hang => {
-                    self.gate.pass();
+                    self.gate.pass(Duration::from_secs(30));
                     (answer(200, r#"{"result":"allow"}"#), false)
                 }
             };

@@ -1,6 +1,4 @@
-//! JSON Web Tokens: what is accepted, as made by another implementation, and the attacks that are not.
-
-mod tokens;
+//! Tokens as made by another implementation, and the attacks that are not accepted.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,8 +6,9 @@ use auth::settings::{Jwt, SecretEncoding, TokenField};
 use auth::{Attempt, JwtError, JwtLink, Link, Outcome};
 use broker::access::{Action, Identity, Step};
 use mqtt::{QoS, ReasonCode};
-use serde_json::{Value, json};
-use tokens::{
+use serde_json::json;
+
+use crate::tokens::{
     FAR, Scratch, Signer, admission, ask, attempt, file, golden, hs256, jwks, open, part, token_of,
     with_secret,
 };
@@ -574,12 +573,56 @@ fn several_public_keys_of_a_file_count_as_one_is_replaced() {
     admission(&link, &golden("RS256"));
     std::fs::write(&both.0, read("p256.pem")).unwrap();
     admission(&link, &golden("RS256"));
-    link.reload(&settings).unwrap();
+    let before = link.read(&settings).unwrap().apply();
     admission(&link, &golden("ES256"));
     assert_eq!(ask(&link, &golden("RS256")), BAD);
     std::fs::write(&both.0, "nothing").unwrap();
-    assert!(link.reload(&settings).is_err());
+    assert!(link.read(&settings).is_err());
     admission(&link, &golden("ES256"));
+    // Back to what was in force, whatever is in the file now.
+    before.apply();
+    admission(&link, &golden("RS256"));
+}
+
+/// Settings are read with the keys, and take effect with them.
+#[test]
+fn a_reload_takes_up_secret_and_settings() {
+    let secret = Scratch::new(&std::fs::read(file("secret")).unwrap());
+    let settings = Jwt { secret_file: Some(secret.0.clone()), ..Jwt::default() };
+    let link = open(&settings);
+    let (plain, for_us) = (token_of(json!({})), token_of(json!({"aud": "mqtt", "name": "bob"})));
+    assert_eq!((admission(&link, &plain).username.as_deref(), ask(&link, &for_us)), (Some("alice"), BAD));
+    let other = Jwt {
+        audience: "mqtt".to_owned(),
+        username_claim: "name".to_owned(),
+        from: TokenField::Password,
+        ..settings.clone()
+    };
+    link.read(&other).unwrap().apply();
+    assert_eq!((ask(&link, &plain), admission(&link, &for_us).username.as_deref()), (BAD, Some("bob")));
+    let in_username = Jwt { from: TokenField::Username, ..other.clone() };
+    link.read(&in_username).unwrap().apply();
+    assert_eq!(ask(&link, &for_us), Outcome::NotMine);
+    link.read(&other).unwrap().apply();
+
+    for (settings, says) in [
+        (Jwt { algorithms: "RS256".to_owned(), ..other.clone() }, "needs a public key"),
+        (Jwt { secret_encoding: SecretEncoding::Base64, ..other.clone() }, "no base64"),
+        (Jwt { secret_file: None, ..other.clone() }, "jwt.secret_file"),
+    ] {
+        let error = link.read(&settings).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+    // It was read, and is not in force.
+    drop(link.read(&Jwt { audience: "others".to_owned(), ..other.clone() }).unwrap());
+    admission(&link, &for_us);
+
+    std::fs::write(&secret.0, [7; 48]).unwrap();
+    admission(&link, &for_us);
+    link.read(&other).unwrap().apply();
+    assert_eq!(ask(&link, &for_us), BAD);
+    let figures = link.figures();
+    assert_eq!((figures.accepted, figures.signature), (4, 1), "figures go on");
 }
 
 /// A client renews its token on its connection, and stays who it is.
@@ -622,7 +665,7 @@ fn what_became_of_tokens_is_counted() {
     ] {
         ask(&link, &token);
     }
-    let wrong_key = Value::from(json!({"sub": "alice", "exp": FAR}));
+    let wrong_key = json!({"sub": "alice", "exp": FAR});
     let signed = format!("{}.{}", part(r#"{"alg":"HS256"}"#), part(wrong_key.to_string()));
     ask(&link, &format!("{signed}.{}", part([7; 32])));
     let figures = link.figures();

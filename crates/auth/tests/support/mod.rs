@@ -1,0 +1,18 @@
+//! What tests against real servers share.
+
+// Each test file uses a part.
+#![allow(dead_code)]
+
+pub mod authority;
+pub mod server;
+
+use std::time::{Duration, Instant};
+
+/// Until it is so, for half a minute at most.
+pub fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !so() {
+        assert!(began.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::yield_now();
+    }
+}
