@@ -63,7 +63,7 @@ fn check(args: &ConfigArgs) -> Result<String, String> {
             Err(error) => problems.push(error.to_string()),
         }
     }
-    if let Err(refusal) = exposure::check(&config.edge.listeners, &config.auth) {
+    if let Err(refusal) = exposure::check(&config) {
         problems.push(refusal.to_string());
     }
     if let Err(error) = api::Certificates::check(&config.http) {

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use api::Keys;
 use api::settings::{HttpSettings, Listen};
 use auth::settings::Auth;
-use edge::settings::Listener;
+
+use crate::config::Config;
 
 /// A listener that other machines reach.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,7 +42,8 @@ impl fmt::Display for Exposed {
         write!(
             f,
             "{} can be reached from other machines, and nothing says who may connect. Either name a password file \
-             (auth.password_file, made with `meridian passwd -c FILE USER`) or another way to authenticate (auth.chain), \
+             (auth.password_file, made with `meridian passwd -c FILE USER`) or another way to authenticate: tokens (section \
+             [jwt]), a service of yours (http_auth.url), or those that auth.chain names, such as auth.chain=users; \
              or let everybody in on purpose (--set auth.allow_anonymous=true), or listen on 127.0.0.1 only.",
             self.address
         )
@@ -50,18 +52,28 @@ impl fmt::Display for Exposed {
 
 /// # Errors
 /// The first listener that is open to other machines without a word about who may connect, or what clients may do.
-pub fn check(listeners: &[Listener], auth: &Auth) -> Result<(), Exposed> {
-    // A chain that is named has links, or the node does not start.
-    let guarded = auth.allow_anonymous.is_some() || auth.password_file.is_some() || auth.chain.is_some();
+pub fn check(config: &Config) -> Result<(), Exposed> {
     let missing = match () {
-        () if !guarded => Missing::Authentication,
-        () if !authorises(auth) => Missing::Authorisation,
+        () if !authenticates(config) => Missing::Authentication,
+        () if !authorises(&config.auth) => Missing::Authorisation,
         () => return Ok(()),
     };
-    match listeners.iter().find(|listener| !is_local(&listener.address)) {
+    match config.edge.listeners.iter().find(|listener| !is_local(&listener.address)) {
         Some(listener) => Err(Exposed { address: listener.address.clone(), missing }),
         None => Ok(()),
     }
+}
+
+/// Whether something says who may connect, whatever happens later.
+fn authenticates(Config { auth, jwt, http_auth, .. }: &Config) -> bool {
+    // A chain that is named has links, or the node does not start. Users of the database count only there: without a name in the chain
+    // they guard nothing any more when the last of them is removed.
+    let is_said = auth.allow_anonymous.is_some() || auth.password_file.is_some() || auth.chain.is_some();
+    let has_keys = jwt.secret_file.is_some()
+        || jwt.public_key_file.is_some()
+        || jwt.jwks_file.is_some()
+        || jwt.jwks_url.is_some();
+    is_said || has_keys || http_auth.url.is_some()
 }
 
 /// Whether something says what clients may do. A source that is named counts: what it says nothing of is refused.
@@ -145,14 +157,20 @@ fn is_loopback(ip: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use auth::settings::{NoMatch, SourceNames};
+    use auth::settings::{HttpAuthSettings, Jwt, NoMatch, SourceNames};
+    use edge::settings::{EdgeSettings, Listener};
 
     use super::*;
 
-    fn refused(address: &str, auth: &Auth) -> bool {
-        let local = Listener::default();
+    /// With a listener at this address beside one on loopback.
+    fn config(address: &str, auth: &Auth) -> Config {
         let listener = Listener { address: address.to_owned(), ..Listener::default() };
-        check(&[local, listener], auth).is_err()
+        let edge = EdgeSettings { listeners: vec![Listener::default(), listener], ..EdgeSettings::default() };
+        Config { edge, auth: auth.clone(), ..Config::default() }
+    }
+
+    fn refused(address: &str, auth: &Auth) -> bool {
+        check(&config(address, auth)).is_err()
     }
 
     #[test]
@@ -183,6 +201,32 @@ mod tests {
     }
 
     #[test]
+    fn keys_of_tokens_or_a_service_open_the_network() {
+        let ruled = config("0.0.0.0:1883", &Auth { rules_file: Some("rules".into()), ..Auth::default() });
+        let with_jwt = |jwt: Jwt| check(&Config { jwt, ..ruled.clone() }).is_ok();
+        assert!(with_jwt(Jwt { secret_file: Some("secret".into()), ..Jwt::default() }));
+        assert!(with_jwt(Jwt { public_key_file: Some("key".into()), ..Jwt::default() }));
+        assert!(with_jwt(Jwt { jwks_file: Some("set".into()), ..Jwt::default() }));
+        assert!(with_jwt(Jwt { jwks_url: Some("https://id.example/".into()), ..Jwt::default() }));
+        // Without keys there are no tokens.
+        assert!(!with_jwt(Jwt { issuer: "https://id.example/".into(), ..Jwt::default() }));
+        let with_service = |url: Option<&str>| {
+            let http_auth = HttpAuthSettings { url: url.map(Into::into), ..HttpAuthSettings::default() };
+            check(&Config { http_auth, ..ruled.clone() }).is_ok()
+        };
+        assert!(with_service(Some("http://127.0.0.1/")) && !with_service(None));
+    }
+
+    /// The last user of the database may be removed, and the network stays open: only a chain that names it stays closed then.
+    #[test]
+    fn users_of_the_database_open_the_network_when_the_chain_names_them() {
+        let ruled = Auth { rules_file: Some("rules".into()), ..Auth::default() };
+        assert!(refused("0.0.0.0:1883", &ruled));
+        let chain = auth::settings::ChainNames(vec![auth::settings::LinkName::Users]);
+        assert!(!refused("0.0.0.0:1883", &Auth { chain: Some(chain), ..ruled }));
+    }
+
+    #[test]
     fn who_comes_in_does_not_do_everything_without_a_word() {
         let address = "0.0.0.0:1883";
         let users = || Auth { password_file: Some("users".into()), ..Auth::default() };
@@ -195,8 +239,7 @@ mod tests {
         assert!(!refused(address, &Auth { acl_file: Some("acl".into()), ..users() }));
         let database = Some(SourceNames(vec![auth::SourceName::Database]));
         assert!(!refused(address, &Auth { sources: database, ..users() }));
-        let listener = Listener { address: address.into(), ..Listener::default() };
-        let text = check(&[listener], &users()).unwrap_err().to_string();
+        let text = check(&config(address, &users())).unwrap_err().to_string();
         for word in [address, "auth.rules_file=access.rules", "auth.no_match=allow", "127.0.0.1"] {
             assert!(text.contains(word), "{text}");
         }
@@ -204,9 +247,16 @@ mod tests {
 
     #[test]
     fn the_refusal_says_what_to_do() {
-        let listener = Listener { address: "0.0.0.0:1883".into(), ..Listener::default() };
-        let text = check(&[listener], &Auth::default()).unwrap_err().to_string();
-        for word in ["0.0.0.0:1883", "auth.password_file", "auth.allow_anonymous=true", "127.0.0.1"] {
+        let text = check(&config("0.0.0.0:1883", &Auth::default())).unwrap_err().to_string();
+        for word in [
+            "0.0.0.0:1883",
+            "auth.password_file",
+            "[jwt]",
+            "http_auth.url",
+            "auth.chain=users",
+            "auth.allow_anonymous=true",
+            "127.0.0.1",
+        ] {
             assert!(text.contains(word), "{text}");
         }
     }

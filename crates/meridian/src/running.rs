@@ -8,7 +8,7 @@ use api::{
     Author, Change, Changed, Changes, ConfigView, Configuration, LogLevelView, Refused, Reloaded,
     SettingProblem, SettingView, Timestamp, Version, durable,
 };
-use auth::Guard;
+use auth::{Guard, JwtChange};
 use broker::admin::Admin;
 use settings::{
     Layers, Loaded, Raw, Reload, Runtime, Source, Value as _, settings_of, take_reloadable,
@@ -100,8 +100,7 @@ impl Running {
         let mut config = now.config.clone();
         let changed = take_reloadable(&mut config, &mut loaded.tree);
         // The listeners in force are the old ones; what guards them must still be enough.
-        exposure::check(&config.edge.listeners, &config.auth)
-            .map_err(|refusal| Refused::Failed(refusal.to_string()))?;
+        exposure::check(&config).map_err(|refusal| Refused::Failed(refusal.to_string()))?;
         let certificates = match files_may_differ {
             true => Some(self.node.files.listeners.read(&config.edge)),
             false => None,
@@ -114,13 +113,24 @@ impl Running {
         let https = https.transpose().map_err(|error| Refused::Failed(error.to_string()))?;
         let guarding = files_may_differ
             || config.auth != now.config.auth
+            || config.jwt != now.config.jwt
             || config.http_auth != now.config.http_auth
             || config.http_acl != now.config.http_acl;
+        let tokens = match self.guard.tokens() {
+            Some(tokens) if guarding => Some(tokens.read(&config.jwt)),
+            _ => None,
+        };
+        let tokens = tokens.transpose().map_err(|error| Refused::Failed(error.to_string()))?;
+        // Before the guard: whoever is being looked at is looked at again after its change.
+        let tokens_before = tokens.map(JwtChange::apply);
         if guarding {
             let taken = self.reload_services(&config).and_then(|()| {
                 self.guard.reload(&config.auth).map_err(|error| Refused::Failed(error.to_string()))
             });
             if let Err(refused) = taken {
+                if let Some(before) = tokens_before {
+                    before.apply();
+                }
                 // The guard keeps what it had; of the services one may have changed.
                 if let Err(error) = self.reload_services(&now.config) {
                     tracing::error!("an HTTP service has settings that were to be taken back: {error}");
@@ -129,6 +139,9 @@ impl Running {
             }
         }
         if let Err(refused) = keep(&layers) {
+            if let Some(before) = tokens_before {
+                before.apply();
+            }
             if guarding && let Err(error) = self.reload_services(&now.config) {
                 tracing::error!("an HTTP service has settings that were to be taken back: {error}");
             }

@@ -71,7 +71,7 @@ struct Kept {
 /// Whether the node may be reached as it is configured. With the API's keys, for they are a part of the answer.
 fn may_open(config: &Config) -> Result<Kept, String> {
     let data_dir = &config.node.data_dir;
-    exposure::check(&config.edge.listeners, &config.auth).map_err(|refusal| refusal.to_string())?;
+    exposure::check(config).map_err(|refusal| refusal.to_string())?;
     let ledger = Arc::new(LocalLedger::open(data_dir).map_err(|error| error.to_string())?);
     let keys = Keys::open(ledger.clone()).map_err(|error| error.to_string())?;
     keys.import(data_dir).map_err(|error| error.to_string())?;
@@ -113,8 +113,9 @@ fn serve(
         tracing::info!(bans = imported, "bans.json was taken over into the registry");
     }
     let mut links: Vec<Arc<dyn Link>> = vec![users.clone()];
-    if let Some(tokens) = JwtLink::open(&config.jwt).map_err(|error| error.to_string())? {
-        links.push(tokens);
+    let tokens = JwtLink::open(&config.jwt).map_err(|error| error.to_string())?;
+    if let Some(tokens) = &tokens {
+        links.push(tokens.clone());
     }
     let services =
         HttpServices::open(&config.http_auth, &config.http_acl).map_err(|error| error.to_string())?;
@@ -134,6 +135,9 @@ fn serve(
         }
     });
     guard.set_http_services(services);
+    if let Some(tokens) = tokens {
+        guard.set_tokens(tokens);
+    }
     // Before the node: one that cannot be operated as configured does not start.
     if let Some(warning) = exposure::plain_text_warning(&config.http) {
         tracing::warn!("{warning}");
