@@ -49,6 +49,8 @@ def healthy():
     for service in ("http_auth", "http_acl"):
         for reason in ("timeout", "connect", "status", "body", "circuit_open", "busy"):
             counter("meridian_http_service_failures_total", 0, f',service="{service}",reason="{reason}"')
+    counter("meridian_jwks_fetches_total", 1, ',result="fetched"')
+    counter("meridian_jwks_fetches_total", 0, ',result="failed"')
     counter("meridian_login_backoffs_total", 1)
     for name in ("publishers_blocked", "publishes_refused", "publishes_denied", "subscribes_denied"):
         counter(f"meridian_{name}_total", 3)
@@ -104,6 +106,11 @@ FIRING = {
     "MeridianHttpServiceFails": (
         changed("meridian_http_service_failures_total", "0+60x600", ',service="http_acl",reason="connect"'),
         15,
+    ),
+    "MeridianTokenKeysNotFetched": (
+        changed("meridian_jwks_fetches_total", "30+0x600", ',result="fetched"')
+        | changed("meridian_jwks_fetches_total", "0+1x600", ',result="failed"'),
+        60,
     ),
     "MeridianLoginBackoffs": (changed("meridian_login_backoffs_total", "0+30x600"), 30),
     "MeridianBannedClients": (changed("meridian_authentications_total", "0+900x600", ',result="banned"'), 40),

@@ -38,6 +38,7 @@ async fn metrics(state: State) -> impl IntoResponse {
     authentications(&mut text, &state);
     authorizations(&mut text, &state);
     links(&mut text, &state);
+    tokens(&mut text, &state);
     protection(&mut text, &state);
     services(&mut text, &state);
     topics(&mut text, &state);
@@ -284,6 +285,39 @@ fn links(text: &mut Text, state: &State) {
     let help = "Longest that a link worked for an answer since the start, in seconds.";
     let mut family = text.family("meridian_auth_link_seconds_max", Kind::Gauge, help);
     links.iter().for_each(|link| family.sample(&[("link", link.name)], link.duration_max.as_secs_f64()));
+}
+
+/// Zeros where no tokens are configured, or their keys are not in a JWK Set.
+fn tokens(text: &mut Text, state: &State) {
+    let figures = state.guard.tokens().map(|tokens| tokens.figures()).unwrap_or_default();
+    let help = "JSON Web Tokens that clients showed, by result.";
+    let mut family = text.family("meridian_jwt_tokens_total", Kind::Counter, help);
+    for (result, value) in [
+        ("accepted", figures.accepted),
+        ("malformed", figures.malformed),
+        ("algorithm", figures.algorithm),
+        ("key", figures.key),
+        ("signature", figures.signature),
+        ("time", figures.time),
+        ("claims", figures.claims),
+        ("unavailable", figures.unavailable),
+    ] {
+        family.sample(&[("result", result)], value as f64);
+    }
+    let jwks = figures.jwks.unwrap_or_default();
+    let help = "Keys of the JWK Set that tokens are verified with.";
+    text.one("meridian_jwks_keys", Kind::Gauge, help, jwks.keys as f64);
+    let help = "Time since the JWK Set was last known to be the issuer's; 0 before the first time.";
+    let age = jwks.age.map_or(0.0, |age| age.as_secs_f64());
+    text.one("meridian_jwks_age_seconds", Kind::Gauge, help, age);
+    let help = "Fetches of the JWK Set, by result.";
+    let mut family = text.family("meridian_jwks_fetches_total", Kind::Counter, help);
+    family.sample(&[("result", "fetched")], jwks.fetched as f64);
+    family.sample(&[("result", "failed")], jwks.failures as f64);
+    let help = "Tokens that named a key which was not in the JWK Set.";
+    text.one("meridian_jwks_unknown_keys_total", Kind::Counter, help, jwks.unknown_key_ids as f64);
+    let help = "Tokens that were held against keys whose last fetch had failed.";
+    text.one("meridian_jwks_stale_uses_total", Kind::Counter, help, jwks.with_old_keys as f64);
 }
 
 fn protection(text: &mut Text, state: &State) {
