@@ -24,11 +24,11 @@ def free_port():
 
 
 @contextlib.contextmanager
-def serving(binary, **options):
+def serving(binary, *arguments, **options):
     """A node with HTTP: the port for clients, and the base of its addresses."""
     http = free_port()
     with tempfile.TemporaryDirectory() as directory:
-        with node([binary], directory, "--http", f"127.0.0.1:{http}", **options) as (_, port):
+        with node([binary], directory, "--http", f"127.0.0.1:{http}", *arguments, **options) as (_, port):
             run(binary, "ctl", "--url", f"http://127.0.0.1:{http}", "health", "--wait", "20s")
             yield port, f"http://127.0.0.1:{http}", pathlib.Path(directory)
 

@@ -15,13 +15,14 @@ import shutil
 import sys
 
 import checks_documents
+import checks_http_auth
 import checks_monitoring
 import checks_node
 import checks_packages
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
-MODULES = [checks_documents, checks_monitoring, checks_node, checks_packages]
+MODULES = [checks_documents, checks_monitoring, checks_node, checks_http_auth, checks_packages]
 
 
 class Skipped(Exception):
@@ -51,6 +52,8 @@ GIVEN = {
     "skip": lambda: skip,
     "binary": binary,
     "promtool": lambda: tool("promtool", "PROMTOOL"),
+    "mosquitto_pub": lambda: tool("mosquitto_pub"),
+    "mosquitto_sub": lambda: tool("mosquitto_sub"),
     "dpkg_deb": lambda: tool("dpkg-deb"),
     "strace": lambda: tool("strace"),
     "systemd_analyze": lambda: tool("systemd-analyze"),
