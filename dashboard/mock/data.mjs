@@ -177,6 +177,52 @@ export function lift(id) {
   if (at >= 0) bans.splice(at, 1);
 }
 
+export const users = new Map();
+export function setUser(name, body) {
+  const { password, scram_iterations: scram, name: _, ...said } = body;
+  const blank = { name, enabled: true, superuser: false, has_password: false, has_scram: false, tenant: null, attributes: {}, rates: null, rules: [], description: '', created_at: iso() };
+  const made = { ...blank, ...users.get(name), ...said, changed_at: iso() };
+  if (password) Object.assign(made, { has_password: true, has_scram: Boolean(scram) });
+  users.set(name, made);
+  return made;
+}
+export const findUsers = (search) => [...users.values()].filter((one) => [one.name, one.tenant ?? '', one.description].some((text) => text.toLowerCase().includes(search.toLowerCase()))).sort((a, b) => (a.name < b.name ? -1 : 1));
+export function importUsers({ users: list, csv, existing }) {
+  const [head, ...rows] = (csv ?? '').trim().split('\n').map((line) => line.split(','));
+  const all = list ?? rows.map((row) => Object.fromEntries(head.map((name, i) => [name, row[i]])));
+  const known = all.filter((one) => users.has(one.name));
+  if (existing === 'refuse' && known.length > 0) return null;
+  const taken = existing === 'keep' ? all.filter((one) => !known.includes(one)) : all;
+  for (const one of taken) setUser(one.name, one);
+  return { added: all.length - known.length, replaced: existing === 'replace' ? known.length : 0, kept: existing === 'keep' ? known.length : 0, disconnected: 0 };
+}
+setUser('ops', { password: 'x', scram_iterations: 4096, superuser: true, description: 'on call' });
+setUser('sensors', { password: 'x', tenant: 'north', description: 'all sensors of the building' });
+
+const rules = [];
+let ruleId = 0;
+const numbered = (rule) => ({ ...rule, position: rules.indexOf(rule) + 1 });
+const ruleOf = (id) => rules.find((one) => one.id === id);
+const place = (rule, position) => rules.splice(Math.min(position ?? rules.length + 1, rules.length + 1) - 1, 0, rule);
+export const listRules = () => rules.map(numbered);
+export function addRule({ position, ...body }) {
+  const rule = { id: String(++ruleId), enabled: true, description: '', author: 'ops', changed_at: iso(), ...body };
+  place(rule, position);
+  return numbered(rule);
+}
+export const setRule = (id, body) => ruleOf(id) && numbered(Object.assign(ruleOf(id), body, { changed_at: iso() }));
+export function moveRule(id, position) {
+  const rule = ruleOf(id);
+  if (!rule) return null;
+  removeRule(id);
+  place(rule, position);
+  return numbered(rule);
+}
+export const removeRule = (id) => void rules.splice(rules.findIndex((one) => one.id === id), 1);
+export const decide = ({ topic }) => ({ allowed: true, decided_by: 'database', reason: `a made-up rule speaks of ${topic}`, steps: [{ by: 'rules', opinion: 'none', reason: '' }, { by: 'database', opinion: 'allow', reason: 'a made-up rule' }] });
+addRule({ rule: 'deny everyone publish building/+/alarm/#', description: 'alarms are for the panel alone' });
+addRule({ rule: 'allow everyone all building/#' });
+
 const traces = new Set();
 export function publish(body) {
   const payload = body.payload_base64 ? Buffer.from(body.payload_base64, 'base64') : Buffer.from(body.payload ?? '');

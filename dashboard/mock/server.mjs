@@ -93,6 +93,21 @@ const routes = [
   ['DELETE', '/api/v1/topic-metrics', 'operator', ({ query }) => data.unwatch(query.get('filter'))],
   ['GET', '/api/v1/slow-subscribers', 'viewer', () => data.slow()],
   ['DELETE', '/api/v1/slow-subscribers', 'operator', () => data.forgetSlow()],
+  ['GET', '/api/v1/users', 'viewer', ({ query }) => page(data.findUsers(query.get('search') ?? ''), query)],
+  ['POST', '/api/v1/users/import', 'admin', ({ body }) => data.importUsers(body) ?? refuse(409, 'One of these users exists; nobody was brought in.')],
+  ['POST', '/api/v1/users', 'admin', ({ body }) => {
+    if (data.users.has(body.name)) refuse(409, `There is a user "${body.name}" already.`);
+    return [201, data.setUser(body.name, body)];
+  }],
+  ['PUT', '/api/v1/users/:', 'admin', ({ part, body }) => ({ ...data.setUser(part, body), disconnected: 0 })],
+  ['PATCH', '/api/v1/users/:', 'admin', ({ part }) => ({ ...data.setUser(part, { has_password: true }), disconnected: 0 })],
+  ['DELETE', '/api/v1/users/:', 'admin', ({ part }) => (data.users.delete(part) ? { disconnected: 0 } : refuse(404, `There is no user "${part}".`))],
+  ['GET', '/api/v1/rules', 'viewer', ({ query }) => page(data.listRules(), query)],
+  ['POST', '/api/v1/rules/test', 'operator', ({ body }) => data.decide(body)],
+  ['POST', '/api/v1/rules', 'admin', ({ body }) => [201, data.addRule(body)]],
+  ['PUT', '/api/v1/rules/:', 'admin', ({ part, body }) => data.setRule(part, body) ?? refuse(404, `There is no rule "${part}".`)],
+  ['PUT', '/api/v1/rules/:/position', 'admin', ({ part, body }) => data.moveRule(part, body.position) ?? refuse(404, `There is no rule "${part}".`)],
+  ['DELETE', '/api/v1/rules/:', 'admin', ({ part }) => data.removeRule(part)],
   ['GET', '/api/v1/bans', 'viewer', ({ query }) => page(data.bans, query)],
   ['POST', '/api/v1/bans', 'operator', ({ body }) => {
     if (!body.value) refuse(422, 'A ban needs a value.', [{ name: 'value', detail: 'must not be empty' }]);

@@ -18,6 +18,8 @@ export const PAGES = [
   ['test', 'Test client'],
   ['trace', 'Trace'],
   ['log', 'Log'],
+  ['users', 'Users'],
+  ['rules', 'Access rules'],
   ['bans', 'Bans'],
   ['configuration', 'Configuration'],
   ['keys', 'API keys'],
@@ -350,6 +352,140 @@ export const checks = [
     },
   ],
   [
+    'a user is added, found, changed, given another password, imported beside, and deleted',
+    async (visitor, node) => {
+      const page = await visitor.open('users');
+      const dialog = page.getByRole('dialog');
+      const connect = (password) => Client.connect(node.port, 'a-meter', { username: 'meter-7', password });
+      await page.getByRole('button', { name: 'Add…' }).click();
+      await dialog.getByLabel('Name', { exact: true }).fill('meter-7');
+      await dialog.getByLabel('Password', { exact: true }).fill('first');
+      await dialog.getByLabel('Description').fill('behind the stairs');
+      await dialog.getByLabel(/^Access rules of its own/).fill('allow nothing at all');
+      await dialog.getByRole('button', { name: 'Add', exact: true }).click();
+      if (node.real) {
+        await dialog.getByRole('alert').waitFor();
+        await dialog.getByLabel(/^Access rules of its own/).fill('allow everyone publish meters/#');
+        await dialog.getByRole('button', { name: 'Add', exact: true }).click();
+      }
+      await toast(page, 'User added');
+      await row(page, 'meter-7').getByText('enabled').waitFor();
+      const client = node.real ? await connect('first') : null;
+      if (node.real) await assert.rejects(connect('second'));
+
+      await page.getByRole('button', { name: 'Edit meter-7' }).click();
+      await dialog.getByLabel('Superuser: may do everything').check();
+      await dialog.getByLabel('Tenant').fill('north');
+      await dialog.getByLabel(/^Attributes for rules/).fill('site');
+      await dialog.getByRole('button', { name: 'Save' }).click();
+      await dialog.getByRole('alert').getByText('name=value').waitFor();
+      await dialog.getByLabel(/^Attributes for rules/).fill('site=north');
+      await dialog.getByLabel('Limits of its own').check();
+      await dialog.getByLabel(/^Messages a second/).fill('20');
+      await dialog.getByRole('button', { name: 'Save' }).click();
+      await toast(page, 'User changed');
+      await row(page, 'meter-7').getByText('superuser').waitFor();
+      await row(page, 'meter-7').getByText('north').waitFor();
+      if (node.real) {
+        await until('its connection is closed', () => client.closed);
+        const user = await (await fetch(`${visitor.base}/api/v1/users/meter-7`)).json();
+        assert.deepEqual(user.attributes, { site: 'north' });
+        assert.equal(user.rates.messages_per_second, 20);
+        assert.deepEqual(user.rules, ['allow everyone publish meters/#']);
+        assert.equal(user.description, 'behind the stairs');
+      }
+
+      await page.getByRole('button', { name: 'Set the password of meter-7' }).click();
+      await dialog.getByLabel('New password').fill('second');
+      await dialog.getByRole('button', { name: 'Set the password' }).click();
+      await toast(page, 'Password set');
+      if (node.real) {
+        await assert.rejects(connect('first'));
+        (await connect('second')).leave();
+      }
+
+      await page.getByRole('button', { name: 'Import…' }).click();
+      await dialog.getByLabel(/^Users: comma-separated/).fill('name,password,tenant\nmeter-7,third,south\nmeter-8,fourth,south');
+      await dialog.getByRole('button', { name: 'Import', exact: true }).click();
+      await dialog.getByRole('alert').waitFor();
+      await dialog.getByLabel('Users who are there already').selectOption('keep');
+      await dialog.getByRole('button', { name: 'Import', exact: true }).click();
+      await toast(page, '1 added, 0 replaced, 1 left as they were');
+      await row(page, 'meter-8').waitFor();
+      await page.getByRole('searchbox', { name: 'Search users' }).fill('south');
+      await gone(row(page, 'meter-7'));
+      assert.match(page.url(), /search=south/);
+      await page.getByRole('searchbox', { name: 'Search users' }).fill('');
+      for (const name of ['meter-7', 'meter-8']) {
+        await page.getByRole('button', { name: `Delete ${name}` }).click();
+        await dialog.getByRole('button', { name: 'Delete', exact: true }).click();
+        await gone(row(page, name));
+      }
+    },
+  ],
+  [
+    'access rules are added in their place, moved, turned off and deleted, and asked',
+    async (visitor, node) => {
+      const page = await visitor.open('rules');
+      const dialog = page.getByRole('dialog');
+      const order = () => page.getByRole('table', { name: 'Access rules' }).locator('.cell.mono').allTextContents();
+      const ordered = (...rules) => until(`the order is ${rules}`, async () => JSON.stringify(await order()) === JSON.stringify(rules));
+      const [allow, deny, sys] = ['allow everyone all lab/#', 'deny everyone publish lab/secret/#', 'allow user ops subscribe $SYS/#'];
+      const add = async (rule, place) => {
+        await page.getByRole('button', { name: 'Add…' }).click();
+        await dialog.locator('input[name=rule]').fill(rule);
+        if (place) await dialog.getByLabel('Place, from 1').fill(String(place));
+        await dialog.getByRole('button', { name: 'Add', exact: true }).click();
+      };
+      await add('allow everyone everything');
+      if (node.real) await dialog.getByRole('alert').waitFor();
+      await page.keyboard.press('Escape');
+      if (!node.real) return;
+      await add(allow);
+      await ordered(allow);
+      await add(sys);
+      await ordered(allow, sys);
+      await add(deny, 2);
+      await ordered(allow, deny, sys);
+
+      const ask = async (topic) => {
+        await page.getByRole('tab', { name: 'Who may do what?' }).click();
+        await page.getByLabel('Client Identifier').fill('probe-1');
+        await page.getByLabel('Topic Name').fill(topic);
+        await page.getByRole('button', { name: 'Ask' }).click();
+      };
+      await ask('lab/secret/door');
+      const answer = page.locator('.answer');
+      await answer.getByText('allowed', { exact: true }).waitFor();
+      await answer.getByText(allow, { exact: false }).waitFor();
+      await row(page, 'database').getByText('allow', { exact: true }).waitFor();
+
+      await page.getByRole('tab', { name: 'Rules', exact: true }).click();
+      await page.getByRole('button', { name: 'Move rule 2 up' }).click();
+      await ordered(deny, allow, sys);
+      await ask('lab/secret/door');
+      await answer.getByText('denied', { exact: true }).waitFor();
+      await page.getByRole('tab', { name: 'Rules', exact: true }).click();
+      await page.getByRole('button', { name: 'Turn rule 1 off' }).click();
+      await row(page, deny).getByText('off', { exact: true }).waitFor();
+      await ask('lab/secret/door');
+      await answer.getByText('allowed', { exact: true }).waitFor();
+
+      await page.getByRole('tab', { name: 'Rules', exact: true }).click();
+      await page.getByRole('button', { name: 'Edit rule 3' }).click();
+      await dialog.getByLabel('Description').fill('for the panel in the hall');
+      await dialog.getByLabel('Place, from 1').fill('1');
+      await dialog.getByRole('button', { name: 'Save' }).click();
+      await ordered(sys, deny, allow);
+      await row(page, sys).getByText('for the panel in the hall').waitFor();
+      for (const left of [[deny, allow], [allow], []]) {
+        await page.getByRole('button', { name: 'Delete rule 1' }).click();
+        await dialog.getByRole('button', { name: 'Delete', exact: true }).click();
+        await ordered(...left);
+      }
+    },
+  ],
+  [
     'a ban disconnects and keeps away until it is lifted',
     async (visitor, node) => {
       const client = node.real ? await Client.connect(node.port, 'rogue-1') : null;
@@ -522,7 +658,7 @@ export const checks = [
       // From the top, Tab comes by the skip link, the whole menu and the page's controls, each with a visible focus.
       await page.evaluate(() => document.activeElement.blur());
       const seen = [];
-      for (let i = 0; i < 24; i++) {
+      for (let i = 0; i < 26; i++) {
         await page.keyboard.press('Tab');
         seen.push(
           await page.evaluate(() => {

@@ -31,7 +31,7 @@ export class Client {
   #next = 1;
 
   /** Resolves when the broker has said yes; rejects with its Reason Code. */
-  static async connect(port, id, { expirySeconds = 0, username = '', acknowledgeMs = 0 } = {}) {
+  static async connect(port, id, { expirySeconds = 0, username = '', password = '', acknowledgeMs = 0 } = {}) {
     const client = new Client();
     client.acknowledgeMs = acknowledgeMs;
     client.#socket = createConnection({ host: '127.0.0.1', port });
@@ -42,7 +42,7 @@ export class Client {
     expiry.writeUInt8(5, 0);
     expiry.writeUInt8(17, 1);
     expiry.writeUInt32BE(expirySeconds, 2);
-    client.#socket.write(packet(0x10, string('MQTT'), Buffer.from([5, (expirySeconds > 0 ? 0 : 2) | (username ? 128 : 0), KEEP_ALIVE >> 8, KEEP_ALIVE & 255]), expiry, string(id), username ? string(username) : Buffer.alloc(0)));
+    client.#socket.write(packet(0x10, string('MQTT'), Buffer.from([5, (expirySeconds > 0 ? 0 : 2) | (username ? 128 : 0) | (password ? 64 : 0), KEEP_ALIVE >> 8, KEEP_ALIVE & 255]), expiry, string(id), username ? string(username) : Buffer.alloc(0), password ? string(password) : Buffer.alloc(0)));
     const answer = await client.#answer(2);
     if (answer[1] !== 0) throw new Error(`refused with Reason Code ${answer[1]}`);
     return client;

@@ -67,6 +67,24 @@ export async function screenshots(node, visitor, directory) {
   await call(node, 'POST', '/api/v1/topic-metrics', { filter: 'gateway/#' });
   await call(node, 'POST', '/api/v1/bans', { kind: 'address', value: '203.0.113.0/24', reason: 'scans the port', for_s: 86400 });
   await call(node, 'POST', '/api/v1/bans', { kind: 'client_id', value: 'rogue-*', reason: 'floods building/#', for_s: null });
+  // The clients of the building are there already: from now on these would need a password.
+  const sensors = { attributes: { site: 'north' }, rates: { messages_per_second: 20, messages_burst: 100, bytes_per_second: 0, bytes_burst: 0 } };
+  for (const user of [
+    { name: 'gateways', password: 'made-up', tenant: null, description: 'the old ones; certificates next year' },
+    { name: 'lamps', password: 'made-up', rules: ['allow everyone publish building/#'], description: 'all lamps of the building' },
+    { name: 'ops', password: 'made-up', scram_iterations: 4096, superuser: true, description: 'on call' },
+    { name: 'sensors', password: 'made-up', description: 'all sensors of the building', ...sensors },
+    { name: 'visitors', enabled: false, tenant: 'lobby', description: 'until the exhibition opens' },
+  ])
+    await call(node, 'POST', '/api/v1/users', user);
+  for (const [rule, description] of [
+    ['deny everyone publish building/+/alarm/#', 'alarms are for the panel alone'],
+    ['allow everyone all building/#', ''],
+    ['allow everyone all energy/#', ''],
+    ['allow user services subscribe #', 'historian and reports'],
+    ['allow address 10.0.0.0/8 subscribe $SYS/#', 'the rack'],
+  ])
+    await call(node, 'POST', '/api/v1/rules', { rule, description });
   await call(node, 'PATCH', '/api/v1/config', { changes: { 'mqtt.inflight_max': '64' }, comment: 'smaller windows for the old gateways' });
   await call(node, 'PATCH', '/api/v1/config', { changes: { 'queue.messages_max': '5000' }, comment: 'the night report is away for eight hours' });
 
@@ -129,6 +147,22 @@ export async function screenshots(node, visitor, directory) {
   await shoot('trace', dark);
   await go('log');
   await shoot('log', page);
+  await go('users');
+  await shoot('users', page);
+  await page.getByRole('button', { name: 'Edit sensors' }).click();
+  await pause(400);
+  await shoot('user', page);
+  await page.keyboard.press('Escape');
+  await go('users', small);
+  await shoot('users-small', small);
+  await go('rules');
+  await shoot('rules', page);
+  await go('rules?view=test');
+  await page.getByLabel('Client Identifier').fill('lamp-north-1-009');
+  await page.getByLabel('Topic Name').fill('building/north/alarm/smoke');
+  await page.getByRole('button', { name: 'Ask' }).click();
+  await pause(800);
+  await shoot('rules-test', page);
   await go('bans');
   await shoot('bans', page);
   await go('configuration');

@@ -31,9 +31,16 @@ export const menu: { title: string; entries: Entry[] }[] = [
     ],
   },
   {
+    title: 'Access',
+    entries: [
+      { id: 'users', title: 'Users', icon: 'users', key: 'u', role: 'viewer' },
+      { id: 'rules', title: 'Access rules', icon: 'rules', key: 'e', role: 'viewer' },
+      { id: 'bans', title: 'Bans', icon: 'bans', key: 'b', role: 'viewer' },
+    ],
+  },
+  {
     title: 'Change',
     entries: [
-      { id: 'bans', title: 'Bans', icon: 'bans', key: 'b', role: 'viewer' },
       { id: 'configuration', title: 'Configuration', icon: 'config', key: 'f', role: 'viewer' },
       { id: 'keys', title: 'API keys', icon: 'keys', key: 'k', role: 'admin' },
       { id: 'audit', title: 'Audit', icon: 'audit', key: 'a', role: 'admin' },

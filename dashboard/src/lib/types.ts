@@ -206,6 +206,52 @@ export interface Ban {
   until: string | null;
 }
 
+/** How much a user's client may publish; 0 is no limit. */
+export interface Rates {
+  messages_per_second: number;
+  messages_burst: number;
+  bytes_per_second: number;
+  bytes_burst: number;
+}
+
+export interface User {
+  name: string;
+  enabled: boolean;
+  superuser: boolean;
+  has_password: boolean;
+  has_scram: boolean;
+  tenant: string | null;
+  attributes: Record<string, string>;
+  rates: Rates | null;
+  rules: string[];
+  description: string;
+  created_at: string;
+  changed_at: string;
+}
+
+export interface Rule {
+  id: string;
+  position: number;
+  rule: string;
+  enabled: boolean;
+  description: string;
+  author: string;
+  changed_at: string;
+}
+
+export interface DecisionStep {
+  by: string;
+  opinion: 'allow' | 'deny' | 'none' | 'later' | 'failed';
+  reason: string;
+}
+
+export interface Decision {
+  allowed: boolean;
+  decided_by: string;
+  reason: string;
+  steps: DecisionStep[];
+}
+
 export interface TraceEvent {
   at: string;
   kind: string;

@@ -9,10 +9,12 @@ import Log from './Log.svelte';
 import Missing from './Missing.svelte';
 import Overview from './Overview.svelte';
 import Retained from './Retained.svelte';
+import Rules from './Rules.svelte';
 import Subscriptions from './Subscriptions.svelte';
 import Test from './Test.svelte';
 import Topics from './Topics.svelte';
 import Trace from './Trace.svelte';
+import Users from './Users.svelte';
 
 const pages: Record<string, Component> = {
   overview: Overview,
@@ -23,6 +25,8 @@ const pages: Record<string, Component> = {
   test: Test,
   trace: Trace,
   log: Log,
+  users: Users,
+  rules: Rules,
   bans: Bans,
   configuration: Configuration,
   keys: Keys,
