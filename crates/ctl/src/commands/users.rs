@@ -25,7 +25,7 @@ Examples:
   meridian ctl users add alice < password               or reads it from standard input
   meridian ctl users add meter-7 --password-file pw --tenant acme --attribute class=gold
   meridian ctl users set alice --disabled
-  meridian ctl users set alice --rule 'allow publish alice/#' --messages-per-second 10
+  meridian ctl users set alice --rule 'allow everyone publish alice/#' --messages-per-second 10
   meridian ctl users passwd alice
   meridian ctl users import users.csv --existing keep
   meridian ctl users remove alice
