@@ -3,6 +3,7 @@
 
 mod broker;
 mod child;
+pub mod door;
 mod measure;
 pub mod observe;
 pub mod storm;

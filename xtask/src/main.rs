@@ -34,6 +34,8 @@ enum Task {
     Observe(bench::observe::Args),
     /// What wrong logins cost those who are in: latency beside 10,000 of them
     Storm(bench::storm::Args),
+    /// What coming in costs: TLS handshakes beside a peer, messages and memory by kind of listener
+    Door(bench::door::Args),
     /// Packs what is shipped: .tar.gz, .deb, checksums
     Dist(dist::Args),
     /// User memory of an idle connection with a subscription, without sockets
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Task::Bench(args) => bench::run(&args),
         Task::Observe(args) => bench::observe::run(&args),
         Task::Storm(args) => bench::storm::run(&args),
+        Task::Door(args) => bench::door::run(&args),
         Task::Dist(args) => dist::run(&args),
         Task::Idle(args) => idle::run(&args),
     };

@@ -92,7 +92,7 @@ impl Broker {
     fn start_with(kind: Kind, arguments: &[String]) -> Result<Broker> {
         let directory = Directory::new()?;
         let address = free_address()?;
-        let mut command = match kind {
+        let command = match kind {
             Kind::Meridian => {
                 let mut command = Command::new(meridian());
                 command.args(["start", "--listen", &address.to_string()]);
@@ -112,6 +112,32 @@ impl Broker {
                 command
             }
         };
+        Broker::spawn(command, directory, address)
+    }
+
+    /// With the configuration file that `config` writes for an address.
+    pub fn start_configured(kind: Kind, config: impl FnOnce(SocketAddr) -> String) -> Result<Broker> {
+        let (directory, address) = (Directory::new()?, free_address()?);
+        let path = directory.0.join("config");
+        let command = match kind {
+            Kind::Meridian => {
+                std::fs::write(&path, config(address))?;
+                let mut command = Command::new(meridian());
+                command.args(["start", "--http", "off", "--data-dir"]).arg(directory.0.join("data"));
+                command.arg("--config").arg(path);
+                command
+            }
+            Kind::Mosquitto => {
+                std::fs::write(&path, config(address) + MOSQUITTO_CONFIG)?;
+                let mut command = Command::new(mosquitto().context("mosquitto is not installed")?);
+                command.arg("-c").arg(path);
+                command
+            }
+        };
+        Broker::spawn(command, directory, address)
+    }
+
+    fn spawn(mut command: Command, directory: Directory, address: SocketAddr) -> Result<Broker> {
         let log = File::create(directory.0.join("log")).context("log")?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut broker = Broker { process: Guarded::spawn(&mut command)?, directory, address };
