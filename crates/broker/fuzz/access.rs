@@ -101,7 +101,11 @@ fn admit(mountpoint: Option<&str>, messages_per_second: Option<u32>) -> Verdict 
         messages_per_second.map(|messages_per_second| Rates { messages_per_second, ..Rates::default() });
     let principal = Principal { mountpoint: mountpoint.map(Into::into), rates, ..Principal::default() };
     let lifetime = Some(Duration::from_secs(30));
-    Verdict::Admit(Box::new(Admission { lifetime, principal: Some(Arc::new(principal)), ..Admission::default() }))
+    Verdict::Admit(Box::new(Admission {
+        lifetime,
+        principal: Some(Arc::new(principal)),
+        ..Admission::default()
+    }))
 }
 
 struct Talk;

@@ -11,6 +11,7 @@ mod limits;
 mod net;
 mod operators;
 mod oracle;
+mod overload;
 mod packets;
 mod publishers;
 mod random;

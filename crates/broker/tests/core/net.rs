@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use broker::access::{Access, AllowAll};
 use broker::admin::{Admin, Reply};
 use broker::settings::Settings;
-use broker::{Batch, Letter, Node, OUT_SLICES_MAX, Published, Then, Time, Worker, WorkerId};
+use broker::{Batch, Letter, Level, Node, OUT_SLICES_MAX, Published, Then, Time, Worker, WorkerId};
 use mqtt::{ReasonCode, Version};
 
 use crate::client::Client;
@@ -158,6 +158,19 @@ impl Net {
         self.clients.push(Client::new(worker, id.slot, version));
         self.places.insert((worker, id.slot), peer);
         peer
+    }
+
+    /// So many bytes wait in the mailbox of the first worker, and none in the others'; returns what the node gives up for it.
+    pub fn assess_load(&mut self, mailbox_bytes: u64) -> Level {
+        let now = self.now;
+        let levels: Vec<Level> = self
+            .workers
+            .iter_mut()
+            .enumerate()
+            .map(|(id, worker)| worker.assess_load(now, if id == 0 { mailbox_bytes } else { 0 }))
+            .collect();
+        assert!(levels.iter().all(|level| *level == levels[0]), "all see the highest: {levels:?}");
+        levels[0]
     }
 
     /// Opens a connection and sends CONNECT; what comes back is left for the test.
