@@ -50,6 +50,7 @@ impl TlsFiles {
     pub fn warn_daily(self) -> std::io::Result<()> {
         let daily = move || {
             loop {
+                // tidy: allow(thread-sleep): a thread of its own with nothing else to do.
                 thread::sleep(DAY);
                 self.warn();
             }
