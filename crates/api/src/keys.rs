@@ -329,6 +329,11 @@ impl Keys {
         self.known.keys.load().is_empty()
     }
 
+    /// What the registry that holds the keys counts, of all of its tables.
+    pub(crate) fn registry(&self) -> registry::Figures {
+        self.ledger.figures()
+    }
+
     /// All keys, each with when it was last used since the start of the node.
     pub fn list(&self) -> Vec<(Key, Option<Timestamp>)> {
         self.ledger.catch_up();

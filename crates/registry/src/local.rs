@@ -1,5 +1,6 @@
 //! The ledger of one node: a journal in its data directory, which other processes may change between two of its own changes.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -222,7 +223,11 @@ impl Ledger for LocalLedger {
         let core = self.core();
         let mut figures = core.figures.clone();
         figures.revision = core.state.revision;
-        figures.records = core.state.tables().map(|(name, records)| (name.into(), records.len())).collect();
+        // A table that somebody views is told of even while it is empty.
+        let viewed = core.views.iter().map(|(table, _)| (table.name(), 0));
+        let kept = core.state.tables().map(|(name, records)| (name, records.len()));
+        let records: BTreeMap<&str, usize> = viewed.chain(kept).collect();
+        figures.records = records.into_iter().map(|(name, count)| (name.into(), count)).collect();
         figures.journal_bytes = core.journal.as_ref().map_or(0, Journal::len);
         figures
     }

@@ -12,7 +12,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::stats::{oldest_s, packet_name};
+use crate::ask::off_runtime;
 use crate::metrics::{BOUNDS, Kind, Text};
+use crate::problem::Problem;
 use crate::process::{ProcessFigures, unix_seconds};
 use crate::state::State;
 
@@ -23,7 +25,10 @@ pub(super) fn routes() -> OpenApiRouter<State> {
 /// Everything that is counted, in Prometheus' text format.
 #[utoipa::path(get, path = "/metrics", tag = "node", operation_id = "metrics", security(("token" = ["viewer"])),
     responses((status = 200, body = String, content_type = "text/plain; version=0.0.4")))]
-async fn metrics(state: State) -> impl IntoResponse {
+async fn metrics(state: State) -> Result<impl IntoResponse, Problem> {
+    // Whoever changes the registry may be waiting for the disk.
+    let shared = state.clone();
+    let kept = off_runtime(move || shared.keys.registry()).await?;
     let figures = state.admin.figures();
     let mut text = Text::default();
     let build = [("version", state.node.version), ("commit", state.node.commit)];
@@ -41,10 +46,11 @@ async fn metrics(state: State) -> impl IntoResponse {
     tokens(&mut text, &state);
     protection(&mut text, &state);
     services(&mut text, &state);
+    registry(&mut text, &kept);
     topics(&mut text, &state);
     http(&mut text, &state);
     process(&mut text, &state);
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text.into_string())
+    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text.into_string()))
 }
 
 fn gauges(text: &mut Text, figures: &Figures) {
@@ -382,6 +388,26 @@ fn services(text: &mut Text, state: &State) {
             family.sample(&[("service", service), ("reason", reason)], value as f64);
         }
     }
+}
+
+/// Users, access rules, bans and API keys, and the file that they are in.
+fn registry(text: &mut Text, figures: &registry::Figures) {
+    let help = "Records of the registry: users, access rules, bans and API keys.";
+    let mut family = text.family("meridian_registry_records", Kind::Gauge, help);
+    figures.records.iter().for_each(|(table, records)| family.sample(&[("table", table)], *records as f64));
+    let help = "Bytes of the registry's file.";
+    text.one("meridian_registry_bytes", Kind::Gauge, help, figures.journal_bytes as f64);
+    let help = "Changes of the registry, by result.";
+    let mut family = text.family("meridian_registry_changes_total", Kind::Counter, help);
+    family.sample(&[("result", "accepted")], figures.accepted as f64);
+    family.sample(&[("result", "refused")], figures.refused as f64);
+    family.sample(&[("result", "failed")], figures.failed as f64);
+    let help = "How often the registry was forced to the disk.";
+    text.one("meridian_registry_syncs_total", Kind::Counter, help, figures.syncs as f64);
+    let help = "How often the registry's file was written anew without what is dead.";
+    text.one("meridian_registry_compactions_total", Kind::Counter, help, figures.compactions as f64);
+    let help = "Bytes of half-written changes that were cut off the registry's file.";
+    text.one("meridian_registry_torn_bytes_total", Kind::Counter, help, figures.torn_bytes as f64);
 }
 
 /// Only filters that an operator chose, of which there are 64 at most.
