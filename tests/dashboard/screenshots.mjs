@@ -157,7 +157,7 @@ export async function screenshots(node, visitor, directory) {
   await shoot('users-small', small);
   await go('rules');
   await shoot('rules', page);
-  await go('rules?view=test');
+  await page.getByRole('tab', { name: 'Who may do what?' }).click();
   await page.getByLabel('Client Identifier').fill('lamp-north-1-009');
   await page.getByLabel('Topic Name').fill('building/north/alarm/smoke');
   await page.getByRole('button', { name: 'Ask' }).click();

@@ -119,7 +119,7 @@ def health_needs_no_token_and_metrics_do(binary):
         )  # fmt: skip
         assert made.returncode == 0, made.stderr
         token = re.search(r"mrd_\S+", made.stdout).group()
-        assert token not in (pathlib.Path(keys) / "api-keys.json").read_text(), "the token itself is kept"
+        assert token not in (pathlib.Path(keys) / "registry.log").read_text(), "the token itself is kept"
         with serving(binary, data=keys) as (_, url, _):
             for path in ("/health/live", "/health/ready"):
                 status, _, text = get(url + path)
