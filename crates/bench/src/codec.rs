@@ -7,7 +7,9 @@ mod reason;
 mod tests;
 
 pub use decode::{Frame, Packet, frame, parse};
-pub use encode::{ConnectOpts, ack, connect, disconnect, pingreq, publish_head, publish_start, subscribe};
+pub use encode::{
+    ConnectOpts, DUP, RETAIN, ack, connect, disconnect, pingreq, publish_head, publish_start, subscribe,
+};
 pub use reason::{connack_name, reason_name};
 
 pub const CONNACK: u8 = 2;

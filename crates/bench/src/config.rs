@@ -1,7 +1,8 @@
 //! Everything a run does, settled before the first connection.
 
-mod from_args;
+pub(crate) mod from_args;
 
+use crate::plain::Plain;
 use crate::topology::Topology;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -17,6 +18,8 @@ pub enum SetupError {
     UnequalPairs { pubs: usize, subs: usize },
     NoSuchQos(u8),
     TooManyFiles { needed: u64, limit: u64 },
+    TopicTooLong { bytes: usize },
+    NoMessageHeader { size: usize, header: usize },
 }
 
 impl fmt::Display for SetupError {
@@ -29,7 +32,20 @@ impl fmt::Display for SetupError {
             }
             SetupError::NoSuchQos(qos) => write!(f, "QoS is 0, 1 or 2, not {qos}"),
             SetupError::TooManyFiles { needed, limit } => {
-                write!(f, "{needed} files needed, the limit is {limit}: use several processes")
+                write!(
+                    f,
+                    "{needed} descriptors needed, the limit is {limit}: raise it (`ulimit -Hn {needed}` as root, \
+                     LimitNOFILE={needed} in a systemd unit) or ask for fewer clients"
+                )
+            }
+            SetupError::TopicTooLong { bytes } => {
+                write!(f, "a topic of {bytes} bytes; MQTT's maximum is 65535")
+            }
+            SetupError::NoMessageHeader { size, header } => {
+                write!(
+                    f,
+                    "a payload of {size} bytes has no room for {header} bytes of headers: use -s {header} or more"
+                )
             }
         }
     }
@@ -68,6 +84,9 @@ pub struct Config {
     pub reconnect: bool,
     pub backoff_ms: u64,
     pub backoff_max_ms: u64,
+    /// With `reconnect` off: attempts after the first one until a client is connected, and after it was.
+    pub connect_retries: u32,
+    pub reconnects: u32,
     pub log_events: bool,
 
     pub n_sub: usize,
@@ -97,15 +116,29 @@ pub struct Config {
     /// Bytes that a publisher hands to the kernel at once at most.
     pub chunk: usize,
     pub run_id: u16,
+    /// `%i` of the first client.
+    pub start: usize,
+    /// Messages without the checker's header; each publisher keeps a time of its own.
+    pub plain: Option<Plain>,
 }
 
 impl Config {
     pub fn client_id(&self, is_pub: bool, i: usize) -> String {
-        format!("{}{}", if is_pub { &self.pub_prefix } else { &self.sub_prefix }, i)
+        let (prefix, number) =
+            (if is_pub { &self.pub_prefix } else { &self.sub_prefix }, (i + self.start).to_string());
+        if prefix.contains("%i") { prefix.replace("%i", &number) } else { format!("{prefix}{number}") }
     }
     fn expand(&self, t: &str, is_pub: bool, i: usize, partner: usize, n: usize) -> String {
-        t.replace("%i", &i.to_string())
-            .replace("%j", &partner.to_string())
+        if self.plain.is_some() {
+            return crate::plain::expand(
+                t,
+                i + self.start,
+                &self.client_id(is_pub, i),
+                self.user.as_deref().unwrap_or(""),
+            );
+        }
+        t.replace("%i", &(i + self.start).to_string())
+            .replace("%j", &(partner + self.start).to_string())
             .replace("%c", &self.client_id(is_pub, i))
             .replace("%r", &format!("{:04x}", self.run_id))
             .replace("%n", &n.to_string())

@@ -69,7 +69,13 @@ counters!(
     pings,
     blocked_writes,
     writes,
-    reads
+    reads,
+    gone,
+    done_pubs,
+    gaps,
+    not_increasing,
+    untracked,
+    no_header
 );
 
 /// First and last times; kept per worker and merged with min/max.

@@ -12,11 +12,14 @@
 
 mod args;
 mod codec;
+pub mod command_line;
 mod config;
 mod counters;
 mod latency;
 mod net;
 mod outcome;
+mod plain;
+mod plan;
 mod process;
 mod progress;
 mod report;
@@ -27,4 +30,5 @@ mod worker;
 
 pub use args::Command;
 pub use config::SetupError;
+pub use process::on_signals;
 pub use run::{Report, interrupt, interrupted, run};

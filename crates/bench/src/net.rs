@@ -13,6 +13,11 @@ pub fn now() -> u64 {
     }
 }
 
+/// CLOCK_REALTIME in nanoseconds since 1970, which machines can agree on.
+pub fn wall() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |t| t.as_nanos() as u64)
+}
+
 pub fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }

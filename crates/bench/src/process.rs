@@ -117,3 +117,21 @@ pub fn set_timer_slack(ns: u64) {
         libc::prctl(libc::PR_SET_TIMERSLACK, ns, 0, 0, 0);
     }
 }
+
+/// The first signal ends the run with its report, the second one the process.
+extern "C" fn on_signal(_: i32) {
+    if crate::run::interrupted() {
+        // SAFETY: `_exit` is async-signal-safe.
+        unsafe { libc::_exit(130) }
+    }
+    crate::run::interrupt();
+}
+
+/// SIGINT and SIGTERM end a run with its report.
+pub fn on_signals() {
+    // SAFETY: the handler only touches an atomic and calls `_exit`.
+    unsafe {
+        libc::signal(libc::SIGINT, on_signal as *const () as libc::sighandler_t);
+        libc::signal(libc::SIGTERM, on_signal as *const () as libc::sighandler_t);
+    }
+}

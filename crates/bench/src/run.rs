@@ -4,6 +4,9 @@ mod cleanup;
 mod connections;
 mod flow;
 mod flow_report;
+pub(crate) mod pairs;
+pub(crate) mod plain;
+mod summary;
 mod verdict;
 
 use crate::args::Command;

@@ -1,6 +1,7 @@
 //! Worker threads: each drives its share of the connections with one epoll loop.
 
 mod connection;
+mod plain;
 mod publish;
 mod receive;
 mod turn;
@@ -13,7 +14,7 @@ use crate::net::{self, Epoll};
 use crate::outcome::{Event, PubResult, SubResult, WorkerResult};
 use crate::topology::Topology;
 use crate::track::{Bits, Stream};
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::net::SocketAddrV4;
 use std::sync::Arc;
 
@@ -59,6 +60,8 @@ struct Publisher {
     /// Messages that should have been published by now, and in all.
     due: u64,
     quota: u64,
+    /// When the first message was due; plain messages only.
+    first: u64,
     /// place among this worker's publishers, for due times
     lane: u64,
     window: usize,
@@ -147,6 +150,12 @@ pub struct Worker {
     pattern: Vec<u8>,
     /// When a connection tries again.
     retry: BinaryHeap<std::cmp::Reverse<(u64, usize)>>,
+    /// When a publisher of plain messages has one more to send.
+    timers: BinaryHeap<std::cmp::Reverse<(u64, usize)>>,
+    /// What plain messages have counted to, by subscriber and topic.
+    counted: HashMap<(usize, Vec<u8>), u64>,
+    /// The wall clock minus CLOCK_MONOTONIC, in nanoseconds.
+    wall_offset: u64,
     counts: Counts,
     hists: Hists,
     groups_seen: Vec<Vec<Bits>>,
@@ -214,6 +223,9 @@ impl Worker {
                 .map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8))
                 .collect(),
             retry: BinaryHeap::new(),
+            timers: BinaryHeap::new(),
+            counted: HashMap::new(),
+            wall_offset: net::wall().wrapping_sub(net::now()),
             counts: Counts::default(),
             hists: Hists::new(),
             groups_seen: vec![],
@@ -273,6 +285,7 @@ impl Worker {
                     sent: 0,
                     due: 0,
                     quota: cfg.quota(i),
+                    first: 0,
                     lane,
                     window: cfg.window,
                     inflight: 0,

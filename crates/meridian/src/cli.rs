@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::acl_command::AclCommand;
+use crate::bench_command::BenchArgs;
 use crate::client::pub_command::PubArgs;
 use crate::client::sub_command::SubArgs;
 use crate::config::ConfigArgs;
@@ -41,6 +42,8 @@ enum Command {
     Acl(AclCommandArgs),
     /// Make, list and remove the API keys of a node
     Key(KeyArgs),
+    /// Measure a broker, with the options of emqtt-bench: `meridian bench --help`
+    Bench(BenchArgs),
     Ctl(ctl::CtlArgs),
     Top(ctl::TopArgs),
     Completions(ctl::CompletionsArgs),
@@ -69,6 +72,7 @@ impl Cli {
             Some(Command::Passwd(args)) => args.run(),
             Some(Command::Acl(args)) => args.command.run(),
             Some(Command::Key(args)) => args.run(),
+            Some(Command::Bench(args)) => args.run(),
             Some(Command::Ctl(args)) => args.run(),
             Some(Command::Top(args)) => args.run(),
             Some(Command::Completions(args)) => args.run(<Self as clap::CommandFactory>::command()),

@@ -124,10 +124,14 @@ pub fn publish_head(v5: bool, qos: u8, topic: &str, payload: usize) -> Vec<u8> {
     h
 }
 
+/// Bits of a PUBLISH's first byte.
+pub const DUP: u8 = 8;
+pub const RETAIN: u8 = 1;
+
 /// Everything of a PUBLISH before its payload.
 #[inline]
-pub fn publish_start(b: &mut Vec<u8>, v5: bool, qos: u8, dup: bool, head: &[u8], pid: u16) {
-    b.push(0x30 | (qos << 1) | ((dup as u8) << 3));
+pub fn publish_start(b: &mut Vec<u8>, v5: bool, qos: u8, flags: u8, head: &[u8], pid: u16) {
+    b.push(0x30 | (qos << 1) | flags);
     b.extend_from_slice(head);
     if qos > 0 {
         b.extend_from_slice(&pid.to_be_bytes());

@@ -81,7 +81,6 @@ impl Config {
         Ok(Config {
             v5: c.version == 5,
             keepalive,
-            clean: true,
             expiry: c.session_expiry.unwrap_or(0),
             recv_max: c.receive_maximum,
             user: c.username.clone(),
@@ -93,19 +92,47 @@ impl Config {
             binds: c.bind.clone(),
             threads: c.threads.max(1),
             pin: c.pin.clone(),
-            conn_rate: 0.0,
             concurrency: c.concurrency.max(1),
             connect_timeout_ms: (c.connect_timeout * 1000.0) as u64,
-            ping_idle_rx_ms: 0,
             ping_timeout_ms: c
                 .ping_timeout
                 .map(|s| (s * 1000.0) as u64)
                 .unwrap_or(keepalive.max(1) as u64 * 1000),
             sndbuf: c.sndbuf,
             rcvbuf: c.rcvbuf,
+            ..Config::idle(run_id)
+        })
+    }
+
+    /// Nobody connects and nothing is sent.
+    pub(crate) fn idle(run_id: u16) -> Config {
+        Config {
+            v5: false,
+            keepalive: 60,
+            clean: true,
+            expiry: 0,
+            recv_max: 0,
+            user: None,
+            pass: None,
+            sub_prefix: String::new(),
+            pub_prefix: String::new(),
+            pub_hosts: vec![],
+            sub_hosts: vec![],
+            binds: vec![],
+            threads: 1,
+            pin: vec![],
+            conn_rate: 0.0,
+            concurrency: 100,
+            connect_timeout_ms: 10_000,
+            ping_idle_rx_ms: 0,
+            ping_timeout_ms: 60_000,
+            sndbuf: 0,
+            rcvbuf: 0,
             reconnect: false,
             backoff_ms: 0,
             backoff_max_ms: 0,
+            connect_retries: 0,
+            reconnects: 0,
             log_events: false,
             n_sub: 0,
             n_pub: 0,
@@ -127,7 +154,9 @@ impl Config {
             coalesce_ns: 0,
             chunk: 65536,
             run_id,
-        })
+            start: 0,
+            plain: None,
+        }
     }
 
     /// Publishers and subscribers, their topics and how they send.
@@ -169,7 +198,7 @@ impl Config {
     }
 }
 
-fn resolve(list: &[String], allow_remote: bool) -> Result<Vec<SocketAddrV4>, SetupError> {
+pub(crate) fn resolve(list: &[String], allow_remote: bool) -> Result<Vec<SocketAddrV4>, SetupError> {
     let mut v = vec![];
     for h in list {
         let h = h.trim().trim_start_matches("mqtt://");

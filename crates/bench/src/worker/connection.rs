@@ -113,7 +113,9 @@ impl Worker {
         if ended {
             return;
         }
-        if self.cfg.reconnect {
+        let again = self.cfg.reconnect
+            || c.attempt < if c.ready_once { self.cfg.reconnects } else { self.cfg.connect_retries };
+        if again {
             c.attempt += 1;
             c.host += 1;
             c.st = Stage::Backoff;
@@ -124,8 +126,11 @@ impl Worker {
             // the first attempt at the next host comes soon; jitter of +-25 %
             let ns = b * 1_000_000 * 3 / 4 + self.rng % (b * 500_000).max(1);
             self.retry.push(std::cmp::Reverse((now + ns, s)));
-        } else if !c.ready_once {
-            self.counts.failed += 1;
+        } else {
+            self.counts.gone += 1;
+            if !c.ready_once {
+                self.counts.failed += 1;
+            }
         }
     }
 

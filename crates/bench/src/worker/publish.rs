@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::HEADER;
 use crate::latency::record;
+use crate::plain::Stamp;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Worker {
@@ -12,13 +13,30 @@ impl Worker {
         let id = c.id;
         let Role::Pub(_) = &c.role else { return };
         let mut b = std::mem::take(out(c, s, &mut self.pool, &mut self.dirty));
+        let clocks = self.wall_offset;
         let Role::Pub(p) = &mut c.role else { return };
         let mut pid = p.front_pid;
         for e in p.ring.iter_mut() {
             match e.state {
                 WAIT_ACK => {
                     self.counts.resent += 1;
-                    encode(&mut b, &cfg, &p.head, &self.pattern, pid, session_present, id, e.seq, e.ts);
+                    match &cfg.plain {
+                        None => encode(
+                            &mut b,
+                            &cfg,
+                            &p.head,
+                            &self.pattern,
+                            pid,
+                            session_present,
+                            id,
+                            e.seq,
+                            e.ts,
+                        ),
+                        Some(plain) => {
+                            let at = Stamp { seq: e.seq, wall: e.ts.wrapping_add(clocks) };
+                            plain.encode(&mut b, &cfg, &p.head, id, pid, session_present, at)
+                        }
+                    }
                 }
                 WAIT_COMP if session_present => {
                     self.counts.pubrel_resent += 1;
@@ -95,7 +113,9 @@ impl Worker {
                 self.last_ack = now;
                 if kind != codec::PUBCOMP && reason >= 0x80 {
                     self.counts.rejected += 1;
-                    p.rejected.push(e.seq);
+                    if self.cfg.plain.is_none() {
+                        p.rejected.push(e.seq);
+                    }
                     *self
                         .reasons
                         .entry(format!("publish refused: {}", codec::reason_name(reason)))
@@ -180,6 +200,11 @@ impl Worker {
                     ts = due;
                 }
             }
+            let interval = cfg.plain.as_ref().map_or(0, |plain| plain.interval_ns);
+            if interval > 0 {
+                ts = (p.first + seq * interval).min(now);
+                record(&mut self.hists.lag, now - ts);
+            }
             let mut pid = 0;
             if q > 0 {
                 pid = ((p.front_pid as usize - 1 + p.ring.len()) % 65535) as u16 + 1;
@@ -187,7 +212,13 @@ impl Worker {
                 p.inflight += 1;
                 self.counts.unacked += 1;
             }
-            encode(&mut b, cfg, &p.head, &self.pattern, pid, false, id, seq, ts);
+            match &cfg.plain {
+                None => encode(&mut b, cfg, &p.head, &self.pattern, pid, false, id, seq, ts),
+                Some(plain) => {
+                    let at = Stamp { seq, wall: ts.wrapping_add(self.wall_offset) };
+                    plain.encode(&mut b, cfg, &p.head, id, pid, false, at)
+                }
+            }
             p.sent += 1;
             self.counts.sent += 1;
             self.counts.expected += p.fan;
@@ -228,6 +259,11 @@ impl Worker {
             match &mut c.role {
                 Role::Sub(u) => u.streams.iter_mut().for_each(|x| x.last_rx = self.t0),
                 Role::Pub(_) => {}
+            }
+        }
+        if self.cfg.plain.is_some() {
+            for s in 0..self.conns.len() {
+                self.schedule(s);
             }
         }
         self.shared.times.first_send.fetch_min(self.t0, Relaxed);
@@ -288,7 +324,7 @@ fn encode(
     ts: u64,
 ) {
     b.reserve(head.len() + 4 + cfg.payload);
-    codec::publish_start(b, cfg.v5, cfg.pub_qos, dup, head, pid);
+    codec::publish_start(b, cfg.v5, cfg.pub_qos, if dup { codec::DUP } else { 0 }, head, pid);
     let mut h = [0u8; HEADER];
     h[0..4].copy_from_slice(&cfg.tag().to_le_bytes());
     h[4..8].copy_from_slice(&(id as u32).to_le_bytes());

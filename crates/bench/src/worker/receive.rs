@@ -51,8 +51,13 @@ impl Worker {
                         let body = &rbuf[pos + b..pos + e];
                         pos += e;
                         match codec::parse(h, body, v5) {
-                            Ok(Packet::Publish { dup, qos, retain, pid, payload, .. }) => {
-                                self.on_publish(s, dup, qos, retain, pid, payload)
+                            Ok(Packet::Publish { dup, qos, retain, topic, pid, payload }) => {
+                                if self.on_publish(s, dup, qos, retain, pid) {
+                                    match self.cfg.plain {
+                                        Some(_) => self.on_plain(s, topic, payload),
+                                        None => self.on_checked(s, qos, payload),
+                                    }
+                                }
                             }
                             Ok(p) => self.on_packet(s, p),
                             Err(e) => {
@@ -99,13 +104,13 @@ impl Worker {
     }
 
     #[inline]
-    pub(super) fn on_publish(&mut self, s: usize, dup: bool, qos: u8, retain: bool, pid: u16, pl: &[u8]) {
-        let now = self.now;
+    /// Acknowledges a message; whether it is one for the application.
+    pub(super) fn on_publish(&mut self, s: usize, dup: bool, qos: u8, retain: bool, pid: u16) -> bool {
         let cfg = &*self.cfg;
         let c = &mut self.conns[s];
         if !matches!(c.st, Stage::Ready | Stage::Suback) {
             self.close(s, "protocol error: PUBLISH before CONNACK");
-            return;
+            return false;
         }
         match qos {
             0 => {}
@@ -120,7 +125,7 @@ impl Worker {
                     if u.rec2[i] & m != 0 {
                         // a retransmission that the QoS 2 handshake hides from the application
                         self.counts.q2_suppressed += 1;
-                        return;
+                        return false;
                     }
                     u.rec2[i] |= m;
                     u.rec2_n += 1;
@@ -136,6 +141,14 @@ impl Worker {
         if retain {
             self.counts.retain_flag += 1;
         }
+        true
+    }
+
+    #[inline]
+    fn on_checked(&mut self, s: usize, qos: u8, pl: &[u8]) {
+        let now = self.now;
+        let cfg = &*self.cfg;
+        let c = &mut self.conns[s];
         let Role::Sub(u) = &mut c.role else {
             self.counts.unexpected += 1;
             return;
@@ -343,6 +356,9 @@ impl Worker {
             match c.role {
                 Role::Pub(_) => self.counts.ready_pubs += 1,
                 Role::Sub(_) => self.counts.ready_subs += 1,
+            }
+            if self.phase == P_RUN && self.cfg.plain.is_some() {
+                self.schedule(s);
             }
         }
     }

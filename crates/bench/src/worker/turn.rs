@@ -70,6 +70,12 @@ impl Worker {
                 }
             }
             // publishing
+            if self.phase == P_RUN && self.cfg.plain.is_some() {
+                self.fire_timers();
+                if let Some(&std::cmp::Reverse((t, _))) = self.timers.peek() {
+                    timeout = timeout.min(t.saturating_sub(self.now).max(1));
+                }
+            }
             if self.phase == P_RUN {
                 if self.cfg.rate > 0.0 {
                     if self.now >= last_pace + self.cfg.tick_ns || self.ns_per_msg >= self.cfg.tick_ns as f64
@@ -86,7 +92,7 @@ impl Worker {
                         };
                         timeout = timeout.min(next.saturating_sub(self.now).max(1));
                     }
-                } else if self.due_total == 0 {
+                } else if self.due_total == 0 && self.cfg.plain.is_none() {
                     if self.now < self.t0 {
                         timeout = timeout.min(self.t0 - self.now);
                     } else {
@@ -170,6 +176,8 @@ impl Worker {
                     sweep_at = (sweep_at + 1) % self.conns.len();
                     self.sweep(sweep_at);
                 }
+                self.wall_offset = net::wall().wrapping_sub(net::now());
+                self.count_done();
                 self.counts.backlog = self
                     .pubs
                     .iter()

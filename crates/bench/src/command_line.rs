@@ -1,0 +1,98 @@
+//! Command lines that users of other load generators know: emqtt-bench's, and MQTTX's after `--as mqttx`.
+
+mod emqtt;
+mod mqttx;
+#[cfg(test)]
+mod tests;
+mod unsupported;
+
+use crate::config::SetupError;
+use crate::plan::{Kind, Plan};
+use crate::{process, run};
+use std::ffi::OsString;
+use std::io::Write;
+
+/// What a command line asks for.
+enum Asked {
+    Run(Box<Plan>),
+    /// Help for standard output.
+    Help(String),
+}
+
+/// Why a command line is refused, as a text for people.
+struct Refused(String);
+
+impl From<clap::Error> for Refused {
+    fn from(error: clap::Error) -> Self {
+        Self(error.to_string().trim_end().to_owned())
+    }
+}
+
+/// Does what `arguments` say, the program's name not among them, and returns the exit code: 0 = fine, 1 = something
+/// failed, 2 = nothing could begin.
+pub fn main(arguments: Vec<OsString>) -> i32 {
+    match parse(&arguments) {
+        Ok(Asked::Help(text)) => {
+            // Nobody to read the help is no failure.
+            let _ = write!(std::io::stdout(), "{text}");
+            0
+        }
+        Ok(Asked::Run(plan)) => match start(&plan) {
+            Ok(code) => code,
+            Err(error) => complain(&format!("error: {error}")),
+        },
+        Err(Refused(text)) => complain(&text),
+    }
+}
+
+fn complain(text: &str) -> i32 {
+    // The exit code says it as well.
+    let _ = writeln!(std::io::stderr(), "{text}");
+    2
+}
+
+fn start(plan: &Plan) -> Result<i32, SetupError> {
+    process::on_signals();
+    match plan.kind {
+        Kind::Pubsub => run::pairs::run(plan),
+        Kind::Conn | Kind::Sub | Kind::Pub => run::plain::run(plan),
+    }
+}
+
+fn parse(arguments: &[OsString]) -> Result<Asked, Refused> {
+    let mut words = vec![];
+    for argument in arguments {
+        match argument.to_str() {
+            Some(word) => words.push(word.to_owned()),
+            None => return Err(Refused(format!("error: {} is not UTF-8", argument.display()))),
+        }
+    }
+    let (style, rest) = match words.first().map(String::as_str) {
+        Some("--as") => (words.get(1).map_or("", String::as_str), words.get(2..).unwrap_or(&[])),
+        Some(word) => match word.strip_prefix("--as=") {
+            Some(style) => (style, &words[1..]),
+            None => ("emqtt-bench", &words[..]),
+        },
+        None => ("emqtt-bench", &[][..]),
+    };
+    match style {
+        "emqtt-bench" | "emqtt_bench" => emqtt::parse(rest),
+        "mqttx" => mqttx::parse(rest),
+        _ => Err(Refused(format!("error: --as `{style}`: it is emqtt-bench (the default) or mqttx"))),
+    }
+}
+
+/// Help and version are answers, everything else that clap refuses is an error.
+fn answer<T>(parsed: Result<T, clap::Error>) -> Result<Result<T, Asked>, Refused> {
+    match parsed {
+        Ok(value) => Ok(Ok(value)),
+        Err(error) if !error.use_stderr() => Ok(Err(Asked::Help(error.to_string()))),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A part of default Client Identifiers that differs from run to run.
+fn random() -> String {
+    let mixed = crate::net::now() ^ (u64::from(std::process::id()) << 20);
+    format!("{:08x}", (mixed ^ (mixed >> 32)) as u32)
+}

@@ -1,0 +1,313 @@
+//! The options and defaults of emqtt-bench.
+
+use super::unsupported::{self, EMQTT};
+use super::{Asked, Refused, answer, random};
+use crate::plain::Headers;
+use crate::plan::{Kind, Output, Plan, with_port};
+use clap::{ArgAction, Args, Parser, Subcommand};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+/// Measures an MQTT broker, with the options of emqtt-bench. Help is --help: -h is the host, -V the protocol version.
+#[derive(Debug, Parser)]
+#[command(
+    name = "meridian bench",
+    disable_help_flag = true,
+    disable_help_subcommand = true,
+    subcommand_required = true,
+    after_help = "`meridian bench --as mqttx bench ...` takes MQTTX's options instead."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Print help
+    #[arg(long, global = true, action = ArgAction::Help)]
+    help: Option<bool>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Connect clients and hold them
+    Conn(Conn),
+    /// Connect clients that subscribe, and count what comes
+    Sub(Sub),
+    /// Connect clients that publish
+    Pub(Pub),
+    /// As many subscribers as publishers, pair by pair: exact loss, duplicates and order
+    Pubsub(Pub),
+}
+
+#[derive(Debug, Args)]
+struct Conn {
+    #[command(flatten)]
+    clients: Clients,
+}
+
+#[derive(Debug, Args)]
+struct Clients {
+    /// Hosts, each with a port of its own if need be; client after client takes the next one
+    #[arg(long, short = 'h', default_value = "localhost", value_delimiter = ',')]
+    host: Vec<String>,
+    #[arg(long, short = 'p', default_value_t = 1883)]
+    port: u16,
+    /// Protocol version: 4 (3.1.1) or 5
+    #[arg(long, short = 'V', default_value_t = 5)]
+    version: u8,
+    /// Clients
+    #[arg(long, short = 'c', default_value_t = 200)]
+    count: usize,
+    /// Connections a second; 0: as --interval says
+    #[arg(long, short = 'R', default_value_t = 0)]
+    connrate: u32,
+    /// Milliseconds from one connection to the next; 0: all at once
+    #[arg(long, short = 'i', default_value_t = 10)]
+    interval: u64,
+    /// The first client's number is one more than this
+    #[arg(long, short = 'n', default_value_t = 0)]
+    startnumber: usize,
+    /// Own addresses in turn, for more connections than one has ports
+    #[arg(long, value_delimiter = ',')]
+    ifaddr: Vec<Ipv4Addr>,
+    /// Start of the Client Identifiers
+    #[arg(long)]
+    prefix: Option<String>,
+    /// Client Identifiers are the prefix, if any, and the number
+    #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    shortids: bool,
+    /// Attempts after the first one until a client is connected
+    #[arg(long, default_value_t = 0)]
+    num_retry_connect: u32,
+    /// Attempts to connect again when a connection ended
+    #[arg(long, default_value_t = 0)]
+    reconnect: u32,
+    #[arg(long, short = 'u')]
+    username: Option<String>,
+    #[arg(long, short = 'P')]
+    password: Option<String>,
+    /// Seconds; 0: off
+    #[arg(long, short = 'k', default_value_t = 300)]
+    keepalive: u16,
+    /// Clean session or clean start
+    #[arg(long, short = 'C', num_args = 0..=1, default_value_t = true, default_missing_value = "true",
+        action = ArgAction::Set)]
+    clean: bool,
+    /// Session Expiry Interval in seconds, MQTT 5.0
+    #[arg(long, short = 'x', default_value_t = 0)]
+    session_expiry: u32,
+    /// Taken and not needed: this tool is always small
+    #[arg(long, short = 'l', num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    lowmem: bool,
+    /// Taken and not needed
+    #[arg(long, hide = true, default_value_t = 0)]
+    force_major_gc_interval: u64,
+    /// End after so many seconds; 0: at Ctrl-C, or when nothing is left to do (pubsub: 10 seconds)
+    #[arg(long, default_value_t = 0.0)]
+    duration: f64,
+    /// The result as one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+    /// No lines while running
+    #[arg(long)]
+    quiet: bool,
+    /// Worker threads
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
+}
+
+#[derive(Debug, Args)]
+struct Sub {
+    #[command(flatten)]
+    clients: Clients,
+    /// Topic Filter: %i the client's number, %c its Client Identifier, %u its User Name
+    #[arg(long, short = 't', required = true)]
+    topic: Vec<String>,
+    #[arg(long, short = 'q', default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
+    qos: u8,
+    /// Headers that the publisher put in front: cnt64, ts or cnt64,ts
+    #[arg(long, default_value = "", value_parser = Headers::parse)]
+    payload_hdrs: Headers,
+}
+
+#[derive(Debug, Args)]
+struct Pub {
+    #[command(flatten)]
+    clients: Clients,
+    /// Topic Name: %i the client's number, %c its Client Identifier, %u its User Name, %s the message's number
+    #[arg(long, short = 't')]
+    topic: String,
+    #[arg(long, short = 'q', default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
+    qos: u8,
+    /// Milliseconds from one message of a publisher to its next; 0: as fast as possible
+    #[arg(long = "interval_of_msg", short = 'I', default_value_t = 1000)]
+    interval_of_msg: u64,
+    /// Payload bytes
+    #[arg(long, short = 's', default_value_t = 256)]
+    size: usize,
+    /// The payload itself
+    #[arg(long, short = 'm')]
+    message: Option<String>,
+    /// Headers in front of the payload: cnt64, ts or cnt64,ts
+    #[arg(long, default_value = "", value_parser = Headers::parse)]
+    payload_hdrs: Headers,
+    #[arg(long, short = 'r', num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    retain: bool,
+    /// Messages in all; 0: no limit
+    #[arg(long, short = 'L', default_value_t = 0)]
+    limit: u64,
+    /// Messages in flight of a publisher at QoS 1 and 2; 0: what the broker allows
+    #[arg(long, short = 'F', default_value_t = 1)]
+    inflight: usize,
+    /// Publish when all are connected, or have failed
+    #[arg(long, short = 'w', num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    wait_before_publishing: bool,
+    /// A publisher waits at random before its first message, in milliseconds
+    #[arg(long, default_value_t = 0)]
+    max_random_wait: u64,
+    #[arg(long, default_value_t = 0)]
+    min_random_wait: u64,
+    /// Only 0: MQTT 5.0 lets a client send again after a reconnect only
+    #[arg(long, default_value_t = 0)]
+    retry_interval: u64,
+}
+
+pub fn parse(words: &[String]) -> Result<Asked, Refused> {
+    if let Some(refusal) = unsupported::refuse(words, EMQTT) {
+        return Err(Refused(refusal));
+    }
+    let program = std::iter::once("meridian bench").chain(words.iter().map(String::as_str));
+    let cli = match answer(Cli::try_parse_from(program))? {
+        Ok(cli) => cli,
+        Err(asked) => return Ok(asked),
+    };
+    let plan = match cli.command {
+        Command::Conn(a) => a.clients.plan(Kind::Conn),
+        Command::Sub(a) => {
+            let clients = a.clients.plan(Kind::Sub)?;
+            Ok(Plan { topics: a.topic, qos: a.qos, headers: a.payload_hdrs, ..clients })
+        }
+        Command::Pub(a) => a.plan(Kind::Pub),
+        Command::Pubsub(a) => a.plan(Kind::Pubsub),
+    }?;
+    Ok(Asked::Run(Box::new(plan)))
+}
+
+impl Clients {
+    fn plan(&self, kind: Kind) -> Result<Plan, Refused> {
+        match self.version {
+            4 | 5 => {}
+            3 => {
+                return Err(Refused(
+                    "error: -V 3 is not supported: MQTT 3.1 is not spoken, use -V 4 (3.1.1)".into(),
+                ));
+            }
+            other => return Err(Refused(format!("error: there is no MQTT version {other}: -V is 4 or 5"))),
+        }
+        if self.count == 0 {
+            return Err(Refused("error: -c 0 asks for no clients: use 1 or more".into()));
+        }
+        if !(self.duration >= 0.0 && self.duration < 1e9) {
+            return Err(Refused(format!("error: --duration {} is no time", self.duration)));
+        }
+        let prefix = self.prefix.as_deref();
+        let role = kind.name();
+        let client_id = match (self.shortids, prefix) {
+            (true, prefix) => prefix.unwrap_or("").to_owned(),
+            (false, Some(prefix)) => format!("{prefix}_bench_{role}_"),
+            (false, None) => {
+                let host = self.ifaddr.first().map_or_else(hostname, Ipv4Addr::to_string);
+                format!("{host}_bench_{role}_{}_", random())
+            }
+        };
+        Ok(Plan {
+            kind,
+            hosts: with_port(&self.host, self.port),
+            v5: self.version == 5,
+            count: self.count,
+            start: self.startnumber + 1,
+            rate: match (self.connrate, self.interval) {
+                (0, 0) => 0.0,
+                (0, ms) => 1000.0 / ms as f64,
+                (rate, _) => f64::from(rate),
+            },
+            client_id,
+            ifaddr: self.ifaddr.clone(),
+            username: self.username.clone(),
+            password: self.password.clone(),
+            keepalive: self.keepalive,
+            clean: self.clean,
+            expiry: self.session_expiry,
+            connect_retries: self.num_retry_connect,
+            reconnects: self.reconnect,
+            backoff: Duration::from_secs(1),
+            topics: vec![],
+            qos: 0,
+            size: 0,
+            message: None,
+            headers: Headers::default(),
+            retain: false,
+            interval: Duration::ZERO,
+            limit: 0,
+            inflight: 1,
+            together: false,
+            wait: (Duration::ZERO, Duration::ZERO),
+            output: Output {
+                duration: (self.duration > 0.0).then(|| Duration::from_secs_f64(self.duration)),
+                json: self.json,
+                quiet: self.quiet,
+                threads: usize::from(self.threads),
+            },
+        })
+    }
+}
+
+impl Pub {
+    fn plan(self, kind: Kind) -> Result<Plan, Refused> {
+        if self.retry_interval > 0 {
+            return Err(Refused(
+                "error: --retry-interval is not supported: MQTT 5.0 lets a client send again after a reconnect only; \
+                 use --reconnect N"
+                    .into(),
+            ));
+        }
+        if self.message.as_ref().is_some_and(|message| message.starts_with("template://")) {
+            return Err(Refused(
+                "error: payload templates are not supported: use -m with a text, or -s and --payload-hdrs"
+                    .into(),
+            ));
+        }
+        if self.topic.contains(['#', '+']) {
+            return Err(Refused(format!("error: -t {}: nobody can publish to a wildcard", self.topic)));
+        }
+        let shaped =
+            self.message.is_some() || self.payload_hdrs.len() > 0 || self.retain || self.topic.contains("%s");
+        if kind == Kind::Pubsub && (shaped || self.max_random_wait > 0) {
+            return Err(Refused(
+                "error: pubsub makes its own payloads and schedule, and so takes no -m, --payload-hdrs, -r, %s or \
+                 random waits: use `sub` and `pub`"
+                    .into(),
+            ));
+        }
+        let ms = Duration::from_millis;
+        let wait = (ms(self.min_random_wait), ms(self.max_random_wait.max(self.min_random_wait)));
+        Ok(Plan {
+            topics: vec![self.topic],
+            qos: self.qos,
+            size: self.size,
+            message: self.message.map(String::into_bytes),
+            headers: self.payload_hdrs,
+            retain: self.retain,
+            interval: ms(self.interval_of_msg),
+            limit: self.limit,
+            inflight: if self.inflight == 0 { 60_000 } else { self.inflight.min(60_000) },
+            together: self.wait_before_publishing,
+            wait,
+            ..self.clients.plan(kind)?
+        })
+    }
+}
+
+fn hostname() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "localhost".to_owned() } else { name.to_owned() }
+}

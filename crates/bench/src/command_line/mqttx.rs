@@ -1,0 +1,237 @@
+//! The options and defaults of `mqttx bench`.
+
+use super::unsupported::{self, MQTTX};
+use super::{Asked, Refused, answer, random};
+use crate::plain::Headers;
+use crate::plan::{Kind, Output, Plan, with_port};
+use clap::{ArgAction, Args, Parser, Subcommand};
+use std::time::Duration;
+
+/// Measures an MQTT broker, with the options of MQTTX. Help is --help: -h is the host, -V the protocol version.
+#[derive(Debug, Parser)]
+#[command(
+    name = "mqttx",
+    disable_help_flag = true,
+    disable_help_subcommand = true,
+    subcommand_required = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Top,
+    /// Print help
+    #[arg(long, global = true, action = ArgAction::Help)]
+    help: Option<bool>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Top {
+    /// Measure
+    #[command(subcommand)]
+    Bench(Command),
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Connect clients and hold them
+    Conn(Conn),
+    /// Connect clients that subscribe, and count what comes
+    Sub(Sub),
+    /// Connect clients that publish
+    Pub(Pub),
+}
+
+#[derive(Debug, Args)]
+struct Conn {
+    #[command(flatten)]
+    clients: Clients,
+}
+
+#[derive(Debug, Args)]
+struct Clients {
+    #[arg(long, short = 'h', default_value = "localhost")]
+    hostname: String,
+    #[arg(long, short = 'p', default_value_t = 1883)]
+    port: u16,
+    /// mqtt; nothing else is spoken here
+    #[arg(long, short = 'l', default_value = "mqtt")]
+    protocol: String,
+    /// 5.0 or 3.1.1; 5 and 4 mean the same
+    #[arg(long, short = 'V', default_value = "5.0")]
+    mqtt_version: String,
+    /// Clients
+    #[arg(long, short = 'c', default_value_t = 1000)]
+    count: usize,
+    /// Milliseconds from one connection to the next
+    #[arg(long, short = 'i', default_value_t = 10)]
+    interval: u64,
+    /// Client Identifier, with %i for the client's number
+    #[arg(long, short = 'I')]
+    client_id: Option<String>,
+    /// Keep the session
+    #[arg(long)]
+    no_clean: bool,
+    #[arg(long, short = 'k', default_value_t = 30)]
+    keepalive: u16,
+    #[arg(long, short = 'u')]
+    username: Option<String>,
+    #[arg(long, short = 'P')]
+    password: Option<String>,
+    /// Session Expiry Interval in seconds (-se)
+    #[arg(long, default_value_t = 0)]
+    session_expiry_interval: u32,
+    /// Milliseconds before a client connects again (-rp); 0: never
+    #[arg(long, default_value_t = 1000)]
+    reconnect_period: u64,
+    #[arg(long, default_value_t = 10)]
+    maximum_reconnect_times: u32,
+    /// Not of MQTTX: end after so many seconds
+    #[arg(long, default_value_t = 0.0)]
+    duration: f64,
+    /// Not of MQTTX: the result as one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+    /// Not of MQTTX: no lines while running
+    #[arg(long)]
+    quiet: bool,
+}
+
+#[derive(Debug, Args)]
+struct Sub {
+    #[command(flatten)]
+    clients: Clients,
+    /// Topic Filters: %i the client's number, %c its Client Identifier, %u its User Name
+    #[arg(long, short = 't', required = true, num_args = 1..)]
+    topic: Vec<String>,
+    #[arg(long, short = 'q', default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
+    qos: u8,
+}
+
+#[derive(Debug, Args)]
+struct Pub {
+    #[command(flatten)]
+    clients: Clients,
+    /// Topic Name: %i the client's number, %c its Client Identifier, %u its User Name
+    #[arg(long, short = 't')]
+    topic: String,
+    #[arg(long, short = 'm', default_value = "Hello From MQTTX CLI")]
+    message: String,
+    #[arg(long, short = 'q', default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
+    qos: u8,
+    #[arg(long, short = 'r')]
+    retain: bool,
+    /// Milliseconds from one message of a publisher to its next (-im)
+    #[arg(long, default_value_t = 1000)]
+    message_interval: u64,
+    /// Messages in all; 0: no limit
+    #[arg(long, short = 'L', default_value_t = 0)]
+    limit: u64,
+}
+
+/// Short names of two letters, which are its own idea.
+const PAIRS: [(&str, &str); 3] =
+    [("-im", "--message-interval"), ("-se", "--session-expiry-interval"), ("-rp", "--reconnect-period")];
+
+pub fn parse(words: &[String]) -> Result<Asked, Refused> {
+    if words.iter().any(|word| word == "simulate") {
+        return Err(Refused("error: simulate is not supported: use `bench pub` with -m".to_owned()));
+    }
+    if let Some(refusal) = unsupported::refuse(words, MQTTX) {
+        return Err(Refused(refusal));
+    }
+    let full = |word: &String| {
+        let pair = PAIRS.iter().find(|(short, _)| short == word);
+        pair.map_or_else(|| word.clone(), |(_, long)| (*long).to_owned())
+    };
+    let program = std::iter::once("mqttx".to_owned()).chain(words.iter().map(full));
+    let cli = match answer(Cli::try_parse_from(program))? {
+        Ok(cli) => cli,
+        Err(asked) => return Ok(asked),
+    };
+    let Top::Bench(command) = cli.command;
+    let plan = match command {
+        Command::Conn(a) => a.clients.plan(Kind::Conn)?,
+        Command::Sub(a) => Plan { topics: a.topic, qos: a.qos, ..a.clients.plan(Kind::Sub)? },
+        Command::Pub(a) => {
+            if a.topic.contains(['#', '+']) {
+                return Err(Refused(format!("error: -t {}: nobody can publish to a wildcard", a.topic)));
+            }
+            Plan {
+                topics: vec![a.topic],
+                message: Some(a.message.into_bytes()),
+                qos: a.qos,
+                retain: a.retain,
+                interval: Duration::from_millis(a.message_interval),
+                limit: a.limit,
+                inflight: 60_000,
+                together: true,
+                ..a.clients.plan(Kind::Pub)?
+            }
+        }
+    };
+    Ok(Asked::Run(Box::new(plan)))
+}
+
+impl Clients {
+    fn plan(&self, kind: Kind) -> Result<Plan, Refused> {
+        let v5 = match self.mqtt_version.as_str() {
+            "5.0" | "5" => true,
+            "3.1.1" | "4" => false,
+            other => {
+                return Err(Refused(format!("error: MQTT {other} is not spoken: -V is 5.0 or 3.1.1")));
+            }
+        };
+        if self.protocol != "mqtt" {
+            return Err(Refused(format!(
+                "error: -l {} is not supported: only mqtt is spoken here",
+                self.protocol
+            )));
+        }
+        if self.count == 0 {
+            return Err(Refused("error: -c 0 asks for no clients: use 1 or more".to_owned()));
+        }
+        if !(self.duration >= 0.0 && self.duration < 1e9) {
+            return Err(Refused(format!("error: --duration {} is no time", self.duration)));
+        }
+        let again = if self.reconnect_period == 0 { 0 } else { self.maximum_reconnect_times };
+        let client_id = match &self.client_id {
+            Some(id) if id.contains("%i") => id.clone(),
+            Some(id) => format!("{id}_%i"),
+            None => format!("mqttx_{}_%i", random()),
+        };
+        Ok(Plan {
+            kind,
+            hosts: with_port(std::slice::from_ref(&self.hostname), self.port),
+            v5,
+            count: self.count,
+            start: 1,
+            rate: if self.interval == 0 { 0.0 } else { 1000.0 / self.interval as f64 },
+            client_id,
+            ifaddr: vec![],
+            username: self.username.clone(),
+            password: self.password.clone(),
+            keepalive: self.keepalive,
+            clean: !self.no_clean,
+            expiry: self.session_expiry_interval,
+            connect_retries: again,
+            reconnects: again,
+            backoff: Duration::from_millis(self.reconnect_period),
+            topics: vec![],
+            qos: 0,
+            size: 0,
+            message: None,
+            headers: Headers::default(),
+            retain: false,
+            interval: Duration::ZERO,
+            limit: 0,
+            inflight: 1,
+            together: false,
+            wait: (Duration::ZERO, Duration::ZERO),
+            output: Output {
+                duration: (self.duration > 0.0).then(|| Duration::from_secs_f64(self.duration)),
+                json: self.json,
+                quiet: self.quiet,
+                threads: 1,
+            },
+        })
+    }
+}

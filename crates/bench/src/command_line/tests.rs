@@ -1,0 +1,159 @@
+use super::*;
+use std::time::Duration;
+
+fn parsed(line: &str) -> Result<Asked, String> {
+    let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+    parse(&words).map_err(|refused| refused.0)
+}
+
+#[track_caller]
+fn plan(line: &str) -> Plan {
+    match parsed(line) {
+        Ok(Asked::Run(plan)) => *plan,
+        Ok(Asked::Help(text)) => panic!("{line}: help\n{text}"),
+        Err(text) => panic!("{line}: {text}"),
+    }
+}
+
+#[track_caller]
+fn refusal(line: &str) -> String {
+    match parsed(line) {
+        Err(text) => text,
+        Ok(_) => panic!("{line} was accepted"),
+    }
+}
+
+/// The commands of the published measurements with core and replicant nodes; the host is the reader's.
+#[test]
+fn published_mqttx_commands() {
+    for (rest, count, rate, topic) in [
+        ("--count 1 --topic t/mqttx/%i", 1, 100.0, "t/mqttx/1"),
+        ("--count 100 --interval 0 --topic t/mqttx/%i", 100, 0.0, "t/mqttx/100"),
+        ("--count 1 --topic t/mqttx/+/%i/sub/+/#", 1, 100.0, "t/mqttx/+/1/sub/+/#"),
+        ("--count 100 --interval 0 --topic t/mqttx/+/%i/sub/+/#", 100, 0.0, "t/mqttx/+/100/sub/+/#"),
+        ("--count 1000 --interval 0 --topic t/mqttx/+/%i/sub/+/#", 1000, 0.0, "t/mqttx/+/1000/sub/+/#"),
+    ] {
+        let plan = plan(&format!("--as mqttx bench sub -h 127.0.0.1 {rest}"));
+        assert_eq!((plan.kind, plan.count, plan.rate), (Kind::Sub, count, rate), "{rest}");
+        assert_eq!((plan.hosts.as_slice(), plan.qos), (&["127.0.0.1:1883".to_owned()][..], 0));
+        let cfg = plan.config().unwrap();
+        assert_eq!(cfg.filters_of_sub(count - 1), [topic], "the last client's");
+    }
+}
+
+/// 50 million of each, 16,000 connections a second, a message of 256 bytes every 90 s, publishing when all are there.
+#[test]
+fn published_hundred_million_clients() {
+    let sub = plan("sub -h 127.0.0.1,127.0.0.2 -R 16000 -c 1000 -t bench/%i/# -q 1");
+    let publish =
+        plan("pub -h 127.0.0.1,127.0.0.2 -R 16000 -c 1000 -t bench/%i/test -q 1 -s 256 -I 90000 -w");
+    assert_eq!(sub.hosts, ["127.0.0.1:1883", "127.0.0.2:1883"]);
+    assert_eq!((sub.rate, publish.rate), (16000.0, 16000.0));
+    assert_eq!(publish.interval, Duration::from_secs(90));
+    assert!(publish.together);
+    let (sub, publish) = (sub.config().unwrap(), publish.config().unwrap());
+    for i in [0, 999] {
+        assert_eq!(sub.filters_of_sub(i), [format!("bench/{}/#", i + 1)]);
+        assert_eq!(publish.topic_of_pub(i), format!("bench/{}/test", i + 1));
+    }
+    assert_eq!(publish.payload, 256);
+}
+
+#[test]
+fn emqtt_defaults() {
+    let p = plan("pub -t x");
+    assert_eq!((p.hosts[0].as_str(), p.v5, p.count, p.start), ("localhost:1883", true, 200, 1));
+    assert_eq!((p.rate, p.keepalive, p.clean, p.expiry), (100.0, 300, true, 0));
+    assert_eq!((p.interval, p.size, p.qos, p.inflight), (Duration::from_secs(1), 256, 0, 1));
+    assert_eq!((p.limit, p.retain, p.together), (0, false, false));
+    assert_eq!((p.connect_retries, p.reconnects), (0, 0));
+    assert!(p.client_id.contains("_bench_pub_"), "{}", p.client_id);
+}
+
+#[test]
+fn mqttx_defaults() {
+    let p = plan("--as=mqttx bench pub -t x");
+    assert_eq!((p.hosts[0].as_str(), p.v5, p.count, p.start), ("localhost:1883", true, 1000, 1));
+    assert_eq!((p.rate, p.keepalive, p.clean, p.reconnects), (100.0, 30, true, 10));
+    assert_eq!((p.interval, p.limit), (Duration::from_secs(1), 0));
+    let p = plan("--as mqttx bench pub -t x -im 20 -se 60 -rp 0 --no-clean -V 3.1.1 -L 5 -m hi -I a%ib");
+    assert_eq!((p.interval, p.expiry, p.reconnects), (Duration::from_millis(20), 60, 0));
+    assert_eq!((p.clean, p.v5, p.limit, p.message.as_deref()), (false, false, 5, Some(&b"hi"[..])));
+    assert_eq!(p.config().unwrap().client_id(true, 1), "a2b");
+    assert_eq!(plan("--as mqttx bench sub -t a b").topics, ["a", "b"]);
+}
+
+#[test]
+fn flags_with_and_without_a_value() {
+    assert!(!plan("conn -C false").clean);
+    assert!(plan("conn -C true -l").clean);
+    assert!(plan("pub -t x -r -w true").retain);
+    assert!(!plan("pub -t x -r false").retain);
+    let p = plan("conn -c5 -n 10 -R 50 -i 1 --ifaddr 127.0.0.2,127.0.0.3 --prefix me --shortids -k 0 -x 9");
+    assert_eq!((p.count, p.start, p.rate, p.keepalive, p.expiry), (5, 11, 50.0, 0, 9));
+    assert_eq!(p.ifaddr.len(), 2);
+    assert_eq!(p.config().unwrap().client_id(false, 0), "me11");
+    let retries = plan("conn --num-retry-connect 3 --reconnect 4");
+    assert_eq!((retries.connect_retries, retries.reconnects), (3, 4));
+    assert_eq!(plan("conn -h a:1,b -p 7").hosts, ["a:1", "b:7"]);
+    assert_eq!(plan("pub -t x -F 0").inflight, 60_000);
+    assert_eq!(plan("conn --prefix me").client_id, "me_bench_conn_");
+}
+
+#[test]
+fn payloads() {
+    let cfg = plan("pub -t x -h 127.0.0.1 -s 20 --payload-hdrs cnt64,ts").config().unwrap();
+    let plain = cfg.plain.unwrap();
+    assert_eq!((cfg.payload, plain.body.len()), (20, 4), "the headers are part of the size");
+    let cfg = plan("pub -t x -h 127.0.0.1 -m hello --payload-hdrs ts").config().unwrap();
+    assert_eq!(cfg.payload, 13, "and stand before a message");
+    assert!(plan("sub -t x -h 127.0.0.1 --payload-hdrs cnt64,ts").config().is_ok());
+    let short = plan("pub -t x -h 127.0.0.1 -s 8 --payload-hdrs cnt64,ts").config();
+    assert!(short.err().unwrap().to_string().contains("use -s 16 or more"));
+}
+
+#[test]
+fn pairs_share_their_topic() {
+    let cfg = run::pairs::config(&plan("pubsub -h 127.0.0.1 -c 4 -n 10 -t b/%i -I 100 -s 5")).unwrap();
+    assert_eq!((cfg.n_sub, cfg.n_pub, cfg.rate, cfg.payload), (4, 4, 40.0, 24));
+    assert_eq!(cfg.topic_of_pub(0), "b/11");
+    assert_eq!(cfg.filters_of_sub(3), ["b/14"]);
+    assert_ne!(cfg.client_id(true, 0), cfg.client_id(false, 0));
+    let cfg = run::pairs::config(&plan("pubsub -h 127.0.0.1 -c 4 -t b")).unwrap();
+    assert_eq!(cfg.topology, crate::topology::Topology::All);
+}
+
+#[test]
+fn what_is_not_supported_says_what_to_use() {
+    for (line, advice) in [
+        ("conn -S", "plain listener"),
+        ("conn --ssl=true", "plain listener"),
+        ("sub -t x --ws", "TCP listener"),
+        ("conn --quic", "TCP listener"),
+        ("pub -t x --prometheus", "--json"),
+        ("pub -t x --topics-payload f", "one `pub` for each"),
+        ("pub -t x --retry-interval 5", "--reconnect"),
+        ("pub -t x -m template:///f", "--payload-hdrs"),
+        ("pub -t x/#", "wildcard"),
+        ("pubsub -t x -m hi", "use `sub` and `pub`"),
+        ("conn -V 3", "-V 4"),
+        ("conn -c 0", "1 or more"),
+        ("sub -t x --payload-hdrs cnt32", "cnt64"),
+        ("--as mqttx simulate", "bench pub"),
+        ("--as mqttx bench conn -l ws", "only mqtt"),
+        ("--as mqttx bench conn --ca x", "plain listener"),
+        ("--as jmeter conn", "emqtt-bench"),
+        ("conn -h", "value"),
+        ("pub", "--topic"),
+    ] {
+        let text = refusal(line);
+        assert!(text.contains(advice), "{line}: {text}");
+    }
+}
+
+#[test]
+fn help_is_an_answer() {
+    for line in ["--help", "sub --help", "--as mqttx bench pub --help"] {
+        assert!(matches!(parsed(line), Ok(Asked::Help(text)) if text.contains("Usage")), "{line}");
+    }
+}

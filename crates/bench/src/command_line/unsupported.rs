@@ -1,0 +1,67 @@
+//! Options of other tools that do nothing here, and what to use instead.
+
+/// Where an option is known but not supported: what to say.
+pub type Advice = (&'static [&'static str], &'static str);
+
+const TLS: &str =
+    "TLS is not spoken by the load generator: measure a plain listener, and TLS with `meridian pub/sub`";
+const WS: &str = "WebSocket is not spoken by the load generator: use a TCP listener";
+const QUIC: &str = "QUIC is not spoken: use a TCP listener";
+const METRICS: &str =
+    "there is no metrics endpoint: use --json for the result, and the broker's own /metrics";
+const QOE: &str = "use --json; the summary has the percentiles";
+
+pub const EMQTT: &[Advice] = &[
+    (
+        &[
+            "-S",
+            "--ssl",
+            "--ssl-version",
+            "--cacertfile",
+            "--certfile",
+            "--keyfile",
+            "--ciphers",
+            "--signature-algs",
+            "--keyex-algs",
+        ],
+        TLS,
+    ),
+    (&["--ws"], WS),
+    (&["--quic", "--load-qst"], QUIC),
+    (&["--prometheus", "--restapi"], METRICS),
+    (&["-Q", "--qoe", "--qoelog"], QOE),
+    (&["-d", "--dist"], "there is no Erlang distribution here; leave it out"),
+    (&["--topics-payload"], "run one `pub` for each topic, with -t, -s and -I"),
+    (&["--log_to"], "use --quiet for no lines while running"),
+];
+
+pub const MQTTX: &[Advice] = &[
+    (&["--key", "--cert", "--ca", "--insecure", "--alpn"], TLS),
+    (&["--path", "-wh", "--ws-headers"], WS),
+    (&["--split", "-S"], "a publisher sends one message; use -m"),
+    (&["--file-read"], "use -m with the text"),
+    (&["-s", "--stdin", "-M", "--multiline", "-lm", "--line-mode"], "standard input is not read; use -m"),
+    (
+        &["-up", "--user-properties", "-ct", "--content-type", "-rt", "--response-topic"],
+        "MQTT 5.0 properties of messages are not set; `meridian pub` sets them",
+    ),
+    (
+        &["-Wt", "--will-topic", "-Wm", "--will-message"],
+        "clients have no Will here; `meridian sub --help` has one",
+    ),
+    (&["-v", "--verbose"], "messages are not printed; `meridian sub` does that"),
+    (&["--debug", "-so", "--save-options", "-lo", "--load-options"], "leave it out"),
+];
+
+/// The refusal of the first word that is such an option, in any of its spellings.
+pub fn refuse(words: &[String], table: &[Advice]) -> Option<String> {
+    for word in words {
+        let name = word.split('=').next().unwrap_or(word);
+        for (names, advice) in table {
+            if names.contains(&name) {
+                return Some(format!("error: {name} is not supported: {advice}"));
+            }
+        }
+    }
+    None
+}

@@ -1,0 +1,201 @@
+//! Messages as other load generators send them: a payload of any content, two optional headers in front of it.
+
+use crate::codec;
+use crate::config::Config;
+
+/// How publishers of plain messages send, and what subscribers look for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plain {
+    /// Every payload, without its headers.
+    pub body: Vec<u8>,
+    pub headers: Headers,
+    pub retain: bool,
+    /// From one message of a publisher to its next; 0 for as fast as the broker takes them.
+    pub interval_ns: u64,
+    /// A publisher waits this long before its first message, at random between the two.
+    pub wait_ns: (u64, u64),
+    /// The topic has the message's number in it.
+    pub numbered: bool,
+}
+
+/// What stands in front of a payload, in the order of the list.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Headers(Vec<Header>);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Header {
+    /// 64 bits, big-endian: this publisher's message 0, 1, 2...
+    Count,
+    /// 64 bits, big-endian: nanoseconds since 1970.
+    Time,
+}
+
+/// A message's number and the wall-clock time at which it was due.
+#[derive(Clone, Copy)]
+pub struct Stamp {
+    pub seq: u64,
+    pub wall: u64,
+}
+
+/// What a payload's headers say.
+#[derive(Debug, Default, PartialEq)]
+pub struct Found {
+    pub count: Option<u64>,
+    pub time: Option<u64>,
+}
+
+impl Headers {
+    /// Reads a list such as `cnt64,ts`.
+    ///
+    /// # Errors
+    /// The name that is none of the two, or that comes twice.
+    pub fn parse(list: &str) -> Result<Headers, String> {
+        let mut headers = vec![];
+        for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            let header = match name {
+                "cnt64" => Header::Count,
+                "ts" => Header::Time,
+                _ => return Err(format!("`{name}` is no payload header: use cnt64, ts or cnt64,ts")),
+            };
+            if headers.contains(&header) {
+                return Err(format!("`{name}` is there twice"));
+            }
+            headers.push(header);
+        }
+        Ok(Headers(headers))
+    }
+
+    /// In bytes.
+    pub fn len(&self) -> usize {
+        self.0.len() * 8
+    }
+
+    pub fn has_time(&self) -> bool {
+        self.0.contains(&Header::Time)
+    }
+
+    #[cfg(test)]
+    fn has_count(&self) -> bool {
+        self.0.contains(&Header::Count)
+    }
+
+    fn put(&self, b: &mut Vec<u8>, at: Stamp) {
+        for header in &self.0 {
+            let value = match header {
+                Header::Count => at.seq,
+                Header::Time => at.wall,
+            };
+            b.extend_from_slice(&value.to_be_bytes());
+        }
+    }
+
+    /// Nothing when the payload is too short to have them.
+    pub fn find(&self, payload: &[u8]) -> Option<Found> {
+        let mut found = Found::default();
+        for (header, value) in self.0.iter().zip(payload.get(..self.len())?.as_chunks::<8>().0) {
+            let value = Some(u64::from_be_bytes(*value));
+            match header {
+                Header::Count => found.count = value,
+                Header::Time => found.time = value,
+            }
+        }
+        Some(found)
+    }
+}
+
+impl Plain {
+    /// Bytes of a payload with its headers.
+    pub fn payload(&self) -> usize {
+        self.headers.len() + self.body.len()
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub fn encode(
+        &self,
+        b: &mut Vec<u8>,
+        cfg: &Config,
+        head: &[u8],
+        id: usize,
+        pid: u16,
+        dup: bool,
+        at: Stamp,
+    ) {
+        let flags = if dup { codec::DUP } else { 0 } | if self.retain { codec::RETAIN } else { 0 };
+        if self.numbered {
+            let topic = cfg.topic_of_pub(id).replace("%s", &at.seq.to_string());
+            let head = codec::publish_head(cfg.v5, cfg.pub_qos, &topic, self.payload());
+            codec::publish_start(b, cfg.v5, cfg.pub_qos, flags, &head, pid);
+        } else {
+            codec::publish_start(b, cfg.v5, cfg.pub_qos, flags, head, pid);
+        }
+        self.headers.put(b, at);
+        b.extend_from_slice(&self.body);
+    }
+}
+
+/// A topic for one client: `%i` its number, `%c` its Client Identifier, `%u` its User Name. What is put in is not
+/// looked at again.
+pub fn expand(template: &str, number: usize, client_id: &str, username: &str) -> String {
+    let mut topic = String::with_capacity(template.len() + 8);
+    let mut rest = template;
+    while let Some(at) = rest.find('%') {
+        topic.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let known = match rest.as_bytes().get(1) {
+            Some(b'i') => number.to_string(),
+            Some(b'c') => client_id.to_owned(),
+            Some(b'u') => username.to_owned(),
+            _ => {
+                topic.push('%');
+                rest = &rest[1..];
+                continue;
+            }
+        };
+        topic.push_str(&known);
+        rest = &rest[2..];
+    }
+    topic + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topic_templates() {
+        for (template, topic) in [
+            ("bench/%i", "bench/7"),
+            ("bench/%i/#", "bench/7/#"),
+            ("t/%c/%u/%i/%i", "t/c%i/bob/7/7"),
+            ("%", "%"),
+            ("100%/%s/%x%i", "100%/%s/%x7"),
+            ("ä%i", "ä7"),
+            ("none", "none"),
+        ] {
+            assert_eq!(expand(template, 7, "c%i", "bob"), topic, "{template}");
+        }
+    }
+
+    #[test]
+    fn headers_come_back_in_the_order_of_the_list() {
+        let at = Stamp { seq: 3, wall: 1 << 60 };
+        for (list, len) in [("cnt64,ts", 16), ("ts,cnt64", 16), ("ts", 8), ("cnt64", 8), ("", 0)] {
+            let headers = Headers::parse(list).unwrap();
+            let mut payload = vec![];
+            headers.put(&mut payload, at);
+            assert_eq!(payload.len(), len);
+            assert_eq!(headers.len(), len);
+            payload.extend_from_slice(b"body");
+            let found = headers.find(&payload).unwrap();
+            assert_eq!(found.count, headers.has_count().then_some(3), "{list}");
+            assert_eq!(found.time, headers.has_time().then_some(1 << 60), "{list}");
+        }
+        assert_eq!(Headers::parse("cnt64,ts").unwrap().find(&[0; 15]), None);
+    }
+
+    #[test]
+    fn other_headers_are_refused() {
+        assert!(Headers::parse("cnt32").unwrap_err().contains("use cnt64"));
+        assert!(Headers::parse("ts,ts").unwrap_err().contains("twice"));
+    }
+}

@@ -1,0 +1,149 @@
+//! The result for people: what was asked, what came of it, what went wrong.
+
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+/// The report on standard output, as text or as one JSON object.
+pub fn print(report: &Value, json: bool) {
+    let text = if json { format!("{report}\n") } else { text(report) };
+    // A closed standard output does not change what was measured; the exit code says that.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+fn number(report: &Value, path: &str) -> u64 {
+    report.pointer(path).and_then(Value::as_u64).unwrap_or(0)
+}
+
+fn text(r: &Value) -> String {
+    let mut out = String::new();
+    let mut line = |name: &str, text: String| {
+        let _ = writeln!(out, "{name:<12}{text}");
+    };
+    let n = |path: &str| number(r, path);
+    line(
+        r["command"].as_str().unwrap_or(""),
+        format!("{} s on {}", r["seconds"], words(&r["hosts"]).join(",")),
+    );
+    let took = r["ready_s"].as_f64().map_or(String::new(), |seconds| format!(" in {seconds} s"));
+    line(
+        "connected",
+        format!("{} of {} clients{took}, {} up at the end", n("/connected"), n("/clients"), n("/up_at_end")),
+    );
+    for (name, key) in [("connack", "connack_us"), ("suback", "suback_us")] {
+        latency(&mut line, name, &r[key]);
+    }
+    if n("/sent") > 0 {
+        let acked = if n("/qos") > 0 { format!(", {} acknowledged", n("/acked")) } else { String::new() };
+        line("sent", format!("{} messages, {}/s{acked}", n("/sent"), r["sent_per_s"]));
+    }
+    latency(&mut line, "ack", &r["ack_us"]);
+    latency(&mut line, "send lag", &r["send_lag_us"]);
+    if n("/overdue") > 0 {
+        line("overdue", format!("{} messages were due and could not be sent", n("/overdue")));
+    }
+    if n("/received") > 0 {
+        line("received", format!("{} messages, {}/s", n("/received"), r["received_per_s"]));
+    }
+    latency(&mut line, "latency", &r["latency_us"]);
+    if n("/untracked") > 0 {
+        line(
+            "counters",
+            format!("{} messages of streams beyond the first million not looked at", n("/untracked")),
+        );
+    }
+    if r["loss_known"] == true {
+        line(
+            "checked",
+            format!("{} lost, {} twice, {} out of order", n("/lost"), n("/duplicated"), n("/out_of_order")),
+        );
+    }
+    let g = &r["generator"];
+    let cost = match g["us_per_message"].as_f64() {
+        Some(us) => format!(", {us} us of CPU a message"),
+        None => String::new(),
+    };
+    // With few clients it is the fixed cost of the process that would be divided.
+    let memory = match n("/clients") {
+        1000.. => format!(", {} bytes a connection", number(g, "/bytes_per_connection")),
+        _ => String::new(),
+    };
+    line("this tool", format!("{} cores{cost}{memory}", g["cores"]));
+    if g["saturated"] == true {
+        line(
+            "warning",
+            "this tool used all of its cores: it, not the broker, may have been the limit (--threads)".into(),
+        );
+    }
+    if let Some(reasons) = r["reasons"].as_object() {
+        for (reason, count) in reasons {
+            line("reason", format!("{count} x {reason}{}", advice(reason)));
+        }
+    }
+    for problem in words(&r["problems"]) {
+        line("PROBLEM", problem.to_owned());
+    }
+    out
+}
+
+fn words(list: &Value) -> Vec<&str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+fn latency(line: &mut impl FnMut(&str, String), name: &str, l: &Value) {
+    if number(l, "/count") == 0 {
+        return;
+    }
+    let ms = |key: &str| format!("{:.3}", l[key].as_f64().unwrap_or(0.0) / 1000.0);
+    line(
+        name,
+        format!(
+            "ms: p50 {}  p90 {}  p99 {}  p99.9 {}  max {}",
+            ms("p50"),
+            ms("p90"),
+            ms("p99"),
+            ms("p999"),
+            ms("max")
+        ),
+    );
+}
+
+/// What to do about a reason that the broker is not to blame for.
+fn advice(reason: &str) -> &'static str {
+    match reason.rsplit(' ').next() {
+        Some("EADDRNOTAVAIL") => " (no port is left on this address: give more with --ifaddr)",
+        Some("EMFILE") => " (too few descriptors: raise `ulimit -n`)",
+        Some("ECONNREFUSED") => " (nobody listens there: check -h and -p)",
+        Some("EHOSTUNREACH" | "ENETUNREACH") => " (no way to that host: check -h)",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_summary_has_percentiles_reasons_and_problems() {
+        let text = text(&json!({
+            "command": "sub", "seconds": 2.5, "hosts": ["localhost:1883"], "clients": 2, "connected": 1, "up_at_end": 1,
+            "ready_s": 0.1, "received": 10, "received_per_s": 4.0,
+            "latency_us": { "count": 10, "p50": 1500.0, "p90": 2000.0, "p99": 3000.0, "p999": 3000.0, "max": 3000.0 },
+            "reasons": { "tcp connect: ECONNREFUSED": 1 }, "problems": ["1 clients could not connect"],
+            "generator": { "cores": 0.1, "us_per_message": 3.0, "bytes_per_connection": 900, "saturated": true },
+        }));
+        for part in [
+            "1 of 2 clients",
+            "10 messages, 4.0/s",
+            "p50 1.500  p90 2.000",
+            "1 x tcp connect: ECONNREFUSED (nobody listens there: check -h and -p)",
+            "PROBLEM     1 clients could not connect",
+            "3 us of CPU a message",
+            "this tool used all of its cores",
+        ] {
+            assert!(text.contains(part), "no `{part}` in\n{text}");
+        }
+        assert!(!text.contains("sent"), "{text}");
+    }
+}
