@@ -62,7 +62,7 @@ pub enum Decider {
     NoMatch,
 }
 
-/// What was decided by one of the deciders so far. Answers that reactors remember are not decided again.
+/// What was decided by one of the deciders so far, but for deliveries. Answers that reactors remember are not decided again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecisionFigures {
     /// `superuser`, `token`, the name of a source, or `no_match`.
@@ -152,7 +152,7 @@ impl Authority {
         later: &mut dyn FnMut() -> AskAgain,
     ) -> Option<Permission> {
         if let Some((by, allowed)) = own(identity, action, topic) {
-            return Some(self.count(by, allowed, true));
+            return Some(self.count(action, by, allowed, true));
         }
         let mut lasting = true;
         for name in sources.order().filter(|name| self.asks(sources, *name)) {
@@ -161,8 +161,8 @@ impl Authority {
             let by = Decider::Source(name);
             match self.opinion(sources, name, identity, action, topic, later) {
                 Opinion::None => {}
-                Opinion::Allow => return Some(self.count(by, true, lasting)),
-                Opinion::Deny => return Some(self.count(by, false, lasting)),
+                Opinion::Allow => return Some(self.count(action, by, true, lasting)),
+                Opinion::Deny => return Some(self.count(action, by, false, lasting)),
                 Opinion::Later if action != Action::Receive => return None,
                 Opinion::Later | Opinion::Failed => {
                     self.counters[by.index()].failed.fetch_add(1, Ordering::Relaxed);
@@ -170,7 +170,8 @@ impl Authority {
                 }
             }
         }
-        Some(self.count(Decider::NoMatch, self.no_match(sources, identity, action, topic), lasting))
+        let allowed = self.no_match(sources, identity, action, topic);
+        Some(self.count(action, Decider::NoMatch, allowed, lasting))
     }
 
     fn opinion(
@@ -219,7 +220,11 @@ impl Authority {
         }
     }
 
-    fn count(&self, by: Decider, allowed: bool, lasting: bool) -> Permission {
+    /// Deliveries are not counted: each asks, on all reactors at once, and would wait for the others' counting.
+    fn count(&self, action: Action, by: Decider, allowed: bool, lasting: bool) -> Permission {
+        if action == Action::Receive {
+            return Permission { allowed, lasting };
+        }
         let Counters { allowed: yes, denied: no, .. } = &self.counters[by.index()];
         if allowed { yes } else { no }.fetch_add(1, Ordering::Relaxed);
         Permission { allowed, lasting }
