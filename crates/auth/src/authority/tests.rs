@@ -192,7 +192,8 @@ fn what_a_service_granted_is_delivered_unless_a_rule_denies_it() {
     let files = files.no_match(NoMatch::Deny);
     assert_eq!(receive(&files, "a"), YES);
     let names = [SourceName::Http, SourceName::Rules, SourceName::AclFile];
-    let ruled = |test| Files::new(test).rules("deny everyone all a/secret").acl("user alice\ntopic deny b/secret\n");
+    let ruled =
+        |test| Files::new(test).rules("deny everyone all a/secret").acl("user alice\ntopic deny b/secret\n");
     for files in [ruled("denied"), ruled("denied-last").order(&names)] {
         let files = files.http(Opinion::None);
         for (topic, answer) in [("a/secret", NO), ("b/secret", NO), ("c", YES)] {
