@@ -153,7 +153,7 @@ impl AclCheckArgs {
         }
     }
 
-    fn attributes(&self) -> Result<Vec<(Box<str>, Box<str>)>, String> {
+    fn attributes(&self) -> Result<Vec<Attribute>, String> {
         let pair = |text: &String| match text.split_once('=') {
             Some((key, value)) if !key.is_empty() => Ok((key.into(), value.into())),
             _ => Err(format!("--attribute is KEY=VALUE, such as role=admin, not `{text}`")),
@@ -161,6 +161,9 @@ impl AclCheckArgs {
         self.attribute.iter().map(pair).collect()
     }
 }
+
+/// Name and value.
+type Attribute = (Box<str>, Box<str>);
 
 /// Who decides, on the first line; then what everybody else says that is asked.
 fn told(explanation: &Explanation) -> String {

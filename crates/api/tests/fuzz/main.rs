@@ -289,7 +289,7 @@ impl Random {
     }
 
     fn word(&mut self, all: &[&'static str]) -> &'static str {
-        *self.of::<&'static str>(all)
+        self.of::<&'static str>(all)
     }
 
     fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
