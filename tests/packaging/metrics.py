@@ -36,6 +36,7 @@ METRICS = {
         {
             "reason": {
                 "protocol_error", "keep_alive_timeout", "connect_timeout", "taken_over", "slow_reader", "administrative",
+                "admission_expired",
             }
         },
     ),  # fmt: skip
