@@ -43,6 +43,21 @@ pub struct Node {
     pub(crate) assigned: AtomicU64,
 }
 
+/// Whose a Client Identifier is; odd behind a mountpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnerKey(u32);
+
+impl OwnerKey {
+    /// No user, no tenant.
+    pub const NOBODY: Self = Self(0);
+
+    /// Whether another may have what this one has. What is nobody's anybody may have, but no tenant: in front of its mountpoint
+    /// somebody may have subscribed to more than it may see.
+    pub fn yields_to(self, other: Self) -> bool {
+        self == other || (self == Self::NOBODY && other.0 & 1 == 0)
+    }
+}
+
 /// The listener of a connection that came in by none.
 pub(crate) const NO_LISTENER: u16 = u16::MAX;
 
@@ -110,12 +125,19 @@ impl Node {
         hasher.finish()
     }
 
-    /// Stands for a user name among those who own a Client Identifier; never 0. Not to be found from outside.
-    pub(crate) fn user_key(&self, username: &str) -> u32 {
+    /// Stands for those who own a Client Identifier together: a user, or a tenant and its user. Not to be found from outside.
+    pub(crate) fn owner_key(&self, mountpoint: &str, username: Option<&str>) -> OwnerKey {
         let mut hasher = DefaultHasher::new();
         hasher.write(&self.hash_key);
-        hasher.write(username.as_bytes());
-        (hasher.finish() as u32).max(1)
+        hasher.write(mountpoint.as_bytes());
+        hasher.write_u8(0xFF); // Not in any text.
+        hasher.write(username.unwrap_or_default().as_bytes());
+        let hash = hasher.finish() as u32;
+        match (mountpoint, username) {
+            ("", None) => OwnerKey::NOBODY,
+            ("", Some(_)) => OwnerKey((hash & !1).max(2)),
+            _ => OwnerKey(hash | 1),
+        }
     }
 
     /// Says what the configuration calls the listeners. The first call counts.

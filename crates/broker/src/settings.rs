@@ -87,8 +87,8 @@ section! {
         pub subscriptions_max: u32 = "100000" in "1..", on reload;
         /// Sessions that outlive their connection, in all.
         pub sessions_max: u32 = "10000000", on reload;
-        /// Who may take over a connection or a session with the same Client Identifier.
-        pub owner: SessionOwner = "user", on reload;
+        /// Who may take over a connection or a session with the same Client Identifier. Never one tenant from another.
+        pub owner: SessionOwner = "user", at start;
     }
 }
 

@@ -18,6 +18,7 @@ pub use shard::{MemoryShard, ShardOutput};
 use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, Ticket, Time, hash};
 use crate::mail::{Claimed, SessionDelivery, SubscriptionIds, Token};
 use crate::message::Message;
+use crate::node::OwnerKey;
 use crate::route::Options;
 
 /// What a worker asks of a shard. Requests of one worker to one shard are applied in the order they were sent.
@@ -184,8 +185,8 @@ impl Completion {
 pub struct Claim {
     pub client_id: Arc<str>,
     pub connection: ConnectionId,
-    /// Of whom, as [`Node::user_key`](crate::Node::user_key) names it, 0 without a user name; `None` when that does not matter.
-    pub user: Option<u32>,
+    /// Of whom.
+    pub user: OwnerKey,
     pub clean_start: bool,
     /// Session Expiry Interval in seconds, bounded by `session.expiry_max` already.
     pub expiry: u32,

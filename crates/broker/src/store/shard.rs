@@ -23,7 +23,7 @@ use crate::counters::StoreCounters;
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
 use crate::mail::{Letter, SessionDelivery, Token};
 use crate::message::Message;
-use crate::node::NodeLoad;
+use crate::node::{NodeLoad, OwnerKey};
 use crate::route::{Options, Route};
 use crate::settings::Settings;
 use crate::slots::Slots;
@@ -83,8 +83,8 @@ struct Uses {
 struct Client {
     owner: Option<ConnectionId>,
     session: Option<(u32, u32)>,
-    /// Whose it is; 0 is nobody's in particular.
-    user: u32,
+    /// Whose it is.
+    user: OwnerKey,
     /// A claim that waits until the owner has let go.
     pending: Option<Box<Claim>>,
 }

@@ -93,13 +93,8 @@ impl Worker {
         }
         let owner = self.settings.session.owner;
         let Some(connection) = self.connections.occupant(slot) else { return };
-        let user = match owner {
-            SessionOwner::User => {
-                let key = |username| self.node.user_key(username);
-                Some(connection.username().map_or(0, key))
-            }
-            SessionOwner::Anybody => None,
-        };
+        let username = connection.username().filter(|_| owner == SessionOwner::User);
+        let user = self.node.owner_key(connection.mountpoint(), username);
         connection.phase = Phase::Claiming;
         connection.marks.claimed = true;
         let connecting = connection.connecting.as_ref();

@@ -170,6 +170,10 @@ impl Worker {
         if connection.phase != Phase::Open {
             return;
         }
+        // Its `#` also matches the topic that its mountpoint lies below, which is not the client's.
+        if connection.unmounted(shared.view.topic).is_none() {
+            return;
+        }
         let Ok(expiry) = shared.view.remaining_expiry(self.now) else {
             self.counters.dropped_expired += 1;
             return self.dropped(slot, &shared.view, "expired");
@@ -422,6 +426,10 @@ impl Worker {
                     let expiry = shared.view.remaining_expiry(self.now).unwrap_or(Some(0));
                     let ids = subscription_ids.as_slice();
                     let look = Look { qos, retain, dup, packet_id: Some(packet_id), ids, expiry };
+                    if connection.unmounted(shared.view.topic).is_none() {
+                        self.finish_unsent(slot, &look);
+                        continue;
+                    }
                     // The rules may be others than when it was queued. What was sent before is finished.
                     if !dup && self.node.access.guards_topics() && !self.may_receive(slot, shared.view.topic)
                     {

@@ -33,9 +33,10 @@ impl Access for Desk {
         credentials: Credentials<'_>,
         _: &mut dyn FnMut() -> AuthReply,
     ) -> Option<Verdict> {
+        let Some(username) = credentials.username else { return Some(Verdict::Allow) };
         let mut admission = Admission::default();
         let mut principal = Principal::default();
-        for word in credentials.username?.split(' ') {
+        for word in username.split(' ') {
             match word.split_once('=') {
                 Some(("tenant", tenant)) => principal.mountpoint = Some(format!("{tenant}/").into()),
                 Some(("seconds", seconds)) => {
@@ -224,6 +225,57 @@ fn a_tenant_has_client_identifiers_of_its_own() {
         asked.dedup();
         assert_eq!(asked, [("c".into(), "t".into()), ("w".into(), "t".into())]);
     });
+}
+
+/// `#` matches the level that it stands below, too: behind a mountpoint that would be outside.
+#[test]
+fn a_tenant_does_not_see_the_topic_that_its_mountpoint_lies_below() {
+    at_the_desk(|net, _| {
+        let operator = net.connect(0, v5("operator").username("user=op"));
+        net.send(operator, message("a", "kept").retain());
+        let readers =
+            [v5("c").username("tenant=a"), durable(V5, "d").username("tenant=a")].map(|c| net.connect(1, c));
+        for reader in readers {
+            net.subscribe(reader, "#", ExactlyOnce);
+            net.subscribe(reader, "$share/g/#", AtLeastOnce);
+        }
+        for message in [message("a", "x"), message("a", "x").qos1(1), message("a", "x").qos2(2)] {
+            net.send(operator, message);
+        }
+        net.publish(operator, "a/b", "y");
+        for reader in readers {
+            let topics = topics(net, reader);
+            assert!(!topics.is_empty() && topics.iter().all(|topic| topic == "b"), "{topics:?}");
+        }
+    });
+}
+
+/// What is in front of a mountpoint is called like what is behind it: neither gets the other's session, whose subscriptions reach
+/// further than it may see.
+#[test]
+fn nobody_in_front_of_a_mountpoint_is_called_like_a_tenants_client() {
+    for owner in [SessionOwner::User, SessionOwner::Anybody] {
+        at_the_desk_with(
+            |settings| settings.session.owner = owner,
+            |net, _| {
+                let outside = net.connect(0, durable(V5, "a/c").username("user=op"));
+                let nobody = net.connect(1, durable(V5, "a/d"));
+                net.subscribe(outside, "#", AtLeastOnce);
+                net.subscribe(nobody, "#", AtLeastOnce);
+                net.lose(outside);
+                for (client_id, user) in [("c", "tenant=a"), ("c", "tenant=a user=op"), ("d", "tenant=a")] {
+                    let inside = net.connecting(2, durable(V5, client_id).resumes().username(user));
+                    assert_eq!(net.received(inside), [refused(ClientIdentifierNotValid), Sent::Closed]);
+                }
+                let inside = net.connect(2, durable(V5, "e").username("tenant=a"));
+                for connecting in [durable(V5, "a/e").resumes(), durable(V5, "a/e").username("user=op")] {
+                    let outside = net.connecting(0, connecting);
+                    assert_eq!(net.received(outside), [refused(ClientIdentifierNotValid), Sent::Closed]);
+                }
+                assert_eq!(net.closed(inside), None);
+            },
+        );
+    }
 }
 
 /// An operator's subscription for a client stays behind its mountpoint too.

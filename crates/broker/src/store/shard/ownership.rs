@@ -16,8 +16,7 @@ use crate::store::{Claim, Completion, Enqueue, Release, Request, expires_at};
 impl MemoryShard {
     pub(super) fn claim(&mut self, now: Time, claim: Box<Claim>, out: &mut ShardOutput) {
         let client = self.clients.entry(claim.client_id.clone()).or_default();
-        let is_others = |user| client.user != 0 && client.user != user;
-        if claim.user.is_some_and(is_others) && (client.owner.is_some() || client.session.is_some()) {
+        if (client.owner.is_some() || client.session.is_some()) && !client.user.yields_to(claim.user) {
             self.counters.claims_refused += 1;
             let reason = ReasonCode::ClientIdentifierNotValid;
             return out.complete(Completion::ClaimRefused { connection: claim.connection, reason });
@@ -62,7 +61,7 @@ impl MemoryShard {
         let client = self.clients.entry(claim.client_id.clone()).or_default();
         client.owner = Some(claim.connection);
         client.session = place;
-        client.user = claim.user.unwrap_or(0);
+        client.user = claim.user;
         let Some((slot, generation)) = place else {
             let connection = claim.connection;
             let claimed = Claimed { connection, session_present, session: None, resume: None };
