@@ -234,6 +234,8 @@ impl Accepting {
             };
             match self.connections.clone().try_acquire_owned() {
                 Ok(place) => self.serve(stream, peer, place),
+                // A stop takes every place.
+                Err(_) if *self.stop.borrow() => {}
                 Err(_) => {
                     self.state.metrics.rejected.connections();
                     // By TLS it would cost more to tell than it is worth.
