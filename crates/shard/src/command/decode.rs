@@ -1,0 +1,230 @@
+//! Reads what `encode` writes, and refuses everything else.
+
+use mqtt::{PacketId, QoS};
+
+use super::encode::{HEADER, VERSION, kind};
+use super::{Acknowledgement, Claim, Command, Enqueue, Filter, Rewrite, Will, WillFate};
+use crate::error::{Malformed, malformed};
+use crate::ids::{Identity, MESSAGE_ALIGN, MESSAGE_OFFSET_MAX, MessageKey, SessionUid};
+use crate::limits::Limits;
+use crate::message::MessageView;
+use crate::wire::Reader;
+
+/// A command of a batch, and where in the batch its message begins.
+#[derive(Debug)]
+pub(crate) struct Decoded<'a> {
+    pub command: Command<'a>,
+    pub message: usize,
+}
+
+/// Reads the command that begins at `at`; returns where the next one does.
+pub(crate) fn decode(batch: &[u8], at: usize) -> Result<(Decoded<'_>, usize), Malformed> {
+    let mut header = Reader::new(batch.get(at..).unwrap_or_default());
+    let (kind, version, zero) = (header.u8()?, header.u8()?, header.u16()?);
+    let len = header.u32()? as usize;
+    if version != VERSION || zero != 0 {
+        return malformed("version of a command");
+    }
+    if !len.is_multiple_of(MESSAGE_ALIGN) {
+        return malformed("length of a command");
+    }
+    header.bytes(len)?;
+    let end = at + HEADER + len;
+    let mut body = Body { reader: Reader::new(&batch[at + HEADER..end]), end, message: 0 };
+    let command = body.command(kind)?;
+    body.pad()?;
+    body.reader.finish()?;
+    Ok((Decoded { command, message: body.message }, end))
+}
+
+struct Body<'a> {
+    reader: Reader<'a>,
+    /// Where the body ends in its batch.
+    end: usize,
+    message: usize,
+}
+
+impl<'a> Body<'a> {
+    fn command(&mut self, kind: u8) -> Result<Command<'a>, Malformed> {
+        let reader = &mut self.reader;
+        Ok(match kind {
+            kind::STARTED => Command::Started { incarnation: reader.u64()?, elapsed_ms: reader.u64()? },
+            kind::CONFIGURE => Command::Configure(Limits::decode(reader)?),
+            kind::TICK => Command::Tick,
+            kind::SWEEP => Command::Sweep { count: reader.u32()? },
+            kind::CLAIM => return self.claim(),
+            kind::RELEASE => return self.release(),
+            kind::END => Command::End { session: self.session()? },
+            kind::SUBSCRIBE => return self.subscribe(),
+            kind::UNSUBSCRIBE => return self.unsubscribe(),
+            kind::PUBLISH => {
+                let identity = self.identity()?;
+                let wait = self.reader.bool()?;
+                Command::Publish { message: self.message()?, wait, identity }
+            }
+            kind::FORGET => Command::Forget(Identity { origin: reader.u64()?, number: reader.u64()? }),
+            kind::FORGET_ORIGIN => Command::ForgetOrigin { origin: reader.u64()? },
+            kind::ENQUEUE => return self.enqueue(),
+            kind::ACKNOWLEDGE => {
+                let (session, epoch) = self.owner()?;
+                let packet_id = self.packet_id()?;
+                Command::Acknowledge { session, epoch, packet_id, kind: self.acknowledgement()? }
+            }
+            kind::RECEIVE => {
+                let (session, epoch) = self.owner()?;
+                Command::Receive { session, epoch, packet_id: self.packet_id()? }
+            }
+            kind::RELEASED => {
+                let (session, epoch) = self.owner()?;
+                Command::Released { session, epoch, packet_id: self.packet_id()? }
+            }
+            kind::REFUSE => {
+                let (session, epoch) = self.owner()?;
+                Command::Refuse { session, epoch, packet_id: self.packet_id()? }
+            }
+            kind::OVERDUE => Command::Overdue { session: self.session()? },
+            kind::RETAIN => Command::Retain { message: self.message()? },
+            kind::WILL_DONE => Command::WillDone { id: reader.u64()? },
+            kind::REWRITE => return self.rewrite(),
+            kind::ORPHAN_DONE => Command::OrphanDone { id: reader.u64()? },
+            _ => return malformed("kind of a command"),
+        })
+    }
+
+    fn claim(&mut self) -> Result<Command<'a>, Malformed> {
+        let reader = &mut self.reader;
+        let (connection, user, expiry_s) = (reader.u64()?, reader.u32()?, reader.u32()?);
+        let (window, clean_start, has_will) = (reader.u16()?, reader.bool()?, reader.bool()?);
+        let delay_s = reader.u32()?;
+        if !has_will && delay_s != 0 {
+            return malformed("delay of no Will");
+        }
+        let will = if has_will { Some(Will { message: self.message()?, delay_s }) } else { None };
+        let client_id = self.reader.text()?;
+        Ok(Command::Claim(Claim { client_id, user, connection, clean_start, expiry_s, window, will }))
+    }
+
+    fn release(&mut self) -> Result<Command<'a>, Malformed> {
+        let (session, epoch) = self.owner()?;
+        let will = match self.reader.u8()? {
+            0 => WillFate::Discard,
+            1 => WillFate::Arm,
+            _ => return malformed("fate of a Will"),
+        };
+        let (has_expiry, zero, expiry) = (self.reader.bool()?, self.reader.u16()?, self.reader.u32()?);
+        if zero != 0 || (!has_expiry && expiry != 0) {
+            return malformed("expiry of a session");
+        }
+        Ok(Command::Release { session, epoch, expiry_s: has_expiry.then_some(expiry), will })
+    }
+
+    fn subscribe(&mut self) -> Result<Command<'a>, Malformed> {
+        let (session, epoch) = self.owner()?;
+        let count = self.reader.count(9)?;
+        let mut filters = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (id, options) = (self.reader.u32()?, self.reader.u8()?);
+            filters.push(Filter { text: self.reader.text()?, options, id });
+        }
+        Ok(Command::Subscribe { session, epoch, filters })
+    }
+
+    fn unsubscribe(&mut self) -> Result<Command<'a>, Malformed> {
+        let (session, epoch) = self.owner()?;
+        let count = self.reader.count(4)?;
+        let mut filters = Vec::with_capacity(count);
+        for _ in 0..count {
+            filters.push(self.reader.text()?);
+        }
+        Ok(Command::Unsubscribe { session, epoch, filters })
+    }
+
+    fn enqueue(&mut self) -> Result<Command<'a>, Malformed> {
+        let identity = self.identity()?;
+        let session = self.session()?;
+        let qos = match self.reader.u8()? {
+            1 => QoS::AtLeastOnce,
+            2 => QoS::ExactlyOnce,
+            _ => return malformed("QoS of a delivery"),
+        };
+        let (retain, has_group) = (self.reader.bool()?, self.reader.bool()?);
+        let message = self.message()?;
+        let count = self.reader.count(4)?;
+        let mut ids = Vec::with_capacity(count);
+        for _ in 0..count {
+            ids.push(self.reader.u32()?);
+        }
+        let group = self.reader.text()?;
+        if !has_group && !group.is_empty() {
+            return malformed("name of no group");
+        }
+        let group = has_group.then_some(group);
+        Ok(Command::Enqueue(Enqueue { session, message, qos, retain, ids, identity, group }))
+    }
+
+    fn rewrite(&mut self) -> Result<Command<'a>, Malformed> {
+        let from = MessageKey::from_u64(self.reader.u64()?);
+        let message = self.message()?;
+        let count = self.reader.count(16)?;
+        let mut entries = Vec::with_capacity(count);
+        for _ in 0..count {
+            entries.push((self.session()?, self.reader.u64()?));
+        }
+        let count = self.reader.count(8)?;
+        let mut orphans = Vec::with_capacity(count);
+        for _ in 0..count {
+            orphans.push(self.reader.u64()?);
+        }
+        Ok(Command::Rewrite(Rewrite { from, message, entries, orphans }))
+    }
+
+    fn acknowledgement(&mut self) -> Result<Acknowledgement, Malformed> {
+        Ok(match self.reader.u8()? {
+            0 => Acknowledgement::PubAck,
+            1 => Acknowledgement::PubRec,
+            2 => Acknowledgement::PubRecRefused,
+            3 => Acknowledgement::PubComp,
+            4 => Acknowledgement::Skip,
+            _ => return malformed("kind of an acknowledgement"),
+        })
+    }
+
+    fn identity(&mut self) -> Result<Option<Identity>, Malformed> {
+        let identity = Identity { origin: self.reader.u64()?, number: self.reader.u64()? };
+        let is_some = self.reader.bool()?;
+        if !is_some && (identity.origin, identity.number) != (0, 0) {
+            return malformed("identity that is none");
+        }
+        Ok(is_some.then_some(identity))
+    }
+
+    fn session(&mut self) -> Result<SessionUid, Malformed> {
+        self.reader.u64().map(SessionUid::from_u64)
+    }
+
+    fn owner(&mut self) -> Result<(SessionUid, u32), Malformed> {
+        Ok((self.session()?, self.reader.u32()?))
+    }
+
+    fn packet_id(&mut self) -> Result<PacketId, Malformed> {
+        match PacketId::new(self.reader.u16()?) {
+            Some(id) => Ok(id),
+            None => malformed("Packet Identifier"),
+        }
+    }
+
+    fn message(&mut self) -> Result<MessageView<'a>, Malformed> {
+        self.pad()?;
+        self.message = self.end - self.reader.left();
+        if self.message >= MESSAGE_OFFSET_MAX {
+            return malformed("place of a message");
+        }
+        MessageView::read(&mut self.reader)
+    }
+
+    /// Bodies begin and end at multiples of the alignment, so what is left says where padding ends.
+    fn pad(&mut self) -> Result<(), Malformed> {
+        let padding = self.reader.bytes(self.reader.left() % MESSAGE_ALIGN)?;
+        if padding.iter().all(|byte| *byte == 0) { Ok(()) } else { malformed("padding") }
+    }
+}

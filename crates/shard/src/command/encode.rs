@@ -1,0 +1,209 @@
+//! The stable form of commands.
+//!
+//! A command is a header of 8 bytes (kind, version, 0, length of the body) and a body that is filled up to a multiple of 8
+//! with zeros. A message in it comes before everything of variable length, at a multiple of 8.
+
+use super::{Acknowledgement, Claim, Command, Enqueue, Rewrite};
+use crate::ids::{Identity, MESSAGE_ALIGN, SessionUid};
+use crate::message::MessageView;
+use crate::wire::Writer;
+
+/// Kinds of commands. A number is never given to another one.
+pub(super) mod kind {
+    pub const STARTED: u8 = 1;
+    pub const CONFIGURE: u8 = 2;
+    pub const TICK: u8 = 3;
+    pub const SWEEP: u8 = 4;
+    pub const CLAIM: u8 = 5;
+    pub const RELEASE: u8 = 6;
+    pub const END: u8 = 7;
+    pub const SUBSCRIBE: u8 = 8;
+    pub const UNSUBSCRIBE: u8 = 9;
+    pub const PUBLISH: u8 = 10;
+    pub const FORGET: u8 = 11;
+    pub const FORGET_ORIGIN: u8 = 12;
+    pub const ENQUEUE: u8 = 13;
+    pub const ACKNOWLEDGE: u8 = 14;
+    pub const RECEIVE: u8 = 15;
+    pub const RELEASED: u8 = 16;
+    pub const REFUSE: u8 = 17;
+    pub const OVERDUE: u8 = 18;
+    pub const RETAIN: u8 = 19;
+    pub const WILL_DONE: u8 = 20;
+    pub const REWRITE: u8 = 21;
+    pub const ORPHAN_DONE: u8 = 22;
+}
+
+/// The version that every kind of command has today.
+pub(super) const VERSION: u8 = 1;
+pub(crate) const HEADER: usize = 8;
+
+/// Bytes that the payload of a record never exceeds: the batch in front of its last command, and that with the largest packet.
+pub const RECORD_MAX: usize = (1 << 20) + (256 << 20) + (1 << 16);
+
+/// Appends a command to a batch; returns where in it the command's message begins.
+pub(crate) fn encode(command: &Command<'_>, out: &mut Vec<u8>) -> Option<usize> {
+    let start = out.len();
+    debug_assert!(start.is_multiple_of(MESSAGE_ALIGN));
+    out.u8(kind_of(command));
+    out.u8(VERSION);
+    out.u16(0);
+    out.u32(0);
+    let message = body(command, out);
+    pad(out);
+    let len = (out.len() - start - HEADER) as u32;
+    out[start + 4..start + HEADER].copy_from_slice(&len.to_le_bytes());
+    message
+}
+
+fn kind_of(command: &Command<'_>) -> u8 {
+    match command {
+        Command::Started { .. } => kind::STARTED,
+        Command::Configure(_) => kind::CONFIGURE,
+        Command::Tick => kind::TICK,
+        Command::Sweep { .. } => kind::SWEEP,
+        Command::Claim(_) => kind::CLAIM,
+        Command::Release { .. } => kind::RELEASE,
+        Command::End { .. } => kind::END,
+        Command::Subscribe { .. } => kind::SUBSCRIBE,
+        Command::Unsubscribe { .. } => kind::UNSUBSCRIBE,
+        Command::Publish { .. } => kind::PUBLISH,
+        Command::Forget(_) => kind::FORGET,
+        Command::ForgetOrigin { .. } => kind::FORGET_ORIGIN,
+        Command::Enqueue(_) => kind::ENQUEUE,
+        Command::Acknowledge { .. } => kind::ACKNOWLEDGE,
+        Command::Receive { .. } => kind::RECEIVE,
+        Command::Released { .. } => kind::RELEASED,
+        Command::Refuse { .. } => kind::REFUSE,
+        Command::Overdue { .. } => kind::OVERDUE,
+        Command::Retain { .. } => kind::RETAIN,
+        Command::WillDone { .. } => kind::WILL_DONE,
+        Command::Rewrite(_) => kind::REWRITE,
+        Command::OrphanDone { .. } => kind::ORPHAN_DONE,
+    }
+}
+
+fn body(command: &Command<'_>, out: &mut Vec<u8>) -> Option<usize> {
+    match command {
+        Command::Tick => {}
+        Command::Started { incarnation: one, elapsed_ms: other } => {
+            out.u64(*one);
+            out.u64(*other);
+        }
+        Command::Configure(limits) => limits.encode(out),
+        Command::Sweep { count } => out.u32(*count),
+        Command::Claim(claim) => return encode_claim(claim, out),
+        Command::Release { session, epoch, expiry_s, will } => {
+            owner(*session, *epoch, out);
+            out.u8(*will as u8);
+            out.bool(expiry_s.is_some());
+            out.u16(0);
+            out.u32(expiry_s.unwrap_or_default());
+        }
+        Command::End { session } | Command::Overdue { session } => out.u64(session.as_u64()),
+        Command::Subscribe { session, epoch, filters } => {
+            owner(*session, *epoch, out);
+            out.u32(filters.len() as u32);
+            for filter in filters {
+                out.u32(filter.id);
+                out.u8(filter.options);
+                out.text(filter.text);
+            }
+        }
+        Command::Unsubscribe { session, epoch, filters } => {
+            owner(*session, *epoch, out);
+            out.u32(filters.len() as u32);
+            filters.iter().for_each(|filter| out.text(filter));
+        }
+        Command::Publish { message, wait, identity } => {
+            encode_identity(*identity, out);
+            out.bool(*wait);
+            return Some(place(message, out));
+        }
+        Command::Forget(Identity { origin, number }) => {
+            out.u64(*origin);
+            out.u64(*number);
+        }
+        Command::ForgetOrigin { origin: id } | Command::WillDone { id } | Command::OrphanDone { id } => {
+            out.u64(*id);
+        }
+        Command::Enqueue(enqueue) => return Some(encode_enqueue(enqueue, out)),
+        Command::Acknowledge { session, epoch, packet_id, kind } => {
+            owner(*session, *epoch, out);
+            out.u16(packet_id.get());
+            out.u8(*kind as u8);
+            debug_assert!(*kind as u8 <= Acknowledgement::Skip as u8);
+        }
+        Command::Receive { session, epoch, packet_id }
+        | Command::Released { session, epoch, packet_id }
+        | Command::Refuse { session, epoch, packet_id } => {
+            owner(*session, *epoch, out);
+            out.u16(packet_id.get());
+        }
+        Command::Retain { message } => return Some(place(message, out)),
+        Command::Rewrite(rewrite) => return Some(encode_rewrite(rewrite, out)),
+    }
+    None
+}
+
+fn encode_claim(claim: &Claim<'_>, out: &mut Vec<u8>) -> Option<usize> {
+    out.u64(claim.connection);
+    out.u32(claim.user);
+    out.u32(claim.expiry_s);
+    out.u16(claim.window);
+    out.bool(claim.clean_start);
+    out.bool(claim.will.is_some());
+    out.u32(claim.will.map_or(0, |will| will.delay_s));
+    let message = claim.will.map(|will| place(&will.message, out));
+    out.text(claim.client_id);
+    message
+}
+
+fn encode_enqueue(enqueue: &Enqueue<'_>, out: &mut Vec<u8>) -> usize {
+    encode_identity(enqueue.identity, out);
+    out.u64(enqueue.session.as_u64());
+    out.u8(enqueue.qos as u8);
+    out.bool(enqueue.retain);
+    out.bool(enqueue.group.is_some());
+    let message = place(&enqueue.message, out);
+    out.u32(enqueue.ids.len() as u32);
+    enqueue.ids.iter().for_each(|id| out.u32(*id));
+    out.text(enqueue.group.unwrap_or_default());
+    message
+}
+
+fn encode_rewrite(rewrite: &Rewrite<'_>, out: &mut Vec<u8>) -> usize {
+    out.u64(rewrite.from.as_u64());
+    let message = place(&rewrite.message, out);
+    out.u32(rewrite.entries.len() as u32);
+    for (session, n) in &rewrite.entries {
+        out.u64(session.as_u64());
+        out.u64(*n);
+    }
+    out.u32(rewrite.orphans.len() as u32);
+    rewrite.orphans.iter().for_each(|id| out.u64(*id));
+    message
+}
+
+fn encode_identity(identity: Option<Identity>, out: &mut Vec<u8>) {
+    out.u64(identity.map_or(0, |identity| identity.origin));
+    out.u64(identity.map_or(0, |identity| identity.number));
+    out.bool(identity.is_some());
+}
+
+fn owner(session: SessionUid, epoch: u32, out: &mut Vec<u8>) {
+    out.u64(session.as_u64());
+    out.u32(epoch);
+}
+
+/// Puts the message at the next place where one may be.
+fn place(message: &MessageView<'_>, out: &mut Vec<u8>) -> usize {
+    pad(out);
+    let at = out.len();
+    message.encode(out);
+    at
+}
+
+fn pad(out: &mut Vec<u8>) {
+    out.resize(out.len().next_multiple_of(MESSAGE_ALIGN), 0);
+}

@@ -1,0 +1,173 @@
+//! The numbers that commands, effects and parts go by, and how texts lead to them.
+
+use std::fmt;
+
+/// A durable session of one shard: a counter above the slot that the session lies in. Never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionUid(u64);
+
+/// Sessions that a shard holds, at most.
+pub const SESSIONS_MAX: u32 = 1 << SLOT_BITS;
+const SLOT_BITS: u32 = 24;
+
+impl SessionUid {
+    pub(crate) fn new(count: u64, slot: u32) -> Self {
+        debug_assert!(slot < SESSIONS_MAX);
+        Self(count << SLOT_BITS | u64::from(slot))
+    }
+
+    /// What a command or a part says it is; whether there is such a session is another question.
+    pub fn from_u64(value: u64) -> Self {
+        Self(value)
+    }
+
+    pub fn as_u64(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn slot(self) -> u32 {
+        (self.0 & u64::from(SESSIONS_MAX - 1)) as u32
+    }
+
+    pub(crate) fn count(self) -> u64 {
+        self.0 >> SLOT_BITS
+    }
+}
+
+/// Where a message stands: the index of the record that carries its command, and its offset in that record's payload.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageKey(u64);
+
+/// Where messages begin in a batch is a multiple of this.
+pub const MESSAGE_ALIGN: usize = 8;
+/// A message begins before this offset of its batch, 1 MiB.
+pub const MESSAGE_OFFSET_MAX: usize = 1 << (OFFSET_BITS + MESSAGE_ALIGN.trailing_zeros());
+const OFFSET_BITS: u32 = 17;
+/// Records have indexes below this.
+pub const INDEX_MAX: u64 = 1 << (u64::BITS - OFFSET_BITS);
+
+const _: () = assert!(MESSAGE_OFFSET_MAX == 1 << 20);
+
+impl MessageKey {
+    /// # Panics
+    /// An offset that is not aligned or beyond [`MESSAGE_OFFSET_MAX`], an index beyond [`INDEX_MAX`].
+    pub fn new(index: u64, offset: usize) -> Self {
+        assert!(offset.is_multiple_of(MESSAGE_ALIGN) && offset < MESSAGE_OFFSET_MAX && index < INDEX_MAX);
+        Self(index << OFFSET_BITS | (offset / MESSAGE_ALIGN) as u64)
+    }
+
+    pub fn from_u64(value: u64) -> Self {
+        Self(value)
+    }
+
+    pub fn as_u64(self) -> u64 {
+        self.0
+    }
+
+    /// Of the record.
+    pub fn index(self) -> u64 {
+        self.0 >> OFFSET_BITS
+    }
+
+    /// Bytes from the beginning of the record's payload.
+    pub fn offset(self) -> usize {
+        (self.0 & ((1 << OFFSET_BITS) - 1)) as usize * MESSAGE_ALIGN
+    }
+}
+
+impl fmt::Debug for MessageKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MessageKey({}+{})", self.index(), self.offset())
+    }
+}
+
+/// What a message is known by so that it is taken once. What the two numbers mean is the host's business, but for
+/// [`Publish`](crate::Command::Publish): a number there makes the same origin's number with the last bit flipped forgotten, as
+/// a QoS 2 publish is its Packet Identifier times two plus how often that was released, modulo two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity {
+    pub origin: u64,
+    pub number: u64,
+}
+
+/// A piece of a checkpoint: a bucket, and the page of it. The low 16 bits are the bucket, so that the first page of each
+/// has the bucket's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PartId(u32);
+
+/// Buckets that Client Identifiers hash to: parts 0 to 4095.
+pub const BUCKETS: u16 = 4096;
+/// Retained messages follow, by their topics: parts 4096 to 8191.
+pub const RETAINED_FIRST: u16 = BUCKETS;
+/// What belongs to no bucket.
+pub const REST: u16 = 2 * BUCKETS;
+
+impl PartId {
+    pub(crate) fn new(bucket: u16, page: u16) -> Self {
+        Self(u32::from(page) << 16 | u32::from(bucket))
+    }
+
+    pub fn from_u32(value: u32) -> Self {
+        Self(value)
+    }
+
+    pub fn as_u32(self) -> u32 {
+        self.0
+    }
+
+    pub fn bucket(self) -> u16 {
+        self.0 as u16
+    }
+
+    pub fn page(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+}
+
+/// FNV-1a in 64 bits: what No Local compares Client Identifiers by.
+pub fn fnv64(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+/// The bucket of a Client Identifier: the folded hash modulo [`BUCKETS`].
+pub fn client_bucket(client_id: &str) -> u16 {
+    bucket(client_id)
+}
+
+/// The bucket of a Topic Name's retained message, at least [`RETAINED_FIRST`].
+pub fn retained_bucket(topic: &str) -> u16 {
+    RETAINED_FIRST + bucket(topic)
+}
+
+fn bucket(text: &str) -> u16 {
+    let hash = fnv64(text.as_bytes());
+    ((hash ^ (hash >> 32)) as u32 % u32::from(BUCKETS)) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_says_where_its_message_stands() {
+        let key = MessageKey::new(INDEX_MAX - 1, MESSAGE_OFFSET_MAX - MESSAGE_ALIGN);
+        assert_eq!((key.index(), key.offset()), (INDEX_MAX - 1, MESSAGE_OFFSET_MAX - MESSAGE_ALIGN));
+        assert_eq!(key.as_u64(), u64::MAX);
+        assert!(MessageKey::new(2, 0) > MessageKey::new(1, MESSAGE_OFFSET_MAX - MESSAGE_ALIGN));
+    }
+
+    #[test]
+    fn a_session_is_a_count_and_a_slot() {
+        let uid = SessionUid::new(7, SESSIONS_MAX - 1);
+        assert_eq!((uid.count(), uid.slot()), (7, SESSIONS_MAX - 1));
+        assert!(SessionUid::new(8, 0) > uid);
+    }
+
+    /// The numbers are in every checkpoint, so they never change.
+    #[test]
+    fn texts_have_the_buckets_that_they_always_had() {
+        assert_eq!(fnv64(b"thermostat"), 0xd5d8_064d_ef28_28e1);
+        assert_eq!((client_bucket("thermostat"), retained_bucket("thermostat")), (684, 4780));
+    }
+}
