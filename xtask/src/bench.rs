@@ -1,8 +1,8 @@
 //! `cargo xtask bench`: the same loads on our broker and on a peer, in alternation and in one run, because on a shared
 //! machine only ratios within a run mean anything. Figures are medians over the rounds.
 
-mod broker;
-mod child;
+pub mod broker;
+pub mod child;
 pub mod door;
 mod measure;
 pub mod observe;
@@ -100,12 +100,18 @@ fn brokers(args: &Args) -> Result<Vec<Kind>> {
 
 /// Release binaries of the generator, and of our broker where it is measured.
 fn build(kinds: &[Kind]) -> Result<()> {
+    let mut what = vec!["--package", "bench", "--bin", "mqload"];
+    if kinds.contains(&Kind::Meridian) {
+        what.extend(["--package", "meridian", "--bin", "meridian"]);
+    }
+    cargo_build(&what)
+}
+
+/// `cargo build --release` of some targets.
+pub fn cargo_build(what: &[&str]) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["build", "--release", "--package", "bench", "--bin", "mqload"]).current_dir(root());
-    if kinds.contains(&Kind::Meridian) {
-        command.args(["--package", "meridian", "--bin", "meridian"]);
-    }
+    command.args(["build", "--release", "--locked"]).args(what).current_dir(root());
     ensure!(command.status().context("cargo build")?.success(), "cargo build failed");
     Ok(())
 }

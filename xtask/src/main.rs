@@ -6,6 +6,7 @@ mod clauses;
 mod dependencies;
 mod dist;
 mod idle;
+mod ratchet;
 mod repository;
 mod source;
 mod tidy;
@@ -28,6 +29,8 @@ enum Task {
     Tidy,
     /// Clauses of MQTT 5.0 and 3.1.1 that a server must meet and that neither code nor test cites
     Clauses(clauses::Args),
+    /// What a message costs in instructions, allocations and system calls may not get worse
+    Ratchet(ratchet::Args),
     /// Measures the broker beside a peer and prints a table
     Bench(bench::Args),
     /// What watching a node costs its clients: latency beside scrapes, listings of all clients, and a trace of everything
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         Task::Check(args) => check::run(&args),
         Task::Tidy => tidy::run(),
         Task::Clauses(args) => clauses::run(&args),
+        Task::Ratchet(args) => ratchet::run(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Observe(args) => bench::observe::run(&args),
         Task::Storm(args) => bench::storm::run(&args),

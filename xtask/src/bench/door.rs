@@ -1,7 +1,7 @@
 //! `cargo xtask door`: what coming in costs by kind of door: handshakes beside a peer, messages, and memory of idle connections.
 
 mod certificates;
-mod client;
+pub mod client;
 mod process;
 
 use super::broker::{Broker, Kind};

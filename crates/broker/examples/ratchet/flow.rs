@@ -1,0 +1,164 @@
+//! The flows. Each is in lock-step: the next message is published when everybody is done with the one before.
+
+use broker::ConnectionId;
+
+use crate::node::{Broker, Publish, packets, publish_id};
+
+/// One flow; `messages` is enough for figures that repeat and few enough to be counted in a second or two.
+pub struct Flow {
+    pub name: &'static str,
+    pub messages: u32,
+    pub run: fn(u32),
+}
+
+pub const ALL: &[Flow] = &[
+    Flow { name: "qos0", messages: 5_000, run: |messages| one_to_one(0, messages) },
+    Flow { name: "qos1", messages: 5_000, run: |messages| one_to_one(1, messages) },
+    Flow { name: "qos2", messages: 5_000, run: |messages| one_to_one(2, messages) },
+    Flow { name: "fan-out-100", messages: 500, run: fan_out },
+    Flow { name: "connect-subscribe", messages: 1_000, run: connect_subscribe },
+    Flow { name: "durable-qos1", messages: 5_000, run: durable },
+    Flow { name: "durable-absent-qos1", messages: 5_000, run: absent },
+];
+
+const TOPIC: &str = "plant/7/temperature";
+const FILTER: &str = "plant/+/temperature";
+const PAYLOAD: usize = 256;
+const FAN: usize = 100;
+/// What an absent client finds when it comes back.
+const WAITING: u32 = 100;
+
+fn one_to_one(qos: u8, messages: u32) {
+    let mut broker = Broker::new();
+    let mut subscriber = Client::new(broker.connect("subscriber", true));
+    broker.subscribe(subscriber.id, FILTER, qos);
+    flow(&mut broker, &mut subscriber, qos, messages);
+}
+
+fn durable(messages: u32) {
+    let mut broker = Broker::new();
+    let mut subscriber = Client::new(broker.connect("subscriber", false));
+    broker.subscribe(subscriber.id, FILTER, 1);
+    flow(&mut broker, &mut subscriber, 1, messages);
+}
+
+fn flow(broker: &mut Broker, subscriber: &mut Client, qos: u8, messages: u32) {
+    let mut publisher = Client::new(broker.connect("publisher", true));
+    let mut publish = Publish::new(qos, TOPIC, PAYLOAD);
+    for message in 0..messages {
+        broker.send(publisher.id, publish.number(message));
+        rest(broker, &mut [&mut publisher, subscriber]);
+    }
+    assert_eq!(subscriber.delivered, messages, "everything is delivered");
+    assert_eq!(publisher.acknowledged, if qos > 0 { messages } else { 0 }, "everything is acknowledged");
+}
+
+fn fan_out(messages: u32) {
+    let mut broker = Broker::new();
+    for number in 0..FAN {
+        let subscriber = broker.connect(&format!("subscriber-{number}"), true);
+        broker.subscribe(subscriber, FILTER, 0);
+    }
+    let publisher = broker.connect("publisher", true);
+    let mut publish = Publish::new(0, TOPIC, PAYLOAD);
+    for message in 0..messages {
+        broker.send(publisher, publish.number(message));
+        broker.turn();
+        assert_eq!(broker.receivers(), FAN, "all of them get it");
+    }
+}
+
+/// A client that connects, subscribes to a filter of its own and leaves is one message.
+fn connect_subscribe(clients: u32) {
+    let mut broker = Broker::new();
+    for number in 0..clients {
+        let client = broker.connect(&format!("client-{number:07}"), true);
+        broker.subscribe(client, &format!("bench/{number:07}/#"), 1);
+        broker.disconnect(client);
+    }
+}
+
+/// A session whose client comes back for every [`WAITING`] messages.
+fn absent(messages: u32) {
+    let mut broker = Broker::new();
+    let mut subscriber = Client::new(broker.connect("subscriber", false));
+    broker.subscribe(subscriber.id, FILTER, 1);
+    broker.disconnect(subscriber.id);
+    let mut publisher = Client::new(broker.connect("publisher", true));
+    let mut publish = Publish::new(1, TOPIC, PAYLOAD);
+    for message in 0..messages {
+        broker.send(publisher.id, publish.number(message));
+        rest(&mut broker, &mut [&mut publisher]);
+        if (message + 1) % WAITING == 0 {
+            subscriber.id = broker.connect("subscriber", false);
+            subscriber.take(&broker);
+            rest(&mut broker, &mut [&mut subscriber]);
+            broker.disconnect(subscriber.id);
+        }
+    }
+    assert_eq!(publisher.acknowledged, messages, "everything is acknowledged");
+    assert_eq!(subscriber.delivered, messages - messages % WAITING, "everything is delivered");
+}
+
+/// Turns and answers until nobody has anything to say.
+fn rest(broker: &mut Broker, clients: &mut [&mut Client]) {
+    for _ in 0..2 * WAITING {
+        broker.turn();
+        let mut said = false;
+        for client in &mut *clients {
+            client.take(broker);
+            said |= client.answer(broker);
+        }
+        if !said {
+            return;
+        }
+    }
+    panic!("the clients and the broker do not come to rest");
+}
+
+/// What a client makes of what it gets.
+struct Client {
+    id: ConnectionId,
+    answer: Vec<u8>,
+    delivered: u32,
+    acknowledged: u32,
+}
+
+impl Client {
+    fn new(id: ConnectionId) -> Self {
+        Self { id, answer: Vec::with_capacity(4096), delivered: 0, acknowledged: 0 }
+    }
+
+    fn take(&mut self, broker: &Broker) {
+        for (first, body) in broker.received(self.id).flat_map(packets) {
+            let (reply, id) = match first >> 4 {
+                3 => {
+                    self.delivered += 1;
+                    match first >> 1 & 3 {
+                        0 => continue,
+                        1 => (0x40, publish_id(body)),
+                        _ => (0x50, publish_id(body)),
+                    }
+                }
+                4 | 7 => {
+                    self.acknowledged += 1;
+                    continue;
+                }
+                5 => (0x62, [body[0], body[1]]),
+                6 => (0x70, [body[0], body[1]]),
+                // CONNACK of a session that is resumed.
+                _ => continue,
+            };
+            self.answer.extend([reply, 2, id[0], id[1]]);
+        }
+    }
+
+    fn answer(&mut self, broker: &mut Broker) -> bool {
+        if self.answer.is_empty() {
+            return false;
+        }
+        broker.send(self.id, &self.answer);
+        self.answer.clear();
+        true
+    }
+}

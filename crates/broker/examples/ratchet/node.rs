@@ -1,0 +1,181 @@
+//! A worker and its clients, all in one thread; packets are those of MQTT 3.1.1, put together by hand so that the counted
+//! instructions are nearly all the broker's.
+
+use std::sync::Arc;
+
+use broker::access::AllowAll;
+use broker::settings::Settings;
+use broker::{ConnectionId, Node, Time, Worker, WorkerId};
+
+const NOW: Time = Time(1_000);
+const TURNS_MAX: u32 = 64;
+
+pub struct Broker {
+    worker: Worker,
+    dirty: Vec<u32>,
+    received: Vec<(u32, Vec<u8>)>,
+    used: usize,
+}
+
+impl Broker {
+    pub fn new() -> Self {
+        let mut settings = Settings::default();
+        settings.sys.interval = std::time::Duration::ZERO;
+        let node = Node::new(settings, Arc::new(AllowAll), "ratchet".into(), 1, [7; 16]);
+        let worker = Worker::new(WorkerId(0), node);
+        Self { worker, dirty: Vec::new(), received: Vec::new(), used: 0 }
+    }
+
+    /// Bytes of a client.
+    pub fn send(&mut self, client: ConnectionId, bytes: &[u8]) {
+        let received = self.worker.receive(NOW, client.slot, bytes);
+        assert_eq!(received.consumed, bytes.len(), "the worker takes everything");
+    }
+
+    /// Turns until nothing is left to do; then [`Self::received`] tells what came out.
+    pub fn turn(&mut self) {
+        self.used = 0;
+        for _ in 0..TURNS_MAX {
+            self.worker.settle(NOW);
+            let mut dirty = std::mem::take(&mut self.dirty);
+            self.worker.take_dirty(&mut dirty);
+            for slot in dirty.drain(..) {
+                if self.used == self.received.len() {
+                    self.received.push((0, Vec::with_capacity(4096)));
+                }
+                let (whose, bytes) = &mut self.received[self.used];
+                let Some(out) = self.worker.output(slot) else { continue };
+                *whose = slot;
+                bytes.clear();
+                out.take(usize::MAX, bytes);
+                self.used += 1;
+                self.worker.written(NOW, slot);
+            }
+            // Every byte was taken at once, so nothing was kept that the woken could be offered again.
+            self.worker.take_woken(&mut dirty);
+            dirty.clear();
+            self.dirty = dirty;
+            self.worker.end_turn();
+            if !self.worker.has_work() {
+                return;
+            }
+        }
+        panic!("the worker does not come to rest in {TURNS_MAX} turns");
+    }
+
+    /// What the last turns sent to a client, in order.
+    pub fn received(&self, client: ConnectionId) -> impl Iterator<Item = &[u8]> {
+        let here = self.received[..self.used].iter();
+        here.filter(move |(slot, _)| *slot == client.slot).map(|(_, bytes)| &bytes[..])
+    }
+
+    /// How many clients got something in the last turns.
+    pub fn receivers(&self) -> usize {
+        self.used
+    }
+
+    /// CONNECT and CONNACK.
+    pub fn connect(&mut self, name: &str, clean: bool) -> ConnectionId {
+        let client = self.worker.open(NOW, None);
+        let mut body = b"\x00\x04MQTT\x04".to_vec();
+        body.extend([if clean { 2 } else { 0 }, 0, 0]);
+        text(&mut body, name);
+        self.send(client, &packet(0x10, &body));
+        self.turn();
+        let answer = self.received(client).next().expect("CONNACK");
+        assert!(answer.starts_with(&[0x20, 2]) && answer[3] == 0, "CONNACK is {answer:02x?}");
+        client
+    }
+
+    /// SUBSCRIBE and SUBACK.
+    pub fn subscribe(&mut self, client: ConnectionId, filter: &str, qos: u8) {
+        let mut body = vec![0, 1];
+        text(&mut body, filter);
+        body.push(qos);
+        self.send(client, &packet(0x82, &body));
+        self.turn();
+        let answer = self.received(client).next().expect("SUBACK");
+        assert_eq!(answer, [0x90, 3, 0, 1, qos], "SUBACK");
+    }
+
+    /// DISCONNECT, and the connection is gone.
+    pub fn disconnect(&mut self, client: ConnectionId) {
+        self.send(client, &[0xE0, 0]);
+        self.turn();
+        self.worker.vacate(client.slot);
+        self.turn();
+    }
+}
+
+/// A PUBLISH that is sent again and again.
+pub struct Publish {
+    bytes: Vec<u8>,
+    /// Where its Packet Identifier is, if it has one.
+    id_at: Option<usize>,
+}
+
+impl Publish {
+    pub fn new(qos: u8, topic: &str, payload: usize) -> Self {
+        let mut body = Vec::new();
+        text(&mut body, topic);
+        let before_id = body.len();
+        if qos > 0 {
+            body.extend([0, 0]);
+        }
+        body.resize(body.len() + payload, 0x55);
+        let bytes = packet(0x30 | qos << 1, &body);
+        let id_at = (qos > 0).then(|| bytes.len() - body.len() + before_id);
+        Self { bytes, id_at }
+    }
+
+    /// With identifiers 1 to 60,000, again and again.
+    pub fn number(&mut self, message: u32) -> &[u8] {
+        let id = (message % 60_000 + 1) as u16;
+        if let Some(at) = self.id_at {
+            self.bytes[at..at + 2].copy_from_slice(&id.to_be_bytes());
+        }
+        &self.bytes
+    }
+}
+
+/// First byte, body and Remaining Length of each packet in `bytes`.
+pub fn packets(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+    std::iter::from_fn(move || {
+        let first = *bytes.first()?;
+        let (mut length, mut at) = (0, 1);
+        loop {
+            let byte = bytes[at];
+            length |= usize::from(byte & 0x7F) << (7 * (at - 1));
+            at += 1;
+            if byte & 0x80 == 0 {
+                break;
+            }
+        }
+        let body = &bytes[at..at + length];
+        bytes = &bytes[at + length..];
+        Some((first, body))
+    })
+}
+
+/// The Packet Identifier of a PUBLISH above QoS 0.
+pub fn publish_id(body: &[u8]) -> [u8; 2] {
+    let at = 2 + usize::from(u16::from_be_bytes([body[0], body[1]]));
+    [body[at], body[at + 1]]
+}
+
+fn packet(first: u8, body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![first];
+    let mut left = body.len();
+    while left > 127 {
+        bytes.push(left as u8 | 0x80);
+        left >>= 7;
+    }
+    bytes.push(left as u8);
+    bytes.extend(body);
+    bytes
+}
+
+fn text(to: &mut Vec<u8>, text: &str) {
+    to.extend((text.len() as u16).to_be_bytes());
+    to.extend(text.bytes());
+}

@@ -1,0 +1,97 @@
+//! Instructions and allocations of a message: the example `ratchet` of crate `broker` under valgrind, with two numbers of
+//! messages. Their difference leaves out what happens once.
+
+use super::Measured;
+use crate::bench::child::{self, Guarded};
+use crate::repository::root;
+use anyhow::{Context, Result, bail, ensure};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// The second number of messages is so many times the first one.
+const TIMES: u32 = 3;
+/// A flow takes about a second.
+const LONGEST: Duration = Duration::from_secs(60);
+
+pub fn measure() -> Result<Measured> {
+    if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
+        return Ok(Measured::Impossible("valgrind is not installed (apt-get install valgrind)".into()));
+    }
+    crate::bench::cargo_build(&["--package", "broker", "--example", "ratchet"])?;
+    let program = root().join("target/release/examples/ratchet");
+    let list = Command::new(&program).output().context("the example ratchet")?;
+    let list = String::from_utf8(list.stdout)?;
+    let mut figures = vec![];
+    for line in list.lines() {
+        let (name, messages) = line.split_once(' ').context("a flow and its messages")?;
+        let messages: u32 = messages.parse()?;
+        eprintln!("{name}");
+        let few = count(name, messages)?;
+        let many = count(name, messages * TIMES)?;
+        let each = |few: u64, many: u64| (many - few) as f64 / f64::from(messages * (TIMES - 1));
+        ensure!(many.instructions > few.instructions, "{name}: more messages take more instructions");
+        figures.push((format!("{name}.instructions"), each(few.instructions, many.instructions)));
+        figures.push((
+            format!("{name}.allocations"),
+            each(few.allocations, many.allocations.max(few.allocations)),
+        ));
+    }
+    ensure!(!figures.is_empty(), "the example ratchet has no flows");
+    Ok(Measured::Figures(figures))
+}
+
+/// Of a whole run.
+#[derive(Debug, PartialEq)]
+struct Counted {
+    instructions: u64,
+    allocations: u64,
+}
+
+fn count(flow: &str, messages: u32) -> Result<Counted> {
+    let mut command = Command::new("valgrind");
+    command
+        .args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"])
+        .arg(root().join("target/release/examples/ratchet"))
+        .args([flow, &messages.to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut process = Guarded::spawn(&mut command)?;
+    let status = process.wait(LONGEST);
+    if child::interrupted() {
+        bail!("interrupted");
+    }
+    let status = status.with_context(|| format!("{flow} is not through after {} s", LONGEST.as_secs()))?;
+    // A few lines each: they fit into the pipes.
+    let read = |pipe: Option<&mut dyn std::io::Read>| -> Result<String> {
+        let mut text = String::new();
+        pipe.context("a pipe")?.read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let child = process.child();
+    let said = read(child.stdout.as_mut().map(|pipe| pipe as _))?;
+    let counted = read(child.stderr.as_mut().map(|pipe| pipe as _))?;
+    ensure!(status.success(), "{flow} failed ({status}):\n{counted}");
+    parse(&said, &counted).with_context(|| format!("{flow}: valgrind said\n{counted}"))
+}
+
+fn parse(said: &str, counted: &str) -> Option<Counted> {
+    let line =
+        counted.lines().find_map(|line| line.split_once("I refs:").or(line.split_once("I   refs:")))?;
+    let instructions = line.1.trim().replace(',', "").parse().ok()?;
+    Some(Counted { instructions, allocations: said.trim().parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_counts_are_found() {
+        let text = "==1== Cachegrind, a profiler\n==1== \n==1== I   refs:      22,816,032\n";
+        assert_eq!(parse("387\n", text), Some(Counted { instructions: 22_816_032, allocations: 387 }));
+        assert_eq!(parse("387\n", "==1== I refs: 7\n").map(|c| c.instructions), Some(7));
+        assert_eq!(parse("", text), None);
+        assert_eq!(parse("387", "==1== nothing"), None);
+    }
+}
