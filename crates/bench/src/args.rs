@@ -161,7 +161,7 @@ pub struct FlowArgs {
     /// QoS of the subscribers, when different
     #[arg(long)]
     pub sub_qos: Option<u8>,
-    /// Payload bytes (24 at least)
+    /// Payload bytes (16 at least)
     #[arg(long, short = 'l', default_value_t = 64)]
     pub payload: usize,
     /// Messages in flight per publisher at QoS 1 and 2 (the broker's receive maximum also holds)

@@ -7,9 +7,6 @@ use crate::topology::Topology;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-/// Bytes at the start of every payload: tag, publisher, sequence number, time.
-pub const HEADER: usize = 24;
-
 /// Why a run could not begin.
 #[derive(Debug)]
 pub enum SetupError {

@@ -24,6 +24,7 @@ mod process;
 mod progress;
 mod report;
 mod run;
+mod tag;
 mod topology;
 mod track;
 mod worker;

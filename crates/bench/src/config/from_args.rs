@@ -1,7 +1,8 @@
 //! From the command line to a [`Config`].
 
-use super::{Config, HEADER, SetupError};
+use super::{Config, SetupError};
 use crate::args::{CommonArgs, ConnectionsArgs, FlowArgs, HaArgs, ProbeArgs, PubsubArgs, SubscribeArgs};
+use crate::tag;
 use crate::topology::Topology;
 use std::net::{SocketAddr, SocketAddrV4, ToSocketAddrs};
 
@@ -143,7 +144,7 @@ impl Config {
             groups: 1,
             pub_qos: 0,
             sub_qos: 0,
-            payload: HEADER,
+            payload: tag::LONG,
             rate: 0.0,
             window: 1,
             messages: 0,
@@ -183,7 +184,8 @@ impl Config {
         if let Some(&qos) = [self.pub_qos, self.sub_qos].iter().find(|q| **q > 2) {
             return Err(SetupError::NoSuchQos(qos));
         }
-        self.payload = f.payload.max(HEADER);
+        let least = if f.pubs > tag::SHORT_PUBLISHERS { tag::LONG } else { tag::SHORT };
+        self.payload = f.payload.max(least);
         self.window = f.inflight.clamp(1, 60000);
         self.conn_rate = f.connect_rate;
         self.verify = f.verify;

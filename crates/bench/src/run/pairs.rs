@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::args::PubsubArgs;
-use crate::config::HEADER;
 use crate::plan::Plan;
 use crate::run::summary;
 use clap::Parser;
@@ -75,7 +74,7 @@ pub(crate) fn config(plan: &Plan) -> Result<Config, SetupError> {
     cfg.topology = if each { crate::topology::Topology::OneToOne } else { crate::topology::Topology::All };
     cfg.sub_prefix = format!("{}s", plan.client_id);
     cfg.pub_prefix = format!("{}p", plan.client_id);
-    cfg.payload = plan.size.max(HEADER);
+    cfg.payload = plan.size.max(crate::tag::LONG);
     cfg.rate = per_s;
     cfg.window = plan.inflight;
     cfg.verify = true;

@@ -1,9 +1,9 @@
 //! Sending, pacing and the acknowledgements of what was sent.
 
 use super::*;
-use crate::config::HEADER;
 use crate::latency::record;
 use crate::plain::Stamp;
+use crate::tag::{self, Tag};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Worker {
@@ -325,12 +325,7 @@ fn encode(
 ) {
     b.reserve(head.len() + 4 + cfg.payload);
     codec::publish_start(b, cfg.v5, cfg.pub_qos, if dup { codec::DUP } else { 0 }, head, pid);
-    let mut h = [0u8; HEADER];
-    h[0..4].copy_from_slice(&cfg.tag().to_le_bytes());
-    h[4..8].copy_from_slice(&(id as u32).to_le_bytes());
-    h[8..16].copy_from_slice(&seq.to_le_bytes());
-    h[16..24].copy_from_slice(&ts.to_le_bytes());
-    b.extend_from_slice(&h);
+    Tag { publisher: id, seq, at: ts }.write(cfg.tag(), cfg.payload, b);
     let o = (seq & 255) as usize;
-    b.extend_from_slice(&pattern[o..o + cfg.payload - HEADER]);
+    b.extend_from_slice(&pattern[o..o + cfg.payload - tag::length(cfg.payload)]);
 }

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::codec::{Frame, Packet};
-use crate::config::HEADER;
 use crate::latency::record;
+use crate::tag::{self, Tag};
 use crate::track::Kind;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -153,20 +153,18 @@ impl Worker {
             self.counts.unexpected += 1;
             return;
         };
-        if pl.len() < HEADER || pl[0..4] != cfg.tag().to_le_bytes() {
+        let Some(Tag { publisher: id, seq, at: ts }) = Tag::read(cfg.tag(), cfg.payload, pl) else {
             self.counts.foreign += 1;
             return;
-        }
-        let id = u32::from_le_bytes(pl[4..8].try_into().unwrap()) as usize;
-        let seq = u64::from_le_bytes(pl[8..16].try_into().unwrap());
-        let ts = u64::from_le_bytes(pl[16..24].try_into().unwrap());
+        };
         if pl.len() != cfg.payload || seq >= 1 << 36 || ts > now {
             self.counts.corrupt += 1;
             return;
         }
         if cfg.verify {
             let o = (seq & 255) as usize;
-            if pl[HEADER..] != self.pattern[o..o + pl.len() - HEADER] {
+            let header = tag::length(cfg.payload);
+            if pl[header..] != self.pattern[o..o + pl.len() - header] {
                 self.counts.corrupt += 1;
                 return;
             }
