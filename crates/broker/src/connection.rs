@@ -16,6 +16,7 @@ use crate::message::{Message, MessageView};
 use crate::node::Node;
 use crate::out::{Out, Pool};
 use crate::permissions::Permissions;
+use crate::retained::Place;
 use crate::route::Options;
 use crate::store::Enqueue;
 use crate::subscriptions::Subscriptions;
@@ -220,7 +221,8 @@ pub(crate) struct RetainedJob {
     /// Workers still to ask, first the one that is being asked.
     pub worker: u16,
     pub last_worker: u16,
-    pub after: Option<Box<str>>,
+    /// Where to go on there.
+    pub from: Option<Place>,
     /// Workers that have yet to say that what they published before the subscription is on its way.
     pub passes: u16,
     /// How many steps had been counted at the subscription.

@@ -123,8 +123,6 @@ counters! {
         publishers_blocked as "publishers_blocked",
         /// PUBLISH packets refused by the store or by a limit on retained messages.
         publish_refused as "publishes_refused",
-        /// Retained messages refused by `retained.messages_max` or `retained.bytes_max`.
-        retained_refused as "retained_refused",
     }
 }
 
@@ -153,6 +151,8 @@ counters! {
         dropped_session_ended as "messages_dropped" "reason" = "session_ended",
         /// Messages of shared subscriptions dropped because no member could take them.
         dropped_no_member as "messages_dropped" "reason" = "no_group_member",
+        /// Retained messages refused by `retained.messages_max` or `retained.bytes_max`.
+        retained_refused as "retained_refused",
     }
 }
 

@@ -3,7 +3,7 @@
 //! Read [`Worker`] first: a node is a few of them that share a [`Node`] and send each other [`Batch`]es.
 //!
 //! **Invariant:** no socket, clock or thread in here; time and bytes come as arguments. **Invariant:** a piece of state has
-//! one owner: a connection its worker, a durable session its shard, a retained message the worker its topic hashes to.
+//! one owner: a connection its worker, a durable session its shard, a retained message the shard that its topic hashes to.
 
 pub mod access;
 pub mod admin;

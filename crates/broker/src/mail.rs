@@ -70,10 +70,6 @@ pub enum Token {
 pub enum Letter {
     Request(ShardId, Request),
     Completion(Completion),
-    Retain {
-        message: Message,
-        token: Option<Token>,
-    },
     /// A connection has new subscriptions: answered by [`Letter::Passed`] when the batches with everything that the receiver
     /// has published before are in the mailboxes of others, so that whatever is sent upon the answer comes behind them.
     PassBy(ConnectionId, u32),
@@ -114,8 +110,12 @@ impl Letter {
     /// Bytes of the messages in it.
     fn messages_size(&self) -> usize {
         match self {
-            Letter::Request(_, Request::Append { message, .. } | Request::Bounce { message, .. })
-            | Letter::Retain { message, .. }
+            Letter::Request(
+                _,
+                Request::Append { message, .. }
+                | Request::Bounce { message, .. }
+                | Request::Retain { message, .. },
+            )
             | Letter::Will(message) => message.size(),
             Letter::Request(_, Request::Enqueue { entries, .. }) => {
                 entries.iter().map(|entry| entry.message.size()).sum()
@@ -269,7 +269,8 @@ mod tests {
         let append = Request::Append { message: message.clone(), sessions: true, groups: false, token: None };
         let mut batch = Batch::of(Letter::Request(ShardId(0), append));
         assert!(batch.weight() > 100_000);
-        batch.letters.push(Letter::Retain { message: message.clone(), token: None });
+        let retain = Request::Retain { message: message.clone(), token: None };
+        batch.letters.push(Letter::Request(ShardId(0), retain));
         assert!(batch.weight() > 200_000);
         batch.deliveries.push(BatchDelivery {
             body: Body::Shared(message),

@@ -13,6 +13,7 @@ use crate::admin::{Traces, Watches};
 use crate::counters::Published;
 use crate::ids::{ShardId, Time, WorkerId};
 use crate::mail::Letter;
+use crate::retained;
 use crate::route::Route;
 use crate::settings::Settings;
 use crate::store::SHARDS;
@@ -68,6 +69,26 @@ pub struct NodeLoad {
     pub sessions: AtomicU64,
     /// More than `limits.memory_queued_max` has waited for longer than `queue.wait`: what waits for absent clients gives way.
     pub absent_give_way: AtomicBool,
+    /// Retained messages of each shard, as of the last second.
+    pub retained: [RetainedFigures; SHARDS as usize],
+}
+
+/// How many retained messages a shard has.
+#[derive(Debug, Default)]
+pub struct RetainedFigures {
+    pub messages: AtomicU64,
+    pub bytes: AtomicU64,
+}
+
+impl NodeLoad {
+    /// Retained messages of all shards but this one, and their bytes: limits are kept about right without a counter that all
+    /// would write to.
+    pub fn retained_elsewhere(&self, own: ShardId) -> (u64, u64) {
+        let others = self.retained.iter().enumerate().filter(|(at, _)| *at != own.index());
+        others.fold((0, 0), |(messages, bytes), (_, figures)| {
+            (messages + figures.messages.load(Relaxed), bytes + figures.bytes.load(Relaxed))
+        })
+    }
 }
 
 impl Node {
@@ -170,6 +191,11 @@ impl Node {
     /// The worker that hosts a shard of the session store.
     pub fn shard_host(&self, shard: ShardId) -> WorkerId {
         WorkerId(shard.0 % self.workers)
+    }
+
+    /// The worker that has the retained messages of a [`place`](crate::retained::place).
+    pub(crate) fn retained_host(&self, place: ShardId) -> WorkerId {
+        if place == retained::OWN { WorkerId(0) } else { self.shard_host(place) }
     }
 
     /// Shards that a worker hosts.

@@ -1,4 +1,5 @@
-//! Retained messages: each worker hosts those whose Topic Name hashes to it, in the order of their topics.
+//! Retained messages: each shard of the store has those whose Topic Name hashes to it, in the order of their topics. The
+//! broker's own, on `$SYS/`, are no shard's: worker 0 has them.
 //!
 //! They are part of no session and end with none [MQTT3-3.1.2-7]. One at QoS 0 replaces the last one as any other does
 //! [MQTT3-3.3.1-7].
@@ -8,11 +9,12 @@ use std::ops::Bound;
 
 use mqtt::{Properties, TopicFilter, TopicName};
 
-use crate::admin::{RetainedInfo, RetainedMessage, RetainedPage};
-use crate::ids::{ConnectionId, Time, WorkerId, hash};
+use crate::admin::{RetainedInfo, RetainedMessage};
+use crate::ids::{ConnectionId, ShardId, Time, hash};
 use crate::message::Message;
+use crate::store::SHARDS;
 
-/// One worker's part of the retained messages.
+/// One place's part of the retained messages.
 #[derive(Debug, Default)]
 pub struct RetainedShard {
     messages: BTreeMap<Box<str>, Message>,
@@ -27,8 +29,8 @@ pub struct Scan {
     pub connection: ConnectionId,
     /// Without a share name.
     pub filter: Box<str>,
-    /// The last topic of the page before.
-    pub after: Option<Box<str>>,
+    /// `next` of the page before.
+    pub from: Option<Place>,
 }
 
 #[derive(Debug)]
@@ -36,33 +38,65 @@ pub struct Page {
     pub connection: ConnectionId,
     pub messages: Vec<Message>,
     /// Where to go on; `None` when this worker has no more.
-    pub after: Option<Box<str>>,
+    pub next: Option<Place>,
+}
+
+/// Where a listing goes on: in this shard, or among the broker's [`OWN`], behind this topic.
+pub type Place = (ShardId, Box<str>);
+
+/// What one page may still cost.
+#[derive(Clone, Copy, Debug)]
+pub struct PageBudget {
+    messages: usize,
+    bytes: usize,
+    /// Topics looked at: a filter that matches few of many topics holds nobody up.
+    topics: usize,
+}
+
+impl Default for PageBudget {
+    fn default() -> Self {
+        Self { messages: PAGE_MESSAGES, bytes: PAGE_BYTES, topics: PAGE_TOPICS }
+    }
+}
+
+impl PageBudget {
+    /// Of a page of up to `count` messages.
+    pub fn of_messages(count: usize) -> Self {
+        Self { messages: count.min(PAGE_MESSAGES), ..Self::default() }
+    }
+
+    fn is_spent(&self) -> bool {
+        self.messages == 0 || self.bytes == 0 || self.topics == 0
+    }
 }
 
 /// Messages of one page, at most.
 const PAGE_MESSAGES: usize = 64;
 /// Bytes after which a page ends.
 const PAGE_BYTES: usize = 256 * 1024;
-/// Topics looked at for one page, at most: a filter that matches few of many topics holds nobody up.
+/// Topics looked at for one page, at most.
 const PAGE_TOPICS: usize = 2048;
 
-/// The worker that hosts a topic's retained message. The broker's own topics are worker 0's, so that they make nobody look
-/// for retained messages elsewhere.
-pub fn host(topic: &str, workers: u16) -> WorkerId {
+/// The shard that has a topic's retained message, or [`OWN`].
+pub fn place(topic: &str) -> ShardId {
     if topic.starts_with(SYS) {
-        return WorkerId(0);
+        return OWN;
     }
-    WorkerId((hash(topic.as_bytes()) % u32::from(workers)) as u16)
+    ShardId((hash(topic.as_bytes()) % u32::from(SHARDS)) as u16)
 }
 
-/// The workers, first to last, that may host retained messages of a filter.
-pub fn hosts(filter: &str, workers: u16) -> (WorkerId, WorkerId) {
+/// The shards, first to last, that may have retained messages of a filter; or [`OWN`] alone.
+pub fn places(filter: &str) -> (ShardId, ShardId) {
     if filter.starts_with(SYS) || !filter.contains(['+', '#']) {
-        let host = host(filter, workers);
-        return (host, host);
+        let place = place(filter);
+        return (place, place);
     }
-    (WorkerId(0), WorkerId(workers - 1))
+    (ShardId(0), ShardId(SHARDS - 1))
 }
+
+/// Stands for the broker's own topics, which no shard has: they are made anew after a start, and make nobody look for
+/// retained messages elsewhere.
+pub const OWN: ShardId = ShardId(SHARDS);
 
 pub const SYS: &str = "$SYS/";
 
@@ -108,65 +142,54 @@ impl RetainedShard {
         }
     }
 
-    pub fn page(&self, now: Time, scan: Scan) -> Page {
-        let Scan { connection, filter, after } = scan;
-        let (messages, after) = self.scan(now, &filter, after, PAGE_MESSAGES);
-        Page { connection, messages, after }
-    }
-
-    /// Messages that match, behind a topic, and where to go on.
-    fn scan(
+    /// Adds messages that match, behind a topic, as far as the budget allows; returns the topic to go on behind.
+    pub fn page(
         &self,
         now: Time,
         filter: &str,
-        after: Option<Box<str>>,
-        limit: usize,
-    ) -> (Vec<Message>, Option<Box<str>>) {
-        let mut found = Vec::new();
-        let Ok(filter) = TopicFilter::parse(filter) else { return (found, None) };
+        after: Option<&str>,
+        budget: &mut PageBudget,
+        found: &mut Vec<Message>,
+    ) -> Option<Box<str>> {
+        let filter = TopicFilter::parse(filter).ok()?;
         if !filter.has_wildcard() {
             let message = self.messages.get(filter.as_str());
             found.extend(message.filter(|message| is_live(message, now)).cloned());
-            return (found, None);
+            return None;
         }
         // Topics that match begin with the filter up to its first wildcard.
         let literal = literal_prefix(filter.as_str());
-        let from = match &after {
-            Some(topic) => Bound::Excluded(&**topic),
+        let from = match after {
+            Some(topic) => Bound::Excluded(topic),
             None => Bound::Included(literal),
         };
-        let mut bytes = 0;
         let range = self.messages.range::<str, _>((from, Bound::Unbounded));
-        for (looked, (topic, message)) in
-            range.take_while(|(topic, _)| topic.starts_with(literal)).enumerate()
-        {
+        for (topic, message) in range.take_while(|(topic, _)| topic.starts_with(literal)) {
+            budget.topics -= 1;
             if TopicName::parse(topic).is_ok_and(|name| filter.matches(name)) && is_live(message, now) {
-                bytes += message.size();
+                budget.bytes = budget.bytes.saturating_sub(message.size());
+                budget.messages -= 1;
                 found.push(message.clone());
             }
-            if found.len() >= limit || bytes >= PAGE_BYTES || looked + 1 >= PAGE_TOPICS {
-                return (found, Some(topic.clone()));
+            if budget.is_spent() {
+                return Some(topic.clone());
             }
         }
-        (found, None)
+        None
     }
 
-    /// What an operator sees of the messages that match, behind a topic; looks at a bounded number of them.
+    /// What an operator sees of the messages that match, behind a topic; looks at a bounded number of them, and returns the
+    /// topic to go on behind.
     pub fn list(
         &self,
         now: Time,
         filter: &str,
-        after: Option<Box<str>>,
+        after: Option<&str>,
         limit: usize,
-        own: WorkerId,
-        last: WorkerId,
-    ) -> RetainedPage {
-        let page = self.scan(now, filter, after, limit.min(PAGE_MESSAGES));
-        let next = match page.1 {
-            Some(after) => Some((own, Some(after))),
-            None => (own < last).then(|| (WorkerId(own.0 + 1), None)),
-        };
-        RetainedPage { items: page.0.iter().map(|message| info(now, message)).collect(), next }
+    ) -> (Vec<RetainedInfo>, Option<Box<str>>) {
+        let mut found = Vec::new();
+        let next = self.page(now, filter, after, &mut PageBudget::of_messages(limit.max(1)), &mut found);
+        (found.iter().map(|message| info(now, message)).collect(), next)
     }
 
     /// One message with its payload.
@@ -261,15 +284,14 @@ mod tests {
     }
 
     fn all(shard: &mut RetainedShard, now: Time, filter: &str) -> Vec<String> {
-        let connection = ConnectionId { worker: WorkerId(0), slot: 0, generation: 0 };
         let mut found = Vec::new();
-        let mut after = None;
+        let mut after: Option<Box<str>> = None;
         loop {
-            let page = shard.page(now, Scan { connection, filter: filter.into(), after });
-            found.extend(page.messages.iter().map(|message| message.view().topic.to_owned()));
-            after = page.after;
+            let before = found.len();
+            after = shard.page(now, filter, after.as_deref(), &mut PageBudget::default(), &mut found);
+            assert!(found.len() - before <= PAGE_MESSAGES);
             if after.is_none() {
-                return found;
+                return found.iter().map(|message| message.view().topic.to_owned()).collect();
             }
         }
     }

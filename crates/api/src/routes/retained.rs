@@ -2,7 +2,7 @@
 
 use axum::Json;
 use base64ct::{Base64, Encoding as _};
-use broker::WorkerId;
+use broker::ShardId;
 use broker::admin::RetainedInfo;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -62,11 +62,11 @@ struct RetainedQuery {
     cursor: Option<String>,
 }
 
-/// The worker and the topic to go on behind.
+/// The shard to go on in, and the topic behind which.
 type RetainedPlace = (u16, Option<String>);
 
-fn from_place((worker, after): RetainedPlace) -> (WorkerId, Option<Box<str>>) {
-    (WorkerId(worker), after.map(Into::into))
+fn from_place((shard, after): RetainedPlace) -> (ShardId, Option<Box<str>>) {
+    (ShardId(shard), after.map(Into::into))
 }
 
 /// Lists retained messages.
@@ -91,8 +91,8 @@ async fn list(state: State, Query(query): Query<RetainedQuery>) -> Result<Json<P
         }
         from = page.next;
     };
-    let next = next.map(|(worker, after)| {
-        let place: RetainedPlace = (worker.0, after.map(Into::into));
+    let next = next.map(|(shard, after)| {
+        let place: RetainedPlace = (shard.0, after.map(Into::into));
         listing::next(admin, LISTING, place)
     });
     Ok(Json(Page { items, next }))

@@ -124,11 +124,13 @@ pub(crate) enum Ask {
         reply: Reply<ReasonCode>,
     },
     Retained {
+        /// See [`retained::place`](crate::retained::place).
+        place: ShardId,
+        /// The last one that may have some.
+        last: ShardId,
         filter: Box<str>,
         after: Option<Box<str>>,
         limit: usize,
-        /// The last worker that may have some.
-        last: crate::ids::WorkerId,
         reply: Reply<RetainedPage>,
     },
     RetainedMessage {

@@ -35,7 +35,7 @@ pub use trace::{Direction, Trace, TraceEvent, TraceKind, TraceSubject};
 pub use watch::{Traffic, Watched};
 pub(crate) use watch::{Watch, Watches};
 
-use crate::ids::{Time, WorkerId, client_hash};
+use crate::ids::{ShardId, Time, WorkerId, client_hash};
 use crate::message::{Message, MessageView};
 use crate::node::Node;
 use crate::retained;
@@ -145,8 +145,8 @@ pub struct RetainedInfo {
 #[derive(Debug)]
 pub struct RetainedPage {
     pub items: Vec<RetainedInfo>,
-    /// The worker and the topic to go on behind.
-    pub next: Option<(WorkerId, Option<Box<str>>)>,
+    /// The shard to go on in, and the topic behind which.
+    pub next: Option<(ShardId, Option<Box<str>>)>,
 }
 
 /// A retained message, whole.
@@ -386,23 +386,24 @@ impl Admin {
     pub fn retained(
         &self,
         filter: &str,
-        from: Option<(WorkerId, Option<Box<str>>)>,
+        from: Option<(ShardId, Option<Box<str>>)>,
         limit: usize,
         reply: Reply<RetainedPage>,
     ) -> Result<(), Invalid> {
         TopicFilter::parse(filter).map_err(|_| Invalid::Filter)?;
-        let (first, last) = retained::hosts(filter, self.node.workers);
-        let (worker, after) = from.unwrap_or((first, None));
-        if worker > last || worker < first {
+        let (first, last) = retained::places(filter);
+        let (place, after) = from.unwrap_or((first, None));
+        if place > last || place < first {
             reply(RetainedPage { items: Vec::new(), next: None });
             return Ok(());
         }
-        self.ask(worker, Ask::Retained { filter: filter.into(), after, limit, last, reply });
+        let host = self.node.retained_host(place);
+        self.ask(host, Ask::Retained { place, last, filter: filter.into(), after, limit, reply });
         Ok(())
     }
 
     pub fn retained_message(&self, topic: &str, reply: Reply<Option<Box<RetainedMessage>>>) {
-        let host = retained::host(topic, self.node.workers);
+        let host = self.node.retained_host(retained::place(topic));
         self.ask(host, Ask::RetainedMessage { topic: topic.into(), reply });
     }
 
@@ -415,7 +416,8 @@ impl Admin {
     ) -> usize {
         let mut by_host: Vec<Vec<Box<str>>> = vec![Vec::new(); usize::from(self.node.workers)];
         for topic in topics {
-            by_host[retained::host(topic, self.node.workers).index()].push(topic.clone());
+            let host = self.node.retained_host(retained::place(topic));
+            by_host[host.index()].push(topic.clone());
         }
         let mut asked = 0;
         for (host, topics) in self.workers().zip(by_host) {

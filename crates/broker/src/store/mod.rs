@@ -55,6 +55,17 @@ pub enum Request {
         groups: bool,
         token: Option<Token>,
     },
+    /// The retained message of a topic of this shard, or its end when the payload is empty [MQTT-3.3.1-6].
+    Retain {
+        message: Message,
+        token: Option<Token>,
+    },
+    /// An operator deletes a topic's retained message. Answered by `token`: [`ReasonCode::NoSubscriptionExisted`] when there
+    /// was none.
+    DeleteRetained {
+        topic: Box<str>,
+        token: Token,
+    },
     /// Messages for one durable session: retained ones of a new subscription, or its share of a group's.
     Enqueue {
         session: SessionId,

@@ -4,6 +4,7 @@ mod groups;
 mod inspect;
 mod ownership;
 mod queue;
+mod retained;
 mod subscriptions;
 
 pub(crate) use inspect::SUBSCRIPTIONS_AT_ONCE;
@@ -24,6 +25,7 @@ use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
 use crate::mail::{Letter, SessionDelivery, Token};
 use crate::message::Message;
 use crate::node::{NodeLoad, OwnerKey};
+use crate::retained::RetainedShard;
 use crate::route::{Options, Route};
 use crate::settings::Settings;
 use crate::slots::Slots;
@@ -56,6 +58,7 @@ pub struct MemoryShard {
     held: Held,
     /// Sessions with a connection for which something waits.
     backlog: Backlog,
+    retained: RetainedShard,
     /// Subscriptions of all sessions.
     subscriptions: usize,
     matches: Vec<Route>,
@@ -211,6 +214,7 @@ impl MemoryShard {
             load,
             held: Held::default(),
             backlog: Backlog::default(),
+            retained: RetainedShard::default(),
             subscriptions: 0,
             matches: Vec::new(),
             random: random | 1,
@@ -250,6 +254,15 @@ impl MemoryShard {
             }
             Request::Append { message, sessions, groups, token } => {
                 self.append(now, &message, sessions, groups, token, out);
+            }
+            Request::Retain { message, token } => {
+                let reason = self.retain(message);
+                out.acknowledged.extend(token.map(|token| (token, reason)));
+            }
+            Request::DeleteRetained { topic, token } => {
+                let known = self.retained.delete(&topic);
+                let reason = if known { ReasonCode::Success } else { ReasonCode::NoSubscriptionExisted };
+                out.acknowledged.push((token, reason));
             }
             Request::Enqueue { session, entries, token, page } => {
                 let waiter = token.map(Waiter::Token).or(page.map(Waiter::Page));

@@ -96,15 +96,11 @@ impl Worker {
                 self.unsubscribe_for_operator(connection, &filter, reply);
             }
             Ask::Publish { message, reply } => self.publish_for_operator(&message, reply),
-            Ask::Retained { filter, after, limit, last, reply } => {
-                reply(self.retained.list(self.now, &filter, after, limit, self.id, last));
+            Ask::Retained { place, last, filter, after, limit, reply } => {
+                reply(self.retained_list((place, last), &filter, after.as_deref(), limit));
             }
-            Ask::RetainedMessage { topic, reply } => {
-                reply(self.retained.whole(self.now, &topic).map(Box::new));
-            }
-            Ask::DeleteRetained { topics, reply } => {
-                reply(topics.iter().filter(|topic| self.retained.delete(topic)).count());
-            }
+            Ask::RetainedMessage { topic, reply } => reply(self.retained_message(&topic).map(Box::new)),
+            Ask::DeleteRetained { topics, reply } => self.delete_for_operator(topics, reply),
             Ask::WhoWouldGet(travelling) => self.who_would_get(travelling),
             Ask::NameMembers(travelling) => self.name_members(travelling),
             Ask::Watches(list) => self.watched.set(list),
@@ -127,7 +123,7 @@ impl Worker {
         }
     }
 
-    fn shard(&self, id: ShardId) -> Option<&MemoryShard> {
+    pub(super) fn shard(&self, id: ShardId) -> Option<&MemoryShard> {
         self.shards.iter().find(|(shard, _)| *shard == id).map(|(_, shard)| shard)
     }
 

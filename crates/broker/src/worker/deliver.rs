@@ -615,14 +615,14 @@ impl Worker {
         options: Options,
         subscription_id: u32,
     ) -> bool {
-        let (first, last) = retained::hosts(filter, self.node.workers);
+        let (first, last) = self.retained_workers(filter);
         let mut job = RetainedJob {
             filter: Box::default(),
             options,
             subscription_id,
             worker: first.0,
             last_worker: last.0,
-            after: None,
+            from: None,
             passes: 0,
             since: 0,
         };
@@ -705,14 +705,14 @@ impl Worker {
         }
         let Some(job) = flow.retained.front_mut().filter(|job| job.passes == 0) else { return };
         flow.page_asked = true;
-        let scan = Scan { connection: id, filter: job.filter.clone(), after: job.after.take() };
+        let scan = Scan { connection: id, filter: job.filter.clone(), from: job.from.take() };
         let worker = WorkerId(job.worker);
         self.post(worker, Letter::Scan(Box::new(scan)));
     }
 
     /// A page of retained messages for the subscription whose turn it is [MQTT-3.3.1-8].
     pub(super) fn page(&mut self, page: Page) {
-        let Page { connection: id, mut messages, after } = page;
+        let Page { connection: id, mut messages, next } = page;
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         let session = connection.session;
         let Some(flow) = connection.flow.as_mut() else { return };
@@ -727,8 +727,8 @@ impl Worker {
         let overtaken =
             |message: &Message| flow.overtaken.get(message.view().topic).is_some_and(|step| *step > since);
         messages.retain(|message| !overtaken(message));
-        match after {
-            Some(after) => job.after = Some(after),
+        match next {
+            Some(next) => job.from = Some(next),
             None if job.worker < job.last_worker => job.worker += 1,
             None => flow.end_retained(),
         }

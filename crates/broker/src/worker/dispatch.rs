@@ -158,19 +158,22 @@ impl Worker {
     /// Says that there are retained messages on the topic's host, before anybody looks who has subscribed: whoever subscribes and
     /// does not see this is seen.
     fn announce_retained(&self, topic: &str) {
-        let host = retained::host(topic, self.node.workers);
-        let used = &self.node.published[host.index()].retained_used;
-        if !topic.starts_with(retained::SYS) && !used.load(Ordering::Relaxed) {
+        let place = retained::place(topic);
+        let used = &self.node.published[self.node.retained_host(place).index()].retained_used;
+        if place != retained::OWN && !used.load(Ordering::Relaxed) {
             used.store(true, Ordering::Release);
             fence(Ordering::SeqCst); // Paired with that in `skip_unused`.
         }
     }
 
     fn retain(&mut self, shared: &mut Shared<'_>, token: Option<Token>) -> u32 {
-        let topic = shared.view.topic;
-        let host = retained::host(topic, self.node.workers);
+        let place = retained::place(shared.view.topic);
         let message = shared.message();
-        self.post(host, Letter::Retain { message, token });
+        if place == retained::OWN {
+            self.retain_own(message);
+            return 0;
+        }
+        self.request(place, Request::Retain { message, token });
         u32::from(token.is_some())
     }
 
@@ -192,7 +195,7 @@ impl Worker {
             Token::Publish { connection, .. } => {
                 self.outbox[connection.worker.index()].acknowledged.push((token, reason));
             }
-            Token::Operator { worker, key } if worker == self.id => self.published_for_operator(key, reason),
+            Token::Operator { worker, key } if worker == self.id => self.completed_for_operator(key, reason),
             Token::Operator { worker, .. } => self.outbox[worker.index()].acknowledged.push((token, reason)),
             Token::Append { shard, key } => self.request(shard, Request::Taken { key, reason }),
         }

@@ -19,6 +19,7 @@ mod post;
 mod publish;
 mod receive;
 mod recheck;
+mod retained;
 mod subscribe;
 mod sys;
 mod trace;
@@ -68,7 +69,8 @@ pub struct Worker {
     woken: Vec<u32>,
     shards: Vec<(ShardId, MemoryShard)>,
     shard_output: ShardOutput,
-    retained: RetainedShard,
+    /// Of the broker's own topics.
+    own_retained: RetainedShard,
     /// Connections that want to know when this turn is over, and their tickets.
     passing: Vec<(ConnectionId, u32)>,
     /// Messages that wait for a place with one or more connections of this worker, and who waits for that.
@@ -122,7 +124,7 @@ impl Worker {
             woken: Vec::new(),
             shards: shards.collect(),
             shard_output: ShardOutput::default(),
-            retained: RetainedShard::default(),
+            own_retained: RetainedShard::default(),
             passing: Vec::new(),
             pending: slab::Slab::new(),
             pool: Pool::default(),
@@ -370,7 +372,7 @@ impl Worker {
         }
         if self.housekeeping_due <= now {
             self.housekeeping_due = Time(now.0 + 1000);
-            self.retained.sweep(now, 1000);
+            self.tend_retained(now);
             self.publish_figures();
             // Two workers that weigh at once may leave the older result behind.
             self.node.weigh(now);
@@ -491,8 +493,9 @@ impl Worker {
             .connections
             .store(self.counters.clients_connected - self.counters.clients_disconnected, Relaxed);
         published.sessions.store(self.shards.iter().map(|(_, shard)| shard.sessions() as u64).sum(), Relaxed);
-        published.retained_messages.store(self.retained.len() as u64, Relaxed);
-        published.retained_bytes.store(self.retained.bytes(), Relaxed);
+        let (retained, retained_bytes) = self.retained_figures();
+        published.retained_messages.store(retained, Relaxed);
+        published.retained_bytes.store(retained_bytes, Relaxed);
         published
             .session_subscriptions
             .store(self.shards.iter().map(|(_, shard)| shard.subscriptions() as u64).sum(), Relaxed);

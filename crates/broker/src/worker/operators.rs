@@ -4,6 +4,8 @@ use mqtt::{Disconnect, Packet, PropertiesBuf, Property, ReasonCode, Subscription
 use slab::Slab;
 
 use super::Worker;
+use super::dispatch::Dispatched;
+use super::retained::deleted;
 use crate::admin::{Identified, KickPage, NewSubscription, Reply, Unable};
 use crate::connection::Phase;
 use crate::ids::{ConnectionId, Ticket};
@@ -13,7 +15,8 @@ use crate::message::Message;
 /// Operators that wait for something.
 #[derive(Default)]
 pub(super) struct Operators {
-    publishes: Slab<Publish>,
+    /// By the key of [`Token::Operator`].
+    waiting: Slab<Waiting>,
     /// By the operator's number in the ticket.
     subscribing: Slab<(ConnectionId, Reply<Result<ReasonCode, Unable>>)>,
 }
@@ -22,6 +25,19 @@ struct Publish {
     outstanding: u32,
     reason: ReasonCode,
     reply: Reply<ReasonCode>,
+}
+
+/// Retained messages that are being deleted.
+struct Deletion {
+    outstanding: usize,
+    deleted: usize,
+    reply: Reply<usize>,
+}
+
+/// What waits for completions.
+enum Waiting {
+    Publish(Publish),
+    Deletion(Deletion),
 }
 
 /// Operators that wait at one time on one worker, of each kind: their requests are bounded at their door, this is the last resort.
@@ -34,36 +50,63 @@ impl Worker {
     pub(super) fn publish_for_operator(&mut self, message: &Message, reply: Reply<ReasonCode>) {
         let view = message.view().arrived(self.now);
         let Ok(name) = TopicName::parse(view.topic) else { return reply(ReasonCode::TopicNameInvalid) };
-        if self.operators.publishes.len() >= WAITING_MAX {
+        if self.operators.waiting.len() >= WAITING_MAX {
             return reply(ReasonCode::QuotaExceeded);
         }
         self.watched.received(self.id, view.topic, view.qos, view.payload.len());
         self.trace_operator(&view);
-        let publish = Publish { outstanding: 0, reason: ReasonCode::Success, reply };
-        let key = self.operators.publishes.insert(publish);
+        let key = self.operators.waiting.vacant_key();
         let token = Token::Operator { worker: self.id, key: key as u32 };
-        let dispatched = self.dispatch(name, view, Some(token));
-        let publish = &mut self.operators.publishes[key];
-        publish.outstanding = dispatched.outstanding;
-        if !dispatched.matched {
-            publish.reason = ReasonCode::NoMatchingSubscribers;
+        let Dispatched { outstanding, matched, .. } = self.dispatch(name, view, Some(token));
+        let reason = if matched { ReasonCode::Success } else { ReasonCode::NoMatchingSubscribers };
+        if outstanding == 0 {
+            return reply(reason);
         }
-        if dispatched.outstanding == 0 {
-            let Publish { reason, reply, .. } = self.operators.publishes.remove(key);
-            reply(reason);
-        }
+        self.operators.waiting.insert(Waiting::Publish(Publish { outstanding, reason, reply }));
     }
 
-    /// One of the things that an operator's message waits for is done.
-    pub(super) fn published_for_operator(&mut self, key: u32, reason: ReasonCode) {
-        let Some(publish) = self.operators.publishes.get_mut(key as usize) else { return };
-        publish.outstanding = publish.outstanding.saturating_sub(1);
-        if reason.is_error() {
-            publish.reason = reason;
+    /// Deletes the retained messages of topics of this worker's; answered when they are gone.
+    pub(super) fn delete_for_operator(&mut self, topics: Vec<Box<str>>, reply: Reply<usize>) {
+        let key = self.operators.waiting.vacant_key();
+        let token = Token::Operator { worker: self.id, key: key as u32 };
+        let (mut outstanding, mut deleted) = (0, 0);
+        // Turned away by the last resort: nothing is deleted, and the operator is told so.
+        let topics = if key < WAITING_MAX { topics } else { Vec::new() };
+        for topic in topics {
+            match self.delete_retained(topic, token) {
+                Ok(()) => outstanding += 1,
+                Err(count) => deleted += count,
+            }
         }
-        if publish.outstanding == 0 {
-            let Publish { reason, reply, .. } = self.operators.publishes.remove(key as usize);
-            reply(reason);
+        if outstanding == 0 {
+            return reply(deleted);
+        }
+        self.operators.waiting.insert(Waiting::Deletion(Deletion { outstanding, deleted, reply }));
+    }
+
+    /// One of the things that an operator waits for is done.
+    pub(super) fn completed_for_operator(&mut self, key: u32, reason: ReasonCode) {
+        let Some(waiting) = self.operators.waiting.get_mut(key as usize) else { return };
+        let is_done = match waiting {
+            Waiting::Publish(publish) => {
+                publish.outstanding = publish.outstanding.saturating_sub(1);
+                if reason.is_error() {
+                    publish.reason = reason;
+                }
+                publish.outstanding == 0
+            }
+            Waiting::Deletion(deletion) => {
+                deletion.outstanding -= 1;
+                deletion.deleted += deleted(reason);
+                deletion.outstanding == 0
+            }
+        };
+        if !is_done {
+            return;
+        }
+        match self.operators.waiting.remove(key as usize) {
+            Waiting::Publish(Publish { reason, reply, .. }) => reply(reason),
+            Waiting::Deletion(Deletion { deleted, reply, .. }) => reply(deleted),
         }
     }
 

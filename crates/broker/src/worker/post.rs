@@ -5,8 +5,7 @@ use mqtt::ReasonCode;
 use super::Worker;
 use crate::ids::Time;
 use crate::mail::{Batch, BatchDelivery, Body, Letter, Token};
-use crate::message::{Message, MessageView, Shared};
-use crate::retained::RetainedFull;
+use crate::message::{MessageView, Shared};
 use crate::store::{Completion, ShardOutput};
 
 impl Worker {
@@ -48,17 +47,11 @@ impl Worker {
                 self.shard_output = output;
             }
             Letter::Completion(completion) => self.completion(completion),
-            Letter::Retain { message, token } => {
-                let reason = self.set_retained(message);
-                if let Some(token) = token {
-                    self.answer(token, reason);
-                }
-            }
             // Answered after this turn's batches have left.
             Letter::PassBy(connection, ticket) => self.passing.push((connection, ticket)),
             Letter::Passed(connection, ticket) => self.passed(connection, ticket),
             Letter::Scan(scan) => {
-                let page = self.retained.page(self.now, *scan);
+                let page = self.retained_page(*scan);
                 self.post(page.connection.worker, Letter::Page(Box::new(page)));
             }
             Letter::Page(page) => self.page(*page),
@@ -117,34 +110,6 @@ impl Worker {
         }
         for will in output.wills.drain(..) {
             self.post(own, Letter::Will(will));
-        }
-    }
-
-    fn set_retained(&mut self, message: Message) -> ReasonCode {
-        use crate::counters::Published;
-        let limits = &self.settings.retained;
-        let (own, node) = (self.id.index(), &self.node);
-        let (count, bytes) = (self.retained.len() as u64, self.retained.bytes());
-        // Of the others the figures of the last second: the limits are kept about right without a shared counter.
-        let others = |figure: &dyn Fn(&Published) -> u64| -> u64 {
-            node.published
-                .iter()
-                .enumerate()
-                .filter(|(at, _)| *at != own)
-                .map(|(_, published)| figure(published))
-                .sum()
-        };
-        let room = |more: u64, more_bytes: u64| {
-            let count = count + others(&|published| Published::get(&published.retained_messages));
-            let bytes = bytes + others(&|published| Published::get(&published.retained_bytes));
-            count + more <= limits.messages_max && bytes + more_bytes <= limits.bytes_max.bytes()
-        };
-        match self.retained.set(message, room) {
-            Ok(()) => ReasonCode::Success,
-            Err(RetainedFull) => {
-                self.counters.retained_refused += 1;
-                ReasonCode::QuotaExceeded
-            }
         }
     }
 }

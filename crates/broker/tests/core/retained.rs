@@ -7,6 +7,7 @@ use mqtt::{ReasonCode, SubscriptionOptions};
 
 use crate::net::{Net, everywhere, everywhere_with};
 use crate::packets::*;
+use crate::store::Kind;
 
 /// Retains a message on each of `count` topics; payloads are their numbers.
 fn retain(net: &mut Net, count: usize, qos: QoS) {
@@ -257,5 +258,52 @@ fn live_messages_pass_between_retained_ones() {
             .partition(|packet| matches!(packet, Sent::Publish(message) if message.retain));
         all_of(numbers(retained), 500);
         assert!(!live.is_empty());
+    });
+}
+
+/// [MQTT-3.3.1-5] [MQTT-4.3.2-4]: an acknowledged message is the retained one whatever happens then.
+#[test]
+fn a_retained_message_is_acknowledged_when_the_store_has_it() {
+    everywhere(|net| {
+        let publisher = net.connect(0, v5("p"));
+        let unmatched = |id| Sent::PubAck(id, ReasonCode::NoMatchingSubscribers);
+        net.store.hold(&[Kind::Retain]);
+        net.send(publisher, message("r/0", 0).qos1(1).retain());
+        net.send(publisher, message("r/0", "").qos1(2).retain());
+        net.send(publisher, message("r/1", 1).qos1(3).retain());
+        assert_eq!(net.received(publisher), []);
+        net.let_go();
+        assert_eq!(net.received(publisher), [unmatched(1), unmatched(2), unmatched(3)]);
+        net.store.fail(Kind::Retain, ReasonCode::UnspecifiedError);
+        net.send(publisher, message("r/2", 2).qos1(4).retain());
+        assert_eq!(net.received(publisher), [Sent::PubAck(4, ReasonCode::UnspecifiedError)]);
+        net.store.heal();
+        let client = net.connect(1, v5("c"));
+        net.send(client, subscribe(1).to("#", AtMostOnce));
+        assert_eq!(numbers(net.received(client)), [1]);
+    });
+}
+
+/// An operator hears how many there were when they are gone from the store.
+#[test]
+fn a_deletion_is_answered_when_the_store_has_done_it() {
+    everywhere(|net| {
+        retain(net, 20, AtMostOnce);
+        let topics: Vec<Box<str>> =
+            (0..25).map(|number| format!("r/{}/{number}", number % 7).into()).collect();
+        let sum = std::sync::Arc::<std::sync::Mutex<Vec<usize>>>::default();
+        let told = sum.clone();
+        net.store.hold(&[Kind::DeleteRetained]);
+        let admin = net.admin();
+        let answers =
+            admin.delete_retained(&topics, move |count| told.lock().expect("one thread").push(count));
+        net.run();
+        assert_eq!(*sum.lock().expect("one thread"), []);
+        net.let_go();
+        let counts = sum.lock().expect("one thread").clone();
+        assert_eq!((counts.len(), counts.iter().sum::<usize>()), (answers, 20));
+        let client = net.connect(1, v5("c"));
+        net.send(client, subscribe(1).to("r/#", AtMostOnce));
+        assert_eq!(net.received(client), [suback(1, &[AtMostOnce])]);
     });
 }

@@ -14,6 +14,8 @@ pub enum Kind {
     Unsubscribe,
     Withdraw,
     Append,
+    Retain,
+    DeleteRetained,
     Enqueue,
     Acknowledge,
     Receive,
@@ -227,7 +229,9 @@ fn failed(host: usize, request: Request, reason: ReasonCode) -> Option<Parcel> {
             let results = filters.iter().map(|_| reason).collect();
             Completion::Unsubscribed { connection, ticket, results }
         }
-        Request::Append { token, .. } => return acknowledged(host, token?, reason),
+        Request::Append { token, .. } | Request::Retain { token, .. } => {
+            return acknowledged(host, token?, reason);
+        }
         Request::Receive { token, .. } => return acknowledged(host, token, reason),
         other => panic!("no failure is known for {other:?}"),
     };
@@ -250,6 +254,8 @@ fn of_request(request: &Request) -> Kind {
         Request::Unsubscribe { .. } => Kind::Unsubscribe,
         Request::Withdraw { .. } => Kind::Withdraw,
         Request::Append { .. } => Kind::Append,
+        Request::Retain { .. } => Kind::Retain,
+        Request::DeleteRetained { .. } => Kind::DeleteRetained,
         Request::Enqueue { .. } => Kind::Enqueue,
         Request::Acknowledge { .. } => Kind::Acknowledge,
         Request::Receive { .. } => Kind::Receive,

@@ -1,0 +1,126 @@
+//! Retained messages of the shards that a worker hosts, and of the broker's own topics.
+
+use std::ops::RangeInclusive;
+
+use mqtt::ReasonCode;
+
+use super::Worker;
+use crate::admin::{RetainedMessage, RetainedPage};
+use crate::ids::{ShardId, Time, WorkerId};
+use crate::mail::Token;
+use crate::message::Message;
+use crate::retained::{self, OWN, Page, PageBudget, Scan};
+use crate::store::Request;
+
+impl Worker {
+    /// Keeps a message of the broker's own. Only worker 0 publishes these.
+    pub(super) fn retain_own(&mut self, message: Message) {
+        debug_assert_eq!(self.id, WorkerId(0), "where the broker's own topics are");
+        // There are as many as the broker has figures: no limit has to be kept.
+        if self.own_retained.set(message, |_, _| true).is_err() {
+            debug_assert!(false, "there is always room");
+        }
+    }
+
+    /// One page, from all shards of this worker.
+    pub(super) fn retained_page(&self, scan: Scan) -> Page {
+        let Scan { connection, filter, from } = scan;
+        let (mut budget, mut messages) = (PageBudget::default(), Vec::new());
+        let (first, last) = retained::places(&filter);
+        let (first, mut after) = match from {
+            Some((place, after)) => (place, Some(after)),
+            None => (first, None),
+        };
+        let mut next = None;
+        for place in self.retained_here(first..=last) {
+            // Of the first place only the rest, of the others all.
+            let after = after.take().filter(|_| place == first);
+            let (after, found) = (after.as_deref(), &mut messages);
+            let more = if place == OWN {
+                self.own_retained.page(self.now, &filter, after, &mut budget, found)
+            } else {
+                let shard = self.shard(place);
+                shard.and_then(|shard| shard.retained_page(self.now, &filter, after, &mut budget, found))
+            };
+            if let Some(topic) = more {
+                next = Some((place, topic));
+                break;
+            }
+        }
+        Page { connection, messages, next }
+    }
+
+    /// The workers, first to last, that may have retained messages of a filter.
+    pub(super) fn retained_workers(&self, filter: &str) -> (WorkerId, WorkerId) {
+        match retained::places(filter) {
+            (first, last) if first == last => {
+                let host = self.node.retained_host(first);
+                (host, host)
+            }
+            _ => (WorkerId(0), WorkerId(self.node.workers - 1)),
+        }
+    }
+
+    /// Those of the places that are here.
+    fn retained_here(&self, places: RangeInclusive<ShardId>) -> impl Iterator<Item = ShardId> {
+        let (first, last) = places.into_inner();
+        let here = |place: &ShardId| self.node.retained_host(*place) == self.id;
+        (first.0..=last.0).map(ShardId).filter(here)
+    }
+
+    pub(super) fn retained_list(
+        &self,
+        (place, last): (ShardId, ShardId),
+        filter: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> RetainedPage {
+        let (items, after) = match self.shard(place) {
+            Some(shard) => shard.retained_list(self.now, filter, after, limit),
+            None => self.own_retained.list(self.now, filter, after, limit),
+        };
+        let next = match after {
+            Some(after) => Some((place, Some(after))),
+            None => (place < last).then(|| (ShardId(place.0 + 1), None)),
+        };
+        RetainedPage { items, next }
+    }
+
+    pub(super) fn retained_message(&self, topic: &str) -> Option<RetainedMessage> {
+        match self.shard(retained::place(topic)) {
+            Some(shard) => shard.retained_whole(self.now, topic),
+            None => self.own_retained.whole(self.now, topic),
+        }
+    }
+
+    /// Deletes a topic's retained message for an operator. `Ok` when that will be answered to `token`, as requests are;
+    /// otherwise it is done, and the number says how many there were.
+    pub(super) fn delete_retained(&mut self, topic: Box<str>, token: Token) -> Result<(), usize> {
+        let place = retained::place(&topic);
+        if place == OWN {
+            return Err(usize::from(self.own_retained.delete(&topic)));
+        }
+        self.request(place, Request::DeleteRetained { topic, token });
+        Ok(())
+    }
+
+    /// Messages that are retained here, and their bytes.
+    pub(super) fn retained_figures(&self) -> (u64, u64) {
+        let own = (self.own_retained.len() as u64, self.own_retained.bytes());
+        self.shards.iter().fold(own, |(messages, bytes), (_, shard)| {
+            (messages + shard.retained_len() as u64, bytes + shard.retained_bytes())
+        })
+    }
+
+    /// About once a second.
+    pub(super) fn tend_retained(&mut self, now: Time) {
+        for (_, shard) in &mut self.shards {
+            shard.tend_retained(now);
+        }
+    }
+}
+
+/// What the deletion of one retained message was answered.
+pub(super) fn deleted(reason: ReasonCode) -> usize {
+    usize::from(reason == ReasonCode::Success)
+}
