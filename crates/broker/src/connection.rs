@@ -41,7 +41,8 @@ pub(crate) struct Connection {
     pub messages_received: u32,
     pub messages_sent: u32,
     pub client_id: Arc<str>,
-    pub client_hash: u32,
+    /// [`client_key`](crate::ids::client_key) of it.
+    pub client_key: u64,
     /// Largest packet the client takes.
     pub packet_size_max: u32,
     /// QoS 1 and 2 deliveries it takes without acknowledgement.

@@ -263,7 +263,7 @@ mod tests {
             expires: Time::NEVER,
             received: Time::default(),
             publisher: None,
-            publisher_hash: 0,
+            publisher_key: 0,
         };
         let message = view.to_message();
         let append = Request::Append { message: message.clone(), sessions: true, groups: false, token: None };

@@ -21,8 +21,9 @@ pub struct MessageView<'a> {
     pub received: Time,
     /// The connection that published it: what No Local compares [MQTT-3.8.3-3]. `None` for Wills and the node's own messages.
     pub publisher: Option<ConnectionId>,
-    /// Hash of the publisher's Client Identifier, for shared subscriptions that go by it.
-    pub publisher_hash: u32,
+    /// [`client_key`](crate::ids::client_key) of the publisher's Client Identifier; 0 for the node's own messages. Shared
+    /// subscriptions may go by it, and it outlives the connection.
+    pub publisher_key: u64,
 }
 
 /// An Application Message that outlives its packet: one allocation, shared by everybody on the node who waits for it.
@@ -30,7 +31,7 @@ pub struct MessageView<'a> {
 pub struct Message(Arc<[u8]>);
 
 /// Fixed part of an encoded message, before topic, properties and payload.
-const HEADER: usize = 40;
+const HEADER: usize = 48;
 const RETAIN: u8 = 0b100;
 const HAS_PUBLISHER: u8 = 0b1000;
 
@@ -55,7 +56,7 @@ impl<'a> MessageView<'a> {
             header[16..18].copy_from_slice(&publisher.worker.0.to_le_bytes());
         }
         header[18] = flags;
-        header[20..24].copy_from_slice(&self.publisher_hash.to_le_bytes());
+        header[40..48].copy_from_slice(&self.publisher_key.to_le_bytes());
         // A Topic Name has at most 65,535 bytes [MQTT-1.5.4-1].
         header[24..26].copy_from_slice(&(self.topic.len() as u16).to_le_bytes());
         header[26..28].copy_from_slice(&((self.received.0 >> 32) as u16).to_le_bytes());
@@ -72,7 +73,7 @@ impl<'a> MessageView<'a> {
     pub fn decode(bytes: &'a [u8]) -> Self {
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        let expires = u64::from(u32_at(0)) | u64::from(u32_at(4)) << 32;
+        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
         let flags = bytes[18];
         let qos = match flags & 3 {
             0 => QoS::AtMostOnce,
@@ -94,10 +95,10 @@ impl<'a> MessageView<'a> {
             payload,
             qos,
             retain: flags & RETAIN != 0,
-            expires: Time(expires),
+            expires: Time(u64_at(0)),
             received: Time(u64::from(u32_at(36)) | u64::from(u16_at(26)) << 32),
             publisher,
-            publisher_hash: u32_at(20),
+            publisher_key: u64_at(40),
         }
     }
 
@@ -192,7 +193,7 @@ mod tests {
             expires: Time(u64::MAX - 7),
             received: Time(0xffff_0123_4567),
             publisher: Some(ConnectionId { worker: WorkerId(3), slot: 70_000, generation: u32::MAX }),
-            publisher_hash: 99,
+            publisher_key: u64::MAX - 99,
         }
     }
 

@@ -223,7 +223,7 @@ mod tests {
             expires: Time::NEVER,
             received: Time::default(),
             publisher: None,
-            publisher_hash: 0,
+            publisher_key: 0,
         };
         let message = view.to_message();
         for piece in [1, 2, 3, 5, 8, 13, 100] {

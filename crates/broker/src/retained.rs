@@ -278,7 +278,7 @@ mod tests {
             expires,
             received: Time::default(),
             publisher: None,
-            publisher_hash: 0,
+            publisher_key: 0,
         };
         view.to_message()
     }

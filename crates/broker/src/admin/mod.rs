@@ -374,7 +374,7 @@ impl Admin {
             expires,
             received: Time::default(),
             publisher: None,
-            publisher_hash: 0,
+            publisher_key: 0,
         };
         Ok(view.to_message())
     }

@@ -3,7 +3,7 @@
 use mqtt::QoS;
 
 use super::{GroupName, Member};
-use crate::ids::{ConnectionId, hash};
+use crate::ids::{ConnectionId, fold, hash};
 use crate::message::MessageView;
 use crate::route::Options;
 use crate::settings::SharedStrategy;
@@ -112,7 +112,9 @@ impl Group {
                 let same = |member: &GroupMember| Some(member.member) == self.sticky && eligible(member);
                 from(0, &same).or_else(|| from(self.next, eligible))
             }
-            SharedStrategy::HashClientId => from(message.publisher_hash as usize % count.max(1), eligible),
+            SharedStrategy::HashClientId => {
+                from(fold(message.publisher_key) as usize % count.max(1), eligible)
+            }
             SharedStrategy::HashTopic => {
                 from(hash(message.topic.as_bytes()) as usize % count.max(1), eligible)
             }
@@ -164,7 +166,7 @@ mod tests {
                 slot: 99,
                 generation: 0,
             }),
-            publisher_hash: publisher,
+            publisher_key: u64::from(publisher),
         }
     }
 

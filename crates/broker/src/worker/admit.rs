@@ -7,7 +7,7 @@ use mqtt::ReasonCode;
 use super::Worker;
 use crate::access::{Action, Admission, Principal, Verdict};
 use crate::connection::{Connection, Phase};
-use crate::ids::{ConnectionId, client_hash};
+use crate::ids::{ConnectionId, client_key, fold};
 use crate::mail::About;
 use crate::message::{Message, MessageView};
 use crate::mount::mounted;
@@ -54,11 +54,11 @@ impl Worker {
             Some(mountpoint) => Arc::from(format!("{mountpoint}{client_id}")),
             None => client_id,
         };
-        connection.client_hash = client_hash(&connection.client_id);
+        connection.client_key = client_key(&connection.client_id);
         connection.marks.mounted = mountpoint.is_some();
-        let (id, hash) = (connection.id, connection.client_hash);
+        let (id, key) = (connection.id, connection.client_key);
         if is_moved && let Some((will, _)) = connection.extra.as_mut().and_then(|extra| extra.will.as_mut()) {
-            *will = moved(will, mountpoint.unwrap_or_default(), id, hash);
+            *will = moved(will, mountpoint.unwrap_or_default(), id, key);
         }
         if let Some(username) = username {
             connection.extra().username = Some(username);
@@ -106,7 +106,7 @@ impl Worker {
             expiry: connection.session_expiry,
             window: connection.window,
         };
-        let shard = client_shard(connection.client_hash);
+        let shard = client_shard(fold(connection.client_key));
         self.request(shard, Request::Claim(Box::new(claim)));
     }
 
@@ -161,9 +161,9 @@ impl Connection {
 }
 
 /// A Will behind a mountpoint, of a client whose identifier is another now.
-fn moved(will: &Message, mountpoint: &str, publisher: ConnectionId, publisher_hash: u32) -> Message {
+fn moved(will: &Message, mountpoint: &str, publisher: ConnectionId, publisher_key: u64) -> Message {
     let view = will.view();
     let mut room = String::new();
     let topic = mounted(mountpoint, view.topic, &mut room);
-    MessageView { topic, publisher: Some(publisher), publisher_hash, ..view }.to_message()
+    MessageView { topic, publisher: Some(publisher), publisher_key, ..view }.to_message()
 }

@@ -6,7 +6,7 @@ use mqtt::{Disconnect, Packet, Properties, PropertiesBuf, Property, ReasonCode, 
 
 use super::Worker;
 use crate::connection::Phase;
-use crate::ids::{ConnectionId, Time};
+use crate::ids::{ConnectionId, Time, fold};
 use crate::route::RouteKind;
 use crate::store::{GroupName, Member, Release, Request, client_shard};
 use crate::wheel::TimerKind;
@@ -113,7 +113,7 @@ impl Worker {
         let subscriptions = std::mem::take(&mut connection.subscriptions);
         let flow = connection.flow.take();
         let claimed = std::mem::take(&mut connection.marks.claimed);
-        let (client_id, client_hash) = (connection.client_id.clone(), connection.client_hash);
+        let (client_id, client_key) = (connection.client_id.clone(), connection.client_key);
         if phase == Phase::Open {
             self.counters.clients_disconnected += 1;
         }
@@ -134,7 +134,7 @@ impl Worker {
         }
         if claimed {
             let release = Release { client_id, connection: id, expiry, will: released_will };
-            self.request(client_shard(client_hash), Request::Release(Box::new(release)));
+            self.request(client_shard(fold(client_key)), Request::Release(Box::new(release)));
         }
         self.wheel.arm(self.now.after(LINGER), slot, id.generation, TimerKind::Linger);
         self.mark_dirty(slot);

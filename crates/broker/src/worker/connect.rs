@@ -12,7 +12,7 @@ use super::Worker;
 use super::publish::{is_beyond_limits, is_own_topic};
 use crate::access::AuthReply;
 use crate::connection::{Connecting, Enhanced, Phase};
-use crate::ids::{ConnectionId, Time, client_hash};
+use crate::ids::{ConnectionId, Time, client_key};
 use crate::mail::{Claimed, Letter};
 use crate::message::{Message, MessageView};
 use crate::overload::Level;
@@ -47,13 +47,13 @@ impl Worker {
         // A 3.x client cannot be told Server Keep Alive; it keeps its own [MQTT-3.2.2-21].
         let told = connect.version.has_properties();
         connection.keep_alive = if told { keep_alive } else { connect.keep_alive };
-        connection.client_hash = client_hash(&client_id);
+        connection.client_key = client_key(&client_id);
         connection.client_id = client_id;
         connection.window = connect.receive_maximum().unwrap_or(u16::MAX).min(mqtt.inflight_max);
         connection.alias_max = connect.topic_alias_maximum().min(mqtt.topic_alias_outbound_max);
         connection.session_expiry = granted_expiry;
-        let (id, hash) = (connection.id, connection.client_hash);
-        let will = connect.will.as_ref().map(|will| (will_message(will, id, hash), will_delay(will)));
+        let (id, key) = (connection.id, connection.client_key);
+        let will = connect.will.as_ref().map(|will| (will_message(will, id, key), will_delay(will)));
         if will.is_some() || connect.username.is_some() {
             let extra = connection.extra();
             extra.username = connect.username.map(Into::into);
@@ -282,7 +282,7 @@ impl Worker {
 }
 
 /// The Will Message; its `expires` is the Message Expiry Interval, counted from when it will be published.
-fn will_message(will: &Will<'_>, publisher: ConnectionId, publisher_hash: u32) -> Message {
+fn will_message(will: &Will<'_>, publisher: ConnectionId, publisher_key: u64) -> Message {
     let mut scratch = Vec::new();
     let expiry = will.properties.message_expiry_interval();
     let view = MessageView {
@@ -294,7 +294,7 @@ fn will_message(will: &Will<'_>, publisher: ConnectionId, publisher_hash: u32) -
         expires: expiry.map_or(Time::NEVER, |seconds| Time(u64::from(seconds) * 1000)),
         received: Time::default(),
         publisher: Some(publisher),
-        publisher_hash,
+        publisher_key,
     };
     view.to_message()
 }

@@ -191,7 +191,7 @@ impl Worker {
             messages_received: 0,
             messages_sent: 0,
             client_id: self.scratch.nobody.clone(),
-            client_hash: 0,
+            client_key: 0,
             packet_size_max: u32::MAX,
             window: 0,
             alias_max: 0,

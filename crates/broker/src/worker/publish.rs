@@ -161,7 +161,7 @@ impl Worker {
             expires,
             received: self.now,
             publisher: Some(connection.id),
-            publisher_hash: connection.client_hash,
+            publisher_key: connection.client_key,
         };
         self.sampler.received(&connection.client_id, topic, size);
         self.watched.received(self.id, topic, publish.qos, publish.payload.len());

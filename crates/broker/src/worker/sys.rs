@@ -74,7 +74,7 @@ impl Worker {
             expires: Time::NEVER,
             received: self.now,
             publisher: None,
-            publisher_hash: 0,
+            publisher_key: 0,
         };
         if let Ok(name) = TopicName::parse(view.topic) {
             self.dispatch(name, view, None);
