@@ -6,7 +6,7 @@ mod reason;
 #[cfg(test)]
 mod tests;
 
-pub use decode::{Frame, Packet, frame, parse};
+pub use decode::{ConnAckProps, Frame, Packet, frame, parse};
 pub use encode::{
     ConnectOpts, DUP, RETAIN, ack, connect, disconnect, pingreq, publish_head, publish_start, subscribe,
 };

@@ -15,6 +15,7 @@ use std::io::Write;
 /// What a command line asks for.
 enum Asked {
     Run(Box<Plan>),
+    Ha(Box<crate::ha::Options>),
     /// Help for standard output.
     Help(String),
 }
@@ -41,6 +42,10 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
             Ok(code) => code,
             Err(error) => complain(&format!("error: {error}")),
         },
+        Ok(Asked::Ha(options)) => {
+            process::on_signals();
+            crate::ha::run(*options).unwrap_or_else(|error| complain(&format!("error: {error}")))
+        }
         Err(Refused(text)) => complain(&text),
     }
 }

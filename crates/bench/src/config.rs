@@ -17,6 +17,8 @@ pub enum SetupError {
     TooManyFiles { needed: u64, limit: u64 },
     TopicTooLong { bytes: usize },
     NoMessageHeader { size: usize, header: usize },
+    TooManyStreams { streams: usize, limit: usize },
+    NoPrefix(String),
 }
 
 impl fmt::Display for SetupError {
@@ -37,6 +39,17 @@ impl fmt::Display for SetupError {
             }
             SetupError::TopicTooLong { bytes } => {
                 write!(f, "a topic of {bytes} bytes; MQTT's maximum is 65535")
+            }
+            SetupError::TooManyStreams { streams, limit } => write!(
+                f,
+                "{streams} pairs of a publisher's topic and a subscriber, the limit is {limit}: ask for fewer clients, or \
+                 for --topology dealt"
+            ),
+            SetupError::NoPrefix(prefix) => {
+                write!(
+                    f,
+                    "`{prefix}` is no start of a topic: --prefix is 1 to 1000 characters without + and #"
+                )
             }
             SetupError::NoMessageHeader { size, header } => {
                 write!(

@@ -15,6 +15,7 @@ mod codec;
 pub mod command_line;
 mod config;
 mod counters;
+mod ha;
 mod latency;
 mod net;
 mod outcome;

@@ -4,7 +4,8 @@ use serde_json::json;
 #[derive(Parser)]
 #[command(
     name = "mqload",
-    about = "Cheap MQTT load generator and delivery checker. Progress goes to stderr, one JSON object to stdout."
+    about = "Cheap MQTT load generator and delivery checker. Progress goes to stderr, one JSON object to stdout.",
+    after_help = "`mqload bench ...` takes the commands and options of `meridian bench`."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -12,6 +13,11 @@ struct Cli {
 }
 
 fn main() {
+    // `mqload bench ...` is `meridian bench ...` where there is no broker to bring along.
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == "bench") {
+        std::process::exit(bench::command_line::main(arguments.collect()));
+    }
     let cli = Cli::parse();
     bench::on_signals();
     let pretty = cli.command.common().pretty;

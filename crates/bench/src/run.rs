@@ -1,6 +1,6 @@
 //! One run from its configuration to its report, and the steps that all commands share.
 
-mod cleanup;
+pub(crate) mod cleanup;
 mod connections;
 mod flow;
 mod flow_report;

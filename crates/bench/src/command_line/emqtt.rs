@@ -35,6 +35,8 @@ enum Command {
     Pub(Pub),
     /// As many subscribers as publishers, pair by pair: exact loss, duplicates and order
     Pubsub(Pub),
+    /// Does it lose anything? Clients that outlive the broker, and an exact account of what was acknowledged
+    Ha(crate::ha::Options),
 }
 
 #[derive(Debug, Args)]
@@ -187,6 +189,7 @@ pub fn parse(words: &[String]) -> Result<Asked, Refused> {
         }
         Command::Pub(a) => a.plan(Kind::Pub),
         Command::Pubsub(a) => a.plan(Kind::Pubsub),
+        Command::Ha(options) => return Ok(Asked::Ha(Box::new(options))),
     }?;
     Ok(Asked::Run(Box::new(plan)))
 }

@@ -14,6 +14,8 @@ pub enum Fault {
     None,
     Drop,
     Duplicate,
+    /// It is delivered as two messages, with an identifier each.
+    Twice,
     /// The next message overtakes it.
     Swap,
     /// Its last payload bit changes.
@@ -375,6 +377,21 @@ fn deliver(s: &mut State, id: &str, topic: &str, qos: u8, payload: &[u8], behavi
     if hit && behaviour.fault == Fault::Drop {
         return;
     }
+    deliver_once(s, id, topic, qos, payload, behaviour, hit);
+    if hit && behaviour.fault == Fault::Twice {
+        deliver_once(s, id, topic, qos, payload, behaviour, hit);
+    }
+}
+
+fn deliver_once(
+    s: &mut State,
+    id: &str,
+    topic: &str,
+    qos: u8,
+    payload: &[u8],
+    behaviour: Behaviour,
+    hit: bool,
+) {
     let session = s.sessions.get_mut(id).unwrap();
     let mut body = (topic.len() as u16).to_be_bytes().to_vec();
     body.extend_from_slice(topic.as_bytes());

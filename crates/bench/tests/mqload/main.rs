@@ -3,6 +3,7 @@
 mod broker;
 mod connections;
 mod delivery;
+mod ha;
 
 use serde_json::Value;
 use std::process::Command;

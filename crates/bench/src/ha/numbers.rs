@@ -1,0 +1,132 @@
+//! A set of sequence numbers that are mostly dense.
+
+use std::collections::VecDeque;
+
+/// Numbers from 0 on. What is complete at the low end costs nothing; from the first hole on every number costs one bit.
+#[derive(Clone, Default)]
+pub struct Numbers {
+    /// Words before the first of `words`, all of them full.
+    full: u64,
+    words: VecDeque<u64>,
+}
+
+const BITS: u64 = 64;
+
+impl Numbers {
+    /// Whether it was not yet there.
+    pub fn insert(&mut self, number: u64) -> bool {
+        let Some(at) = (number / BITS).checked_sub(self.full) else { return false };
+        let at = at as usize;
+        if at >= self.words.len() {
+            self.words.resize(at + 1, 0);
+        }
+        let bit = 1 << (number % BITS);
+        if self.words[at] & bit != 0 {
+            return false;
+        }
+        self.words[at] |= bit;
+        while self.words.front() == Some(&u64::MAX) {
+            self.words.pop_front();
+            self.full += 1;
+        }
+        true
+    }
+
+    #[cfg(test)]
+    fn count(&self) -> u64 {
+        self.full * BITS + self.words.iter().map(|word| u64::from(word.count_ones())).sum::<u64>()
+    }
+
+    /// Words of 8 bytes that it holds.
+    pub fn memory(&self) -> usize {
+        self.words.len()
+    }
+
+    /// The numbers `64 * index` and the 63 after it, the lowest in the lowest bit.
+    fn word(&self, index: u64) -> u64 {
+        match index.checked_sub(self.full) {
+            None => u64::MAX,
+            Some(at) => self.words.get(at as usize).copied().unwrap_or(0),
+        }
+    }
+
+    /// How many are here and not in `other`; the lowest `samples` of them are put into `found`.
+    pub fn without(&self, other: &Numbers, samples: usize, found: &mut Vec<u64>) -> u64 {
+        let mut missing = 0;
+        // Below `other.full` there is nothing that it lacks.
+        for index in other.full..self.full + self.words.len() as u64 {
+            let mut word = self.word(index) & !other.word(index);
+            missing += u64::from(word.count_ones());
+            while word != 0 && found.len() < samples {
+                found.push(index * BITS + u64::from(word.trailing_zeros()));
+                word &= word - 1;
+            }
+        }
+        missing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn of(numbers: impl IntoIterator<Item = u64>) -> Numbers {
+        let mut set = Numbers::default();
+        numbers.into_iter().for_each(|number| {
+            set.insert(number);
+        });
+        set
+    }
+
+    #[test]
+    fn what_is_complete_costs_nothing() {
+        let mut set = of(0..1_000_000);
+        assert_eq!((set.count(), set.memory()), (1_000_000, 0));
+        assert!(!set.insert(5), "it is there");
+        assert!(set.insert(1_000_001));
+        assert_eq!(set.memory(), 1);
+    }
+
+    #[test]
+    fn a_hole_costs_one_bit_for_each_number_after_it() {
+        let mut set = of((0..6400).filter(|number| *number != 70));
+        assert_eq!(set.memory(), 99);
+        assert!(set.insert(70));
+        assert_eq!((set.count(), set.memory()), (6400, 0));
+    }
+
+    #[test]
+    fn differences_are_found() {
+        let (all, some) = (of(0..1000), of((0..1000).filter(|number| number % 100 != 37)));
+        let mut found = vec![];
+        assert_eq!(all.without(&some, 3, &mut found), 10);
+        assert_eq!(found, [37, 137, 237]);
+        assert_eq!(some.without(&all, 3, &mut found), 0);
+        assert_eq!(all.without(&Numbers::default(), 0, &mut found), 1000);
+    }
+
+    #[test]
+    fn against_a_model() {
+        let mut state = 88_172_645_463_325_252_u64;
+        let mut random = move |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        for _ in 0..200 {
+            let (mut sets, mut models) =
+                ([Numbers::default(), Numbers::default()], [BTreeSet::new(), BTreeSet::new()]);
+            for _ in 0..400 {
+                let (which, number) = (random(2) as usize, random(300));
+                assert_eq!(sets[which].insert(number), models[which].insert(number));
+            }
+            let mut found = vec![];
+            let expected: Vec<u64> = models[0].difference(&models[1]).copied().collect();
+            assert_eq!(sets[0].without(&sets[1], usize::MAX, &mut found), expected.len() as u64);
+            assert_eq!(found, expected);
+            assert_eq!(sets[0].count(), models[0].len() as u64);
+        }
+    }
+}
