@@ -1,0 +1,180 @@
+//! A directory of the file system, locked for this process.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{Disk, DiskFile};
+use crate::error::{Error, is_full};
+
+/// Name of the file that a process which uses the directory holds locked. It stays when the process ends; only the lock counts.
+pub const LOCK_FILE: &str = "lock";
+
+/// A directory that this process alone uses, until the value is dropped or the process ends, however it ends.
+#[derive(Debug)]
+pub struct RealDisk {
+    directory: PathBuf,
+    writable: bool,
+    /// Held for its lock.
+    _lock: Option<File>,
+}
+
+impl RealDisk {
+    /// Opens the directory, which is made (mode 0700) when it is not there, and locks it.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] with the other process's id; [`Error::Io`] when the directory cannot be made or written, as on a read-only disk.
+    pub fn open(directory: impl Into<PathBuf>) -> Result<Self, Error> {
+        let directory = directory.into();
+        let shown = directory.display().to_string();
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&directory)
+            .map_err(Error::io(&shown, "create"))?;
+        let path = directory.join(LOCK_FILE);
+        let shown = path.display().to_string();
+        let mut lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(Error::io(&shown, "open"))?;
+        take(&lock, &directory, &shown)?;
+        // For the error of whoever comes second. Nothing is decided by it, so it need not be durable.
+        let note = format!("{}\n", std::process::id());
+        lock.set_len(0)
+            .and_then(|()| lock.rewind())
+            .and_then(|()| lock.write_all(note.as_bytes()))
+            .map_err(Error::io(&shown, "write"))?;
+        Ok(Self { directory, writable: true, _lock: Some(lock) })
+    }
+
+    /// Opens a directory to look at it only. It is refused while a process uses it; on a disk that cannot be written, where there is no
+    /// lock file and none can be made, it is not locked.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open), and [`Error::Missing`] when there is no such directory.
+    pub fn open_read_only(directory: impl Into<PathBuf>) -> Result<Self, Error> {
+        let directory = directory.into();
+        let shown = directory.display().to_string();
+        if !directory.is_dir() {
+            return Err(Error::Invalid(format!(
+                "{shown} is not a directory: give the directory in which the node keeps its log"
+            )));
+        }
+        let path = directory.join(LOCK_FILE);
+        let lock = match File::open(&path) {
+            Ok(lock) => {
+                take(&lock, &directory, &path.display().to_string())?;
+                Some(lock)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(Error::io(&path.display().to_string(), "open")(error)),
+        };
+        Ok(Self { directory, writable: false, _lock: lock })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+}
+
+fn take(lock: &File, directory: &Path, shown: &str) -> Result<(), Error> {
+    match lock.try_lock() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => {
+            let mut note = String::new();
+            let pid = lock.take(32).read_to_string(&mut note).ok().and_then(|_| note.trim().parse().ok());
+            Err(Error::InUse { directory: directory.to_owned(), pid })
+        }
+        Err(TryLockError::Error(error)) => Err(Error::io(shown, "lock")(error)),
+    }
+}
+
+/// How much is written at a time where a file is filled with zeros, in bytes.
+const ZEROS: usize = 1 << 20;
+
+impl Disk for RealDisk {
+    fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
+        let path = self.at(name);
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+        // Written, not only reserved: the first write into reserved blocks changes the file's metadata, and makes each sync dearer.
+        let zeros = vec![0; ZEROS.min(bytes as usize)];
+        let mut at = 0;
+        while at < bytes {
+            let n = zeros.len().min((bytes - at) as usize);
+            if let Err(error) = file.write_all_at(&zeros[..n], at) {
+                if is_full(&error) {
+                    // Best effort: what stays is found and removed at the next start.
+                    fs::remove_file(&path).unwrap_or_default();
+                }
+                return Err(error);
+            }
+            at += n as u64;
+        }
+        Ok(Arc::new(RealFile(file)))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let file = OpenOptions::new().read(true).write(self.writable).open(self.at(name))?;
+        Ok(Arc::new(RealFile(file)))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.at(from), self.at(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.at(name))
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        fs::read_dir(&self.directory)?
+            .filter_map(|entry| match entry {
+                // A name that is no text is none of ours.
+                Ok(entry) => entry.file_name().into_string().ok().map(Ok),
+                Err(error) => Some(Err(error)),
+            })
+            .collect()
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        File::open(&self.directory)?.sync_all()
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.at(name).display().to_string()
+    }
+}
+
+struct RealFile(File);
+
+impl DiskFile for RealFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_exact_at(buffer, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+}

@@ -1,0 +1,156 @@
+//! What can go wrong, with where and what to do.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::id::{GroupId, SegmentId};
+
+/// What a call on the log or on its files ends in when it fails. Cheap to clone: a failure is told to many.
+#[derive(Clone, Debug)]
+pub enum Error {
+    /// The operating system refused. `operation` is what was tried on `file`.
+    Io { file: String, operation: &'static str, error: Arc<io::Error> },
+    /// Another process has the directory.
+    InUse { directory: PathBuf, pid: Option<u32> },
+    /// A file that this crate did not write, or that belongs to another log.
+    Foreign { file: String, detail: String },
+    /// A file of a later format than this program knows.
+    Newer { file: String, found: u16, supported: u16 },
+    /// A file that has to be there is not.
+    Missing { file: String, detail: String },
+    /// Bytes that were written are not what is there now.
+    Corrupt(Box<Corrupt>),
+    /// No such entry is in the log: it was never appended, or its segment was given back.
+    NotFound { group: GroupId, index: u64 },
+    /// The log stopped for good: an earlier write or sync failed with this.
+    Failed(Arc<str>),
+    /// There is no room, and the operation cannot wait for it.
+    Full { file: String, bytes: u64 },
+    /// An argument that cannot be: a bound in the text.
+    Invalid(String),
+}
+
+/// Where a record is damaged.
+#[derive(Clone, Debug)]
+pub struct Corrupt {
+    /// File of the segment.
+    pub file: String,
+    pub segment: SegmentId,
+    /// Offset of the first bad byte range in the file.
+    pub offset: u64,
+    /// What is wrong there.
+    pub detail: String,
+    /// What is known to be affected; empty when that cannot be told.
+    pub lost: Vec<Lost>,
+}
+
+/// Entries of a group that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    pub group: GroupId,
+    /// First index.
+    pub first: u64,
+    /// Last index, where it is known.
+    pub last: Option<u64>,
+}
+
+impl Error {
+    pub(crate) fn io(file: &str, operation: &'static str) -> impl FnOnce(io::Error) -> Self {
+        let file = file.to_owned();
+        move |error| Self::Io { file, operation, error: Arc::new(error) }
+    }
+
+    /// Whether the disk has no room: what may be waited for.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Full { .. } => true,
+            Self::Io { error, .. } => is_full(error),
+            _ => false,
+        }
+    }
+
+    /// Whether data is damaged, foreign or missing: waiting and trying again will not help.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Self::Corrupt(_) | Self::Missing { .. } | Self::Foreign { .. })
+    }
+}
+
+/// Whether the error says that the disk, or the quota, is used up.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self.last {
+            Some(last) if last == self.first => write!(f, "entry {last} of {}", self.group),
+            Some(last) => write!(f, "entries {} to {last} of {}", self.first, self.group),
+            None => write!(f, "entries from {} on of {}", self.first, self.group),
+        }
+    }
+}
+
+impl fmt::Display for Corrupt {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{} is damaged at offset {}: {}", self.file, self.offset, self.detail)?;
+        for (n, lost) in self.lost.iter().enumerate() {
+            f.write_str(if n == 0 { "; affected: " } else { ", " })?;
+            lost.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+/// What follows an error that only a person can settle.
+const DAMAGE_ADVICE: &str = "restore a backup, or keep what is intact with `meridian storage repair DIR`, which says what is lost; see docs/storage.md";
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Io { file, operation, error } => {
+                write!(f, "cannot {operation} {file}: {error}")?;
+                if error.kind() == io::ErrorKind::ReadOnlyFilesystem {
+                    f.write_str("; mount it writable, or set another data directory")?;
+                }
+                Ok(())
+            }
+            Self::InUse { directory, pid: Some(pid) } => write!(
+                f,
+                "{} is in use by process {pid}: stop it, or use another data directory",
+                directory.display()
+            ),
+            Self::InUse { directory, pid: None } => write!(
+                f,
+                "{} is in use by another process: stop it, or use another data directory",
+                directory.display()
+            ),
+            Self::Foreign { file, detail } => {
+                write!(
+                    f,
+                    "{file} does not belong here: {detail}; move it away, or use another data directory"
+                )
+            }
+            Self::Newer { file, found, supported } => write!(
+                f,
+                "{file} has format {found}, and this program knows formats up to {supported}: it was written by a newer \
+                 Meridian; start that one, or restore a backup that an older one made"
+            ),
+            Self::Missing { file, detail } => write!(f, "{file} is missing: {detail}; {DAMAGE_ADVICE}"),
+            Self::Corrupt(corrupt) => write!(f, "{corrupt}; {DAMAGE_ADVICE}"),
+            Self::NotFound { group, index } => write!(f, "entry {index} of {group} is not in the log"),
+            Self::Failed(why) => {
+                write!(f, "the log stopped: {why}; nothing is durable any more until the node is restarted")
+            }
+            Self::Full { file, bytes } => {
+                write!(f, "no room for {file} ({bytes} bytes): free space on the disk of the data directory")
+            }
+            Self::Invalid(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

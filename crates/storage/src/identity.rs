@@ -1,0 +1,131 @@
+//! Who this node is, in a small file of its own.
+
+use crate::disk::{Disk, read_whole, replace};
+use crate::error::{Corrupt, Error};
+use crate::header::{put, u16_at, u32_at, u64_at};
+use crate::id::SegmentId;
+
+/// Name of the file.
+pub const IDENTITY_FILE: &str = "identity";
+const FORMAT: u16 = 1;
+const MAGIC: &[u8; 8] = b"MRDNODE\n";
+const BYTES: usize = 80;
+
+/// Made once, when a log is created, and never changed. The secret is not shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Which log it is: every segment says so too.
+    pub log: [u8; 16],
+    /// Key of the node's hash tables, so that clients cannot choose names that collide.
+    pub secret: [u8; 32],
+    /// Milliseconds since 1970, by the wall clock of that time.
+    pub created_ms: u64,
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "Identity({})", self.log_text())
+    }
+}
+
+impl Identity {
+    /// The log's id as people read it.
+    #[must_use]
+    pub fn log_text(&self) -> String {
+        self.log.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    pub(crate) fn new(entropy: &[u8; 48], created_ms: u64) -> Self {
+        let (log, secret) = entropy.split_at(16);
+        Self {
+            log: log.try_into().expect("16 bytes"),
+            secret: secret.try_into().expect("32 bytes"),
+            created_ms,
+        }
+    }
+
+    /// Reads the file; `None` when there is none.
+    ///
+    /// # Errors
+    /// Foreign, newer, damaged, or unreadable.
+    pub fn read(disk: &dyn Disk) -> Result<Option<Self>, Error> {
+        let path = disk.path(IDENTITY_FILE);
+        let bytes = match read_whole(disk, IDENTITY_FILE, 4096) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::io(&path, "read")(error)),
+        };
+        if bytes.len() < 16 || &bytes[..8] != MAGIC {
+            return Err(Error::Foreign { file: path, detail: "it is no identity of a node".to_owned() });
+        }
+        let format = u16_at(&bytes, 8);
+        if format > FORMAT {
+            return Err(Error::Newer { file: path, found: format, supported: FORMAT });
+        }
+        if bytes.len() != BYTES || crc32c::crc32c(&bytes[..76]) != u32_at(&bytes, 76) {
+            return Err(Error::Corrupt(Box::new(Corrupt {
+                file: path,
+                segment: SegmentId(0),
+                offset: 0,
+                detail: "the checksum is wrong".to_owned(),
+                lost: vec![],
+            })));
+        }
+        Ok(Some(Self {
+            log: bytes[12..28].try_into().expect("16 bytes"),
+            secret: bytes[28..60].try_into().expect("32 bytes"),
+            created_ms: u64_at(&bytes, 60),
+        }))
+    }
+
+    fn encode(&self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        put(&mut bytes, 0, MAGIC);
+        put(&mut bytes, 8, &FORMAT.to_le_bytes());
+        put(&mut bytes, 12, &self.log);
+        put(&mut bytes, 28, &self.secret);
+        put(&mut bytes, 60, &self.created_ms.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..76]);
+        put(&mut bytes, 76, &crc.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn write(&self, disk: &dyn Disk) -> Result<(), Error> {
+        replace(disk, IDENTITY_FILE, &self.encode()).map_err(Error::io(&disk.path(IDENTITY_FILE), "write"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::FaultDisk;
+
+    /// Version 1 of the format. These bytes do not change; a new version gets bytes of its own.
+    #[test]
+    fn the_bytes_of_an_identity_are_these() {
+        let identity = Identity::new(b"0123456789abcdefSECRETSECRETSECRETSECRETSECRETSE", 0x0102_0304);
+        let disk = FaultDisk::new(1);
+        identity.write(&disk).expect("written");
+        let bytes = disk.contents(IDENTITY_FILE).expect("a file");
+        let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+        let golden = "4d52444e4f44450a0100000030313233343536373839616263646566534543524554534543524554\
+            53454352455453454352455453454352455453450403020100000000000000000000000047769ae8";
+        assert_eq!(hex, golden);
+        assert_eq!(Identity::read(&disk.crash()).expect("whole"), Some(identity.clone()));
+        assert!(!format!("{identity:?}").contains("SECRET"));
+    }
+
+    #[test]
+    fn a_damaged_foreign_or_newer_identity_is_refused() {
+        let refuse = |at: usize, byte: u8| {
+            let disk = FaultDisk::new(1);
+            let mut bytes = Identity::new(&[3; 48], 1).encode();
+            bytes[at] = byte;
+            disk.put(IDENTITY_FILE, &bytes);
+            Identity::read(&disk).expect_err("refused")
+        };
+        assert!(matches!(refuse(0, b'X'), Error::Foreign { .. }));
+        assert!(matches!(refuse(8, 9), Error::Newer { found: 9, .. }));
+        assert!(matches!(refuse(40, 9), Error::Corrupt(_)));
+    }
+}

@@ -1,0 +1,254 @@
+//! Keeps empty segments ready and frees old ones, beside the writer, whom it never delays. [`spawn`](crate::spawn) gives it a thread.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, is_full};
+use crate::events::Vacate;
+use crate::id::{GroupId, SegmentId};
+use crate::options::mutated;
+use crate::queue::Item;
+use crate::record::size;
+use crate::segment::Pin;
+use crate::state::{Notice, Shared, State, read_record};
+
+/// Housekeeping of the log.
+pub struct Keeper {
+    shared: Arc<Shared>,
+    /// What was last complained of, so that the same is not said once a second.
+    complaint: Option<String>,
+}
+
+/// The log is left alone up to so many segments.
+const SEGMENTS_MIN: u64 = 4;
+/// Freed segments that are kept beyond the reserve, so that they need not be made again.
+const SPARES_OVER: usize = 4;
+/// Parts that are moved at a time, in bytes.
+const MOVE_BYTES: u64 = 1 << 20;
+
+/// A live record in a segment that is to be freed.
+enum Move {
+    Part { group: GroupId, part: u32, version: u64, offset: u64 },
+    Done { group: GroupId, checkpoint: u64 },
+}
+
+impl Keeper {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, complaint: None }
+    }
+
+    pub(crate) fn wait(&self, limit: Duration) -> bool {
+        self.shared.wait_for_call(limit)
+    }
+
+    /// One round: makes spares, chooses segments to free, moves parts out of them, gives back what is free. True when it did anything.
+    pub fn keep(&mut self) -> bool {
+        let rounds = [Self::make_spares, Self::choose, Self::free, Self::give_back];
+        let mut worked = false;
+        for round in rounds {
+            match round(self) {
+                Ok(did) => worked |= did,
+                Err(error) => self.complain(&error),
+            }
+        }
+        if worked {
+            self.shared.kick_writer();
+        }
+        worked
+    }
+
+    fn complain(&mut self, error: &Error) {
+        let text = error.to_string();
+        if self.complaint.as_ref() != Some(&text) {
+            tracing::error!(error = %text, "the log cannot be tidied up");
+            self.complaint = Some(text);
+        }
+        if error.is_damage() {
+            self.shared.state().damage = Some(error.clone());
+        }
+    }
+
+    /// One at a time, so that a stop is not kept waiting.
+    fn make_spares(&mut self) -> Result<bool, Error> {
+        let wanted = self.shared.options.spares();
+        let name = {
+            let mut state = self.shared.state();
+            if state.spares.len() >= wanted {
+                return Ok(state.set_full(false));
+            }
+            state.spare_name()
+        };
+        let disk = &*self.shared.disk;
+        let made = disk
+            .create(&name, self.shared.options.segment_bytes)
+            .and_then(|file| file.sync_data())
+            .and_then(|()| disk.sync_dir());
+        match made {
+            Ok(()) => {
+                let mut state = self.shared.state();
+                state.spares.push_back(name);
+                if state.spares.len() >= wanted {
+                    state.set_full(false);
+                }
+                drop(state);
+                self.shared.kick_keeper();
+                Ok(true)
+            }
+            Err(error) => {
+                let changed = self.shared.state().set_full(true);
+                if changed {
+                    self.shared.counters().full_count += 1;
+                }
+                if is_full(&error) {
+                    return Ok(changed);
+                }
+                if changed {
+                    self.shared.kick_writer();
+                }
+                Err(Error::io(&disk.path(&name), "create")(error))
+            }
+        }
+    }
+
+    /// Asks for the oldest segments, a quarter of what is too much at once.
+    fn choose(&mut self) -> Result<bool, Error> {
+        let mut state = self.shared.state();
+        let least = SEGMENTS_MIN * self.shared.options.segment_bytes;
+        let excess = state.total_bytes().saturating_sub(least.max(2 * state.live_bytes()));
+        let mut asked: u64 =
+            state.vacating.keys().filter_map(|id| state.segments.get(id)).map(|s| s.bytes).sum();
+        let goal = excess.div_ceil(4);
+        let mut victims = vec![];
+        let open = state.open_segment().map(|s| s.id);
+        for (id, segment) in &state.segments {
+            if asked >= goal || Some(*id) == open {
+                break;
+            }
+            if !state.vacating.contains_key(id) {
+                asked += segment.bytes;
+                victims.push(*id);
+            }
+        }
+        for segment in &victims {
+            let requests: Vec<Vacate> = state
+                .groups
+                .iter()
+                .filter_map(|(group, known)| {
+                    let (first, last) = known.entries.span(*segment)?;
+                    Some(Vacate { group: *group, segment: *segment, first, last })
+                })
+                .collect();
+            let waiting = requests.iter().map(|vacate| vacate.group).collect();
+            let waiting = if mutated!(self.shared.options, FreeTooEarly) { BTreeSet::new() } else { waiting };
+            state.vacating.insert(*segment, waiting);
+            state.notices.extend(requests.into_iter().map(Notice::Vacate));
+        }
+        Ok(!victims.is_empty())
+    }
+
+    /// Works on the oldest segment that is being freed: segments go in their order, so that there is never a hole.
+    fn free(&mut self) -> Result<bool, Error> {
+        let (pin, moves) = {
+            let mut state = self.shared.state();
+            let Some((&oldest, segment)) = state.segments.first_key_value() else { return Ok(false) };
+            let pin = segment.pin();
+            if state.vacating.get(&oldest).is_none_or(|waiting| !waiting.is_empty())
+                || state.floor_asked > oldest.0
+                || state.moving > 0
+            {
+                return Ok(false);
+            }
+            let forget = mutated!(self.shared.options, ForgetParts);
+            let (moves, blocked) = if forget { (vec![], false) } else { live_in(&state, oldest) };
+            if moves.is_empty() {
+                if blocked {
+                    return Ok(false);
+                }
+                state.floor_asked = oldest.0 + 1;
+                drop(state);
+                self.shared.append([Item::Floor(oldest.next())].into_iter());
+                return Ok(true);
+            }
+            (pin, moves)
+        };
+        self.queue_moves(&pin, moves)
+    }
+
+    fn queue_moves(&mut self, segment: &Pin, moves: Vec<Move>) -> Result<bool, Error> {
+        let (mut items, mut bytes) = (vec![], 0);
+        for item in moves {
+            items.push(match item {
+                Move::Part { group, part, version, offset } => {
+                    let (_, payload) = read_record(segment, offset)?;
+                    bytes += size(payload.len());
+                    Item::MovedPart { group, part, version, payload }
+                }
+                Move::Done { group, checkpoint } => Item::MovedDone { group, checkpoint },
+            });
+            if bytes >= MOVE_BYTES {
+                break;
+            }
+        }
+        let moved = items.len();
+        self.shared.state().moving += moved;
+        self.shared.append(items.into_iter());
+        Ok(moved > 0)
+    }
+
+    /// Gives back what is before the durable floor.
+    fn give_back(&mut self) -> Result<bool, Error> {
+        let disk = &*self.shared.disk;
+        let mut worked = false;
+        loop {
+            let (segment, recycle) = {
+                let mut state = self.shared.state();
+                let Some((&id, segment)) = state.segments.first_key_value() else { return Ok(worked) };
+                if id.0 >= state.floor || segment.pinned() {
+                    return Ok(worked);
+                }
+                let segment = segment.clone();
+                state.segments.remove(&id);
+                state.vacating.remove(&id);
+                state.groups.values_mut().for_each(|g| g.entries.forget(id));
+                let room = state.spares.len() < self.shared.options.spares() + SPARES_OVER;
+                let recycle = segment.bytes == self.shared.options.segment_bytes && room;
+                (segment, recycle.then(|| state.spare_name()))
+            };
+            let name = segment.id.file();
+            let failed = Error::io(&segment.path, "remove");
+            let result = match &recycle {
+                Some(spare) => disk.rename(&name, spare),
+                None => disk.remove(&name),
+            };
+            // Before the next one goes: a crash must not keep this one and lose that.
+            result.and_then(|()| disk.sync_dir()).map_err(failed)?;
+            self.shared.counters().freed += 1;
+            self.shared.state().spares.extend(recycle);
+            worked = true;
+        }
+    }
+}
+
+/// What has to be moved out of the segment and can be, and whether something has to wait for a checkpoint to be done.
+fn live_in(state: &State, segment: SegmentId) -> (Vec<Move>, bool) {
+    let (mut moves, mut blocked) = (vec![], false);
+    for (group, known) in &state.groups {
+        let book = &known.book;
+        blocked |= book.pending_in(segment);
+        for (part, place) in book.live().filter(|(_, place)| place.segment == segment) {
+            if book.movable(part, place.version) {
+                let (version, offset) = (place.version, place.offset);
+                moves.push(Move::Part { group: *group, part, version, offset });
+            } else {
+                blocked = true;
+            }
+        }
+        if let (Some(done), Some(checkpoint)) = (book.done, book.checkpoint)
+            && done.segment == segment
+        {
+            moves.push(Move::Done { group: *group, checkpoint });
+        }
+    }
+    (moves, blocked)
+}

@@ -1,0 +1,56 @@
+//! Storage: one segmented log on disk for all groups of a node, with the groups' checkpoints in it.
+//!
+//! [`open`] verifies what is there, cuts a torn tail and gives [`Opened`]: a [`Log`] to append to and to read from, the [`Writer`] and
+//! the [`Keeper`] that work for it (on threads: [`spawn`]; in tests: call by call), and a [`Recovery`] that tells each group its
+//! checkpoint and the entries after it. [`RealDisk`] is a directory; [`fault::FaultDisk`] is one in memory that loses power.
+//!
+//! **Invariant:** what was told durable is read back unchanged and in order, or an error says where it is damaged; a record that was
+//! never appended is never read. **Invariant:** only the last group commit may be cut, and it is cut whole. **Invariant:** after a
+//! failed write or sync nothing is told durable any more. **Invariant:** the crate knows nothing of what payloads mean.
+
+#![forbid(unsafe_code)]
+
+mod book;
+mod disk;
+mod entries;
+mod error;
+mod events;
+pub mod fault;
+mod header;
+mod histogram;
+mod id;
+mod identity;
+mod keeper;
+mod log;
+#[cfg(feature = "trial")]
+mod mutation;
+mod open;
+mod options;
+mod queue;
+mod record;
+mod recovery;
+mod scan;
+mod segment;
+mod segment_index;
+mod state;
+mod stats;
+mod threads;
+mod writer;
+
+pub use disk::{Disk, DiskFile, LOCK_FILE, RealDisk};
+pub use error::{Corrupt, Error, Lost};
+pub use events::{LogEvents, Vacate};
+pub use histogram::Histogram;
+pub use id::{GroupId, SegmentId};
+pub use identity::{IDENTITY_FILE, Identity};
+pub use keeper::Keeper;
+pub use log::{Log, VacateRefused};
+#[cfg(feature = "trial")]
+pub use mutation::Mutation;
+pub use open::{Opened, Progress, open};
+pub use options::Options;
+pub use queue::Record;
+pub use recovery::{RecoveredEntry, RecoveredGroup, Recovery, RecoveryReport};
+pub use stats::{GroupStats, Stats};
+pub use threads::{LogThreads, spawn};
+pub use writer::{Commit, Writer};

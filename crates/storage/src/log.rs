@@ -1,0 +1,167 @@
+//! The handle that groups hold.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::error::Error;
+use crate::id::{GroupId, SegmentId};
+use crate::identity::Identity;
+use crate::queue::{Item, Record};
+use crate::record::{Kind, PAYLOAD_MAX};
+use crate::state::{Shared, read_record};
+use crate::stats::{GroupStats, Stats};
+
+/// Appends and reads. Cheap to clone; every handle is the same log.
+#[derive(Clone)]
+pub struct Log {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// Why a segment stays: the group is not done with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VacateRefused {
+    /// The group's last checkpoint.
+    pub checkpoint: Option<u64>,
+    /// Highest index of its entries in the segment: the checkpoint has to be there.
+    pub last: u64,
+}
+
+impl fmt::Display for VacateRefused {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "entries up to {} are in the segment, and the last checkpoint is at ", self.last)?;
+        match self.checkpoint {
+            Some(index) => write!(f, "{index}"),
+            None => f.write_str("none"),
+        }
+    }
+}
+
+impl std::error::Error for VacateRefused {}
+
+impl Log {
+    /// Queues records, in this order, and returns at once: one short lock, no system call but to wake the log's thread. Each is told
+    /// durable by [`LogEvents`](crate::LogEvents); records of one group become durable in the order in which they were appended, except
+    /// that entries overtake parts of checkpoints. After a failure they are dropped.
+    ///
+    /// The queue has no bound of its own: who appends keeps what it has in flight bounded.
+    ///
+    /// # Panics
+    /// A payload above 257 MiB is a mistake of the caller.
+    pub fn append(&self, records: impl IntoIterator<Item = Record>) {
+        self.shared.append(records.into_iter().map(|record| {
+            assert!(record.len() as u64 <= u64::from(PAYLOAD_MAX), "a payload of {} bytes", record.len());
+            Item::Record(record)
+        }));
+    }
+
+    /// The payload of an entry. Blocks for the disk: not for reactors. An entry is there from when it is durable until its segment was
+    /// given back.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Corrupt`] when what is there is not what was written; [`Error::Io`].
+    pub fn read(&self, group: GroupId, index: u64) -> Result<Arc<[u8]>, Error> {
+        let not_found = Error::NotFound { group, index };
+        let (pin, place) = {
+            let state = self.shared.state();
+            let Some(place) = state.groups.get(&group).and_then(|g| g.entries.get(index)) else {
+                return Err(not_found);
+            };
+            let Some(segment) = state.segments.get(&place.segment) else { return Err(not_found) };
+            if place.offset >= segment.end() {
+                return Err(not_found);
+            }
+            (segment.pin(), place)
+        };
+        let (header, payload) = read_record(&pin, place.offset)?;
+        if header.kind != Kind::Entry || header.group != group || header.index != index {
+            return Err(pin.corrupt(place.offset, format!("this is not entry {index} of {group}")));
+        }
+        Ok(payload)
+    }
+
+    /// How much of the group's entries is live, in bytes: the bodies that it would have to write again. The log is collected when it is
+    /// more than twice as large as all that is live.
+    pub fn report_live(&self, group: GroupId, bytes: u64) {
+        self.shared.state().group(group).live_bytes = bytes;
+    }
+
+    /// Answers a [`Vacate`](crate::Vacate): nothing of the group's entries in the segment is needed any more.
+    ///
+    /// # Errors
+    /// [`VacateRefused`] when the group's last durable checkpoint does not stand for all its entries there. The segment is kept; answer
+    /// again later.
+    pub fn vacated(&self, group: GroupId, segment: SegmentId) -> Result<(), VacateRefused> {
+        {
+            let mut state = self.shared.state();
+            if let Some(known) = state.groups.get(&group)
+                && let Some((_, last)) = known.entries.span(segment)
+                && known.checkpoint_durable < Some(last)
+            {
+                return Err(VacateRefused { checkpoint: known.checkpoint_durable, last });
+            }
+            if let Some(waiting) = state.vacating.get_mut(&segment) {
+                waiting.remove(&group);
+            }
+        }
+        self.shared.kick_keeper();
+        Ok(())
+    }
+
+    /// Term and index of the group's last entry, durable or being written.
+    #[must_use]
+    pub fn last(&self, group: GroupId) -> Option<(u64, u64)> {
+        self.shared.state().groups.get(&group)?.entries.last().map(|e| (e.term, e.index))
+    }
+
+    /// Who this node is.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.shared.identity
+    }
+
+    /// Figures, as of now.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let mut stats = {
+            let counters = self.shared.counters();
+            Stats {
+                commits: counters.commits,
+                records: counters.records,
+                bytes_written: counters.bytes_written,
+                checkpoint_bytes: counters.checkpoint_bytes,
+                parts_moved: counters.parts_moved,
+                freed: counters.freed,
+                full_count: counters.full_count,
+                sync: counters.sync.clone(),
+                commit: counters.commit.clone(),
+                failed: counters.failed.clone(),
+                ..Stats::default()
+            }
+        };
+        stats.queue_records = self.shared.queued_records.load(Ordering::Relaxed);
+        stats.queue_bytes = self.shared.queued_bytes.load(Ordering::Relaxed);
+        let state = self.shared.state();
+        stats.segments = state.segments.len();
+        stats.bytes = state.total_bytes();
+        stats.live_bytes = state.live_bytes();
+        stats.spares = state.spares.len();
+        stats.vacating = state.vacating.len();
+        stats.full = state.full;
+        stats.damage = state.damage.as_ref().map(ToString::to_string);
+        stats.groups = state
+            .groups
+            .iter()
+            .map(|(group, known)| GroupStats {
+                group: *group,
+                entries: known.entries.count(),
+                last: known.entries.last().map_or(0, |e| e.index),
+                checkpoint: known.book.checkpoint,
+                parts: known.book.figures().0,
+                part_bytes: known.book.live_bytes,
+                live_bytes: known.live_bytes,
+            })
+            .collect();
+        stats
+    }
+}

@@ -1,0 +1,396 @@
+//! Opens a log: verifies what is there, cuts a torn tail, and says where everything is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::disk::Disk;
+use crate::error::{Error, Lost};
+use crate::events::LogEvents;
+use crate::id::SegmentId;
+use crate::identity::Identity;
+use crate::keeper::Keeper;
+use crate::log::Log;
+use crate::options::{Options, mutated};
+use crate::queue::Item;
+use crate::record::Kind;
+use crate::recovery::{Recovery, RecoveryReport};
+use crate::scan::Scan;
+use crate::segment::{SPARE, Segment};
+use crate::segment_index::SegmentIndex;
+use crate::state::{Shared, State};
+use crate::writer::{OpenSegment, Writer, start_segment, take_spare};
+
+/// A log that is ready. The disk stays in use, and a directory locked, until all of these and all handles are dropped.
+pub struct Opened {
+    pub log: Log,
+    /// Writes when it is called: give both to [`spawn`](crate::spawn), or call them.
+    pub writer: Writer,
+    pub keeper: Keeper,
+    /// What the groups were, to be read before they append.
+    pub recovery: Recovery,
+}
+
+/// How far opening has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Segments read.
+    pub segments: usize,
+    /// Of so many.
+    pub segments_all: usize,
+    /// Records found.
+    pub records: u64,
+}
+
+/// What the files of a directory hold, before anything is changed.
+pub(crate) struct Found {
+    pub identity: Option<Identity>,
+    pub state: State,
+    /// The last segment.
+    pub open: Option<OpenSegment>,
+    pub report: RecoveryReport,
+    /// Files of segments before the floor.
+    leftover: Vec<SegmentId>,
+    /// Files that a crash left half-made.
+    rubbish: Vec<String>,
+}
+
+/// Opens the log on the disk, or makes one where there is none. Reads the indexes of full segments and every record of the last one. A torn last commit is cut; anything else
+/// that is not as it was written is an error, and nothing is changed then.
+///
+/// `events` is called from the first commit on. `progress` is called after each segment.
+///
+/// # Errors
+/// [`Error::Corrupt`], [`Error::Missing`], [`Error::Foreign`], [`Error::Newer`]: what is there cannot be served from. [`Error::Io`] and
+/// [`Error::Full`]: the disk. [`Error::Invalid`]: the options.
+pub fn open(
+    disk: Arc<dyn Disk>,
+    options: Options,
+    events: Box<dyn LogEvents>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Opened, Error> {
+    let started = Instant::now();
+    options.check()?;
+    let mut found = look(&*disk, &options, progress)?;
+    let created = found.identity.is_none();
+    let identity = match found.identity.take() {
+        Some(identity) => identity,
+        None => Identity::new(&entropy(&options)?, options.now_ms),
+    };
+    tidy(&*disk, &mut found)?;
+    let Found { mut state, open, mut report, .. } = found;
+    for group in state.groups.values_mut() {
+        group.checkpoint_durable = group.book.checkpoint;
+    }
+    let shared = Arc::new(Shared::new(disk.clone(), options, identity, state));
+    let open = match open {
+        Some(open) => {
+            // After a process that was killed, what was read may not be durable, and what is done with it must not be ahead of it.
+            let synced = open.segment.file.sync_data().and_then(|()| disk.sync_dir());
+            synced.map_err(Error::io(&open.segment.path, "sync"))?;
+            open
+        }
+        None => {
+            let file = disk.path(&SegmentId(1).file());
+            let bytes = shared.options.segment_bytes;
+            let spare = take_spare(&shared, 0)?.ok_or(Error::Full { file, bytes })?;
+            start_segment(&shared, spare, SegmentId(1), 1, 0)?
+        }
+    };
+    if created {
+        // Last: whoever finds an identity finds a segment too.
+        shared.identity.write(&*disk)?;
+    }
+    shared.append([Item::Opened].into_iter());
+    report.took = started.elapsed();
+    let log = Log { shared: shared.clone() };
+    let recovery = Recovery::new(&shared, report);
+    let keeper = Keeper::new(shared.clone());
+    Ok(Opened { log, writer: Writer::new(shared, events, open), keeper, recovery })
+}
+
+fn entropy(options: &Options) -> Result<[u8; 48], Error> {
+    if let Some(entropy) = options.entropy {
+        return Ok(entropy);
+    }
+    let mut bytes = [0; 48];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Error::Invalid(format!("the system has no random bytes: {error}")))?;
+    Ok(bytes)
+}
+
+/// Reads what is there and changes nothing.
+pub(crate) fn look(
+    disk: &dyn Disk,
+    options: &Options,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Found, Error> {
+    let names = disk.list().map_err(Error::io(&disk.path(""), "list"))?;
+    let identity = Identity::read(disk)?;
+    let mut ids: Vec<SegmentId> = names.iter().filter_map(|name| SegmentId::of_file(name)).collect();
+    ids.sort_unstable();
+    let mut found = Found {
+        identity,
+        state: State::default(),
+        open: None,
+        report: RecoveryReport { took: Duration::ZERO, ..RecoveryReport::default() },
+        leftover: vec![],
+        rubbish: names.iter().filter(|name| name.ends_with(".new")).cloned().collect(),
+    };
+    for name in names.iter().filter(|name| name.starts_with(SPARE)) {
+        let number = name[SPARE.len()..].parse().unwrap_or(0);
+        found.state.spare_next = found.state.spare_next.max(number);
+        let length = disk.open(name).and_then(|file| file.len());
+        if length.is_ok_and(|length| length == options.segment_bytes) {
+            found.state.spares.push_back(name.clone());
+        } else {
+            found.rubbish.push(name.clone());
+        }
+    }
+    check_identity(disk, &found, &ids)?;
+    let Some(&last) = ids.last() else { return Ok(found) };
+    let segment = open_segment(disk, options, last)?;
+    let mut floor = segment.header.floor;
+    let mut loaded: Vec<Loaded> = vec![];
+    let all = ids.iter().filter(|id| **id >= floor).count();
+    for id in ids.iter().copied().filter(|id| *id >= floor) {
+        let segment = Arc::new(open_segment(disk, options, id)?);
+        let next = load(segment, loaded.last(), id == last, options, &mut found.report)?;
+        found.report.records += next.index.records();
+        loaded.push(next);
+        progress(Progress { segments: loaded.len(), segments_all: all, records: found.report.records });
+    }
+    let floors = loaded.iter().flat_map(|l| &l.index.others).filter(|o| o.kind == Kind::Floor);
+    floor = floors.map(|o| SegmentId(o.index)).chain([floor]).max().unwrap_or(floor);
+    found.leftover = ids.iter().copied().filter(|id| *id < floor).collect();
+    found.state.floor = floor.0;
+    found.state.floor_asked = floor.0;
+    let mut expected = floor;
+    for loaded in loaded.into_iter().filter(|loaded| loaded.segment.id >= floor) {
+        let id = loaded.segment.id;
+        if id != expected {
+            return Err(missing_segment(disk, expected));
+        }
+        expected = id.next();
+        found.report.segments += 1;
+        found.report.bytes += loaded.end;
+        found.state.segments.insert(id, loaded.segment.clone());
+        if mutated!(*options, UnfinishedPartCounts) {
+            for run in &loaded.index.others {
+                found.state.group(run.group).book.count_unfinished();
+            }
+        }
+        if id == last {
+            found.open = Some(OpenSegment {
+                segment: loaded.segment,
+                end: loaded.end,
+                index: loaded.index.clone(),
+                chain: loaded.chain,
+                commit: loaded.commit + 1,
+                sealed: loaded.sealed,
+            });
+        }
+        found.state.replay(id, loaded.index);
+    }
+    check_groups(disk, &found.state)?;
+    Ok(found)
+}
+
+fn open_segment(disk: &dyn Disk, options: &Options, id: SegmentId) -> Result<Segment, Error> {
+    let segment = Segment::open(disk, id)?;
+    #[cfg(feature = "trial")]
+    let segment = segment.mutate(options);
+    #[cfg(not(feature = "trial"))]
+    let _: &Options = options;
+    Ok(segment)
+}
+
+fn missing_segment(disk: &dyn Disk, id: SegmentId) -> Error {
+    Error::Missing {
+        file: disk.path(&id.file()),
+        detail: "segments before and after it are there, or the log says that it is needed".to_owned(),
+    }
+}
+
+/// Identity and segments belong together.
+fn check_identity(disk: &dyn Disk, found: &Found, ids: &[SegmentId]) -> Result<(), Error> {
+    match (&found.identity, ids) {
+        (Some(_), []) => Err(Error::Missing {
+            file: disk.path(&SegmentId(1).file()),
+            detail: format!("there is an {} but no segment at all", crate::IDENTITY_FILE),
+        }),
+        (Some(identity), ids) => {
+            let last = *ids.last().unwrap_or(&SegmentId(1));
+            let segment = Segment::open(disk, last)?;
+            if segment.header.log == identity.log {
+                return Ok(());
+            }
+            Err(Error::Foreign { file: segment.path, detail: "it is of another node's log".to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+struct Loaded {
+    segment: Arc<Segment>,
+    index: SegmentIndex,
+    /// Where records end.
+    end: u64,
+    chain: u32,
+    /// The last one.
+    commit: u64,
+    sealed: bool,
+}
+
+/// The index of a full segment, or of the last one all its records.
+fn load(
+    segment: Arc<Segment>,
+    before: Option<&Loaded>,
+    last: bool,
+    options: &Options,
+    report: &mut RecoveryReport,
+) -> Result<Loaded, Error> {
+    if let Some(before) = before
+        && before.segment.id.next() == segment.id
+    {
+        if before.segment.header.log != segment.header.log {
+            let detail = "it is of another node's log".to_owned();
+            return Err(Error::Foreign { file: segment.path.clone(), detail });
+        }
+        let chained = before.chain == segment.header.chain || mutated!(*options, NoChain);
+        if !chained || before.commit + 1 != segment.header.commit {
+            return Err(segment.corrupt(
+                0,
+                format!("it does not continue {}: one of the two is of another time", before.segment.id),
+            ));
+        }
+    }
+    let loaded = match segment.read_index()? {
+        Some((footer, index)) => Loaded {
+            end: footer.end,
+            chain: footer.chain,
+            commit: footer.commit,
+            sealed: true,
+            index,
+            segment,
+        },
+        None if last => scan_open(segment, options, report)?,
+        None => {
+            report.indexes_rebuilt += 1;
+            scan_full(segment)?
+        }
+    };
+    loaded.segment.set_end(loaded.end);
+    Ok(loaded)
+}
+
+/// The records of a segment into an index, up to the first that does not follow.
+pub(crate) fn collect(scan: &mut Scan) -> Result<SegmentIndex, Error> {
+    let mut index = SegmentIndex::default();
+    while let Some(found) = scan.next()? {
+        index.push(&found.header, found.offset, scan.payload(&found)?);
+    }
+    Ok(index)
+}
+
+fn scan_open(segment: Arc<Segment>, options: &Options, report: &mut RecoveryReport) -> Result<Loaded, Error> {
+    let checks = (!mutated!(*options, NoChecksum), !mutated!(*options, NoChain));
+    let mut scan = Scan::new(&segment).with_checks(checks.0, checks.1);
+    collect(&mut scan)?;
+    let reached = scan.position();
+    let mut tail = scan.tail()?;
+    if let Some((offset, later)) = tail.later.take()
+        && !mutated!(*options, CutTooMuch)
+    {
+        let mut error = segment.corrupt(
+            reached,
+            format!("a record is bad here, and one of a later commit is whole at offset {offset}"),
+        );
+        if let Error::Corrupt(corrupt) = &mut error
+            && later.kind == Kind::Entry
+        {
+            corrupt.lost = vec![Lost { group: later.group, first: 0, last: Some(later.index) }];
+        }
+        return Err(error);
+    }
+    if mutated!(*options, KeepTornCommit) {
+        (tail.cut, tail.commit) = (reached, tail.commit + 1);
+    }
+    report.cut_bytes = tail.torn_end - tail.cut;
+    // Once more, up to the cut: what is behind it is not there.
+    let mut scan = Scan::new(&segment).with_checks(checks.0, checks.1);
+    let mut index = SegmentIndex::default();
+    let mut chain = segment.header.chain;
+    while scan.position() < tail.cut
+        && let Some(found) = scan.next()?
+    {
+        index.push(&found.header, found.offset, scan.payload(&found)?);
+        chain = scan.chain();
+    }
+    Ok(Loaded { index, end: tail.cut, chain, commit: tail.commit - 1, sealed: false, segment })
+}
+
+/// A full segment whose index is damaged: all its records are read instead, and have to be whole.
+fn scan_full(segment: Arc<Segment>) -> Result<Loaded, Error> {
+    let mut scan = Scan::new(&segment);
+    let index = collect(&mut scan)?;
+    let (end, chain, tail) = (scan.position(), scan.chain(), scan.tail()?);
+    if tail.cut != end || tail.later.is_some() {
+        return Err(segment.corrupt(end, "a record is bad here, in a segment that was full"));
+    }
+    Ok(Loaded { index, end, chain, commit: tail.commit - 1, sealed: true, segment })
+}
+
+/// What each group needs has to be there.
+fn check_groups(disk: &dyn Disk, state: &State) -> Result<(), Error> {
+    for (group, known) in &state.groups {
+        if !known.book.complete() {
+            return Err(Error::Missing {
+                file: disk.path(""),
+                detail: format!("parts of the checkpoint of {group} are not in the log"),
+            });
+        }
+        let gaps = gaps(known);
+        if !gaps.is_empty() {
+            let lost: Vec<_> = gaps
+                .iter()
+                .map(|(first, last)| Lost { group: *group, first: *first, last: Some(*last) }.to_string())
+                .collect();
+            return Err(Error::Missing {
+                file: disk.path(""),
+                detail: format!("{} are not in the log", lost.join(", ")),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Indexes that are missing among the entries after the checkpoint, unless a repair said so.
+pub(crate) fn gaps(group: &crate::state::Group) -> Vec<(u64, u64)> {
+    let mut at = group.book.checkpoint.unwrap_or(0);
+    let mut gaps = vec![];
+    let lost: BTreeMap<u64, u64> = group.book.lost.iter().copied().collect();
+    while let Some(next) = group.entries.after(at) {
+        if next != at + 1 {
+            let known = lost.range(..=at + 1).next_back().is_some_and(|(_, last)| *last >= next - 1);
+            if !known {
+                gaps.push((at + 1, next - 1));
+            }
+        }
+        // On to the end of what follows.
+        at = group.entries.run_end(next);
+    }
+    gaps
+}
+
+/// Removes what a crash left, and what is before the floor.
+fn tidy(disk: &dyn Disk, found: &mut Found) -> Result<(), Error> {
+    for name in found.rubbish.drain(..) {
+        disk.remove(&name).map_err(Error::io(&disk.path(&name), "remove"))?;
+    }
+    for id in found.leftover.drain(..) {
+        let name = id.file();
+        disk.remove(&name).and_then(|()| disk.sync_dir()).map_err(Error::io(&disk.path(&name), "remove"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! Reads the records of a segment one after the other, and looks for any behind a bad one.
+
+use crate::error::Error;
+use crate::record::{HEADER, LAST, RecordHeader, size};
+use crate::segment::{self, Segment};
+
+/// How much is read ahead, in bytes.
+const WINDOW: usize = 1 << 20;
+
+/// A place in a segment, and what a record there has to look like to follow what came before.
+pub(crate) struct Scan<'a> {
+    segment: &'a Segment,
+    window: Vec<u8>,
+    window_at: u64,
+    /// Records end here at the latest.
+    limit: u64,
+    position: u64,
+    chain: u32,
+    /// The commit of the record before, and whether it was complete with it.
+    commit: u64,
+    complete: bool,
+    /// Where the commit of the record before begins.
+    commit_at: u64,
+    checked: bool,
+    chained: bool,
+}
+
+pub(crate) struct Found {
+    pub header: RecordHeader,
+    pub offset: u64,
+}
+
+/// What stands behind the last record that follows.
+#[derive(Debug)]
+pub(crate) struct Tail {
+    /// Records from here on are cut: it is the beginning of a commit that is not complete, or of nothing.
+    pub cut: u64,
+    /// Number of the next commit.
+    pub commit: u64,
+    /// Where the last valid record of the torn commit ends; `cut` when there is none.
+    pub torn_end: u64,
+    /// A valid record of a later commit stands here: what is before it was durable, and is damaged.
+    pub later: Option<(u64, RecordHeader)>,
+}
+
+impl<'a> Scan<'a> {
+    pub fn new(segment: &'a Segment) -> Self {
+        Self {
+            segment,
+            window: vec![],
+            window_at: 0,
+            limit: segment.bytes - segment::FOOTER as u64,
+            position: segment::HEADER as u64,
+            chain: segment.header.chain,
+            commit: segment.header.commit.wrapping_sub(1),
+            complete: true,
+            commit_at: segment::HEADER as u64,
+            checked: true,
+            chained: true,
+        }
+    }
+
+    /// For the crash tests, which take checks away.
+    pub fn with_checks(mut self, checked: bool, chained: bool) -> Self {
+        self.checked = checked;
+        self.chained = chained;
+        self
+    }
+
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Checksum of the last record.
+    pub fn chain(&self) -> u32 {
+        self.chain
+    }
+
+    fn bytes(&mut self, at: u64, length: usize) -> Result<&[u8], Error> {
+        let inside = at >= self.window_at && at + length as u64 <= self.window_at + self.window.len() as u64;
+        if !inside {
+            let length = length.max(WINDOW.min((self.limit - at) as usize));
+            self.window.resize(length, 0);
+            self.window_at = at;
+            self.segment.file.read_at(&mut self.window, at).map_err(Error::io(&self.segment.path, "read"))?;
+        }
+        let from = (at - self.window_at) as usize;
+        Ok(&self.window[from..from + length])
+    }
+
+    /// The record at `at`, if its checksum is right.
+    fn valid(&mut self, at: u64) -> Result<Option<RecordHeader>, Error> {
+        if at + HEADER as u64 > self.limit {
+            return Ok(None);
+        }
+        let Some(header) = RecordHeader::parse(self.bytes(at, HEADER)?) else { return Ok(None) };
+        if at + header.size() > self.limit {
+            return Ok(None);
+        }
+        let seed = self.segment.seed;
+        let checked = self.checked;
+        let bytes = self.bytes(at, header.size() as usize)?;
+        let payload = &bytes[HEADER..HEADER + header.length as usize];
+        Ok((!checked || seed.checksum(bytes, payload) == header.crc).then_some(header))
+    }
+
+    /// The next record that follows what came before; `None` at the end, or where something else stands.
+    pub fn next(&mut self) -> Result<Option<Found>, Error> {
+        let at = self.position;
+        let Some(header) = self.valid(at)? else { return Ok(None) };
+        let follows = if self.complete { self.commit + 1 } else { self.commit };
+        if header.commit != follows || (self.chained && header.chain != self.chain) {
+            return Ok(None);
+        }
+        if self.complete {
+            self.commit_at = at;
+        }
+        self.commit = header.commit;
+        self.complete = header.flags & LAST != 0;
+        self.chain = header.crc;
+        self.position = at + header.size();
+        Ok(Some(Found { header, offset: at }))
+    }
+
+    /// Payload of a record that was found.
+    pub fn payload(&mut self, found: &Found) -> Result<&[u8], Error> {
+        let size = size(found.header.length as usize) as usize;
+        Ok(&self.bytes(found.offset, size)?[HEADER..HEADER + found.header.length as usize])
+    }
+
+    /// The next valid record at or behind `from`, of whatever commit.
+    pub fn hunt(&mut self, from: u64) -> Result<Option<(u64, RecordHeader)>, Error> {
+        let mut at = from;
+        while at + HEADER as u64 <= self.limit {
+            // Segments are filled with zeros: a quick look saves most of the work.
+            if self.bytes(at, HEADER)?[..16] != [0; 16]
+                && let Some(header) = self.valid(at)?
+            {
+                return Ok(Some((at, header)));
+            }
+            at += 8;
+        }
+        Ok(None)
+    }
+
+    /// After [`next`](Self::next) found nothing more: what is to be cut, and whether it may be.
+    pub fn tail(&mut self) -> Result<Tail, Error> {
+        let cut = if self.complete { self.position } else { self.commit_at };
+        let torn = if self.complete { self.commit + 1 } else { self.commit };
+        let mut tail = Tail { cut, commit: torn, torn_end: self.position.max(cut), later: None };
+        let mut at = self.position;
+        while let Some((found, header)) = self.hunt(at)? {
+            if header.commit > torn {
+                tail.later = Some((found, header));
+                break;
+            }
+            at = found + header.size();
+            // Records of commits before are what an earlier torn commit left.
+            if header.commit == torn {
+                tail.torn_end = at;
+            }
+        }
+        Ok(tail)
+    }
+}

@@ -1,0 +1,259 @@
+//! What writer, keeper and readers share: where everything is.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::book::Book;
+use crate::disk::Disk;
+use crate::entries::Entries;
+use crate::error::Error;
+use crate::events::Vacate;
+use crate::id::{GroupId, SegmentId};
+use crate::identity::Identity;
+use crate::options::Options;
+use crate::queue::{Item, Queue};
+use crate::record::{HEADER, RecordHeader, size};
+use crate::segment::{Pin, Segment};
+use crate::segment_index::SegmentIndex;
+use crate::stats::Counters;
+
+pub(crate) struct Shared {
+    pub disk: Arc<dyn Disk>,
+    pub options: Options,
+    pub identity: Identity,
+    queue: Mutex<Queue>,
+    wake_writer: Condvar,
+    state: Mutex<State>,
+    keeper: Mutex<KeeperCall>,
+    wake_keeper: Condvar,
+    counters: Mutex<Counters>,
+    /// Bytes appended and not yet durable.
+    pub queued_bytes: AtomicU64,
+    pub queued_records: AtomicU64,
+}
+
+#[derive(Default)]
+struct KeeperCall {
+    kicked: bool,
+    stopped: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    /// Without a hole; the last one is written to.
+    pub segments: BTreeMap<SegmentId, Arc<Segment>>,
+    pub groups: BTreeMap<GroupId, Group>,
+    /// Segments before it are not needed. Durable.
+    pub floor: SegmentId0,
+    /// Files of empty segments.
+    pub spares: VecDeque<String>,
+    pub spare_next: u64,
+    /// Segments that are being freed, with the groups that have not answered.
+    pub vacating: BTreeMap<SegmentId, BTreeSet<GroupId>>,
+    /// For the writer to tell.
+    pub notices: VecDeque<Notice>,
+    pub full: bool,
+    /// Moves that are queued.
+    pub moving: usize,
+    /// A floor that is queued.
+    pub floor_asked: SegmentId0,
+    /// Damage that was found while running.
+    pub damage: Option<Error>,
+}
+
+/// A segment id that begins at 0: before the first.
+pub(crate) type SegmentId0 = u64;
+
+#[derive(Default)]
+pub(crate) struct Group {
+    pub book: Book,
+    pub entries: Entries,
+    /// The last checkpoint whose `Done` was synced; the book may be ahead by what is being written.
+    pub checkpoint_durable: Option<u64>,
+    /// As the group reported.
+    pub live_bytes: u64,
+}
+
+pub(crate) enum Notice {
+    Vacate(Vacate),
+    Full,
+    Room,
+}
+
+impl State {
+    pub fn group(&mut self, group: GroupId) -> &mut Group {
+        self.groups.entry(group).or_default()
+    }
+
+    /// Takes what stands in a segment into account, in the order of the log.
+    pub fn replay(&mut self, segment: SegmentId, index: SegmentIndex) {
+        for run in index.runs {
+            self.group(run.group).entries.add_run(segment, run);
+        }
+        for other in index.others {
+            self.apply_other(segment, &other);
+        }
+    }
+
+    pub fn apply_other(&mut self, segment: SegmentId, other: &crate::segment_index::Other) {
+        use crate::record::Kind;
+        match other.kind {
+            Kind::Opened => self.groups.values_mut().for_each(|g| g.book.apply(segment, other)),
+            Kind::Floor => {}
+            _ => self.group(other.group).book.apply(segment, other),
+        }
+    }
+
+    /// A name that no file has.
+    pub fn spare_name(&mut self) -> String {
+        self.spare_next += 1;
+        format!("{}{:020}", crate::segment::SPARE, self.spare_next)
+    }
+
+    pub fn total_bytes(&self) -> u64 {
+        self.segments.values().map(|s| s.bytes).sum()
+    }
+
+    /// What would have to be kept if everything else went: as reported by the groups, and the parts of their checkpoints.
+    pub fn live_bytes(&self) -> u64 {
+        self.groups.values().map(|g| g.live_bytes + g.book.live_bytes).sum()
+    }
+
+    pub fn set_full(&mut self, full: bool) -> bool {
+        let changed = self.full != full;
+        if changed {
+            self.full = full;
+            self.notices.push_back(if full { Notice::Full } else { Notice::Room });
+        }
+        changed
+    }
+
+    pub fn open_segment(&self) -> Option<&Arc<Segment>> {
+        self.segments.last_key_value().map(|(_, segment)| segment)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub fn new(disk: Arc<dyn Disk>, options: Options, identity: Identity, state: State) -> Self {
+        Self {
+            disk,
+            options,
+            identity,
+            queue: Mutex::default(),
+            wake_writer: Condvar::new(),
+            state: Mutex::new(state),
+            keeper: Mutex::default(),
+            wake_keeper: Condvar::new(),
+            counters: Mutex::default(),
+            queued_bytes: AtomicU64::new(0),
+            queued_records: AtomicU64::new(0),
+        }
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    pub fn counters(&self) -> MutexGuard<'_, Counters> {
+        lock(&self.counters)
+    }
+
+    pub fn queue(&self) -> MutexGuard<'_, Queue> {
+        lock(&self.queue)
+    }
+
+    pub fn append(&self, items: impl Iterator<Item = Item>) {
+        let (mut records, mut bytes) = (0, 0);
+        let mut queue = self.queue();
+        if queue.closed {
+            return;
+        }
+        for item in items {
+            records += 1;
+            bytes += item.size();
+            queue.push(item);
+        }
+        self.queued_records.fetch_add(records, Ordering::Relaxed);
+        self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
+        drop(queue);
+        self.wake_writer.notify_one();
+    }
+
+    pub fn kick_writer(&self) {
+        self.queue().kicked = true;
+        self.wake_writer.notify_one();
+    }
+
+    pub fn stop_writer(&self) {
+        self.queue().stopped = true;
+        self.wake_writer.notify_one();
+    }
+
+    /// Waits until there is something to write or to tell, or for `limit`; false once it is to stop and nothing is left.
+    pub fn wait_for_work(&self, limit: std::time::Duration, stalled: bool) -> bool {
+        let queue = self.queue();
+        let idle = |q: &mut Queue| !q.kicked && !q.stopped && (stalled || q.is_empty());
+        let (mut queue, _) =
+            self.wake_writer.wait_timeout_while(queue, limit, idle).unwrap_or_else(PoisonError::into_inner);
+        queue.kicked = false;
+        !(queue.stopped && (stalled || queue.is_empty()))
+    }
+
+    pub fn kick_keeper(&self) {
+        lock(&self.keeper).kicked = true;
+        self.wake_keeper.notify_one();
+    }
+
+    pub fn stop_keeper(&self) {
+        lock(&self.keeper).stopped = true;
+        self.wake_keeper.notify_one();
+    }
+
+    /// Waits for a call, or for `limit`; false once it is to stop.
+    pub fn wait_for_call(&self, limit: std::time::Duration) -> bool {
+        let (mut call, _) = self
+            .wake_keeper
+            .wait_timeout_while(lock(&self.keeper), limit, |c| !c.kicked && !c.stopped)
+            .unwrap_or_else(PoisonError::into_inner);
+        call.kicked = false;
+        !call.stopped
+    }
+}
+
+/// Reads one record and verifies it.
+pub(crate) fn read_record(segment: &Pin, offset: u64) -> Result<(RecordHeader, Arc<[u8]>), Error> {
+    let failed = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => segment.corrupt(offset, "the file ends within a record"),
+        _ => Error::io(&segment.path, "read")(error),
+    };
+    let room = segment.bytes.saturating_sub(offset);
+    // Most records are read at once.
+    let mut first = vec![0; room.min(READ_AHEAD) as usize];
+    if first.len() < HEADER {
+        return Err(segment.corrupt(offset, "the file ends within a record"));
+    }
+    segment.file.read_at(&mut first, offset).map_err(failed)?;
+    let header =
+        RecordHeader::parse(&first).ok_or_else(|| segment.corrupt(offset, "there is no record here"))?;
+    let end = HEADER + header.length as usize;
+    if size(header.length as usize) > room {
+        return Err(segment.corrupt(offset, "the record is longer than its file"));
+    }
+    if end > first.len() {
+        let have = first.len();
+        first.resize(end, 0);
+        segment.file.read_at(&mut first[have..], offset + have as u64).map_err(failed)?;
+    }
+    let payload = &first[HEADER..end];
+    if segment.seed.checksum(&first, payload) != header.crc {
+        return Err(segment.corrupt(offset, "the record's checksum is wrong"));
+    }
+    Ok((header, payload.into()))
+}
+
+const READ_AHEAD: u64 = 16 << 10;

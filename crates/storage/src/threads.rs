@@ -1,0 +1,79 @@
+//! The two threads of a log.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::keeper::Keeper;
+use crate::state::Shared;
+use crate::writer::{Commit, Writer};
+
+/// The threads at work; dropping it stops them as [`stop`](Self::stop) does.
+pub struct LogThreads {
+    shared: Arc<Shared>,
+    writer: Option<JoinHandle<()>>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+/// How long a thread sleeps at most: what waits for room on the disk is tried again that often.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Runs the log on threads named `log` and `log-keeper`: while one commit is synced, the next one queues.
+///
+/// # Errors
+/// When the system gives no thread.
+pub fn spawn(mut writer: Writer, mut keeper: Keeper) -> io::Result<LogThreads> {
+    let shared = writer.shared().clone();
+    let mut threads = LogThreads { shared: shared.clone(), writer: None, keeper: None };
+    let named = |name: &str| thread::Builder::new().name(name.to_owned());
+    threads.writer = Some(named("log").spawn(move || {
+        loop {
+            match writer.commit_once() {
+                Ok(Commit::Wrote { .. }) => {}
+                Ok(Commit::Idle) => {
+                    if !writer.wait(LOOK, false) {
+                        return;
+                    }
+                }
+                Ok(Commit::NoRoom) => {
+                    if !writer.wait(LOOK, true) {
+                        return;
+                    }
+                }
+                // Told to everybody by an event; nothing will change it.
+                Err(_) => return,
+            }
+        }
+    })?);
+    threads.keeper = Some(named("log-keeper").spawn(move || {
+        while keeper.wait(LOOK) {
+            keeper.keep();
+        }
+    })?);
+    shared.kick_keeper();
+    Ok(threads)
+}
+
+impl LogThreads {
+    /// Writes what is queued and ends both threads. What waits for room on a full disk is not waited for.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.shared.stop_writer();
+        self.shared.stop_keeper();
+        for thread in [self.writer.take(), self.keeper.take()].into_iter().flatten() {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the log panicked");
+            }
+        }
+    }
+}
+
+impl Drop for LogThreads {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,540 @@
+//! Writes what is queued, one group commit after the other. Without a thread of its own: [`spawn`](crate::spawn) gives it one.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::disk::DiskFile;
+use crate::error::{Error, is_full};
+use crate::events::LogEvents;
+use crate::id::{GroupId, SegmentId};
+use crate::options::mutated;
+use crate::queue::{Item, Record};
+use crate::record::{Kind, LAST, RecordHeader};
+use crate::segment::{FOOTER, HEADER, Segment, SegmentFooter, SegmentHeader};
+use crate::segment_index::{SegmentIndex, encode_done};
+use crate::state::{Notice, Shared, State};
+
+/// What one call of [`Writer::commit_once`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Commit {
+    /// Nothing was queued.
+    Idle,
+    /// So many records are durable now, with so many bytes.
+    Wrote { records: usize, bytes: u64 },
+    /// What is queued does not fit on the disk. It stays queued, in order; try again when there is room.
+    NoRoom,
+}
+
+/// The only one who writes into segments.
+pub struct Writer {
+    shared: Arc<Shared>,
+    events: Box<dyn LogEvents>,
+    open: OpenSegment,
+    high: VecDeque<Item>,
+    low: VecDeque<Item>,
+    buffer: Vec<u8>,
+    /// A commit that is encoded and could not be written yet, because the disk is full.
+    prepared: Option<Prepared>,
+    failed: Option<Error>,
+}
+
+/// The segment that is written to.
+pub(crate) struct OpenSegment {
+    pub segment: Arc<Segment>,
+    /// Where the next record goes.
+    pub end: u64,
+    pub index: SegmentIndex,
+    /// Checksum of the last record.
+    pub chain: u32,
+    /// Number of the next commit.
+    pub commit: u64,
+    /// It has its index already: the next record goes elsewhere.
+    pub sealed: bool,
+}
+
+#[derive(Default)]
+struct Prepared {
+    at: u64,
+    records: usize,
+    queued_bytes: u64,
+    entries: Vec<(GroupId, u64)>,
+    done: Vec<(GroupId, u64)>,
+    floor: Option<u64>,
+    checkpoint_bytes: u64,
+    moved: u64,
+}
+
+enum Choice {
+    Nothing,
+    Items(Vec<Item>),
+    /// The first one does not fit into the open segment.
+    Roll(u64),
+}
+
+impl OpenSegment {
+    fn fits(&self, bytes: u64, cost: u64) -> bool {
+        let end = self.end + bytes + self.index.encoded_len() + cost + FOOTER as u64;
+        !self.sealed && end <= self.segment.bytes
+    }
+}
+
+/// Larger ones are given back after use.
+const BUFFER_MAX: usize = 16 << 20;
+
+impl Writer {
+    pub(crate) fn new(shared: Arc<Shared>, events: Box<dyn LogEvents>, open: OpenSegment) -> Self {
+        Self {
+            shared,
+            events,
+            open,
+            high: VecDeque::new(),
+            low: VecDeque::new(),
+            buffer: vec![],
+            prepared: None,
+            failed: None,
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Waits for something to do, at most for `limit`; false once the log is to stop and nothing is left to write.
+    pub(crate) fn wait(&self, limit: Duration, stalled: bool) -> bool {
+        let mine = self.prepared.is_some() || !self.high.is_empty() || !self.low.is_empty();
+        if mine && !stalled {
+            return true;
+        }
+        self.shared.wait_for_work(limit, stalled)
+    }
+
+    /// One group commit: takes what is queued, as much as one commit and the open segment hold, writes it, syncs it, and tells the groups.
+    ///
+    /// # Errors
+    /// A failed write or sync, now or earlier: nothing is durable any more, for good.
+    pub fn commit_once(&mut self) -> Result<Commit, Error> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        self.tell_notices();
+        let result = self.commit();
+        self.tell_notices();
+        result.inspect_err(|error| self.fail(error))
+    }
+
+    fn fail(&mut self, error: &Error) {
+        let why = error.to_string();
+        tracing::error!(error = %why, "the log stopped: nothing is durable any more until the node is restarted");
+        self.failed = Some(Error::Failed(why.as_str().into()));
+        self.shared.counters().failed = Some(why);
+        {
+            let mut queue = self.shared.queue();
+            queue.closed = true;
+            queue.high.clear();
+            queue.low.clear();
+        }
+        self.high.clear();
+        self.low.clear();
+        self.shared.queued_bytes.store(0, Ordering::Relaxed);
+        self.shared.queued_records.store(0, Ordering::Relaxed);
+        self.events.failed(error);
+    }
+
+    fn tell_notices(&mut self) {
+        loop {
+            let notice = self.shared.state().notices.pop_front();
+            match notice {
+                Some(Notice::Vacate(vacate)) => self.events.vacate(vacate),
+                Some(Notice::Full) => self.events.full(),
+                Some(Notice::Room) => self.events.room(),
+                None => return,
+            }
+        }
+    }
+
+    fn commit(&mut self) -> Result<Commit, Error> {
+        let started = Instant::now();
+        if self.prepared.is_none() {
+            let items = match self.choose() {
+                Choice::Nothing => return Ok(Commit::Idle),
+                Choice::Items(items) => items,
+                Choice::Roll(need) => {
+                    if !self.roll(need)? {
+                        return Ok(self.no_room());
+                    }
+                    match self.choose() {
+                        Choice::Items(items) => items,
+                        _ => unreachable!("the new segment was made for what did not fit"),
+                    }
+                }
+            };
+            self.prepare(items);
+        }
+        self.write(started)
+    }
+
+    fn no_room(&mut self) -> Commit {
+        if self.shared.state().set_full(true) {
+            self.shared.counters().full_count += 1;
+        }
+        if mutated!(self.shared.options, DropWhenFull) {
+            // A mutation: as if it had been written.
+            let dropped: Vec<Item> = self.high.drain(..).chain(self.low.drain(..)).collect();
+            let mut durable = vec![];
+            for item in &dropped {
+                if let Item::Record(Record::Entry { group, index, .. }) = item {
+                    durable.push((*group, *index));
+                }
+            }
+            self.events.durable(&durable);
+        }
+        Commit::NoRoom
+    }
+
+    /// Takes what one commit may hold.
+    fn choose(&mut self) -> Choice {
+        {
+            let mut queue = self.shared.queue();
+            self.high.append(&mut queue.high);
+            self.low.append(&mut queue.low);
+        }
+        let (mut items, mut total, mut cost) = (vec![], 0, 0);
+        let limits = [self.shared.options.commit_bytes_max, self.shared.options.low_bytes_per_commit];
+        for (queue, limit) in [&mut self.high, &mut self.low].into_iter().zip(limits) {
+            let mut bytes = 0;
+            while let Some(item) = queue.front() {
+                let (size, more) = (item.size(), SegmentIndex::cost(item.kind()));
+                if bytes > 0 && bytes + size > limit {
+                    break;
+                }
+                if !self.open.fits(total + size, cost + more) {
+                    if items.is_empty() {
+                        return Choice::Roll(size + more);
+                    }
+                    // What comes later must not overtake it.
+                    return Choice::Items(items);
+                }
+                bytes += size;
+                total += size;
+                cost += more;
+                items.extend(queue.pop_front());
+            }
+        }
+        if items.is_empty() { Choice::Nothing } else { Choice::Items(items) }
+    }
+
+    /// Gives each record its place, tells the books, and encodes all of them.
+    fn prepare(&mut self, mut items: Vec<Item>) {
+        if mutated!(self.shared.options, Reorder) && items.len() > 1 {
+            items.swap(0, 1);
+        }
+        let mut prepared = Prepared { at: self.open.end, ..Prepared::default() };
+        let mut headers: Vec<(RecordHeader, Payload)> = Vec::with_capacity(items.len());
+        {
+            let shared = self.shared.clone();
+            let mut state = shared.state();
+            let mut at = self.open.end;
+            for item in items {
+                prepared.records += 1;
+                prepared.queued_bytes += item.size();
+                if let Some((header, payload)) =
+                    place(&mut state, &self.open.segment, at, &item, &mut prepared)
+                {
+                    self.open.index.push(&header, at, payload.bytes());
+                    at += header.size();
+                    headers.push((header, payload));
+                }
+            }
+        }
+        let count = headers.len();
+        self.buffer.clear();
+        let no_chain = mutated!(self.shared.options, NoChain);
+        let seed = self.open.segment.seed;
+        for (n, (mut header, payload)) in headers.into_iter().enumerate() {
+            header.chain = if no_chain { 0 } else { self.open.chain };
+            header.commit = self.open.commit;
+            header.flags = if n + 1 == count { LAST } else { 0 };
+            self.open.chain = header.encode(seed, payload.bytes(), &mut self.buffer);
+        }
+        self.prepared = Some(prepared);
+    }
+
+    fn write(&mut self, started: Instant) -> Result<Commit, Error> {
+        let Some(prepared) = self.prepared.take() else { return Ok(Commit::Idle) };
+        let segment = self.open.segment.clone();
+        // All that was chosen may have been moves that are not needed any more.
+        if !self.buffer.is_empty() {
+            match segment.file.write_at(&self.buffer, prepared.at) {
+                Ok(()) => {}
+                Err(error) if is_full(&error) => {
+                    self.prepared = Some(prepared);
+                    return Ok(self.no_room());
+                }
+                Err(error) => return Err(Error::io(&segment.path, "write")(error)),
+            }
+            if mutated!(self.shared.options, ReportBeforeSync) {
+                self.events.durable(&prepared.entries);
+            }
+            let before = Instant::now();
+            if !mutated!(self.shared.options, SkipSync) {
+                self.sync(&*segment.file, &segment.path)?;
+            }
+            let mut counters = self.shared.counters();
+            counters.synced(before.elapsed());
+            counters.commit.record(started.elapsed());
+            counters.commits += 1;
+            counters.records += prepared.records as u64;
+            counters.bytes_written += self.buffer.len() as u64;
+            counters.checkpoint_bytes += prepared.checkpoint_bytes;
+            counters.parts_moved += prepared.moved;
+            self.open.commit += 1;
+        }
+        let bytes = self.buffer.len() as u64;
+        self.open.end += bytes;
+        segment.set_end(self.open.end);
+        if self.buffer.capacity() > BUFFER_MAX {
+            self.buffer = vec![];
+        }
+        self.report(&prepared);
+        Ok(Commit::Wrote { records: prepared.records, bytes })
+    }
+
+    /// A failed sync is never tried again: the system may have dropped what it could not write, and the next one would succeed.
+    fn sync(&self, file: &dyn DiskFile, path: &str) -> Result<(), Error> {
+        let result = file.sync_data();
+        if result.is_err() && mutated!(self.shared.options, RetryFailedSync) {
+            return file.sync_data().map_err(Error::io(path, "sync"));
+        }
+        result.map_err(Error::io(path, "sync"))
+    }
+
+    fn report(&mut self, prepared: &Prepared) {
+        self.shared.queued_bytes.fetch_sub(prepared.queued_bytes, Ordering::Relaxed);
+        self.shared.queued_records.fetch_sub(prepared.records as u64, Ordering::Relaxed);
+        if !prepared.done.is_empty() || prepared.floor.is_some() || prepared.moved > 0 {
+            let mut state = self.shared.state();
+            for (group, checkpoint) in &prepared.done {
+                state.group(*group).checkpoint_durable = Some(*checkpoint);
+            }
+            state.floor = state.floor.max(prepared.floor.unwrap_or_default());
+            drop(state);
+            self.shared.kick_keeper();
+        }
+        if !prepared.entries.is_empty() && !mutated!(self.shared.options, ReportBeforeSync) {
+            self.events.durable(&prepared.entries);
+        }
+        for (group, checkpoint) in &prepared.done {
+            self.events.checkpoint_durable(*group, *checkpoint);
+        }
+    }
+
+    /// Closes the open segment with its index and opens another one, in which a record of `need` bytes fits. False: there is no room.
+    fn roll(&mut self, need: u64) -> Result<bool, Error> {
+        let Some(spare) = take_spare(&self.shared, need)? else { return Ok(false) };
+        if !self.seal()? {
+            if spare.bytes == self.shared.options.segment_bytes {
+                self.shared.state().spares.push_front(spare.name);
+            }
+            return Ok(false);
+        }
+        let open = start_segment(
+            &self.shared,
+            spare,
+            self.open.segment.id.next(),
+            self.open.commit,
+            self.open.chain,
+        )?;
+        self.open = open;
+        self.shared.kick_keeper();
+        Ok(true)
+    }
+
+    fn seal(&mut self) -> Result<bool, Error> {
+        if self.open.sealed {
+            return Ok(true);
+        }
+        let segment = self.open.segment.clone();
+        let mut footer = SegmentFooter {
+            end: self.open.end,
+            index_bytes: 0,
+            index_crc: 0,
+            records: self.open.index.records() as u32,
+            chain: self.open.chain,
+            commit: self.open.commit - 1,
+        };
+        match segment.write_index(&mut footer, &self.open.index) {
+            Ok(()) => {}
+            Err(error) if is_full(&error) => return Ok(false),
+            Err(error) => return Err(Error::io(&segment.path, "write")(error)),
+        }
+        self.sync(&*segment.file, &segment.path)?;
+        self.shared.counters().bytes_written += u64::from(footer.index_bytes) + FOOTER as u64;
+        self.open.sealed = true;
+        Ok(true)
+    }
+}
+
+enum Payload {
+    None,
+    Shared(Arc<[u8]>),
+    Done([u8; crate::segment_index::DONE]),
+}
+
+impl Payload {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::None => &[],
+            Self::Shared(bytes) => bytes,
+            Self::Done(bytes) => bytes,
+        }
+    }
+}
+
+/// Enters the record into the books. `None`: it is a move that something newer made needless.
+fn place(
+    state: &mut State,
+    segment: &Segment,
+    at: u64,
+    item: &Item,
+    prepared: &mut Prepared,
+) -> Option<(RecordHeader, Payload)> {
+    let kind = item.kind();
+    let mut header = RecordHeader {
+        crc: 0,
+        length: 0,
+        chain: 0,
+        kind,
+        group: GroupId(0),
+        commit: 0,
+        term: 0,
+        index: 0,
+        part: 0,
+        flags: 0,
+    };
+    let mut payload = Payload::None;
+    match item {
+        Item::Record(Record::Entry { group, term, index, payload: bytes }) => {
+            (header.group, header.term, header.index) = (*group, *term, *index);
+            payload = Payload::Shared(bytes.clone());
+            state.group(*group).entries.push(segment.id, *term, *index, at);
+            match prepared.entries.iter_mut().find(|(known, _)| known == group) {
+                Some((_, last)) => *last = *index,
+                None => prepared.entries.push((*group, *index)),
+            }
+        }
+        Item::Record(Record::Part { group, part, checkpoint, payload: bytes }) => {
+            (header.group, header.part, header.index) = (*group, *part, *checkpoint);
+            payload = Payload::Shared(bytes.clone());
+        }
+        Item::MovedPart { group, part, version, payload: bytes } => {
+            prepared.moved += 1;
+            state.moving = state.moving.saturating_sub(1);
+            if !state.group(*group).book.movable(*part, *version) {
+                return None;
+            }
+            (header.group, header.part, header.index) = (*group, *part, *version);
+            payload = Payload::Shared(bytes.clone());
+        }
+        Item::Record(Record::Done { group, checkpoint }) => {
+            (header.group, header.index) = (*group, *checkpoint);
+            prepared.done.push((*group, *checkpoint));
+        }
+        Item::MovedDone { group, checkpoint } => {
+            prepared.moved += 1;
+            state.moving = state.moving.saturating_sub(1);
+            if state.group(*group).book.checkpoint != Some(*checkpoint) {
+                return None;
+            }
+            (header.group, header.index) = (*group, *checkpoint);
+        }
+        Item::Floor(floor) => {
+            header.index = floor.0;
+            prepared.floor = Some(floor.0);
+        }
+        Item::Opened => {}
+    }
+    if matches!(kind, Kind::Done | Kind::MovedDone) {
+        header.length = crate::segment_index::DONE as u32;
+    } else {
+        header.length = payload.bytes().len() as u32;
+    }
+    if kind != Kind::Entry {
+        if !matches!(kind, Kind::Floor | Kind::Opened) {
+            prepared.checkpoint_bytes += header.size();
+        }
+        let mut index = SegmentIndex::default();
+        index.push(&header, at, &[]);
+        index.others.iter().for_each(|other| state.apply_other(segment.id, other));
+    }
+    if matches!(kind, Kind::Done | Kind::MovedDone) {
+        let (live, digest) = state.group(header.group).book.figures();
+        payload = Payload::Done(encode_done(live, digest));
+    }
+    Some((header, payload))
+}
+
+/// An empty file that is to become a segment.
+pub(crate) struct Spare {
+    pub name: String,
+    pub file: Arc<dyn DiskFile>,
+    pub bytes: u64,
+}
+
+/// One that is ready, or a new one; `None` when there is no room for it.
+pub(crate) fn take_spare(shared: &Shared, need: u64) -> Result<Option<Spare>, Error> {
+    let disk = &*shared.disk;
+    let whole = (HEADER + FOOTER) as u64 + SegmentIndex::default().encoded_len() + need;
+    let bytes = shared.options.segment_bytes.max(whole.next_multiple_of(512));
+    if bytes == shared.options.segment_bytes {
+        let ready = shared.state().spares.pop_front();
+        if let Some(name) = ready {
+            let file = disk.open(&name).map_err(Error::io(&disk.path(&name), "open"))?;
+            return Ok(Some(Spare { name, file, bytes }));
+        }
+    }
+    let name = shared.state().spare_name();
+    let created = disk.create(&name, bytes).and_then(|file| file.sync_data().map(|()| file));
+    match created {
+        Ok(file) => Ok(Some(Spare { name, file, bytes })),
+        Err(error) if is_full(&error) => Ok(None),
+        Err(error) => Err(Error::io(&disk.path(&name), "create")(error)),
+    }
+}
+
+/// Makes the spare the next segment. Its header is durable before it has the name, and the name before anything is written in it: so
+/// a file with the name of a segment always has a header, and a segment with records has its name.
+pub(crate) fn start_segment(
+    shared: &Shared,
+    spare: Spare,
+    id: SegmentId,
+    commit: u64,
+    chain: u32,
+) -> Result<OpenSegment, Error> {
+    let disk = &*shared.disk;
+    let (name, path) = (id.file(), disk.path(&id.file()));
+    let floor = SegmentId(shared.state().floor.max(1));
+    let header = SegmentHeader { log: shared.identity.log, segment: id, commit, floor, chain };
+    spare.file.write_at(&header.encode(), 0).map_err(Error::io(&path, "write"))?;
+    if !mutated!(shared.options, SkipHeaderSync) {
+        spare.file.sync_data().map_err(Error::io(&path, "sync"))?;
+    }
+    disk.rename(&spare.name, &name).map_err(Error::io(&path, "create"))?;
+    if !mutated!(shared.options, SkipDirectorySync) {
+        disk.sync_dir().map_err(Error::io(&path, "sync the directory of"))?;
+    }
+    let segment = Segment::new(header, spare.file, path, spare.bytes);
+    #[cfg(feature = "trial")]
+    let segment = segment.mutate(&shared.options);
+    let segment = Arc::new(segment);
+    shared.state().segments.insert(id, segment.clone());
+    Ok(OpenSegment {
+        segment,
+        end: HEADER as u64,
+        index: SegmentIndex::default(),
+        chain,
+        commit,
+        sealed: false,
+    })
+}

@@ -1,0 +1,158 @@
+//! The log on a disk in memory and in a directory: what is appended is durable when it is told, and read back as it was.
+
+mod world;
+
+use std::sync::Arc;
+
+use storage::fault::FaultDisk;
+use storage::{Commit, Error, GroupId, Options, RealDisk, open, spawn};
+use world::{Told, done, drain, entries, entry, open_on, options, part, parts, settle};
+
+#[test]
+fn what_was_told_durable_is_there_after_a_power_cut() {
+    let disk = FaultDisk::new(1);
+    let (mut opened, told) = open_on(&disk);
+    opened.log.append([entry(1, 1, b"one"), entry(2, 1, b"other"), entry(1, 2, b"")]);
+    assert_eq!(told.durable(1), 0, "nothing is durable by being appended");
+    drain(&mut opened);
+    assert_eq!((told.durable(1), told.durable(2)), (2, 1));
+    assert_eq!(opened.log.read(GroupId(1), 1).expect("an entry").as_ref(), b"one");
+    let (opened, _) = open_on(&disk.crash());
+    assert_eq!(entries(&opened, 1), [(1, b"one".to_vec()), (2, vec![])]);
+    assert_eq!(entries(&opened, 2), [(1, b"other".to_vec())]);
+    assert_eq!(opened.recovery.report.cut_bytes, 0);
+}
+
+#[test]
+fn the_log_goes_on_over_many_segments_and_starts() {
+    let mut disk = FaultDisk::new(2);
+    let payload = |index: u64| vec![index as u8; (index * 37 % 700) as usize];
+    for start in 0..5 {
+        let (mut opened, _) = open_on(&disk);
+        for index in start * 40 + 1..=start * 40 + 40 {
+            opened.log.append([entry(1, index, &payload(index))]);
+            if index % 3 == 0 {
+                drain(&mut opened);
+            }
+        }
+        drain(&mut opened);
+        disk = disk.crash();
+    }
+    let (opened, _) = open_on(&disk);
+    let found = entries(&opened, 1);
+    assert_eq!(found, (1..=200).map(|index| (index, payload(index))).collect::<Vec<_>>());
+    assert!(opened.recovery.report.segments > 15, "{:?}", opened.recovery.report);
+    for index in 1..=200 {
+        assert_eq!(opened.log.read(GroupId(1), index).expect("an entry").as_ref(), payload(index));
+    }
+    assert!(matches!(opened.log.read(GroupId(1), 201), Err(Error::NotFound { .. })));
+}
+
+#[test]
+fn a_record_larger_than_a_segment_gets_a_segment_of_its_size() {
+    let disk = FaultDisk::new(3);
+    let (mut opened, _) = open_on(&disk);
+    let large = vec![9; 100_000];
+    opened.log.append([entry(1, 1, b"small"), entry(1, 2, &large), entry(1, 3, b"small")]);
+    drain(&mut opened);
+    let (opened, _) = open_on(&disk.crash());
+    assert_eq!(entries(&opened, 1), [(1, b"small".to_vec()), (2, large), (3, b"small".to_vec())]);
+}
+
+#[test]
+fn a_checkpoint_stands_for_the_entries_before_it() {
+    let disk = FaultDisk::new(4);
+    let (mut opened, told) = open_on(&disk);
+    opened.log.append((1..=4).map(|index| entry(1, index, b"x")));
+    opened.log.append([part(1, 0, 3, b"zero"), part(1, 7, 3, b"seven"), done(1, 3)]);
+    drain(&mut opened);
+    assert_eq!(told.checkpoint(1), Some(3));
+    // The next one deletes a part and is not finished.
+    opened.log.append([part(1, 0, 4, b""), part(1, 9, 4, b"nine")]);
+    drain(&mut opened);
+    let disk = disk.crash();
+    let (mut opened, _) = open_on(&disk);
+    assert_eq!(parts(&opened, 1), [(0, b"zero".to_vec()), (7, b"seven".to_vec())].into());
+    assert_eq!(entries(&opened, 1), [(4, b"x".to_vec())]);
+    // Another at the same index, with other parts: what was left unfinished does not come back.
+    opened.log.append([part(1, 7, 4, b""), done(1, 4)]);
+    drain(&mut opened);
+    let (opened, _) = open_on(&disk.crash());
+    assert_eq!(parts(&opened, 1), [(0, b"zero".to_vec())].into());
+    assert_eq!(entries(&opened, 1), []);
+    assert_eq!(opened.recovery.groups[0].last, 4);
+}
+
+#[test]
+fn entries_overtake_parts_which_come_a_mebibyte_at_a_time() {
+    let disk = FaultDisk::new(5);
+    let (mut opened, told) =
+        world::try_open(&disk, &Options { segment_bytes: 8 << 20, ..options() }).expect("open");
+    opened.log.append((0..8).map(|n| part(1, n, 0, &[1; 300_000])));
+    opened.log.append([done(1, 0), entry(1, 1, b"in a hurry")]);
+    let Ok(Commit::Wrote { bytes, .. }) = opened.writer.commit_once() else { panic!("a commit") };
+    assert_eq!(told.durable(1), 1);
+    assert!((900_000..1_100_000).contains(&bytes), "{bytes}");
+    assert_eq!(told.checkpoint(1), None);
+    drain(&mut opened);
+    assert_eq!(told.checkpoint(1), Some(0));
+}
+
+/// A node that rewrites what is live when asked keeps the log at a few segments, whatever passes through it.
+#[test]
+fn old_segments_are_freed_when_the_groups_are_done_with_them() {
+    let disk = FaultDisk::new(6);
+    let (mut opened, told) = open_on(&disk);
+    opened.log.append([part(1, 5, 0, b"kept without being asked"), done(1, 0)]);
+    let mut index = 0;
+    for _ in 0..300 {
+        index += 1;
+        opened.log.append([entry(1, index, &[3; 500])]);
+        settle(&mut opened);
+        for vacate in told.vacates() {
+            assert!(vacate.last <= index && vacate.first <= vacate.last);
+            if told.checkpoint(1) < Some(vacate.last) {
+                let early = opened.log.vacated(vacate.group, vacate.segment).expect_err("no checkpoint yet");
+                assert_eq!(early.last, vacate.last);
+            }
+            opened.log.append([part(1, 1, index, &index.to_le_bytes()), done(1, index)]);
+            drain(&mut opened);
+            opened.log.vacated(vacate.group, vacate.segment).expect("a checkpoint");
+        }
+    }
+    settle(&mut opened);
+    let stats = opened.log.stats();
+    assert!(stats.segments <= 6 && stats.freed > 20, "{stats:?}");
+    assert!(disk.used() < 15 * 4096, "{}", disk.used());
+    let (opened, _) = open_on(&disk.crash());
+    let checkpoint = opened.recovery.groups[0].checkpoint.expect("a checkpoint");
+    let expected = [(1, checkpoint.to_le_bytes().to_vec()), (5, b"kept without being asked".to_vec())];
+    assert_eq!(parts(&opened, 1), expected.into());
+    assert_eq!(entries(&opened, 1).last().map(|e| e.0), (checkpoint < index).then_some(index));
+}
+
+#[test]
+fn a_directory_works_as_the_disk_in_memory_does_and_is_locked() {
+    let directory = std::env::temp_dir().join(format!("meridian-storage-{}-log", std::process::id()));
+    let options = Options { segment_bytes: 1 << 20, ..options() };
+    let told = Told::default();
+    let disk = Arc::new(RealDisk::open(&directory).expect("a directory"));
+    let opened = open(disk, options.clone(), Box::new(told.clone()), &mut |_| {}).expect("a log");
+    let error = RealDisk::open(&directory).expect_err("locked").to_string();
+    assert!(error.contains(&format!("in use by process {}", std::process::id())), "{error}");
+    let log = opened.log.clone();
+    let threads = spawn(opened.writer, opened.keeper).expect("threads");
+    for index in 1..=1000 {
+        log.append([entry(1, index, &[index as u8; 3000])]);
+    }
+    threads.stop();
+    assert_eq!(told.durable(1), 1000);
+    drop((log, opened.log, opened.recovery));
+    let disk = Arc::new(RealDisk::open(&directory).expect("free again"));
+    let opened = open(disk, options, Box::new(told), &mut |_| {}).expect("a log");
+    let found = entries(&opened, 1);
+    assert_eq!(found.len(), 1000);
+    assert!(found.iter().all(|(index, payload)| payload == &[*index as u8; 3000]));
+    drop(opened);
+    std::fs::remove_dir_all(directory).expect("clean up");
+}
