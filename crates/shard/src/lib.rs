@@ -6,17 +6,31 @@
 //! applies them, nor on whether it began with the first batch or with a checkpoint.
 
 mod batch;
+mod bodies;
 mod command;
+mod counts;
 mod effect;
+mod entry;
 mod error;
 mod ids;
+mod inbound;
 mod limits;
 mod message;
+mod parts;
+mod queue;
+mod retained;
+mod route;
+mod session;
+mod sessions;
+mod shard;
+mod subscriptions;
 mod wire;
 
 pub use batch::{BatchBuilder, Pushed, commands, message_at};
 pub use command::{Acknowledgement, Claim, Command, Enqueue, Filter, RECORD_MAX, Rewrite, Will, WillFate};
+pub use counts::Counts;
 pub use effect::{Answer, DropReason, Effect, EndReason, Subscribed};
+pub use entry::Phase;
 pub use error::{ApplyError, Malformed, RestoreError};
 pub use ids::{
     BUCKETS, INDEX_MAX, Identity, MESSAGE_ALIGN, MESSAGE_OFFSET_MAX, MessageKey, PartId, REST,
@@ -24,3 +38,9 @@ pub use ids::{
 };
 pub use limits::{Limits, QueueFull};
 pub use message::{Expired, MessageView, NEVER};
+pub use queue::PINNED_MAX;
+pub use retained::RetainedPage;
+pub use shard::{
+    CLOCK_STEP_MAX_MS, Cursor, ELAPSED_MAX_MS, EntryView, Found, Orphan, SessionView, Shard, TICK_MAX,
+    packet_id,
+};

@@ -1,0 +1,161 @@
+//! Which messages of the log are still needed, and what few entries have besides.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use foldhash::quality::FixedState;
+use slab::Slab;
+
+use crate::entry::Entry;
+use crate::ids::MessageKey;
+use crate::message::NEVER;
+
+/// **Invariant:** `live` is the sum of the sizes of the different messages that entries need.
+#[derive(Debug)]
+pub(crate) struct Bodies {
+    /// How many entries need a message that several may. What one entry needs is not in here.
+    shared: HashMap<MessageKey, u32, FixedState>,
+    sides: Slab<Side>,
+    live: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Side {
+    /// [`NEVER`] without a Message Expiry Interval.
+    pub expires: u64,
+    pub ids: Ids,
+    /// On whose behalf: the text of a shared subscription.
+    pub group: Option<Arc<str>>,
+}
+
+/// Subscription Identifiers of a delivery.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Ids {
+    #[default]
+    None,
+    One([u32; 1]),
+    Many(Box<[u32]>),
+}
+
+impl Ids {
+    pub fn of(ids: &[u32]) -> Self {
+        match ids {
+            [] => Self::None,
+            [one] => Self::One([*one]),
+            many => Self::Many(many.into()),
+        }
+    }
+
+    pub fn as_slice(&self) -> &[u32] {
+        match self {
+            Self::None => &[],
+            Self::One(one) => one,
+            Self::Many(many) => many,
+        }
+    }
+}
+
+impl Side {
+    fn is_empty(&self) -> bool {
+        self.expires == NEVER && self.group.is_none() && self.ids == Ids::None
+    }
+}
+
+impl Bodies {
+    pub fn new(hasher: FixedState) -> Self {
+        Self { shared: HashMap::with_hasher(hasher), sides: Slab::new(), live: 0 }
+    }
+
+    /// Bytes of the messages that are needed.
+    pub fn live(&self) -> u64 {
+        self.live
+    }
+
+    /// An entry comes into being.
+    pub fn add(&mut self, entry: &mut Entry, side: Side) {
+        if !side.is_empty() {
+            let number = u32::try_from(self.sides.insert(side)).unwrap_or(u32::MAX - 1);
+            assert!(number < u32::MAX - 1, "fewer entries than memory would hold");
+            entry.side = number + 1;
+        }
+        self.refer(entry);
+    }
+
+    /// An entry does not need its message any more.
+    pub fn remove(&mut self, entry: &mut Entry) {
+        if entry.side != 0 {
+            self.sides.remove(entry.side as usize - 1);
+            entry.side = 0;
+        }
+        self.unrefer(entry);
+    }
+
+    /// The message of an entry stands elsewhere now.
+    pub fn relocate(&mut self, entry: &mut Entry, key: MessageKey, shared: bool) {
+        self.unrefer(entry);
+        entry.move_to(key, shared);
+        self.refer(entry);
+    }
+
+    fn refer(&mut self, entry: &Entry) {
+        if !entry.is_shared() {
+            self.live += entry.size();
+            return;
+        }
+        let count = self.shared.entry(entry.key).or_insert(0);
+        if *count == 0 {
+            self.live += entry.size();
+        }
+        *count += 1;
+    }
+
+    fn unrefer(&mut self, entry: &Entry) {
+        if !entry.is_shared() {
+            self.live -= entry.size();
+            return;
+        }
+        if let Some(count) = self.shared.get_mut(&entry.key) {
+            *count -= 1;
+            if *count == 0 {
+                self.shared.remove(&entry.key);
+                self.live -= entry.size();
+            }
+        }
+    }
+
+    pub fn side(&self, entry: &Entry) -> Option<&Side> {
+        self.sides.get((entry.side as usize).checked_sub(1)?)
+    }
+
+    /// When the entry's message expires.
+    pub fn expires(&self, entry: &Entry) -> u64 {
+        self.side(entry).map_or(NEVER, |side| side.expires)
+    }
+
+    pub fn is_expired(&self, entry: &Entry, now: u64) -> bool {
+        let expires = self.expires(entry);
+        expires <= now && expires != NEVER
+    }
+
+    /// What is held for these entries and no others.
+    pub fn check_invariants<'a>(&self, entries: impl Iterator<Item = &'a Entry>) {
+        let mut shared: HashMap<MessageKey, u32> = HashMap::new();
+        let (mut live, mut sides) = (0, 0);
+        for entry in entries {
+            sides += usize::from(entry.side != 0);
+            assert!(entry.side == 0 || self.side(entry).is_some_and(|side| !side.is_empty()));
+            let count = shared.entry(entry.key).or_insert(0);
+            *count += 1;
+            if *count == 1 {
+                live += entry.size();
+            }
+            assert!(*count == 1 || entry.is_shared(), "entries that share a message say so");
+            assert_eq!(entry.is_shared(), self.shared.contains_key(&entry.key));
+        }
+        assert_eq!(sides, self.sides.len());
+        assert_eq!(live, self.live);
+        for (key, count) in &self.shared {
+            assert_eq!(shared.get(key), Some(count));
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What a Topic Filter leads to in a shard's own index.
+
+use mqtt::QoS;
+
+/// A session's subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Route {
+    pub slot: u32,
+    /// Subscription Identifier; 0 is none.
+    pub id: u32,
+    pub options: Options,
+}
+
+const _: () = assert!(size_of::<Route>() == 12);
+
+/// Subscription Options in the one byte of the SUBSCRIBE packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Options(pub u8);
+
+impl Options {
+    pub fn qos(self) -> QoS {
+        QoS::from_bits(self.0 & 3).unwrap_or(QoS::ExactlyOnce)
+    }
+
+    pub fn no_local(self) -> bool {
+        self.0 & 4 != 0
+    }
+
+    pub fn retain_as_published(self) -> bool {
+        self.0 & 8 != 0
+    }
+
+    /// Options of one delivery for two subscriptions of a client: the higher QoS [MQTT-3.3.4-2]; RETAIN as published when one
+    /// of them wants it.
+    #[must_use]
+    pub fn merge(self, other: Self) -> Self {
+        let qos = self.qos().max(other.qos());
+        Self((self.0 | other.0 & 8) & !3 | qos as u8)
+    }
+}
+
+impl routing::Destination for Route {
+    type Key = u32;
+
+    fn key(&self) -> u32 {
+        self.slot
+    }
+}

@@ -1,0 +1,137 @@
+//! Where the sessions of a shard lie, and how they are found.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::hash::BuildHasher;
+
+use foldhash::quality::FixedState;
+use hashbrown::HashTable;
+
+use crate::ids::{SESSIONS_MAX, SessionUid};
+use crate::session::Session;
+
+/// A new session takes the lowest slot that is free, which depends on nothing but the slots in use.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    slots: Vec<Option<Box<Session>>>,
+    free: BinaryHeap<Reverse<u32>>,
+    /// Slots by Client Identifier.
+    by_client: HashTable<u32>,
+    /// Slots by bucket, in no order.
+    by_bucket: BTreeMap<u16, Vec<u32>>,
+    hasher: FixedState,
+}
+
+impl Sessions {
+    pub fn new(hasher: FixedState) -> Self {
+        Self {
+            slots: Vec::new(),
+            free: BinaryHeap::new(),
+            by_client: HashTable::new(),
+            by_bucket: BTreeMap::new(),
+            hasher,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_client.len()
+    }
+
+    pub fn at(&self, slot: u32) -> Option<&Session> {
+        self.slots.get(slot as usize)?.as_deref()
+    }
+
+    pub fn at_mut(&mut self, slot: u32) -> Option<&mut Session> {
+        self.slots.get_mut(slot as usize)?.as_deref_mut()
+    }
+
+    pub fn get(&self, uid: SessionUid) -> Option<&Session> {
+        self.at(uid.slot()).filter(|session| session.uid == uid)
+    }
+
+    pub fn slot_of(&self, client_id: &str) -> Option<u32> {
+        let hash = self.hasher.hash_one(client_id);
+        let same = |slot: &u32| self.at(*slot).is_some_and(|session| *session.client_id == *client_id);
+        self.by_client.find(hash, same).copied()
+    }
+
+    /// The slot that the next session takes; `None` when all are taken.
+    pub fn next_slot(&self) -> Option<u32> {
+        let slot = self.free.peek().map_or(self.slots.len() as u32, |Reverse(slot)| *slot);
+        (slot < SESSIONS_MAX).then_some(slot)
+    }
+
+    /// A session into its slot, which is [`Self::next_slot`] but while a checkpoint is read.
+    pub fn insert(&mut self, session: Session) {
+        let slot = session.uid.slot();
+        if self.free.peek() == Some(&Reverse(slot)) {
+            self.free.pop();
+        }
+        if self.slots.len() <= slot as usize {
+            self.slots.resize_with(slot as usize + 1, || None);
+        }
+        let hash = self.hasher.hash_one(&*session.client_id);
+        self.by_bucket.entry(session.bucket).or_default().push(slot);
+        debug_assert!(self.slots[slot as usize].is_none());
+        self.slots[slot as usize] = Some(Box::new(session));
+        let (slots, hasher) = (&self.slots, &self.hasher);
+        let rehash = |slot: &u32| {
+            slots[*slot as usize].as_ref().map_or(0, |session| hasher.hash_one(&*session.client_id))
+        };
+        self.by_client.insert_unique(hash, slot, rehash);
+    }
+
+    pub fn remove(&mut self, slot: u32) -> Option<Box<Session>> {
+        let hash = self.hasher.hash_one(&*self.at(slot)?.client_id);
+        if let Ok(found) = self.by_client.find_entry(hash, |known| *known == slot) {
+            found.remove();
+        }
+        let session = self.slots[slot as usize].take()?;
+        self.free.push(Reverse(slot));
+        if let Some(slots) = self.by_bucket.get_mut(&session.bucket) {
+            slots.retain(|known| *known != slot);
+            if slots.is_empty() {
+                self.by_bucket.remove(&session.bucket);
+            }
+        }
+        Some(session)
+    }
+
+    /// The free slots after a checkpoint was read.
+    pub fn find_free(&mut self) {
+        let free = (0_u32..).zip(&self.slots).filter(|(_, session)| session.is_none());
+        self.free = free.map(|(slot, _)| Reverse(slot)).collect();
+    }
+
+    /// Sessions from a slot on, in the order of their slots.
+    pub fn from(&self, slot: u32) -> impl Iterator<Item = &Session> {
+        let from = (slot as usize).min(self.slots.len());
+        self.slots[from..].iter().filter_map(Option::as_deref)
+    }
+
+    /// Slots of a bucket, in order.
+    pub fn of_bucket(&self, bucket: u16) -> Vec<u32> {
+        let mut slots = self.by_bucket.get(&bucket).cloned().unwrap_or_default();
+        slots.sort_unstable();
+        slots
+    }
+
+    pub fn buckets(&self) -> impl Iterator<Item = u16> {
+        self.by_bucket.keys().copied()
+    }
+
+    pub fn check_invariants(&self) {
+        let mut count = 0;
+        for (slot, session) in (0_u32..).zip(&self.slots) {
+            let Some(session) = session else { continue };
+            count += 1;
+            assert_eq!(session.uid.slot(), slot);
+            assert_eq!(session.bucket, crate::ids::client_bucket(&session.client_id));
+            assert_eq!(self.slot_of(&session.client_id), Some(slot), "a Client Identifier has one session");
+            assert!(self.by_bucket[&session.bucket].contains(&slot));
+        }
+        assert_eq!(count, self.len());
+        assert_eq!(count, self.by_bucket.values().map(Vec::len).sum::<usize>());
+        assert_eq!(count + self.free.len(), self.slots.len());
+    }
+}

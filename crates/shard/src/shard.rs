@@ -1,0 +1,270 @@
+//! The state of one shard, and how a batch is applied to it.
+
+mod checkpoint;
+mod deliver;
+mod encode;
+mod enqueue;
+mod inspect;
+mod invariants;
+mod ownership;
+mod publish;
+mod restore;
+mod rewrite;
+mod subscribe;
+mod time;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use foldhash::quality::FixedState;
+use routing::{Index, IndexLimits, Reader};
+
+use crate::batch::Batch;
+use crate::bodies::Bodies;
+use crate::command::{Command, Decoded};
+use crate::counts::Counts;
+use crate::effect::{Answer, Effect};
+use crate::entry::Entry;
+use crate::error::ApplyError;
+use crate::ids::{INDEX_MAX, Identity, MessageKey, REST, SessionUid};
+use crate::limits::Limits;
+use crate::message::MessageView;
+use crate::parts::Parts;
+use crate::retained::Retained;
+use crate::route::Route;
+use crate::session::Session;
+use crate::sessions::Sessions;
+
+pub use inspect::{EntryView, Orphan, SessionView, packet_id};
+pub use rewrite::{Cursor, Found};
+pub use time::{CLOCK_STEP_MAX_MS, ELAPSED_MAX_MS, TICK_MAX};
+
+use restore::Pages;
+
+/// One shard: the sessions of the Client Identifiers that hash to it, and the retained messages of such topics.
+pub struct Shard {
+    id: u16,
+    /// Index of the last record that was applied.
+    applied: u64,
+    /// The state's clock, ms.
+    now: u64,
+    limits: Limits,
+    sessions: Sessions,
+    /// Sessions that ever began.
+    begun: u64,
+    bodies: Bodies,
+    retained: Retained,
+    identities: BTreeSet<Identity>,
+    /// Wills to be published.
+    wills: BTreeMap<u64, Arc<[u8]>>,
+    wills_begun: u64,
+    /// Messages of shared subscriptions whose member is gone.
+    orphans: BTreeMap<u64, Entry>,
+    orphans_begun: u64,
+    /// Sessions to look at, by time and slot.
+    deadlines: BTreeSet<(u64, u32)>,
+    /// Of the last `Started`.
+    incarnation: u64,
+    /// How often a node's life began.
+    era: u32,
+    /// When eras ended of which sessions may still be marked as owned.
+    ended_eras: BTreeMap<u32, u64>,
+    /// The slot where the sweep goes on.
+    sweep: u32,
+    routes: Arc<Index<Route>>,
+    reader: Reader<Route>,
+    matches: Vec<Route>,
+    ids: Vec<u32>,
+    counts: Counts,
+    parts: Parts,
+    /// Pages of parts of which others are missing, while a checkpoint is read.
+    pages: BTreeMap<u16, Pages>,
+}
+
+impl Shard {
+    /// An empty one. `hash_key` is the node's secret: who knew it could make filters and identifiers that collide. Nothing
+    /// that the shard says depends on it.
+    pub fn new(id: u16, hash_key: [u8; 16]) -> Self {
+        let [low, high] = [0, 8].map(|at| {
+            let bytes: [u8; 8] = std::array::from_fn(|byte| hash_key[at + byte]);
+            u64::from_le_bytes(bytes)
+        });
+        let hasher = FixedState::with_seed(low ^ high.rotate_left(32));
+        let routes = Arc::new(Index::new(hash_key, IndexLimits::default()));
+        let reader = routes.reader();
+        Self {
+            id,
+            applied: 0,
+            now: 0,
+            limits: Limits::default(),
+            sessions: Sessions::new(hasher.clone()),
+            begun: 0,
+            bodies: Bodies::new(hasher),
+            retained: Retained::default(),
+            identities: BTreeSet::new(),
+            wills: BTreeMap::new(),
+            wills_begun: 0,
+            orphans: BTreeMap::new(),
+            orphans_begun: 0,
+            deadlines: BTreeSet::new(),
+            incarnation: 0,
+            era: 0,
+            ended_eras: BTreeMap::new(),
+            sweep: 0,
+            routes,
+            reader,
+            matches: Vec::new(),
+            ids: Vec::new(),
+            counts: Counts::default(),
+            parts: Parts::new(),
+            pages: BTreeMap::new(),
+        }
+    }
+
+    /// Applies the record that follows the last one; its effects are appended.
+    ///
+    /// # Errors
+    /// The record is not the next, or its payload is not a batch. Nothing has changed then.
+    pub fn apply(&mut self, index: u64, batch: &[u8], effects: &mut Vec<Effect>) -> Result<(), ApplyError> {
+        let expected = self.applied + 1;
+        if index != expected || index >= INDEX_MAX {
+            return Err(ApplyError::OutOfOrder { expected, index });
+        }
+        let batch = Batch::decode(index, batch)?;
+        self.touch(REST);
+        self.applied = index;
+        let before = self.now;
+        self.advance_clock(batch.now);
+        let retained = (self.retained.len(), self.retained.bytes());
+        for (ordinal, Decoded { command, message }) in (0_u32..).zip(&batch.commands) {
+            if let Command::Started { incarnation, elapsed_ms } = command {
+                self.started(*incarnation, before, *elapsed_ms);
+                effects.push(Effect::Answer { ordinal, answer: Answer::Done });
+                continue;
+            }
+            self.apply_command(ordinal, command, *message, effects);
+        }
+        if retained != (self.retained.len(), self.retained.bytes()) {
+            let (messages, bytes) = (self.retained.len() as u64, self.retained.bytes());
+            effects.push(Effect::RetainedChanged { messages, bytes });
+        }
+        self.reader.quiescent();
+        Ok(())
+    }
+
+    fn apply_command(
+        &mut self,
+        ordinal: u32,
+        command: &Command<'_>,
+        message: usize,
+        effects: &mut Vec<Effect>,
+    ) {
+        let answer = match command {
+            Command::Started { .. } => Answer::Done,
+            Command::Configure(limits) => {
+                self.limits = *limits;
+                Answer::Done
+            }
+            Command::Tick => self.tick(effects),
+            Command::Sweep { count } => self.sweep(*count, effects),
+            Command::Claim(claim) => return self.claim(ordinal, claim, effects),
+            Command::Release { session, epoch, expiry_s, will } => {
+                self.release(*session, *epoch, *expiry_s, *will, effects)
+            }
+            Command::End { session } => self.end(*session, effects),
+            Command::Subscribe { session, epoch, filters } => {
+                self.subscribe(*session, *epoch, filters, effects)
+            }
+            Command::Unsubscribe { session, epoch, filters } => {
+                self.unsubscribe(*session, *epoch, filters, effects)
+            }
+            Command::Publish { message: view, wait, identity } => {
+                let key = MessageKey::new(self.applied, message);
+                self.publish(ordinal, key, view, *wait, *identity, effects)
+            }
+            Command::Forget(identity) => {
+                self.identities.remove(identity);
+                Answer::Done
+            }
+            Command::ForgetOrigin { origin } => {
+                self.forget_origin(*origin);
+                Answer::Done
+            }
+            Command::Enqueue(enqueue) => {
+                self.enqueue_one(ordinal, MessageKey::new(self.applied, message), enqueue, effects)
+            }
+            Command::Acknowledge { session, epoch, packet_id, kind } => {
+                self.acknowledge(*session, *epoch, *packet_id, *kind, effects)
+            }
+            Command::Receive { session, epoch, packet_id } => self.receive(*session, *epoch, *packet_id),
+            Command::Released { session, epoch, packet_id } => self.released(*session, *epoch, *packet_id),
+            Command::Refuse { session, epoch, packet_id } => self.refuse(*session, *epoch, *packet_id),
+            Command::Overdue { session } => self.overdue(*session, effects),
+            Command::Retain { message } => self.retain(message),
+            Command::WillDone { id } => {
+                self.wills.remove(id);
+                Answer::Done
+            }
+            Command::Rewrite(rewrite) => self.rewrite(MessageKey::new(self.applied, message), rewrite),
+            Command::OrphanDone { id } => {
+                if let Some(mut entry) = self.orphans.remove(id) {
+                    self.bodies.remove(&mut entry);
+                }
+                Answer::Done
+            }
+        };
+        effects.push(Effect::Answer { ordinal, answer });
+    }
+
+    fn retain(&mut self, message: &MessageView<'_>) -> Answer {
+        self.touch(crate::ids::retained_bucket(message.topic));
+        let replaced = if message.payload.is_empty() {
+            self.retained.remove(message.topic) // [MQTT-3.3.1-6] [MQTT-3.3.1-7]
+        } else {
+            self.retained.set(message)
+        };
+        Answer::Retained { replaced }
+    }
+
+    fn forget_origin(&mut self, origin: u64) {
+        let of = |number| Identity { origin, number };
+        let known: Vec<_> = self.identities.range(of(0)..=of(u64::MAX)).copied().collect();
+        for identity in known {
+            self.identities.remove(&identity);
+        }
+    }
+
+    /// Whether a session has a connection; an owner of an earlier era is gone.
+    fn is_owned(&self, session: &Session) -> bool {
+        session.has_owner && session.era == self.era
+    }
+
+    /// The slot of a session that is about to change.
+    fn slot(&mut self, uid: SessionUid, effects: &mut Vec<Effect>) -> Result<u32, Answer> {
+        let bucket = self.sessions.get(uid).ok_or(Answer::Gone)?.bucket;
+        self.touch(bucket);
+        self.settle(uid.slot(), effects);
+        // A session that should have been released may have ended by that.
+        self.sessions.get(uid).map(|_| uid.slot()).ok_or(Answer::Gone)
+    }
+
+    /// The same for what only the owner may say.
+    fn owned_slot(&mut self, uid: SessionUid, epoch: u32) -> Result<u32, Answer> {
+        let session = self.sessions.get(uid).ok_or(Answer::Gone)?;
+        let bucket = session.bucket;
+        if !self.is_owned(session) || session.epoch != epoch {
+            self.counts.stale += 1;
+            return Err(Answer::Stale);
+        }
+        self.touch(bucket);
+        Ok(uid.slot())
+    }
+
+    /// A part is about to change.
+    fn touch(&mut self, bucket: u16) {
+        if self.parts.touch(bucket) {
+            let bytes = self.encode_part(bucket);
+            self.parts.save(bucket, bytes);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The stable form of parts. Each begins with its version; a part with nothing in it has no bytes.
+
+use crate::bodies::Bodies;
+use crate::entry::Entry;
+use crate::ids::{REST, RETAINED_FIRST};
+use crate::session::Session;
+use crate::shard::Shard;
+use crate::wire::Writer;
+
+/// Of all parts today.
+pub(super) const VERSION: u8 = 1;
+
+impl Shard {
+    pub(super) fn encode_part(&self, bucket: u16) -> Vec<u8> {
+        match bucket {
+            ..RETAINED_FIRST => self.encode_clients(bucket),
+            RETAINED_FIRST..REST => self.encode_retained(bucket),
+            REST.. => self.encode_rest(),
+        }
+    }
+
+    fn encode_clients(&self, bucket: u16) -> Vec<u8> {
+        let mut out = Vec::new();
+        let slots = self.sessions.of_bucket(bucket);
+        if slots.is_empty() {
+            return out;
+        }
+        out.u8(VERSION);
+        out.u32(slots.len() as u32);
+        let sessions = slots.iter().filter_map(|slot| self.sessions.at(*slot));
+        sessions.for_each(|session| encode_session(session, &self.bodies, &mut out));
+        out
+    }
+
+    fn encode_retained(&self, bucket: u16) -> Vec<u8> {
+        let mut out = Vec::new();
+        let count = self.retained.count_of_bucket(bucket);
+        if count == 0 {
+            return out;
+        }
+        out.u8(VERSION);
+        out.u32(count as u32);
+        self.retained.of_bucket(bucket).for_each(|message| out.blob(message));
+        out
+    }
+
+    fn encode_rest(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.u8(VERSION);
+        out.u16(self.id);
+        out.u64(self.now);
+        self.limits.encode(&mut out);
+        out.u64(self.incarnation);
+        out.u32(self.era);
+        out.u32(self.sweep);
+        out.u32(self.ended_eras.len() as u32);
+        for (era, at) in &self.ended_eras {
+            out.u32(*era);
+            out.u64(*at);
+        }
+        out.u64(self.begun);
+        out.u64(self.wills_begun);
+        out.u32(self.wills.len() as u32);
+        for (id, message) in &self.wills {
+            out.u64(*id);
+            out.blob(message);
+        }
+        out.u64(self.orphans_begun);
+        out.u32(self.orphans.len() as u32);
+        for (id, entry) in &self.orphans {
+            out.u64(*id);
+            encode_entry(entry, &self.bodies, &mut out);
+        }
+        out.u32(self.identities.len() as u32);
+        for identity in &self.identities {
+            out.u64(identity.origin);
+            out.u64(identity.number);
+        }
+        out
+    }
+}
+
+fn encode_session(session: &Session, bodies: &Bodies, out: &mut Vec<u8>) {
+    out.u64(session.uid.as_u64());
+    out.text(&session.client_id);
+    out.u64(session.connection);
+    out.u32(session.user);
+    out.u32(session.epoch);
+    out.u32(session.expiry_s);
+    out.u32(session.era);
+    out.u16(session.window);
+    out.bool(session.has_owner);
+    out.u64(session.ends);
+    out.u64(session.armed);
+    out.u32(session.subscriptions.len() as u32);
+    for (text, options, id) in session.subscriptions.iter() {
+        out.u32(id);
+        out.u8(options);
+        out.text(text);
+    }
+    out.bool(session.will().is_some());
+    if let Some(will) = session.will() {
+        out.u32(will.delay_s);
+        out.u64(will.due);
+        out.blob(&will.message);
+    }
+    let inbound = session.inbound();
+    out.u32(inbound.map_or(0, |inbound| inbound.received().count()) as u32);
+    inbound.into_iter().flat_map(|inbound| inbound.received()).for_each(|id| out.u16(id.get()));
+    let toggles = inbound.map_or(&[][..], |inbound| inbound.toggles());
+    out.u32(toggles.len() as u32);
+    for (page, bits) in toggles {
+        out.u16(*page);
+        out.u64(*bits);
+    }
+    encode_queue(session, bodies, out);
+}
+
+/// A queue that is empty looks the same whether there is one or not.
+fn encode_queue(session: &Session, bodies: &Bodies, out: &mut Vec<u8>) {
+    let Some(queue) = session.queue.as_ref().filter(|queue| !queue.is_empty()) else {
+        let next = session.queue.as_ref().map_or(session.next, |queue| queue.end());
+        out.u64(next);
+        return out.bool(false);
+    };
+    let (open, waiting) = (queue.open_range(), queue.waiting_range());
+    out.u64(waiting.start);
+    out.bool(true);
+    out.u64(open.start);
+    out.u64(queue.within());
+    out.u64(queue.dup_below);
+    out.u32((open.end - open.start) as u32);
+    out.u32((waiting.end - waiting.start) as u32);
+    queue.from(0).for_each(|(_, entry)| encode_entry(entry, bodies, out));
+}
+
+fn encode_entry(entry: &Entry, bodies: &Bodies, out: &mut Vec<u8>) {
+    out.u64(entry.key.as_u64());
+    out.u32(entry.packed());
+    let side = bodies.side(entry);
+    out.bool(side.is_some());
+    let Some(side) = side else { return };
+    out.u64(side.expires);
+    let ids = side.ids.as_slice();
+    out.u32(ids.len() as u32);
+    ids.iter().for_each(|id| out.u32(*id));
+    out.bool(side.group.is_some());
+    if let Some(group) = &side.group {
+        out.text(group);
+    }
+}

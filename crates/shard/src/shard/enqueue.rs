@@ -1,0 +1,324 @@
+//! A place in a session's queue, and the rule for full ones.
+
+use std::sync::Arc;
+
+use crate::bodies::{Ids, Side};
+use crate::command::Enqueue;
+use crate::effect::{Answer, DropReason, Effect};
+use crate::entry::{Entry, message_size};
+use crate::ids::{MessageKey, SessionUid};
+use crate::limits::QueueFull;
+use crate::message::NEVER;
+use crate::shard::Shard;
+
+/// A message that comes to a session.
+pub(super) struct Arrival {
+    /// Of its command.
+    pub ordinal: u32,
+    pub entry: Entry,
+    pub side: Side,
+    pub when_full: WhenFull,
+}
+
+/// What a full queue of a session with a connection does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WhenFull {
+    /// Takes it beyond its limits; whoever brought it waits.
+    GoOver,
+    /// Does not take it: nobody waits, as for a Will.
+    Refuse,
+}
+
+impl Shard {
+    pub(super) fn enqueue_one(
+        &mut self,
+        ordinal: u32,
+        key: MessageKey,
+        enqueue: &Enqueue<'_>,
+        effects: &mut Vec<Effect>,
+    ) -> Answer {
+        if enqueue.identity.is_some_and(|identity| self.identities.contains(&identity)) {
+            self.counts.repeated += 1;
+            return Answer::Repeated;
+        }
+        let slot = match self.slot(enqueue.session, effects) {
+            Ok(slot) => slot,
+            Err(answer) => return answer,
+        };
+        self.identities.extend(enqueue.identity);
+        let view = &enqueue.message;
+        let entry = Entry::new(key, message_size(view.encoded_len()), enqueue.qos, enqueue.retain, false);
+        let group = enqueue.group.map(|group| self.group_name(slot, group));
+        let side = Side { expires: view.expires, ids: Ids::of(&enqueue.ids), group };
+        self.enqueue(slot, Arrival { ordinal, entry, side, when_full: WhenFull::GoOver }, effects);
+        Answer::Done
+    }
+
+    /// The name of a shared subscription, in common with the last message in the queue when it has the same.
+    fn group_name(&self, slot: u32, group: &str) -> Arc<str> {
+        let queue = self.sessions.at(slot).and_then(|session| session.queue.as_ref());
+        let last = queue.and_then(|queue| queue.get(queue.end().checked_sub(1)?));
+        let name = last.and_then(|entry| self.bodies.side(entry)?.group.as_ref());
+        name.filter(|name| ***name == *group).cloned().unwrap_or_else(|| group.into())
+    }
+
+    /// Gives a message its place. The session's part was touched and the session is settled.
+    pub(super) fn enqueue(&mut self, slot: u32, arrival: Arrival, effects: &mut Vec<Effect>) {
+        let Arrival { ordinal, mut entry, side, when_full } = arrival;
+        let size = entry.size();
+        let Some(session) = self.sessions.at_mut(slot) else { return };
+        let owned = session.has_owner;
+        let uid = session.uid;
+        let mut over = false;
+        if owned {
+            over = session.queue_mut().is_full(&self.limits);
+            if over && when_full == WhenFull::Refuse {
+                self.counts.dropped_queue_full += 1;
+                return effects.push(Effect::NotQueued { ordinal, session: uid });
+            }
+        } else if !self.make_room(slot, size, effects) {
+            self.counts.dropped_queue_full += 1;
+            return effects.push(Effect::NotQueued { ordinal, session: uid });
+        }
+        let expires = side.expires;
+        self.bodies.add(&mut entry, side);
+        self.counts.enqueued += 1;
+        self.counts.queued_messages += 1;
+        self.counts.queued_bytes += size;
+        self.counts.held_bytes += size;
+        self.counts.held_absent_bytes += if owned { 0 } else { size };
+        let now = self.now;
+        let Some(session) = self.sessions.at_mut(slot) else { return };
+        let window = session.window;
+        let queue = session.queue_mut();
+        let first = queue.next_waiting().is_none();
+        let n = queue.push(entry, over);
+        // While another waits, so does this one: the window is closed.
+        let turn = owned && first && queue.window_open(window, &self.limits);
+        let pinned = turn && (expires == NEVER || expires > now);
+        if pinned {
+            queue.open_next();
+            self.counts.queued_messages -= 1;
+            self.counts.queued_bytes -= size;
+        }
+        effects.push(Effect::Queued { ordinal, session: uid, n, pinned, over });
+        if turn && !pinned {
+            self.pump(slot, effects);
+        }
+    }
+
+    /// Makes room in the queue of a session that is away, by the rule for full ones. False when there is none to be made.
+    fn make_room(&mut self, slot: u32, size: u64, effects: &mut Vec<Effect>) -> bool {
+        let mut dropped = Dropped::default();
+        let room = loop {
+            let Some(queue) = self.sessions.at(slot).and_then(|session| session.queue.as_ref()) else {
+                break size <= self.limits.absent_bytes_max;
+            };
+            let full = queue.is_full(&self.limits)
+                || queue.waiting_bytes().saturating_add(size) > self.limits.absent_bytes_max;
+            if !full {
+                break true;
+            }
+            if self.limits.queue_full == QueueFull::DropNewest || !self.drop_oldest(slot, &mut dropped) {
+                break false;
+            }
+        };
+        self.tell_dropped(slot, dropped, effects);
+        room
+    }
+
+    /// What lies beyond the limits of a session's queue is settled by the rule for full ones.
+    pub(super) fn settle_over(&mut self, slot: u32, effects: &mut Vec<Effect>) {
+        let Some(queue) = self.sessions.at_mut(slot).and_then(|session| session.queue.as_mut()) else {
+            return;
+        };
+        let (within, end) = (queue.within(), queue.end());
+        let mut moved = queue.move_up(&self.limits);
+        if within == end {
+            return;
+        }
+        let mut dropped = Dropped::default();
+        match self.limits.queue_full {
+            QueueFull::DropOldest => {
+                while self.is_over(slot) && self.drop_oldest(slot, &mut dropped) {
+                    self.move_up(slot);
+                }
+                moved = true;
+            }
+            QueueFull::DropNewest => {
+                while self.drop_over(slot, &mut dropped) {
+                    moved = true;
+                }
+            }
+        }
+        self.tell_dropped(slot, dropped, effects);
+        if moved && let Some(session) = self.sessions.at(slot) {
+            effects.push(Effect::Room { session: session.uid, before: end });
+        }
+    }
+
+    fn is_over(&self, slot: u32) -> bool {
+        let queue = self.sessions.at(slot).and_then(|session| session.queue.as_ref());
+        queue.is_some_and(|queue| queue.within() < queue.end())
+    }
+
+    fn move_up(&mut self, slot: u32) {
+        if let Some(queue) = self.sessions.at_mut(slot).and_then(|session| session.queue.as_mut()) {
+            queue.move_up(&self.limits);
+        }
+    }
+
+    /// A session that goes away keeps what it may then have.
+    pub(super) fn trim(&mut self, slot: u32, effects: &mut Vec<Effect>) {
+        let mut dropped = Dropped::default();
+        let max = self.limits.absent_bytes_max;
+        let waits_too_much = |shard: &Self| {
+            let queue = shard.sessions.at(slot).and_then(|session| session.queue.as_ref());
+            queue.is_some_and(|queue| queue.waiting_bytes() > max)
+        };
+        while waits_too_much(self) && self.drop_oldest(slot, &mut dropped) {}
+        self.tell_dropped(slot, dropped, effects);
+    }
+
+    /// Drops the oldest message that waits; false when there is none.
+    fn drop_oldest(&mut self, slot: u32, dropped: &mut Dropped) -> bool {
+        let popped = self.sessions.at_mut(slot).and_then(|session| session.queue.as_mut()?.pop_waiting());
+        let Some((n, entry)) = popped else { return false };
+        dropped.note(n);
+        self.counts.dropped_queue_full += 1;
+        self.forget_waiting(slot, entry);
+        true
+    }
+
+    fn drop_over(&mut self, slot: u32, dropped: &mut Dropped) -> bool {
+        let queue = self.sessions.at_mut(slot).and_then(|session| session.queue.as_mut());
+        let Some((n, entry)) = queue.and_then(|queue| Some((queue.end() - 1, queue.pop_over()?))) else {
+            return false;
+        };
+        dropped.note(n);
+        self.counts.dropped_queue_full += 1;
+        self.forget_waiting(slot, entry);
+        true
+    }
+
+    /// A message that waited is not in its queue any more, and nobody will read it.
+    fn forget_waiting(&mut self, slot: u32, mut entry: Entry) {
+        let owned = self.sessions.at(slot).is_some_and(|session| self.is_owned(session));
+        self.counts.queued_messages -= 1;
+        self.counts.queued_bytes -= entry.size();
+        self.let_go(&mut entry, owned);
+    }
+
+    /// A message is held for a session no longer.
+    pub(super) fn let_go(&mut self, entry: &mut Entry, owned: bool) {
+        self.counts.held_bytes -= entry.size();
+        self.counts.held_absent_bytes -= if owned { 0 } else { entry.size() };
+        self.bodies.remove(entry);
+    }
+
+    fn tell_dropped(&self, slot: u32, dropped: Dropped, effects: &mut Vec<Effect>) {
+        if let (Some((from, to)), Some(session)) = (dropped.0, self.sessions.at(slot)) {
+            let reason = DropReason::QueueFull;
+            effects.push(Effect::Dropped { session: session.uid, from, to, reason });
+        }
+    }
+
+    /// Opens what the window of the connection allows; drops what has expired when its turn comes, a bounded number.
+    pub(super) fn pump(&mut self, slot: u32, effects: &mut Vec<Effect>) {
+        let Some(session) = self.sessions.at(slot) else { return };
+        if !self.is_owned(session) {
+            return;
+        }
+        let (uid, window) = (session.uid, session.window);
+        let mut expired_left = EXPIRED_AT_ONCE;
+        let mut pinned = Run { effects: &mut *effects, session: uid, from: 0, to: 0 };
+        loop {
+            let Some(queue) = self.sessions.at_mut(slot).and_then(|session| session.queue.as_mut()) else {
+                break;
+            };
+            let Some(next) = queue.next_waiting() else { break };
+            if !queue.window_open(window, &self.limits) {
+                break;
+            }
+            let size = next.size();
+            if !self.bodies.is_expired(next, self.now) {
+                if let Some(n) = queue.open_next() {
+                    pinned.push(n);
+                }
+                self.counts.queued_messages -= 1;
+                self.counts.queued_bytes -= size;
+                continue;
+            }
+            if expired_left == 0 {
+                break;
+            }
+            expired_left -= 1;
+            let Some((n, entry)) = queue.pop_waiting() else { break };
+            self.counts.dropped_expired += 1;
+            self.forget_waiting(slot, entry);
+            pinned.expired(n);
+        }
+        pinned.end();
+        let Some(queue) = self.sessions.at_mut(slot).and_then(|session| session.queue.as_mut()) else {
+            return;
+        };
+        if queue.move_up(&self.limits) {
+            effects.push(Effect::Room { session: uid, before: queue.within() });
+        }
+        if expired_left == 0 {
+            self.rearm(slot);
+        }
+    }
+}
+
+/// Expired messages that are dropped while others wait for the same batch.
+const EXPIRED_AT_ONCE: u32 = 4096;
+
+/// Deliveries that were dropped one after the other.
+#[derive(Default)]
+struct Dropped(Option<(u64, u64)>);
+
+impl Dropped {
+    fn note(&mut self, n: u64) {
+        let (from, to) = self.0.unwrap_or((n, n));
+        self.0 = Some((from.min(n), to.max(n + 1)));
+    }
+}
+
+/// Deliveries that are told of in runs.
+struct Run<'a> {
+    effects: &'a mut Vec<Effect>,
+    session: SessionUid,
+    from: u64,
+    to: u64,
+}
+
+impl Run<'_> {
+    fn push(&mut self, n: u64) {
+        if self.from == self.to {
+            self.from = n;
+        }
+        self.to = n + 1;
+    }
+
+    fn expired(&mut self, n: u64) {
+        self.end();
+        let (session, reason) = (self.session, DropReason::Expired);
+        if let Some(Effect::Dropped { session: last, to, reason: DropReason::Expired, .. }) =
+            self.effects.last_mut()
+            && (*last, *to) == (session, n)
+        {
+            *to = n + 1;
+            return;
+        }
+        self.effects.push(Effect::Dropped { session, from: n, to: n + 1, reason });
+    }
+
+    fn end(&mut self) {
+        if self.from < self.to {
+            let (session, from, to) = (self.session, self.from, self.to);
+            self.effects.push(Effect::Pinned { session, from, to });
+        }
+        self.from = self.to;
+    }
+}

@@ -1,0 +1,81 @@
+//! What is true of a shard between any two batches.
+
+use crate::counts::Counts;
+use crate::entry::Phase;
+use crate::message::NEVER;
+use crate::shard::Shard;
+
+impl Shard {
+    /// # Panics
+    /// When something is wrong with the state: a fault of ours. Takes time in proportion to the state.
+    pub fn check_invariants(&self) {
+        self.sessions.check_invariants();
+        self.retained.check_invariants();
+        let mut counts = Counts::default();
+        let mut armed = 0;
+        for session in self.sessions.from(0) {
+            let (uid, owned) = (session.uid, self.is_owned(session));
+            assert!(uid.count() <= self.begun && session.epoch > 0 && session.era <= self.era);
+            counts.sessions += 1;
+            counts.owned += u64::from(owned);
+            counts.subscriptions += session.subscriptions.len() as u64;
+            assert!(!session.has_owner || session.ends == NEVER, "an owned session does not end");
+            assert!(!session.has_owner || session.will().is_none_or(|will| will.due == NEVER));
+            if session.has_owner && !owned {
+                assert!(self.ended_eras.contains_key(&session.era), "the sweep will find it");
+                assert!(self.sweep <= uid.slot(), "the sweep will find it");
+            } else {
+                let will = session.will().map_or(NEVER, |will| will.due);
+                assert!(session.armed <= session.ends.min(will), "looked at when it is due");
+            }
+            if session.armed != NEVER {
+                armed += 1;
+                assert!(self.deadlines.contains(&(session.armed, uid.slot())));
+            }
+            assert!(
+                session.extra.as_ref().is_none_or(|extra| extra.will.is_some() || !extra.inbound.is_empty())
+            );
+            let Some(queue) = &session.queue else { continue };
+            queue.check_invariants();
+            assert!(
+                owned || session.has_owner || queue.within() == queue.end(),
+                "nobody waits for a session that is away"
+            );
+            counts.queued_messages += queue.end() - queue.waiting_range().start;
+            counts.queued_bytes += queue.waiting_bytes();
+            counts.held_bytes += queue.bytes();
+            counts.held_absent_bytes += if owned { 0 } else { queue.bytes() };
+        }
+        assert_eq!(armed, self.deadlines.len());
+        let levels = |counts: &Counts| {
+            let Counts { sessions, owned, subscriptions, queued_messages, queued_bytes, .. } = *counts;
+            let Counts { held_bytes, held_absent_bytes, .. } = *counts;
+            (sessions, owned, subscriptions, queued_messages, queued_bytes, held_bytes, held_absent_bytes)
+        };
+        assert_eq!(levels(&counts), levels(&self.counts));
+        let orphans_are = |entry: &crate::entry::Entry| {
+            entry.phase() == Phase::Waiting
+                && self.bodies.side(entry).is_some_and(|side| side.group.is_some())
+        };
+        assert!(self.orphans.values().all(orphans_are));
+        assert!(self.orphans.keys().all(|id| *id <= self.orphans_begun));
+        assert!(self.wills.keys().all(|id| *id <= self.wills_begun));
+        let queued = self.sessions.from(0).filter_map(|session| session.queue.as_ref());
+        let queued = queued.flat_map(|queue| queue.from(0).map(|(_, entry)| entry));
+        let needed = queued.chain(self.orphans.values()).filter(|entry| entry.needs_body());
+        self.bodies.check_invariants(needed);
+        self.check_routes();
+    }
+
+    /// The index holds the subscriptions that are not shared, and nothing else.
+    fn check_routes(&self) {
+        let plain = |session: &crate::session::Session| {
+            let texts = session.subscriptions.iter();
+            texts
+                .filter(|(text, ..)| mqtt::Subscription::parse(text).is_ok_and(|s| s.share.is_none()))
+                .count()
+        };
+        assert_eq!(self.routes.len(), self.sessions.from(0).map(plain).sum::<usize>());
+        assert_eq!(self.routes.filters(), self.filters().len());
+    }
+}

@@ -1,0 +1,265 @@
+//! Who serves a Client Identifier, and the life of its session.
+
+use std::sync::Arc;
+
+use mqtt::{QoS, Subscription};
+
+use crate::command::{Claim, WillFate};
+use crate::effect::{Answer, Effect, EndReason};
+use crate::entry::{Entry, Phase};
+use crate::ids::{SessionUid, client_bucket};
+use crate::message::NEVER;
+use crate::session::{ArmedWill, Session, after};
+use crate::shard::Shard;
+use crate::subscriptions::Subscriptions;
+
+impl Shard {
+    /// Clean Start begins a session anew, else one that exists goes on [MQTT-3.1.4-4] [MQTT3-3.1.4-3]; it lasts at least as
+    /// long as the connection [MQTT3-4.1.0-1] [MQTT3-4.1.0-2].
+    pub(super) fn claim(&mut self, ordinal: u32, claim: &Claim<'_>, effects: &mut Vec<Effect>) {
+        let bucket = client_bucket(claim.client_id);
+        self.touch(bucket);
+        let mut existing = self.sessions.slot_of(claim.client_id);
+        if let Some(slot) = existing {
+            existing = self.make_way(slot, claim.clean_start, effects);
+        }
+        let present = existing.is_some();
+        let slot = match existing {
+            Some(slot) => slot,
+            None if claim.expiry_s == 0 => {
+                let answer = Answer::Claimed { session: None, epoch: 0, present };
+                return effects.push(Effect::Answer { ordinal, answer });
+            }
+            None => match self.begin_session(claim.client_id, bucket) {
+                Some(slot) => slot,
+                None => return effects.push(Effect::Answer { ordinal, answer: Answer::Full }),
+            },
+        };
+        self.grant(slot, claim);
+        let session = self.session_at(slot);
+        let answer = Answer::Claimed { session: Some(session.uid), epoch: session.epoch, present };
+        effects.push(Effect::Answer { ordinal, answer });
+        self.tell_open(slot, effects);
+        self.pump(slot, effects);
+        self.rearm(slot);
+    }
+
+    /// The owner of a session that is claimed has gone, or goes by this. Returns the session unless that is over.
+    fn make_way(&mut self, slot: u32, clean_start: bool, effects: &mut Vec<Effect>) -> Option<u32> {
+        self.settle(slot, effects);
+        if self.sessions.at(slot)?.has_owner {
+            self.release_slot(slot, self.now, None, WillFate::Arm, effects);
+        }
+        // Its time may have come without a tick.
+        let over = self.sessions.at(slot)?.ends <= self.now;
+        if clean_start || over {
+            let reason = if over { EndReason::Expired } else { EndReason::CleanStart };
+            self.end_slot(slot, reason, effects); // [MQTT-3.1.2-4]
+            return None;
+        }
+        // None when the session is resumed before its Will is due [MQTT-3.1.3-9].
+        if self.sessions.at(slot)?.will().is_some_and(|will| will.due <= self.now) {
+            self.will_due(slot, effects);
+        }
+        Some(slot)
+    }
+
+    fn begin_session(&mut self, client_id: &str, bucket: u16) -> Option<u32> {
+        let slot = self.sessions.next_slot()?;
+        self.begun += 1;
+        self.counts.sessions += 1;
+        self.sessions.insert(Session {
+            client_id: client_id.into(),
+            uid: SessionUid::new(self.begun, slot),
+            connection: 0,
+            ends: NEVER,
+            armed: NEVER,
+            next: 0,
+            subscriptions: Subscriptions::default(),
+            queue: None,
+            extra: None,
+            epoch: 0,
+            user: 0,
+            expiry_s: 0,
+            era: self.era,
+            window: 0,
+            bucket,
+            has_owner: false,
+        });
+        Some(slot)
+    }
+
+    fn grant(&mut self, slot: u32, claim: &Claim<'_>) {
+        let era = self.era;
+        let session = self.session_at(slot);
+        session.connection = claim.connection;
+        session.user = claim.user;
+        session.window = claim.window;
+        session.expiry_s = claim.expiry_s;
+        session.epoch += 1;
+        session.era = era;
+        session.has_owner = true;
+        session.ends = NEVER;
+        session.take_will();
+        if let Some(will) = &claim.will {
+            let message: Arc<[u8]> = will.message.to_bytes().into();
+            session.set_will(ArmedWill { message, delay_s: will.delay_s, due: NEVER });
+        }
+        let bytes = session.queue.as_mut().map_or(0, |queue| {
+            queue.dup_below = queue.open_range().end;
+            queue.bytes()
+        });
+        self.counts.owned += 1;
+        self.counts.held_absent_bytes -= bytes;
+    }
+
+    /// Everything that is open is sent again, in order [MQTT-4.4.0-1] [MQTT-4.6.0-1].
+    fn tell_open(&self, slot: u32, effects: &mut Vec<Effect>) {
+        let Some(session) = self.sessions.at(slot) else { return };
+        let Some(queue) = &session.queue else { return };
+        let open = queue.open_range();
+        let unfinished = queue.from(open.start).take_while(|(n, _)| *n < open.end);
+        let unfinished = unfinished.filter(|(_, entry)| entry.phase() != Phase::Finished);
+        for (n, _) in unfinished {
+            match effects.last_mut() {
+                Some(Effect::Pinned { session: last, to, .. }) if *last == session.uid && *to == n => {
+                    *to = n + 1
+                }
+                _ => effects.push(Effect::Pinned { session: session.uid, from: n, to: n + 1 }),
+            }
+        }
+    }
+
+    pub(super) fn release(
+        &mut self,
+        uid: SessionUid,
+        epoch: u32,
+        expiry_s: Option<u32>,
+        will: WillFate,
+        effects: &mut Vec<Effect>,
+    ) -> Answer {
+        match self.owned_slot(uid, epoch) {
+            Ok(slot) => {
+                self.release_slot(slot, self.now, expiry_s, will, effects);
+                Answer::Done
+            }
+            Err(answer) => answer,
+        }
+    }
+
+    /// The connection went at `gone_at`, which is now or the end of a node's last life.
+    pub(super) fn release_slot(
+        &mut self,
+        slot: u32,
+        gone_at: u64,
+        expiry_s: Option<u32>,
+        fate: WillFate,
+        effects: &mut Vec<Effect>,
+    ) {
+        let now = self.now;
+        let Some(session) = self.sessions.at(slot) else { return };
+        let was_owned = self.is_owned(session);
+        let session = self.session_at(slot);
+        session.has_owner = false;
+        session.expiry_s = expiry_s.unwrap_or(session.expiry_s);
+        session.ends = after(gone_at, session.expiry_s);
+        let (ends, will) = (session.ends, session.take_will());
+        if let Some(mut will) = will.filter(|_| fate == WillFate::Arm) {
+            // Due after its delay or when the session ends, whichever comes first [MQTT-3.1.3-9].
+            will.due = after(gone_at, will.delay_s).min(ends);
+            session.set_will(will);
+        }
+        let is_due = session.will().is_some_and(|will| will.due <= now);
+        let bytes = session.queue.as_ref().map_or(0, |queue| queue.bytes());
+        if was_owned {
+            self.counts.owned -= 1;
+            self.counts.held_absent_bytes += bytes;
+        }
+        if is_due {
+            self.will_due(slot, effects);
+        }
+        // Nobody reads any more: publishers stop waiting, the rule for full queues decides.
+        self.settle_over(slot, effects);
+        self.trim(slot, effects);
+        if ends <= now {
+            let reason = if ends == gone_at { EndReason::Released } else { EndReason::Expired };
+            return self.end_slot(slot, reason, effects);
+        }
+        self.session_at(slot).shrink();
+        self.rearm(slot);
+    }
+
+    pub(super) fn will_due(&mut self, slot: u32, effects: &mut Vec<Effect>) {
+        if let Some(will) = self.session_at(slot).take_will() {
+            self.wills_begun += 1;
+            self.wills.insert(self.wills_begun, will.message);
+            effects.push(Effect::WillDue { id: self.wills_begun });
+        }
+    }
+
+    pub(super) fn end(&mut self, uid: SessionUid, effects: &mut Vec<Effect>) -> Answer {
+        match self.slot(uid, effects) {
+            Ok(slot) => {
+                self.end_slot(slot, EndReason::Ended, effects);
+                Answer::Done
+            }
+            Err(answer) => answer,
+        }
+    }
+
+    /// Ends a session: its subscriptions, what waits for it, and a Will that was still to come [MQTT-3.1.2-8]. Its part was
+    /// touched.
+    pub(super) fn end_slot(&mut self, slot: u32, reason: EndReason, effects: &mut Vec<Effect>) {
+        let Some(session) = self.sessions.at(slot) else { return };
+        let owned = self.is_owned(session);
+        self.will_due(slot, effects);
+        let Some(session) = self.sessions.remove(slot) else { return };
+        self.deadlines.remove(&(session.armed, slot));
+        self.counts.sessions -= 1;
+        self.counts.owned -= u64::from(owned);
+        self.counts.subscriptions -= session.subscriptions.len() as u64;
+        let mut shared = Vec::new();
+        for (text, ..) in session.subscriptions.iter() {
+            match Subscription::parse(text) {
+                Ok(Subscription { share: None, filter }) => self.drop_route(slot, filter, effects),
+                _ => shared.push(text.into()),
+            }
+        }
+        if let Some(queue) = session.queue {
+            self.counts.queued_messages -= queue.waiting_range().end - queue.waiting_range().start;
+            self.counts.queued_bytes -= queue.waiting_bytes();
+            queue.into_entries().for_each(|entry| self.end_entry(entry, owned, effects));
+        }
+        match reason {
+            EndReason::Expired => self.counts.sessions_expired += 1,
+            _ => self.counts.sessions_ended += 1,
+        }
+        let (session, client_id, shared) = (session.uid, session.client_id, shared.into());
+        effects.push(Effect::SessionEnded { session, client_id, shared, reason });
+    }
+
+    /// What a member of a shared subscription has not acknowledged when its session ends goes to another [MQTT-4.8.2-4], but
+    /// at QoS 2 only what it has not been sent [MQTT-4.8.2-5].
+    fn end_entry(&mut self, mut entry: Entry, owned: bool, effects: &mut Vec<Effect>) {
+        if !entry.needs_body() {
+            return;
+        }
+        let in_group = self.bodies.side(&entry).is_some_and(|side| side.group.is_some());
+        let may_go = entry.phase() == Phase::Waiting || entry.qos() == QoS::AtLeastOnce;
+        if in_group && may_go {
+            self.counts.held_bytes -= entry.size();
+            self.counts.held_absent_bytes -= if owned { 0 } else { entry.size() };
+            entry.set_phase(Phase::Waiting);
+            self.orphans_begun += 1;
+            self.orphans.insert(self.orphans_begun, entry);
+            return effects.push(Effect::Orphaned { id: self.orphans_begun, key: entry.key });
+        }
+        self.counts.dropped_session_ended += 1;
+        self.let_go(&mut entry, owned);
+    }
+
+    /// A session that is known to be there.
+    pub(super) fn session_at(&mut self, slot: u32) -> &mut Session {
+        self.sessions.at_mut(slot).expect("looked up by this command")
+    }
+}

@@ -1,0 +1,113 @@
+//! A message for all the sessions that match its topic.
+
+use mqtt::{QoS, TopicName};
+
+use crate::bodies::{Ids, Side};
+use crate::effect::{Answer, Effect};
+use crate::entry::{Entry, message_size};
+use crate::ids::{Identity, MessageKey, SessionUid, fnv64};
+use crate::message::MessageView;
+use crate::route::{Options, Route};
+use crate::shard::Shard;
+use crate::shard::enqueue::{Arrival, WhenFull};
+
+/// What a Publish says, for each session that it reaches.
+struct Published<'a> {
+    ordinal: u32,
+    key: MessageKey,
+    view: &'a MessageView<'a>,
+    size: u64,
+    when_full: WhenFull,
+    /// Several sessions may get it.
+    shared: bool,
+}
+
+impl Shard {
+    pub(super) fn publish(
+        &mut self,
+        ordinal: u32,
+        key: MessageKey,
+        view: &MessageView<'_>,
+        wait: bool,
+        identity: Option<Identity>,
+        effects: &mut Vec<Effect>,
+    ) -> Answer {
+        if let Some(identity) = identity {
+            if !self.identities.insert(identity) {
+                self.counts.repeated += 1;
+                return Answer::Repeated;
+            }
+            // The Packet Identifier is in use again, so its last message was released.
+            self.identities.remove(&Identity { number: identity.number ^ 1, ..identity });
+        }
+        // What is delivered at QoS 0 no session keeps.
+        let Ok(topic) = TopicName::parse(view.topic) else { return Answer::Published { matched: 0 } };
+        if view.qos == QoS::AtMostOnce {
+            return Answer::Published { matched: 0 };
+        }
+        let mut matches = std::mem::take(&mut self.matches);
+        matches.clear();
+        self.reader.matches(topic, &mut matches);
+        if matches.len() > 1 {
+            // Which order the index has depends on its history.
+            matches.sort_unstable_by_key(|route| (route.slot, route.id, route.options.0));
+        }
+        let shared = matches.first().map(|route| route.slot) != matches.last().map(|route| route.slot);
+        let when_full = if wait { WhenFull::GoOver } else { WhenFull::Refuse };
+        let size = message_size(view.encoded_len());
+        let published = Published { ordinal, key, view, size, when_full, shared };
+        let mut matched = 0;
+        for routes in matches.chunk_by(|one, other| one.slot == other.slot) {
+            matched += u32::from(self.publish_to(&published, routes, effects));
+        }
+        self.matches = matches;
+        Answer::Published { matched }
+    }
+
+    /// One copy for all subscriptions of a session that match [MQTT-3.3.4-2] [MQTT-3.3.4-4]. True when it gets one.
+    fn publish_to(&mut self, published: &Published<'_>, routes: &[Route], effects: &mut Vec<Effect>) -> bool {
+        let Published { ordinal, key, view, size, when_full, shared } = *published;
+        let slot = routes[0].slot;
+        let mut merged: Option<Options> = None;
+        let mut own = None;
+        self.ids.clear();
+        for route in routes {
+            if route.options.no_local() {
+                // [MQTT-3.8.3-3], for each subscription.
+                let client_id = self.sessions.at(slot).map_or("", |session| &session.client_id);
+                if *own.get_or_insert_with(|| fnv64(client_id.as_bytes()) == view.publisher_key) {
+                    continue;
+                }
+            }
+            merged = Some(merged.map_or(route.options, |options| options.merge(route.options)));
+            if route.id != 0 {
+                self.ids.push(route.id);
+            }
+        }
+        let Some(options) = merged else { return false };
+        let qos = view.qos.min(options.qos());
+        if qos == QoS::AtMostOnce {
+            return false;
+        }
+        self.touch_slot(slot);
+        self.settle(slot, effects);
+        if self.sessions.at(slot).is_none() {
+            return false;
+        }
+        let entry = Entry::new(key, size, qos, view.retain && options.retain_as_published(), shared);
+        let side = Side { expires: view.expires, ids: Ids::of(&self.ids), group: None };
+        self.enqueue(slot, Arrival { ordinal, entry, side, when_full }, effects);
+        true
+    }
+
+    /// Sessions that a topic's messages are for, at most `limit` of them, and how many there are.
+    pub fn matching(&self, topic: TopicName<'_>, limit: usize) -> (usize, Vec<SessionUid>) {
+        let mut routes = Vec::new();
+        self.reader.matches(topic, &mut routes);
+        routes.sort_unstable_by_key(|route| route.slot);
+        routes.dedup_by_key(|route| route.slot);
+        let first = routes.iter().take(limit);
+        let first = first.filter_map(|route| self.sessions.at(route.slot)).map(|session| session.uid);
+        (routes.len(), first.collect())
+    }
+}

@@ -1,0 +1,297 @@
+//! Reads what `encode` writes into an empty shard, and refuses what contradicts itself.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use mqtt::Subscription;
+use routing::Inserted;
+
+use crate::bodies::{Ids, Side};
+use crate::entry::{Entry, Phase};
+use crate::error::{Malformed, RestoreError, malformed};
+use crate::ids::{Identity, MessageKey, PartId, REST, RETAINED_FIRST, SESSIONS_MAX, SessionUid};
+use crate::ids::{client_bucket, retained_bucket};
+use crate::inbound::Inbound;
+use crate::limits::Limits;
+use crate::message::{MessageView, NEVER};
+use crate::parts::PAGE_HEADER;
+use crate::queue::Queue;
+use crate::route::{Options, Route};
+use crate::session::{ArmedWill, Extra, Session};
+use crate::shard::Shard;
+use crate::shard::encode::VERSION;
+use crate::subscriptions::Subscriptions;
+use crate::wire::Reader;
+
+/// Those of a part that are there.
+#[derive(Debug)]
+pub(super) struct Pages {
+    checkpoint: u64,
+    bytes: Vec<Option<Box<[u8]>>>,
+}
+
+impl Shard {
+    /// Takes a live part of the checkpoint, in any order, into a shard that is new.
+    ///
+    /// # Errors
+    /// The part is damaged, or of a newer version. The shard is of no use then.
+    pub fn restore_part(&mut self, part: PartId, bytes: &[u8]) -> Result<(), RestoreError> {
+        let result = self.take_page(part, bytes);
+        result.map_err(|Malformed { what }| RestoreError::Malformed { part: part.as_u32(), what })
+    }
+
+    fn take_page(&mut self, part: PartId, bytes: &[u8]) -> Result<(), Malformed> {
+        let bucket = part.bucket();
+        let mut reader = Reader::new(bytes);
+        if reader.u8()? != VERSION || reader.bytes(3)? != [0; 3] {
+            return malformed("version of a part");
+        }
+        let (page, count, checkpoint) = (reader.u16()?, reader.u16()?, reader.u64()?);
+        if page != part.page() || page >= count || bucket > REST {
+            return malformed("number of a page");
+        }
+        let chunk = reader.bytes(reader.left())?;
+        if count == 1 {
+            self.note_stored(bucket, 1, bytes.len())?;
+            return self.decode_part(bucket, chunk);
+        }
+        let empty = || Pages { checkpoint, bytes: vec![None; usize::from(count)] };
+        let pages = self.pages.entry(bucket).or_insert_with(empty);
+        if pages.checkpoint != checkpoint || pages.bytes.len() != usize::from(count) {
+            return malformed("pages of different checkpoints");
+        }
+        if pages.bytes[usize::from(page)].replace(chunk.into()).is_some() {
+            return malformed("a page that was there already");
+        }
+        if pages.bytes.iter().all(Option::is_some)
+            && let Some(pages) = self.pages.remove(&bucket)
+        {
+            let whole: Vec<u8> = pages.bytes.into_iter().flatten().flatten().collect();
+            self.note_stored(bucket, count, whole.len() + usize::from(count) * PAGE_HEADER)?;
+            return self.decode_part(bucket, &whole);
+        }
+        Ok(())
+    }
+
+    fn note_stored(&mut self, bucket: u16, pages: u16, bytes: usize) -> Result<(), Malformed> {
+        match self.parts.store(bucket, pages, bytes as u64) {
+            0 => Ok(()),
+            _ => malformed("a part that was there already"),
+        }
+    }
+
+    fn decode_part(&mut self, bucket: u16, bytes: &[u8]) -> Result<(), Malformed> {
+        let mut reader = Reader::new(bytes);
+        if reader.u8()? != VERSION {
+            return malformed("version of a part");
+        }
+        match bucket {
+            ..RETAINED_FIRST => {
+                for _ in 0..reader.u32()? {
+                    self.decode_session(bucket, &mut reader)?;
+                }
+            }
+            RETAINED_FIRST..REST => {
+                for _ in 0..reader.u32()? {
+                    let message = decode_message(&mut reader)?;
+                    let fits = retained_bucket(message.topic) == bucket && !message.payload.is_empty();
+                    if !fits || self.retained.set(&message) {
+                        return malformed("retained message");
+                    }
+                }
+            }
+            REST.. => self.decode_rest(&mut reader)?,
+        }
+        reader.finish()
+    }
+
+    fn decode_session(&mut self, bucket: u16, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+        let uid = SessionUid::from_u64(reader.u64()?);
+        let client_id = reader.text()?;
+        let taken = self.sessions.at(uid.slot()).is_some() || self.sessions.slot_of(client_id).is_some();
+        // A damaged number must not make us reserve all slots there can be.
+        let plausible = uid.slot() < SESSIONS_MAX && uid.count() > u64::from(uid.slot());
+        if taken || !plausible || client_bucket(client_id) != bucket {
+            return malformed("session that cannot be");
+        }
+        let mut session = Session {
+            client_id: client_id.into(),
+            uid,
+            bucket,
+            connection: reader.u64()?,
+            user: reader.u32()?,
+            epoch: reader.u32()?,
+            expiry_s: reader.u32()?,
+            era: reader.u32()?,
+            window: reader.u16()?,
+            has_owner: reader.bool()?,
+            ends: reader.u64()?,
+            armed: reader.u64()?,
+            next: 0,
+            subscriptions: self.decode_subscriptions(uid.slot(), reader)?,
+            queue: None,
+            extra: decode_extra(reader)?,
+        };
+        self.decode_queue(&mut session, reader)?;
+        self.sessions.insert(session);
+        Ok(())
+    }
+
+    fn decode_subscriptions(&self, slot: u32, reader: &mut Reader<'_>) -> Result<Subscriptions, Malformed> {
+        let mut subscriptions = Subscriptions::default();
+        for _ in 0..reader.u32()? {
+            let (id, options) = (reader.u32()?, reader.u8()?);
+            let text = reader.text()?;
+            let Ok(subscription) = Subscription::parse(text) else { return malformed("Topic Filter") };
+            if subscriptions.insert(text, options, id) {
+                return malformed("subscription that was there already");
+            }
+            if subscription.share.is_none() {
+                let route = Route { slot, id, options: Options(options) };
+                match self.routes.insert(subscription.filter, route) {
+                    Ok(Inserted::New | Inserted::Added) => {}
+                    Ok(Inserted::Replaced) | Err(_) => return malformed("Topic Filter that cannot be"),
+                }
+            }
+        }
+        Ok(subscriptions)
+    }
+
+    fn decode_queue(&mut self, session: &mut Session, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+        let next = reader.u64()?;
+        session.next = next;
+        if !reader.bool()? {
+            return Ok(());
+        }
+        let (first, within, dup_below) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let (open, waiting) = (reader.u32()?, reader.u32()?);
+        let mut entries = |count: u32| {
+            // An entry has 13 bytes at least, so a count that lies makes nobody reserve more than the part.
+            let mut entries = VecDeque::with_capacity((count as usize).min(reader.left() / 13));
+            for _ in 0..count {
+                entries.push_back(self.decode_entry(reader)?);
+            }
+            Ok(entries)
+        };
+        let (open, waiting) = (entries(open)?, entries(waiting)?);
+        match Queue::restore(open, waiting, (first, next, within, dup_below)) {
+            Some(queue) if !queue.is_empty() => session.queue = Some(Box::new(queue)),
+            _ => return malformed("queue"),
+        }
+        Ok(())
+    }
+
+    fn decode_entry(&mut self, reader: &mut Reader<'_>) -> Result<Entry, Malformed> {
+        let key = MessageKey::from_u64(reader.u64()?);
+        let Some(mut entry) = Entry::unpack(key, reader.u32()?) else { return malformed("entry") };
+        let has_side = reader.bool()?;
+        if !entry.needs_body() {
+            return if has_side { malformed("entry") } else { Ok(entry) };
+        }
+        let mut side = Side { expires: NEVER, ids: Ids::None, group: None };
+        if has_side {
+            side.expires = reader.u64()?;
+            let count = reader.count(4)?;
+            let ids: Result<Vec<u32>, Malformed> = (0..count).map(|_| reader.u32()).collect();
+            side.ids = Ids::of(&ids?);
+            side.group = if reader.bool()? { Some(reader.text()?.into()) } else { None };
+        }
+        self.bodies.add(&mut entry, side);
+        Ok(entry)
+    }
+
+    fn decode_rest(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+        if reader.u16()? != self.id {
+            return malformed("another shard's part");
+        }
+        self.now = reader.u64()?;
+        self.limits = Limits::decode(reader)?;
+        self.incarnation = reader.u64()?;
+        self.era = reader.u32()?;
+        self.sweep = reader.u32()?;
+        for _ in 0..reader.u32()? {
+            self.ended_eras.insert(reader.u32()?, reader.u64()?);
+        }
+        self.begun = reader.u64()?;
+        self.wills_begun = reader.u64()?;
+        for _ in 0..reader.u32()? {
+            let id = reader.u64()?;
+            let message: Arc<[u8]> = decode_message(reader)?.to_bytes().into();
+            self.wills.insert(id, message);
+        }
+        self.orphans_begun = reader.u64()?;
+        for _ in 0..reader.u32()? {
+            let id = reader.u64()?;
+            let entry = self.decode_entry(reader)?;
+            let in_group = self.bodies.side(&entry).is_some_and(|side| side.group.is_some());
+            if entry.phase() != Phase::Waiting || !in_group || self.orphans.insert(id, entry).is_some() {
+                return malformed("orphan");
+            }
+        }
+        for _ in 0..reader.u32()? {
+            self.identities.insert(Identity { origin: reader.u64()?, number: reader.u64()? });
+        }
+        Ok(())
+    }
+
+    /// All parts are there: the shard stands at the index of the checkpoint, 0 when there was none.
+    ///
+    /// # Errors
+    /// Parts are missing or do not fit together.
+    pub fn restored(&mut self, index: u64) -> Result<(), RestoreError> {
+        if let Some(bucket) = self.pages.keys().next() {
+            return Err(RestoreError::Incomplete { part: u32::from(*bucket) });
+        }
+        if index > 0 && !self.parts.is_stored(REST) {
+            return Err(RestoreError::Incomplete { part: u32::from(REST) });
+        }
+        self.applied = index;
+        self.sessions.find_free();
+        let mut counts = self.counts;
+        for session in self.sessions.from(0) {
+            let future = session.uid.count() > self.begun || session.era > self.era;
+            if future {
+                return Err(RestoreError::Inconsistent { what: "a session newer than the state" });
+            }
+            let owned = self.is_owned(session);
+            counts.sessions += 1;
+            counts.owned += u64::from(owned);
+            counts.subscriptions += session.subscriptions.len() as u64;
+            if session.armed != NEVER {
+                self.deadlines.insert((session.armed, session.uid.slot()));
+            }
+            let Some(queue) = &session.queue else { continue };
+            counts.queued_messages += queue.end() - queue.waiting_range().start;
+            counts.queued_bytes += queue.waiting_bytes();
+            counts.held_bytes += queue.bytes();
+            counts.held_absent_bytes += if owned { 0 } else { queue.bytes() };
+        }
+        self.counts = counts;
+        Ok(())
+    }
+}
+
+fn decode_extra(reader: &mut Reader<'_>) -> Result<Option<Box<Extra>>, Malformed> {
+    let mut extra = Extra::default();
+    if reader.bool()? {
+        let (delay_s, due) = (reader.u32()?, reader.u64()?);
+        let message = decode_message(reader)?.to_bytes().into();
+        extra.will = Some(ArmedWill { message, delay_s, due });
+    }
+    let count = reader.count(2)?;
+    let received: Result<Vec<u16>, Malformed> = (0..count).map(|_| reader.u16()).collect();
+    let count = reader.count(10)?;
+    let toggles: Result<Vec<_>, Malformed> = (0..count).map(|_| Ok((reader.u16()?, reader.u64()?))).collect();
+    match Inbound::restore(received?, toggles?) {
+        Some(inbound) => extra.inbound = inbound,
+        None => return malformed("Packet Identifiers"),
+    }
+    let is_empty = extra.will.is_none() && extra.inbound.is_empty();
+    Ok((!is_empty).then(|| Box::new(extra)))
+}
+
+fn decode_message<'a>(reader: &mut Reader<'a>) -> Result<MessageView<'a>, Malformed> {
+    let bytes = reader.blob()?;
+    let message = MessageView::decode(bytes)?;
+    if message.encoded_len() == bytes.len() { Ok(message) } else { malformed("length of a message") }
+}

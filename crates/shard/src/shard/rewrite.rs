@@ -1,0 +1,97 @@
+//! Messages that move, so that the record they stood in is needed no more.
+
+use crate::command::Rewrite;
+use crate::effect::Answer;
+use crate::entry::{Entry, message_size};
+use crate::ids::{MessageKey, SessionUid};
+use crate::shard::Shard;
+
+/// Where a search goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    /// Of the session; `u32::MAX` when orphans are searched.
+    slot: u32,
+    /// The delivery, or the orphan.
+    n: u64,
+}
+
+/// What needs messages of some records.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// In the order of sessions and deliveries.
+    pub entries: Vec<(MessageKey, SessionUid, u64)>,
+    pub orphans: Vec<(MessageKey, u64)>,
+    /// `None`: that was all.
+    pub cursor: Option<Cursor>,
+}
+
+const ORPHANS: u32 = u32::MAX;
+
+impl Shard {
+    pub(super) fn rewrite(&mut self, key: MessageKey, rewrite: &Rewrite<'_>) -> Answer {
+        let size = message_size(rewrite.message.encoded_len());
+        let shared = rewrite.entries.len() + rewrite.orphans.len() > 1;
+        let same = |entry: &Entry| entry.key == rewrite.from && entry.size() == size && entry.needs_body();
+        let mut moved = 0;
+        for (uid, n) in &rewrite.entries {
+            let Some(session) = self.sessions.get(*uid) else { continue };
+            if !session.queue.as_ref().and_then(|queue| queue.get(*n)).is_some_and(same) {
+                continue;
+            }
+            self.touch_slot(uid.slot());
+            let queue = self.sessions.at_mut(uid.slot()).and_then(|session| session.queue.as_mut());
+            if let Some(entry) = queue.and_then(|queue| queue.get_mut(*n)) {
+                self.bodies.relocate(entry, key, shared);
+                moved += 1;
+            }
+        }
+        for id in &rewrite.orphans {
+            if let Some(entry) = self.orphans.get_mut(id).filter(|entry| same(entry)) {
+                self.bodies.relocate(entry, key, shared);
+                moved += 1;
+            }
+        }
+        Answer::Rewritten { moved }
+    }
+
+    /// Which deliveries and orphans need messages of the records `first..=last`; looks at about `budget` of them, a session
+    /// counting as one more, and says where to go on. Messages of entries that come meanwhile have higher keys.
+    pub fn entries_between(&self, first: u64, last: u64, from: Cursor, budget: usize) -> Found {
+        let mut found = Found::default();
+        let wanted = |entry: &Entry| entry.needs_body() && (first..=last).contains(&entry.key.index());
+        let mut looked = 0;
+        if from.slot != ORPHANS {
+            for session in self.sessions.from(from.slot) {
+                let slot = session.uid.slot();
+                looked += 1;
+                let start = if slot == from.slot { from.n } else { 0 };
+                for (n, entry) in session.queue.iter().flat_map(|queue| queue.from(start)) {
+                    if looked > budget.max(1) {
+                        found.cursor = Some(Cursor { slot, n });
+                        return found;
+                    }
+                    looked += 1;
+                    if wanted(entry) {
+                        found.entries.push((entry.key, session.uid, n));
+                    }
+                }
+                if looked > budget {
+                    found.cursor = Some(Cursor { slot: slot + 1, n: 0 });
+                    return found;
+                }
+            }
+        }
+        let start = if from.slot == ORPHANS { from.n } else { 0 };
+        for (id, entry) in self.orphans.range(start..) {
+            if looked > budget {
+                found.cursor = Some(Cursor { slot: ORPHANS, n: *id });
+                return found;
+            }
+            looked += 1;
+            if wanted(entry) {
+                found.orphans.push((entry.key, *id));
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,102 @@
+//! Subscriptions of sessions, and what the index knows of them.
+
+use mqtt::{QoS, ReasonCode, Subscription, TopicFilter};
+use routing::{Inserted, Removed};
+
+use crate::command::Filter;
+use crate::effect::{Answer, Effect, Subscribed};
+use crate::ids::SessionUid;
+use crate::route::{Options, Route};
+use crate::shard::Shard;
+
+impl Shard {
+    pub(super) fn subscribe(
+        &mut self,
+        uid: SessionUid,
+        epoch: u32,
+        filters: &[Filter<'_>],
+        effects: &mut Vec<Effect>,
+    ) -> Answer {
+        match self.subscriber(uid, epoch, effects) {
+            Ok(slot) => {
+                let results =
+                    filters.iter().map(|filter| self.subscribe_one(slot, filter, effects)).collect();
+                Answer::Subscribed { results }
+            }
+            Err(answer) => answer,
+        }
+    }
+
+    pub(super) fn unsubscribe(
+        &mut self,
+        uid: SessionUid,
+        epoch: u32,
+        filters: &[&str],
+        effects: &mut Vec<Effect>,
+    ) -> Answer {
+        match self.subscriber(uid, epoch, effects) {
+            Ok(slot) => {
+                let results = filters.iter().map(|text| self.unsubscribe_one(slot, text, effects)).collect();
+                Answer::Unsubscribed { results }
+            }
+            Err(answer) => answer,
+        }
+    }
+
+    fn subscriber(&mut self, uid: SessionUid, epoch: u32, effects: &mut Vec<Effect>) -> Result<u32, Answer> {
+        if epoch == 0 { self.slot(uid, effects) } else { self.owned_slot(uid, epoch) }
+    }
+
+    fn subscribe_one(&mut self, slot: u32, filter: &Filter<'_>, effects: &mut Vec<Effect>) -> Subscribed {
+        let refused = |reason| Subscribed { reason, existed: false };
+        let maximum = self.limits.subscriptions_max as usize;
+        let subscriptions = &self.session_at(slot).subscriptions;
+        let existed = subscriptions.contains(filter.text);
+        if !existed && subscriptions.len() >= maximum {
+            return refused(ReasonCode::QuotaExceeded);
+        }
+        let Ok(subscription) = Subscription::parse(filter.text) else {
+            return refused(ReasonCode::TopicFilterInvalid);
+        };
+        let options = Options(filter.options);
+        if subscription.share.is_none() {
+            let route = Route { slot, id: filter.id, options };
+            match self.routes.insert(subscription.filter, route) {
+                Err(_) => return refused(ReasonCode::QuotaExceeded),
+                Ok(Inserted::New) => {
+                    effects.push(Effect::FilterAdded { filter: subscription.filter.as_str().into() });
+                }
+                Ok(Inserted::Added | Inserted::Replaced) => {}
+            }
+        }
+        self.session_at(slot).subscriptions.insert(filter.text, filter.options, filter.id);
+        self.counts.subscriptions += u64::from(!existed);
+        Subscribed { reason: granted_reason(options.qos()), existed }
+    }
+
+    fn unsubscribe_one(&mut self, slot: u32, text: &str, effects: &mut Vec<Effect>) -> ReasonCode {
+        if !self.session_at(slot).subscriptions.remove(text) {
+            return ReasonCode::NoSubscriptionExisted;
+        }
+        self.counts.subscriptions -= 1;
+        if let Ok(Subscription { share: None, filter }) = Subscription::parse(text) {
+            self.drop_route(slot, filter, effects);
+        }
+        ReasonCode::Success
+    }
+
+    pub(super) fn drop_route(&mut self, slot: u32, filter: TopicFilter<'_>, effects: &mut Vec<Effect>) {
+        if self.routes.remove(filter, slot) == Removed::Last {
+            effects.push(Effect::FilterRemoved { filter: filter.as_str().into() });
+        }
+    }
+}
+
+/// Of SUBACK (3.9.3).
+fn granted_reason(qos: QoS) -> ReasonCode {
+    match qos {
+        QoS::AtMostOnce => ReasonCode::Success,
+        QoS::AtLeastOnce => ReasonCode::GrantedQoS1,
+        QoS::ExactlyOnce => ReasonCode::GrantedQoS2,
+    }
+}

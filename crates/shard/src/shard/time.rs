@@ -1,0 +1,141 @@
+//! The clock, what becomes due by it, and the beginning of a node's life.
+
+use crate::command::WillFate;
+use crate::effect::{Answer, Effect, EndReason};
+use crate::ids::retained_bucket;
+use crate::message::NEVER;
+use crate::shard::Shard;
+
+/// How far a batch may move the clock, an hour. A shard that was idle for longer catches up with its next batches.
+pub const CLOCK_STEP_MAX_MS: u64 = 3_600_000;
+/// How much of the time between two lives of a node counts, a day.
+pub const ELAPSED_MAX_MS: u64 = 24 * 3_600_000;
+/// What one Tick does, at most.
+pub const TICK_MAX: usize = 256;
+
+impl Shard {
+    pub(super) fn advance_clock(&mut self, proposed: u64) {
+        // The last millisecond of all is NEVER.
+        let latest = self.now.saturating_add(CLOCK_STEP_MAX_MS).min(NEVER - 1);
+        self.now = self.now.max(proposed.min(latest));
+    }
+
+    /// The node that owned sessions is no more. To release them is left to [`Self::sweep`], and to whoever meets one before.
+    pub(super) fn started(&mut self, incarnation: u64, before: u64, elapsed_ms: u64) {
+        let latest = before.saturating_add(elapsed_ms.min(ELAPSED_MAX_MS)).min(NEVER - 1);
+        self.now = self.now.max(latest);
+        self.incarnation = incarnation;
+        if self.counts.owned > 0 || !self.ended_eras.is_empty() {
+            self.ended_eras.insert(self.era, self.now);
+            self.sweep = 0;
+        }
+        self.era += 1;
+        self.counts.owned = 0;
+        self.counts.held_absent_bytes = self.counts.held_bytes;
+    }
+
+    pub(super) fn sweep(&mut self, count: u32, effects: &mut Vec<Effect>) -> Answer {
+        let some: Vec<u32> =
+            self.sessions.from(self.sweep).take(count as usize).map(|session| session.uid.slot()).collect();
+        for slot in some {
+            self.sweep = slot + 1;
+            self.touch_slot(slot);
+            self.settle(slot, effects);
+        }
+        let more = !self.ended_eras.is_empty() && self.sessions.from(self.sweep).next().is_some();
+        if !more {
+            self.ended_eras.clear();
+            self.sweep = 0;
+        }
+        Answer::Progress { more }
+    }
+
+    /// Releases a session whose owner was gone with the node's last life, as of the end of that.
+    pub(super) fn settle(&mut self, slot: u32, effects: &mut Vec<Effect>) {
+        let Some(session) = self.sessions.at(slot) else { return };
+        if !session.has_owner || session.era == self.era {
+            return;
+        }
+        let gone_at = self.ended_eras.get(&session.era).copied().unwrap_or(self.now);
+        self.release_slot(slot, gone_at, None, WillFate::Arm, effects);
+    }
+
+    pub(super) fn touch_slot(&mut self, slot: u32) {
+        if let Some(bucket) = self.sessions.at(slot).map(|session| session.bucket) {
+            self.touch(bucket);
+        }
+    }
+
+    /// When a [`Tick`](crate::Command::Tick) finds something to do; [`NEVER`] without such.
+    pub fn next_deadline(&self) -> u64 {
+        let session = self.deadlines.first().map_or(NEVER, |(at, _)| *at);
+        session.min(self.retained.next_expiry())
+    }
+
+    /// Whether a [`Sweep`](crate::Command::Sweep) finds something to do.
+    pub fn sweeping(&self) -> bool {
+        !self.ended_eras.is_empty()
+    }
+
+    pub(super) fn tick(&mut self, effects: &mut Vec<Effect>) -> Answer {
+        let mut left = TICK_MAX;
+        while left > 0
+            && let Some((at, slot)) = self.deadlines.first().copied()
+            && at <= self.now
+        {
+            left -= 1;
+            self.touch_slot(slot);
+            self.look_at(slot, effects);
+        }
+        while left > 0
+            && self.retained.next_expiry() <= self.now
+            && let Some(topic) = self.retained.next_expiring()
+        {
+            left -= 1;
+            self.touch(retained_bucket(&topic));
+            self.retained.remove(&topic);
+            self.counts.retained_expired += 1;
+        }
+        Answer::Progress { more: self.next_deadline() <= self.now }
+    }
+
+    /// Something of a session is due.
+    fn look_at(&mut self, slot: u32, effects: &mut Vec<Effect>) {
+        let Some(session) = self.sessions.at(slot) else { return };
+        if !session.has_owner && session.ends <= self.now {
+            return self.end_slot(slot, EndReason::Expired, effects); // [MQTT-3.1.2-23]
+        }
+        if session.will().is_some_and(|will| will.due <= self.now) {
+            self.will_due(slot, effects);
+        }
+        self.pump(slot, effects);
+        self.rearm(slot);
+    }
+
+    /// Sees to it that a session is looked at when it is due.
+    pub(super) fn rearm(&mut self, slot: u32) {
+        let Some(session) = self.sessions.at(slot) else { return };
+        let due = self.due(session);
+        if due == session.armed {
+            return;
+        }
+        let before = std::mem::replace(&mut self.session_at(slot).armed, due);
+        self.deadlines.remove(&(before, slot));
+        if due != NEVER {
+            self.deadlines.insert((due, slot));
+        }
+    }
+
+    /// When a session is to be looked at: it ends, its Will is due, or what has expired of its queue was too much for once.
+    pub(super) fn due(&self, session: &crate::session::Session) -> u64 {
+        if session.has_owner && session.era != self.era {
+            return NEVER; // The sweep comes by.
+        }
+        let will = session.will().map_or(NEVER, |will| will.due);
+        let stuck = self.is_owned(session)
+            && session.queue.as_ref().is_some_and(|queue| {
+                queue.next_waiting().is_some() && queue.window_open(session.window, &self.limits)
+            });
+        if stuck { 0 } else { session.ends.min(will) }
+    }
+}
