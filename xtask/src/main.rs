@@ -1,6 +1,7 @@
 //! The project's own tasks, run as `cargo xtask NAME`. Each has a file of its own; CI calls the same commands.
 
 mod bench;
+mod chaos;
 mod check;
 mod clauses;
 mod dependencies;
@@ -39,6 +40,8 @@ enum Task {
     Storm(bench::storm::Args),
     /// What coming in costs: TLS handshakes beside a peer, messages and memory by kind of listener
     Door(bench::door::Args),
+    /// Kills a broker again and again while clients use it, and says what was lost
+    Chaos(chaos::Args),
     /// Packs what is shipped: .tar.gz, .deb, checksums
     Dist(dist::Args),
     /// User memory of an idle connection with a subscription, without sockets
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Task::Observe(args) => bench::observe::run(&args),
         Task::Storm(args) => bench::storm::run(&args),
         Task::Door(args) => bench::door::run(&args),
+        Task::Chaos(args) => chaos::run(&args),
         Task::Dist(args) => dist::run(&args),
         Task::Idle(args) => idle::run(&args),
     };

@@ -1,6 +1,6 @@
 //! The loop: connects, publishes what is due, watches over answers, and ends when nothing is missing or time is up.
 
-use super::checker::{Checker, Loss};
+use super::checker::{Checker, Loss, Tally};
 use super::connection::{Connection, OUT_MAX, Role, Stage};
 use super::message::Payloads;
 use super::plan::Plan;
@@ -111,6 +111,8 @@ pub struct Engine<'a> {
     /// Since when nobody is connected.
     away_since: Option<u64>,
     ended_early: Option<&'static str>,
+    /// When something moved last, or somebody was away, while the rest was waited for; and the counts then.
+    moved: (u64, Tally),
     random: u64,
 }
 
@@ -168,6 +170,7 @@ impl<'a> Engine<'a> {
             reconnect: latency::hist(),
             away_since: None,
             ended_early: None,
+            moved: (0, Tally::default()),
             random: net::now() | 1,
         }
     }
@@ -260,6 +263,7 @@ impl<'a> Engine<'a> {
         if why.is_some() || self.now >= self.stop {
             self.ended_early = why;
             self.stop = self.stop.min(self.now);
+            self.moved = (self.now, self.checker.tally());
             self.phase = Phase::Drain;
         }
     }
@@ -274,7 +278,11 @@ impl<'a> Engine<'a> {
         let backlog = self.ended_early.is_none() && self.unsent() > 0;
         if backlog || self.unacknowledged() > 0 || self.checker.missing() > 0 {
             *settled = 0;
-            return waited >= longest;
+            let tally = self.checker.tally();
+            if tally != self.moved.1 || !self.connections.iter().all(Connection::ready) {
+                self.moved = (self.now, tally);
+            }
+            return waited >= longest || self.now - self.moved.0 >= self.plan.still.as_nanos() as u64;
         }
         if *settled == 0 {
             *settled = self.now;
@@ -299,7 +307,7 @@ impl<'a> Engine<'a> {
         (span.div_ceil(u128::from(SECOND)) as u64).saturating_sub(self.checker.tally().sent)
     }
 
-    fn progress(&self, before: &mut super::checker::Tally) {
+    fn progress(&self, before: &mut Tally) {
         let now = self.checker.tally();
         let up = self.connections.iter().filter(|connection| connection.ready()).count();
         let (seconds, phase) = match self.phase {

@@ -44,6 +44,9 @@ pub struct Options {
     /// Seconds to wait at the end for acknowledgements and deliveries; over earlier when nothing is missing
     #[arg(long, default_value = "30", value_parser = seconds)]
     drain: Duration,
+    /// Seconds at the end in which everybody is connected and nothing comes, after which nothing is waited for
+    #[arg(long, default_value = "10", value_parser = seconds)]
+    still: Duration,
     /// Seconds until all clients have to be connected and subscribed
     #[arg(long, default_value = "15", value_parser = seconds)]
     setup: Duration,
@@ -119,6 +122,7 @@ pub struct Plan {
     pub window: usize,
     pub duration: Duration,
     pub drain: Duration,
+    pub still: Duration,
     pub setup: Duration,
     pub expiry: u32,
     pub keepalive: u16,
@@ -174,6 +178,7 @@ impl Options {
             window: self.window as usize,
             duration: self.duration,
             drain: self.drain,
+            still: self.still,
             setup: self.setup,
             expiry: self.expiry,
             keepalive: self.keepalive,

@@ -1,0 +1,288 @@
+//! `cargo xtask chaos --single`: clients that outlive a broker, and a broker that is killed and started again at random
+//! moments. What was lost is `meridian bench ha`'s to say; this kills, starts, and times the way back.
+
+mod load;
+mod probe;
+mod schedule;
+mod target;
+
+use crate::bench::broker::{Directory, free_address};
+use crate::bench::child;
+use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
+use load::Load;
+use schedule::Schedule;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use target::Target;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// One broker on this machine
+    #[arg(long, required = true)]
+    single: bool,
+    /// How often the broker is killed
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    kills: u32,
+    /// Seconds of publishing (default: two for each kill)
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=864_000))]
+    seconds: Option<u32>,
+    /// KILL gives the broker no chance; TERM asks it to stop, and it has 30 s to do so
+    #[arg(long, value_enum, default_value_t = Signal::Kill)]
+    signal: Signal,
+    /// Of 100 restarts, how many are killed again before the broker has answered anybody
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=90))]
+    early: u32,
+    /// Longest time for which the broker stays away, in milliseconds
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(0..=600_000))]
+    away: u64,
+    /// Repeats the moments of another run
+    #[arg(long)]
+    seed: Option<u64>,
+    /// What is killed
+    #[arg(long, value_enum, default_value_t = Broker::Meridian, conflicts_with = "start")]
+    broker: Broker,
+    /// Any other broker: a program and its arguments, without a shell. {port} is where it has to listen on 127.0.0.1, {dir} a
+    /// directory that stays over restarts, {config} the file made from --config
+    #[arg(long)]
+    start: Option<String>,
+    /// A configuration file for --start, in which {port} and {dir} are replaced
+    #[arg(long, requires = "start")]
+    config: Option<PathBuf>,
+    /// The directory, which is not removed then (default: a temporary one)
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// 1, 2 or mixed
+    #[arg(long, default_value = "mixed")]
+    qos: String,
+    #[arg(long, default_value_t = 10)]
+    publishers: u32,
+    #[arg(long, default_value_t = 2)]
+    subscribers: u32,
+    /// Messages a second; 0: as many as the broker takes
+    #[arg(long, default_value_t = 1000)]
+    rate: u32,
+    /// Payload bytes
+    #[arg(long, default_value_t = 256)]
+    size: u32,
+    /// Messages in flight of a publisher
+    #[arg(long, default_value_t = 32)]
+    window: u32,
+    /// MQTT version: 4 (3.1.1) or 5
+    #[arg(long, default_value_t = 5)]
+    mqtt: u8,
+    /// Seconds to wait for the rest at the end
+    #[arg(long, default_value_t = 60)]
+    drain: u32,
+    /// Binaries of the dev profile, which build faster
+    #[arg(long)]
+    debug: bool,
+    /// The result as one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug, ValueEnum)]
+enum Signal {
+    Kill,
+    Term,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug, ValueEnum)]
+enum Broker {
+    Meridian,
+    /// With persistence, saved as often as it can
+    Mosquitto,
+    /// Without persistence
+    MosquittoMemory,
+}
+
+/// What came of the kills.
+#[derive(Default)]
+struct Record {
+    /// From each restart to its first CONNACK.
+    recoveries: Vec<Duration>,
+    /// From each SIGTERM to the end of the process.
+    stops: Vec<Duration>,
+    kills: u32,
+    /// Of these, before the broker had answered.
+    early: u32,
+    /// Why the broker was no longer killed.
+    failed: Option<String>,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    ensure!(args.single, "only --single is there: one broker");
+    let seconds = args.seconds.unwrap_or(args.kills * 2);
+    let seed = args.seed.unwrap_or_else(schedule::fresh_seed);
+    target::build(args.debug, args.start.is_none() && args.broker == Broker::Meridian)?;
+    child::catch_signals();
+    let temporary = if args.dir.is_none() { Some(Directory::new()?) } else { None };
+    let directory = match (&args.dir, &temporary) {
+        (Some(path), _) => path.clone(),
+        (None, Some(directory)) => directory.join(""),
+        (None, None) => bail!("no directory"),
+    };
+    std::fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
+    let address = free_address()?;
+    let mut target = Target::new(args, &directory, address)?;
+    eprintln!("{}, seed {seed}", target.name());
+    target.start()?;
+    probe::wait_for_connack(address, &mut target).context("the broker never answered")?;
+    let mut load = Load::start(args, seconds, address)?;
+    load.wait_until_publishing(Duration::from_secs(60))?;
+    let mut record = Record::default();
+    if let Err(error) = torment(args, Schedule::new(seed, args, seconds), &mut target, &mut load, &mut record)
+    {
+        eprintln!("{error:#}");
+        record.failed = Some(format!("{error:#}"));
+    }
+    let longest = Duration::from_secs(u64::from(seconds + args.drain) + 120);
+    let (verdict, code) = load.finish(longest)?;
+    drop(target);
+    print(args, seed, &record, &verdict);
+    if let Some(failed) = record.failed {
+        bail!("{failed}");
+    }
+    match code {
+        0 => Ok(()),
+        1 => bail!("bench ha found violations (repeat the moments with --seed {seed})"),
+        _ => bail!("bench ha could not begin: {}", verdict["error"]),
+    }
+}
+
+/// Kills the broker at each moment and starts it again.
+fn torment(
+    args: &Args,
+    mut schedule: Schedule,
+    target: &mut Target,
+    load: &mut Load,
+    record: &mut Record,
+) -> Result<()> {
+    let begin = Instant::now();
+    while record.kills < args.kills {
+        let moment = begin + schedule.next_moment();
+        let left = moment.saturating_duration_since(Instant::now());
+        if child::until(left, || if load.ended() { Some(()) } else { target.ended().map(|_| ()) }).is_some() {
+            ensure!(!load.ended(), "bench ha ended before all kills were done");
+            bail!("the broker ended by itself; its log ends with\n{}", target.log_tail());
+        }
+        ensure!(!child::interrupted(), "interrupted");
+        record.stops.extend(target.stop(args.signal)?);
+        record.kills += 1;
+        let at = begin.elapsed();
+        let away = schedule.away();
+        child::until(away, || None::<()>);
+        let mut restarted = Instant::now();
+        target.start()?;
+        // Recovery itself has to stand a crash.
+        while record.kills < args.kills && schedule.early() {
+            let longest = schedule.early_after();
+            if child::until(longest, || target.ended()).is_some() {
+                bail!("the broker ended by itself; its log ends with\n{}", target.log_tail());
+            }
+            target.kill()?;
+            record.kills += 1;
+            record.early += 1;
+            restarted = Instant::now();
+            target.start()?;
+        }
+        let answered = probe::wait_for_connack(target.address(), target)?;
+        let recovery = answered.duration_since(restarted);
+        record.recoveries.push(recovery);
+        eprintln!(
+            "kill {:3} of {} at {:.1} s: away for {} ms, back {:.1} ms after its start",
+            record.kills,
+            args.kills,
+            at.as_secs_f64(),
+            away.as_millis(),
+            recovery.as_secs_f64() * 1e3
+        );
+    }
+    Ok(())
+}
+
+fn median_and_max(times: &[Duration]) -> (f64, f64) {
+    let mut times: Vec<f64> = times.iter().map(|time| (time.as_secs_f64() * 1e4).round() / 10.0).collect();
+    times.sort_by(f64::total_cmp);
+    match times.as_slice() {
+        [] => (0.0, 0.0),
+        [.., max] => (times[(times.len() - 1) / 2], *max),
+    }
+}
+
+fn print(args: &Args, seed: u64, record: &Record, verdict: &Value) {
+    let (median, max) = median_and_max(&record.recoveries);
+    let (stop_median, stop_max) = median_and_max(&record.stops);
+    if args.json {
+        println!(
+            "{}",
+            json!({
+                "command": "chaos", "seed": seed, "kills": record.kills, "early": record.early, "failed": record.failed,
+                "signal": format!("{:?}", args.signal).to_uppercase(),
+                "recovery_ms": { "median": median, "max": max, "count": record.recoveries.len() },
+                "stop_ms": { "median": stop_median, "max": stop_max, "count": record.stops.len() },
+                "ha": verdict,
+            })
+        );
+        return;
+    }
+    println!(
+        "kills         {} by SIG{}, {} of them before the broker had answered; seed {seed}",
+        record.kills,
+        format!("{:?}", args.signal).to_uppercase(),
+        record.early
+    );
+    println!("recovery      ms from start to first CONNACK: median {median}, max {max}");
+    if !record.stops.is_empty() {
+        println!("stop          ms from SIGTERM to the end: median {stop_median}, max {stop_max}");
+    }
+    for (name, text) in [
+        ("sent", format!("{}, {} never sent", verdict["sent"], verdict["unsent"])),
+        ("acknowledged", format!("{}, {} never", verdict["acknowledged"], verdict["unacknowledged"])),
+        ("delivered", verdict["delivered"].to_string()),
+        ("LOST", verdict["lost"].to_string()),
+        (
+            "duplicated",
+            format!(
+                "{} at QoS 1 (allowed), {} at QoS 2",
+                verdict["duplicated_qos1"], verdict["duplicated_qos2"]
+            ),
+        ),
+        ("out of order", verdict["out_of_order"].to_string()),
+        (
+            "sessions",
+            format!(
+                "{} resumed, {} publishers' and {} subscribers' lost",
+                verdict["sessions_resumed"],
+                verdict["sessions_lost"]["publishers"],
+                verdict["sessions_lost"]["subscribers"]
+            ),
+        ),
+        ("silence", format!("longest {} ms", verdict["longest_silence_ms"])),
+    ] {
+        println!("{name:<14}{text}");
+    }
+    for violation in verdict["violations"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        println!("VIOLATION     {violation}");
+    }
+    if verdict["violations"].as_array().is_some_and(Vec::is_empty) && record.failed.is_none() {
+        println!("verdict       clean: nothing acknowledged is missing");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn median_and_largest() {
+        let ms = |list: &[u64]| {
+            median_and_max(&list.iter().map(|ms| Duration::from_millis(*ms)).collect::<Vec<_>>())
+        };
+        assert_eq!(ms(&[]), (0.0, 0.0));
+        assert_eq!(ms(&[7]), (7.0, 7.0));
+        assert_eq!(ms(&[9, 1, 5, 2]), (2.0, 9.0));
+    }
+}

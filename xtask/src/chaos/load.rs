@@ -1,0 +1,106 @@
+//! `bench ha` beside the kills.
+
+use super::Args;
+use super::target::profile_directory;
+use crate::bench::child::{self, Guarded};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A running `bench ha`.
+pub struct Load {
+    process: Guarded,
+    publishing: Arc<AtomicBool>,
+    report: JoinHandle<std::io::Result<String>>,
+    lines: JoinHandle<()>,
+}
+
+/// What it says when publishing begins.
+const PUBLISHING: &str = "connected: publishing";
+
+impl Load {
+    pub fn start(args: &Args, seconds: u32, address: SocketAddr) -> Result<Load> {
+        let mut command = Command::new(profile_directory(args.debug).join("mqload"));
+        command.args(["bench", "ha", "--json", "-h", &address.to_string(), "-q", &args.qos]);
+        for (option, value) in [
+            ("--publishers", args.publishers),
+            ("--subscribers", args.subscribers),
+            ("-R", args.rate),
+            ("-s", args.size),
+            ("--window", args.window),
+            ("-V", args.mqtt.into()),
+            ("--duration", seconds),
+            ("--drain", args.drain),
+        ] {
+            command.args([option, &value.to_string()]);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = Guarded::spawn(&mut command)?;
+        let mut stdout = process.child().stdout.take().context("a pipe")?;
+        let stderr = process.child().stderr.take().context("a pipe")?;
+        let publishing = Arc::new(AtomicBool::new(false));
+        let says = publishing.clone();
+        Ok(Load {
+            process,
+            publishing,
+            report: std::thread::spawn(move || {
+                let mut text = String::new();
+                stdout.read_to_string(&mut text).map(|_| text)
+            }),
+            lines: std::thread::spawn(move || {
+                for line in BufReader::new(stderr).lines().map_while(std::io::Result::ok) {
+                    if line.contains(PUBLISHING) {
+                        says.store(true, Relaxed);
+                    }
+                    eprintln!("{line}");
+                }
+            }),
+        })
+    }
+
+    pub fn ended(&mut self) -> bool {
+        self.process.ended().is_some()
+    }
+
+    /// # Errors
+    /// When it ends before, or does not begin in time.
+    pub fn wait_until_publishing(&mut self, longest: Duration) -> Result<()> {
+        let begun = child::until(longest, || {
+            if self.publishing.load(Relaxed) {
+                return Some(true);
+            }
+            self.process.ended().map(|_| false)
+        });
+        match begun {
+            Some(true) => Ok(()),
+            Some(false) => bail!("bench ha could not begin"),
+            None => bail!("bench ha did not begin in {} s", longest.as_secs()),
+        }
+    }
+
+    /// Its report and exit code.
+    ///
+    /// # Errors
+    /// When it does not end in time, or says nothing.
+    pub fn finish(mut self, longest: Duration) -> Result<(Value, i32)> {
+        let status = self.process.wait(longest);
+        // Ends it when it has not ended, so that nobody waits for its pipes for ever.
+        drop(self.process);
+        let text =
+            self.report.join().expect("the reader does not panic").context("the report of bench ha")?;
+        self.lines.join().expect("the reader does not panic");
+        let report = serde_json::from_str(&text).context("bench ha said nothing that is JSON")?;
+        let status = match status {
+            Some(status) => status.code().unwrap_or(2),
+            // Interrupted: it was asked to end and has reported what it had.
+            None => 1,
+        };
+        Ok((report, status))
+    }
+}

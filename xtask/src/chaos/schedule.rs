@@ -1,0 +1,96 @@
+//! When the broker is killed, by a seed: the same seed gives the same moments.
+
+use super::Args;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub struct Schedule {
+    state: u64,
+    /// Milliseconds in which one kill happens.
+    slot: u64,
+    slots: u64,
+    away: u64,
+    early: u64,
+}
+
+/// A kill before the first answer happens within this time.
+const EARLY_MS: u64 = 60;
+
+pub fn fresh_seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+    (now ^ u64::from(std::process::id()) << 40) % 1_000_000_000
+}
+
+impl Schedule {
+    pub fn new(seed: u64, args: &Args, seconds: u32) -> Schedule {
+        Schedule {
+            state: seed,
+            slot: (u64::from(seconds) * 1000 / u64::from(args.kills)).max(1),
+            slots: 0,
+            away: args.away,
+            early: u64::from(args.early),
+        }
+    }
+
+    /// One of 0..`below`; `below` is not 0. This is splitmix64.
+    fn random(&mut self, below: u64) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31) % below
+    }
+
+    /// From the begin of publishing to the next kill.
+    pub fn next_moment(&mut self) -> Duration {
+        let at = self.slots * self.slot + self.random(self.slot);
+        self.slots += 1;
+        Duration::from_millis(at)
+    }
+
+    /// How long the broker stays away.
+    pub fn away(&mut self) -> Duration {
+        Duration::from_millis(self.random(self.away + 1))
+    }
+
+    /// Whether a restart is killed before it has answered.
+    pub fn early(&mut self) -> bool {
+        self.random(100) < self.early
+    }
+
+    pub fn early_after(&mut self) -> Duration {
+        let ms = self.random(EARLY_MS);
+        // That takes a place of the schedule too.
+        self.slots += 1;
+        Duration::from_millis(ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schedule(seed: u64) -> Schedule {
+        Schedule { state: seed, slot: 1000, slots: 0, away: 500, early: 10 }
+    }
+
+    #[test]
+    fn a_seed_gives_its_moments() {
+        let moments = |seed| {
+            let mut schedule = schedule(seed);
+            (0..30).map(|_| (schedule.next_moment(), schedule.away(), schedule.early())).collect::<Vec<_>>()
+        };
+        assert_eq!(moments(7), moments(7));
+        assert_ne!(moments(7), moments(8));
+    }
+
+    #[test]
+    fn every_slot_has_its_kill() {
+        let mut schedule = schedule(3);
+        let moments: Vec<u128> = (0..1000).map(|_| schedule.next_moment().as_millis()).collect();
+        assert!(moments.iter().enumerate().all(|(slot, ms)| ms / 1000 == slot as u128));
+        let low = moments.iter().filter(|ms| *ms % 1000 < 500).count();
+        assert!((400..600).contains(&low), "{low} of 1000 in the first half of their slot");
+        let early = (0..1000).filter(|_| schedule.early()).count();
+        assert!((50..150).contains(&early), "{early} of 1000, 10 of 100 were asked for");
+    }
+}
