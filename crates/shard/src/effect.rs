@@ -34,7 +34,8 @@ pub enum Effect {
     WillDue { id: u64 },
     /// [`Shard::orphan`](crate::Shard::orphan) is to be given to another member of its group, and
     /// [`OrphanDone`](crate::Command::OrphanDone) to be said when that is durable.
-    Orphaned { id: u64, key: MessageKey },
+    /// It was delivery `n` of a session that ends.
+    Orphaned { id: u64, key: MessageKey, session: SessionUid, n: u64 },
     /// How many retained messages there are after the batch, when that has changed, and their bytes.
     RetainedChanged { messages: u64, bytes: u64 },
 }

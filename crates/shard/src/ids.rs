@@ -25,6 +25,11 @@ impl SessionUid {
         self.0
     }
 
+    /// Where a listing of sessions meets it.
+    pub fn place(self) -> u32 {
+        self.slot()
+    }
+
     pub(crate) fn slot(self) -> u32 {
         (self.0 & u64::from(SESSIONS_MAX - 1)) as u32
     }

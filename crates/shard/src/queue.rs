@@ -145,8 +145,9 @@ impl Queue {
         open.chain((self.next + waiting as u64..).zip(self.waiting.range(waiting..)))
     }
 
-    pub fn into_entries(self) -> impl Iterator<Item = Entry> {
-        self.open.into_iter().chain(self.waiting)
+    pub fn into_entries(self) -> impl Iterator<Item = (u64, Entry)> {
+        let first = self.open_range().start;
+        (first..).zip(self.open).chain((self.next..).zip(self.waiting))
     }
 
     /// Whether a message more has no place: there are as many or as much as may be, or others wait for a place already.

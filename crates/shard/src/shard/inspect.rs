@@ -223,6 +223,16 @@ impl<'a> SessionView<'a> {
         self.session.inbound().is_some_and(|inbound| inbound.toggle(packet_id))
     }
 
+    /// Pages of toggles that are set: bit `b` of page `p` is that of Packet Identifier 64 p + b.
+    pub fn toggles(self) -> impl Iterator<Item = (u16, u64)> {
+        self.session.inbound().into_iter().flat_map(|inbound| inbound.toggles().iter().copied())
+    }
+
+    /// The open delivery that carries a Packet Identifier.
+    pub fn number(self, packet_id: PacketId) -> Option<u64> {
+        self.session.queue.as_ref()?.numbered(packet_id)
+    }
+
     /// `None`: gone, or never there.
     pub fn entry(self, n: u64) -> Option<EntryView<'a>> {
         let queue = self.session.queue.as_ref()?;

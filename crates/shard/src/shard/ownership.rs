@@ -228,7 +228,8 @@ impl Shard {
         if let Some(queue) = session.queue {
             self.counts.queued_messages -= queue.waiting_range().end - queue.waiting_range().start;
             self.counts.queued_bytes -= queue.waiting_bytes();
-            queue.into_entries().for_each(|entry| self.end_entry(entry, owned, effects));
+            let uid = session.uid;
+            queue.into_entries().for_each(|(n, entry)| self.end_entry((uid, n), entry, owned, effects));
         }
         match reason {
             EndReason::Expired => self.counts.sessions_expired += 1,
@@ -240,7 +241,13 @@ impl Shard {
 
     /// What a member of a shared subscription has not acknowledged when its session ends goes to another [MQTT-4.8.2-4], but
     /// at QoS 2 only what it has not been sent [MQTT-4.8.2-5].
-    fn end_entry(&mut self, mut entry: Entry, owned: bool, effects: &mut Vec<Effect>) {
+    fn end_entry(
+        &mut self,
+        (session, n): (SessionUid, u64),
+        mut entry: Entry,
+        owned: bool,
+        effects: &mut Vec<Effect>,
+    ) {
         if !entry.needs_body() {
             return;
         }
@@ -252,7 +259,8 @@ impl Shard {
             entry.set_phase(Phase::Waiting);
             self.orphans_begun += 1;
             self.orphans.insert(self.orphans_begun, entry);
-            return effects.push(Effect::Orphaned { id: self.orphans_begun, key: entry.key });
+            let id = self.orphans_begun;
+            return effects.push(Effect::Orphaned { id, key: entry.key, session, n });
         }
         self.counts.dropped_session_ended += 1;
         self.let_go(&mut entry, owned);
