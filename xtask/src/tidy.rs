@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::Path;
 
 /// Crates that know no sockets, files, clocks, threads or runtimes.
-const CORES: [&str; 4] = ["mqtt", "routing", "session", "broker"];
+const CORES: [&str; 5] = ["mqtt", "routing", "session", "shard", "broker"];
 
 struct Rule {
     name: &'static str,

@@ -174,14 +174,12 @@ impl Queue {
         self.end() - 1
     }
 
-    /// What over-long queues hold beyond their limits moves up into places that have become free. True when something did.
-    pub fn move_up(&mut self, limits: &Limits) -> bool {
-        let before = self.within;
+    /// What lies beyond the limits moves up into places that have become free.
+    pub fn move_up(&mut self, limits: &Limits) {
         while self.within < self.end() && !self.is_within_full(limits) {
             self.within_bytes += self.waiting[(self.within - self.next) as usize].size();
             self.within += 1;
         }
-        self.within > before
     }
 
     pub fn next_waiting(&self) -> Option<&Entry> {
@@ -388,9 +386,10 @@ mod tests {
         assert!(queue.is_full(&limits));
         let entry = Entry::new(MessageKey::new(9, 16), 64, QoS::AtLeastOnce, false, false);
         assert_eq!((queue.push(entry, true), queue.push(entry, true)), (2, 3));
-        assert!(!queue.move_up(&limits));
+        queue.move_up(&limits);
+        assert_eq!(queue.within(), 2);
         queue.open_next();
-        assert!(queue.move_up(&limits));
+        queue.move_up(&limits);
         assert_eq!(queue.within(), 3);
         assert!(queue.pop_over().is_some() && queue.pop_over().is_none());
         queue.check_invariants();

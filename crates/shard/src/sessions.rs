@@ -8,6 +8,7 @@ use foldhash::quality::FixedState;
 use hashbrown::HashTable;
 
 use crate::ids::{SESSIONS_MAX, SessionUid};
+use crate::queue::Queue;
 use crate::session::Session;
 
 /// A new session takes the lowest slot that is free, which depends on nothing but the slots in use.
@@ -43,6 +44,14 @@ impl Sessions {
 
     pub fn at_mut(&mut self, slot: u32) -> Option<&mut Session> {
         self.slots.get_mut(slot as usize)?.as_deref_mut()
+    }
+
+    pub fn queue(&self, slot: u32) -> Option<&Queue> {
+        self.at(slot)?.queue.as_deref()
+    }
+
+    pub fn queue_mut(&mut self, slot: u32) -> Option<&mut Queue> {
+        self.at_mut(slot)?.queue.as_deref_mut()
     }
 
     pub fn get(&self, uid: SessionUid) -> Option<&Session> {

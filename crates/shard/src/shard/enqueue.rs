@@ -9,6 +9,7 @@ use crate::entry::{Entry, message_size};
 use crate::ids::{MessageKey, SessionUid};
 use crate::limits::QueueFull;
 use crate::message::NEVER;
+use crate::queue::Queue;
 use crate::shard::Shard;
 
 /// A message that comes to a session.
@@ -56,7 +57,7 @@ impl Shard {
 
     /// The name of a shared subscription, in common with the last message in the queue when it has the same.
     fn group_name(&self, slot: u32, group: &str) -> Arc<str> {
-        let queue = self.sessions.at(slot).and_then(|session| session.queue.as_ref());
+        let queue = self.sessions.queue(slot);
         let last = queue.and_then(|queue| queue.get(queue.end().checked_sub(1)?));
         let name = last.and_then(|entry| self.bodies.side(entry)?.group.as_ref());
         name.filter(|name| ***name == *group).cloned().unwrap_or_else(|| group.into())
@@ -111,7 +112,7 @@ impl Shard {
     fn make_room(&mut self, slot: u32, size: u64, effects: &mut Vec<Effect>) -> bool {
         let mut dropped = Dropped::default();
         let room = loop {
-            let Some(queue) = self.sessions.at(slot).and_then(|session| session.queue.as_ref()) else {
+            let Some(queue) = self.sessions.queue(slot) else {
                 break size <= self.limits.absent_bytes_max;
             };
             let full = queue.is_full(&self.limits)
@@ -129,41 +130,34 @@ impl Shard {
 
     /// What lies beyond the limits of a session's queue is settled by the rule for full ones.
     pub(super) fn settle_over(&mut self, slot: u32, effects: &mut Vec<Effect>) {
-        let Some(queue) = self.sessions.at_mut(slot).and_then(|session| session.queue.as_mut()) else {
-            return;
-        };
-        let (within, end) = (queue.within(), queue.end());
-        let mut moved = queue.move_up(&self.limits);
-        if within == end {
+        let Some(queue) = self.sessions.queue_mut(slot) else { return };
+        let end = queue.end();
+        if queue.within() == end {
             return;
         }
+        queue.move_up(&self.limits);
         let mut dropped = Dropped::default();
         match self.limits.queue_full {
             QueueFull::DropOldest => {
                 while self.is_over(slot) && self.drop_oldest(slot, &mut dropped) {
                     self.move_up(slot);
                 }
-                moved = true;
             }
-            QueueFull::DropNewest => {
-                while self.drop_over(slot, &mut dropped) {
-                    moved = true;
-                }
-            }
+            QueueFull::DropNewest => while self.drop_over(slot, &mut dropped) {},
         }
         self.tell_dropped(slot, dropped, effects);
-        if moved && let Some(session) = self.sessions.at(slot) {
+        if let Some(session) = self.sessions.at(slot) {
             effects.push(Effect::Room { session: session.uid, before: end });
         }
     }
 
     fn is_over(&self, slot: u32) -> bool {
-        let queue = self.sessions.at(slot).and_then(|session| session.queue.as_ref());
+        let queue = self.sessions.queue(slot);
         queue.is_some_and(|queue| queue.within() < queue.end())
     }
 
     fn move_up(&mut self, slot: u32) {
-        if let Some(queue) = self.sessions.at_mut(slot).and_then(|session| session.queue.as_mut()) {
+        if let Some(queue) = self.sessions.queue_mut(slot) {
             queue.move_up(&self.limits);
         }
     }
@@ -173,7 +167,7 @@ impl Shard {
         let mut dropped = Dropped::default();
         let max = self.limits.absent_bytes_max;
         let waits_too_much = |shard: &Self| {
-            let queue = shard.sessions.at(slot).and_then(|session| session.queue.as_ref());
+            let queue = shard.sessions.queue(slot);
             queue.is_some_and(|queue| queue.waiting_bytes() > max)
         };
         while waits_too_much(self) && self.drop_oldest(slot, &mut dropped) {}
@@ -182,7 +176,7 @@ impl Shard {
 
     /// Drops the oldest message that waits; false when there is none.
     fn drop_oldest(&mut self, slot: u32, dropped: &mut Dropped) -> bool {
-        let popped = self.sessions.at_mut(slot).and_then(|session| session.queue.as_mut()?.pop_waiting());
+        let popped = self.sessions.queue_mut(slot).and_then(Queue::pop_waiting);
         let Some((n, entry)) = popped else { return false };
         dropped.note(n);
         self.counts.dropped_queue_full += 1;
@@ -191,7 +185,7 @@ impl Shard {
     }
 
     fn drop_over(&mut self, slot: u32, dropped: &mut Dropped) -> bool {
-        let queue = self.sessions.at_mut(slot).and_then(|session| session.queue.as_mut());
+        let queue = self.sessions.queue_mut(slot);
         let Some((n, entry)) = queue.and_then(|queue| Some((queue.end() - 1, queue.pop_over()?))) else {
             return false;
         };
@@ -230,12 +224,10 @@ impl Shard {
             return;
         }
         let (uid, window) = (session.uid, session.window);
+        let over = session.queue.as_ref().map(|queue| queue.within()).filter(|_| self.is_over(slot));
         let mut expired_left = EXPIRED_AT_ONCE;
         let mut pinned = Run { effects: &mut *effects, session: uid, from: 0, to: 0 };
-        loop {
-            let Some(queue) = self.sessions.at_mut(slot).and_then(|session| session.queue.as_mut()) else {
-                break;
-            };
+        while let Some(queue) = self.sessions.queue_mut(slot) {
             let Some(next) = queue.next_waiting() else { break };
             if !queue.window_open(window, &self.limits) {
                 break;
@@ -259,10 +251,9 @@ impl Shard {
             pinned.expired(n);
         }
         pinned.end();
-        let Some(queue) = self.sessions.at_mut(slot).and_then(|session| session.queue.as_mut()) else {
-            return;
-        };
-        if queue.move_up(&self.limits) {
+        let Some(queue) = self.sessions.queue_mut(slot) else { return };
+        queue.move_up(&self.limits);
+        if over.is_some_and(|before| queue.within() > before) {
             effects.push(Effect::Room { session: uid, before: queue.within() });
         }
         if expired_left == 0 {

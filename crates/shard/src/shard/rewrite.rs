@@ -39,7 +39,7 @@ impl Shard {
                 continue;
             }
             self.touch_slot(uid.slot());
-            let queue = self.sessions.at_mut(uid.slot()).and_then(|session| session.queue.as_mut());
+            let queue = self.sessions.queue_mut(uid.slot());
             if let Some(entry) = queue.and_then(|queue| queue.get_mut(*n)) {
                 self.bodies.relocate(entry, key, shared);
                 moved += 1;

@@ -79,13 +79,17 @@ impl Shard {
 
     pub(super) fn tick(&mut self, effects: &mut Vec<Effect>) -> Answer {
         let mut left = TICK_MAX;
-        while left > 0
-            && let Some((at, slot)) = self.deadlines.first().copied()
-            && at <= self.now
-        {
-            left -= 1;
+        // Each session once: one of which much has expired would be the first again.
+        let due = self.deadlines.range(..=(self.now, u32::MAX)).take(TICK_MAX);
+        let due: Vec<u32> = due.map(|(_, slot)| *slot).collect();
+        for slot in due {
+            if left == 0 {
+                break;
+            }
             self.touch_slot(slot);
             self.look_at(slot, effects);
+            let again = self.sessions.at(slot).is_some_and(|session| session.armed <= self.now);
+            left = left.saturating_sub(if again { TICK_MAX / 4 } else { 1 });
         }
         while left > 0
             && self.retained.next_expiry() <= self.now

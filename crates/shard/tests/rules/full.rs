@@ -1,0 +1,135 @@
+//! Full queues.
+
+use crate::support::*;
+use shard::{Acknowledgement::*, Answer, Command, Limits, QueueFull, SessionUid};
+
+fn limits(queue_full: QueueFull) -> Limits {
+    Limits { queue_messages_max: 2, queue_full, ..Limits::default() }
+}
+
+/// A session whose window is full and whose queue is, too.
+fn full(queue_full: QueueFull) -> (Host, (SessionUid, u32)) {
+    let mut host = Host::with(limits(queue_full));
+    let owner = host.claim_as(&shard::Claim { window: 1, ..claim("c") });
+    host.subscribe(owner, "#", 1);
+    for topic in ["0", "1", "2"] {
+        host.publish(topic);
+    }
+    (host, owner)
+}
+
+#[test]
+fn a_connected_clients_queue_goes_over_and_its_publishers_wait_for_room() {
+    let (mut host, owner) = full(QueueFull::DropOldest);
+    assert_eq!(told(&host.publish("3")), ["queued 3 over"]);
+    assert_eq!(told(&host.publish("4")), ["queued 4 over"]);
+    let (_, effects) = host.ack_effects(owner, 1, PubAck);
+    assert_eq!(told(&effects), ["pinned 1..2", "room 4"]);
+    let (_, effects) = host.ack_effects(owner, 2, PubAck);
+    assert_eq!(told(&effects), ["pinned 2..3", "room 5"]);
+    let (_, effects) = host.ack_effects(owner, 3, PubAck);
+    assert_eq!(told(&effects), ["pinned 3..4"]);
+}
+
+#[test]
+fn a_publisher_hears_of_room_although_its_message_is_opened_at_once() {
+    let (mut host, owner) = full(QueueFull::DropOldest);
+    host.publish("3");
+    let effects = host.effects(&Command::Claim(shard::Claim { window: 9, ..claim("c") }));
+    assert_eq!(told(&effects)[..2], ["dropped 1..2 QueueFull", "room 4"], "the connection before is gone");
+    let (mut host, _) = full(QueueFull::DropOldest);
+    for topic in ["3", "4"] {
+        let message = shard::MessageView { expires: 10, ..view(topic) };
+        host.effects(&Command::Publish { message, wait: true, identity: None });
+    }
+    host.now = 10;
+    host.ack_effects(owner, 1, PubAck);
+    let (_, effects) = host.ack_effects(owner, 2, PubAck);
+    assert_eq!(told(&effects), ["pinned 2..3", "room 5"]);
+    let (_, effects) = host.ack_effects(owner, 3, PubAck);
+    assert_eq!(told(&effects), ["dropped 3..5 Expired"]);
+}
+
+/// Nobody waits for what the node itself sends, such as Wills.
+#[test]
+fn what_nobody_waits_for_is_not_taken_by_a_full_queue() {
+    let (mut host, owner) = full(QueueFull::DropOldest);
+    let effects = host.effects(&Command::Publish { message: view("3"), wait: false, identity: None });
+    assert_eq!(told(&effects), ["not queued"]);
+    assert_eq!((host.queue(owner.0).len(), host.shard.counts().dropped_queue_full), (3, 1));
+}
+
+#[test]
+fn overdue_publishers_are_let_in_at_the_cost_of_the_oldest() {
+    let (mut host, owner) = full(QueueFull::DropOldest);
+    host.publish("3");
+    host.publish("4");
+    let effects = host.effects(&Command::Overdue { session: owner.0 });
+    assert_eq!(told(&effects), ["dropped 1..3 QueueFull", "room 5"]);
+    assert_eq!(host.queue(owner.0), ["0", "3", "4"]);
+    assert_eq!(host.shard.counts().dropped_queue_full, 2);
+    // The identifiers of those that were dropped are passed over.
+    let (_, effects) = host.ack_effects(owner, 1, PubAck);
+    assert_eq!(told(&effects), ["pinned 3..4"]);
+    assert_eq!(host.ack(owner, 4, PubAck), Answer::Finished { n: 3 });
+}
+
+#[test]
+fn or_lose_what_they_sent() {
+    let (mut host, owner) = full(QueueFull::DropNewest);
+    host.publish("3");
+    host.publish("4");
+    let effects = host.effects(&Command::Overdue { session: owner.0 });
+    assert_eq!(told(&effects), ["dropped 3..5 QueueFull", "room 5"]);
+    assert_eq!(host.queue(owner.0), ["0", "1", "2"]);
+    assert_eq!(told(&host.publish("5")), ["queued 3 over"], "a number that was never opened is given again");
+}
+
+#[test]
+fn a_queue_is_settled_when_its_client_goes() {
+    let (mut host, owner) = full(QueueFull::DropOldest);
+    host.publish("3");
+    assert_eq!(told(&host.release(owner)), ["dropped 1..2 QueueFull", "room 4"]);
+    assert_eq!(host.queue(owner.0), ["0", "2", "3"]);
+}
+
+#[test]
+fn an_absent_clients_queue_loses_the_oldest() {
+    let (mut host, owner) = full(QueueFull::DropOldest);
+    host.release(owner);
+    assert_eq!(told(&host.publish("3")), ["dropped 1..2 QueueFull", "queued 3"]);
+    assert_eq!(host.queue(owner.0), ["0", "2", "3"], "what was open stays");
+}
+
+#[test]
+fn or_the_newest() {
+    let (mut host, owner) = full(QueueFull::DropNewest);
+    host.release(owner);
+    assert_eq!(told(&host.publish("3")), ["not queued"]);
+    assert_eq!(host.queue(owner.0), ["0", "1", "2"]);
+}
+
+#[test]
+fn bytes_are_limited_as_messages_are() {
+    let size = view("0").encoded_len().next_multiple_of(8) as u64;
+    let mut host = Host::with(Limits { queue_bytes_max: 2 * size, ..limits(QueueFull::DropOldest) });
+    let owner = host.claim_as(&shard::Claim { window: 100, ..claim("c") });
+    host.subscribe(owner, "#", 1);
+    assert_eq!(told(&host.publish("0")), ["queued 0 pinned"]);
+    assert_eq!(told(&host.publish("1")), ["queued 1 pinned"]);
+    assert_eq!(told(&host.publish("2")), ["queued 2"], "what is pinned is limited too");
+    host.ack(owner, 1, PubAck);
+    assert_eq!(host.shard.session(owner.0).map(|session| session.waiting()), Some(3..3));
+}
+
+/// When too much waits on the node, each client that is away keeps its share.
+#[test]
+fn absent_clients_give_way() {
+    let size = view("0").encoded_len().next_multiple_of(8) as u64;
+    let (mut host, owner) = full(QueueFull::DropOldest);
+    host.answer(&Command::Configure(Limits { absent_bytes_max: size, ..limits(QueueFull::DropOldest) }));
+    assert_eq!(told(&host.release(owner)), ["dropped 1..2 QueueFull"]);
+    assert_eq!(told(&host.publish("3")), ["dropped 2..3 QueueFull", "queued 3"]);
+    host.answer(&Command::Configure(Limits { absent_bytes_max: size - 1, ..limits(QueueFull::DropOldest) }));
+    assert_eq!(told(&host.publish("4")), ["dropped 3..4 QueueFull", "not queued"]);
+}

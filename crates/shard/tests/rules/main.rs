@@ -1,0 +1,13 @@
+//! What commands do, rule by rule.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod deliver;
+mod full;
+mod inbound;
+mod life;
+mod log;
+mod publish;
+mod retained;
+mod wills;

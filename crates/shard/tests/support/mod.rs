@@ -1,0 +1,186 @@
+//! A shard that is told commands one by one, and remembers its records.
+#![allow(dead_code, reason = "each test uses its part")]
+
+use mqtt::{PacketId, QoS};
+use shard::{
+    Acknowledgement, Answer, BatchBuilder, Claim, Command, Effect, Filter, Limits, MessageKey, MessageView,
+    NEVER, PartId, SessionUid, Shard, Will, WillFate,
+};
+
+pub const KEY: [u8; 16] = *b"nobody may know.";
+
+pub struct Host {
+    pub shard: Shard,
+    pub now: u64,
+    /// Records applied, in order; the first has index 1.
+    pub log: Vec<Vec<u8>>,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self { shard: Shard::new(3, KEY), now: 0, log: Vec::new() }
+    }
+}
+
+impl Host {
+    pub fn with(limits: Limits) -> Self {
+        let mut host = Self::default();
+        assert_eq!(host.answer(&Command::Configure(limits)), Answer::Done);
+        host
+    }
+
+    /// One batch; its effects.
+    pub fn apply(&mut self, commands: &[Command<'_>]) -> Vec<Effect> {
+        let mut builder = BatchBuilder::new(self.now);
+        for command in commands {
+            builder.push(command);
+        }
+        self.log.push(builder.finish());
+        let mut effects = Vec::new();
+        let (index, batch) = (self.log.len() as u64, &self.log[self.log.len() - 1]);
+        self.shard.apply(index, batch, &mut effects).expect("the next batch");
+        self.shard.check_invariants();
+        effects
+    }
+
+    /// One command; its answer, and its other effects.
+    pub fn tell(&mut self, command: &Command<'_>) -> (Answer, Vec<Effect>) {
+        let mut effects = self.apply(std::slice::from_ref(command));
+        let at = effects.iter().position(|effect| matches!(effect, Effect::Answer { .. }));
+        match effects.remove(at.expect("every command is answered")) {
+            Effect::Answer { ordinal: 0, answer } => (answer, effects),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn answer(&mut self, command: &Command<'_>) -> Answer {
+        self.tell(command).0
+    }
+
+    pub fn effects(&mut self, command: &Command<'_>) -> Vec<Effect> {
+        self.tell(command).1
+    }
+
+    pub fn claim(&mut self, client_id: &str) -> (SessionUid, u32) {
+        self.claim_as(&claim(client_id))
+    }
+
+    pub fn claim_as(&mut self, claim: &Claim<'_>) -> (SessionUid, u32) {
+        match self.answer(&Command::Claim(claim.clone())) {
+            Answer::Claimed { session: Some(session), epoch, .. } => (session, epoch),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn release(&mut self, (session, epoch): (SessionUid, u32)) -> Vec<Effect> {
+        self.effects(&Command::Release { session, epoch, expiry_s: None, will: WillFate::Arm })
+    }
+
+    pub fn subscribe(&mut self, (session, epoch): (SessionUid, u32), text: &str, options: u8) -> Vec<Effect> {
+        let filters = vec![Filter { text, options, id: 0 }];
+        self.effects(&Command::Subscribe { session, epoch, filters })
+    }
+
+    pub fn publish(&mut self, topic: &str) -> Vec<Effect> {
+        self.effects(&publish(topic))
+    }
+
+    pub fn ack(&mut self, (session, epoch): (SessionUid, u32), id: u16, kind: Acknowledgement) -> Answer {
+        self.ack_effects((session, epoch), id, kind).0
+    }
+
+    pub fn ack_effects(
+        &mut self,
+        (session, epoch): (SessionUid, u32),
+        id: u16,
+        kind: Acknowledgement,
+    ) -> (Answer, Vec<Effect>) {
+        let packet_id = PacketId::new(id).expect("not 0");
+        self.tell(&Command::Acknowledge { session, epoch, packet_id, kind })
+    }
+
+    pub fn tick(&mut self, now: u64) -> Vec<Effect> {
+        self.now = now;
+        self.effects(&Command::Tick)
+    }
+
+    /// Topics of the messages that a session has yet to finish, in order.
+    pub fn queue(&self, session: SessionUid) -> Vec<String> {
+        let session = self.shard.session(session).expect("is there");
+        let needed = |phase| !matches!(phase, shard::Phase::Received | shard::Phase::Finished);
+        let entries = session.entries(0).filter(|(_, entry)| needed(entry.phase));
+        entries.map(|(_, entry)| self.message(entry.key).topic.to_owned()).collect()
+    }
+
+    pub fn message(&self, key: MessageKey) -> MessageView<'_> {
+        shard::message_at(&self.log[key.index() as usize - 1], key).expect("a message stands there")
+    }
+
+    /// A whole checkpoint, taken at once.
+    pub fn checkpoint(&mut self) -> Vec<(PartId, Vec<u8>)> {
+        let mut parts = Vec::new();
+        self.shard.begin_checkpoint();
+        while !self.shard.write_parts(1, &mut |part, bytes| parts.push((part, bytes.to_vec()))) {}
+        parts
+    }
+}
+
+pub fn restore(parts: &[(PartId, Vec<u8>)], index: u64) -> Shard {
+    let mut shard = Shard::new(3, *b"another secret.."); // Nothing may depend on it.
+    for (part, bytes) in parts.iter().filter(|(_, bytes)| !bytes.is_empty()) {
+        shard.restore_part(*part, bytes).expect("a part");
+    }
+    shard.restored(index).expect("a checkpoint");
+    shard
+}
+
+pub fn view(topic: &str) -> MessageView<'_> {
+    MessageView {
+        topic,
+        properties: &[],
+        payload: b"payload",
+        qos: QoS::ExactlyOnce,
+        retain: false,
+        expires: NEVER,
+        received: 0,
+        publisher_key: 0,
+    }
+}
+
+pub fn publish(topic: &str) -> Command<'_> {
+    Command::Publish { message: view(topic), wait: true, identity: None }
+}
+
+pub fn claim(client_id: &str) -> Claim<'_> {
+    Claim { client_id, user: 7, connection: 70, clean_start: false, expiry_s: 100, window: 2, will: None }
+}
+
+pub fn will(topic: &str, delay_s: u32) -> Option<Will<'_>> {
+    Some(Will { message: view(topic), delay_s })
+}
+
+/// What effects say, without sessions: short enough to be compared as text.
+pub fn told(effects: &[Effect]) -> Vec<String> {
+    let text = |effect: &Effect| match effect {
+        Effect::Answer { answer, .. } => format!("{answer:?}"),
+        Effect::Queued { n, pinned: true, .. } => format!("queued {n} pinned"),
+        Effect::Queued { n, over: true, .. } => format!("queued {n} over"),
+        Effect::Queued { n, .. } => format!("queued {n}"),
+        Effect::Pinned { from, to, .. } => format!("pinned {from}..{to}"),
+        Effect::Room { before, .. } => format!("room {before}"),
+        Effect::Dropped { from, to, reason, .. } => format!("dropped {from}..{to} {reason:?}"),
+        Effect::NotQueued { .. } => "not queued".to_owned(),
+        Effect::SessionEnded { client_id, shared, reason, .. } => {
+            format!(
+                "ended {client_id} {reason:?}{}",
+                shared.iter().map(|s| format!(" {s}")).collect::<String>()
+            )
+        }
+        Effect::FilterAdded { filter } => format!("added {filter}"),
+        Effect::FilterRemoved { filter } => format!("removed {filter}"),
+        Effect::WillDue { id } => format!("will {id}"),
+        Effect::Orphaned { id, .. } => format!("orphan {id}"),
+        Effect::RetainedChanged { messages, .. } => format!("retained {messages}"),
+    };
+    effects.iter().map(text).collect()
+}
