@@ -3,20 +3,23 @@
 
 pub mod broker;
 pub mod child;
+pub mod compare;
+mod crowd;
 pub mod door;
 mod measure;
 pub mod observe;
+mod recipe;
+mod rounds;
 pub mod storm;
 mod table;
 mod workload;
 
 use crate::repository::root;
 use anyhow::{Context, Result, bail, ensure};
-use broker::{Broker, Kind};
+use broker::Kind;
 use clap::ValueEnum;
-use measure::Figures;
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use rounds::Plan;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use workload::Workload;
 
@@ -54,31 +57,46 @@ enum Peer {
     None,
 }
 
-/// All rounds of one load on one broker.
-type Rounds = BTreeMap<(&'static str, Kind), Vec<Figures>>;
-
 pub fn run(args: &Args) -> Result<()> {
-    let workloads: Vec<Workload> = workload::all(args.seconds, args.connections)
-        .into_iter()
-        .filter(|w| args.only.is_empty() || args.only.iter().any(|o| w.name.contains(&o[..])))
-        .collect();
-    if workloads.is_empty() {
-        let names: Vec<&str> = workload::all(1, 1).iter().map(|w| w.name).collect();
-        bail!("no load is named so; there are {}", names.join(", "));
-    }
-    let kinds = brokers(args)?;
-    build(&kinds)?;
+    let all = workload::basic(args.seconds, args.connections);
+    let plan = Plan {
+        workloads: selected(all, &args.only)?,
+        kinds: brokers(args)?,
+        rounds: args.rounds,
+        workers: args.workers,
+    };
+    print(&plan, &command_line(args), "bench", args.markdown.as_deref())
+}
+
+/// The loads whose names contain one of `only`, or all of them.
+fn selected(all: Vec<Workload>, only: &[String]) -> Result<Vec<Workload>> {
+    let names: Vec<String> = all.iter().map(|load| load.name.clone()).collect();
+    let is_wanted =
+        |load: &Workload| only.is_empty() || only.iter().any(|part| load.name.contains(&part[..]));
+    let loads: Vec<Workload> = all.into_iter().filter(is_wanted).collect();
+    ensure!(!loads.is_empty(), "no load is named so; there are {}", names.join(", "));
+    Ok(loads)
+}
+
+/// Measures, prints the tables, and writes them to a page between the marks of this name.
+fn print(plan: &Plan, command: &str, mark: &str, page: Option<&Path>) -> Result<()> {
+    build(&plan.kinds)?;
     child::catch_signals();
+    let minutes = plan.usual().as_secs().div_ceil(60);
+    eprintln!("{} loads on {} brokers: about {minutes} min", plan.workloads.len(), plan.kinds.len());
     let mut failed = vec![];
-    let rounds = measure_all(args, &workloads, &kinds, &mut failed);
-    let text = table::markdown(&workloads, &kinds, &rounds, &command_line(args))?;
+    let rounds = plan.measure(&mut failed);
+    let text = table::markdown(&plan.workloads, &plan.kinds, &rounds, &failed, command)?;
     println!("{text}");
     if child::interrupted() {
         bail!("interrupted");
     }
-    ensure!(failed.is_empty(), "{}", failed.join("\n"));
-    match &args.markdown {
-        Some(path) => table::write(path, &text),
+    // A peer that cannot do something is a result; ours has to do everything.
+    let ours = format!(" on {}: ", Kind::Meridian);
+    let ours: Vec<&str> = failed.iter().filter(|line| line.contains(&ours)).map(String::as_str).collect();
+    ensure!(ours.is_empty(), "{}", ours.join("\n"));
+    match page {
+        Some(path) => table::write(path, mark, &text),
         None => Ok(()),
     }
 }
@@ -114,43 +132,6 @@ pub fn cargo_build(what: &[&str]) -> Result<()> {
     command.args(["build", "--release", "--locked"]).args(what).current_dir(root());
     ensure!(command.status().context("cargo build")?.success(), "cargo build failed");
     Ok(())
-}
-
-/// A load that fails on a broker leaves its cell empty; the others are still worth measuring.
-fn measure_all(args: &Args, workloads: &[Workload], kinds: &[Kind], failed: &mut Vec<String>) -> Rounds {
-    let mut rounds = Rounds::new();
-    for round in 0..args.rounds {
-        for workload in workloads {
-            // Who comes first changes from round to round.
-            let mut order = kinds.to_vec();
-            order.rotate_left(round as usize % kinds.len());
-            for kind in order {
-                if child::interrupted() {
-                    return rounds;
-                }
-                eprintln!("round {}/{}: {} on {kind}", round + 1, args.rounds, workload.name);
-                match one(args, workload, kind, round) {
-                    Ok(figures) => rounds.entry((workload.name, kind)).or_default().push(figures),
-                    Err(error) => {
-                        let error = format!("{} on {kind}: {error:#}", workload.name);
-                        eprintln!("{error}");
-                        failed.push(error);
-                    }
-                }
-            }
-        }
-    }
-    rounds
-}
-
-/// One load on a fresh process of one broker: what a process did before changes its memory and its speed.
-fn one(args: &Args, workload: &Workload, kind: Kind, round: u32) -> Result<Figures> {
-    let mut broker = Broker::start(kind, args.workers)?;
-    let figures = measure::run(workload, &broker, round);
-    if !broker.alive() {
-        bail!("the broker ended by itself; its log ends with\n{}", broker.log_tail());
-    }
-    figures
 }
 
 /// The command that was given, for the page.

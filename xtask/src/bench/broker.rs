@@ -1,6 +1,7 @@
 //! Brokers that are measured: started on a free port of 127.0.0.1, in a directory of their own.
 
 use super::child::{self, Guarded};
+use super::recipe::{self, Recipe};
 use crate::repository::root;
 use anyhow::{Context, Result, bail};
 use std::fmt;
@@ -15,6 +16,7 @@ use std::time::Duration;
 pub enum Kind {
     Meridian,
     Mosquitto,
+    Peer(&'static Recipe),
 }
 
 impl fmt::Display for Kind {
@@ -22,6 +24,7 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Kind::Meridian => "meridian",
             Kind::Mosquitto => "mosquitto",
+            Kind::Peer(recipe) => &recipe.name,
         })
     }
 }
@@ -32,6 +35,7 @@ impl Kind {
         let (program, argument) = match self {
             Kind::Meridian => (meridian(), "--version"),
             Kind::Mosquitto => (mosquitto().unwrap_or_default(), "-h"),
+            Kind::Peer(recipe) => return recipe.version(),
         };
         let said = Command::new(program).arg(argument).output().map(|o| o.stdout).unwrap_or_default();
         let said = String::from_utf8_lossy(&said);
@@ -43,13 +47,8 @@ pub fn meridian() -> PathBuf {
     root().join("target/release/meridian")
 }
 
-/// Where mosquitto is; Debian keeps it out of the path of ordinary users.
 pub fn mosquitto() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain([PathBuf::from("/usr/sbin"), PathBuf::from("/usr/local/sbin")])
-        .map(|d| d.join("mosquitto"))
-        .find(|p| p.is_file())
+    recipe::find("mosquitto")
 }
 
 /// Nothing is limited that ours does not limit. A process that changes its user would outlive us when we are killed.
@@ -111,6 +110,7 @@ impl Broker {
                 command.arg("-c").arg(path);
                 command
             }
+            Kind::Peer(recipe) => recipe.command(&directory.0, address)?,
         };
         Broker::spawn(command, directory, address)
     }
@@ -133,6 +133,7 @@ impl Broker {
                 command.arg("-c").arg(path);
                 command
             }
+            Kind::Peer(recipe) => bail!("{} is not configured here", recipe.name),
         };
         Broker::spawn(command, directory, address)
     }

@@ -6,6 +6,7 @@ mod process;
 
 use super::broker::{Broker, Kind};
 use super::child;
+use super::measure::cell;
 use anyhow::{Result, bail, ensure};
 use certificates::Certificates;
 use clap::ValueEnum;
@@ -171,8 +172,11 @@ fn connects(args: &Args, certificates: &Certificates) -> Result<()> {
             (true, false) => "full handshake of TLS 1.3, CONNECT",
             (true, true) => "session resumed where the broker offers it, CONNECT",
         };
-        let [rate, us, own] =
-            [cell(runs, |run| run.per_s), cell(runs, |run| run.broker_us), cell(runs, |run| run.own_us)];
+        let [rate, us, own] = [
+            cell(runs, 0, |run| Some(run.per_s)),
+            cell(runs, 0, |run| Some(run.broker_us)),
+            cell(runs, 0, |run| Some(run.own_us)),
+        ];
         let resumed = runs.iter().map(|run| run.resumed).sum::<f64>() / runs.len() as f64 * 100.0;
         println!("| {kind} | {what} | {rate} | {us} | {own} | {resumed:.0} % |");
     }
@@ -209,9 +213,9 @@ fn messages(args: &Args, certificates: &Certificates) -> Result<()> {
     println!("| door | messages/s | broker CPU us/message | generator's CPU us/message |\n|---|---|---|---|");
     for (door, runs) in doors.iter().zip(&runs) {
         let [rate, us, own] = [
-            cell(runs, |run| run.per_s),
-            precise(runs, |run| run.broker_us),
-            precise(runs, |run| run.own_us),
+            cell(runs, 0, |run| Some(run.per_s)),
+            cell(runs, 2, |run| Some(run.broker_us)),
+            cell(runs, 2, |run| Some(run.own_us)),
         ];
         println!("| {} | {rate} | {us} | {own} |", door.name());
     }
@@ -315,7 +319,7 @@ fn memory(args: &Args, certificates: &Certificates) -> Result<()> {
     );
     println!("| broker | door | anonymous bytes/connection |\n|---|---|---|");
     for ((kind, door), runs) in cells.iter().zip(&runs) {
-        println!("| {kind} | {} | {} |", door.name(), cell(runs, |run| run.bytes));
+        println!("| {kind} | {} | {} |", door.name(), cell(runs, 0, |run| Some(run.bytes)));
     }
     Ok(())
 }
@@ -339,23 +343,6 @@ fn figures(
         resumed: resumed as f64 / count,
         bytes: 0.0,
     })
-}
-
-/// Median, lowest and highest.
-fn of(runs: &[Figures], figure: impl Fn(&Figures) -> f64) -> [f64; 3] {
-    let mut values: Vec<f64> = runs.iter().map(figure).collect();
-    values.sort_by(f64::total_cmp);
-    [values[(values.len() - 1) / 2], values[0], values[values.len() - 1]]
-}
-
-fn cell(runs: &[Figures], figure: impl Fn(&Figures) -> f64) -> String {
-    let [median, lowest, highest] = of(runs, figure);
-    format!("{median:.0} ({lowest:.0}-{highest:.0})")
-}
-
-fn precise(runs: &[Figures], figure: impl Fn(&Figures) -> f64) -> String {
-    let [median, lowest, highest] = of(runs, figure);
-    format!("{median:.2} ({lowest:.2}-{highest:.2})")
 }
 
 const DISCONNECT: &[u8] = b"\xE0\0";

@@ -2,10 +2,13 @@
 
 use super::broker::Broker;
 use super::child::{Guarded, interrupted};
+use super::crowd::Crowd;
+use super::table::number;
 use super::workload::{Purpose, Workload};
 use crate::repository::root;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
+use std::fmt;
 use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -18,6 +21,9 @@ pub struct Figures {
     /// Deliveries, or clients, a second.
     pub per_s: Option<f64>,
     pub lost: Option<f64>,
+    /// Of these, those that the publisher has an acknowledgement of.
+    pub lost_acknowledged: Option<f64>,
+    pub disconnects: Option<f64>,
     /// End-to-end, in microseconds.
     pub p50_us: Option<f64>,
     pub p99_us: Option<f64>,
@@ -25,23 +31,30 @@ pub struct Figures {
     pub anonymous: Option<f64>,
     /// Resident memory, in bytes for each connection.
     pub resident: Option<f64>,
+    /// Most resident memory that was seen, beyond that before the first connection, in MiB.
+    pub peak_mib: Option<f64>,
     /// The generator had no CPU left: the result may be its limit.
     pub generator_saturated: bool,
     /// What the broker must not have done.
     pub violations: Vec<String>,
 }
 
-/// Puts the load on the broker.
+/// Puts the load on the broker, at `rate` where the load leaves that open.
 ///
 /// # Errors
 /// When the generator does not end in time, cannot connect, or was interrupted.
-pub fn run(workload: &Workload, broker: &Broker, round: u32) -> Result<Figures> {
+pub fn run(workload: &Workload, broker: &Broker, round: u32, rate: Option<f64>) -> Result<Figures> {
+    let crowd =
+        workload.crowd.as_ref().map(|arguments| Crowd::start(broker.address, arguments)).transpose()?;
     let mut command = Command::new(root().join("target/release/mqload"));
     command
         .args(&workload.arguments)
         .args(["-H", &broker.address.to_string(), "--broker-pid", &broker.pid().to_string(), "--quiet"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
+    if let Some(rate) = rate {
+        command.args(["-R", &format!("{rate:.0}")]);
+    }
     let mut generator = Guarded::spawn(&mut command)?;
     let mut stdout = generator.child().stdout.take().context("a pipe")?;
     // The report is larger than a pipe, so somebody has to read while the generator is waited for.
@@ -50,7 +63,7 @@ pub fn run(workload: &Workload, broker: &Broker, round: u32) -> Result<Figures> 
         stdout.read_to_string(&mut text).map(|_| text)
     });
     let ended = generator.wait(Duration::from_secs(workload.longest_s.into()));
-    drop(generator);
+    drop((generator, crowd));
     let text = reader.join().expect("the reader does not panic").context("the generator's report")?;
     if interrupted() {
         bail!("interrupted");
@@ -76,32 +89,51 @@ fn keep(workload: &Workload, round: u32, report: &Value) {
 }
 
 fn figures(purpose: Purpose, report: &Value) -> Figures {
-    let number = |path: &str| report.pointer(path).and_then(Value::as_f64);
+    let figure = |path: &str| report.pointer(path).and_then(Value::as_f64);
     let mut violations: Vec<String> = report["violations"]
         .as_array()
         .map(|v| v.iter().filter_map(Value::as_str).map(str::to_string).collect())
         .unwrap_or_default();
     match purpose {
-        Purpose::Throughput | Purpose::Latency => Figures {
-            cpu_us: number("/cpu/broker_us_per_delivery"),
-            per_s: number("/received_per_s"),
-            lost: number("/lost"),
-            p50_us: number("/latency_us/p50"),
-            p99_us: number("/latency_us/p99"),
-            generator_saturated: report["cpu"]["generator_saturated"] == true,
-            violations,
-            ..Figures::default()
-        },
         Purpose::Connect | Purpose::Memory => {
             if report["complete"] != true {
                 violations.push(format!("not all clients were served: {}", report["reasons"]));
             }
-            let cpu = number("/broker_cpu_s_until_ready").zip(number("/ready"));
+            let cpu = figure("/broker_cpu_s_until_ready").zip(figure("/ready"));
             Figures {
                 cpu_us: cpu.filter(|(_, n)| *n > 0.0).map(|(s, n)| s * 1e6 / n),
-                per_s: number("/subscribed_per_s"),
-                anonymous: number("/memory/pss_anon_per_conn"),
-                resident: number("/memory/rss_per_conn"),
+                per_s: figure("/subscribed_per_s"),
+                anonymous: figure("/memory/pss_anon_per_conn"),
+                resident: figure("/memory/rss_per_conn"),
+                violations,
+                ..Figures::default()
+            }
+        }
+        Purpose::Throughput | Purpose::Latency | Purpose::Crowded | Purpose::Overload => {
+            let (asked, sent) = (figure("/rate_asked"), figure("/sent_per_s"));
+            if let Some((asked, sent)) = asked.zip(sent).filter(|(asked, sent)| *sent < asked * 0.98) {
+                violations.push(format!("{sent:.0} messages/s were sent, not {asked:.0}"));
+            }
+            let disconnects = figure("/disconnects");
+            if let Some(count) = disconnects.filter(|count| *count > 0.0) {
+                violations.push(format!("{count:.0} clients were disconnected: {}", report["reasons"]));
+            }
+            let before = figure("/broker_rss_before");
+            let grown = |to: Option<f64>| to.zip(before).map(|(to, from)| to - from);
+            let clients = figure("/pubs").zip(figure("/subs")).map(|(pubs, subs)| pubs + subs);
+            let resident =
+                grown(figure("/brokers/0/rss_after")).zip(clients).map(|(bytes, n)| bytes / n.max(1.0));
+            Figures {
+                cpu_us: figure("/cpu/broker_us_per_delivery"),
+                per_s: figure("/received_per_s"),
+                lost: figure("/lost"),
+                lost_acknowledged: figure("/lost_acked"),
+                disconnects,
+                p50_us: figure("/latency_us/p50"),
+                p99_us: figure("/latency_us/p99"),
+                resident,
+                peak_mib: grown(figure("/brokers/0/rss_peak_seen")).map(|bytes| bytes / f64::from(1 << 20)),
+                generator_saturated: report["cpu"]["generator_saturated"] == true,
                 violations,
                 ..Figures::default()
             }
@@ -109,7 +141,7 @@ fn figures(purpose: Purpose, report: &Value) -> Figures {
     }
 }
 
-/// Middle, lowest and highest of several runs.
+/// Middle, lowest and highest of several runs. Shown as "2.0 (1.0-3.0)", with as many digits as the format's precision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
     pub median: f64,
@@ -117,8 +149,20 @@ pub struct Summary {
     pub highest: f64,
 }
 
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let digits = f.precision().unwrap_or(0);
+        let n = |x| number(x, digits);
+        write!(f, "{}", n(self.median))?;
+        if self.lowest != self.highest {
+            write!(f, " ({}-{})", n(self.lowest), n(self.highest))?;
+        }
+        Ok(())
+    }
+}
+
 /// `None` when no run has the figure.
-pub fn summary(runs: &[Figures], figure: impl Fn(&Figures) -> Option<f64>) -> Option<Summary> {
+pub fn summary<R>(runs: &[R], figure: impl Fn(&R) -> Option<f64>) -> Option<Summary> {
     let mut values: Vec<f64> = runs.iter().filter_map(figure).collect();
     values.sort_by(f64::total_cmp);
     let (lowest, highest) = (*values.first()?, *values.last()?);
@@ -128,34 +172,55 @@ pub fn summary(runs: &[Figures], figure: impl Fn(&Figures) -> Option<f64>) -> Op
     Some(Summary { median, lowest, highest })
 }
 
+/// The summary as a cell of a table; "-" when no run has the figure.
+pub fn cell<R>(runs: &[R], digits: usize, figure: impl Fn(&R) -> Option<f64>) -> String {
+    summary(runs, figure).map_or("-".to_owned(), |found| format!("{found:.digits$}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
 
     #[test]
-    fn the_median_is_the_middle() {
-        let runs = |v: &[f64]| {
-            v.iter().map(|x| Figures { cpu_us: Some(*x), ..Figures::default() }).collect::<Vec<_>>()
-        };
-        let of = |v: &[f64]| summary(&runs(v), |f| f.cpu_us);
+    fn the_median_is_in_the_middle() {
+        let of = |values: &[f64]| summary(values, |v| Some(*v));
         assert_eq!(of(&[3.0, 1.0, 9.0]), Some(Summary { median: 3.0, lowest: 1.0, highest: 9.0 }));
         assert_eq!(of(&[4.0, 2.0]).map(|s| s.median), Some(3.0));
         assert_eq!(of(&[]), None);
     }
 
     #[test]
+    fn a_cell_shows_the_spread_where_there_is_one() {
+        let of = |values: &[f64], digits| cell(values, digits, |v| Some(*v));
+        assert_eq!(of(&[1000.0, 2000.5, 3000.0], 1), "2,000.5 (1,000.0-3,000.0)");
+        assert_eq!(of(&[7.0, 7.0], 0), "7");
+        assert_eq!(of(&[], 0), "-");
+    }
+
+    #[test]
     fn figures_are_taken_from_the_report() {
-        let report = json!({ "cpu": { "broker_us_per_delivery": 1.5, "generator_saturated": true },
-            "received_per_s": 1000.0, "lost": 3, "latency_us": { "p50": 40.0, "p99": 60.0 }, "violations": ["x"] });
+        let report = json!({ "cpu": { "broker_us_per_delivery": 1.5, "generator_saturated": true }, "pubs": 10, "subs": 10,
+            "received_per_s": 1000.0, "lost": 3, "lost_acked": 2, "latency_us": { "p50": 40.0, "p99": 60.0 },
+            "violations": ["x"], "broker_rss_before": 1_048_576,
+            "brokers": [{ "rss_peak_seen": 3_145_728, "rss_after": 1_048_776 }], "disconnects": 0, "rate_asked": 0.0, "sent_per_s": 1000.0 });
         let f = figures(Purpose::Throughput, &report);
         assert_eq!((f.cpu_us, f.per_s, f.lost), (Some(1.5), Some(1000.0), Some(3.0)));
         assert_eq!((f.p50_us, f.p99_us, f.generator_saturated), (Some(40.0), Some(60.0), true));
+        assert_eq!((f.lost_acknowledged, f.resident, f.peak_mib), (Some(2.0), Some(10.0), Some(2.0)));
         assert_eq!(f.violations, ["x"]);
         let report = json!({ "complete": false, "reasons": {}, "broker_cpu_s_until_ready": 0.5, "ready": 10_000,
             "subscribed_per_s": 5.0, "memory": { "pss_anon_per_conn": 400.0, "rss_per_conn": 500.0 } });
         let f = figures(Purpose::Memory, &report);
         assert_eq!((f.cpu_us, f.anonymous, f.resident), (Some(50.0), Some(400.0), Some(500.0)));
         assert_eq!(f.violations.len(), 1);
+    }
+
+    #[test]
+    fn who_is_disconnected_or_too_slow_is_told() {
+        let report = json!({ "disconnects": 2, "reasons": { "closed": 2 }, "rate_asked": 1000.0, "sent_per_s": 900.0 });
+        let said = figures(Purpose::Latency, &report).violations;
+        assert_eq!(said.len(), 2);
+        assert!(said[0].contains("900") && said[1].contains("2 clients"), "{said:?}");
     }
 }

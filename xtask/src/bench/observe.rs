@@ -1,15 +1,14 @@
 //! `cargo xtask observe`: the latency of messages while operators look at the node, and while nobody does, in alternation.
 
 use super::broker::{Broker, Kind, free_address};
-use super::child::{self, Guarded};
-use super::measure::{self, Figures, summary};
+use super::child;
+use super::crowd::Crowd;
+use super::measure::{self, Figures, cell};
 use super::workload;
-use crate::repository::root;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -56,8 +55,12 @@ pub fn run(args: &Args) -> Result<()> {
     child::catch_signals();
     let http = free_address()?;
     let mut broker = Broker::start_with_http(http)?;
-    let crowd = crowd(&broker, args)?;
-    wait_for_crowd(http, args.connections)?;
+    // Clients that do nothing but be there.
+    let crowd = format!(
+        "sub -c {} -R 0 -T crowd/%i/# -q 1 -k 600 --bind 127.0.0.2,127.0.0.3 --setup-timeout 120 --hold 3600",
+        args.connections
+    );
+    let crowd = Crowd::start(broker.address, &workload::split(&crowd))?;
     let load = workload::all(args.seconds, 1).into_iter().find(|load| load.name == LOAD).context(LOAD)?;
     let mut rows: Vec<(Looking, Vec<Figures>, u64)> =
         Looking::ALL.map(|looking| (looking, Vec::new(), 0)).into();
@@ -69,7 +72,7 @@ pub fn run(args: &Args) -> Result<()> {
             let stop = AtomicBool::new(false);
             let (figures, answered) = std::thread::scope(|scope| {
                 let watching = scope.spawn(|| look(*looking, http, &stop));
-                let figures = measure::run(&load, &broker, round);
+                let figures = measure::run(&load, &broker, round, None);
                 stop.store(true, Relaxed);
                 (figures, watching.join().expect("the operator does not panic"))
             });
@@ -84,39 +87,6 @@ pub fn run(args: &Args) -> Result<()> {
     drop(crowd);
     print(args, &rows);
     Ok(())
-}
-
-/// Clients that do nothing but be there.
-fn crowd(broker: &Broker, args: &Args) -> Result<Guarded> {
-    let mut command = Command::new(root().join("target/release/mqload"));
-    command
-        .args([
-            "sub",
-            "-c",
-            &args.connections.to_string(),
-            "-R",
-            "0",
-            "-T",
-            "crowd/%i/#",
-            "-q",
-            "1",
-            "-k",
-            "600",
-        ])
-        .args(["--bind", "127.0.0.2,127.0.0.3", "--setup-timeout", "120", "--hold", "3600", "--quiet"])
-        .args(["-H", &broker.address.to_string()])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
-    Guarded::spawn(&mut command)
-}
-
-fn wait_for_crowd(http: SocketAddr, connections: u32) -> Result<()> {
-    let there = child::until(Duration::from_secs(120), || {
-        let stats = get(http, "/api/v1/stats").ok()?;
-        let stats: Value = serde_json::from_slice(&stats).ok()?;
-        (stats["connections"].as_u64()? >= u64::from(connections)).then_some(())
-    });
-    there.with_context(|| format!("{connections} clients did not connect within 120 s"))
 }
 
 /// Looks until it is told to stop; returns the answers (of a trace: bytes).
@@ -190,11 +160,6 @@ fn print(args: &Args, rows: &[(Looking, Vec<Figures>, u64)]) {
     );
     println!("| meanwhile | p50 us | p99 us | lost | done |\n|---|---|---|---|---|");
     for (looking, runs, answers) in rows {
-        let cell = |figure: &dyn Fn(&Figures) -> Option<f64>| {
-            summary(runs, figure).map_or("-".to_owned(), |found| {
-                format!("{:.0} ({:.0}-{:.0})", found.median, found.lowest, found.highest)
-            })
-        };
         let lost: f64 = runs.iter().filter_map(|run| run.lost).sum();
         let done = match looking {
             Looking::Nobody => String::new(),
@@ -205,8 +170,8 @@ fn print(args: &Args, rows: &[(Looking, Vec<Figures>, u64)]) {
         let name = looking.name();
         println!(
             "| {name} | {} | {} | {lost:.0} | {done} |",
-            cell(&|run| run.p50_us),
-            cell(&|run| run.p99_us)
+            cell(runs, 0, |run| run.p50_us),
+            cell(runs, 0, |run| run.p99_us)
         );
     }
 }

@@ -2,7 +2,7 @@
 
 use super::broker::{Broker, Directory, Kind, meridian};
 use super::child;
-use super::measure::{self, Figures, summary};
+use super::measure::{self, Figures, cell};
 use super::workload;
 use anyhow::{Context, Result, bail, ensure};
 use socket2::{Domain, Socket, Type};
@@ -88,7 +88,7 @@ pub fn run(args: &Args) -> Result<()> {
             let stop = AtomicBool::new(false);
             let (figures, count) = std::thread::scope(|scope| {
                 let storm = scope.spawn(|| storm(*attack, args.logins, broker.address, &stop));
-                let figures = measure::run(&load, &broker, round);
+                let figures = measure::run(&load, &broker, round, None);
                 stop.store(true, Relaxed);
                 (figures, storm.join().expect("the attackers do not panic"))
             });
@@ -164,17 +164,12 @@ fn print(args: &Args, rows: &[(Attack, Vec<Figures>, u64)]) {
     );
     println!("| wrong passwords from | p50 us | p99 us | lost | refused in all |\n|---|---|---|---|---|");
     for (attack, runs, refused) in rows {
-        let cell = |figure: &dyn Fn(&Figures) -> Option<f64>| {
-            summary(runs, figure).map_or("-".to_owned(), |found| {
-                format!("{:.0} ({:.0}-{:.0})", found.median, found.lowest, found.highest)
-            })
-        };
         let lost: f64 = runs.iter().filter_map(|run| run.lost).sum();
         println!(
             "| {} | {} | {} | {lost:.0} | {refused} |",
             attack.name(),
-            cell(&|run| run.p50_us),
-            cell(&|run| run.p99_us)
+            cell(runs, 0, |run| run.p50_us),
+            cell(runs, 0, |run| run.p99_us)
         );
     }
 }

@@ -1,8 +1,8 @@
 //! The tables, in Markdown.
 
-use super::Rounds;
 use super::broker::Kind;
 use super::measure::{Figures, Summary, summary};
+use super::rounds::Rounds;
 use super::workload::{Purpose, Workload};
 use crate::repository::root;
 use anyhow::{Context, Result};
@@ -13,15 +13,14 @@ use std::process::Command;
 
 type Figure = fn(&Figures) -> Option<f64>;
 
+/// One figure of a purpose's loads: a table of its own, with a column for each broker.
 struct Column {
     title: &'static str,
     figure: Figure,
     /// Digits behind the point.
     digits: usize,
-    /// The lowest and highest round are shown, too.
-    range: bool,
-    /// Whether the ratio to the peer is shown, and whether less is better.
-    ratio: Option<Better>,
+    /// Which is better where ours is compared with the others.
+    better: Option<Better>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -30,37 +29,43 @@ enum Better {
     More,
 }
 
-const fn column(title: &'static str, figure: Figure, digits: usize, ratio: Option<Better>) -> Column {
-    Column { title, figure, digits, range: ratio.is_some(), ratio }
+const fn column(title: &'static str, figure: Figure, digits: usize, better: Option<Better>) -> Column {
+    Column { title, figure, digits, better }
 }
 
 fn columns(purpose: Purpose) -> Vec<Column> {
-    let cpu = column("CPU us/delivery", |f| f.cpu_us, 2, Some(Better::Less));
+    use Better::{Less, More};
+    let cpu = column("broker CPU, us a delivery", |f| f.cpu_us, 2, Some(Less));
+    let rate = column("deliveries a second", |f| f.per_s, 0, Some(More));
+    let lost = column("lost messages", |f| f.lost, 0, None);
+    let p50 = column("latency, p50 us", |f| f.p50_us, 0, Some(Less));
+    let p99 = column("latency, p99 us", |f| f.p99_us, 0, Some(Less));
     match purpose {
-        Purpose::Throughput => vec![
-            cpu,
-            column("deliveries/s", |f| f.per_s, 0, Some(Better::More)),
-            column("lost", |f| f.lost, 0, None),
-        ],
-        Purpose::Latency => vec![
-            column("p50 us", |f| f.p50_us, 0, Some(Better::Less)),
-            column("p99 us", |f| f.p99_us, 0, Some(Better::Less)),
-            cpu,
-            column("lost", |f| f.lost, 0, None),
-        ],
+        Purpose::Throughput => vec![cpu, rate, lost],
+        Purpose::Latency => vec![p50, p99, cpu, rate, lost],
         Purpose::Connect => vec![
-            column("CPU us/client", |f| f.cpu_us, 1, Some(Better::Less)),
-            column("clients/s", |f| f.per_s, 0, Some(Better::More)),
+            column("broker CPU, us a client", |f| f.cpu_us, 1, Some(Less)),
+            column("clients a second", |f| f.per_s, 0, Some(More)),
         ],
         Purpose::Memory => vec![
-            column("anonymous bytes/connection", |f| f.anonymous, 0, Some(Better::Less)),
-            column("resident bytes/connection", |f| f.resident, 0, Some(Better::Less)),
+            column("anonymous bytes a connection", |f| f.anonymous, 0, Some(Less)),
+            column("resident bytes a connection", |f| f.resident, 0, Some(Less)),
+        ],
+        Purpose::Crowded => {
+            vec![p50, p99, cpu, column("resident bytes a client", |f| f.resident, 0, Some(Less)), lost]
+        }
+        Purpose::Overload => vec![
+            column("acknowledged and lost", |f| f.lost_acknowledged, 0, None),
+            column("clients disconnected", |f| f.disconnects, 0, None),
+            column("most memory beyond the start, MiB", |f| f.peak_mib, 0, Some(Less)),
+            cpu,
+            rate,
         ],
     }
 }
 
 /// A number with commas between its thousands.
-fn number(x: f64, digits: usize) -> String {
+pub fn number(x: f64, digits: usize) -> String {
     let plain = format!("{x:.digits$}");
     let (whole, rest) = plain.split_at(plain.find('.').unwrap_or(plain.len()));
     let (sign, whole) = whole.strip_prefix('-').map_or(("", whole), |w| ("-", w));
@@ -74,57 +79,49 @@ fn number(x: f64, digits: usize) -> String {
     format!("{sign}{out}{rest}")
 }
 
-fn cell(s: Option<Summary>, column: &Column) -> String {
-    let Some(s) = s else { return "-".to_string() };
-    let n = |x| number(x, column.digits);
-    if column.range && s.lowest != s.highest {
-        format!("{} ({}-{})", n(s.median), n(s.lowest), n(s.highest))
-    } else {
-        n(s.median)
-    }
-}
-
-/// How much better than the peer, as in "2.0x".
-fn ratio(ours: Option<Summary>, peer: Option<Summary>, better: Better) -> String {
-    let times = match (ours, peer, better) {
-        (Some(o), Some(p), Better::Less) if o.median > 0.0 => p.median / o.median,
-        (Some(o), Some(p), Better::More) if p.median > 0.0 => o.median / p.median,
-        _ => return "-".to_string(),
-    };
-    format!("{times:.2}x")
-}
-
-fn table(purpose: Purpose, workloads: &[&Workload], kinds: &[Kind], rounds: &Rounds) -> String {
-    let columns = columns(purpose);
-    let both = kinds.len() == 2;
-    let mut head = vec!["load".to_string()];
-    for c in &columns {
-        head.extend(kinds.iter().map(|k| format!("{k} {}", c.title)));
-        if both && c.ratio.is_some() {
-            head.push("better by".to_string());
+/// How much better ours is than the best of the others, and whose that is: "2.00x (mosquitto)".
+fn ratio(ours: Option<Summary>, others: &[(Kind, Option<Summary>)], better: Better) -> String {
+    let order = |a: &f64, b: &f64| if better == Better::Less { a.total_cmp(b) } else { b.total_cmp(a) };
+    let others = others.iter().filter_map(|(kind, s)| Some((*kind, s.as_ref()?.median)));
+    let best = others.filter(|(_, median)| *median > 0.0).min_by(|a, b| order(&a.1, &b.1));
+    match (ours.filter(|s| s.median > 0.0), best) {
+        (Some(ours), Some((kind, best))) => {
+            let times = if better == Better::Less { best / ours.median } else { ours.median / best };
+            format!("{times:.2}x ({kind})")
         }
+        _ => "-".to_string(),
     }
+}
+
+/// `None` where there is nothing to tell: no broker has the figure, or one that is best at 0 is 0 for all.
+fn table(column: &Column, workloads: &[&Workload], kinds: &[Kind], rounds: &Rounds) -> Option<String> {
+    let compared = column.better.filter(|_| kinds.len() > 1 && kinds[0] == Kind::Meridian);
+    let mut head = vec![column.title.to_string()];
+    head.extend(kinds.iter().map(Kind::to_string));
+    head.extend(compared.map(|_| "meridian against the best other".to_string()));
     let mut out = format!("| {} |\n|{}\n", head.join(" | "), "---|".repeat(head.len()));
+    let mut tells = false;
     for w in workloads {
-        let runs = |k: Kind| rounds.get(&(w.name, k)).map_or(&[][..], |r| r);
-        let mut row = vec![w.title.to_string()];
-        for c in &columns {
-            let found: Vec<_> = kinds.iter().map(|k| summary(runs(*k), c.figure)).collect();
-            row.extend(found.iter().map(|s| cell(*s, c)));
-            if let (true, Some(better)) = (both, c.ratio) {
-                row.push(ratio(found[0], found[1], better));
-            }
-        }
+        let found: Vec<_> =
+            kinds.iter().map(|k| (*k, summary(rounds.of(&w.name, *k), column.figure))).collect();
+        let medians = found.iter().filter_map(|(_, s)| s.as_ref());
+        tells |= medians.clone().any(|s| column.better.is_some() || s.highest > 0.0);
+        let mut row = vec![w.title.clone()];
+        let digits = column.digits;
+        row.extend(found.iter().map(|(_, s)| s.map_or("-".to_string(), |s| format!("{s:.digits$}"))));
+        row.extend(compared.map(|better| ratio(found[0].1, &found[1..], better)));
         let _ = writeln!(out, "| {} |", row.join(" | "));
     }
-    out
+    tells.then_some(out)
 }
 
 /// What the tables cannot say: the generator's own limits, and what a broker did wrong.
-fn remarks(workloads: &[Workload], rounds: &Rounds) -> String {
-    let mut out = BTreeSet::new();
-    for ((name, kind), runs) in rounds {
-        let title = workloads.iter().find(|w| w.name == *name).map_or(*name, |w| w.title);
+fn remarks(workloads: &[Workload], rounds: &Rounds, failed: &[String]) -> String {
+    let first_line = |error: &String| error.lines().next().unwrap_or_default().to_owned();
+    let mut out: BTreeSet<String> =
+        failed.iter().map(|error| format!("* not done: {}.", first_line(error))).collect();
+    for (name, kind, runs) in rounds.all() {
+        let title = workloads.iter().find(|w| w.name == name).map_or(name, |w| &w.title);
         for run in runs {
             if run.generator_saturated {
                 out.insert(format!(
@@ -146,7 +143,7 @@ fn first_line(program: &str, arguments: &[&str]) -> String {
 }
 
 /// Where and on what this was measured.
-fn circumstances(kinds: &[Kind], command: &str) -> String {
+pub fn circumstances(kinds: &[Kind], command: &str) -> String {
     let file = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = file("/proc/cpuinfo");
     let model =
@@ -164,15 +161,34 @@ fn circumstances(kinds: &[Kind], command: &str) -> String {
     )
 }
 
-pub fn markdown(workloads: &[Workload], kinds: &[Kind], rounds: &Rounds, command: &str) -> Result<String> {
+/// `failed` are the loads that a broker could not do, a line each.
+pub fn markdown(
+    workloads: &[Workload],
+    kinds: &[Kind],
+    rounds: &Rounds,
+    failed: &[String],
+    command: &str,
+) -> Result<String> {
     let mut out = circumstances(kinds, command);
-    for purpose in [Purpose::Throughput, Purpose::Latency, Purpose::Connect, Purpose::Memory] {
+    for purpose in [
+        Purpose::Throughput,
+        Purpose::Latency,
+        Purpose::Connect,
+        Purpose::Memory,
+        Purpose::Crowded,
+        Purpose::Overload,
+    ] {
         let these: Vec<&Workload> = workloads.iter().filter(|w| w.purpose == purpose).collect();
         if !these.is_empty() {
-            write!(out, "\n{}", table(purpose, &these, kinds, rounds))?;
+            for column in columns(purpose) {
+                match table(&column, &these, kinds, rounds) {
+                    Some(table) => write!(out, "\n{table}")?,
+                    None => writeln!(out, "\n{}: none.", column.title)?,
+                }
+            }
         }
     }
-    let remarks = remarks(workloads, rounds);
+    let remarks = remarks(workloads, rounds, failed);
     if !remarks.is_empty() {
         write!(out, "\n{remarks}")?;
     }
@@ -184,18 +200,16 @@ pub fn markdown(workloads: &[Workload], kinds: &[Kind], rounds: &Rounds, command
     Ok(out)
 }
 
-const BEGIN: &str = "<!-- bench -->\n";
-const END: &str = "<!-- /bench -->";
-
-/// Replaces what stands between the marks, or the whole file when there are none.
-pub fn write(path: &Path, text: &str) -> Result<()> {
+/// Replaces what stands between `<!-- mark -->` and `<!-- /mark -->`, or the whole file when there are no such lines.
+pub fn write(path: &Path, mark: &str, text: &str) -> Result<()> {
     let old = std::fs::read_to_string(path).unwrap_or_default();
-    std::fs::write(path, merged(&old, text)).with_context(|| path.display().to_string())
+    std::fs::write(path, merged(&old, mark, text)).with_context(|| path.display().to_string())
 }
 
-fn merged(old: &str, text: &str) -> String {
-    match old.split_once(BEGIN).and_then(|(head, rest)| Some((head, rest.split_once(END)?.1))) {
-        Some((head, tail)) => format!("{head}{BEGIN}\n{text}\n{END}{tail}"),
+fn merged(old: &str, mark: &str, text: &str) -> String {
+    let (begin, end) = (format!("<!-- {mark} -->\n"), format!("<!-- /{mark} -->"));
+    match old.split_once(&begin).and_then(|(head, rest)| Some((head, rest.split_once(&end)?.1))) {
+        Some((head, tail)) => format!("{head}{begin}\n{text}\n{end}{tail}"),
         None => text.to_string(),
     }
 }
@@ -212,28 +226,58 @@ mod tests {
         assert_eq!(number(-1000.5, 2), "-1,000.50");
     }
 
+    fn cpu(cpu: f64) -> Figures {
+        Figures { cpu_us: Some(cpu), per_s: Some(1000.0), lost: Some(0.0), ..Figures::default() }
+    }
+
+    fn peers() -> [Kind; 2] {
+        static RECIPES: std::sync::LazyLock<Vec<crate::bench::recipe::Recipe>> =
+            std::sync::LazyLock::new(crate::bench::recipe::built_in);
+        [Kind::Peer(&RECIPES[0]), Kind::Peer(&RECIPES[1])]
+    }
+
     #[test]
     fn a_table_has_a_row_for_each_load_and_says_who_is_better() {
         let all = workload::all(5, 100);
-        let figures =
-            |cpu| Figures { cpu_us: Some(cpu), per_s: Some(1000.0), lost: Some(0.0), ..Figures::default() };
-        let rounds = Rounds::from([
-            (("fan-in", Kind::Meridian), vec![figures(1.0), figures(2.0), figures(3.0)]),
-            (("fan-in", Kind::Mosquitto), vec![figures(5.0)]),
-        ]);
+        let mut rounds = Rounds::default();
+        let [nats, rmqttd] = peers();
+        for (kind, us) in [
+            (Kind::Meridian, 1.0),
+            (Kind::Meridian, 2.0),
+            (Kind::Meridian, 3.0),
+            (Kind::Mosquitto, 5.0),
+            (nats, 4.0),
+        ] {
+            rounds.add("fan-in", kind, cpu(us));
+        }
         let these: Vec<&Workload> = all.iter().filter(|w| w.name == "fan-in").collect();
-        let text = table(Purpose::Throughput, &these, &[Kind::Meridian, Kind::Mosquitto], &rounds);
+        let kinds = [Kind::Meridian, Kind::Mosquitto, nats, rmqttd];
+        let columns = columns(Purpose::Throughput);
+        let text = table(&columns[0], &these, &kinds, &rounds).unwrap();
         let row = text.lines().last().unwrap();
         assert_eq!(text.lines().count(), 3);
-        assert!(row.contains("| 2.00 (1.00-3.00) | 5.00 | 2.50x | 1,000 | 1,000 | 1.00x | 0 | 0 |"), "{row}");
+        assert!(row.contains("| 2.00 (1.00-3.00) | 5.00 | 4.00 | - | 2.00x (nats) |"), "{row}");
+        let text = table(&columns[1], &these, &kinds[..2], &rounds).unwrap();
+        assert!(text.contains("| 1,000 | 1,000 | 1.00x (mosquitto) |"), "{text}");
+        assert_eq!(table(&columns[2], &these, &kinds, &rounds), None, "nobody has lost anything");
+    }
+
+    #[test]
+    fn alone_there_is_no_ratio() {
+        let all = workload::all(5, 100);
+        let mut rounds = Rounds::default();
+        rounds.add("fan-in", Kind::Mosquitto, cpu(1.0));
+        let these: Vec<&Workload> = all.iter().filter(|w| w.name == "fan-in").collect();
+        let text = table(&columns(Purpose::Throughput)[0], &these, &[Kind::Mosquitto], &rounds).unwrap();
+        assert!(!text.contains("best other"), "{text}");
     }
 
     #[test]
     fn only_what_is_between_the_marks_is_replaced() {
         let old = "# Title\n<!-- bench -->\nold\n<!-- /bench -->\nafter\n";
-        let new = merged(old, "new\n");
+        let new = merged(old, "bench", "new\n");
         assert_eq!(new, "# Title\n<!-- bench -->\n\nnew\n\n<!-- /bench -->\nafter\n");
-        assert_eq!(merged(&new, "new\n"), new);
-        assert_eq!(merged("no marks", "new\n"), "new\n");
+        assert_eq!(merged(&new, "bench", "new\n"), new);
+        assert_eq!(merged("no marks", "bench", "new\n"), "new\n");
     }
 }

@@ -1,6 +1,6 @@
 //! The loads. Every one is bounded in time or in number by its own arguments.
 
-/// What a load is for, and with it the table that it stands in.
+/// What a load is for, and with it the tables that it stands in.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Purpose {
     /// CPU of the broker for each delivery, and deliveries each second.
@@ -11,16 +11,55 @@ pub enum Purpose {
     Connect,
     /// Memory of the broker for each connection.
     Memory,
+    /// Many clients, few messages: latency, and all that a client costs.
+    Crowded,
+    /// More than the subscriber takes: who is lost, dropped, and what it costs in memory.
+    Overload,
 }
 
+#[derive(Clone, Debug)]
 pub struct Workload {
-    pub name: &'static str,
-    pub title: &'static str,
+    pub name: String,
+    pub title: String,
     pub purpose: Purpose,
     /// mqload's command and arguments, without the broker's address and process id.
     pub arguments: Vec<String>,
-    /// Seconds after which something must be wrong.
+    /// Arguments of an mqload whose clients are there meanwhile and do nothing.
+    pub crowd: Option<Vec<String>>,
+    /// The rate is half of the deliveries a second of the load of this name.
+    pub half_of: Option<&'static str>,
+    /// Seconds that it usually takes, and after which something must be wrong.
+    pub usual_s: u32,
     pub longest_s: u32,
+    /// Among those that a comparison runs when nothing else is asked for.
+    pub quick: bool,
+}
+
+/// Size of the payload where none is said.
+const PAYLOAD: u32 = 256;
+/// Bytes that pairs may have under way at QoS 0, and windows at QoS 1 and 2.
+const UNDER_WAY_MAX: u32 = 64 << 20;
+const PAIRS: u32 = 100;
+
+/// What is measured beside mosquitto alone: every load of the budgets, at 256 bytes.
+const BASIC: [&str; 11] = [
+    "one-to-one-qos0",
+    "one-to-one-qos1",
+    "one-to-one-qos2",
+    "fan-out",
+    "fan-out-single",
+    "fan-in",
+    "shared",
+    "latency",
+    "latency-window-1",
+    "connect-subscribe",
+    "idle-memory",
+];
+
+/// The loads of `cargo xtask bench`, in the order of the page.
+pub fn basic(seconds: u32, connections: u32) -> Vec<Workload> {
+    let all = all(seconds, connections);
+    BASIC.iter().filter_map(|name| all.iter().find(|load| load.name == *name)).cloned().collect()
 }
 
 /// Every load, measured for `seconds` or with so many `connections`.
@@ -29,85 +68,222 @@ pub struct Workload {
 /// shares with the broker, and the window of 100 messages keeps the broker busy meanwhile.
 pub fn all(seconds: u32, connections: u32) -> Vec<Workload> {
     use Purpose::*;
-    let flow = |name, title, purpose, arguments: &str| Workload {
-        name,
-        title,
+    let of = |name: &str, title: &str, purpose, arguments: String| Workload {
+        name: name.to_owned(),
+        title: title.to_owned(),
         purpose,
-        arguments: split(&format!("pubsub {arguments} -l 256 --warmup 1 -d {seconds}")),
+        arguments: split(&arguments),
+        crowd: None,
+        half_of: None,
+        usual_s: seconds + 2,
         longest_s: seconds + 90,
+        quick: false,
     };
-    let clients = |name, title, purpose| Workload {
-        name,
-        title,
-        purpose,
-        arguments: split(&format!(
-            "sub -c {connections} -R 0 -T bench/%i/# -q 1 -k 600 --bind 127.0.0.2,127.0.0.3 --setup-timeout 120"
-        )),
+    let flow = |name: &str, title: &str, purpose, size: u32, arguments: &str| {
+        of(name, title, purpose, format!("pubsub {arguments} -l {size} --warmup 1 -d {seconds}"))
+    };
+    let saturated = |name: &str, title: &str, arguments: &str| {
+        let title = format!("{title}, 256 B, saturated");
+        flow(name, &title, Throughput, PAYLOAD, &format!("{arguments} --coalesce-us 500"))
+    };
+    let mut loads = vec![];
+    for size in [PAYLOAD, 16, 4096, 65536] {
+        for qos in 0..3 {
+            let (suffix, said) = match size {
+                PAYLOAD => (String::new(), "256 B".to_owned()),
+                0..1024 => (format!("-{size}B"), format!("{size} B")),
+                _ => (format!("-{}KiB", size / 1024), format!("{} KiB", size / 1024)),
+            };
+            let arguments =
+                format!("-p {PAIRS} -s {PAIRS} {} --coalesce-us 500", under_way(qos, PAIRS, size));
+            let title = format!("100 pairs, QoS {qos}, {said}, saturated");
+            loads.push(flow(&format!("one-to-one-qos{qos}{suffix}"), &title, Throughput, size, &arguments));
+        }
+    }
+    for qos in 0..3 {
+        let name = format!("single-publisher-qos{qos}");
+        let arguments = format!("-p 1 -s 1 {}", under_way(qos, 1, PAYLOAD));
+        loads.push(saturated(&name, &format!("1 publisher flat out, 1 subscriber, QoS {qos}"), &arguments));
+    }
+    let fan_out = "-p 1 -s 1000 --topology fan-out";
+    loads.push(saturated(
+        "fan-out",
+        "1 publisher, 1,000 subscribers, QoS 0",
+        &format!("{fan_out} -q 0 --max-outstanding 100000"),
+    ));
+    loads.push(saturated(
+        "fan-out-qos1",
+        "1 publisher, 1,000 subscribers, QoS 1",
+        &format!("{fan_out} -q 1 --inflight 100"),
+    ));
+    loads.push(saturated(
+        "fan-out-qos2",
+        "1 publisher, 1,000 subscribers, QoS 2",
+        &format!("{fan_out} -q 2 --inflight 100"),
+    ));
+    loads.push(flow(
+        "fan-out-single",
+        "1 publisher, 1,000 subscribers, QoS 0, 256 B, one message at a time",
+        Throughput,
+        PAYLOAD,
+        &format!("{fan_out} -q 0 --max-outstanding 1000"),
+    ));
+    for (suffix, qos) in [("", 1), ("-qos0", 0), ("-qos2", 2)] {
+        let arguments = format!("-p 100 -s 1 --topology fan-in {}", under_way(qos, PAIRS, PAYLOAD));
+        loads.push(saturated(
+            &format!("fan-in{suffix}"),
+            &format!("100 publishers, 1 subscriber, QoS {qos}"),
+            &arguments,
+        ));
+        let arguments = format!("-V 5 -p 100 -s 100 --topology shared {}", under_way(qos, PAIRS, PAYLOAD));
+        loads.push(saturated(
+            &format!("shared{suffix}"),
+            &format!("100 publishers, 100 members of one shared subscription, QoS {qos}"),
+            &arguments,
+        ));
+    }
+    loads.push(Workload {
+        crowd: Some(split("sub -c 1000 -R 0 -T wild/+/c%i/%n/+/# --per-conn 100 -q 1 -k 600 --hold 3600")),
+        usual_s: seconds + 6,
+        ..saturated(
+            "wildcards",
+            "100 pairs among 100,000 wildcard filters of 1,000 others, QoS 1",
+            "-p 100 -s 100 -q 1 --inflight 100 --pub-topic wild/%i/p/q/r --sub-topic wild/%i/+/q/#",
+        )
+    });
+    let latency = |name: &str, rate: u32| {
+        let title =
+            format!("50 pairs, QoS 1, 256 B, {} messages/s", super::table::number(f64::from(rate), 0));
+        flow(name, &title, Latency, PAYLOAD, &format!("-p 50 -s 50 -q 1 -R {rate}"))
+    };
+    loads.push(latency("latency-1000", 1_000));
+    loads.push(latency("latency", 2_000));
+    loads.push(latency("latency-10000", 10_000));
+    loads.push(Workload {
+        half_of: Some("one-to-one-qos1"),
+        ..flow(
+            "latency-half",
+            "100 pairs, QoS 1, 256 B, half of what this broker did saturated",
+            Latency,
+            PAYLOAD,
+            "-p 100 -s 100 -q 1 --inflight 1000",
+        )
+    });
+    loads.push(flow(
+        "latency-window-1",
+        "1 pair, QoS 1, 256 B, window 1",
+        Latency,
+        PAYLOAD,
+        "-p 1 -s 1 -q 1 --inflight 1",
+    ));
+    let sources = "-k 600 --bind 127.0.0.2,127.0.0.3 --setup-timeout 120";
+    let clients = |name: &str, title: &str, purpose| Workload {
+        usual_s: 2 + connections / 5_000,
         longest_s: 180,
+        ..of(name, title, purpose, format!("sub -c {connections} -R 0 -T bench/%i/# -q 1 {sources}"))
     };
-    vec![
-        flow(
-            "one-to-one-qos0",
-            "100 pairs, QoS 0, 256 B, saturated",
-            Throughput,
-            "-p 100 -s 100 -q 0 --max-outstanding 20000 --coalesce-us 500",
-        ),
-        flow(
-            "one-to-one-qos1",
-            "100 pairs, QoS 1, 256 B, saturated",
-            Throughput,
-            "-p 100 -s 100 -q 1 --inflight 100 --coalesce-us 500",
-        ),
-        flow(
-            "one-to-one-qos2",
-            "100 pairs, QoS 2, 256 B, saturated",
-            Throughput,
-            "-p 100 -s 100 -q 2 --inflight 100 --coalesce-us 500",
-        ),
-        flow(
-            "fan-out",
-            "1 publisher, 1,000 subscribers, QoS 0, 256 B, saturated",
-            Throughput,
-            "-p 1 -s 1000 --topology fan-out -q 0 --max-outstanding 100000 --coalesce-us 500",
-        ),
-        flow(
-            "fan-out-single",
-            "1 publisher, 1,000 subscribers, QoS 0, 256 B, one message at a time",
-            Throughput,
-            "-p 1 -s 1000 --topology fan-out -q 0 --max-outstanding 1000",
-        ),
-        flow(
-            "fan-in",
-            "100 publishers, 1 subscriber, QoS 1, 256 B, saturated",
-            Throughput,
-            "-p 100 -s 1 --topology fan-in -q 1 --inflight 100 --coalesce-us 500",
-        ),
-        flow(
-            "shared",
-            "100 publishers, 100 members of one shared subscription, QoS 1, 256 B, saturated",
-            Throughput,
-            "-V 5 -p 100 -s 100 --topology shared -q 1 --inflight 100 --coalesce-us 500",
-        ),
-        flow("latency", "50 pairs, QoS 1, 256 B, 2,000 messages/s", Latency, "-p 50 -s 50 -q 1 -R 2000"),
-        flow("latency-window-1", "1 pair, QoS 1, 256 B, window 1", Latency, "-p 1 -s 1 -q 1 --inflight 1"),
-        clients("connect-subscribe", "connect and subscribe to one unique wildcard filter", Connect),
-        clients("idle-memory", "idle connections with one unique wildcard subscription each", Memory),
-    ]
+    loads.push(clients("connect-subscribe", "connect and subscribe to one unique wildcard filter", Connect));
+    loads.push(clients("idle-memory", "idle connections with one unique wildcard subscription each", Memory));
+    let pairs = (connections / 3).max(1);
+    let rate = (pairs / 9).max(1);
+    loads.push(Workload {
+        usual_s: seconds + 3 + pairs / 2_500,
+        longest_s: seconds + 180,
+        ..flow(
+            "many-pairs",
+            &format!(
+                "{pairs} subscribers, then {pairs} publishers, then {rate} messages/s: one in 9 s from each, QoS 1, 256 B"
+            ),
+            Crowded,
+            PAYLOAD,
+            &format!(
+                "-p {pairs} -s {pairs} -q 1 -R {rate} --pub-topic bench/%i/test --sub-topic bench/%i/# --connect-rate 0 {sources}"
+            ),
+        )
+    });
+    loads.push(Workload {
+        usual_s: seconds + 6,
+        longest_s: seconds + 180,
+        ..flow(
+            "overload",
+            "100 publishers outrun 1 subscriber, QoS 1, 256 B",
+            Overload,
+            PAYLOAD,
+            "-p 100 -s 1 --topology fan-in -q 1 --inflight 100 --coalesce-us 10000 --rcvbuf 65536 --drain 60",
+        )
+    });
+    for load in &mut loads {
+        load.quick = QUICK.contains(&&load.name[..]);
+    }
+    loads
 }
 
-fn split(arguments: &str) -> Vec<String> {
+/// A comparison of five brokers with these, two rounds of a second, takes less than 15 minutes.
+const QUICK: [&str; 19] = [
+    "one-to-one-qos0",
+    "one-to-one-qos1",
+    "one-to-one-qos2",
+    "one-to-one-qos1-16B",
+    "one-to-one-qos1-4KiB",
+    "one-to-one-qos1-64KiB",
+    "single-publisher-qos1",
+    "fan-out",
+    "fan-out-single",
+    "fan-in",
+    "shared",
+    "wildcards",
+    "latency",
+    "latency-half",
+    "latency-window-1",
+    "connect-subscribe",
+    "idle-memory",
+    "many-pairs",
+    "overload",
+];
+
+/// QoS, and how much may be under way: enough to keep the broker busy, and not so much that it is only stored.
+fn under_way(qos: u32, publishers: u32, size: u32) -> String {
+    let bytes_max = UNDER_WAY_MAX / size;
+    match qos {
+        0 => format!("-q 0 --max-outstanding {}", 20_000.min(bytes_max)),
+        _ => format!("-q {qos} --inflight {}", 100.min(bytes_max / publishers)),
+    }
+}
+
+pub fn split(arguments: &str) -> Vec<String> {
     arguments.split_whitespace().map(str::to_string).collect()
 }
 
 impl Workload {
+    /// One that stands in no table by itself.
+    pub fn unnamed(name: &str, purpose: Purpose, arguments: &str, crowd: Option<&str>) -> Workload {
+        Workload {
+            name: name.to_owned(),
+            title: name.to_owned(),
+            purpose,
+            arguments: split(arguments),
+            crowd: crowd.map(split),
+            half_of: None,
+            usual_s: 0,
+            longest_s: 300,
+            quick: false,
+        }
+    }
+
     /// As a person would type it beside a broker on the usual port.
     pub fn command_line(&self) -> String {
-        let quoted: Vec<String> = self
-            .arguments
-            .iter()
-            .map(|a| if a.contains(['#', '%', '*', '$']) { format!("'{a}'") } else { a.clone() })
-            .collect();
-        format!("mqload {} -H 127.0.0.1:1883 --broker-pid $PID", quoted.join(" "))
+        let quoted = |arguments: &[String]| {
+            let quote =
+                |a: &String| if a.contains(['#', '%', '*', '$']) { format!("'{a}'") } else { a.clone() };
+            arguments.iter().map(quote).collect::<Vec<_>>().join(" ")
+        };
+        let crowd = self
+            .crowd
+            .as_ref()
+            .map(|c| format!("mqload {} -H 127.0.0.1:1883 & ", quoted(c)))
+            .unwrap_or_default();
+        let rate = if self.half_of.is_some() { " -R $HALF" } else { "" };
+        format!("{crowd}mqload {}{rate} -H 127.0.0.1:1883 --broker-pid $PID", quoted(&self.arguments))
     }
 }
 
@@ -123,5 +299,29 @@ mod tests {
             let line = w.command_line();
             assert!(line.contains(" -d 5") || line.contains(" -c 100"), "{line}");
         }
+    }
+
+    #[test]
+    fn every_name_that_is_spoken_of_exists() {
+        let all = all(1, 100);
+        let exists = |name: &str| all.iter().any(|load| load.name == name);
+        for name in BASIC.iter().chain(&QUICK).copied().chain(all.iter().filter_map(|load| load.half_of)) {
+            assert!(exists(name), "{name}");
+        }
+        assert_eq!(basic(1, 100).len(), BASIC.len());
+    }
+
+    #[test]
+    fn large_payloads_do_not_pile_up() {
+        assert_eq!(under_way(0, 100, 256), "-q 0 --max-outstanding 20000");
+        assert_eq!(under_way(0, 100, 65536), "-q 0 --max-outstanding 1024");
+        assert_eq!(under_way(1, 100, 4096), "-q 1 --inflight 100");
+        assert_eq!(under_way(2, 100, 65536), "-q 2 --inflight 10");
+    }
+
+    #[test]
+    fn the_quick_comparison_of_five_brokers_takes_less_than_15_minutes() {
+        let seconds: u32 = all(1, 15_000).iter().filter(|load| load.quick).map(|load| load.usual_s).sum();
+        assert!(seconds * 5 * 2 < 15 * 60, "{} s", seconds * 5 * 2);
     }
 }

@@ -1,0 +1,253 @@
+//! How a broker that is not ours is found, installed and started, as `brokers.toml` and files of its form say.
+
+use super::child::{self, Guarded};
+use crate::repository::root;
+use anyhow::{Context, Result, bail, ensure};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// One table of such a file. Placeholders are still in it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Recipe {
+    pub name: String,
+    program: String,
+    arguments: Vec<String>,
+    version: Vec<String>,
+    install: Vec<String>,
+    needs: Vec<String>,
+    hint: String,
+    files: BTreeMap<String, String>,
+    environment: BTreeMap<String, String>,
+}
+
+const BUILT_IN: &str = include_str!("brokers.toml");
+/// Compiling a broker takes minutes.
+const INSTALL_LONGEST: Duration = Duration::from_secs(3600);
+
+/// The recipes that come with the repository.
+pub fn built_in() -> Vec<Recipe> {
+    parse(BUILT_IN).expect("a test reads it")
+}
+
+/// # Errors
+/// What is no TOML, an unknown key, a missing program, a value of another type.
+pub fn parse(text: &str) -> Result<Vec<Recipe>> {
+    let document: toml::Table = text.parse()?;
+    document
+        .iter()
+        .map(|(name, value)| recipe(name, value).with_context(|| format!("broker `{name}`")))
+        .collect()
+}
+
+fn recipe(name: &str, value: &toml::Value) -> Result<Recipe> {
+    const KEYS: [&str; 8] =
+        ["program", "arguments", "version", "install", "needs", "hint", "files", "environment"];
+    let table = value.as_table().context("is a table with a `program` in it")?;
+    if let Some(unknown) = table.keys().find(|key| !KEYS.contains(&&key[..])) {
+        bail!("`{unknown}` is no key: there are {}", KEYS.join(", "));
+    }
+    let text = |key: &str| -> Result<String> {
+        let Some(value) = table.get(key) else { return Ok(String::new()) };
+        Ok(value.as_str().with_context(|| format!("`{key}` is a text"))?.to_owned())
+    };
+    let list = |key: &str| -> Result<Vec<String>> {
+        let Some(value) = table.get(key) else { return Ok(vec![]) };
+        let of_texts = || format!("`{key}` is a list of texts");
+        let items = value.as_array().with_context(of_texts)?.iter();
+        items.map(|item| item.as_str().map(str::to_owned).with_context(of_texts)).collect()
+    };
+    let map = |key: &str| -> Result<BTreeMap<String, String>> {
+        let Some(value) = table.get(key) else { return Ok(BTreeMap::new()) };
+        let of_texts = || format!("`{key}` is a table of texts");
+        let items = value.as_table().with_context(of_texts)?.iter();
+        items
+            .map(|(name, text)| Ok((name.clone(), text.as_str().with_context(of_texts)?.to_owned())))
+            .collect()
+    };
+    let recipe = Recipe {
+        name: name.to_owned(),
+        program: text("program")?,
+        arguments: list("arguments")?,
+        version: list("version")?,
+        install: list("install")?,
+        needs: list("needs")?,
+        hint: text("hint")?,
+        files: map("files")?,
+        environment: map("environment")?,
+    };
+    ensure!(!recipe.program.is_empty(), "`program` is missing: what is started");
+    let plain = |name: &&String| !name.contains(['/', '\\']) && !name.starts_with('.');
+    ensure!(recipe.files.keys().all(|name| plain(&name)), "`files` have names without directories");
+    Ok(recipe)
+}
+
+/// What stands for the placeholders of one start.
+struct Place<'a> {
+    address: Option<SocketAddr>,
+    directory: &'a Path,
+}
+
+impl Place<'_> {
+    fn fill(&self, text: &str) -> String {
+        let mut text = text
+            .replace("{peers}", &peers().display().to_string())
+            .replace("{directory}", &self.directory.display().to_string());
+        if let Some(address) = self.address {
+            text = text
+                .replace("{address}", &address.to_string())
+                .replace("{host}", &address.ip().to_string())
+                .replace("{port}", &address.port().to_string());
+        }
+        text
+    }
+}
+
+/// Where what we install goes.
+fn peers() -> PathBuf {
+    root().join("target/peers")
+}
+
+/// A program by its path or its name. Debian keeps some out of the path of ordinary users.
+pub fn find(program: &str) -> Option<PathBuf> {
+    if program.contains('/') {
+        return Some(PathBuf::from(program)).filter(|path| path.is_file());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    [peers().join("bin")]
+        .into_iter()
+        .chain(std::env::split_paths(&path))
+        .chain([PathBuf::from("/usr/sbin"), PathBuf::from("/usr/local/sbin")])
+        .map(|directory| directory.join(program))
+        .find(|path| path.is_file())
+}
+
+impl Recipe {
+    pub fn program(&self) -> Option<PathBuf> {
+        find(&self.program)
+    }
+
+    /// Installs it when it is not there and `may_install`. The error is the line that says why it is left out.
+    pub fn ensure_there(&self, may_install: bool) -> Result<()> {
+        if self.program().is_some() {
+            return Ok(());
+        }
+        let missing: Vec<&str> =
+            self.needs.iter().filter(|tool| find(tool).is_none()).map(String::as_str).collect();
+        let hint = if self.hint.is_empty() { String::new() } else { format!(" ({})", self.hint) };
+        ensure!(!self.install.is_empty(), "{} is not installed{hint}", self.program);
+        ensure!(
+            missing.is_empty(),
+            "{} is not installed, and neither is {}{hint}",
+            self.program,
+            missing.join(", ")
+        );
+        ensure!(may_install, "{} is not installed: `{}`", self.program, self.install.join(" "));
+        eprintln!("installing {}: this can take minutes", self.name);
+        let directory = peers();
+        std::fs::create_dir_all(&directory)?;
+        let place = Place { address: None, directory: &directory };
+        let log = directory.join(format!("{}.log", self.name));
+        let mut command = Command::new(&self.install[0]);
+        command
+            .args(self.install[1..].iter().map(|argument| place.fill(argument)))
+            .current_dir(std::env::temp_dir());
+        command.envs(self.environment.iter().map(|(name, value)| (name, place.fill(value))));
+        let output = std::fs::File::create(&log)?;
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        let ended = Guarded::spawn(&mut command)?.wait(INSTALL_LONGEST);
+        ensure!(!child::interrupted(), "interrupted");
+        ensure!(
+            ended.is_some_and(|status| status.success()) && self.program().is_some(),
+            "{} could not be installed, see {}{hint}",
+            self.name,
+            log.display()
+        );
+        Ok(())
+    }
+
+    /// The command that starts it, once its files are written.
+    pub fn command(&self, directory: &Path, address: SocketAddr) -> Result<Command> {
+        let place = Place { address: Some(address), directory };
+        for (name, text) in &self.files {
+            std::fs::write(directory.join(name), place.fill(text)).with_context(|| name.clone())?;
+        }
+        let mut command =
+            Command::new(self.program().with_context(|| format!("{} is not there", self.program))?);
+        command.args(self.arguments.iter().map(|argument| place.fill(argument))).current_dir(directory);
+        command.envs(self.environment.iter().map(|(name, value)| (name, place.fill(value))));
+        Ok(command)
+    }
+
+    /// The first line in which it says its version, or its name.
+    pub fn version(&self) -> String {
+        let said = self.program().filter(|_| !self.version.is_empty()).and_then(|program| {
+            let output = Command::new(program).args(&self.version).stdin(Stdio::null()).output().ok()?;
+            let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
+            String::from_utf8_lossy(&text)
+                .lines()
+                .find(|line| line.contains(|c: char| c.is_ascii_digit()))
+                .map(str::to_owned)
+        });
+        let said = said.unwrap_or_default();
+        let digits = said.split_whitespace().find(|word| word.contains(|c: char| c.is_ascii_digit()));
+        match digits {
+            Some(version) => format!("{} {}", self.name, version.trim_start_matches('v')),
+            None => self.name.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_recipes_of_the_repository_are_understood() {
+        let names: Vec<String> = built_in().into_iter().map(|recipe| recipe.name).collect();
+        assert_eq!(names, ["nats", "rmqttd", "rumqttd"]);
+    }
+
+    #[test]
+    fn placeholders_are_filled_in_arguments_and_files() {
+        let text = "[x]\nprogram = \"/bin/true\"\narguments = [\"-p\", \"{port}\", \"{directory}/c\"]\n\
+                    [x.files]\nc = \"listen {address} on {host}\"\n[x.environment]\nHOME = \"{directory}\"\n";
+        let recipe = parse(text).unwrap().remove(0);
+        let directory = super::super::broker::Directory::new().unwrap();
+        let at = directory.join("");
+        let command = recipe.command(&at, "127.0.0.1:2345".parse().unwrap()).unwrap();
+        let arguments: Vec<String> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
+        assert_eq!(arguments, ["-p", "2345", &format!("{}/c", at.display())]);
+        assert_eq!(
+            std::fs::read_to_string(directory.join("c")).unwrap(),
+            "listen 127.0.0.1:2345 on 127.0.0.1"
+        );
+    }
+
+    #[test]
+    fn a_recipe_with_a_mistake_is_refused_by_name() {
+        for (text, said) in [
+            ("x = 1", "is a table"),
+            ("[x]\narguments = []", "`program` is missing"),
+            ("[x]\nprogram = \"p\"\nprogam = \"p\"", "`progam` is no key"),
+            ("[x]\nprogram = \"p\"\narguments = \"a\"", "list of texts"),
+            ("[x]\nprogram = \"p\"\n[x.files]\n\"../c\" = \"\"", "without directories"),
+        ] {
+            let error = format!("{:#}", parse(text).unwrap_err());
+            assert!(error.contains(said) && error.contains('x'), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_broker_that_is_not_there_says_what_to_do() {
+        let missing = |text: &str| format!("{:#}", parse(text).unwrap()[0].ensure_there(false).unwrap_err());
+        let hint = missing("[x]\nprogram = \"no-such-broker\"\nhint = \"from its site\"");
+        assert!(hint.contains("not installed (from its site)"), "{hint}");
+        let text = "[x]\nprogram = \"no-such-broker\"\ninstall = [\"make\"]\nneeds = [\"no-such-tool\"]";
+        assert!(missing(text).contains("neither is no-such-tool"));
+        let text = "[x]\nprogram = \"no-such-broker\"\ninstall = [\"sh\", \"-c\"]\nneeds = [\"sh\"]";
+        assert!(missing(text).contains("`sh -c`"));
+    }
+}
