@@ -36,6 +36,8 @@ enum Task {
     Bench(bench::Args),
     /// Measures the broker beside all that can be had, and writes the tables of docs/benchmarks.md
     Compare(bench::compare::Args),
+    /// How cost grows with connections, filters, subscribers and reactors; writes docs/growth.md
+    Growth(bench::growth::Args),
     /// What watching a node costs its clients: latency beside scrapes, listings of all clients, and a trace of everything
     Observe(bench::observe::Args),
     /// What wrong logins cost those who are in: latency beside 10,000 of them
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Task::Ratchet(args) => ratchet::run(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Compare(args) => bench::compare::run(&args),
+        Task::Growth(args) => bench::growth::run(&args),
         Task::Observe(args) => bench::observe::run(&args),
         Task::Storm(args) => bench::storm::run(&args),
         Task::Door(args) => bench::door::run(&args),
