@@ -347,7 +347,10 @@ impl Flow {
     pub fn is_forgettable(&self) -> bool {
         // Packet Identifiers start anew with a new flow, which is fine while none is in use; aliases live as long as the
         // connection [MQTT-3.3.2-7].
-        self.is_idle() && self.aliases_in.is_empty() && self.aliases_out.is_none()
+        self.is_idle()
+            && self.inbound.is_forgettable()
+            && self.aliases_in.is_empty()
+            && self.aliases_out.is_none()
     }
 }
 

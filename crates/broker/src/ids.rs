@@ -41,6 +41,15 @@ pub struct SessionId {
     pub generation: u32,
 }
 
+impl SessionId {
+    /// What its messages are known by as its own, see [`Identity`](crate::store::Identity): never another session's while
+    /// somebody may remember. The highest bit is not set.
+    pub fn origin(self) -> u64 {
+        let number = u64::from(self.generation) << 32 | u64::from(self.slot);
+        u64::from(self.shard.0) << 48 | number & 0xffff_ffff_ffff
+    }
+}
+
 /// A shared subscription group's place in its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupId {

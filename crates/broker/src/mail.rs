@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use mqtt::{PacketId, QoS, ReasonCode};
+use session::{Dispatched, Toggles};
 
 use crate::access::Verdict;
 use crate::admin::Question;
@@ -195,6 +196,10 @@ pub struct Resume {
     pub subscriptions: Vec<(Box<str>, Options, u32)>,
     /// QoS 2 identifiers received from the client and not released.
     pub received: Vec<u16>,
+    /// Those of its Packet Identifiers whose next message has the second identity.
+    pub toggles: Toggles,
+    /// QoS 2 messages that an earlier connection dispatched during the present run: clients that were connected have them.
+    pub dispatched: Vec<Dispatched>,
 }
 
 /// A claim that was granted.
@@ -266,7 +271,13 @@ mod tests {
             publisher_key: 0,
         };
         let message = view.to_message();
-        let append = Request::Append { message: message.clone(), sessions: true, groups: false, token: None };
+        let append = Request::Append {
+            message: message.clone(),
+            sessions: true,
+            groups: false,
+            identity: None,
+            token: None,
+        };
         let mut batch = Batch::of(Letter::Request(ShardId(0), append));
         assert!(batch.weight() > 100_000);
         let retain = Request::Retain { message: message.clone(), token: None };

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use mqtt::{PacketId, QoS, ReasonCode};
 
+use crate::Toggles;
+
 /// What a client has published and not seen the end of.
 ///
 /// PUBACK and PUBREC leave in the order of the PUBLISHes [MQTT-4.6.0-2] [MQTT-4.6.0-3], each when everything it waits for
@@ -20,6 +22,12 @@ pub struct Inbound {
     restored: usize,
     /// QoS 1 entries of `waiting`.
     unacknowledged: u32,
+    /// Which of the two identities of a QoS 2 identifier its next message has.
+    pub toggles: Toggles,
+    /// QoS 2 messages that an earlier connection dispatched and the session does not remember: they are sent again.
+    dispatched: Vec<Dispatched>,
+    /// Shards that go on knowing identities of messages that were sent again, as bits.
+    pub lingering: u16,
 }
 
 #[derive(Debug)]
@@ -29,6 +37,27 @@ struct Waiting {
     /// Completions still to come.
     outstanding: u32,
     reason: ReasonCode,
+    keep: Keep,
+    shards: u16,
+}
+
+/// When the identifier of a QoS 2 message is to be remembered beyond the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// Not at all.
+    Never,
+    /// When everything else that the message waits for is done: [`Inbound::complete`] says so.
+    Last,
+    /// That is being done; it is one of the completions that are outstanding.
+    Asked,
+}
+
+/// A QoS 2 message that was dispatched and whose identifier the session may not remember.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dispatched {
+    pub packet_id: PacketId,
+    /// Shards that have it, as bits.
+    pub shards: u16,
 }
 
 /// What to do with a PUBLISH.
@@ -56,6 +85,10 @@ pub struct Completion {
     pub packet_id: PacketId,
     pub qos: QoS,
     pub reason: ReasonCode,
+    /// How far the identifier came.
+    pub keep: Keep,
+    /// Shards that have the message and know its identity, as bits.
+    pub shards: u16,
 }
 
 impl Inbound {
@@ -71,6 +104,11 @@ impl Inbound {
 
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.received.is_empty()
+    }
+
+    /// Whether nothing in it matters for what comes.
+    pub fn is_forgettable(&self) -> bool {
+        self.is_empty() && self.toggles.is_empty() && self.dispatched.is_empty() && self.lingering == 0
     }
 
     /// The number that completions of the next publish will carry.
@@ -114,29 +152,75 @@ impl Inbound {
         self.restored = self.received.len();
     }
 
-    /// A PUBLISH was dispatched and waits for `outstanding` completions and for those before it.
-    pub fn wait(&mut self, packet_id: PacketId, qos: QoS, outstanding: u32, reason: ReasonCode) {
-        self.waiting.push_back(Waiting { packet_id, qos, outstanding, reason });
-        if qos == QoS::AtLeastOnce {
-            self.unacknowledged += 1;
+    /// Messages that an earlier connection dispatched, as [`Self::unfinished`] said.
+    pub fn restore_dispatched(&mut self, dispatched: Vec<Dispatched>) {
+        self.dispatched = dispatched;
+    }
+
+    /// The shards that have this message from an earlier connection, as bits; `None` when none dispatched it.
+    pub fn take_dispatched(&mut self, packet_id: PacketId) -> Option<u16> {
+        let at = self.dispatched.iter().position(|dispatched| dispatched.packet_id == packet_id)?;
+        Some(self.dispatched.swap_remove(at).shards)
+    }
+
+    /// An acknowledgement does not leave after all, because the connection ends before.
+    pub fn leave_unfinished(&mut self, done: &Completion) {
+        if done.keep != Keep::Never {
+            self.dispatched.push(Dispatched { packet_id: done.packet_id, shards: done.shards });
         }
     }
 
-    /// One thing that publish `sequence` waits for is done. `reason` replaces Success; the first error stays.
-    pub fn complete(&mut self, sequence: u32, reason: ReasonCode) {
+    /// What the next connection has to know: QoS 2 messages that were dispatched and not acknowledged.
+    pub fn unfinished(&self) -> impl Iterator<Item = Dispatched> {
+        let here = self.waiting.iter().filter(|waiting| waiting.keep != Keep::Never);
+        let here = here.map(|&Waiting { packet_id, shards, .. }| Dispatched { packet_id, shards });
+        here.chain(self.dispatched.iter().copied())
+    }
+
+    /// A PUBLISH was dispatched and waits for `outstanding` completions and for those before it.
+    pub fn wait(&mut self, packet_id: PacketId, qos: QoS, outstanding: u32, reason: ReasonCode) {
+        self.push(Waiting { packet_id, qos, outstanding, reason, keep: Keep::Never, shards: 0 });
+    }
+
+    /// The same for a QoS 2 message of a session that outlives the connection. `shards` have it, as bits.
+    pub fn wait_and_keep(
+        &mut self,
+        packet_id: PacketId,
+        outstanding: u32,
+        reason: ReasonCode,
+        keep: Keep,
+        shards: u16,
+    ) {
+        debug_assert!(outstanding > 0, "at least its identifier has to be remembered");
+        self.push(Waiting { packet_id, qos: QoS::ExactlyOnce, outstanding, reason, keep, shards });
+    }
+
+    fn push(&mut self, waiting: Waiting) {
+        self.unacknowledged += u32::from(waiting.qos == QoS::AtLeastOnce);
+        self.waiting.push_back(waiting);
+    }
+
+    /// One thing that publish `sequence` waits for is done. `reason` replaces Success; the first error stays. Returns the
+    /// identifier when it is now to be remembered, which is one more completion to come.
+    pub fn complete(&mut self, sequence: u32, reason: ReasonCode) -> Option<PacketId> {
         let at = sequence.wrapping_sub(self.first) as usize;
-        if let Some(waiting) = self.waiting.get_mut(at) {
-            waiting.outstanding = waiting.outstanding.saturating_sub(1);
-            if !waiting.reason.is_error() && reason != ReasonCode::Success {
-                waiting.reason = reason;
-            }
+        let waiting = self.waiting.get_mut(at)?;
+        waiting.outstanding = waiting.outstanding.saturating_sub(1);
+        if !waiting.reason.is_error() && reason != ReasonCode::Success {
+            waiting.reason = reason;
         }
+        let is_due = waiting.outstanding == 0 && waiting.keep == Keep::Last && !waiting.reason.is_error();
+        is_due.then(|| {
+            waiting.keep = Keep::Asked;
+            waiting.outstanding = 1;
+            waiting.packet_id
+        })
     }
 
     /// The next acknowledgement that may leave.
     pub fn poll(&mut self) -> Option<Completion> {
         self.waiting.front().filter(|waiting| waiting.outstanding == 0)?;
-        let Waiting { packet_id, qos, reason, .. } = self.waiting.pop_front()?;
+        let Waiting { packet_id, qos, reason, keep, shards, .. } = self.waiting.pop_front()?;
         self.first = self.first.wrapping_add(1);
         match qos {
             QoS::AtLeastOnce => self.unacknowledged -= 1,
@@ -146,7 +230,7 @@ impl Inbound {
             }
             QoS::AtMostOnce | QoS::ExactlyOnce => {}
         }
-        Some(Completion { packet_id, qos, reason })
+        Some(Completion { packet_id, qos, reason, keep, shards })
     }
 
     /// PUBREL: the identifier may be used for a new message from now on [MQTT-4.3.3-11].
@@ -191,10 +275,10 @@ mod tests {
         inbound.wait(id(7), QoS::AtLeastOnce, 1, ReasonCode::Success);
         inbound.wait(id(3), QoS::AtLeastOnce, 2, ReasonCode::Success);
         inbound.wait(id(9), QoS::AtLeastOnce, 0, ReasonCode::Success);
-        inbound.complete(first.wrapping_add(1), ReasonCode::Success);
-        inbound.complete(first.wrapping_add(1), ReasonCode::Success);
+        assert_eq!(inbound.complete(first.wrapping_add(1), ReasonCode::Success), None);
+        assert_eq!(inbound.complete(first.wrapping_add(1), ReasonCode::Success), None);
         assert_eq!(polled(&mut inbound), []);
-        inbound.complete(first, ReasonCode::Success);
+        assert_eq!(inbound.complete(first, ReasonCode::Success), None);
         assert_eq!(polled(&mut inbound), [7, 3, 9]);
         assert!(inbound.is_empty());
     }
@@ -238,6 +322,48 @@ mod tests {
         assert_eq!(inbound.inflight(), 1);
         assert_eq!(inbound.receive(id(9)), Received::Repeated);
         assert_eq!(inbound.inflight(), 2);
+    }
+
+    /// [MQTT-4.3.3-8]: it is remembered last, so that whoever is asked again either has all of it or knows that it has not.
+    #[test]
+    fn an_identifier_is_remembered_when_everything_else_is_done() {
+        let mut inbound = Inbound::default();
+        inbound.receive(id(5));
+        inbound.wait_and_keep(id(5), 2, ReasonCode::Success, Keep::Last, 0b101);
+        let unfinished = [Dispatched { packet_id: id(5), shards: 0b101 }];
+        assert_eq!(inbound.complete(0, ReasonCode::Success), None);
+        assert_eq!(inbound.complete(0, ReasonCode::Success), Some(id(5)));
+        assert_eq!(polled(&mut inbound), []);
+        assert!(inbound.unfinished().eq(unfinished));
+        assert_eq!(inbound.complete(0, ReasonCode::Success), None);
+        assert_eq!(inbound.poll().map(|done| (done.keep, done.shards)), Some((Keep::Asked, 0b101)));
+        assert_eq!(inbound.unfinished().count(), 0);
+        assert_eq!(inbound.receive(id(5)), Received::Repeated);
+    }
+
+    #[test]
+    fn what_was_refused_is_not_remembered() {
+        let mut inbound = Inbound::default();
+        inbound.receive(id(5));
+        inbound.wait_and_keep(id(5), 2, ReasonCode::Success, Keep::Last, 1);
+        assert_eq!(inbound.complete(0, ReasonCode::QuotaExceeded), None);
+        assert_eq!(inbound.complete(0, ReasonCode::Success), None);
+        let done = inbound.poll().expect("everything has come");
+        assert_eq!((done.reason, done.keep), (ReasonCode::QuotaExceeded, Keep::Last));
+        assert_eq!(inbound.receive(id(5)), Received::New);
+    }
+
+    #[test]
+    fn what_an_earlier_connection_dispatched_is_known_once() {
+        let mut inbound = Inbound::default();
+        let (five, six) =
+            (Dispatched { packet_id: id(5), shards: 3 }, Dispatched { packet_id: id(6), shards: 0 });
+        inbound.restore_dispatched(vec![five, six]);
+        assert_eq!(inbound.take_dispatched(id(7)), None);
+        assert_eq!(inbound.take_dispatched(id(5)), Some(3));
+        assert_eq!(inbound.take_dispatched(id(5)), None);
+        assert!(inbound.unfinished().eq([six]), "the client has not sent it again so far");
+        assert!(!inbound.is_forgettable());
     }
 
     /// [MQTT-4.3.3-9]

@@ -6,7 +6,9 @@
 mod alias;
 mod deliveries;
 mod inbound;
+mod toggles;
 
 pub use alias::{InboundAliases, OutboundAliases, TopicAlias};
 pub use deliveries::{Deliveries, PubRecOutcome, Resend, Settled};
-pub use inbound::{Completion, Inbound, Received, Released};
+pub use inbound::{Completion, Dispatched, Inbound, Keep, Received, Released};
+pub use toggles::Toggles;

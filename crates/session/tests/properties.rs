@@ -2,7 +2,7 @@
 
 use mqtt::{PacketId, QoS, ReasonCode};
 use proptest::prelude::*;
-use session::{Completion, Deliveries, Inbound, PubRecOutcome, Received, Released, Resend, Settled};
+use session::{Completion, Deliveries, Inbound, Keep, PubRecOutcome, Received, Released, Resend, Settled};
 
 fn id(value: u16) -> PacketId {
     PacketId::new(value).expect("not 0")
@@ -323,7 +323,7 @@ fn publish(steps: &[Publishing]) {
                     if qos == QoS::ExactlyOnce && reason.is_error() {
                         client.forget(packet_id);
                     }
-                    Completion { packet_id: id(packet_id), qos, reason }
+                    Completion { packet_id: id(packet_id), qos, reason, keep: Keep::Never, shards: 0 }
                 });
                 assert_eq!(inbound.poll(), expected);
             }

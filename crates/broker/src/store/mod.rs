@@ -11,6 +11,7 @@ mod shard;
 use std::sync::Arc;
 
 use mqtt::{PacketId, QoS, ReasonCode};
+use session::Dispatched;
 
 pub(crate) use shard::SUBSCRIPTIONS_AT_ONCE;
 pub use shard::{MemoryShard, ShardOutput};
@@ -53,7 +54,18 @@ pub enum Request {
         message: Message,
         sessions: bool,
         groups: bool,
+        /// Of a message that its publisher may send again: with one that is known nothing is done but to answer, when the
+        /// first has its places.
+        identity: Option<Identity>,
         token: Option<Token>,
+    },
+    /// The publisher does not send this again. Not answered.
+    ForgetIdentity {
+        identity: Identity,
+    },
+    /// A session is no more, so all that it may have sent is forgotten. Not answered.
+    ForgetOrigin {
+        origin: u64,
     },
     /// The retained message of a topic of this shard, or its end when the payload is empty [MQTT-3.3.1-6].
     Retain {
@@ -80,22 +92,25 @@ pub enum Request {
         packet_id: PacketId,
         kind: Acknowledgement,
     },
-    /// A QoS 2 PUBLISH of a durable session arrived: to be remembered before PUBREC leaves.
+    /// A QoS 2 PUBLISH of a durable session has arrived and is where it belongs, as far as that is the store: to be remembered
+    /// before PUBREC leaves.
     Receive {
         session: SessionId,
         packet_id: PacketId,
         token: Token,
     },
-    /// Its PUBREL arrived: to be forgotten before PUBCOMP leaves.
+    /// Its PUBREL arrived: to be forgotten before PUBCOMP leaves. The Packet Identifier's toggle flips, known or not.
     Released {
         session: SessionId,
         connection: ConnectionId,
         packet_id: PacketId,
     },
-    /// The QoS 2 PUBLISH was refused: to be forgotten.
+    /// The QoS 2 PUBLISH was refused: to be forgotten. Not answered.
     Forget {
         session: SessionId,
         packet_id: PacketId,
+        /// Some shards may have it: the Packet Identifier's toggle flips, so that its next message is another.
+        flip: bool,
     },
     /// A member joins a shared subscription group, or changes: its options, or whether it is connected.
     Join(Box<Join>),
@@ -213,7 +228,44 @@ pub struct Release {
     pub expiry: Option<u32>,
     /// The Will, unless the client took it back, and its delay in seconds.
     pub will: Option<(Message, u32)>,
+    /// QoS 2 messages of the client that were dispatched and that the session may not remember, for [`Resume`]; `None` from a
+    /// connection that was closed before it had heard of any.
+    ///
+    /// [`Resume`]: crate::mail::Resume
+    pub dispatched: Option<Vec<Dispatched>>,
+    /// Shards that may know other messages of the session by their identities, as bits: they are told to forget them when it
+    /// ends.
+    pub known_to: u16,
 }
+
+/// What tells one message from another that its publisher may send again, on another connection or after a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity {
+    /// [`SessionId::origin`].
+    pub origin: u64,
+    /// The Packet Identifier times 2, plus its toggle.
+    pub number: u64,
+}
+
+impl Identity {
+    /// Of a QoS 2 PUBLISH. The toggle flips with each release, so that an identifier's next message is another.
+    pub fn of_publish(session: SessionId, packet_id: PacketId, toggle: bool) -> Self {
+        Self { origin: session.origin(), number: u64::from(packet_id.get()) * 2 + u64::from(toggle) }
+    }
+
+    /// The message before or after it under the same Packet Identifier: when one comes, nobody sends the other again.
+    #[must_use]
+    pub fn twin(self) -> Self {
+        Self { number: self.number ^ 1, ..self }
+    }
+}
+
+/// The shards whose bits are set.
+pub(crate) fn shards_of(bits: u16) -> impl Iterator<Item = ShardId> {
+    (0..SHARDS).filter(move |shard| bits & 1 << shard != 0).map(ShardId)
+}
+
+const _: () = assert!(SHARDS <= 16, "a u16 has a bit for each");
 
 /// One message for one durable session.
 #[derive(Clone, Debug)]

@@ -10,15 +10,15 @@ mod subscriptions;
 pub(crate) use inspect::SUBSCRIPTIONS_AT_ONCE;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap as StdHashMap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, HashMap as StdHashMap, VecDeque};
 use std::sync::Arc;
 
 use mqtt::ReasonCode;
 use routing::{Index, Reader};
-use session::Deliveries;
+use session::{Deliveries, Dispatched, Toggles};
 
 use super::group::Group;
-use super::{Claim, Completion, Enqueue, GroupName, Request};
+use super::{Claim, Completion, Enqueue, GroupName, Identity, Request};
 use crate::backlog::Backlog;
 use crate::counters::StoreCounters;
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
@@ -59,6 +59,8 @@ pub struct MemoryShard {
     /// Sessions with a connection for which something waits.
     backlog: Backlog,
     retained: RetainedShard,
+    /// Messages that their publishers may send again, and the append of those that wait for places.
+    identities: BTreeMap<Identity, Option<u32>>,
     /// Subscriptions of all sessions.
     subscriptions: usize,
     matches: Vec<Route>,
@@ -119,6 +121,10 @@ struct Session {
     /// Its earliest entry in `deadlines`.
     armed: Time,
     received: Vec<u16>,
+    toggles: Toggles,
+    dispatched: Vec<Dispatched>,
+    /// As in [`Release`](super::Release), of all its connections.
+    known_to: u16,
     /// In the shard's `backlog`.
     backlogged: bool,
 }
@@ -149,6 +155,9 @@ impl Held {
 #[derive(Debug)]
 struct Append {
     waiter: Waiter,
+    /// Of the same message sent again.
+    again: Vec<Token>,
+    identity: Option<Identity>,
     remaining: u32,
     reason: ReasonCode,
 }
@@ -215,6 +224,7 @@ impl MemoryShard {
             held: Held::default(),
             backlog: Backlog::default(),
             retained: RetainedShard::default(),
+            identities: BTreeMap::new(),
             subscriptions: 0,
             matches: Vec::new(),
             random: random | 1,
@@ -232,6 +242,11 @@ impl MemoryShard {
 
     pub fn held(&self) -> Held {
         self.held
+    }
+
+    /// Messages that their publishers may send again.
+    pub fn identities(&self) -> usize {
+        self.identities.len()
     }
 
     pub fn apply(&mut self, now: Time, request: Request, out: &mut ShardOutput) {
@@ -252,9 +267,12 @@ impl MemoryShard {
             Request::Withdraw { session, filter } => {
                 self.unsubscribe(session, &filter, None, out);
             }
-            Request::Append { message, sessions, groups, token } => {
-                self.append(now, &message, sessions, groups, token, out);
+            Request::Append { message, sessions, groups, identity, token } => {
+                let Err(new) = self.append_again(identity, token, out) else { return };
+                self.append(now, &message, (sessions, groups), new, token, out);
             }
+            Request::ForgetIdentity { identity } => drop(self.identities.remove(&identity)),
+            Request::ForgetOrigin { origin } => self.forget_origin(origin),
             Request::Retain { message, token } => {
                 let reason = self.retain(message);
                 out.acknowledged.extend(token.map(|token| (token, reason)));
@@ -278,10 +296,10 @@ impl MemoryShard {
                 out.acknowledged.push((token, ReasonCode::Success));
             }
             Request::Released { session, connection, packet_id } => {
-                self.forget(session, packet_id);
+                self.forget(session, packet_id, true);
                 out.complete(Completion::Complete { connection, packet_id });
             }
-            Request::Forget { session, packet_id } => self.forget(session, packet_id),
+            Request::Forget { session, packet_id, flip } => self.forget(session, packet_id, flip),
             Request::Join(join) => self.join(*join, out),
             Request::Leave { group, member, reply } => self.leave(*group, member, reply, out),
             Request::Bounce { group, message, token } => self.give(now, group, &message, token, out),
@@ -365,6 +383,7 @@ impl MemoryShard {
         assert_eq!(self.counters.queued_bytes, bytes.sum::<u64>());
         let subscriptions = self.sessions.iter().map(|(_, _, session)| session.subscriptions.len());
         assert_eq!(self.subscriptions, subscriptions.sum::<usize>());
+        assert!(self.identities.len() <= IDENTITIES_MAX);
         let owned =
             self.clients.values().filter(|client| client.owner.is_some() || client.session.is_some()).count();
         assert_eq!(owned, self.clients.len(), "no client without owner and session");
@@ -378,6 +397,10 @@ impl MemoryShard {
         assert_eq!(self.appends.len(), 0, "publishers that are never answered");
     }
 }
+
+/// Messages that their publishers may send again, at most. They are forgotten one by one and with their session; one that comes
+/// later than the end of its session would be left.
+const IDENTITIES_MAX: usize = 1 << 20;
 
 /// Entries in the list of deadlines, at most: those that no longer count make way.
 fn deadlines_max(sessions: usize) -> usize {

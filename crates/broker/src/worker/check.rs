@@ -40,6 +40,11 @@ impl Worker {
         }
     }
 
+    /// Messages that the shards here know because their publishers may send them again.
+    pub fn identities(&self) -> usize {
+        self.shards.iter().map(|(_, shard)| shard.identities()).sum()
+    }
+
     /// What is true besides when nothing is under way, nobody is connected and no session is left.
     pub fn check_quiet(&self) {
         self.check_invariants();

@@ -121,6 +121,9 @@ impl Worker {
         for text in subscriptions.into_filters() {
             self.remove_subscription(id, session.is_some(), &text);
         }
+        let known_to = flow.as_ref().map_or(0, |flow| flow.inbound.lingering);
+        let unfinished = flow.as_ref().map(|flow| flow.inbound.unfinished().collect());
+        let dispatched = (phase == Phase::Open).then(|| unfinished.unwrap_or_default());
         if let Some(flow) = flow {
             self.end_flow(*flow);
         }
@@ -133,7 +136,8 @@ impl Worker {
             None => {}
         }
         if claimed {
-            let release = Release { client_id, connection: id, expiry, will: released_will };
+            let release =
+                Release { client_id, connection: id, expiry, will: released_will, dispatched, known_to };
             self.request(client_shard(fold(client_key)), Request::Release(Box::new(release)));
         }
         self.wheel.arm(self.now.after(LINGER), slot, id.generation, TimerKind::Linger);

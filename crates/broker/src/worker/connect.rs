@@ -7,6 +7,7 @@ use mqtt::{
     ConnAck, Connect, Packet, PropertiesBuf, Property, QoS, ReasonCode, Subscription, TopicName, Version,
     Will,
 };
+use session::{Dispatched, Toggles};
 
 use super::Worker;
 use super::publish::{is_beyond_limits, is_own_topic};
@@ -17,6 +18,7 @@ use crate::mail::{Claimed, Letter};
 use crate::message::{Message, MessageView};
 use crate::overload::Level;
 use crate::route::{Options, Route, RouteKind};
+use crate::store::Identity;
 use crate::wheel::TimerKind;
 
 impl Worker {
@@ -144,20 +146,46 @@ impl Worker {
             self.wheel.arm(at, id.slot, id.generation, TimerKind::Expiry);
         }
         self.counters.clients_connected += 1;
+        let mut subscriptions = Vec::new();
+        if let Some(resume) = resume {
+            // Before anything can end the connection, which tells the next one of this.
+            self.restore_inbound(id.slot, resume.received, resume.toggles, resume.dispatched);
+            subscriptions = resume.subscriptions;
+        }
         if !self.send_connack(id.slot, session_present) {
             return self.refuse_connect(id.slot, version, ReasonCode::PacketTooLarge);
         }
-        if let Some(resume) = resume {
-            if let Some(connection) = self.connections.occupant(id.slot)
-                && !resume.received.is_empty()
-            {
-                connection.flow().inbound.restore(resume.received);
-            }
-            for (text, options, subscription_id) in resume.subscriptions {
-                self.insert_durable(id, text, options, subscription_id);
-            }
+        for (text, options, subscription_id) in subscriptions {
+            self.insert_durable(id, text, options, subscription_id);
         }
         self.wake(id.slot);
+    }
+
+    /// What the client's earlier connections have received.
+    fn restore_inbound(
+        &mut self,
+        slot: u32,
+        received: Vec<u16>,
+        toggles: Toggles,
+        mut dispatched: Vec<Dispatched>,
+    ) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let Some(session) = connection.session else { return };
+        if received.is_empty() && toggles.is_empty() && dispatched.is_empty() {
+            return;
+        }
+        // What is remembered after all is not dispatched again.
+        let remembered = |dispatched: &mut Dispatched| received.contains(&dispatched.packet_id.get());
+        let remembered: Vec<_> = dispatched.extract_if(.., remembered).collect();
+        let of = |packet_id| Identity::of_publish(session, packet_id, toggles.get(packet_id));
+        let remembered: Vec<_> = remembered.iter().map(|it| (of(it.packet_id), it.shards)).collect();
+        let inbound = &mut connection.flow().inbound;
+        inbound.restore(received);
+        inbound.restore_dispatched(dispatched);
+        inbound.toggles = toggles;
+        for (identity, shards) in remembered {
+            self.forget_identity(identity, shards);
+        }
     }
 
     /// A durable session's subscription on the connection's side: for what is delivered at QoS 0, which no store keeps.

@@ -769,8 +769,13 @@ impl Worker {
         self.send_to(id, &Packet::PubRel(Ack { packet_id, reason, properties: mqtt::Properties::default() }));
     }
 
-    /// The store has forgotten a QoS 2 identifier: PUBCOMP may leave.
+    /// The store has forgotten a QoS 2 identifier: PUBCOMP may leave, and the identifier's next message is another.
     pub(super) fn complete_release(&mut self, id: ConnectionId, packet_id: PacketId) {
+        if let Some(connection) = self.connections.get_mut(id.slot, id.generation)
+            && connection.phase == Phase::Open
+        {
+            connection.flow().inbound.toggles.flip(packet_id);
+        }
         let ack = Ack { packet_id, reason: ReasonCode::Success, properties: mqtt::Properties::default() };
         self.send_to(id, &Packet::PubComp(ack));
     }

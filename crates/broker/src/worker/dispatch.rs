@@ -11,10 +11,21 @@ use crate::mail::{BatchDelivery, Body, Letter, Target, Token};
 use crate::message::{MessageView, Shared};
 use crate::retained;
 use crate::route::{Route, RouteKind};
-use crate::store::Request;
+use crate::store::{Identity, Request, shards_of};
 
 /// Messages up to this size are copied for each worker; larger ones are shared.
 const INLINE_MAX: usize = 8 * 1024;
+
+/// Who publishes, and what is to be known of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Publishing {
+    /// Who waits for completions; nobody without one.
+    pub token: Option<Token>,
+    /// Of a message that may be sent again.
+    pub identity: Option<Identity>,
+    /// An earlier connection has dispatched it: whoever is connected has it, the store may not.
+    pub again: bool,
+}
 
 /// Where a message has gone.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,6 +33,10 @@ pub(super) struct Dispatched {
     /// Completions that will come for the token.
     pub outstanding: u32,
     pub matched: bool,
+    /// Shards that were told its identity, as bits.
+    pub shards: u16,
+    /// Some of the completions are the store's.
+    pub stored: bool,
 }
 
 impl Worker {
@@ -32,6 +47,15 @@ impl Worker {
         view: MessageView<'_>,
         token: Option<Token>,
     ) -> Dispatched {
+        self.dispatch_as(name, view, Publishing { token, ..Publishing::default() })
+    }
+
+    pub(super) fn dispatch_as(
+        &mut self,
+        name: TopicName<'_>,
+        view: MessageView<'_>,
+        publishing: Publishing,
+    ) -> Dispatched {
         let mut shared = Shared::of(view);
         if view.retain {
             self.announce_retained(view.topic);
@@ -40,16 +64,20 @@ impl Worker {
         routes.clear();
         let mut rest = routes_of(&self.reader, name, &mut routes);
         self.serial += 1;
-        let mut result = Dispatched { outstanding: 0, matched: !rest.is_empty() };
+        let mut result = Dispatched { matched: !rest.is_empty(), ..Dispatched::default() };
         let mut local = std::mem::take(&mut self.scratch.targets);
         local.clear();
-        let token = token.filter(|_| view.qos > QoS::AtMostOnce);
+        let token = publishing.token.filter(|_| view.qos > QoS::AtMostOnce);
+        let (mut for_sessions, mut for_groups) = (0_u16, 0_u16);
         while let Some(first) = rest.first() {
             match first.kind {
                 RouteKind::Connection | RouteKind::ConnectionQos0 => {
                     let same = same_receiver(rest);
                     let (routes, after) = rest.split_at(same);
                     rest = after;
+                    if publishing.again {
+                        continue;
+                    }
                     if first.place == self.id.0 {
                         merge(routes, &view, &mut local);
                     } else {
@@ -58,26 +86,41 @@ impl Worker {
                 }
                 RouteKind::Shard => {
                     rest = &rest[1..];
-                    if view.qos > QoS::AtMostOnce {
-                        result.outstanding += self.append(first, true, &mut shared, token);
-                    }
+                    for_sessions |= if view.qos > QoS::AtMostOnce { 1 << first.place } else { 0 };
                 }
                 RouteKind::ShardGroups => {
                     rest = &rest[1..];
-                    result.outstanding += self.append(first, false, &mut shared, token);
+                    for_groups |= 1 << first.place;
                 }
                 // A shard's own index has these; the node's has not.
                 RouteKind::Session | RouteKind::Group => rest = &rest[1..],
             }
         }
         self.scratch.routes = routes;
+        let shards = for_sessions | for_groups;
+        for shard in shards_of(shards) {
+            let bit = 1 << shard.0;
+            let append = Request::Append {
+                message: shared.message(),
+                sessions: for_sessions & bit != 0,
+                groups: for_groups & bit != 0,
+                identity: publishing.identity,
+                token,
+            };
+            self.request(shard, append);
+            result.outstanding += u32::from(token.is_some());
+        }
+        result.shards = if publishing.identity.is_some() { shards } else { 0 };
         if !local.is_empty() && self.deliver_all(&local, &mut shared, token) {
             result.outstanding += 1;
         }
         self.scratch.targets = local;
         if view.retain {
-            result.outstanding += self.retain(&mut shared, token);
+            let outstanding = self.retain(&mut shared, token);
+            result.outstanding += outstanding;
+            result.stored = outstanding > 0;
         }
+        result.stored |= shards != 0;
         result
     }
 
@@ -140,18 +183,6 @@ impl Worker {
         };
         let targets = before..batch.targets.len();
         batch.deliveries.push(BatchDelivery { body, targets, token, serial: self.serial });
-        u32::from(token.is_some())
-    }
-
-    fn append(
-        &mut self,
-        route: &Route,
-        sessions: bool,
-        shared: &mut Shared<'_>,
-        token: Option<Token>,
-    ) -> u32 {
-        let message = shared.message();
-        self.request(ShardId(route.place), Request::Append { message, sessions, groups: !sessions, token });
         u32::from(token.is_some())
     }
 

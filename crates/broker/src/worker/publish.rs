@@ -3,20 +3,21 @@
 use std::sync::Arc;
 
 use mqtt::{Packet, PacketId, Publish, QoS, ReasonCode, TopicName};
-use session::{Inbound, Received};
+use session::{Inbound, Keep, Received};
 
 use super::Worker;
+use super::dispatch::{Dispatched, Publishing};
 use super::receive::Step;
 use super::trace::Passing;
 use crate::access::Rates;
 use crate::admin::Direction;
 use crate::connection::Flow;
-use crate::ids::Time;
+use crate::ids::{SessionId, Time};
 use crate::mail::Token;
 use crate::message::MessageView;
 use crate::mount::mounted;
 use crate::settings::PublishDenied;
-use crate::store::Request;
+use crate::store::{Identity, Request, shards_of};
 
 /// How long a publisher waits until a node short of memory is asked again.
 const OVERLOAD_RETRY_MS: u64 = 100;
@@ -191,14 +192,51 @@ impl Worker {
         let (id, session) = (connection.id, connection.session);
         let sequence = connection.flow().inbound.next_sequence();
         let token = Token::Publish { connection: id, sequence };
-        let mut dispatched = self.dispatch(name, view, Some(token));
         if let Some(session) = session.filter(|_| publish.qos == QoS::ExactlyOnce) {
-            // The identity is kept by the store before PUBREC leaves [MQTT-4.3.3-8].
-            self.request(session.shard, Request::Receive { session, packet_id, token });
-            dispatched.outstanding += 1;
+            return self.publish_and_keep(slot, name, view, (session, packet_id), token);
         }
-        let reason = if dispatched.matched { ReasonCode::Success } else { ReasonCode::NoMatchingSubscribers };
-        self.await_completions(slot, publish, dispatched.outstanding, reason);
+        let Dispatched { outstanding, matched, .. } = self.dispatch(name, view, Some(token));
+        self.await_completions(slot, publish, outstanding, reason_of(matched));
+    }
+
+    /// A QoS 2 message of a session that outlives the connection. The store remembers its identifier before PUBREC leaves
+    /// [MQTT-4.3.3-8], and not before it has the message: until then the client's next connection may dispatch it again.
+    fn publish_and_keep(
+        &mut self,
+        slot: u32,
+        name: TopicName<'_>,
+        view: MessageView<'_>,
+        (session, packet_id): (SessionId, PacketId),
+        token: Token,
+    ) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let inbound = &mut connection.flow().inbound;
+        let identity = Identity::of_publish(session, packet_id, inbound.toggles.get(packet_id));
+        let earlier = inbound.take_dispatched(packet_id);
+        let publishing =
+            Publishing { token: Some(token), identity: Some(identity), again: earlier.is_some() };
+        let Dispatched { mut outstanding, matched, shards, stored } =
+            self.dispatch_as(name, view, publishing);
+        let mut keep = Keep::Last;
+        if !stored {
+            keep = Keep::Asked;
+            outstanding += 1;
+            self.request(session.shard, Request::Receive { session, packet_id, token });
+        }
+        if let Some(connection) = self.connections.occupant(slot) {
+            let inbound = &mut connection.flow().inbound;
+            // What the earlier connection sent may be on its way still: it must not come as something new.
+            inbound.lingering |= earlier.map_or(0, |earlier| earlier | shards);
+            let shards = if earlier.is_none() { shards } else { 0 };
+            inbound.wait_and_keep(packet_id, outstanding, reason_of(matched), keep, shards);
+        }
+    }
+
+    /// Nobody sends this message of the session again.
+    pub(super) fn forget_identity(&mut self, identity: Identity, shards: u16) {
+        for shard in shards_of(shards) {
+            self.request(shard, Request::ForgetIdentity { identity });
+        }
     }
 
     /// Acknowledges as the QoS asks [MQTT3-3.3.4-1]: now when nothing is outstanding, here or before [MQTT-4.6.0-2].
@@ -220,7 +258,21 @@ impl Worker {
     /// Acknowledges a PUBLISH that goes nowhere.
     fn refuse_publish(&mut self, slot: u32, publish: &Publish<'_>, reason: ReasonCode) {
         if publish.qos > QoS::AtMostOnce {
+            self.give_up_dispatched(slot, publish);
             self.await_completions(slot, publish, 0, reason);
+        }
+    }
+
+    /// What an earlier connection of the client has dispatched is refused now, and so at an end.
+    fn give_up_dispatched(&mut self, slot: u32, publish: &Publish<'_>) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let (Some(session), Some(packet_id)) = (connection.session, publish.packet_id) else { return };
+        let inbound = &mut connection.flow().inbound;
+        if let Some(shards) = inbound.take_dispatched(packet_id) {
+            let identity = Identity::of_publish(session, packet_id, inbound.toggles.get(packet_id));
+            inbound.toggles.flip(packet_id);
+            self.request(session.shard, Request::Forget { session, packet_id, flip: true });
+            self.forget_identity(identity, shards);
         }
     }
 
@@ -245,7 +297,11 @@ impl Worker {
     ) {
         let Some(connection) = self.connections.get_mut(slot, generation) else { return };
         let Some(flow) = connection.flow.as_mut() else { return };
-        flow.inbound.complete(sequence, reason);
+        let due = flow.inbound.complete(sequence, reason);
+        if let (Some(packet_id), Some(session)) = (due, connection.session) {
+            let token = Token::Publish { connection: connection.id, sequence };
+            return self.request(session.shard, Request::Receive { session, packet_id, token });
+        }
         self.poll_inbound(slot);
     }
 
@@ -256,23 +312,32 @@ impl Worker {
         {
             if done.reason.is_error() {
                 self.counters.publish_refused += 1;
-                if done.qos == QoS::ExactlyOnce
-                    && let Some(session) = connection.session
-                {
-                    self.request(session.shard, Request::Forget { session, packet_id: done.packet_id });
-                }
                 // 3.1.1 cannot refuse a PUBLISH: acknowledge it or close [MQTT3-3.3.5-2]. What the store could not keep must
                 // not look acknowledged.
-                let Some(connection) = self.connections.occupant(slot) else { return };
                 if !connection.version.has_receive_maximum() && is_failure(done.reason) {
+                    flow.inbound.leave_unfinished(&done);
                     return self.close(slot, done.reason);
                 }
+            }
+            if let Some(session) = connection.session {
+                let packet_id = done.packet_id;
+                let identity = Identity::of_publish(session, packet_id, flow.inbound.toggles.get(packet_id));
+                if done.reason.is_error() && done.keep != Keep::Never {
+                    flow.inbound.toggles.flip(packet_id);
+                    self.request(session.shard, Request::Forget { session, packet_id, flip: true });
+                }
+                self.forget_identity(identity, done.shards);
             }
             let packet = if done.qos == QoS::ExactlyOnce { Packet::PubRec } else { Packet::PubAck };
             self.send_ack(slot, packet, done.packet_id, done.reason);
         }
         self.unblock(slot);
     }
+}
+
+/// What a PUBLISH is acknowledged with when all goes well.
+fn reason_of(matched: bool) -> ReasonCode {
+    if matched { ReasonCode::Success } else { ReasonCode::NoMatchingSubscribers }
 }
 
 /// Whether a Topic Name or Topic Filter has more levels or bytes than the settings allow.

@@ -7,6 +7,7 @@ mod acknowledging;
 mod actor;
 mod admission;
 mod client;
+mod exactly_once;
 mod limits;
 mod net;
 mod operators;

@@ -145,6 +145,11 @@ impl Net {
         self.workers.iter().map(|worker| counter(worker.counters())).sum()
     }
 
+    /// Messages that the store knows because their publishers may send them again.
+    pub fn identities(&self) -> usize {
+        self.workers.iter().map(Worker::identities).sum()
+    }
+
     /// Bytes of messages that wait anywhere, as last published.
     pub fn queued_bytes(&self) -> u64 {
         self.node.published.iter().map(|published| Published::get(&published.queued_bytes)).sum()

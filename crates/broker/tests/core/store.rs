@@ -21,6 +21,8 @@ pub enum Kind {
     Receive,
     Released,
     Forget,
+    ForgetIdentity,
+    ForgetOrigin,
     Join,
     Leave,
     Bounce,
@@ -233,6 +235,8 @@ fn failed(host: usize, request: Request, reason: ReasonCode) -> Option<Parcel> {
             return acknowledged(host, token?, reason);
         }
         Request::Receive { token, .. } => return acknowledged(host, token, reason),
+        // Nobody hears of it, as after a crash.
+        Request::ForgetIdentity { .. } => return None,
         other => panic!("no failure is known for {other:?}"),
     };
     let to = completion.connection().worker.index();
@@ -261,6 +265,8 @@ fn of_request(request: &Request) -> Kind {
         Request::Receive { .. } => Kind::Receive,
         Request::Released { .. } => Kind::Released,
         Request::Forget { .. } => Kind::Forget,
+        Request::ForgetIdentity { .. } => Kind::ForgetIdentity,
+        Request::ForgetOrigin { .. } => Kind::ForgetOrigin,
         Request::Join(_) => Kind::Join,
         Request::Leave { .. } => Kind::Leave,
         Request::Bounce { .. } => Kind::Bounce,

@@ -156,7 +156,11 @@ impl MemoryShard {
         }
         append.remaining -= 1;
         if append.remaining == 0 {
-            let Append { waiter, reason, .. } = self.appends.remove(key as usize);
+            let Append { waiter, again, identity, reason, .. } = self.appends.remove(key as usize);
+            if let Some(waits) = identity.and_then(|identity| self.identities.get_mut(&identity)) {
+                waits.take_if(|waits| *waits == key);
+            }
+            out.acknowledged.extend(again.into_iter().map(|token| (token, reason)));
             match waiter {
                 Waiter::Token(token) => out.acknowledged.push((token, reason)),
                 Waiter::Page(connection) => out.complete(Completion::PageTaken { connection }),

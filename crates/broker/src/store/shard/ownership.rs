@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use mqtt::ReasonCode;
-use session::Deliveries;
+use session::{Deliveries, Toggles};
 
 use super::{Client, HashMap, MemoryShard, Overflow, Session, ShardOutput};
 use crate::ids::{SessionId, Time};
 use crate::mail::{Claimed, Resume};
 use crate::message::Message;
-use crate::store::{Claim, Completion, Enqueue, Release, Request, expires_at};
+use crate::store::{Claim, Completion, Enqueue, Release, Request, expires_at, shards_of};
 
 impl MemoryShard {
     pub(super) fn claim(&mut self, now: Time, claim: Box<Claim>, out: &mut ShardOutput) {
@@ -83,7 +83,12 @@ impl MemoryShard {
         let resume = session_present.then(|| {
             let subscriptions = session.subscriptions.iter();
             let subscriptions = subscriptions.map(|(filter, (options, id))| (filter.clone(), *options, *id));
-            Box::new(Resume { subscriptions: subscriptions.collect(), received: session.received.clone() })
+            Box::new(Resume {
+                subscriptions: subscriptions.collect(),
+                received: session.received.clone(),
+                toggles: session.toggles.clone(),
+                dispatched: session.dispatched.clone(),
+            })
         });
         let connection = claim.connection;
         out.complete(Completion::Claimed(Claimed { connection, session_present, session: Some(id), resume }));
@@ -111,6 +116,9 @@ impl MemoryShard {
             place_freed: Time::default(),
             armed: Time::NEVER,
             received: Vec::new(),
+            toggles: Toggles::default(),
+            dispatched: Vec::new(),
+            known_to: 0,
             backlogged: false,
         })
     }
@@ -125,6 +133,12 @@ impl MemoryShard {
         let pending = client.pending.take();
         match client.session {
             Some((slot, generation)) => {
+                if let Some(session) = self.sessions.get_mut(slot, generation) {
+                    session.known_to |= release.known_to;
+                    if let Some(dispatched) = release.dispatched.take() {
+                        session.dispatched = dispatched;
+                    }
+                }
                 let (expiry, will) = (release.expiry, release.will.take());
                 self.release_session(now, slot, generation, expiry, will, out);
             }
@@ -181,6 +195,11 @@ impl MemoryShard {
         *self.held.of(&session) -= session.held_bytes();
         self.subscriptions -= session.subscriptions.len();
         let id = SessionId { shard: self.id, slot, generation };
+        let known =
+            session.dispatched.iter().fold(session.known_to, |bits, dispatched| bits | dispatched.shards);
+        for shard in shards_of(known) {
+            out.requests.push((shard, Request::ForgetOrigin { origin: id.origin() }));
+        }
         for filter in session.subscriptions.keys() {
             self.drop_subscription(id, filter, None, out);
         }

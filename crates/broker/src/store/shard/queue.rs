@@ -5,21 +5,46 @@ use std::sync::atomic::Ordering::Relaxed;
 use mqtt::{PacketId, QoS, ReasonCode, TopicName};
 use session::{PubRecOutcome, Resend, Settled};
 
-use super::{Append, MemoryShard, Overflow, Session, ShardOutput, Waiter};
+use super::{Append, IDENTITIES_MAX, MemoryShard, Overflow, Session, ShardOutput, Waiter};
 use crate::ids::{ConnectionId, GroupId, SessionId, Time};
 use crate::mail::{SessionDelivery, SubscriptionIds, Token};
 use crate::message::Message;
 use crate::route::{Options, Route, RouteKind};
 use crate::settings::{QueueFull, Settings};
-use crate::store::{Acknowledgement, Completion, Enqueue};
+use crate::store::{Acknowledgement, Completion, Enqueue, Identity};
 
 impl MemoryShard {
+    /// A message that is known: answered when the first has its places. `Err` with its identity, if it has one, when it is not.
+    pub(super) fn append_again(
+        &mut self,
+        identity: Option<Identity>,
+        token: Option<Token>,
+        out: &mut ShardOutput,
+    ) -> Result<(), Option<Identity>> {
+        let Some(known) = identity.and_then(|identity| self.identities.get(&identity)) else {
+            return Err(identity);
+        };
+        match *known {
+            Some(key) => self.appends[key as usize].again.extend(token),
+            None => out.acknowledged.extend(token.map(|token| (token, ReasonCode::Success))),
+        }
+        Ok(())
+    }
+
+    pub(super) fn forget_origin(&mut self, origin: u64) {
+        let (first, last) = (Identity { origin, number: 0 }, Identity { origin, number: u64::MAX });
+        let known: Vec<_> = self.identities.range(first..=last).map(|(identity, _)| *identity).collect();
+        for identity in known {
+            self.identities.remove(&identity);
+        }
+    }
+
     pub(super) fn append(
         &mut self,
         now: Time,
         message: &Message,
-        sessions: bool,
-        groups: bool,
+        (sessions, groups): (bool, bool),
+        identity: Option<Identity>,
         token: Option<Token>,
         out: &mut ShardOutput,
     ) {
@@ -34,6 +59,16 @@ impl MemoryShard {
             matches.sort_unstable_by_key(|route| (route.kind, route.slot));
         }
         let append = token.map(|token| self.new_append(Waiter::Token(token)));
+        if let Some(identity) = identity {
+            self.identities.remove(&identity.twin());
+            if self.identities.len() >= IDENTITIES_MAX {
+                self.identities.pop_first();
+            }
+            self.identities.insert(identity, append);
+            if let Some(key) = append {
+                self.appends[key as usize].identity = Some(identity);
+            }
+        }
         let mut ids = Vec::new();
         let mut rest = matches.as_slice();
         while let Some(first) = rest.first() {
@@ -102,7 +137,8 @@ impl MemoryShard {
     }
 
     pub(super) fn new_append(&mut self, waiter: Waiter) -> u32 {
-        self.appends.insert(Append { waiter, remaining: 1, reason: ReasonCode::Success }) as u32
+        let (again, identity, reason) = (Vec::new(), None, ReasonCode::Success);
+        self.appends.insert(Append { waiter, again, identity, remaining: 1, reason }) as u32
     }
 
     pub(super) fn enqueue_request(
@@ -372,9 +408,12 @@ impl MemoryShard {
         self.pump(now, id.slot, id.generation, out);
     }
 
-    pub(super) fn forget(&mut self, id: SessionId, packet_id: PacketId) {
+    pub(super) fn forget(&mut self, id: SessionId, packet_id: PacketId, flip: bool) {
         if let Some(session) = self.sessions.get_mut(id.slot, id.generation) {
             session.received.retain(|&id| id != packet_id.get());
+            if flip {
+                session.toggles.flip(packet_id);
+            }
         }
     }
 }

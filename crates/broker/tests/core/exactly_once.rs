@@ -1,0 +1,165 @@
+//! QoS 2 from clients with durable sessions: each message once, whatever becomes of connections and acknowledgements.
+
+use mqtt::QoS::{AtLeastOnce, ExactlyOnce};
+use mqtt::ReasonCode;
+use mqtt::Version::{V3_1_1, V5};
+
+use crate::net::{Net, everywhere};
+use crate::packets::*;
+use crate::store::Kind;
+
+/// Durable subscribers that are away, in several shards.
+const ABSENT: [&str; 4] = ["a", "b", "c", "d"];
+
+fn absent_subscribers(net: &mut Net) {
+    for name in ABSENT {
+        let subscriber = net.connect(1, durable(V5, name));
+        net.subscribe(subscriber, "t/#", ExactlyOnce);
+        net.lose(subscriber);
+    }
+}
+
+/// Each of them has got these.
+fn check_found(net: &mut Net, expected: &[&str]) {
+    for name in ABSENT {
+        let subscriber = net.resume(2, durable(V5, name));
+        assert_eq!(net.payloads(subscriber), expected, "{name}");
+    }
+}
+
+/// [MQTT-4.3.3-8] [MQTT-4.3.3-10]: a PUBLISH that is repeated on the next connection, while the store is still at work, is
+/// answered when it is kept, and comes once to those who are there and to those who are not.
+#[test]
+fn a_publish_repeated_after_a_resume_is_answered_when_it_is_kept() {
+    for version in [V3_1_1, V5] {
+        everywhere(|net| {
+            absent_subscribers(net);
+            let witness = net.connect(2, v5("witness"));
+            net.subscribe(witness, "t/1", ExactlyOnce);
+            let member = net.connect(0, v5("member"));
+            net.subscribe(member, "$share/g/t/+", AtLeastOnce);
+            let publisher = net.connect(0, durable(version, "p"));
+            net.store.hold(&[Kind::Append]);
+            net.send(publisher, message("t/1", "once").qos2(7));
+            net.lose(publisher);
+            let publisher = net.resume(1, durable(version, "p"));
+            net.send(publisher, message("t/1", "once").qos2(7).dup());
+            assert_eq!(net.received(publisher), [], "not before the store has it");
+            net.let_go();
+            assert_eq!(net.received(publisher), [pubrec(7)]);
+            net.send(publisher, pubrel(7));
+            assert_eq!(net.received(publisher), [pubcomp(7)]);
+            assert_eq!(net.payloads(witness), ["once"]);
+            assert_eq!(net.payloads(member), ["once"]);
+            check_found(net, &["once"]);
+            // The first is known until the session ends: it could come late.
+            net.connect(1, Connecting { version, ..v5("p") });
+            assert_eq!(net.identities(), 0);
+        });
+    }
+}
+
+/// [MQTT-4.3.3-8]: the identifier is remembered last. When that was lost, the message is sent again and is known.
+#[test]
+fn a_publish_that_was_kept_but_not_remembered_is_not_kept_twice() {
+    for version in [V3_1_1, V5] {
+        everywhere(|net| {
+            absent_subscribers(net);
+            let witness = net.connect(2, v5("witness"));
+            net.subscribe(witness, "t/1", ExactlyOnce);
+            let publisher = net.connect(0, durable(version, "p"));
+            net.store.hold(&[Kind::Receive]);
+            net.send(publisher, message("t/1", "once").qos2(7));
+            assert_eq!(net.received(publisher), []);
+            net.lose(publisher);
+            net.let_go();
+            let publisher = net.resume(1, durable(version, "p"));
+            net.send(publisher, message("t/1", "once").qos2(7).dup());
+            assert_eq!(net.received(publisher), [pubrec(7)]);
+            net.send(publisher, pubrel(7));
+            net.send(publisher, message("t/1", "another").qos2(7));
+            assert_eq!(net.received(publisher), [pubcomp(7), pubrec(7)]);
+            assert_eq!(net.payloads(witness), ["once", "another"]);
+            assert_eq!(net.identities(), 0);
+            check_found(net, &["once", "another"]);
+        });
+    }
+}
+
+/// [MQTT3-3.3.5-2]: an older client is closed when the store fails, comes back and sends it again.
+#[test]
+fn a_publish_that_was_kept_before_the_store_failed_is_not_kept_twice() {
+    everywhere(|net| {
+        absent_subscribers(net);
+        let witness = net.connect(2, v5("witness"));
+        net.subscribe(witness, "t/1", ExactlyOnce);
+        let publisher = net.connect(0, durable(V3_1_1, "p"));
+        net.store.fail(Kind::Receive, ReasonCode::UnspecifiedError);
+        net.send(publisher, message("t/1", "once").qos2(7));
+        assert_eq!(net.received(publisher), [Sent::Closed]);
+        net.store.heal();
+        let publisher = net.resume(1, durable(V3_1_1, "p"));
+        net.send(publisher, message("t/1", "once").qos2(7).dup());
+        assert_eq!(net.received(publisher), [pubrec(7)]);
+        assert_eq!(net.payloads(witness), ["once"]);
+        check_found(net, &["once"]);
+    });
+}
+
+/// [MQTT-4.3.3-4]: after PUBCOMP the identifier is another message's, even where the one before was not forgotten.
+#[test]
+fn an_identifier_that_was_released_is_another_messages() {
+    for version in [V3_1_1, V5] {
+        everywhere(|net| {
+            absent_subscribers(net);
+            let mut publisher = net.connect(0, durable(version, "p"));
+            net.store.fail(Kind::ForgetIdentity, ReasonCode::UnspecifiedError);
+            for (place, payload) in ["1", "2", "3", "4"].into_iter().enumerate() {
+                net.send(publisher, message("t/1", payload).qos2(7));
+                net.send(publisher, pubrel(7));
+                assert_eq!(net.received(publisher), [pubrec(7), pubcomp(7)]);
+                if place % 2 == 1 {
+                    net.lose(publisher);
+                    publisher = net.resume(place, durable(version, "p"));
+                }
+            }
+            check_found(net, &["1", "2", "3", "4"]);
+        });
+    }
+}
+
+/// [MQTT-4.3.3-9]: after an error the identifier is free at once, even where the refused message has come to be kept.
+#[test]
+fn an_identifier_that_was_refused_is_another_messages() {
+    everywhere(|net| {
+        absent_subscribers(net);
+        let publisher = net.connect(0, durable(V5, "p"));
+        net.store.fail(Kind::Receive, ReasonCode::QuotaExceeded);
+        net.store.fail(Kind::ForgetIdentity, ReasonCode::UnspecifiedError);
+        net.send(publisher, message("t/1", "refused").qos2(7));
+        assert_eq!(net.received(publisher), [Sent::PubRec(7, ReasonCode::QuotaExceeded)]);
+        net.store.heal();
+        net.lose(publisher);
+        let publisher = net.resume(1, durable(V5, "p"));
+        net.send(publisher, message("t/1", "another").qos2(7));
+        assert_eq!(net.received(publisher), [pubrec(7)]);
+        check_found(net, &["refused", "another"]);
+    });
+}
+
+/// [MQTT-3.1.2-4]: what nobody sends again is forgotten with the session.
+#[test]
+fn a_session_that_ends_takes_the_identities_of_its_messages_along() {
+    everywhere(|net| {
+        absent_subscribers(net);
+        let publisher = net.connect(0, durable(V5, "p"));
+        net.store.hold(&[Kind::Receive]);
+        net.send(publisher, message("t/1", "kept").qos2(7));
+        net.lose(publisher);
+        net.let_go();
+        assert!(net.identities() > 0);
+        net.connect(1, v5("p"));
+        assert_eq!(net.identities(), 0);
+        check_found(net, &["kept"]);
+    });
+}
