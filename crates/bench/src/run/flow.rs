@@ -116,7 +116,8 @@ fn watch(
     let mut idle_since = 0u64;
     loop {
         let now = net::now();
-        if at_w0.is_none() && now >= w0 {
+        // A counted run has no warm-up, and what arrived before this thread looked counts as well.
+        if at_w0.is_none() && now >= w0 && !counted {
             at_w0 = Some(snap(false));
         }
         if stopped_at == 0 {
@@ -168,7 +169,7 @@ fn watch(
     Watched {
         t0,
         brokers_before,
-        // a run that was interrupted during its warm-up is measured from its start
+        // a counted run, and one that was interrupted during its warm-up, is measured from its start
         window: (at_w0.unwrap_or(at_t0), at_w1.expect("the publishers were stopped")),
         rss_peak: ticker.rss_peak,
         interrupted,
