@@ -16,6 +16,7 @@ use std::io::Write;
 enum Asked {
     Run(Box<Plan>),
     Ha(Box<crate::ha::Options>),
+    TxRx(Box<crate::tx_rx::Options>),
     /// Help for standard output.
     Help(String),
 }
@@ -45,6 +46,10 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
         Ok(Asked::Ha(options)) => {
             process::on_signals();
             crate::ha::run(*options).unwrap_or_else(|error| complain(&format!("error: {error}")))
+        }
+        Ok(Asked::TxRx(options)) => {
+            process::on_signals();
+            crate::tx_rx::run(*options).unwrap_or_else(|error| complain(&format!("error: {error}")))
         }
         Err(Refused(text)) => complain(&text),
     }

@@ -19,6 +19,7 @@ pub enum SetupError {
     NoMessageHeader { size: usize, header: usize },
     TooManyStreams { streams: usize, limit: usize },
     NoPrefix(String),
+    NotTwoEnds(usize),
 }
 
 impl fmt::Display for SetupError {
@@ -45,6 +46,9 @@ impl fmt::Display for SetupError {
                 "{streams} pairs of a publisher's topic and a subscriber, the limit is {limit}: ask for fewer clients, or \
                  for --topology dealt"
             ),
+            SetupError::NotTwoEnds(hosts) => {
+                write!(f, "one host or two, not {hosts}: the publisher's and the subscriber's")
+            }
             SetupError::NoPrefix(prefix) => {
                 write!(
                     f,

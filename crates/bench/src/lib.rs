@@ -25,9 +25,11 @@ mod process;
 mod progress;
 mod report;
 mod run;
+mod secret;
 mod tag;
 mod topology;
 mod track;
+mod tx_rx;
 mod worker;
 
 pub use args::Command;

@@ -2,7 +2,7 @@
 
 pub(crate) mod cleanup;
 mod connections;
-mod flow;
+pub(crate) mod flow;
 mod flow_report;
 pub(crate) mod pairs;
 pub(crate) mod plain;

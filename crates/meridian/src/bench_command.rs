@@ -9,7 +9,7 @@ use clap::Args;
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub struct BenchArgs {
-    /// conn, sub, pub, pubsub or ha, and its options; `--as mqttx` first for those of MQTTX
+    /// conn, sub, pub, pubsub, ha or tx-rx, and its options; `--as mqttx` first for those of MQTTX
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     arguments: Vec<OsString>,
 }

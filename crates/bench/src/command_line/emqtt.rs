@@ -37,6 +37,8 @@ enum Command {
     Pubsub(Pub),
     /// Does it lose anything? Clients that outlive the broker, and an exact account of what was acknowledged
     Ha(crate::ha::Options),
+    /// One publisher, one subscriber, one topic: rates and latencies by size and QoS, beside another broker's
+    TxRx(crate::tx_rx::Options),
 }
 
 #[derive(Debug, Args)]
@@ -189,6 +191,7 @@ pub fn parse(words: &[String]) -> Result<Asked, Refused> {
         }
         Command::Pub(a) => a.plan(Kind::Pub),
         Command::Pubsub(a) => a.plan(Kind::Pubsub),
+        Command::TxRx(options) => return Ok(Asked::TxRx(Box::new(options))),
         Command::Ha(options) => return Ok(Asked::Ha(Box::new(options))),
     }?;
     Ok(Asked::Run(Box::new(plan)))

@@ -11,6 +11,7 @@ fn plan(line: &str) -> Plan {
     match parsed(line) {
         Ok(Asked::Run(plan)) => *plan,
         Ok(Asked::Help(text)) => panic!("{line}: help\n{text}"),
+        Ok(Asked::TxRx(options)) => panic!("{line}: {options:?}"),
         Ok(Asked::Ha(options)) => panic!("{line}: {options:?}"),
         Err(text) => panic!("{line}: {text}"),
     }

@@ -3,8 +3,8 @@
 use super::checker::{STREAMS_MAX, Shape};
 use crate::config::SetupError;
 use crate::config::from_args::resolve;
+use crate::secret::Secret;
 use clap::{Args, ValueEnum};
-use std::fmt;
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
@@ -78,22 +78,6 @@ pub struct Options {
     /// No lines while running
     #[arg(long)]
     quiet: bool,
-}
-
-/// What is not to be shown.
-#[derive(Clone)]
-struct Secret(String);
-
-impl From<String> for Secret {
-    fn from(text: String) -> Secret {
-        Secret(text)
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str("***")
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]

@@ -4,6 +4,7 @@ mod broker;
 mod connections;
 mod delivery;
 mod ha;
+mod tx_rx;
 
 use serde_json::Value;
 use std::process::Command;

@@ -1,0 +1,29 @@
+//! What is not to be shown.
+
+use std::fmt;
+
+/// A password on its way from the command line to CONNECT.
+#[derive(Clone)]
+pub struct Secret(pub String);
+
+impl From<String> for Secret {
+    fn from(text: String) -> Secret {
+        Secret(text)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_not_in_debug_output() {
+        assert_eq!(format!("{:?}", Secret::from("hunter2".to_owned())), "***");
+    }
+}

@@ -1,0 +1,72 @@
+//! One measurement: the checker's flow with one publisher and one subscriber.
+
+use super::figures::Figures;
+use super::options::{Ends, Plan};
+use crate::args::PubsubArgs;
+use crate::config::{Config, SetupError};
+use crate::net;
+use crate::progress::say;
+use crate::run::flow::{self, Flow};
+use clap::Parser;
+use serde_json::Value;
+
+/// The flow's own options, all at their defaults.
+#[derive(Parser)]
+struct Defaults {
+    #[command(flatten)]
+    pubsub: PubsubArgs,
+}
+
+/// The figures, or why the broker could not be used.
+///
+/// # Errors
+/// When nothing could begin.
+pub fn run(plan: &Plan, ends: &Ends, size: usize, qos: u8) -> Result<Result<Figures, String>, SetupError> {
+    say(plan.quiet, format_args!("{size} B, QoS {qos}, {ends}"));
+    let mut args = Defaults::parse_from(["pubsub"]).pubsub;
+    args.flow.warmup = 0.0;
+    args.common.quiet = true;
+    args.common.setup_timeout = 15.0;
+    args.max_time = f64::from(plan.max_time);
+    let run_id = net::now() as u16;
+    let topic = format!("meridian-tx-rx/{:08x}{run_id:04x}", std::process::id());
+    let cfg = Config {
+        v5: plan.v5,
+        user: plan.username.clone(),
+        pass: plan.password.clone(),
+        sub_prefix: format!("tx-rx-{:x}-{run_id:04x}-r", std::process::id()),
+        pub_prefix: format!("tx-rx-{:x}-{run_id:04x}-t", std::process::id()),
+        pub_hosts: vec![ends.publisher],
+        sub_hosts: vec![ends.subscriber],
+        n_sub: 1,
+        n_pub: 1,
+        pub_topic: topic.clone(),
+        sub_topics: vec![topic],
+        pub_qos: qos,
+        sub_qos: qos,
+        payload: size,
+        rate: f64::from(plan.rate),
+        window: plan.window,
+        messages: plan.messages(size),
+        from_due: plan.rate > 0,
+        verify: true,
+        ..Config::idle(run_id)
+    };
+    let flow = Flow {
+        name: "tx-rx",
+        common: &args.common,
+        args: &args.flow,
+        cleanup: false,
+        max_time: args.max_time,
+    };
+    let report = flow::run(flow, cfg)?.json;
+    Ok(match report["error"].as_str() {
+        Some(error) => Err(format!("{error}{}", reasons(&report["reasons"]))),
+        None => Ok(Figures::of(&report, size)),
+    })
+}
+
+fn reasons(reasons: &Value) -> String {
+    let reasons = reasons.as_object().into_iter().flatten();
+    reasons.map(|(reason, count)| format!("; {count} x {reason}")).collect()
+}
