@@ -58,11 +58,14 @@ impl Identity {
         if bytes.len() < 16 || &bytes[..8] != MAGIC {
             return Err(Error::Foreign { file: path, detail: "it is no identity of a node".to_owned() });
         }
+        // Whatever a later format changes, the last four bytes are the checksum of those before: so a flipped bit is no later format.
+        let body = bytes.len() - 4;
+        let whole = crc32c::crc32c(&bytes[..body]) == u32_at(&bytes, body);
         let format = u16_at(&bytes, 8);
-        if format > FORMAT {
+        if whole && format > FORMAT {
             return Err(Error::Newer { file: path, found: format, supported: FORMAT });
         }
-        if bytes.len() != BYTES || crc32c::crc32c(&bytes[..76]) != u32_at(&bytes, 76) {
+        if !whole || bytes.len() != BYTES {
             return Err(Error::Corrupt(Box::new(Corrupt {
                 file: path,
                 segment: SegmentId(0),
@@ -121,6 +124,10 @@ mod tests {
             let disk = FaultDisk::new(1);
             let mut bytes = Identity::new(&[3; 48], 1).encode();
             bytes[at] = byte;
+            if at == 8 {
+                let crc = crc32c::crc32c(&bytes[..76]);
+                put(&mut bytes, 76, &crc.to_le_bytes());
+            }
             disk.put(IDENTITY_FILE, &bytes);
             Identity::read(&disk).expect_err("refused")
         };

@@ -12,6 +12,7 @@ use crate::queue::Item;
 use crate::record::size;
 use crate::segment::Pin;
 use crate::state::{Notice, Shared, State, read_record};
+use crate::writer::make_spare;
 
 /// Housekeeping of the log.
 pub struct Keeper {
@@ -80,10 +81,7 @@ impl Keeper {
             state.spare_name()
         };
         let disk = &*self.shared.disk;
-        let made = disk
-            .create(&name, self.shared.options.segment_bytes)
-            .and_then(|file| file.sync_data())
-            .and_then(|()| disk.sync_dir());
+        let made = make_spare(disk, &name, self.shared.options.segment_bytes).and_then(|_| disk.sync_dir());
         match made {
             Ok(()) => {
                 let mut state = self.shared.state();

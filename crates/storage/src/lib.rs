@@ -35,6 +35,8 @@ mod segment_index;
 mod state;
 mod stats;
 mod threads;
+#[cfg(feature = "trial")]
+pub mod trial;
 mod writer;
 
 pub use disk::{Disk, DiskFile, LOCK_FILE, RealDisk};

@@ -23,6 +23,8 @@ pub enum Mutation {
     KeepTornCommit,
     /// A failed sync is tried again, and believed.
     RetryFailedSync,
+    /// What a killed process left in the system's memory is taken for durable.
+    TrustCache,
     /// A part of a checkpoint that was never done counts.
     UnfinishedPartCounts,
     /// A segment is freed although a group did not answer.
@@ -37,7 +39,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::SkipSync,
         Self::ReportBeforeSync,
         Self::SkipDirectorySync,
@@ -48,6 +50,7 @@ impl Mutation {
         Self::CutTooMuch,
         Self::KeepTornCommit,
         Self::RetryFailedSync,
+        Self::TrustCache,
         Self::UnfinishedPartCounts,
         Self::FreeTooEarly,
         Self::ForgetParts,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::disk::Disk;
-use crate::error::{Error, Lost};
+use crate::error::{Corrupt, Error, Lost};
 use crate::events::LogEvents;
 use crate::id::SegmentId;
 use crate::identity::Identity;
@@ -85,9 +85,8 @@ pub fn open(
     let shared = Arc::new(Shared::new(disk.clone(), options, identity, state));
     let open = match open {
         Some(open) => {
-            // After a process that was killed, what was read may not be durable, and what is done with it must not be ahead of it.
-            let synced = open.segment.file.sync_data().and_then(|()| disk.sync_dir());
-            synced.map_err(Error::io(&open.segment.path, "sync"))?;
+            write_again(&open, &shared.options)?;
+            disk.sync_dir().map_err(Error::io(&open.segment.path, "sync the directory of"))?;
             open
         }
         None => {
@@ -107,6 +106,19 @@ pub fn open(
     let recovery = Recovery::new(&shared, report);
     let keeper = Keeper::new(shared.clone());
     Ok(Opened { log, writer: Writer::new(shared, events, open), keeper, recovery })
+}
+
+/// After a process that was killed, or one whose sync failed, what was read may not be durable, and what is done with it must not be ahead
+/// of it. A sync alone is not enough: the system believes that it wrote what it failed to write. That can be the last commit only.
+fn write_again(open: &OpenSegment, options: &Options) -> Result<(), Error> {
+    let segment = &open.segment;
+    let mut bytes = vec![0; (open.end - open.commit_at) as usize];
+    let read = segment.file.read_at(&mut bytes, open.commit_at);
+    read.map_err(Error::io(&segment.path, "read"))?;
+    if !bytes.is_empty() && !mutated!(*options, TrustCache) {
+        segment.file.write_at(&bytes, open.commit_at).map_err(Error::io(&segment.path, "write"))?;
+    }
+    segment.file.sync_data().map_err(Error::io(&segment.path, "sync"))
 }
 
 fn entropy(options: &Options) -> Result<[u8; 48], Error> {
@@ -137,7 +149,7 @@ pub(crate) fn look(
         leftover: vec![],
         rubbish: names.iter().filter(|name| name.ends_with(".new")).cloned().collect(),
     };
-    for name in names.iter().filter(|name| name.starts_with(SPARE)) {
+    for name in names.iter().filter(|name| name.starts_with(SPARE) && !name.ends_with(".new")) {
         let number = name[SPARE.len()..].parse().unwrap_or(0);
         found.state.spare_next = found.state.spare_next.max(number);
         let length = disk.open(name).and_then(|file| file.len());
@@ -149,6 +161,10 @@ pub(crate) fn look(
     }
     check_identity(disk, &found, &ids)?;
     let Some(&last) = ids.last() else { return Ok(found) };
+    if found.identity.is_none() {
+        found.rubbish.push(last.file());
+        return Ok(found);
+    }
     let segment = open_segment(disk, options, last)?;
     let mut floor = segment.header.floor;
     let mut loaded: Vec<Loaded> = vec![];
@@ -187,6 +203,7 @@ pub(crate) fn look(
                 index: loaded.index.clone(),
                 chain: loaded.chain,
                 commit: loaded.commit + 1,
+                commit_at: loaded.commit_at,
                 sealed: loaded.sealed,
             });
         }
@@ -227,8 +244,20 @@ fn check_identity(disk: &dyn Disk, found: &Found, ids: &[SegmentId]) -> Result<(
             }
             Err(Error::Foreign { file: segment.path, detail: "it is of another node's log".to_owned() })
         }
-        _ => Ok(()),
+        (None, []) => Ok(()),
+        (None, [SegmentId(1)]) if half_made(disk)? => Ok(()),
+        (None, _) => Err(Error::Missing {
+            file: disk.path(crate::IDENTITY_FILE),
+            detail: "there are segments of a log, and without it nobody knows whose".to_owned(),
+        }),
     }
+}
+
+/// A first segment without records, as a crash leaves it that came before the identity was written.
+fn half_made(disk: &dyn Disk) -> Result<bool, Error> {
+    let segment = Segment::open(disk, SegmentId(1))?;
+    let mut scan = Scan::new(&segment);
+    Ok(scan.next()?.is_none() && scan.hunt(scan.position())?.is_none() && segment.read_index()?.is_none())
 }
 
 struct Loaded {
@@ -239,6 +268,8 @@ struct Loaded {
     chain: u32,
     /// The last one.
     commit: u64,
+    /// Where it begins, in the last segment.
+    commit_at: u64,
     sealed: bool,
 }
 
@@ -270,6 +301,7 @@ fn load(
             end: footer.end,
             chain: footer.chain,
             commit: footer.commit,
+            commit_at: footer.end,
             sealed: true,
             index,
             segment,
@@ -277,7 +309,7 @@ fn load(
         None if last => scan_open(segment, options, report)?,
         None => {
             report.indexes_rebuilt += 1;
-            scan_full(segment)?
+            scan_full(segment, options)?
         }
     };
     loaded.segment.set_end(loaded.end);
@@ -296,22 +328,22 @@ pub(crate) fn collect(scan: &mut Scan) -> Result<SegmentIndex, Error> {
 fn scan_open(segment: Arc<Segment>, options: &Options, report: &mut RecoveryReport) -> Result<Loaded, Error> {
     let checks = (!mutated!(*options, NoChecksum), !mutated!(*options, NoChain));
     let mut scan = Scan::new(&segment).with_checks(checks.0, checks.1);
-    collect(&mut scan)?;
+    let whole = collect(&mut scan)?;
     let reached = scan.position();
     let mut tail = scan.tail()?;
-    if let Some((offset, later)) = tail.later.take()
+    if let Some(offset) = tail.later.take()
         && !mutated!(*options, CutTooMuch)
     {
-        let mut error = segment.corrupt(
-            reached,
-            format!("a record is bad here, and one of a later commit is whole at offset {offset}"),
-        );
-        if let Error::Corrupt(corrupt) = &mut error
-            && later.kind == Kind::Entry
-        {
-            corrupt.lost = vec![Lost { group: later.group, first: 0, last: Some(later.index) }];
-        }
-        return Err(error);
+        let detail = format!("a record is bad here, and one of a later commit is whole at offset {offset}");
+        let lost = lost_behind(&mut scan, &whole, reached)?;
+        let file = segment.path.clone();
+        return Err(Error::Corrupt(Box::new(Corrupt {
+            file,
+            segment: segment.id,
+            offset: reached,
+            detail,
+            lost,
+        })));
     }
     if mutated!(*options, KeepTornCommit) {
         (tail.cut, tail.commit) = (reached, tail.commit + 1);
@@ -327,18 +359,37 @@ fn scan_open(segment: Arc<Segment>, options: &Options, report: &mut RecoveryRepo
         index.push(&found.header, found.offset, scan.payload(&found)?);
         chain = scan.chain();
     }
-    Ok(Loaded { index, end: tail.cut, chain, commit: tail.commit - 1, sealed: false, segment })
+    let commit_at = scan.commit_at();
+    Ok(Loaded { index, end: tail.cut, chain, commit: tail.commit - 1, commit_at, sealed: false, segment })
+}
+
+/// Entries between what is whole before a bad place and what is whole behind it.
+fn lost_behind(scan: &mut Scan, before: &SegmentIndex, from: u64) -> Result<Vec<Lost>, Error> {
+    let last = |run: &crate::segment_index::Run| (run.group, run.first + run.offsets.len() as u64 - 1);
+    let mut known: BTreeMap<_, u64> = before.runs.iter().map(last).collect();
+    let (mut lost, mut at) = (vec![], from);
+    while let Some((found, header)) = scan.hunt(at)? {
+        at = found + header.size();
+        if header.kind == Kind::Entry
+            && let Some(last) = known.remove(&header.group)
+            && last + 1 < header.index
+        {
+            lost.push(Lost { group: header.group, first: last + 1, last: Some(header.index - 1) });
+        }
+    }
+    Ok(lost)
 }
 
 /// A full segment whose index is damaged: all its records are read instead, and have to be whole.
-fn scan_full(segment: Arc<Segment>) -> Result<Loaded, Error> {
-    let mut scan = Scan::new(&segment);
+fn scan_full(segment: Arc<Segment>, options: &Options) -> Result<Loaded, Error> {
+    let checks = (!mutated!(*options, NoChecksum), !mutated!(*options, NoChain));
+    let mut scan = Scan::new(&segment).with_checks(checks.0, checks.1);
     let index = collect(&mut scan)?;
     let (end, chain, tail) = (scan.position(), scan.chain(), scan.tail()?);
     if tail.cut != end || tail.later.is_some() {
         return Err(segment.corrupt(end, "a record is bad here, in a segment that was full"));
     }
-    Ok(Loaded { index, end, chain, commit: tail.commit - 1, sealed: true, segment })
+    Ok(Loaded { index, end, chain, commit: tail.commit - 1, commit_at: end, sealed: true, segment })
 }
 
 /// What each group needs has to be there.
@@ -346,8 +397,8 @@ fn check_groups(disk: &dyn Disk, state: &State) -> Result<(), Error> {
     for (group, known) in &state.groups {
         if !known.book.complete() {
             return Err(Error::Missing {
-                file: disk.path(""),
-                detail: format!("parts of the checkpoint of {group} are not in the log"),
+                file: format!("a part of the log in {}", disk.path("")),
+                detail: format!("parts of the checkpoint of {group} are not there"),
             });
         }
         let gaps = gaps(known);
@@ -357,8 +408,8 @@ fn check_groups(disk: &dyn Disk, state: &State) -> Result<(), Error> {
                 .map(|(first, last)| Lost { group: *group, first: *first, last: Some(*last) }.to_string())
                 .collect();
             return Err(Error::Missing {
-                file: disk.path(""),
-                detail: format!("{} are not in the log", lost.join(", ")),
+                file: format!("a part of the log in {}", disk.path("")),
+                detail: format!("without {}, what follows cannot be applied", lost.join(", ")),
             });
         }
     }

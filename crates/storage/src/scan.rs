@@ -40,7 +40,7 @@ pub(crate) struct Tail {
     /// Where the last valid record of the torn commit ends; `cut` when there is none.
     pub torn_end: u64,
     /// A valid record of a later commit stands here: what is before it was durable, and is damaged.
-    pub later: Option<(u64, RecordHeader)>,
+    pub later: Option<u64>,
 }
 
 impl<'a> Scan<'a> {
@@ -69,6 +69,11 @@ impl<'a> Scan<'a> {
 
     pub fn position(&self) -> u64 {
         self.position
+    }
+
+    /// Where the commit of the last record begins.
+    pub fn commit_at(&self) -> u64 {
+        self.commit_at
     }
 
     /// Checksum of the last record.
@@ -151,7 +156,7 @@ impl<'a> Scan<'a> {
         let mut at = self.position;
         while let Some((found, header)) = self.hunt(at)? {
             if header.commit > torn {
-                tail.later = Some((found, header));
+                tail.later = Some(found);
                 break;
             }
             at = found + header.size();

@@ -29,6 +29,8 @@ pub(crate) struct SegmentHeader {
     pub floor: SegmentId,
     /// Checksum of the last record of the segment before.
     pub chain: u32,
+    /// Size of the file in units of 512 bytes: a file that lost its end is no torn tail.
+    pub sectors: u32,
 }
 
 impl SegmentHeader {
@@ -37,6 +39,7 @@ impl SegmentHeader {
         put(&mut bytes, 0, MAGIC);
         put(&mut bytes, 8, &FORMAT.to_le_bytes());
         put(&mut bytes, 10, &(HEADER as u16).to_le_bytes());
+        put(&mut bytes, 12, &self.sectors.to_le_bytes());
         put(&mut bytes, 16, &self.log);
         put(&mut bytes, 32, &self.segment.0.to_le_bytes());
         put(&mut bytes, 40, &self.commit.to_le_bytes());
@@ -65,12 +68,13 @@ impl SegmentHeader {
                 detail: "it does not begin as a segment of a log does".to_owned(),
             });
         }
+        // Whatever a later format changes, the first 64 bytes keep their checksum: so a flipped bit is no later format.
+        if !sum {
+            return Err(damaged("the header's checksum is wrong"));
+        }
         let format = u16_at(bytes, 8);
         if format > FORMAT {
             return Err(Error::Newer { file: path.to_owned(), found: format, supported: FORMAT });
-        }
-        if !sum {
-            return Err(damaged("the header's checksum is wrong"));
         }
         let header = Self {
             log: bytes[16..32].try_into().expect("16 bytes"),
@@ -78,6 +82,7 @@ impl SegmentHeader {
             commit: u64_at(bytes, 40),
             floor: SegmentId(u64_at(bytes, 48)),
             chain: u32_at(bytes, 56),
+            sectors: u32_at(bytes, 12),
         };
         if header.segment != segment {
             return Err(Error::Foreign {
@@ -184,7 +189,13 @@ impl Segment {
             });
         }
         file.read_at(&mut header, 0).map_err(Error::io(&path, "read"))?;
-        Ok(Self::new(SegmentHeader::parse(&header, id, &path)?, file, path, bytes))
+        let header = SegmentHeader::parse(&header, id, &path)?;
+        let segment = Self::new(header, file, path, bytes);
+        if bytes != u64::from(header.sectors) * 512 {
+            let whole = u64::from(header.sectors) * 512;
+            return Err(segment.corrupt(bytes, format!("the file was {whole} bytes long and is {bytes}")));
+        }
+        Ok(segment)
     }
 
     pub fn end(&self) -> u64 {
@@ -281,6 +292,7 @@ mod tests {
             commit: 9,
             floor: SegmentId(2),
             chain: 0x0403_0201,
+            sectors: 8,
         }
     }
 
@@ -288,8 +300,8 @@ mod tests {
     #[test]
     fn the_bytes_of_a_header_and_a_footer_are_these() {
         let bytes = header().encode();
-        let golden = "4d52444e4c4f470a0100400000000000303132333435363738396162636465660300000000000000\
-            090000000000000002000000000000000102030414248ae1";
+        let golden = "4d52444e4c4f470a0100400008000000303132333435363738396162636465660300000000000000\
+            090000000000000002000000000000000102030434ccc200";
         assert_eq!(hex(&bytes), golden);
         assert_eq!(SegmentHeader::parse(&bytes, SegmentId(3), "x").expect("ours"), header());
         let seed = Seed::new(&header().log, SegmentId(3));
@@ -311,7 +323,12 @@ mod tests {
             SegmentHeader::parse(&bytes, SegmentId(3), "f.seg").expect_err("refused").to_string()
         };
         assert!(refuse(&|b| b[0] = b'X').contains("f.seg does not belong here"));
-        assert!(refuse(&|b| b[8] = 2).contains("format 2, and this program knows formats up to 1"));
+        let newer = |b: &mut [u8; HEADER]| {
+            b[8] = 2;
+            let crc = crc32c::crc32c(&b[..60]);
+            put(b, 60, &crc.to_le_bytes());
+        };
+        assert!(refuse(&newer).contains("format 2, and this program knows formats up to 1"));
         assert!(refuse(&|b| b[40] ^= 1).contains("checksum"));
         let other = SegmentHeader { segment: SegmentId(4), ..header() }.encode();
         let error = SegmentHeader::parse(&other, SegmentId(3), "f.seg").expect_err("refused").to_string();

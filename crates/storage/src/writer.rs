@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::disk::DiskFile;
+use crate::disk::{Disk, DiskFile};
 use crate::error::{Error, is_full};
 use crate::events::LogEvents;
 use crate::id::{GroupId, SegmentId};
@@ -50,6 +50,8 @@ pub(crate) struct OpenSegment {
     pub chain: u32,
     /// Number of the next commit.
     pub commit: u64,
+    /// Where the last one begins, as it was found when the log was opened.
+    pub commit_at: u64,
     /// It has its index already: the next record goes elsewhere.
     pub sealed: bool,
 }
@@ -495,12 +497,20 @@ pub(crate) fn take_spare(shared: &Shared, need: u64) -> Result<Option<Spare>, Er
         }
     }
     let name = shared.state().spare_name();
-    let created = disk.create(&name, bytes).and_then(|file| file.sync_data().map(|()| file));
-    match created {
+    match make_spare(disk, &name, bytes) {
         Ok(file) => Ok(Some(Spare { name, file, bytes })),
         Err(error) if is_full(&error) => Ok(None),
         Err(error) => Err(Error::io(&disk.path(&name), "create")(error)),
     }
+}
+
+/// A file has the name of a spare once its size and its zeros are durable; until then a start removes it.
+pub(crate) fn make_spare(disk: &dyn Disk, name: &str, bytes: u64) -> std::io::Result<Arc<dyn DiskFile>> {
+    let beside = format!("{name}.new");
+    let file = disk.create(&beside, bytes)?;
+    file.sync_data()?;
+    disk.rename(&beside, name)?;
+    Ok(file)
 }
 
 /// Makes the spare the next segment. Its header is durable before it has the name, and the name before anything is written in it: so
@@ -515,7 +525,8 @@ pub(crate) fn start_segment(
     let disk = &*shared.disk;
     let (name, path) = (id.file(), disk.path(&id.file()));
     let floor = SegmentId(shared.state().floor.max(1));
-    let header = SegmentHeader { log: shared.identity.log, segment: id, commit, floor, chain };
+    let sectors = (spare.bytes / 512) as u32;
+    let header = SegmentHeader { log: shared.identity.log, segment: id, commit, floor, chain, sectors };
     spare.file.write_at(&header.encode(), 0).map_err(Error::io(&path, "write"))?;
     if !mutated!(shared.options, SkipHeaderSync) {
         spare.file.sync_data().map_err(Error::io(&path, "sync"))?;
@@ -535,6 +546,7 @@ pub(crate) fn start_segment(
         index: SegmentIndex::default(),
         chain,
         commit,
+        commit_at: HEADER as u64,
         sealed: false,
     })
 }

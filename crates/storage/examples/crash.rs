@@ -1,0 +1,87 @@
+//! The crash trials at length: `cargo run --release -p storage --example crash -- --seeds 10000`.
+//!
+//! Seeds that find something wrong are printed with what it is; the exit status says whether any did. `--cuts` tries every crash point of the
+//! first life of each seed as well. `--mutations` shows how soon each way of doing it wrong is noticed.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use storage::Mutation;
+use storage::trial::{Tally, Trial, diverged};
+
+const HELP: &str = "\
+Usage: crash [--seeds N] [--from N] [--cuts] [--mutations]
+
+  --seeds N     trials to run, 1000 if not given
+  --from N      the first seed, 0 if not given
+  --cuts        also cut the power at each operation of the first life of each seed
+  --mutations   instead: for each way of doing it wrong, the seeds until it is noticed, and by what";
+
+fn main() -> ExitCode {
+    let (mut seeds, mut from, mut cuts, mut mutations) = (1000, 0, false, false);
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut number = || arguments.next().and_then(|text| text.parse::<u64>().ok());
+        match argument.as_str() {
+            "--seeds" => seeds = number().unwrap_or_else(|| refuse("--seeds wants a number")),
+            "--from" => from = number().unwrap_or_else(|| refuse("--from wants a number")),
+            "--cuts" => cuts = true,
+            "--mutations" => mutations = true,
+            "--help" | "-h" => {
+                println!("{HELP}");
+                return ExitCode::SUCCESS;
+            }
+            other => refuse(&format!("unknown argument {other}")),
+        }
+    }
+    if mutations { show_mutations(from, seeds) } else { search(from, seeds, cuts) }
+}
+
+fn refuse(why: &str) -> ! {
+    eprintln!("{why}\n\n{HELP}");
+    std::process::exit(2);
+}
+
+fn search(from: u64, seeds: u64, cuts: bool) -> ExitCode {
+    let started = Instant::now();
+    let (mut all, mut wrong) = (Tally::default(), 0);
+    for seed in from..from + seeds {
+        let mut trials = vec![Trial::random(seed)];
+        if cuts {
+            let whole = Trial { lives: 1, steps: 60, cut_at: Some(u64::MAX), ..Trial::random(seed) };
+            let operations = whole.run().map_or(0, |tally| tally.operations);
+            trials.extend((1..=operations).map(|at| Trial { lives: 2, cut_at: Some(at), ..whole }));
+        }
+        for trial in trials {
+            match trial.run() {
+                Ok(tally) => all.add(&tally),
+                Err(why) => {
+                    wrong += 1;
+                    println!("{why} ({trial:?})");
+                }
+            }
+        }
+    }
+    println!("{all:#?}");
+    println!(
+        "{} trials in {:.1} s, {wrong} found something wrong",
+        all.trials + wrong,
+        started.elapsed().as_secs_f64()
+    );
+    for idle in all.idle() {
+        println!("nothing was tested of: {idle}");
+    }
+    if wrong == 0 && all.idle().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn show_mutations(from: u64, seeds: u64) -> ExitCode {
+    let mut missed = false;
+    for mutation in Mutation::ALL {
+        let found = (from..from + seeds)
+            .find_map(|seed| Trial { mutation: Some(mutation), ..Trial::random(seed) }.run().err());
+        let directed = diverged(Some(mutation)).err();
+        missed |= found.is_none() && directed.is_none();
+        println!("{mutation:?}: {}", found.or(directed).unwrap_or_else(|| "NOT NOTICED".to_owned()));
+    }
+    if missed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}

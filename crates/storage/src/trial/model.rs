@@ -1,0 +1,278 @@
+//! A small state machine of one group, and what it was told by the log.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::fault::Random;
+use crate::id::GroupId;
+use crate::{Record, Vacate};
+
+/// What an entry does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Op {
+    kind: OpKind,
+    part: u32,
+    /// Never used twice.
+    nonce: u64,
+    filler: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OpKind {
+    Set,
+    Delete,
+    /// The value with this nonce is here now, if it is still the part's.
+    Rewrite,
+}
+
+impl Op {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![self.kind as u8];
+        bytes.extend_from_slice(&self.part.to_le_bytes());
+        bytes.extend_from_slice(&self.nonce.to_le_bytes());
+        bytes.extend((0..self.filler).map(|n| (self.nonce as usize).wrapping_add(n * 7) as u8));
+        bytes
+    }
+
+    /// Of the same value: what a body is read for.
+    pub fn says(&self, nonce: u64) -> bool {
+        self.nonce == nonce && self.kind != OpKind::Delete
+    }
+}
+
+/// Where the value of a part is, and which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Value {
+    pub index: u64,
+    pub nonce: u64,
+    filler: usize,
+}
+
+pub(super) type State = BTreeMap<u32, Value>;
+
+pub(super) fn encode_part(value: Option<&Value>) -> Vec<u8> {
+    let Some(value) = value else { return vec![] };
+    let mut bytes = value.index.to_le_bytes().to_vec();
+    bytes.extend_from_slice(&value.nonce.to_le_bytes());
+    bytes.resize(16 + value.filler / 4, value.nonce as u8);
+    bytes
+}
+
+struct Writing {
+    index: u64,
+    parts: VecDeque<(u32, Vec<u8>)>,
+}
+
+/// A group.
+pub(super) struct Model {
+    pub group: GroupId,
+    /// All entries of this timeline; index 1 first.
+    pub history: Vec<Op>,
+    pub told: u64,
+    /// What was told before the last commit.
+    pub told_before: u64,
+    pub checkpoint_told: Option<u64>,
+    pub checkpoint_told_before: Option<u64>,
+    /// Checkpoints whose `Done` was appended.
+    pub checkpoints: BTreeMap<u64, State>,
+    state: State,
+    dirty: BTreeSet<u32>,
+    writing: Option<Writing>,
+    /// The `Done` that is not durable yet.
+    finishing: Option<u64>,
+    vacates: Vec<(Vacate, bool)>,
+}
+
+/// See [`Model::remember`].
+pub(super) struct Memory {
+    history: Vec<Op>,
+    checkpoints: BTreeMap<u64, State>,
+    told: (u64, u64, Option<u64>, Option<u64>),
+}
+
+/// Parts of a group.
+const PARTS: u64 = 12;
+
+fn apply(state: &mut State, index: u64, op: &Op) {
+    match op.kind {
+        OpKind::Set => {
+            state.insert(op.part, Value { index, nonce: op.nonce, filler: op.filler });
+        }
+        OpKind::Delete => {
+            state.remove(&op.part);
+        }
+        OpKind::Rewrite => {
+            if let Some(value) = state.get_mut(&op.part)
+                && value.nonce == op.nonce
+            {
+                value.index = index;
+            }
+        }
+    }
+}
+
+impl Model {
+    pub fn new(group: GroupId) -> Self {
+        Self {
+            group,
+            history: vec![],
+            told: 0,
+            told_before: 0,
+            checkpoint_told: None,
+            checkpoint_told_before: None,
+            checkpoints: BTreeMap::new(),
+            state: State::new(),
+            dirty: BTreeSet::new(),
+            writing: None,
+            finishing: None,
+            vacates: vec![],
+        }
+    }
+
+    pub fn state_at(&self, index: u64) -> State {
+        let mut state = State::new();
+        for (op, at) in self.history.iter().zip(1..=index) {
+            apply(&mut state, at, op);
+        }
+        state
+    }
+
+    /// The present state, as far as it was told.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    pub fn append(&mut self, random: &mut Random) -> Record {
+        let kind = if random.below(8) == 0 { OpKind::Delete } else { OpKind::Set };
+        let filler = match random.below(40) {
+            0 => 3000 + random.below(4000),
+            1..10 => random.below(900),
+            _ => random.below(120),
+        };
+        let (part, nonce) = (random.below(PARTS) as u32, random.draw());
+        self.push(Op { kind, part, nonce, filler: filler as usize })
+    }
+
+    fn push(&mut self, op: Op) -> Record {
+        let payload = op.encode().into();
+        self.history.push(op);
+        Record::Entry { group: self.group, term: 1, index: self.history.len() as u64, payload }
+    }
+
+    pub fn durable(&mut self, index: u64) -> Result<(), String> {
+        if index <= self.told || index > self.history.len() as u64 {
+            return Err(format!("{} was told {index} after {}", self.group, self.told));
+        }
+        for at in self.told + 1..=index {
+            let op = self.history[at as usize - 1];
+            apply(&mut self.state, at, &op);
+            self.dirty.insert(op.part);
+        }
+        self.told = index;
+        Ok(())
+    }
+
+    pub fn checkpoint_durable(&mut self, index: u64) -> Result<(), String> {
+        if self.finishing != Some(index) {
+            return Err(format!(
+                "{} was told the checkpoint {index}, and appended {:?}",
+                self.group, self.finishing
+            ));
+        }
+        self.finishing = None;
+        self.checkpoint_told = Some(index);
+        Ok(())
+    }
+
+    /// Some parts of a checkpoint, which is begun if there is none; the last time with its `Done`.
+    pub fn checkpoint(&mut self, random: &mut Random) -> Vec<Record> {
+        if self.finishing.is_some() || self.checkpoint_told == Some(self.told) {
+            return vec![];
+        }
+        let writing = self.writing.take().unwrap_or_else(|| {
+            let parts = std::mem::take(&mut self.dirty)
+                .into_iter()
+                .map(|part| (part, encode_part(self.state.get(&part))))
+                .collect();
+            Writing { index: self.told, parts }
+        });
+        self.write_on(writing, random)
+    }
+
+    fn write_on(&mut self, mut writing: Writing, random: &mut Random) -> Vec<Record> {
+        let (group, checkpoint) = (self.group, writing.index);
+        let some = 1 + random.below(PARTS) as usize;
+        let mut records: Vec<Record> = (0..some)
+            .filter_map(|_| writing.parts.pop_front())
+            .map(|(part, bytes)| Record::Part { group, part, checkpoint, payload: bytes.into() })
+            .collect();
+        if writing.parts.is_empty() {
+            records.push(Record::Done { group, checkpoint });
+            self.checkpoints.insert(checkpoint, self.state_at(checkpoint));
+            self.finishing = Some(checkpoint);
+        } else {
+            self.writing = Some(writing);
+        }
+        records
+    }
+
+    pub fn asked(&mut self, vacate: Vacate) {
+        self.vacates.push((vacate, false));
+    }
+
+    pub fn asked_any(&self) -> bool {
+        !self.vacates.is_empty()
+    }
+
+    /// Rewrites what is live in segments that are to be freed. Those that are free of it now are returned.
+    pub fn vacate(&mut self, random: &mut Random) -> (Vec<Record>, Vec<Vacate>) {
+        let (mut records, mut free) = (vec![], vec![]);
+        for (vacate, rewritten) in std::mem::take(&mut self.vacates) {
+            let inside = |value: &Value| (vacate.first..=vacate.last).contains(&value.index);
+            let live: Vec<(u32, Value)> =
+                self.state.iter().filter(|(_, v)| inside(v)).map(|(p, v)| (*p, *v)).collect();
+            if live.is_empty() && self.checkpoint_told >= Some(vacate.last) {
+                free.push(vacate);
+                continue;
+            }
+            if !rewritten {
+                for (part, value) in &live {
+                    let op =
+                        Op { kind: OpKind::Rewrite, part: *part, nonce: value.nonce, filler: value.filler };
+                    records.push(self.push(op));
+                }
+            }
+            self.vacates.push((vacate, true));
+        }
+        records.extend(self.checkpoint(random));
+        (records, free)
+    }
+
+    /// The log was opened again and has the entries up to `last`, the checkpoint and those after it.
+    pub fn restarted(&mut self, checkpoint: Option<u64>, last: u64) {
+        self.history.truncate(last as usize);
+        self.checkpoints.retain(|index, _| Some(*index) <= checkpoint);
+        self.state = self.state_at(last);
+        self.dirty = (checkpoint.unwrap_or(0)..last).map(|at| self.history[at as usize].part).collect();
+        (self.told, self.told_before) = (last, last);
+        (self.checkpoint_told, self.checkpoint_told_before) = (checkpoint, checkpoint);
+        (self.writing, self.finishing) = (None, None);
+        self.vacates.clear();
+    }
+
+    /// What a comparison changes.
+    pub fn remember(&self) -> Memory {
+        let checkpoints = self.checkpoints.clone();
+        let told = (self.told, self.told_before, self.checkpoint_told, self.checkpoint_told_before);
+        Memory { history: self.history.clone(), checkpoints, told }
+    }
+
+    pub fn recall(&mut self, memory: Memory) {
+        self.history = memory.history;
+        self.checkpoints = memory.checkpoints;
+        (self.told, self.told_before, self.checkpoint_told, self.checkpoint_told_before) = memory.told;
+    }
+
+    pub fn live_bytes(&self) -> u64 {
+        self.state.values().map(|value| value.filler as u64 + 64).sum()
+    }
+}

@@ -1,0 +1,44 @@
+//! Every crash point of seeded workloads, and random ones, within seconds. The long form: `cargo run -p storage --example crash -- --help`.
+
+use storage::Mutation;
+use storage::trial::{Tally, Trial, diverged};
+
+#[test]
+fn random_trials_find_nothing_wrong_and_test_everything() {
+    let mut all = Tally::default();
+    for seed in 0..150 {
+        all.add(&Trial::random(seed).run().unwrap_or_else(|why| panic!("{why}")));
+    }
+    assert_eq!(all.idle(), [""; 0], "{all:#?}");
+}
+
+#[test]
+fn a_crash_at_each_operation_of_a_life_loses_nothing() {
+    for seed in 1000..1003 {
+        let whole = Trial { lives: 1, steps: 60, cut_at: Some(u64::MAX), ..Trial::random(seed) };
+        let operations = whole.run().unwrap_or_else(|why| panic!("{why}")).operations;
+        assert!(operations > 40, "{operations}");
+        for cut in 1..=operations {
+            let trial = Trial { lives: 2, cut_at: Some(cut), ..whole };
+            trial.run().unwrap_or_else(|why| panic!("the power goes at operation {cut}: {why}"));
+        }
+    }
+}
+
+#[test]
+fn a_segment_of_a_copy_that_went_another_way_is_refused() {
+    diverged(None).unwrap_or_else(|why| panic!("{why}"));
+}
+
+/// The trials are worth something only if they notice a log that does it wrong.
+#[test]
+fn each_way_of_doing_it_wrong_is_noticed() {
+    let unnoticed: Vec<Mutation> = Mutation::ALL
+        .into_iter()
+        .filter(|mutation| {
+            let noticed = |seed| Trial { mutation: Some(*mutation), ..Trial::random(seed) }.run().is_err();
+            diverged(Some(*mutation)).is_ok() && !(0..400).any(noticed)
+        })
+        .collect();
+    assert_eq!(unnoticed, []);
+}

@@ -1,0 +1,177 @@
+//! What a disk changes on its own is noticed: the last commit may be taken for a torn one, and nothing else.
+
+mod world;
+
+use storage::fault::{FaultDisk, FaultPlan};
+use storage::{Commit, Error, GroupId, Options, SegmentId};
+use world::{drain, entries, entry, open_on, options, settle, try_open};
+
+/// Commits of two entries each, in one segment; returns where each commit ends.
+fn commits(disk: &FaultDisk, count: u64) -> Vec<usize> {
+    let (mut opened, _) = open_on(disk);
+    let mut ends = vec![];
+    let mut end = 64;
+    let mut commit = |opened: &mut storage::Opened| {
+        let Ok(Commit::Wrote { bytes, .. }) = opened.writer.commit_once() else { panic!("a commit") };
+        end += bytes as usize;
+        ends.push(end);
+    };
+    commit(&mut opened);
+    for n in 0..count {
+        opened.log.append([entry(1, 2 * n + 1, b"first of two"), entry(1, 2 * n + 2, b"second")]);
+        commit(&mut opened);
+    }
+    ends
+}
+
+#[test]
+fn a_flipped_bit_before_the_last_commit_is_refused_wherever_it_is() {
+    let disk = FaultDisk::new(1);
+    let ends = commits(&disk, 3);
+    let disk = disk.kill();
+    let name = SegmentId(1).file();
+    let bytes = disk.contents(&name).expect("a segment");
+    let (before, last) = (ends[ends.len() - 2], ends[ends.len() - 1]);
+    // Bytes that fill up to the next multiple of 8 belong to no record.
+    let filler = |at: usize| {
+        let record = record_at(&bytes, at);
+        at >= record
+            + 48
+            + u32::from_le_bytes(bytes[record + 4..record + 8].try_into().expect("four")) as usize
+    };
+    for at in 0..last {
+        let flipped = disk.kill();
+        flipped.flip(&name, at as u64, at as u32);
+        let result = try_open(&flipped, &options());
+        if at >= 64 && filler(at) {
+            assert_eq!(entries(&result.unwrap_or_else(|e| panic!("{at}: {e}")).0, 1).len(), 6, "{at}");
+        } else if at < before {
+            let Err(error) = result else { panic!("the bit at {at} was not noticed") };
+            assert!(error.is_damage(), "{at}: {error}");
+        } else {
+            let (opened, _) = result.unwrap_or_else(|error| panic!("{at}: {error}"));
+            assert_eq!(entries(&opened, 1).len(), 4, "the last commit is cut, whole: {at}");
+        }
+    }
+}
+
+/// Where the record begins that holds the byte at `at`.
+fn record_at(bytes: &[u8], at: usize) -> usize {
+    let mut record = 64;
+    loop {
+        let length = u32::from_le_bytes(bytes[record + 4..record + 8].try_into().expect("four")) as usize;
+        let next = record + (48 + length).next_multiple_of(8);
+        if next > at {
+            return record;
+        }
+        record = next;
+    }
+}
+
+#[test]
+fn the_error_says_where_what_and_what_to_do() {
+    let disk = FaultDisk::new(1);
+    let ends = commits(&disk, 3);
+    let disk = disk.kill();
+    disk.flip(&SegmentId(1).file(), ends[1] as u64 - 20, 3);
+    let Err(error) = try_open(&disk, &options()) else { panic!("it was not noticed") };
+    let text = error.to_string();
+    assert!(text.starts_with("00000000000000000001.seg is damaged at offset 1"), "{text}");
+    assert!(text.contains("affected: entry 2 of group 1; "), "{text}");
+    assert!(text.contains("meridian storage repair"), "{text}");
+}
+
+/// Filled over several segments: damage in a full one is noticed by whoever reads it, and a damaged index costs nothing.
+#[test]
+fn damage_in_full_segments_is_noticed_when_it_is_read() {
+    let disk = FaultDisk::new(2);
+    let (mut opened, _) = open_on(&disk);
+    for index in 1..=20 {
+        opened.log.append([entry(1, index, &[index as u8; 800])]);
+        drain(&mut opened);
+    }
+    let disk = disk.kill();
+    let damaged = disk.kill();
+    damaged.flip(&SegmentId(2).file(), 600, 0);
+    let (opened, _) = open_on(&damaged);
+    let found: Vec<_> = opened.recovery.groups[0].entries().collect();
+    assert_eq!(found.iter().filter(|entry| matches!(entry, Err(Error::Corrupt(_)))).count(), 1);
+    assert!((1..=20).any(|index| matches!(opened.log.read(GroupId(1), index), Err(Error::Corrupt(_)))));
+    let damaged = disk.kill();
+    damaged.flip(&SegmentId(2).file(), 4096 - 30, 0);
+    let (opened, _) = open_on(&damaged);
+    assert_eq!(entries(&opened, 1).len(), 20);
+    assert_eq!(opened.recovery.report.indexes_rebuilt, 1);
+}
+
+#[test]
+fn files_that_are_missing_short_or_of_another_log_are_refused() {
+    let disk = FaultDisk::new(3);
+    let (mut opened, _) = open_on(&disk);
+    for index in 1..=20 {
+        opened.log.append([entry(1, index, &[index as u8; 800])]);
+        drain(&mut opened);
+    }
+    let disk = disk.kill();
+    let refuse = |change: &dyn Fn(&FaultDisk)| {
+        let disk = disk.kill();
+        change(&disk);
+        let Err(error) = try_open(&disk, &options()) else { panic!("it opens") };
+        error
+    };
+    let name = |n| SegmentId(n).file();
+    assert!(matches!(refuse(&|d| d.lose(&name(3))), Error::Missing { file, .. } if file == name(3)));
+    assert!(matches!(refuse(&|d| d.lose(&name(1))), Error::Missing { file, .. } if file == name(1)));
+    assert!(matches!(refuse(&|d| d.lose("identity")), Error::Missing { .. }));
+    let short = |d: &FaultDisk| d.put(&name(2), &d.contents(&name(2)).expect("a segment")[..2048]);
+    assert!(matches!(refuse(&short), Error::Corrupt(_)));
+    assert!(matches!(refuse(&|d| d.put(&name(2), b"hello")), Error::Foreign { .. }));
+    let renamed = |d: &FaultDisk| d.put(&name(2), &d.contents(&name(3)).expect("a segment"));
+    assert!(matches!(refuse(&renamed), Error::Foreign { .. }));
+    let other = FaultDisk::new(4);
+    drop(try_open(&other, &Options { entropy: Some([9; 48]), ..options() }).map(|_| ()));
+    let swapped = |d: &FaultDisk| d.put("identity", &other.contents("identity").expect("a file"));
+    assert!(matches!(refuse(&swapped), Error::Foreign { .. }));
+}
+
+#[test]
+fn after_a_failed_sync_nothing_is_told_any_more() {
+    let disk = FaultDisk::new(5);
+    let (mut opened, told) = open_on(&disk);
+    drain(&mut opened);
+    opened.log.append([entry(1, 1, b"one")]);
+    disk.set_plan(FaultPlan { sync_fails_at: Some(0), ..FaultPlan::default() });
+    assert!(matches!(opened.writer.commit_once(), Err(Error::Io { .. })));
+    opened.log.append([entry(1, 2, b"two")]);
+    assert!(matches!(opened.writer.commit_once(), Err(Error::Failed(_))));
+    assert_eq!((told.durable(1), told.0.lock().expect("news").failed), (0, 1));
+    assert!(opened.log.stats().failed.is_some_and(|why| why.contains("sync")));
+}
+
+#[test]
+fn a_full_disk_stops_nothing_for_good() {
+    let disk = FaultDisk::new(6);
+    let (mut opened, told) = open_on(&disk);
+    settle(&mut opened);
+    disk.set_capacity(Some(disk.used()));
+    let mut index = 0;
+    // Into the reserve, and until that is used up too.
+    let stuck = loop {
+        index += 1;
+        opened.log.append([entry(1, index, &[1; 900])]);
+        match opened.writer.commit_once().expect("no failure") {
+            Commit::NoRoom => break index,
+            _ => opened.keeper.keep(),
+        };
+        assert!(index < 100, "the disk is never full");
+    };
+    let news = |what: &dyn Fn(&world::News) -> usize| what(&told.0.lock().expect("news"));
+    assert_eq!((news(&|n| n.full), news(&|n| n.room)), (1, 0));
+    assert!(stuck > 8, "two spares were there: {stuck}");
+    assert_eq!(told.durable(1), stuck - 1);
+    disk.set_capacity(None);
+    settle(&mut opened);
+    assert_eq!(told.durable(1), stuck);
+    assert_eq!((news(&|n| n.full), news(&|n| n.room)), (1, 1));
+    assert_eq!(entries(&open_on(&disk.crash()).0, 1).len() as u64, stuck);
+}
