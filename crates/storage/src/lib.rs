@@ -24,6 +24,7 @@ mod keeper;
 mod log;
 #[cfg(feature = "trial")]
 mod mutation;
+pub mod offline;
 mod open;
 mod options;
 mod queue;

@@ -10,7 +10,7 @@ use crate::identity::Identity;
 use crate::queue::{Item, Record};
 use crate::record::{Kind, PAYLOAD_MAX};
 use crate::state::{Shared, read_record};
-use crate::stats::{GroupStats, Stats};
+use crate::stats::Stats;
 
 /// Appends and reads. Cheap to clone; every handle is the same log.
 #[derive(Clone)]
@@ -149,19 +149,7 @@ impl Log {
         stats.vacating = state.vacating.len();
         stats.full = state.full;
         stats.damage = state.damage.as_ref().map(ToString::to_string);
-        stats.groups = state
-            .groups
-            .iter()
-            .map(|(group, known)| GroupStats {
-                group: *group,
-                entries: known.entries.count(),
-                last: known.entries.last().map_or(0, |e| e.index),
-                checkpoint: known.book.checkpoint,
-                parts: known.book.figures().0,
-                part_bytes: known.book.live_bytes,
-                live_bytes: known.live_bytes,
-            })
-            .collect();
+        stats.groups = state.group_stats();
         stats
     }
 }

@@ -43,6 +43,7 @@ pub(crate) enum Item {
     MovedDone { group: GroupId, checkpoint: u64 },
     Floor(SegmentId),
     Opened,
+    Lost { group: GroupId, first: u64, last: u64 },
 }
 
 impl Item {
@@ -55,6 +56,7 @@ impl Item {
             Self::MovedDone { .. } => Kind::MovedDone,
             Self::Floor(_) => Kind::Floor,
             Self::Opened => Kind::Opened,
+            Self::Lost { .. } => Kind::Lost,
         }
     }
 
@@ -64,13 +66,13 @@ impl Item {
             Self::Record(Record::Done { .. }) | Self::MovedDone { .. } => size(crate::segment_index::DONE),
             Self::Record(record) => size(record.len()),
             Self::MovedPart { payload, .. } => size(payload.len()),
-            Self::Floor(_) | Self::Opened => size(0),
+            Self::Floor(_) | Self::Opened | Self::Lost { .. } => size(0),
         }
     }
 
     fn low(&self) -> bool {
         match self {
-            Self::Record(Record::Entry { .. }) | Self::Floor(_) | Self::Opened => false,
+            Self::Record(Record::Entry { .. }) | Self::Floor(_) | Self::Opened | Self::Lost { .. } => false,
             Self::Record(_) | Self::MovedPart { .. } | Self::MovedDone { .. } => true,
         }
     }

@@ -16,7 +16,7 @@ use crate::queue::{Item, Queue};
 use crate::record::{HEADER, RecordHeader, size};
 use crate::segment::{Pin, Segment};
 use crate::segment_index::SegmentIndex;
-use crate::stats::Counters;
+use crate::stats::{Counters, GroupStats};
 
 pub(crate) struct Shared {
     pub disk: Arc<dyn Disk>,
@@ -118,6 +118,19 @@ impl State {
     /// What would have to be kept if everything else went: as reported by the groups, and the parts of their checkpoints.
     pub fn live_bytes(&self) -> u64 {
         self.groups.values().map(|g| g.live_bytes + g.book.live_bytes).sum()
+    }
+
+    pub fn group_stats(&self) -> Vec<GroupStats> {
+        let figures = |(group, known): (&GroupId, &Group)| GroupStats {
+            group: *group,
+            entries: known.entries.count(),
+            last: known.entries.last().map_or(0, |e| e.index),
+            checkpoint: known.book.checkpoint,
+            parts: known.book.figures().0,
+            part_bytes: known.book.live_bytes,
+            live_bytes: known.live_bytes,
+        };
+        self.groups.iter().map(figures).collect()
     }
 
     pub fn set_full(&mut self, full: bool) -> bool {

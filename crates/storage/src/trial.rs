@@ -51,6 +51,8 @@ pub struct Tally {
     pub flips_read: u64,
     pub flips_cut: u64,
     pub flips_harmless: u64,
+    /// Logs that were repaired after a flip.
+    pub repairs: u64,
     /// Operations of the disk in the first life.
     pub operations: u64,
     pub faults: FaultCounts,
@@ -74,6 +76,7 @@ impl Tally {
         self.flips_read += other.flips_read;
         self.flips_cut += other.flips_cut;
         self.flips_harmless += other.flips_harmless;
+        self.repairs += other.repairs;
         self.operations += other.operations;
         self.faults.add(other.faults);
     }
@@ -96,6 +99,7 @@ impl Tally {
             ("flips_read", self.flips_read),
             ("flips_cut", self.flips_cut),
             ("flips_harmless", self.flips_harmless),
+            ("repairs", self.repairs),
             ("cuts", self.faults.cuts),
             ("sectors_lost", self.faults.sectors_lost),
             ("writes_torn", self.faults.writes_torn),

@@ -456,6 +456,9 @@ fn place(
             prepared.floor = Some(floor.0);
         }
         Item::Opened => {}
+        Item::Lost { group, first, last } => {
+            (header.group, header.index, header.term) = (*group, *first, *last);
+        }
     }
     if matches!(kind, Kind::Done | Kind::MovedDone) {
         header.length = crate::segment_index::DONE as u32;

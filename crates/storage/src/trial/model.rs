@@ -89,6 +89,17 @@ pub(super) struct Memory {
     told: (u64, u64, Option<u64>, Option<u64>),
 }
 
+impl Memory {
+    pub fn told(&self) -> u64 {
+        self.told.0
+    }
+
+    /// The entry at an index, as it was appended.
+    pub fn entry(&self, index: u64) -> Option<Vec<u8>> {
+        self.history.get((index as usize).checked_sub(1)?).map(Op::encode)
+    }
+}
+
 /// Parts of a group.
 const PARTS: u64 = 12;
 

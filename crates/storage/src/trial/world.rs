@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::model::{Model, encode_part};
+use super::model::{Memory, Model, encode_part};
 use super::{Tally, Trial};
 use crate::fault::{FaultDisk, FaultPlan, Random};
 use crate::id::GroupId;
@@ -362,11 +362,50 @@ impl World {
             let length = self.disk.contents(name).map_or(1, |bytes| bytes.len() as u64);
             self.disk.flip(name, self.random.below(length), self.random.below(8) as u32);
             let models: Vec<_> = self.groups.values().map(Model::remember).collect();
+            let noticed = (self.tally.flips_refused, self.tally.flips_read);
             self.start(Damage::Flipped)?;
+            if noticed != (self.tally.flips_refused, self.tally.flips_read) {
+                self.repair(&models)?;
+            }
             for (model, memory) in self.groups.values_mut().zip(models) {
                 model.recall(memory);
             }
         }
+        Ok(())
+    }
+}
+
+impl World {
+    /// A log that noticed damage can be repaired: what is in the new one was appended, and what is not is told.
+    fn repair(&mut self, models: &[Memory]) -> Result<(), String> {
+        let to = FaultDisk::new(self.random.draw());
+        let failed = |error: Error| format!("the log cannot be repaired: {error}");
+        let report = crate::offline::repair(&self.disk, Arc::new(to.clone())).map_err(failed)?;
+        let opened = open(Arc::new(to), self.options.clone(), Box::new(News::default()), &mut |_| {})
+            .map_err(|error| format!("the repaired log does not open: {error}"))?;
+        let mut missing = false;
+        for (found, (model, memory)) in
+            &opened.recovery.groups.iter().zip(self.groups.values().zip(models)).collect::<Vec<_>>()
+        {
+            if found.group != model.group {
+                return Err(format!("{} is not in the repaired log", model.group));
+            }
+            missing |= found.last < memory.told();
+            for entry in found.entries() {
+                let entry = entry.map_err(|error| format!("the repaired log is damaged: {error}"))?;
+                if memory.entry(entry.index).as_deref() != Some(&entry.payload) {
+                    return Err(format!(
+                        "{}: the repaired entry {} was never appended",
+                        found.group, entry.index
+                    ));
+                }
+            }
+            missing |= !found.lost.is_empty();
+        }
+        if missing && report.damage.is_empty() {
+            return Err("the repaired log lacks something, and nothing was told".to_owned());
+        }
+        self.tally.repairs += 1;
         Ok(())
     }
 }

@@ -1,0 +1,132 @@
+//! Looking at a log, copying it and saving what is whole of it.
+
+mod world;
+
+use std::sync::Arc;
+
+use storage::fault::FaultDisk;
+use storage::offline::{check, copy, repair, restore, stats};
+use storage::{Error, GroupId, SegmentId};
+use world::{done, drain, entries, entry, open_on, part, parts, settle};
+
+/// Two groups over several segments, one with a checkpoint.
+fn filled() -> FaultDisk {
+    let disk = FaultDisk::new(1);
+    let (mut opened, _) = open_on(&disk);
+    for index in 1..=20 {
+        opened.log.append([entry(1, index, &[index as u8; 700]), entry(2, index, b"small")]);
+        if index == 10 {
+            opened.log.append([part(1, 3, 9, b"part three"), part(1, 4, 9, b"part four"), done(1, 9)]);
+        }
+        drain(&mut opened);
+    }
+    disk.kill()
+}
+
+fn files(disk: &FaultDisk) -> Vec<(String, Vec<u8>)> {
+    let mut names = storage::Disk::list(disk).expect("names");
+    names.sort();
+    names.into_iter().map(|name| (name.clone(), disk.contents(&name).expect("a file"))).collect()
+}
+
+#[test]
+fn a_whole_log_has_no_problems_and_is_not_changed_by_looking() {
+    let disk = filled();
+    let before = files(&disk);
+    let report = check(&disk, &mut |_| {}).expect("readable");
+    assert!(report.whole(), "{:?}", report.problems);
+    let stats = stats(&disk).expect("whole");
+    assert_eq!(report.segments.iter().map(|s| s.records).sum::<u64>(), stats.records);
+    let groups: Vec<_> = stats.groups.iter().map(|g| (g.group.0, g.entries, g.checkpoint, g.parts)).collect();
+    assert_eq!(groups, [(1, 20, Some(9), 2), (2, 20, None, 0)]);
+    assert_eq!(files(&disk), before);
+}
+
+#[test]
+fn check_finds_every_damaged_segment_and_not_only_the_first() {
+    let disk = filled();
+    disk.flip(&SegmentId(1).file(), 300, 1);
+    disk.flip(&SegmentId(3).file(), 300, 1);
+    let report = check(&disk, &mut |_| {}).expect("readable");
+    let bad: Vec<u64> = report.segments.iter().filter(|s| s.problem.is_some()).map(|s| s.segment.0).collect();
+    assert_eq!((bad, report.problems.len()), (vec![1, 3], 2));
+}
+
+#[test]
+fn a_repaired_log_has_what_was_whole_and_says_what_is_lost() {
+    let disk = filled();
+    // A record of each kind of place: an entry after the checkpoint, one before it, and a part.
+    let find = |what: &[u8]| {
+        let holds = |(name, bytes): &(String, Vec<u8>)| {
+            let at = bytes.windows(what.len()).position(|window| window == what)?;
+            name.ends_with(".seg").then(|| (name.clone(), at as u64))
+        };
+        files(&disk).iter().find_map(holds).expect("it is somewhere")
+    };
+    for what in [&[15; 700][..], &[4; 700], b"part four"] {
+        let (name, at) = find(what);
+        disk.flip(&name, at, 0);
+    }
+    let to = FaultDisk::new(2);
+    let report = repair(&disk, Arc::new(to.clone())).expect("repaired");
+    assert_eq!(report.damage.len(), 3, "{:?}", report.damage);
+    assert!(!report.nothing_lost());
+    let one = &report.groups[0];
+    assert_eq!((one.entries, one.parts, one.parts_lost), (18, 1, true));
+    assert_eq!(one.lost.iter().map(ToString::to_string).collect::<Vec<_>>(), ["entry 15 of group 1"]);
+    assert!(report.groups[1].lost.is_empty());
+    assert!(check(&to, &mut |_| {}).expect("readable").whole());
+    let (opened, _) = open_on(&to.crash());
+    assert_eq!(parts(&opened, 1), [(3, b"part three".to_vec())].into());
+    let indexes: Vec<u64> = entries(&opened, 1).iter().map(|entry| entry.0).collect();
+    assert_eq!(indexes, [10, 11, 12, 13, 14, 16, 17, 18, 19, 20]);
+    assert_eq!(opened.recovery.groups[0].lost, [(15, 15)]);
+    assert_eq!(opened.log.read(GroupId(1), 3).expect("a body").as_ref(), [3; 700]);
+    assert!(matches!(opened.log.read(GroupId(1), 4), Err(Error::NotFound { .. })));
+}
+
+#[test]
+fn repair_loses_nothing_of_a_log_that_is_whole_or_lost_its_identity() {
+    let disk = filled();
+    disk.lose("identity");
+    let to = FaultDisk::new(3);
+    let report = repair(&disk, Arc::new(to.clone())).expect("repaired");
+    assert!(report.nothing_lost() && report.damage.len() == 1, "{report:?}");
+    assert_eq!(entries(&open_on(&to).0, 1), entries(&open_on(&filled()).0, 1));
+    let Err(error) = repair(&disk, Arc::new(to)) else { panic!("there is a log already") };
+    assert!(error.to_string().contains("is there already"), "{error}");
+}
+
+#[test]
+fn a_backup_of_a_running_log_starts_as_after_a_crash() {
+    let disk = FaultDisk::new(4);
+    let (mut opened, _) = open_on(&disk);
+    for index in 1..=10 {
+        opened.log.append([entry(1, index, &[index as u8; 700])]);
+        drain(&mut opened);
+    }
+    opened.log.append([entry(1, 11, b"not durable yet")]);
+    let backup = FaultDisk::new(5);
+    let report = opened.log.backup(&backup, &mut |_, _| {}).expect("copied");
+    assert!(report.segments > 1);
+    // It goes on meanwhile, and the copy does not.
+    settle(&mut opened);
+    let to = FaultDisk::new(6);
+    restore(&backup, &to, &mut |_, _| {}).expect("restored");
+    let (restored, _) = open_on(&to);
+    assert_eq!(entries(&restored, 1), (1..=10).map(|i| (i, vec![i as u8; 700])).collect::<Vec<_>>());
+    let Err(error) = opened.log.backup(&to, &mut |_, _| {}) else { panic!("there is a log already") };
+    assert!(error.to_string().contains("is there already"), "{error}");
+}
+
+#[test]
+fn a_damaged_backup_is_not_restored() {
+    let disk = filled();
+    let backup = FaultDisk::new(7);
+    copy(&disk, &backup, &mut |_, _| {}).expect("copied");
+    backup.flip(&SegmentId(2).file(), 200, 0);
+    let to = FaultDisk::new(8);
+    let Err(error) = restore(&backup, &to, &mut |_, _| {}) else { panic!("restored") };
+    assert!(error.to_string().contains("the backup is not whole"), "{error}");
+    assert!(files(&to).is_empty());
+}
