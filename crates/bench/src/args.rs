@@ -2,7 +2,7 @@
 
 use crate::topology::Topology;
 use clap::{Args, Subcommand};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// What to measure. Parsed by clap; [`crate::run`] does it.
 #[derive(Subcommand)]
@@ -57,7 +57,7 @@ pub struct CommonArgs {
     pub password: Option<String>,
     /// Source addresses, e.g. 127.0.0.2,127.0.0.3
     #[arg(long, value_delimiter = ',')]
-    pub bind: Vec<Ipv4Addr>,
+    pub bind: Vec<IpAddr>,
     /// Worker threads
     #[arg(long, short = 't', default_value_t = 1)]
     pub threads: usize,

@@ -2,12 +2,13 @@
 
 mod emqtt;
 mod mqttx;
+mod reports;
 #[cfg(test)]
 mod tests;
 mod unsupported;
 
 use crate::config::SetupError;
-use crate::plan::{Kind, Plan};
+use crate::plan::Plan;
 use crate::{process, run};
 use std::ffi::OsString;
 use std::io::Write;
@@ -33,13 +34,20 @@ impl From<clap::Error> for Refused {
 /// Does what `arguments` say, the program's name not among them, and returns the exit code: 0 = fine, 1 = something
 /// failed, 2 = nothing could begin.
 pub fn main(arguments: Vec<OsString>) -> i32 {
+    if arguments.first().is_some_and(|word| word == run::SHARE) {
+        process::on_signals();
+        return run::share::run(std::io::BufReader::new(std::io::stdin()), std::io::stdout());
+    }
     match parse(&arguments) {
         Ok(Asked::Help(text)) => {
             // Nobody to read the help is no failure.
             let _ = write!(std::io::stdout(), "{text}");
             0
         }
-        Ok(Asked::Run(plan)) => match start(&plan) {
+        Ok(Asked::Run(mut plan)) => match start({
+            plan.output.command = reports::without_secrets(&arguments);
+            &plan
+        }) {
             Ok(code) => code,
             Err(error) => complain(&format!("error: {error}")),
         },
@@ -63,10 +71,7 @@ fn complain(text: &str) -> i32 {
 
 fn start(plan: &Plan) -> Result<i32, SetupError> {
     process::on_signals();
-    match plan.kind {
-        Kind::Pubsub => run::pairs::run(plan),
-        Kind::Conn | Kind::Sub | Kind::Pub => run::plain::run(plan),
-    }
+    run::familiar::run(plan)
 }
 
 fn parse(arguments: &[OsString]) -> Result<Asked, Refused> {

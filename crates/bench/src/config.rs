@@ -5,28 +5,69 @@ pub(crate) mod from_args;
 use crate::plain::Plain;
 use crate::topology::Topology;
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
 
 /// Why a run could not begin.
 #[derive(Debug)]
 pub enum SetupError {
-    NotLoopback(SocketAddrV4),
+    NotLoopback(SocketAddr),
     NoAddress(String),
-    UnequalPairs { pubs: usize, subs: usize },
+    UnequalPairs {
+        pubs: usize,
+        subs: usize,
+    },
     NoSuchQos(u8),
-    TooManyFiles { needed: u64, limit: u64 },
-    TopicTooLong { bytes: usize },
-    NoMessageHeader { size: usize, header: usize },
-    TooManyStreams { streams: usize, limit: usize },
+    TooManyFiles {
+        needed: u64,
+        limit: u64,
+    },
+    TopicTooLong {
+        bytes: usize,
+    },
+    NoMessageHeader {
+        size: usize,
+        header: usize,
+    },
+    TooManyStreams {
+        streams: usize,
+        limit: usize,
+    },
     NoPrefix(String),
     NotTwoEnds(usize),
+    File {
+        path: PathBuf,
+        error: std::io::Error,
+    },
+    NoSuchProcess(u32),
+    NoFigures {
+        url: String,
+        why: String,
+    },
+    NoListener {
+        address: SocketAddr,
+        error: std::io::Error,
+    },
+    /// Clients that know each other cannot be divided.
+    Indivisible,
+    /// Another process of this run could not begin, and says why.
+    Elsewhere(String),
+}
+
+impl SetupError {
+    pub(crate) fn file(path: &Path, error: &std::io::Error) -> SetupError {
+        SetupError::File {
+            path: path.to_owned(),
+            error: std::io::Error::new(error.kind(), error.to_string()),
+        }
+    }
 }
 
 impl fmt::Display for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             SetupError::NotLoopback(a) => write!(f, "{a} is not a loopback address (see --allow-remote)"),
-            SetupError::NoAddress(host) => write!(f, "no IPv4 address for {host}"),
+            SetupError::NoAddress(host) => write!(f, "no address for {host}: check the name, and that it resolves here"),
             SetupError::UnequalPairs { pubs, subs } => {
                 write!(f, "one-to-one needs as many subscribers as publishers, not {pubs} and {subs}")
             }
@@ -55,6 +96,18 @@ impl fmt::Display for SetupError {
                     "`{prefix}` is no start of a topic: --prefix is 1 to 1000 characters without + and #"
                 )
             }
+            SetupError::File { path, error } => write!(f, "{}: {error}", path.display()),
+            SetupError::NoSuchProcess(pid) => {
+                write!(f, "there is no process {pid} on this machine: check --broker-pid")
+            }
+            SetupError::NoFigures { url, why } => write!(f, "no figures from {url}: {why}"),
+            SetupError::NoListener { address, error } => {
+                write!(f, "figures cannot be served on {address}: {error}; use another address for --prometheus")
+            }
+            SetupError::Indivisible => f.write_str(
+                "with pubsub, several processes need %i in the topic: each process can check only what its own clients sent",
+            ),
+            SetupError::Elsewhere(text) => f.write_str(text),
             SetupError::NoMessageHeader { size, header } => {
                 write!(
                     f,
@@ -70,6 +123,8 @@ impl std::error::Error for SetupError {}
 /// One run, from the command line.
 pub struct Config {
     pub v5: bool,
+    /// MQTT 3.1, whose CONNECT differs from that of 3.1.1 and nothing else here.
+    pub v31: bool,
     pub keepalive: u16,
     pub clean: bool,
     /// Session Expiry Interval in seconds and Receive Maximum, 0 for none; 5.0 only.
@@ -79,10 +134,12 @@ pub struct Config {
     pub pass: Option<String>,
     pub sub_prefix: String,
     pub pub_prefix: String,
-    pub pub_hosts: Vec<SocketAddrV4>,
-    pub sub_hosts: Vec<SocketAddrV4>,
+    /// Client Identifiers are the prefix and nothing else.
+    pub exact_id: bool,
+    pub pub_hosts: Vec<SocketAddr>,
+    pub sub_hosts: Vec<SocketAddr>,
     /// Source addresses in turn; none for the kernel's choice.
-    pub binds: Vec<Ipv4Addr>,
+    pub binds: Vec<IpAddr>,
     pub threads: usize,
     pub pin: Vec<usize>,
     /// New connections a second, 0 for no limit, and attempts at one time.
@@ -132,6 +189,8 @@ pub struct Config {
     pub run_id: u16,
     /// `%i` of the first client.
     pub start: usize,
+    /// Clients of other processes before the first one of this: where its turn of hosts and source addresses begins.
+    pub offset: usize,
     /// Messages without the checker's header; each publisher keeps a time of its own.
     pub plain: Option<Plain>,
 }
@@ -140,6 +199,9 @@ impl Config {
     pub fn client_id(&self, is_pub: bool, i: usize) -> String {
         let (prefix, number) =
             (if is_pub { &self.pub_prefix } else { &self.sub_prefix }, (i + self.start).to_string());
+        if self.exact_id {
+            return prefix.clone();
+        }
         if prefix.contains("%i") { prefix.replace("%i", &number) } else { format!("{prefix}{number}") }
     }
     fn expand(&self, t: &str, is_pub: bool, i: usize, partner: usize, n: usize) -> String {

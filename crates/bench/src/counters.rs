@@ -1,5 +1,8 @@
 //! Counters and times that workers publish and the main thread reads while a run goes on.
 
+use crate::pulse::Pulse;
+use serde::{Deserialize, Serialize};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 // Phases of a run; only the main thread moves them.
@@ -10,7 +13,7 @@ pub const P_END: u8 = 3;
 
 macro_rules! counters {
     ($($f:ident),* $(,)?) => {
-        #[derive(Default, Clone, Debug)]
+        #[derive(Default, Clone, Debug, PartialEq, Serialize, Deserialize)]
         pub struct Counts { $(pub $f: u64,)* }
         #[derive(Default)]
         #[repr(align(128))]
@@ -96,6 +99,9 @@ pub struct Shared {
     pub w1: AtomicU64,
     pub counts: Vec<AtomicCounts>,
     pub times: Times,
+    /// Counts up when the main thread wants everybody's pulse, and where each worker puts it.
+    pub beat: AtomicU64,
+    pub pulses: Vec<Mutex<Pulse>>,
 }
 
 impl Shared {
@@ -115,6 +121,8 @@ impl Shared {
                 last_ack: AtomicU64::new(0),
                 last_recv: AtomicU64::new(0),
             },
+            beat: AtomicU64::new(0),
+            pulses: (0..threads).map(|_| Default::default()).collect(),
         }
     }
     pub fn sum(&self) -> Counts {

@@ -1,6 +1,6 @@
 //! Thin layer over the socket and epoll system calls.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 /// CLOCK_MONOTONIC in nanoseconds: the same clock in every process of the machine, so one process can time what
 /// another one sent.
@@ -37,14 +37,30 @@ pub fn errname(e: i32) -> String {
     }
 }
 
-fn sockaddr(ip: Ipv4Addr, port: u16) -> libc::sockaddr_in {
-    // SAFETY: `sockaddr_in` is plain integers, for which zeroes are valid.
+/// The kernel's form of an address, and its size.
+fn sockaddr(to: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
+    // SAFETY: `sockaddr_storage` is plain integers, for which zeroes are valid; it is large enough and aligned for each of
+    // the forms that are written to it.
     unsafe {
-        let mut a: libc::sockaddr_in = std::mem::zeroed();
-        a.sin_family = libc::AF_INET as u16;
-        a.sin_port = port.to_be();
-        a.sin_addr.s_addr = u32::from(ip).to_be();
-        a
+        let mut storage: libc::sockaddr_storage = std::mem::zeroed();
+        let size = match to {
+            SocketAddr::V4(to) => {
+                let a = &mut *(&raw mut storage).cast::<libc::sockaddr_in>();
+                a.sin_family = libc::AF_INET as u16;
+                a.sin_port = to.port().to_be();
+                a.sin_addr.s_addr = u32::from(*to.ip()).to_be();
+                size_of::<libc::sockaddr_in>()
+            }
+            SocketAddr::V6(to) => {
+                let a = &mut *(&raw mut storage).cast::<libc::sockaddr_in6>();
+                a.sin6_family = libc::AF_INET6 as u16;
+                a.sin6_port = to.port().to_be();
+                a.sin6_addr.s6_addr = to.ip().octets();
+                a.sin6_scope_id = to.scope_id();
+                size_of::<libc::sockaddr_in6>()
+            }
+        };
+        (storage, size as libc::socklen_t)
     }
 }
 
@@ -56,16 +72,12 @@ fn opt(fd: i32, level: i32, name: i32, v: i32) {
 }
 
 /// Starts a connection; (fd, already connected) or errno.
-pub fn connect(
-    to: SocketAddrV4,
-    from: Option<Ipv4Addr>,
-    sndbuf: i32,
-    rcvbuf: i32,
-) -> Result<(i32, bool), i32> {
+pub fn connect(to: SocketAddr, from: Option<IpAddr>, sndbuf: i32, rcvbuf: i32) -> Result<(i32, bool), i32> {
     // SAFETY: addresses are given with their true size and outlive the calls; `fd` is ours and closed on every
     // path that does not return it.
     unsafe {
-        let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0);
+        let family = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        let fd = libc::socket(family, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0);
         if fd < 0 {
             return Err(errno());
         }
@@ -76,18 +88,17 @@ pub fn connect(
         if rcvbuf > 0 {
             opt(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, rcvbuf);
         }
-        let sz = std::mem::size_of::<libc::sockaddr_in>() as u32;
         if let Some(ip) = from {
             opt(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
-            let a = sockaddr(ip, 0);
-            if libc::bind(fd, &a as *const _ as *const libc::sockaddr, sz) < 0 {
+            let (a, size) = sockaddr(SocketAddr::new(ip, 0));
+            if libc::bind(fd, (&raw const a).cast(), size) < 0 {
                 let e = errno();
                 libc::close(fd);
                 return Err(e);
             }
         }
-        let a = sockaddr(*to.ip(), to.port());
-        if libc::connect(fd, &a as *const _ as *const libc::sockaddr, sz) == 0 {
+        let (a, size) = sockaddr(to);
+        if libc::connect(fd, (&raw const a).cast(), size) == 0 {
             return Ok((fd, true));
         }
         let e = errno();
@@ -118,15 +129,22 @@ pub fn so_error(fd: i32) -> i32 {
 
 /// A socket connected to itself (it can happen on loopback when nobody listens on a port of the
 /// ephemeral range).
-pub fn self_connected(fd: i32, to: SocketAddrV4) -> bool {
-    // SAFETY: zeroes are a valid `sockaddr_in`, and the kernel writes at most `l` bytes to it.
-    unsafe {
-        let mut a: libc::sockaddr_in = std::mem::zeroed();
-        let mut l = std::mem::size_of::<libc::sockaddr_in>() as u32;
-        libc::getsockname(fd, &mut a as *mut _ as *mut libc::sockaddr, &mut l) == 0
-            && u16::from_be(a.sin_port) == to.port()
-            && u32::from_be(a.sin_addr.s_addr) == u32::from(*to.ip())
-    }
+pub fn self_connected(fd: i32, to: SocketAddr) -> bool {
+    // SAFETY: zeroes are a valid `sockaddr_storage`, and the kernel writes at most `size` bytes to it.
+    let (own, size) = unsafe {
+        let mut own: libc::sockaddr_storage = std::mem::zeroed();
+        let mut size = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        if libc::getsockname(fd, (&raw mut own).cast(), &mut size) != 0 {
+            return false;
+        }
+        (own, size)
+    };
+    let (to, to_size) = sockaddr(to);
+    let bytes = |a: &libc::sockaddr_storage| {
+        // SAFETY: `sockaddr_storage` is plain bytes, all of them set.
+        unsafe { *(&raw const *a).cast::<[u8; size_of::<libc::sockaddr_in6>()]>() }
+    };
+    size == to_size && bytes(&own)[..size as usize] == bytes(&to)[..size as usize]
 }
 
 pub fn close(fd: i32) {

@@ -2,6 +2,7 @@
 
 use crate::codec;
 use crate::config::Config;
+use serde::{Deserialize, Serialize};
 
 /// How publishers of plain messages send, and what subscribers look for.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,16 +20,20 @@ pub struct Plain {
 }
 
 /// What stands in front of a payload, in the order of the list.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Headers(Vec<Header>);
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 enum Header {
     /// 64 bits, big-endian: this publisher's message 0, 1, 2...
     Count,
-    /// 64 bits, big-endian: nanoseconds since 1970.
+    /// 64 bits, big-endian: milliseconds since 1970, as emqtt-bench has it.
     Time,
+    /// The same in nanoseconds.
+    TimeNs,
 }
+
+const NS_PER_MS: u64 = 1_000_000;
 
 /// A message's number and the wall-clock time at which it was due.
 #[derive(Clone, Copy)]
@@ -41,6 +46,7 @@ pub struct Stamp {
 #[derive(Debug, Default, PartialEq)]
 pub struct Found {
     pub count: Option<u64>,
+    /// Nanoseconds since 1970.
     pub time: Option<u64>,
 }
 
@@ -55,7 +61,12 @@ impl Headers {
             let header = match name {
                 "cnt64" => Header::Count,
                 "ts" => Header::Time,
-                _ => return Err(format!("`{name}` is no payload header: use cnt64, ts or cnt64,ts")),
+                "tsns" => Header::TimeNs,
+                _ => {
+                    return Err(format!(
+                        "`{name}` is no payload header: use cnt64, ts (milliseconds) or tsns (nanoseconds), or several: cnt64,ts"
+                    ));
+                }
             };
             if headers.contains(&header) {
                 return Err(format!("`{name}` is there twice"));
@@ -71,7 +82,7 @@ impl Headers {
     }
 
     pub fn has_time(&self) -> bool {
-        self.0.contains(&Header::Time)
+        self.0.iter().any(|header| *header != Header::Count)
     }
 
     #[cfg(test)]
@@ -83,7 +94,8 @@ impl Headers {
         for header in &self.0 {
             let value = match header {
                 Header::Count => at.seq,
-                Header::Time => at.wall,
+                Header::Time => at.wall / NS_PER_MS,
+                Header::TimeNs => at.wall,
             };
             b.extend_from_slice(&value.to_be_bytes());
         }
@@ -96,7 +108,8 @@ impl Headers {
             let value = Some(u64::from_be_bytes(*value));
             match header {
                 Header::Count => found.count = value,
-                Header::Time => found.time = value,
+                Header::Time => found.time = value.map(|ms| ms.saturating_mul(NS_PER_MS)),
+                Header::TimeNs => found.time = value,
             }
         }
         Some(found)
@@ -122,7 +135,7 @@ impl Plain {
     ) {
         let flags = if dup { codec::DUP } else { 0 } | if self.retain { codec::RETAIN } else { 0 };
         if self.numbered {
-            let topic = cfg.topic_of_pub(id).replace("%s", &at.seq.to_string());
+            let topic = cfg.topic_of_pub(id).replace("%s", &(at.seq + 1).to_string());
             let head = codec::publish_head(cfg.v5, cfg.pub_qos, &topic, self.payload());
             codec::publish_start(b, cfg.v5, cfg.pub_qos, flags, &head, pid);
         } else {
@@ -178,8 +191,9 @@ mod tests {
 
     #[test]
     fn headers_come_back_in_the_order_of_the_list() {
-        let at = Stamp { seq: 3, wall: 1 << 60 };
-        for (list, len) in [("cnt64,ts", 16), ("ts,cnt64", 16), ("ts", 8), ("cnt64", 8), ("", 0)] {
+        let at = Stamp { seq: 3, wall: 1_700_000_000_123_456_789 };
+        for (list, len) in [("cnt64,ts", 16), ("ts,cnt64", 16), ("ts", 8), ("tsns", 8), ("cnt64", 8), ("", 0)]
+        {
             let headers = Headers::parse(list).unwrap();
             let mut payload = vec![];
             headers.put(&mut payload, at);
@@ -188,9 +202,20 @@ mod tests {
             payload.extend_from_slice(b"body");
             let found = headers.find(&payload).unwrap();
             assert_eq!(found.count, headers.has_count().then_some(3), "{list}");
-            assert_eq!(found.time, headers.has_time().then_some(1 << 60), "{list}");
+            let time = if list == "tsns" { at.wall } else { 1_700_000_000_123_000_000 };
+            assert_eq!(found.time, headers.has_time().then_some(time), "{list}");
         }
         assert_eq!(Headers::parse("cnt64,ts").unwrap().find(&[0; 15]), None);
+    }
+
+    /// The counter, then milliseconds since 1970: 64 bits each, big-endian.
+    #[test]
+    fn the_wire_form_is_that_of_emqtt_bench() {
+        let mut payload = vec![];
+        Headers::parse("cnt64,ts")
+            .unwrap()
+            .put(&mut payload, Stamp { seq: 258, wall: 1_700_000_000_123_456_789 });
+        assert_eq!(payload, [0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0x01, 0x8b, 0xcf, 0xe5, 0x68, 0x7b]);
     }
 
     #[test]

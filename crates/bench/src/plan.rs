@@ -1,13 +1,16 @@
 //! What one of the familiar command lines comes down to.
 
-use crate::config::from_args::resolve;
+use crate::config::from_args::{resolve, with_port};
 use crate::config::{Config, SetupError};
 use crate::net;
 use crate::plain::{Headers, Plain};
-use std::net::Ipv4Addr;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Kind {
     Conn,
     Sub,
@@ -27,22 +30,27 @@ impl Kind {
 }
 
 /// The clients, what they do and for how long.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     pub kind: Kind,
     /// With their ports; client i uses host i mod n.
     pub hosts: Vec<String>,
-    pub v5: bool,
+    /// 3 (3.1), 4 (3.1.1) or 5.
+    pub version: u8,
     pub count: usize,
     /// `%i` of the first client.
     pub start: usize,
+    /// Clients of other processes before the first one of this.
+    pub offset: usize,
     /// Connections a second, 0 for all at once.
     pub rate: f64,
     /// A Client Identifier with `%i` in it; without, the number follows.
     pub client_id: String,
-    pub ifaddr: Vec<Ipv4Addr>,
+    /// The Client Identifier is this and nothing else.
+    pub exact_id: bool,
+    pub ifaddr: Vec<IpAddr>,
     pub username: Option<String>,
-    pub password: Option<String>,
+    pub password: Option<Secret>,
     pub keepalive: u16,
     pub clean: bool,
     /// Session Expiry Interval in seconds.
@@ -67,20 +75,107 @@ pub struct Plan {
     /// Nobody publishes before everybody is connected.
     pub together: bool,
     pub wait: (Duration, Duration),
+    /// Publishers stay connected when the limit is reached.
+    pub keep: bool,
     pub output: Output,
 }
 
+/// What must not be shown.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
 /// How long a run goes on and what it says.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Output {
     /// None: until it is interrupted or has nothing left to do.
     pub duration: Option<Duration>,
     pub json: bool,
     pub quiet: bool,
     pub threads: usize,
+    /// Processes that share the clients.
+    pub processes: usize,
+    pub csv: Option<PathBuf>,
+    pub html: Option<PathBuf>,
+    /// Processes of the broker on this machine.
+    pub broker_pid: Vec<u32>,
+    /// Where the broker's own figures are.
+    pub broker_metrics: Option<String>,
+    pub broker_token_file: Option<PathBuf>,
+    /// Of those figures, the names that are reported.
+    pub broker_counter: Vec<String>,
+    /// Where the figures of this run are served.
+    pub prometheus: Option<SocketAddr>,
+    /// The words that asked for the run, secrets left out.
+    pub command: Vec<String>,
 }
 
 impl Plan {
+    /// Clients of `kind` that do nothing yet, with the defaults of all that is not said.
+    pub fn base(kind: Kind) -> Plan {
+        Plan {
+            kind,
+            hosts: vec![],
+            version: 5,
+            count: 1,
+            start: 1,
+            offset: 0,
+            rate: 0.0,
+            client_id: String::new(),
+            exact_id: false,
+            ifaddr: vec![],
+            username: None,
+            password: None,
+            keepalive: 60,
+            clean: true,
+            expiry: 0,
+            connect_retries: 0,
+            reconnects: 0,
+            backoff: Duration::from_secs(1),
+            topics: vec![],
+            qos: 0,
+            size: 0,
+            message: None,
+            headers: Headers::default(),
+            retain: false,
+            interval: Duration::ZERO,
+            limit: 0,
+            inflight: 1,
+            together: false,
+            wait: (Duration::ZERO, Duration::ZERO),
+            keep: false,
+            output: Output { threads: 1, processes: 1, ..Output::default() },
+        }
+    }
+
+    /// The part of process `index` of `of`: its clients with their numbers, and its share of rates and limits.
+    pub fn share(&self, index: usize, of: usize) -> Plan {
+        let first = self.count * index / of;
+        let count = self.count * (index + 1) / of - first;
+        let part = |all: u64| all / of as u64 + u64::from((index as u64) < all % of as u64);
+        Plan {
+            count,
+            start: self.start + first,
+            offset: self.offset + first,
+            rate: self.rate * count as f64 / self.count.max(1) as f64,
+            limit: part(self.limit),
+            output: Output {
+                duration: self.output.duration,
+                threads: self.output.threads,
+                processes: 1,
+                quiet: true,
+                ..Output::default()
+            },
+            ..self.clone()
+        }
+    }
+
     /// # Errors
     /// Targets without an address, and payloads or topics that cannot be.
     pub fn config(&self) -> Result<Config, SetupError> {
@@ -96,7 +191,7 @@ impl Plan {
             None if self.size < header => {
                 return Err(SetupError::NoMessageHeader { size: self.size, header });
             }
-            None => vec![b'm'; self.size - header],
+            None => vec![b'a'; self.size - header],
         };
         let ns = |time: Duration| time.as_nanos() as u64;
         let topic = self.topics.first().cloned().unwrap_or_default();
@@ -110,14 +205,16 @@ impl Plan {
         };
         let publishes = self.kind == Kind::Pub;
         let cfg = Config {
-            v5: self.v5,
+            v5: self.version == 5,
+            v31: self.version == 3,
             keepalive: self.keepalive,
             clean: self.clean,
-            expiry: if self.v5 { self.expiry } else { 0 },
+            expiry: if self.version == 5 { self.expiry } else { 0 },
             user: self.username.clone(),
-            pass: self.password.clone(),
+            pass: self.password.as_ref().map(|secret| secret.0.clone()),
             sub_prefix: self.client_id.clone(),
             pub_prefix: self.client_id.clone(),
+            exact_id: self.exact_id,
             pub_hosts: hosts.clone(),
             sub_hosts: hosts,
             binds: self.ifaddr.clone(),
@@ -141,6 +238,7 @@ impl Plan {
             messages: self.limit,
             from_due: true,
             start: self.start,
+            offset: self.offset,
             plain: Some(plain),
             ..Config::idle(net::now() as u16)
         };
@@ -156,7 +254,38 @@ impl Plan {
 }
 
 /// Adds `port` to the hosts that have none of their own.
-pub fn with_port(hosts: &[String], port: u16) -> Vec<String> {
-    let hosts = hosts.iter().map(|host| host.trim());
-    hosts.map(|host| if host.contains(':') { host.to_owned() } else { format!("{host}:{port}") }).collect()
+pub fn with_ports(hosts: &[String], port: u16) -> Vec<String> {
+    hosts.iter().map(|host| with_port(host.trim(), port)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_share_clients_numbers_rates_and_limits() {
+        let whole = Plan { count: 10, start: 5, rate: 100.0, limit: 11, ..Plan::base(Kind::Pub) };
+        let parts: Vec<Plan> = (0..3).map(|index| whole.share(index, 3)).collect();
+        let mut next = whole.start;
+        for part in &parts {
+            assert_eq!((part.start, part.offset), (next, next - whole.start));
+            next += part.count;
+        }
+        assert_eq!(next, whole.start + whole.count);
+        assert_eq!(parts.iter().map(|part| part.limit).sum::<u64>(), 11);
+        assert_eq!(parts.iter().map(|part| part.rate).sum::<f64>(), 100.0);
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let plan = Plan { password: Some(Secret("hunter2".to_owned())), ..Plan::base(Kind::Conn) };
+        assert!(!format!("{plan:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn ports_go_to_the_hosts_that_have_none() {
+        let hosts = ["a", "b:7", "::1", "[::1]:7", "[::1]", " 127.0.0.1 "].map(str::to_owned);
+        let with = with_ports(&hosts, 1883);
+        assert_eq!(with, ["a:1883", "b:7", "[::1]:1883", "[::1]:7", "[::1]:1883", "127.0.0.1:1883"]);
+    }
 }

@@ -11,6 +11,8 @@ pub struct ProcStat {
     pub pss: u64,
     /// Of `pss`, what belongs to no file: heap, stacks, arenas.
     pub pss_anon: u64,
+    /// Of `rss`, the same.
+    pub rss_anon: u64,
     pub hwm: u64,
     pub threads: u64,
     pub alive: bool,
@@ -48,6 +50,7 @@ pub fn stat(pid: u32, mem: bool) -> ProcStat {
     if let Ok(s) = fs::read_to_string(format!("/proc/{pid}/status")) {
         p.hwm = kb_field(&s, "VmHWM:") * 1024;
         p.rss = kb_field(&s, "VmRSS:") * 1024;
+        p.rss_anon = kb_field(&s, "RssAnon:") * 1024;
         p.threads = kb_field(&s, "Threads:");
     }
     if mem && let Ok(s) = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {

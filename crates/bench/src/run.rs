@@ -2,12 +2,18 @@
 
 pub(crate) mod cleanup;
 mod connections;
+mod done;
+mod drive;
+pub(crate) mod familiar;
 pub(crate) mod flow;
 mod flow_report;
 pub(crate) mod pairs;
-pub(crate) mod plain;
-mod summary;
+mod processes;
+pub(crate) mod share;
+pub(crate) mod summary;
 mod verdict;
+
+pub(crate) use processes::SHARE;
 
 use crate::args::Command;
 use crate::config::{Config, SetupError};

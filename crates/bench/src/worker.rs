@@ -12,10 +12,12 @@ use crate::counters::*;
 use crate::latency::Hists;
 use crate::net::{self, Epoll};
 use crate::outcome::{Event, PubResult, SubResult, WorkerResult};
+use crate::pulse::{Demand, Pulse};
+use crate::random::Random;
 use crate::topology::Topology;
 use crate::track::{Bits, Stream};
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// How far a connection is.
@@ -158,6 +160,9 @@ pub struct Worker {
     wall_offset: u64,
     counts: Counts,
     hists: Hists,
+    /// What was measured since the last beat, which `hists` does not have yet.
+    pulse: Pulse,
+    demand: Demand,
     groups_seen: Vec<Vec<Bits>>,
     group_last: Vec<u64>,
     group_gap: (u64, u64),
@@ -177,7 +182,7 @@ pub struct Worker {
     last_recv: u64,
     last_ack: u64,
     last_send: u64,
-    rng: u64,
+    rng: Random,
     /// in rate mode what was due just before the end may still go out
     grace: u64,
     /// messages that --max-outstanding no longer waits for
@@ -185,6 +190,12 @@ pub struct Worker {
     /// Deliveries that may be started now.
     room: u64,
 }
+
+const _: () = assert!(size_of::<Connection>() <= 256);
+/// Bytes of a new buffer for output: a CONNECT, a SUBSCRIBE or a few acknowledgements.
+const WBUF: usize = 512;
+/// Empty buffers that are kept for whoever writes next.
+const POOL_MAX: usize = 1024;
 
 const RBUF: usize = 256 * 1024;
 
@@ -197,7 +208,7 @@ fn out<'a>(
     dirty: &mut Vec<usize>,
 ) -> &'a mut Vec<u8> {
     if c.wbuf.capacity() == 0 {
-        c.wbuf = pool.pop().unwrap_or_else(|| Vec::with_capacity(4096));
+        c.wbuf = pool.pop().unwrap_or_else(|| Vec::with_capacity(WBUF));
     }
     if !c.dirty {
         c.dirty = true;
@@ -228,6 +239,8 @@ impl Worker {
             wall_offset: net::wall().wrapping_sub(net::now()),
             counts: Counts::default(),
             hists: Hists::new(),
+            pulse: Pulse::default(),
+            demand: Demand::default(),
             groups_seen: vec![],
             group_last: vec![],
             group_gap: (0, 0),
@@ -245,7 +258,7 @@ impl Worker {
             last_recv: 0,
             last_ack: 0,
             last_send: 0,
-            rng: 0x9e3779b97f4a7c15 ^ ((index as u64 + 1) << 32) ^ net::now(),
+            rng: Random::new(((index as u64 + 1) << 32) ^ net::now()),
             grace: if cfg.rate > 0.0 { 100_000_000 } else { 0 },
             written_off: 0,
             room: 0,
@@ -310,7 +323,7 @@ impl Worker {
             st: Stage::New,
             role,
             id,
-            host: id,
+            host: id + self.cfg.offset,
             generation: 0,
             out_reg: false,
             blocked: false,
@@ -336,7 +349,7 @@ impl Worker {
         matches!(self.conns[s].role, Role::Pub(_))
     }
 
-    fn target(&self, s: usize) -> SocketAddrV4 {
+    fn target(&self, s: usize) -> SocketAddr {
         let h = if self.is_pub(s) { &self.cfg.pub_hosts } else { &self.cfg.sub_hosts };
         h[self.conns[s].host % h.len()]
     }

@@ -1,6 +1,7 @@
 //! `meridian bench`: the load generator, whose command line is its own because `-h` and `-V` mean other things there.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -16,7 +17,24 @@ pub struct BenchArgs {
 
 impl BenchArgs {
     pub fn run(self) -> ExitCode {
-        let code = bench::command_line::main(self.arguments);
-        ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
+        run(self.arguments)
     }
+}
+
+fn run(arguments: Vec<OsString>) -> ExitCode {
+    let code = bench::command_line::main(arguments);
+    ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
+}
+
+/// Runs the load generator when the program was called by the name of one that it stands in for: a link named `mqttx` or
+/// `emqtt_bench` takes that tool's command lines as they are.
+pub fn by_name() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os();
+    let name = arguments.next()?;
+    let style = match Path::new(&name).file_name()?.to_str()? {
+        "mqttx" => "mqttx",
+        "emqtt_bench" | "emqtt-bench" => "emqtt-bench",
+        _ => return None,
+    };
+    Some(run(["--as".into(), style.into()].into_iter().chain(arguments).collect()))
 }

@@ -31,5 +31,8 @@ mod system;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    cli::Cli::parse().run()
+    match bench_command::by_name() {
+        Some(code) => code,
+        None => cli::Cli::parse().run(),
+    }
 }

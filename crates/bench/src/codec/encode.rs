@@ -32,6 +32,7 @@ pub fn put_str(b: &mut Vec<u8>, s: &[u8]) {
 
 pub struct ConnectOpts<'a> {
     pub v5: bool,
+    pub v31: bool,
     pub clean: bool,
     pub keepalive: u16,
     pub client_id: &'a str,
@@ -45,8 +46,13 @@ pub struct ConnectOpts<'a> {
 
 pub fn connect(b: &mut Vec<u8>, o: &ConnectOpts) {
     let mut v = Vec::with_capacity(64);
-    put_str(&mut v, b"MQTT");
-    v.push(if o.v5 { 5 } else { 4 });
+    if o.v31 {
+        put_str(&mut v, b"MQIsdp");
+        v.push(3);
+    } else {
+        put_str(&mut v, b"MQTT");
+        v.push(if o.v5 { 5 } else { 4 });
+    }
     let mut flags = 0u8;
     if o.clean {
         flags |= 0x02;

@@ -120,6 +120,7 @@ fn connect_bytes() {
     let mut b = vec![];
     let mut o = ConnectOpts {
         v5: false,
+        v31: false,
         clean: true,
         keepalive: 60,
         client_id: "ab",

@@ -1,11 +1,12 @@
 //! The options and defaults of emqtt-bench.
 
+use super::reports::{Reports, listen_on};
 use super::unsupported::{self, EMQTT};
 use super::{Asked, Refused, answer, random};
 use crate::plain::Headers;
-use crate::plan::{Kind, Output, Plan, with_port};
+use crate::plan::{Kind, Output, Plan, Secret, with_ports};
 use clap::{ArgAction, Args, Parser, Subcommand};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Measures an MQTT broker, with the options of emqtt-bench. Help is --help: -h is the host, -V the protocol version.
@@ -54,7 +55,7 @@ struct Clients {
     host: Vec<String>,
     #[arg(long, short = 'p', default_value_t = 1883)]
     port: u16,
-    /// Protocol version: 4 (3.1.1) or 5
+    /// Protocol version: 3 (3.1), 4 (3.1.1) or 5
     #[arg(long, short = 'V', default_value_t = 5)]
     version: u8,
     /// Clients
@@ -71,7 +72,7 @@ struct Clients {
     startnumber: usize,
     /// Own addresses in turn, for more connections than one has ports
     #[arg(long, value_delimiter = ',')]
-    ifaddr: Vec<Ipv4Addr>,
+    ifaddr: Vec<IpAddr>,
     /// Start of the Client Identifiers
     #[arg(long)]
     prefix: Option<String>,
@@ -104,18 +105,11 @@ struct Clients {
     /// Taken and not needed
     #[arg(long, hide = true, default_value_t = 0)]
     force_major_gc_interval: u64,
-    /// End after so many seconds; 0: at Ctrl-C, or when nothing is left to do (pubsub: 10 seconds)
-    #[arg(long, default_value_t = 0.0)]
-    duration: f64,
-    /// The result as one JSON object on standard output
-    #[arg(long)]
-    json: bool,
-    /// No lines while running
-    #[arg(long)]
-    quiet: bool,
-    /// Worker threads
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
-    threads: u16,
+    /// As --prometheus ADDRESS: where the figures of this run are served
+    #[arg(long, value_name = "ADDRESS")]
+    restapi: Option<String>,
+    #[command(flatten)]
+    reports: Reports,
 }
 
 #[derive(Debug, Args)]
@@ -127,7 +121,7 @@ struct Sub {
     topic: Vec<String>,
     #[arg(long, short = 'q', default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
     qos: u8,
-    /// Headers that the publisher put in front: cnt64, ts or cnt64,ts
+    /// Headers that the publisher put in front: cnt64, ts (milliseconds), tsns (nanoseconds), or several
     #[arg(long, default_value = "", value_parser = Headers::parse)]
     payload_hdrs: Headers,
 }
@@ -150,7 +144,7 @@ struct Pub {
     /// The payload itself
     #[arg(long, short = 'm')]
     message: Option<String>,
-    /// Headers in front of the payload: cnt64, ts or cnt64,ts
+    /// Headers in front of the payload: cnt64, ts (milliseconds), tsns (nanoseconds), or several
     #[arg(long, default_value = "", value_parser = Headers::parse)]
     payload_hdrs: Headers,
     #[arg(long, short = 'r', num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
@@ -169,6 +163,9 @@ struct Pub {
     max_random_wait: u64,
     #[arg(long, default_value_t = 0)]
     min_random_wait: u64,
+    /// Stay connected when the limit of messages is reached
+    #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    keep_connected: bool,
     /// Only 0: MQTT 5.0 lets a client send again after a reconnect only
     #[arg(long, default_value_t = 0)]
     retry_interval: u64,
@@ -199,20 +196,14 @@ pub fn parse(words: &[String]) -> Result<Asked, Refused> {
 
 impl Clients {
     fn plan(&self, kind: Kind) -> Result<Plan, Refused> {
-        match self.version {
-            4 | 5 => {}
-            3 => {
-                return Err(Refused(
-                    "error: -V 3 is not supported: MQTT 3.1 is not spoken, use -V 4 (3.1.1)".into(),
-                ));
-            }
-            other => return Err(Refused(format!("error: there is no MQTT version {other}: -V is 4 or 5"))),
+        if !(3..=5).contains(&self.version) {
+            return Err(Refused(format!(
+                "error: there is no MQTT version {}: -V is 3, 4 or 5",
+                self.version
+            )));
         }
         if self.count == 0 {
             return Err(Refused("error: -c 0 asks for no clients: use 1 or more".into()));
-        }
-        if !(self.duration >= 0.0 && self.duration < 1e9) {
-            return Err(Refused(format!("error: --duration {} is no time", self.duration)));
         }
         let prefix = self.prefix.as_deref();
         let role = kind.name();
@@ -220,14 +211,15 @@ impl Clients {
             (true, prefix) => prefix.unwrap_or("").to_owned(),
             (false, Some(prefix)) => format!("{prefix}_bench_{role}_"),
             (false, None) => {
-                let host = self.ifaddr.first().map_or_else(hostname, Ipv4Addr::to_string);
+                let host = self.ifaddr.first().map_or_else(hostname, IpAddr::to_string);
                 format!("{host}_bench_{role}_{}_", random())
             }
         };
+        let served = self.restapi.as_deref().map(listen_on).transpose()?;
+        let output = self.reports.output()?;
         Ok(Plan {
-            kind,
-            hosts: with_port(&self.host, self.port),
-            v5: self.version == 5,
+            hosts: with_ports(&self.host, self.port),
+            version: self.version,
             count: self.count,
             start: self.startnumber + 1,
             rate: match (self.connrate, self.interval) {
@@ -238,30 +230,14 @@ impl Clients {
             client_id,
             ifaddr: self.ifaddr.clone(),
             username: self.username.clone(),
-            password: self.password.clone(),
+            password: self.password.clone().map(Secret),
             keepalive: self.keepalive,
             clean: self.clean,
             expiry: self.session_expiry,
             connect_retries: self.num_retry_connect,
             reconnects: self.reconnect,
-            backoff: Duration::from_secs(1),
-            topics: vec![],
-            qos: 0,
-            size: 0,
-            message: None,
-            headers: Headers::default(),
-            retain: false,
-            interval: Duration::ZERO,
-            limit: 0,
-            inflight: 1,
-            together: false,
-            wait: (Duration::ZERO, Duration::ZERO),
-            output: Output {
-                duration: (self.duration > 0.0).then(|| Duration::from_secs_f64(self.duration)),
-                json: self.json,
-                quiet: self.quiet,
-                threads: usize::from(self.threads),
-            },
+            output: Output { prometheus: served.or(output.prometheus), ..output },
+            ..Plan::base(kind)
         })
     }
 }
@@ -307,6 +283,7 @@ impl Pub {
             inflight: if self.inflight == 0 { 60_000 } else { self.inflight.min(60_000) },
             together: self.wait_before_publishing,
             wait,
+            keep: self.keep_connected,
             ..self.clients.plan(kind)?
         })
     }

@@ -1,10 +1,12 @@
 //! The options and defaults of `mqttx bench`.
 
+use super::reports::Reports;
 use super::unsupported::{self, MQTTX};
 use super::{Asked, Refused, answer, random};
-use crate::plain::Headers;
-use crate::plan::{Kind, Output, Plan, with_port};
+use crate::plan::{Kind, Plan, Secret, with_ports};
+use crate::random::noise;
 use clap::{ArgAction, Args, Parser, Subcommand};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Measures an MQTT broker, with the options of MQTTX. Help is --help: -h is the host, -V the protocol version.
@@ -55,7 +57,7 @@ struct Clients {
     /// mqtt; nothing else is spoken here
     #[arg(long, short = 'l', default_value = "mqtt")]
     protocol: String,
-    /// 5.0 or 3.1.1; 5 and 4 mean the same
+    /// 5.0, 3.1.1 or 3.1; 5, 4 and 3 mean the same
     #[arg(long, short = 'V', default_value = "5.0")]
     mqtt_version: String,
     /// Clients
@@ -76,23 +78,16 @@ struct Clients {
     username: Option<String>,
     #[arg(long, short = 'P')]
     password: Option<String>,
-    /// Session Expiry Interval in seconds (-se)
-    #[arg(long, default_value_t = 0)]
-    session_expiry_interval: u32,
+    /// Session Expiry Interval in seconds (-se) [default: with --no-clean never, else 0]
+    #[arg(long)]
+    session_expiry_interval: Option<u32>,
     /// Milliseconds before a client connects again (-rp); 0: never
     #[arg(long, default_value_t = 1000)]
     reconnect_period: u64,
     #[arg(long, default_value_t = 10)]
     maximum_reconnect_times: u32,
-    /// Not of MQTTX: end after so many seconds
-    #[arg(long, default_value_t = 0.0)]
-    duration: f64,
-    /// Not of MQTTX: the result as one JSON object on standard output
-    #[arg(long)]
-    json: bool,
-    /// Not of MQTTX: no lines while running
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    reports: Reports,
 }
 
 #[derive(Debug, Args)]
@@ -113,8 +108,14 @@ struct Pub {
     /// Topic Name: %i the client's number, %c its Client Identifier, %u its User Name
     #[arg(long, short = 't')]
     topic: String,
-    #[arg(long, short = 'm', default_value = "Hello From MQTTX CLI")]
+    #[arg(long, short = 'm', default_value = HELLO)]
     message: String,
+    /// Random bytes instead of the message, such as 512B, 1KB or 2MB
+    #[arg(long, short = 'S', value_parser = size)]
+    payload_size: Option<usize>,
+    /// The message from a file
+    #[arg(long)]
+    file_read: Option<PathBuf>,
     #[arg(long, short = 'q', default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
     qos: u8,
     #[arg(long, short = 'r')]
@@ -125,6 +126,23 @@ struct Pub {
     /// Messages in all; 0: no limit
     #[arg(long, short = 'L', default_value_t = 0)]
     limit: u64,
+}
+
+const HELLO: &str = "Hello From MQTTX CLI";
+
+/// Bytes of `512B`, `1KB`, `1.5k` or `100`.
+fn size(text: &str) -> Result<usize, String> {
+    let lower = text.to_ascii_lowercase();
+    let digits = lower.trim_end_matches('b');
+    let (number, unit) = match digits.strip_suffix(['k', 'm', 'g']) {
+        Some(number) => (number, 1u64 << (10 * (1 + "kmg".find(&digits[number.len()..]).unwrap_or(0)))),
+        None => (digits, 1),
+    };
+    let bytes = number.parse::<f64>().map_or(f64::NAN, |number| (number * unit as f64).round());
+    match bytes {
+        0.0..=268_435_455.0 => Ok(bytes as usize),
+        _ => Err("a size is a number with B, KB or MB, 256 MB at most".to_owned()),
+    }
 }
 
 /// Short names of two letters, which are its own idea.
@@ -155,9 +173,15 @@ pub fn parse(words: &[String]) -> Result<Asked, Refused> {
             if a.topic.contains(['#', '+']) {
                 return Err(Refused(format!("error: -t {}: nobody can publish to a wildcard", a.topic)));
             }
+            let message = match (&a.file_read, a.payload_size) {
+                (Some(path), _) => std::fs::read(path)
+                    .map_err(|error| Refused(format!("error: --file-read {}: {error}", path.display())))?,
+                (None, Some(bytes)) if a.message == HELLO => noise(bytes),
+                _ => a.message.into_bytes(),
+            };
             Plan {
                 topics: vec![a.topic],
-                message: Some(a.message.into_bytes()),
+                message: Some(message),
                 qos: a.qos,
                 retain: a.retain,
                 interval: Duration::from_millis(a.message_interval),
@@ -173,11 +197,12 @@ pub fn parse(words: &[String]) -> Result<Asked, Refused> {
 
 impl Clients {
     fn plan(&self, kind: Kind) -> Result<Plan, Refused> {
-        let v5 = match self.mqtt_version.as_str() {
-            "5.0" | "5" => true,
-            "3.1.1" | "4" => false,
+        let version = match self.mqtt_version.as_str() {
+            "5.0" | "5" => 5,
+            "3.1.1" | "4" => 4,
+            "3.1" | "3" => 3,
             other => {
-                return Err(Refused(format!("error: MQTT {other} is not spoken: -V is 5.0 or 3.1.1")));
+                return Err(Refused(format!("error: there is no MQTT {other}: -V is 5.0, 3.1.1 or 3.1")));
             }
         };
         if self.protocol != "mqtt" {
@@ -189,49 +214,33 @@ impl Clients {
         if self.count == 0 {
             return Err(Refused("error: -c 0 asks for no clients: use 1 or more".to_owned()));
         }
-        if !(self.duration >= 0.0 && self.duration < 1e9) {
-            return Err(Refused(format!("error: --duration {} is no time", self.duration)));
-        }
         let again = if self.reconnect_period == 0 { 0 } else { self.maximum_reconnect_times };
         let client_id = match &self.client_id {
             Some(id) if id.contains("%i") => id.clone(),
+            // A single client has the identifier as it was given.
+            Some(id) if self.count == 1 => id.clone(),
             Some(id) => format!("{id}_%i"),
             None => format!("mqttx_{}_%i", random()),
         };
+        // A session that is kept ends never unless -se says when.
+        let kept = if self.no_clean { u32::MAX } else { 0 };
         Ok(Plan {
-            kind,
-            hosts: with_port(std::slice::from_ref(&self.hostname), self.port),
-            v5,
+            hosts: with_ports(std::slice::from_ref(&self.hostname), self.port),
+            version,
             count: self.count,
-            start: 1,
             rate: if self.interval == 0 { 0.0 } else { 1000.0 / self.interval as f64 },
+            exact_id: self.count == 1 && !client_id.contains("%i"),
             client_id,
-            ifaddr: vec![],
             username: self.username.clone(),
-            password: self.password.clone(),
+            password: self.password.clone().map(Secret),
             keepalive: self.keepalive,
             clean: !self.no_clean,
-            expiry: self.session_expiry_interval,
+            expiry: self.session_expiry_interval.unwrap_or(kept),
             connect_retries: again,
             reconnects: again,
             backoff: Duration::from_millis(self.reconnect_period),
-            topics: vec![],
-            qos: 0,
-            size: 0,
-            message: None,
-            headers: Headers::default(),
-            retain: false,
-            interval: Duration::ZERO,
-            limit: 0,
-            inflight: 1,
-            together: false,
-            wait: (Duration::ZERO, Duration::ZERO),
-            output: Output {
-                duration: (self.duration > 0.0).then(|| Duration::from_secs_f64(self.duration)),
-                json: self.json,
-                quiet: self.quiet,
-                threads: 1,
-            },
+            output: self.reports.output()?,
+            ..Plan::base(kind)
         })
     }
 }

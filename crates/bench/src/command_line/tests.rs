@@ -1,4 +1,5 @@
 use super::*;
+use crate::plan::Kind;
 use std::time::Duration;
 
 fn parsed(line: &str) -> Result<Asked, String> {
@@ -64,7 +65,7 @@ fn published_hundred_million_clients() {
 #[test]
 fn emqtt_defaults() {
     let p = plan("pub -t x");
-    assert_eq!((p.hosts[0].as_str(), p.v5, p.count, p.start), ("localhost:1883", true, 200, 1));
+    assert_eq!((p.hosts[0].as_str(), p.version, p.count, p.start), ("localhost:1883", 5, 200, 1));
     assert_eq!((p.rate, p.keepalive, p.clean, p.expiry), (100.0, 300, true, 0));
     assert_eq!((p.interval, p.size, p.qos, p.inflight), (Duration::from_secs(1), 256, 0, 1));
     assert_eq!((p.limit, p.retain, p.together), (0, false, false));
@@ -75,12 +76,12 @@ fn emqtt_defaults() {
 #[test]
 fn mqttx_defaults() {
     let p = plan("--as=mqttx bench pub -t x");
-    assert_eq!((p.hosts[0].as_str(), p.v5, p.count, p.start), ("localhost:1883", true, 1000, 1));
+    assert_eq!((p.hosts[0].as_str(), p.version, p.count, p.start), ("localhost:1883", 5, 1000, 1));
     assert_eq!((p.rate, p.keepalive, p.clean, p.reconnects), (100.0, 30, true, 10));
     assert_eq!((p.interval, p.limit), (Duration::from_secs(1), 0));
     let p = plan("--as mqttx bench pub -t x -im 20 -se 60 -rp 0 --no-clean -V 3.1.1 -L 5 -m hi -I a%ib");
     assert_eq!((p.interval, p.expiry, p.reconnects), (Duration::from_millis(20), 60, 0));
-    assert_eq!((p.clean, p.v5, p.limit, p.message.as_deref()), (false, false, 5, Some(&b"hi"[..])));
+    assert_eq!((p.clean, p.version, p.limit, p.message.as_deref()), (false, 4, 5, Some(&b"hi"[..])));
     assert_eq!(p.config().unwrap().client_id(true, 1), "a2b");
     assert_eq!(plan("--as mqttx bench sub -t a b").topics, ["a", "b"]);
 }
@@ -132,13 +133,14 @@ fn what_is_not_supported_says_what_to_use() {
         ("conn --ssl=true", "plain listener"),
         ("sub -t x --ws", "TCP listener"),
         ("conn --quic", "TCP listener"),
-        ("pub -t x --prometheus", "--json"),
         ("pub -t x --topics-payload f", "one `pub` for each"),
         ("pub -t x --retry-interval 5", "--reconnect"),
         ("pub -t x -m template:///f", "--payload-hdrs"),
         ("pub -t x/#", "wildcard"),
         ("pubsub -t x -m hi", "use `sub` and `pub`"),
-        ("conn -V 3", "-V 4"),
+        ("conn -V 2", "-V is 3, 4 or 5"),
+        ("pub -t x --broker-metrics https://x", "http://"),
+        ("conn --restapi x:y", "IP:PORT"),
         ("conn -c 0", "1 or more"),
         ("sub -t x --payload-hdrs cnt32", "cnt64"),
         ("--as mqttx simulate", "bench pub"),

@@ -7,8 +7,6 @@ const TLS: &str =
     "TLS is not spoken by the load generator: measure a plain listener, and TLS with `meridian pub/sub`";
 const WS: &str = "WebSocket is not spoken by the load generator: use a TCP listener";
 const QUIC: &str = "QUIC is not spoken: use a TCP listener";
-const METRICS: &str =
-    "there is no metrics endpoint: use --json for the result, and the broker's own /metrics";
 const QOE: &str = "use --json; the summary has the percentiles";
 
 pub const EMQTT: &[Advice] = &[
@@ -28,7 +26,6 @@ pub const EMQTT: &[Advice] = &[
     ),
     (&["--ws"], WS),
     (&["--quic", "--load-qst"], QUIC),
-    (&["--prometheus", "--restapi"], METRICS),
     (&["-Q", "--qoe", "--qoelog"], QOE),
     (&["-d", "--dist"], "there is no Erlang distribution here; leave it out"),
     (&["--topics-payload"], "run one `pub` for each topic, with -t, -s and -I"),
@@ -38,8 +35,8 @@ pub const EMQTT: &[Advice] = &[
 pub const MQTTX: &[Advice] = &[
     (&["--key", "--cert", "--ca", "--insecure", "--alpn"], TLS),
     (&["--path", "-wh", "--ws-headers"], WS),
-    (&["--split", "-S"], "a publisher sends one message; use -m"),
-    (&["--file-read"], "use -m with the text"),
+    (&["--split"], "a publisher sends one message; use -m or --file-read"),
+    (&["-am", "--authentication-method"], "enhanced authentication is not spoken; use -u and -P"),
     (&["-s", "--stdin", "-M", "--multiline", "-lm", "--line-mode"], "standard input is not read; use -m"),
     (
         &["-up", "--user-properties", "-ct", "--content-type", "-rt", "--response-topic"],

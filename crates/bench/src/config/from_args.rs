@@ -4,7 +4,7 @@ use super::{Config, SetupError};
 use crate::args::{CommonArgs, ConnectionsArgs, FlowArgs, HaArgs, ProbeArgs, PubsubArgs, SubscribeArgs};
 use crate::tag;
 use crate::topology::Topology;
-use std::net::{SocketAddr, SocketAddrV4, ToSocketAddrs};
+use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 
 impl Config {
     pub fn connections(a: &ConnectionsArgs, run_id: u16) -> Result<Config, SetupError> {
@@ -109,6 +109,7 @@ impl Config {
     pub(crate) fn idle(run_id: u16) -> Config {
         Config {
             v5: false,
+            v31: false,
             keepalive: 60,
             clean: true,
             expiry: 0,
@@ -117,6 +118,7 @@ impl Config {
             pass: None,
             sub_prefix: String::new(),
             pub_prefix: String::new(),
+            exact_id: false,
             pub_hosts: vec![],
             sub_hosts: vec![],
             binds: vec![],
@@ -156,6 +158,7 @@ impl Config {
             chunk: 65536,
             run_id,
             start: 0,
+            offset: 0,
             plain: None,
         }
     }
@@ -200,17 +203,15 @@ impl Config {
     }
 }
 
-pub(crate) fn resolve(list: &[String], allow_remote: bool) -> Result<Vec<SocketAddrV4>, SetupError> {
+/// The addresses of hosts such as `localhost`, `example.org:1884`, `::1` and `[::1]:1884`; 1883 is the port of those that name none.
+pub(crate) fn resolve(list: &[String], allow_remote: bool) -> Result<Vec<SocketAddr>, SetupError> {
     let mut v = vec![];
     for h in list {
         let h = h.trim().trim_start_matches("mqtt://");
-        let full = if h.contains(':') { h.to_string() } else { format!("{h}:1883") };
-        let a = full.to_socket_addrs().ok().and_then(|mut it| {
-            it.find_map(|a| match a {
-                SocketAddr::V4(a) => Some(a),
-                _ => None,
-            })
-        });
+        let full = with_port(h, 1883);
+        let found: Vec<SocketAddr> = full.to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+        // A name with both kinds of address is most likely to be listened on at the older one.
+        let a = found.iter().find(|a| a.is_ipv4()).or(found.first()).copied();
         match a {
             Some(a) if allow_remote || a.ip().is_loopback() => v.push(a),
             Some(a) => return Err(SetupError::NotLoopback(a)),
@@ -218,4 +219,14 @@ pub(crate) fn resolve(list: &[String], allow_remote: bool) -> Result<Vec<SocketA
         }
     }
     Ok(v)
+}
+
+/// `host` with `port` unless it names one; an IPv6 address gets its brackets.
+pub(crate) fn with_port(host: &str, port: u16) -> String {
+    match host.parse::<Ipv6Addr>() {
+        Ok(address) => format!("[{address}]:{port}"),
+        Err(_) if host.starts_with('[') && host.ends_with(']') => format!("{host}:{port}"),
+        Err(_) if host.contains(':') => host.to_owned(),
+        Err(_) => format!("{host}:{port}"),
+    }
 }

@@ -405,6 +405,7 @@ impl<'a> Engine<'a> {
             &mut connection.out,
             &codec::ConnectOpts {
                 v5: plan.v5,
+                v31: false,
                 clean: false,
                 keepalive: plan.keepalive,
                 client_id: &plan.client_id(role, connection.number),

@@ -5,7 +5,7 @@ use crate::config::SetupError;
 use crate::config::from_args::resolve;
 use crate::secret::Secret;
 use clap::{Args, ValueEnum};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Options as they are typed.
@@ -97,7 +97,7 @@ enum Qos {
 
 /// A run, settled before the first connection.
 pub struct Plan {
-    pub hosts: Vec<SocketAddrV4>,
+    pub hosts: Vec<SocketAddr>,
     pub v5: bool,
     pub shape: Shape,
     /// Messages a second of all publishers; 0 for no limit.
@@ -154,7 +154,7 @@ impl Options {
             return Err(SetupError::NoPrefix(self.prefix));
         }
         Ok(Plan {
-            hosts: resolve(&crate::plan::with_port(&self.host, self.port), true)?,
+            hosts: resolve(&crate::plan::with_ports(&self.host, self.port), true)?,
             v5: self.version == 5,
             shape,
             rate: self.rate,

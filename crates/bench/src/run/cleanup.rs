@@ -3,13 +3,13 @@
 use crate::codec;
 use crate::config::Config;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Ends the persistent sessions: connects once more with a clean session, then disconnects.
 pub fn cleanup(cfg: &Config) {
     let until = std::time::Instant::now() + Duration::from_secs(20);
-    let mut all: Vec<(String, &Vec<SocketAddrV4>, usize)> = vec![];
+    let mut all: Vec<(String, &Vec<SocketAddr>, usize)> = vec![];
     for i in 0..cfg.n_sub {
         all.push((cfg.client_id(false, i), &cfg.sub_hosts, i));
     }
@@ -21,7 +21,7 @@ pub fn cleanup(cfg: &Config) {
             if std::time::Instant::now() > until {
                 return;
             }
-            let to = SocketAddr::V4(hosts[(i + k) % hosts.len()]);
+            let to = hosts[(i + k) % hosts.len()];
             let r = (|| -> std::io::Result<()> {
                 let mut s = std::net::TcpStream::connect_timeout(&to, Duration::from_millis(500))?;
                 s.set_read_timeout(Some(Duration::from_secs(1)))?;
@@ -30,6 +30,7 @@ pub fn cleanup(cfg: &Config) {
                     &mut b,
                     &codec::ConnectOpts {
                         v5: cfg.v5,
+                        v31: cfg.v31,
                         clean: true,
                         keepalive: 10,
                         client_id: &id,

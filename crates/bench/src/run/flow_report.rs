@@ -102,7 +102,7 @@ pub fn flow_report(
 }
 
 /// What a broker must not do. Loss at QoS 0 and duplicates at QoS 1 are not among it.
-fn violations(cfg: &Config, m: &Merged, v: &Verdict) -> Vec<String> {
+pub(super) fn violations(cfg: &Config, m: &Merged, v: &Verdict) -> Vec<String> {
     let ha = cfg.reconnect;
     let mut found: Vec<String> = vec![];
     let bad = m.c.foreign + m.c.unexpected + m.c.corrupt + v.phantom;

@@ -15,11 +15,22 @@ fn number(report: &Value, path: &str) -> u64 {
     report.pointer(path).and_then(Value::as_u64).unwrap_or(0)
 }
 
-fn text(r: &Value) -> String {
+fn text(report: &Value) -> String {
     let mut out = String::new();
-    let mut line = |name: &str, text: String| {
+    for (name, text) in facts(report) {
+        // Writing to a String does not fail.
         let _ = writeln!(out, "{name:<12}{text}");
-    };
+    }
+    for problem in words(&report["problems"]) {
+        let _ = writeln!(out, "{:<12}{problem}", "PROBLEM");
+    }
+    out
+}
+
+/// The result by name, problems not among it.
+pub fn facts(r: &Value) -> Vec<(String, String)> {
+    let mut facts = vec![];
+    let mut line = |name: &str, text: String| facts.push((name.to_owned(), text));
     let n = |path: &str| number(r, path);
     line(
         r["command"].as_str().unwrap_or(""),
@@ -64,26 +75,53 @@ fn text(r: &Value) -> String {
         None => String::new(),
     };
     // With few clients it is the fixed cost of the process that would be divided.
+    let with = match n("/generator/processes") {
+        2.. => format!(" in {} processes", n("/generator/processes")),
+        _ => String::new(),
+    };
     let memory = match n("/clients") {
         1000.. => format!(", {} bytes a connection", number(g, "/bytes_per_connection")),
         _ => String::new(),
     };
-    line("this tool", format!("{} cores{cost}{memory}", g["cores"]));
+    line("this tool", format!("{} cores{with}{cost}{memory}", g["cores"]));
     if g["saturated"] == true {
         line(
             "warning",
             "this tool used all of its cores: it, not the broker, may have been the limit (--threads)".into(),
         );
     }
+    broker(&mut line, &r["broker"]);
     if let Some(reasons) = r["reasons"].as_object() {
         for (reason, count) in reasons {
             line("reason", format!("{count} x {reason}{}", advice(reason)));
         }
     }
-    for problem in words(&r["problems"]) {
-        line("PROBLEM", problem.to_owned());
+    facts
+}
+
+/// What the broker used, when it was asked for.
+fn broker(line: &mut impl FnMut(&str, String), b: &Value) {
+    let mib = |key: &str| format!("{:.1}", b[key].as_f64().unwrap_or(0.0) / f64::from(1 << 20));
+    if !b["cpu_s"].is_null() {
+        let (before, after, peak) = (mib("rss_before"), mib("rss_after"), mib("rss_peak"));
+        line(
+            "broker",
+            format!("{} s of CPU, memory {before} MiB before, {after} after, {peak} at most", b["cpu_s"]),
+        );
     }
-    out
+    for (name, figure) in b["figures"].as_object().into_iter().flatten() {
+        line(
+            "broker",
+            format!(
+                "{name}: {}, grown by {}",
+                figure["last"].as_f64().unwrap_or(0.0),
+                figure["grown"].as_f64().unwrap_or(0.0)
+            ),
+        );
+    }
+    if number(b, "/figures_failed") > 0 {
+        line("broker", format!("did not tell its figures {} times", number(b, "/figures_failed")));
+    }
 }
 
 fn words(list: &Value) -> Vec<&str> {

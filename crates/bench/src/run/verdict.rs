@@ -118,7 +118,7 @@ pub fn judge(cfg: &Config, m: &mut Merged, t0: u64, t_stop: u64) -> Verdict {
                     gap = t_stop - st.last_rx;
                     at = st.last_rx;
                 }
-                v.gaps.saturating_record(gap);
+                crate::latency::record(&mut v.gaps, gap);
                 if gap > v.max_gap.0 {
                     v.max_gap = (gap, at);
                     v.max_gap_stream = format!("publisher {} -> subscriber {}", p.id, s.id);

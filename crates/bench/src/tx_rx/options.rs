@@ -2,12 +2,12 @@
 
 use crate::config::SetupError;
 use crate::config::from_args::resolve;
-use crate::plan::with_port;
+use crate::plan::with_ports;
 use crate::secret::Secret;
 use crate::tag;
 use clap::Args;
 use std::fmt;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 /// Options as they are typed.
 #[derive(Debug, Args)]
@@ -85,8 +85,8 @@ impl Plan {
 /// Where the publisher and the subscriber connect.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ends {
-    pub publisher: SocketAddrV4,
-    pub subscriber: SocketAddrV4,
+    pub publisher: SocketAddr,
+    pub subscriber: SocketAddr,
 }
 
 impl fmt::Display for Ends {
@@ -100,7 +100,7 @@ impl fmt::Display for Ends {
 
 impl Ends {
     fn new(hosts: &[String], port: u16) -> Result<Ends, SetupError> {
-        let hosts = resolve(&with_port(hosts, port), true)?;
+        let hosts = resolve(&with_ports(hosts, port), true)?;
         match hosts.as_slice() {
             [one] => Ok(Ends { publisher: *one, subscriber: *one }),
             [publisher, subscriber] => Ok(Ends { publisher: *publisher, subscriber: *subscriber }),

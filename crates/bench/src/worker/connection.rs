@@ -8,7 +8,11 @@ impl Worker {
         let to = self.target(s);
         let nh = if self.is_pub(s) { self.cfg.pub_hosts.len() } else { self.cfg.sub_hosts.len() };
         let nb = self.cfg.binds.len();
-        let from = if nb > 0 { Some(self.cfg.binds[(self.conns[s].id / nh) % nb]) } else { None };
+        let from = if nb > 0 {
+            Some(self.cfg.binds[((self.conns[s].id + self.cfg.offset) / nh) % nb])
+        } else {
+            None
+        };
         self.now = net::now();
         let c = &mut self.conns[s];
         c.t_start = self.now;
@@ -55,6 +59,7 @@ impl Worker {
             b,
             &codec::ConnectOpts {
                 v5: cfg.v5,
+                v31: cfg.v31,
                 clean: cfg.clean,
                 keepalive: cfg.keepalive,
                 client_id: &id,
@@ -90,11 +95,11 @@ impl Worker {
         c.blocked = false;
         c.wpos = 0;
         c.wbuf.clear();
-        if c.wbuf.capacity() > 0 {
-            self.pool.push(std::mem::take(&mut c.wbuf));
-        }
-        c.left.clear();
+        let buffer = std::mem::take(&mut c.wbuf);
+        c.left = vec![];
         c.sub_wait = 0;
+        self.give_back(buffer);
+        let c = &mut self.conns[s];
         match was {
             Stage::Tcp | Stage::Connack | Stage::Suback => {
                 self.pending -= 1;
@@ -120,17 +125,20 @@ impl Worker {
             c.host += 1;
             c.st = Stage::Backoff;
             let b = (self.cfg.backoff_ms << (c.attempt - 1).min(10)).min(self.cfg.backoff_max_ms);
-            self.rng ^= self.rng << 13;
-            self.rng ^= self.rng >> 7;
-            self.rng ^= self.rng << 17;
             // the first attempt at the next host comes soon; jitter of +-25 %
-            let ns = b * 1_000_000 * 3 / 4 + self.rng % (b * 500_000).max(1);
+            let ns = b * 1_000_000 * 3 / 4 + self.rng.below((b * 500_000).max(1));
             self.retry.push(std::cmp::Reverse((now + ns, s)));
         } else {
             self.counts.gone += 1;
             if !c.ready_once {
                 self.counts.failed += 1;
             }
+        }
+    }
+
+    fn give_back(&mut self, buffer: Vec<u8>) {
+        if buffer.capacity() > 0 && self.pool.len() < POOL_MAX {
+            self.pool.push(buffer);
         }
     }
 
@@ -154,7 +162,9 @@ impl Worker {
                         if b.capacity() > 1 << 20 {
                             b.shrink_to(1 << 16);
                         }
-                        self.pool.push(b);
+                        if self.pool.len() < POOL_MAX {
+                            self.pool.push(b);
+                        }
                         if c.out_reg {
                             c.out_reg = false;
                             self.epoll.ctl(

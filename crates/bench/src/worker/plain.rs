@@ -20,10 +20,7 @@ impl Worker {
         }
         let mut wait = least;
         if most > least {
-            self.rng ^= self.rng << 13;
-            self.rng ^= self.rng >> 7;
-            self.rng ^= self.rng << 17;
-            wait += self.rng % (most - least);
+            wait += self.rng.below(most - least);
         }
         p.first = self.now.max(self.t0) + wait;
         if interval == 0 && wait == 0 && self.now >= self.t0 {
@@ -88,7 +85,7 @@ impl Worker {
             return;
         };
         if let Some(at) = found.time {
-            record(&mut self.hists.e2e, self.now.wrapping_add(self.wall_offset).saturating_sub(at));
+            record(&mut self.pulse.e2e, self.now.wrapping_add(self.wall_offset).saturating_sub(at));
         }
         let Some(count) = found.count else { return };
         let full = self.counted.len() >= COUNTED_MAX;

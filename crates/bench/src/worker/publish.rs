@@ -132,7 +132,7 @@ impl Worker {
                     }
                     self.counts.acked += 1;
                     if e.sent >= self.w0 && e.sent < self.w1 {
-                        record(&mut self.hists.ack, now - e.sent);
+                        record(&mut self.pulse.ack, now - e.sent);
                     }
                 }
                 if i > 0 {

@@ -1,6 +1,7 @@
 //! The loop.
 
 use super::*;
+use crate::latency::pour;
 use crate::process;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -10,6 +11,7 @@ impl Worker {
             process::pin_thread(self.cfg.pin[self.index % self.cfg.pin.len()]);
         }
         process::set_timer_slack(2_000);
+        self.demand.since(net::now());
         let mut ev: Vec<libc::epoll_event> = vec![libc::epoll_event { events: 0, u64: 0 }; 512];
         let t_begin = net::now();
         let rate = self.cfg.conn_rate / self.cfg.threads as f64;
@@ -188,6 +190,7 @@ impl Worker {
                     .sum();
             }
             self.shared.counts[self.index].store(&self.counts);
+            self.answer_beat();
             let t = &self.shared.times;
             t.last_recv.fetch_max(self.last_recv, Relaxed);
             t.last_ack.fetch_max(self.last_ack, Relaxed);
@@ -196,7 +199,30 @@ impl Worker {
         self.finish()
     }
 
+    /// Hands over what was measured since the last beat when there is a new one; a main thread that is just reading gets it later.
+    fn answer_beat(&mut self) {
+        let beat = self.shared.beat.load(Relaxed);
+        if beat == self.pulse.beat {
+            return;
+        }
+        let shared = self.shared.clone();
+        let Ok(mut slot) = shared.pulses[self.index].try_lock() else { return };
+        self.pulse.beat = beat;
+        self.pulse.demand = self.demand.since(self.now);
+        slot.add(&self.pulse);
+        slot.beat = beat;
+        self.keep_pulse();
+    }
+
+    fn keep_pulse(&mut self) {
+        pour(&self.pulse.e2e, &mut self.hists.e2e);
+        pour(&self.pulse.ack, &mut self.hists.ack);
+        pour(&self.pulse.ready, &mut self.hists.ready);
+        self.pulse.clear();
+    }
+
     fn finish(mut self) -> WorkerResult {
+        self.keep_pulse();
         for s in std::mem::take(&mut self.dirty) {
             self.flush(s);
         }

@@ -1,0 +1,296 @@
+//! What a run shows and writes while it goes on: lines or a bar, rows of a CSV file, figures for Prometheus and for the page.
+//!
+//! [`Live`] gets a [`Tick`] a second, from the workers of this process or of several, and keeps the [`Row`]s that the page draws.
+
+mod bar;
+mod broker;
+mod csv;
+mod exporter;
+pub(crate) mod page;
+mod scrape;
+
+use crate::config::SetupError;
+use crate::counters::Counts;
+use crate::latency::{hist, pour, sparse};
+use crate::net;
+use crate::plan::{Kind, Plan};
+use crate::progress::say;
+use crate::report::round;
+use bar::Bar;
+use broker::Brokers;
+use csv::Csv;
+use exporter::Exporter;
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::io::IsTerminal;
+
+/// The figures of one second.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Tick {
+    /// All of them since the beginning.
+    pub counts: Counts,
+    /// Latencies of this second only.
+    #[serde(with = "sparse")]
+    pub e2e: Histogram<u64>,
+    #[serde(with = "sparse")]
+    pub ack: Histogram<u64>,
+    #[serde(with = "sparse")]
+    pub ready: Histogram<u64>,
+    /// Share of its processor that the busiest thread wanted.
+    pub demand: f64,
+    /// Everybody is connected or has failed.
+    pub settled: bool,
+    /// Seconds from the first attempt until the last client was ready.
+    pub ready_s: f64,
+}
+
+impl Tick {
+    pub fn new() -> Tick {
+        Tick {
+            counts: Counts::default(),
+            e2e: hist(),
+            ack: hist(),
+            ready: hist(),
+            demand: 0.0,
+            settled: false,
+            ready_s: 0.0,
+        }
+    }
+}
+
+/// What is kept of a second.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Row {
+    /// Seconds since the run began.
+    pub at: f64,
+    pub unix_ms: u64,
+    pub connected: u64,
+    /// Each a second.
+    pub sent: f64,
+    pub acked: f64,
+    pub received: f64,
+    /// p50, p90, p99, p99.9 and the longest, in milliseconds; nothing when nothing was timed.
+    pub latency: Option<[f64; 5]>,
+    /// Attempts that failed, connections that ended and messages refused until now.
+    pub errors: u64,
+    pub demand: f64,
+    /// Cores and bytes of the processes of --broker-pid.
+    pub broker: Option<(f64, u64)>,
+    /// The broker's own figures, in the order of --broker-counter.
+    pub figures: Vec<f64>,
+}
+
+/// What a run shows while it goes on.
+pub struct Live {
+    kind: Kind,
+    qos: u8,
+    quiet: bool,
+    total: u64,
+    began: u64,
+    at: u64,
+    before: Counts,
+    said_ready: bool,
+    bar: Option<Bar>,
+    csv: Option<Csv>,
+    exporter: Option<Exporter>,
+    brokers: Brokers,
+    /// Seconds, at most [`ROWS_MAX`]: when it is full every second one goes and `step` doubles.
+    pub rows: Vec<Row>,
+    step: usize,
+    skipped: usize,
+    /// Seconds in which a thread wanted all of its processor, and all seconds.
+    pub short_of_cpu: (u64, u64),
+}
+
+/// Two hours of seconds; longer runs are drawn more coarsely.
+const ROWS_MAX: usize = 7200;
+/// From here on a thread is taken to have been the limit.
+const DEMAND_MAX: f64 = 0.9;
+
+impl Live {
+    /// Opens the files, asks the broker and listens as the plan says.
+    ///
+    /// # Errors
+    /// What cannot be opened, asked or listened on.
+    pub fn new(plan: &Plan) -> Result<Live, SetupError> {
+        let output = &plan.output;
+        let brokers = Brokers::new(output)?;
+        if let Some(page) = &output.html {
+            // A page that cannot be written is better known before the run than after it.
+            std::fs::write(page, "").map_err(|error| SetupError::file(page, &error))?;
+        }
+        let clients = if plan.kind == Kind::Pubsub { 2 * plan.count } else { plan.count };
+        Ok(Live {
+            kind: plan.kind,
+            qos: plan.qos,
+            quiet: output.quiet,
+            total: clients as u64,
+            began: net::now(),
+            at: net::now(),
+            before: Counts::default(),
+            said_ready: false,
+            bar: (!output.quiet && std::io::stderr().is_terminal()).then(|| Bar::new(plan)),
+            csv: output.csv.as_deref().map(|path| Csv::new(path, &output.broker_counter)).transpose()?,
+            exporter: output.prometheus.map(Exporter::new).transpose()?,
+            brokers,
+            rows: vec![],
+            step: 1,
+            skipped: 0,
+            short_of_cpu: (0, 0),
+        })
+    }
+
+    /// Shows and keeps a second.
+    pub fn tick(&mut self, tick: &Tick) {
+        let now = net::now();
+        if tick.settled && !self.said_ready {
+            self.said_ready = true;
+            self.say_ready(tick);
+        }
+        let seconds = now.saturating_sub(self.at).max(1) as f64 / 1e9;
+        let (c, p) = (&tick.counts, &self.before);
+        let per_s = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+        let latency = [&tick.e2e, &tick.ack, &tick.ready].into_iter().find(|h| !h.is_empty());
+        let (broker, figures) = self.brokers.look(seconds);
+        let row = Row {
+            at: (now - self.began) as f64 / 1e9,
+            unix_ms: net::wall() / 1_000_000,
+            connected: c.up,
+            sent: per_s(c.sent, p.sent),
+            acked: per_s(c.acked, p.acked),
+            received: per_s(c.recv, p.recv),
+            latency: latency.map(percentiles),
+            errors: c.attempts_failed + c.disconnects + c.rejected,
+            demand: tick.demand,
+            broker,
+            figures,
+        };
+        self.short_of_cpu.0 += u64::from(tick.demand > DEMAND_MAX);
+        self.short_of_cpu.1 += 1;
+        match &mut self.bar {
+            Some(bar) => bar.draw(&row, c, tick.settled),
+            None => say(self.quiet, format_args!("{}", self.line(&row, c))),
+        }
+        if let Some(csv) = &mut self.csv {
+            csv.row(&row);
+        }
+        if let Some(exporter) = &mut self.exporter {
+            exporter.publish(tick);
+        }
+        // What is left of a second at the end is in the file, and would look like a fall on the page.
+        if seconds >= 0.5 || self.rows.is_empty() {
+            self.keep(row);
+        }
+        self.before = c.clone();
+        self.at = now;
+    }
+
+    /// The last word on standard error. A file that could not be written is a problem of the run.
+    pub fn end(&mut self) -> Vec<String> {
+        if let Some(bar) = &mut self.bar {
+            bar.clear();
+        }
+        self.csv.take().and_then(|csv| csv.end()).into_iter().collect()
+    }
+
+    /// What the broker used, for the report: null when nobody was asked.
+    pub fn brokers(&mut self) -> Value {
+        self.brokers.report()
+    }
+
+    /// The seconds that were kept, as the report has them.
+    pub fn timeline(&self) -> Value {
+        let row = |r: &Row| {
+            let latency = r.latency.unwrap_or_default();
+            json!([
+                round(r.at, 2),
+                r.connected,
+                r.sent.round(),
+                r.acked.round(),
+                r.received.round(),
+                round(latency[0], 3),
+                round(latency[2], 3),
+                r.errors
+            ])
+        };
+        Value::Array(self.rows.iter().map(row).collect())
+    }
+
+    fn keep(&mut self, row: Row) {
+        self.skipped += 1;
+        if self.skipped < self.step {
+            return;
+        }
+        self.skipped = 0;
+        self.rows.push(row);
+        if self.rows.len() >= ROWS_MAX {
+            let mut odd = false;
+            self.rows.retain(|_| {
+                odd = !odd;
+                odd
+            });
+            self.step *= 2;
+        }
+    }
+
+    fn say_ready(&mut self, tick: &Tick) {
+        if let Some(bar) = &mut self.bar {
+            bar.clear();
+        }
+        let what = if self.kind == Kind::Sub { "connected and subscribed" } else { "connected" };
+        let (count, failed) = (tick.counts.ready_subs + tick.counts.ready_pubs, tick.counts.failed);
+        let seconds = tick.ready_s;
+        say(self.quiet, format_args!("{count} clients {what} in {seconds:.3} s, {failed} failed"));
+    }
+
+    fn line(&self, row: &Row, c: &Counts) -> String {
+        let mut line = format!("{:.0}s  up={}/{}", row.at, c.up, self.total);
+        if matches!(self.kind, Kind::Pub | Kind::Pubsub) {
+            line += &format!("  pub total={} rate={:.0}/s", c.sent, row.sent);
+            if self.qos > 0 {
+                line += &format!("  acked total={} rate={:.0}/s", c.acked, row.acked);
+            }
+            if c.backlog > 0 {
+                line += &format!("  overdue={}", c.backlog);
+            }
+        }
+        if matches!(self.kind, Kind::Sub | Kind::Pubsub) {
+            line += &format!("  recv total={} rate={:.0}/s", c.recv, row.received);
+        }
+        if let Some([p50, _, p99, _, max]) = row.latency {
+            line += &format!("  ms p50={p50:.3} p99={p99:.3} max={max:.3}");
+        }
+        for (name, count) in [
+            ("failed", c.failed),
+            ("retried", c.attempts_failed.saturating_sub(c.failed)),
+            ("disconnected", c.disconnects),
+        ] {
+            if count > 0 {
+                line += &format!("  {name}={count}");
+            }
+        }
+        line
+    }
+}
+
+/// Sums the ticks of several processes; latencies are put together exactly.
+pub fn join(ticks: &[Tick]) -> Tick {
+    let mut all = Tick { settled: true, ..Tick::new() };
+    for tick in ticks {
+        all.counts.add(&tick.counts);
+        pour(&tick.e2e, &mut all.e2e);
+        pour(&tick.ack, &mut all.ack);
+        pour(&tick.ready, &mut all.ready);
+        all.demand = all.demand.max(tick.demand);
+        all.settled &= tick.settled;
+        all.ready_s = all.ready_s.max(tick.ready_s);
+    }
+    all
+}
+
+fn percentiles(h: &Histogram<u64>) -> [f64; 5] {
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let at = |quantile| ms(h.value_at_quantile(quantile));
+    [at(0.5), at(0.9), at(0.99), at(0.999), ms(h.max())]
+}

@@ -1,0 +1,117 @@
+//! One line of a terminal that is written again each second.
+
+use super::Row;
+use crate::counters::Counts;
+use crate::plan::{Kind, Plan};
+use std::io::Write;
+
+/// A bar with rates and percentiles.
+pub struct Bar {
+    clients: u64,
+    sends: bool,
+    receives: bool,
+    seconds: Option<f64>,
+    messages: u64,
+}
+
+const CELLS: usize = 20;
+
+impl Bar {
+    pub fn new(plan: &Plan) -> Bar {
+        let both = plan.kind == Kind::Pubsub;
+        let clients = if both { 2 * plan.count } else { plan.count };
+        Bar {
+            clients: clients as u64,
+            sends: both || plan.kind == Kind::Pub,
+            receives: both || plan.kind == Kind::Sub,
+            seconds: plan.output.duration.map(|time| time.as_secs_f64()),
+            messages: plan.limit,
+        }
+    }
+
+    pub fn draw(&mut self, row: &Row, c: &Counts, settled: bool) {
+        let text: String = self.text(row, c, settled).chars().take(columns()).collect();
+        // A terminal that is gone is no reason to end a measurement.
+        let _ = write!(std::io::stderr(), "\r\x1b[K{text}").and_then(|()| std::io::stderr().flush());
+    }
+
+    pub fn clear(&mut self) {
+        let _ = write!(std::io::stderr(), "\r\x1b[K").and_then(|()| std::io::stderr().flush());
+    }
+
+    fn text(&self, row: &Row, c: &Counts, settled: bool) -> String {
+        let share = match (settled, self.messages, self.seconds) {
+            (false, ..) => (c.ready_subs + c.ready_pubs + c.failed) as f64 / self.clients.max(1) as f64,
+            (true, 1.., _) => c.sent as f64 / self.messages as f64,
+            (true, 0, Some(seconds)) => row.at / seconds,
+            (true, 0, None) => 1.0,
+        };
+        let full = (share.clamp(0.0, 1.0) * CELLS as f64) as usize;
+        let mut text = format!(
+            "[{}{}] {:.0}s  up {}/{}",
+            "#".repeat(full),
+            "-".repeat(CELLS - full),
+            row.at,
+            c.up,
+            self.clients
+        );
+        if self.sends {
+            text += &format!("  sent {}/s", short(row.sent));
+        }
+        if self.receives {
+            text += &format!("  received {}/s", short(row.received));
+        }
+        if let Some([p50, _, p99, _, max]) = row.latency {
+            text += &format!("  ms p50 {p50:.2} p99 {p99:.2} max {max:.1}");
+        }
+        if row.errors > 0 {
+            text += &format!("  errors {}", row.errors);
+        }
+        text
+    }
+}
+
+/// 950, 1.2k, 3.4M.
+pub fn short(value: f64) -> String {
+    match value {
+        1e6.. => format!("{:.1}M", value / 1e6),
+        1e3.. => format!("{:.1}k", value / 1e3),
+        _ => format!("{value:.0}"),
+    }
+}
+
+/// Of the terminal behind standard error, less one so that the cursor stays on the line; 79 when it does not say.
+fn columns() -> usize {
+    // SAFETY: zeroes are a valid `winsize`, and the call writes nothing else.
+    let columns = unsafe {
+        let mut size: libc::winsize = std::mem::zeroed();
+        libc::ioctl(libc::STDERR_FILENO, libc::TIOCGWINSZ, &mut size);
+        size.ws_col
+    };
+    if columns < 20 { 79 } else { usize::from(columns) - 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bar_shows_how_far_a_run_is() {
+        let plan = Plan { count: 10, limit: 100, ..Plan::base(Kind::Pub) };
+        let bar = Bar::new(&plan);
+        let row = Row {
+            at: 3.2,
+            sent: 1234.0,
+            latency: Some([0.5, 1.0, 2.0, 3.0, 4.0]),
+            errors: 2,
+            ..Row::default()
+        };
+        let connecting = Counts { ready_pubs: 5, up: 5, ..Counts::default() };
+        let text = bar.text(&row, &connecting, false);
+        assert!(text.starts_with("[##########----------] 3s  up 5/10"), "{text}");
+        let sending = Counts { sent: 25, up: 10, ..Counts::default() };
+        let text = bar.text(&row, &sending, true);
+        assert!(text.starts_with("[#####---------------]"), "{text}");
+        assert!(text.ends_with("sent 1.2k/s  ms p50 0.50 p99 2.00 max 4.0  errors 2"), "{text}");
+    }
+}

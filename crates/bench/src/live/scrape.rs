@@ -1,0 +1,186 @@
+//! A broker's own figures, fetched each second by a thread of its own: a broker under load may be slow to answer, and nobody waits
+//! for it here.
+
+use crate::config::SetupError;
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The thread that asks, and what it heard last.
+pub struct Scraper {
+    source: Arc<Source>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    latest: Mutex<Vec<f64>>,
+    failures: AtomicU64,
+    end: AtomicBool,
+}
+
+/// Where and how to ask, for what.
+struct Source {
+    authority: String,
+    path: String,
+    token: Option<String>,
+    names: Vec<String>,
+}
+
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// Bytes of an answer; what is longer is no list of figures.
+const ANSWER_MAX: u64 = 16 << 20;
+
+impl Scraper {
+    /// Asks once, then once a second.
+    ///
+    /// # Errors
+    /// A token file that cannot be read, and a first answer that has none of the figures.
+    pub fn new(url: &str, token: Option<&Path>, names: &[String]) -> Result<Scraper, SetupError> {
+        let token = match token {
+            Some(path) => {
+                let text = std::fs::read_to_string(path).map_err(|error| SetupError::file(path, &error))?;
+                Some(text.trim().to_owned())
+            }
+            None => None,
+        };
+        let rest = url.strip_prefix("http://").unwrap_or(url);
+        let (authority, path) = match rest.split_once('/') {
+            Some((authority, path)) => (authority, format!("/{path}")),
+            None => (rest, "/metrics".to_owned()),
+        };
+        let authority = crate::config::from_args::with_port(authority, 80);
+        let source = Arc::new(Source { authority, path, token, names: names.to_vec() });
+        let first = source.ask().map_err(|why| SetupError::NoFigures { url: url.to_owned(), why })?;
+        let shared = Arc::new(Shared { latest: Mutex::new(first), ..Shared::default() });
+        let (asked, told) = (source.clone(), shared.clone());
+        std::thread::Builder::new()
+            .name("broker-metrics".into())
+            .spawn(move || {
+                while !told.end.load(Relaxed) {
+                    // tidy: allow(thread-sleep): sampling interval of an observer
+                    std::thread::sleep(Duration::from_millis(900));
+                    match asked.ask() {
+                        Ok(figures) => *told.latest.lock().unwrap_or_else(PoisonError::into_inner) = figures,
+                        Err(_) => {
+                            told.failures.fetch_add(1, Relaxed);
+                        }
+                    }
+                }
+            })
+            .map_err(|error| SetupError::NoFigures { url: url.to_owned(), why: error.to_string() })?;
+        Ok(Scraper { source, shared })
+    }
+
+    pub fn latest(&self) -> Vec<f64> {
+        self.shared.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Asks again now; nothing when there is no answer.
+    pub fn fresh(&self) -> Option<Vec<f64>> {
+        self.source.ask().ok()
+    }
+
+    /// Questions without an answer.
+    pub fn failures(&self) -> u64 {
+        self.shared.failures.load(Relaxed)
+    }
+}
+
+impl Drop for Scraper {
+    fn drop(&mut self) {
+        self.shared.end.store(true, Relaxed);
+    }
+}
+
+impl Source {
+    fn ask(&self) -> Result<Vec<f64>, String> {
+        let text = self.get()?;
+        let figures = read(&text, &self.names);
+        match figures.iter().all(|figure| figure.is_nan()) {
+            true => Err(format!("none of {} is in the answer", self.names.join(", "))),
+            // A counter that is not there has not counted anything yet.
+            false => {
+                Ok(figures.into_iter().map(|figure| if figure.is_nan() { 0.0 } else { figure }).collect())
+            }
+        }
+    }
+
+    fn get(&self) -> Result<String, String> {
+        let why = |error: std::io::Error| error.to_string();
+        let address = self.authority.to_socket_addrs().map_err(why)?.next().ok_or("no address")?;
+        let mut stream = TcpStream::connect_timeout(&address, TIMEOUT).map_err(why)?;
+        stream.set_read_timeout(Some(TIMEOUT)).map_err(why)?;
+        stream.set_write_timeout(Some(TIMEOUT)).map_err(why)?;
+        let token = self.token.as_ref().map_or(String::new(), |t| format!("Authorization: Bearer {t}\r\n"));
+        // 1.0: the answer ends with the connection and comes in one piece.
+        let request = format!("GET {} HTTP/1.0\r\nHost: {}\r\n{token}\r\n", self.path, self.authority);
+        stream.write_all(request.as_bytes()).map_err(why)?;
+        let mut answer = vec![];
+        stream.take(ANSWER_MAX).read_to_end(&mut answer).map_err(why)?;
+        let text = String::from_utf8_lossy(&answer);
+        let (head, body) = text.split_once("\r\n\r\n").ok_or("no HTTP answer")?;
+        match head.split(' ').nth(1) {
+            Some("200") => Ok(body.to_owned()),
+            Some("401" | "403") => Err("it wants a token: --broker-token-file FILE".to_owned()),
+            other => Err(format!("it answers with status {}", other.unwrap_or("none"))),
+        }
+    }
+}
+
+/// The sums of the named series over their labels; NaN for those that are not there.
+fn read(text: &str, names: &[String]) -> Vec<f64> {
+    let mut sums = vec![f64::NAN; names.len()];
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let end = line.find(['{', ' ']).unwrap_or(line.len());
+        let Some(place) = names.iter().position(|name| *name == line[..end]) else { continue };
+        let value = match line.rfind('}') {
+            Some(labels) => &line[labels + 1..],
+            None => &line[end..],
+        };
+        if let Some(Ok(value)) = value.split_whitespace().next().map(str::parse::<f64>) {
+            sums[place] = value + if sums[place].is_nan() { 0.0 } else { sums[place] };
+        }
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn series_are_summed_over_their_labels() {
+        let text = "# TYPE a counter\na{qos=\"0\"} 3\na{qos=\"1 } \"} 4 1700000000\nab 9\nb 1.5\n";
+        let names = ["a", "b", "c"].map(str::to_owned);
+        let sums = read(text, &names);
+        assert_eq!(sums[..2], [7.0, 1.5]);
+        assert!(sums[2].is_nan());
+    }
+
+    #[test]
+    fn a_refusal_says_what_is_missing() {
+        for (answer, says) in [
+            ("HTTP/1.0 401 Unauthorized\r\n\r\n", "--broker-token-file"),
+            ("HTTP/1.0 200 OK\r\n\r\nother 1\n", "none of wanted"),
+            ("HTTP/1.0 500 Oh\r\n\r\n", "status 500"),
+            ("nonsense", "no HTTP answer"),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let url = format!("http://{}/metrics", listener.local_addr().unwrap());
+            let server = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut request = [0; 1024];
+                assert!(stream.read(&mut request).unwrap() > 0);
+                stream.write_all(answer.as_bytes()).unwrap();
+            });
+            let error = Scraper::new(&url, None, &["wanted".to_owned()]).err().unwrap().to_string();
+            assert!(error.contains(says) && error.contains(&url), "{error}");
+            server.join().unwrap();
+        }
+    }
+}

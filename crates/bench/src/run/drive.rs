@@ -1,0 +1,312 @@
+//! The clients of this process: from the first connection to what they came to.
+
+use super::done::{Checked, Done};
+use super::flow_report::violations;
+use super::verdict::judge;
+use super::*;
+use crate::counters::{Counts, P_END, P_RUN, P_STOP};
+use crate::latency::pour;
+use crate::live::Tick;
+use crate::outcome::merge;
+use crate::plan::{Kind, Plan};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+/// Whoever looks on: the screen of this process, or another process that joins several.
+pub trait Host {
+    /// The figures of a second.
+    fn tick(&mut self, tick: Tick);
+    /// Asked again and again once everybody is connected or has failed: whether publishing may begin.
+    fn may_publish(&mut self) -> bool;
+    /// Whether to end now.
+    fn stop(&mut self) -> bool;
+}
+
+const SECOND: u64 = 1_000_000_000;
+/// What is under way at the end may still be acknowledged for this long.
+const DRAIN: u64 = 2 * SECOND;
+/// And for this long what was sent may still arrive, when that is known.
+const DRAIN_CHECKED: u64 = 5 * SECOND;
+/// After the last expected message, duplicates may come for this long.
+const SETTLE: u64 = SECOND / 5;
+
+/// Runs until the plan's duration, the limit of messages, the host's word, or the end of the last connection.
+///
+/// # Errors
+/// When nothing could begin.
+pub fn drive(plan: &Plan, host: &mut dyn Host) -> Result<Done, SetupError> {
+    let cfg = match plan.kind {
+        Kind::Pubsub => pairs::config(plan)?,
+        Kind::Conn | Kind::Sub | Kind::Pub => plan.config()?,
+    };
+    check_limits(&cfg)?;
+    let rss_before = process::stat(std::process::id(), false).rss_anon;
+    let cfg = Arc::new(cfg);
+    let shared = Arc::new(Shared::new(cfg.threads));
+    shared.w0.store(0, Relaxed);
+    shared.w1.store(u64::MAX - 1, Relaxed);
+    let workers = spawn(&cfg, &shared);
+    let mut watch = Watch::new(plan, &cfg, &shared, &workers, host);
+    let seen = watch.until_the_end();
+    watch.last_tick();
+    let rss = process::stat(std::process::id(), false).rss_anon.saturating_sub(rss_before);
+    if cfg.plain.is_none() {
+        // What is in the kernel's buffers may still come.
+        nap(15);
+    }
+    shared.phase.store(P_END, Release);
+    let mut m = merge(join(workers));
+    let checked = (cfg.plain.is_none() && !seen.aborted).then(|| {
+        let verdict = judge(&cfg, &mut m, seen.t0, seen.ended);
+        Checked {
+            lost: verdict.lost,
+            lost_acked: verdict.lost_acked,
+            duplicated: verdict.dup,
+            out_of_order: verdict.late,
+            violations: violations(&cfg, &m, &verdict),
+        }
+    });
+    let seconds = |from: u64, to: u64| to.saturating_sub(from).max(1) as f64 / 1e9;
+    let flow_s = seconds(seen.flow.0, seen.flow.1);
+    // A limit of messages ends the time of sending and of receiving at its last one.
+    let until = |last: u64| match cfg.messages {
+        1.. if last > seen.flow.0 => seconds(seen.flow.0, last),
+        _ => flow_s,
+    };
+    let counted = if cfg.messages > 0 { &m.c } else { &seen.at_stop };
+    Ok(Done {
+        clients: (cfg.n_sub + cfg.n_pub) as u64,
+        sent_per_s: counted.sent as f64 / until(shared.times.last_send.load(Relaxed)),
+        received_per_s: counted.recv as f64 / until(shared.times.last_recv.load(Relaxed)),
+        counts: m.c,
+        last: seen.last,
+        hists: m.h,
+        reasons: m.reasons,
+        seconds: seconds(seen.began, seen.ended),
+        ready_s: ready_seconds(&shared),
+        flow_s,
+        interrupted: seen.interrupted,
+        deserted: seen.deserted,
+        aborted: seen.aborted,
+        checked,
+        cpu_s: seen.cpu_s,
+        rss,
+        threads: cfg.threads as u64,
+        processes: 1,
+        problems: vec![],
+    })
+}
+
+/// What the main thread saw.
+struct Seen {
+    began: u64,
+    ended: u64,
+    /// When publishing began, where it did.
+    t0: u64,
+    /// Start and end of the time in which messages were to flow.
+    flow: (u64, u64),
+    at_stop: Counts,
+    last: Counts,
+    cpu_s: f64,
+    interrupted: bool,
+    deserted: bool,
+    aborted: bool,
+}
+
+/// The main thread's view of a run.
+struct Watch<'a> {
+    plan: &'a Plan,
+    cfg: &'a Config,
+    shared: &'a Shared,
+    workers: &'a Workers,
+    host: &'a mut dyn Host,
+    total: u64,
+    began: u64,
+    /// When publishing began, and the CPU that was used until then.
+    t0: Option<u64>,
+    cpu_before: f64,
+    /// When the pulses of this second were asked for.
+    asked: Option<u64>,
+    next_tick: u64,
+}
+
+impl<'a> Watch<'a> {
+    fn new(
+        plan: &'a Plan,
+        cfg: &'a Config,
+        shared: &'a Shared,
+        workers: &'a Workers,
+        host: &'a mut dyn Host,
+    ) -> Watch<'a> {
+        let began = net::now();
+        let total = (cfg.n_sub + cfg.n_pub) as u64;
+        let next_tick = began + SECOND;
+        let cpu_before = own_cpu();
+        Watch { plan, cfg, shared, workers, host, total, began, t0: None, cpu_before, asked: None, next_tick }
+    }
+
+    fn until_the_end(&mut self) -> Seen {
+        let checked = self.cfg.plain.is_none();
+        let together = self.plan.together || checked;
+        if !together {
+            self.publish();
+        }
+        loop {
+            let now = net::now();
+            let c = self.shared.sum();
+            let settled = self.is_settled(&c);
+            self.beat(now);
+            let aborted = checked && settled && c.failed > 0;
+            if settled && !aborted && self.t0.is_none() && self.host.may_publish() {
+                self.publish();
+            }
+            let deserted = c.gone >= self.total;
+            let done = self.is_done(now, &c);
+            let interrupted = self.host.stop() || self.workers.iter().any(|worker| worker.is_finished());
+            if aborted || deserted || done || interrupted {
+                self.shared.phase.store(P_STOP, Release);
+                let cpu_s = own_cpu() - self.cpu_before;
+                self.drain();
+                let began = if checked { self.t0.unwrap_or(self.began) } else { self.began };
+                return Seen {
+                    began: self.began,
+                    ended: now,
+                    t0: self.t0.unwrap_or(now),
+                    flow: (began.min(now), now),
+                    at_stop: c,
+                    last: self.shared.sum(),
+                    cpu_s,
+                    interrupted: interrupted && !done,
+                    deserted,
+                    aborted,
+                };
+            }
+            nap(5);
+        }
+    }
+
+    fn is_settled(&self, c: &Counts) -> bool {
+        c.ready_subs + c.ready_pubs + c.failed >= self.total
+    }
+
+    /// Publishing begins. Where messages are checked, in a moment, so that no worker is late; what it costs counts from here.
+    fn publish(&mut self) {
+        let checked = self.cfg.plain.is_none();
+        let t0 = net::now() + if checked { SECOND / 50 } else { 0 };
+        self.t0 = Some(t0);
+        self.shared.t0.store(t0, Relaxed);
+        if checked {
+            self.cpu_before = own_cpu();
+            self.shared.w0.store(t0, Relaxed);
+            if self.cfg.messages == 0 {
+                let most = self.plan.output.duration.unwrap_or(pairs::DURATION);
+                self.shared.w1.store(t0 + most.as_nanos() as u64, Relaxed);
+            }
+        }
+        self.shared.phase.store(P_RUN, Release);
+    }
+
+    fn is_done(&self, now: u64, c: &Counts) -> bool {
+        let most = self.plan.output.duration.map(|most| most.as_nanos() as u64);
+        if self.cfg.plain.is_none() {
+            let Some(t0) = self.t0 else { return false };
+            // In rate mode what was due just before the end may still go out.
+            let over = match (self.cfg.messages, most) {
+                (0, _) => now >= self.shared.w1.load(Relaxed) + SECOND / 200,
+                (_, Some(most)) => now >= t0 + most,
+                (_, None) => false,
+            };
+            let sent = self.cfg.messages > 0 && c.sent >= self.cfg.messages;
+            return over || sent && (self.cfg.pub_qos == 0 || c.unacked == 0);
+        }
+        let sent = self.cfg.messages > 0 && self.cfg.n_pub > 0 && c.done_pubs >= self.cfg.n_pub as u64;
+        // The share of a limit that is smaller than the number of processes may be nothing.
+        let nothing = self.plan.limit == 0 && self.cfg.messages > 0;
+        sent && !self.plan.keep || nothing || most.is_some_and(|most| now - self.began >= most)
+    }
+
+    /// Waits for what is under way.
+    fn drain(&mut self) {
+        let checked = self.cfg.plain.is_none();
+        let until = net::now() + if checked { DRAIN_CHECKED } else { DRAIN };
+        let mut complete_since = None;
+        loop {
+            let (now, c) = (net::now(), self.shared.sum());
+            let due = c.expected.saturating_sub(c.rejected);
+            let complete = c.unacked == 0 && (!checked || c.uniq >= due && c.recv >= due);
+            let since = complete.then(|| complete_since.unwrap_or(now));
+            complete_since = since;
+            let settle = if checked { SETTLE } else { 0 };
+            if since.is_some_and(|since| now - since >= settle) || c.up == 0 || now >= until {
+                return;
+            }
+            self.beat(now);
+            nap(5);
+        }
+    }
+
+    /// Once a second: asks the workers for what they measured, and a moment later hands it on.
+    fn beat(&mut self, now: u64) {
+        if self.asked.is_none() && now >= self.next_tick {
+            self.asked = Some(now);
+            self.shared.beat.fetch_add(1, Relaxed);
+        } else if self.asked.is_some() {
+            self.tick(now, false);
+        }
+    }
+
+    /// The end of the last second, when there is something in it.
+    fn last_tick(&mut self) {
+        self.shared.beat.fetch_add(1, Relaxed);
+        let until = net::now() + SECOND / 20;
+        while !self.answered() && net::now() < until {
+            nap(2);
+        }
+        self.tick(net::now(), true);
+    }
+
+    fn answered(&self) -> bool {
+        let beat = self.shared.beat.load(Relaxed);
+        let heard = |slot: &std::sync::Mutex<crate::pulse::Pulse>| {
+            slot.lock().unwrap_or_else(PoisonError::into_inner).beat == beat
+        };
+        self.shared.pulses.iter().all(heard)
+    }
+
+    /// Hands on the second's figures when all workers have answered, or are too slow to, or it is the `last` chance.
+    fn tick(&mut self, now: u64, last: bool) {
+        let late = self.asked.is_some_and(|asked| now > asked + SECOND / 10);
+        if !self.answered() && !late && !last {
+            return;
+        }
+        let counts = self.shared.sum();
+        let mut tick = Tick {
+            settled: self.is_settled(&counts),
+            ready_s: ready_seconds(self.shared),
+            counts,
+            ..Tick::new()
+        };
+        for slot in &self.shared.pulses {
+            let mut pulse = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            pour(&pulse.e2e, &mut tick.e2e);
+            pour(&pulse.ack, &mut tick.ack);
+            pour(&pulse.ready, &mut tick.ready);
+            tick.demand = tick.demand.max(pulse.demand);
+            pulse.clear();
+        }
+        self.asked = None;
+        self.next_tick = (self.next_tick + SECOND).max(now + SECOND / 2);
+        self.host.tick(tick);
+    }
+}
+
+fn own_cpu() -> f64 {
+    let (user, sys) = process::self_cpu();
+    user + sys
+}
+
+/// From the first connect until the last client was ready.
+fn ready_seconds(shared: &Shared) -> f64 {
+    let first = shared.times.first_connect.load(Relaxed);
+    shared.times.last_ready.load(Relaxed).saturating_sub(first) as f64 / 1e9
+}
