@@ -12,7 +12,7 @@ use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, WorkerId};
 use crate::message::Message;
 use crate::retained::{Page, Scan};
 use crate::route::Options;
-use crate::store::{Completion, Request};
+use crate::store::{Completion, DueWill, Request};
 
 /// Everything that one worker has for another at the end of a turn. Its vectors are reused, so a steady flow of messages
 /// between two workers allocates nothing.
@@ -83,7 +83,7 @@ pub enum Letter {
     /// Access control knows the answer to a question of this connection's.
     AskAgain(ConnectionId, About),
     /// A Will that is due: to be published by the receiver.
-    Will(Message),
+    Will(Box<DueWill>),
     /// An operator's question.
     Ask(Question),
 }
@@ -116,8 +116,8 @@ impl Letter {
                 Request::Append { message, .. }
                 | Request::Bounce { message, .. }
                 | Request::Retain { message, .. },
-            )
-            | Letter::Will(message) => message.size(),
+            ) => message.size(),
+            Letter::Will(will) => will.message.size(),
             Letter::Request(_, Request::Enqueue { entries, .. }) => {
                 entries.iter().map(|entry| entry.message.size()).sum()
             }

@@ -130,6 +130,13 @@ pub enum Request {
         key: u32,
         reason: ReasonCode,
     },
+    /// A [`DueWill`] is on its way: so many [`Request::Taken`] come for it, some of which may have come before. `shards` were told
+    /// its identity, as bits. Not answered.
+    WillDispatched {
+        key: u32,
+        outstanding: u32,
+        shards: u16,
+    },
 }
 
 /// What a shard tells a worker.
@@ -218,6 +225,29 @@ pub struct Claim {
     pub expiry: u32,
     /// Deliveries at QoS 1 and 2 that the connection takes without acknowledgement.
     pub window: u16,
+    /// The Will and its delay in seconds, for a session that outlives the connection: the store publishes it even when nobody
+    /// is left to ask for it. Its `expires` is still an interval, and its topic is the node's.
+    pub will: Option<(Message, u32)>,
+}
+
+/// What becomes of the Will of a [`Claim`] when its connection is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WillThen {
+    /// The client took it back [MQTT-3.14.4-3], or it has none.
+    Discard,
+    /// It is due after its delay, or when the session ends if that is earlier [MQTT-3.1.3-9].
+    Arm,
+}
+
+/// A Will that a shard wants published. It waits for [`Request::WillDispatched`], and for the completions that this announces.
+#[derive(Debug)]
+pub struct DueWill {
+    pub shard: ShardId,
+    /// Completions go to [`Token::Append`] with this key.
+    pub key: u32,
+    /// Its number in the shard: the same when it is published again after a crash.
+    pub id: u64,
+    pub message: Message,
 }
 
 #[derive(Debug)]
@@ -226,8 +256,7 @@ pub struct Release {
     pub connection: ConnectionId,
     /// A new Session Expiry Interval, from DISCONNECT [MQTT-3.14.2-2].
     pub expiry: Option<u32>,
-    /// The Will, unless the client took it back, and its delay in seconds.
-    pub will: Option<(Message, u32)>,
+    pub will: WillThen,
     /// QoS 2 messages of the client that were dispatched and that the session may not remember, for [`Resume`]; `None` from a
     /// connection that was closed before it had heard of any.
     ///
@@ -241,9 +270,9 @@ pub struct Release {
 /// What tells one message from another that its publisher may send again, on another connection or after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
-    /// [`SessionId::origin`].
+    /// [`SessionId::origin`]; with the highest bit set a shard, for Wills.
     pub origin: u64,
-    /// The Packet Identifier times 2, plus its toggle.
+    /// The Packet Identifier times 2, plus its toggle; of a Will its number times 2.
     pub number: u64,
 }
 
@@ -251,6 +280,11 @@ impl Identity {
     /// Of a QoS 2 PUBLISH. The toggle flips with each release, so that an identifier's next message is another.
     pub fn of_publish(session: SessionId, packet_id: PacketId, toggle: bool) -> Self {
         Self { origin: session.origin(), number: u64::from(packet_id.get()) * 2 + u64::from(toggle) }
+    }
+
+    /// Of a Will, by its shard's number for it.
+    pub fn of_will(shard: ShardId, id: u64) -> Self {
+        Self { origin: 1 << 63 | u64::from(shard.0), number: id * 2 }
     }
 
     /// The message before or after it under the same Packet Identifier: when one comes, nobody sends the other again.

@@ -6,6 +6,7 @@ mod ownership;
 mod queue;
 mod retained;
 mod subscriptions;
+mod wills;
 
 pub(crate) use inspect::SUBSCRIPTIONS_AT_ONCE;
 
@@ -18,7 +19,7 @@ use routing::{Index, Reader};
 use session::{Deliveries, Dispatched, Toggles};
 
 use super::group::Group;
-use super::{Claim, Completion, Enqueue, GroupName, Identity, Request};
+use super::{Claim, Completion, DueWill, Enqueue, GroupName, Identity, Request};
 use crate::backlog::Backlog;
 use crate::counters::StoreCounters;
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
@@ -61,6 +62,8 @@ pub struct MemoryShard {
     retained: RetainedShard,
     /// Messages that their publishers may send again, and the append of those that wait for places.
     identities: BTreeMap<Identity, Option<u32>>,
+    /// Wills that were due so far.
+    wills: u64,
     /// Subscriptions of all sessions.
     subscriptions: usize,
     matches: Vec<Route>,
@@ -74,8 +77,7 @@ pub struct ShardOutput {
     pub letters: Vec<(WorkerId, Letter)>,
     pub requests: Vec<(ShardId, Request)>,
     pub acknowledged: Vec<(Token, ReasonCode)>,
-    /// Wills that are due.
-    pub wills: Vec<Message>,
+    pub wills: Vec<DueWill>,
 }
 
 #[derive(Debug, Default)]
@@ -107,7 +109,10 @@ struct Session {
     expiry: u32,
     /// When it ends; only without an owner.
     ends: Time,
-    will: Option<(Message, Time)>,
+    /// Of the last connection, and its delay in seconds.
+    will: Option<(Message, u32)>,
+    /// When it is due; only without an owner.
+    will_due: Time,
     subscriptions: HashMap<Box<str>, (Options, u32)>,
     deliveries: Deliveries<Enqueue>,
     waiting_bytes: usize,
@@ -168,6 +173,11 @@ enum Waiter {
     Token(Token),
     /// A connection that has more retained messages to come.
     Page(ConnectionId),
+    /// Nobody: a Will of this shard. These shards were told its identity.
+    Will {
+        id: u64,
+        shards: u16,
+    },
 }
 
 impl ShardOutput {
@@ -225,6 +235,7 @@ impl MemoryShard {
             backlog: Backlog::default(),
             retained: RetainedShard::default(),
             identities: BTreeMap::new(),
+            wills: 0,
             subscriptions: 0,
             matches: Vec::new(),
             random: random | 1,
@@ -304,6 +315,9 @@ impl MemoryShard {
             Request::Leave { group, member, reply } => self.leave(*group, member, reply, out),
             Request::Bounce { group, message, token } => self.give(now, group, &message, token, out),
             Request::Taken { key, reason } => self.taken(key, reason, out),
+            Request::WillDispatched { key, outstanding, shards } => {
+                self.will_dispatched(key, outstanding, shards, out)
+            }
         }
     }
 
@@ -328,8 +342,8 @@ impl MemoryShard {
                 self.end_session(slot, generation, out);
                 continue;
             }
-            if let Some((will, _)) = session.will.take_if(|(_, due)| *due <= now) {
-                out.wills.push(will);
+            if session.will_due <= now {
+                self.publish_will(slot, generation, out);
             }
             self.let_overdue_in(now, slot, generation, out);
             self.arm(slot, generation);
@@ -373,6 +387,10 @@ impl MemoryShard {
                 session.owner.is_some() || session.overflow.is_empty(),
                 "nobody waits for a session that is away"
             );
+            assert!(
+                session.will_due == Time::NEVER || session.owner.is_none() && session.will.is_some(),
+                "a Will is due when its connection is gone"
+            );
             assert!(session.armed <= session.due(&self.settings), "looked at when it is due");
         }
         assert_eq!(held, self.held);
@@ -411,7 +429,7 @@ impl Session {
     /// When something becomes due: its end, its Will, a publisher's patience.
     fn due(&self, settings: &Settings) -> Time {
         let ends = if self.owner.is_none() { self.ends } else { Time::NEVER };
-        let will = self.will.as_ref().map_or(Time::NEVER, |(_, due)| *due);
+        let will = self.will_due;
         let waits = self.overflow.iter().map(|overflow| overflow.deadline).min().unwrap_or(Time::NEVER);
         let waits = waits.max(self.place_freed.after(settings.queue.wait));
         let waits = if self.overflow.is_empty() { Time::NEVER } else { waits };

@@ -105,6 +105,7 @@ impl Worker {
             clean_start: connecting.is_none_or(|connecting| connecting.clean_start),
             expiry: connection.session_expiry,
             window: connection.window,
+            will: connection.extra.as_ref().and_then(|extra| extra.will.clone()),
         };
         let shard = client_shard(fold(connection.client_key));
         self.request(shard, Request::Claim(Box::new(claim)));

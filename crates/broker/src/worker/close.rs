@@ -8,7 +8,7 @@ use super::Worker;
 use crate::connection::Phase;
 use crate::ids::{ConnectionId, Time, fold};
 use crate::route::RouteKind;
-use crate::store::{GroupName, Member, Release, Request, client_shard};
+use crate::store::{GroupName, Member, Release, Request, WillThen, client_shard};
 use crate::wheel::TimerKind;
 
 /// How long the last bytes of a closed connection may take to leave.
@@ -128,16 +128,16 @@ impl Worker {
             self.end_flow(*flow);
         }
         self.forget_operators(id);
-        let mut released_will = None;
+        let mut will_then = WillThen::Discard;
         match will {
             // With the connection ends the session, and a Will is not delayed beyond that [MQTT-3.1.3-9].
             Some((will, _)) if session.is_none() => self.publish_will(&will),
-            Some(will) => released_will = Some(will),
+            Some(_) => will_then = WillThen::Arm, // The store has it from the Claim.
             None => {}
         }
         if claimed {
             let release =
-                Release { client_id, connection: id, expiry, will: released_will, dispatched, known_to };
+                Release { client_id, connection: id, expiry, will: will_then, dispatched, known_to };
             self.request(client_shard(fold(client_key)), Request::Release(Box::new(release)));
         }
         self.wheel.arm(self.now.after(LINGER), slot, id.generation, TimerKind::Linger);

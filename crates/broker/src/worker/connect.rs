@@ -10,15 +10,16 @@ use mqtt::{
 use session::{Dispatched, Toggles};
 
 use super::Worker;
+use super::dispatch::{self, Publishing};
 use super::publish::{is_beyond_limits, is_own_topic};
 use crate::access::AuthReply;
 use crate::connection::{Connecting, Enhanced, Phase};
 use crate::ids::{ConnectionId, Time, client_key};
-use crate::mail::{Claimed, Letter};
+use crate::mail::{Claimed, Letter, Token};
 use crate::message::{Message, MessageView};
 use crate::overload::Level;
 use crate::route::{Options, Route, RouteKind};
-use crate::store::Identity;
+use crate::store::{DueWill, Identity, Request};
 use crate::wheel::TimerKind;
 
 impl Worker {
@@ -303,9 +304,25 @@ impl Worker {
         }
     }
 
-    /// Publishes a Will, whose expiry counts from now.
+    /// Publishes the Will of a session that ends with its connection. Its expiry counts from now.
     pub(super) fn publish_will(&mut self, will: &Message) {
         self.publish_own(will.view().arrived(self.now));
+    }
+
+    /// Publishes a Will of a durable session, which its shard knows until everybody has it.
+    pub(super) fn publish_due(&mut self, will: DueWill) {
+        let DueWill { shard, key, id, message } = will;
+        let view = message.view().arrived(self.now);
+        let publishing = Publishing {
+            token: Some(Token::Append { shard, key }),
+            identity: (view.qos > QoS::AtMostOnce).then(|| Identity::of_will(shard, id)),
+            again: false,
+        };
+        let name = TopicName::parse(view.topic);
+        debug_assert!(name.is_ok(), "checked at CONNECT");
+        let dispatched = name.map(|name| self.dispatch_as(name, view, publishing)).unwrap_or_default();
+        let dispatch::Dispatched { outstanding, shards, .. } = dispatched;
+        self.request(shard, Request::WillDispatched { key, outstanding, shards });
     }
 }
 

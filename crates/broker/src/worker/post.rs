@@ -58,7 +58,7 @@ impl Worker {
             Letter::Member(delivery) => self.member_delivery(*delivery),
             Letter::Verdict(connection, verdict) => self.verdict(connection, verdict),
             Letter::AskAgain(connection, about) => self.ask_again(connection, about),
-            Letter::Will(will) => self.publish_will(&will),
+            Letter::Will(will) => self.publish_due(*will),
             Letter::Ask(question) => self.asked(*question.0),
         }
     }
@@ -109,7 +109,7 @@ impl Worker {
             }
         }
         for will in output.wills.drain(..) {
-            self.post(own, Letter::Will(will));
+            self.post(own, Letter::Will(Box::new(will)));
         }
     }
 }

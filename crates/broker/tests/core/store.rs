@@ -27,6 +27,7 @@ pub enum Kind {
     Leave,
     Bounce,
     Taken,
+    WillDispatched,
     Claimed,
     ClaimRefused,
     Revoke,
@@ -244,10 +245,15 @@ fn failed(host: usize, request: Request, reason: ReasonCode) -> Option<Parcel> {
 }
 
 fn acknowledged(host: usize, token: Token, reason: ReasonCode) -> Option<Parcel> {
-    let Token::Publish { connection, .. } = token else { return None };
+    let to = match token {
+        Token::Publish { connection, .. } => connection.worker.index(),
+        Token::Operator { worker, .. } => worker.index(),
+        // Any worker hands it on to the shard.
+        Token::Append { .. } => host,
+    };
     let mut batch = Batch::default();
     batch.acknowledged.push((token, reason));
-    Some((host, connection.worker.index(), batch))
+    Some((host, to, batch))
 }
 
 fn of_request(request: &Request) -> Kind {
@@ -271,6 +277,7 @@ fn of_request(request: &Request) -> Kind {
         Request::Leave { .. } => Kind::Leave,
         Request::Bounce { .. } => Kind::Bounce,
         Request::Taken { .. } => Kind::Taken,
+        Request::WillDispatched { .. } => Kind::WillDispatched,
     }
 }
 

@@ -4,8 +4,9 @@ use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
 use mqtt::ReasonCode;
 use mqtt::Version::{V3_1_1, V5};
 
-use crate::net::{Net, Peer, everywhere};
+use crate::net::{Net, Peer, everywhere, everywhere_with};
 use crate::packets::*;
+use crate::store::Kind;
 
 fn witness(net: &mut Net) -> Peer {
     let witness = net.connect(2, v5("witness"));
@@ -157,5 +158,82 @@ fn a_will_waits_for_absent_subscribers() {
         net.lose(client);
         let subscriber = net.resume(2, durable(V3_1_1, "s"));
         assert_eq!(net.received(subscriber), [will().qos1(1).into()]);
+    });
+}
+
+/// [MQTT-3.1.2-8]: the store has the Will of a durable session from the CONNECT on, and knows it until everybody has it.
+#[test]
+fn a_will_is_known_until_everybody_has_it() {
+    everywhere(|net| {
+        let absent = ["a", "b", "c", "d"];
+        for name in absent {
+            let subscriber = net.connect(1, durable(V5, name));
+            net.subscribe(subscriber, "w/#", ExactlyOnce);
+            net.lose(subscriber);
+        }
+        let witness = witness(net);
+        for late in [Kind::Append, Kind::WillDispatched, Kind::Taken] {
+            let client = net.connect(0, durable(V5, "client").will(will().qos(ExactlyOnce).retain()));
+            net.store.hold(&[late]);
+            net.lose(client);
+            net.let_go();
+            assert_eq!(net.payloads(witness), ["gone"], "{late:?}");
+            assert_eq!(net.identities(), 0, "{late:?}");
+            net.resume(2, durable(V5, "client"));
+            let client = net.connect(1, v5("client"));
+            net.lose(client);
+        }
+        for name in absent {
+            let subscriber = net.resume(2, durable(V5, name));
+            assert_eq!(net.payloads(subscriber), ["gone", "gone", "gone"]);
+        }
+    });
+}
+
+/// The Will of a durable session is for a reader whose queue is full, too: it waits for a place there as any message does.
+#[test]
+fn a_will_waits_for_a_place_in_a_full_queue() {
+    for reader in [v5("reader"), durable(V5, "reader")] {
+        everywhere_with(
+            |settings| settings.queue.messages_max = 1,
+            |net| {
+                let reader = net.connect(2, reader.clone().receive_max(1));
+                net.subscribe(reader, "w/#", AtLeastOnce);
+                let publisher = net.connect(1, v5("p"));
+                for id in 1..=2 {
+                    net.send(publisher, message("w/p", id).qos1(id));
+                }
+                let client = net.connect(0, durable(V5, "c").will(will().qos(AtLeastOnce)));
+                net.lose(client);
+                let mut found = Vec::new();
+                for id in 1..=3 {
+                    found.extend(net.payloads(reader));
+                    net.send(reader, puback(id));
+                }
+                assert_eq!(found, ["1", "2", "gone"]);
+                assert_eq!(net.identities(), 0);
+            },
+        );
+    }
+}
+
+/// [MQTT-3.1.3-9]: what the last CONNECT said counts, also when that said nothing of a Will.
+#[test]
+fn a_resumed_session_has_the_will_of_its_last_connection() {
+    everywhere(|net| {
+        let witness = witness(net);
+        let client = net.connect(0, durable(V5, "c").will(message("w/c", "first")));
+        let client = {
+            let second = net.resume(1, durable(V5, "c").will(message("w/c", "second")));
+            assert_eq!(net.closed(client), Some(Some(ReasonCode::SessionTakenOver)));
+            second
+        };
+        assert_eq!(net.payloads(witness), ["first"], "its connection is gone");
+        net.lose(client);
+        assert_eq!(net.payloads(witness), ["second"]);
+        let client = net.resume(2, durable(V5, "c"));
+        net.lose(client);
+        net.jump(2 * u64::from(DAY));
+        assert_eq!(net.received(witness), []);
     });
 }

@@ -164,6 +164,7 @@ impl MemoryShard {
             match waiter {
                 Waiter::Token(token) => out.acknowledged.push((token, reason)),
                 Waiter::Page(connection) => out.complete(Completion::PageTaken { connection }),
+                Waiter::Will { id, shards } => self.will_done(id, shards, out),
             }
         }
     }

@@ -60,7 +60,7 @@ impl MemoryShard {
             queued_bytes: (session.waiting_bytes + session.overflow_bytes) as u64,
             oldest_queued: waiting.map(|waiting| waiting.oldest),
             waiting_publishers: session.overflow.iter().filter(|over| over.append.is_some()).count(),
-            will_due_at: session.will.as_ref().and_then(|(_, due)| never(*due)),
+            will_due_at: never(session.will_due),
         };
         Some(ClientDetail { info: session.info(id), connection: None, session: Some(detail) })
     }

@@ -10,8 +10,7 @@ use session::{Deliveries, Toggles};
 use super::{Client, HashMap, MemoryShard, Overflow, Session, ShardOutput};
 use crate::ids::{SessionId, Time};
 use crate::mail::{Claimed, Resume};
-use crate::message::Message;
-use crate::store::{Claim, Completion, Enqueue, Release, Request, expires_at, shards_of};
+use crate::store::{Claim, Completion, Enqueue, Release, Request, WillThen, expires_at, shards_of};
 
 impl MemoryShard {
     pub(super) fn claim(&mut self, now: Time, claim: Box<Claim>, out: &mut ShardOutput) {
@@ -78,7 +77,12 @@ impl MemoryShard {
         session.expiry = claim.expiry;
         session.ends = Time::NEVER;
         // [MQTT-3.1.3-9]: none when the session is resumed before its Will is due.
-        out.wills.extend(session.will.take().filter(|(_, due)| *due <= now).map(|(will, _)| will));
+        if session.will_due <= now {
+            self.publish_will(slot, generation, out);
+        }
+        let Some(session) = self.sessions.get_mut(slot, generation) else { return };
+        session.will_due = Time::NEVER;
+        session.will = claim.will;
         session.deliveries.reconnect();
         let resume = session_present.then(|| {
             let subscriptions = session.subscriptions.iter();
@@ -107,6 +111,7 @@ impl MemoryShard {
             expiry: claim.expiry,
             ends: Time::NEVER,
             will: None,
+            will_due: Time::NEVER,
             subscriptions: HashMap::with_hasher(self.hasher.clone()),
             deliveries: Deliveries::default(),
             waiting_bytes: 0,
@@ -139,11 +144,10 @@ impl MemoryShard {
                         session.dispatched = dispatched;
                     }
                 }
-                let (expiry, will) = (release.expiry, release.will.take());
-                self.release_session(now, slot, generation, expiry, will, out);
+                self.release_session(now, slot, generation, release.expiry, release.will, out);
             }
             None => {
-                assert!(release.will.is_none(), "a session that ended with its connection has sent its Will")
+                assert_eq!(release.will, WillThen::Discard, "a session that ended with its connection")
             }
         }
         match pending {
@@ -158,7 +162,7 @@ impl MemoryShard {
         slot: u32,
         generation: u32,
         expiry: Option<u32>,
-        will: Option<(Message, u32)>,
+        will: WillThen,
         out: &mut ShardOutput,
     ) {
         let id = SessionId { shard: self.id, slot, generation };
@@ -169,14 +173,14 @@ impl MemoryShard {
         session.expiry = expiry.unwrap_or(session.expiry);
         session.ends = expires_at(now, session.expiry);
         let ends = session.ends;
-        match will {
-            Some((will, 0)) => out.wills.push(will),
+        match (will, &session.will) {
             // Due after its delay or when the session ends, whichever comes first [MQTT-3.1.3-9].
-            Some((will, delay)) => {
-                let due = expires_at(now, delay).min(ends);
-                session.will = Some((will, due));
-            }
-            None => {}
+            (WillThen::Arm, Some((_, delay))) => session.will_due = expires_at(now, *delay).min(ends),
+            (WillThen::Arm, None) => {}
+            (WillThen::Discard, _) => session.will = None,
+        }
+        if session.will_due <= now {
+            self.publish_will(slot, generation, out);
         }
         // Nobody reads any more: publishers stop waiting, the rule for full queues decides.
         self.let_in(now, slot, generation, usize::MAX, out);
@@ -190,6 +194,10 @@ impl MemoryShard {
 
     /// Ends a session: its subscriptions, what waits for it, and a Will that was still to come [MQTT-3.1.2-8].
     pub(super) fn end_session(&mut self, slot: u32, generation: u32, out: &mut ShardOutput) {
+        let armed = |session: &Session| session.will_due != Time::NEVER;
+        if self.sessions.get(slot, generation).is_some_and(armed) {
+            self.publish_will(slot, generation, out);
+        }
         let Some(session) = self.sessions.remove(slot, generation) else { return };
         self.load.sessions.fetch_sub(1, Relaxed);
         *self.held.of(&session) -= session.held_bytes();
@@ -202,9 +210,6 @@ impl MemoryShard {
         }
         for filter in session.subscriptions.keys() {
             self.drop_subscription(id, filter, None, out);
-        }
-        if let Some((will, _)) = session.will {
-            out.wills.push(will);
         }
         for Overflow { entry, append, .. } in session.overflow {
             self.bounce_or_drop(entry, out);

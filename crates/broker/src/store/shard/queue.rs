@@ -152,7 +152,7 @@ impl MemoryShard {
         // What no publisher waits for has been acknowledged to it: it waits until there is a place.
         let deadline = match waiter {
             Some(Waiter::Token(_)) => now.after(self.settings.queue.wait),
-            Some(Waiter::Page(_)) | None => Time::NEVER,
+            Some(Waiter::Page(_) | Waiter::Will { .. }) | None => Time::NEVER,
         };
         let append = waiter.map(|waiter| self.new_append(waiter));
         for entry in entries {
