@@ -2,7 +2,7 @@
 //!
 //! A batch is a header of 16 bytes (version, three of 0, number of commands, the proposer's clock) and its commands.
 
-use crate::command::{Command, Decoded, decode, encode};
+use crate::command::{Command, Decoded, RECORD_MAX, decode, encode};
 use crate::error::{ApplyError, Malformed, malformed};
 use crate::ids::{MESSAGE_OFFSET_MAX, MessageKey};
 use crate::message::MessageView;
@@ -93,6 +93,9 @@ pub(crate) struct Batch<'a> {
 impl<'a> Batch<'a> {
     pub fn decode(index: u64, bytes: &'a [u8]) -> Result<Self, ApplyError> {
         let fault = |command| move |Malformed { what }| ApplyError::Malformed { index, command, what };
+        if bytes.len() > RECORD_MAX {
+            return Err(fault(0)(Malformed { what: "length of a batch" }));
+        }
         let (now, count) = decode_header(bytes).map_err(fault(0))?;
         // A command has 8 bytes at least, so a count that lies makes nobody reserve more than the batch.
         let mut commands = Vec::with_capacity((count as usize).min(bytes.len() / 8));

@@ -118,7 +118,7 @@ impl Bodies {
             *count -= 1;
             if *count == 0 {
                 self.shared.remove(&entry.key);
-                self.live -= entry.size();
+                self.live = self.live.saturating_sub(entry.size());
             }
         }
     }

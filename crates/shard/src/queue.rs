@@ -34,6 +34,8 @@ pub(crate) struct Queue {
 }
 
 pub(crate) const PACKET_IDS: u64 = u16::MAX as u64;
+/// No session gets as many deliveries, however long it lasts.
+const NUMBER_MAX: u64 = 1 << 56;
 /// Deliveries that are pinned for a session, at most, whatever its client's Receive Maximum.
 pub const PINNED_MAX: u16 = 1024;
 
@@ -49,7 +51,8 @@ impl Queue {
         waiting: VecDeque<Entry>,
         (first, next, within, dup_below): (u64, u64, u64, u64),
     ) -> Option<Self> {
-        let sound = open.len() as u64 <= PACKET_IDS
+        let sound = next < NUMBER_MAX
+            && open.len() as u64 <= PACKET_IDS
             && (open.is_empty() || first.checked_add(open.len() as u64)? <= next)
             && (next..=next.checked_add(waiting.len() as u64)?).contains(&within)
             && dup_below <= next

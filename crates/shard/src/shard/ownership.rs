@@ -96,7 +96,7 @@ impl Shard {
         session.user = claim.user;
         session.window = claim.window;
         session.expiry_s = claim.expiry_s;
-        session.epoch += 1;
+        session.epoch = session.epoch.wrapping_add(1).max(1);
         session.era = era;
         session.has_owner = true;
         session.ends = NEVER;

@@ -23,6 +23,9 @@ use crate::shard::encode::VERSION;
 use crate::subscriptions::Subscriptions;
 use crate::wire::Reader;
 
+/// Of sessions, Wills and orphans, however long a shard lasts.
+const COUNT_MAX: u64 = 1 << 39;
+
 /// Those of a part that are there.
 #[derive(Debug)]
 pub(super) struct Pages {
@@ -247,6 +250,9 @@ impl Shard {
         }
         self.applied = index;
         self.sessions.find_free();
+        if [self.begun, self.wills_begun, self.orphans_begun].iter().any(|count| *count >= COUNT_MAX) {
+            return Err(RestoreError::Inconsistent { what: "a count that nothing reaches" });
+        }
         let mut counts = self.counts;
         for session in self.sessions.from(0) {
             let future = session.uid.count() > self.begun || session.era > self.era;

@@ -1,0 +1,325 @@
+//! The rules once more, as simply as they can be said: vectors that are searched, and nothing left for later.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mqtt::{QoS, Subscription, TopicFilter, TopicName};
+use shard::{Acknowledgement, Limits, NEVER, Phase, QueueFull};
+
+#[derive(Default)]
+pub struct Model {
+    pub now: u64,
+    pub limits: Limits,
+    pub sessions: BTreeMap<String, Session>,
+    pub identities: BTreeSet<(u64, u64)>,
+    /// Payload and expiry by topic.
+    pub retained: BTreeMap<String, (Vec<u8>, u64)>,
+    /// Payloads.
+    pub wills: Vec<Vec<u8>>,
+    /// Payloads.
+    pub orphans: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, Default, Debug)]
+pub struct Session {
+    pub owned: bool,
+    pub epoch: u32,
+    pub window: u16,
+    pub expiry_s: u32,
+    pub ends: u64,
+    pub will: Option<Will>,
+    pub subscriptions: BTreeMap<String, (u8, u32)>,
+    pub entries: Vec<Entry>,
+    pub next: u64,
+    pub received: Vec<u16>,
+    pub toggles: BTreeSet<u16>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Will {
+    pub payload: Vec<u8>,
+    pub delay_s: u32,
+    pub due: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    pub n: u64,
+    pub payload: Vec<u8>,
+    pub size: u64,
+    pub qos: QoS,
+    pub retain: bool,
+    pub ids: Vec<u32>,
+    pub expires: u64,
+    pub grouped: bool,
+    pub phase: Phase,
+    pub over: bool,
+}
+
+/// A message that comes.
+#[derive(Clone)]
+pub struct Message<'a> {
+    pub topic: &'a str,
+    pub payload: Vec<u8>,
+    pub size: u64,
+    pub qos: QoS,
+    pub retain: bool,
+    pub expires: u64,
+    pub publisher: &'a str,
+}
+
+fn after(now: u64, seconds: u32) -> u64 {
+    if seconds == u32::MAX { NEVER } else { now + u64::from(seconds) * 1000 }
+}
+
+impl Model {
+    /// What a Tick does in the end, however many it takes.
+    pub fn tick(&mut self) {
+        for client in self.sessions.keys().cloned().collect::<Vec<_>>() {
+            let session = &self.sessions[&client];
+            if !session.owned && session.ends <= self.now {
+                self.end(&client);
+            } else if session.will.as_ref().is_some_and(|will| will.due <= self.now) {
+                let will = self.sessions.get_mut(&client).and_then(|session| session.will.take());
+                self.wills.extend(will.map(|will| will.payload));
+            }
+        }
+        self.retained.retain(|_, (_, expires)| *expires > self.now || *expires == NEVER);
+    }
+
+    /// Whether the session was there; `None` when there is none now.
+    pub fn claim(
+        &mut self,
+        client: &str,
+        clean: bool,
+        expiry_s: u32,
+        window: u16,
+        will: Option<Will>,
+    ) -> (bool, Option<u32>) {
+        if self.sessions.get(client).is_some_and(|session| session.owned) {
+            self.release(client, None, true);
+        }
+        if self.sessions.get(client).is_some_and(|session| clean || session.ends <= self.now) {
+            self.end(client);
+        }
+        let present = self.sessions.contains_key(client);
+        if !present && expiry_s == 0 {
+            return (false, None);
+        }
+        let session = self.sessions.entry(client.to_owned()).or_default();
+        let due = session.will.take().filter(|will| will.due <= self.now);
+        self.wills.extend(due.map(|will| will.payload));
+        session.epoch += 1;
+        (session.owned, session.ends) = (true, NEVER);
+        (session.window, session.expiry_s, session.will) = (window, expiry_s, will);
+        let epoch = session.epoch;
+        self.pump(client);
+        (present, Some(epoch))
+    }
+
+    pub fn release(&mut self, client: &str, expiry_s: Option<u32>, arm: bool) {
+        let now = self.now;
+        let Some(session) = self.sessions.get_mut(client) else { return };
+        session.owned = false;
+        session.expiry_s = expiry_s.unwrap_or(session.expiry_s);
+        session.ends = after(now, session.expiry_s);
+        session.will.take_if(|_| !arm);
+        if let Some(will) = &mut session.will {
+            will.due = after(now, will.delay_s).min(session.ends);
+        }
+        let due = session.will.take_if(|will| will.due <= now);
+        self.wills.extend(due.map(|will| will.payload));
+        self.settle(client);
+        let max = self.limits.absent_bytes_max;
+        let ends = self.sessions[client].ends;
+        while self.sessions[client].waiting_bytes() > max && self.drop_oldest(client) {}
+        if ends <= now {
+            self.end(client);
+        }
+    }
+
+    pub fn end(&mut self, client: &str) {
+        let Some(session) = self.sessions.remove(client) else { return };
+        self.wills.extend(session.will.map(|will| will.payload));
+        for entry in session.entries {
+            let may_go = match entry.phase {
+                Phase::Waiting => true,
+                Phase::Pinned => entry.qos == QoS::AtLeastOnce,
+                Phase::Received | Phase::Finished => false,
+            };
+            if entry.grouped && may_go {
+                self.orphans.push(entry.payload);
+            }
+        }
+    }
+
+    pub fn publish(&mut self, message: &Message<'_>, wait: bool) -> u32 {
+        let mut matched = 0;
+        let topic = TopicName::parse(message.topic).expect("a topic");
+        for client in self.sessions.keys().cloned().collect::<Vec<_>>() {
+            let mut best: Option<(u8, bool)> = None;
+            let mut ids = Vec::new();
+            for (text, (options, id)) in &self.sessions[&client].subscriptions {
+                let filter = TopicFilter::parse(text).expect("a filter");
+                let shared = Subscription::parse(text).is_ok_and(|parsed| parsed.share.is_some());
+                let own = options & 4 != 0 && message.publisher == client;
+                if shared || own || !filter.matches(topic) {
+                    continue;
+                }
+                let (qos, retain) = best.unwrap_or_default();
+                best = Some((qos.max(options & 3), retain || options & 8 != 0));
+                ids.extend((*id != 0).then_some(*id));
+            }
+            let Some((qos, keeps_retain)) = best else { continue };
+            let qos = message.qos.min(QoS::from_bits(qos).expect("a QoS"));
+            if qos > QoS::AtMostOnce {
+                matched += 1;
+                ids.sort_unstable();
+                self.enqueue(&client, message, qos, message.retain && keeps_retain, ids, false, wait);
+            }
+        }
+        matched
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "all that a queue says of a message")]
+    pub fn enqueue(
+        &mut self,
+        client: &str,
+        message: &Message<'_>,
+        qos: QoS,
+        retain: bool,
+        ids: Vec<u32>,
+        grouped: bool,
+        wait: bool,
+    ) {
+        let limits = self.limits;
+        let session = &self.sessions[client];
+        let mut over = false;
+        if session.owned {
+            over = session.is_full(&limits);
+            if over && !wait {
+                return;
+            }
+        } else {
+            loop {
+                let session = &self.sessions[client];
+                let bytes = session.waiting_bytes() + message.size;
+                if !session.is_full(&limits) && bytes <= limits.absent_bytes_max {
+                    break;
+                }
+                if limits.queue_full == QueueFull::DropNewest || !self.drop_oldest(client) {
+                    return;
+                }
+            }
+        }
+        let session = self.sessions.get_mut(client).expect("is there");
+        let n = session.next;
+        session.next += 1;
+        let (payload, size, expires) = (message.payload.clone(), message.size, message.expires);
+        let phase = Phase::Waiting;
+        session.entries.push(Entry { n, payload, size, qos, retain, ids, expires, grouped, phase, over });
+        self.pump(client);
+    }
+
+    fn drop_oldest(&mut self, client: &str) -> bool {
+        let session = self.sessions.get_mut(client).expect("is there");
+        let oldest = session.entries.iter().position(|entry| entry.phase == Phase::Waiting);
+        oldest.map(|at| session.entries.remove(at)).is_some()
+    }
+
+    /// What lies beyond the limits is settled by the rule.
+    pub fn settle(&mut self, client: &str) {
+        loop {
+            let limits = self.limits;
+            let Some(session) = self.sessions.get_mut(client) else { return };
+            session.move_up(&limits);
+            if !session.entries.iter().any(|entry| entry.over) {
+                return;
+            }
+            match limits.queue_full {
+                QueueFull::DropOldest => {
+                    self.drop_oldest(client);
+                }
+                QueueFull::DropNewest => {
+                    session.entries.retain(|entry| !entry.over);
+                    let waiting = session.entries.iter().filter(|entry| entry.phase == Phase::Waiting);
+                    let waiting = waiting.count() as u64;
+                    // Numbers that were never opened are given again.
+                    let first = session.entries.iter().find(|entry| entry.phase == Phase::Waiting);
+                    session.next = first.map_or(session.next, |first| first.n + waiting);
+                }
+            }
+        }
+    }
+
+    pub fn pump(&mut self, client: &str) {
+        let (now, limits) = (self.now, self.limits);
+        let Some(session) = self.sessions.get_mut(client).filter(|session| session.owned) else { return };
+        loop {
+            let unfinished = session.entries.iter().filter(|entry| entry.phase != Phase::Waiting);
+            let pinned = session.entries.iter().filter(|entry| entry.phase == Phase::Pinned);
+            let bytes: u64 = pinned.map(|entry| entry.size).sum();
+            let window = usize::from(session.window.clamp(1, shard::PINNED_MAX));
+            if unfinished.count() >= window || (bytes >= limits.queue_bytes_max && bytes > 0) {
+                break;
+            }
+            let next = session.entries.iter_mut().find(|entry| entry.phase == Phase::Waiting);
+            let Some(next) = next else { break };
+            if next.expires > now || next.expires == NEVER {
+                (next.phase, next.over) = (Phase::Pinned, false);
+            } else {
+                let n = next.n;
+                session.entries.retain(|entry| entry.n != n);
+            }
+        }
+        session.move_up(&limits);
+    }
+
+    /// True when it is known.
+    pub fn acknowledge(&mut self, client: &str, id: u16, kind: Acknowledgement) -> bool {
+        let session = self.sessions.get_mut(client).expect("is there");
+        let open =
+            |entry: &&mut Entry| entry.phase != Phase::Waiting && shard::packet_id(entry.n).get() == id;
+        let Some(entry) = session.entries.iter_mut().find(open) else { return false };
+        let finished = match (kind, entry.phase, entry.qos) {
+            (Acknowledgement::PubAck, Phase::Pinned, QoS::AtLeastOnce)
+            | (Acknowledgement::PubRecRefused, Phase::Pinned, QoS::ExactlyOnce)
+            | (Acknowledgement::PubComp, Phase::Received, _)
+            | (Acknowledgement::Skip, Phase::Pinned, _) => true,
+            (Acknowledgement::PubRec, Phase::Pinned | Phase::Received, QoS::ExactlyOnce) => false,
+            _ => return false,
+        };
+        entry.phase = Phase::Received;
+        let n = entry.n;
+        session.entries.retain(|entry| !(finished && entry.n == n));
+        self.pump(client);
+        true
+    }
+}
+
+impl Session {
+    fn waiting_bytes(&self) -> u64 {
+        let waiting = self.entries.iter().filter(|entry| entry.phase == Phase::Waiting);
+        waiting.map(|entry| entry.size).sum()
+    }
+
+    fn within(&self) -> (u32, u64) {
+        let within = self.entries.iter().filter(|entry| entry.phase == Phase::Waiting && !entry.over);
+        within.fold((0, 0), |(count, bytes), entry| (count + 1, bytes + entry.size))
+    }
+
+    fn is_full(&self, limits: &Limits) -> bool {
+        let (count, bytes) = self.within();
+        let others_wait = self.entries.iter().any(|entry| entry.over);
+        others_wait || count >= limits.queue_messages_max || bytes >= limits.queue_bytes_max
+    }
+
+    fn move_up(&mut self, limits: &Limits) {
+        while let Some(at) = self.entries.iter().position(|entry| entry.over) {
+            let (count, bytes) = self.within();
+            if count >= limits.queue_messages_max || bytes >= limits.queue_bytes_max {
+                return;
+            }
+            self.entries[at].over = false;
+        }
+    }
+}
