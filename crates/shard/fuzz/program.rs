@@ -33,10 +33,12 @@ struct Run<'a> {
     /// The parts of the last complete checkpoint, as a log holds them.
     stored: BTreeMap<PartId, Vec<u8>>,
     /// A checkpoint under way: its index and what is out of it.
-    writing: Option<(u64, Vec<(PartId, Vec<u8>)>)>,
+    writing: Option<(u64, Pages)>,
     replica: Option<Shard>,
     messages: u64,
 }
+
+type Pages = Vec<(PartId, Vec<u8>)>;
 
 /// A program; zeros when it is over.
 struct Bytes<'a>(&'a [u8]);
@@ -434,7 +436,7 @@ impl<'a> Run<'a> {
     }
 
     fn retain(&mut self) {
-        let payload = if self.bytes.next() % 4 == 0 { Vec::new() } else { self.payload() };
+        let payload = if self.bytes.next() < 64 { Vec::new() } else { self.payload() };
         let (message, modelled) = self.message(&payload);
         let answer = self.apply(&Command::Retain { message });
         let topic = modelled.topic.to_owned();

@@ -1,0 +1,139 @@
+//! Bytes that nobody wrote, as a record and as a part: they are refused, or they are taken and the state is sound.
+
+use std::sync::LazyLock;
+
+use mqtt::{PacketId, QoS};
+use shard::{
+    Answer, BatchBuilder, Claim, Command, Effect, Enqueue, Filter, MessageView, NEVER, PartId, Shard, Will,
+};
+
+/// An index, and the parts that stand for it.
+type Checkpoint = (u64, Vec<(PartId, Vec<u8>)>);
+
+static LIVELY: LazyLock<Checkpoint> = LazyLock::new(write_lively);
+
+/// The first two bytes are the number of a part; the rest is tried as both.
+pub fn check(input: &[u8]) {
+    let Some((number, bytes)) = input.split_first_chunk::<2>() else { return };
+    check_batch(bytes);
+    check_part(PartId::from_u32(u32::from(u16::from_le_bytes(*number))), bytes);
+}
+
+pub fn check_batch(bytes: &[u8]) {
+    let mut shard = lively();
+    let digest = shard.digest();
+    let mut effects = Vec::new();
+    let index = shard.applied() + 1;
+    if shard.apply(index, bytes, &mut effects).is_err() {
+        assert_eq!((shard.digest(), effects.len(), shard.applied()), (digest, 0, index - 1));
+        return;
+    }
+    shard.check_invariants();
+    // And what comes after it does no harm either.
+    let mut builder = BatchBuilder::new(NEVER);
+    for command in [Command::Tick, Command::Sweep { count: u32::MAX }, Command::Tick] {
+        builder.push(&command);
+    }
+    shard.apply(index + 1, &builder.finish(), &mut effects).expect("the next batch");
+    shard.check_invariants();
+}
+
+pub fn check_part(part: PartId, bytes: &[u8]) {
+    let mut shard = Shard::new(3, [0; 16]);
+    if shard.restore_part(part, bytes).is_err() {
+        return;
+    }
+    // Without what belongs to no bucket no session is taken; with other sessions few would be.
+    let is_rest = |part: PartId| part.bucket() == shard::REST;
+    for (other, bytes) in LIVELY.1.iter().filter(|(other, _)| is_rest(*other) != is_rest(part)) {
+        shard.restore_part(*other, bytes).expect("a part");
+    }
+    if shard.restored(LIVELY.0).is_ok() {
+        let mut builder = BatchBuilder::new(NEVER);
+        let claim = Claim {
+            client_id: "a",
+            user: 0,
+            connection: 0,
+            clean_start: true,
+            expiry_s: 9,
+            window: 1,
+            will: None,
+        };
+        for command in
+            [Command::Sweep { count: u32::MAX }, Command::Tick, publish("t", true), Command::Claim(claim)]
+        {
+            builder.push(&command);
+        }
+        shard.apply(LIVELY.0 + 1, &builder.finish(), &mut Vec::new()).expect("the next batch");
+        shard.digest();
+    }
+}
+
+fn publish(topic: &str, wait: bool) -> Command<'_> {
+    let message = MessageView {
+        topic,
+        properties: &[],
+        payload: b"payload",
+        qos: QoS::ExactlyOnce,
+        retain: true,
+        expires: NEVER,
+        received: 0,
+        publisher_key: 0,
+    };
+    Command::Publish { message, wait, identity: None }
+}
+
+/// A shard in which there is something of everything.
+fn lively() -> Shard {
+    let mut shard = Shard::new(3, [0; 16]);
+    for (part, bytes) in &LIVELY.1 {
+        shard.restore_part(*part, bytes).expect("a part");
+    }
+    shard.restored(LIVELY.0).expect("a checkpoint");
+    shard
+}
+
+fn write_lively() -> Checkpoint {
+    let mut shard = Shard::new(3, [0; 16]);
+    let mut apply = |command: &Command<'_>| {
+        let mut builder = BatchBuilder::new(1_000);
+        builder.push(command);
+        let mut effects = Vec::new();
+        let index = shard.applied() + 1;
+        shard.apply(index, &builder.finish(), &mut effects).expect("the next batch");
+        effects.into_iter().find_map(|effect| match effect {
+            Effect::Answer { answer: Answer::Claimed { session, .. }, .. } => session,
+            _ => None,
+        })
+    };
+    let Command::Publish { message, .. } = publish("w", true) else { return Default::default() };
+    for client_id in ["a", "b", "c"] {
+        let will = Some(Will { message, delay_s: 5 });
+        let claim =
+            Claim { client_id, user: 0, connection: 1, clean_start: false, expiry_s: 9, window: 2, will };
+        let Some(session) = apply(&Command::Claim(claim)) else { continue };
+        let filters = vec![Filter { text: "t/#", options: 2, id: 1 }];
+        apply(&Command::Subscribe { session, epoch: 1, filters });
+        let packet_id = PacketId::new(1).expect("not 0");
+        apply(&Command::Receive { session, epoch: 1, packet_id });
+        let (qos, ids, group) = (QoS::AtLeastOnce, vec![1, 2], Some("$share/g/t"));
+        apply(&Command::Enqueue(Enqueue {
+            session,
+            message,
+            qos,
+            retain: false,
+            ids,
+            identity: None,
+            group,
+        }));
+    }
+    for _ in 0..4 {
+        apply(&publish("t/1", true));
+    }
+    apply(&Command::Retain { message });
+    apply(&Command::Started { incarnation: 1, elapsed_ms: 1 });
+    let mut parts = Vec::new();
+    let index = shard.begin_checkpoint();
+    while !shard.write_parts(usize::MAX, &mut |part, bytes| parts.push((part, bytes.to_vec()))) {}
+    (index, parts)
+}

@@ -1,0 +1,234 @@
+//! The bytes of every command and every part, so that a log of today is read by every version to come.
+//!
+//! A form that is in a fixture never changes: what is new gets another version, and fixtures of its own. `MERIDIAN_BLESS=1`
+//! writes fixtures that are missing.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use mqtt::{PacketId, QoS};
+use shard::{
+    Acknowledgement, BatchBuilder, Claim, Command, Enqueue, Filter, Identity, Limits, MessageKey,
+    MessageView, QueueFull, Rewrite, SessionUid, Shard, Will, WillFate,
+};
+use support::{Host, restore};
+
+fn message() -> MessageView<'static> {
+    MessageView {
+        topic: "a/ü",
+        properties: &[3, 0, 1, b'x'],
+        payload: b"payload",
+        qos: QoS::ExactlyOnce,
+        retain: true,
+        expires: 70_000,
+        received: 60_000,
+        publisher_key: 0x0102_0304_0506_0708,
+    }
+}
+
+fn commands() -> Vec<(&'static str, Command<'static>)> {
+    let session = SessionUid::from_u64(5 << 24 | 3);
+    let (epoch, packet_id) = (9, PacketId::new(513).expect("not 0"));
+    let identity = Identity { origin: 0x1122_3344_5566_7788, number: 10 };
+    let limits = Limits {
+        queue_messages_max: 1000,
+        queue_bytes_max: 16 << 20,
+        queue_full: QueueFull::DropNewest,
+        absent_bytes_max: 1 << 20,
+        subscriptions_max: 77,
+    };
+    let claim = Claim {
+        client_id: "thermostat",
+        user: 6,
+        connection: 0x00AA_BBCC_DDEE_FF00,
+        clean_start: true,
+        expiry_s: 3600,
+        window: 20,
+        will: Some(Will { message: message(), delay_s: 30 }),
+    };
+    let filters = vec![
+        Filter { text: "a/+", options: 0x1D, id: 268_435_455 },
+        Filter { text: "$share/g/#", options: 2, id: 0 },
+    ];
+    let enqueue = Enqueue {
+        session,
+        message: message(),
+        qos: QoS::AtLeastOnce,
+        retain: true,
+        ids: vec![1, 2],
+        identity: Some(identity),
+        group: Some("$share/g/#"),
+    };
+    let rewrite = Rewrite {
+        from: MessageKey::new(77, 1024),
+        message: message(),
+        entries: vec![(session, 4), (session, 5)],
+        orphans: vec![8],
+    };
+    let acknowledge = |kind| Command::Acknowledge { session, epoch, packet_id, kind };
+    let release = |expiry_s, will| Command::Release { session, epoch, expiry_s, will };
+    vec![
+        ("started", Command::Started { incarnation: 4, elapsed_ms: 5_000 }),
+        ("configure", Command::Configure(limits)),
+        ("tick", Command::Tick),
+        ("sweep", Command::Sweep { count: 100 }),
+        ("claim", Command::Claim(claim.clone())),
+        ("claim-without-will", Command::Claim(Claim { will: None, clean_start: false, ..claim })),
+        ("release", release(None, WillFate::Arm)),
+        ("release-with-expiry", release(Some(60), WillFate::Discard)),
+        ("end", Command::End { session }),
+        ("subscribe", Command::Subscribe { session, epoch, filters }),
+        ("unsubscribe", Command::Unsubscribe { session, epoch, filters: vec!["a/+", "b"] }),
+        ("publish", Command::Publish { message: message(), wait: true, identity: None }),
+        (
+            "publish-with-identity",
+            Command::Publish { message: message(), wait: false, identity: Some(identity) },
+        ),
+        ("forget", Command::Forget(identity)),
+        ("forget-origin", Command::ForgetOrigin { origin: identity.origin }),
+        ("enqueue", Command::Enqueue(enqueue.clone())),
+        ("enqueue-plain", Command::Enqueue(Enqueue { ids: vec![], identity: None, group: None, ..enqueue })),
+        ("acknowledge-puback", acknowledge(Acknowledgement::PubAck)),
+        ("acknowledge-pubrec", acknowledge(Acknowledgement::PubRec)),
+        ("acknowledge-pubrec-refused", acknowledge(Acknowledgement::PubRecRefused)),
+        ("acknowledge-pubcomp", acknowledge(Acknowledgement::PubComp)),
+        ("acknowledge-skip", acknowledge(Acknowledgement::Skip)),
+        ("receive", Command::Receive { session, epoch, packet_id }),
+        ("released", Command::Released { session, epoch, packet_id }),
+        ("refuse", Command::Refuse { session, epoch, packet_id }),
+        ("overdue", Command::Overdue { session }),
+        ("retain", Command::Retain { message: message() }),
+        ("will-done", Command::WillDone { id: 7 }),
+        ("rewrite", Command::Rewrite(rewrite)),
+        ("orphan-done", Command::OrphanDone { id: 8 }),
+    ]
+}
+
+#[test]
+fn commands_have_the_bytes_that_they_always_had() {
+    let batch = |command: &Command<'_>| {
+        let mut builder = BatchBuilder::new(0x0011_2233_4455_6677);
+        builder.push(command);
+        builder.finish()
+    };
+    let commands = commands();
+    let written = commands.iter().map(|(name, command)| ((*name).to_owned(), batch(command))).collect();
+    let fixtures = fixtures("commands.txt", &written);
+    for (name, command) in &commands {
+        let bytes = fixtures.get(*name).unwrap_or_else(|| panic!("no fixture of {name}"));
+        assert_eq!(shard::commands(bytes).as_deref(), Ok(&[command.clone()][..]), "{name} is read");
+        assert_eq!(hex(&written[*name]), hex(bytes), "{name} is written");
+    }
+}
+
+/// A state in which every field of every part has something to say.
+fn host() -> Host {
+    let limits = Limits { queue_messages_max: 3, ..Limits::default() };
+    let mut host = Host::with(limits);
+    host.now = 5_000;
+    let claim = |client_id| Claim {
+        will: Some(Will { message: message(), delay_s: 40 }),
+        window: 3,
+        ..support::claim(client_id)
+    };
+    let owner = host.claim_as(&claim("thermostat"));
+    let away = host.claim_as(&claim("away"));
+    let lost = host.claim_as(&Claim { expiry_s: 0, ..claim("away") });
+    assert_eq!(lost.0, away.0);
+    host.subscribe(owner, "a/+", 2 | 8);
+    host.subscribe(owner, "$share/g/b", 1);
+    let id = |value| PacketId::new(value).expect("not 0");
+    let (session, epoch) = owner;
+    host.answer(&Command::Receive { session, epoch, packet_id: id(70) });
+    host.answer(&Command::Released { session, epoch, packet_id: id(70) });
+    host.answer(&Command::Receive { session, epoch, packet_id: id(1) });
+    let enqueue = |session, topic, group, number| {
+        let message = MessageView { topic, ..message() };
+        let identity = Some(Identity { origin: 6, number });
+        let (qos, ids) = (QoS::AtLeastOnce, vec![7, 8]);
+        Command::Enqueue(Enqueue { session, message, qos, retain: true, ids, identity, group })
+    };
+    for number in 0..7 {
+        host.answer(&enqueue(session, "x", (number % 2 == 0).then_some("$share/g/b"), number));
+    }
+    host.ack(owner, 2, Acknowledgement::PubAck);
+    host.answer(&enqueue(away.0, "y", Some("$share/g/b"), 9));
+    host.publish("a/1");
+    host.release(lost);
+    host.answer(&Command::Retain { message: message() });
+    let elapsed_ms = 1_000;
+    host.answer(&Command::Started { incarnation: 3, elapsed_ms });
+    host
+}
+
+#[test]
+fn parts_have_the_bytes_that_they_always_had() {
+    let mut host = host();
+    assert_eq!(
+        (host.shard.orphans().count(), host.shard.due_wills().count()),
+        (1, 1),
+        "there is something in all"
+    );
+    let index = host.shard.applied();
+    let parts = host.checkpoint();
+    let written = parts.iter().map(|(part, bytes)| (part.as_u32().to_string(), bytes.clone())).collect();
+    let fixtures = fixtures("parts.txt", &written);
+    for (part, bytes) in &written {
+        assert_eq!(fixtures.get(part).map(|bytes| hex(bytes)), Some(hex(bytes)), "part {part} is written");
+    }
+    assert_eq!(fixtures.len(), parts.len());
+    let read: Vec<_> = fixtures
+        .iter()
+        .map(|(part, bytes)| (shard::PartId::from_u32(part.parse().expect("a number")), bytes.clone()))
+        .collect();
+    let mut restored: Shard = restore(&read, index);
+    assert_eq!(restored.digest(), host.shard.digest());
+    let sweep = {
+        let mut builder = BatchBuilder::new(7_000);
+        builder.push(&Command::Sweep { count: 10 });
+        builder.finish()
+    };
+    let (mut one, mut other) = (Vec::new(), Vec::new());
+    host.shard.apply(index + 1, &sweep, &mut one).expect("the next");
+    restored.apply(index + 1, &sweep, &mut other).expect("the next");
+    assert!(one == other && one.len() > 1, "{one:?}");
+}
+
+type Fixtures = BTreeMap<String, Vec<u8>>;
+
+/// Reads a fixture file: a name, then lines of hexadecimal digits behind it.
+fn fixtures(file: &str, written: &Fixtures) -> Fixtures {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file);
+    if std::env::var_os("MERIDIAN_BLESS").is_some() && !path.exists() {
+        let text: String = written.iter().map(|(name, bytes)| format!("{name}\n{}", hex(bytes))).collect();
+        std::fs::write(&path, text).expect("the fixture is written");
+    }
+    let text = std::fs::read_to_string(&path).expect("the fixture is there");
+    let mut fixtures = Fixtures::new();
+    let mut name = String::new();
+    for line in text.lines() {
+        match line.strip_prefix("  ") {
+            None => name = line.to_owned(),
+            Some(digits) => {
+                let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).expect("digits");
+                let bytes = (0..digits.len()).step_by(2).map(byte);
+                fixtures.entry(name.clone()).or_default().extend(bytes);
+            }
+        }
+    }
+    fixtures
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for line in bytes.chunks(48) {
+        text.push_str("  ");
+        line.iter().for_each(|byte| write!(text, "{byte:02x}").expect("memory"));
+        text.push('\n');
+    }
+    text
+}
