@@ -1,0 +1,227 @@
+//! Bytes of memory per session and per queued message, and the time that commands take:
+//! `cargo run --release -p shard --example memory [sessions] [messages]`.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Instant;
+
+use mqtt::QoS;
+use shard::{
+    Acknowledgement, BatchBuilder, Claim, Command, Effect, Filter, Limits, MessageView, NEVER, SessionUid,
+    Shard, WillFate, packet_id,
+};
+
+/// What was asked for, so that the allocator's own rounding is not in the figures.
+struct Counting;
+
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: everything is the system allocator's; only sizes are added up.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        HELD.fetch_add(layout.size(), Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Commands of one batch.
+const BATCH: usize = 256;
+
+struct Bench {
+    shard: Shard,
+    builder: BatchBuilder,
+    effects: Vec<Effect>,
+    pending: usize,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let shard = Shard::new(0, *b"a secret of none");
+        let mut bench = Self { shard, builder: BatchBuilder::new(0), effects: Vec::new(), pending: 0 };
+        let limits = Limits { queue_messages_max: u32::MAX, queue_bytes_max: u64::MAX, ..Limits::default() };
+        bench.push(&Command::Configure(limits));
+        bench.flush();
+        bench
+    }
+
+    fn push(&mut self, command: &Command<'_>) {
+        self.builder.push(command);
+        self.pending += 1;
+        if self.pending == BATCH || self.builder.is_full() {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        self.effects.clear();
+        let index = self.shard.applied() + 1;
+        let applied = self.shard.apply(index, self.builder.bytes(), &mut self.effects);
+        applied.expect("the next batch");
+        self.builder.begin(0);
+        self.pending = 0;
+    }
+
+    fn session(&mut self, client_id: &str, filter: &str) -> SessionUid {
+        let claim = Claim {
+            client_id,
+            user: 1,
+            connection: 2,
+            clean_start: false,
+            expiry_s: 86_400,
+            window: 1024,
+            will: None,
+        };
+        self.push(&Command::Claim(claim));
+        self.flush();
+        let session = self.shard.session_of(client_id).expect("claimed");
+        let filters = vec![Filter { text: filter, options: 1, id: 0 }];
+        self.push(&Command::Subscribe { session, epoch: 1, filters });
+        session
+    }
+
+    fn release(&mut self, session: SessionUid) {
+        self.push(&Command::Release { session, epoch: 1, expiry_s: None, will: WillFate::Arm });
+    }
+}
+
+fn publish(topic: &str) -> Command<'_> {
+    let message = MessageView {
+        topic,
+        properties: &[],
+        payload: &[b'x'; 64],
+        qos: QoS::AtLeastOnce,
+        retain: false,
+        expires: NEVER,
+        received: 0,
+        publisher_key: 1,
+    };
+    Command::Publish { message, wait: true, identity: None }
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).map(|argument| argument.parse().expect("a number"));
+    let sessions: usize = arguments.next().unwrap_or(100_000);
+    let messages: usize = arguments.next().unwrap_or(1_000_000);
+    offline_sessions(sessions);
+    queued_messages(messages);
+    one_session_in_step(messages);
+    checkpoint(sessions.min(100_000));
+}
+
+fn held() -> usize {
+    HELD.load(Relaxed)
+}
+
+fn offline_sessions(count: usize) {
+    let mut bench = Bench::new();
+    let before = held();
+    let start = Instant::now();
+    for number in 0..count {
+        let session = bench.session(&format!("device-{number:09}"), &format!("devices/{number:09}/commands"));
+        bench.release(session);
+    }
+    bench.flush();
+    let each = start.elapsed().as_nanos() as usize / count;
+    println!(
+        "offline session, 16-byte identifier, one subscription of 26 bytes: {} bytes",
+        (held() - before) / count
+    );
+    println!("  of that in the index of filters: {} bytes", bench.shard.routes_memory() / count);
+    println!("  claim, subscribe, release: {each} ns");
+}
+
+fn queued_messages(count: usize) {
+    let mut bench = Bench::new();
+    let session = bench.session("reader", "t");
+    bench.release(session);
+    bench.flush();
+    let before = held();
+    let start = Instant::now();
+    (0..count).for_each(|_| bench.push(&publish("t")));
+    bench.flush();
+    let each = start.elapsed().as_nanos() as usize / count;
+    println!(
+        "message queued for one session: {:.1} bytes, {each} ns",
+        (held() - before) as f64 / count as f64
+    );
+    let claim = Claim {
+        client_id: "reader",
+        user: 1,
+        connection: 2,
+        clean_start: false,
+        expiry_s: 86_400,
+        window: 1024,
+        will: None,
+    };
+    let start = Instant::now();
+    bench.push(&Command::Claim(claim));
+    bench.flush();
+    println!("claim of a session with {count} messages: {} us", start.elapsed().as_micros());
+    let start = Instant::now();
+    for n in 0..count as u64 {
+        let kind = Acknowledgement::PubAck;
+        bench.push(&Command::Acknowledge { session, epoch: 2, packet_id: packet_id(n), kind });
+    }
+    bench.flush();
+    let each = start.elapsed().as_nanos() as usize / count;
+    let left = bench.shard.session(session).map_or(0, |session| session.waiting().count());
+    println!("acknowledge, which pins the next: {each} ns, {left} left");
+}
+
+/// A publisher and a subscriber that keeps up: each batch acknowledges what the one before delivered.
+fn one_session_in_step(count: usize) {
+    let mut bench = Bench::new();
+    let session = bench.session("reader", "t");
+    bench.flush();
+    let mut n = 0;
+    let start = Instant::now();
+    for round in 0..count / (BATCH / 2) {
+        for _ in 0..BATCH / 2 {
+            bench.push(&publish("t"));
+        }
+        for _ in 0..if round == 0 { 0 } else { BATCH / 2 } {
+            let kind = Acknowledgement::PubAck;
+            bench.push(&Command::Acknowledge { session, epoch: 1, packet_id: packet_id(n), kind });
+            n += 1;
+        }
+    }
+    bench.flush();
+    let elapsed = start.elapsed();
+    println!("publish to one session and acknowledge: {} ns", elapsed.as_nanos() as u64 / n);
+}
+
+fn checkpoint(sessions: usize) {
+    let mut bench = Bench::new();
+    for number in 0..sessions {
+        let session = bench.session(&format!("device-{number:09}"), &format!("devices/{number:09}/commands"));
+        bench.release(session);
+    }
+    bench.flush();
+    let start = Instant::now();
+    let mut parts = Vec::new();
+    let index = bench.shard.begin_checkpoint();
+    while !bench.shard.write_parts(1 << 20, &mut |part, bytes| parts.push((part, bytes.to_vec()))) {}
+    let bytes: usize = parts.iter().map(|(_, bytes)| bytes.len()).sum();
+    println!(
+        "checkpoint of {sessions} sessions: {} bytes each, {} ms",
+        bytes / sessions,
+        start.elapsed().as_millis()
+    );
+    let start = Instant::now();
+    let mut restored = Shard::new(0, *b"a secret of none");
+    for (part, bytes) in &parts {
+        restored.restore_part(*part, bytes).expect("a part");
+    }
+    restored.restored(index).expect("a checkpoint");
+    println!("restored: {} ms", start.elapsed().as_millis());
+}
