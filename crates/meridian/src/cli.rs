@@ -12,6 +12,7 @@ use crate::config::ConfigArgs;
 use crate::config_command::ConfigCommand;
 use crate::key::KeyArgs;
 use crate::passwd::PasswdArgs;
+use crate::storage::StorageArgs;
 
 /// Version and commit.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("MERIDIAN_COMMIT"), ")");
@@ -42,6 +43,7 @@ enum Command {
     Acl(AclCommandArgs),
     /// Make, list and remove the API keys of a node
     Key(KeyArgs),
+    Storage(StorageArgs),
     /// Measure a broker, with the options of emqtt-bench: `meridian bench --help`
     Bench(BenchArgs),
     Ctl(ctl::CtlArgs),
@@ -72,6 +74,7 @@ impl Cli {
             Some(Command::Passwd(args)) => args.run(),
             Some(Command::Acl(args)) => args.command.run(),
             Some(Command::Key(args)) => args.run(),
+            Some(Command::Storage(args)) => args.run(),
             Some(Command::Bench(args)) => args.run(),
             Some(Command::Ctl(args)) => args.run(),
             Some(Command::Top(args)) => args.run(),

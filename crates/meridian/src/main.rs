@@ -24,6 +24,7 @@ mod passwd;
 mod running;
 mod signals;
 mod start;
+mod storage;
 mod system;
 
 /// The general purpose allocator of the C library keeps too much for itself with many threads and small objects.

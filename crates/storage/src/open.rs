@@ -77,6 +77,10 @@ pub fn open(
         Some(identity) => identity,
         None => Identity::new(&entropy(&options)?, options.now_ms),
     };
+    if let Some(open) = &found.open {
+        // Before anything is removed: a record may be what says that it can go.
+        write_again(open, &options)?;
+    }
     tidy(&*disk, &mut found)?;
     let Found { mut state, open, mut report, .. } = found;
     for group in state.groups.values_mut() {
@@ -85,7 +89,6 @@ pub fn open(
     let shared = Arc::new(Shared::new(disk.clone(), options, identity, state));
     let open = match open {
         Some(open) => {
-            write_again(&open, &shared.options)?;
             disk.sync_dir().map_err(Error::io(&open.segment.path, "sync the directory of"))?;
             open
         }
