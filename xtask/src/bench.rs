@@ -66,6 +66,8 @@ pub fn run(args: &Args) -> Result<()> {
         rounds: args.rounds,
         workers: args.workers,
     };
+    build(&plan.kinds)?;
+    child::catch_signals();
     print(&plan, &command_line(args), "bench", args.markdown.as_deref())
 }
 
@@ -81,13 +83,12 @@ fn selected(all: Vec<Workload>, only: &[String]) -> Result<Vec<Workload>> {
 
 /// Measures, prints the tables, and writes them to a page between the marks of this name.
 fn print(plan: &Plan, command: &str, mark: &str, page: Option<&Path>) -> Result<()> {
-    build(&plan.kinds)?;
-    child::catch_signals();
+    let busy = table::load_average();
     let minutes = plan.usual().as_secs().div_ceil(60);
     eprintln!("{} loads on {} brokers: about {minutes} min", plan.workloads.len(), plan.kinds.len());
     let mut failed = vec![];
     let rounds = plan.measure(&mut failed);
-    let text = table::markdown(&plan.workloads, &plan.kinds, &rounds, &failed, command)?;
+    let text = table::markdown(&plan.workloads, &plan.kinds, &rounds, &failed, (command, busy))?;
     println!("{text}");
     if child::interrupted() {
         bail!("interrupted");

@@ -40,6 +40,9 @@ pub struct Args {
     /// Reactors of our broker (default: its own)
     #[arg(long)]
     workers: Option<u32>,
+    /// Use the binaries that are in target/release
+    #[arg(long)]
+    no_build: bool,
     /// Do not write the tables between `<!-- compare -->` and `<!-- /compare -->` of docs/benchmarks.md
     #[arg(long)]
     dry_run: bool,
@@ -68,6 +71,9 @@ pub fn run(args: &Args) -> Result<()> {
         rounds: args.rounds,
         workers: args.workers,
     };
+    if !args.no_build {
+        super::build(&plan.kinds)?;
+    }
     let page = root().join(PAGE);
     super::print(&plan, &command_line(args, &plan.kinds), "compare", (!args.dry_run).then_some(&page))
 }

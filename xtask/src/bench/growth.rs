@@ -7,7 +7,7 @@ mod series;
 use super::broker::Kind;
 use super::child;
 use super::measure::{Summary, summary};
-use super::table::{circumstances, number};
+use super::table::{circumstances, load_average, number};
 use crate::repository::root;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -31,6 +31,9 @@ pub struct Args {
     /// Most filters of the index; 10 million take about 1 GB
     #[arg(long, default_value_t = 10_000_000)]
     filters: u32,
+    /// Use the binaries that are in target/release
+    #[arg(long)]
+    no_build: bool,
     /// Print the tables, write nothing
     #[arg(long)]
     dry_run: bool,
@@ -52,11 +55,14 @@ pub fn run(args: &Args) -> Result<()> {
     let all = Series::value_variants();
     let chosen: Vec<Series> =
         all.iter().filter(|s| args.only.is_empty() || args.only.contains(s)).copied().collect();
-    super::build(&[Kind::Meridian])?;
+    if !args.no_build {
+        super::build(&[Kind::Meridian])?;
+    }
     if chosen.contains(&Series::Filters) {
         series::build_index()?;
     }
     child::catch_signals();
+    let busy = load_average();
     let mut steps: Vec<Vec<Step>> = chosen.iter().map(|s| sizes(s.largest(args))).collect();
     for round in 0..args.rounds {
         for (series, steps) in chosen.iter().zip(&mut steps) {
@@ -73,7 +79,7 @@ pub fn run(args: &Args) -> Result<()> {
             }
         }
     }
-    let mut page = head(args);
+    let mut page = head(args, busy);
     for (series, steps) in chosen.iter().zip(&steps) {
         page += &section(*series, steps);
     }
@@ -110,7 +116,7 @@ fn sizes(largest: u32) -> Vec<Step> {
     sizes.into_iter().map(|size| Step { size, runs: vec![] }).collect()
 }
 
-fn head(args: &Args) -> String {
+fn head(args: &Args, busy: f64) -> String {
     let Args { seconds, rounds, connections, filters, .. } = args;
     let mut command = format!("cargo xtask growth --seconds {seconds} --rounds {rounds}");
     if *connections != 19_000 {
@@ -122,7 +128,7 @@ fn head(args: &Args) -> String {
     format!(
         "# How cost grows\n\nWritten by `cargo xtask growth`. A cell is the median of the rounds, with the lowest and the highest in \
          parentheses; a plot\nshows the same. What the figures are is said in [benchmarks.md](benchmarks.md#how-it-is-measured).\n\n{}",
-        circumstances(&[Kind::Meridian], &command)
+        circumstances(&[Kind::Meridian], &command, busy)
     )
 }
 

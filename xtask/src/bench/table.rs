@@ -109,7 +109,12 @@ fn table(column: &Column, workloads: &[&Workload], kinds: &[Kind], rounds: &Roun
         let mut row = vec![w.title.clone()];
         let digits = column.digits;
         row.extend(found.iter().map(|(_, s)| s.map_or("-".to_string(), |s| format!("{s:.digits$}"))));
-        row.extend(compared.map(|better| ratio(found[0].1, &found[1..], better)));
+        // Where each broker has a rate of its own there is nothing to compare.
+        let same = w.half_of.is_none();
+        row.extend(
+            compared
+                .map(|better| if same { ratio(found[0].1, &found[1..], better) } else { "-".to_string() }),
+        );
         let _ = writeln!(out, "| {} |", row.join(" | "));
     }
     tells.then_some(out)
@@ -142,34 +147,43 @@ fn first_line(program: &str, arguments: &[&str]) -> String {
     text.lines().next().unwrap_or_default().to_string()
 }
 
-/// Where and on what this was measured.
-pub fn circumstances(kinds: &[Kind], command: &str) -> String {
+/// Processes that wanted to run, on the average of the last minute.
+pub fn load_average() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or_default()
+}
+
+/// Where and on what this was measured; `busy` is the load average before.
+pub fn circumstances(kinds: &[Kind], command: &str, busy: f64) -> String {
     let file = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = file("/proc/cpuinfo");
     let model =
         cpuinfo.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": ")).map_or("", |m| m.1);
     let cpus = std::thread::available_parallelism().map_or(0, |n| n.get());
-    let load = file("/proc/loadavg");
     let versions: Vec<String> = kinds.iter().map(|k| k.version()).collect();
-    format!(
-        "`{command}` at commit {} on {}: {cpus} CPUs shared with the load generator ({model}), Linux {}, load average {} at the end; {}.\n",
+    let mut out = format!(
+        "`{command}` at commit {} on {}: {cpus} CPUs shared with the load generator ({model}), Linux {}, load average {busy:.2} before and {:.2} at the end; {}.\n",
         first_line("git", &["describe", "--always", "--dirty"]),
         first_line("date", &["-u", "+%Y-%m-%d"]),
         file("/proc/sys/kernel/osrelease").trim(),
-        load.split(' ').next().unwrap_or_default(),
+        load_average(),
         versions.join(", "),
-    )
+    );
+    if busy > QUIET_MAX {
+        out += "\n**Others were at work on the machine:** rates and latencies say little, CPU and memory somewhat more, and ratios only when they are large.\n";
+    }
+    out
 }
 
-/// `failed` are the loads that a broker could not do, a line each.
+/// `failed` are the loads that a broker could not do, a line each; then the command, and the load average before it.
 pub fn markdown(
     workloads: &[Workload],
     kinds: &[Kind],
     rounds: &Rounds,
     failed: &[String],
-    command: &str,
+    (command, busy): (&str, f64),
 ) -> Result<String> {
-    let mut out = circumstances(kinds, command);
+    let mut out = circumstances(kinds, command, busy);
     for purpose in [
         Purpose::Throughput,
         Purpose::Latency,
@@ -199,6 +213,9 @@ pub fn markdown(
     writeln!(out, "```")?;
     Ok(out)
 }
+
+/// With a higher load average before it begins, a measurement is not alone.
+const QUIET_MAX: f64 = 0.7;
 
 /// Replaces what stands between `<!-- mark -->` and `<!-- /mark -->`, or the whole file when there are no such lines.
 pub fn write(path: &Path, mark: &str, text: &str) -> Result<()> {

@@ -135,7 +135,7 @@ pub fn all(seconds: u32, connections: u32) -> Vec<Workload> {
             &format!("100 publishers, 1 subscriber, QoS {qos}"),
             &arguments,
         ));
-        let arguments = format!("-V 5 -p 100 -s 100 --topology shared {}", under_way(qos, PAIRS, PAYLOAD));
+        let arguments = format!("-p 100 -s 100 --topology shared {}", under_way(qos, PAIRS, PAYLOAD));
         loads.push(saturated(
             &format!("shared{suffix}"),
             &format!("100 publishers, 100 members of one shared subscription, QoS {qos}"),
