@@ -9,6 +9,7 @@ mod batch;
 mod bodies;
 mod command;
 mod counts;
+mod deadline;
 mod effect;
 mod entry;
 mod error;

@@ -17,8 +17,6 @@ pub(crate) struct Session {
     pub connection: u64,
     /// When it ends; [`NEVER`] while it is owned, and with a Session Expiry Interval of `u32::MAX`.
     pub ends: u64,
-    /// When `deadlines` of the shard look at it; [`NEVER`]: not at all.
-    pub armed: u64,
     /// Where an empty queue goes on. Of no meaning while there is one.
     pub next: u64,
     pub subscriptions: Subscriptions,
@@ -34,9 +32,11 @@ pub(crate) struct Session {
     pub window: u16,
     pub bucket: u16,
     pub has_owner: bool,
+    /// More of its queue had expired than is dropped at once: the next Tick goes on.
+    pub stuck: bool,
 }
 
-const _: () = assert!(size_of::<Session>() <= 128);
+const _: () = assert!(size_of::<Session>() <= 104);
 
 #[derive(Debug, Default)]
 pub(crate) struct Extra {
@@ -61,6 +61,12 @@ pub(crate) fn after(now: u64, seconds: u32) -> u64 {
 }
 
 impl Session {
+    /// When it is to be looked at: it ends, its Will is due, or the last look was not enough. [`NEVER`]: not at all.
+    pub fn deadline(&self) -> u64 {
+        let will = self.will().map_or(NEVER, |will| will.due);
+        if self.stuck { 0 } else { self.ends.min(will) }
+    }
+
     pub fn will(&self) -> Option<&ArmedWill> {
         self.extra.as_ref()?.will.as_ref()
     }

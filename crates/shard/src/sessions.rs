@@ -77,6 +77,11 @@ impl Sessions {
             self.free.pop();
         }
         if self.slots.len() <= slot as usize {
+            // By an eighth, so that little stays empty.
+            let more = slot as usize + 1 - self.slots.len();
+            if self.slots.capacity() - self.slots.len() < more {
+                self.slots.reserve_exact(more.max(self.slots.len() / 8));
+            }
             self.slots.resize_with(slot as usize + 1, || None);
         }
         let hash = self.hasher.hash_one(&*session.client_id);

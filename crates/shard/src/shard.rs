@@ -23,6 +23,7 @@ use crate::batch::Batch;
 use crate::bodies::Bodies;
 use crate::command::{Command, Decoded};
 use crate::counts::Counts;
+use crate::deadline::Deadline;
 use crate::effect::{Answer, Effect};
 use crate::entry::Entry;
 use crate::error::ApplyError;
@@ -62,7 +63,7 @@ pub struct Shard {
     orphans: BTreeMap<u64, Entry>,
     orphans_begun: u64,
     /// Sessions to look at, by time and slot.
-    deadlines: BTreeSet<(u64, u32)>,
+    deadlines: BTreeSet<Deadline>,
     /// Of the last `Started`.
     incarnation: u64,
     /// How often a node's life began.

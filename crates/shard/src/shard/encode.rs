@@ -91,7 +91,7 @@ fn encode_session(session: &Session, bodies: &Bodies, out: &mut Vec<u8>) {
     out.u16(session.window);
     out.bool(session.has_owner);
     out.u64(session.ends);
-    out.u64(session.armed);
+    out.bool(session.stuck);
     out.u32(session.subscriptions.len() as u32);
     for (text, options, id) in session.subscriptions.iter() {
         out.u32(id);

@@ -1,6 +1,7 @@
 //! What is true of a shard between any two batches.
 
 use crate::counts::Counts;
+use crate::deadline::Deadline;
 use crate::entry::Phase;
 use crate::message::NEVER;
 use crate::shard::Shard;
@@ -24,13 +25,10 @@ impl Shard {
             if session.has_owner && !owned {
                 assert!(self.ended_eras.contains_key(&session.era), "the sweep will find it");
                 assert!(self.sweep <= uid.slot(), "the sweep will find it");
-            } else {
-                let will = session.will().map_or(NEVER, |will| will.due);
-                assert!(session.armed <= session.ends.min(will), "looked at when it is due");
             }
-            if session.armed != NEVER {
+            if session.deadline() != NEVER {
                 armed += 1;
-                assert!(self.deadlines.contains(&(session.armed, uid.slot())));
+                assert!(self.deadlines.contains(&Deadline::new(session.deadline(), uid.slot())));
             }
             assert!(
                 session.extra.as_ref().is_none_or(|extra| extra.will.is_some() || !extra.inbound.is_empty())

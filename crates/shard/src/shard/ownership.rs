@@ -57,6 +57,7 @@ impl Shard {
             self.end_slot(slot, reason, effects); // [MQTT-3.1.2-4]
             return None;
         }
+        self.disarm(slot);
         // None when the session is resumed before its Will is due [MQTT-3.1.3-9].
         if self.sessions.at(slot)?.will().is_some_and(|will| will.due <= self.now) {
             self.will_due(slot, effects);
@@ -73,7 +74,6 @@ impl Shard {
             uid: SessionUid::new(self.begun, slot),
             connection: 0,
             ends: NEVER,
-            armed: NEVER,
             next: 0,
             subscriptions: Subscriptions::default(),
             queue: None,
@@ -85,6 +85,7 @@ impl Shard {
             window: 0,
             bucket,
             has_owner: false,
+            stuck: false,
         });
         Some(slot)
     }
@@ -156,6 +157,7 @@ impl Shard {
         fate: WillFate,
         effects: &mut Vec<Effect>,
     ) {
+        self.disarm(slot);
         let now = self.now;
         let Some(session) = self.sessions.at(slot) else { return };
         let was_owned = self.is_owned(session);
@@ -212,9 +214,9 @@ impl Shard {
     pub(super) fn end_slot(&mut self, slot: u32, reason: EndReason, effects: &mut Vec<Effect>) {
         let Some(session) = self.sessions.at(slot) else { return };
         let owned = self.is_owned(session);
+        self.disarm(slot);
         self.will_due(slot, effects);
         let Some(session) = self.sessions.remove(slot) else { return };
-        self.deadlines.remove(&(session.armed, slot));
         self.counts.sessions -= 1;
         self.counts.owned -= u64::from(owned);
         self.counts.subscriptions -= session.subscriptions.len() as u64;

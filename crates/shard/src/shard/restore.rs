@@ -7,6 +7,7 @@ use mqtt::Subscription;
 use routing::Inserted;
 
 use crate::bodies::{Ids, Side};
+use crate::deadline::Deadline;
 use crate::entry::{Entry, Phase};
 use crate::error::{Malformed, RestoreError, malformed};
 use crate::ids::{Identity, MessageKey, PartId, REST, RETAINED_FIRST, SESSIONS_MAX, SessionUid};
@@ -129,7 +130,7 @@ impl Shard {
             window: reader.u16()?,
             has_owner: reader.bool()?,
             ends: reader.u64()?,
-            armed: reader.u64()?,
+            stuck: reader.bool()?,
             next: 0,
             subscriptions: self.decode_subscriptions(uid.slot(), reader)?,
             queue: None,
@@ -263,8 +264,8 @@ impl Shard {
             counts.sessions += 1;
             counts.owned += u64::from(owned);
             counts.subscriptions += session.subscriptions.len() as u64;
-            if session.armed != NEVER {
-                self.deadlines.insert((session.armed, session.uid.slot()));
+            if session.deadline() != NEVER {
+                self.deadlines.insert(Deadline::new(session.deadline(), session.uid.slot()));
             }
             let Some(queue) = &session.queue else { continue };
             counts.queued_messages += queue.end() - queue.waiting_range().start;

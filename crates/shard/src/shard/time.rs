@@ -1,6 +1,7 @@
 //! The clock, what becomes due by it, and the beginning of a node's life.
 
 use crate::command::WillFate;
+use crate::deadline::Deadline;
 use crate::effect::{Answer, Effect, EndReason};
 use crate::ids::retained_bucket;
 use crate::message::NEVER;
@@ -68,7 +69,7 @@ impl Shard {
 
     /// When a [`Tick`](crate::Command::Tick) finds something to do; [`NEVER`] without such.
     pub fn next_deadline(&self) -> u64 {
-        let session = self.deadlines.first().map_or(NEVER, |(at, _)| *at);
+        let session = self.deadlines.first().map_or(NEVER, |deadline| deadline.at());
         session.min(self.retained.next_expiry())
     }
 
@@ -80,15 +81,15 @@ impl Shard {
     pub(super) fn tick(&mut self, effects: &mut Vec<Effect>) -> Answer {
         let mut left = TICK_MAX;
         // Each session once: one of which much has expired would be the first again.
-        let due = self.deadlines.range(..=(self.now, u32::MAX)).take(TICK_MAX);
-        let due: Vec<u32> = due.map(|(_, slot)| *slot).collect();
+        let due = self.deadlines.range(..=Deadline::new(self.now, u32::MAX)).take(TICK_MAX);
+        let due: Vec<u32> = due.map(|deadline| deadline.slot).collect();
         for slot in due {
             if left == 0 {
                 break;
             }
             self.touch_slot(slot);
             self.look_at(slot, effects);
-            let again = self.sessions.at(slot).is_some_and(|session| session.armed <= self.now);
+            let again = self.sessions.at(slot).is_some_and(|session| session.deadline() <= self.now);
             left = left.saturating_sub(if again { TICK_MAX / 4 } else { 1 });
         }
         while left > 0
@@ -105,6 +106,7 @@ impl Shard {
 
     /// Something of a session is due.
     fn look_at(&mut self, slot: u32, effects: &mut Vec<Effect>) {
+        self.disarm(slot);
         let Some(session) = self.sessions.at(slot) else { return };
         if !session.has_owner && session.ends <= self.now {
             return self.end_slot(slot, EndReason::Expired, effects); // [MQTT-3.1.2-23]
@@ -116,30 +118,27 @@ impl Shard {
         self.rearm(slot);
     }
 
-    /// Sees to it that a session is looked at when it is due.
-    pub(super) fn rearm(&mut self, slot: u32) {
-        let Some(session) = self.sessions.at(slot) else { return };
-        let due = self.due(session);
-        if due == session.armed {
-            return;
-        }
-        let before = std::mem::replace(&mut self.session_at(slot).armed, due);
-        self.deadlines.remove(&(before, slot));
-        if due != NEVER {
-            self.deadlines.insert((due, slot));
+    /// What a session's deadline depends on is about to change.
+    pub(super) fn disarm(&mut self, slot: u32) {
+        let deadline = self.sessions.at(slot).map_or(NEVER, |session| session.deadline());
+        if deadline != NEVER {
+            self.deadlines.remove(&Deadline::new(deadline, slot));
         }
     }
 
-    /// When a session is to be looked at: it ends, its Will is due, or what has expired of its queue was too much for once.
-    pub(super) fn due(&self, session: &crate::session::Session) -> u64 {
-        if session.has_owner && session.era != self.era {
-            return NEVER; // The sweep comes by.
-        }
-        let will = session.will().map_or(NEVER, |will| will.due);
+    /// Sees to it that a session is looked at when it is due.
+    pub(super) fn rearm(&mut self, slot: u32) {
+        self.disarm(slot);
+        let Some(session) = self.sessions.at(slot) else { return };
         let stuck = self.is_owned(session)
             && session.queue.as_ref().is_some_and(|queue| {
                 queue.next_waiting().is_some() && queue.window_open(session.window, &self.limits)
             });
-        if stuck { 0 } else { session.ends.min(will) }
+        let session = self.session_at(slot);
+        session.stuck = stuck;
+        let deadline = session.deadline();
+        if deadline != NEVER {
+            self.deadlines.insert(Deadline::new(deadline, slot));
+        }
     }
 }
