@@ -85,7 +85,11 @@ impl Sessions {
             self.slots.resize_with(slot as usize + 1, || None);
         }
         let hash = self.hasher.hash_one(&*session.client_id);
-        self.by_bucket.entry(session.bucket).or_default().push(slot);
+        let of_bucket = self.by_bucket.entry(session.bucket).or_default();
+        if of_bucket.len() == of_bucket.capacity() {
+            of_bucket.reserve_exact(1 + of_bucket.len() / 8);
+        }
+        of_bucket.push(slot);
         debug_assert!(self.slots[slot as usize].is_none());
         self.slots[slot as usize] = Some(Box::new(session));
         let (slots, hasher) = (&self.slots, &self.hasher);
