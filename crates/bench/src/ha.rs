@@ -7,6 +7,7 @@
 mod checker;
 mod connection;
 mod engine;
+mod found;
 mod message;
 mod numbers;
 mod plan;

@@ -1,6 +1,6 @@
 //! The verdict, and how it is said.
 
-use super::engine::Found;
+use super::found::Found;
 use super::plan::Plan;
 use crate::report::{lat, reasons_json, round};
 use serde_json::{Value, json};
