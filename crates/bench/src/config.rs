@@ -2,6 +2,7 @@
 
 pub(crate) mod from_args;
 
+use crate::layer::Layers;
 use crate::plain::Plain;
 use crate::topology::Topology;
 use std::fmt;
@@ -52,6 +53,7 @@ pub enum SetupError {
     Indivisible,
     /// Another process of this run could not begin, and says why.
     Elsewhere(String),
+    Tls(tls::TlsError),
 }
 
 impl SetupError {
@@ -108,6 +110,7 @@ impl fmt::Display for SetupError {
                 "with pubsub, several processes need %i in the topic: each process can check only what its own clients sent",
             ),
             SetupError::Elsewhere(text) => f.write_str(text),
+            SetupError::Tls(error) => write!(f, "{error}"),
             SetupError::NoMessageHeader { size, header } => {
                 write!(
                     f,
@@ -193,6 +196,8 @@ pub struct Config {
     pub offset: usize,
     /// Messages without the checker's header; each publisher keeps a time of its own.
     pub plain: Option<Plain>,
+    /// What lies between the sockets and MQTT.
+    pub layers: Layers,
 }
 
 impl Config {

@@ -17,6 +17,7 @@ mod config;
 mod counters;
 mod ha;
 mod latency;
+mod layer;
 mod live;
 mod net;
 mod outcome;

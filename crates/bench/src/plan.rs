@@ -2,13 +2,18 @@
 
 use crate::config::from_args::{resolve, with_port};
 use crate::config::{Config, SetupError};
+use crate::layer::Layers;
 use crate::net;
 use crate::plain::{Headers, Plain};
+use rustls::ClientConfig;
+use rustls::client::Resumption;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+use tls::{ClientTls, Trust, Versions};
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Kind {
@@ -59,6 +64,9 @@ pub struct Plan {
     pub reconnects: u32,
     /// The first pause before another attempt.
     pub backoff: Duration,
+    pub tls: Option<Tls>,
+    /// The path of the WebSocket, where there is one.
+    pub websocket: Option<String>,
     pub topics: Vec<String>,
     pub qos: u8,
     /// Payload bytes, headers included, unless there is a message.
@@ -88,6 +96,39 @@ pub struct Secret(pub String);
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str("***")
+    }
+}
+
+/// TLS as a command line says it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tls {
+    /// None: the system's authorities.
+    pub ca: Option<PathBuf>,
+    pub certificate: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+    pub insecure: bool,
+    /// 12 or 13; both when it is not said.
+    pub version: Option<u8>,
+}
+
+impl Tls {
+    /// Without resumption: that of one client is no help to another, and thousands that resumed would measure what nobody does.
+    fn config(&self) -> Result<Arc<ClientConfig>, SetupError> {
+        let trust = match (&self.ca, self.insecure) {
+            (_, true) => Trust::Anybody,
+            (Some(path), false) => Trust::File(path.clone()),
+            (None, false) => Trust::System,
+        };
+        let own = self.certificate.clone().zip(self.key.clone());
+        let versions = match self.version {
+            Some(12) => Versions::Only1_2,
+            Some(_) => Versions::Only1_3,
+            None => Versions::Both,
+        };
+        let config = ClientTls { trust, own, versions, alpn: vec![] }.config().map_err(SetupError::Tls)?;
+        let mut config = ClientConfig::clone(&config);
+        config.resumption = Resumption::disabled();
+        Ok(Arc::new(config))
     }
 }
 
@@ -138,6 +179,8 @@ impl Plan {
             connect_retries: 0,
             reconnects: 0,
             backoff: Duration::from_secs(1),
+            tls: None,
+            websocket: None,
             topics: vec![],
             qos: 0,
             size: 0,
@@ -152,6 +195,14 @@ impl Plan {
             keep: false,
             output: Output { threads: 1, processes: 1, ..Output::default() },
         }
+    }
+
+    fn layers(&self) -> Result<Layers, SetupError> {
+        Ok(Layers {
+            tls: self.tls.as_ref().map(Tls::config).transpose()?,
+            websocket: self.websocket.clone(),
+            names: self.hosts.clone(),
+        })
     }
 
     /// The part of process `index` of `of`: its clients with their numbers, and its share of rates and limits.
@@ -240,6 +291,7 @@ impl Plan {
             start: self.start,
             offset: self.offset,
             plain: Some(plain),
+            layers: self.layers()?,
             ..Config::idle(net::now() as u16)
         };
         let longest = match self.kind {

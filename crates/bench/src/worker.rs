@@ -10,6 +10,7 @@ use crate::codec;
 use crate::config::Config;
 use crate::counters::*;
 use crate::latency::Hists;
+use crate::layer::Layer;
 use crate::net::{self, Epoll};
 use crate::outcome::{Event, PubResult, SubResult, WorkerResult};
 use crate::pulse::{Demand, Pulse};
@@ -26,6 +27,8 @@ enum Stage {
     New,
     /// The TCP connection is being made.
     Tcp,
+    /// TLS or the WebSocket is being made.
+    Layer,
     /// Waits for CONNACK.
     Connack,
     /// Waits for SUBACK.
@@ -120,6 +123,8 @@ struct Connection {
     /// Unsent bytes are `wbuf[wpos..]`; the buffer goes back to the pool when it is empty.
     wpos: usize,
     wbuf: Vec<u8>,
+    /// TLS or WebSocket, where the run has them.
+    layer: Option<Box<Layer>>,
     /// An incomplete packet, and its whole size when that is known.
     left: Vec<u8>,
     need: usize,
@@ -148,6 +153,8 @@ pub struct Worker {
     queue: Vec<usize>,
     parked: Vec<usize>,
     rbuf: Vec<u8>,
+    /// What the layers of a connection made of it.
+    opened: Vec<u8>,
     /// What follows the header in every payload.
     pattern: Vec<u8>,
     /// When a connection tries again.
@@ -230,6 +237,7 @@ impl Worker {
             queue: vec![],
             parked: vec![],
             rbuf: vec![0; RBUF],
+            opened: vec![],
             pattern: (0..cfg.payload + 256)
                 .map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8))
                 .collect(),
@@ -334,6 +342,7 @@ impl Worker {
             sub_wait: 0,
             wpos: 0,
             wbuf: vec![],
+            layer: None,
             left: vec![],
             need: 0,
             t_start: 0,

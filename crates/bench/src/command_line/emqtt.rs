@@ -4,9 +4,10 @@ use super::reports::{Reports, listen_on};
 use super::unsupported::{self, EMQTT};
 use super::{Asked, Refused, answer, random};
 use crate::plain::Headers;
-use crate::plan::{Kind, Output, Plan, Secret, with_ports};
+use crate::plan::{Kind, Output, Plan, Secret, Tls, with_ports};
 use clap::{ArgAction, Args, Parser, Subcommand};
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Measures an MQTT broker, with the options of emqtt-bench. Help is --help: -h is the host, -V the protocol version.
@@ -105,6 +106,30 @@ struct Clients {
     /// Taken and not needed
     #[arg(long, hide = true, default_value_t = 0)]
     force_major_gc_interval: u64,
+    /// TLS
+    #[arg(long, short = 'S', num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    ssl: bool,
+    /// TLS of this version only: tlsv1.2 or tlsv1.3
+    #[arg(long)]
+    ssl_version: Option<String>,
+    /// Authorities (PEM) that sign the server's certificate [default: the system's]
+    #[arg(long, alias = "ca")]
+    cacertfile: Option<PathBuf>,
+    /// The clients' certificate (PEM)
+    #[arg(long, alias = "cert", requires = "keyfile")]
+    certfile: Option<PathBuf>,
+    /// The key of --certfile (PEM)
+    #[arg(long, alias = "key", requires = "certfile")]
+    keyfile: Option<PathBuf>,
+    /// Do not check the server's certificate (emqtt-bench never does)
+    #[arg(long)]
+    insecure: bool,
+    /// MQTT over WebSocket
+    #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    ws: bool,
+    /// Path of the WebSocket
+    #[arg(long, default_value = "/mqtt")]
+    path: String,
     /// As --prometheus ADDRESS: where the figures of this run are served
     #[arg(long, value_name = "ADDRESS")]
     restapi: Option<String>,
@@ -234,11 +259,37 @@ impl Clients {
             keepalive: self.keepalive,
             clean: self.clean,
             expiry: self.session_expiry,
+            tls: self.tls()?,
+            websocket: self.ws.then(|| self.path.clone()),
             connect_retries: self.num_retry_connect,
             reconnects: self.reconnect,
             output: Output { prometheus: served.or(output.prometheus), ..output },
             ..Plan::base(kind)
         })
+    }
+}
+
+impl Clients {
+    fn tls(&self) -> Result<Option<Tls>, Refused> {
+        let version = match self.ssl_version.as_deref() {
+            None => None,
+            Some("tlsv1.2") => Some(12),
+            Some("tlsv1.3" | "tlsv1.3_nocompat") => Some(13),
+            Some(other) => {
+                return Err(Refused(format!("error: --ssl-version {other}: it is tlsv1.2 or tlsv1.3")));
+            }
+        };
+        let wanted = self.ssl || version.is_some();
+        if !wanted && (self.cacertfile.is_some() || self.certfile.is_some() || self.insecure) {
+            return Err(Refused("error: certificates without TLS: add -S".to_owned()));
+        }
+        Ok(wanted.then(|| Tls {
+            ca: self.cacertfile.clone(),
+            certificate: self.certfile.clone(),
+            key: self.keyfile.clone(),
+            insecure: self.insecure,
+            version,
+        }))
     }
 }
 

@@ -3,7 +3,7 @@
 use super::reports::Reports;
 use super::unsupported::{self, MQTTX};
 use super::{Asked, Refused, answer, random};
-use crate::plan::{Kind, Plan, Secret, with_ports};
+use crate::plan::{Kind, Plan, Secret, Tls, with_ports};
 use crate::random::noise;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -54,7 +54,7 @@ struct Clients {
     hostname: String,
     #[arg(long, short = 'p', default_value_t = 1883)]
     port: u16,
-    /// mqtt; nothing else is spoken here
+    /// mqtt, mqtts, ws or wss
     #[arg(long, short = 'l', default_value = "mqtt")]
     protocol: String,
     /// 5.0, 3.1.1 or 3.1; 5, 4 and 3 mean the same
@@ -86,6 +86,21 @@ struct Clients {
     reconnect_period: u64,
     #[arg(long, default_value_t = 10)]
     maximum_reconnect_times: u32,
+    /// Path of the WebSocket
+    #[arg(long, default_value = "/mqtt")]
+    path: String,
+    /// Key of --cert (PEM)
+    #[arg(long, requires = "cert")]
+    key: Option<PathBuf>,
+    /// The clients' certificate (PEM)
+    #[arg(long, requires = "key")]
+    cert: Option<PathBuf>,
+    /// Authorities (PEM) that sign the server's certificate [default: the system's]
+    #[arg(long)]
+    ca: Option<PathBuf>,
+    /// Do not check the server's certificate
+    #[arg(long)]
+    insecure: bool,
     #[command(flatten)]
     reports: Reports,
 }
@@ -205,12 +220,13 @@ impl Clients {
                 return Err(Refused(format!("error: there is no MQTT {other}: -V is 5.0, 3.1.1 or 3.1")));
             }
         };
-        if self.protocol != "mqtt" {
-            return Err(Refused(format!(
-                "error: -l {} is not supported: only mqtt is spoken here",
-                self.protocol
-            )));
-        }
+        let (tls, websocket) = match self.protocol.as_str() {
+            "mqtt" => (false, false),
+            "mqtts" => (true, false),
+            "ws" => (false, true),
+            "wss" => (true, true),
+            other => return Err(Refused(format!("error: -l {other}: it is mqtt, mqtts, ws or wss"))),
+        };
         if self.count == 0 {
             return Err(Refused("error: -c 0 asks for no clients: use 1 or more".to_owned()));
         }
@@ -236,6 +252,14 @@ impl Clients {
             keepalive: self.keepalive,
             clean: !self.no_clean,
             expiry: self.session_expiry_interval.unwrap_or(kept),
+            tls: tls.then(|| Tls {
+                ca: self.ca.clone(),
+                certificate: self.cert.clone(),
+                key: self.key.clone(),
+                insecure: self.insecure,
+                version: None,
+            }),
+            websocket: websocket.then(|| self.path.clone()),
             connect_retries: again,
             reconnects: again,
             backoff: Duration::from_millis(self.reconnect_period),

@@ -3,28 +3,14 @@
 /// Where an option is known but not supported: what to say.
 pub type Advice = (&'static [&'static str], &'static str);
 
-const TLS: &str =
-    "TLS is not spoken by the load generator: measure a plain listener, and TLS with `meridian pub/sub`";
-const WS: &str = "WebSocket is not spoken by the load generator: use a TCP listener";
 const QUIC: &str = "QUIC is not spoken: use a TCP listener";
 const QOE: &str = "use --json; the summary has the percentiles";
 
 pub const EMQTT: &[Advice] = &[
     (
-        &[
-            "-S",
-            "--ssl",
-            "--ssl-version",
-            "--cacertfile",
-            "--certfile",
-            "--keyfile",
-            "--ciphers",
-            "--signature-algs",
-            "--keyex-algs",
-        ],
-        TLS,
+        &["--ciphers", "--signature-algs", "--keyex-algs"],
+        "TLS chooses for itself; --ssl-version says which one",
     ),
-    (&["--ws"], WS),
     (&["--quic", "--load-qst"], QUIC),
     (&["-Q", "--qoe", "--qoelog"], QOE),
     (&["-d", "--dist"], "there is no Erlang distribution here; leave it out"),
@@ -33,8 +19,8 @@ pub const EMQTT: &[Advice] = &[
 ];
 
 pub const MQTTX: &[Advice] = &[
-    (&["--key", "--cert", "--ca", "--insecure", "--alpn"], TLS),
-    (&["--path", "-wh", "--ws-headers"], WS),
+    (&["--alpn"], "nothing is asked for by ALPN; leave it out"),
+    (&["-wh", "--ws-headers"], "the upgrade has no headers of its own; use -u and -P"),
     (&["--split"], "a publisher sends one message; use -m or --file-read"),
     (&["-am", "--authentication-method"], "enhanced authentication is not spoken; use -u and -P"),
     (&["-s", "--stdin", "-M", "--multiline", "-lm", "--line-mode"], "standard input is not read; use -m"),

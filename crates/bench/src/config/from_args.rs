@@ -2,6 +2,7 @@
 
 use super::{Config, SetupError};
 use crate::args::{CommonArgs, ConnectionsArgs, FlowArgs, HaArgs, ProbeArgs, PubsubArgs, SubscribeArgs};
+use crate::layer::Layers;
 use crate::tag;
 use crate::topology::Topology;
 use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -160,6 +161,7 @@ impl Config {
             start: 0,
             offset: 0,
             plain: None,
+            layers: Layers::default(),
         }
     }
 

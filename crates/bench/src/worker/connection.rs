@@ -45,15 +45,34 @@ impl Worker {
         if to.port() >= 1024 && net::self_connected(self.conns[s].fd, to) {
             return self.close(s, "tcp connect: connected to itself");
         }
-        let id = self.cfg.client_id(self.is_pub(s), self.conns[s].id);
         let cfg = self.cfg.clone();
         self.now = net::now();
         let c = &mut self.conns[s];
         record(&mut self.hists.tcp, self.now - c.t_start);
-        c.st = Stage::Connack;
-        c.t_sent = self.now;
         c.last_rx = self.now;
         c.last_tx = self.now;
+        if cfg.layers.are_plain() {
+            return self.say_connect(s);
+        }
+        c.st = Stage::Layer;
+        let number = c.host;
+        let wire = out(c, s, &mut self.pool, &mut self.dirty);
+        match Layer::open(&cfg.layers, number, &mut self.rng, wire) {
+            Ok(mut layer) => {
+                layer.sealed = wire.len();
+                c.layer = Some(Box::new(layer));
+                self.flush(s);
+            }
+            Err(why) => self.close(s, &why),
+        }
+    }
+
+    pub(super) fn say_connect(&mut self, s: usize) {
+        let id = self.cfg.client_id(self.is_pub(s), self.conns[s].id);
+        let cfg = self.cfg.clone();
+        let c = &mut self.conns[s];
+        c.st = Stage::Connack;
+        c.t_sent = self.now;
         let b = out(c, s, &mut self.pool, &mut self.dirty);
         codec::connect(
             b,
@@ -95,13 +114,14 @@ impl Worker {
         c.blocked = false;
         c.wpos = 0;
         c.wbuf.clear();
+        c.layer = None;
         let buffer = std::mem::take(&mut c.wbuf);
         c.left = vec![];
         c.sub_wait = 0;
         self.give_back(buffer);
         let c = &mut self.conns[s];
         match was {
-            Stage::Tcp | Stage::Connack | Stage::Suback => {
+            Stage::Tcp | Stage::Layer | Stage::Connack | Stage::Suback => {
                 self.pending -= 1;
                 self.counts.attempts_failed += 1;
             }
@@ -148,6 +168,16 @@ impl Worker {
         if c.fd < 0 || c.wbuf.is_empty() || c.blocked {
             return;
         }
+        if let Some(layer) = &mut c.layer
+            && layer.sealed < c.wbuf.len()
+        {
+            let plain = c.wbuf.split_off(layer.sealed);
+            let done = layer.seal(&plain, &mut self.rng, &mut c.wbuf);
+            layer.sealed = c.wbuf.len();
+            if let Err(why) = done {
+                return self.close(s, &why);
+            }
+        }
         loop {
             self.counts.writes += 1;
             match net::write(c.fd, &c.wbuf[c.wpos..]) {
@@ -158,6 +188,9 @@ impl Worker {
                     if c.wpos == c.wbuf.len() {
                         c.wbuf.clear();
                         c.wpos = 0;
+                        if let Some(layer) = &mut c.layer {
+                            layer.sealed = 0;
+                        }
                         let mut b = std::mem::take(&mut c.wbuf);
                         if b.capacity() > 1 << 20 {
                             b.shrink_to(1 << 16);
@@ -191,6 +224,9 @@ impl Worker {
                     c.blocked = true;
                     if c.wpos > 1 << 16 {
                         c.wbuf.drain(..c.wpos);
+                        if let Some(layer) = &mut c.layer {
+                            layer.sealed -= c.wpos;
+                        }
                         c.wpos = 0;
                     }
                     if !c.out_reg {
@@ -221,11 +257,12 @@ impl Worker {
         let c = &mut self.conns[s];
         let ms = |a: u64, b: u64| a.saturating_sub(b) / 1_000_000;
         match c.st {
-            Stage::Tcp | Stage::Connack | Stage::Suback
+            Stage::Tcp | Stage::Layer | Stage::Connack | Stage::Suback
                 if ms(self.now, c.t_start) > self.cfg.connect_timeout_ms =>
             {
                 let w = match c.st {
                     Stage::Tcp => "timeout: tcp connect",
+                    Stage::Layer => "timeout: TLS or WebSocket handshake",
                     Stage::Connack => "timeout: no CONNACK",
                     _ => "timeout: no SUBACK",
                 };

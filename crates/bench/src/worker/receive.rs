@@ -41,15 +41,27 @@ impl Worker {
             c.left = vec![];
             c.need = 0;
             self.counts.rx_bytes += n as u64;
-            let mut pos = 0;
-            let end = l + n;
-            let v5 = self.cfg.v5;
+            let layered = c.layer.is_some();
             let generation = c.generation;
+            let mut opened = std::mem::take(&mut self.opened);
+            if layered {
+                opened.clear();
+                opened.extend_from_slice(&rbuf[..l]);
+                self.receive_layer(s, &rbuf[l..l + n], &mut opened);
+                if self.conns[s].fd < 0 || self.conns[s].generation != generation {
+                    self.opened = opened;
+                    break;
+                }
+            }
+            let data = if layered { &opened[..] } else { &rbuf[..l + n] };
+            let mut pos = 0;
+            let end = data.len();
+            let v5 = self.cfg.v5;
             let mut bad: Option<String> = None;
             loop {
-                match codec::frame(&rbuf[pos..end]) {
+                match codec::frame(&data[pos..end]) {
                     Ok(Frame::Have(h, b, e)) => {
-                        let body = &rbuf[pos + b..pos + e];
+                        let body = &data[pos + b..pos + e];
                         pos += e;
                         match codec::parse(h, body, v5) {
                             Ok(Packet::Publish { dup, qos, retain, topic, pid, payload }) => {
@@ -73,7 +85,7 @@ impl Worker {
                     Ok(Frame::Need(n)) => {
                         let c = &mut self.conns[s];
                         c.need = n;
-                        c.left.extend_from_slice(&rbuf[pos..end]);
+                        c.left.extend_from_slice(&data[pos..end]);
                         break;
                     }
                     Err(e) => {
@@ -82,6 +94,10 @@ impl Worker {
                     }
                 }
             }
+            if opened.capacity() > 4 * RBUF {
+                opened = vec![];
+            }
+            self.opened = opened;
             if let Some(b) = bad {
                 self.close(s, &b);
                 break;
@@ -101,6 +117,34 @@ impl Worker {
         let c = &self.conns[s];
         if let (Role::Pub(_), Stage::Ready) = (&c.role, c.st) {
             self.try_send(s);
+        }
+    }
+
+    /// What came through TLS or the WebSocket is appended to `plain`; what they answer goes out.
+    fn receive_layer(&mut self, s: usize, bytes: &[u8], plain: &mut Vec<u8>) {
+        let c = &mut self.conns[s];
+        let Some(mut layer) = c.layer.take() else { return };
+        let mut wire = vec![];
+        let done = layer.receive(bytes, &mut self.rng, plain, &mut wire);
+        if !wire.is_empty() {
+            // What was sealed before goes first, what is plain yet after it.
+            let buffer = out(c, s, &mut self.pool, &mut self.dirty);
+            let later = buffer.split_off(layer.sealed);
+            buffer.extend_from_slice(&wire);
+            layer.sealed = buffer.len();
+            buffer.extend_from_slice(&later);
+        }
+        let open = layer.is_open();
+        c.layer = Some(layer);
+        match done {
+            Err(why) => {
+                self.flush(s);
+                if self.conns[s].fd >= 0 {
+                    self.close(s, &why);
+                }
+            }
+            Ok(()) if open && c.st == Stage::Layer => self.say_connect(s),
+            Ok(()) => {}
         }
     }
 

@@ -232,6 +232,11 @@ impl Worker {
                 if c.st == Stage::Ready && c.wbuf.len() == c.wpos {
                     let mut b = vec![];
                     codec::disconnect(&mut b);
+                    if let Some(layer) = &mut c.layer {
+                        let plain = std::mem::take(&mut b);
+                        // A goodbye that cannot be sealed is not said.
+                        let _ = layer.seal(&plain, &mut self.rng, &mut b);
+                    }
                     let _ = net::write(c.fd, &b);
                 }
                 net::close(c.fd);

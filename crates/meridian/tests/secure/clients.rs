@@ -6,7 +6,7 @@ use crate::authority::Authority;
 use crate::node::{Node, meridian, stderr, stdout};
 
 /// TCP, TLS, WebSocket, secure WebSocket, and TLS with client certificates.
-const LISTENERS: &str = r#"
+pub const LISTENERS: &str = r#"
 [http]
 listen = "127.0.0.1:0"
 [[listener]]

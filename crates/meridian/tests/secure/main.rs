@@ -1,6 +1,7 @@
 //! TLS and WebSocket as users meet them: `ctl` over HTTPS, `pub` and `sub` over every transport, wrong certificates, renewed ones.
 
 mod authority;
+mod bench;
 mod clients;
 mod exposed;
 mod node;
