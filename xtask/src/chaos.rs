@@ -53,8 +53,7 @@ pub struct Args {
     /// The directory, which is not removed then (default: a temporary one)
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// 1, 2 or mixed
-    #[arg(long, default_value = "mixed")]
+    #[arg(long, default_value = "mixed", value_parser = ["1", "2", "mixed"])]
     qos: String,
     #[arg(long, default_value_t = 10)]
     publishers: u32,
@@ -70,7 +69,7 @@ pub struct Args {
     #[arg(long, default_value_t = 32)]
     window: u32,
     /// MQTT version: 4 (3.1.1) or 5
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(4..=5))]
     mqtt: u8,
     /// Seconds to wait for the rest at the end
     #[arg(long, default_value_t = 60)]
@@ -138,7 +137,11 @@ pub fn run(args: &Args) -> Result<()> {
         eprintln!("{error:#}");
         record.failed = Some(format!("{error:#}"));
     }
-    let longest = Duration::from_secs(u64::from(seconds + args.drain) + 120);
+    // Nothing is to be learned from the rest of a run whose broker is gone.
+    let longest = match record.failed {
+        Some(_) => Duration::ZERO,
+        None => Duration::from_secs(u64::from(seconds + args.drain) + 120),
+    };
     let (verdict, code) = load.finish(longest)?;
     drop(target);
     print(args, seed, &record, &verdict);

@@ -7,11 +7,12 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A running `bench ha`.
 pub struct Load {
@@ -23,6 +24,8 @@ pub struct Load {
 
 /// What it says when publishing begins.
 const PUBLISHING: &str = "connected: publishing";
+/// It waits for the rest for 3 s when it is interrupted, and removes its sessions for 20 s at most.
+const REPORT_MAX: Duration = Duration::from_secs(30);
 
 impl Load {
     pub fn start(args: &Args, seconds: u32, address: SocketAddr) -> Result<Load> {
@@ -41,6 +44,8 @@ impl Load {
             command.args([option, &value.to_string()]);
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Ctrl-C reaches us only: it is asked to end once, because a second signal would take its report away.
+        command.process_group(0);
         let mut process = Guarded::spawn(&mut command)?;
         let mut stdout = process.child().stdout.take().context("a pipe")?;
         let stderr = process.child().stderr.take().context("a pipe")?;
@@ -84,23 +89,28 @@ impl Load {
         }
     }
 
-    /// Its report and exit code.
+    /// Its report and exit code. Once we are interrupted it is asked to end, and has a few seconds to report.
     ///
     /// # Errors
     /// When it does not end in time, or says nothing.
     pub fn finish(mut self, longest: Duration) -> Result<(Value, i32)> {
-        let status = self.process.wait(longest);
+        let mut status = self.process.wait(longest);
+        if status.is_none() {
+            // SAFETY: our own child, not yet waited for, so the id still means it.
+            unsafe { libc::kill(self.process.id() as i32, libc::SIGTERM) };
+            let deadline = Instant::now() + REPORT_MAX;
+            while status.is_none() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(20));
+                status = self.process.ended();
+            }
+        }
         // Ends it when it has not ended, so that nobody waits for its pipes for ever.
         drop(self.process);
         let text =
             self.report.join().expect("the reader does not panic").context("the report of bench ha")?;
         self.lines.join().expect("the reader does not panic");
+        let status = status.context("bench ha did not end in time")?;
         let report = serde_json::from_str(&text).context("bench ha said nothing that is JSON")?;
-        let status = match status {
-            Some(status) => status.code().unwrap_or(2),
-            // Interrupted: it was asked to end and has reported what it had.
-            None => 1,
-        };
-        Ok((report, status))
+        Ok((report, status.code().unwrap_or(2)))
     }
 }

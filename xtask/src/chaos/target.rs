@@ -7,6 +7,7 @@ use crate::repository::root;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::File;
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -104,6 +105,8 @@ impl Target {
         let log = File::options().create(true).append(true).open(&self.log).context("log")?;
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        // Ctrl-C reaches us only, or the broker would seem to end by itself.
+        command.process_group(0);
         self.process = Some(Guarded::spawn(&mut command)?);
         Ok(())
     }

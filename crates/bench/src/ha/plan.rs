@@ -195,3 +195,64 @@ impl Plan {
         format!("{}-{role}{number}", self.name)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    #[command(disable_help_flag = true)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn plan(line: &str) -> Result<Plan, String> {
+        let words = std::iter::once("ha").chain(line.split_whitespace());
+        let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
+        line.options.plan(7).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn hosts_have_ports_of_their_own_or_the_common_one() {
+        let plan = plan("-h 127.0.0.1:7,127.0.0.2 -p 9 -q mixed --duration 0.5").unwrap();
+        assert_eq!(
+            plan.hosts.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["127.0.0.1:7", "127.0.0.2:9"]
+        );
+        assert_eq!((plan.shape.lanes, plan.duration), (vec![1, 2], Duration::from_millis(500)));
+    }
+
+    #[test]
+    fn a_filter_selects_what_its_subscriber_has_to_hear() {
+        let all = plan("-h 127.0.0.1 --publishers 4 --subscribers 2").unwrap();
+        assert_eq!(all.topic(3, 1), "meridian-ha-00000007/0/3/1");
+        assert_eq!(all.filter(1), "meridian-ha-00000007/0/+/+");
+        let dealt = plan("-h 127.0.0.1 --publishers 4 --subscribers 2 --topology dealt").unwrap();
+        assert_eq!(dealt.topic(3, 1), "meridian-ha-00000007/1/3/1");
+        assert_eq!(dealt.filter(1), "meridian-ha-00000007/1/+/+");
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_advice() {
+        for (line, said) in [
+            ("-q 0", "possible values: 1, 2, mixed"),
+            ("-V 3", "4..=5"),
+            ("-h 127.0.0.1 --prefix a/#", "without + and #"),
+            ("-h 127.0.0.1 --publishers 10000 --subscribers 10000", "--topology dealt"),
+            ("--duration=-1", "between 0 and 10,000,000 seconds"),
+            ("--drain nan", "seconds"),
+            ("--window 0", "1..=20000"),
+        ] {
+            let text = plan(line).err().unwrap_or_default();
+            assert!(text.contains(said), "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let line = Line::try_parse_from(["ha", "-P", "hunter2"]).unwrap();
+        assert!(!format!("{:?}", line.options).contains("hunter2"));
+    }
+}
