@@ -105,10 +105,33 @@ pub fn open(
     }
     shared.append([Item::Opened].into_iter());
     report.took = started.elapsed();
+    tell(&report);
     let log = Log { shared: shared.clone() };
     let recovery = Recovery::new(&shared, report);
     let keeper = Keeper::new(shared.clone());
     Ok(Opened { log, writer: Writer::new(shared, events, open), keeper, recovery })
+}
+
+fn tell(report: &RecoveryReport) {
+    if report.cut_bytes > 0 {
+        tracing::warn!(
+            bytes = report.cut_bytes,
+            "a last commit that was not complete was cut: nothing in it was acknowledged"
+        );
+    }
+    if report.indexes_rebuilt > 0 {
+        tracing::warn!(
+            segments = report.indexes_rebuilt,
+            "indexes of segments were damaged and were made again from their records, which are whole: look at the disk"
+        );
+    }
+    tracing::info!(
+        segments = report.segments,
+        records = report.records,
+        bytes = report.bytes,
+        took_ms = u64::try_from(report.took.as_millis()).unwrap_or(u64::MAX),
+        "the log is open"
+    );
 }
 
 /// After a process that was killed, or one whose sync failed, what was read may not be durable, and what is done with it must not be ahead

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::id::GroupId;
 use crate::record::Kind;
 use crate::segment::Pin;
-use crate::state::{Shared, read_record};
+use crate::state::{Shared, Window};
 
 /// What was found, in numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -102,8 +102,9 @@ impl RecoveredGroup {
 
     /// The parts of the checkpoint, in no order.
     pub fn parts(&self) -> impl Iterator<Item = Result<(u32, Arc<[u8]>), Error>> + '_ {
-        self.parts.iter().map(|(part, place, pin)| {
-            let (header, payload) = read_record(pin, place.offset)?;
+        let mut window = Window::for_many();
+        self.parts.iter().map(move |(part, place, pin)| {
+            let (header, payload) = window.read(pin, place.offset)?;
             let is = matches!(header.kind, Kind::Part | Kind::MovedPart)
                 && (header.group, header.part, header.index) == (self.group, *part, place.version);
             if !is {
@@ -116,6 +117,7 @@ impl RecoveredGroup {
     /// The entries after the checkpoint, in the order of their indexes, one in memory at a time. To be read before the group appends.
     pub fn entries(&self) -> impl Iterator<Item = Result<RecoveredEntry, Error>> + '_ {
         let mut at = self.checkpoint.unwrap_or(0);
+        let mut window = Window::for_many();
         std::iter::from_fn(move || {
             let (place, pin) = {
                 let state = self.shared.state();
@@ -127,7 +129,7 @@ impl RecoveredGroup {
                 at = place.index;
                 (place, state.segments.get(&place.segment)?.pin())
             };
-            Some(read_record(&pin, place.offset).and_then(|(header, payload)| {
+            Some(window.read(&pin, place.offset).and_then(|(header, payload)| {
                 if header.kind != Kind::Entry || (header.group, header.index) != (self.group, place.index) {
                     let detail = format!("this is not entry {} of {}", place.index, self.group);
                     return Err(pin.corrupt(place.offset, detail));

@@ -13,7 +13,7 @@ use crate::id::{GroupId, SegmentId};
 use crate::identity::Identity;
 use crate::options::Options;
 use crate::queue::{Item, Queue};
-use crate::record::{HEADER, RecordHeader, size};
+use crate::record::{HEADER, RecordHeader};
 use crate::segment::{Pin, Segment};
 use crate::segment_index::SegmentIndex;
 use crate::stats::{Counters, GroupStats};
@@ -240,33 +240,61 @@ impl Shared {
 
 /// Reads one record and verifies it.
 pub(crate) fn read_record(segment: &Pin, offset: u64) -> Result<(RecordHeader, Arc<[u8]>), Error> {
-    let failed = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::UnexpectedEof => segment.corrupt(offset, "the file ends within a record"),
-        _ => Error::io(&segment.path, "read")(error),
-    };
-    let room = segment.bytes.saturating_sub(offset);
-    // Most records are read at once.
-    let mut first = vec![0; room.min(READ_AHEAD) as usize];
-    if first.len() < HEADER {
-        return Err(segment.corrupt(offset, "the file ends within a record"));
-    }
-    segment.file.read_at(&mut first, offset).map_err(failed)?;
-    let header =
-        RecordHeader::parse(&first).ok_or_else(|| segment.corrupt(offset, "there is no record here"))?;
-    let end = HEADER + header.length as usize;
-    if size(header.length as usize) > room {
-        return Err(segment.corrupt(offset, "the record is longer than its file"));
-    }
-    if end > first.len() {
-        let have = first.len();
-        first.resize(end, 0);
-        segment.file.read_at(&mut first[have..], offset + have as u64).map_err(failed)?;
-    }
-    let payload = &first[HEADER..end];
-    if segment.seed.checksum(&first, payload) != header.crc {
-        return Err(segment.corrupt(offset, "the record's checksum is wrong"));
-    }
-    Ok((header, payload.into()))
+    Window::new(READ_AHEAD).read(segment, offset)
 }
 
+/// What was read of a segment at once, for records that follow each other.
+pub(crate) struct Window {
+    ahead: u64,
+    segment: Option<SegmentId>,
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+/// Most records are read at once.
 const READ_AHEAD: u64 = 16 << 10;
+/// Of records that are read in their order.
+const READ_ON: u64 = 1 << 20;
+
+impl Window {
+    pub fn for_many() -> Self {
+        Self::new(READ_ON)
+    }
+
+    fn new(ahead: u64) -> Self {
+        Self { ahead, segment: None, at: 0, bytes: vec![] }
+    }
+
+    /// The bytes there, without checking anything.
+    fn bytes(&mut self, segment: &Pin, offset: u64, length: usize) -> Result<&[u8], Error> {
+        let room = segment.bytes.saturating_sub(offset);
+        if length as u64 > room {
+            return Err(segment.corrupt(offset, "a record does not end within its file"));
+        }
+        let have = self.segment == Some(segment.id)
+            && offset >= self.at
+            && offset + length as u64 <= self.at + self.bytes.len() as u64;
+        if !have {
+            self.segment = None;
+            self.bytes.resize((length as u64).max(self.ahead.min(room)) as usize, 0);
+            segment.file.read_at(&mut self.bytes, offset).map_err(|error| match error.kind() {
+                std::io::ErrorKind::UnexpectedEof => segment.corrupt(offset, "the file ends within a record"),
+                _ => Error::io(&segment.path, "read")(error),
+            })?;
+            (self.segment, self.at) = (Some(segment.id), offset);
+        }
+        let from = (offset - self.at) as usize;
+        Ok(&self.bytes[from..from + length])
+    }
+
+    pub fn read(&mut self, segment: &Pin, offset: u64) -> Result<(RecordHeader, Arc<[u8]>), Error> {
+        let header = RecordHeader::parse(self.bytes(segment, offset, HEADER)?);
+        let header = header.ok_or_else(|| segment.corrupt(offset, "there is no record here"))?;
+        let record = self.bytes(segment, offset, HEADER + header.length as usize)?;
+        let payload = &record[HEADER..];
+        if segment.seed.checksum(record, payload) != header.crc {
+            return Err(segment.corrupt(offset, "the record's checksum is wrong"));
+        }
+        Ok((header, payload.into()))
+    }
+}
