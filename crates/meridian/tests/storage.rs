@@ -4,18 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use storage::{Commit, Error, GroupId, LogEvents, Options, RealDisk, Record, SegmentId, Vacate, open};
-
-struct Deaf;
-
-impl LogEvents for Deaf {
-    fn durable(&mut self, _: &[(GroupId, u64)]) {}
-    fn checkpoint_durable(&mut self, _: GroupId, _: u64) {}
-    fn vacate(&mut self, _: Vacate) {}
-    fn full(&mut self) {}
-    fn room(&mut self) {}
-    fn failed(&mut self, _: &Error) {}
-}
+use storage::{Commit, GroupId, Options, RealDisk, Record, SegmentId, open};
 
 /// A data directory with a log in it, removed at the end of the test.
 struct Data(PathBuf);
@@ -32,7 +21,7 @@ impl Data {
         let data = Self(path);
         let disk = Arc::new(RealDisk::open(data.log()).unwrap());
         let options = Options { segment_bytes: 64 << 10, ..Options::default() };
-        let mut opened = open(disk, options, Box::new(Deaf), &mut |_| {}).unwrap();
+        let mut opened = open(disk, options, Box::new(()), &mut |_| {}).unwrap();
         for index in 1..=100 {
             let payload = vec![index as u8; 2000].into();
             opened.log.append([Record::Entry { group: GroupId(1), term: 1, index, payload }]);

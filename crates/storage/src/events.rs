@@ -39,3 +39,13 @@ pub struct Vacate {
     /// Highest one.
     pub last: u64,
 }
+
+/// Nobody listens: for a log that is only looked at, or copied.
+impl LogEvents for () {
+    fn durable(&mut self, _: &[(GroupId, u64)]) {}
+    fn checkpoint_durable(&mut self, _: GroupId, _: u64) {}
+    fn vacate(&mut self, _: Vacate) {}
+    fn full(&mut self) {}
+    fn room(&mut self) {}
+    fn failed(&mut self, _: &Error) {}
+}

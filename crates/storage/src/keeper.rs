@@ -112,6 +112,9 @@ impl Keeper {
     /// Asks for the oldest segments, a quarter of what is too much at once.
     fn choose(&mut self) -> Result<bool, Error> {
         let mut state = self.shared.state();
+        if state.groups.values().any(|group| group.silent) {
+            return Ok(false);
+        }
         let least = SEGMENTS_MIN * self.shared.options.segment_bytes;
         let excess = state.total_bytes().saturating_sub(least.max(2 * state.live_bytes()));
         let mut asked: u64 =

@@ -81,9 +81,11 @@ impl Log {
     }
 
     /// How much of the group's entries is live, in bytes: the bodies that it would have to write again. The log is collected when it is
-    /// more than twice as large as all that is live.
+    /// more than twice as large as all that is live. After a start nothing is collected before every group that was found has reported.
     pub fn report_live(&self, group: GroupId, bytes: u64) {
-        self.shared.state().group(group).live_bytes = bytes;
+        let mut state = self.shared.state();
+        let known = state.group(group);
+        (known.live_bytes, known.silent) = (bytes, false);
     }
 
     /// Answers a [`Vacate`](crate::Vacate): nothing of the group's entries in the segment is needed any more.

@@ -85,6 +85,7 @@ pub fn open(
     let Found { mut state, open, mut report, .. } = found;
     for group in state.groups.values_mut() {
         group.checkpoint_durable = group.book.checkpoint;
+        group.silent = true;
     }
     let shared = Arc::new(Shared::new(disk.clone(), options, identity, state));
     let open = match open {

@@ -73,6 +73,8 @@ pub(crate) struct Group {
     pub checkpoint_durable: Option<u64>,
     /// As the group reported.
     pub live_bytes: u64,
+    /// It was found when the log was opened, and has not reported yet.
+    pub silent: bool,
 }
 
 pub(crate) enum Notice {

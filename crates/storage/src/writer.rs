@@ -500,11 +500,22 @@ pub(crate) fn take_spare(shared: &Shared, need: u64) -> Result<Option<Spare>, Er
         }
     }
     let name = shared.state().spare_name();
-    match make_spare(disk, &name, bytes) {
+    let mut made = make_spare(disk, &name, bytes);
+    // A record that is larger than a segment may take the place of the reserve: it would hold up everything behind it.
+    while made.as_ref().is_err_and(is_full) && give_up_spare(shared)? {
+        made = make_spare(disk, &name, bytes);
+    }
+    match made {
         Ok(file) => Ok(Some(Spare { name, file, bytes })),
         Err(error) if is_full(&error) => Ok(None),
         Err(error) => Err(Error::io(&disk.path(&name), "create")(error)),
     }
+}
+
+fn give_up_spare(shared: &Shared) -> Result<bool, Error> {
+    let Some(name) = shared.state().spares.pop_front() else { return Ok(false) };
+    shared.disk.remove(&name).map_err(Error::io(&shared.disk.path(&name), "remove"))?;
+    Ok(true)
 }
 
 /// A file has the name of a spare once its size and its zeros are durable; until then a start removes it.

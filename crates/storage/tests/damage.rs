@@ -175,3 +175,16 @@ fn a_full_disk_stops_nothing_for_good() {
     assert_eq!((news(&|n| n.full), news(&|n| n.room)), (1, 1));
     assert_eq!(entries(&open_on(&disk.crash()).0, 1).len() as u64, stuck);
 }
+
+#[test]
+fn a_record_larger_than_a_segment_takes_the_place_of_the_reserve() {
+    let disk = FaultDisk::new(7);
+    let (mut opened, told) = open_on(&disk);
+    settle(&mut opened);
+    disk.set_capacity(Some(disk.used()));
+    let large = vec![5; 7000];
+    opened.log.append([entry(1, 1, &large), entry(1, 2, &large)]);
+    while opened.writer.commit_once().expect("no failure") != Commit::NoRoom {}
+    assert_eq!(told.durable(1), 1);
+    assert_eq!(entries(&open_on(&disk.crash()).0, 1), [(1, large)]);
+}

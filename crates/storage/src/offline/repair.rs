@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::copy::refuse_log;
 use crate::disk::Disk;
 use crate::error::{Error, Lost};
-use crate::events::{LogEvents, Vacate};
 use crate::id::{GroupId, SegmentId};
 use crate::identity::Identity;
 use crate::open::{gaps, open};
@@ -79,7 +78,7 @@ pub fn repair(from: &dyn Disk, to: Arc<dyn Disk>) -> Result<RepairReport, Error>
         now_ms: identity.created_ms,
         ..Options::default()
     };
-    let mut opened = open(to, options, Box::new(Deaf), &mut |_| {})?;
+    let mut opened = open(to, options, Box::new(()), &mut |_| {})?;
     for (group, known) in &state.groups {
         let lost = gaps(known);
         let repaired = RepairedGroup {
@@ -260,16 +259,4 @@ fn commit(writer: &mut Writer) -> Result<(), Error> {
             }
         }
     }
-}
-
-/// Nobody listens.
-struct Deaf;
-
-impl LogEvents for Deaf {
-    fn durable(&mut self, _: &[(GroupId, u64)]) {}
-    fn checkpoint_durable(&mut self, _: GroupId, _: u64) {}
-    fn vacate(&mut self, _: Vacate) {}
-    fn full(&mut self) {}
-    fn room(&mut self) {}
-    fn failed(&mut self, _: &Error) {}
 }

@@ -4,18 +4,7 @@ use std::sync::Arc;
 
 use crate::fault::FaultDisk;
 use crate::id::GroupId;
-use crate::{Commit, Error, LogEvents, Mutation, Opened, Options, Record, SegmentId, Vacate, open};
-
-struct Deaf;
-
-impl LogEvents for Deaf {
-    fn durable(&mut self, _: &[(GroupId, u64)]) {}
-    fn checkpoint_durable(&mut self, _: GroupId, _: u64) {}
-    fn vacate(&mut self, _: Vacate) {}
-    fn full(&mut self) {}
-    fn room(&mut self) {}
-    fn failed(&mut self, _: &Error) {}
-}
+use crate::{Commit, Error, Mutation, Opened, Options, Record, SegmentId, open};
 
 fn start(disk: &FaultDisk, mutation: Option<Mutation>) -> Result<Opened, Error> {
     let options = Options {
@@ -25,7 +14,7 @@ fn start(disk: &FaultDisk, mutation: Option<Mutation>) -> Result<Opened, Error> 
         mutation,
         ..Options::default()
     };
-    open(Arc::new(disk.clone()), options, Box::new(Deaf), &mut |_| {})
+    open(Arc::new(disk.clone()), options, Box::new(()), &mut |_| {})
 }
 
 fn fill(opened: &mut Opened, indexes: std::ops::Range<u64>, byte: u8) -> Result<(), Error> {

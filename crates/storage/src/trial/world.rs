@@ -159,7 +159,12 @@ impl World {
         self.tally.starts += 1;
         self.tally.cut += u64::from(opened.recovery.report.cut_bytes > 0);
         match self.compare(&opened, damage) {
-            Ok(()) => Ok(Some(opened)),
+            Ok(()) => {
+                self.groups
+                    .values()
+                    .for_each(|model| opened.log.report_live(model.group, model.live_bytes()));
+                Ok(Some(opened))
+            }
             // The power went while it was read.
             Err(Wrong::Disk(_)) if damage == Damage::None && !self.calm => Ok(None),
             Err(Wrong::Disk(why) | Wrong::Damage(why)) if damage == Damage::None => Err(why),
