@@ -75,6 +75,9 @@ impl Keeper {
         let wanted = self.shared.options.spares();
         let name = {
             let mut state = self.shared.state();
+            if state.starved {
+                return Ok(false);
+            }
             if state.spares.len() >= wanted {
                 return Ok(state.set_full(false));
             }
@@ -212,7 +215,7 @@ impl Keeper {
                 state.segments.remove(&id);
                 state.vacating.remove(&id);
                 state.groups.values_mut().for_each(|g| g.entries.forget(id));
-                let room = state.spares.len() < self.shared.options.spares() + SPARES_OVER;
+                let room = !state.starved && state.spares.len() < self.shared.options.spares() + SPARES_OVER;
                 let recycle = segment.bytes == self.shared.options.segment_bytes && room;
                 (segment, recycle.then(|| state.spare_name()))
             };

@@ -81,6 +81,8 @@ impl Item {
 /// Bounded by whoever appends: a group has at most so much in flight, which [`Stats::queue_bytes`](crate::Stats::queue_bytes) shows.
 #[derive(Default)]
 pub(crate) struct Queue {
+    /// What frees space: it goes even where nothing else fits.
+    pub first: VecDeque<Item>,
     pub high: VecDeque<Item>,
     pub low: VecDeque<Item>,
     /// Something else than records needs the writer.
@@ -92,10 +94,15 @@ pub(crate) struct Queue {
 
 impl Queue {
     pub fn push(&mut self, item: Item) {
-        if item.low() { self.low.push_back(item) } else { self.high.push_back(item) }
+        let queue = match item {
+            Item::Floor(_) => &mut self.first,
+            _ if item.low() => &mut self.low,
+            _ => &mut self.high,
+        };
+        queue.push_back(item);
     }
 
     pub fn is_empty(&self) -> bool {
-        self.high.is_empty() && self.low.is_empty()
+        self.first.is_empty() && self.high.is_empty() && self.low.is_empty()
     }
 }

@@ -54,6 +54,8 @@ pub(crate) struct State {
     /// For the writer to tell.
     pub notices: VecDeque<Notice>,
     pub full: bool,
+    /// A record larger than a segment waits for room: spares would only take it away.
+    pub starved: bool,
     /// Moves that are queued.
     pub moving: usize,
     /// A floor that is queued.

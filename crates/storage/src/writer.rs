@@ -10,7 +10,7 @@ use crate::error::{Error, is_full};
 use crate::events::LogEvents;
 use crate::id::{GroupId, SegmentId};
 use crate::options::mutated;
-use crate::queue::{Item, Record};
+use crate::queue::{Item, Queue, Record};
 use crate::record::{Kind, LAST, RecordHeader};
 use crate::segment::{FOOTER, HEADER, Segment, SegmentFooter, SegmentHeader};
 use crate::segment_index::{SegmentIndex, encode_done};
@@ -32,6 +32,7 @@ pub struct Writer {
     shared: Arc<Shared>,
     events: Box<dyn LogEvents>,
     open: OpenSegment,
+    first: VecDeque<Item>,
     high: VecDeque<Item>,
     low: VecDeque<Item>,
     buffer: Vec<u8>,
@@ -68,6 +69,14 @@ struct Prepared {
     moved: u64,
 }
 
+/// What may be chosen.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    All,
+    /// On a full disk what does not fit waits, and checkpoints, which free space, may overtake it: they stand for entries that are durable.
+    WhatFrees,
+}
+
 enum Choice {
     Nothing,
     Items(Vec<Item>),
@@ -91,6 +100,7 @@ impl Writer {
             shared,
             events,
             open,
+            first: VecDeque::new(),
             high: VecDeque::new(),
             low: VecDeque::new(),
             buffer: vec![],
@@ -105,7 +115,8 @@ impl Writer {
 
     /// Waits for something to do, at most for `limit`; false once the log is to stop and nothing is left to write.
     pub(crate) fn wait(&self, limit: Duration, stalled: bool) -> bool {
-        let mine = self.prepared.is_some() || !self.high.is_empty() || !self.low.is_empty();
+        let queues = [&self.first, &self.high, &self.low];
+        let mine = self.prepared.is_some() || queues.iter().any(|queue| !queue.is_empty());
         if mine && !stalled {
             return true;
         }
@@ -133,12 +144,11 @@ impl Writer {
         self.shared.counters().failed = Some(why);
         {
             let mut queue = self.shared.queue();
-            queue.closed = true;
-            queue.high.clear();
-            queue.low.clear();
+            *queue = Queue { closed: true, stopped: queue.stopped, ..Queue::default() };
         }
-        self.high.clear();
-        self.low.clear();
+        for queue in [&mut self.first, &mut self.high, &mut self.low] {
+            queue.clear();
+        }
         self.shared.queued_bytes.store(0, Ordering::Relaxed);
         self.shared.queued_records.store(0, Ordering::Relaxed);
         self.events.failed(error);
@@ -159,16 +169,17 @@ impl Writer {
     fn commit(&mut self) -> Result<Commit, Error> {
         let started = Instant::now();
         if self.prepared.is_none() {
-            let items = match self.choose() {
+            let items = match self.choose(Scope::All) {
                 Choice::Nothing => return Ok(Commit::Idle),
                 Choice::Items(items) => items,
                 Choice::Roll(need) => {
-                    if !self.roll(need)? {
-                        return Ok(self.no_room());
+                    let room = self.roll(need)?;
+                    if !room {
+                        self.tell_full();
                     }
-                    match self.choose() {
+                    match self.choose(if room { Scope::All } else { Scope::WhatFrees }) {
                         Choice::Items(items) => items,
-                        _ => unreachable!("the new segment was made for what did not fit"),
+                        _ => return Ok(self.no_room()),
                     }
                 }
             };
@@ -177,10 +188,14 @@ impl Writer {
         self.write(started)
     }
 
-    fn no_room(&mut self) -> Commit {
+    fn tell_full(&self) {
         if self.shared.state().set_full(true) {
             self.shared.counters().full_count += 1;
         }
+    }
+
+    fn no_room(&mut self) -> Commit {
+        self.tell_full();
         if mutated!(self.shared.options, DropWhenFull) {
             // A mutation: as if it had been written.
             let dropped: Vec<Item> = self.high.drain(..).chain(self.low.drain(..)).collect();
@@ -196,17 +211,21 @@ impl Writer {
     }
 
     /// Takes what one commit may hold.
-    fn choose(&mut self) -> Choice {
+    fn choose(&mut self, scope: Scope) -> Choice {
         {
             let mut queue = self.shared.queue();
+            self.first.append(&mut queue.first);
             self.high.append(&mut queue.high);
             self.low.append(&mut queue.low);
         }
+        let (commit, low) = (self.shared.options.commit_bytes_max, self.shared.options.low_bytes_per_commit);
         let (mut items, mut total, mut cost) = (vec![], 0, 0);
-        let limits = [self.shared.options.commit_bytes_max, self.shared.options.low_bytes_per_commit];
-        for (queue, limit) in [&mut self.high, &mut self.low].into_iter().zip(limits) {
+        for (queue, limit) in [(&mut self.first, commit), (&mut self.high, commit), (&mut self.low, low)] {
             let mut bytes = 0;
             while let Some(item) = queue.front() {
+                if scope == Scope::WhatFrees && item.kind() == Kind::Entry {
+                    break;
+                }
                 let (size, more) = (item.size(), SegmentIndex::cost(item.kind()));
                 if bytes > 0 && bytes + size > limit {
                     break;
@@ -492,7 +511,8 @@ pub(crate) fn take_spare(shared: &Shared, need: u64) -> Result<Option<Spare>, Er
     let disk = &*shared.disk;
     let whole = (HEADER + FOOTER) as u64 + SegmentIndex::default().encoded_len() + need;
     let bytes = shared.options.segment_bytes.max(whole.next_multiple_of(512));
-    if bytes == shared.options.segment_bytes {
+    let large = bytes > shared.options.segment_bytes;
+    if !large {
         let ready = shared.state().spares.pop_front();
         if let Some(name) = ready {
             let file = disk.open(&name).map_err(Error::io(&disk.path(&name), "open"))?;
@@ -502,9 +522,10 @@ pub(crate) fn take_spare(shared: &Shared, need: u64) -> Result<Option<Spare>, Er
     let name = shared.state().spare_name();
     let mut made = make_spare(disk, &name, bytes);
     // A record that is larger than a segment may take the place of the reserve: it would hold up everything behind it.
-    while made.as_ref().is_err_and(is_full) && give_up_spare(shared)? {
+    while large && made.as_ref().is_err_and(is_full) && give_up_spare(shared)? {
         made = make_spare(disk, &name, bytes);
     }
+    shared.state().starved = large && made.as_ref().is_err_and(is_full);
     match made {
         Ok(file) => Ok(Some(Spare { name, file, bytes })),
         Err(error) if is_full(&error) => Ok(None),

@@ -188,3 +188,31 @@ fn a_record_larger_than_a_segment_takes_the_place_of_the_reserve() {
     assert_eq!(told.durable(1), 1);
     assert_eq!(entries(&open_on(&disk.crash()).0, 1), [(1, large)]);
 }
+
+/// A checkpoint, a move and the note that a segment is free are small: they do not wait behind what does not fit.
+#[test]
+fn a_full_disk_frees_itself_although_a_large_entry_waits() {
+    let disk = FaultDisk::new(8);
+    let (mut opened, told) = open_on(&disk);
+    for index in 1..=30 {
+        opened.log.append([entry(1, index, &[1; 800])]);
+        drain(&mut opened);
+    }
+    disk.set_capacity(Some(disk.used()));
+    opened.log.append([entry(1, 31, &[1; 14_000])]);
+    while opened.writer.commit_once().expect("no failure") != Commit::NoRoom {}
+    for _ in 0..100 {
+        opened.keeper.keep();
+        for vacate in told.vacates() {
+            opened.log.append([world::part(1, 1, 30, b"all"), world::done(1, 30)]);
+            while opened.writer.commit_once().expect("no failure") != Commit::NoRoom {
+                if told.durable(1) == 31 {
+                    break;
+                }
+            }
+            opened.log.vacated(vacate.group, vacate.segment).expect("a checkpoint");
+        }
+        opened.writer.commit_once().expect("no failure");
+    }
+    assert_eq!(told.durable(1), 31, "{:?}", opened.log.stats());
+}
