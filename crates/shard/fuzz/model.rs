@@ -214,7 +214,8 @@ impl Model {
         let session = self.sessions.get_mut(client).expect("is there");
         let n = session.next;
         session.next += 1;
-        let (payload, size, expires) = (message.payload.clone(), message.size, message.expires);
+        let (payload, size) = (message.payload.clone(), message.size);
+        let expires = message.expires.min(self.now.saturating_add(limits.queue_age_max_ms));
         let phase = Phase::Waiting;
         session.entries.push(Entry { n, payload, size, qos, retain, ids, expires, grouped, phase, over });
         self.pump(client);

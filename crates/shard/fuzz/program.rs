@@ -411,6 +411,7 @@ impl<'a> Run<'a> {
         let limits = Limits {
             queue_messages_max: self.bytes.of(&[3, 1, 8]),
             queue_bytes_max: self.bytes.of(&[1 << 20, 300, 100]),
+            queue_age_max_ms: self.bytes.of(&[NEVER, NEVER, 50_000]),
             queue_full: self.bytes.of(&[QueueFull::DropOldest, QueueFull::DropNewest]),
             absent_bytes_max: self.bytes.of(&[NEVER, NEVER, 200, 0]),
             subscriptions_max: self.bytes.of(&[100, 2]),

@@ -21,7 +21,7 @@ pub(crate) struct Bodies {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Side {
-    /// [`NEVER`] without a Message Expiry Interval.
+    /// By its Message Expiry Interval or because it has waited too long; [`NEVER`] without either.
     pub expires: u64,
     pub ids: Ids,
     /// On whose behalf: the text of a shared subscription.

@@ -65,7 +65,7 @@ impl Shard {
 
     /// Gives a message its place. The session's part was touched and the session is settled.
     pub(super) fn enqueue(&mut self, slot: u32, arrival: Arrival, effects: &mut Vec<Effect>) {
-        let Arrival { ordinal, mut entry, side, when_full } = arrival;
+        let Arrival { ordinal, mut entry, mut side, when_full } = arrival;
         let size = entry.size();
         let Some(session) = self.sessions.at_mut(slot) else { return };
         let owned = session.has_owner;
@@ -81,6 +81,7 @@ impl Shard {
             self.counts.dropped_queue_full += 1;
             return effects.push(Effect::NotQueued { ordinal, session: uid });
         }
+        side.expires = side.expires.min(self.now.saturating_add(self.limits.queue_age_max_ms));
         let expires = side.expires;
         self.bodies.add(&mut entry, side);
         self.counts.enqueued += 1;

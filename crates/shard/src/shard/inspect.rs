@@ -37,7 +37,7 @@ pub struct EntryView<'a> {
     /// It was open before the present connection, so it may have been sent: a PUBLISH has DUP [MQTT-3.3.1-1].
     pub dup: bool,
     pub phase: Phase,
-    /// [`NEVER`] without a Message Expiry Interval.
+    /// By its Message Expiry Interval or because it has waited too long; [`NEVER`] without either.
     pub expires: u64,
     /// Subscription Identifiers.
     pub ids: &'a [u32],

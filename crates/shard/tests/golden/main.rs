@@ -37,6 +37,7 @@ fn commands() -> Vec<(&'static str, Command<'static>)> {
     let limits = Limits {
         queue_messages_max: 1000,
         queue_bytes_max: 16 << 20,
+        queue_age_max_ms: 60_000,
         queue_full: QueueFull::DropNewest,
         absent_bytes_max: 1 << 20,
         subscriptions_max: 77,

@@ -122,6 +122,21 @@ fn bytes_are_limited_as_messages_are() {
     assert_eq!(host.shard.session(owner.0).map(|session| session.waiting()), Some(3..3));
 }
 
+#[test]
+fn a_message_waits_no_longer_than_it_may() {
+    let mut host = Host::with(Limits { queue_age_max_ms: 5_000, ..limits(QueueFull::DropOldest) });
+    let owner = host.claim("c");
+    host.subscribe(owner, "#", 1);
+    host.publish("0");
+    host.release(owner);
+    host.publish("1");
+    host.now = 4_999;
+    host.publish("2");
+    host.now = 5_000;
+    let effects = told(&host.effects(&Command::Claim(claim("c"))));
+    assert_eq!(effects, ["pinned 0..1", "dropped 1..2 Expired", "pinned 2..3"], "what was open stays");
+}
+
 /// When too much waits on the node, each client that is away keeps its share.
 #[test]
 fn absent_clients_give_way() {
