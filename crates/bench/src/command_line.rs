@@ -18,6 +18,7 @@ enum Asked {
     Run(Box<Plan>),
     Ha(Box<crate::ha::Options>),
     TxRx(Box<crate::tx_rx::Options>),
+    Size(crate::size::Options),
     /// Help for standard output.
     Help(String),
 }
@@ -59,6 +60,7 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
             process::on_signals();
             crate::tx_rx::run(*options).unwrap_or_else(|error| complain(&format!("error: {error}")))
         }
+        Ok(Asked::Size(options)) => crate::size::run(&options),
         Err(Refused(text)) => complain(&text),
     }
 }

@@ -30,6 +30,7 @@ mod random;
 mod report;
 mod run;
 mod secret;
+mod size;
 mod tag;
 mod topology;
 mod track;

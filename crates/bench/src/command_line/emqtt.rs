@@ -41,6 +41,8 @@ enum Command {
     Ha(crate::ha::Options),
     /// One publisher, one subscriber, one topic: rates and latencies by size and QoS, beside another broker's
     TxRx(crate::tx_rx::Options),
+    /// What a deployment needs: memory, CPU, traffic and nodes, by what was measured
+    Size(crate::size::Options),
 }
 
 #[derive(Debug, Args)]
@@ -213,6 +215,7 @@ pub fn parse(words: &[String]) -> Result<Asked, Refused> {
         }
         Command::Pub(a) => a.plan(Kind::Pub),
         Command::Pubsub(a) => a.plan(Kind::Pubsub),
+        Command::Size(options) => return Ok(Asked::Size(options)),
         Command::TxRx(options) => return Ok(Asked::TxRx(Box::new(options))),
         Command::Ha(options) => return Ok(Asked::Ha(Box::new(options))),
     }?;

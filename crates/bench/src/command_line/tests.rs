@@ -14,6 +14,7 @@ fn plan(line: &str) -> Plan {
         Ok(Asked::Help(text)) => panic!("{line}: help\n{text}"),
         Ok(Asked::TxRx(options)) => panic!("{line}: {options:?}"),
         Ok(Asked::Ha(options)) => panic!("{line}: {options:?}"),
+        Ok(Asked::Size(options)) => panic!("{line}: {options:?}"),
         Err(text) => panic!("{line}: {text}"),
     }
 }
@@ -135,6 +136,8 @@ fn what_is_not_supported_says_what_to_use() {
         ("pub -t x -m template:///f", "--payload-hdrs"),
         ("pub -t x/#", "wildcard"),
         ("pubsub -t x -m hi", "use `sub` and `pub`"),
+        ("size --clients 10", "--rate"),
+        ("size --clients 0 --rate 1", "0 is not in 1..="),
         ("conn --ciphers x", "--ssl-version"),
         ("conn --cacertfile x", "add -S"),
         ("conn -S --ssl-version tlsv1.1", "tlsv1.2 or tlsv1.3"),
@@ -157,7 +160,7 @@ fn what_is_not_supported_says_what_to_use() {
 
 #[test]
 fn help_is_an_answer() {
-    for line in ["--help", "sub --help", "--as mqttx bench pub --help"] {
+    for line in ["--help", "sub --help", "size --help", "--as mqttx bench pub --help"] {
         assert!(matches!(parsed(line), Ok(Asked::Help(text)) if text.contains("Usage")), "{line}");
     }
 }

@@ -39,15 +39,13 @@ fn messages_are_checked_over_every_transport() {
     let port = &node.ports[1];
     for (line, says) in [
         (format!("conn -p {port} -c 1 -S"), "--ca FILE"),
-        (format!("conn -p {port} -c 1 -S --cacertfile {ca} -h 127.0.0.2"), "not for 127.0.0.2"),
         (format!("conn -p {} -c 1 -S --ca {ca}", node.ports[2]), "does not speak TLS"),
         (format!("conn -p {} -c 1 -S --cacertfile {ca}", node.ports[4]), "wants a certificate"),
         (format!("conn -p {} -c 1 --ws --path /other", node.ports[2]), "404"),
         (format!("conn -p {port} -c 1 -S --cacertfile /no/such.pem"), "/no/such.pem"),
         (format!("--as mqttx bench conn -l mqtts -p {port} -c 1 -rp 0 --ca /no/such.pem"), "/no/such.pem"),
     ] {
-        let (code, text) =
-            run(&format!("{line} -h 127.0.0.1").replace("-h 127.0.0.2 -h 127.0.0.1", "-h 127.0.0.2"));
+        let (code, text) = run(&format!("{line} -h 127.0.0.1"));
         assert_eq!(code, Some(2), "{line}\n{text}");
         assert!(text.contains(says), "{line}\n{text}");
     }

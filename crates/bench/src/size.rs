@@ -1,0 +1,60 @@
+//! `meridian bench size`: what a deployment needs, by arithmetic on what was measured. [`measured`] has the constants, each with the
+//! command and the date that it comes from; [`Sheet`] is the arithmetic.
+
+mod measured;
+mod sheet;
+
+use clap::Args;
+use serde_json::Value;
+use sheet::Sheet;
+use std::io::Write;
+
+/// What is asked for.
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    /// Clients that are connected at the same time
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    clients: u64,
+    /// Messages a second that are published, all clients together
+    #[arg(long, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
+    rate: u64,
+    /// Payload bytes
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(0..=268_435_455))]
+    payload: u64,
+    /// QoS of publishers and subscribers
+    #[arg(long, short = 'q', default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=2))]
+    qos: u8,
+    /// Subscribers that get each message
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
+    fan_out: u64,
+    /// Bytes of a topic
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=65535))]
+    topic: u64,
+    /// Clients come by TLS
+    #[arg(long)]
+    tls: bool,
+    /// Nodes; 0: as many as the machines below need, and one to spare
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    nodes: u64,
+    /// Cores of a machine
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    node_cores: u64,
+    /// GiB of memory of a machine
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=65536))]
+    node_memory: u64,
+    /// The sheet as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the sheet. The exit code: 0, or 1 when the nodes that were asked for are too few.
+pub fn run(options: &Options) -> i32 {
+    let sheet = Sheet::new(options);
+    let text = match options.json {
+        true => format!("{}\n", Value::from(&sheet)),
+        false => sheet.to_string(),
+    };
+    // A closed standard output does not change what was computed.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    i32::from(!sheet.fits())
+}
