@@ -30,7 +30,7 @@ pub const KERNEL: Measured = Measured {
     what: "kernel memory of one end of a connection, growth of Slab: over 9,000",
     value: 4200.0,
     unit: "bytes",
-    command: "grep Slab: /proc/meminfo, before and after `meridian bench conn -c 9000`",
+    command: "grep Slab: /proc/meminfo, before and after meridian bench conn -c 9000",
     date: "2026-11-21",
 };
 
