@@ -230,7 +230,8 @@ impl Worker {
         let mut w = Worker {
             index,
             epoll: Epoll::new(),
-            conns: vec![],
+            // As large as it will be: growing would leave half of it behind, and again as much unused.
+            conns: Vec::with_capacity(cfg.n_sub.div_ceil(n) + cfg.n_pub.div_ceil(n)),
             pubs: vec![],
             pool: vec![],
             dirty: vec![],
