@@ -151,6 +151,10 @@ counters! {
         dropped_session_ended as "messages_dropped" "reason" = "session_ended",
         /// Messages of shared subscriptions dropped because no member could take them.
         dropped_no_member as "messages_dropped" "reason" = "no_group_member",
+        /// Messages for durable sessions and retained messages refused because the disk is full or has failed.
+        refused_by_log as "messages_refused_by_disk",
+        /// Messages that could not be read back from the disk, and were lost with it.
+        read_errors as "messages_unreadable",
         /// Retained messages refused by `retained.messages_max` or `retained.bytes_max`.
         retained_refused as "retained_refused",
     }

@@ -23,6 +23,13 @@ pub struct ConnectionId {
     pub generation: u32,
 }
 
+impl ConnectionId {
+    /// Told to the state of durable sessions, where it is an opaque number.
+    pub(crate) fn as_u64(self) -> u64 {
+        u64::from(self.slot) << 32 | u64::from(self.generation)
+    }
+}
+
 /// One part of the session store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardId(pub u16);

@@ -34,5 +34,7 @@ pub use mail::{Batch, Claimed, Letter, Resume, SessionDelivery, Token};
 pub use node::Node;
 pub use out::{OUT_SLICES_MAX, Out};
 pub use overload::Level;
-pub use store::{Completion, Identity, Request};
+pub use store::{
+    Completion, Condition, Identity, Life, Purpose, Request, SHARDS, Store, StoreEvent, StoreLog, Wanted,
+};
 pub use worker::{Received, SETTLE_ROUNDS, Then, Worker};

@@ -12,7 +12,7 @@ use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, WorkerId};
 use crate::message::Message;
 use crate::retained::{Page, Scan};
 use crate::route::Options;
-use crate::store::{Completion, DueWill, Request};
+use crate::store::{Completion, DueWill, Request, StoreEvent};
 
 /// Everything that one worker has for another at the end of a turn. Its vectors are reused, so a steady flow of messages
 /// between two workers allocates nothing.
@@ -86,6 +86,8 @@ pub enum Letter {
     Will(Box<DueWill>),
     /// An operator's question.
     Ask(Question),
+    /// What the log has to say to shards of the receiver.
+    Store(Vec<(ShardId, StoreEvent)>),
 }
 
 /// What a question to access control was about.
@@ -138,6 +140,15 @@ impl Letter {
             | Letter::Verdict(..)
             | Letter::AskAgain(..)
             | Letter::Ask(_) => 0,
+            Letter::Store(events) => {
+                let size = |event: &StoreEvent| match event {
+                    StoreEvent::Read(read) => {
+                        read.iter().filter_map(|(_, message)| message.as_ref()).map(Message::size).sum()
+                    }
+                    _ => 0,
+                };
+                events.iter().map(|(_, event)| size(event)).sum()
+            }
         }
     }
 }

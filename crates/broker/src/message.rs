@@ -102,6 +102,20 @@ impl<'a> MessageView<'a> {
         }
     }
 
+    /// The message as the log has it: without the connection, which means nothing beyond this process.
+    pub(crate) fn stored(&self) -> shard::MessageView<'a> {
+        shard::MessageView {
+            topic: self.topic,
+            properties: self.properties,
+            payload: self.payload,
+            qos: self.qos,
+            retain: self.retain,
+            expires: self.expires.0,
+            received: self.received.0,
+            publisher_key: self.publisher_key,
+        }
+    }
+
     pub fn to_message(self) -> Message {
         let mut bytes = Vec::with_capacity(self.encoded_len());
         self.encode(&mut bytes);
@@ -137,6 +151,22 @@ impl<'a> MessageView<'a> {
 pub struct Expired;
 
 impl Message {
+    /// A message as the log has it.
+    pub fn of_stored(stored: &shard::MessageView<'_>) -> Self {
+        let view = MessageView {
+            topic: stored.topic,
+            properties: stored.properties,
+            payload: stored.payload,
+            qos: stored.qos,
+            retain: stored.retain,
+            expires: Time(stored.expires),
+            received: Time(stored.received),
+            publisher: None,
+            publisher_key: stored.publisher_key,
+        };
+        view.to_message()
+    }
+
     pub fn view(&self) -> MessageView<'_> {
         MessageView::decode(&self.0)
     }

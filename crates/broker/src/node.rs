@@ -3,10 +3,11 @@
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
 use routing::{Index, IndexLimits};
+use shard::Shard;
 
 use crate::access::Access;
 use crate::admin::{Traces, Watches};
@@ -16,7 +17,7 @@ use crate::mail::Letter;
 use crate::retained;
 use crate::route::Route;
 use crate::settings::Settings;
-use crate::store::SHARDS;
+use crate::store::{Condition, Life, SHARDS, Store, StoreEvent, StoreLog};
 
 /// The parts of a node that every worker reads. **Invariant:** nothing here is locked on the path of a packet.
 pub struct Node {
@@ -40,6 +41,11 @@ pub struct Node {
     /// When that began, in milliseconds and never 0; 0 while it is not so.
     overloaded_since: AtomicU64,
     pub(crate) load: Arc<NodeLoad>,
+    /// Where shards make things durable, if they do.
+    pub(crate) log: Option<Arc<dyn StoreLog>>,
+    pub(crate) life: Life,
+    /// The shards as they were found, until their workers take them over.
+    found: Mutex<Vec<Shard>>,
     /// Assigned Client Identifiers are made of this and a counter.
     pub(crate) assigned: AtomicU64,
 }
@@ -51,6 +57,14 @@ pub struct OwnerKey(u32);
 impl OwnerKey {
     /// No user, no tenant.
     pub const NOBODY: Self = Self(0);
+
+    pub(crate) fn from_u32(key: u32) -> Self {
+        Self(key)
+    }
+
+    pub(crate) fn as_u32(self) -> u32 {
+        self.0
+    }
 
     /// Whether another may have what this one has. What is nobody's anybody may have, but no tenant: in front of its mountpoint
     /// somebody may have subscribed to more than it may see.
@@ -92,6 +106,8 @@ impl NodeLoad {
 }
 
 impl Node {
+    /// A node that keeps nothing on disk.
+    ///
     /// `seed` is secret randomness: keys of hash tables, assigned identifiers, choices in shared groups.
     pub fn new(
         settings: Settings,
@@ -100,6 +116,19 @@ impl Node {
         workers: u16,
         seed: [u8; 16],
     ) -> Arc<Self> {
+        let store = Store { log: None, shards: Vec::new(), life: Life::default(), hash_key: seed };
+        Self::with_store(settings, access, version, workers, store)
+    }
+
+    /// A node that goes on with what `store` holds.
+    pub fn with_store(
+        settings: Settings,
+        access: Arc<dyn Access>,
+        version: String,
+        workers: u16,
+        store: Store,
+    ) -> Arc<Self> {
+        let Store { log, shards, life, hash_key: seed } = store;
         let limits =
             IndexLimits { levels_max: usize::from(settings.mqtt.topic_levels_max), ..IndexLimits::default() };
         Arc::new(Self {
@@ -117,6 +146,9 @@ impl Node {
             overloaded: AtomicBool::new(false),
             overloaded_since: AtomicU64::new(0),
             load: Arc::default(),
+            log,
+            life,
+            found: Mutex::new(shards),
             assigned: AtomicU64::new(0),
         })
     }
@@ -185,6 +217,53 @@ impl Node {
     pub(crate) fn post(&self, worker: WorkerId, letter: Letter) {
         if let Some(mailbox) = self.mailbox.get() {
             mailbox(worker, letter);
+        }
+    }
+
+    /// The state that a shard begins with: what was found on the disk, or nothing.
+    pub(crate) fn take_shard(&self, id: ShardId) -> Shard {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        match found.iter().position(|shard| shard.id() == id.0) {
+            Some(at) => found.swap_remove(at),
+            None => Shard::new(id.0, self.hash_key),
+        }
+    }
+
+    /// The log tells this node from now on. After [`Self::deliver_letters_by`].
+    pub fn connect_log(self: &Arc<Self>) {
+        if let Some(log) = &self.log {
+            log.connect(self);
+        }
+    }
+
+    /// When the node's time began in this life.
+    pub fn began(&self) -> Time {
+        self.life.began
+    }
+
+    /// The log has something to say to a shard.
+    pub fn store_event(&self, shard: ShardId, event: StoreEvent) {
+        self.post(self.shard_host(shard), Letter::Store(vec![(shard, event)]));
+    }
+
+    /// Batches up to these indexes are durable.
+    pub fn store_durable(&self, shards: impl Iterator<Item = (ShardId, u64)>) {
+        let mut by_worker: Vec<Vec<_>> = (0..self.workers).map(|_| Vec::new()).collect();
+        for (shard, index) in shards {
+            by_worker[self.shard_host(shard).index()].push((shard, StoreEvent::Durable(index)));
+        }
+        for (worker, events) in by_worker.into_iter().enumerate() {
+            if !events.is_empty() {
+                self.post(WorkerId(worker as u16), Letter::Store(events));
+            }
+        }
+    }
+
+    /// Whether the log takes messages has changed.
+    pub fn store_condition(&self, condition: Condition) {
+        for worker in (0..self.workers).map(WorkerId) {
+            let events = self.hosted(worker).map(|shard| (shard, StoreEvent::Condition(condition)));
+            self.post(worker, Letter::Store(events.collect()));
         }
     }
 
@@ -258,9 +337,4 @@ impl Node {
     pub(crate) fn granted_expiry(&self, asked: u32) -> u32 {
         asked.min(u32::try_from(self.settings.load().session.expiry_max.as_secs()).unwrap_or(u32::MAX))
     }
-}
-
-/// Uptime in whole seconds.
-pub(crate) fn uptime(now: Time) -> u64 {
-    now.0 / 1000
 }

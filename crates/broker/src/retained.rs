@@ -19,8 +19,6 @@ use crate::store::SHARDS;
 pub struct RetainedShard {
     messages: BTreeMap<Box<str>, Message>,
     bytes: u64,
-    /// Where the sweep for expired messages goes on.
-    swept: Box<str>,
 }
 
 /// Asks for the next page of the retained messages that match a filter.
@@ -63,6 +61,17 @@ impl PageBudget {
     /// Of a page of up to `count` messages.
     pub fn of_messages(count: usize) -> Self {
         Self { messages: count.min(PAGE_MESSAGES), ..Self::default() }
+    }
+
+    /// Messages that it still has room for.
+    pub fn messages(&self) -> usize {
+        self.messages
+    }
+
+    /// A message of so many bytes was taken.
+    pub fn spend(&mut self, bytes: usize) {
+        self.messages = self.messages.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
     }
 
     fn is_spent(&self) -> bool {
@@ -195,17 +204,7 @@ impl RetainedShard {
     /// One message with its payload.
     pub fn whole(&self, now: Time, topic: &str) -> Option<RetainedMessage> {
         let message = self.messages.get(topic).filter(|message| is_live(message, now))?;
-        let view = message.view();
-        let properties = Properties::of_checked(view.properties);
-        Some(RetainedMessage {
-            info: info(now, message),
-            payload: view.payload.to_vec(),
-            content_type: properties.content_type().map(str::to_owned),
-            user_properties: properties
-                .user_properties()
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .collect(),
-        })
+        Some(whole(now, message))
     }
 
     /// True when there was one.
@@ -214,33 +213,13 @@ impl RetainedShard {
         self.remove(topic);
         self.messages.len() < before
     }
-
-    /// Looks at up to `count` topics and removes messages that have expired.
-    pub fn sweep(&mut self, now: Time, count: usize) {
-        let from = Bound::Excluded(&*self.swept);
-        let looked: Vec<_> = self.messages.range::<str, _>((from, Bound::Unbounded)).take(count).collect();
-        let swept = if looked.len() < count {
-            Box::default()
-        } else {
-            looked.last().map(|(t, _)| (*t).clone()).unwrap_or_default()
-        };
-        let expired: Vec<Box<str>> = looked
-            .iter()
-            .filter(|(_, message)| !is_live(message, now))
-            .map(|(topic, _)| (*topic).clone())
-            .collect();
-        self.swept = swept;
-        for topic in expired {
-            self.remove(&topic);
-        }
-    }
 }
 
 /// There is no room for another retained message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetainedFull;
 
-fn info(now: Time, message: &Message) -> RetainedInfo {
+pub fn info(now: Time, message: &Message) -> RetainedInfo {
     let view = message.view();
     RetainedInfo {
         topic: view.topic.into(),
@@ -248,6 +227,20 @@ fn info(now: Time, message: &Message) -> RetainedInfo {
         payload_bytes: view.payload.len(),
         age: now.since(view.received),
         expires_in: (view.expires != Time::NEVER).then(|| view.expires.since(now)),
+    }
+}
+
+pub fn whole(now: Time, message: &Message) -> RetainedMessage {
+    let view = message.view();
+    let properties = Properties::of_checked(view.properties);
+    RetainedMessage {
+        info: info(now, message),
+        payload: view.payload.to_vec(),
+        content_type: properties.content_type().map(str::to_owned),
+        user_properties: properties
+            .user_properties()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
     }
 }
 
@@ -329,16 +322,12 @@ mod tests {
     }
 
     #[test]
-    fn expired_messages_are_not_found_and_swept_away() {
+    fn expired_messages_are_not_found() {
         let mut shard = RetainedShard::default();
         for number in 0..30 {
             let expires = if number % 3 == 0 { Time(10) } else { Time::NEVER };
             shard.set(message(&format!("t/{number:02}"), "1", expires), |_, _| true).expect("room");
         }
         assert_eq!(all(&mut shard, Time(10), "t/#").len(), 20);
-        for _ in 0..5 {
-            shard.sweep(Time(10), 7);
-        }
-        assert_eq!(shard.len(), 20);
     }
 }

@@ -41,6 +41,15 @@ pub enum RouteKind {
 pub struct Options(u8);
 
 impl Options {
+    /// The options that [`Self::byte`] gave.
+    pub(crate) fn from_byte(byte: u8) -> Self {
+        Self(byte)
+    }
+
+    pub(crate) fn byte(self) -> u8 {
+        self.0
+    }
+
     pub fn qos(self) -> QoS {
         QoS::from_bits(self.0 & 3).unwrap_or(QoS::ExactlyOnce)
     }

@@ -69,12 +69,6 @@ impl<T> Slots<T> {
         self.slot(slot)?.value.as_ref()
     }
 
-    /// Whoever is in the slot now, with the generation.
-    pub fn at(&self, slot: u32) -> Option<(u32, &T)> {
-        let found = self.slot(slot)?;
-        Some((found.generation, found.value.as_ref()?))
-    }
-
     pub fn remove(&mut self, slot: u32, generation: u32) -> Option<T> {
         let found = self.chunks.get_mut(slot as usize / CHUNK)?.get_mut(slot as usize % CHUNK)?;
         if found.generation != generation {

@@ -11,6 +11,8 @@ use crate::listener::Pace;
 #[derive(Debug, Default)]
 pub(crate) struct Doors {
     pub connections: AtomicUsize,
+    /// Reactors of a node that stops which have no connection any more.
+    pub emptied: AtomicUsize,
     pub pace: Pace,
     half_open: AtomicUsize,
     /// Half-open connections by where they come from; only those that are counted so, and none with a count of 0.

@@ -28,6 +28,8 @@ pub struct Options {
     pub access: Arc<dyn Access>,
     /// Shown in `$SYS/broker/version`.
     pub version: String,
+    /// What the node goes on with and where it keeps it; without, it keeps nothing on disk.
+    pub store: Option<broker::Store>,
 }
 
 /// A running node.
@@ -175,14 +177,19 @@ impl std::error::Error for StartError {
 
 /// Binds the listeners and starts one reactor per worker.
 pub fn start(options: Options) -> Result<Node, StartError> {
-    let Options { edge, broker, access, version } = options;
+    let Options { edge, broker, access, version, store } = options;
     let workers = match edge.workers {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         workers => workers,
     };
     let connections_max = connections_max(broker.limits.connections_max as usize, workers)?;
-    let seed = random().map_err(StartError::Random)?;
-    let shared = broker::Node::new(broker, access, version, workers as u16, seed);
+    let shared = match store {
+        Some(store) => broker::Node::with_store(broker, access, version, workers as u16, store),
+        None => {
+            let seed = random().map_err(StartError::Random)?;
+            broker::Node::new(broker, access, version, workers as u16, seed)
+        }
+    };
     let (started, clock) = (SystemTime::now(), Instant::now());
     let admin = Admin::new(shared.clone(), started, clock);
 
@@ -199,6 +206,8 @@ pub fn start(options: Options) -> Result<Node, StartError> {
     }
     let posted = mailboxes.clone();
     shared.deliver_letters_by(move |worker, letter| posted[worker.index()].send(Mail::Letter(letter)));
+
+    shared.connect_log();
 
     let (bound, mut listeners) = bind_all(&edge, workers)?;
     shared.name_listeners(edge.listeners.iter().map(|listener| name_of(listener).to_owned()).collect());

@@ -55,13 +55,17 @@ pub struct Reactor {
     noise: Noise,
     /// The reactor that gets the next connection of a listener that deals out.
     deal_to: usize,
+    /// When the node's time was `began`.
     clock: Instant,
+    began: Time,
     now: Time,
     /// When the present turn began, unless the reactor sleeps.
     turn_begun: Option<Instant>,
     figures: ReactorFigures,
     figures_due: Time,
     stopping: Option<Stopping>,
+    /// It stops, and has no connection any more.
+    is_empty: bool,
     stopped: Stopped,
     complained: Time,
 }
@@ -138,6 +142,7 @@ impl Reactor {
         listeners: Vec<Listener>,
         clock: Instant,
     ) -> Self {
+        let began = node.began();
         Self {
             worker: Worker::new(WorkerId(index), node),
             index,
@@ -162,11 +167,13 @@ impl Reactor {
             noise: Noise::default(),
             deal_to: 0,
             clock,
-            now: Time::default(),
+            began,
+            now: began,
             turn_begun: None,
             figures: ReactorFigures::default(),
             figures_due: Time::default(),
             stopping: None,
+            is_empty: false,
             stopped: Stopped::default(),
             complained: Time::default(),
         }
@@ -265,12 +272,29 @@ impl Reactor {
                 if self.now >= drain_by {
                     self.end_draining();
                 }
-                if self.worker.connections() == 0 || self.now >= by {
+                if (self.worker.connections() == 0 && self.all_are_empty()) || self.now >= by {
                     self.stopped.forced += self.worker.connections();
+                    self.take_last_mail();
                     return self.stopped;
                 }
             }
         }
+    }
+
+    /// Whether no reactor of the node has a connection: until then one of them may have something for the shards here.
+    fn all_are_empty(&mut self) -> bool {
+        if !std::mem::replace(&mut self.is_empty, true) {
+            self.doors.emptied.fetch_add(1, Ordering::AcqRel);
+        }
+        self.doors.emptied.load(Ordering::Acquire) >= self.mailboxes.len()
+    }
+
+    /// What other reactors have sent before they ended: what it changes is still to be kept.
+    fn take_last_mail(&mut self) {
+        while let Some(mail) = self.inbox.next() {
+            self.take_mail(mail);
+        }
+        self.finish_turn();
     }
 
     /// Sleeps until something happens, and takes mail.
@@ -324,8 +348,11 @@ impl Reactor {
             self.accepting.iter().filter(|accepting| accepting.pending).map(|accepting| accepting.not_before);
         let stopping =
             self.stopping.map(|Stopping { by, drain_by }| if drain_by > self.now { drain_by } else { by });
+        // The last of them sends no word.
+        let empty = self.is_empty.then(|| Time(self.now.0 + 1));
         let next = paused
             .chain(stopping)
+            .chain(empty)
             .chain([self.worker.next_timeout(), self.entering.next_deadline(), self.noise.next_choice()])
             .min()?;
         (next != Time::NEVER).then(|| next.since(self.now).max(Duration::from_millis(1)))
@@ -336,7 +363,7 @@ impl Reactor {
     }
 
     fn at(&self, instant: Instant) -> Time {
-        Time(instant.saturating_duration_since(self.clock).as_millis() as u64)
+        self.began.after(instant.saturating_duration_since(self.clock))
     }
 
     /// Looks at the clock, and counts what the turn took.

@@ -15,11 +15,13 @@ use tracing_subscriber::EnvFilter;
 
 use crate::otel::OtelSettings;
 use crate::running::runtime_path;
+use crate::store::StorageSettings;
 
 /// Everything that can be set.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     pub node: NodeSettings,
+    pub storage: StorageSettings,
     pub log: LogSettings,
     pub otel: OtelSettings,
     pub http: HttpSettings,
@@ -106,11 +108,11 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 impl Tree for Config {
     fn sections(&mut self) -> Vec<&mut dyn Section> {
-        let Self { node, log, otel, http, edge, auth, jwt, http_auth, http_acl, protection, broker } = self;
+        let Self { node, storage, log, otel, http, edge, auth, jwt, http_auth, http_acl, protection, broker } = self;
         let BrokerSettings { mqtt, session, queue, limits, shared, retained, sys, monitor, overload } =
             broker;
         vec![
-            node, log, otel, http, edge, auth, jwt, http_auth, http_acl, protection, mqtt, session, queue,
+            node, storage, log, otel, http, edge, auth, jwt, http_auth, http_acl, protection, mqtt, session, queue,
             limits, shared, retained, sys, monitor, overload,
         ]
     }

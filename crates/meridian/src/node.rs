@@ -18,12 +18,17 @@ pub struct Node(edge::Node);
 impl Node {
     /// # Errors
     /// An address that cannot be opened and the like; the text says what to do.
-    pub fn start(config: &Config, access: Arc<Guard>) -> Result<Self, edge::StartError> {
+    pub fn start(
+        config: &Config,
+        access: Arc<Guard>,
+        store: Option<broker::Store>,
+    ) -> Result<Self, edge::StartError> {
         let node = edge::start(edge::Options {
             edge: config.edge.clone(),
             broker: config.broker.clone(),
             access,
             version: format!("meridian {VERSION}"),
+            store,
         })?;
         for listener in node.listeners() {
             tracing::info!(name = listener.name, address = listener.address, "listening");

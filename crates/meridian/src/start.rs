@@ -15,6 +15,7 @@ use crate::log::Log;
 use crate::node::Node;
 use crate::otel::Otel;
 use crate::running::Running;
+use crate::store::{Durability, Store};
 use crate::signals::{Signal, Signals};
 use crate::system;
 
@@ -143,7 +144,14 @@ fn serve(
         tracing::warn!("{warning}");
     }
     let http = Bound::bind(&config.http).map_err(|error| error.to_string())?;
-    let node = Node::start(&config, guard.clone()).map_err(|error| error.to_string())?;
+    let (store, kept) = match config.storage.durability {
+        Durability::LocalDisk => {
+            let (store, kept) = Store::open(&config.storage, &config.node.data_dir)?;
+            (Some(store), Some(kept))
+        }
+        Durability::Memory => (None, None),
+    };
+    let node = Node::start(&config, guard.clone(), kept).map_err(|error| error.to_string())?;
     let https = http.as_ref().map(Bound::certificates);
     let handles = node.handles(https);
     let files = handles.files.clone();
@@ -165,9 +173,11 @@ fn serve(
             Some(bound.serve(parts).map_err(|error| format!("HTTP cannot be served: {error}"))?)
         }
     };
-    tracing::warn!(
-        "sessions and retained messages are kept in memory only: a restart loses them (there is no disk store yet)"
-    );
+    if store.is_none() {
+        tracing::warn!(
+            "sessions and retained messages are kept in memory only: a restart loses them (storage.durability = \"memory\")"
+        );
+    }
     files.warn();
     if let Err(error) = files.warn_daily() {
         tracing::warn!(%error, "certificates that end soon are logged at a reload only");
@@ -201,6 +211,9 @@ fn serve(
     }
     let _span = tracing::info_span!("stop").entered();
     node.stop(within);
+    if let Some(store) = store {
+        store.close();
+    }
     if let Some(http) = http {
         http.stop();
     }

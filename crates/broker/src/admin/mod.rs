@@ -60,7 +60,7 @@ pub struct Cursor {
 #[derive(Clone)]
 pub struct Admin {
     node: Arc<Node>,
-    /// The wall clock at [`Time`] 0.
+    /// The wall clock when the node started, at [`Life::began`](crate::Life::began).
     started: SystemTime,
     clock: std::time::Instant,
 }
@@ -182,7 +182,7 @@ pub enum Invalid {
 }
 
 impl Admin {
-    /// `started` and `clock` are taken when the node's [`Time`] is 0.
+    /// `started` and `clock` are taken when the node starts.
     pub fn new(node: Arc<Node>, started: SystemTime, clock: std::time::Instant) -> Self {
         Self { node, started, clock }
     }
@@ -196,12 +196,17 @@ impl Admin {
     }
 
     pub fn now(&self) -> Time {
-        Time(self.clock.elapsed().as_millis() as u64)
+        self.node.life.began.after(self.clock.elapsed())
     }
 
     /// A point of the node's time by the wall clock.
     pub fn wall(&self, time: Time) -> SystemTime {
-        self.started + Duration::from_millis(time.0)
+        let began = self.node.life.began;
+        if time < began {
+            self.started.checked_sub(began.since(time)).unwrap_or(SystemTime::UNIX_EPOCH)
+        } else {
+            self.started + time.since(began)
+        }
     }
 
     /// What the workers last said of themselves; asks nobody, waits for nobody for longer than a copy takes.

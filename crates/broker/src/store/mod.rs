@@ -1,22 +1,25 @@
 //! The session store: who serves a Client Identifier, and what durable sessions hold.
 //!
 //! Workers reach it by [`Request`]s and hear from it by [`Completion`]s; nothing is acknowledged to a client before its
-//! completion has come. [`MemoryShard`] is the store of a node without a disk; one is hosted by each worker, and requests to
-//! a shard travel like any other letter. **Invariant:** the worker that sends a request never assumes when, or in which order
+//! completion has come. A [`ShardHost`] is one shard of it, hosted by one of the workers; requests to a shard travel like any other
+//! letter. **Invariant:** the worker that sends a request never assumes when, or in which order
 //! between sessions, its completion comes.
 
 mod group;
-mod shard;
+mod host;
+mod log;
 
 use std::sync::Arc;
 
-use mqtt::{PacketId, QoS, ReasonCode};
+use mqtt::{PacketId, QoS, ReasonCode, Subscription};
 use session::Dispatched;
+use shard::SessionUid;
 
-pub(crate) use shard::SUBSCRIPTIONS_AT_ONCE;
-pub use shard::{MemoryShard, ShardOutput};
+pub use host::ShardOutput;
+pub(crate) use host::{SUBSCRIPTIONS_AT_ONCE, ShardHost};
+pub use log::{Condition, Life, Purpose, Store, StoreEvent, StoreLog, Wanted};
 
-use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, Ticket, Time, hash};
+use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, Ticket, hash};
 use crate::mail::{Claimed, SessionDelivery, SubscriptionIds, Token};
 use crate::message::Message;
 use crate::node::OwnerKey;
@@ -82,6 +85,8 @@ pub enum Request {
     Enqueue {
         session: SessionId,
         entries: Vec<Enqueue>,
+        /// The shared group on whose behalf.
+        group: Option<Box<GroupName>>,
         token: Option<Token>,
         page: Option<ConnectionId>,
     },
@@ -125,17 +130,22 @@ pub enum Request {
         message: Message,
         token: Option<Token>,
     },
-    /// All members that had to take a message have it.
-    Taken {
-        key: u32,
-        reason: ReasonCode,
+    /// A message that a session has left behind unfinished, for another member of the group.
+    GiveOrphan {
+        group: Box<GroupName>,
+        message: Message,
+        token: Option<Token>,
     },
-    /// A [`DueWill`] is on its way: so many [`Request::Taken`] come for it, some of which may have come before. `shards` were told
-    /// its identity, as bits. Not answered.
+    /// A Will that was due is on its way: so many completions will come, from these shards among others, as bits.
     WillDispatched {
         key: u32,
         outstanding: u32,
         shards: u16,
+    },
+    /// All members that had to take a message have it.
+    Taken {
+        key: u32,
+        reason: ReasonCode,
     },
 }
 
@@ -294,6 +304,12 @@ impl Identity {
     }
 }
 
+impl From<Identity> for shard::Identity {
+    fn from(Identity { origin, number }: Identity) -> Self {
+        Self { origin, number }
+    }
+}
+
 /// The shards whose bits are set.
 pub(crate) fn shards_of(bits: u16) -> impl Iterator<Item = ShardId> {
     (0..SHARDS).filter(move |shard| bits & 1 << shard != 0).map(ShardId)
@@ -327,6 +343,17 @@ pub struct GroupName {
 }
 
 impl GroupName {
+    /// Of `$share/{ShareName}/{filter}`; `None` for a subscription that is not shared.
+    pub fn parse(text: &str) -> Option<Self> {
+        let subscription = Subscription::parse(text).ok()?;
+        Some(Self { share: subscription.share?.into(), filter: subscription.filter.as_str().into() })
+    }
+
+    /// As a client subscribes to it.
+    pub fn text(&self) -> String {
+        format!("$share/{}/{}", self.share, self.filter)
+    }
+
     /// The shard where the group lives.
     pub fn shard(&self) -> ShardId {
         let hash = hash(self.share.as_bytes()).rotate_left(5) ^ hash(self.filter.as_bytes());
@@ -337,6 +364,17 @@ impl GroupName {
 /// The shard that owns a Client Identifier: identifiers hash to fixed buckets, buckets belong to shards.
 pub fn client_shard(client_hash: u32) -> ShardId {
     ShardId((client_hash % BUCKETS % u32::from(SHARDS)) as u16)
+}
+
+/// A session as the broker names it.
+pub(crate) fn session_id(shard: ShardId, uid: SessionUid) -> SessionId {
+    let number = uid.as_u64();
+    SessionId { shard, slot: number as u32, generation: (number >> 32) as u32 }
+}
+
+/// A session as its shard names it.
+pub(crate) fn session_uid(id: SessionId) -> SessionUid {
+    SessionUid::from_u64(u64::from(id.generation) << 32 | u64::from(id.slot))
 }
 
 /// Buckets that Client Identifiers hash to.
@@ -363,12 +401,4 @@ pub struct Join {
     /// Whom to answer with [`Completion::Joined`]: the SUBSCRIBE and the filter's place among those that were asked of the
     /// store.
     pub reply: Option<(ConnectionId, Ticket, u32)>,
-}
-
-/// When a session without connection ends. `u32::MAX` seconds is never (3.1.2.11.2).
-pub(crate) fn expires_at(now: Time, seconds: u32) -> Time {
-    if seconds == u32::MAX {
-        return Time::NEVER;
-    }
-    Time(now.0 + u64::from(seconds) * 1000)
 }

@@ -11,7 +11,7 @@ use crate::admin::{
 use crate::connection::{Connection, Phase};
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
 use crate::route::RouteKind;
-use crate::store::{Member, MemoryShard, SUBSCRIPTIONS_AT_ONCE};
+use crate::store::{Member, SUBSCRIPTIONS_AT_ONCE, ShardHost};
 
 /// Connections looked at in one step of a listing.
 const CONNECTIONS_AT_ONCE: u32 = 512;
@@ -106,9 +106,12 @@ impl Worker {
             Ask::Watches(list) => self.watched.set(list),
             Ask::Traces(list) => self.tracing = Tracing::of(&list),
             Ask::Settings(settings) => {
+                let mut output = std::mem::take(&mut self.shard_output);
                 for (_, shard) in &mut self.shards {
-                    shard.set_settings(settings.clone());
+                    shard.set_settings(self.now, settings.clone(), &mut output);
                 }
+                self.carry_out(&mut output);
+                self.shard_output = output;
                 if self.id == WorkerId(0) {
                     let interval = settings.sys.interval;
                     let due = if interval.is_zero() { Time::NEVER } else { self.now.after(interval) };
@@ -123,7 +126,7 @@ impl Worker {
         }
     }
 
-    pub(super) fn shard(&self, id: ShardId) -> Option<&MemoryShard> {
+    pub(super) fn shard(&self, id: ShardId) -> Option<&ShardHost> {
         self.shards.iter().find(|(shard, _)| *shard == id).map(|(_, shard)| shard)
     }
 
@@ -366,7 +369,9 @@ impl Worker {
         let mut output = std::mem::take(&mut self.shard_output);
         let host = self.shards.iter_mut().find(|(id, _)| *id == shard);
         let session_ended = match (host, session) {
-            (Some((_, host)), Some(session)) if end_session => host.kick_session(session, &mut output),
+            (Some((_, host)), Some(session)) if end_session => {
+                host.kick_session(self.now, session, &mut output)
+            }
             _ => false,
         };
         self.carry_out(&mut output);

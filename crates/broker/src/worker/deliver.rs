@@ -751,7 +751,7 @@ impl Worker {
             Some(session) => {
                 self.request(
                     session.shard,
-                    Request::Enqueue { session, entries, token: None, page: Some(id) },
+                    Request::Enqueue { session, entries, group: None, token: None, page: Some(id) },
                 );
             }
             None => self.page_taken(id),

@@ -46,11 +46,11 @@ use crate::mail::{Batch, Letter, Token};
 use crate::node::{NO_LISTENER, Node};
 use crate::out::{Out, Pool};
 use crate::overload::{Level, Load, Overload};
-use crate::retained::RetainedShard;
+use crate::retained::{RetainedShard, Scan};
 use crate::route::Route;
 use crate::settings::Settings;
 use crate::slots::Slots;
-use crate::store::{MemoryShard, ShardOutput};
+use crate::store::{ShardHost, ShardOutput};
 use crate::subscriptions::Subscriptions;
 use crate::wheel::{Timer, TimerKind, Wheel};
 
@@ -67,10 +67,12 @@ pub struct Worker {
     wheel: Wheel,
     dirty: Vec<u32>,
     woken: Vec<u32>,
-    shards: Vec<(ShardId, MemoryShard)>,
+    shards: Vec<(ShardId, ShardHost)>,
     shard_output: ShardOutput,
     /// Of the broker's own topics.
     own_retained: RetainedShard,
+    /// Asked for before what they should hold is durable, with the batches they wait for.
+    waiting_scans: Vec<(Vec<(ShardId, u64)>, Scan)>,
     /// Connections that want to know when this turn is over, and their tickets.
     passing: Vec<(ConnectionId, u32)>,
     /// Messages that wait for a place with one or more connections of this worker, and who waits for that.
@@ -109,13 +111,14 @@ impl Worker {
         let settings = node.settings();
         let shards = node.hosted(id).map(|shard| {
             let random = node.secret(u64::MAX - u64::from(shard.0));
-            let (settings, routes) = (settings.clone(), node.routes.clone());
-            (shard, MemoryShard::new(shard, settings, routes, node.load.clone(), node.hash_key, random))
+            let (state, log) = (node.take_shard(shard), node.log.clone());
+            let (settings, routes, load) = (settings.clone(), node.routes.clone(), node.load.clone());
+            (shard, ShardHost::new(state, log, settings, routes, load, node.hash_key, random))
         });
         let interval = settings.sys.interval;
-        Self {
+        let mut worker = Self {
             id,
-            now: Time::default(),
+            now: node.began(),
             connections: Slots::default(),
             reader: node.routes.reader(),
             outbox: (0..node.workers).map(|_| Batch::default()).collect(),
@@ -125,6 +128,7 @@ impl Worker {
             shards: shards.collect(),
             shard_output: ShardOutput::default(),
             own_retained: RetainedShard::default(),
+            waiting_scans: Vec::new(),
             passing: Vec::new(),
             pending: slab::Slab::new(),
             pool: Pool::default(),
@@ -149,7 +153,20 @@ impl Worker {
             recheck: recheck::Recheck::default(),
             settings,
             node,
+        };
+        worker.start_shards();
+        worker
+    }
+
+    /// The shards go on where the node's last life ended.
+    fn start_shards(&mut self) {
+        let mut output = std::mem::take(&mut self.shard_output);
+        let (now, life) = (self.now, self.node.life);
+        for (_, shard) in &mut self.shards {
+            shard.start(now, life, &mut output);
         }
+        self.carry_out(&mut output);
+        self.shard_output = output;
     }
 
     pub fn id(&self) -> WorkerId {
@@ -372,7 +389,8 @@ impl Worker {
         }
         if self.housekeeping_due <= now {
             self.housekeeping_due = Time(now.0 + 1000);
-            self.tend_retained(now);
+            self.tend_retained();
+            self.shards.iter().for_each(|(_, shard)| shard.report_live());
             self.publish_figures();
             // Two workers that weigh at once may leave the older result behind.
             self.node.weigh(now);
@@ -391,6 +409,9 @@ impl Worker {
         self.reader.quiescent();
         for (connection, ticket) in self.passing.drain(..) {
             self.outbox[connection.worker.index()].letters.push(Letter::Passed(connection, ticket));
+        }
+        for (_, shard) in &mut self.shards {
+            shard.end_turn();
         }
         use std::sync::atomic::Ordering::Relaxed;
         let published = &self.node.published[self.id.index()];

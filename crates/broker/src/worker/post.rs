@@ -3,10 +3,10 @@
 use mqtt::ReasonCode;
 
 use super::Worker;
-use crate::ids::Time;
+use crate::ids::{ShardId, Time};
 use crate::mail::{Batch, BatchDelivery, Body, Letter, Token};
 use crate::message::{MessageView, Shared};
-use crate::store::{Completion, ShardOutput};
+use crate::store::{Completion, ShardOutput, StoreEvent};
 
 impl Worker {
     /// Works through a batch. Its vectors are left for [`Batch::recycle`].
@@ -50,10 +50,8 @@ impl Worker {
             // Answered after this turn's batches have left.
             Letter::PassBy(connection, ticket) => self.passing.push((connection, ticket)),
             Letter::Passed(connection, ticket) => self.passed(connection, ticket),
-            Letter::Scan(scan) => {
-                let page = self.retained_page(*scan);
-                self.post(page.connection.worker, Letter::Page(Box::new(page)));
-            }
+            Letter::Store(events) => self.store_events(events),
+            Letter::Scan(scan) => self.scan(*scan),
             Letter::Page(page) => self.page(*page),
             Letter::Member(delivery) => self.member_delivery(*delivery),
             Letter::Verdict(connection, verdict) => self.verdict(connection, verdict),
@@ -61,6 +59,19 @@ impl Worker {
             Letter::Will(will) => self.publish_due(*will),
             Letter::Ask(question) => self.asked(*question.0),
         }
+    }
+
+    /// The log has something to say to shards of this worker.
+    fn store_events(&mut self, events: Vec<(ShardId, StoreEvent)>) {
+        let mut output = std::mem::take(&mut self.shard_output);
+        for (id, event) in events {
+            if let Some((_, shard)) = self.shards.iter_mut().find(|(shard, _)| *shard == id) {
+                shard.store_event(self.now, event, &mut output);
+            }
+        }
+        self.carry_out(&mut output);
+        self.shard_output = output;
+        self.scans_go_on();
     }
 
     fn completion(&mut self, completion: Completion) {

@@ -6,8 +6,8 @@ use mqtt::ReasonCode;
 
 use super::Worker;
 use crate::admin::{RetainedMessage, RetainedPage};
-use crate::ids::{ShardId, Time, WorkerId};
-use crate::mail::Token;
+use crate::ids::{ShardId, WorkerId};
+use crate::mail::{Letter, Token};
 use crate::message::Message;
 use crate::retained::{self, OWN, Page, PageBudget, Scan};
 use crate::store::Request;
@@ -22,8 +22,39 @@ impl Worker {
         }
     }
 
+    /// A page is asked for. Who asks sees everything that was sent here before: it waits until that is durable.
+    pub(super) fn scan(&mut self, scan: Scan) {
+        let (first, last) = retained::places(&scan.filter);
+        let here = self.retained_here(first..=last);
+        let barrier = |place| Some((place, self.shard(place)?.retained_barrier()?));
+        let barriers: Vec<(ShardId, u64)> = here.filter_map(barrier).collect();
+        if barriers.is_empty() { self.answer_scan(scan) } else { self.waiting_scans.push((barriers, scan)) }
+    }
+
+    fn answer_scan(&mut self, scan: Scan) {
+        let page = self.retained_page(scan);
+        self.post(page.connection.worker, Letter::Page(Box::new(page)));
+    }
+
+    /// Something has become durable: pages that waited for it are answered.
+    pub(super) fn scans_go_on(&mut self) {
+        if self.waiting_scans.is_empty() {
+            return;
+        }
+        let mut waiting = std::mem::take(&mut self.waiting_scans);
+        let applied = |(place, index): &(ShardId, u64)| {
+            self.shard(*place).is_none_or(|shard| shard.has_applied(*index))
+        };
+        let ready = |(barriers, _): &mut (Vec<(ShardId, u64)>, Scan)| barriers.iter().all(applied);
+        let ready: Vec<_> = waiting.extract_if(.., ready).collect();
+        self.waiting_scans = waiting;
+        for (_, scan) in ready {
+            self.answer_scan(scan);
+        }
+    }
+
     /// One page, from all shards of this worker.
-    pub(super) fn retained_page(&self, scan: Scan) -> Page {
+    fn retained_page(&self, scan: Scan) -> Page {
         let Scan { connection, filter, from } = scan;
         let (mut budget, mut messages) = (PageBudget::default(), Vec::new());
         let (first, last) = retained::places(&filter);
@@ -113,9 +144,9 @@ impl Worker {
     }
 
     /// About once a second.
-    pub(super) fn tend_retained(&mut self, now: Time) {
+    pub(super) fn tend_retained(&mut self) {
         for (_, shard) in &mut self.shards {
-            shard.tend_retained(now);
+            shard.tend_retained();
         }
     }
 }

@@ -8,7 +8,6 @@ use super::Worker;
 use crate::counters::{Counters, Published, StoreCounters};
 use crate::ids::Time;
 use crate::message::MessageView;
-use crate::node::uptime;
 
 #[derive(Debug, Default)]
 pub(super) struct Sys {
@@ -54,7 +53,7 @@ impl Worker {
             ("store/messages/bytes", store.queued_bytes),
         ];
         self.sys_message("version", &node.version);
-        self.sys_message("uptime", &format!("{} seconds", uptime(self.now)));
+        self.sys_message("uptime", &format!("{} seconds", self.now.since(self.node.life.began).as_secs()));
         for (name, value) in figures {
             self.sys_message(name, &value.to_string());
         }

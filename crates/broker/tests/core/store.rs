@@ -275,7 +275,7 @@ fn of_request(request: &Request) -> Kind {
         Request::ForgetOrigin { .. } => Kind::ForgetOrigin,
         Request::Join(_) => Kind::Join,
         Request::Leave { .. } => Kind::Leave,
-        Request::Bounce { .. } => Kind::Bounce,
+        Request::Bounce { .. } | Request::GiveOrphan { .. } => Kind::Bounce,
         Request::Taken { .. } => Kind::Taken,
         Request::WillDispatched { .. } => Kind::WillDispatched,
     }

@@ -9,7 +9,7 @@ use mqtt::{PacketId, QoS, Subscription};
 use crate::bodies::Bodies;
 use crate::counts::Counts;
 use crate::entry::{Entry, Phase};
-use crate::ids::{MessageKey, SessionUid};
+use crate::ids::{Identity, MessageKey, SessionUid};
 use crate::limits::Limits;
 use crate::message::NEVER;
 use crate::queue::{PACKET_IDS, Queue};
@@ -86,6 +86,11 @@ impl Shard {
     /// Identities that are remembered.
     pub fn identities(&self) -> usize {
         self.identities.len()
+    }
+
+    /// Whether a message with this identity has been taken.
+    pub fn knows(&self, identity: Identity) -> bool {
+        self.identities.contains(&identity)
     }
 
     pub fn session_of(&self, client_id: &str) -> Option<SessionUid> {
@@ -221,6 +226,11 @@ impl<'a> SessionView<'a> {
     /// Whether the Packet Identifier was released an odd number of times.
     pub fn toggle(self, packet_id: PacketId) -> bool {
         self.session.inbound().is_some_and(|inbound| inbound.toggle(packet_id))
+    }
+
+    /// Whether QoS 2 publishes of it were ever received, as far as that can be told.
+    pub fn has_received(self) -> bool {
+        self.session.inbound().is_some()
     }
 
     /// Pages of toggles that are set: bit `b` of page `p` is that of Packet Identifier 64 p + b.

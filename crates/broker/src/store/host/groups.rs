@@ -1,8 +1,8 @@
-//! Shared subscription groups, and appends that wait for their members.
+//! Shared subscription groups: their members, and which of them a message goes to.
 
 use mqtt::{QoS, ReasonCode, TopicFilter};
 
-use super::{Append, MemoryShard, ShardOutput, Waiter};
+use super::{ShardHost, ShardOutput};
 use crate::ids::{ConnectionId, GroupId, Ticket, Time};
 use crate::mail::{Letter, MemberDelivery, SubscriptionIds, Token};
 use crate::message::Message;
@@ -10,7 +10,7 @@ use crate::route::{Options, Route, RouteKind};
 use crate::store::group::{Choice, Group, GroupMember};
 use crate::store::{Completion, Enqueue, GroupName, Join, Member, Request};
 
-impl MemoryShard {
+impl ShardHost {
     pub(super) fn join(&mut self, join: Join, out: &mut ShardOutput) {
         let place = self.group_names.get(&join.group).copied().or_else(|| self.new_group(&join.group));
         let group = place.and_then(|(slot, generation)| self.groups.get_mut(slot, generation));
@@ -34,10 +34,10 @@ impl MemoryShard {
         let options = Options::default().with_qos(QoS::ExactlyOnce);
         let route =
             Route { slot, generation, subscription_id: 0, place: self.id.0, options, kind: RouteKind::Group };
-        let uses = self.uses.entry(name.filter.clone()).or_default();
-        uses.groups += 1;
-        let first = uses.groups == 1;
-        let mut inserted = self.routes.insert(filter, route).is_ok();
+        let uses = self.group_uses.entry(name.filter.clone()).or_default();
+        *uses += 1;
+        let first = *uses == 1;
+        let mut inserted = self.group_routes.insert(filter, route).is_ok();
         if inserted && first {
             inserted = self.node_routes.insert(filter, self.node_route(RouteKind::ShardGroups)).is_ok();
         }
@@ -53,13 +53,13 @@ impl MemoryShard {
         let Some(group) = self.groups.remove(slot, generation) else { return };
         self.group_names.remove(group.name());
         let Ok(filter) = TopicFilter::parse(&group.name().filter) else { return };
-        self.routes.remove(filter, (RouteKind::Group, self.id.0, slot, generation));
-        if let Some(uses) = self.uses.get_mut(filter.as_str()) {
-            uses.groups -= 1;
-            if uses.groups == 0 {
+        self.group_routes.remove(filter, (RouteKind::Group, self.id.0, slot, generation));
+        if let Some(uses) = self.group_uses.get_mut(filter.as_str()) {
+            *uses -= 1;
+            if *uses == 0 {
+                self.group_uses.remove(filter.as_str());
                 self.node_routes.remove(filter, (RouteKind::ShardGroups, self.id.0, 0, 0));
             }
-            self.forget_uses(filter);
         }
     }
 
@@ -104,7 +104,7 @@ impl MemoryShard {
         };
         let Some(Choice { member, connection, options, subscription_id }) = choice else {
             self.counters.dropped_no_member += 1;
-            self.answer(token, out);
+            self.answer(now, token, out);
             return;
         };
         let qos = view.qos.min(options.qos());
@@ -118,7 +118,10 @@ impl MemoryShard {
                     subscription_ids: SubscriptionIds::of(ids),
                     group: Some(id),
                 };
-                let request = Request::Enqueue { session, entries: vec![entry], token, page: None };
+                let name =
+                    self.groups.get(id.slot, id.generation).map(|group| Box::new(group.name().clone()));
+                let entries = vec![entry];
+                let request = Request::Enqueue { session, entries, group: name, token, page: None };
                 out.requests.push((session.shard, request));
             }
             (_, Some(connection)) => {
@@ -129,43 +132,33 @@ impl MemoryShard {
             }
             (_, None) => {
                 self.counters.dropped_no_member += 1;
-                self.answer(token, out);
+                self.answer(now, token, out);
             }
         }
+    }
+
+    /// Gives what a member left behind to another.
+    pub(super) fn give_left_behind(
+        &mut self,
+        now: Time,
+        name: &GroupName,
+        message: &Message,
+        token: Option<Token>,
+        out: &mut ShardOutput,
+    ) {
+        let Some((slot, generation)) = self.group_names.get(name).copied() else {
+            self.counters.dropped_no_member += 1;
+            return self.answer(now, token, out);
+        };
+        self.give(now, GroupId { shard: self.id, slot, generation }, message, token, out);
     }
 
     /// Answers on behalf of members that are not to be had.
-    pub(super) fn answer(&mut self, token: Option<Token>, out: &mut ShardOutput) {
+    pub(super) fn answer(&mut self, now: Time, token: Option<Token>, out: &mut ShardOutput) {
         match token {
-            Some(Token::Append { shard, key }) if shard == self.id => self.one_taken(Some(key), out),
+            Some(Token::Append { shard, key }) if shard == self.id => self.one_taken(now, Some(key), out),
             Some(token) => out.acknowledged.push((token, ReasonCode::Success)),
             None => {}
-        }
-    }
-
-    pub(super) fn one_taken(&mut self, append: Option<u32>, out: &mut ShardOutput) {
-        if let Some(key) = append {
-            self.taken(key, ReasonCode::Success, out);
-        }
-    }
-
-    pub(super) fn taken(&mut self, key: u32, reason: ReasonCode, out: &mut ShardOutput) {
-        let Some(append) = self.appends.get_mut(key as usize) else { return };
-        if reason.is_error() {
-            append.reason = reason;
-        }
-        append.remaining -= 1;
-        if append.remaining == 0 {
-            let Append { waiter, again, identity, reason, .. } = self.appends.remove(key as usize);
-            if let Some(waits) = identity.and_then(|identity| self.identities.get_mut(&identity)) {
-                waits.take_if(|waits| *waits == key);
-            }
-            out.acknowledged.extend(again.into_iter().map(|token| (token, reason)));
-            match waiter {
-                Waiter::Token(token) => out.acknowledged.push((token, reason)),
-                Waiter::Page(connection) => out.complete(Completion::PageTaken { connection }),
-                Waiter::Will { id, shards } => self.will_done(id, shards, out),
-            }
         }
     }
 }

@@ -1,0 +1,216 @@
+//! Messages for durable sessions and groups, and who waits for their places.
+
+use mqtt::{ReasonCode, TopicName};
+use shard::{Command, SessionUid};
+
+use super::live::Over;
+use super::propose::Asked;
+use super::{Append, ShardHost, ShardOutput, Waiter};
+use crate::ids::{GroupId, SessionId, Time};
+use crate::mail::Token;
+use crate::message::Message;
+use crate::route::RouteKind;
+use crate::store::log::Condition;
+use crate::store::{Completion, Enqueue, GroupName, Identity, Request, session_uid};
+
+impl ShardHost {
+    /// A message for the sessions or groups that match, or for both.
+    pub(super) fn append(
+        &mut self,
+        now: Time,
+        message: Message,
+        (sessions, groups): (bool, bool),
+        identity: Option<Identity>,
+        token: Option<Token>,
+        out: &mut ShardOutput,
+    ) {
+        if let Some(identity) = identity {
+            if let Some(key) = self.taking.get(&identity) {
+                // Answered with the first.
+                return self.appends[*key as usize].again.extend(token);
+            }
+            if self.state.knows(identity.into()) {
+                return out.acknowledged.extend(token.map(|token| (token, ReasonCode::Success)));
+            }
+        }
+        if let (true, Some(token), Some(reason)) = (sessions, token, self.publish_refusal()) {
+            self.counters.refused_by_log += 1;
+            return out.acknowledged.push((token, reason));
+        }
+        let append = token.map(|token| self.new_append(Waiter::Token(token)));
+        let Some(identity) = identity else {
+            if groups {
+                self.give_to_groups(now, &message, append, out);
+            }
+            return if sessions {
+                self.publish(now, message, None, append);
+            } else {
+                self.one_taken(now, append, out);
+            };
+        };
+        if let Some(key) = append {
+            self.taking.insert(identity, key);
+            self.appends[key as usize].identity = Some(identity);
+        }
+        if !groups {
+            return self.publish(now, message, Some(identity), append);
+        }
+        // What is known by its identity is given to nobody again, so the groups have it first: a crash in between may bring it twice
+        // to one of them, but loses it to none.
+        let first = self.new_append(Waiter::Groups { message: message.clone(), identity, append });
+        self.give_to_groups(now, &message, Some(first), out);
+        self.one_taken(now, Some(first), out);
+    }
+
+    pub(super) fn publish(
+        &mut self,
+        now: Time,
+        message: Message,
+        identity: Option<Identity>,
+        append: Option<u32>,
+    ) {
+        let view = message.view().stored();
+        let identity = identity.map(shard::Identity::from);
+        let command = Command::Publish { message: view, wait: append.is_some(), identity };
+        self.propose(now, &command, Asked::Publish { message: message.clone(), append });
+    }
+
+    /// Why a message cannot be taken: what is refused now was never appended.
+    pub(super) fn publish_refusal(&self) -> Option<ReasonCode> {
+        match self.condition {
+            Condition::Good => None,
+            Condition::Full => Some(ReasonCode::QuotaExceeded),
+            Condition::Failed => Some(ReasonCode::ImplementationSpecificError),
+        }
+    }
+
+    /// One member of each group that matches gets the message; `append` waits for them.
+    fn give_to_groups(&mut self, now: Time, message: &Message, append: Option<u32>, out: &mut ShardOutput) {
+        let mut matches = std::mem::take(&mut self.group_matches);
+        matches.clear();
+        if let Ok(topic) = TopicName::parse(message.view().topic) {
+            self.group_reader.matches(topic, &mut matches);
+        }
+        for route in matches.iter().filter(|route| route.kind == RouteKind::Group) {
+            let group = GroupId { shard: self.id, slot: route.slot, generation: route.generation };
+            let token = append.map(|key| {
+                self.appends[key as usize].remaining += 1;
+                Token::Append { shard: self.id, key }
+            });
+            self.give(now, group, message, token, out);
+        }
+        self.group_matches = matches;
+        self.group_reader.quiescent();
+    }
+
+    pub(super) fn new_append(&mut self, waiter: Waiter) -> u32 {
+        let (again, identity, reason) = (Vec::new(), None, ReasonCode::Success);
+        self.appends.insert(Append { waiter, again, identity, remaining: 1, reason }) as u32
+    }
+
+    /// Messages for one session: retained ones of a new subscription, or its share of a group's.
+    pub(super) fn enqueue(
+        &mut self,
+        now: Time,
+        id: SessionId,
+        entries: Vec<Enqueue>,
+        name: Option<&GroupName>,
+        waiter: Option<Waiter>,
+        out: &mut ShardOutput,
+    ) {
+        let append = waiter.map(|waiter| self.new_append(waiter));
+        let text = name.map(GroupName::text);
+        for entry in entries {
+            let Enqueue { message, qos, retain, subscription_ids, group } = entry;
+            if let Some(key) = append {
+                self.appends[key as usize].remaining += 1;
+            }
+            let command = Command::Enqueue(shard::Enqueue {
+                session: session_uid(id),
+                message: message.view().stored(),
+                qos,
+                retain,
+                ids: subscription_ids.as_slice().to_vec(),
+                identity: None,
+                group: text.as_deref(),
+            });
+            self.propose(now, &command, Asked::Enqueue { message: message.clone(), append, group });
+        }
+        self.one_taken(now, append, out);
+    }
+
+    /// A message has a place beyond the limits of a session's queue: whoever appended it waits until it is within them.
+    pub(super) fn is_over(&mut self, now: Time, uid: SessionUid, n: u64, append: Option<u32>, waits: bool) {
+        let deadline = if waits { now.after(self.settings.queue.wait) } else { Time::NEVER };
+        let Some(live) = self.live.get_mut(&uid) else { return };
+        if let Some(key) = append {
+            self.appends[key as usize].remaining += 1;
+        }
+        live.over.push_back(Over { n, append, deadline });
+        self.arm(uid);
+    }
+
+    /// Everything before delivery `before` lies within the limits.
+    pub(super) fn room(&mut self, now: Time, uid: SessionUid, before: u64, out: &mut ShardOutput) {
+        let mut freed = Vec::new();
+        if let Some(live) = self.live.get_mut(&uid) {
+            live.place_freed = now;
+            while let Some(over) = live.over.pop_front_if(|over| over.n < before) {
+                freed.push(over.append);
+            }
+        }
+        for append in freed {
+            self.one_taken(now, append, out);
+        }
+    }
+
+    pub(super) fn one_taken(&mut self, now: Time, append: Option<u32>, out: &mut ShardOutput) {
+        if let Some(key) = append {
+            self.taken(now, key, ReasonCode::Success, out);
+        }
+    }
+
+    pub(super) fn taken(&mut self, now: Time, key: u32, reason: ReasonCode, out: &mut ShardOutput) {
+        let Some(append) = self.appends.get_mut(key as usize) else { return };
+        if reason.is_error() {
+            append.reason = reason;
+        }
+        append.remaining -= 1;
+        if append.remaining > 0 {
+            return;
+        }
+        let Append { waiter, again, identity, reason, .. } = self.appends.remove(key as usize);
+        if let Some(identity) = identity {
+            self.taking.remove(&identity);
+        }
+        out.acknowledged.extend(again.into_iter().map(|token| (token, reason)));
+        match waiter {
+            Waiter::Token(token) => out.acknowledged.push((token, reason)),
+            Waiter::Page(connection) => out.complete(Completion::PageTaken { connection }),
+            Waiter::Groups { message, identity, append } => {
+                self.publish(now, message, Some(identity), append);
+            }
+            Waiter::Will { id, shards } => self.will_done(now, id, shards),
+            Waiter::Orphan(id) => self.propose(now, &Command::OrphanDone { id }, Asked::Nobody),
+        }
+    }
+
+    /// The session that a group's message was for is gone: another member gets it [MQTT-4.8.2-4].
+    pub(super) fn give_back(
+        &mut self,
+        group: Option<GroupId>,
+        message: Message,
+        append: Option<u32>,
+        out: &mut ShardOutput,
+    ) {
+        let Some(group) = group else {
+            self.counters.dropped_session_ended += 1;
+            return;
+        };
+        let token = append.map(|key| {
+            self.appends[key as usize].remaining += 1;
+            Token::Append { shard: self.id, key }
+        });
+        out.requests.push((group.shard, Request::Bounce { group, message, token }));
+    }
+}

@@ -1,0 +1,48 @@
+//! What is true of a shard whenever nobody is at work on it.
+
+use super::ShardHost;
+
+impl ShardHost {
+    pub fn check_invariants(&self) {
+        self.state.check_sessions();
+        let (mut connected, mut absent) = (0, 0);
+        for (uid, bodies) in &self.bodies {
+            assert!(!bodies.is_empty(), "no room for nothing");
+            *if self.live.contains_key(uid) { &mut connected } else { &mut absent } += bodies.bytes();
+        }
+        assert_eq!((connected, absent), (self.held.for_connected, self.held.for_absent));
+        assert!(self.log.is_none() || absent == 0, "what nobody reads lies on the disk");
+        for (uid, live) in &self.live {
+            let session = self.state.session(*uid).expect("a session that is served exists");
+            assert!(live.next <= session.open().end && session.open().start <= live.next);
+            assert!(
+                live.over.iter().all(|over| over.n >= session.within() && over.n < session.waiting().end)
+            );
+            assert!(live.armed <= live.due(self.settings.queue.wait), "looked at when it is due");
+            let client =
+                self.clients.get(session.client_id()).expect("a session that is served has a client");
+            assert_eq!((client.session, client.owner), (Some(*uid), Some(live.connection)));
+        }
+        for client in self.clients.values() {
+            assert!(client.pending.is_none() || client.owner.is_some(), "a claim waits for an owner only");
+            assert!(client.owner.is_some() || client.underway > 0, "no client without reason");
+        }
+    }
+
+    /// Identities of messages that their publishers may send again.
+    pub fn identities(&self) -> usize {
+        self.state.identities()
+    }
+
+    /// What is true besides when nothing is under way and no session is left.
+    pub fn check_quiet(&self) {
+        assert!(self.proposals.is_idle(), "nothing under way");
+        assert_eq!((self.sessions(), self.clients.len(), self.live.len()), (0, 0, 0));
+        assert_eq!((self.groups.len(), self.group_names.len()), (0, 0), "groups without members");
+        assert_eq!((self.group_uses.len(), self.group_routes.len()), (0, 0), "filters nobody uses");
+        assert_eq!(self.state.filters().len(), 0, "filters nobody uses");
+        assert_eq!(self.appends.len(), 0, "publishers that are never answered");
+        assert_eq!(self.taking.len(), 0, "publishers that are never answered");
+        assert_eq!(self.bodies.len(), 0, "messages for nobody");
+    }
+}

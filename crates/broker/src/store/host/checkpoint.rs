@@ -1,0 +1,182 @@
+//! Checkpoints of the state, and room for new segments: what keeps the log as short as what is live.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use shard::{Command, MessageKey, Rewrite, SessionUid};
+
+use super::ShardHost;
+use super::propose::Asked;
+use crate::ids::Time;
+use crate::message::Message;
+use crate::store::log::{Purpose, Wanted};
+
+/// A checkpoint is written when so many bytes have been appended since the last, or as many as the state itself has.
+const BYTES_BETWEEN: u64 = 16 << 20;
+/// Bytes of parts written in one turn.
+const PARTS_AT_ONCE: usize = 256 * 1024;
+/// Entries looked at, and messages read, in one turn, for a segment that is given back.
+const MOVED_AT_ONCE: usize = 256;
+
+/// How far the current checkpoint has gone, and which segments are to be given back.
+#[derive(Default)]
+pub(super) struct Checkpointing {
+    /// Bytes appended since the last checkpoint began.
+    appended: u64,
+    /// Another is wanted after so many bytes more than [`BYTES_BETWEEN`].
+    state_bytes: u64,
+    /// The index of the checkpoint that is being written.
+    writing: Option<u64>,
+    /// The last one that was begun, and the last one that is durable.
+    begun: u64,
+    durable: u64,
+    vacating: VecDeque<Vacating>,
+}
+
+/// A segment of which the shard moves away.
+struct Vacating {
+    segment: u64,
+    first: u64,
+    last: u64,
+    /// Where the walk over the entries goes on; `None` when it is over.
+    cursor: Option<shard::Cursor>,
+    /// Messages that are being read, and who refers to them.
+    moving: BTreeMap<MessageKey, Places>,
+    /// With a checkpoint at this index or later nothing in the segment is needed any more.
+    moved_by: Option<u64>,
+}
+
+/// Who refers to a message.
+#[derive(Default)]
+struct Places {
+    entries: Vec<(SessionUid, u64)>,
+    orphans: Vec<u64>,
+}
+
+impl Vacating {
+    fn is_moved(&self, checkpoint: u64) -> bool {
+        self.moved_by.is_some_and(|index| index <= checkpoint)
+    }
+
+    fn can_go_on(&self) -> bool {
+        self.moved_by.is_none() && self.moving.is_empty()
+    }
+}
+
+impl Checkpointing {
+    pub fn appended(&mut self, bytes: usize) {
+        self.appended += bytes as u64;
+    }
+
+    /// When there is something to do: at once or not at all.
+    pub fn due(&self) -> Time {
+        let is_busy = self.writing.is_some()
+            || self.is_wanted()
+            || self.vacating.iter().find(|one| one.moved_by.is_none()).is_some_and(Vacating::can_go_on);
+        if is_busy { Time::default() } else { Time::NEVER }
+    }
+
+    /// Whether a checkpoint should begin, when none is being written.
+    fn is_wanted(&self) -> bool {
+        let is_pending = self.begun > self.durable;
+        let for_room = self.vacating.front().and_then(|front| front.moved_by);
+        !is_pending
+            && (self.appended >= BYTES_BETWEEN.max(self.state_bytes)
+                || for_room.is_some_and(|index| index > self.begun))
+    }
+
+    fn begin(&mut self, index: u64, state_bytes: u64) {
+        self.writing = Some(index);
+        self.begun = index;
+        self.appended = 0;
+        self.state_bytes = state_bytes;
+    }
+}
+
+impl ShardHost {
+    /// The next piece of the checkpoint that is being written, or the first of one that is wanted.
+    pub(super) fn continue_checkpoint(&mut self) {
+        let Some(log) = self.log.clone() else { return };
+        self.move_away();
+        if self.checkpointing.writing.is_none() && self.checkpointing.is_wanted() {
+            self.checkpointing.begin(self.state.begin_checkpoint(), self.state.live_bytes());
+        }
+        let Some(checkpoint) = self.checkpointing.writing else { return };
+        let id = self.id;
+        let done = self.state.write_parts(PARTS_AT_ONCE, &mut |part, bytes| {
+            log.part(id, checkpoint, part.as_u32(), bytes.to_vec());
+        });
+        if done {
+            log.checkpointed(id, checkpoint);
+            self.checkpointing.writing = None;
+        }
+    }
+
+    /// The checkpoint at this index is complete and durable.
+    pub(super) fn checkpoint_durable(&mut self, index: u64) {
+        self.checkpointing.durable = index;
+        let Some(log) = &self.log else { return };
+        while let Some(front) = self.checkpointing.vacating.pop_front_if(|front| front.is_moved(index)) {
+            log.vacated(self.id, front.segment);
+        }
+    }
+
+    /// A segment is to be given back.
+    pub(super) fn vacate(&mut self, segment: u64, first: u64, last: u64) {
+        self.checkpointing.vacating.push_back(Vacating {
+            segment,
+            first,
+            last,
+            cursor: Some(shard::Cursor::default()),
+            moving: BTreeMap::new(),
+            moved_by: None,
+        });
+    }
+
+    /// Finds what is live in the segment that is given back, and has it read.
+    fn move_away(&mut self) {
+        let after = self.proposals.index();
+        let Some(front) = self.checkpointing.vacating.iter_mut().find(|front| front.moved_by.is_none())
+        else {
+            return;
+        };
+        if !front.moving.is_empty() {
+            return;
+        }
+        let Some(cursor) = front.cursor.take() else {
+            front.moved_by = Some(after.max(front.last));
+            return;
+        };
+        let found = self.state.entries_between(front.first, front.last, cursor, MOVED_AT_ONCE);
+        front.cursor = found.cursor;
+        for (key, session, n) in found.entries {
+            front.moving.entry(key).or_default().entries.push((session, n));
+        }
+        for (key, orphan) in found.orphans {
+            front.moving.entry(key).or_default().orphans.push(orphan);
+        }
+        let wanted: Vec<_> =
+            front.moving.keys().map(|key| Wanted { purpose: Purpose::Rewrite, key: *key }).collect();
+        if !wanted.is_empty() {
+            self.read(wanted);
+        }
+    }
+
+    /// A message of a segment that is given back has been read: it is written again.
+    pub(super) fn rewrite(&mut self, now: Time, key: MessageKey, message: Option<Message>) {
+        let vacating = self.checkpointing.vacating.iter_mut();
+        let Some(places) = vacating.filter_map(|vacating| vacating.moving.remove(&key)).next() else {
+            return;
+        };
+        let Some(message) = message else { return };
+        let Places { entries, orphans } = places;
+        let command = Rewrite { from: key, message: message.view().stored(), entries, orphans };
+        self.propose(now, &Command::Rewrite(command), Asked::Nobody);
+    }
+
+    /// Tells the log how much of it is needed.
+    pub fn report_live(&self) {
+        if let Some(log) = &self.log {
+            log.report_live(self.id, self.state.live_bytes());
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What a batch that was applied leads to.
+
+use mqtt::ReasonCode;
+use shard::{Answer, DropReason, Effect, EndReason, SessionUid};
+
+use super::propose::Asked;
+use super::{ShardHost, ShardOutput, Waiter};
+use crate::ids::Time;
+use crate::store::{Completion, Request, shards_of};
+
+impl ShardHost {
+    pub(super) fn effect(&mut self, now: Time, effect: Effect, asked: &mut [Asked], out: &mut ShardOutput) {
+        match effect {
+            Effect::Answer { ordinal, answer } => {
+                if let Some(asked) = asked.get_mut(ordinal as usize) {
+                    let asked = std::mem::replace(asked, Asked::Nobody);
+                    self.answered(now, asked, answer, out);
+                }
+            }
+            Effect::Queued { ordinal, session, n, pinned, over } => {
+                let (message, append, waits) = match asked.get(ordinal as usize) {
+                    Some(Asked::Publish { message, append }) => (message.clone(), *append, append.is_some()),
+                    Some(Asked::Enqueue { message, append, .. }) => {
+                        (message.clone(), *append, self.has_token(*append))
+                    }
+                    _ => return,
+                };
+                self.queued(session, n, message, pinned);
+                if over {
+                    self.is_over(now, session, n, append, waits);
+                }
+            }
+            Effect::Pinned { session, .. } => self.touched.push(session),
+            Effect::Room { session, before } => self.room(now, session, before, out),
+            Effect::Dropped { session, from, to, reason } => {
+                let dropped = to - from;
+                match reason {
+                    DropReason::QueueFull => self.counters.dropped_queue_full += dropped,
+                    DropReason::Expired => self.counters.dropped_expired += dropped,
+                }
+                for n in from..to {
+                    self.forget_body(session, n);
+                }
+            }
+            Effect::NotQueued { .. } => self.counters.dropped_queue_full += 1,
+            Effect::SessionEnded { session, client_id, shared, reason } => {
+                self.load.sessions.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+                if reason == EndReason::Expired {
+                    self.counters.sessions_expired += 1;
+                }
+                self.ended(now, session, &client_id, &shared, out);
+            }
+            Effect::FilterAdded { filter } => self.filter_added(filter),
+            Effect::FilterRemoved { filter } => self.filter_removed(&filter),
+            Effect::WillDue { id } => self.will_due(id, out),
+            Effect::Orphaned { id, key, session, n } => self.orphaned((session, n), id, key, out),
+            Effect::RetainedChanged { .. } => {}
+        }
+    }
+
+    fn has_token(&self, append: Option<u32>) -> bool {
+        let append = append.and_then(|key| self.appends.get(key as usize));
+        append.is_some_and(|append| matches!(append.waiter, Waiter::Token(_)))
+    }
+
+    fn answered(&mut self, now: Time, asked: Asked, answer: Answer, out: &mut ShardOutput) {
+        match asked {
+            Asked::Nobody => {}
+            Asked::Claim(claim) => self.claimed(now, claim, answer, out),
+            Asked::Release(client_id) => self.released(&client_id),
+            Asked::Subscribe { session, reply, filters } => {
+                self.subscribed(now, session, reply, filters, answer, out);
+            }
+            Asked::Unsubscribe { session, reply, filters } => {
+                self.unsubscribed(session, reply, filters, answer, out)
+            }
+            Asked::Publish { append, .. } => self.one_taken(now, append, out),
+            Asked::Enqueue { message, append, group } => {
+                if matches!(answer, Answer::Gone) {
+                    self.give_back(group, message, append, out);
+                }
+                self.one_taken(now, append, out);
+            }
+            Asked::Acknowledge { session, connection, packet_id, kind } => {
+                self.acknowledged(session, connection, packet_id, kind, &answer, out);
+            }
+            Asked::Skip { session } => {
+                if let Answer::Finished { n } = answer {
+                    self.counters.dropped_expired += 1;
+                    self.forget_body(session, n);
+                    self.touched.push(session);
+                }
+            }
+            Asked::Token(token) => out.acknowledged.push((token, ReasonCode::Success)),
+            Asked::Released { connection, packet_id } => {
+                out.complete(Completion::Complete { connection, packet_id });
+            }
+            Asked::Clock { sweep } => self.ticked(now, &answer, sweep),
+            Asked::WillDone { identity, shards } => {
+                let forget = |shard| (shard, Request::ForgetIdentity { identity });
+                out.requests.extend(shards_of(shards).map(forget));
+            }
+            Asked::Delete(token) => Self::deleted_retained(token, &answer, out),
+            Asked::Overdue(session) => self.overdue_settled(now, session, out),
+        }
+    }
+
+    /// Messages for the session, with no message of which it could be told that they are gone.
+    fn ended(
+        &mut self,
+        now: Time,
+        uid: SessionUid,
+        client_id: &str,
+        shared: &[Box<str>],
+        out: &mut ShardOutput,
+    ) {
+        let live = self.goes_away(uid);
+        if let Some(bodies) = self.bodies.remove(&uid) {
+            self.held.for_absent -= bodies.bytes();
+        }
+        for text in shared {
+            self.leave_group(uid, text, None, out);
+        }
+        for over in live.into_iter().flat_map(|live| live.over) {
+            self.one_taken(now, over.append, out);
+        }
+        if let Some(client) = self.clients.get_mut(client_id)
+            && client.session == Some(uid)
+        {
+            client.session = None;
+        }
+        let dispatched = self.dispatched.remove(&uid).unwrap_or_default();
+        let known = self.known_to.remove(&uid).unwrap_or_default();
+        let known = dispatched.iter().fold(known, |bits, dispatched| bits | dispatched.shards);
+        let origin = self.session_id(uid).origin();
+        for shard in shards_of(known) {
+            out.requests.push((shard, Request::ForgetOrigin { origin }));
+        }
+    }
+}

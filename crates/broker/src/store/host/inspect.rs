@@ -1,0 +1,326 @@
+//! What operators ask of a shard.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqtt::{QoS, Subscription, TopicName};
+use shard::{Command, Phase, SessionUid, SessionView};
+
+use super::live::Bodies;
+use super::propose::Asked;
+use super::{ShardHost, ShardOutput};
+use crate::admin::{
+    ClientDetail, ClientFilter, ClientInfo, Known, Matches, QueueState, Queued, Receiver, SessionDetail,
+    SessionFigures, SubscriptionFilter, SubscriptionInfo,
+};
+use crate::backlog::Waiting;
+use crate::ids::{SessionId, Time};
+use crate::message::Message;
+use crate::route::{Options, RouteKind};
+use crate::store::{Member, session_id, session_uid};
+
+/// Sessions looked at in one step of a listing.
+const SESSIONS_AT_ONCE: usize = 512;
+/// Subscriptions looked at of one client in one step.
+pub(crate) const SUBSCRIPTIONS_AT_ONCE: usize = 2048;
+
+impl ShardHost {
+    pub fn subscriptions(&self) -> usize {
+        self.state.counts().subscriptions as usize
+    }
+
+    /// `None`: neither connected nor with a session.
+    pub(crate) fn known(&self, client_id: &str) -> Option<Known> {
+        let owner = self.clients.get(client_id).and_then(|client| client.owner);
+        let session = self.state.session_of(client_id).map(|uid| self.session_id(uid));
+        (owner.is_some() || session.is_some()).then_some(Known { owner, session })
+    }
+
+    pub(super) fn session_id(&self, uid: SessionUid) -> SessionId {
+        session_id(self.id, uid)
+    }
+
+    /// Messages that wait for sessions with a connection, as the walk over them goes.
+    pub(crate) fn walk_backlog(&mut self, now: Time) -> Waiting {
+        let (state, live, bodies, id) = (&self.state, &mut self.live, &self.bodies, self.id);
+        self.backlog.step(|slot, generation| {
+            let uid = session_uid(SessionId { shard: id, slot, generation });
+            let live = live.get_mut(&uid)?;
+            let waiting = state.session(uid).and_then(|session| waiting(now, session, bodies.get(&uid)));
+            live.backlogged = waiting.is_some();
+            waiting
+        });
+        self.backlog.last()
+    }
+
+    pub(crate) fn session_figures(&self, id: SessionId) -> Option<SessionFigures> {
+        Some(figures(self.state.session(session_uid(id))?))
+    }
+
+    pub(crate) fn client_detail(&self, now: Time, id: SessionId) -> Option<ClientDetail> {
+        let uid = session_uid(id);
+        let session = self.state.session(uid)?;
+        let never = |time: u64| (time != shard::NEVER).then_some(Time(time));
+        let SessionFigures { inflight, queued_messages, queued_bytes } = figures(session);
+        let live = self.live.get(&uid);
+        let detail = SessionDetail {
+            expiry: (session.expiry_s() != u32::MAX)
+                .then(|| Duration::from_secs(u64::from(session.expiry_s()))),
+            expires_at: live.is_none().then(|| never(session.ends())).flatten(),
+            inflight,
+            queued_messages,
+            queued_bytes,
+            oldest_queued: waiting(now, session, self.bodies.get(&uid)).map(|waiting| waiting.oldest),
+            waiting_publishers: live
+                .map_or(0, |live| live.over.iter().filter(|over| over.append.is_some()).count()),
+            will_due_at: never(session.will_due()),
+        };
+        Some(ClientDetail { info: self.info(uid, session), connection: None, session: Some(detail) })
+    }
+
+    /// Sessions without a connection that are wanted, from a slot on; and the slot to go on at.
+    pub(crate) fn absent_clients(
+        &self,
+        from: u32,
+        limit: usize,
+        filter: &ClientFilter,
+    ) -> (Vec<ClientInfo>, Option<u32>) {
+        let mut found = Vec::new();
+        let (some, next) = self.state.sessions_from(from, SESSIONS_AT_ONCE);
+        for uid in some {
+            if found.len() >= limit {
+                return (found, Some(uid.place()));
+            }
+            let Some(session) = self.state.session(uid) else { continue };
+            if self.live.contains_key(&uid) || !filter.wants(session.client_id(), None) {
+                continue;
+            }
+            let info = self.info(uid, session);
+            if filter.wants_queue(&info) {
+                found.push(info);
+            }
+        }
+        (found, next)
+    }
+
+    /// Subscriptions that are wanted of sessions without a connection, from a slot and a place among its subscriptions on.
+    pub(crate) fn absent_subscriptions(
+        &self,
+        (from, mut within): (u32, u32),
+        limit: usize,
+        filter: &SubscriptionFilter,
+    ) -> (Vec<SubscriptionInfo>, Option<(u32, u32)>) {
+        let mut found = Vec::new();
+        let mut looked = 0;
+        let (some, next) = self.state.sessions_from(from, SESSIONS_AT_ONCE);
+        for uid in some {
+            if looked >= SUBSCRIPTIONS_AT_ONCE {
+                return (found, Some((uid.place(), 0)));
+            }
+            let skip = if uid.place() == from { std::mem::take(&mut within) as usize } else { 0 };
+            let Some(session) = self.state.session(uid) else { continue };
+            if self.live.contains_key(&uid) {
+                continue;
+            }
+            for (at, (text, options, id)) in session.subscriptions().enumerate().skip(skip) {
+                if found.len() >= limit || looked >= SUBSCRIPTIONS_AT_ONCE {
+                    return (found, Some((uid.place(), at as u32)));
+                }
+                looked += 1;
+                if filter.wants(text) {
+                    let client: Arc<str> = session.client_id().into();
+                    found.push(SubscriptionInfo::new(&client, false, text, Options::from_byte(options), id));
+                }
+            }
+        }
+        (found, next.map(|next| (next, 0)))
+    }
+
+    /// Some of a session's subscriptions, and where to go on.
+    pub(crate) fn subscriptions_of(
+        &self,
+        id: SessionId,
+        from: usize,
+        limit: usize,
+    ) -> Option<(Vec<SubscriptionInfo>, Option<usize>)> {
+        let uid = session_uid(id);
+        let session = self.state.session(uid)?;
+        let client: Arc<str> = session.client_id().into();
+        let connected = self.live.contains_key(&uid);
+        let some = session.subscriptions().skip(from).take(limit);
+        let some = some.map(|(text, options, id)| {
+            SubscriptionInfo::new(&client, connected, text, Options::from_byte(options), id)
+        });
+        let next = from.saturating_add(limit);
+        Some((some.collect(), (next < session.subscriptions_len()).then_some(next)))
+    }
+
+    /// What a session has in flight and waiting, in this order. What lies on disk is told without what its message says.
+    pub(crate) fn queue_of(
+        &self,
+        now: Time,
+        id: SessionId,
+        limit: usize,
+        payload: usize,
+    ) -> Option<(Vec<Queued>, bool)> {
+        let uid = session_uid(id);
+        let session = self.state.session(uid)?;
+        let bodies = self.bodies.get(&uid);
+        let is_wanted = |entry: &shard::EntryView<'_>| matches!(entry.phase, Phase::Pinned | Phase::Waiting);
+        let mut all = session.entries(session.open().start).filter(|(_, entry)| is_wanted(entry));
+        let one = |(n, entry): (u64, shard::EntryView<'_>)| {
+            let state = if n < session.open().end {
+                QueueState::Inflight
+            } else if n >= session.within() {
+                QueueState::Overflow
+            } else {
+                QueueState::Waiting
+            };
+            let message = bodies.and_then(|bodies| bodies.get(n));
+            queued(now, state, entry, message, payload)
+        };
+        let some = all.by_ref().take(limit).map(one).collect();
+        Some((some, all.next().is_some()))
+    }
+
+    /// Ends a session without a connection. False when there is none, or it is served.
+    pub(crate) fn kick_session(&mut self, now: Time, id: SessionId, out: &mut ShardOutput) -> bool {
+        let uid = session_uid(id);
+        if self.state.session(uid).is_none() || self.live.contains_key(&uid) {
+            return false;
+        }
+        self.counters.sessions_kicked += 1;
+        self.propose(now, &Command::End { session: uid }, Asked::Nobody);
+        self.apply_at_once(now, out);
+        true
+    }
+
+    /// Adds the sessions and members of shared groups that a topic's messages are for.
+    pub(crate) fn who_would_get(&mut self, topic: TopicName<'_>, limit: usize, matches: &mut Matches) {
+        let room = limit.saturating_sub(matches.receivers.len());
+        let (total, sessions) = self.state.matching(topic, room);
+        matches.total += total;
+        for uid in sessions {
+            if let Some(session) = self.state.session(uid) {
+                matches.receivers.push(receiver(session, self.live.contains_key(&uid), topic));
+            }
+        }
+        let mut routes = std::mem::take(&mut self.group_matches);
+        routes.clear();
+        self.group_reader.matches(topic, &mut routes);
+        for route in routes.iter().filter(|route| route.kind == RouteKind::Group) {
+            self.group_would_get(route.slot, route.generation, limit, matches);
+        }
+        self.group_matches = routes;
+        self.group_reader.quiescent();
+    }
+
+    fn group_would_get(&self, slot: u32, generation: u32, limit: usize, matches: &mut Matches) {
+        let Some(group) = self.groups.get(slot, generation) else { return };
+        for member in group.members() {
+            matches.total += 1;
+            if matches.receivers.len() >= limit {
+                continue;
+            }
+            // Who they are is known where they live; the worker asks there.
+            matches.receivers.push(Receiver {
+                client_id: Arc::from(""),
+                connected: member.connection.is_some(),
+                durable: matches!(member.member, Member::Session(_)),
+                filters: vec![group.name().filter.clone()],
+                qos: member.options.qos(),
+                share: Some(group.name().share.clone()),
+                unnamed: Some(member.member),
+            });
+        }
+    }
+
+    /// The Client Identifier of a session of this shard.
+    pub(crate) fn name_of(&self, id: SessionId) -> Option<Arc<str>> {
+        Some(self.state.session(session_uid(id))?.client_id().into())
+    }
+
+    fn info(&self, uid: SessionUid, session: SessionView<'_>) -> ClientInfo {
+        let SessionFigures { inflight, queued_messages, queued_bytes } = figures(session);
+        ClientInfo {
+            client_id: session.client_id().into(),
+            connected: self.live.contains_key(&uid),
+            address: None,
+            username: None,
+            version: None,
+            connected_at: None,
+            keep_alive: 0,
+            durable: true,
+            subscriptions: session.subscriptions_len(),
+            inflight,
+            queued_messages,
+            queued_bytes,
+            messages_received: 0,
+            messages_sent: 0,
+            session: Some(self.session_id(uid)),
+        }
+    }
+}
+
+fn figures(session: SessionView<'_>) -> SessionFigures {
+    let waiting = session.waiting();
+    SessionFigures {
+        inflight: session.unfinished() as usize,
+        queued_messages: (waiting.end - waiting.start) as usize,
+        queued_bytes: session.waiting_bytes(),
+    }
+}
+
+/// What waits for a session. The age of a message that lies on disk only is not known; it counts as new.
+fn waiting(now: Time, session: SessionView<'_>, bodies: Option<&Bodies>) -> Option<Waiting> {
+    let waiting = session.waiting();
+    if waiting.is_empty() {
+        return None;
+    }
+    let first = bodies.and_then(|bodies| bodies.get(waiting.start));
+    let oldest = first.map(|message| now.since(message.view().received)).unwrap_or_default();
+    Some(Waiting { messages: waiting.end - waiting.start, oldest })
+}
+
+/// An entry of a queue, with up to `payload_max` bytes of its payload where the message is in memory.
+fn queued(
+    now: Time,
+    state: QueueState,
+    entry: shard::EntryView<'_>,
+    message: Option<&Message>,
+    payload_max: usize,
+) -> Queued {
+    let view = message.map(Message::view);
+    let payload = view.map_or(&[][..], |view| view.payload);
+    Queued {
+        state,
+        topic: view.map_or("", |view| view.topic).into(),
+        qos: entry.qos,
+        retain: entry.retain,
+        payload_bytes: if view.is_some() { payload.len() } else { entry.size as usize },
+        age: view.map(|view| now.since(view.received)).unwrap_or_default(),
+        expires_in: (entry.expires != shard::NEVER).then(|| Time(entry.expires).since(now)),
+        payload: payload[..payload.len().min(payload_max)].to_vec(),
+    }
+}
+
+fn receiver(session: SessionView<'_>, connected: bool, topic: TopicName<'_>) -> Receiver {
+    let mut qos = QoS::AtMostOnce;
+    let mut filters = Vec::new();
+    for (text, options, _) in session.subscriptions().take(SUBSCRIPTIONS_AT_ONCE) {
+        let Ok(subscription) = Subscription::parse(text) else { continue };
+        if subscription.share.is_none() && subscription.filter.matches(topic) {
+            qos = qos.max(Options::from_byte(options).qos());
+            filters.push(text.into());
+        }
+    }
+    Receiver {
+        client_id: session.client_id().into(),
+        connected,
+        durable: true,
+        filters,
+        qos,
+        share: None,
+        unnamed: None,
+    }
+}

@@ -1,0 +1,181 @@
+//! A durable session with a connection: how far its deliveries have gone.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use crate::ids::{ConnectionId, Time};
+use crate::message::Message;
+
+/// What a host keeps for a session that is served. It ends with the connection.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub connection: ConnectionId,
+    pub epoch: u32,
+    /// Deliveries that the connection takes without acknowledgement.
+    pub window: u16,
+    /// The next delivery to look at; those before it are sent, skipped or finished.
+    pub next: u64,
+    /// PUBLISHes sent and not finished.
+    pub inflight: u32,
+    /// Deliveries of which only the PUBREL was sent: they are no PUBLISHes (4.9).
+    pub releases: BTreeSet<u64>,
+    pub inflight_bytes: u64,
+    /// Messages are being read for it.
+    pub reading: bool,
+    /// Queued beyond the limits, with the publishers that wait until it is within.
+    pub over: VecDeque<Over>,
+    /// When one of them last came within.
+    pub place_freed: Time,
+    /// Its earliest entry in the list of deadlines.
+    pub armed: Time,
+    pub backlogged: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Over {
+    /// Its delivery.
+    pub n: u64,
+    pub append: Option<u32>,
+    /// When the rule for full queues decides, unless places become free meanwhile; never when no publisher waits.
+    pub deadline: Time,
+}
+
+impl Live {
+    pub fn new(connection: ConnectionId, epoch: u32, window: u16, first: u64) -> Self {
+        Self {
+            connection,
+            epoch,
+            window,
+            next: first,
+            inflight: 0,
+            releases: BTreeSet::new(),
+            inflight_bytes: 0,
+            reading: false,
+            over: VecDeque::new(),
+            place_freed: Time::default(),
+            armed: Time::NEVER,
+            backlogged: false,
+        }
+    }
+
+    /// Delivery `n` is finished. What was acknowledged before it was sent again on this connection is not counted.
+    pub fn finished(&mut self, n: u64) {
+        if n < self.next && !self.releases.remove(&n) {
+            self.inflight -= 1;
+        }
+    }
+
+    /// The next delivery, of so many bytes, is on its way.
+    pub fn sent(&mut self, bytes: u64) {
+        self.next += 1;
+        self.inflight += 1;
+        self.inflight_bytes += bytes;
+    }
+
+    /// When the rule for full queues may have to decide.
+    pub fn due(&self, patience: Duration) -> Time {
+        let earliest = self.over.iter().map(|over| over.deadline).min().unwrap_or(Time::NEVER);
+        if earliest == Time::NEVER { earliest } else { earliest.max(self.place_freed.after(patience)) }
+    }
+}
+
+/// Messages of one session's queue that are in memory, by the number of their delivery.
+#[derive(Debug, Default)]
+pub(super) struct Bodies {
+    first: u64,
+    messages: VecDeque<Option<Message>>,
+    bytes: u64,
+}
+
+impl Bodies {
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub fn get(&self, number: u64) -> Option<&Message> {
+        let at = number.checked_sub(self.first)?;
+        self.messages.get(usize::try_from(at).ok()?)?.as_ref()
+    }
+
+    /// Numbers only grow, except for those that are read again.
+    pub fn insert(&mut self, number: u64, message: Message) {
+        if self.messages.is_empty() {
+            self.first = number;
+        }
+        while number < self.first {
+            self.messages.push_front(None);
+            self.first -= 1;
+        }
+        let at = (number - self.first) as usize;
+        while self.messages.len() <= at {
+            self.messages.push_back(None);
+        }
+        self.bytes += message.size() as u64;
+        if let Some(before) = self.messages[at].replace(message) {
+            self.bytes -= before.size() as u64;
+        }
+    }
+
+    pub fn remove(&mut self, number: u64) -> Option<Message> {
+        let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        let message = self.messages.get_mut(at)?.take();
+        if let Some(message) = &message {
+            self.bytes -= message.size() as u64;
+        }
+        while let Some(None) = self.messages.front() {
+            self.messages.pop_front();
+            self.first += 1;
+        }
+        while let Some(None) = self.messages.back() {
+            self.messages.pop_back();
+        }
+        if self.messages.is_empty() {
+            self.messages.shrink_to(16);
+        }
+        message
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mqtt::QoS;
+
+    use super::*;
+
+    fn message(size: usize) -> Message {
+        let payload = vec![0; size];
+        let stored = shard::MessageView {
+            topic: "t",
+            properties: &[],
+            payload: &payload,
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            expires: shard::NEVER,
+            received: 0,
+            publisher_key: 0,
+        };
+        Message::of_stored(&stored)
+    }
+
+    #[test]
+    fn bodies_are_found_by_their_number_and_take_no_room_when_gone() {
+        let mut bodies = Bodies::default();
+        bodies.insert(10, message(5));
+        bodies.insert(12, message(7));
+        bodies.insert(8, message(1));
+        assert_eq!(bodies.get(11).map(Message::size), None);
+        assert_eq!(bodies.get(12).map(|message| message.view().payload.len()), Some(7));
+        let all = bodies.bytes();
+        bodies.insert(12, message(7));
+        assert_eq!(bodies.bytes(), all, "the same again");
+        for number in [12, 8, 10, 10, 99, 0] {
+            bodies.remove(number);
+        }
+        assert!(bodies.is_empty());
+        assert_eq!(bodies.bytes(), 0);
+    }
+}

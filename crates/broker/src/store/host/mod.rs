@@ -1,0 +1,347 @@
+//! One shard on this node: its replicated state, what is proposed to it, and what of it is about connections.
+//!
+//! A [`Request`] becomes a command ([`shard::Command`]) of the open batch. At the end of a turn the batch goes to the log; when it is
+//! durable it is applied to the state ([`shard::Shard`]), and only then is anybody answered. Without a log (a node that keeps
+//! nothing) a batch is applied as soon as it is made.
+//!
+//! **Invariant:** what has to survive is changed by commands only. What ends with a connection or with the process is kept here: who
+//! is connected, what was sent, who waits, the members of shared groups.
+
+mod append;
+mod check;
+mod checkpoint;
+mod deliver;
+mod effects;
+mod groups;
+mod inspect;
+mod live;
+mod ownership;
+mod propose;
+mod received;
+mod retained;
+mod subscriptions;
+mod time;
+mod wills;
+
+pub(crate) use inspect::SUBSCRIPTIONS_AT_ONCE;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap as StdHashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use mqtt::ReasonCode;
+use routing::{Index, Reader};
+use session::Dispatched;
+use shard::{Command, Effect, Limits, SessionUid, Shard};
+
+use self::checkpoint::Checkpointing;
+use self::live::{Bodies, Live};
+use self::propose::{Asked, Proposals};
+use super::group::Group;
+use super::log::{Condition, Life, Purpose, StoreEvent, StoreLog, Wanted};
+use super::{Claim, Completion, DueWill, GroupName, Identity, Release, Request};
+use crate::backlog::Backlog;
+use crate::counters::StoreCounters;
+use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
+use crate::mail::{Letter, SessionDelivery, Token};
+use crate::message::Message;
+use crate::node::{NodeLoad, OwnerKey};
+use crate::route::Route;
+use crate::settings::Settings;
+use crate::slots::Slots;
+
+/// Keyed with the node's secret, so that nobody chooses identifiers or filters that collide.
+type HashMap<K, V> = StdHashMap<K, V, foldhash::quality::FixedState>;
+
+/// One shard: the clients whose Client Identifier hashes to it, the shared groups whose name does, the retained messages whose topic
+/// does.
+pub struct ShardHost {
+    id: ShardId,
+    settings: Arc<Settings>,
+    /// The node's index, where this shard stands for all its sessions and groups.
+    node_routes: Arc<Index<Route>>,
+    load: Arc<NodeLoad>,
+    state: Shard,
+    /// `None`: nothing is kept on disk.
+    log: Option<Arc<dyn StoreLog>>,
+    condition: Condition,
+    proposals: Proposals,
+    effects: Vec<Effect>,
+    /// Sessions for which something may be sent now.
+    touched: Vec<SessionUid>,
+    /// Filters that had no place in the node's index, of the command that is being answered.
+    unrouted: Vec<Box<str>>,
+    clients: HashMap<Arc<str>, Client>,
+    live: HashMap<SessionUid, Live>,
+    bodies: HashMap<SessionUid, Bodies>,
+    held: Held,
+    groups: Slots<Group>,
+    group_names: HashMap<GroupName, (u32, u32)>,
+    /// Filters of this shard's groups, and how many groups have each.
+    group_routes: Arc<Index<Route>>,
+    group_reader: Reader<Route>,
+    group_uses: HashMap<Box<str>, u32>,
+    group_matches: Vec<Route>,
+    /// Appends that wait for members of groups, for the log, or for full queues.
+    appends: slab::Slab<Append>,
+    /// Messages that their publishers may send again and that have not all their places yet, with their appends.
+    taking: HashMap<Identity, u32>,
+    /// Sessions whose publishers wait, by when their patience ends. An entry counts while its session's `armed` says so.
+    deadlines: BinaryHeap<Reverse<(Time, SessionUid)>>,
+    /// QoS 2 messages that earlier connections of a session dispatched in this life.
+    dispatched: HashMap<SessionUid, Vec<Dispatched>>,
+    /// Shards that may know messages of a session by their identities, as bits.
+    known_to: HashMap<SessionUid, u16>,
+    /// The batch with the last retained message that was sent here.
+    retained_asked: u64,
+    /// A `Tick` or `Sweep` is under way.
+    ticking: bool,
+    /// As last proposed.
+    limits: Option<Limits>,
+    checkpointing: Checkpointing,
+    /// Sessions with a connection for which something waits.
+    backlog: Backlog,
+    random: u64,
+    pub counters: StoreCounters,
+}
+
+/// What applying a request leads to.
+#[derive(Debug, Default)]
+pub struct ShardOutput {
+    pub letters: Vec<(WorkerId, Letter)>,
+    pub requests: Vec<(ShardId, Request)>,
+    pub acknowledged: Vec<(Token, ReasonCode)>,
+    /// Wills that are due.
+    pub wills: Vec<DueWill>,
+}
+
+/// Somebody who is connected, or whose claim or release is under way.
+#[derive(Debug, Default)]
+struct Client {
+    owner: Option<ConnectionId>,
+    /// Whose it is.
+    user: OwnerKey,
+    /// Of the owner, when it is durable and its claim has been applied.
+    session: Option<SessionUid>,
+    /// The owner's claim is under way.
+    claiming: bool,
+    /// The owner has gone before its claim was applied.
+    gone: Option<Box<Release>>,
+    /// Commands about the client's session that are under way.
+    underway: u32,
+    /// A claim that waits until the owner has let go.
+    pending: Option<Box<Claim>>,
+}
+
+/// Bytes of the messages that a shard holds in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// For sessions that are connected: they take them, or are given up, in bounded time.
+    pub for_connected: u64,
+    /// For those that are away, perhaps for days.
+    pub for_absent: u64,
+}
+
+#[derive(Debug)]
+struct Append {
+    waiter: Waiter,
+    /// Of the same message sent again.
+    again: Vec<Token>,
+    identity: Option<Identity>,
+    remaining: u32,
+    reason: ReasonCode,
+}
+
+/// Who is told when a message has its places.
+#[derive(Debug)]
+enum Waiter {
+    Token(Token),
+    /// A connection that has more retained messages to come.
+    Page(ConnectionId),
+    /// Members of groups that get a message before the sessions do, which then get it under its identity.
+    Groups { message: Message, identity: Identity, append: Option<u32> },
+    /// A Will that was due, and the shards that were told its identity.
+    Will {
+        id: u64,
+        shards: u16,
+    },
+    /// A message that a member of a shared group left behind.
+    Orphan(u64),
+}
+
+impl ShardOutput {
+    fn complete(&mut self, completion: Completion) {
+        self.letters.push((completion.connection().worker, Letter::Completion(completion)));
+    }
+
+    fn deliver(&mut self, connection: ConnectionId, delivery: SessionDelivery) {
+        if let Some((_, Letter::Completion(Completion::Deliver { connection: last, deliveries }))) =
+            self.letters.last_mut()
+            && *last == connection
+        {
+            deliveries.push(delivery);
+            return;
+        }
+        self.complete(Completion::Deliver { connection, deliveries: vec![delivery] });
+    }
+}
+
+impl ShardHost {
+    /// A shard that begins with a state and, unless nothing is kept on disk, the log that it comes from.
+    ///
+    /// `random` seeds the choice among members of shared groups.
+    pub fn new(
+        state: Shard,
+        log: Option<Arc<dyn StoreLog>>,
+        settings: Arc<Settings>,
+        node_routes: Arc<Index<Route>>,
+        load: Arc<NodeLoad>,
+        hash_key: [u8; 16],
+        random: u64,
+    ) -> Self {
+        let limits = routing::IndexLimits {
+            levels_max: usize::from(settings.mqtt.topic_levels_max),
+            ..Default::default()
+        };
+        let group_routes = Arc::new(Index::new(hash_key, limits));
+        let hasher = foldhash::quality::FixedState::with_seed(u64::from_le_bytes(
+            hash_key[8..].try_into().unwrap_or_default(),
+        ));
+        let group_reader = group_routes.reader();
+        load.sessions.fetch_add(state.counts().sessions, Relaxed);
+        let mut host = Self {
+            id: ShardId(state.id()),
+            settings,
+            node_routes,
+            load,
+            proposals: Proposals::starting_after(state.applied()),
+            state,
+            condition: log.as_ref().map_or(Condition::Good, |log| log.condition()),
+            log,
+            effects: Vec::new(),
+            touched: Vec::new(),
+            unrouted: Vec::new(),
+            clients: HashMap::with_hasher(hasher.clone()),
+            live: HashMap::with_hasher(hasher.clone()),
+            bodies: HashMap::with_hasher(hasher.clone()),
+            held: Held::default(),
+            groups: Slots::default(),
+            group_names: HashMap::with_hasher(hasher.clone()),
+            group_routes,
+            group_reader,
+            group_uses: HashMap::with_hasher(hasher.clone()),
+            group_matches: Vec::new(),
+            appends: slab::Slab::new(),
+            taking: HashMap::with_hasher(hasher.clone()),
+            deadlines: BinaryHeap::new(),
+            dispatched: HashMap::with_hasher(hasher.clone()),
+            known_to: HashMap::with_hasher(hasher),
+            retained_asked: 0,
+            ticking: false,
+            limits: None,
+            checkpointing: Checkpointing::default(),
+            backlog: Backlog::default(),
+            random: random | 1,
+            counters: StoreCounters::default(),
+        };
+        let filters: Vec<Box<str>> = host.state.filters().into_iter().map(Into::into).collect();
+        filters.into_iter().for_each(|filter| host.filter_added(filter));
+        host
+    }
+
+    /// The node's life begins: whoever was connected when the last one ended is not any more. To be called once, before any request.
+    pub fn start(&mut self, now: Time, life: Life, out: &mut ShardOutput) {
+        let Life { incarnation, .. } = life;
+        let elapsed_ms = now.0.saturating_sub(self.state.now());
+        self.propose(now, &Command::Started { incarnation, elapsed_ms }, Asked::Nobody);
+        self.configure(now);
+        self.sweep(now);
+        self.recall_sessions(out);
+        let wills: Vec<u64> = self.state.due_wills().map(|(id, _)| id).collect();
+        wills.into_iter().for_each(|id| self.will_due(id, out));
+        let orphans = self.state.orphans().map(|(id, orphan)| (Purpose::Orphan { id }, orphan.key));
+        let wanted: Vec<_> = orphans.map(|(purpose, key)| Wanted { purpose, key }).collect();
+        if !wanted.is_empty() {
+            self.read(wanted);
+        }
+        self.apply_at_once(now, out);
+    }
+
+    pub fn set_settings(&mut self, now: Time, settings: Arc<Settings>, out: &mut ShardOutput) {
+        self.settings = settings;
+        self.configure(now);
+        self.apply_at_once(now, out);
+    }
+
+    pub fn sessions(&self) -> usize {
+        self.state.counts().sessions as usize
+    }
+
+    pub fn held(&self) -> Held {
+        self.held
+    }
+
+    pub fn apply(&mut self, now: Time, request: Request, out: &mut ShardOutput) {
+        match request {
+            Request::Claim(claim) => self.claim(now, claim, out),
+            Request::Release(release) => self.release(now, *release, out),
+            Request::Subscribe { session, connection, ticket, filters } => {
+                self.subscribe(now, session, filters, (connection, ticket), out);
+            }
+            Request::Unsubscribe { session, connection, ticket, filters } => {
+                self.unsubscribe(now, session, filters, Some((connection, ticket)));
+            }
+            Request::Withdraw { session, filter } => self.unsubscribe(now, session, vec![filter], None),
+            Request::Append { message, sessions, groups, identity, token } => {
+                self.append(now, message, (sessions, groups), identity, token, out);
+            }
+            Request::Enqueue { session, entries, group, token, page } => {
+                let waiter = token.map(Waiter::Token).or(page.map(Waiter::Page));
+                self.enqueue(now, session, entries, group.as_deref(), waiter, out);
+            }
+            Request::Acknowledge { session, connection, packet_id, kind } => {
+                self.acknowledge(now, session, connection, packet_id, kind, out);
+            }
+            Request::Receive { session, packet_id, token } => {
+                self.receive(now, session, packet_id, token, out);
+            }
+            Request::Released { session, connection, packet_id } => {
+                self.released_by_client(now, session, connection, packet_id, out);
+            }
+            Request::Forget { session, packet_id, flip } => {
+                self.forget_received(now, session, packet_id, flip)
+            }
+            Request::ForgetIdentity { identity } => {
+                self.propose(now, &Command::Forget(identity.into()), Asked::Nobody);
+            }
+            Request::ForgetOrigin { origin } => {
+                self.propose(now, &Command::ForgetOrigin { origin }, Asked::Nobody);
+            }
+            Request::Retain { message, token } => self.retain(now, &message, token, out),
+            Request::DeleteRetained { topic, token } => self.delete_retained(now, &topic, token),
+            Request::Join(join) => self.join(*join, out),
+            Request::Leave { group, member, reply } => self.leave(*group, member, reply, out),
+            Request::Bounce { group, message, token } => self.give(now, group, &message, token, out),
+            Request::GiveOrphan { group, message, token } => {
+                self.give_left_behind(now, &group, &message, token, out);
+            }
+            Request::WillDispatched { key, outstanding, shards } => {
+                self.will_dispatched(now, key, outstanding, shards, out);
+            }
+            Request::Taken { key, reason } => self.taken(now, key, reason, out),
+        }
+        self.apply_at_once(now, out);
+    }
+
+    /// Something that the log says.
+    pub fn store_event(&mut self, now: Time, event: StoreEvent, out: &mut ShardOutput) {
+        match event {
+            StoreEvent::Durable(index) => self.durable(now, index, out),
+            StoreEvent::Checkpointed(index) => self.checkpoint_durable(index),
+            StoreEvent::Read(read) => self.was_read(now, read, out),
+            StoreEvent::Vacate { segment, first, last } => self.vacate(segment, first, last),
+            StoreEvent::Condition(condition) => self.condition = condition,
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Who serves a Client Identifier.
+//!
+//! A node alone keeps the owners of ephemeral sessions in memory; those of durable sessions are in the state too, so that their
+//! expiry and their Will begin when the process dies.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use mqtt::ReasonCode;
+use session::Toggles;
+use shard::{Answer, Command, SessionUid, WillFate};
+
+use super::live::Live;
+use super::propose::Asked;
+use super::{Client, ShardHost, ShardOutput};
+use crate::ids::Time;
+use crate::mail::{Claimed, Resume};
+use crate::node::OwnerKey;
+use crate::route::Options;
+use crate::store::log::Condition;
+use crate::store::{Claim, Completion, Release, WillThen};
+
+impl ShardHost {
+    pub(super) fn claim(&mut self, now: Time, claim: Box<Claim>, out: &mut ShardOutput) {
+        let kept = self.state.session_of(&claim.client_id).and_then(|uid| self.state.session(uid));
+        let kept = kept.map(|session| OwnerKey::from_u32(session.user()));
+        let client = self.clients.entry(claim.client_id.clone()).or_default();
+        let user = if client.owner.is_some() { Some(client.user) } else { kept };
+        if user.is_some_and(|user| !user.yields_to(claim.user)) {
+            self.counters.claims_refused += 1;
+            self.forget_client_if_idle(&claim.client_id);
+            return refuse(&claim, ReasonCode::ClientIdentifierNotValid, out);
+        }
+        let Some(owner) = client.owner else {
+            return self.grant(now, claim, out);
+        };
+        // [MQTT-3.1.4-3]: the old connection goes first, and has gone before the new one hears anything.
+        self.counters.takeovers += 1;
+        match client.pending.replace(claim) {
+            None => out.complete(Completion::Revoke { connection: owner }),
+            Some(overtaken) => refuse(&overtaken, ReasonCode::SessionTakenOver, out),
+        }
+    }
+
+    /// Clean Start begins a session anew, else one that exists goes on [MQTT-3.1.4-4] [MQTT3-3.1.4-3]; it lasts at least as
+    /// long as the connection [MQTT3-4.1.0-1] [MQTT3-4.1.0-2].
+    fn grant(&mut self, now: Time, claim: Box<Claim>, out: &mut ShardOutput) {
+        let existing = self.state.session_of(&claim.client_id);
+        let underway = self.clients.get(&claim.client_id).map_or(0, |client| client.underway);
+        let is_durable = claim.expiry > 0 || existing.is_some() || underway > 0;
+        if is_durable && let Some(reason) = self.refusal(&claim, existing) {
+            self.forget_client_if_idle(&claim.client_id);
+            return refuse(&claim, reason, out);
+        }
+        let Some(client) = self.clients.get_mut(&claim.client_id) else { return };
+        client.owner = Some(claim.connection);
+        client.user = claim.user;
+        client.session = None;
+        if !is_durable {
+            let claimed =
+                Claimed { connection: claim.connection, session_present: false, session: None, resume: None };
+            return out.complete(Completion::Claimed(claimed));
+        }
+        client.claiming = true;
+        client.underway += 1;
+        let will = claim.will.as_ref();
+        let command = Command::Claim(shard::Claim {
+            client_id: &claim.client_id,
+            user: claim.user.as_u32(),
+            connection: claim.connection.as_u64(),
+            clean_start: claim.clean_start,
+            expiry_s: claim.expiry,
+            window: claim.window,
+            will: will
+                .map(|(message, delay)| shard::Will { message: message.view().stored(), delay_s: *delay }),
+        });
+        self.push(now, &command);
+        drop(command);
+        self.asked(Asked::Claim(claim));
+    }
+
+    /// Why a durable claim cannot be proposed.
+    fn refusal(&mut self, claim: &Claim, existing: Option<SessionUid>) -> Option<ReasonCode> {
+        if self.condition == Condition::Failed {
+            return Some(ReasonCode::ServerUnavailable);
+        }
+        let sessions = self.load.sessions.load(Relaxed);
+        if existing.is_none() && claim.expiry > 0 && sessions >= u64::from(self.settings.session.sessions_max)
+        {
+            self.counters.sessions_refused += 1;
+            return Some(ReasonCode::QuotaExceeded);
+        }
+        None
+    }
+
+    pub(super) fn claimed(&mut self, now: Time, claim: Box<Claim>, answer: Answer, out: &mut ShardOutput) {
+        let Some(client) = self.clients.get_mut(&claim.client_id) else { return };
+        client.underway -= 1;
+        client.claiming = false;
+        let connection = claim.connection;
+        let Answer::Claimed { session, epoch, present } = answer else {
+            client.owner = None;
+            let gone = client.gone.take();
+            let pending = client.pending.take();
+            if gone.is_none() {
+                refuse(&claim, ReasonCode::QuotaExceeded, out);
+            }
+            return self.next_claim(now, &claim.client_id, pending, out);
+        };
+        client.session = session;
+        let Some(uid) = session else {
+            let claimed = Claimed { connection, session_present: false, session: None, resume: None };
+            out.complete(Completion::Claimed(claimed));
+            return self.release_if_gone(now, &claim.client_id, out);
+        };
+        if !present {
+            self.load.sessions.fetch_add(1, Relaxed);
+        }
+        let Some(session) = self.state.session(uid) else { return };
+        let live = Live::new(connection, epoch, claim.window, session.open().start);
+        let resume = present.then(|| {
+            let subscriptions = session.subscriptions();
+            let subscriptions =
+                subscriptions.map(|(text, options, id)| (text.into(), Options::from_byte(options), id));
+            Box::new(Resume {
+                subscriptions: subscriptions.collect(),
+                received: session.received().map(|(id, _)| id.get()).collect(),
+                toggles: Toggles::of_pages(session.toggles()),
+                dispatched: self.dispatched.get(&uid).cloned().unwrap_or_default(),
+            })
+        });
+        self.goes_live(uid, live);
+        let session = Some(self.session_id(uid));
+        out.complete(Completion::Claimed(Claimed { connection, session_present: present, session, resume }));
+        self.tell_groups(uid, out);
+        self.touched.push(uid);
+        self.release_if_gone(now, &claim.client_id, out);
+    }
+
+    /// The connection has gone while its claim was under way.
+    fn release_if_gone(&mut self, now: Time, client_id: &Arc<str>, out: &mut ShardOutput) {
+        if let Some(client) = self.clients.get_mut(client_id)
+            && let Some(gone) = client.gone.take()
+        {
+            self.release(now, *gone, out);
+        }
+    }
+
+    pub(super) fn release(&mut self, now: Time, release: Release, out: &mut ShardOutput) {
+        let Some(client) = self.clients.get_mut(&release.client_id) else { return };
+        if client.owner != Some(release.connection) {
+            client.pending.take_if(|pending| pending.connection == release.connection);
+            return;
+        }
+        if client.claiming {
+            client.gone = Some(Box::new(release));
+            return;
+        }
+        client.owner = None;
+        let pending = client.pending.take();
+        if let Some(uid) = client.session.take() {
+            if release.known_to != 0 {
+                *self.known_to.entry(uid).or_default() |= release.known_to;
+            }
+            if let Some(dispatched) = &release.dispatched {
+                self.dispatched.remove(&uid);
+                if !dispatched.is_empty() {
+                    self.dispatched.insert(uid, dispatched.clone());
+                }
+            }
+            client.underway += 1;
+            self.release_session(now, uid, &release, out);
+        }
+        self.next_claim(now, &release.client_id, pending, out);
+    }
+
+    fn next_claim(
+        &mut self,
+        now: Time,
+        client_id: &Arc<str>,
+        pending: Option<Box<Claim>>,
+        out: &mut ShardOutput,
+    ) {
+        match pending {
+            Some(claim) => self.grant(now, claim, out),
+            None => self.forget_client_if_idle(client_id),
+        }
+    }
+
+    fn release_session(&mut self, now: Time, uid: SessionUid, release: &Release, out: &mut ShardOutput) {
+        let Some(live) = self.goes_away(uid) else { return };
+        let will = match release.will {
+            WillThen::Arm => WillFate::Arm,
+            WillThen::Discard => WillFate::Discard,
+        };
+        let command = Command::Release { session: uid, epoch: live.epoch, expiry_s: release.expiry, will };
+        self.propose(now, &command, Asked::Release(release.client_id.clone()));
+        // Nobody reads any more: publishers stop waiting, the rule for full queues decides.
+        for over in live.over {
+            self.one_taken(now, over.append, out);
+        }
+        self.tell_groups(uid, out);
+    }
+
+    pub(super) fn released(&mut self, client_id: &Arc<str>) {
+        if let Some(client) = self.clients.get_mut(client_id) {
+            client.underway -= 1;
+        }
+        self.forget_client_if_idle(client_id);
+    }
+
+    pub(super) fn forget_client_if_idle(&mut self, client_id: &Arc<str>) {
+        let idle =
+            |client: &Client| client.owner.is_none() && client.pending.is_none() && client.underway == 0;
+        if self.clients.get(client_id).is_some_and(idle) {
+            self.clients.remove(client_id);
+        }
+    }
+}
+
+fn refuse(claim: &Claim, reason: ReasonCode, out: &mut ShardOutput) {
+    out.complete(Completion::ClaimRefused { connection: claim.connection, reason });
+}

@@ -1,0 +1,63 @@
+//! QoS 2 publishes of durable sessions: which are received and not released [MQTT-4.3.3-10].
+
+use mqtt::{PacketId, ReasonCode};
+use shard::Command;
+
+use super::propose::Asked;
+use super::{ShardHost, ShardOutput};
+use crate::ids::{ConnectionId, SessionId, Time};
+use crate::mail::Token;
+use crate::store::log::Condition;
+use crate::store::{Completion, session_uid};
+
+impl ShardHost {
+    /// To be remembered before PUBREC leaves [MQTT-4.3.3-8].
+    pub(super) fn receive(
+        &mut self,
+        now: Time,
+        id: SessionId,
+        packet_id: PacketId,
+        token: Token,
+        out: &mut ShardOutput,
+    ) {
+        let session = session_uid(id);
+        let Some(live) = self.live.get(&session) else {
+            // The connection is gone, and nobody waits.
+            return out.acknowledged.push((token, ReasonCode::Success));
+        };
+        if self.condition == Condition::Failed {
+            return out.acknowledged.push((token, ReasonCode::ImplementationSpecificError));
+        }
+        let command = Command::Receive { session, epoch: live.epoch, packet_id };
+        self.propose(now, &command, Asked::Token(token));
+    }
+
+    /// To be forgotten before PUBCOMP leaves [MQTT-4.3.3-11].
+    pub(super) fn released_by_client(
+        &mut self,
+        now: Time,
+        id: SessionId,
+        connection: ConnectionId,
+        packet_id: PacketId,
+        out: &mut ShardOutput,
+    ) {
+        let session = session_uid(id);
+        let Some(live) = self.live.get(&session) else {
+            return out.complete(Completion::Complete { connection, packet_id });
+        };
+        let command = Command::Released { session, epoch: live.epoch, packet_id };
+        self.propose(now, &command, Asked::Released { connection, packet_id });
+    }
+
+    /// The publish was refused. `flip`: some shards may have it, so its Packet Identifier's next message is another.
+    pub(super) fn forget_received(&mut self, now: Time, id: SessionId, packet_id: PacketId, flip: bool) {
+        let session = session_uid(id);
+        let Some(epoch) = self.live.get(&session).map(|live| live.epoch) else { return };
+        if flip {
+            // A toggle flips with the release of what was received.
+            self.propose(now, &Command::Receive { session, epoch, packet_id }, Asked::Nobody);
+            return self.propose(now, &Command::Released { session, epoch, packet_id }, Asked::Nobody);
+        }
+        self.propose(now, &Command::Refuse { session, epoch, packet_id }, Asked::Nobody);
+    }
+}

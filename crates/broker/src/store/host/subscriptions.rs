@@ -1,0 +1,192 @@
+//! Subscriptions of durable sessions, and what the node's index knows of them.
+
+use mqtt::{QoS, ReasonCode, Subscription, TopicFilter};
+use shard::{Answer, Command, Filter, SessionUid, Subscribed};
+
+use super::propose::Asked;
+use super::{ShardHost, ShardOutput};
+use crate::ids::{ConnectionId, SessionId, Ticket, Time};
+use crate::route::{Options, Route, RouteKind};
+use crate::store::log::Condition;
+use crate::store::{Completion, GroupName, Join, Member, Request, session_uid};
+
+/// Sessions looked at at one time.
+const SESSIONS_AT_ONCE: usize = 1024;
+
+impl ShardHost {
+    pub(super) fn subscribe(
+        &mut self,
+        now: Time,
+        id: SessionId,
+        filters: Vec<(Box<str>, Options, u32)>,
+        reply: (ConnectionId, Ticket),
+        out: &mut ShardOutput,
+    ) {
+        let session = session_uid(id);
+        if self.condition == Condition::Failed {
+            let results = filters.iter().map(|_| (ReasonCode::ImplementationSpecificError, false)).collect();
+            let (connection, ticket) = reply;
+            return out.complete(Completion::Subscribed { connection, ticket, results });
+        }
+        let asked =
+            filters.iter().map(|(text, options, id)| Filter { text, options: options.byte(), id: *id });
+        // Epoch 0: operators subscribe for sessions too.
+        let command = Command::Subscribe { session, epoch: 0, filters: asked.collect() };
+        self.push(now, &command);
+        drop(command);
+        self.asked(Asked::Subscribe { session, reply, filters });
+    }
+
+    pub(super) fn subscribed(
+        &mut self,
+        now: Time,
+        uid: SessionUid,
+        (connection, ticket): (ConnectionId, Ticket),
+        filters: Vec<(Box<str>, Options, u32)>,
+        answer: Answer,
+        out: &mut ShardOutput,
+    ) {
+        let unrouted = std::mem::take(&mut self.unrouted);
+        let results = match answer {
+            Answer::Subscribed { results } => results,
+            _ => filters
+                .iter()
+                .map(|_| Subscribed { reason: ReasonCode::UnspecifiedError, existed: false })
+                .collect(),
+        };
+        let mut told = Vec::with_capacity(results.len());
+        for (place, (result, (text, options, id))) in (0..).zip(results.into_iter().zip(&filters)) {
+            let subscription = Subscription::parse(text).ok();
+            let plain = subscription.as_ref().filter(|subscription| subscription.share.is_none());
+            // The node's index had no room: so the subscription is not there.
+            if plain.is_some_and(|plain| unrouted.iter().any(|filter| **filter == *plain.filter.as_str())) {
+                let command = Command::Unsubscribe { session: uid, epoch: 0, filters: vec![text] };
+                self.propose(now, &command, Asked::Nobody);
+                told.push((ReasonCode::QuotaExceeded, result.existed));
+                continue;
+            }
+            if let Some(Subscription { share: Some(share), filter }) = subscription
+                && !result.reason.is_error()
+            {
+                let group = GroupName { share: share.into(), filter: filter.as_str().into() };
+                let reply = Some((connection, ticket, place));
+                self.tell_group(uid, group, *options, *id, reply, out);
+            }
+            told.push((result.reason, result.existed));
+        }
+        out.complete(Completion::Subscribed { connection, ticket, results: told });
+    }
+
+    pub(super) fn unsubscribe(
+        &mut self,
+        now: Time,
+        id: SessionId,
+        filters: Vec<Box<str>>,
+        reply: Option<(ConnectionId, Ticket)>,
+    ) {
+        let session = session_uid(id);
+        let texts = filters.iter().map(|text| &**text).collect();
+        let command = Command::Unsubscribe { session, epoch: 0, filters: texts };
+        self.push(now, &command);
+        drop(command);
+        self.asked(Asked::Unsubscribe { session, reply, filters });
+    }
+
+    pub(super) fn unsubscribed(
+        &mut self,
+        uid: SessionUid,
+        reply: Option<(ConnectionId, Ticket)>,
+        filters: Vec<Box<str>>,
+        answer: Answer,
+        out: &mut ShardOutput,
+    ) {
+        let results = match answer {
+            Answer::Unsubscribed { results } => results,
+            _ => filters.iter().map(|_| ReasonCode::UnspecifiedError).collect(),
+        };
+        for (text, _) in filters.iter().zip(&results).filter(|(_, reason)| **reason == ReasonCode::Success) {
+            self.leave_group(uid, text, reply, out);
+        }
+        if let Some((connection, ticket)) = reply {
+            out.complete(Completion::Unsubscribed { connection, ticket, results: results.into_vec() });
+        }
+    }
+
+    /// The shard's first subscription with a filter: the node's index leads here now.
+    pub(super) fn filter_added(&mut self, text: Box<str>) {
+        let Ok(filter) = TopicFilter::parse(&text) else { return };
+        if self.node_routes.insert(filter, self.node_route(RouteKind::Shard)).is_err() {
+            self.unrouted.push(text);
+        }
+    }
+
+    pub(super) fn filter_removed(&mut self, text: &str) {
+        if let Ok(filter) = TopicFilter::parse(text) {
+            self.node_routes.remove(filter, (RouteKind::Shard, self.id.0, 0, 0));
+        }
+    }
+
+    pub(super) fn node_route(&self, kind: RouteKind) -> Route {
+        let options = Options::default().with_qos(QoS::ExactlyOnce);
+        Route { slot: 0, generation: 0, subscription_id: 0, place: self.id.0, options, kind }
+    }
+
+    /// A session's shared subscription has ended; does nothing for one that is not shared.
+    pub(super) fn leave_group(
+        &mut self,
+        uid: SessionUid,
+        text: &str,
+        reply: Option<(ConnectionId, Ticket)>,
+        out: &mut ShardOutput,
+    ) {
+        let Some(group) = GroupName::parse(text) else { return };
+        let (shard, member) = (group.shard(), Member::Session(self.session_id(uid)));
+        out.requests.push((shard, Request::Leave { group: Box::new(group), member, reply }));
+    }
+
+    /// Tells the shared groups of a session where to find it now.
+    pub(super) fn tell_groups(&mut self, uid: SessionUid, out: &mut ShardOutput) {
+        let Some(session) = self.state.session(uid) else { return };
+        let shared: Vec<_> = session
+            .subscriptions()
+            .filter_map(|(text, options, id)| {
+                Some((GroupName::parse(text)?, Options::from_byte(options), id))
+            })
+            .collect();
+        for (group, options, id) in shared {
+            self.tell_group(uid, group, options, id, None, out);
+        }
+    }
+
+    /// A node's life begins: groups are made of those who are members, and what sessions have published at QoS 2 may be known
+    /// anywhere.
+    pub(super) fn recall_sessions(&mut self, out: &mut ShardOutput) {
+        let mut place = Some(0);
+        while let Some(from) = place {
+            let (some, next) = self.state.sessions_from(from, SESSIONS_AT_ONCE);
+            for uid in some {
+                self.tell_groups(uid, out);
+                if self.state.session(uid).is_some_and(|session| session.has_received()) {
+                    self.known_to.insert(uid, u16::MAX);
+                }
+            }
+            place = next;
+        }
+    }
+
+    fn tell_group(
+        &self,
+        uid: SessionUid,
+        group: GroupName,
+        options: Options,
+        subscription_id: u32,
+        reply: Option<(ConnectionId, Ticket, u32)>,
+        out: &mut ShardOutput,
+    ) {
+        let shard = group.shard();
+        let connection = self.live.get(&uid).map(|live| live.connection);
+        let member = Member::Session(self.session_id(uid));
+        let join = Join { group, member, connection, options, subscription_id, reply };
+        out.requests.push((shard, Request::Join(Box::new(join))));
+    }
+}

@@ -1,0 +1,115 @@
+//! What happens by itself: publishers lose patience, sessions end, Wills become due, limits change.
+
+use std::cmp::Reverse;
+use std::sync::atomic::Ordering::Relaxed;
+
+use shard::{Answer, Command, Limits, SessionUid};
+
+use super::propose::Asked;
+use super::{ShardHost, ShardOutput};
+use crate::ids::Time;
+use crate::settings::QueueFull;
+
+/// Sessions looked at by one `Sweep`.
+const SWEEP: u32 = 4096;
+
+impl ShardHost {
+    /// When [`Self::tick`] is due, [`Time::NEVER`] without anything.
+    pub fn next_deadline(&self) -> Time {
+        let waiting = self.deadlines.peek().map_or(Time::NEVER, |Reverse((at, _))| *at);
+        let due = if self.ticking { Time::NEVER } else { Time(self.state.next_deadline()) };
+        waiting.min(due).min(self.checkpointing.due())
+    }
+
+    pub fn tick(&mut self, now: Time, out: &mut ShardOutput) {
+        while let Some(Reverse((at, uid))) = self.deadlines.peek().copied()
+            && at <= now
+        {
+            self.deadlines.pop();
+            let Some(live) = self.live.get_mut(&uid).filter(|live| live.armed == at) else { continue };
+            live.armed = Time::NEVER;
+            let wait = self.settings.queue.wait;
+            if live.due(wait) <= now {
+                self.propose(now, &Command::Overdue { session: uid }, Asked::Overdue(uid));
+            } else {
+                self.arm(uid);
+            }
+        }
+        if !self.ticking && self.state.next_deadline() <= now.0 {
+            self.ticking = true;
+            self.propose(now, &Command::Tick, Asked::Clock { sweep: false });
+        }
+        self.continue_checkpoint();
+        self.apply_at_once(now, out);
+    }
+
+    pub(super) fn ticked(&mut self, now: Time, answer: &Answer, sweep: bool) {
+        self.ticking = false;
+        if sweep && matches!(answer, Answer::Progress { more: true }) {
+            self.sweep(now);
+        }
+    }
+
+    /// Releases, in portions, the sessions that were owned when the process died.
+    pub(super) fn sweep(&mut self, now: Time) {
+        self.ticking = true;
+        self.propose(now, &Command::Sweep { count: SWEEP }, Asked::Clock { sweep: true });
+    }
+
+    /// Sees to it that a session whose publishers wait is looked at when their patience ends.
+    pub(super) fn arm(&mut self, uid: SessionUid) {
+        let Some(live) = self.live.get_mut(&uid) else { return };
+        let due = live.due(self.settings.queue.wait);
+        if due >= live.armed {
+            return;
+        }
+        live.armed = due;
+        self.deadlines.push(Reverse((due, uid)));
+        if self.deadlines.len() > 2 * self.live.len() + 64 {
+            let live = &self.live;
+            self.deadlines
+                .retain(|Reverse((at, uid))| live.get(uid).is_some_and(|session| session.armed == *at));
+        }
+    }
+
+    /// The rule for full queues has decided: nobody waits for this session any more.
+    pub(super) fn overdue_settled(&mut self, now: Time, uid: SessionUid, out: &mut ShardOutput) {
+        let Some(live) = self.live.get_mut(&uid) else { return };
+        for over in std::mem::take(&mut live.over) {
+            self.one_taken(now, over.append, out);
+        }
+    }
+
+    /// Says what the limits are, when they have changed.
+    pub(super) fn configure(&mut self, now: Time) {
+        let limits = self.wanted_limits();
+        if self.limits != Some(limits) {
+            self.limits = Some(limits);
+            self.propose(now, &Command::Configure(limits), Asked::Nobody);
+        }
+    }
+
+    fn wanted_limits(&self) -> Limits {
+        let (queue, session) = (&self.settings.queue, &self.settings.session);
+        Limits {
+            queue_messages_max: queue.messages_max,
+            queue_bytes_max: queue.bytes_max.bytes(),
+            queue_full: match queue.full {
+                QueueFull::DropOldest => shard::QueueFull::DropOldest,
+                QueueFull::DropNewest => shard::QueueFull::DropNewest,
+            },
+            absent_bytes_max: self.absent_bytes_max(),
+            subscriptions_max: session.subscriptions_max,
+        }
+    }
+
+    /// Bytes that may wait for a session that is away. When a node without a log has held more than `limits.memory_queued_max` for
+    /// long, this is each session's equal share of that.
+    fn absent_bytes_max(&self) -> u64 {
+        if self.log.is_some() || !self.load.absent_give_way.load(Relaxed) {
+            return u64::MAX;
+        }
+        let sessions = self.load.sessions.load(Relaxed).max(1);
+        self.settings.limits.memory_queued_max.bytes() / sessions
+    }
+}

@@ -1,0 +1,195 @@
+//! The log of a node, as the shards of its broker see it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+
+use broker::{Condition, Message, Node, ShardId, StoreEvent, StoreLog, Wanted};
+use storage::{GroupId, Log, LogEvents, Record, SegmentId, Vacate};
+
+/// Group 0 is the node's own.
+pub fn group_of(shard: ShardId) -> GroupId {
+    GroupId(shard.0 + 1)
+}
+
+fn shard_of(group: GroupId) -> ShardId {
+    ShardId(group.0 - 1)
+}
+
+/// What the log tells, and whom: nobody until the node is there.
+#[derive(Default)]
+pub struct Told {
+    node: OnceLock<Arc<Node>>,
+    condition: AtomicU8,
+}
+
+impl Told {
+    fn tell(&self, node: Arc<Node>) {
+        if self.node.set(node).is_err() {
+            debug_assert!(false, "a log has one node");
+        }
+    }
+
+    fn event(&self, shard: ShardId, event: StoreEvent) {
+        if let Some(node) = self.node.get() {
+            node.store_event(shard, event);
+        }
+    }
+
+    fn condition(&self, condition: Condition) {
+        self.condition.store(condition as u8, Ordering::Release);
+        if let Some(node) = self.node.get() {
+            node.store_condition(condition);
+        }
+    }
+}
+
+/// The events of the log, passed on to the workers' mailboxes.
+pub struct Events(pub Arc<Told>);
+
+impl LogEvents for Events {
+    fn durable(&mut self, groups: &[(GroupId, u64)]) {
+        if let Some(node) = self.0.node.get() {
+            node.store_durable(groups.iter().map(|(group, index)| (shard_of(*group), *index)));
+        }
+    }
+
+    fn checkpoint_durable(&mut self, group: GroupId, index: u64) {
+        self.0.event(shard_of(group), StoreEvent::Checkpointed(index));
+    }
+
+    fn vacate(&mut self, vacate: Vacate) {
+        let Vacate { group, segment, first, last } = vacate;
+        self.0.event(shard_of(group), StoreEvent::Vacate { segment: segment.0, first, last });
+    }
+
+    fn full(&mut self) {
+        tracing::error!(
+            "the disk is full: messages for durable sessions are refused until there is room (other work goes on)"
+        );
+        self.0.condition(Condition::Full);
+    }
+
+    fn room(&mut self) {
+        tracing::info!("the disk has room again: messages for durable sessions are taken");
+        self.0.condition(Condition::Good);
+    }
+
+    fn failed(&mut self, error: &storage::Error) {
+        tracing::error!(
+            %error,
+            "the disk has failed: nothing is acknowledged any more that has to be kept. Look at the disk, then restart the node"
+        );
+        self.0.condition(Condition::Failed);
+    }
+}
+
+/// Threads that read messages back: a disk may take long, and a reactor never waits.
+const READERS: usize = 2;
+
+/// A shard's side of the log.
+pub struct ShardLog {
+    log: Log,
+    told: Arc<Told>,
+    reads: Mutex<Option<Sender<(ShardId, Vec<Wanted>)>>>,
+    readers: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl ShardLog {
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start(log: Log, told: Arc<Told>) -> std::io::Result<Arc<Self>> {
+        let (reads, asked) = channel();
+        let asked = Arc::new(Mutex::new(asked));
+        let readers = (0..READERS).map(|number| {
+            let (log, told, asked) = (log.clone(), told.clone(), asked.clone());
+            std::thread::Builder::new()
+                .name(format!("log-reader-{number}"))
+                .spawn(move || read_all(&log, &told, &asked))
+        });
+        let readers = readers.collect::<Result<_, _>>()?;
+        Ok(Arc::new(Self { log, told, reads: Mutex::new(Some(reads)), readers: Mutex::new(readers) }))
+    }
+
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// Ends the threads that read.
+    pub fn stop(&self) {
+        drop(self.reads.lock().unwrap_or_else(PoisonError::into_inner).take());
+        for reader in self.readers.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            if reader.join().is_err() {
+                tracing::error!("a thread that reads the log panicked");
+            }
+        }
+    }
+}
+
+fn read_all(log: &Log, told: &Told, asked: &Mutex<Receiver<(ShardId, Vec<Wanted>)>>) {
+    loop {
+        let next = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok((shard, wanted)) = next else { return };
+        // Messages that were published together lie in one record.
+        let mut records: HashMap<u64, Option<Arc<[u8]>>> = HashMap::new();
+        let read = wanted.into_iter().map(|wanted| {
+            let index = wanted.key.index();
+            let record = records.entry(index).or_insert_with(|| match log.read(group_of(shard), index) {
+                Ok(record) => Some(record),
+                Err(error) => {
+                    tracing::error!(%error, shard = shard.0, index, "a message cannot be read back");
+                    None
+                }
+            });
+            let view = record.as_ref().and_then(|record| shard::message_at(record, wanted.key).ok());
+            (wanted, view.map(|view| Message::of_stored(&view)))
+        });
+        told.event(shard, StoreEvent::Read(read.collect()));
+    }
+}
+
+impl StoreLog for ShardLog {
+    fn connect(&self, node: &Arc<Node>) {
+        self.told.tell(node.clone());
+    }
+
+    fn append(&self, shard: ShardId, index: u64, batch: Arc<[u8]>) {
+        self.log.append([Record::Entry { group: group_of(shard), term: 1, index, payload: batch }]);
+    }
+
+    fn part(&self, shard: ShardId, checkpoint: u64, part: u32, bytes: Vec<u8>) {
+        let payload = bytes.into();
+        self.log.append([Record::Part { group: group_of(shard), part, checkpoint, payload }]);
+    }
+
+    fn checkpointed(&self, shard: ShardId, checkpoint: u64) {
+        self.log.append([Record::Done { group: group_of(shard), checkpoint }]);
+    }
+
+    fn read(&self, shard: ShardId, wanted: Vec<Wanted>) {
+        if let Some(reads) = &*self.reads.lock().unwrap_or_else(PoisonError::into_inner) {
+            // Without a reader the node is stopping.
+            let _ = reads.send((shard, wanted));
+        }
+    }
+
+    fn vacated(&self, shard: ShardId, segment: u64) {
+        if let Err(refused) = self.log.vacated(group_of(shard), SegmentId(segment)) {
+            tracing::error!(%refused, shard = shard.0, segment, "a segment is kept");
+        }
+    }
+
+    fn report_live(&self, shard: ShardId, bytes: u64) {
+        self.log.report_live(group_of(shard), bytes);
+    }
+
+    fn condition(&self) -> Condition {
+        match self.told.condition.load(Ordering::Acquire) {
+            0 => Condition::Good,
+            1 => Condition::Full,
+            _ => Condition::Failed,
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! What the node keeps on disk for its clients: opened at the start, told to the broker, closed at the end.
+
+mod clock;
+mod log;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use broker::{Life, SHARDS, ShardId, Time};
+use settings::{ByteSize, choices, section};
+use shard::{PartId, Shard};
+use storage::{LogThreads, RealDisk, RecoveredGroup};
+
+use self::clock::{ClockFile, Moment};
+use self::log::{Events, ShardLog, Told, group_of};
+
+section! {
+    /// What survives the process: durable sessions, what waits for them, retained messages, Wills.
+    [storage]
+    pub struct StorageSettings {
+        /// Whether anything does.
+        pub durability: Durability = "local-disk", at start;
+        /// Size of a file of the log. Disk use is at least four of them and the reserve.
+        pub segment_size: ByteSize = "64MiB" in "1MiB..=4GiB", at start;
+        /// Kept free in the log, for what makes room when the disk is full.
+        pub reserve: ByteSize = "128MiB" in "2MiB..=1TiB", at start;
+    }
+}
+
+choices! {
+    /// What an acknowledgement of the node means.
+    pub enum Durability {
+        /// What was acknowledged is on the disk: it survives the process, and a power cut.
+        LocalDisk = "local-disk",
+        /// Nothing is written: sessions, their messages and retained messages end with the process.
+        Memory = "memory",
+    }
+}
+
+/// Directory of the log in the data directory.
+pub const DIRECTORY: &str = "store";
+
+/// The open store of a node.
+pub struct Store {
+    log: Arc<ShardLog>,
+    threads: LogThreads,
+    clock: ClockFile,
+    /// When the node's time was `began`.
+    started: Instant,
+    began: Duration,
+}
+
+impl Store {
+    /// Opens the store, and makes it where there is none; what it takes is said in the log. Also returns what the broker begins with.
+    ///
+    /// # Errors
+    /// Text that says what is wrong and what to do.
+    pub fn open(settings: &StorageSettings, data_dir: &Path) -> Result<(Self, broker::Store), String> {
+        let directory = data_dir.join(DIRECTORY);
+        let disk = RealDisk::open(&directory).map_err(|error| error.to_string())?;
+        let options = storage::Options {
+            segment_bytes: settings.segment_size.bytes() / 512 * 512,
+            reserve_bytes: settings.reserve.bytes(),
+            now_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64),
+            ..storage::Options::default()
+        };
+        let told = Arc::new(Told::default());
+        let mut shown = Instant::now();
+        let mut progress = |progress: storage::Progress| {
+            if shown.elapsed() >= Duration::from_secs(2) {
+                shown = Instant::now();
+                let storage::Progress { segments, segments_all, records } = progress;
+                tracing::info!(segments, of = segments_all, records, "reading the store");
+            }
+        };
+        let events = Box::new(Events(told.clone()));
+        let opened = storage::open(Arc::new(disk), options, events, &mut progress)
+            .map_err(|error| error.to_string())?;
+        let report = &opened.recovery.report;
+        if report.cut_bytes > 0 {
+            tracing::warn!(
+                bytes = report.cut_bytes,
+                "the last commit was not complete and was cut off: nothing in it had been acknowledged"
+            );
+        }
+        let began = Instant::now();
+        let identity = opened.log.identity().clone();
+        let hash_key: [u8; 16] = identity.secret[..16].try_into().unwrap_or_default();
+        let shards = restore(opened.recovery.groups, hash_key)?;
+        let sessions: usize = shards.iter().map(Shard::sessions).sum();
+        tracing::info!(
+            directory = %directory.display(), segments = report.segments, bytes = report.bytes, sessions,
+            read = ?report.took, restored = ?began.elapsed(), "store opened"
+        );
+
+        let clock = ClockFile::of(&directory);
+        let stood = shards.iter().map(|shard| Duration::from_millis(shard.now())).max().unwrap_or_default();
+        let now = Moment::now(Duration::ZERO);
+        let node = clock.read().map_or(stood, |last| last.node_at(&now)).max(stood);
+        let threads = storage::spawn(opened.writer, opened.keeper).map_err(|error| error.to_string())?;
+        let log = ShardLog::start(opened.log, told).map_err(|error| error.to_string())?;
+        let store = Self { log: log.clone(), threads, clock, started: Instant::now(), began: node };
+        store.note_time();
+        let life = Life { began: Time(node.as_millis() as u64), incarnation: now.wall.as_millis() as u64 };
+        Ok((store, broker::Store { log: Some(log), shards, life, hash_key }))
+    }
+
+    /// Writes the node's time down. To be called every few seconds.
+    pub fn note_time(&self) {
+        let moment = Moment::now(self.began + self.started.elapsed());
+        if let Err(error) = self.clock.write(&moment) {
+            tracing::debug!(%error, "the time cannot be written down");
+        }
+    }
+
+    /// What the log says of itself.
+    pub fn stats(&self) -> storage::Stats {
+        self.log.log().stats()
+    }
+
+    /// After the node has ended: writes what is queued, and closes.
+    pub fn close(self) {
+        self.note_time();
+        self.threads.stop();
+        self.log.stop();
+    }
+}
+
+/// The state of all shards: checkpoints, and what came after them. On as many threads as there are processors.
+fn restore(groups: Vec<RecoveredGroup>, hash_key: [u8; 16]) -> Result<Vec<Shard>, String> {
+    let mut found: Vec<Option<RecoveredGroup>> = (0..SHARDS).map(|_| None).collect();
+    for group in groups {
+        let place = (0..SHARDS).find(|shard| group_of(ShardId(*shard)) == group.group);
+        let place = place.ok_or_else(|| format!("the store has a group {} that this version does not know", group.group))?;
+        found[usize::from(place)] = Some(group);
+    }
+    let todo = std::sync::Mutex::new((0..SHARDS).zip(found).collect::<Vec<_>>());
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let next = todo.lock().map_err(|_| "a thread panicked".to_owned())?.pop();
+            let Some((id, group)) = next else { return Ok::<_, String>(done) };
+            done.push(restore_one(id, group, hash_key).map_err(|error| format!("shard {id}: {error}"))?);
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(usize::from(SHARDS));
+    let mut shards = thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let mut all = Vec::new();
+        for thread in running {
+            all.extend(thread.join().map_err(|_| "a thread panicked".to_owned())??);
+        }
+        Ok::<_, String>(all)
+    })?;
+    shards.sort_by_key(Shard::id);
+    Ok(shards)
+}
+
+fn restore_one(id: u16, group: Option<RecoveredGroup>, hash_key: [u8; 16]) -> Result<Shard, String> {
+    let mut shard = Shard::new(id, hash_key);
+    let Some(group) = group else { return Ok(shard) };
+    if let Some(checkpoint) = group.checkpoint {
+        for part in group.parts() {
+            let (part, bytes) = part.map_err(|error| error.to_string())?;
+            shard.restore_part(PartId::from_u32(part), &bytes).map_err(|error| error.to_string())?;
+        }
+        shard.restored(checkpoint).map_err(|error| error.to_string())?;
+    }
+    let mut effects = Vec::new();
+    for entry in group.entries() {
+        let entry = entry.map_err(|error| error.to_string())?;
+        shard.apply(entry.index, &entry.payload, &mut effects).map_err(|error| error.to_string())?;
+        effects.clear();
+    }
+    Ok(shard)
+}
