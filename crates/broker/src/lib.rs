@@ -31,6 +31,7 @@ mod worker;
 pub use counters::{Counters, Figure, PacketCounters, Published, StoreCounters};
 pub use ids::{ConnectionId, GroupId, SessionId, ShardId, Time, WorkerId};
 pub use mail::{Batch, Claimed, Letter, Resume, SessionDelivery, Token};
+pub use message::Message;
 pub use node::Node;
 pub use out::{OUT_SLICES_MAX, Out};
 pub use overload::Level;

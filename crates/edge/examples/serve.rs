@@ -12,6 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         broker: broker::settings::Settings::default(),
         access: Arc::new(broker::access::AllowAll),
         version: env!("CARGO_PKG_VERSION").into(),
+        store: None,
     })?;
     println!("listening on {}; the end of the input stops it", node.listeners()[0].address);
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;

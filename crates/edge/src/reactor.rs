@@ -9,6 +9,7 @@ mod write;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use broker::admin::ReactorFigures;

@@ -24,6 +24,7 @@ mod passwd;
 mod running;
 mod signals;
 mod start;
+mod store;
 mod storage;
 mod system;
 

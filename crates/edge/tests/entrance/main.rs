@@ -76,7 +76,7 @@ impl Node {
         let edge = EdgeSettings { workers, listeners: vec![listener], ..Default::default() };
         let shown = Arc::new(Shown::default());
         let access = shown.clone();
-        let node = edge::start(Options { edge: edge.clone(), broker, access, version: "entrance".into() })?;
+        let node = edge::start(Options { edge: edge.clone(), broker, access, version: "entrance".into(), store: None })?;
         Ok(Node { node, edge, shown })
     }
 

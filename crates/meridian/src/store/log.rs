@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 use broker::{Condition, Message, Node, ShardId, StoreEvent, StoreLog, Wanted};
@@ -21,26 +21,30 @@ fn shard_of(group: GroupId) -> ShardId {
 /// What the log tells, and whom: nobody until the node is there.
 #[derive(Default)]
 pub struct Told {
-    node: OnceLock<Arc<Node>>,
+    node: OnceLock<Weak<Node>>,
     condition: AtomicU8,
 }
 
 impl Told {
-    fn tell(&self, node: Arc<Node>) {
-        if self.node.set(node).is_err() {
+    fn tell(&self, node: &Arc<Node>) {
+        if self.node.set(Arc::downgrade(node)).is_err() {
             debug_assert!(false, "a log has one node");
         }
     }
 
+    fn node(&self) -> Option<Arc<Node>> {
+        self.node.get()?.upgrade()
+    }
+
     fn event(&self, shard: ShardId, event: StoreEvent) {
-        if let Some(node) = self.node.get() {
+        if let Some(node) = self.node() {
             node.store_event(shard, event);
         }
     }
 
     fn condition(&self, condition: Condition) {
         self.condition.store(condition as u8, Ordering::Release);
-        if let Some(node) = self.node.get() {
+        if let Some(node) = self.node() {
             node.store_condition(condition);
         }
     }
@@ -51,7 +55,7 @@ pub struct Events(pub Arc<Told>);
 
 impl LogEvents for Events {
     fn durable(&mut self, groups: &[(GroupId, u64)]) {
-        if let Some(node) = self.0.node.get() {
+        if let Some(node) = self.0.node() {
             node.store_durable(groups.iter().map(|(group, index)| (shard_of(*group), *index)));
         }
     }
@@ -152,7 +156,7 @@ fn read_all(log: &Log, told: &Told, asked: &Mutex<Receiver<(ShardId, Vec<Wanted>
 
 impl StoreLog for ShardLog {
     fn connect(&self, node: &Arc<Node>) {
-        self.told.tell(node.clone());
+        self.told.tell(node);
     }
 
     fn append(&self, shard: ShardId, index: u64, batch: Arc<[u8]>) {

@@ -5,13 +5,16 @@ mod log;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use broker::{Life, SHARDS, ShardId, Time};
 use settings::{ByteSize, choices, section};
 use shard::{PartId, Shard};
 use storage::{LogThreads, RealDisk, RecoveredGroup};
+
+use crate::storage::DIRECTORY;
 
 use self::clock::{ClockFile, Moment};
 use self::log::{Events, ShardLog, Told, group_of};
@@ -39,18 +42,16 @@ choices! {
     }
 }
 
-/// Directory of the log in the data directory.
-pub const DIRECTORY: &str = "store";
-
 /// The open store of a node.
 pub struct Store {
     log: Arc<ShardLog>,
     threads: LogThreads,
-    clock: ClockFile,
-    /// When the node's time was `began`.
-    started: Instant,
-    began: Duration,
+    /// Writes the time down; ends when the sender is dropped.
+    clock: (Sender<()>, JoinHandle<()>),
 }
+
+/// How often the node's time is written down: after a crash it may stand still for as long.
+const NOTED_EVERY: Duration = Duration::from_secs(5);
 
 impl Store {
     /// Opens the store, and makes it where there is none; what it takes is said in the log. Also returns what the broker begins with.
@@ -89,7 +90,7 @@ impl Store {
         let identity = opened.log.identity().clone();
         let hash_key: [u8; 16] = identity.secret[..16].try_into().unwrap_or_default();
         let shards = restore(opened.recovery.groups, hash_key)?;
-        let sessions: usize = shards.iter().map(Shard::sessions).sum();
+        let sessions: u64 = shards.iter().map(|shard| shard.counts().sessions).sum();
         tracing::info!(
             directory = %directory.display(), segments = report.segments, bytes = report.bytes, sessions,
             read = ?report.took, restored = ?began.elapsed(), "store opened"
@@ -101,18 +102,10 @@ impl Store {
         let node = clock.read().map_or(stood, |last| last.node_at(&now)).max(stood);
         let threads = storage::spawn(opened.writer, opened.keeper).map_err(|error| error.to_string())?;
         let log = ShardLog::start(opened.log, told).map_err(|error| error.to_string())?;
-        let store = Self { log: log.clone(), threads, clock, started: Instant::now(), began: node };
-        store.note_time();
+        let clock = note_time(clock, node).map_err(|error| error.to_string())?;
+        let store = Self { log: log.clone(), threads, clock };
         let life = Life { began: Time(node.as_millis() as u64), incarnation: now.wall.as_millis() as u64 };
         Ok((store, broker::Store { log: Some(log), shards, life, hash_key }))
-    }
-
-    /// Writes the node's time down. To be called every few seconds.
-    pub fn note_time(&self) {
-        let moment = Moment::now(self.began + self.started.elapsed());
-        if let Err(error) = self.clock.write(&moment) {
-            tracing::debug!(%error, "the time cannot be written down");
-        }
     }
 
     /// What the log says of itself.
@@ -122,10 +115,34 @@ impl Store {
 
     /// After the node has ended: writes what is queued, and closes.
     pub fn close(self) {
-        self.note_time();
         self.threads.stop();
         self.log.stop();
+        let (end, thread) = self.clock;
+        drop(end);
+        if thread.join().is_err() {
+            tracing::error!("the thread that keeps the time panicked");
+        }
     }
+}
+
+/// Writes the node's time down every few seconds, and at the end.
+fn note_time(file: ClockFile, began: Duration) -> std::io::Result<(Sender<()>, JoinHandle<()>)> {
+    let (end, ended) = channel();
+    let started = Instant::now();
+    let run = move || {
+        loop {
+            if let Err(error) = file.write(&Moment::now(began + started.elapsed())) {
+                tracing::debug!(%error, "the time cannot be written down");
+            }
+            match ended.recv_timeout(NOTED_EVERY) {
+                Err(RecvTimeoutError::Timeout) => {}
+                _ => break,
+            }
+        }
+        // Once more: a stop may take long.
+        let _ = file.write(&Moment::now(began + started.elapsed()));
+    };
+    Ok((end, thread::Builder::new().name("clock".to_owned()).spawn(run)?))
 }
 
 /// The state of all shards: checkpoints, and what came after them. On as many threads as there are processors.
