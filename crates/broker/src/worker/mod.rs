@@ -167,6 +167,9 @@ impl Worker {
         }
         self.carry_out(&mut output);
         self.shard_output = output;
+        if self.shards.iter().any(|(_, shard)| shard.retained_len() > 0) {
+            self.published().retained_used.store(true, std::sync::atomic::Ordering::SeqCst);
+        }
     }
 
     pub fn id(&self) -> WorkerId {
