@@ -110,6 +110,8 @@ section! {
         pub messages_max: u32 = "1000" in "1..", on reload;
         /// Bytes of the messages that wait for one session.
         pub bytes_max: ByteSize = "16MiB" in "1KiB..", on reload;
+        /// How long a message waits for a durable session at most, as if that were its Message Expiry Interval; 0 is no limit.
+        pub age_max: Duration = "0s", on reload;
         /// How long publishers of QoS 1 and 2 wait for a place in the full queue of a connected client before that
         /// client is closed.
         pub wait: Duration = "5s", on reload;

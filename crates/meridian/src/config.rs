@@ -108,12 +108,13 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 impl Tree for Config {
     fn sections(&mut self) -> Vec<&mut dyn Section> {
-        let Self { node, storage, log, otel, http, edge, auth, jwt, http_auth, http_acl, protection, broker } = self;
+        let Self { node, storage, log, otel, http, edge, auth, jwt, http_auth, http_acl, protection, broker } =
+            self;
         let BrokerSettings { mqtt, session, queue, limits, shared, retained, sys, monitor, overload } =
             broker;
         vec![
-            node, storage, log, otel, http, edge, auth, jwt, http_auth, http_acl, protection, mqtt, session, queue,
-            limits, shared, retained, sys, monitor, overload,
+            node, storage, log, otel, http, edge, auth, jwt, http_auth, http_acl, protection, mqtt, session,
+            queue, limits, shared, retained, sys, monitor, overload,
         ]
     }
 

@@ -24,8 +24,8 @@ mod passwd;
 mod running;
 mod signals;
 mod start;
-mod store;
 mod storage;
+mod store;
 mod system;
 
 /// The general purpose allocator of the C library keeps too much for itself with many threads and small objects.

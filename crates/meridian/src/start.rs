@@ -15,8 +15,8 @@ use crate::log::Log;
 use crate::node::Node;
 use crate::otel::Otel;
 use crate::running::Running;
-use crate::store::{Durability, Store};
 use crate::signals::{Signal, Signals};
+use crate::store::{Durability, Store};
 use crate::system;
 
 /// Exits with 0 after a stop, with 1 when the node did not start.

@@ -76,7 +76,13 @@ impl Node {
         let edge = EdgeSettings { workers, listeners: vec![listener], ..Default::default() };
         let shown = Arc::new(Shown::default());
         let access = shown.clone();
-        let node = edge::start(Options { edge: edge.clone(), broker, access, version: "entrance".into(), store: None })?;
+        let node = edge::start(Options {
+            edge: edge.clone(),
+            broker,
+            access,
+            version: "entrance".into(),
+            store: None,
+        })?;
         Ok(Node { node, edge, shown })
     }
 

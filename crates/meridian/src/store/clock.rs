@@ -71,8 +71,7 @@ impl ClockFile {
     /// Not synced: a clock that is a little behind makes things last a little longer.
     pub fn write(&self, moment: &Moment) -> io::Result<()> {
         let Moment { node, wall, boot, boot_id } = moment;
-        let text =
-            format!("1 {} {} {} {boot_id}\n", node.as_millis(), wall.as_millis(), boot.as_millis());
+        let text = format!("1 {} {} {} {boot_id}\n", node.as_millis(), wall.as_millis(), boot.as_millis());
         let beside = self.0.with_extension("new");
         fs::write(&beside, text)?;
         fs::rename(beside, &self.0)

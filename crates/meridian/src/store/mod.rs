@@ -150,7 +150,9 @@ fn restore(groups: Vec<RecoveredGroup>, hash_key: [u8; 16]) -> Result<Vec<Shard>
     let mut found: Vec<Option<RecoveredGroup>> = (0..SHARDS).map(|_| None).collect();
     for group in groups {
         let place = (0..SHARDS).find(|shard| group_of(ShardId(*shard)) == group.group);
-        let place = place.ok_or_else(|| format!("the store has a group {} that this version does not know", group.group))?;
+        let place = place.ok_or_else(|| {
+            format!("the store has a group {} that this version does not know", group.group)
+        })?;
         found[usize::from(place)] = Some(group);
     }
     let todo = std::sync::Mutex::new((0..SHARDS).zip(found).collect::<Vec<_>>());

@@ -160,7 +160,11 @@ enum Waiter {
     /// A connection that has more retained messages to come.
     Page(ConnectionId),
     /// Members of groups that get a message before the sessions do, which then get it under its identity.
-    Groups { message: Message, identity: Identity, append: Option<u32> },
+    Groups {
+        message: Message,
+        identity: Identity,
+        append: Option<u32>,
+    },
     /// A Will that was due, and the shards that were told its identity.
     Will {
         id: u64,

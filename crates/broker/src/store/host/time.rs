@@ -94,6 +94,10 @@ impl ShardHost {
         Limits {
             queue_messages_max: queue.messages_max,
             queue_bytes_max: queue.bytes_max.bytes(),
+            queue_age_max_ms: match u64::try_from(queue.age_max.as_millis()) {
+                Ok(0) | Err(_) => u64::MAX,
+                Ok(millis) => millis,
+            },
             queue_full: match queue.full {
                 QueueFull::DropOldest => shard::QueueFull::DropOldest,
                 QueueFull::DropNewest => shard::QueueFull::DropNewest,
