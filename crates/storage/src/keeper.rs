@@ -11,8 +11,8 @@ use crate::options::mutated;
 use crate::queue::Item;
 use crate::record::size;
 use crate::segment::Pin;
+use crate::spare::make_spare;
 use crate::state::{Notice, Shared, State, read_record};
-use crate::writer::make_spare;
 
 /// Housekeeping of the log.
 pub struct Keeper {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::disk::Disk;
-use crate::error::{Corrupt, Error, Lost};
+use crate::error::{Error, Lost};
 use crate::events::LogEvents;
 use crate::id::SegmentId;
 use crate::identity::Identity;
 use crate::keeper::Keeper;
+use crate::load::{Loaded, load};
 use crate::log::Log;
 use crate::options::{Options, mutated};
 use crate::queue::Item;
@@ -17,9 +18,9 @@ use crate::record::Kind;
 use crate::recovery::{Recovery, RecoveryReport};
 use crate::scan::Scan;
 use crate::segment::{SPARE, Segment};
-use crate::segment_index::SegmentIndex;
+use crate::spare::{start_segment, take_spare};
 use crate::state::{Shared, State};
-use crate::writer::{OpenSegment, Writer, start_segment, take_spare};
+use crate::writer::{OpenSegment, Writer};
 
 /// A log that is ready. The disk stays in use, and a directory locked, until all of these and all handles are dropped.
 pub struct Opened {
@@ -285,138 +286,6 @@ fn half_made(disk: &dyn Disk) -> Result<bool, Error> {
     let segment = Segment::open(disk, SegmentId(1))?;
     let mut scan = Scan::new(&segment);
     Ok(scan.next()?.is_none() && scan.hunt(scan.position())?.is_none() && segment.read_index()?.is_none())
-}
-
-struct Loaded {
-    segment: Arc<Segment>,
-    index: SegmentIndex,
-    /// Where records end.
-    end: u64,
-    chain: u32,
-    /// The last one.
-    commit: u64,
-    /// Where it begins, in the last segment.
-    commit_at: u64,
-    sealed: bool,
-}
-
-/// The index of a full segment, or of the last one all its records.
-fn load(
-    segment: Arc<Segment>,
-    before: Option<&Loaded>,
-    last: bool,
-    options: &Options,
-    report: &mut RecoveryReport,
-) -> Result<Loaded, Error> {
-    if let Some(before) = before
-        && before.segment.id.next() == segment.id
-    {
-        if before.segment.header.log != segment.header.log {
-            let detail = "it is of another node's log".to_owned();
-            return Err(Error::Foreign { file: segment.path.clone(), detail });
-        }
-        let chained = before.chain == segment.header.chain || mutated!(*options, NoChain);
-        if !chained || before.commit + 1 != segment.header.commit {
-            return Err(segment.corrupt(
-                0,
-                format!("it does not continue {}: one of the two is of another time", before.segment.id),
-            ));
-        }
-    }
-    let loaded = match segment.read_index()? {
-        Some((footer, index)) => Loaded {
-            end: footer.end,
-            chain: footer.chain,
-            commit: footer.commit,
-            commit_at: footer.end,
-            sealed: true,
-            index,
-            segment,
-        },
-        None if last => scan_open(segment, options, report)?,
-        None => {
-            report.indexes_rebuilt += 1;
-            scan_full(segment, options)?
-        }
-    };
-    loaded.segment.set_end(loaded.end);
-    Ok(loaded)
-}
-
-/// The records of a segment into an index, up to the first that does not follow.
-pub(crate) fn collect(scan: &mut Scan) -> Result<SegmentIndex, Error> {
-    let mut index = SegmentIndex::default();
-    while let Some(found) = scan.next()? {
-        index.push(&found.header, found.offset, scan.payload(&found)?);
-    }
-    Ok(index)
-}
-
-fn scan_open(segment: Arc<Segment>, options: &Options, report: &mut RecoveryReport) -> Result<Loaded, Error> {
-    let checks = (!mutated!(*options, NoChecksum), !mutated!(*options, NoChain));
-    let mut scan = Scan::new(&segment).with_checks(checks.0, checks.1);
-    let whole = collect(&mut scan)?;
-    let reached = scan.position();
-    let mut tail = scan.tail()?;
-    if let Some(offset) = tail.later.take()
-        && !mutated!(*options, CutTooMuch)
-    {
-        let detail = format!("a record is bad here, and one of a later commit is whole at offset {offset}");
-        let lost = lost_behind(&mut scan, &whole, reached)?;
-        let file = segment.path.clone();
-        return Err(Error::Corrupt(Box::new(Corrupt {
-            file,
-            segment: segment.id,
-            offset: reached,
-            detail,
-            lost,
-        })));
-    }
-    if mutated!(*options, KeepTornCommit) {
-        (tail.cut, tail.commit) = (reached, tail.commit + 1);
-    }
-    report.cut_bytes = tail.torn_end - tail.cut;
-    // Once more, up to the cut: what is behind it is not there.
-    let mut scan = Scan::new(&segment).with_checks(checks.0, checks.1);
-    let mut index = SegmentIndex::default();
-    let mut chain = segment.header.chain;
-    while scan.position() < tail.cut
-        && let Some(found) = scan.next()?
-    {
-        index.push(&found.header, found.offset, scan.payload(&found)?);
-        chain = scan.chain();
-    }
-    let commit_at = scan.commit_at();
-    Ok(Loaded { index, end: tail.cut, chain, commit: tail.commit - 1, commit_at, sealed: false, segment })
-}
-
-/// Entries between what is whole before a bad place and what is whole behind it.
-fn lost_behind(scan: &mut Scan, before: &SegmentIndex, from: u64) -> Result<Vec<Lost>, Error> {
-    let last = |run: &crate::segment_index::Run| (run.group, run.first + run.offsets.len() as u64 - 1);
-    let mut known: BTreeMap<_, u64> = before.runs.iter().map(last).collect();
-    let (mut lost, mut at) = (vec![], from);
-    while let Some((found, header)) = scan.hunt(at)? {
-        at = found + header.size();
-        if header.kind == Kind::Entry
-            && let Some(last) = known.remove(&header.group)
-            && last + 1 < header.index
-        {
-            lost.push(Lost { group: header.group, first: last + 1, last: Some(header.index - 1) });
-        }
-    }
-    Ok(lost)
-}
-
-/// A full segment whose index is damaged: all its records are read instead, and have to be whole.
-fn scan_full(segment: Arc<Segment>, options: &Options) -> Result<Loaded, Error> {
-    let checks = (!mutated!(*options, NoChecksum), !mutated!(*options, NoChain));
-    let mut scan = Scan::new(&segment).with_checks(checks.0, checks.1);
-    let index = collect(&mut scan)?;
-    let (end, chain, tail) = (scan.position(), scan.chain(), scan.tail()?);
-    if tail.cut != end || tail.later.is_some() {
-        return Err(segment.corrupt(end, "a record is bad here, in a segment that was full"));
-    }
-    Ok(Loaded { index, end, chain, commit: tail.commit - 1, commit_at: end, sealed: true, segment })
 }
 
 /// What each group needs has to be there.

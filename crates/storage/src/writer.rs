@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::disk::{Disk, DiskFile};
+use crate::disk::DiskFile;
 use crate::error::{Error, is_full};
 use crate::events::LogEvents;
-use crate::id::{GroupId, SegmentId};
 use crate::options::mutated;
+use crate::place::{Payload, Prepared, place};
 use crate::queue::{Item, Queue, Record};
 use crate::record::{Kind, LAST, RecordHeader};
-use crate::segment::{FOOTER, HEADER, Segment, SegmentFooter, SegmentHeader};
-use crate::segment_index::{SegmentIndex, encode_done};
-use crate::state::{Notice, Shared, State};
+use crate::segment::{FOOTER, Segment, SegmentFooter};
+use crate::segment_index::SegmentIndex;
+use crate::spare::{start_segment, take_spare};
+use crate::state::{Notice, Shared};
 
 /// What one call of [`Writer::commit_once`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,18 +56,6 @@ pub(crate) struct OpenSegment {
     pub commit_at: u64,
     /// It has its index already: the next record goes elsewhere.
     pub sealed: bool,
-}
-
-#[derive(Default)]
-struct Prepared {
-    at: u64,
-    records: usize,
-    queued_bytes: u64,
-    entries: Vec<(GroupId, u64)>,
-    done: Vec<(GroupId, u64)>,
-    floor: Option<u64>,
-    checkpoint_bytes: u64,
-    moved: u64,
 }
 
 /// What may be chosen.
@@ -395,193 +384,4 @@ impl Writer {
         self.open.sealed = true;
         Ok(true)
     }
-}
-
-enum Payload {
-    None,
-    Shared(Arc<[u8]>),
-    Done([u8; crate::segment_index::DONE]),
-}
-
-impl Payload {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::None => &[],
-            Self::Shared(bytes) => bytes,
-            Self::Done(bytes) => bytes,
-        }
-    }
-}
-
-/// Enters the record into the books. `None`: it is a move that something newer made needless.
-fn place(
-    state: &mut State,
-    segment: &Segment,
-    at: u64,
-    item: &Item,
-    prepared: &mut Prepared,
-) -> Option<(RecordHeader, Payload)> {
-    let kind = item.kind();
-    let mut header = RecordHeader {
-        crc: 0,
-        length: 0,
-        chain: 0,
-        kind,
-        group: GroupId(0),
-        commit: 0,
-        term: 0,
-        index: 0,
-        part: 0,
-        flags: 0,
-    };
-    let mut payload = Payload::None;
-    match item {
-        Item::Record(Record::Entry { group, term, index, payload: bytes }) => {
-            (header.group, header.term, header.index) = (*group, *term, *index);
-            payload = Payload::Shared(bytes.clone());
-            state.group(*group).entries.push(segment.id, *term, *index, at);
-            match prepared.entries.iter_mut().find(|(known, _)| known == group) {
-                Some((_, last)) => *last = *index,
-                None => prepared.entries.push((*group, *index)),
-            }
-        }
-        Item::Record(Record::Part { group, part, checkpoint, payload: bytes }) => {
-            (header.group, header.part, header.index) = (*group, *part, *checkpoint);
-            payload = Payload::Shared(bytes.clone());
-        }
-        Item::MovedPart { group, part, version, payload: bytes } => {
-            prepared.moved += 1;
-            state.moving = state.moving.saturating_sub(1);
-            if !state.group(*group).book.movable(*part, *version) {
-                return None;
-            }
-            (header.group, header.part, header.index) = (*group, *part, *version);
-            payload = Payload::Shared(bytes.clone());
-        }
-        Item::Record(Record::Done { group, checkpoint }) => {
-            (header.group, header.index) = (*group, *checkpoint);
-            prepared.done.push((*group, *checkpoint));
-        }
-        Item::MovedDone { group, checkpoint } => {
-            prepared.moved += 1;
-            state.moving = state.moving.saturating_sub(1);
-            if state.group(*group).book.checkpoint != Some(*checkpoint) {
-                return None;
-            }
-            (header.group, header.index) = (*group, *checkpoint);
-        }
-        Item::Floor(floor) => {
-            header.index = floor.0;
-            prepared.floor = Some(floor.0);
-        }
-        Item::Opened => {}
-        Item::Lost { group, first, last } => {
-            (header.group, header.index, header.term) = (*group, *first, *last);
-        }
-    }
-    if matches!(kind, Kind::Done | Kind::MovedDone) {
-        header.length = crate::segment_index::DONE as u32;
-    } else {
-        header.length = payload.bytes().len() as u32;
-    }
-    if kind != Kind::Entry {
-        if !matches!(kind, Kind::Floor | Kind::Opened) {
-            prepared.checkpoint_bytes += header.size();
-        }
-        let mut index = SegmentIndex::default();
-        index.push(&header, at, &[]);
-        index.others.iter().for_each(|other| state.apply_other(segment.id, other));
-    }
-    if matches!(kind, Kind::Done | Kind::MovedDone) {
-        let (live, digest) = state.group(header.group).book.figures();
-        payload = Payload::Done(encode_done(live, digest));
-    }
-    Some((header, payload))
-}
-
-/// An empty file that is to become a segment.
-pub(crate) struct Spare {
-    pub name: String,
-    pub file: Arc<dyn DiskFile>,
-    pub bytes: u64,
-}
-
-/// One that is ready, or a new one; `None` when there is no room for it.
-pub(crate) fn take_spare(shared: &Shared, need: u64) -> Result<Option<Spare>, Error> {
-    let disk = &*shared.disk;
-    let whole = (HEADER + FOOTER) as u64 + SegmentIndex::default().encoded_len() + need;
-    let bytes = shared.options.segment_bytes.max(whole.next_multiple_of(512));
-    let large = bytes > shared.options.segment_bytes;
-    if !large {
-        let ready = shared.state().spares.pop_front();
-        if let Some(name) = ready {
-            let file = disk.open(&name).map_err(Error::io(&disk.path(&name), "open"))?;
-            return Ok(Some(Spare { name, file, bytes }));
-        }
-    }
-    let name = shared.state().spare_name();
-    let mut made = make_spare(disk, &name, bytes);
-    // A record that is larger than a segment may take the place of the reserve: it would hold up everything behind it.
-    while large && made.as_ref().is_err_and(is_full) && give_up_spare(shared)? {
-        made = make_spare(disk, &name, bytes);
-    }
-    shared.state().starved = large && made.as_ref().is_err_and(is_full);
-    match made {
-        Ok(file) => Ok(Some(Spare { name, file, bytes })),
-        Err(error) if is_full(&error) => Ok(None),
-        Err(error) => Err(Error::io(&disk.path(&name), "create")(error)),
-    }
-}
-
-fn give_up_spare(shared: &Shared) -> Result<bool, Error> {
-    let Some(name) = shared.state().spares.pop_front() else { return Ok(false) };
-    shared.disk.remove(&name).map_err(Error::io(&shared.disk.path(&name), "remove"))?;
-    Ok(true)
-}
-
-/// A file has the name of a spare once its size and its zeros are durable; until then a start removes it.
-pub(crate) fn make_spare(disk: &dyn Disk, name: &str, bytes: u64) -> std::io::Result<Arc<dyn DiskFile>> {
-    let beside = format!("{name}.new");
-    let file = disk.create(&beside, bytes)?;
-    file.sync_data()?;
-    disk.rename(&beside, name)?;
-    Ok(file)
-}
-
-/// Makes the spare the next segment. Its header is durable before it has the name, and the name before anything is written in it: so
-/// a file with the name of a segment always has a header, and a segment with records has its name.
-pub(crate) fn start_segment(
-    shared: &Shared,
-    spare: Spare,
-    id: SegmentId,
-    commit: u64,
-    chain: u32,
-) -> Result<OpenSegment, Error> {
-    let disk = &*shared.disk;
-    let (name, path) = (id.file(), disk.path(&id.file()));
-    let floor = SegmentId(shared.state().floor.max(1));
-    let sectors = (spare.bytes / 512) as u32;
-    let header = SegmentHeader { log: shared.identity.log, segment: id, commit, floor, chain, sectors };
-    spare.file.write_at(&header.encode(), 0).map_err(Error::io(&path, "write"))?;
-    if !mutated!(shared.options, SkipHeaderSync) {
-        spare.file.sync_data().map_err(Error::io(&path, "sync"))?;
-    }
-    disk.rename(&spare.name, &name).map_err(Error::io(&path, "create"))?;
-    if !mutated!(shared.options, SkipDirectorySync) {
-        disk.sync_dir().map_err(Error::io(&path, "sync the directory of"))?;
-    }
-    let segment = Segment::new(header, spare.file, path, spare.bytes);
-    #[cfg(feature = "trial")]
-    let segment = segment.mutate(&shared.options);
-    let segment = Arc::new(segment);
-    shared.state().segments.insert(id, segment.clone());
-    Ok(OpenSegment {
-        segment,
-        end: HEADER as u64,
-        index: SegmentIndex::default(),
-        chain,
-        commit,
-        commit_at: HEADER as u64,
-        sealed: false,
-    })
 }

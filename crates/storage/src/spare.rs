@@ -1,0 +1,99 @@
+//! Empty segments: made, taken, and turned into the next one of the log.
+
+use std::sync::Arc;
+
+use crate::disk::{Disk, DiskFile};
+use crate::error::{Error, is_full};
+use crate::id::SegmentId;
+use crate::options::mutated;
+use crate::segment::{FOOTER, HEADER, Segment, SegmentHeader};
+use crate::segment_index::SegmentIndex;
+use crate::state::Shared;
+use crate::writer::OpenSegment;
+
+/// An empty file that is to become a segment.
+pub(crate) struct Spare {
+    pub name: String,
+    pub file: Arc<dyn DiskFile>,
+    pub bytes: u64,
+}
+
+/// One that is ready, or a new one; `None` when there is no room for it.
+pub(crate) fn take_spare(shared: &Shared, need: u64) -> Result<Option<Spare>, Error> {
+    let disk = &*shared.disk;
+    let whole = (HEADER + FOOTER) as u64 + SegmentIndex::default().encoded_len() + need;
+    let bytes = shared.options.segment_bytes.max(whole.next_multiple_of(512));
+    let large = bytes > shared.options.segment_bytes;
+    if !large {
+        let ready = shared.state().spares.pop_front();
+        if let Some(name) = ready {
+            let file = disk.open(&name).map_err(Error::io(&disk.path(&name), "open"))?;
+            return Ok(Some(Spare { name, file, bytes }));
+        }
+    }
+    let name = shared.state().spare_name();
+    let mut made = make_spare(disk, &name, bytes);
+    // A record that is larger than a segment may take the place of the reserve: it would hold up everything behind it.
+    while large && made.as_ref().is_err_and(is_full) && give_up_spare(shared)? {
+        made = make_spare(disk, &name, bytes);
+    }
+    shared.state().starved = large && made.as_ref().is_err_and(is_full);
+    match made {
+        Ok(file) => Ok(Some(Spare { name, file, bytes })),
+        Err(error) if is_full(&error) => Ok(None),
+        Err(error) => Err(Error::io(&disk.path(&name), "create")(error)),
+    }
+}
+
+fn give_up_spare(shared: &Shared) -> Result<bool, Error> {
+    let Some(name) = shared.state().spares.pop_front() else { return Ok(false) };
+    shared.disk.remove(&name).map_err(Error::io(&shared.disk.path(&name), "remove"))?;
+    Ok(true)
+}
+
+/// A file has the name of a spare once its size and its zeros are durable; until then a start removes it.
+pub(crate) fn make_spare(disk: &dyn Disk, name: &str, bytes: u64) -> std::io::Result<Arc<dyn DiskFile>> {
+    let beside = format!("{name}.new");
+    let file = disk.create(&beside, bytes)?;
+    file.sync_data()?;
+    disk.rename(&beside, name)?;
+    Ok(file)
+}
+
+/// Makes the spare the next segment. Its header is durable before it has the name, and the name before anything is written in it: so
+/// a file with the name of a segment always has a header, and a segment with records has its name.
+pub(crate) fn start_segment(
+    shared: &Shared,
+    spare: Spare,
+    id: SegmentId,
+    commit: u64,
+    chain: u32,
+) -> Result<OpenSegment, Error> {
+    let disk = &*shared.disk;
+    let (name, path) = (id.file(), disk.path(&id.file()));
+    let floor = SegmentId(shared.state().floor.max(1));
+    let sectors = (spare.bytes / 512) as u32;
+    let header = SegmentHeader { log: shared.identity.log, segment: id, commit, floor, chain, sectors };
+    spare.file.write_at(&header.encode(), 0).map_err(Error::io(&path, "write"))?;
+    if !mutated!(shared.options, SkipHeaderSync) {
+        spare.file.sync_data().map_err(Error::io(&path, "sync"))?;
+    }
+    disk.rename(&spare.name, &name).map_err(Error::io(&path, "create"))?;
+    if !mutated!(shared.options, SkipDirectorySync) {
+        disk.sync_dir().map_err(Error::io(&path, "sync the directory of"))?;
+    }
+    let segment = Segment::new(header, spare.file, path, spare.bytes);
+    #[cfg(feature = "trial")]
+    let segment = segment.mutate(&shared.options);
+    let segment = Arc::new(segment);
+    shared.state().segments.insert(id, segment.clone());
+    Ok(OpenSegment {
+        segment,
+        end: HEADER as u64,
+        index: SegmentIndex::default(),
+        chain,
+        commit,
+        commit_at: HEADER as u64,
+        sealed: false,
+    })
+}
