@@ -598,6 +598,13 @@ impl<'a> Run<'a> {
 
     fn check_session(&self, uid: SessionUid, session: &model::Session) {
         let view = self.shard.session(uid).expect("is there");
+        if let Some(replica) = &self.replica {
+            let same = replica.session(uid).expect("is there");
+            assert!(
+                same.entries(0).eq(view.entries(0)),
+                "what a client is sent does not depend on checkpoints"
+            );
+        }
         assert_eq!((view.owner().is_some(), view.epoch()), (session.owned, session.epoch));
         assert_eq!(
             (view.window(), view.expiry_s(), view.ends()),
