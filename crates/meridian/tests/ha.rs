@@ -1,4 +1,4 @@
-//! `meridian bench ha` against a real node, which stays, and which goes for good.
+//! Nodes that stay, that go for good, and that are killed and started again: what `meridian bench ha` and other clients then find.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -20,7 +20,12 @@ struct Node {
 impl Node {
     fn start(test: &str) -> Node {
         let directory = std::env::temp_dir().join(format!("meridian-ha-{test}-{}", std::process::id()));
-        let mut command = meridian(&["start", "--listen", "127.0.0.1:0", "--http", "off", "--data-dir"]);
+        Self::start_at("127.0.0.1:0", directory)
+    }
+
+    fn start_at(address: &str, directory: PathBuf) -> Node {
+        let mut command = meridian(&["start", "--listen", address, "--http", "off"]);
+        command.args(["--set", "storage.segment_size=1MiB", "--set", "storage.reserve=2MiB", "--data-dir"]);
         let mut process = command.arg(&directory).stderr(Stdio::piped()).spawn().unwrap();
         let mut log = BufReader::new(process.stderr.take().unwrap());
         let line = line_with(&mut log, "listening");
@@ -29,6 +34,21 @@ impl Node {
         // Nobody reads on, and nobody has to: the node says little more than a pipe holds.
         std::thread::spawn(move || log.lines().for_each(drop));
         Node { process, address: format!("127.0.0.1:{port}"), directory }
+    }
+
+    /// `kill -9`, and a start with the same data at the same address.
+    fn kill_and_start(&mut self) {
+        self.kill();
+        let (address, directory) = (self.address.clone(), std::mem::take(&mut self.directory));
+        *self = Self::start_at(&address, directory);
+    }
+
+    /// Runs `meridian pub` or `sub` to its end; returns what it printed.
+    fn client(&self, command: &str, arguments: &str) -> String {
+        let port = self.address.rsplit(':').next().unwrap();
+        let output = meridian(&[command, "-p", port]).args(arguments.split(' ')).output().unwrap();
+        assert!(output.status.success(), "{command} {arguments}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
     }
 
     fn kill(&mut self) {
@@ -42,6 +62,9 @@ impl Drop for Node {
         // For a test that killed it all of this does nothing.
         let _ = self.process.kill();
         let _ = self.process.wait();
+        if self.directory.as_os_str().is_empty() {
+            return; // Another goes on with it.
+        }
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
@@ -101,4 +124,47 @@ fn a_node_that_never_comes_back_is_said_to_be_gone() {
     let (code, text) = end(process, lines);
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("the broker never came back") && text.contains("ECONNREFUSED"), "{text}");
+}
+
+/// What was acknowledged is there after `kill -9`: subscriptions, messages, a retained one, the Will of a client that died with the node.
+#[test]
+fn a_node_that_is_killed_keeps_what_it_has_acknowledged() {
+    let mut node = Node::start("keeps");
+    let session = "-i reader -c -x 3600 -q 2 -t a/#";
+    node.client("sub", &format!("{session} -E"));
+    node.client("pub", "-q 1 -t a/1 -m one");
+    node.client("pub", "-q 2 -t a/2 -m two");
+    node.client("pub", "-q 1 -r -t kept -m retained");
+    let port = node.address.rsplit(':').next().unwrap().to_owned();
+    let mut mortal = meridian(&["sub", "-p", &port, "-i", "mortal", "-c", "-x", "3600", "-t", "kept"]);
+    mortal.args(["--will-topic", "a/will", "--will-payload", "gone", "--will-qos", "1"]);
+    let mut mortal = mortal.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut heard = BufReader::new(mortal.stdout.take().unwrap());
+    line_with(&mut heard, "retained");
+    node.kill_and_start();
+    mortal.kill().unwrap();
+    mortal.wait().unwrap();
+    assert_eq!(node.client("sub", &format!("{session} -C 3 -W 20")), "one\ntwo\ngone\n");
+    assert_eq!(node.client("sub", "-t kept -C 1 -W 20"), "retained\n");
+    node.client("pub", "-q 1 -t a/3 -m three");
+    node.kill_and_start();
+    let text = node.client("sub", &format!("{session} -C 1 -W 20"));
+    assert!(
+        ["three\n", "gone\n"].contains(&&*text),
+        "the last acknowledgements may be lost with the node: {text}"
+    );
+}
+
+/// Under load, over and over.
+#[test]
+fn a_node_that_is_killed_under_load_loses_nothing() {
+    let mut node = Node::start("killed");
+    let (process, lines) = ha(&node, "-q mixed -R 300 --duration 4 --drain 20 --backoff-max 100");
+    for _ in 0..3 {
+        std::thread::sleep(std::time::Duration::from_millis(700));
+        node.kill_and_start();
+    }
+    let (code, text) = end(process, lines);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("LOST          0 "), "{text}");
 }

@@ -153,6 +153,12 @@ impl Shard {
         Ok(())
     }
 
+    /// Goes on behind a record that is lost: a repair could not save it. What it would have changed stays as it was.
+    pub fn pass_over(&mut self, index: u64) {
+        self.touch(REST);
+        self.applied = self.applied.max(index);
+    }
+
     fn apply_command(
         &mut self,
         ordinal: u32,

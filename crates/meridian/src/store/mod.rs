@@ -188,10 +188,19 @@ fn restore_one(id: u16, group: Option<RecoveredGroup>, hash_key: [u8; 16]) -> Re
         shard.restored(checkpoint).map_err(|error| error.to_string())?;
     }
     let mut effects = Vec::new();
+    let pass_over = |shard: &mut Shard| {
+        while let Some((_, last)) =
+            group.lost.iter().find(|(first, last)| (*first..=*last).contains(&(shard.applied() + 1)))
+        {
+            shard.pass_over(*last);
+        }
+    };
     for entry in group.entries() {
+        pass_over(&mut shard);
         let entry = entry.map_err(|error| error.to_string())?;
         shard.apply(entry.index, &entry.payload, &mut effects).map_err(|error| error.to_string())?;
         effects.clear();
     }
+    pass_over(&mut shard);
     Ok(shard)
 }
