@@ -96,6 +96,7 @@ fn start(workers: usize) -> edge::Node {
         broker: broker::settings::Settings::default(),
         access: Arc::new(broker::access::AllowAll),
         version: "test".into(),
+        store: None,
     };
     edge::start(options).expect("the node starts")
 }

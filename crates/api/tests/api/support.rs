@@ -72,6 +72,7 @@ impl Server {
             broker: broker::settings::Settings::default(),
             access: guard.clone(),
             version: "test".to_owned(),
+            store: None,
         })
         .unwrap();
         let listeners = node.listeners().iter().cloned().map(|bound| ListenerFacts {

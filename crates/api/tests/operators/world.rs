@@ -67,8 +67,14 @@ impl World {
         });
         let listener = Listener { address: "127.0.0.1:0".into(), ..Listener::default() };
         let edge = EdgeSettings { workers: 2, listeners: vec![listener], ..Default::default() };
-        let node = edge::start(edge::Options { edge, broker, access: guard.clone(), version: "test".into() })
-            .unwrap();
+        let node = edge::start(edge::Options {
+            edge,
+            broker,
+            access: guard.clone(),
+            version: "test".into(),
+            store: None,
+        })
+        .unwrap();
 
         let settings = api::settings::HttpSettings {
             listen: api::settings::Listen::At(([127, 0, 0, 1], 0).into()),

@@ -90,6 +90,9 @@ impl LogEvents for Events {
     }
 }
 
+/// Messages that a shard wants back.
+type Reading = (ShardId, Vec<Wanted>);
+
 /// Threads that read messages back: a disk may take long, and a reactor never waits.
 const READERS: usize = 2;
 
@@ -97,7 +100,8 @@ const READERS: usize = 2;
 pub struct ShardLog {
     log: Log,
     told: Arc<Told>,
-    reads: Mutex<Option<Sender<(ShardId, Vec<Wanted>)>>>,
+    /// `None` when the node stops.
+    reads: Mutex<Option<Sender<Reading>>>,
     readers: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -105,6 +109,7 @@ impl ShardLog {
     /// # Errors
     /// When the system gives no thread.
     pub fn start(log: Log, told: Arc<Told>) -> std::io::Result<Arc<Self>> {
+        // tidy: allow(unbounded-channel): a session with a connection has one read under way, so do a segment and a group
         let (reads, asked) = channel();
         let asked = Arc::new(Mutex::new(asked));
         let readers = (0..READERS).map(|number| {
@@ -132,7 +137,7 @@ impl ShardLog {
     }
 }
 
-fn read_all(log: &Log, told: &Told, asked: &Mutex<Receiver<(ShardId, Vec<Wanted>)>>) {
+fn read_all(log: &Log, told: &Told, asked: &Mutex<Receiver<Reading>>) {
     loop {
         let next = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((shard, wanted)) = next else { return };

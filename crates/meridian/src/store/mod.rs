@@ -5,7 +5,7 @@ mod log;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -47,7 +47,7 @@ pub struct Store {
     log: Arc<ShardLog>,
     threads: LogThreads,
     /// Writes the time down; ends when the sender is dropped.
-    clock: (Sender<()>, JoinHandle<()>),
+    clock: (SyncSender<()>, JoinHandle<()>),
 }
 
 /// How often the node's time is written down: after a crash it may stand still for as long.
@@ -108,15 +108,19 @@ impl Store {
         Ok((store, broker::Store { log: Some(log), shards, life, hash_key }))
     }
 
-    /// What the log says of itself.
-    pub fn stats(&self) -> storage::Stats {
-        self.log.log().stats()
-    }
-
     /// After the node has ended: writes what is queued, and closes.
     pub fn close(self) {
         self.threads.stop();
         self.log.stop();
+        let stats = self.log.log().stats();
+        tracing::info!(
+            commits = stats.commits,
+            records = stats.records,
+            bytes = stats.bytes_written,
+            segments = stats.segments,
+            live_bytes = stats.live_bytes,
+            "store closed"
+        );
         let (end, thread) = self.clock;
         drop(end);
         if thread.join().is_err() {
@@ -126,8 +130,8 @@ impl Store {
 }
 
 /// Writes the node's time down every few seconds, and at the end.
-fn note_time(file: ClockFile, began: Duration) -> std::io::Result<(Sender<()>, JoinHandle<()>)> {
-    let (end, ended) = channel();
+fn note_time(file: ClockFile, began: Duration) -> std::io::Result<(SyncSender<()>, JoinHandle<()>)> {
+    let (end, ended) = sync_channel(1);
     let started = Instant::now();
     let run = move || {
         loop {
