@@ -185,6 +185,7 @@ fn serve(
     if let Some(http) = &http {
         http.ready();
     }
+    tracing::info!("the node serves");
 
     loop {
         match signals.wait().map_err(|error| format!("signals cannot be waited for: {error}"))? {

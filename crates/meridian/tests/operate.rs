@@ -77,7 +77,7 @@ impl Node {
             |line: String| line.rsplit("address=").next().unwrap().trim().trim_matches('"').to_owned();
         node.mqtt = address(node.wait_for("listening"));
         node.http = address(node.wait_for("HTTP address="));
-        node.wait_for("a restart loses");
+        node.wait_for("the node serves");
         node
     }
 
@@ -233,7 +233,7 @@ fn without_http_nothing_of_it_is_there() {
     let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut log = BufReader::new(process.stderr.take().unwrap());
     let mut line = String::new();
-    while !line.contains("a restart loses") {
+    while !line.contains("the node serves") {
         line.clear();
         assert_ne!(log.read_line(&mut line).unwrap(), 0);
         assert!(!line.contains("HTTP"), "{line}");

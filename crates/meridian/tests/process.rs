@@ -8,6 +8,8 @@ fn meridian(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_meridian"));
     // Tests run side by side, and there is only one port that is the default.
     command.args(arguments).env("MERIDIAN__HTTP__LISTEN", "127.0.0.1:0").stdin(Stdio::null());
+    // And only one data directory.
+    command.env("MERIDIAN__STORAGE__DURABILITY", "memory");
     command
 }
 
@@ -68,7 +70,7 @@ impl Node {
         let line = node.wait_for("listening");
         let port = line.rsplit(':').next().unwrap().trim_end_matches(|c: char| !c.is_ascii_digit());
         node.port = port.to_owned();
-        node.wait_for("a restart loses");
+        node.wait_for("the node serves");
         node
     }
 

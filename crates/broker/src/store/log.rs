@@ -55,6 +55,8 @@ pub enum Purpose {
     Delivery { session: shard::SessionUid, number: u64 },
     /// To be given to another member of its shared group.
     Orphan { id: u64 },
+    /// To be shown to an operator, as entry `at` of a page.
+    Look { ticket: usize, at: usize },
     /// To be moved out of a segment that is given back.
     Rewrite,
 }

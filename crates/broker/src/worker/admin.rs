@@ -47,9 +47,10 @@ impl Worker {
             }
             Ask::Queue { shard, client_id, limit, payload, reply } => match self.known(shard, &client_id) {
                 Some(Known { session: Some(session), .. }) => {
-                    let found =
-                        self.shard(shard).and_then(|shard| shard.queue_of(self.now, session, limit, payload));
-                    reply(found.map(|(items, truncated)| QueuePage { items, truncated }));
+                    match self.shards.iter_mut().find(|(id, _)| *id == shard) {
+                        Some((_, shard)) => shard.look_into_queue(self.now, session, limit, payload, reply),
+                        None => reply(None),
+                    }
                 }
                 Some(Known { owner: Some(connection), session: None }) => {
                     let ask = Ask::ConnectionQueue { connection, limit, payload, reply };

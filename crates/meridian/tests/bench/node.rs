@@ -17,6 +17,7 @@ impl Node {
             .args(["start", "--listen", "127.0.0.1:0"])
             .env("MERIDIAN__HTTP__LISTEN", "127.0.0.1:0")
             .env("MERIDIAN__LOG__FORMAT", "text")
+            .env("MERIDIAN__STORAGE__DURABILITY", "memory")
             .current_dir(std::env::temp_dir())
             .stdin(Stdio::null())
             .stderr(Stdio::piped())

@@ -54,7 +54,7 @@ impl Node {
             node.ports.push(address.rsplit(':').next().unwrap().to_owned());
         }
         node.http = address(node.wait_for(" HTTP"));
-        node.wait_for("a restart loses");
+        node.wait_for("the node serves");
         node
     }
 

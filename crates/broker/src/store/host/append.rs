@@ -69,6 +69,7 @@ impl ShardHost {
         identity: Option<Identity>,
         append: Option<u32>,
     ) {
+        self.notice_lack_of_memory(now);
         let view = message.view().stored();
         let identity = identity.map(shard::Identity::from);
         let command = Command::Publish { message: view, wait: append.is_some(), identity };

@@ -201,6 +201,7 @@ impl ShardHost {
                     self.touched.push(uid);
                 }
                 Purpose::Orphan { id } => self.give_orphan(id, message, out),
+                Purpose::Look { ticket, at } => self.looked(now, ticket, at, message),
                 Purpose::Rewrite => self.rewrite(now, key, message),
             }
         }

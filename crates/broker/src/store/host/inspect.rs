@@ -4,18 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mqtt::{QoS, Subscription, TopicName};
-use shard::{Command, Phase, SessionUid, SessionView};
+use shard::{Command, SessionUid, SessionView};
 
 use super::live::Bodies;
 use super::propose::Asked;
 use super::{ShardHost, ShardOutput};
 use crate::admin::{
-    ClientDetail, ClientFilter, ClientInfo, Known, Matches, QueueState, Queued, Receiver, SessionDetail,
-    SessionFigures, SubscriptionFilter, SubscriptionInfo,
+    ClientDetail, ClientFilter, ClientInfo, Known, Matches, Receiver, SessionDetail, SessionFigures,
+    SubscriptionFilter, SubscriptionInfo,
 };
 use crate::backlog::Waiting;
 use crate::ids::{SessionId, Time};
-use crate::message::Message;
 use crate::route::{Options, RouteKind};
 use crate::store::{Member, session_id, session_uid};
 
@@ -155,34 +154,6 @@ impl ShardHost {
         Some((some.collect(), (next < session.subscriptions_len()).then_some(next)))
     }
 
-    /// What a session has in flight and waiting, in this order. What lies on disk is told without what its message says.
-    pub(crate) fn queue_of(
-        &self,
-        now: Time,
-        id: SessionId,
-        limit: usize,
-        payload: usize,
-    ) -> Option<(Vec<Queued>, bool)> {
-        let uid = session_uid(id);
-        let session = self.state.session(uid)?;
-        let bodies = self.bodies.get(&uid);
-        let is_wanted = |entry: &shard::EntryView<'_>| matches!(entry.phase, Phase::Pinned | Phase::Waiting);
-        let mut all = session.entries(session.open().start).filter(|(_, entry)| is_wanted(entry));
-        let one = |(n, entry): (u64, shard::EntryView<'_>)| {
-            let state = if n < session.open().end {
-                QueueState::Inflight
-            } else if n >= session.within() {
-                QueueState::Overflow
-            } else {
-                QueueState::Waiting
-            };
-            let message = bodies.and_then(|bodies| bodies.get(n));
-            queued(now, state, entry, message, payload)
-        };
-        let some = all.by_ref().take(limit).map(one).collect();
-        Some((some, all.next().is_some()))
-    }
-
     /// Ends a session without a connection. False when there is none, or it is served.
     pub(crate) fn kick_session(&mut self, now: Time, id: SessionId, out: &mut ShardOutput) -> bool {
         let uid = session_uid(id);
@@ -280,28 +251,6 @@ fn waiting(now: Time, session: SessionView<'_>, bodies: Option<&Bodies>) -> Opti
     let first = bodies.and_then(|bodies| bodies.get(waiting.start));
     let oldest = first.map(|message| now.since(message.view().received)).unwrap_or_default();
     Some(Waiting { messages: waiting.end - waiting.start, oldest })
-}
-
-/// An entry of a queue, with up to `payload_max` bytes of its payload where the message is in memory.
-fn queued(
-    now: Time,
-    state: QueueState,
-    entry: shard::EntryView<'_>,
-    message: Option<&Message>,
-    payload_max: usize,
-) -> Queued {
-    let view = message.map(Message::view);
-    let payload = view.map_or(&[][..], |view| view.payload);
-    Queued {
-        state,
-        topic: view.map_or("", |view| view.topic).into(),
-        qos: entry.qos,
-        retain: entry.retain,
-        payload_bytes: if view.is_some() { payload.len() } else { entry.size as usize },
-        age: view.map(|view| now.since(view.received)).unwrap_or_default(),
-        expires_in: (entry.expires != shard::NEVER).then(|| Time(entry.expires).since(now)),
-        payload: payload[..payload.len().min(payload_max)].to_vec(),
-    }
 }
 
 fn receiver(session: SessionView<'_>, connected: bool, topic: TopicName<'_>) -> Receiver {

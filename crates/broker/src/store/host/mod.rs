@@ -15,6 +15,7 @@ mod effects;
 mod groups;
 mod inspect;
 mod live;
+mod look;
 mod ownership;
 mod propose;
 mod received;
@@ -99,7 +100,11 @@ pub struct ShardHost {
     ticking: bool,
     /// As last proposed.
     limits: Option<Limits>,
+    /// Whether what waits for absent clients gave way when that was.
+    gives_way: bool,
     checkpointing: Checkpointing,
+    /// Operators who wait for messages from the disk.
+    looks: slab::Slab<look::Look>,
     /// Sessions with a connection for which something waits.
     backlog: Backlog,
     random: u64,
@@ -219,7 +224,7 @@ impl ShardHost {
             settings,
             node_routes,
             load,
-            proposals: Proposals::starting_after(state.applied()),
+            proposals: Proposals::starting_after(state.applied(), state.now()),
             state,
             condition: log.as_ref().map_or(Condition::Good, |log| log.condition()),
             log,
@@ -244,7 +249,9 @@ impl ShardHost {
             retained_asked: 0,
             ticking: false,
             limits: None,
+            gives_way: false,
             checkpointing: Checkpointing::default(),
+            looks: slab::Slab::new(),
             backlog: Backlog::default(),
             random: random | 1,
             counters: StoreCounters::default(),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mqtt::PacketId;
-use shard::{BatchBuilder, Command, SessionUid};
+use shard::{BatchBuilder, CLOCK_STEP_MAX_MS, Command, SessionUid};
 
 use super::{Claim, ShardHost, ShardOutput};
 use crate::ids::{ConnectionId, GroupId, Ticket, Time};
@@ -23,6 +23,8 @@ pub(super) struct Proposals {
     underway: VecDeque<Underway>,
     /// Of the last batch that was made.
     last_index: u64,
+    /// The state's clock when all of them are applied, ms.
+    clock: u64,
 }
 
 /// A batch that is not durable yet, and who asked for what is in it.
@@ -88,8 +90,9 @@ pub(super) enum Asked {
 }
 
 impl Proposals {
-    pub fn starting_after(index: u64) -> Self {
-        Self { last_index: index, ..Self::default() }
+    /// Batches for a state that has applied `index` and whose clock stands at `clock`.
+    pub fn starting_after(index: u64, clock: u64) -> Self {
+        Self { last_index: index, clock, ..Self::default() }
     }
 
     fn close(&mut self) -> Option<Underway> {
@@ -117,7 +120,24 @@ impl ShardHost {
 
     /// Adds a command to the open batch; [`Self::asked`] has to follow, with what the command borrows from.
     pub(super) fn push(&mut self, now: Time, command: &Command<'_>) {
+        if self.proposals.open.is_none() {
+            self.catch_up(now);
+        }
         self.proposals.open.get_or_insert_with(|| BatchBuilder::new(now.0)).push(command);
+    }
+
+    /// A batch moves the state's clock by a bounded step: after a long silence there have to be several, or what begins now would begin
+    /// in the past.
+    fn catch_up(&mut self, now: Time) {
+        while self.proposals.clock.saturating_add(CLOCK_STEP_MAX_MS) < now.0 {
+            self.proposals.clock += CLOCK_STEP_MAX_MS;
+            let mut step = BatchBuilder::new(self.proposals.clock);
+            step.push(&Command::Tick);
+            self.proposals.open = Some(step);
+            self.asked(Asked::Nobody);
+            self.close_batch();
+        }
+        self.proposals.clock = self.proposals.clock.max(now.0);
     }
 
     pub(super) fn asked(&mut self, asked: Asked) {

@@ -80,8 +80,16 @@ impl ShardHost {
         }
     }
 
+    /// Without a log: what waits for absent clients has begun, or has stopped, to give way.
+    pub(super) fn notice_lack_of_memory(&mut self, now: Time) {
+        if self.log.is_none() && self.load.absent_give_way.load(Relaxed) != self.gives_way {
+            self.configure(now);
+        }
+    }
+
     /// Says what the limits are, when they have changed.
     pub(super) fn configure(&mut self, now: Time) {
+        self.gives_way = self.load.absent_give_way.load(Relaxed);
         let limits = self.wanted_limits();
         if self.limits != Some(limits) {
             self.limits = Some(limits);
