@@ -178,6 +178,7 @@ fn serve(
             "sessions and retained messages are kept in memory only: a restart loses them (storage.durability = \"memory\")"
         );
     }
+    tracing::info!("the node serves");
     files.warn();
     if let Err(error) = files.warn_daily() {
         tracing::warn!(%error, "certificates that end soon are logged at a reload only");
@@ -185,8 +186,6 @@ fn serve(
     if let Some(http) = &http {
         http.ready();
     }
-    tracing::info!("the node serves");
-
     loop {
         match signals.wait().map_err(|error| format!("signals cannot be waited for: {error}"))? {
             Signal::Stop => break,

@@ -196,7 +196,7 @@ fn off_loopback_there_has_to_be_a_key() {
         "{}",
         stderr(&refused)
     );
-    assert!(!Path::new(&data).exists());
+    assert!(!Path::new(&data).join("registry.log").exists());
 
     let made = run(&["key", "add", "ops", "--role", "admin", "--data-dir", &data]);
     // A reverse proxy's, say: without TLS it needs a word.
@@ -240,7 +240,7 @@ fn without_http_nothing_of_it_is_there() {
     }
     assert!(Command::new("kill").arg(process.id().to_string()).status().unwrap().success());
     assert_eq!(process.wait().unwrap().code(), Some(0));
-    assert!(!Path::new(&data).exists());
+    assert!(!Path::new(&data).join("registry.log").exists());
 }
 
 #[test]
