@@ -51,6 +51,8 @@ METRICS = {
     "meridian_subscribes_denied_total": (COUNTER, {}),
     "meridian_publishes_refused_total": (COUNTER, {}),
     "meridian_retained_refused_total": (COUNTER, {}),
+    "meridian_messages_refused_by_disk_total": (COUNTER, {}),
+    "meridian_messages_unreadable_total": (COUNTER, {}),
     "meridian_permissions_awaited_total": (COUNTER, {}),
     "meridian_publishers_blocked_total": (COUNTER, {}),
     "meridian_takeovers_total": (COUNTER, {}),

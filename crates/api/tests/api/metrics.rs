@@ -174,6 +174,8 @@ const PROMISED: &[(&str, &[&str])] = &[
     ("meridian_subscribes_denied_total", &[]),
     ("meridian_publishes_refused_total", &[]),
     ("meridian_retained_refused_total", &[]),
+    ("meridian_messages_refused_by_disk_total", &[]),
+    ("meridian_messages_unreadable_total", &[]),
     ("meridian_permissions_awaited_total", &[]),
     ("meridian_publishers_blocked_total", &[]),
     ("meridian_takeovers_total", &[]),
