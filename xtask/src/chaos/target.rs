@@ -79,7 +79,9 @@ impl Target {
                 parse(start, args.config.is_some(), fill)?
             }
             (None, Broker::Meridian) => {
-                let words = "start --listen 127.0.0.1:{port} --data-dir {dir}/data --http off";
+                // A full queue drops by its rule; that is not what is looked for.
+                let words = "start --listen 127.0.0.1:{port} --data-dir {dir}/data --http off \
+                             --set queue.messages_max=1000000 --set queue.bytes_max=1GiB";
                 let words = words.split(' ').map(fill).collect();
                 (profile_directory(args.debug).join("meridian"), words)
             }
