@@ -25,7 +25,9 @@ impl Node {
 
     fn start_at(address: &str, directory: PathBuf) -> Node {
         let mut command = meridian(&["start", "--listen", address, "--http", "off"]);
-        command.args(["--set", "storage.segment_size=1MiB", "--set", "storage.reserve=2MiB", "--data-dir"]);
+        command.args(["--set", "storage.segment_size=1MiB", "--set", "storage.reserve=2MiB"]);
+        // A full queue drops by its rule, on a slow machine too; that is not what is looked for.
+        command.args(["--set", "queue.messages_max=1000000", "--data-dir"]);
         let mut process = command.arg(&directory).stderr(Stdio::piped()).spawn().unwrap();
         let mut log = BufReader::new(process.stderr.take().unwrap());
         let line = line_with(&mut log, "listening");
