@@ -330,7 +330,7 @@ impl ShardHost {
                 self.propose(now, &Command::ForgetOrigin { origin }, Asked::Nobody);
             }
             Request::Retain { message, token } => self.retain(now, &message, token, out),
-            Request::DeleteRetained { topic, token } => self.delete_retained(now, &topic, token),
+            Request::DeleteRetained { topic, token } => self.delete_retained(now, &topic, token, out),
             Request::Join(join) => self.join(*join, out),
             Request::Leave { group, member, reply } => self.leave(*group, member, reply, out),
             Request::Bounce { group, message, token } => self.give(now, group, &message, token, out),

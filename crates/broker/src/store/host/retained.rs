@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use mqtt::{QoS, ReasonCode};
+use mqtt::{QoS, ReasonCode, TopicName};
 use shard::{Answer, Command};
 
 use super::propose::Asked;
@@ -51,7 +51,11 @@ impl ShardHost {
         (!fits).then_some(ReasonCode::QuotaExceeded)
     }
 
-    pub(super) fn delete_retained(&mut self, now: Time, topic: &str, token: Token) {
+    pub(super) fn delete_retained(&mut self, now: Time, topic: &str, token: Token, out: &mut ShardOutput) {
+        // Operators say what they like; the log takes Topic Names.
+        if TopicName::parse(topic).is_err() {
+            return out.acknowledged.push((token, ReasonCode::NoSubscriptionExisted));
+        }
         let message = shard::MessageView {
             topic,
             properties: &[],
