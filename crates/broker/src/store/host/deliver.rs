@@ -91,6 +91,7 @@ impl ShardHost {
         let bytes_max = self.settings.queue.bytes_max.bytes();
         let mut skipped = Vec::new();
         let mut missing = None;
+        live.next = live.next.max(session.open().start);
         while live.next < session.open().end {
             let n = live.next;
             let Some(entry) = session.entry(n) else {
