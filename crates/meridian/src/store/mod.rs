@@ -1,7 +1,7 @@
 //! What the node keeps on disk for its clients: opened at the start, told to the broker, closed at the end.
 
 mod clock;
-mod log;
+mod readers;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,15 +9,16 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use broker::{Life, SHARDS, ShardId, Time};
+use broker::SHARDS;
 use settings::{ByteSize, choices, section};
-use shard::{PartId, Shard};
+use shard::Shard;
+use shardlog::{Events, ShardLog, Told};
 use storage::{LogThreads, RealDisk, RecoveredGroup};
 
 use crate::storage::DIRECTORY;
 
-use self::clock::{ClockFile, Moment};
-use self::log::{Events, ShardLog, Told, group_of};
+use self::clock::ClockFile;
+use self::readers::Readers;
 
 section! {
     /// What survives the process: durable sessions, what waits for them, retained messages, Wills.
@@ -46,6 +47,7 @@ choices! {
 pub struct Store {
     log: Arc<ShardLog>,
     threads: LogThreads,
+    readers: Readers,
     /// Writes the time down; ends when the sender is dropped.
     clock: (SyncSender<()>, JoinHandle<()>),
 }
@@ -97,21 +99,21 @@ impl Store {
         );
 
         let clock = ClockFile::of(&directory);
-        let stood = shards.iter().map(|shard| Duration::from_millis(shard.now())).max().unwrap_or_default();
-        let now = Moment::now(Duration::ZERO);
-        let node = clock.read().map_or(stood, |last| last.node_at(&now)).max(stood);
+        let (now, noted) = (clock::now(Duration::ZERO), clock.read());
+        let life = shardlog::life(&shards, noted.as_ref(), &now);
+        let node = Duration::from_millis(life.began.0);
         let threads = storage::spawn(opened.writer, opened.keeper).map_err(|error| error.to_string())?;
-        let log = ShardLog::start(opened.log, told).map_err(|error| error.to_string())?;
+        let (readers, read_by) = Readers::start(&opened.log, &told).map_err(|error| error.to_string())?;
+        let log = ShardLog::new(opened.log, told, read_by);
         let clock = note_time(clock, node).map_err(|error| error.to_string())?;
-        let store = Self { log: log.clone(), threads, clock };
-        let life = Life { began: Time(node.as_millis() as u64), incarnation: now.wall.as_millis() as u64 };
+        let store = Self { log: log.clone(), threads, readers, clock };
         Ok((store, broker::Store { log: Some(log), shards, life, hash_key }))
     }
 
     /// After the node has ended: writes what is queued, and closes.
     pub fn close(self) {
         self.threads.stop();
-        self.log.stop();
+        self.readers.stop();
         let stats = self.log.log().stats();
         tracing::info!(
             commits = stats.commits,
@@ -135,7 +137,7 @@ fn note_time(file: ClockFile, began: Duration) -> std::io::Result<(SyncSender<()
     let started = Instant::now();
     let run = move || {
         loop {
-            if let Err(error) = file.write(&Moment::now(began + started.elapsed())) {
+            if let Err(error) = file.write(&clock::now(began + started.elapsed())) {
                 tracing::debug!(%error, "the time cannot be written down");
             }
             match ended.recv_timeout(NOTED_EVERY) {
@@ -144,28 +146,20 @@ fn note_time(file: ClockFile, began: Duration) -> std::io::Result<(SyncSender<()
             }
         }
         // Once more: a stop may take long.
-        let _ = file.write(&Moment::now(began + started.elapsed()));
+        let _ = file.write(&clock::now(began + started.elapsed()));
     };
     Ok((end, thread::Builder::new().name("clock".to_owned()).spawn(run)?))
 }
 
 /// The state of all shards: checkpoints, and what came after them. On as many threads as there are processors.
 fn restore(groups: Vec<RecoveredGroup>, hash_key: [u8; 16]) -> Result<Vec<Shard>, String> {
-    let mut found: Vec<Option<RecoveredGroup>> = (0..SHARDS).map(|_| None).collect();
-    for group in groups {
-        let place = (0..SHARDS).find(|shard| group_of(ShardId(*shard)) == group.group);
-        let place = place.ok_or_else(|| {
-            format!("the store has a group {} that this version does not know", group.group)
-        })?;
-        found[usize::from(place)] = Some(group);
-    }
-    let todo = std::sync::Mutex::new((0..SHARDS).zip(found).collect::<Vec<_>>());
+    let todo = std::sync::Mutex::new(shardlog::sort(groups)?);
     let work = || {
         let mut done = Vec::new();
         loop {
             let next = todo.lock().map_err(|_| "a thread panicked".to_owned())?.pop();
             let Some((id, group)) = next else { return Ok::<_, String>(done) };
-            done.push(restore_one(id, group, hash_key).map_err(|error| format!("shard {id}: {error}"))?);
+            done.push(shardlog::restore(id, group, hash_key)?);
         }
     };
     let threads = thread::available_parallelism().map_or(1, usize::from).min(usize::from(SHARDS));
@@ -179,32 +173,4 @@ fn restore(groups: Vec<RecoveredGroup>, hash_key: [u8; 16]) -> Result<Vec<Shard>
     })?;
     shards.sort_by_key(Shard::id);
     Ok(shards)
-}
-
-fn restore_one(id: u16, group: Option<RecoveredGroup>, hash_key: [u8; 16]) -> Result<Shard, String> {
-    let mut shard = Shard::new(id, hash_key);
-    let Some(group) = group else { return Ok(shard) };
-    if let Some(checkpoint) = group.checkpoint {
-        for part in group.parts() {
-            let (part, bytes) = part.map_err(|error| error.to_string())?;
-            shard.restore_part(PartId::from_u32(part), &bytes).map_err(|error| error.to_string())?;
-        }
-        shard.restored(checkpoint).map_err(|error| error.to_string())?;
-    }
-    let mut effects = Vec::new();
-    let pass_over = |shard: &mut Shard| {
-        while let Some((_, last)) =
-            group.lost.iter().find(|(first, last)| (*first..=*last).contains(&(shard.applied() + 1)))
-        {
-            shard.pass_over(*last);
-        }
-    };
-    for entry in group.entries() {
-        pass_over(&mut shard);
-        let entry = entry.map_err(|error| error.to_string())?;
-        shard.apply(entry.index, &entry.payload, &mut effects).map_err(|error| error.to_string())?;
-        effects.clear();
-    }
-    pass_over(&mut shard);
-    Ok(shard)
 }

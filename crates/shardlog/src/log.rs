@@ -2,9 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
-use std::thread::JoinHandle;
+use std::sync::{Arc, OnceLock, Weak};
 
 use broker::{Condition, Message, Node, ShardId, StoreEvent, StoreLog, Wanted};
 use storage::{GroupId, Log, LogEvents, Record, SegmentId, Vacate};
@@ -91,56 +89,37 @@ impl LogEvents for Events {
 }
 
 /// Messages that a shard wants back.
-type Reading = (ShardId, Vec<Wanted>);
+#[derive(Debug)]
+pub struct Reading {
+    shard: ShardId,
+    wanted: Vec<Wanted>,
+}
 
-/// Threads that read messages back: a disk may take long, and a reactor never waits.
-const READERS: usize = 2;
+/// Has what shards want back read, some time and elsewhere: a disk may take long, and a reactor never waits.
+type ReadBy = Box<dyn Fn(Reading) + Send + Sync>;
 
 /// A shard's side of the log.
 pub struct ShardLog {
     log: Log,
     told: Arc<Told>,
-    /// `None` when the node stops.
-    reads: Mutex<Option<Sender<Reading>>>,
-    readers: Mutex<Vec<JoinHandle<()>>>,
+    read_by: ReadBy,
 }
 
 impl ShardLog {
-    /// # Errors
-    /// When the system gives no thread.
-    pub fn start(log: Log, told: Arc<Told>) -> std::io::Result<Arc<Self>> {
-        // tidy: allow(unbounded-channel): a session with a connection has one read under way, so do a segment and a group
-        let (reads, asked) = channel();
-        let asked = Arc::new(Mutex::new(asked));
-        let readers = (0..READERS).map(|number| {
-            let (log, told, asked) = (log.clone(), told.clone(), asked.clone());
-            std::thread::Builder::new()
-                .name(format!("log-reader-{number}"))
-                .spawn(move || read_all(&log, &told, &asked))
-        });
-        let readers = readers.collect::<Result<_, _>>()?;
-        Ok(Arc::new(Self { log, told, reads: Mutex::new(Some(reads)), readers: Mutex::new(readers) }))
+    /// `read_by` is called on reactors, and sees to it that [`Reading::run`] is called elsewhere.
+    pub fn new(log: Log, told: Arc<Told>, read_by: impl Fn(Reading) + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self { log, told, read_by: Box::new(read_by) })
     }
 
     pub fn log(&self) -> &Log {
         &self.log
     }
-
-    /// Ends the threads that read.
-    pub fn stop(&self) {
-        drop(self.reads.lock().unwrap_or_else(PoisonError::into_inner).take());
-        for reader in self.readers.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            if reader.join().is_err() {
-                tracing::error!("a thread that reads the log panicked");
-            }
-        }
-    }
 }
 
-fn read_all(log: &Log, told: &Told, asked: &Mutex<Receiver<Reading>>) {
-    loop {
-        let next = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok((shard, wanted)) = next else { return };
+impl Reading {
+    /// Reads, and tells the shard. Waits for the disk.
+    pub fn run(self, log: &Log, told: &Told) {
+        let Self { shard, wanted } = self;
         // Messages that were published together lie in one record.
         let mut records: HashMap<u64, Option<Arc<[u8]>>> = HashMap::new();
         let read = wanted.into_iter().map(|wanted| {
@@ -178,10 +157,7 @@ impl StoreLog for ShardLog {
     }
 
     fn read(&self, shard: ShardId, wanted: Vec<Wanted>) {
-        if let Some(reads) = &*self.reads.lock().unwrap_or_else(PoisonError::into_inner) {
-            // Without a reader the node is stopping.
-            let _ = reads.send((shard, wanted));
-        }
+        (self.read_by)(Reading { shard, wanted });
     }
 
     fn vacated(&self, shard: ShardId, segment: u64) {

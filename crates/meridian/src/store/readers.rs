@@ -1,0 +1,62 @@
+//! Threads that read messages back.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use shardlog::{Reading, Told};
+use storage::Log;
+
+/// How many: a reactor never waits for a disk, nor one session for the reads of another.
+const READERS: usize = 2;
+
+pub struct Readers {
+    /// `None` when the node stops.
+    reads: Arc<Mutex<Option<Sender<Reading>>>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Readers {
+    /// Also returns how they are asked.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start(log: &Log, told: &Arc<Told>) -> std::io::Result<(Self, impl Fn(Reading) + use<>)> {
+        // tidy: allow(unbounded-channel): a session with a connection has one read under way, so do a segment and a group
+        let (reads, asked) = channel();
+        let asked = Arc::new(Mutex::new(asked));
+        let threads = (0..READERS).map(|number| {
+            let (log, told, asked) = (log.clone(), told.clone(), asked.clone());
+            std::thread::Builder::new()
+                .name(format!("log-reader-{number}"))
+                .spawn(move || read_all(&log, &told, &asked))
+        });
+        let threads = threads.collect::<Result<_, _>>()?;
+        let reads = Arc::new(Mutex::new(Some(reads)));
+        let ask = reads.clone();
+        let read_by = move |reading| {
+            if let Some(reads) = &*ask.lock().unwrap_or_else(PoisonError::into_inner) {
+                // Without a reader the node is stopping.
+                let _ = reads.send(reading);
+            }
+        };
+        Ok((Self { reads, threads }, read_by))
+    }
+
+    pub fn stop(self) {
+        drop(self.reads.lock().unwrap_or_else(PoisonError::into_inner).take());
+        for reader in self.threads {
+            if reader.join().is_err() {
+                tracing::error!("a thread that reads the log panicked");
+            }
+        }
+    }
+}
+
+fn read_all(log: &Log, told: &Told, asked: &Mutex<Receiver<Reading>>) {
+    loop {
+        let next = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(reading) = next else { return };
+        reading.run(log, told);
+    }
+}

@@ -1,0 +1,69 @@
+//! The state of the shards as the log has it, and the life that goes on from there.
+
+use std::time::Duration;
+
+use broker::{Life, SHARDS, ShardId, Time};
+use shard::{PartId, Shard};
+use storage::RecoveredGroup;
+
+use crate::log::group_of;
+use crate::moment::Moment;
+
+/// What was found of each shard, in their order; `None` for those that never wrote.
+///
+/// # Errors
+/// Text: a group that this version does not know.
+pub fn sort(groups: Vec<RecoveredGroup>) -> Result<Vec<(u16, Option<RecoveredGroup>)>, String> {
+    let mut found: Vec<Option<RecoveredGroup>> = (0..SHARDS).map(|_| None).collect();
+    for group in groups {
+        let place = (0..SHARDS).find(|shard| group_of(ShardId(*shard)) == group.group);
+        let place = place.ok_or_else(|| {
+            format!("the store has a group {} that this version does not know", group.group)
+        })?;
+        found[usize::from(place)] = Some(group);
+    }
+    Ok((0..SHARDS).zip(found).collect())
+}
+
+/// One shard: its checkpoint, and what came after it.
+///
+/// # Errors
+/// Text: what of it cannot be read.
+pub fn restore(id: u16, group: Option<RecoveredGroup>, hash_key: [u8; 16]) -> Result<Shard, String> {
+    restore_group(id, group, hash_key).map_err(|error| format!("shard {id}: {error}"))
+}
+
+fn restore_group(id: u16, group: Option<RecoveredGroup>, hash_key: [u8; 16]) -> Result<Shard, String> {
+    let mut shard = Shard::new(id, hash_key);
+    let Some(group) = group else { return Ok(shard) };
+    if let Some(checkpoint) = group.checkpoint {
+        for part in group.parts() {
+            let (part, bytes) = part.map_err(|error| error.to_string())?;
+            shard.restore_part(PartId::from_u32(part), &bytes).map_err(|error| error.to_string())?;
+        }
+        shard.restored(checkpoint).map_err(|error| error.to_string())?;
+    }
+    let mut effects = Vec::new();
+    let pass_over = |shard: &mut Shard| {
+        while let Some((_, last)) =
+            group.lost.iter().find(|(first, last)| (*first..=*last).contains(&(shard.applied() + 1)))
+        {
+            shard.pass_over(*last);
+        }
+    };
+    for entry in group.entries() {
+        pass_over(&mut shard);
+        let entry = entry.map_err(|error| error.to_string())?;
+        shard.apply(entry.index, &entry.payload, &mut effects).map_err(|error| error.to_string())?;
+        effects.clear();
+    }
+    pass_over(&mut shard);
+    Ok(shard)
+}
+
+/// The life that begins with these shards. `noted` is the last moment that was written down, `now` what the clocks of the machine say.
+pub fn life(shards: &[Shard], noted: Option<&Moment>, now: &Moment) -> Life {
+    let stood = shards.iter().map(|shard| Duration::from_millis(shard.now())).max().unwrap_or_default();
+    let node = noted.map_or(stood, |noted| noted.node_at(now)).max(stood);
+    Life { began: Time(node.as_millis() as u64), incarnation: now.wall.as_millis() as u64 }
+}
