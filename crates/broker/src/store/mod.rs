@@ -85,8 +85,9 @@ pub enum Request {
     Enqueue {
         session: SessionId,
         entries: Vec<Enqueue>,
-        /// The shared group on whose behalf.
-        group: Option<Box<GroupName>>,
+        /// The shared group on whose behalf, and whether it takes the session for connected: one that is not gives the message back, for
+        /// another member may be there.
+        group: Option<(Box<GroupName>, bool)>,
         token: Option<Token>,
         page: Option<ConnectionId>,
     },

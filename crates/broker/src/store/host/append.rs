@@ -115,12 +115,19 @@ impl ShardHost {
         now: Time,
         id: SessionId,
         entries: Vec<Enqueue>,
-        name: Option<&GroupName>,
+        name: Option<&(Box<GroupName>, bool)>,
         waiter: Option<Waiter>,
         out: &mut ShardOutput,
     ) {
         let append = waiter.map(|waiter| self.new_append(waiter));
-        let text = name.map(GroupName::text);
+        // The group has not heard yet that this member has gone, as it was told before this came: somebody who is there shall have it.
+        if matches!(name, Some((_, true))) && !self.live.contains_key(&session_uid(id)) {
+            for entry in entries {
+                self.give_back(entry.group, entry.message, append, out);
+            }
+            return self.one_taken(now, append, out);
+        }
+        let text = name.map(|(name, _)| name.text());
         for entry in entries {
             let Enqueue { message, qos, retain, subscription_ids, group } = entry;
             if let Some(key) = append {

@@ -118,10 +118,10 @@ impl ShardHost {
                     subscription_ids: SubscriptionIds::of(ids),
                     group: Some(id),
                 };
-                let name =
-                    self.groups.get(id.slot, id.generation).map(|group| Box::new(group.name().clone()));
+                let group = self.groups.get(id.slot, id.generation);
+                let group = group.map(|group| (Box::new(group.name().clone()), connection.is_some()));
                 let entries = vec![entry];
-                let request = Request::Enqueue { session, entries, group: name, token, page: None };
+                let request = Request::Enqueue { session, entries, group, token, page: None };
                 out.requests.push((session.shard, request));
             }
             (_, Some(connection)) => {

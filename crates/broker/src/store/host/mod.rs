@@ -309,7 +309,7 @@ impl ShardHost {
             }
             Request::Enqueue { session, entries, group, token, page } => {
                 let waiter = token.map(Waiter::Token).or(page.map(Waiter::Page));
-                self.enqueue(now, session, entries, group.as_deref(), waiter, out);
+                self.enqueue(now, session, entries, group.as_ref(), waiter, out);
             }
             Request::Acknowledge { session, connection, packet_id, kind } => {
                 self.acknowledge(now, session, connection, packet_id, kind, out);
