@@ -7,10 +7,6 @@
 mod client;
 #[path = "core/net.rs"]
 mod net;
-#[path = "core/packets.rs"]
-mod packets;
-#[path = "core/random.rs"]
-mod random;
 #[path = "core/store.rs"]
 mod store;
 
@@ -21,8 +17,8 @@ use mqtt::Version::V5;
 use settings::ByteSize;
 
 use crate::net::{everywhere, everywhere_with};
-use crate::packets::*;
 use crate::store::Kind;
+use sim::packets::*;
 
 fn kib(count: usize) -> String {
     "x".repeat(count * 1024)

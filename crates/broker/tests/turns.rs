@@ -1,13 +1,6 @@
 //! Workers in turns, as reactors run them: each with one mailbox, in which what was sent first is read first, and each as late
 //! as it likes.
 
-#![allow(dead_code, reason = "the scenarios of `core` use the rest of these modules")]
-
-#[path = "core/packets.rs"]
-mod packets;
-#[path = "core/random.rs"]
-mod random;
-
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -16,8 +9,8 @@ use broker::settings::Settings;
 use broker::{Batch, Node, Time, Worker, WorkerId};
 use mqtt::{QoS, Version, decode, frame};
 
-use crate::packets::*;
-use crate::random::Random;
+use sim::Random;
+use sim::packets::*;
 
 struct Turns {
     workers: Vec<Worker>,

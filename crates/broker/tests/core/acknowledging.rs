@@ -5,8 +5,8 @@ use mqtt::Version::{V3_1_1, V5};
 use mqtt::{QoS, ReasonCode, Version};
 
 use crate::net::{Net, Peer, everywhere};
-use crate::packets::*;
 use crate::store::Kind;
+use sim::packets::*;
 
 /// A durable subscriber of `#` that is away, so that the store alone has what it is to get.
 fn absent_subscriber(net: &mut Net, qos: QoS) {

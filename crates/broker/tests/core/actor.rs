@@ -8,8 +8,8 @@ use mqtt::{QoS, ReasonCode};
 
 use crate::net::{Net, Peer};
 use crate::oracle::{Oracle, SHARE};
-use crate::packets::*;
-use crate::random::Random;
+use sim::Random;
+use sim::packets::*;
 
 /// What all actors share.
 pub struct World {

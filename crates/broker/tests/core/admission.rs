@@ -15,7 +15,7 @@ use mqtt::ReasonCode::{self, ClientIdentifierNotValid, MaximumConnectTime, NotAu
 use mqtt::Version::{V3_1_1, V5};
 
 use crate::net::{Net, Peer, everywhere_guarded, everywhere_with};
-use crate::packets::*;
+use sim::packets::*;
 
 /// Reads the admission out of the user name. Topics under `ask/` are known when the test says so, others at once; `no` in a topic
 /// denies it.
@@ -433,7 +433,7 @@ fn what_nobody_knows_is_refused_in_the_end() {
         for _ in 0..20 {
             desk.knows_nothing(net);
         }
-        assert_eq!(net.received(will), [crate::packets::refused(NotAuthorized), Sent::Closed]);
+        assert_eq!(net.received(will), [sim::packets::refused(NotAuthorized), Sent::Closed]);
         assert_eq!(desk.waiting(), 0);
     });
 }

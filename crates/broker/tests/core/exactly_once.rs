@@ -5,8 +5,8 @@ use mqtt::ReasonCode;
 use mqtt::Version::{V3_1_1, V5};
 
 use crate::net::{Net, everywhere};
-use crate::packets::*;
 use crate::store::Kind;
+use sim::packets::*;
 
 /// Durable subscribers that are away, in several shards.
 const ABSENT: [&str; 4] = ["a", "b", "c", "d"];

@@ -8,8 +8,8 @@ use mqtt::Version::{V3_1_1, V5};
 use settings::ByteSize;
 
 use crate::net::{everywhere, everywhere_with};
-use crate::packets::*;
 use crate::store::Kind;
+use sim::packets::*;
 
 /// [MQTT-3.1.2-22] [MQTT3-3.1.2-24]
 #[test]

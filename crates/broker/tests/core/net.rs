@@ -11,9 +11,9 @@ use broker::{Batch, Letter, Level, Node, OUT_SLICES_MAX, Published, Then, Time, 
 use mqtt::{ReasonCode, Version};
 
 use crate::client::Client;
-use crate::packets::{Connecting, Sent, connack, message};
-use crate::random::Random;
 use crate::store::{Parcel, Store};
+use sim::Random;
+use sim::packets::{Connecting, Sent, connack, message};
 
 /// The workers of one node and their clients. Everything a test does is worked through before the call returns, unless the
 /// store holds something back or [`Net::step`] is used.
@@ -527,8 +527,8 @@ impl Net {
 impl Net {
     /// Subscribes a client to one filter and expects it to be granted.
     pub fn subscribe(&mut self, peer: Peer, filter: &str, qos: mqtt::QoS) {
-        self.send(peer, crate::packets::subscribe(1000).to(filter, qos));
-        assert_eq!(self.received(peer), [crate::packets::suback(1000, &[qos])]);
+        self.send(peer, sim::packets::subscribe(1000).to(filter, qos));
+        assert_eq!(self.received(peer), [sim::packets::suback(1000, &[qos])]);
     }
 
     /// Publishes at QoS 0.

@@ -15,8 +15,8 @@ use mqtt::Version::{V3_1_1, V5};
 use mqtt::{QoS, ReasonCode, RetainHandling};
 
 use crate::net::{Net, everywhere, everywhere_with};
-use crate::packets::*;
 use crate::store::Kind;
+use sim::packets::*;
 
 /// All clients, page by page of `limit`.
 fn clients(net: &mut Net, limit: usize, filter: ClientFilter) -> Vec<ClientInfo> {

@@ -6,8 +6,8 @@ use mqtt::Version::{V3_1_1, V5};
 use settings::ByteSize;
 
 use crate::net::{Net, everywhere, everywhere_with};
-use crate::packets::*;
 use crate::store::Kind;
+use sim::packets::*;
 
 /// A durable subscriber of `#` that is away, so that the store alone takes messages.
 fn absent_subscriber(net: &mut Net) {

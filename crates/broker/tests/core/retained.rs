@@ -6,8 +6,8 @@ use mqtt::Version::V5;
 use mqtt::{ReasonCode, SubscriptionOptions};
 
 use crate::net::{Net, everywhere, everywhere_with};
-use crate::packets::*;
 use crate::store::Kind;
+use sim::packets::*;
 
 /// Retains a message on each of `count` topics; payloads are their numbers.
 fn retain(net: &mut Net, count: usize, qos: QoS) {

@@ -7,8 +7,8 @@ use mqtt::Version::{V3_1_1, V5};
 use mqtt::{QoS, ReasonCode};
 
 use crate::net::{Net, Peer, everywhere, everywhere_with};
-use crate::packets::*;
 use crate::store::Kind;
+use sim::packets::*;
 
 /// [MQTT-3.1.2-23] (3.1.2.11.2)
 #[test]

@@ -7,8 +7,8 @@ use mqtt::Version::V5;
 use mqtt::{QoS, SubscriptionOptions};
 
 use crate::net::{Net, Peer, everywhere, everywhere_with};
-use crate::packets::*;
 use crate::store::Kind;
+use sim::packets::*;
 
 const GROUP: &str = "$share/g/t/#";
 

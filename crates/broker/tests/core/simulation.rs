@@ -13,8 +13,8 @@ use mqtt::QoS;
 use crate::actor::{Actor, World};
 use crate::net::{Net, Travel, settings};
 use crate::oracle::Oracle;
-use crate::packets::*;
-use crate::random::Random;
+use sim::Random;
+use sim::packets::*;
 
 const RUNS_MIN: u64 = 12;
 const ACTIONS: usize = 600;

@@ -3,7 +3,7 @@
 use broker::{Batch, Completion, ConnectionId, Letter, Request, ShardId, Token};
 use mqtt::ReasonCode;
 
-use crate::random::Random;
+use sim::Random;
 
 /// What can be held back or made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

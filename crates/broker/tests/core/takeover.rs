@@ -5,8 +5,8 @@ use mqtt::ReasonCode::{self, SessionTakenOver};
 use mqtt::Version::{V3_1_1, V5};
 
 use crate::net::{Net, everywhere};
-use crate::packets::*;
 use crate::store::Kind;
+use sim::packets::*;
 
 /// [MQTT-3.1.4-3] [MQTT3-3.1.4-2]
 #[test]
