@@ -115,13 +115,6 @@ impl<'a> Console<'a> {
         drop(writeln!(self.notes, "{}", escape::lines(text)));
     }
 
-    /// A question that is answered on the same line.
-    pub fn prompt(&mut self, text: &str) {
-        // As for a note.
-        drop(write!(self.notes, "{}", escape::text(text)));
-        drop(self.notes.flush());
-    }
-
     /// Overwrites the line of progress; an empty text removes it. Seen by a person only, and only where the result does not
     /// scroll through it.
     pub fn progress(&mut self, text: &str) {

@@ -38,4 +38,5 @@ mod tests;
 pub use args::{ConnectionArgs, CtlArgs};
 pub use completions::CompletionsArgs;
 pub use failure::Failure;
+pub use password::{line, typed_password};
 pub use top::TopArgs;

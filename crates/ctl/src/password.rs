@@ -1,6 +1,6 @@
 //! A password from a file, from standard input, or from a person who types it unseen. Never from the command line, where others see it.
 
-use std::io::{self, BufRead as _};
+use std::io::{self, BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -25,7 +25,10 @@ impl PasswordArgs {
     pub fn read(&self, console: &mut Console) -> Result<String, Failure> {
         let password = match &self.password_file {
             Some(path) => of_file(path)?,
-            None if console.person => asked(console)?,
+            None if console.person => {
+                console.flush()?;
+                typed_password().map_err(|error| unreadable(&error))?
+            }
             None => line().map_err(|error| unreadable(&error))?,
         };
         if password.is_empty() {
@@ -49,22 +52,29 @@ fn of_file(path: &Path) -> Result<String, Failure> {
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
-fn asked(console: &mut Console) -> Result<String, Failure> {
-    console.flush()?;
-    let _unseen = Unseen::start().map_err(|error| unreadable(&error))?;
-    let mut ask = |prompt: &str| {
-        console.prompt(prompt);
+/// A password that a person types twice at the terminal, unseen; the questions are on standard error.
+///
+/// # Errors
+/// A terminal that cannot be read, and two passwords that are not the same.
+pub fn typed_password() -> io::Result<String> {
+    let _unseen = Unseen::start()?;
+    let ask = |prompt: &str| {
+        eprint!("{prompt}");
+        io::stderr().flush()?;
         let line = line();
         // The line break that was typed was not shown either.
-        console.note("");
+        eprintln!();
         line
     };
-    let both = ask("Password: ").and_then(|first| Ok((first, ask("Again: ")?)));
-    let (first, second) = both.map_err(|error| unreadable(&error))?;
-    if first == second { Ok(first) } else { Err(Failure::Local("the two are not the same".to_owned())) }
+    let (first, second) = (ask("Password: ")?, ask("Again: ")?);
+    if first == second { Ok(first) } else { Err(io::Error::other("the two are not the same")) }
 }
 
-fn line() -> io::Result<String> {
+/// One line of standard input, without its end.
+///
+/// # Errors
+/// What cannot be read, or is not UTF-8.
+pub fn line() -> io::Result<String> {
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
     Ok(line.trim_end_matches(['\n', '\r']).to_owned())

@@ -1,6 +1,6 @@
 //! `meridian passwd`: users of a password file.
 
-use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -93,59 +93,7 @@ impl PasswdArgs {
 }
 
 fn ask() -> io::Result<String> {
-    if !io::stdin().is_terminal() {
-        return line();
-    }
-    let _quiet = Quiet::start()?;
-    let first = prompted("Password: ")?;
-    let second = prompted("Again: ")?;
-    if first != second {
-        return Err(io::Error::other("the two are not the same"));
-    }
-    Ok(first)
-}
-
-fn prompted(prompt: &str) -> io::Result<String> {
-    eprint!("{prompt}");
-    io::stderr().flush()?;
-    let line = line();
-    // The line break that was typed was not shown either.
-    eprintln!();
-    line
-}
-
-fn line() -> io::Result<String> {
-    let mut line = String::new();
-    io::stdin().lock().read_line(&mut line)?;
-    Ok(line.trim_end_matches(['\n', '\r']).to_owned())
-}
-
-/// A terminal that does not show what is typed, until it is dropped.
-struct Quiet(libc::termios);
-
-impl Quiet {
-    fn start() -> io::Result<Self> {
-        // SAFETY: a zeroed `termios` is a valid one, and the pointers outlive the calls.
-        unsafe {
-            let mut shown: libc::termios = std::mem::zeroed();
-            if libc::tcgetattr(libc::STDIN_FILENO, &mut shown) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-            let mut hidden = shown;
-            hidden.c_lflag &= !libc::ECHO;
-            if libc::tcsetattr(libc::STDIN_FILENO, libc::TCSAFLUSH, &hidden) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-            Ok(Self(shown))
-        }
-    }
-}
-
-impl Drop for Quiet {
-    fn drop(&mut self) {
-        // SAFETY: the pointer outlives the call. A terminal that went away cannot be restored and need not be.
-        unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSAFLUSH, &self.0) };
-    }
+    if io::stdin().is_terminal() { ctl::typed_password() } else { ctl::line() }
 }
 
 #[cfg(test)]
