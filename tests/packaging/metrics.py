@@ -52,6 +52,8 @@ METRICS = {
     "meridian_publishes_refused_total": (COUNTER, {}),
     "meridian_retained_refused_total": (COUNTER, {}),
     "meridian_messages_refused_by_disk_total": (COUNTER, {}),
+    "meridian_messages_acknowledged_unsynced_total": (COUNTER, {}),
+    "meridian_messages_unsynced_limited_total": (COUNTER, {}),
     "meridian_messages_unreadable_total": (COUNTER, {}),
     "meridian_permissions_awaited_total": (COUNTER, {}),
     "meridian_publishers_blocked_total": (COUNTER, {}),

@@ -153,6 +153,10 @@ counters! {
         dropped_no_member as "messages_dropped" "reason" = "no_group_member",
         /// Messages for durable sessions and retained messages refused because the disk is full or has failed.
         refused_by_log as "messages_refused_by_disk",
+        /// Messages acknowledged before they were on the disk (durability `memory`).
+        acknowledged_unsynced as "messages_acknowledged_unsynced",
+        /// Messages of durability `memory` that waited for the disk after all, because of `limits.memory_unsynced_max`.
+        unsynced_limited as "messages_unsynced_limited",
         /// Messages that could not be read back from the disk, and were lost with it.
         read_errors as "messages_unreadable",
         /// Retained messages refused by `retained.messages_max` or `retained.bytes_max`.

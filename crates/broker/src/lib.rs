@@ -11,6 +11,7 @@ mod backlog;
 mod budget;
 mod connection;
 mod counters;
+mod durability;
 mod ids;
 mod mail;
 mod message;

@@ -280,6 +280,7 @@ mod tests {
             received: Time::default(),
             publisher: None,
             publisher_key: 0,
+            durability: crate::durability::Durability::LocalDisk,
         };
         let message = view.to_message();
         let append = Request::Append {

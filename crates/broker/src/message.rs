@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use mqtt::QoS;
 
+use crate::durability::Durability;
 use crate::ids::{ConnectionId, Time, WorkerId};
 
 /// An Application Message, borrowed from wherever its bytes are: the receive buffer, a batch between workers, a [`Message`].
@@ -24,6 +25,8 @@ pub struct MessageView<'a> {
     /// [`client_key`](crate::ids::client_key) of the publisher's Client Identifier; 0 for the node's own messages. Shared
     /// subscriptions may go by it, and it outlives the connection.
     pub publisher_key: u64,
+    /// Whether its publisher waits for the disk.
+    pub durability: Durability,
 }
 
 /// An Application Message that outlives its packet: one allocation, shared by everybody on the node who waits for it.
@@ -34,6 +37,7 @@ pub struct Message(Arc<[u8]>);
 const HEADER: usize = 48;
 const RETAIN: u8 = 0b100;
 const HAS_PUBLISHER: u8 = 0b1000;
+const IN_MEMORY: u8 = 0b1_0000;
 
 impl<'a> MessageView<'a> {
     /// Bytes that [`Self::encode`] appends.
@@ -48,6 +52,9 @@ impl<'a> MessageView<'a> {
         let mut flags = self.qos as u8;
         if self.retain {
             flags |= RETAIN;
+        }
+        if self.durability == Durability::Memory {
+            flags |= IN_MEMORY;
         }
         if let Some(publisher) = self.publisher {
             flags |= HAS_PUBLISHER;
@@ -99,6 +106,7 @@ impl<'a> MessageView<'a> {
             received: Time(u64::from(u32_at(36)) | u64::from(u16_at(26)) << 32),
             publisher,
             publisher_key: u64_at(40),
+            durability: if flags & IN_MEMORY == 0 { Durability::LocalDisk } else { Durability::Memory },
         }
     }
 
@@ -163,6 +171,7 @@ impl Message {
             received: Time(stored.received),
             publisher: None,
             publisher_key: stored.publisher_key,
+            durability: Durability::LocalDisk,
         };
         view.to_message()
     }
@@ -224,6 +233,7 @@ mod tests {
             received: Time(0xffff_0123_4567),
             publisher: Some(ConnectionId { worker: WorkerId(3), slot: 70_000, generation: u32::MAX }),
             publisher_key: u64::MAX - 99,
+            durability: Durability::Memory,
         }
     }
 

@@ -12,6 +12,7 @@ use shard::Shard;
 use crate::access::Access;
 use crate::admin::{Traces, Watches};
 use crate::counters::Published;
+use crate::durability::Durability;
 use crate::ids::{ShardId, Time, WorkerId};
 use crate::mail::Letter;
 use crate::retained;
@@ -31,6 +32,8 @@ pub struct Node {
     /// One per worker.
     pub published: Vec<Published>,
     listeners: OnceLock<Vec<String>>,
+    /// What their messages are acknowledged for, by their places.
+    durability: OnceLock<Vec<Durability>>,
     /// How threads that are no workers reach one.
     mailbox: OnceLock<Box<dyn Fn(WorkerId, Letter) + Send + Sync>>,
     pub(crate) watches: Watches,
@@ -139,6 +142,7 @@ impl Node {
             workers,
             published: (0..workers).map(|_| Published::default()).collect(),
             listeners: OnceLock::new(),
+            durability: OnceLock::new(),
             mailbox: OnceLock::new(),
             watches: Watches::default(),
             traces: Traces::default(),
@@ -198,6 +202,18 @@ impl Node {
         if self.listeners.set(names).is_err() {
             debug_assert!(false, "a node's listeners are named once");
         }
+    }
+
+    /// Says what the listeners' messages are acknowledged for, in the order of [`Self::name_listeners`]. The first call counts.
+    pub fn set_durability(&self, listeners: Vec<Durability>) {
+        if self.durability.set(listeners).is_err() {
+            debug_assert!(false, "a listener has one durability");
+        }
+    }
+
+    pub(crate) fn listener_durability(&self, listener: u16) -> Durability {
+        let known = self.durability.get();
+        known.and_then(|known| known.get(usize::from(listener))).copied().unwrap_or_default()
     }
 
     /// Empty for [`NO_LISTENER`].

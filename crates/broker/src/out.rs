@@ -224,6 +224,7 @@ mod tests {
             received: Time::default(),
             publisher: None,
             publisher_key: 0,
+            durability: crate::durability::Durability::LocalDisk,
         };
         let message = view.to_message();
         for piece in [1, 2, 3, 5, 8, 13, 100] {

@@ -272,6 +272,7 @@ mod tests {
             received: Time::default(),
             publisher: None,
             publisher_key: 0,
+            durability: crate::durability::Durability::LocalDisk,
         };
         view.to_message()
     }

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use settings::{ByteSize, choices, section};
 
+pub use crate::durability::{Durability, DurabilityRule, Filter};
+
 /// All of the broker's sections.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
@@ -19,6 +21,8 @@ pub struct Settings {
     pub sys: Sys,
     pub monitor: Monitor,
     pub overload: Overload,
+    /// The first whose filter matches counts.
+    pub durability: Vec<DurabilityRule>,
 }
 
 section! {
@@ -152,6 +156,9 @@ section! {
         /// Bytes of all queues of the node together; beyond it publishers of QoS 1 and 2 are slowed. After `queue.wait`
         /// the queues of clients that are away give way: each keeps an equal share of it, by `queue.full`.
         pub memory_queued_max: ByteSize = "1GiB" in "1MiB..", on reload;
+        /// Bytes of messages with durability `memory` that were acknowledged and are not on the disk yet: what a crash may lose. Beyond,
+        /// such a message waits for the disk as others do. Each of 16 shards has its part.
+        pub memory_unsynced_max: ByteSize = "64MiB", on reload;
     }
 }
 
@@ -238,8 +245,9 @@ mod tests {
     /// The names and numbers other parts and the documents rely on.
     #[test]
     fn defaults_are_the_documented_ones() {
-        let Settings { mqtt, session, queue, limits, shared, retained, sys, monitor, overload } =
+        let Settings { mqtt, session, queue, limits, shared, retained, sys, monitor, overload, durability } =
             Settings::default();
+        assert_eq!(durability, []);
         assert_eq!((overload.turn, overload.queued_percent), (Duration::from_millis(500), 80));
         assert_eq!((mqtt.qos_max, mqtt.packet_size_max), (2, ByteSize::mib(1)));
         assert_eq!((mqtt.receive_max, mqtt.inflight_max), (1024, 1024));

@@ -210,6 +210,7 @@ pub fn start(options: Options) -> Result<Node, StartError> {
     shared.connect_log();
 
     let (bound, mut listeners) = bind_all(&edge, workers)?;
+    shared.set_durability(edge.listeners.iter().map(|listener| listener.durability).collect());
     shared.name_listeners(edge.listeners.iter().map(|listener| name_of(listener).to_owned()).collect());
     let doors = Arc::new(Doors::default());
     let mut node = Node { bound, mailboxes: mailboxes.clone(), threads: Vec::new(), connections_max, admin };

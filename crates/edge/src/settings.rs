@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use broker::settings::Durability;
 use settings::{choices, section};
 
 section! {
@@ -64,6 +65,8 @@ section! {
         /// Networks of balancers that say for whom they speak (PROXY protocol 1 and 2), separated by commas, such as `10.0.0.0/8`.
         /// Their connections have to begin with a header; others are taken as they are.
         pub proxy_networks: String = "", at start;
+        /// What the acknowledgement of a message means that came in here, unless a `[[durability]]` rule says so.
+        pub durability: Durability = "local-disk", at start;
     }
 }
 

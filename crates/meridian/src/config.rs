@@ -110,8 +110,18 @@ impl Tree for Config {
     fn sections(&mut self) -> Vec<&mut dyn Section> {
         let Self { node, storage, log, otel, http, edge, auth, jwt, http_auth, http_acl, protection, broker } =
             self;
-        let BrokerSettings { mqtt, session, queue, limits, shared, retained, sys, monitor, overload } =
-            broker;
+        let BrokerSettings {
+            mqtt,
+            session,
+            queue,
+            limits,
+            shared,
+            retained,
+            sys,
+            monitor,
+            overload,
+            durability: _,
+        } = broker;
         vec![
             node, storage, log, otel, http, edge, auth, jwt, http_auth, http_acl, protection, mqtt, session,
             queue, limits, shared, retained, sys, monitor, overload,
@@ -119,7 +129,7 @@ impl Tree for Config {
     }
 
     fn lists(&mut self) -> Vec<&mut dyn List> {
-        vec![&mut self.edge.listeners]
+        vec![&mut self.edge.listeners, &mut self.broker.durability]
     }
 }
 

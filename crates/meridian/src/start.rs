@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use api::{Bound, Keys, Parts};
 use auth::{Bans, Guard, HttpServices, JwtLink, Link, RuleTable, Users};
+use broker::settings::Durability;
 use registry::{Ledger as _, LocalLedger};
 use settings::{Layers, Loaded};
 
@@ -16,7 +17,7 @@ use crate::node::Node;
 use crate::otel::Otel;
 use crate::running::Running;
 use crate::signals::{Signal, Signals};
-use crate::store::{Durability, Store};
+use crate::store::Store;
 use crate::system;
 
 /// Exits with 0 after a stop, with 1 when the node did not start.

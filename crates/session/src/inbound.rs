@@ -46,8 +46,9 @@ struct Waiting {
 pub enum Keep {
     /// Not at all.
     Never,
-    /// When everything else that the message waits for is done: [`Inbound::complete`] says so.
-    Last,
+    /// When everything else that the message waits for is done: [`Inbound::complete`] says so. `unsynced`: its acknowledgement does
+    /// not wait until that is on a disk.
+    Last { unsynced: bool },
     /// That is being done; it is one of the completions that are outstanding.
     Asked,
 }
@@ -58,6 +59,14 @@ pub struct Dispatched {
     pub packet_id: PacketId,
     /// Shards that have it, as bits.
     pub shards: u16,
+}
+
+/// A QoS 2 identifier that is to be remembered now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Due {
+    pub packet_id: PacketId,
+    /// As [`Keep::Last`] said.
+    pub unsynced: bool,
 }
 
 /// What to do with a PUBLISH.
@@ -202,18 +211,19 @@ impl Inbound {
 
     /// One thing that publish `sequence` waits for is done. `reason` replaces Success; the first error stays. Returns the
     /// identifier when it is now to be remembered, which is one more completion to come.
-    pub fn complete(&mut self, sequence: u32, reason: ReasonCode) -> Option<PacketId> {
+    pub fn complete(&mut self, sequence: u32, reason: ReasonCode) -> Option<Due> {
         let at = sequence.wrapping_sub(self.first) as usize;
         let waiting = self.waiting.get_mut(at)?;
         waiting.outstanding = waiting.outstanding.saturating_sub(1);
         if !waiting.reason.is_error() && reason != ReasonCode::Success {
             waiting.reason = reason;
         }
-        let is_due = waiting.outstanding == 0 && waiting.keep == Keep::Last && !waiting.reason.is_error();
+        let Keep::Last { unsynced } = waiting.keep else { return None };
+        let is_due = waiting.outstanding == 0 && !waiting.reason.is_error();
         is_due.then(|| {
             waiting.keep = Keep::Asked;
             waiting.outstanding = 1;
-            waiting.packet_id
+            Due { packet_id: waiting.packet_id, unsynced }
         })
     }
 
@@ -329,10 +339,11 @@ mod tests {
     fn an_identifier_is_remembered_when_everything_else_is_done() {
         let mut inbound = Inbound::default();
         inbound.receive(id(5));
-        inbound.wait_and_keep(id(5), 2, ReasonCode::Success, Keep::Last, 0b101);
+        inbound.wait_and_keep(id(5), 2, ReasonCode::Success, Keep::Last { unsynced: true }, 0b101);
         let unfinished = [Dispatched { packet_id: id(5), shards: 0b101 }];
         assert_eq!(inbound.complete(0, ReasonCode::Success), None);
-        assert_eq!(inbound.complete(0, ReasonCode::Success), Some(id(5)));
+        let due = Due { packet_id: id(5), unsynced: true };
+        assert_eq!(inbound.complete(0, ReasonCode::Success), Some(due));
         assert_eq!(polled(&mut inbound), []);
         assert!(inbound.unfinished().eq(unfinished));
         assert_eq!(inbound.complete(0, ReasonCode::Success), None);
@@ -345,11 +356,11 @@ mod tests {
     fn what_was_refused_is_not_remembered() {
         let mut inbound = Inbound::default();
         inbound.receive(id(5));
-        inbound.wait_and_keep(id(5), 2, ReasonCode::Success, Keep::Last, 1);
+        inbound.wait_and_keep(id(5), 2, ReasonCode::Success, Keep::Last { unsynced: false }, 1);
         assert_eq!(inbound.complete(0, ReasonCode::QuotaExceeded), None);
         assert_eq!(inbound.complete(0, ReasonCode::Success), None);
         let done = inbound.poll().expect("everything has come");
-        assert_eq!((done.reason, done.keep), (ReasonCode::QuotaExceeded, Keep::Last));
+        assert_eq!((done.reason, done.keep), (ReasonCode::QuotaExceeded, Keep::Last { unsynced: false }));
         assert_eq!(inbound.receive(id(5)), Received::New);
     }
 

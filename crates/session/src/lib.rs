@@ -10,5 +10,5 @@ mod toggles;
 
 pub use alias::{InboundAliases, OutboundAliases, TopicAlias};
 pub use deliveries::{Deliveries, PubRecOutcome, Resend, Settled};
-pub use inbound::{Completion, Dispatched, Inbound, Keep, Received, Released};
+pub use inbound::{Completion, Dispatched, Due, Inbound, Keep, Received, Released};
 pub use toggles::Toggles;

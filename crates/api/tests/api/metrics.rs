@@ -175,6 +175,8 @@ const PROMISED: &[(&str, &[&str])] = &[
     ("meridian_publishes_refused_total", &[]),
     ("meridian_retained_refused_total", &[]),
     ("meridian_messages_refused_by_disk_total", &[]),
+    ("meridian_messages_acknowledged_unsynced_total", &[]),
+    ("meridian_messages_unsynced_limited_total", &[]),
     ("meridian_messages_unreadable_total", &[]),
     ("meridian_permissions_awaited_total", &[]),
     ("meridian_publishers_blocked_total", &[]),

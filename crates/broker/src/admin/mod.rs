@@ -380,6 +380,7 @@ impl Admin {
             received: Time::default(),
             publisher: None,
             publisher_key: 0,
+            durability: crate::durability::Durability::LocalDisk,
         };
         Ok(view.to_message())
     }

@@ -167,6 +167,7 @@ mod tests {
                 generation: 0,
             }),
             publisher_key: u64::from(publisher),
+            durability: crate::durability::Durability::LocalDisk,
         }
     }
 

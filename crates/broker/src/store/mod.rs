@@ -19,6 +19,7 @@ pub use host::ShardOutput;
 pub(crate) use host::{SUBSCRIPTIONS_AT_ONCE, ShardHost};
 pub use log::{Condition, Life, Purpose, Store, StoreEvent, StoreLog, Wanted};
 
+use crate::durability::Durability;
 use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, Ticket, hash};
 use crate::mail::{Claimed, SessionDelivery, SubscriptionIds, Token};
 use crate::message::Message;
@@ -103,6 +104,8 @@ pub enum Request {
     Receive {
         session: SessionId,
         packet_id: PacketId,
+        /// `memory`: PUBREC does not wait for the disk. PUBCOMP does, so that the identifier is not used again before it is forgotten.
+        durability: Durability,
         token: Token,
     },
     /// Its PUBREL arrived: to be forgotten before PUBCOMP leaves. The Packet Identifier's toggle flips, known or not.

@@ -14,6 +14,7 @@ use super::dispatch::{self, Publishing};
 use super::publish::{is_beyond_limits, is_own_topic};
 use crate::access::AuthReply;
 use crate::connection::{Connecting, Enhanced, Phase};
+use crate::durability::Durability;
 use crate::ids::{ConnectionId, Time, client_key};
 use crate::mail::{Claimed, Letter, Token};
 use crate::message::{Message, MessageView};
@@ -340,6 +341,7 @@ fn will_message(will: &Will<'_>, publisher: ConnectionId, publisher_key: u64) ->
         received: Time::default(),
         publisher: Some(publisher),
         publisher_key,
+        durability: Durability::LocalDisk,
     };
     view.to_message()
 }

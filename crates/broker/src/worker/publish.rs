@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mqtt::{Packet, PacketId, Publish, QoS, ReasonCode, TopicName};
-use session::{Inbound, Keep, Received};
+use session::{Due, Inbound, Keep, Received};
 
 use super::Worker;
 use super::dispatch::{Dispatched, Publishing};
@@ -12,6 +12,7 @@ use super::trace::Passing;
 use crate::access::Rates;
 use crate::admin::Direction;
 use crate::connection::Flow;
+use crate::durability::Durability;
 use crate::ids::{SessionId, Time};
 use crate::mail::Token;
 use crate::message::MessageView;
@@ -153,6 +154,7 @@ impl Worker {
         } else {
             (topic, name)
         };
+        let listener = self.node.listener_durability(connection.listener);
         let view = MessageView {
             topic,
             properties: properties.forwardable(&mut scratch),
@@ -163,6 +165,7 @@ impl Worker {
             received: self.now,
             publisher: Some(connection.id),
             publisher_key: connection.client_key,
+            durability: self.settings.durability_of(name, listener),
         };
         self.sampler.received(&connection.client_id, topic, size);
         self.watched.received(self.id, topic, publish.qos, publish.payload.len());
@@ -209,6 +212,7 @@ impl Worker {
         (session, packet_id): (SessionId, PacketId),
         token: Token,
     ) {
+        let durability = view.durability;
         let Some(connection) = self.connections.occupant(slot) else { return };
         let inbound = &mut connection.flow().inbound;
         let identity = Identity::of_publish(session, packet_id, inbound.toggles.get(packet_id));
@@ -217,11 +221,11 @@ impl Worker {
             Publishing { token: Some(token), identity: Some(identity), again: earlier.is_some() };
         let Dispatched { mut outstanding, matched, shards, stored } =
             self.dispatch_as(name, view, publishing);
-        let mut keep = Keep::Last;
+        let mut keep = Keep::Last { unsynced: durability == Durability::Memory };
         if !stored {
             keep = Keep::Asked;
             outstanding += 1;
-            self.request(session.shard, Request::Receive { session, packet_id, token });
+            self.request(session.shard, Request::Receive { session, packet_id, durability, token });
         }
         if let Some(connection) = self.connections.occupant(slot) {
             let inbound = &mut connection.flow().inbound;
@@ -298,9 +302,10 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(slot, generation) else { return };
         let Some(flow) = connection.flow.as_mut() else { return };
         let due = flow.inbound.complete(sequence, reason);
-        if let (Some(packet_id), Some(session)) = (due, connection.session) {
+        if let (Some(Due { packet_id, unsynced }), Some(session)) = (due, connection.session) {
             let token = Token::Publish { connection: connection.id, sequence };
-            return self.request(session.shard, Request::Receive { session, packet_id, token });
+            let durability = if unsynced { Durability::Memory } else { Durability::LocalDisk };
+            return self.request(session.shard, Request::Receive { session, packet_id, durability, token });
         }
         self.poll_inbound(slot);
     }

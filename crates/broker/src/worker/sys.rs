@@ -74,6 +74,7 @@ impl Worker {
             received: self.now,
             publisher: None,
             publisher_key: 0,
+            durability: crate::durability::Durability::LocalDisk,
         };
         if let Ok(name) = TopicName::parse(view.topic) {
             self.dispatch(name, view, None);

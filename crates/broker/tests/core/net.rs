@@ -11,6 +11,7 @@ use broker::{Batch, Letter, Level, Node, OUT_SLICES_MAX, Published, Then, Time, 
 use mqtt::{ReasonCode, Version};
 
 use crate::client::Client;
+use crate::log::Log;
 use crate::store::{Parcel, Store};
 use sim::Random;
 use sim::packets::{Connecting, Sent, connack, message};
@@ -93,6 +94,38 @@ impl Drop for SaysWhere {
 impl Net {
     pub fn of(workers: u16, travel: Travel, settings: Settings, access: Arc<dyn Access>) -> Self {
         let node = Node::new(settings, access, "test".into(), workers, *b"0123456789abcdef");
+        Self::around(node, workers, travel)
+    }
+
+    /// The same with a log; what is appended at the start is durable.
+    pub fn with_log(workers: u16, settings: Settings, access: Arc<dyn Access>) -> (Self, Arc<Log>) {
+        let log = Arc::<Log>::default();
+        let hash_key = *b"0123456789abcdef";
+        let store = broker::Store {
+            log: Some(log.clone()),
+            shards: Vec::new(),
+            life: broker::Life::default(),
+            hash_key,
+        };
+        let node = Node::with_store(settings, access, "test".into(), workers, store);
+        let mut net = Self::around(node, workers, Travel::InOrder);
+        net.node.connect_log();
+        net.run();
+        net.sync(&log);
+        (net, log)
+    }
+
+    /// What was appended to the log is durable, and so is what that leads to.
+    pub fn sync(&mut self, log: &Log) {
+        let mut before = None;
+        while before != Some(log.appended()) {
+            before = Some(log.appended());
+            log.sync();
+            self.run();
+        }
+    }
+
+    fn around(node: Arc<Node>, workers: u16, travel: Travel) -> Self {
         let post = Arc::<Mutex<Vec<_>>>::default();
         let posted = post.clone();
         node.deliver_letters_by(move |worker, letter| {

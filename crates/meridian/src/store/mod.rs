@@ -10,7 +10,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use broker::SHARDS;
-use settings::{ByteSize, choices, section};
+use broker::settings::Durability;
+use settings::{ByteSize, section};
 use shard::Shard;
 use shardlog::{Events, ShardLog, Told};
 use storage::{LogThreads, RealDisk, RecoveredGroup};
@@ -24,22 +25,12 @@ section! {
     /// What survives the process: durable sessions, what waits for them, retained messages, Wills.
     [storage]
     pub struct StorageSettings {
-        /// Whether anything does.
+        /// Whether anything does. `memory` keeps nothing on disk, whatever listeners and `[[durability]]` rules say.
         pub durability: Durability = "local-disk", at start;
         /// Size of a file of the log. Disk use is at least four of them and the reserve.
         pub segment_size: ByteSize = "64MiB" in "1MiB..=4GiB", at start;
         /// Kept free in the log, for what makes room when the disk is full.
         pub reserve: ByteSize = "128MiB" in "2MiB..=1TiB", at start;
-    }
-}
-
-choices! {
-    /// What an acknowledgement of the node means.
-    pub enum Durability {
-        /// What was acknowledged is on the disk: it survives the process, and a power cut.
-        LocalDisk = "local-disk",
-        /// Nothing is written: sessions, their messages and retained messages end with the process.
-        Memory = "memory",
     }
 }
 

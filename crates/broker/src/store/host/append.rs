@@ -43,7 +43,7 @@ impl ShardHost {
                 self.give_to_groups(now, &message, append, out);
             }
             return if sessions {
-                self.publish(now, message, None, append);
+                self.publish(now, message, None, append, out);
             } else {
                 self.one_taken(now, append, out);
             };
@@ -53,7 +53,7 @@ impl ShardHost {
             self.appends[key as usize].identity = Some(identity);
         }
         if !groups {
-            return self.publish(now, message, Some(identity), append);
+            return self.publish(now, message, Some(identity), append, out);
         }
         // What is known by its identity is given to nobody again, so the groups have it first: a crash in between may bring it twice
         // to one of them, but loses it to none.
@@ -68,8 +68,10 @@ impl ShardHost {
         message: Message,
         identity: Option<Identity>,
         append: Option<u32>,
+        out: &mut ShardOutput,
     ) {
         self.notice_lack_of_memory(now);
+        let append = self.go_ahead(now, &message, append, out);
         let view = message.view().stored();
         let identity = identity.map(shard::Identity::from);
         let command = Command::Publish { message: view, wait: append.is_some(), identity };
@@ -133,6 +135,7 @@ impl ShardHost {
             if let Some(key) = append {
                 self.appends[key as usize].remaining += 1;
             }
+            let append = self.go_ahead(now, &message, append, out);
             let command = Command::Enqueue(shard::Enqueue {
                 session: session_uid(id),
                 message: message.view().stored(),
@@ -196,10 +199,11 @@ impl ShardHost {
             Waiter::Token(token) => out.acknowledged.push((token, reason)),
             Waiter::Page(connection) => out.complete(Completion::PageTaken { connection }),
             Waiter::Groups { message, identity, append } => {
-                self.publish(now, message, Some(identity), append);
+                self.publish(now, message, Some(identity), append, out);
             }
             Waiter::Will { id, shards } => self.will_done(now, id, shards),
             Waiter::Orphan(id) => self.propose(now, &Command::OrphanDone { id }, Asked::Nobody),
+            Waiter::Unsynced(bytes) => self.unsynced -= bytes,
         }
     }
 

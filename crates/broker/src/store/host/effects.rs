@@ -60,7 +60,7 @@ impl ShardHost {
 
     fn has_token(&self, append: Option<u32>) -> bool {
         let append = append.and_then(|key| self.appends.get(key as usize));
-        append.is_some_and(|append| matches!(append.waiter, Waiter::Token(_)))
+        append.is_some_and(|append| matches!(append.waiter, Waiter::Token(_) | Waiter::Unsynced(_)))
     }
 
     fn answered(&mut self, now: Time, asked: Asked, answer: Answer, out: &mut ShardOutput) {
@@ -74,7 +74,7 @@ impl ShardHost {
             Asked::Unsubscribe { session, reply, filters } => {
                 self.unsubscribed(session, reply, filters, answer, out)
             }
-            Asked::Publish { append, .. } => self.one_taken(now, append, out),
+            Asked::Publish { append, .. } | Asked::Retain { append } => self.one_taken(now, append, out),
             Asked::Enqueue { message, append, group } => {
                 if matches!(answer, Answer::Gone) {
                     self.give_back(group, message, append, out);

@@ -22,6 +22,7 @@ mod received;
 mod retained;
 mod subscriptions;
 mod time;
+mod unsynced;
 mod wills;
 
 pub(crate) use inspect::SUBSCRIPTIONS_AT_ONCE;
@@ -86,6 +87,8 @@ pub struct ShardHost {
     group_matches: Vec<Route>,
     /// Appends that wait for members of groups, for the log, or for full queues.
     appends: slab::Slab<Append>,
+    /// Bytes of messages that were acknowledged ahead of the disk and have not their places yet.
+    unsynced: u64,
     /// Messages that their publishers may send again and that have not all their places yet, with their appends.
     taking: HashMap<Identity, u32>,
     /// Sessions whose publishers wait, by when their patience ends. An entry counts while its session's `armed` says so.
@@ -177,6 +180,8 @@ enum Waiter {
     },
     /// A message that a member of a shared group left behind.
     Orphan(u64),
+    /// Nobody any more: it was acknowledged ahead of the disk, so many bytes.
+    Unsynced(u64),
 }
 
 impl ShardOutput {
@@ -242,6 +247,7 @@ impl ShardHost {
             group_uses: HashMap::with_hasher(hasher.clone()),
             group_matches: Vec::new(),
             appends: slab::Slab::new(),
+            unsynced: 0,
             taking: HashMap::with_hasher(hasher.clone()),
             deadlines: BinaryHeap::new(),
             dispatched: HashMap::with_hasher(hasher.clone()),
@@ -314,8 +320,8 @@ impl ShardHost {
             Request::Acknowledge { session, connection, packet_id, kind } => {
                 self.acknowledge(now, session, connection, packet_id, kind, out);
             }
-            Request::Receive { session, packet_id, token } => {
-                self.receive(now, session, packet_id, token, out);
+            Request::Receive { session, packet_id, durability, token } => {
+                self.receive(now, session, packet_id, (durability, token), out);
             }
             Request::Released { session, connection, packet_id } => {
                 self.released_by_client(now, session, connection, packet_id, out);

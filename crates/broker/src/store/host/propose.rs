@@ -61,6 +61,9 @@ pub(super) enum Asked {
         append: Option<u32>,
         group: Option<GroupId>,
     },
+    Retain {
+        append: Option<u32>,
+    },
     Acknowledge {
         session: SessionUid,
         connection: ConnectionId,

@@ -5,6 +5,7 @@ use shard::Command;
 
 use super::propose::Asked;
 use super::{ShardHost, ShardOutput};
+use crate::durability::Durability;
 use crate::ids::{ConnectionId, SessionId, Time};
 use crate::mail::Token;
 use crate::store::log::Condition;
@@ -17,7 +18,7 @@ impl ShardHost {
         now: Time,
         id: SessionId,
         packet_id: PacketId,
-        token: Token,
+        (durability, token): (Durability, Token),
         out: &mut ShardOutput,
     ) {
         let session = session_uid(id);
@@ -29,6 +30,11 @@ impl ShardHost {
             return out.acknowledged.push((token, ReasonCode::ImplementationSpecificError));
         }
         let command = Command::Receive { session, epoch: live.epoch, packet_id };
+        if durability == Durability::Memory {
+            // Bounded by the client's Receive Maximum: PUBCOMP waits.
+            out.acknowledged.push((token, ReasonCode::Success));
+            return self.propose(now, &command, Asked::Nobody);
+        }
         self.propose(now, &command, Asked::Token(token));
     }
 

@@ -6,7 +6,7 @@ use mqtt::{QoS, ReasonCode, TopicName};
 use shard::{Answer, Command};
 
 use super::propose::Asked;
-use super::{ShardHost, ShardOutput};
+use super::{ShardHost, ShardOutput, Waiter};
 use crate::admin::{RetainedInfo, RetainedMessage};
 use crate::ids::Time;
 use crate::mail::Token;
@@ -25,8 +25,9 @@ impl ShardHost {
             self.counters.retained_refused += 1;
             return out.acknowledged.extend(token.map(|token| (token, reason)));
         }
-        let asked = token.map_or(Asked::Nobody, Asked::Token);
-        self.propose(now, &Command::Retain { message: message.view().stored() }, asked);
+        let append = token.map(|token| self.new_append(Waiter::Token(token)));
+        let append = self.go_ahead(now, message, append, out);
+        self.propose(now, &Command::Retain { message: message.view().stored() }, Asked::Retain { append });
         self.retained_asked = self.proposals.index();
     }
 

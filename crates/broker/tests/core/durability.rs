@@ -1,0 +1,223 @@
+//! What waits for the disk, what does not, and what never comes to it.
+
+use std::sync::Arc;
+
+use broker::access::AllowAll;
+use broker::settings::{Durability, DurabilityRule, Settings};
+use mqtt::QoS::{AtLeastOnce, ExactlyOnce};
+use mqtt::Version::{V3_1_1, V5};
+use settings::{ByteSize, Raw, Section};
+
+use crate::log::Log;
+use crate::net::{Net, Peer, settings};
+use sim::packets::*;
+
+/// Messages below `fast/` need not wait for the disk.
+fn fast() -> Settings {
+    let mut rule = DurabilityRule { class: Durability::Memory, ..DurabilityRule::default() };
+    rule.set("filter", &Raw::String("fast/#".into())).expect("a filter");
+    Settings { durability: vec![rule], ..settings() }
+}
+
+fn everywhere(settings: impl Fn() -> Settings, scenario: impl Fn(&mut Net, &Log)) {
+    for workers in [1, 3] {
+        let (mut net, log) = Net::with_log(workers, settings(), Arc::new(AllowAll));
+        scenario(&mut net, &log);
+    }
+}
+
+fn connect(net: &mut Net, log: &Log, place: usize, connecting: Connecting) -> Peer {
+    let peer = net.connecting(place, connecting);
+    net.sync(log);
+    assert!(matches!(net.client(peer).next(), Some(Sent::ConnAck { .. })));
+    peer
+}
+
+/// A durable session that is away, and wants everything at this QoS.
+fn absent(net: &mut Net, log: &Log, name: &str) {
+    let peer = connect(net, log, 1, durable(V5, name));
+    net.send(peer, subscribe(1).to("#", ExactlyOnce));
+    net.sync(log);
+    assert_eq!(net.received(peer), [suback(1, &[ExactlyOnce])]);
+    net.lose(peer);
+    net.sync(log);
+}
+
+fn check_found(net: &mut Net, log: &Log, name: &str, expected: &[&str]) {
+    let peer = connect(net, log, 2, durable(V5, name));
+    net.sync(log);
+    assert_eq!(net.payloads(peer), expected);
+}
+
+#[test]
+fn only_local_disk_waits_for_the_disk_and_a_session_has_both_in_order() {
+    everywhere(fast, |net, log| {
+        absent(net, log, "s");
+        let fast = connect(net, log, 0, v5("fast"));
+        let slow = connect(net, log, 2, v5("slow"));
+        net.send(fast, message("fast/1", "1").qos1(1));
+        assert_eq!(net.received(fast), [puback(1)]);
+        net.send(slow, message("slow/1", "2").qos1(1));
+        net.send(fast, message("fast/1", "3").qos2(2));
+        assert_eq!(net.received(fast), [pubrec(2)]);
+        assert_eq!(net.received(slow), [], "not before it is on the disk");
+        net.sync(log);
+        assert_eq!(net.received(slow), [puback(1)]);
+        check_found(net, log, "s", &["1", "2", "3"]);
+        assert_eq!(net.counter(|c| c.publish_refused), 0);
+    });
+}
+
+/// [MQTT-4.6.0-2] [MQTT-4.6.0-3]: on one connection, what need not wait comes behind what has to.
+#[test]
+fn acknowledgements_of_one_connection_stay_in_order() {
+    everywhere(fast, |net, log| {
+        absent(net, log, "s");
+        let publisher = connect(net, log, 0, v5("p"));
+        net.send(publisher, message("slow", "1").qos1(1));
+        net.send(publisher, message("fast/x", "2").qos1(2));
+        net.send(publisher, message("fast/x", "3").qos2(3));
+        assert_eq!(net.received(publisher), []);
+        net.sync(log);
+        assert_eq!(net.received(publisher), [puback(1), puback(2), pubrec(3)]);
+        check_found(net, log, "s", &["1", "2", "3"]);
+    });
+}
+
+/// [MQTT-4.3.3-10]: once, whether the client has seen PUBREC or not, and its identifier is free only when the disk has forgotten it.
+#[test]
+fn qos_2_of_a_durable_publisher_stays_exactly_once() {
+    for version in [V3_1_1, V5] {
+        everywhere(fast, |net, log| {
+            absent(net, log, "s");
+            let publisher = connect(net, log, 0, durable(version, "p"));
+            net.send(publisher, message("fast/x", "seen").qos2(7));
+            assert_eq!(net.received(publisher), [pubrec(7)], "without the disk");
+            net.lose_without_running(publisher);
+            let publisher = connect(net, log, 1, durable(version, "p"));
+            net.send(publisher, message("fast/x", "seen").qos2(7).dup());
+            net.sync(log);
+            assert_eq!(net.received(publisher), [pubrec(7)]);
+            net.send(publisher, pubrel(7));
+            assert_eq!(net.received(publisher), [], "PUBCOMP waits for the disk");
+            net.sync(log);
+            assert_eq!(net.received(publisher), [pubcomp(7)]);
+            net.send(publisher, message("fast/x", "next").qos2(7));
+            assert_eq!(net.received(publisher), [pubrec(7)]);
+            net.sync(log);
+            check_found(net, log, "s", &["seen", "next"]);
+        });
+    }
+}
+
+/// A member of a group gets its message once, though it was sent again before the disk had the first.
+#[test]
+fn a_repeated_message_comes_to_a_group_once() {
+    everywhere(fast, |net, log| {
+        absent(net, log, "s");
+        let member = connect(net, log, 2, v5("member"));
+        net.send(member, subscribe(1).to("$share/g/fast/#", AtLeastOnce));
+        assert_eq!(net.received(member), [suback(1, &[AtLeastOnce])]);
+        let publisher = connect(net, log, 0, durable(V5, "p"));
+        net.send_without_running(publisher, message("fast/x", "once").qos2(7));
+        net.lose_without_running(publisher);
+        net.run();
+        let publisher = connect(net, log, 1, durable(V5, "p"));
+        net.send(publisher, message("fast/x", "once").qos2(7).dup());
+        net.sync(log);
+        assert_eq!(net.received(publisher), [pubrec(7)]);
+        assert_eq!(net.payloads(member), ["once"]);
+        check_found(net, log, "s", &["once"]);
+    });
+}
+
+#[test]
+fn a_retained_message_need_not_wait_either() {
+    everywhere(fast, |net, log| {
+        let publisher = connect(net, log, 0, v5("p"));
+        net.send(publisher, message("fast/x", "kept").qos1(1).retain());
+        net.send(publisher, message("slow/x", "kept").qos1(2).retain());
+        let first = Sent::PubAck(1, mqtt::ReasonCode::NoMatchingSubscribers);
+        assert_eq!(net.received(publisher), [first]);
+        net.sync(log);
+        assert_eq!(net.received(publisher), [Sent::PubAck(2, mqtt::ReasonCode::NoMatchingSubscribers)]);
+    });
+}
+
+/// What a crash may lose is bounded.
+#[test]
+fn beyond_the_limit_messages_wait_for_the_disk() {
+    let limited = || {
+        let mut settings = fast();
+        settings.limits.memory_unsynced_max = ByteSize::kib(16);
+        settings
+    };
+    everywhere(limited, |net, log| {
+        absent(net, log, "s");
+        let publisher = connect(net, log, 0, v5("p"));
+        // A shard's part is 1 KiB.
+        let payload = "x".repeat(600);
+        net.send(publisher, message("fast/1", &payload).qos1(1));
+        net.send(publisher, message("fast/1", &payload).qos1(2));
+        assert_eq!(net.received(publisher), [puback(1)]);
+        net.sync(log);
+        assert_eq!(net.received(publisher), [puback(2)]);
+        net.send(publisher, message("fast/1", &payload).qos1(3));
+        assert_eq!(net.received(publisher), [puback(3)], "there is room again");
+        net.sync(log);
+    });
+}
+
+/// Sessions that end with their connection, and messages for them, whatever their QoS; and QoS 0 for anybody.
+#[test]
+fn what_is_not_durable_never_comes_to_the_disk() {
+    everywhere(settings, |net, log| {
+        absent(net, log, "s");
+        let connected = connect(net, log, 2, durable(V5, "connected"));
+        net.send(connected, subscribe(1).to("zero/#", ExactlyOnce));
+        net.sync(log);
+        net.received(connected);
+        let before = log.appended();
+        for round in 0..3 {
+            let publisher = net.connect(round, v5("p").expiry(0));
+            let old = net.connect(round, v3("old"));
+            let reader = net.connect(round + 1, v5("r").will(message("zero/will", "gone")));
+            net.subscribe(reader, "zero/+", ExactlyOnce);
+            net.subscribe(old, "$share/g/zero/+", ExactlyOnce);
+            net.publish(publisher, "zero/1", "0");
+            net.publish(old, "zero/2", "0");
+            net.send(publisher, subscribe(2).to("other", AtLeastOnce));
+            assert_eq!(net.payloads(reader), ["0", "0"]);
+            assert_eq!(net.payloads(connected).len(), 2);
+            net.send(reader, unsubscribe(3, &["zero/+"]));
+            for peer in [publisher, old, reader] {
+                net.lose(peer);
+            }
+            net.received(connected);
+        }
+        net.pass(10_000);
+        assert_eq!(log.appended(), before, "nothing is written");
+    });
+}
+
+/// The same at QoS 1 and 2, where no durable session wants them.
+#[test]
+fn acknowledged_messages_for_sessions_without_expiry_never_come_to_the_disk() {
+    everywhere(settings, |net, log| {
+        let before = log.appended();
+        let publisher = net.connect(0, v5("p"));
+        let reader = net.connect(1, v5("r"));
+        net.subscribe(reader, "a/+", ExactlyOnce);
+        net.send(publisher, message("a/1", "1").qos1(1));
+        net.send(publisher, message("a/1", "2").qos2(2));
+        assert_eq!(net.received(publisher), [puback(1), pubrec(2)]);
+        net.send(publisher, pubrel(2));
+        assert_eq!(net.received(publisher), [pubcomp(2)]);
+        assert_eq!(net.payloads(reader), ["1", "2"]);
+        net.send(reader, puback(1));
+        net.send(reader, pubrec(2));
+        net.lose(reader);
+        net.pass(10_000);
+        assert_eq!(log.appended(), before);
+    });
+}

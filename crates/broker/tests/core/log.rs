@@ -1,0 +1,81 @@
+//! A log under the test's control: what is appended becomes durable when the test says so.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+
+use broker::{Condition, Message, Node, ShardId, StoreEvent, StoreLog, Wanted};
+
+/// What shards have appended.
+#[derive(Default)]
+pub struct Log {
+    node: OnceLock<Weak<Node>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    batches: BTreeMap<(u16, u64), Arc<[u8]>>,
+    /// Appended and not durable: the last index of each shard.
+    pending: BTreeMap<u16, u64>,
+    appended: usize,
+}
+
+impl Log {
+    /// What was appended so far is durable.
+    pub fn sync(&self) {
+        let pending = std::mem::take(&mut self.state().pending);
+        self.node().store_durable(pending.into_iter().map(|(shard, index)| (ShardId(shard), index)));
+    }
+
+    /// Batches that were appended so far.
+    pub fn appended(&self) -> usize {
+        self.state().appended
+    }
+
+    /// The disk is in this condition from now on.
+    pub fn becomes(&self, condition: Condition) {
+        self.node().store_condition(condition);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("one thread")
+    }
+
+    fn node(&self) -> Arc<Node> {
+        self.node.get().and_then(Weak::upgrade).expect("the node is there")
+    }
+}
+
+impl StoreLog for Log {
+    fn connect(&self, node: &Arc<Node>) {
+        self.node.set(Arc::downgrade(node)).expect("once");
+    }
+
+    fn append(&self, shard: ShardId, index: u64, batch: Arc<[u8]>) {
+        let mut state = self.state();
+        state.appended += 1;
+        state.pending.insert(shard.0, index);
+        assert!(state.batches.insert((shard.0, index), batch).is_none(), "an index is used once");
+    }
+
+    fn part(&self, _: ShardId, _: u64, _: u32, _: Vec<u8>) {}
+
+    fn checkpointed(&self, _: ShardId, _: u64) {}
+
+    fn read(&self, shard: ShardId, wanted: Vec<Wanted>) {
+        let read = |wanted: Wanted| {
+            let batch = self.state().batches.get(&(shard.0, wanted.key.index())).cloned()?;
+            Some(Message::of_stored(&shard::message_at(&batch, wanted.key).ok()?))
+        };
+        let read = wanted.into_iter().map(|wanted| (wanted, read(wanted))).collect();
+        self.node().store_event(shard, StoreEvent::Read(read));
+    }
+
+    fn vacated(&self, _: ShardId, _: u64) {}
+
+    fn report_live(&self, _: ShardId, _: u64) {}
+
+    fn condition(&self) -> Condition {
+        Condition::Good
+    }
+}
