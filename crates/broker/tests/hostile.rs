@@ -5,6 +5,8 @@
 
 #[path = "core/client.rs"]
 mod client;
+#[path = "core/log.rs"]
+mod log;
 #[path = "core/net.rs"]
 mod net;
 #[path = "core/store.rs"]

@@ -1,6 +1,6 @@
 //! Nodes that stay, that go for good, and that are killed and started again: what `meridian bench ha` and other clients then find.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
@@ -27,7 +27,14 @@ impl Node {
         let mut command = meridian(&["start", "--listen", address, "--http", "off"]);
         command.args(["--set", "storage.segment_size=1MiB", "--set", "storage.reserve=2MiB"]);
         // A full queue drops by its rule, on a slow machine too; that is not what is looked for.
-        command.args(["--set", "queue.messages_max=1000000", "--data-dir"]);
+        command.args(["--set", "queue.messages_max=1000000"]);
+        command.args([
+            "--set",
+            "durability.0.filter=fast/#",
+            "--set",
+            "durability.0.class=memory",
+            "--data-dir",
+        ]);
         let mut process = command.arg(&directory).stderr(Stdio::piped()).spawn().unwrap();
         let mut log = BufReader::new(process.stderr.take().unwrap());
         let line = line_with(&mut log, "listening");
@@ -155,6 +162,48 @@ fn a_node_that_is_killed_keeps_what_it_has_acknowledged() {
         ["three\n", "gone\n"].contains(&&*text),
         "the last acknowledgements may be lost with the node: {text}"
     );
+}
+
+/// Of messages that are acknowledged ahead of the disk a crash leaves the first ones, without a gap; never fewer than came before one
+/// that is kept on the disk.
+#[test]
+fn a_node_that_is_killed_loses_the_last_of_what_need_not_be_kept_and_no_more() {
+    let mut node = Node::start("unsynced");
+    let session = "-i reader -c -x 3600 -q 2 -t fast/# -t safe/#";
+    node.client("sub", &format!("{session} -E"));
+    let mut numbers = 0..;
+    let mut publish = |node: &Node, topic: &str, qos: u8, count: usize| {
+        let lines: Vec<String> = numbers.by_ref().take(count).map(|n: u32| n.to_string()).collect();
+        let port = node.address.rsplit(':').next().unwrap();
+        let mut command = meridian(&["pub", "-p", port, "-q", &qos.to_string(), "-t", topic, "-l"]);
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let mut input = process.stdin.take().unwrap();
+        writeln!(input, "{}", lines.join("\n")).unwrap();
+        drop(input);
+        assert!(process.wait().unwrap().success());
+    };
+    publish(&node, "fast/1", 1, 200);
+    publish(&node, "fast/2", 2, 100);
+    publish(&node, "safe/1", 1, 1);
+    publish(&node, "fast/1", 1, 200);
+    node.kill_and_start();
+    publish(&node, "safe/1", 1, 1);
+    let port = node.address.rsplit(':').next().unwrap();
+    let mut command = meridian(&["sub", "-p", port]);
+    let mut reader = command.args(session.split(' ')).stdout(Stdio::piped()).spawn().unwrap();
+    let mut found: Vec<u32> = Vec::new();
+    for line in BufReader::new(reader.stdout.take().unwrap()).lines() {
+        found.push(line.unwrap().parse().unwrap());
+        if found.last() == Some(&501) {
+            break;
+        }
+    }
+    reader.kill().unwrap();
+    reader.wait().unwrap();
+    let (last, before) = found.split_last().unwrap();
+    assert_eq!(*last, 501);
+    assert!(before.len() >= 301, "what came before a message that is kept: {}", before.len());
+    assert!(before.iter().copied().eq(0..before.len() as u32), "a gap, a repetition, or another order");
 }
 
 /// Under load, over and over.

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use broker::Condition;
 use broker::access::AllowAll;
 use broker::settings::{Durability, DurabilityRule, Settings};
 use mqtt::QoS::{AtLeastOnce, ExactlyOnce};
+use mqtt::ReasonCode;
 use mqtt::Version::{V3_1_1, V5};
 use settings::{ByteSize, Raw, Section};
 
@@ -137,10 +139,10 @@ fn a_retained_message_need_not_wait_either() {
         let publisher = connect(net, log, 0, v5("p"));
         net.send(publisher, message("fast/x", "kept").qos1(1).retain());
         net.send(publisher, message("slow/x", "kept").qos1(2).retain());
-        let first = Sent::PubAck(1, mqtt::ReasonCode::NoMatchingSubscribers);
+        let first = Sent::PubAck(1, ReasonCode::NoMatchingSubscribers);
         assert_eq!(net.received(publisher), [first]);
         net.sync(log);
-        assert_eq!(net.received(publisher), [Sent::PubAck(2, mqtt::ReasonCode::NoMatchingSubscribers)]);
+        assert_eq!(net.received(publisher), [Sent::PubAck(2, ReasonCode::NoMatchingSubscribers)]);
     });
 }
 
@@ -219,5 +221,55 @@ fn acknowledged_messages_for_sessions_without_expiry_never_come_to_the_disk() {
         net.lose(reader);
         net.pass(10_000);
         assert_eq!(log.appended(), before);
+    });
+}
+
+/// A shared group's message for a durable member is as any other for a durable session: refused while there is no room.
+#[test]
+fn a_full_disk_refuses_what_a_durable_member_of_a_group_would_get() {
+    everywhere(settings, |net, log| {
+        let member = connect(net, log, 1, durable(V5, "member"));
+        net.send(member, subscribe(1).to("$share/g/a/#", ExactlyOnce));
+        net.sync(log);
+        assert_eq!(net.received(member), [suback(1, &[ExactlyOnce])]);
+        let publisher = connect(net, log, 0, v5("p"));
+        let lasting = connect(net, log, 2, durable(V5, "lasting"));
+        log.becomes(Condition::Full);
+        net.run();
+        net.send(publisher, message("a/x", "refused").qos1(1));
+        net.send(lasting, message("a/x", "refused").qos2(1));
+        net.sync(log);
+        assert_eq!(net.received(publisher), [Sent::PubAck(1, ReasonCode::QuotaExceeded)]);
+        assert_eq!(net.received(lasting), [Sent::PubRec(1, ReasonCode::QuotaExceeded)]);
+        log.becomes(Condition::Good);
+        net.run();
+        net.send(publisher, message("a/x", "taken").qos1(2));
+        net.sync(log);
+        assert_eq!(net.received(publisher), [puback(2)]);
+        net.send(lasting, message("a/x", "taken too").qos2(1));
+        net.sync(log);
+        assert_eq!(net.received(lasting), [pubrec(1)]);
+        assert_eq!(net.payloads(member), ["taken", "taken too"]);
+    });
+}
+
+/// What need not wait for the disk by its listener.
+#[test]
+fn a_listener_has_a_class_of_its_own() {
+    everywhere(settings, |net, log| {
+        net.node.set_durability(vec![Durability::LocalDisk, Durability::Memory]);
+        absent(net, log, "s");
+        let [slow, fast] = [0, 1].map(|listener| {
+            let peer = net.open(0, V5);
+            net.came_in_by(peer, listener);
+            net.send(peer, v5(&format!("p{listener}")));
+            assert_eq!(net.received(peer), [connack(false)]);
+            net.send(peer, message("t", listener).qos1(1));
+            peer
+        });
+        assert_eq!((net.received(slow), net.received(fast)), (vec![], vec![puback(1)]));
+        net.sync(log);
+        assert_eq!(net.received(slow), [puback(1)]);
+        check_found(net, log, "s", &["0", "1"]);
     });
 }

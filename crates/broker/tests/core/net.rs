@@ -198,6 +198,12 @@ impl Net {
         peer
     }
 
+    /// The connection came in by this listener. Before CONNECT.
+    pub fn came_in_by(&mut self, peer: Peer, listener: u16) {
+        let Client { worker, slot, .. } = self.clients[peer.0];
+        self.workers[worker].set_listener(slot, listener);
+    }
+
     /// So many bytes wait in the mailbox of the first worker, and none in the others'; returns what the node gives up for it.
     pub fn assess_load(&mut self, mailbox_bytes: u64) -> Level {
         let now = self.now;

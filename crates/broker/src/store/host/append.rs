@@ -3,6 +3,7 @@
 use mqtt::{ReasonCode, TopicName};
 use shard::{Command, SessionUid};
 
+use super::groups::Giving;
 use super::live::Over;
 use super::propose::Asked;
 use super::{Append, ShardHost, ShardOutput, Waiter};
@@ -100,7 +101,7 @@ impl ShardHost {
                 self.appends[key as usize].remaining += 1;
                 Token::Append { shard: self.id, key }
             });
-            self.give(now, group, message, token, out);
+            self.give(now, group, message, (Giving::New, token), out);
         }
         self.group_matches = matches;
         self.group_reader.quiescent();
@@ -198,6 +199,9 @@ impl ShardHost {
         match waiter {
             Waiter::Token(token) => out.acknowledged.push((token, reason)),
             Waiter::Page(connection) => out.complete(Completion::PageTaken { connection }),
+            Waiter::Groups { append: Some(append), .. } if reason.is_error() => {
+                self.taken(now, append, reason, out);
+            }
             Waiter::Groups { message, identity, append } => {
                 self.publish(now, message, Some(identity), append, out);
             }

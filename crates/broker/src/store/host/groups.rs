@@ -10,6 +10,14 @@ use crate::route::{Options, Route, RouteKind};
 use crate::store::group::{Choice, Group, GroupMember};
 use crate::store::{Completion, Enqueue, GroupName, Join, Member, Request};
 
+/// Whether a message may be refused still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Giving {
+    New,
+    /// It may have been acknowledged: it waits for room.
+    Again,
+}
+
 impl ShardHost {
     pub(super) fn join(&mut self, join: Join, out: &mut ShardOutput) {
         let place = self.group_names.get(&join.group).copied().or_else(|| self.new_group(&join.group));
@@ -89,7 +97,7 @@ impl ShardHost {
         now: Time,
         id: GroupId,
         message: &Message,
-        token: Option<Token>,
+        (giving, token): (Giving, Option<Token>),
         out: &mut ShardOutput,
     ) {
         let view = message.view();
@@ -110,6 +118,10 @@ impl ShardHost {
         let qos = view.qos.min(options.qos());
         match (member, connection) {
             (Member::Session(session), _) if qos > QoS::AtMostOnce => {
+                if let (Giving::New, Some(token), Some(reason)) = (giving, token, self.publish_refusal()) {
+                    self.counters.refused_by_log += 1;
+                    return self.answer_with(now, token, reason, out);
+                }
                 let ids: &[u32] = if subscription_id == 0 { &[] } else { &[subscription_id] };
                 let entry = Enqueue {
                     message: message.clone(),
@@ -150,15 +162,20 @@ impl ShardHost {
             self.counters.dropped_no_member += 1;
             return self.answer(now, token, out);
         };
-        self.give(now, GroupId { shard: self.id, slot, generation }, message, token, out);
+        self.give(now, GroupId { shard: self.id, slot, generation }, message, (Giving::Again, token), out);
     }
 
     /// Answers on behalf of members that are not to be had.
     pub(super) fn answer(&mut self, now: Time, token: Option<Token>, out: &mut ShardOutput) {
+        if let Some(token) = token {
+            self.answer_with(now, token, ReasonCode::Success, out);
+        }
+    }
+
+    fn answer_with(&mut self, now: Time, token: Token, reason: ReasonCode, out: &mut ShardOutput) {
         match token {
-            Some(Token::Append { shard, key }) if shard == self.id => self.one_taken(now, Some(key), out),
-            Some(token) => out.acknowledged.push((token, ReasonCode::Success)),
-            None => {}
+            Token::Append { shard, key } if shard == self.id => self.taken(now, key, reason, out),
+            token => out.acknowledged.push((token, reason)),
         }
     }
 }

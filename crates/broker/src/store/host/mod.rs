@@ -38,6 +38,7 @@ use session::Dispatched;
 use shard::{Command, Effect, Limits, SessionUid, Shard};
 
 use self::checkpoint::Checkpointing;
+use self::groups::Giving;
 use self::live::{Bodies, Live};
 use self::propose::{Asked, Proposals};
 use super::group::Group;
@@ -339,7 +340,9 @@ impl ShardHost {
             Request::DeleteRetained { topic, token } => self.delete_retained(now, &topic, token, out),
             Request::Join(join) => self.join(*join, out),
             Request::Leave { group, member, reply } => self.leave(*group, member, reply, out),
-            Request::Bounce { group, message, token } => self.give(now, group, &message, token, out),
+            Request::Bounce { group, message, token } => {
+                self.give(now, group, &message, (Giving::Again, token), out)
+            }
             Request::GiveOrphan { group, message, token } => {
                 self.give_left_behind(now, &group, &message, token, out);
             }
