@@ -6,6 +6,7 @@ pub mod child;
 pub mod compare;
 mod crowd;
 pub mod door;
+pub mod durable;
 pub mod growth;
 mod measure;
 pub mod observe;

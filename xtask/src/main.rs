@@ -38,6 +38,8 @@ enum Task {
     Compare(bench::compare::Args),
     /// How cost grows with connections, filters, subscribers and reactors; writes docs/growth.md
     Growth(bench::growth::Args),
+    /// What it costs to keep what was acknowledged, beside brokers that keep it too: messages, resume, recovery
+    Durable(bench::durable::Args),
     /// What watching a node costs its clients: latency beside scrapes, listings of all clients, and a trace of everything
     Observe(bench::observe::Args),
     /// What wrong logins cost those who are in: latency beside 10,000 of them
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Task::Bench(args) => bench::run(&args),
         Task::Compare(args) => bench::compare::run(&args),
         Task::Growth(args) => bench::growth::run(&args),
+        Task::Durable(args) => bench::durable::run(&args),
         Task::Observe(args) => bench::observe::run(&args),
         Task::Storm(args) => bench::storm::run(&args),
         Task::Door(args) => bench::door::run(&args),

@@ -221,6 +221,9 @@ pub struct PubsubArgs {
     /// Deliveries outstanding at most in all (0 = no bound): makes QoS 0 closed-loop
     #[arg(long, default_value_t = 0)]
     pub max_outstanding: u64,
+    /// false: durable sessions on both sides (clean session off; v5: session expiry 3600), which stay in the broker
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
+    pub clean: bool,
 }
 
 #[derive(Args)]

@@ -62,15 +62,29 @@ const MOSQUITTO_CONFIG: &str = "allow_anonymous true\n\
 /// A running broker. Dropping it ends the process and removes its files.
 pub struct Broker {
     process: Guarded,
+    #[expect(dead_code, reason = "held, and ended with the broker")]
+    beside: Option<Guarded>,
+    command: Command,
     directory: Directory,
     pub address: SocketAddr,
+}
+
+/// How a broker is started where its disk is measured.
+pub struct Start<'a> {
+    pub kind: Kind,
+    /// For ours.
+    pub arguments: &'a [String],
+    /// Where its directory is made: on the disk that is to be measured.
+    pub within: &'a Path,
+    /// A file for the calls with which it syncs, which strace writes.
+    pub syncs: Option<&'a Path>,
 }
 
 impl Broker {
     /// Returns once it accepts connections.
     ///
     /// # Errors
-    /// When the program cannot be started, ends, or does not listen within 20 s.
+    /// When the program cannot be started, ends, or does not listen within 60 s.
     pub fn start(kind: Kind, workers: Option<u32>) -> Result<Broker> {
         let workers = workers.map(|workers| ["--workers".to_owned(), workers.to_string()]);
         Broker::start_with(kind, &workers.into_iter().flatten().collect::<Vec<_>>())
@@ -89,9 +103,16 @@ impl Broker {
 
     /// `arguments` are for ours.
     fn start_with(kind: Kind, arguments: &[String]) -> Result<Broker> {
-        let directory = Directory::new()?;
+        Broker::start_as(&Start { kind, arguments, within: &std::env::temp_dir(), syncs: None })
+    }
+
+    /// As [`Broker::start`] does.
+    pub fn start_as(start: &Start) -> Result<Broker> {
+        let arguments = start.arguments;
+        let directory = Directory::within(start.within)?;
         let address = free_address()?;
-        let command = match kind {
+        let mut beside = None;
+        let command = match start.kind {
             Kind::Meridian => {
                 let mut command = Command::new(meridian());
                 command.args(["start", "--listen", &address.to_string()]);
@@ -110,9 +131,18 @@ impl Broker {
                 command.arg("-c").arg(path);
                 command
             }
-            Kind::Peer(recipe) => recipe.command(&directory.0, address)?,
+            Kind::Peer(recipe) => {
+                let commands = recipe.commands(&directory.0, address)?;
+                beside =
+                    commands.beside.map(|mut command| Guarded::spawn(quiet(&mut command))).transpose()?;
+                commands.broker
+            }
         };
-        Broker::spawn(command, directory, address)
+        let command = match start.syncs {
+            Some(log) => under_strace(&command, log),
+            None => command,
+        };
+        Broker::spawn(command, beside, directory, address)
     }
 
     /// With the configuration file that `config` writes for an address.
@@ -135,20 +165,39 @@ impl Broker {
             }
             Kind::Peer(recipe) => bail!("{} is not configured here", recipe.name),
         };
-        Broker::spawn(command, directory, address)
+        Broker::spawn(command, None, directory, address)
     }
 
-    fn spawn(mut command: Command, directory: Directory, address: SocketAddr) -> Result<Broker> {
+    fn spawn(
+        mut command: Command,
+        beside: Option<Guarded>,
+        directory: Directory,
+        address: SocketAddr,
+    ) -> Result<Broker> {
         let log = File::create(directory.0.join("log")).context("log")?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let mut broker = Broker { process: Guarded::spawn(&mut command)?, directory, address };
+        let process = Guarded::spawn(&mut command)?;
+        let mut broker = Broker { process, beside, command, directory, address };
         broker.wait_for_port()?;
         Ok(broker)
     }
 
+    /// Ends it without a chance to do anything.
+    pub fn kill(&mut self) -> Result<()> {
+        self.process.child().kill().context("SIGKILL")?;
+        self.process.child().wait().context("SIGKILL")?;
+        Ok(())
+    }
+
+    /// The same command again, on the same files, after [`Broker::kill`]. Does not wait until it listens.
+    pub fn start_again(&mut self) -> Result<()> {
+        self.process = Guarded::spawn(&mut self.command)?;
+        Ok(())
+    }
+
     fn wait_for_port(&mut self) -> Result<()> {
         let address = self.address;
-        let listens = child::until(Duration::from_secs(20), || {
+        let listens = child::until(Duration::from_secs(60), || {
             if let Some(status) = self.process.ended() {
                 return Some(Err(status));
             }
@@ -170,12 +219,43 @@ impl Broker {
         self.process.ended().is_none()
     }
 
+    /// Everything that it wrote to its standard streams, over all starts.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.0.join("log")).unwrap_or_default()
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.directory.0
+    }
+
     /// The last lines it wrote.
     pub fn log_tail(&self) -> String {
-        let text = std::fs::read_to_string(self.directory.0.join("log")).unwrap_or_default();
+        let text = self.log();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
+}
+
+fn quiet(command: &mut Command) -> &mut Command {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null())
+}
+
+/// The command below strace, which stops it at calls that sync and at no others. The process keeps its parent and its id.
+fn under_strace(command: &Command, log: &Path) -> Command {
+    let mut traced = Command::new("strace");
+    traced.args(["-D", "-f", "-q", "--seccomp-bpf", "-ttt", "-e", "signal=none", "-e"]);
+    traced.arg("trace=fsync,fdatasync,sync_file_range,msync,sync,syncfs").arg("-o").arg(log);
+    traced.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => traced.env(name, value),
+            None => traced.env_remove(name),
+        };
+    }
+    if let Some(directory) = command.get_current_dir() {
+        traced.current_dir(directory);
+    }
+    traced
 }
 
 /// A port below the range that the kernel gives to outgoing connections, so that none of the load's takes it.
@@ -196,9 +276,13 @@ pub struct Directory(PathBuf);
 
 impl Directory {
     pub fn new() -> Result<Directory> {
+        Directory::within(&std::env::temp_dir())
+    }
+
+    pub fn within(parent: &Path) -> Result<Directory> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("meridian-bench-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
-        let path = std::env::temp_dir().join(name);
+        let path = parent.join(name);
         std::fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
         Ok(Directory(path))
     }

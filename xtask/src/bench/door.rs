@@ -2,7 +2,7 @@
 
 mod certificates;
 pub mod client;
-mod process;
+pub mod process;
 
 use super::broker::{Broker, Kind};
 use super::child;

@@ -46,15 +46,30 @@ pub struct Figures {
 pub fn run(workload: &Workload, broker: &Broker, round: u32, rate: Option<f64>) -> Result<Figures> {
     let crowd =
         workload.crowd.as_ref().map(|arguments| Crowd::start(broker.address, arguments)).transpose()?;
+    let mut arguments = workload.arguments.clone();
+    if let Some(rate) = rate {
+        arguments.extend(["-R".to_owned(), format!("{rate:.0}")]);
+    }
+    let report = generate(&arguments, broker, Duration::from_secs(workload.longest_s.into()))?;
+    drop(crowd);
+    keep(workload, round, &report);
+    if let Some(error) = report["error"].as_str() {
+        bail!("{error}: {}", report["reasons"]);
+    }
+    Ok(figures(workload.purpose, &report))
+}
+
+/// The report of an mqload with these arguments, against this broker.
+///
+/// # Errors
+/// When it does not end in time, says nothing, or was interrupted.
+pub fn generate(arguments: &[String], broker: &Broker, longest: Duration) -> Result<Value> {
     let mut command = Command::new(root().join("target/release/mqload"));
     command
-        .args(&workload.arguments)
+        .args(arguments)
         .args(["-H", &broker.address.to_string(), "--broker-pid", &broker.pid().to_string(), "--quiet"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
-    if let Some(rate) = rate {
-        command.args(["-R", &format!("{rate:.0}")]);
-    }
     let mut generator = Guarded::spawn(&mut command)?;
     let mut stdout = generator.child().stdout.take().context("a pipe")?;
     // The report is larger than a pipe, so somebody has to read while the generator is waited for.
@@ -62,19 +77,14 @@ pub fn run(workload: &Workload, broker: &Broker, round: u32, rate: Option<f64>) 
         let mut text = String::new();
         stdout.read_to_string(&mut text).map(|_| text)
     });
-    let ended = generator.wait(Duration::from_secs(workload.longest_s.into()));
-    drop((generator, crowd));
+    let ended = generator.wait(longest);
+    drop(generator);
     let text = reader.join().expect("the reader does not panic").context("the generator's report")?;
     if interrupted() {
         bail!("interrupted");
     }
-    ended.with_context(|| format!("the generator did not end within {} s", workload.longest_s))?;
-    let report: Value = serde_json::from_str(&text).context("the generator's report is no JSON")?;
-    keep(workload, round, &report);
-    if let Some(error) = report["error"].as_str() {
-        bail!("{error}: {}", report["reasons"]);
-    }
-    Ok(figures(workload.purpose, &report))
+    ended.with_context(|| format!("the generator did not end within {} s", longest.as_secs()))?;
+    serde_json::from_str(&text).context("the generator's report is no JSON")
 }
 
 /// The whole report stays in `target/bench` for whoever wonders about a figure.

@@ -1,5 +1,6 @@
 //! How a broker that is not ours is found, installed and started, as `brokers.toml` and files of its form say.
 
+use super::broker::free_address;
 use super::child::{self, Guarded};
 use crate::repository::root;
 use anyhow::{Context, Result, bail, ensure};
@@ -19,6 +20,8 @@ pub struct Recipe {
     install: Vec<String>,
     needs: Vec<String>,
     hint: String,
+    /// A program that runs as long as the broker does, with its arguments.
+    beside: Vec<String>,
     files: BTreeMap<String, String>,
     environment: BTreeMap<String, String>,
 }
@@ -43,8 +46,8 @@ pub fn parse(text: &str) -> Result<Vec<Recipe>> {
 }
 
 fn recipe(name: &str, value: &toml::Value) -> Result<Recipe> {
-    const KEYS: [&str; 8] =
-        ["program", "arguments", "version", "install", "needs", "hint", "files", "environment"];
+    const KEYS: [&str; 9] =
+        ["program", "arguments", "version", "install", "needs", "hint", "beside", "files", "environment"];
     let table = value.as_table().context("is a table with a `program` in it")?;
     if let Some(unknown) = table.keys().find(|key| !KEYS.contains(&&key[..])) {
         bail!("`{unknown}` is no key: there are {}", KEYS.join(", "));
@@ -75,6 +78,7 @@ fn recipe(name: &str, value: &toml::Value) -> Result<Recipe> {
         install: list("install")?,
         needs: list("needs")?,
         hint: text("hint")?,
+        beside: list("beside")?,
         files: map("files")?,
         environment: map("environment")?,
     };
@@ -87,7 +91,16 @@ fn recipe(name: &str, value: &toml::Value) -> Result<Recipe> {
 /// What stands for the placeholders of one start.
 struct Place<'a> {
     address: Option<SocketAddr>,
+    /// For what else it listens on.
+    more_ports: [u16; 2],
     directory: &'a Path,
+}
+
+/// What is started for one broker.
+pub struct Commands {
+    pub broker: Command,
+    /// Before it, and until its end.
+    pub beside: Option<Command>,
 }
 
 impl Place<'_> {
@@ -99,7 +112,9 @@ impl Place<'_> {
             text = text
                 .replace("{address}", &address.to_string())
                 .replace("{host}", &address.ip().to_string())
-                .replace("{port}", &address.port().to_string());
+                .replace("{port}", &address.port().to_string())
+                .replace("{port2}", &self.more_ports[0].to_string())
+                .replace("{port3}", &self.more_ports[1].to_string());
         }
         text
     }
@@ -148,7 +163,7 @@ impl Recipe {
         eprintln!("installing {}: this can take minutes", self.name);
         let directory = peers();
         std::fs::create_dir_all(&directory)?;
-        let place = Place { address: None, directory: &directory };
+        let place = Place { address: None, more_ports: [0; 2], directory: &directory };
         let log = directory.join(format!("{}.log", self.name));
         let mut command = Command::new(&self.install[0]);
         command
@@ -168,17 +183,25 @@ impl Recipe {
         Ok(())
     }
 
-    /// The command that starts it, once its files are written.
-    pub fn command(&self, directory: &Path, address: SocketAddr) -> Result<Command> {
-        let place = Place { address: Some(address), directory };
+    /// The commands that start it, once its files are written.
+    pub fn commands(&self, directory: &Path, address: SocketAddr) -> Result<Commands> {
+        let more_ports = [free_address()?.port(), free_address()?.port()];
+        let place = Place { address: Some(address), more_ports, directory };
         for (name, text) in &self.files {
             std::fs::write(directory.join(name), place.fill(text)).with_context(|| name.clone())?;
         }
-        let mut command =
-            Command::new(self.program().with_context(|| format!("{} is not there", self.program))?);
-        command.args(self.arguments.iter().map(|argument| place.fill(argument))).current_dir(directory);
-        command.envs(self.environment.iter().map(|(name, value)| (name, place.fill(value))));
-        Ok(command)
+        let filled = |program: &str, arguments: &[String]| {
+            let found = find(program).with_context(|| format!("{program} is not there"))?;
+            let mut command = Command::new(found);
+            command.args(arguments.iter().map(|argument| place.fill(argument))).current_dir(directory);
+            command.envs(self.environment.iter().map(|(name, value)| (name, place.fill(value))));
+            anyhow::Ok(command)
+        };
+        let beside = match self.beside.split_first() {
+            Some((program, arguments)) => Some(filled(program, arguments)?),
+            None => None,
+        };
+        Ok(Commands { broker: filled(&self.program, &self.arguments)?, beside })
     }
 
     /// The first line in which it says its version, or its name.
@@ -217,7 +240,9 @@ mod tests {
         let recipe = parse(text).unwrap().remove(0);
         let directory = super::super::broker::Directory::new().unwrap();
         let at = directory.join("");
-        let command = recipe.command(&at, "127.0.0.1:2345".parse().unwrap()).unwrap();
+        let commands = recipe.commands(&at, "127.0.0.1:2345".parse().unwrap()).unwrap();
+        assert!(commands.beside.is_none());
+        let command = commands.broker;
         let arguments: Vec<String> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
         assert_eq!(arguments, ["-p", "2345", &format!("{}/c", at.display())]);
         assert_eq!(

@@ -24,7 +24,7 @@ struct Column {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Better {
+pub enum Better {
     Less,
     More,
 }
@@ -79,45 +79,91 @@ pub fn number(x: f64, digits: usize) -> String {
     format!("{sign}{out}{rest}")
 }
 
-/// How much better ours is than the best of the others, and whose that is: "2.00x (mosquitto)".
-fn ratio(ours: Option<Summary>, others: &[(Kind, Option<Summary>)], better: Better) -> String {
-    let order = |a: &f64, b: &f64| if better == Better::Less { a.total_cmp(b) } else { b.total_cmp(a) };
-    let others = others.iter().filter_map(|(kind, s)| Some((*kind, s.as_ref()?.median)));
-    let best = others.filter(|(_, median)| *median > 0.0).min_by(|a, b| order(&a.1, &b.1));
-    match (ours.filter(|s| s.median > 0.0), best) {
-        (Some(ours), Some((kind, best))) => {
-            let times = if better == Better::Less { best / ours.median } else { ours.median / best };
-            format!("{times:.2}x ({kind})")
+/// One figure over rows, with a column for each broker.
+pub struct Grid<'a> {
+    pub title: &'a str,
+    /// Digits behind the point.
+    pub digits: usize,
+    pub brokers: &'a [String],
+    /// With which the first broker is compared: a column of its own where there are any.
+    pub against: Option<Against<'a>>,
+}
+
+pub struct Against<'a> {
+    /// Of the column.
+    pub title: &'a str,
+    pub better: Better,
+    /// Which of the brokers, by their place; the first is not among them.
+    pub others: &'a [usize],
+}
+
+/// A row of a grid: its name, what each broker has, and whether that is compared.
+pub struct Row {
+    pub name: String,
+    pub found: Vec<Option<Summary>>,
+    pub compared: bool,
+}
+
+impl Grid<'_> {
+    pub fn markdown(&self, rows: &[Row]) -> String {
+        let mut head = vec![self.title.to_owned()];
+        head.extend(self.brokers.iter().cloned());
+        let against = self.against.as_ref().filter(|against| !against.others.is_empty());
+        head.extend(against.map(|against| against.title.to_owned()));
+        let mut out = format!("| {} |\n|{}\n", head.join(" | "), "---|".repeat(head.len()));
+        let digits = self.digits;
+        for row in rows {
+            let mut cells = vec![row.name.clone()];
+            cells.extend(
+                row.found.iter().map(|found| found.map_or("-".to_owned(), |s| format!("{s:.digits$}"))),
+            );
+            cells.extend(against.map(|against| match row.compared {
+                true => self.ratio(against, &row.found),
+                false => "-".to_owned(),
+            }));
+            let _ = writeln!(out, "| {} |", cells.join(" | "));
         }
-        _ => "-".to_string(),
+        out
+    }
+
+    /// How much better the first is than the best of the others, and whose that is: "2.00x (mosquitto)".
+    fn ratio(&self, against: &Against, found: &[Option<Summary>]) -> String {
+        let less = against.better == Better::Less;
+        let order = |a: &f64, b: &f64| if less { a.total_cmp(b) } else { b.total_cmp(a) };
+        let median = |at: usize| found.get(at).copied().flatten().map(|s| s.median).filter(|m| *m > 0.0);
+        let others = against.others.iter().filter_map(|at| Some((*at, median(*at)?)));
+        match (median(0), others.min_by(|a, b| order(&a.1, &b.1))) {
+            (Some(ours), Some((at, best))) => {
+                let times = if less { best / ours } else { ours / best };
+                format!("{times:.2}x ({})", self.brokers[at])
+            }
+            _ => "-".to_owned(),
+        }
     }
 }
 
 /// `None` where there is nothing to tell: no broker has the figure, or one that is best at 0 is 0 for all.
 fn table(column: &Column, workloads: &[&Workload], kinds: &[Kind], rounds: &Rounds) -> Option<String> {
-    let compared = column.better.filter(|_| kinds.len() > 1 && kinds[0] == Kind::Meridian);
-    let mut head = vec![column.title.to_string()];
-    head.extend(kinds.iter().map(Kind::to_string));
-    head.extend(compared.map(|_| "meridian against the best other".to_string()));
-    let mut out = format!("| {} |\n|{}\n", head.join(" | "), "---|".repeat(head.len()));
-    let mut tells = false;
-    for w in workloads {
-        let found: Vec<_> =
-            kinds.iter().map(|k| (*k, summary(rounds.of(&w.name, *k), column.figure))).collect();
-        let medians = found.iter().filter_map(|(_, s)| s.as_ref());
-        tells |= medians.clone().any(|s| column.better.is_some() || s.highest > 0.0);
-        let mut row = vec![w.title.clone()];
-        let digits = column.digits;
-        row.extend(found.iter().map(|(_, s)| s.map_or("-".to_string(), |s| format!("{s:.digits$}"))));
-        // Where each broker has a rate of its own there is nothing to compare.
-        let same = w.half_of.is_none();
-        row.extend(
-            compared
-                .map(|better| if same { ratio(found[0].1, &found[1..], better) } else { "-".to_string() }),
-        );
-        let _ = writeln!(out, "| {} |", row.join(" | "));
+    let rows: Vec<Row> = workloads
+        .iter()
+        .map(|w| Row {
+            name: w.title.clone(),
+            found: kinds.iter().map(|kind| summary(rounds.of(&w.name, *kind), column.figure)).collect(),
+            // Where each broker has a rate of its own there is nothing to compare.
+            compared: w.half_of.is_none(),
+        })
+        .collect();
+    let mut found = rows.iter().flat_map(|row| &row.found).flatten();
+    if !found.any(|s| column.better.is_some() || s.highest > 0.0) {
+        return None;
     }
-    tells.then_some(out)
+    let names: Vec<String> = kinds.iter().map(Kind::to_string).collect();
+    let others: Vec<usize> = (1..kinds.len()).collect();
+    let against = column.better.filter(|_| kinds[0] == Kind::Meridian);
+    let title = "meridian against the best other";
+    let against = against.map(|better| Against { title, better, others: &others });
+    let grid = Grid { title: column.title, digits: column.digits, brokers: &names, against };
+    Some(grid.markdown(&rows))
 }
 
 /// What the tables cannot say: the generator's own limits, and what a broker did wrong.

@@ -10,10 +10,7 @@ use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 impl Config {
     pub fn connections(a: &ConnectionsArgs, run_id: u16) -> Result<Config, SetupError> {
         let mut cfg = Config::base(&a.common, run_id)?;
-        cfg.clean = a.clean;
-        if !a.clean && cfg.v5 && a.common.session_expiry.is_none() {
-            cfg.expiry = 3600;
-        }
+        cfg.keep_sessions(a.clean, &a.common);
         cfg.conn_rate = a.rate;
         cfg.n_sub = a.count;
         Ok(cfg)
@@ -36,7 +33,15 @@ impl Config {
         cfg.rate = a.rate;
         cfg.messages = a.messages;
         cfg.max_outstanding = a.max_outstanding;
+        cfg.keep_sessions(a.clean, &a.common);
         Ok(cfg)
+    }
+
+    fn keep_sessions(&mut self, clean: bool, common: &CommonArgs) {
+        self.clean = clean;
+        if !clean && self.v5 && common.session_expiry.is_none() {
+            self.expiry = 3600;
+        }
     }
 
     pub fn probe(a: &ProbeArgs, run_id: u16) -> Result<Config, SetupError> {
@@ -230,5 +235,36 @@ pub(crate) fn with_port(host: &str, port: u16) -> String {
         Err(_) if host.starts_with('[') && host.ends_with(']') => format!("{host}:{port}"),
         Err(_) if host.contains(':') => host.to_owned(),
         Err(_) => format!("{host}:{port}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Command;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(subcommand)]
+        command: Command,
+    }
+
+    fn pubsub(words: &str) -> Config {
+        let line = std::iter::once("mqload").chain(words.split_whitespace());
+        match Line::parse_from(line).command {
+            Command::Pubsub(args) => Config::pubsub(&args, 1).unwrap(),
+            _ => panic!("not pubsub"),
+        }
+    }
+
+    #[test]
+    fn sessions_of_pubsub_are_kept_when_that_is_asked_for() {
+        let kept = pubsub("pubsub --clean false");
+        assert_eq!((kept.clean, kept.expiry), (false, 0));
+        let kept = pubsub("pubsub -V 5 --clean false");
+        assert_eq!((kept.clean, kept.expiry), (false, 3600));
+        let usual = pubsub("pubsub -V 5");
+        assert_eq!((usual.clean, usual.expiry), (true, 0));
     }
 }

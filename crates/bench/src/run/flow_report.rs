@@ -4,12 +4,14 @@ use super::flow::{Flow, Watched};
 use super::verdict::Verdict;
 use crate::config::Config;
 use crate::counters::Times;
+use crate::net;
 use crate::outcome::Merged;
 use crate::process::ProcStat;
 use crate::report::{brokers_json, lat, load, reasons_json, round, sum};
 use crate::topology::Topology;
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, SystemTime};
 
 /// The report and the exit code: 1 when anything was violated.
 pub fn flow_report(
@@ -47,7 +49,7 @@ pub fn flow_report(
         "topology": format!("{:?}", flow.args.topology), "pubs": cfg.n_pub, "subs": cfg.n_sub, "groups": cfg.groups,
         "pub_qos": cfg.pub_qos, "sub_qos": cfg.sub_qos, "payload": cfg.payload, "rate_asked": cfg.rate,
         "coalesce_us": cfg.coalesce_ns / 1000, "inflight": cfg.window, "max_outstanding": cfg.max_outstanding,
-        "window_s": round(window, 3), "interrupted": w.interrupted,
+        "window_s": round(window, 3), "window_unix_s": [unix_s(from.at), unix_s(to.at)], "interrupted": w.interrupted,
         "sent_per_s": per_s(c1.sent, c0.sent, times.last_send.load(Relaxed)),
         "acked_per_s": per_s(c1.acked, c0.acked, times.last_ack.load(Relaxed)),
         "received_per_s": per_s(cr.recv, c0.recv, last_recv),
@@ -99,6 +101,13 @@ pub fn flow_report(
     let code = if violations.is_empty() { 0 } else { 1 };
     o.insert("violations".into(), json!(violations));
     (out, code)
+}
+
+/// A moment of this run's clock, as the clocks of other processes on this machine tell it: seconds since 1970.
+fn unix_s(at: u64) -> f64 {
+    let ago = Duration::from_nanos(net::now().saturating_sub(at));
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    round(since_1970.saturating_sub(ago).as_secs_f64(), 6)
 }
 
 /// What a broker must not do. Loss at QoS 0 and duplicates at QoS 1 are not among it.

@@ -200,7 +200,7 @@ impl Client {
 }
 
 /// Bytes of the first packet, when all of it is there.
-fn length(bytes: &[u8]) -> Result<Option<usize>> {
+pub fn length(bytes: &[u8]) -> Result<Option<usize>> {
     let mut remaining = 0;
     for at in 0..4 {
         let Some(byte) = bytes.get(at + 1) else { return Ok(None) };

@@ -1,0 +1,355 @@
+//! A broker is killed with many sessions and messages in it, and started again: how long that takes, what is there then, and what
+//! a session and a message take in memory and on disk.
+
+use super::Profile;
+use super::client::Client;
+use super::contender::Contender;
+use crate::bench::broker::Broker;
+use crate::bench::child::{self, Guarded};
+use crate::bench::door::process::{anonymous, written};
+use crate::bench::table::number;
+use crate::repository::root;
+use anyhow::{Context, Result, bail, ensure};
+use std::fmt::Write;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// How much there is when the broker is killed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Size {
+    pub sessions: u32,
+    /// For each session.
+    pub messages: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Recovered {
+    /// To make the sessions and to queue the messages.
+    made: Duration,
+    queued: Duration,
+    /// Anonymous memory of the broker: empty, with the sessions, with the messages, and after it came back.
+    memory: [u64; 4],
+    /// Written for the messages, and on the disk when it was killed.
+    written: u64,
+    disk: u64,
+    back: Duration,
+    /// Of the sessions that were looked at.
+    looked_at: u32,
+    there: u32,
+    whole: u32,
+    /// What it said while it came back.
+    said: Vec<String>,
+}
+
+pub struct Recoveries {
+    size: Size,
+    rows: Vec<(String, Result<Recovered, String>)>,
+}
+
+const THREADS: u32 = 64;
+/// Sessions that are looked at afterwards.
+const SAMPLE: u32 = 20;
+/// A broker that is not back by then does not come back.
+const BACK_MAX: Duration = Duration::from_secs(600);
+/// The messages for one session come within this, or are not there.
+const QUIET: Duration = Duration::from_secs(5);
+
+pub fn measure(profile: &Profile, contenders: &[Contender], size: Size) -> Recoveries {
+    let mut rows = vec![];
+    for who in contenders.iter().filter(|who| who.keeps()) {
+        if child::interrupted() {
+            break;
+        }
+        let (sessions, messages) = (size.sessions, u64::from(size.sessions) * u64::from(size.messages));
+        eprintln!(
+            "[{} s] recovery: {sessions} sessions, {messages} messages on {}",
+            profile.spent_s(),
+            who.name
+        );
+        let found = one(profile, who, size).map_err(|error| format!("{error:#}"));
+        if let Err(error) = &found {
+            eprintln!("  not done: {error}");
+        }
+        rows.push((who.name.clone(), found));
+    }
+    Recoveries { size, rows }
+}
+
+fn one(profile: &Profile, who: &Contender, size: Size) -> Result<Recovered> {
+    let mut broker = who.start(&profile.directory, None)?;
+    let mut found = Recovered::default();
+    found.memory[0] = anonymous(broker.pid())?;
+    let began = Instant::now();
+    make_sessions(profile, broker.address, size.sessions)?;
+    found.made = began.elapsed();
+    found.memory[1] = anonymous(broker.pid())?;
+    let (before, began) = (written(broker.pid())?, Instant::now());
+    queue(profile, broker.address, size)?;
+    found.queued = began.elapsed();
+    found.memory[2] = anonymous(broker.pid())?;
+    found.written = written(broker.pid())?.saturating_sub(before);
+    eprintln!("  made in {:.1} s, queued in {:.1} s", found.made.as_secs_f64(), found.queued.as_secs_f64());
+    broker.kill()?;
+    found.disk = on_disk(broker.directory());
+    let log_before = broker.log().len();
+    let began = Instant::now();
+    broker.start_again()?;
+    wait_until_back(&mut broker)?;
+    found.back = began.elapsed();
+    found.memory[3] = anonymous(broker.pid())?;
+    let log = broker.log();
+    let lines = log.get(log_before..).unwrap_or_default().lines();
+    found.said = lines.filter(|line| line.contains("store") || line.contains("restor")).map(plain).collect();
+    for line in &found.said {
+        eprintln!("  {line}");
+    }
+    look(&broker, size, &mut found)?;
+    eprintln!(
+        "  back after {:.3} s; of {} sessions {} were there, {} with all their messages",
+        found.back.as_secs_f64(),
+        found.looked_at,
+        found.there,
+        found.whole
+    );
+    Ok(found)
+}
+
+/// Sessions that subscribe to a topic of their own and leave.
+fn make_sessions(profile: &Profile, address: SocketAddr, count: u32) -> Result<()> {
+    let next = AtomicU32::new(0);
+    let longest = profile.load_max();
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let next = &next;
+                scope.spawn(move || -> Result<()> {
+                    // An address of its own has ports of its own, and many are used up in a minute.
+                    let from = Ipv4Addr::new(127, 0, 1, thread as u8 + 1);
+                    loop {
+                        let number = next.fetch_add(1, Relaxed) + 1;
+                        if number > count {
+                            return Ok(());
+                        }
+                        if number.is_multiple_of(100_000) {
+                            eprintln!("  {number} sessions, {:.0} s", began.elapsed().as_secs_f64());
+                        }
+                        ensure!(!child::interrupted(), "interrupted");
+                        ensure!(
+                            began.elapsed() < longest,
+                            "{number} of {count} sessions were made in {} s",
+                            longest.as_secs()
+                        );
+                        let mut client = Client::connect(address, from, &client_id(number))?;
+                        client.subscribe(&format!("recovery/{number}"))?;
+                        client.disconnect()?;
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("it does not panic"))
+    })
+}
+
+fn client_id(number: u32) -> String {
+    format!("recovery-{number}")
+}
+
+/// Publishers that each go once through the topics of all sessions.
+fn queue(profile: &Profile, address: SocketAddr, size: Size) -> Result<()> {
+    let messages = u64::from(size.sessions) * u64::from(size.messages);
+    let mut command = Command::new(root().join("target/release/mqload"));
+    command.args([
+        "bench",
+        "pub",
+        "-V",
+        "4",
+        "-q",
+        "1",
+        "-I",
+        "0",
+        "-i",
+        "0",
+        "-s",
+        "256",
+        "-t",
+        "recovery/%s",
+    ]);
+    command.args(["-h", &address.ip().to_string(), "-p", &address.port().to_string(), "--quiet"]);
+    command.args(["-c", &size.messages.to_string(), "-L", &messages.to_string()]);
+    command.args(["-F", "1000", "--prefix", "loader"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let ended = Guarded::spawn(&mut command)?.wait(profile.load_max());
+    ensure!(!child::interrupted(), "interrupted");
+    let seconds = profile.load_max().as_secs();
+    let status = ended.with_context(|| format!("{messages} messages were not queued in {seconds} s"))?;
+    ensure!(status.success(), "not every message was acknowledged");
+    Ok(())
+}
+
+/// Until a client has its CONNACK.
+fn wait_until_back(broker: &mut Broker) -> Result<()> {
+    let address = broker.address;
+    let began = Instant::now();
+    loop {
+        // Many come and go while it is not there.
+        if Client::connect(address, Ipv4Addr::LOCALHOST, "back").and_then(Client::disconnect).is_ok() {
+            return Ok(());
+        }
+        ensure!(
+            broker.alive(),
+            "it ended when it was started again; its log ends with\n{}",
+            broker.log_tail()
+        );
+        ensure!(!child::interrupted(), "interrupted");
+        if began.elapsed() > BACK_MAX {
+            bail!("it was not back after {} s; its log ends with\n{}", BACK_MAX.as_secs(), broker.log_tail());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Some sessions, spread over all.
+fn look(broker: &Broker, size: Size, found: &mut Recovered) -> Result<()> {
+    let step = (size.sessions / SAMPLE).max(1);
+    for number in (1..=size.sessions).step_by(step as usize).take(SAMPLE as usize) {
+        let mut client = Client::connect(broker.address, Ipv4Addr::LOCALHOST, &client_id(number))?;
+        found.looked_at += 1;
+        if client.session_present {
+            found.there += 1;
+            let messages = u64::from(size.messages);
+            found.whole += u32::from(client.drain(messages, QUIET)?.0 == messages);
+        }
+    }
+    Ok(())
+}
+
+/// Bytes that files take, holes left out.
+fn on_disk(directory: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(entries) = std::fs::read_dir(directory) else { return 0 };
+    entries
+        .flatten()
+        .map(|entry| match entry.metadata() {
+            Ok(found) if found.is_dir() => on_disk(&entry.path()),
+            Ok(found) => found.blocks() * 512,
+            Err(_) => 0,
+        })
+        .sum()
+}
+
+/// A line of a log without colours.
+fn plain(line: &str) -> String {
+    let mut out = String::new();
+    let mut rest = line;
+    while let Some((before, after)) = rest.split_once("\u{1b}[") {
+        out += before;
+        rest = after.split_once('m').map_or("", |(_, after)| after);
+    }
+    out + rest
+}
+
+impl Recoveries {
+    pub fn markdown(&self) -> String {
+        let Size { sessions, messages } = self.size;
+        let all = u64::from(sessions) * u64::from(messages);
+        let (sessions_n, all_n) = (number(f64::from(sessions), 0), number(all as f64, 0));
+        let mut out = format!(
+            "{sessions_n} sessions, {all_n} messages of 256 bytes for them, SIGKILL, and the same command again:\n\n\
+             | broker | back after s | sessions there | with all messages | memory before MiB | after MiB | bytes of memory a session | \
+             a message | bytes written a message | bytes on disk a message | made a second: sessions | messages |\n|{}\n",
+            "---|".repeat(12)
+        );
+        let mut remarks = String::new();
+        for (name, found) in &self.rows {
+            match found {
+                Ok(found) => {
+                    let _ = writeln!(out, "| {name} | {} |", cells(found, sessions, all).join(" | "));
+                    for line in &found.said {
+                        let _ = writeln!(remarks, "    {line}");
+                    }
+                }
+                Err(error) => {
+                    let _ = writeln!(out, "| {name} |{}", " - |".repeat(11));
+                    let first = error.lines().next().unwrap_or_default();
+                    let _ = writeln!(remarks, "* not done: {name}, recovery: {first}.");
+                }
+            }
+        }
+        if !remarks.is_empty() {
+            let _ = write!(out, "\n{remarks}");
+        }
+        out
+    }
+}
+
+fn cells(found: &Recovered, sessions: u32, messages: u64) -> Vec<String> {
+    let mib = |bytes: u64| number(bytes as f64 / f64::from(1 << 20), 1);
+    let each = |bytes: u64, count: f64| number(bytes as f64 / count.max(1.0), 0);
+    let [empty, with_sessions, with_messages, after] = found.memory;
+    let (sessions, messages) = (f64::from(sessions), messages as f64);
+    vec![
+        number(found.back.as_secs_f64(), 3),
+        format!("{} of {}", found.there, found.looked_at),
+        format!("{} of {}", found.whole, found.looked_at),
+        mib(with_messages),
+        mib(after),
+        each(with_sessions.saturating_sub(empty), sessions),
+        each(with_messages.saturating_sub(with_sessions), messages),
+        each(found.written, messages),
+        each(found.disk, messages),
+        number(sessions / found.made.as_secs_f64().max(1e-3), 0),
+        number(messages / found.queued.as_secs_f64().max(1e-3), 0),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_shares_out_what_was_measured() {
+        let found = Recovered {
+            made: Duration::from_secs(2),
+            queued: Duration::from_secs(4),
+            memory: [1 << 20, 3 << 20, 4 << 20, 5 << 20],
+            written: 4_000_000,
+            disk: 8_000_000,
+            back: Duration::from_millis(1500),
+            looked_at: 20,
+            there: 20,
+            whole: 19,
+            said: vec!["store opened".into()],
+        };
+        let size = Size { sessions: 1000, messages: 10 };
+        let rows = vec![("meridian".to_owned(), Ok(found)), ("nats".to_owned(), Err("late\nlog".to_owned()))];
+        let text = Recoveries { size, rows }.markdown();
+        let row = text.lines().find(|line| line.starts_with("| meridian")).unwrap();
+        assert_eq!(
+            row,
+            "| meridian | 1.500 | 20 of 20 | 19 of 20 | 4.0 | 5.0 | 2,097 | 105 | 400 | 800 | 500 | 2,500 |"
+        );
+        assert!(text.contains("* not done: nats, recovery: late.\n") && text.contains("    store opened\n"));
+        let columns = |line: &str| line.matches('|').count();
+        assert!(text.lines().filter(|line| line.starts_with('|')).all(|line| columns(line) == 13), "{text}");
+    }
+
+    #[test]
+    fn a_line_of_a_log_loses_its_colours() {
+        assert_eq!(plain("\u{1b}[2m2026\u{1b}[0m \u{1b}[32m INFO\u{1b}[0m reading"), "2026  INFO reading");
+        assert_eq!(plain("plain"), "plain");
+    }
+
+    #[test]
+    fn what_is_on_disk_is_counted_below_directories_too() {
+        let directory = crate::bench::broker::Directory::new().unwrap();
+        let at = directory.join("sub");
+        std::fs::create_dir(&at).unwrap();
+        std::fs::write(at.join("file"), vec![1; 10_000]).unwrap();
+        assert!(on_disk(&directory.join("")) >= 10_000);
+        assert_eq!(on_disk(&directory.join("nowhere")), 0);
+    }
+}

@@ -1,0 +1,185 @@
+//! How long a session takes to come back, against how much waits for it.
+
+use super::Profile;
+use super::client::Client;
+use super::contender::Contender;
+use crate::bench::broker::Broker;
+use crate::bench::child;
+use crate::bench::measure::{generate, summary};
+use crate::bench::table::{Grid, Row, number};
+use crate::bench::workload::split;
+use anyhow::{Result, bail, ensure};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Resumed {
+    connack_us: Option<f64>,
+    first_us: Option<f64>,
+    /// Messages a second, acknowledged as they come.
+    drained_per_s: Option<f64>,
+}
+
+#[derive(Default)]
+pub struct Resumes {
+    runs: BTreeMap<(u32, String), Vec<Resumed>>,
+    remarks: BTreeSet<String>,
+}
+
+/// Connections that look and leave, before one stays for the whole queue.
+const LOOKS: u32 = 5;
+/// Nothing for so long, and the rest will not come.
+const QUIET: Duration = Duration::from_secs(10);
+/// A queue takes no longer to fill than this.
+const FILL_MAX_S: u32 = 120;
+const FROM: Ipv4Addr = Ipv4Addr::LOCALHOST;
+
+/// Queues of these lengths; the longest are filled for ours alone when there is little time.
+fn lengths(profile: &Profile, who: &Contender) -> &'static [u32] {
+    match (profile.quick, who.is_ours()) {
+        (true, false) => &[0, 1_000, 100_000],
+        _ => &[0, 1_000, 100_000, 1_000_000],
+    }
+}
+
+pub fn measure(profile: &Profile, contenders: &[Contender]) -> Resumes {
+    let mut found = Resumes::default();
+    for who in contenders {
+        if let Err(error) = found.one(profile, who) {
+            eprintln!("  not done: {error:#}");
+            let text = format!("{error:#}");
+            let first = text.lines().next().unwrap_or_default();
+            found.remarks.insert(format!("not done: {}, resume: {first}.", who.name));
+        }
+    }
+    found
+}
+
+impl Resumes {
+    fn one(&mut self, profile: &Profile, who: &Contender) -> Result<()> {
+        let mut broker = who.start(&profile.directory, None)?;
+        for length in lengths(profile, who) {
+            if child::interrupted() {
+                bail!("interrupted");
+            }
+            eprintln!("[{} s] resume: {} queued on {}", profile.spent_s(), length, who.name);
+            let client_id = format!("resume-{length}");
+            let topic = format!("resume/{length}");
+            let mut client = Client::connect(broker.address, FROM, &client_id)?;
+            client.subscribe(&topic)?;
+            client.disconnect()?;
+            fill(&broker, &topic, *length)?;
+            let runs = self.runs.entry((*length, who.name.clone())).or_default();
+            for _ in 0..LOOKS {
+                runs.push(look(&broker, &client_id, *length)?.0);
+            }
+            let (mut last, mut client) = look(&broker, &client_id, *length)?;
+            if *length > 0 {
+                let (received, took) = client.drain(u64::from(*length), QUIET)?;
+                last.drained_per_s = Some(received as f64 / took.as_secs_f64().max(1e-6));
+                if received < u64::from(*length) {
+                    self.remarks.insert(format!(
+                        "{}, {} queued: {} came.",
+                        who.name,
+                        number(f64::from(*length), 0),
+                        number(received as f64, 0)
+                    ));
+                }
+            }
+            client.disconnect()?;
+            self.runs.entry((*length, who.name.clone())).or_default().push(last);
+            ensure!(broker.alive(), "the broker ended by itself; its log ends with\n{}", broker.log_tail());
+        }
+        Ok(())
+    }
+
+    pub fn markdown(&self, contenders: &[Contender]) -> String {
+        type Figure = fn(&Resumed) -> Option<f64>;
+        let columns: [(&str, Figure, usize); 3] = [
+            ("queued: CONNECT to CONNACK, us", |r| r.connack_us, 0),
+            ("queued: CONNECT to the first message, us", |r| r.first_us, 0),
+            ("queued: messages drained a second", |r| r.drained_per_s, 0),
+        ];
+        let brokers: Vec<String> = contenders.iter().map(|contender| contender.name.clone()).collect();
+        let lengths: BTreeSet<u32> = self.runs.keys().map(|(length, _)| *length).collect();
+        let mut out = String::new();
+        for (title, figure, digits) in columns {
+            let of = |length: u32, name: &String| {
+                self.runs.get(&(length, name.clone())).and_then(|runs| summary(runs, figure))
+            };
+            let rows: Vec<Row> = lengths
+                .iter()
+                .map(|length| Row {
+                    name: number(f64::from(*length), 0),
+                    found: brokers.iter().map(|name| of(*length, name)).collect(),
+                    compared: false,
+                })
+                .filter(|row| row.found.iter().any(Option::is_some))
+                .collect();
+            if !rows.is_empty() {
+                out += &Grid { title, digits, brokers: &brokers, against: None }.markdown(&rows);
+                out.push('\n');
+            }
+        }
+        for remark in &self.remarks {
+            out += &format!("* {remark}\n");
+        }
+        out
+    }
+}
+
+/// Messages of 256 bytes for one session that is away.
+fn fill(broker: &Broker, topic: &str, length: u32) -> Result<()> {
+    if length == 0 {
+        return Ok(());
+    }
+    let arguments = format!(
+        "pubsub -p 10 -s 0 -q 1 --inflight 500 -l 256 --coalesce-us 500 --pub-topic {topic} -m {length} --max-time {FILL_MAX_S}"
+    );
+    let report = generate(&split(&arguments), broker, Duration::from_secs(u64::from(FILL_MAX_S) + 20))?;
+    let acknowledged = report.pointer("/totals/acked").and_then(Value::as_u64).unwrap_or_default();
+    ensure!(
+        acknowledged == u64::from(length),
+        "{acknowledged} of {length} messages were acknowledged in {FILL_MAX_S} s"
+    );
+    Ok(())
+}
+
+/// Comes back once. The connection is left as it is.
+fn look(broker: &Broker, client_id: &str, length: u32) -> Result<(Resumed, Client)> {
+    let mut client = Client::connect(broker.address, FROM, client_id)?;
+    ensure!(client.session_present, "the session is gone");
+    let connack_us = Some(client.connack.as_secs_f64() * 1e6);
+    let first_us = match length {
+        0 => None,
+        _ => Some(client.first_message()?.as_secs_f64() * 1e6),
+    };
+    Ok((Resumed { connack_us, first_us, drained_per_s: None }, client))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_that_nobody_measured_has_no_row() {
+        let mut found = Resumes::default();
+        let run = |us| Resumed { connack_us: Some(us), ..Resumed::default() };
+        found.runs.insert((0, "meridian".into()), vec![run(90.0), run(100.0), run(200.0)]);
+        found.runs.insert((1000, "rabbitmq".into()), vec![Resumed { first_us: Some(700.0), ..run(300.0) }]);
+        let text = found.markdown(&Contender::all());
+        assert!(text.contains("| 0 | 100 (90-200) | - |"), "{text}");
+        assert_eq!(text.lines().filter(|line| line.starts_with("| 1,000 ")).count(), 2, "{text}");
+        assert!(!text.contains("drained"), "{text}");
+    }
+
+    #[test]
+    fn the_longest_queue_is_ours_when_there_is_little_time() {
+        let all = Contender::all();
+        let longest = |quick, who| *lengths(&Profile::new(quick, 1, 1, ".".into()), who).last().unwrap();
+        assert_eq!((longest(true, &all[0]), longest(true, &all[3])), (1_000_000, 100_000));
+        assert_eq!(longest(false, &all[3]), 1_000_000);
+    }
+}
