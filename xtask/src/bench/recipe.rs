@@ -206,8 +206,13 @@ impl Recipe {
 
     /// The first line in which it says its version, or its name.
     pub fn version(&self) -> String {
-        let said = self.program().filter(|_| !self.version.is_empty()).and_then(|program| {
-            let output = Command::new(program).args(&self.version).stdin(Stdio::null()).output().ok()?;
+        let asked = match self.version.split_first() {
+            Some((program, arguments)) if program.starts_with('/') => find(program).zip(Some(arguments)),
+            Some(_) => self.program().zip(Some(&self.version[..])),
+            None => None,
+        };
+        let said = asked.and_then(|(program, arguments)| {
+            let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().ok()?;
             let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
             String::from_utf8_lossy(&text)
                 .lines()
