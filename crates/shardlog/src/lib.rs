@@ -13,4 +13,4 @@ mod restore;
 
 pub use log::{Events, Reading, ShardLog, Told, group_of};
 pub use moment::Moment;
-pub use restore::{life, restore, sort};
+pub use restore::{life, records, restore, sort};

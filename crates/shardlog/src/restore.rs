@@ -25,21 +25,38 @@ pub fn sort(groups: Vec<RecoveredGroup>) -> Result<Vec<(u16, Option<RecoveredGro
     Ok((0..SHARDS).zip(found).collect())
 }
 
-/// One shard: its checkpoint, and what came after it.
+/// How many records [`restore`] reads for a shard.
+#[must_use]
+pub fn records(group: &RecoveredGroup) -> u64 {
+    group.parts_count() as u64 + (group.last - group.checkpoint.unwrap_or(0))
+}
+
+/// One shard: its checkpoint, and what came after it. `read` is told of each record of [`records`].
 ///
 /// # Errors
 /// Text: what of it cannot be read.
-pub fn restore(id: u16, group: Option<RecoveredGroup>, hash_key: [u8; 16]) -> Result<Shard, String> {
-    restore_group(id, group, hash_key).map_err(|error| format!("shard {id}: {error}"))
+pub fn restore(
+    id: u16,
+    group: Option<RecoveredGroup>,
+    hash_key: [u8; 16],
+    read: &mut dyn FnMut(),
+) -> Result<Shard, String> {
+    restore_group(id, group, hash_key, read).map_err(|error| format!("shard {id}: {error}"))
 }
 
-fn restore_group(id: u16, group: Option<RecoveredGroup>, hash_key: [u8; 16]) -> Result<Shard, String> {
+fn restore_group(
+    id: u16,
+    group: Option<RecoveredGroup>,
+    hash_key: [u8; 16],
+    read: &mut dyn FnMut(),
+) -> Result<Shard, String> {
     let mut shard = Shard::new(id, hash_key);
     let Some(group) = group else { return Ok(shard) };
     if let Some(checkpoint) = group.checkpoint {
         for part in group.parts() {
             let (part, bytes) = part.map_err(|error| error.to_string())?;
             shard.restore_part(PartId::from_u32(part), &bytes).map_err(|error| error.to_string())?;
+            read();
         }
         shard.restored(checkpoint).map_err(|error| error.to_string())?;
     }
@@ -56,6 +73,7 @@ fn restore_group(id: u16, group: Option<RecoveredGroup>, hash_key: [u8; 16]) -> 
         let entry = entry.map_err(|error| error.to_string())?;
         shard.apply(entry.index, &entry.payload, &mut effects).map_err(|error| error.to_string())?;
         effects.clear();
+        read();
     }
     pass_over(&mut shard);
     Ok(shard)

@@ -2,6 +2,7 @@
 
 mod clock;
 mod readers;
+mod restoring;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,17 +10,16 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use broker::SHARDS;
 use broker::settings::Durability;
 use settings::{ByteSize, section};
-use shard::Shard;
 use shardlog::{Events, ShardLog, Told};
-use storage::{LogThreads, RealDisk, RecoveredGroup};
+use storage::{LogThreads, RealDisk};
 
 use crate::storage::DIRECTORY;
 
 use self::clock::ClockFile;
 use self::readers::Readers;
+use self::restoring::restore;
 
 section! {
     /// What survives the process: durable sessions, what waits for them, retained messages, Wills.
@@ -43,6 +43,8 @@ pub struct Store {
     clock: (SyncSender<()>, JoinHandle<()>),
 }
 
+/// How often a start that takes long says how far it is.
+const SHOWN_EVERY: Duration = Duration::from_secs(2);
 /// How often the node's time is written down: after a crash it may stand still for as long.
 const NOTED_EVERY: Duration = Duration::from_secs(5);
 
@@ -63,7 +65,7 @@ impl Store {
         let told = Arc::new(Told::default());
         let mut shown = Instant::now();
         let mut progress = |progress: storage::Progress| {
-            if shown.elapsed() >= Duration::from_secs(2) {
+            if shown.elapsed() >= SHOWN_EVERY {
                 shown = Instant::now();
                 let storage::Progress { segments, segments_all, records } = progress;
                 tracing::info!(segments, of = segments_all, records, "reading the store");
@@ -140,28 +142,4 @@ fn note_time(file: ClockFile, began: Duration) -> std::io::Result<(SyncSender<()
         let _ = file.write(&clock::now(began + started.elapsed()));
     };
     Ok((end, thread::Builder::new().name("clock".to_owned()).spawn(run)?))
-}
-
-/// The state of all shards: checkpoints, and what came after them. On as many threads as there are processors.
-fn restore(groups: Vec<RecoveredGroup>, hash_key: [u8; 16]) -> Result<Vec<Shard>, String> {
-    let todo = std::sync::Mutex::new(shardlog::sort(groups)?);
-    let work = || {
-        let mut done = Vec::new();
-        loop {
-            let next = todo.lock().map_err(|_| "a thread panicked".to_owned())?.pop();
-            let Some((id, group)) = next else { return Ok::<_, String>(done) };
-            done.push(shardlog::restore(id, group, hash_key)?);
-        }
-    };
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(usize::from(SHARDS));
-    let mut shards = thread::scope(|scope| {
-        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let mut all = Vec::new();
-        for thread in running {
-            all.extend(thread.join().map_err(|_| "a thread panicked".to_owned())??);
-        }
-        Ok::<_, String>(all)
-    })?;
-    shards.sort_by_key(Shard::id);
-    Ok(shards)
 }

@@ -1,0 +1,69 @@
+//! The state of the shards, from what the log has of them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use broker::SHARDS;
+use shard::Shard;
+use storage::RecoveredGroup;
+
+use super::SHOWN_EVERY;
+
+/// What all threads together have read.
+struct Progress {
+    records: AtomicU64,
+    of: u64,
+    shown: Mutex<Instant>,
+}
+
+/// So many records of a thread between two looks at the clock.
+const LOOK_EVERY: u64 = 64;
+
+impl Progress {
+    fn more(&self, records: u64) {
+        let done = self.records.fetch_add(records, Ordering::Relaxed) + records;
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        if shown.elapsed() >= SHOWN_EVERY {
+            *shown = Instant::now();
+            tracing::info!(records = done, of = self.of, "restoring sessions and queues");
+        }
+    }
+}
+
+/// All shards: checkpoints, and what came after them. On as many threads as there are processors.
+///
+/// # Errors
+/// Text: what cannot be read.
+pub fn restore(groups: Vec<RecoveredGroup>, hash_key: [u8; 16]) -> Result<Vec<Shard>, String> {
+    let of = groups.iter().map(shardlog::records).sum();
+    let progress = Progress { records: AtomicU64::new(0), of, shown: Mutex::new(Instant::now()) };
+    let todo = Mutex::new(shardlog::sort(groups)?);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let next = todo.lock().map_err(|_| "a thread panicked".to_owned())?.pop();
+            let Some((id, group)) = next else { return Ok::<_, String>(done) };
+            let mut read = 0;
+            let mut more = || {
+                read += 1;
+                if read % LOOK_EVERY == 0 {
+                    progress.more(LOOK_EVERY);
+                }
+            };
+            done.push(shardlog::restore(id, group, hash_key, &mut more)?);
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(usize::from(SHARDS));
+    let mut shards = thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let mut all = Vec::new();
+        for thread in running {
+            all.extend(thread.join().map_err(|_| "a thread panicked".to_owned())??);
+        }
+        Ok::<_, String>(all)
+    })?;
+    shards.sort_by_key(Shard::id);
+    Ok(shards)
+}
