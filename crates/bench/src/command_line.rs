@@ -19,6 +19,8 @@ enum Asked {
     Ha(Box<crate::ha::Options>),
     TxRx(Box<crate::tx_rx::Options>),
     Size(crate::size::Options),
+    Scenario(Box<crate::scenario::Options>),
+    Agent(crate::agent::Options),
     /// Help for standard output.
     Help(String),
 }
@@ -59,6 +61,15 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
         Ok(Asked::TxRx(options)) => {
             process::on_signals();
             crate::tx_rx::run(*options).unwrap_or_else(|error| complain(&format!("error: {error}")))
+        }
+        Ok(Asked::Scenario(mut options)) => {
+            options.output.command = reports::without_secrets(&arguments);
+            process::on_signals();
+            crate::scenario::run(*options).unwrap_or_else(|error| complain(&format!("error: {error}")))
+        }
+        Ok(Asked::Agent(options)) => {
+            process::on_signals();
+            crate::agent::serve(&options).unwrap_or_else(|error| complain(&format!("error: {error}")))
         }
         Ok(Asked::Size(options)) => crate::size::run(&options),
         Err(Refused(text)) => complain(&text),

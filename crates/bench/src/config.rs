@@ -4,6 +4,9 @@ pub(crate) mod from_args;
 
 use crate::layer::Layers;
 use crate::plain::Plain;
+use crate::plan::Churn;
+use crate::random::Random;
+use crate::template::{Places, Template};
 use crate::topology::Topology;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -54,6 +57,12 @@ pub enum SetupError {
     /// Another process of this run could not begin, and says why.
     Elsewhere(String),
     Tls(tls::TlsError),
+    /// A topic, User Name or payload with places that cannot be filled in.
+    Template(String),
+    /// An agent that cannot be, or cannot be talked to.
+    Agent(String),
+    /// A scenario that cannot be.
+    Scenario(String),
 }
 
 impl SetupError {
@@ -111,6 +120,7 @@ impl fmt::Display for SetupError {
             ),
             SetupError::Elsewhere(text) => f.write_str(text),
             SetupError::Tls(error) => write!(f, "{error}"),
+            SetupError::Template(text) | SetupError::Agent(text) | SetupError::Scenario(text) => f.write_str(text),
             SetupError::NoMessageHeader { size, header } => {
                 write!(
                     f,
@@ -162,6 +172,8 @@ pub struct Config {
     pub connect_retries: u32,
     pub reconnects: u32,
     pub log_events: bool,
+    /// Clients that come and go by themselves.
+    pub churn: Option<Churn>,
 
     pub n_sub: usize,
     pub n_pub: usize,
@@ -209,13 +221,25 @@ impl Config {
         }
         if prefix.contains("%i") { prefix.replace("%i", &number) } else { format!("{prefix}{number}") }
     }
+    /// The User Name of a client: `%i` is its number, `%rand_9` a number that it keeps.
+    pub fn username(&self, i: usize) -> Option<String> {
+        let user = self.user.as_ref()?;
+        let (Some(plain), true) = (&self.plain, user.contains('%')) else { return Some(user.clone()) };
+        let number = i + self.start;
+        let template = Template::parse(user, Places::Topic).unwrap_or_default();
+        Some(template.text(number, "", "", &mut Random::of([plain.seed, number as u64, u64::MAX - 1])))
+    }
     fn expand(&self, t: &str, is_pub: bool, i: usize, partner: usize, n: usize) -> String {
-        if self.plain.is_some() {
-            return crate::plain::expand(
-                t,
-                i + self.start,
+        if let Some(plain) = &self.plain {
+            let number = i + self.start;
+            let username = self.username(i);
+            let mut random = Random::of([plain.seed, number as u64, u64::MAX]);
+            let template = Template::parse(t, Places::Topic).unwrap_or_default();
+            return template.text(
+                number,
                 &self.client_id(is_pub, i),
-                self.user.as_deref().unwrap_or(""),
+                username.as_deref().unwrap_or(""),
+                &mut random,
             );
         }
         t.replace("%i", &(i + self.start).to_string())
@@ -227,6 +251,16 @@ impl Config {
     pub fn topic_of_pub(&self, i: usize) -> String {
         let j = if self.topology == Topology::FanIn { i % self.n_sub.max(1) } else { i };
         self.expand(&self.pub_topic, true, i, j, 0)
+    }
+    /// What a client subscribes to when it connects.
+    pub fn filters(&self, is_pub: bool, i: usize) -> Vec<String> {
+        match is_pub {
+            true if self.plain.is_some() => {
+                self.sub_topics.iter().map(|t| self.expand(t, true, i, i, 0)).collect()
+            }
+            true => vec![],
+            false => self.filters_of_sub(i),
+        }
     }
     pub fn filters_of_sub(&self, i: usize) -> Vec<String> {
         let j = match self.topology {

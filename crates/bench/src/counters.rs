@@ -74,6 +74,7 @@ counters!(
     writes,
     reads,
     gone,
+    left,
     done_pubs,
     gaps,
     not_increasing,

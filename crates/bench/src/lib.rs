@@ -10,6 +10,7 @@
 // The report is one large `json!` object.
 #![recursion_limit = "512"]
 
+mod agent;
 mod args;
 mod codec;
 pub mod command_line;
@@ -21,6 +22,7 @@ mod layer;
 mod live;
 mod net;
 mod outcome;
+mod pace;
 mod plain;
 mod plan;
 mod process;
@@ -29,9 +31,11 @@ mod pulse;
 mod random;
 mod report;
 mod run;
+mod scenario;
 mod secret;
 mod size;
 mod tag;
+mod template;
 mod topology;
 mod track;
 mod tx_rx;

@@ -13,7 +13,7 @@ use crate::config::SetupError;
 use crate::counters::Counts;
 use crate::latency::{hist, pour, sparse};
 use crate::net;
-use crate::plan::{Kind, Plan};
+use crate::plan::{Kind, Output, Plan};
 use crate::progress::say;
 use crate::report::round;
 use bar::Bar;
@@ -43,6 +43,8 @@ pub struct Tick {
     pub settled: bool,
     /// Seconds from the first attempt until the last client was ready.
     pub ready_s: f64,
+    /// Seconds since publishing began; 0 before.
+    pub at: f64,
 }
 
 impl Tick {
@@ -55,6 +57,7 @@ impl Tick {
             demand: 0.0,
             settled: false,
             ready_s: 0.0,
+            at: 0.0,
         }
     }
 }
@@ -81,12 +84,39 @@ pub struct Row {
     pub figures: Vec<f64>,
 }
 
+/// What there is to look at.
+#[derive(Clone, Copy)]
+pub struct Scene {
+    pub clients: u64,
+    pub sends: bool,
+    pub receives: bool,
+    /// Clients are there when they have subscribed.
+    pub subscribes: bool,
+    pub qos: u8,
+    pub seconds: Option<f64>,
+    /// Messages in all, 0 for no limit.
+    pub messages: u64,
+}
+
+impl Scene {
+    pub fn of(plan: &Plan) -> Scene {
+        let both = plan.kind == Kind::Pubsub;
+        Scene {
+            clients: if both { 2 * plan.count as u64 } else { plan.count as u64 },
+            sends: both || plan.kind == Kind::Pub,
+            receives: both || plan.kind == Kind::Sub,
+            subscribes: plan.kind == Kind::Sub,
+            qos: plan.qos,
+            seconds: plan.output.duration.map(|time| time.as_secs_f64()),
+            messages: plan.limit,
+        }
+    }
+}
+
 /// What a run shows while it goes on.
 pub struct Live {
-    kind: Kind,
-    qos: u8,
+    scene: Scene,
     quiet: bool,
-    total: u64,
     began: u64,
     at: u64,
     before: Counts,
@@ -113,24 +143,20 @@ impl Live {
     ///
     /// # Errors
     /// What cannot be opened, asked or listened on.
-    pub fn new(plan: &Plan) -> Result<Live, SetupError> {
-        let output = &plan.output;
+    pub fn new(scene: Scene, output: &Output) -> Result<Live, SetupError> {
         let brokers = Brokers::new(output)?;
         if let Some(page) = &output.html {
             // A page that cannot be written is better known before the run than after it.
             std::fs::write(page, "").map_err(|error| SetupError::file(page, &error))?;
         }
-        let clients = if plan.kind == Kind::Pubsub { 2 * plan.count } else { plan.count };
         Ok(Live {
-            kind: plan.kind,
-            qos: plan.qos,
+            scene,
             quiet: output.quiet,
-            total: clients as u64,
             began: net::now(),
             at: net::now(),
             before: Counts::default(),
             said_ready: false,
-            bar: (!output.quiet && std::io::stderr().is_terminal()).then(|| Bar::new(plan)),
+            bar: (!output.quiet && std::io::stderr().is_terminal()).then(|| Bar::new(scene)),
             csv: output.csv.as_deref().map(|path| Csv::new(path, &output.broker_counter)).transpose()?,
             exporter: output.prometheus.map(Exporter::new).transpose()?,
             brokers,
@@ -238,24 +264,24 @@ impl Live {
         if let Some(bar) = &mut self.bar {
             bar.clear();
         }
-        let what = if self.kind == Kind::Sub { "connected and subscribed" } else { "connected" };
+        let what = if self.scene.subscribes { "connected and subscribed" } else { "connected" };
         let (count, failed) = (tick.counts.ready_subs + tick.counts.ready_pubs, tick.counts.failed);
         let seconds = tick.ready_s;
         say(self.quiet, format_args!("{count} clients {what} in {seconds:.3} s, {failed} failed"));
     }
 
     fn line(&self, row: &Row, c: &Counts) -> String {
-        let mut line = format!("{:.0}s  up={}/{}", row.at, c.up, self.total);
-        if matches!(self.kind, Kind::Pub | Kind::Pubsub) {
+        let mut line = format!("{:.0}s  up={}/{}", row.at, c.up, self.scene.clients);
+        if self.scene.sends {
             line += &format!("  pub total={} rate={:.0}/s", c.sent, row.sent);
-            if self.qos > 0 {
+            if self.scene.qos > 0 {
                 line += &format!("  acked total={} rate={:.0}/s", c.acked, row.acked);
             }
             if c.backlog > 0 {
                 line += &format!("  overdue={}", c.backlog);
             }
         }
-        if matches!(self.kind, Kind::Sub | Kind::Pubsub) {
+        if self.scene.receives {
             line += &format!("  recv total={} rate={:.0}/s", c.recv, row.received);
         }
         if let Some([p50, _, p99, _, max]) = row.latency {
@@ -285,6 +311,7 @@ pub fn join(ticks: &[Tick]) -> Tick {
         all.demand = all.demand.max(tick.demand);
         all.settled &= tick.settled;
         all.ready_s = all.ready_s.max(tick.ready_s);
+        all.at = all.at.max(tick.at);
     }
     all
 }

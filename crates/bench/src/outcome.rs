@@ -45,6 +45,8 @@ pub struct WorkerResult {
     pub max_group_gap: (u64, u64),
     /// longest time in which this worker's subscribers got nothing at all
     pub any_gap: (u64, u64),
+    /// CPU time of the thread since publishing began, in nanoseconds.
+    pub cpu_ns: u64,
 }
 
 /// The workers' results as one.
@@ -59,6 +61,7 @@ pub struct Merged {
     pub events: Vec<Event>,
     pub group_gap: (u64, u64),
     pub any_gap: (u64, u64),
+    pub cpu_ns: u64,
 }
 
 pub fn merge(rs: Vec<WorkerResult>) -> Merged {
@@ -73,10 +76,12 @@ pub fn merge(rs: Vec<WorkerResult>) -> Merged {
         events: vec![],
         group_gap: (0, 0),
         any_gap: (0, 0),
+        cpu_ns: 0,
     };
     for r in rs {
         m.c.add(&r.counts);
         m.h.add(&r.hists);
+        m.cpu_ns += r.cpu_ns;
         m.pubs.extend(r.pubs);
         m.subs.extend(r.subs);
         m.events.extend(r.events);

@@ -2,21 +2,53 @@
 
 use crate::codec;
 use crate::config::Config;
+use crate::pace::Pace;
+use crate::random::Random;
+use crate::template::{Of, Template};
 use serde::{Deserialize, Serialize};
 
 /// How publishers of plain messages send, and what subscribers look for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plain {
     /// Every payload, without its headers.
-    pub body: Vec<u8>,
+    pub body: Body,
     pub headers: Headers,
     pub retain: bool,
-    /// From one message of a publisher to its next; 0 for as fast as the broker takes them.
-    pub interval_ns: u64,
+    pub pace: Pace,
     /// A publisher waits this long before its first message, at random between the two.
     pub wait_ns: (u64, u64),
-    /// The topic has the message's number in it.
-    pub numbered: bool,
+    /// The topic; messages of one publisher can have several.
+    pub topic: Template,
+    /// Of everything random.
+    pub seed: u64,
+}
+
+/// What is in a payload.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Body {
+    Fixed(Vec<u8>),
+    /// Made anew for each message.
+    Made(Template),
+}
+
+impl Default for Body {
+    fn default() -> Body {
+        Body::Fixed(vec![])
+    }
+}
+
+/// Whose message it is: publisher `id` of this process, with the topic in `head` where all of its messages share one.
+#[derive(Clone, Copy)]
+pub struct Sender<'a> {
+    pub id: usize,
+    pub head: &'a [u8],
+}
+
+/// The Packet Identifier of a PUBLISH, and whether it was sent before.
+#[derive(Clone, Copy)]
+pub struct Attempt {
+    pub pid: u16,
+    pub dup: bool,
 }
 
 /// What stands in front of a payload, in the order of the list.
@@ -117,77 +149,59 @@ impl Headers {
 }
 
 impl Plain {
-    /// Bytes of a payload with its headers.
+    /// Bytes of a payload with its headers; of one that is made, those of the headers.
     pub fn payload(&self) -> usize {
-        self.headers.len() + self.body.len()
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    pub fn encode(
-        &self,
-        b: &mut Vec<u8>,
-        cfg: &Config,
-        head: &[u8],
-        id: usize,
-        pid: u16,
-        dup: bool,
-        at: Stamp,
-    ) {
-        let flags = if dup { codec::DUP } else { 0 } | if self.retain { codec::RETAIN } else { 0 };
-        if self.numbered {
-            let topic = cfg.topic_of_pub(id).replace("%s", &(at.seq + 1).to_string());
-            let head = codec::publish_head(cfg.v5, cfg.pub_qos, &topic, self.payload());
-            codec::publish_start(b, cfg.v5, cfg.pub_qos, flags, &head, pid);
-        } else {
-            codec::publish_start(b, cfg.v5, cfg.pub_qos, flags, head, pid);
-        }
-        self.headers.put(b, at);
-        b.extend_from_slice(&self.body);
-    }
-}
-
-/// A topic for one client: `%i` its number, `%c` its Client Identifier, `%u` its User Name. What is put in is not
-/// looked at again.
-pub fn expand(template: &str, number: usize, client_id: &str, username: &str) -> String {
-    let mut topic = String::with_capacity(template.len() + 8);
-    let mut rest = template;
-    while let Some(at) = rest.find('%') {
-        topic.push_str(&rest[..at]);
-        rest = &rest[at..];
-        let known = match rest.as_bytes().get(1) {
-            Some(b'i') => number.to_string(),
-            Some(b'c') => client_id.to_owned(),
-            Some(b'u') => username.to_owned(),
-            _ => {
-                topic.push('%');
-                rest = &rest[1..];
-                continue;
-            }
+        let body = match &self.body {
+            Body::Fixed(bytes) => bytes.len(),
+            Body::Made(_) => 0,
         };
-        topic.push_str(&known);
-        rest = &rest[2..];
+        self.headers.len() + body
     }
-    topic + rest
+
+    /// Whether each message has a packet head of its own.
+    fn varies(&self) -> bool {
+        self.topic.varies() || matches!(self.body, Body::Made(_))
+    }
+
+    pub fn encode(&self, b: &mut Vec<u8>, cfg: &Config, sender: Sender, attempt: Attempt, at: Stamp) {
+        let flags = if attempt.dup { codec::DUP } else { 0 } | if self.retain { codec::RETAIN } else { 0 };
+        let pid = attempt.pid;
+        match &self.body {
+            Body::Fixed(body) if !self.varies() => {
+                codec::publish_start(b, cfg.v5, cfg.pub_qos, flags, sender.head, pid);
+                self.headers.put(b, at);
+                b.extend_from_slice(body);
+            }
+            body => {
+                let number = sender.id + cfg.start;
+                let (client_id, username) = (cfg.client_id(true, sender.id), cfg.username(sender.id));
+                let username = username.as_deref().unwrap_or("");
+                let of = Of { number, client_id: &client_id, username, message: at };
+                let mut random = Random::of([self.seed, number as u64, at.seq]);
+                let mut topic = vec![];
+                self.topic.fill(of, &mut random, &mut topic);
+                let mut made = vec![];
+                let body = match body {
+                    Body::Fixed(body) => body,
+                    Body::Made(template) => {
+                        template.fill(of, &mut random, &mut made);
+                        &made
+                    }
+                };
+                let topic = String::from_utf8_lossy(&topic);
+                let size = self.headers.len() + body.len();
+                let head = codec::publish_head(cfg.v5, cfg.pub_qos, &topic, size);
+                codec::publish_start(b, cfg.v5, cfg.pub_qos, flags, &head, pid);
+                self.headers.put(b, at);
+                b.extend_from_slice(body);
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn topic_templates() {
-        for (template, topic) in [
-            ("bench/%i", "bench/7"),
-            ("bench/%i/#", "bench/7/#"),
-            ("t/%c/%u/%i/%i", "t/c%i/bob/7/7"),
-            ("%", "%"),
-            ("100%/%s/%x%i", "100%/%s/%x7"),
-            ("ä%i", "ä7"),
-            ("none", "none"),
-        ] {
-            assert_eq!(expand(template, 7, "c%i", "bob"), topic, "{template}");
-        }
-    }
 
     #[test]
     fn headers_come_back_in_the_order_of_the_list() {

@@ -1,10 +1,13 @@
 //! What one of the familiar command lines comes down to.
 
+use crate::agent::Agents;
 use crate::config::from_args::{resolve, with_port};
 use crate::config::{Config, SetupError};
 use crate::layer::Layers;
 use crate::net;
-use crate::plain::{Headers, Plain};
+use crate::pace::Pace;
+use crate::plain::{Body, Headers, Plain};
+use crate::template::{Places, Template};
 use rustls::ClientConfig;
 use rustls::client::Resumption;
 use serde::{Deserialize, Serialize};
@@ -71,11 +74,12 @@ pub struct Plan {
     pub qos: u8,
     /// Payload bytes, headers included, unless there is a message.
     pub size: usize,
-    pub message: Option<Vec<u8>>,
+    pub message: Option<Message>,
     pub headers: Headers,
     pub retain: bool,
-    /// Between two messages of a publisher; zero for as fast as possible.
-    pub interval: Duration,
+    pub pace: Pace,
+    /// Of everything random.
+    pub seed: u64,
     /// Messages in all, 0 for no limit.
     pub limit: u64,
     /// Messages in flight of a publisher above QoS 0.
@@ -85,7 +89,36 @@ pub struct Plan {
     pub wait: (Duration, Duration),
     /// Publishers stay connected when the limit is reached.
     pub keep: bool,
+    /// Topic Filters of clients that publish as well, and their QoS.
+    pub also: Vec<String>,
+    pub also_qos: u8,
+    /// Clients stay for a while and are away for a while, again and again, each drawn between two.
+    pub churn: Option<Churn>,
+    /// The part of a scenario in which these clients are there.
+    pub span: Option<Span>,
     pub output: Output,
+}
+
+/// How long clients stay connected, and for how long they are away.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Churn {
+    pub stay: (Duration, Duration),
+    pub away: (Duration, Duration),
+}
+
+/// From when clients connect until they leave, counted from when everybody of the beginning was there.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Span {
+    /// Zero: these clients are of the beginning.
+    pub join: Duration,
+    pub leave: Duration,
+}
+
+/// A payload that is not just of some size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Message {
+    Fixed(Vec<u8>),
+    Made(Template),
 }
 
 /// What must not be shown.
@@ -142,6 +175,8 @@ pub struct Output {
     pub threads: usize,
     /// Processes that share the clients.
     pub processes: usize,
+    /// Agents that do instead.
+    pub agents: Agents,
     pub csv: Option<PathBuf>,
     pub html: Option<PathBuf>,
     /// Processes of the broker on this machine.
@@ -187,12 +222,17 @@ impl Plan {
             message: None,
             headers: Headers::default(),
             retain: false,
-            interval: Duration::ZERO,
+            pace: Pace::default(),
+            seed: crate::net::now(),
             limit: 0,
             inflight: 1,
             together: false,
             wait: (Duration::ZERO, Duration::ZERO),
             keep: false,
+            also: vec![],
+            also_qos: 0,
+            churn: None,
+            span: None,
             output: Output { threads: 1, processes: 1, ..Output::default() },
         }
     }
@@ -236,23 +276,29 @@ impl Plan {
         }
         let header = self.headers.len();
         let body = match &self.message {
-            Some(message) => message.clone(),
-            // A subscriber reads headers and makes no payload.
-            None if self.kind == Kind::Sub => vec![],
+            Some(Message::Fixed(bytes)) => Body::Fixed(bytes.clone()),
+            Some(Message::Made(template)) => Body::Made(template.clone()),
+            // Who only subscribes reads headers and makes no payload.
+            None if matches!(self.kind, Kind::Sub | Kind::Conn) => Body::default(),
             None if self.size < header => {
                 return Err(SetupError::NoMessageHeader { size: self.size, header });
             }
-            None => vec![b'a'; self.size - header],
+            None => Body::Fixed(vec![b'a'; self.size - header]),
         };
+        let template = |text: &str| Template::parse(text, Places::Topic).map_err(SetupError::Template);
+        for text in self.topics.iter().chain(&self.username).chain(&self.also) {
+            template(text)?;
+        }
         let ns = |time: Duration| time.as_nanos() as u64;
         let topic = self.topics.first().cloned().unwrap_or_default();
         let plain = Plain {
-            numbered: topic.contains("%s"),
+            topic: template(&topic)?,
             body,
             headers: self.headers.clone(),
             retain: self.retain,
-            interval_ns: ns(self.interval),
+            pace: self.pace.clone(),
             wait_ns: (ns(self.wait.0), ns(self.wait.1)),
+            seed: self.seed,
         };
         let publishes = self.kind == Kind::Pub;
         let cfg = Config {
@@ -280,10 +326,11 @@ impl Plan {
             backoff_max_ms: 30_000.max(self.backoff.as_millis() as u64),
             n_sub: if publishes { 0 } else { self.count },
             n_pub: if publishes { self.count } else { 0 },
-            sub_topics: if self.kind == Kind::Sub { self.topics.clone() } else { vec![] },
+            sub_topics: if self.kind == Kind::Sub { self.topics.clone() } else { self.also.clone() },
             pub_topic: topic,
             pub_qos: self.qos,
-            sub_qos: self.qos,
+            sub_qos: if publishes { self.also_qos } else { self.qos },
+            churn: self.churn,
             payload: plain.payload(),
             window: self.inflight,
             messages: self.limit,

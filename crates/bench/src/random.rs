@@ -10,6 +10,18 @@ impl Random {
         Random(seed ^ 0x9e37_79b9_7f4a_7c15 | 1)
     }
 
+    /// The numbers that belong to these, whenever they are asked for.
+    pub fn of(seeds: [u64; 3]) -> Random {
+        // splitmix64's finish, so that neighbours have nothing in common.
+        let mix = |state: u64, seed: u64| {
+            let z = state.wrapping_add(seed).wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ (z >> 31)
+        };
+        Random::new(seeds.into_iter().fold(0, mix))
+    }
+
     pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

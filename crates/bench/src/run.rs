@@ -2,13 +2,14 @@
 
 pub(crate) mod cleanup;
 mod connections;
-mod done;
-mod drive;
+pub(crate) mod done;
+pub(crate) mod drive;
 pub(crate) mod familiar;
 pub(crate) mod flow;
 mod flow_report;
+pub(crate) mod members;
 pub(crate) mod pairs;
-mod processes;
+pub(crate) mod processes;
 pub(crate) mod share;
 pub(crate) mod summary;
 mod verdict;
@@ -115,7 +116,7 @@ fn check_limits(cfg: &Config) -> Result<(), SetupError> {
 }
 
 /// The main thread only looks on; the workers do all the work, so its naps delay nothing.
-fn nap(ms: u64) {
+pub(crate) fn nap(ms: u64) {
     // tidy: allow(thread-sleep): sampling interval of an observer
     std::thread::sleep(Duration::from_millis(ms))
 }

@@ -20,6 +20,7 @@ use crate::track::{Bits, Stream};
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How far a connection is.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -65,8 +66,12 @@ struct Publisher {
     /// Messages that should have been published by now, and in all.
     due: u64,
     quota: u64,
-    /// When the first message was due; plain messages only.
+    /// When the first message was due, or, with pauses to think, the next one is; plain messages only.
     first: u64,
+    /// When its timer goes off; another one in the worker's heap is of an earlier schedule.
+    timer: u64,
+    /// With a rate that changes: what the curve had come to when this publisher began.
+    base: f64,
     /// place among this worker's publishers, for due times
     lane: u64,
     window: usize,
@@ -79,6 +84,7 @@ struct Publisher {
     /// In the worker's `queue` or `parked`.
     queued: bool,
     parked: bool,
+    received: Received,
 }
 
 /// What a subscriber has received.
@@ -91,14 +97,53 @@ struct Subscriber {
     /// shared topology only: highest sequence number + 1 by publisher
     last: Vec<u64>,
     group: usize,
-    /// QoS 2 packet ids received and not yet released
-    rec2: Vec<u64>,
-    rec2_n: usize,
+    received: Received,
+}
+
+/// Packet Identifiers of QoS 2 messages received and not yet released, a bit each.
+#[derive(Default)]
+struct Received {
+    bits: Vec<u64>,
+    count: usize,
+}
+
+impl Received {
+    /// Whether it was not there.
+    fn insert(&mut self, pid: u16) -> bool {
+        let (word, bit) = ((pid >> 6) as usize, 1u64 << (pid & 63));
+        if self.bits.len() <= word {
+            self.bits.resize(word + 1, 0);
+        }
+        let new = self.bits[word] & bit == 0;
+        self.bits[word] |= bit;
+        self.count += usize::from(new);
+        new
+    }
+
+    /// Whether it was there.
+    fn remove(&mut self, pid: u16) -> bool {
+        let (word, bit) = ((pid >> 6) as usize, 1u64 << (pid & 63));
+        let there = self.bits.get(word).is_some_and(|bits| bits & bit != 0);
+        if there {
+            self.bits[word] &= !bit;
+            self.count -= 1;
+        }
+        there
+    }
 }
 
 enum Role {
     Pub(Box<Publisher>),
     Sub(Box<Subscriber>),
+}
+
+impl Role {
+    fn received(&mut self) -> &mut Received {
+        match self {
+            Role::Pub(p) => &mut p.received,
+            Role::Sub(u) => &mut u.received,
+        }
+    }
 }
 
 /// One client's connection, over all of its attempts. Times are nanoseconds of CLOCK_MONOTONIC.
@@ -116,6 +161,8 @@ struct Connection {
     /// In the worker's `dirty`.
     dirty: bool,
     ready_once: bool,
+    /// The broker still had the session.
+    resumed: bool,
     attempt: u32,
     keepalive: u16,
     /// SUBACKs still to come.
@@ -159,6 +206,8 @@ pub struct Worker {
     pattern: Vec<u8>,
     /// When a connection tries again.
     retry: BinaryHeap<std::cmp::Reverse<(u64, usize)>>,
+    /// When a connected client leaves by itself: the time, the client, its connection's generation.
+    leaves: BinaryHeap<std::cmp::Reverse<(u64, usize, u32)>>,
     /// When a publisher of plain messages has one more to send.
     timers: BinaryHeap<std::cmp::Reverse<(u64, usize)>>,
     /// What plain messages have counted to, by subscriber and topic.
@@ -190,6 +239,8 @@ pub struct Worker {
     last_ack: u64,
     last_send: u64,
     rng: Random,
+    /// CPU time of this thread when publishing began, in nanoseconds.
+    cpu_before: u64,
     /// in rate mode what was due just before the end may still go out
     grace: u64,
     /// messages that --max-outstanding no longer waits for
@@ -205,6 +256,12 @@ const WBUF: usize = 512;
 const POOL_MAX: usize = 1024;
 
 const RBUF: usize = 256 * 1024;
+
+/// Nanoseconds between the two.
+fn drawn((least, most): (Duration, Duration), random: &mut Random) -> u64 {
+    let (least, most) = (least.as_nanos() as u64, most.as_nanos() as u64);
+    least + random.below(most.saturating_sub(least) + 1)
+}
 
 /// A buffer for the connection's output; queues the connection for the next flush.
 #[inline]
@@ -243,6 +300,7 @@ impl Worker {
                 .map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8))
                 .collect(),
             retry: BinaryHeap::new(),
+            leaves: BinaryHeap::new(),
             timers: BinaryHeap::new(),
             counted: HashMap::new(),
             wall_offset: net::wall().wrapping_sub(net::now()),
@@ -267,6 +325,7 @@ impl Worker {
             last_recv: 0,
             last_ack: 0,
             last_send: 0,
+            cpu_before: 0,
             rng: Random::new(((index as u64 + 1) << 32) ^ net::now()),
             grace: if cfg.rate > 0.0 { 100_000_000 } else { 0 },
             written_off: 0,
@@ -291,8 +350,7 @@ impl Worker {
                     streams: if shared { vec![] } else { vec![Stream::default(); count] },
                     last: if shared { vec![0; count] } else { vec![] },
                     group: i % cfg.groups.max(1),
-                    rec2: vec![],
-                    rec2_n: 0,
+                    received: Received::default(),
                 })),
             );
         }
@@ -308,6 +366,8 @@ impl Worker {
                     due: 0,
                     quota: cfg.quota(i),
                     first: 0,
+                    timer: 0,
+                    base: 0.0,
                     lane,
                     window: cfg.window,
                     inflight: 0,
@@ -317,6 +377,7 @@ impl Worker {
                     rec_only: vec![],
                     queued: false,
                     parked: false,
+                    received: Received::default(),
                 })),
             );
         }
@@ -338,6 +399,7 @@ impl Worker {
             blocked: false,
             dirty: false,
             ready_once: false,
+            resumed: false,
             attempt: 0,
             keepalive: self.cfg.keepalive,
             sub_wait: 0,

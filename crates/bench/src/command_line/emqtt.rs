@@ -3,8 +3,11 @@
 use super::reports::{Reports, listen_on};
 use super::unsupported::{self, EMQTT};
 use super::{Asked, Refused, answer, random};
+use crate::pace::Pace;
 use crate::plain::Headers;
-use crate::plan::{Kind, Output, Plan, Secret, Tls, with_ports};
+use crate::plan::{Kind, Message, Output, Plan, Secret, Tls, with_ports};
+use crate::scenario::Options;
+use crate::template::{Places, Template};
 use clap::{ArgAction, Args, Parser, Subcommand};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -41,8 +44,26 @@ enum Command {
     Ha(crate::ha::Options),
     /// One publisher, one subscriber, one topic: rates and latencies by size and QoS, beside another broker's
     TxRx(crate::tx_rx::Options),
+    /// Groups of clients with behaviour of their own, through stages, as a file says; also `--scenario FILE`
+    Scenario(Scenario),
+    /// Wait for runs of other machines (--agents there) and take a share of them
+    Agent(crate::agent::Options),
     /// What a deployment needs: memory, CPU, traffic and nodes, by what was measured
     Size(crate::size::Options),
+}
+
+#[derive(Debug, Args)]
+struct Scenario {
+    /// The scenario: TOML, see docs/bench.md
+    file: PathBuf,
+    /// Hosts instead of those in the file
+    #[arg(long, short = 'h', value_delimiter = ',')]
+    host: Vec<String>,
+    /// Say what it would do, and do nothing
+    #[arg(long)]
+    check: bool,
+    #[command(flatten)]
+    reports: Reports,
 }
 
 #[derive(Debug, Args)]
@@ -88,6 +109,7 @@ struct Clients {
     /// Attempts to connect again when a connection ended
     #[arg(long, default_value_t = 0)]
     reconnect: u32,
+    /// %i is the client's number, %rand_9 one of 1 to 9
     #[arg(long, short = 'u')]
     username: Option<String>,
     #[arg(long, short = 'P')]
@@ -143,7 +165,7 @@ struct Clients {
 struct Sub {
     #[command(flatten)]
     clients: Clients,
-    /// Topic Filter: %i the client's number, %c its Client Identifier, %u its User Name
+    /// Topic Filter: %i the client's number, %c its Client Identifier, %u its User Name, %rand_9 one of 1 to 9
     #[arg(long, short = 't', required = true)]
     topic: Vec<String>,
     #[arg(long, short = 'q', default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
@@ -157,7 +179,7 @@ struct Sub {
 struct Pub {
     #[command(flatten)]
     clients: Clients,
-    /// Topic Name: %i the client's number, %c its Client Identifier, %u its User Name, %s the message's number
+    /// Topic Name: %i the client's number, %c its Client Identifier, %u its User Name, %s the message's number, %rand_9 one of 1 to 9
     #[arg(long, short = 't')]
     topic: String,
     #[arg(long, short = 'q', default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
@@ -168,7 +190,7 @@ struct Pub {
     /// Payload bytes
     #[arg(long, short = 's', default_value_t = 256)]
     size: usize,
-    /// The payload itself
+    /// The payload itself, or template://FILE with %TIMESTAMP%, %TIMESTAMPMS%, %TIMESTAMPUS%, %TIMESTAMPNS%, %UNIQUE%, %RANDOM% (-s bytes)
     #[arg(long, short = 'm')]
     message: Option<String>,
     /// Headers in front of the payload: cnt64, ts (milliseconds), tsns (nanoseconds), or several
@@ -202,7 +224,17 @@ pub fn parse(words: &[String]) -> Result<Asked, Refused> {
     if let Some(refusal) = unsupported::refuse(words, EMQTT) {
         return Err(Refused(refusal));
     }
-    let program = std::iter::once("meridian bench").chain(words.iter().map(String::as_str));
+    let words = words.iter().map(String::as_str);
+    // `--scenario FILE` in front is the command of that name.
+    let words: Vec<&str> = match words.clone().next() {
+        Some("--scenario") => std::iter::once("scenario").chain(words.skip(1)).collect(),
+        Some(first) => match first.strip_prefix("--scenario=") {
+            Some(file) => ["scenario", file].into_iter().chain(words.skip(1)).collect(),
+            None => words.collect(),
+        },
+        None => vec![],
+    };
+    let program = std::iter::once("meridian bench").chain(words);
     let cli = match answer(Cli::try_parse_from(program))? {
         Ok(cli) => cli,
         Err(asked) => return Ok(asked),
@@ -215,6 +247,21 @@ pub fn parse(words: &[String]) -> Result<Asked, Refused> {
         }
         Command::Pub(a) => a.plan(Kind::Pub),
         Command::Pubsub(a) => a.plan(Kind::Pubsub),
+        Command::Scenario(a) => {
+            let output = a.reports.output()?;
+            if output.duration.is_some() {
+                return Err(Refused(
+                    "error: --duration: the stages say how long a scenario goes on".to_owned(),
+                ));
+            }
+            return Ok(Asked::Scenario(Box::new(Options {
+                file: a.file,
+                hosts: a.host,
+                check: a.check,
+                output,
+            })));
+        }
+        Command::Agent(options) => return Ok(Asked::Agent(options)),
         Command::Size(options) => return Ok(Asked::Size(options)),
         Command::TxRx(options) => return Ok(Asked::TxRx(Box::new(options))),
         Command::Ha(options) => return Ok(Asked::Ha(Box::new(options))),
@@ -305,20 +352,14 @@ impl Pub {
                     .into(),
             ));
         }
-        if self.message.as_ref().is_some_and(|message| message.starts_with("template://")) {
-            return Err(Refused(
-                "error: payload templates are not supported: use -m with a text, or -s and --payload-hdrs"
-                    .into(),
-            ));
-        }
         if self.topic.contains(['#', '+']) {
             return Err(Refused(format!("error: -t {}: nobody can publish to a wildcard", self.topic)));
         }
-        let shaped =
-            self.message.is_some() || self.payload_hdrs.len() > 0 || self.retain || self.topic.contains("%s");
+        let own = ["%s", "%rand_"].iter().any(|place| self.topic.contains(place));
+        let shaped = self.message.is_some() || self.payload_hdrs.len() > 0 || self.retain || own;
         if kind == Kind::Pubsub && (shaped || self.max_random_wait > 0) {
             return Err(Refused(
-                "error: pubsub makes its own payloads and schedule, and so takes no -m, --payload-hdrs, -r, %s or \
+                "error: pubsub makes its own payloads and schedule, and so takes no -m, --payload-hdrs, -r, %s, %rand or \
                  random waits: use `sub` and `pub`"
                     .into(),
             ));
@@ -329,10 +370,10 @@ impl Pub {
             topics: vec![self.topic],
             qos: self.qos,
             size: self.size,
-            message: self.message.map(String::into_bytes),
+            message: self.message.map(|text| message(text, self.size)).transpose()?,
             headers: self.payload_hdrs,
             retain: self.retain,
-            interval: ms(self.interval_of_msg),
+            pace: Pace::Every(ms(self.interval_of_msg)),
             limit: self.limit,
             inflight: if self.inflight == 0 { 60_000 } else { self.inflight.min(60_000) },
             together: self.wait_before_publishing,
@@ -341,6 +382,14 @@ impl Pub {
             ..self.clients.plan(kind)?
         })
     }
+}
+
+/// The text, or what is made of the file that it names.
+fn message(text: String, size: usize) -> Result<Message, Refused> {
+    let Some(path) = text.strip_prefix("template://") else { return Ok(Message::Fixed(text.into_bytes())) };
+    let template = std::fs::read_to_string(path).map_err(|error| error.to_string());
+    let template = template.and_then(|text| Template::parse(&text, Places::Emqtt { size }));
+    template.map(Message::Made).map_err(|error| Refused(format!("error: -m template://{path}: {error}")))
 }
 
 fn hostname() -> String {

@@ -3,7 +3,8 @@
 use super::reports::Reports;
 use super::unsupported::{self, MQTTX};
 use super::{Asked, Refused, answer, random};
-use crate::plan::{Kind, Plan, Secret, Tls, with_ports};
+use crate::pace::Pace;
+use crate::plan::{Kind, Message, Plan, Secret, Tls, with_ports};
 use crate::random::noise;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -196,10 +197,10 @@ pub fn parse(words: &[String]) -> Result<Asked, Refused> {
             };
             Plan {
                 topics: vec![a.topic],
-                message: Some(message),
+                message: Some(Message::Fixed(message)),
                 qos: a.qos,
                 retain: a.retain,
-                interval: Duration::from_millis(a.message_interval),
+                pace: Pace::Every(Duration::from_millis(a.message_interval)),
                 limit: a.limit,
                 inflight: 60_000,
                 together: true,

@@ -1,6 +1,7 @@
 //! Options that are ours in every style: how long a run goes on, and what is said of it.
 
 use super::Refused;
+use crate::agent::Agents;
 use crate::plan::Output;
 use clap::Args;
 use std::ffi::OsString;
@@ -32,6 +33,8 @@ pub struct Reports {
     /// Processes that share the clients
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     processes: u16,
+    #[command(flatten)]
+    agents: Agents,
     /// Processes of the broker on this machine: CPU and memory each second
     #[arg(long, value_name = "PID", value_delimiter = ',')]
     broker_pid: Vec<u32>,
@@ -57,6 +60,12 @@ impl Reports {
         if self.broker_metrics.as_ref().is_some_and(|url| !url.starts_with("http://")) {
             return Err(Refused("error: --broker-metrics takes an http:// URL".to_owned()));
         }
+        if self.processes > 1 && !self.agents.agents.is_empty() {
+            return Err(Refused(
+                "error: --processes with --agents: start as many agents as there are to be processes"
+                    .to_owned(),
+            ));
+        }
         let counters = match self.broker_counter.is_empty() {
             true => COUNTERS.map(str::to_owned).to_vec(),
             false => self.broker_counter.clone(),
@@ -67,6 +76,7 @@ impl Reports {
             quiet: self.quiet,
             threads: usize::from(self.threads),
             processes: usize::from(self.processes),
+            agents: self.agents.clone(),
             csv: self.csv.clone(),
             html: self.html.clone(),
             broker_pid: self.broker_pid.clone(),

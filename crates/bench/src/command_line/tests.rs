@@ -1,5 +1,7 @@
 use super::*;
-use crate::plan::Kind;
+use crate::pace::Pace;
+use crate::plain::Body;
+use crate::plan::{Kind, Message};
 use std::time::Duration;
 
 fn parsed(line: &str) -> Result<Asked, String> {
@@ -15,6 +17,8 @@ fn plan(line: &str) -> Plan {
         Ok(Asked::TxRx(options)) => panic!("{line}: {options:?}"),
         Ok(Asked::Ha(options)) => panic!("{line}: {options:?}"),
         Ok(Asked::Size(options)) => panic!("{line}: {options:?}"),
+        Ok(Asked::Scenario(options)) => panic!("{line}: {options:?}"),
+        Ok(Asked::Agent(options)) => panic!("{line}: {options:?}"),
         Err(text) => panic!("{line}: {text}"),
     }
 }
@@ -53,7 +57,7 @@ fn published_hundred_million_clients() {
         plan("pub -h 127.0.0.1,127.0.0.2 -R 16000 -c 1000 -t bench/%i/test -q 1 -s 256 -I 90000 -w");
     assert_eq!(sub.hosts, ["127.0.0.1:1883", "127.0.0.2:1883"]);
     assert_eq!((sub.rate, publish.rate), (16000.0, 16000.0));
-    assert_eq!(publish.interval, Duration::from_secs(90));
+    assert_eq!(publish.pace, Pace::Every(Duration::from_secs(90)));
     assert!(publish.together);
     let (sub, publish) = (sub.config().unwrap(), publish.config().unwrap());
     for i in [0, 999] {
@@ -68,7 +72,8 @@ fn emqtt_defaults() {
     let p = plan("pub -t x");
     assert_eq!((p.hosts[0].as_str(), p.version, p.count, p.start), ("localhost:1883", 5, 200, 1));
     assert_eq!((p.rate, p.keepalive, p.clean, p.expiry), (100.0, 300, true, 0));
-    assert_eq!((p.interval, p.size, p.qos, p.inflight), (Duration::from_secs(1), 256, 0, 1));
+    assert_eq!(p.pace, Pace::Every(Duration::from_secs(1)));
+    assert_eq!((p.size, p.qos, p.inflight), (256, 0, 1));
     assert_eq!((p.limit, p.retain, p.together), (0, false, false));
     assert_eq!((p.connect_retries, p.reconnects), (0, 0));
     assert!(p.client_id.contains("_bench_pub_"), "{}", p.client_id);
@@ -79,10 +84,11 @@ fn mqttx_defaults() {
     let p = plan("--as=mqttx bench pub -t x");
     assert_eq!((p.hosts[0].as_str(), p.version, p.count, p.start), ("localhost:1883", 5, 1000, 1));
     assert_eq!((p.rate, p.keepalive, p.clean, p.reconnects), (100.0, 30, true, 10));
-    assert_eq!((p.interval, p.limit), (Duration::from_secs(1), 0));
+    assert_eq!((p.pace, p.limit), (Pace::Every(Duration::from_secs(1)), 0));
     let p = plan("--as mqttx bench pub -t x -im 20 -se 60 -rp 0 --no-clean -V 3.1.1 -L 5 -m hi -I a%ib");
-    assert_eq!((p.interval, p.expiry, p.reconnects), (Duration::from_millis(20), 60, 0));
-    assert_eq!((p.clean, p.version, p.limit, p.message.as_deref()), (false, 4, 5, Some(&b"hi"[..])));
+    assert_eq!((&p.pace, p.expiry, p.reconnects), (&Pace::Every(Duration::from_millis(20)), 60, 0));
+    assert_eq!((p.clean, p.version, p.limit), (false, 4, 5));
+    assert_eq!(p.message, Some(Message::Fixed(b"hi".to_vec())));
     assert_eq!(p.config().unwrap().client_id(true, 1), "a2b");
     assert_eq!(plan("--as mqttx bench sub -t a b").topics, ["a", "b"]);
 }
@@ -108,7 +114,11 @@ fn flags_with_and_without_a_value() {
 fn payloads() {
     let cfg = plan("pub -t x -h 127.0.0.1 -s 20 --payload-hdrs cnt64,ts").config().unwrap();
     let plain = cfg.plain.unwrap();
-    assert_eq!((cfg.payload, plain.body.len()), (20, 4), "the headers are part of the size");
+    assert_eq!(
+        (cfg.payload, plain.body),
+        (20, Body::Fixed(b"aaaa".to_vec())),
+        "the headers are part of the size"
+    );
     let cfg = plan("pub -t x -h 127.0.0.1 -m hello --payload-hdrs ts").config().unwrap();
     assert_eq!(cfg.payload, 13, "and stand before a message");
     assert!(plan("sub -t x -h 127.0.0.1 --payload-hdrs cnt64,ts").config().is_ok());
@@ -133,7 +143,7 @@ fn what_is_not_supported_says_what_to_use() {
         ("conn --quic", "TCP listener"),
         ("pub -t x --topics-payload f", "one `pub` for each"),
         ("pub -t x --retry-interval 5", "--reconnect"),
-        ("pub -t x -m template:///f", "--payload-hdrs"),
+        ("pub -t x -m template:///no/such/file", "template:///no/such/file: No such file"),
         ("pub -t x/#", "wildcard"),
         ("pubsub -t x -m hi", "use `sub` and `pub`"),
         ("size --clients 10", "--rate"),

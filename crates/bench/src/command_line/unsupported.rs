@@ -14,7 +14,7 @@ pub const EMQTT: &[Advice] = &[
     (&["--quic", "--load-qst"], QUIC),
     (&["-Q", "--qoe", "--qoelog"], QOE),
     (&["-d", "--dist"], "there is no Erlang distribution here; leave it out"),
-    (&["--topics-payload"], "run one `pub` for each topic, with -t, -s and -I"),
+    (&["--topics-payload"], "use a group for each topic in a scenario (--scenario FILE), or one `pub` for each"),
     (&["--log_to"], "use --quiet for no lines while running"),
 ];
 

@@ -143,6 +143,7 @@ impl Config {
             connect_retries: 0,
             reconnects: 0,
             log_events: false,
+            churn: None,
             n_sub: 0,
             n_pub: 0,
             sub_topics: vec![],

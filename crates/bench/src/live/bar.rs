@@ -1,32 +1,17 @@
 //! One line of a terminal that is written again each second.
 
-use super::Row;
+use super::{Row, Scene};
 use crate::counters::Counts;
-use crate::plan::{Kind, Plan};
 use std::io::Write;
 
 /// A bar with rates and percentiles.
-pub struct Bar {
-    clients: u64,
-    sends: bool,
-    receives: bool,
-    seconds: Option<f64>,
-    messages: u64,
-}
+pub struct Bar(Scene);
 
 const CELLS: usize = 20;
 
 impl Bar {
-    pub fn new(plan: &Plan) -> Bar {
-        let both = plan.kind == Kind::Pubsub;
-        let clients = if both { 2 * plan.count } else { plan.count };
-        Bar {
-            clients: clients as u64,
-            sends: both || plan.kind == Kind::Pub,
-            receives: both || plan.kind == Kind::Sub,
-            seconds: plan.output.duration.map(|time| time.as_secs_f64()),
-            messages: plan.limit,
-        }
+    pub fn new(scene: Scene) -> Bar {
+        Bar(scene)
     }
 
     pub fn draw(&mut self, row: &Row, c: &Counts, settled: bool) {
@@ -40,9 +25,9 @@ impl Bar {
     }
 
     fn text(&self, row: &Row, c: &Counts, settled: bool) -> String {
-        let share = match (settled, self.messages, self.seconds) {
-            (false, ..) => (c.ready_subs + c.ready_pubs + c.failed) as f64 / self.clients.max(1) as f64,
-            (true, 1.., _) => c.sent as f64 / self.messages as f64,
+        let share = match (settled, self.0.messages, self.0.seconds) {
+            (false, ..) => (c.ready_subs + c.ready_pubs + c.failed) as f64 / self.0.clients.max(1) as f64,
+            (true, 1.., _) => c.sent as f64 / self.0.messages as f64,
             (true, 0, Some(seconds)) => row.at / seconds,
             (true, 0, None) => 1.0,
         };
@@ -53,12 +38,12 @@ impl Bar {
             "-".repeat(CELLS - full),
             row.at,
             c.up,
-            self.clients
+            self.0.clients
         );
-        if self.sends {
+        if self.0.sends {
             text += &format!("  sent {}/s", short(row.sent));
         }
-        if self.receives {
+        if self.0.receives {
             text += &format!("  received {}/s", short(row.received));
         }
         if let Some([p50, _, p99, _, max]) = row.latency {
@@ -94,11 +79,12 @@ fn columns() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{Kind, Plan};
 
     #[test]
     fn the_bar_shows_how_far_a_run_is() {
         let plan = Plan { count: 10, limit: 100, ..Plan::base(Kind::Pub) };
-        let bar = Bar::new(&plan);
+        let bar = Bar::new(Scene::of(&plan));
         let row = Row {
             at: 3.2,
             sent: 1234.0,

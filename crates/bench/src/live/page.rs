@@ -35,6 +35,18 @@ pub fn page(report: &Value, rows: &[Row], output: &Output, hists: &Hists) -> Str
         body += &format!("<tr><th scope=\"row\">{}</th><td>{}</td></tr>", escape(&name), escape(&text));
     }
     body += "</table></section>\n";
+    for table in summary::tables(report) {
+        let cells = |tag: &str, cells: &mut dyn Iterator<Item = &str>| -> String {
+            cells.map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect()
+        };
+        body += &format!("<section><h2>{}</h2><table class=\"figures\"><tr>", escape(&table.title));
+        body += &cells("th", &mut table.columns.iter().copied());
+        for row in &table.rows {
+            body += "</tr><tr>";
+            body += &cells("td", &mut row.iter().map(String::as_str));
+        }
+        body += "</tr></table></section>\n";
+    }
     for figure in charts(rows, output, hists) {
         body += &figure;
     }
@@ -186,6 +198,7 @@ section,figure{background:var(--card);border:1px solid var(--line);border-radius
 .warn{background:var(--warn-page);border-radius:8px;padding:10px 16px}.good{color:var(--good)}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th{text-align:left;font-weight:500;color:var(--soft);padding:3px 16px 3px 0;white-space:nowrap;vertical-align:top}td{padding:3px 0;overflow-wrap:anywhere}
+.figures th,.figures td{text-align:right;padding:3px 0 3px 12px}.figures :is(th,td):first-child{text-align:left;padding-left:0}
 svg{display:block;width:100%;height:auto}svg text{fill:var(--soft);font-size:12px}
 .grid{stroke:var(--line);stroke-width:1}.c0{stroke:var(--s0)}.c1{stroke:var(--s1)}.c2{stroke:var(--s2)}
 .curve{fill:none;stroke-width:2;stroke-linejoin:round}.f0{fill:var(--s0)}.f1{fill:var(--s1)}.f2{fill:var(--s2)}

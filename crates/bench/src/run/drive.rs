@@ -40,6 +40,13 @@ pub fn drive(plan: &Plan, host: &mut dyn Host) -> Result<Done, SetupError> {
         Kind::Conn | Kind::Sub | Kind::Pub => plan.config()?,
     };
     check_limits(&cfg)?;
+    let joined = match plan.span {
+        Some(span) if !span.join.is_zero() => match wait_to_join(span.join, host) {
+            Some(t0) => Some(t0),
+            None => return Ok(Done { interrupted: true, ..Done::nothing() }),
+        },
+        _ => None,
+    };
     let rss_before = process::stat(std::process::id(), false).rss_anon;
     let cfg = Arc::new(cfg);
     let shared = Arc::new(Shared::new(cfg.threads));
@@ -47,6 +54,9 @@ pub fn drive(plan: &Plan, host: &mut dyn Host) -> Result<Done, SetupError> {
     shared.w1.store(u64::MAX - 1, Relaxed);
     let workers = spawn(&cfg, &shared);
     let mut watch = Watch::new(plan, &cfg, &shared, &workers, host);
+    if let Some(t0) = joined {
+        watch.publish_from(t0);
+    }
     let seen = watch.until_the_end();
     watch.last_tick();
     let rss = process::stat(std::process::id(), false).rss_anon.saturating_sub(rss_before);
@@ -89,12 +99,31 @@ pub fn drive(plan: &Plan, host: &mut dyn Host) -> Result<Done, SetupError> {
         deserted: seen.deserted,
         aborted: seen.aborted,
         checked,
-        cpu_s: seen.cpu_s,
-        rss,
+        // Groups of a scenario share a process: each has what its own threads used.
+        cpu_s: if plan.span.is_some() { m.cpu_ns as f64 / 1e9 } else { seen.cpu_s },
+        rss: if plan.span.is_some() { 0 } else { rss },
         threads: cfg.threads as u64,
         processes: 1,
         problems: vec![],
     })
+}
+
+/// Waits until everybody of the beginning is there, and then for `join`. Returns when that beginning was, nothing when
+/// the run ends before.
+fn wait_to_join(join: Duration, host: &mut dyn Host) -> Option<u64> {
+    let mut begun = None;
+    loop {
+        if host.stop() {
+            return None;
+        }
+        if begun.is_none() && host.may_publish() {
+            begun = Some(net::now());
+        }
+        if let Some(t0) = begun.filter(|t0| net::now() >= t0 + join.as_nanos() as u64) {
+            return Some(t0);
+        }
+        nap(5);
+    }
 }
 
 /// What the main thread saw.
@@ -147,7 +176,7 @@ impl<'a> Watch<'a> {
 
     fn until_the_end(&mut self) -> Seen {
         let checked = self.cfg.plain.is_none();
-        let together = self.plan.together || checked;
+        let together = self.plan.together || checked || self.plan.span.is_some();
         if !together {
             self.publish();
         }
@@ -167,7 +196,11 @@ impl<'a> Watch<'a> {
                 self.shared.phase.store(P_STOP, Release);
                 let cpu_s = own_cpu() - self.cpu_before;
                 self.drain();
-                let began = if checked { self.t0.unwrap_or(self.began) } else { self.began };
+                let began = match self.plan.span {
+                    Some(span) => self.t0.map_or(now, |t0| t0 + span.join.as_nanos() as u64),
+                    None if checked => self.t0.unwrap_or(self.began),
+                    None => self.began,
+                };
                 return Seen {
                     began: self.began,
                     ended: now,
@@ -191,9 +224,17 @@ impl<'a> Watch<'a> {
 
     /// Publishing begins. Where messages are checked, in a moment, so that no worker is late; what it costs counts from here.
     fn publish(&mut self) {
+        self.publish_from(net::now() + if self.cfg.plain.is_none() { SECOND / 50 } else { 0 });
+    }
+
+    fn publish_from(&mut self, t0: u64) {
         let checked = self.cfg.plain.is_none();
-        let t0 = net::now() + if checked { SECOND / 50 } else { 0 };
         self.t0 = Some(t0);
+        if self.plan.span.is_some() {
+            // Seconds are those of the scenario, so that each belongs to one stage.
+            let past = net::now().saturating_sub(t0) / SECOND;
+            self.next_tick = t0 + (past + 1) * SECOND;
+        }
         self.shared.t0.store(t0, Relaxed);
         if checked {
             self.cpu_before = own_cpu();
@@ -218,6 +259,9 @@ impl<'a> Watch<'a> {
             };
             let sent = self.cfg.messages > 0 && c.sent >= self.cfg.messages;
             return over || sent && (self.cfg.pub_qos == 0 || c.unacked == 0);
+        }
+        if let Some(span) = self.plan.span {
+            return self.t0.is_some_and(|t0| now >= t0 + span.leave.as_nanos() as u64);
         }
         let sent = self.cfg.messages > 0 && self.cfg.n_pub > 0 && c.done_pubs >= self.cfg.n_pub as u64;
         // The share of a limit that is smaller than the number of processes may be nothing.
@@ -283,6 +327,7 @@ impl<'a> Watch<'a> {
         let mut tick = Tick {
             settled: self.is_settled(&counts),
             ready_s: ready_seconds(self.shared),
+            at: self.t0.map_or(0.0, |t0| now.saturating_sub(t0) as f64 / 1e9),
             counts,
             ..Tick::new()
         };

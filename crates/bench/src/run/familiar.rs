@@ -3,8 +3,8 @@
 use super::done::Done;
 use super::drive::{Host, drive};
 use super::*;
-use crate::live::{Live, Tick, page};
-use crate::plan::{Kind, Plan};
+use crate::live::{Live, Scene, Tick, page};
+use crate::plan::{Kind, Message, Output, Plan};
 use crate::report::{lat, reasons_json, round};
 use crate::run::{processes, summary};
 use serde_json::json;
@@ -32,16 +32,21 @@ impl Host for Screen<'_> {
 /// When nothing could begin.
 pub fn run(plan: &Plan) -> Result<i32, SetupError> {
     let split = plan.output.processes.min(plan.count);
-    if split > 1 && plan.kind == Kind::Pubsub && !pairs::is_paired(plan) {
+    let away = !plan.output.agents.agents.is_empty();
+    if (split > 1 || away) && plan.kind == Kind::Pubsub && !pairs::is_paired(plan) {
         return Err(SetupError::Indivisible);
     }
-    let mut live = Live::new(plan)?;
+    let mut live = Live::new(Scene::of(plan), &plan.output)?;
     let mut done = match split {
-        0 | 1 => drive(plan, &mut Screen(&mut live))?,
-        _ => processes::run(plan, split, &mut live)?,
+        0 | 1 if !away => drive(plan, &mut Screen(&mut live))?,
+        _ => {
+            let (members, _children) = processes::gather(std::slice::from_ref(plan), &plan.output, split)?;
+            let mut done = members.conduct(&mut live, &mut |_, _, _| {})?;
+            done.pop().unwrap_or_else(Done::nothing)
+        }
     };
     done.problems.extend(live.end());
-    let (report, code) = report(plan, &done, &mut live);
+    let (report, code) = report(&About::of(plan), &done, &mut live);
     summary::print(&report, plan.output.json);
     if let Some(path) = &plan.output.html {
         let text = page::page(&report, &live.rows, &plan.output, &done.hists);
@@ -50,11 +55,46 @@ pub fn run(plan: &Plan) -> Result<i32, SetupError> {
     Ok(code)
 }
 
-fn report(plan: &Plan, done: &Done, live: &mut Live) -> (Value, i32) {
+/// What a report says of the command besides what came of it.
+pub struct About<'a> {
+    pub command: &'a str,
+    pub hosts: &'a [String],
+    /// 0 where there are several.
+    pub version: u8,
+    pub output: &'a Output,
+    /// The highest of the publishers.
+    pub qos: u8,
+    pub payload: Option<usize>,
+    /// Every message is both sent and received here.
+    pub received_is_sent: bool,
+    /// Messages say when they were due.
+    pub timed: bool,
+    pub limit: u64,
+}
+
+impl<'a> About<'a> {
+    fn of(plan: &'a Plan) -> About<'a> {
+        let checked = plan.kind == Kind::Pubsub;
+        About {
+            command: plan.kind.name(),
+            hosts: &plan.hosts,
+            version: plan.version,
+            output: &plan.output,
+            qos: plan.qos,
+            payload: payload(plan),
+            received_is_sent: checked,
+            timed: plan.headers.has_time() && plan.kind == Kind::Sub || checked,
+            limit: plan.limit,
+        }
+    }
+}
+
+/// The report and the exit code.
+pub fn report(about: &About, done: &Done, live: &mut Live) -> (Value, i32) {
     let c = &done.counts;
     let ready = c.ready_subs + c.ready_pubs;
     let brokers = live.brokers();
-    let problems = problems(plan, done, &brokers);
+    let problems = problems(about.limit, done, &brokers);
     let code = match (ready, problems.is_empty()) {
         (0, _) if !(done.interrupted && c.failed == 0) => 2,
         _ if done.aborted => 2,
@@ -62,28 +102,26 @@ fn report(plan: &Plan, done: &Done, live: &mut Live) -> (Value, i32) {
         _ => 1,
     };
     let checked = done.checked.as_ref();
-    // A message of pubsub is sent and received here.
-    let messages = if plan.kind == Kind::Pubsub { c.recv } else { c.sent + c.recv };
+    let messages = if about.received_is_sent { c.recv } else { c.sent + c.recv };
     let flow = done.flow_s.max(0.001);
     let cores = done.cpu_s / flow;
     let (short, seconds) = live.short_of_cpu;
     let saturated = cores > 0.9 * done.threads as f64 || seconds >= 2 && short * 4 >= seconds;
-    let has_time = plan.headers.has_time() && plan.kind == Kind::Sub || plan.kind == Kind::Pubsub;
     let json = json!({
-        "command": plan.kind.name(), "hosts": plan.hosts, "version": plan.version,
-        "command_line": plan.output.command,
+        "command": about.command, "hosts": about.hosts, "version": about.version,
+        "command_line": about.output.command,
         "seconds": round(done.seconds, 3), "interrupted": done.interrupted,
         "clients": done.clients, "connected": ready, "failed": c.failed, "up_at_end": done.last.up,
         "attempts_failed": c.attempts_failed, "disconnects": c.disconnects, "reconnects": c.reconnects,
         "reasons": reasons_json(&done.reasons),
         "ready_s": round(done.ready_s, 4),
         "connack_us": lat(&done.hists.connack), "suback_us": lat(&done.hists.suback), "ready_us": lat(&done.hists.ready),
-        "qos": plan.qos, "payload": payload(plan),
+        "qos": about.qos, "payload": about.payload,
         "sent": c.sent, "sent_per_s": round(done.sent_per_s, 1), "acked": c.acked, "rejected": c.rejected,
         "unacked": done.last.unacked, "overdue": done.last.backlog, "no_subscribers": c.no_subscribers,
         "ack_us": lat(&done.hists.ack), "send_lag_us": lat(&done.hists.lag),
         "received": c.recv, "received_per_s": round(done.received_per_s, 1), "received_bytes": c.recv_bytes,
-        "latency_us": if has_time { lat(&done.hists.e2e) } else { Value::Null },
+        "latency_us": if about.timed { lat(&done.hists.e2e) } else { Value::Null },
         "missing": c.gaps, "not_increasing": c.not_increasing, "untracked": c.untracked,
         "no_header": c.no_header,
         "loss_known": checked.is_some(), "lost": checked.map(|v| v.lost), "lost_acked": checked.map(|v| v.lost_acked),
@@ -103,15 +141,17 @@ fn report(plan: &Plan, done: &Done, live: &mut Live) -> (Value, i32) {
     (json, code)
 }
 
-fn payload(plan: &Plan) -> usize {
+/// In bytes, where all have the same.
+fn payload(plan: &Plan) -> Option<usize> {
     match &plan.message {
-        Some(message) => message.len() + plan.headers.len(),
-        None if plan.kind == Kind::Pubsub => plan.size.max(crate::tag::LONG),
-        None => plan.size,
+        Some(Message::Fixed(message)) => Some(message.len() + plan.headers.len()),
+        Some(Message::Made(_)) => None,
+        None if plan.kind == Kind::Pubsub => Some(plan.size.max(crate::tag::LONG)),
+        None => Some(plan.size),
     }
 }
 
-fn problems(plan: &Plan, done: &Done, brokers: &Value) -> Vec<String> {
+fn problems(limit: u64, done: &Done, brokers: &Value) -> Vec<String> {
     let (c, last) = (&done.counts, &done.last);
     let mut problems = done.problems.clone();
     let mut problem = |count: u64, what: &str| {
@@ -130,8 +170,8 @@ fn problems(plan: &Plan, done: &Done, brokers: &Value) -> Vec<String> {
     if done.checked.is_none() {
         problem(c.bad_acks, "acknowledgements nobody waited for");
     }
-    if plan.limit > 0 && !done.interrupted {
-        problem(plan.limit.saturating_sub(c.sent), "messages of --limit not sent");
+    if limit > 0 && !done.interrupted {
+        problem(limit.saturating_sub(c.sent), "messages of --limit not sent");
     }
     if let Some(checked) = &done.checked {
         problems.extend(checked.violations.iter().cloned());

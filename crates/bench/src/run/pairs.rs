@@ -1,6 +1,7 @@
 //! `pubsub` of the familiar command line: the checker's flow, which knows every message, with that line's options.
 
 use crate::config::{Config, SetupError};
+use crate::pace::Pace;
 use crate::plan::Plan;
 use crate::topology::Topology;
 
@@ -15,9 +16,9 @@ pub fn is_paired(plan: &Plan) -> bool {
 /// Every publisher has the subscriber of its own number, or, without a number in the topic, all of them.
 pub(crate) fn config(plan: &Plan) -> Result<Config, SetupError> {
     let mut cfg = plan.config()?;
-    let per_s = match plan.interval.as_secs_f64() {
-        0.0 => 0.0,
-        seconds => plan.count as f64 / seconds,
+    let per_s = match &plan.pace {
+        Pace::Every(interval) if !interval.is_zero() => plan.count as f64 / interval.as_secs_f64(),
+        _ => 0.0,
     };
     // One Client Identifier for both ends is what %c in their topic means; the sessions need two.
     let expand = |topic: &String| {

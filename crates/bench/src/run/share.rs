@@ -1,115 +1,158 @@
-//! One process's share of a run: a plan comes in, figures go out, a line of JSON each.
+//! One process's share of a run: plans come in, figures go out, a line of JSON each.
 //!
 //! The one that joins the shares says `begin` and `stop`; when it goes away, so does this.
 
 use super::done::Done;
 use super::drive::{Host, drive};
 use super::interrupted;
+use crate::config::SetupError;
 use crate::live::Tick;
 use crate::plan::Plan;
+use crate::process;
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, Write};
-use std::sync::Arc;
+use std::io::{self, BufRead, Read as _, Write};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a share says.
+/// What a share says. Numbers are those of its plans.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Said {
-    Tick(Box<Tick>),
-    /// All clients are connected or have failed.
-    Settled,
-    Done(Box<Done>),
+    Tick(usize, Box<Tick>),
+    /// All clients of the beginning are connected or have failed.
+    Settled(usize),
+    Done(usize, Box<Done>),
     /// Nothing could begin.
     Failed(String),
+    /// Nothing new.
+    Alive,
 }
 
-/// What a share is told after its plan.
+/// What a share is told after its plans.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Told {
     /// Publish.
     Begin,
     Stop,
+    /// Nothing new.
+    Alive,
 }
 
-/// The far end of the lines.
-struct Joiner<W> {
-    to: W,
-    heard: Arc<Heard>,
-    said_settled: bool,
-    /// Nobody reads any more.
-    gone: bool,
-}
+/// Bytes of a line; the largest are results with their histograms.
+const LINE_MAX: u64 = 64 << 20;
 
-#[derive(Default)]
-struct Heard {
-    begin: AtomicBool,
-    stop: AtomicBool,
-}
-
-impl<W: Write> Joiner<W> {
-    fn say(&mut self, said: &Said) {
-        let line = serde_json::to_string(said).expect("figures are JSON") + "\n";
-        self.gone |= self.to.write_all(line.as_bytes()).and_then(|()| self.to.flush()).is_err();
+/// The next line; nothing at the end.
+///
+/// # Errors
+/// Those of the reader, and a line without an end.
+pub fn line(from: &mut impl BufRead) -> io::Result<Option<String>> {
+    let mut line = String::new();
+    from.take(LINE_MAX).read_line(&mut line)?;
+    match line.ends_with('\n') {
+        true => Ok(Some(line)),
+        false if line.is_empty() => Ok(None),
+        false => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 
-impl<W: Write> Host for Joiner<W> {
+/// The far end of the lines, which the plans of this process share.
+struct Joiner<W> {
+    to: Mutex<W>,
+    begin: AtomicBool,
+    stop: Arc<AtomicBool>,
+}
+
+impl<W: Write> Joiner<W> {
+    /// Whoever does not read any more ends the run.
+    fn say(&self, said: &Said) {
+        let line = serde_json::to_string(said).expect("figures are JSON") + "\n";
+        let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
+        if to.write_all(line.as_bytes()).and_then(|()| to.flush()).is_err() {
+            self.stop.store(true, Relaxed);
+        }
+    }
+}
+
+/// One plan's view of it.
+struct Part<'a, W> {
+    joiner: &'a Joiner<W>,
+    number: usize,
+    said_settled: bool,
+}
+
+impl<W: Write> Host for Part<'_, W> {
     fn tick(&mut self, tick: Tick) {
-        self.say(&Said::Tick(Box::new(tick)));
+        self.joiner.say(&Said::Tick(self.number, Box::new(tick)));
     }
 
     fn may_publish(&mut self) -> bool {
         if !self.said_settled {
             self.said_settled = true;
-            self.say(&Said::Settled);
+            self.joiner.say(&Said::Settled(self.number));
         }
-        self.heard.begin.load(Relaxed)
+        self.joiner.begin.load(Relaxed)
     }
 
     fn stop(&mut self) -> bool {
-        self.gone || interrupted() || self.heard.stop.load(Relaxed)
+        interrupted() || self.joiner.stop.load(Relaxed)
     }
 }
 
-/// Reads a plan, runs it, and tells what came of it. Returns the exit code.
-pub fn run(mut from: impl BufRead + Send + 'static, to: impl Write) -> i32 {
-    let mut joiner = Joiner { to, heard: Arc::default(), said_settled: false, gone: false };
-    let mut line = String::new();
-    let plan = from
-        .read_line(&mut line)
-        .map_err(|error| error.to_string())
-        .and_then(|_| serde_json::from_str::<Plan>(&line).map_err(|error| error.to_string()));
-    let plan = match plan {
-        Ok(plan) => plan,
+/// Reads plans, runs them, and tells what came of it. Returns the exit code.
+pub fn run(mut from: impl BufRead + Send + 'static, to: impl Write + Send + 'static) -> i32 {
+    let plans = line(&mut from).map_err(|error| error.to_string()).and_then(|line| {
+        serde_json::from_str::<Vec<Plan>>(&line.unwrap_or_default()).map_err(|error| error.to_string())
+    });
+    let joiner = Arc::new(Joiner { to: Mutex::new(to), begin: AtomicBool::new(false), stop: Arc::default() });
+    let plans = match plans {
+        Ok(plans) => plans,
         Err(error) => {
             joiner.say(&Said::Failed(format!("no plan came: {error}")));
             return 2;
         }
     };
-    let heard = joiner.heard.clone();
+    let heard = joiner.clone();
     // Not waited for: it ends with the process, or when nobody says anything any more.
     std::thread::spawn(move || {
-        let mut line = String::new();
-        while from.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+        while let Ok(Some(line)) = line(&mut from) {
             match serde_json::from_str(&line) {
                 Ok(Told::Begin) => heard.begin.store(true, Relaxed),
                 Ok(Told::Stop) => heard.stop.store(true, Relaxed),
+                // Whoever hears it answers it: both ends know that the other is there.
+                Ok(Told::Alive) => heard.say(&Said::Alive),
                 Err(_) => {}
             }
-            line.clear();
         }
         heard.stop.store(true, Relaxed);
     });
-    match drive(&plan, &mut joiner) {
-        Ok(done) => {
-            joiner.say(&Said::Done(Box::new(done)));
-            0
-        }
-        Err(error) => {
-            joiner.say(&Said::Failed(error.to_string()));
-            2
-        }
+    if let Err(error) = check_limits(&plans) {
+        joiner.say(&Said::Failed(error.to_string()));
+        return 2;
     }
+    let drive_one = |(number, plan): (usize, &Plan)| {
+        let mut part = Part { joiner: &joiner, number, said_settled: false };
+        match drive(plan, &mut part) {
+            Ok(done) => {
+                joiner.say(&Said::Done(number, Box::new(done)));
+                0
+            }
+            Err(error) => {
+                joiner.say(&Said::Failed(error.to_string()));
+                2
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            plans.iter().enumerate().map(|one| scope.spawn(move || drive_one(one))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or(2)).max().unwrap_or(0)
+    })
+}
+
+/// All plans together have to fit in this process.
+fn check_limits(plans: &[Plan]) -> Result<(), SetupError> {
+    let needed = plans.iter().map(|plan| plan.count as u64 + plan.output.threads as u64).sum::<u64>() + 40;
+    let limit = process::raise_nofile();
+    if needed > limit { Err(SetupError::TooManyFiles { needed, limit }) } else { Ok(()) }
 }

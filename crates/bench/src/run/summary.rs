@@ -11,6 +11,12 @@ pub fn print(report: &Value, json: bool) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
+/// Lines on standard output.
+pub fn say_lines(lines: &[String]) {
+    // Nobody to read them is no failure.
+    let _ = std::io::stdout().write_all((lines.join("\n") + "\n").as_bytes());
+}
+
 fn number(report: &Value, path: &str) -> u64 {
     report.pointer(path).and_then(Value::as_u64).unwrap_or(0)
 }
@@ -21,10 +27,88 @@ fn text(report: &Value) -> String {
         // Writing to a String does not fail.
         let _ = writeln!(out, "{name:<12}{text}");
     }
+    for table in tables(report) {
+        table.write(&mut out);
+    }
     for problem in words(&report["problems"]) {
         let _ = writeln!(out, "{:<12}{problem}", "PROBLEM");
     }
     out
+}
+
+/// Several results beside each other.
+pub struct Table {
+    pub title: String,
+    pub columns: Vec<&'static str>,
+    pub rows: Vec<Vec<String>>,
+}
+
+/// A scenario's groups, each stage by stage.
+pub fn tables(r: &Value) -> Vec<Table> {
+    let each = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
+    let figure = |value: &Value| if value.is_null() { "-".to_owned() } else { value.to_string() };
+    let ms = |value: &Value| value.as_f64().map_or("-".to_owned(), |us| format!("{:.3}", us / 1000.0));
+    let table = |group: Value| {
+        let rows = each(&group["stages"]).into_iter().map(|stage| {
+            let timed =
+                if stage["latency_us"]["p50"].is_null() { &stage["ack_us"] } else { &stage["latency_us"] };
+            vec![
+                text(&stage["stage"]),
+                figure(&stage["connected"]),
+                figure(&stage["asked_per_s"]),
+                figure(&stage["sent_per_s"]),
+                figure(&stage["received_per_s"]),
+                ms(&timed["p50"]),
+                ms(&timed["p99"]),
+                ms(&timed["max"]),
+                figure(&stage["errors"]),
+            ]
+        });
+        Table {
+            title: format!(
+                "{} ({} of {} clients)",
+                text(&group["group"]),
+                group["connected"],
+                group["clients"]
+            ),
+            columns: vec![
+                "stage",
+                "up",
+                "asked/s",
+                "sent/s",
+                "received/s",
+                "p50 ms",
+                "p99 ms",
+                "max ms",
+                "errors",
+            ],
+            rows: rows.collect(),
+        }
+    };
+    each(&r["groups"]).into_iter().map(table).collect()
+}
+
+impl Table {
+    fn write(&self, out: &mut String) {
+        let cells = |place: usize| self.rows.iter().map(move |row| row[place].chars().count());
+        let widths: Vec<usize> = (0..self.columns.len())
+            .map(|place| cells(place).chain([self.columns[place].len()]).max().unwrap_or(0))
+            .collect();
+        let mut line = |cells: &mut dyn Iterator<Item = &str>| {
+            let cells = cells.zip(&widths).enumerate().map(|(place, (cell, width))| match place {
+                0 => format!("{cell:<width$}"),
+                _ => format!("  {cell:>width$}"),
+            });
+            // Writing to a String does not fail.
+            let _ = writeln!(out, "  {}", cells.collect::<String>().trim_end());
+        };
+        line(&mut std::iter::once(self.title.as_str()));
+        line(&mut self.columns.iter().copied());
+        for row in &self.rows {
+            line(&mut row.iter().map(String::as_str));
+        }
+    }
 }
 
 /// The result by name, problems not among it.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::latency::record;
+use std::cmp::Reverse;
 
 impl Worker {
     pub(super) fn start(&mut self, s: usize) {
@@ -69,6 +70,7 @@ impl Worker {
 
     pub(super) fn say_connect(&mut self, s: usize) {
         let id = self.cfg.client_id(self.is_pub(s), self.conns[s].id);
+        let user = self.cfg.username(self.conns[s].id);
         let cfg = self.cfg.clone();
         let c = &mut self.conns[s];
         c.st = Stage::Connack;
@@ -82,7 +84,7 @@ impl Worker {
                 clean: cfg.clean,
                 keepalive: cfg.keepalive,
                 client_id: &id,
-                user: cfg.user.as_deref(),
+                user: user.as_deref(),
                 pass: cfg.pass.as_deref(),
                 expiry: cfg.expiry,
                 recv_max: cfg.recv_max,
@@ -100,25 +102,7 @@ impl Worker {
             self.event(s, why);
         }
         let now = self.now;
-        let c = &mut self.conns[s];
-        if c.fd >= 0 {
-            net::close(c.fd);
-            c.fd = -1;
-        }
-        let was = c.st;
-        if let Role::Pub(p) = &mut c.role {
-            p.queued = false; // a stale place in the queue does no harm
-        }
-        c.dirty = false;
-        c.out_reg = false;
-        c.blocked = false;
-        c.wpos = 0;
-        c.wbuf.clear();
-        c.layer = None;
-        let buffer = std::mem::take(&mut c.wbuf);
-        c.left = vec![];
-        c.sub_wait = 0;
-        self.give_back(buffer);
+        let was = self.forget(s);
         let c = &mut self.conns[s];
         match was {
             Stage::Tcp | Stage::Layer | Stage::Connack | Stage::Suback => {
@@ -147,12 +131,68 @@ impl Worker {
             let b = (self.cfg.backoff_ms << (c.attempt - 1).min(10)).min(self.cfg.backoff_max_ms);
             // the first attempt at the next host comes soon; jitter of +-25 %
             let ns = b * 1_000_000 * 3 / 4 + self.rng.below((b * 500_000).max(1));
-            self.retry.push(std::cmp::Reverse((now + ns, s)));
+            self.retry.push(Reverse((now + ns, s)));
         } else {
             self.counts.gone += 1;
             if !c.ready_once {
                 self.counts.failed += 1;
             }
+        }
+    }
+
+    /// Closes the socket and drops what belongs to it. Returns how far the connection was.
+    fn forget(&mut self, s: usize) -> Stage {
+        let c = &mut self.conns[s];
+        if c.fd >= 0 {
+            net::close(c.fd);
+            c.fd = -1;
+        }
+        if let Role::Pub(p) = &mut c.role {
+            p.queued = false; // a stale place in the queue does no harm
+        }
+        c.dirty = false;
+        c.out_reg = false;
+        c.blocked = false;
+        c.wpos = 0;
+        c.wbuf.clear();
+        c.layer = None;
+        let buffer = std::mem::take(&mut c.wbuf);
+        c.left = vec![];
+        c.sub_wait = 0;
+        self.give_back(buffer);
+        self.conns[s].st
+    }
+
+    /// Connected clients whose time is over say goodbye, and come back after a while.
+    pub(super) fn let_leave(&mut self) {
+        let Some(churn) = self.cfg.churn else { return };
+        while let Some(&Reverse((at, s, generation))) = self.leaves.peek() {
+            if at > self.now {
+                return;
+            }
+            self.leaves.pop();
+            let c = &self.conns[s];
+            if c.st != Stage::Ready || c.generation != generation || self.phase >= P_STOP {
+                continue;
+            }
+            codec::disconnect(out(&mut self.conns[s], s, &mut self.pool, &mut self.dirty));
+            self.flush(s);
+            let c = &mut self.conns[s];
+            if c.fd < 0 {
+                continue;
+            }
+            self.forget(s);
+            self.counts.up -= 1;
+            self.counts.left += 1;
+            let away = drawn(churn.away, &mut self.rng);
+            let c = &mut self.conns[s];
+            c.t_down = self.now;
+            c.st = Stage::Backoff;
+            if let Role::Pub(p) = &mut c.role {
+                // Who is away owes nothing.
+                p.due = p.sent;
+            }
+            self.retry.push(Reverse((self.now + away, s)));
         }
     }
 

@@ -2,18 +2,50 @@
 
 use super::*;
 use crate::latency::record;
+use crate::pace::{Curve, Pace};
 use std::cmp::Reverse;
 
 /// Streams whose counter a worker remembers; what others count to is not looked at.
 const COUNTED_MAX: usize = 1_000_000;
+
+impl Publisher {
+    /// When the next message was due; nothing where it is due at once.
+    pub(super) fn due_at(&self, pace: &Pace, t0: u64) -> Option<u64> {
+        match pace {
+            Pace::Every(interval) if interval.is_zero() => None,
+            Pace::Every(interval) => Some(self.first + self.sent * interval.as_nanos() as u64),
+            Pace::Think(..) => Some(self.first),
+            Pace::Curve(curve) => when(curve, self.base + self.sent as f64, t0),
+        }
+    }
+
+    /// Sets its timer. The one before it counts no more.
+    pub(super) fn arm(&mut self, at: u64, s: usize, timers: &mut BinaryHeap<Reverse<(u64, usize)>>) {
+        self.timer = at;
+        timers.push(Reverse((at, s)));
+    }
+
+    /// The pause after a message: it begins when that was due, so that a slow broker shortens no pause unseen.
+    pub(super) fn think(&mut self, least: Duration, most: Duration, random: &mut Random, now: u64) {
+        let (least, most) = (least.as_nanos() as u64, most.as_nanos() as u64);
+        self.first += (least + random.below(most - least + 1)).max(1000);
+        if self.first <= now {
+            self.due = (self.sent + 1).min(self.quota);
+        }
+    }
+}
+
+fn when(curve: &Curve, due: f64, t0: u64) -> Option<u64> {
+    curve.when(due).map(|seconds| t0 + (seconds * 1e9) as u64)
+}
 
 impl Worker {
     /// A publisher's schedule begins, once, when it is connected and publishing is allowed.
     pub(super) fn schedule(&mut self, s: usize) {
         let Some(plain) = &self.cfg.plain else { return };
         let (least, most) = plain.wait_ns;
-        let interval = plain.interval_ns;
         let c = &mut self.conns[s];
+        let number = (c.id + self.cfg.offset) as f64;
         let Role::Pub(p) = &mut c.role else { return };
         if p.first != 0 || c.st != Stage::Ready {
             return;
@@ -23,18 +55,63 @@ impl Worker {
             wait += self.rng.below(most - least);
         }
         p.first = self.now.max(self.t0) + wait;
-        if interval == 0 && wait == 0 && self.now >= self.t0 {
-            p.due = p.quota;
-            p.queued = true;
-            self.queue.push(s);
-        } else {
-            self.timers.push(Reverse((p.first, s)));
+        match &plain.pace {
+            Pace::Every(interval) if interval.is_zero() && wait == 0 && self.now >= self.t0 => {
+                p.due = p.quota;
+                p.queued = true;
+                self.queue.push(s);
+            }
+            Pace::Every(_) => p.arm(p.first, s, &mut self.timers),
+            // Not all at once: each begins somewhere in its first pause.
+            Pace::Think(_, most) => {
+                p.first += self.rng.below(most.as_nanos() as u64);
+                p.arm(p.first, s, &mut self.timers);
+            }
+            Pace::Curve(curve) => {
+                // The golden ratio spreads any number of publishers evenly between two messages.
+                let turn = (number * 0.618_033_988_749_895).fract();
+                p.base = curve.due_by((p.first - self.t0) as f64 / 1e9) + turn;
+                if let Some(at) = p.due_at(&plain.pace, self.t0) {
+                    p.arm(at, s, &mut self.timers);
+                }
+            }
+        }
+    }
+
+    /// The schedule of a publisher that was away goes on from now.
+    pub(super) fn reschedule(&mut self, s: usize) {
+        let cfg = self.cfg.clone();
+        let Some(plain) = &cfg.plain else { return };
+        let Role::Pub(p) = &mut self.conns[s].role else { return };
+        if p.first == 0 {
+            return self.schedule(s);
+        }
+        match &plain.pace {
+            Pace::Every(interval) if interval.is_zero() => {
+                p.due = p.quota;
+                return;
+            }
+            Pace::Every(interval) => {
+                let next = self.now + interval.as_nanos() as u64;
+                p.first = next.saturating_sub(p.sent * interval.as_nanos() as u64);
+            }
+            Pace::Think(_, most) => p.first = self.now + self.rng.below(most.as_nanos() as u64),
+            Pace::Curve(curve) => {
+                let turn = self.rng.below(1000) as f64 / 1000.0;
+                let now = self.now.saturating_sub(self.t0) as f64 / 1e9;
+                p.base = curve.due_by(now) + turn - p.sent as f64;
+            }
+        }
+        p.due = p.sent;
+        if let Some(at) = p.due_at(&plain.pace, self.t0) {
+            p.arm(at, s, &mut self.timers);
         }
     }
 
     /// Gives publishers whose time has come what they have to send by now, also when they could not send earlier.
     pub(super) fn fire_timers(&mut self) {
-        let interval = self.cfg.plain.as_ref().map_or(0, |plain| plain.interval_ns);
+        let cfg = self.cfg.clone();
+        let Some(plain) = &cfg.plain else { return };
         while let Some(&Reverse((at, s))) = self.timers.peek() {
             if at > self.now {
                 return;
@@ -42,15 +119,34 @@ impl Worker {
             self.timers.pop();
             let c = &mut self.conns[s];
             let Role::Pub(p) = &mut c.role else { continue };
-            if c.st == Stage::Dead {
+            let away = c.st == Stage::Backoff && cfg.churn.is_some();
+            if c.st == Stage::Dead || p.timer != at || away {
                 continue;
             }
-            p.due = match interval {
-                0 => p.quota,
-                _ => ((self.now - p.first) / interval + 1).min(p.quota),
+            let next = match &plain.pace {
+                Pace::Every(interval) if interval.is_zero() => {
+                    p.due = p.quota;
+                    None
+                }
+                Pace::Every(interval) => {
+                    let interval = interval.as_nanos() as u64;
+                    p.due = ((self.now - p.first) / interval + 1).min(p.quota);
+                    Some(p.first + p.due * interval)
+                }
+                // The next one is known when this one was sent.
+                Pace::Think(..) => {
+                    p.due = (p.sent + 1).min(p.quota);
+                    None
+                }
+                Pace::Curve(curve) => {
+                    let due = curve.due_by((self.now - self.t0) as f64 / 1e9) - p.base;
+                    // At least the one that the timer was for, whatever rounding says.
+                    p.due = (due.max(0.0) as u64 + 1).max(p.due + 1).min(p.quota);
+                    when(curve, p.base + p.due as f64, self.t0)
+                }
             };
-            if p.due < p.quota {
-                self.timers.push(Reverse((p.first + p.due * interval, s)));
+            if let Some(next) = next.filter(|_| p.due < p.quota) {
+                p.arm(next, s, &mut self.timers);
             }
             if !p.queued {
                 p.queued = true;

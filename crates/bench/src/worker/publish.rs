@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::latency::record;
-use crate::plain::Stamp;
+use crate::pace::Pace;
+use crate::plain::{Attempt, Sender, Stamp};
+use crate::random::Random;
 use crate::tag::{self, Tag};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -34,7 +36,8 @@ impl Worker {
                         ),
                         Some(plain) => {
                             let at = Stamp { seq: e.seq, wall: e.ts.wrapping_add(clocks) };
-                            plain.encode(&mut b, &cfg, &p.head, id, pid, session_present, at)
+                            let sender = Sender { id, head: &p.head };
+                            plain.encode(&mut b, &cfg, sender, Attempt { pid, dup: session_present }, at)
                         }
                     }
                 }
@@ -63,21 +66,13 @@ impl Worker {
     pub(super) fn on_ack(&mut self, s: usize, kind: u8, pid: u16, reason: u8) {
         let now = self.now;
         let c = &mut self.conns[s];
+        if kind == codec::PUBREL {
+            self.counts.pubrel_unknown += u64::from(!c.role.received().remove(pid));
+            codec::ack(out(c, s, &mut self.pool, &mut self.dirty), codec::PUBCOMP, pid);
+            return;
+        }
         match &mut c.role {
-            Role::Sub(u) => {
-                if kind != codec::PUBREL {
-                    self.counts.bad_acks += 1;
-                    return;
-                }
-                let (i, m) = ((pid >> 6) as usize, 1u64 << (pid & 63));
-                if i < u.rec2.len() && u.rec2[i] & m != 0 {
-                    u.rec2[i] &= !m;
-                    u.rec2_n -= 1;
-                } else {
-                    self.counts.pubrel_unknown += 1;
-                }
-                codec::ack(out(c, s, &mut self.pool, &mut self.dirty), codec::PUBCOMP, pid);
-            }
+            Role::Sub(_) => self.counts.bad_acks += 1,
             Role::Pub(p) => {
                 let i = (pid as u32 + 65535 - p.front_pid as u32) as usize % 65535;
                 let Some(e) = p.ring.get_mut(i) else {
@@ -200,9 +195,8 @@ impl Worker {
                     ts = due;
                 }
             }
-            let interval = cfg.plain.as_ref().map_or(0, |plain| plain.interval_ns);
-            if interval > 0 {
-                ts = (p.first + seq * interval).min(now);
+            if let Some(due) = cfg.plain.as_ref().and_then(|plain| p.due_at(&plain.pace, self.t0)) {
+                ts = due.min(now);
                 record(&mut self.hists.lag, now - ts);
             }
             let mut pid = 0;
@@ -216,16 +210,28 @@ impl Worker {
                 None => encode(&mut b, cfg, &p.head, &self.pattern, pid, false, id, seq, ts),
                 Some(plain) => {
                     let at = Stamp { seq, wall: ts.wrapping_add(self.wall_offset) };
-                    plain.encode(&mut b, cfg, &p.head, id, pid, false, at)
+                    let sender = Sender { id, head: &p.head };
+                    plain.encode(&mut b, cfg, sender, Attempt { pid, dup: false }, at)
                 }
             }
             p.sent += 1;
+            if let Some(plain) = &cfg.plain
+                && let Pace::Think(least, most) = plain.pace
+            {
+                p.think(least, most, &mut Random::of([plain.seed, !(id as u64), seq]), now);
+            }
             self.counts.sent += 1;
             self.counts.expected += p.fan;
             room = room.saturating_sub(p.fan);
             if cfg.max_outstanding > 0 {
                 self.room = self.room.saturating_sub(p.fan);
             }
+        }
+        if p.sent == p.due
+            && p.due < p.quota
+            && cfg.plain.as_ref().is_some_and(|p| matches!(p.pace, Pace::Think(..)))
+        {
+            p.arm(p.first, s, &mut self.timers);
         }
         self.last_send = now;
         c.wbuf = b;
@@ -252,6 +258,7 @@ impl Worker {
     }
 
     pub(super) fn begin(&mut self) {
+        self.cpu_before = net::thread_cpu();
         self.t0 = self.shared.t0.load(Relaxed);
         self.w0 = self.shared.w0.load(Relaxed);
         self.w1 = self.shared.w1.load(Relaxed);

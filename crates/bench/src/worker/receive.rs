@@ -162,21 +162,14 @@ impl Worker {
             1 => codec::ack(out(c, s, &mut self.pool, &mut self.dirty), codec::PUBACK, pid),
             _ => {
                 codec::ack(out(c, s, &mut self.pool, &mut self.dirty), codec::PUBREC, pid);
-                if let Role::Sub(u) = &mut c.role {
-                    let (i, m) = ((pid >> 6) as usize, 1u64 << (pid & 63));
-                    if u.rec2.len() <= i {
-                        u.rec2.resize(i + 1, 0);
-                    }
-                    if u.rec2[i] & m != 0 {
-                        // a retransmission that the QoS 2 handshake hides from the application
-                        self.counts.q2_suppressed += 1;
-                        return false;
-                    }
-                    u.rec2[i] |= m;
-                    u.rec2_n += 1;
-                    if cfg.recv_max > 0 && u.rec2_n > cfg.recv_max as usize {
-                        self.counts.recv_max_exceeded += 1;
-                    }
+                let received = c.role.received();
+                if !received.insert(pid) {
+                    // a retransmission that the QoS 2 handshake hides from the application
+                    self.counts.q2_suppressed += 1;
+                    return false;
+                }
+                if cfg.recv_max > 0 && received.count > cfg.recv_max as usize {
+                    self.counts.recv_max_exceeded += 1;
                 }
             }
         }
@@ -307,51 +300,50 @@ impl Worker {
                 if again {
                     self.counts.sessions_resumed += session_present as u64;
                 }
-                match &mut c.role {
-                    Role::Pub(p) => {
-                        if max_qos < self.cfg.pub_qos {
-                            let w = format!("broker's maximum QoS is {max_qos}");
-                            return self.close(s, &w);
-                        }
-                        let rm = props.receive_max.unwrap_or(65535) as usize;
-                        p.window = self.cfg.window.min(rm);
-                        if again && !self.cfg.clean && !session_present {
-                            self.counts.sessions_lost_pub += 1;
-                            self.event(s, "publisher's session lost");
-                        }
-                        self.ready(s);
-                        if again {
-                            self.retransmit(s, session_present);
-                        }
-                    }
-                    Role::Sub(u) => {
-                        if !session_present {
-                            u.rec2.clear();
-                            u.rec2_n = 0;
-                        }
-                        if again && session_present {
-                            return self.ready(s);
-                        }
-                        if again && !self.cfg.clean {
-                            self.counts.sessions_lost_sub += 1;
-                            self.event(s, "subscriber's session lost");
-                        }
-                        let f = self.cfg.filters_of_sub(self.conns[s].id);
-                        if f.is_empty() {
-                            return self.ready(s);
-                        }
-                        let c = &mut self.conns[s];
-                        c.st = Stage::Suback;
-                        c.t_sent = self.now;
-                        let b = out(c, s, &mut self.pool, &mut self.dirty);
-                        let mut n = 0;
-                        for g in f.chunks(256) {
-                            n += 1;
-                            codec::subscribe(b, self.cfg.v5, n as u16, g, self.cfg.sub_qos);
-                        }
-                        c.sub_wait = n;
-                    }
+                if !session_present {
+                    *c.role.received() = Received::default();
                 }
+                let is_pub = if let Role::Pub(p) = &mut c.role {
+                    if max_qos < self.cfg.pub_qos {
+                        let w = format!("broker's maximum QoS is {max_qos}");
+                        return self.close(s, &w);
+                    }
+                    p.window = self.cfg.window.min(props.receive_max.unwrap_or(65535) as usize);
+                    true
+                } else {
+                    false
+                };
+                c.resumed = session_present;
+                if again && !self.cfg.clean && !session_present {
+                    let what = match is_pub {
+                        true => {
+                            self.counts.sessions_lost_pub += 1;
+                            "publisher's session lost"
+                        }
+                        false => {
+                            self.counts.sessions_lost_sub += 1;
+                            "subscriber's session lost"
+                        }
+                    };
+                    self.event(s, what);
+                }
+                if again && session_present {
+                    return self.ready(s);
+                }
+                let f = self.cfg.filters(is_pub, self.conns[s].id);
+                if f.is_empty() {
+                    return self.ready(s);
+                }
+                let c = &mut self.conns[s];
+                c.st = Stage::Suback;
+                c.t_sent = self.now;
+                let b = out(c, s, &mut self.pool, &mut self.dirty);
+                let mut n = 0;
+                for g in f.chunks(256) {
+                    n += 1;
+                    codec::subscribe(b, self.cfg.v5, n as u16, g, self.cfg.sub_qos);
+                }
+                c.sub_wait = n;
             }
             Packet::SubAck { codes, .. } => {
                 if c.st != Stage::Suback {
@@ -388,13 +380,22 @@ impl Worker {
         c.attempt = 0;
         self.pending -= 1;
         self.counts.up += 1;
-        self.shared.times.last_ready.fetch_max(now, Relaxed);
+        if let Some(churn) = self.cfg.churn {
+            let stay = drawn(churn.stay, &mut self.rng);
+            self.leaves.push(std::cmp::Reverse((now + stay, s, c.generation)));
+        }
         if c.ready_once {
             self.counts.reconnects += 1;
             record(&mut self.hists.reconnect, now - c.t_down);
+            let resumed = c.resumed;
             self.event(s, "connected again");
+            self.retransmit(s, resumed);
+            if self.cfg.churn.is_some() {
+                self.reschedule(s);
+            }
         } else {
             c.ready_once = true;
+            self.shared.times.last_ready.fetch_max(now, Relaxed);
             record(&mut self.pulse.ready, now - c.t_start);
             match c.role {
                 Role::Pub(_) => self.counts.ready_pubs += 1,

@@ -71,6 +71,10 @@ impl Worker {
                     self.start(s);
                 }
             }
+            self.let_leave();
+            if let Some(&std::cmp::Reverse((t, ..))) = self.leaves.peek() {
+                timeout = timeout.min(t.saturating_sub(self.now).max(1));
+            }
             // publishing
             if self.phase == P_RUN && self.cfg.plain.is_some() {
                 self.fire_timers();
@@ -265,6 +269,7 @@ impl Worker {
             }
         }
         WorkerResult {
+            cpu_ns: net::thread_cpu().saturating_sub(self.cpu_before),
             counts: self.counts,
             hists: self.hists,
             pubs,

@@ -1,9 +1,11 @@
 //! Runs of the binary against a small broker with faults.
 
+mod agents;
 mod broker;
 mod connections;
 mod delivery;
 mod ha;
+mod scenario;
 mod tx_rx;
 
 use serde_json::Value;

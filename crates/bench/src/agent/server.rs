@@ -1,0 +1,129 @@
+//! The agent: waits for controllers and does what they say, one after the other.
+
+use super::sealed::{End, From, Sealed, To};
+use super::secret::Shared;
+use crate::config::SetupError;
+use crate::process;
+use crate::progress::say;
+use crate::run::share::{self, Said};
+use crate::run::{interrupted, nap};
+use clap::Args;
+use std::io::{self, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+
+/// Options as they are typed.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Where controllers connect; beyond loopback only with --secret-file
+    #[arg(long, default_value = "127.0.0.1:1899")]
+    listen: SocketAddr,
+    /// File with the secret that controllers have too
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    /// End after the first run
+    #[arg(long)]
+    once: bool,
+    /// No lines on standard error
+    #[arg(long)]
+    quiet: bool,
+}
+
+/// Connections that are looked at at one time; more are closed at once.
+const STRANGERS_MAX: usize = 16;
+
+struct Agent {
+    secret: Shared,
+    quiet: bool,
+    /// A run is under way.
+    busy: AtomicBool,
+    strangers: AtomicUsize,
+    runs: AtomicUsize,
+}
+
+/// Serves until it is interrupted, or for one run with `--once`. Returns the exit code.
+///
+/// # Errors
+/// An address that cannot or may not be listened on, a secret that cannot be read.
+pub fn run(options: &Options) -> Result<i32, SetupError> {
+    let secret = Shared::read(options.secret_file.as_deref())?;
+    if secret.is_none() && !options.listen.ip().is_loopback() {
+        return Err(SetupError::Agent(format!(
+            "an agent on {} does what anybody tells it who can reach it: give it --secret-file FILE, or listen on 127.0.0.1",
+            options.listen
+        )));
+    }
+    process::raise_nofile();
+    let failed = |error| SetupError::Agent(format!("{} cannot be listened on: {error}", options.listen));
+    let listener = TcpListener::bind(options.listen).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    say(options.quiet, format_args!("agent on {address}"));
+    let agent = Arc::new(Agent {
+        secret,
+        quiet: options.quiet,
+        busy: AtomicBool::new(false),
+        strangers: AtomicUsize::new(0),
+        runs: AtomicUsize::new(0),
+    });
+    loop {
+        let over = interrupted() || options.once && agent.runs.load(SeqCst) > 0;
+        if over && !agent.busy.load(SeqCst) {
+            return Ok(0);
+        }
+        match listener.accept() {
+            Ok((stream, peer)) if agent.strangers.load(SeqCst) < STRANGERS_MAX => {
+                agent.strangers.fetch_add(1, SeqCst);
+                let agent = agent.clone();
+                std::thread::spawn(move || agent.meet(stream, peer));
+            }
+            // Dropped.
+            Ok(_) => {}
+            Err(_) => nap(20),
+        }
+    }
+}
+
+impl Agent {
+    /// One connection, from its first byte to its end.
+    fn meet(&self, stream: TcpStream, peer: SocketAddr) {
+        let met = stream
+            .set_nonblocking(false)
+            .and_then(|()| Sealed::new(stream, End::Agent, self.secret.bytes()))
+            .and_then(|sealed| self.greet(sealed));
+        self.strangers.fetch_sub(1, SeqCst);
+        match met {
+            Ok(None) => say(self.quiet, format_args!("{peer}: turned away, another run is under way")),
+            Err(error) => say(self.quiet, format_args!("{peer}: turned away: {error}")),
+            Ok(Some((from, to))) => {
+                say(self.quiet, format_args!("{peer}: a run begins"));
+                let code = share::run(from, to);
+                say(self.quiet, format_args!("{peer}: the run is over, code {code}"));
+                self.runs.fetch_add(1, SeqCst);
+                self.busy.store(false, SeqCst);
+            }
+        }
+    }
+
+    /// Hears something of the other end, after which its secret is known, and answers. Nothing when a run is under way.
+    fn greet(&self, sealed: Sealed) -> io::Result<Option<(BufReader<From>, To)>> {
+        let Sealed { from, mut to } = sealed;
+        let mut from = BufReader::new(from);
+        let heard = share::line(&mut from);
+        let taken = heard.is_ok() && self.busy.compare_exchange(false, true, SeqCst, SeqCst).is_ok();
+        let said = match taken {
+            true => Said::Alive,
+            false => Said::Failed("another run is under way there".to_owned()),
+        };
+        // Who has another secret cannot read this, and learns that from it.
+        let answered =
+            to.write_all((serde_json::to_string(&said)? + "\n").as_bytes()).and_then(|()| to.flush());
+        if taken && answered.is_err() {
+            self.busy.store(false, SeqCst);
+        }
+        heard.and(answered)?;
+        Ok(taken.then_some((from, to)))
+    }
+}

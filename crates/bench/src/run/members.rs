@@ -1,0 +1,259 @@
+//! The processes of a run, wherever they are: each drives its share of the clients, and this one joins what they say.
+
+use super::done::Done;
+use super::share::{Said, Told, line};
+use super::{interrupted, nap};
+use crate::config::SetupError;
+use crate::counters::Counts;
+use crate::live::{Live, Tick, join};
+use crate::net;
+use crate::plan::Plan;
+use std::io::{BufRead, Write};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+
+/// One process and what it said last.
+pub struct Member {
+    name: String,
+    to: Box<dyn Write + Send>,
+    parts: Vec<Part>,
+    over: bool,
+    /// Why it is not there any more, where that is known.
+    why: String,
+}
+
+/// One plan at one member.
+#[derive(Default)]
+struct Part {
+    latest: Option<Tick>,
+    /// Latencies that came since the last second was shown.
+    fresh: Vec<Tick>,
+    settled: bool,
+    done: Option<Done>,
+}
+
+/// What comes from a member: nothing is its end, with a reason.
+type Line = (usize, Result<Said, String>);
+
+/// Lines that wait to be joined; beyond it the processes wait.
+const LINES_MAX: usize = 1024;
+/// How often members are told that this one is there.
+const ALIVE_EVERY: u64 = 2 * SECOND;
+const SECOND: u64 = 1_000_000_000;
+
+/// Everybody who takes part.
+pub struct Members {
+    all: Vec<Member>,
+    sender: SyncSender<Line>,
+    receiver: Receiver<Line>,
+}
+
+impl Members {
+    pub fn new() -> Members {
+        let (sender, receiver) = sync_channel(LINES_MAX);
+        Members { all: vec![], sender, receiver }
+    }
+
+    /// Gives a process its plans, and reads what it says until it ends, in a thread of its own.
+    ///
+    /// # Errors
+    /// A process that does not take them.
+    pub fn add(
+        &mut self,
+        name: String,
+        plans: &[Plan],
+        from: impl BufRead + Send + 'static,
+        to: Box<dyn Write + Send>,
+    ) -> std::io::Result<()> {
+        let parts = plans.iter().map(|_| Part::default()).collect();
+        let mut member = Member { name, to, parts, over: false, why: String::new() };
+        member.send(&serde_json::to_string(plans).expect("plans are JSON"))?;
+        listen(self.all.len(), from, self.sender.clone());
+        self.all.push(member);
+        Ok(())
+    }
+
+    /// Joins what the members say until all are done or gone. `each` gets every second of every plan, with what was counted
+    /// before it. The result has what each plan came to.
+    ///
+    /// # Errors
+    /// A member that could not begin.
+    pub fn conduct(
+        self,
+        live: &mut Live,
+        each: &mut dyn FnMut(usize, &Tick, &Counts),
+    ) -> Result<Vec<Done>, SetupError> {
+        let Members { all: mut members, sender, receiver } = self;
+        drop(sender);
+        let (mut begun, mut stopped) = (false, false);
+        let (mut next_tick, mut next_word) = (net::now() + SECOND, net::now() + ALIVE_EVERY);
+        loop {
+            match receiver.try_recv() {
+                Ok((index, said)) => members[index].hear(said, each)?,
+                Err(TryRecvError::Empty) => nap(5),
+                Err(TryRecvError::Disconnected) => break,
+            }
+            let over = members.iter().all(|member| member.over);
+            if !begun && members.iter().all(Member::is_settled) {
+                begun = true;
+                members.iter_mut().for_each(|member| member.tell(Told::Begin));
+            }
+            let crippled = members.iter().any(|member| member.over && !member.is_done());
+            if !stopped && (interrupted() || crippled) {
+                stopped = true;
+                members.iter_mut().for_each(|member| member.tell(Told::Stop));
+            }
+            let now = net::now();
+            if now >= next_word {
+                next_word = now + ALIVE_EVERY;
+                members.iter_mut().for_each(|member| member.tell(Told::Alive));
+            }
+            if over || now >= next_tick && members.iter().all(|member| member.over || member.has_said()) {
+                next_tick = now + SECOND;
+                show(&mut members, live);
+            }
+            if over {
+                break;
+            }
+        }
+        let plans = members.iter().map(|member| member.parts.len()).max().unwrap_or(0);
+        let mut all: Vec<Done> = (0..plans).map(|_| Done::nothing()).collect();
+        for mut member in members {
+            let lost = !member.is_done();
+            for (number, done) in all.iter_mut().enumerate() {
+                let Some(part) = member.parts.get_mut(number) else { continue };
+                match part.done.take() {
+                    Some(part) => done.add(part),
+                    None => done.add(part.remains()),
+                }
+            }
+            if lost && let Some(first) = all.first_mut() {
+                first.problems.push(member.obituary());
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Reads what member `index` says until it ends, in a thread of its own.
+fn listen(index: usize, mut from: impl BufRead + Send + 'static, to: SyncSender<Line>) {
+    std::thread::spawn(move || {
+        let why = loop {
+            let said = match line(&mut from) {
+                Ok(Some(line)) => serde_json::from_str::<Said>(&line),
+                Ok(None) => break String::new(),
+                Err(error) => break error.to_string(),
+            };
+            let Ok(said) = said else { break "what it said could not be understood".to_owned() };
+            if to.send((index, Ok(said))).is_err() {
+                return;
+            }
+        };
+        // Nobody listens when the run is over.
+        let _ = to.send((index, Err(why)));
+    });
+}
+
+impl Member {
+    fn send(&mut self, line: &str) -> std::io::Result<()> {
+        self.to.write_all(format!("{line}\n").as_bytes())?;
+        self.to.flush()
+    }
+
+    /// A member that is gone is noticed by its silence.
+    fn tell(&mut self, told: Told) {
+        if !self.over {
+            let _ = self.send(&serde_json::to_string(&told).expect("a word is JSON"));
+        }
+    }
+
+    fn hear(
+        &mut self,
+        said: Result<Said, String>,
+        each: &mut dyn FnMut(usize, &Tick, &Counts),
+    ) -> Result<(), SetupError> {
+        let beyond = || {
+            SetupError::Elsewhere(
+                "another process of this run answered for a plan that it does not have".into(),
+            )
+        };
+        match said {
+            Ok(Said::Tick(number, tick)) => {
+                let part = self.parts.get_mut(number).ok_or_else(beyond)?;
+                let nothing = Counts::default();
+                each(number, &tick, part.latest.as_ref().map_or(&nothing, |latest| &latest.counts));
+                part.settled |= tick.settled;
+                part.latest = Some((*tick).clone());
+                // A second's worth, and few of them: the main thread shows them each second.
+                part.fresh.push(*tick);
+            }
+            Ok(Said::Settled(number)) => self.parts.get_mut(number).ok_or_else(beyond)?.settled = true,
+            Ok(Said::Done(number, done)) => {
+                self.parts.get_mut(number).ok_or_else(beyond)?.done = Some(*done);
+                self.over |= self.is_done();
+            }
+            Ok(Said::Failed(text)) => {
+                return Err(SetupError::Elsewhere(match self.name.starts_with("process") {
+                    true => text,
+                    false => format!("{}: {text}", self.name),
+                }));
+            }
+            Ok(Said::Alive) => {}
+            Err(why) => {
+                self.over = true;
+                self.why = why;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_settled(&self) -> bool {
+        self.over || self.parts.iter().all(|part| part.settled || part.done.is_some())
+    }
+
+    fn is_done(&self) -> bool {
+        self.parts.iter().all(|part| part.done.is_some())
+    }
+
+    fn has_said(&self) -> bool {
+        self.parts.iter().any(|part| part.latest.is_some())
+    }
+
+    fn obituary(&self) -> String {
+        let why = if self.why.is_empty() { String::new() } else { format!(" ({})", self.why) };
+        format!(
+            "{} died before the end{why}: its last seconds are missing, and the run was stopped",
+            self.name
+        )
+    }
+}
+
+impl Part {
+    /// What is known of a plan whose member went away: what it said last.
+    fn remains(&self) -> Done {
+        let mut done = Done { processes: 1, ..Done::nothing() };
+        if let Some(tick) = &self.latest {
+            done.clients = tick.counts.ready_subs + tick.counts.ready_pubs + tick.counts.failed;
+            done.counts = tick.counts.clone();
+            done.ready_s = tick.ready_s;
+            done.deserted = false;
+        }
+        done
+    }
+}
+
+fn show(members: &mut [Member], live: &mut Live) {
+    let mut ticks = vec![];
+    for part in members.iter_mut().flat_map(|member| &mut member.parts) {
+        let fresh = std::mem::take(&mut part.fresh);
+        let Some(latest) = &part.latest else { continue };
+        let mut tick = join(&fresh);
+        tick.counts = latest.counts.clone();
+        tick.settled = latest.settled;
+        tick.ready_s = latest.ready_s;
+        tick.at = latest.at;
+        ticks.push(tick);
+    }
+    if !ticks.is_empty() {
+        live.tick(&join(&ticks));
+    }
+}

@@ -1,0 +1,102 @@
+//! A scenario as it is written down: TOML.
+
+use super::values::{Load, Pause};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// The file. What a group does not say of its own is said here.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct File {
+    pub title: Option<String>,
+    /// Of everything random: the same seed, the same messages.
+    pub seed: Option<u64>,
+    #[serde(default)]
+    pub hosts: Vec<String>,
+    pub version: Option<u8>,
+    pub username: Option<String>,
+    pub password_file: Option<PathBuf>,
+    pub tls: Option<TlsFile>,
+    /// The path of the WebSocket.
+    pub websocket: Option<String>,
+    #[serde(default)]
+    pub stage: Vec<StageFile>,
+    #[serde(default)]
+    pub group: Vec<GroupFile>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsFile {
+    pub ca: Option<PathBuf>,
+    pub certificate: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+    #[serde(default)]
+    pub insecure: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StageFile {
+    pub name: String,
+    pub seconds: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupFile {
+    pub name: String,
+    pub clients: usize,
+    /// Connections a second; all at once when it is not said.
+    pub connect_rate: Option<f64>,
+    /// The stages at whose beginning they connect and at whose end they leave.
+    pub join: Option<String>,
+    pub leave: Option<String>,
+
+    pub hosts: Option<Vec<String>>,
+    pub version: Option<u8>,
+    pub username: Option<String>,
+    pub password_file: Option<PathBuf>,
+    pub client_id: Option<String>,
+    pub keepalive: Option<u16>,
+    pub clean: Option<bool>,
+    /// Session Expiry Interval in seconds.
+    pub session_expiry: Option<u32>,
+    /// Attempts to connect again after a connection ended.
+    pub reconnects: Option<u32>,
+    /// Clients stay connected so long and are away so long, again and again.
+    pub stay: Option<Pause>,
+    pub away: Option<Pause>,
+
+    #[serde(default)]
+    pub subscribe: Vec<String>,
+    pub subscribe_qos: Option<u8>,
+
+    pub publish: Option<String>,
+    pub qos: Option<u8>,
+    #[serde(default)]
+    pub retain: bool,
+    pub payload: Option<String>,
+    pub payload_file: Option<PathBuf>,
+    pub size: Option<usize>,
+    /// As --payload-hdrs; on both ends they are how latency is known.
+    pub headers: Option<String>,
+    /// Messages a second of the whole group.
+    pub rate: Option<Rate>,
+    /// From one message of a client to its next.
+    pub think: Option<Pause>,
+    /// Messages in flight of a client above QoS 0.
+    pub window: Option<usize>,
+}
+
+/// One rate, or one for each stage.
+#[derive(Debug, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "a rate is messages a second, such as 100, or \"100..1000\" for one that grows, or { STAGE = RATE, ... }"
+)]
+pub enum Rate {
+    Always(Load),
+    Staged(BTreeMap<String, Load>),
+}

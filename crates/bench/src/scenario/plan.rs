@@ -1,0 +1,309 @@
+//! From the file to what each group does: a [`Plan`] each.
+
+use super::file::{File, GroupFile, Rate, StageFile};
+use super::values::Load;
+use crate::config::SetupError;
+use crate::pace::{Curve, Pace};
+use crate::plain::Headers;
+use crate::plan::{Churn, Kind, Message, Output, Plan, Secret, Span, Tls, with_ports};
+use crate::template::{Places, Template};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A scenario that can be run.
+pub struct Scenario {
+    pub title: String,
+    pub stages: Vec<StageFile>,
+    pub groups: Vec<Group>,
+}
+
+pub struct Group {
+    pub name: String,
+    pub plan: Plan,
+    /// Messages a second that each stage asks for, where a rate says so.
+    pub asked: Vec<Option<f64>>,
+}
+
+const STAGES_MAX: usize = 32;
+const GROUPS_MAX: usize = 32;
+const CLIENTS_MAX: usize = 1_000_000;
+/// Seconds of a stage: a week.
+const SECONDS_MAX: u64 = 604_800;
+
+/// What the command line says of a scenario.
+pub struct Said {
+    /// Instead of the file's.
+    pub hosts: Vec<String>,
+    pub output: Output,
+}
+
+impl Scenario {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// A file that cannot be read or makes no sense, with what is wrong in it.
+    pub fn read(path: &Path, said: &Said) -> Result<Scenario, SetupError> {
+        let text = std::fs::read_to_string(path).map_err(|error| SetupError::file(path, &error))?;
+        let wrong = |why: String| SetupError::Scenario(format!("{}: {why}", path.display()));
+        let file: File = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        let here = path.parent().unwrap_or(Path::new("."));
+        Scenario::new(file, here, said).map_err(wrong)
+    }
+
+    fn new(file: File, here: &Path, said: &Said) -> Result<Scenario, String> {
+        if !(1..=STAGES_MAX).contains(&file.stage.len()) || !(1..=GROUPS_MAX).contains(&file.group.len()) {
+            return Err(format!(
+                "it has {} [[stage]] and {} [[group]]: 1 to {STAGES_MAX} and 1 to {GROUPS_MAX} are needed",
+                file.stage.len(),
+                file.group.len()
+            ));
+        }
+        for stage in &file.stage {
+            if !(1..=SECONDS_MAX).contains(&stage.seconds) {
+                return Err(format!("stage {}: seconds is 1 to {SECONDS_MAX}", stage.name));
+            }
+        }
+        unique(file.stage.iter().map(|stage| &stage.name), "stage")?;
+        unique(file.group.iter().map(|group| &group.name), "group")?;
+        let seed = file.seed.unwrap_or_else(crate::net::now);
+        let mut groups = vec![];
+        for (number, group) in file.group.iter().enumerate() {
+            let seed = seed.wrapping_add(number as u64);
+            let read =
+                one(&file, group, here, said, seed).map_err(|why| format!("group {}: {why}", group.name))?;
+            groups.push(read);
+        }
+        let title = file.title.unwrap_or_else(|| "scenario".to_owned());
+        Ok(Scenario { title, stages: file.stage, groups })
+    }
+
+    /// The stage that a moment belongs to, in seconds from the beginning.
+    pub fn stage_at(&self, seconds: f64) -> usize {
+        let mut end = 0;
+        let past = |stage: &StageFile| {
+            end += stage.seconds;
+            seconds >= end as f64
+        };
+        let passed = self.stages.iter().map(past).take_while(|past| *past).count();
+        passed.min(self.stages.len() - 1)
+    }
+}
+
+fn unique<'a>(names: impl Iterator<Item = &'a String>, what: &str) -> Result<(), String> {
+    let mut seen = std::collections::BTreeSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(format!("two {what}s are named {name}"));
+        }
+    }
+    Ok(())
+}
+
+fn one(file: &File, group: &GroupFile, here: &Path, said: &Said, seed: u64) -> Result<Group, String> {
+    if !(1..=CLIENTS_MAX).contains(&group.clients) {
+        return Err(format!("clients is 1 to {CLIENTS_MAX}"));
+    }
+    let version = group.version.or(file.version).unwrap_or(5);
+    if !(3..=5).contains(&version) {
+        return Err("version is 3 (3.1), 4 (3.1.1) or 5".to_owned());
+    }
+    if group.connect_rate.is_some_and(|rate| !(rate > 0.0 && rate <= 1e6)) {
+        return Err("connect_rate is connections a second, more than 0".to_owned());
+    }
+    let kind = match (&group.publish, group.subscribe.is_empty()) {
+        (Some(_), _) => Kind::Pub,
+        (None, false) => Kind::Sub,
+        (None, true) => Kind::Conn,
+    };
+    let (qos, also_qos) = (qos(group.qos)?, qos(group.subscribe_qos)?);
+    let headers = Headers::parse(group.headers.as_deref().unwrap_or("tsns"))?;
+    let stages = Stages::new(&file.stage, group)?;
+    let (pace, asked) = stages.pace(group)?;
+    let mut plan = Plan {
+        hosts: hosts(file, group, said),
+        version,
+        count: group.clients,
+        rate: group.connect_rate.unwrap_or(0.0),
+        client_id: group
+            .client_id
+            .clone()
+            .unwrap_or_else(|| format!("{}-{:08x}-%i", group.name, seed as u32)),
+        username: group.username.clone().or_else(|| file.username.clone()),
+        password: password(group.password_file.as_ref().or(file.password_file.as_ref()), here)?,
+        keepalive: group.keepalive.unwrap_or(60),
+        clean: group.clean.unwrap_or(true),
+        expiry: group.session_expiry.unwrap_or(0),
+        reconnects: group.reconnects.unwrap_or(0),
+        tls: file.tls.as_ref().map(|tls| Tls {
+            ca: tls.ca.as_ref().map(|path| here.join(path)),
+            certificate: tls.certificate.as_ref().map(|path| here.join(path)),
+            key: tls.key.as_ref().map(|path| here.join(path)),
+            insecure: tls.insecure,
+            version: None,
+        }),
+        websocket: file.websocket.clone(),
+        inflight: group.window.unwrap_or(1).clamp(1, 60_000),
+        headers,
+        retain: group.retain,
+        pace,
+        seed,
+        together: true,
+        span: Some(stages.span()),
+        churn: churn(group)?,
+        output: Output { threads: said.output.threads, processes: 1, quiet: true, ..Output::default() },
+        ..Plan::base(kind)
+    };
+    match &group.publish {
+        Some(topic) if topic.contains(['#', '+']) => {
+            return Err(format!("publish = {topic:?}: nobody can publish to a wildcard"));
+        }
+        Some(topic) => {
+            plan.topics = vec![topic.clone()];
+            plan.qos = qos;
+            plan.also = group.subscribe.clone();
+            plan.also_qos = also_qos;
+            plan.size = group.size.unwrap_or(256);
+            plan.message = message(group, here, plan.size)?;
+        }
+        None => {
+            let unused = [
+                ("payload", group.payload.is_some() || group.payload_file.is_some() || group.size.is_some()),
+                ("rate", group.rate.is_some()),
+                ("think", group.think.is_some()),
+                ("qos", group.qos.is_some()),
+                ("retain", group.retain),
+            ];
+            if let Some((name, _)) = unused.iter().find(|(_, there)| *there) {
+                return Err(format!("{name} is of no use without publish = \"TOPIC\""));
+            }
+            plan.topics = group.subscribe.clone();
+            plan.qos = also_qos;
+        }
+    }
+    // What can be wrong with topics and payloads is said before anybody connects.
+    plan.config().map_err(|error| error.to_string())?;
+    Ok(Group { name: group.name.clone(), plan, asked })
+}
+
+fn hosts(file: &File, group: &GroupFile, said: &Said) -> Vec<String> {
+    let hosts = match (&group.hosts, said.hosts.is_empty()) {
+        (Some(hosts), true) => hosts.clone(),
+        (_, false) => said.hosts.clone(),
+        (None, true) if file.hosts.is_empty() => vec!["localhost".to_owned()],
+        (None, true) => file.hosts.clone(),
+    };
+    let port = match (file.tls.is_some(), file.websocket.is_some()) {
+        (false, false) => 1883,
+        (true, false) => 8883,
+        (false, true) => 8083,
+        (true, true) => 8084,
+    };
+    with_ports(&hosts, port)
+}
+
+fn qos(qos: Option<u8>) -> Result<u8, String> {
+    match qos.unwrap_or(0) {
+        qos @ 0..=2 => Ok(qos),
+        other => Err(format!("there is no QoS {other}")),
+    }
+}
+
+fn password(path: Option<&PathBuf>, here: &Path) -> Result<Option<Secret>, String> {
+    let Some(path) = path else { return Ok(None) };
+    let path = here.join(path);
+    let text = std::fs::read_to_string(&path)
+        .map_err(|error| format!("password_file {}: {error}", path.display()))?;
+    Ok(Some(Secret(text.trim_end_matches(['\r', '\n']).to_owned())))
+}
+
+fn churn(group: &GroupFile) -> Result<Option<Churn>, String> {
+    match (group.stay, group.away) {
+        (None, None) => Ok(None),
+        (Some(stay), away) if stay.1 >= Duration::from_millis(10) => {
+            let away = away.map_or((Duration::ZERO, Duration::from_secs(1)), |away| (away.0, away.1));
+            Ok(Some(Churn { stay: (stay.0, stay.1), away }))
+        }
+        (Some(_), _) => Err("stay is 10ms or more".to_owned()),
+        (None, Some(_)) => Err("away is of no use without stay".to_owned()),
+    }
+}
+
+fn message(group: &GroupFile, here: &Path, size: usize) -> Result<Option<Message>, String> {
+    let text = match (&group.payload, &group.payload_file) {
+        (None, None) => return Ok(None),
+        (Some(_), Some(_)) => return Err("payload or payload_file, not both".to_owned()),
+        (Some(text), None) => text.clone(),
+        (None, Some(path)) => {
+            let path = here.join(path);
+            std::fs::read_to_string(&path)
+                .map_err(|error| format!("payload_file {}: {error}", path.display()))?
+        }
+    };
+    Template::parse(&text, Places::All { size }).map(|template| Some(Message::Made(template)))
+}
+
+/// The stages of one group.
+struct Stages<'a> {
+    all: &'a [StageFile],
+    /// The first and the last in which it is there.
+    join: usize,
+    leave: usize,
+}
+
+impl Stages<'_> {
+    fn new<'a>(all: &'a [StageFile], group: &GroupFile) -> Result<Stages<'a>, String> {
+        let place = |name: &Option<String>, other| match name {
+            None => Ok(other),
+            Some(name) => find(all, name),
+        };
+        let (join, leave) = (place(&group.join, 0)?, place(&group.leave, all.len() - 1)?);
+        if join > leave {
+            return Err("it leaves before it joins".to_owned());
+        }
+        Ok(Stages { all, join, leave })
+    }
+
+    fn span(&self) -> Span {
+        let until = |stage| Duration::from_secs(self.all[..stage].iter().map(|stage| stage.seconds).sum());
+        Span { join: until(self.join), leave: until(self.leave + 1) }
+    }
+
+    /// When messages are due, and the mean rate that each stage asks for.
+    fn pace(&self, group: &GroupFile) -> Result<(Pace, Vec<Option<f64>>), String> {
+        let nothing = vec![None; self.all.len()];
+        match (&group.rate, group.think, &group.publish) {
+            (Some(_), Some(_), _) => Err("rate or think, not both".to_owned()),
+            (None, None, Some(_)) => {
+                Err("a group that publishes needs a rate (messages a second) or think (a pause)".to_owned())
+            }
+            (None, None, None) => Ok((Pace::default(), nothing)),
+            (None, Some(think), _) if think.1.is_zero() => Err("think is more than 0".to_owned()),
+            (None, Some(think), _) => Ok((Pace::Think(think.0, think.1), nothing)),
+            (Some(rate), None, _) => {
+                if let Rate::Staged(stages) = rate {
+                    stages.keys().try_for_each(|name| find(self.all, name).map(|_| ()))?;
+                }
+                let mut curve = Curve::default();
+                let mut asked = vec![];
+                for (number, stage) in self.all.iter().enumerate() {
+                    let load = match rate {
+                        _ if number < self.join || number > self.leave => Load(0.0, 0.0),
+                        Rate::Always(load) => *load,
+                        Rate::Staged(stages) => stages.get(&stage.name).copied().unwrap_or(Load(0.0, 0.0)),
+                    };
+                    let each = 1.0 / group.clients as f64;
+                    curve.then(stage.seconds as f64, (load.0 * each, load.1 * each));
+                    asked.push(Some((load.0 + load.1) / 2.0));
+                }
+                Ok((Pace::Curve(curve), asked))
+            }
+        }
+    }
+}
+
+fn find(stages: &[StageFile], name: &str) -> Result<usize, String> {
+    stages.iter().position(|stage| stage.name == *name).ok_or_else(|| {
+        let names: Vec<&str> = stages.iter().map(|stage| stage.name.as_str()).collect();
+        format!("there is no stage {name}: it is one of {}", names.join(", "))
+    })
+}
