@@ -99,7 +99,7 @@ impl Profile {
     /// The longest time for the sessions of a recovery, and for their messages.
     pub fn load_max(&self) -> Duration {
         Duration::from_secs(match (self.quick, self.full) {
-            (true, _) => 20,
+            (true, _) => 12,
             (_, false) => 120,
             (_, true) => 1800,
         })

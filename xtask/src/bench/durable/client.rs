@@ -63,6 +63,17 @@ impl Client {
         self.send(&DISCONNECT)
     }
 
+    /// Returns when the broker has closed the connection too, or has been given a second for it.
+    pub fn leave(mut self) -> Result<()> {
+        self.send(&DISCONNECT)?;
+        self.stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        // The end, however it comes: what still arrives is nobody's.
+        while self.read().is_ok_and(|more| more) {
+            self.taken = self.bytes.len();
+        }
+        Ok(())
+    }
+
     /// Waits for the first message, which stays unacknowledged: from the first byte of CONNECT to the whole PUBLISH.
     pub fn first_message(&mut self) -> Result<Duration> {
         let packet = self.packet()?;

@@ -45,7 +45,7 @@ pub struct Flows {
 
 /// A broker may take long to make a session.
 fn setup_max_s(profile: &Profile) -> u32 {
-    if profile.quick { 15 } else { 120 }
+    if profile.quick { 10 } else { 120 }
 }
 
 const DRAIN_S: u32 = 10;
@@ -80,7 +80,7 @@ impl Load {
         // With many messages under way the generator need not look at once; it shares the CPUs.
         let coalesce = if window > 1 { " --coalesce-us 500" } else { "" };
         format!(
-            "pubsub -p {publishers} -s {publishers} -q {qos} --clean false --inflight {window} -l 256 --warmup 0.5 -d {seconds} \
+            "pubsub -p {publishers} -s {publishers} -q {qos} --clean false --inflight {window} -l 256 --warmup 0.3 -d {seconds} \
              --connect-rate 0 --setup-timeout {setup_s} --drain {DRAIN_S} -k 600{coalesce}"
         )
     }

@@ -12,7 +12,7 @@ use anyhow::{Result, bail, ensure};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Resumed {
@@ -28,13 +28,26 @@ pub struct Resumes {
     remarks: BTreeSet<String>,
 }
 
-/// Connections that look and leave, before one stays for the whole queue.
-const LOOKS: u32 = 5;
+/// A broker that takes longer than this is not asked for longer queues.
+const LONGEST_QUICK: Duration = Duration::from_secs(20);
+const LONGEST: Duration = Duration::from_secs(900);
 /// Nothing for so long, and the rest will not come.
 const QUIET: Duration = Duration::from_secs(10);
-/// A queue takes no longer to fill than this.
-const FILL_MAX_S: u32 = 120;
+/// A queue takes no longer to fill than this, or is left out.
+fn fill_max_s(profile: &Profile, who: &Contender) -> u32 {
+    if profile.quick && !who.is_ours() { 10 } else { 120 }
+}
+
 const FROM: Ipv4Addr = Ipv4Addr::LOCALHOST;
+
+/// So many sessions have a queue of this length: the longer, the more each tells.
+fn sessions(profile: &Profile, length: u32) -> u32 {
+    match length {
+        0..=9_999 => 5,
+        10_000..=999_999 if !profile.quick => 3,
+        _ => 1,
+    }
+}
 
 /// Queues of these lengths; the longest are filled for ours alone when there is little time.
 fn lengths(profile: &Profile, who: &Contender) -> &'static [u32] {
@@ -60,39 +73,59 @@ pub fn measure(profile: &Profile, contenders: &[Contender]) -> Resumes {
 impl Resumes {
     fn one(&mut self, profile: &Profile, who: &Contender) -> Result<()> {
         let mut broker = who.start(&profile.directory, None)?;
+        let (began, longest) = (Instant::now(), if profile.quick { LONGEST_QUICK } else { LONGEST });
         for length in lengths(profile, who) {
-            if child::interrupted() {
-                bail!("interrupted");
-            }
-            eprintln!("[{} s] resume: {} queued on {}", profile.spent_s(), length, who.name);
-            let client_id = format!("resume-{length}");
-            let topic = format!("resume/{length}");
-            let mut client = Client::connect(broker.address, FROM, &client_id)?;
-            client.subscribe(&topic)?;
-            client.disconnect()?;
-            fill(&broker, &topic, *length)?;
-            let runs = self.runs.entry((*length, who.name.clone())).or_default();
-            for _ in 0..LOOKS {
-                runs.push(look(&broker, &client_id, *length)?.0);
-            }
-            let (mut last, mut client) = look(&broker, &client_id, *length)?;
-            if *length > 0 {
-                let (received, took) = client.drain(u64::from(*length), QUIET)?;
-                last.drained_per_s = Some(received as f64 / took.as_secs_f64().max(1e-6));
-                if received < u64::from(*length) {
-                    self.remarks.insert(format!(
-                        "{}, {} queued: {} came.",
-                        who.name,
-                        number(f64::from(*length), 0),
-                        number(received as f64, 0)
-                    ));
+            for number in 0..sessions(profile, *length) {
+                if child::interrupted() {
+                    bail!("interrupted");
                 }
+                ensure!(
+                    began.elapsed() < longest,
+                    "it took longer than {} s up to queues of {length}",
+                    longest.as_secs()
+                );
+                eprintln!("[{} s] resume: {length} queued on {}", profile.spent_s(), who.name);
+                let found =
+                    self.come_back(profile, &broker, who, *length, &format!("resume-{length}-{number}"))?;
+                self.runs.entry((*length, who.name.clone())).or_default().push(found);
+                ensure!(
+                    broker.alive(),
+                    "the broker ended by itself; its log ends with\n{}",
+                    broker.log_tail()
+                );
             }
-            client.disconnect()?;
-            self.runs.entry((*length, who.name.clone())).or_default().push(last);
-            ensure!(broker.alive(), "the broker ended by itself; its log ends with\n{}", broker.log_tail());
         }
         Ok(())
+    }
+
+    /// A session of its own that leaves, whose queue fills, and that comes back and takes all of it.
+    fn come_back(
+        &mut self,
+        profile: &Profile,
+        broker: &Broker,
+        who: &Contender,
+        length: u32,
+        id: &str,
+    ) -> Result<Resumed> {
+        let mut client = Client::connect(broker.address, FROM, id)?;
+        client.subscribe(id)?;
+        client.leave()?;
+        fill(broker, id, length, fill_max_s(profile, who))?;
+        let mut client = Client::connect(broker.address, FROM, id)?;
+        ensure!(client.session_present, "the session is gone");
+        let mut found =
+            Resumed { connack_us: Some(client.connack.as_secs_f64() * 1e6), ..Resumed::default() };
+        if length > 0 {
+            found.first_us = Some(client.first_message()?.as_secs_f64() * 1e6);
+            let (received, took) = client.drain(u64::from(length), QUIET)?;
+            found.drained_per_s = Some(received as f64 / took.as_secs_f64().max(1e-6));
+            if received < u64::from(length) {
+                let (length, received) = (number(f64::from(length), 0), number(received as f64, 0));
+                self.remarks.insert(format!("{}, {length} queued: {received} came.", who.name));
+            }
+        }
+        client.leave()?;
+        Ok(found)
     }
 
     pub fn markdown(&self, contenders: &[Contender]) -> String {
@@ -131,32 +164,20 @@ impl Resumes {
 }
 
 /// Messages of 256 bytes for one session that is away.
-fn fill(broker: &Broker, topic: &str, length: u32) -> Result<()> {
+fn fill(broker: &Broker, topic: &str, length: u32, longest_s: u32) -> Result<()> {
     if length == 0 {
         return Ok(());
     }
     let arguments = format!(
-        "pubsub -p 10 -s 0 -q 1 --inflight 500 -l 256 --coalesce-us 500 --pub-topic {topic} -m {length} --max-time {FILL_MAX_S}"
+        "pubsub -p 10 -s 0 -q 1 --inflight 500 -l 256 --coalesce-us 500 --pub-topic {topic} -m {length} --max-time {longest_s}"
     );
-    let report = generate(&split(&arguments), broker, Duration::from_secs(u64::from(FILL_MAX_S) + 20))?;
+    let report = generate(&split(&arguments), broker, Duration::from_secs(u64::from(longest_s) + 20))?;
     let acknowledged = report.pointer("/totals/acked").and_then(Value::as_u64).unwrap_or_default();
     ensure!(
         acknowledged == u64::from(length),
-        "{acknowledged} of {length} messages were acknowledged in {FILL_MAX_S} s"
+        "{acknowledged} of {length} messages were acknowledged in {longest_s} s"
     );
     Ok(())
-}
-
-/// Comes back once. The connection is left as it is.
-fn look(broker: &Broker, client_id: &str, length: u32) -> Result<(Resumed, Client)> {
-    let mut client = Client::connect(broker.address, FROM, client_id)?;
-    ensure!(client.session_present, "the session is gone");
-    let connack_us = Some(client.connack.as_secs_f64() * 1e6);
-    let first_us = match length {
-        0 => None,
-        _ => Some(client.first_message()?.as_secs_f64() * 1e6),
-    };
-    Ok((Resumed { connack_us, first_us, drained_per_s: None }, client))
 }
 
 #[cfg(test)]
