@@ -15,8 +15,6 @@ pub struct ProcStat {
     pub rss_anon: u64,
     pub hwm: u64,
     pub threads: u64,
-    /// Bytes that it caused to be written to disks so far, as the kernel counts pages; 0 where that may not be read.
-    pub written: u64,
     pub alive: bool,
 }
 
@@ -54,9 +52,6 @@ pub fn stat(pid: u32, mem: bool) -> ProcStat {
         p.rss = kb_field(&s, "VmRSS:") * 1024;
         p.rss_anon = kb_field(&s, "RssAnon:") * 1024;
         p.threads = kb_field(&s, "Threads:");
-    }
-    if let Ok(s) = fs::read_to_string(format!("/proc/{pid}/io")) {
-        p.written = kb_field(&s, "write_bytes:");
     }
     if mem && let Ok(s) = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
         p.rss = kb_field(&s, "Rss:") * 1024;

@@ -50,7 +50,6 @@ pub fn brokers_json(
                 "pss_anon_before": a[i].pss_anon,
                 "pss_anon_after": b[i].pss_anon,
                 "threads": b[i].threads,
-                "written_bytes": b[i].written.saturating_sub(a[i].written),
             })
         })
         .collect()

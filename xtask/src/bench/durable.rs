@@ -3,6 +3,7 @@
 
 mod client;
 mod contender;
+mod disk;
 mod flow;
 mod recovery;
 mod resume;

@@ -33,10 +33,3 @@ pub fn anonymous(broker: u32) -> Result<u64> {
     let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
     Ok(kib * 1024)
 }
-
-/// Bytes that it caused to be written to disks so far: pages that it made dirty.
-pub fn written(broker: u32) -> Result<u64> {
-    let text = fs::read_to_string(format!("/proc/{broker}/io"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("write_bytes:")).context("write_bytes")?;
-    Ok(line.trim().parse()?)
-}

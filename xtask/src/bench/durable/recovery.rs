@@ -4,9 +4,10 @@
 use super::Profile;
 use super::client::Client;
 use super::contender::Contender;
+use super::disk::Disk;
 use crate::bench::broker::Broker;
 use crate::bench::child::{self, Guarded};
-use crate::bench::door::process::{anonymous, written};
+use crate::bench::door::process::anonymous;
 use crate::bench::table::number;
 use crate::repository::root;
 use anyhow::{Context, Result, bail, ensure};
@@ -32,7 +33,7 @@ struct Recovered {
     queued: Duration,
     /// Anonymous memory of the broker: empty, with the sessions, with the messages, and after it came back.
     memory: [u64; 4],
-    /// Written for the messages, and on the disk when it was killed.
+    /// Written by the disk while the messages came, and on it when the broker was killed.
     written: u64,
     disk: u64,
     back: Duration,
@@ -86,11 +87,13 @@ fn one(profile: &Profile, who: &Contender, size: Size) -> Result<Recovered> {
     make_sessions(profile, broker.address, size.sessions)?;
     found.made = began.elapsed();
     found.memory[1] = anonymous(broker.pid())?;
-    let (before, began) = (written(broker.pid())?, Instant::now());
+    let disk = Disk::of(&profile.directory);
+    let written = || disk.and_then(|disk| disk.written().ok());
+    let (before, began) = (written(), Instant::now());
     queue(profile, broker.address, size)?;
     found.queued = began.elapsed();
     found.memory[2] = anonymous(broker.pid())?;
-    found.written = written(broker.pid())?.saturating_sub(before);
+    found.written = written().zip(before).map_or(0, |(after, before)| after.saturating_sub(before));
     eprintln!("  made in {:.1} s, queued in {:.1} s", found.made.as_secs_f64(), found.queued.as_secs_f64());
     broker.kill()?;
     found.disk = on_disk(broker.directory());
@@ -260,7 +263,7 @@ impl Recoveries {
         let mut out = format!(
             "{sessions_n} sessions, {all_n} messages of 256 bytes for them, SIGKILL, and the same command again:\n\n\
              | broker | back after s | sessions there | with all messages | memory before MiB | after MiB | bytes of memory a session | \
-             a message | bytes written a message | bytes on disk a message | made a second: sessions | messages |\n|{}\n",
+             a message | bytes that the disk wrote a message | bytes on disk a message | made a second: sessions | messages |\n|{}\n",
             "---|".repeat(12)
         );
         let mut remarks = String::new();
