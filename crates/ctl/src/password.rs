@@ -59,10 +59,12 @@ fn of_file(path: &Path) -> Result<String, Failure> {
 pub fn typed_password() -> io::Result<String> {
     let _unseen = Unseen::start()?;
     let ask = |prompt: &str| {
+        // tidy: allow(print): a person at a terminal is asked
         eprint!("{prompt}");
         io::stderr().flush()?;
         let line = line();
         // The line break that was typed was not shown either.
+        // tidy: allow(print): a person at a terminal is asked
         eprintln!();
         line
     };
