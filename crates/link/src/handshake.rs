@@ -1,0 +1,391 @@
+//! Two nodes prove to each other that they know the cluster's secret, and agree on a version. Little endian:
+//!
+//! ```text
+//! dialer    "MLNK" | length u16 | version_min u16, version_max u16, features u64, cluster 16, link 16, nonce 32,
+//!                                 channel u8, channels u8, name (length u8)
+//! acceptor  "MLNK" | length u16 | 0 u8, version u16, features u64, cluster 16, link 16, nonce 32, name (length u8) | proof 32
+//!       or  "MLNK" | length u16 | reason u8, not 0
+//! dialer    proof 32
+//! ```
+//!
+//! A proof is HMAC-SHA-256 with the secret over who proves and all that was said before it. Fields that a later version adds behind
+//! these are ignored. The secret keeps strangers out; it does not hide what is sent: between sites belongs TLS.
+
+use std::sync::Arc;
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use ring::hmac;
+
+use crate::error::{PeerError, Refusal};
+use crate::lane::LANES_MAX;
+use crate::output::Output;
+
+/// The newest version of the protocol that this node speaks, and the oldest.
+pub const VERSION: u16 = 1;
+pub const VERSION_MIN: u16 = 1;
+
+/// Connections of one link: with more, some would carry no lane.
+pub const CHANNELS_MAX: u8 = 1 + LANES_MAX;
+
+const MAGIC: &[u8; 4] = b"MLNK";
+const NONCE: usize = 32;
+const PROOF: usize = 32;
+/// Of what follows magic and length. The fields of version 1 take at most 335.
+const BODY_MAX: usize = 1024;
+const PREFIX: usize = 6;
+
+/// Of one [`Link`](crate::Link), random. A peer whose link has another one than before has forgotten all that was said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkId(pub u128);
+
+/// What every node of a cluster knows and nobody else. Not shown anywhere.
+#[derive(Clone)]
+pub struct Secret(Arc<hmac::Key>);
+
+impl Secret {
+    pub fn new(secret: &[u8]) -> Self {
+        Self(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, secret)))
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// What a node says of itself.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// 1 to 255 bytes; longer ones are cut at a character.
+    pub name: Box<str>,
+    pub cluster: [u8; 16],
+    /// Bits of what this node can do beyond its version. Both know what both can.
+    pub features: u64,
+}
+
+/// A peer that has proved itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Established {
+    pub name: Box<str>,
+    pub link: LinkId,
+    pub version: u16,
+    /// What both can do.
+    pub features: u64,
+    /// Which of how many connections of the link this is.
+    pub channel: u8,
+    pub channels: u8,
+}
+
+/// The beginning of one connection between two nodes.
+#[derive(Debug)]
+pub struct Handshake {
+    secret: Secret,
+    stage: Stage,
+    pending: BytesMut,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The dialer has said who it is.
+    Dialed {
+        hello: Bytes,
+        channel: u8,
+        channels: u8,
+        own: Box<str>,
+        features: u64,
+        cluster: [u8; 16],
+    },
+    /// The acceptor waits for the dialer to say who it is. Its link is known only when the peer's name is.
+    Accepting {
+        identity: Identity,
+        nonce: [u8; NONCE],
+    },
+    /// The acceptor knows who the dialer says to be, and asks for the link.
+    Named {
+        established: Established,
+        hello: Bytes,
+        identity: Identity,
+        nonce: [u8; NONCE],
+    },
+    /// The acceptor has answered and waits for the proof.
+    Proving {
+        established: Established,
+        transcript: Bytes,
+    },
+    Over,
+}
+
+/// How far a handshake is.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// More bytes have to come.
+    Waits,
+    /// The acceptor needs its link to this peer, which has proved nothing yet: [`Handshake::answer`].
+    Named(Box<str>),
+    /// What is left of the input belongs to the channel.
+    Done(Box<Established>),
+}
+
+impl Handshake {
+    /// Begins a connection as the `channel`th of `channels` of the link with the id `link`. `nonce` is random.
+    pub fn dial(
+        identity: &Identity,
+        secret: Secret,
+        link: LinkId,
+        (channel, channels): (u8, u8),
+        nonce: [u8; NONCE],
+        out: &mut Output,
+    ) -> Self {
+        let mut body = Vec::with_capacity(128);
+        body.extend(VERSION_MIN.to_le_bytes());
+        body.extend(VERSION.to_le_bytes());
+        put_identity(identity, link, &nonce, &mut body);
+        body.extend([channel, channels]);
+        put_name(&identity.name, &mut body);
+        let hello = message(&body);
+        out.put(&hello);
+        let own = identity.name.clone();
+        let (features, cluster) = (identity.features, identity.cluster);
+        let stage = Stage::Dialed { hello, channel, channels, own, features, cluster };
+        Self { secret, stage, pending: BytesMut::new() }
+    }
+
+    /// Waits for a peer that dials. `nonce` is random.
+    pub fn accept(identity: &Identity, secret: Secret, nonce: [u8; NONCE]) -> Self {
+        let stage = Stage::Accepting { identity: identity.clone(), nonce };
+        Self { secret, stage, pending: BytesMut::new() }
+    }
+
+    /// Bytes have come; those that belong to the handshake are taken from `input`.
+    ///
+    /// # Errors
+    /// The connection is to be closed, after `out` was written.
+    pub fn input(&mut self, input: &mut Bytes, out: &mut Output) -> Result<Progress, PeerError> {
+        match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Dialed { hello, channel, channels, own, features, cluster } => {
+                let Some(answer) = self.message(input, PROOF)? else {
+                    self.stage = Stage::Dialed { hello, channel, channels, own, features, cluster };
+                    return Ok(Progress::Waits);
+                };
+                let established = self.answered(&hello, &answer, (own, features, cluster), out)?;
+                Ok(Progress::Done(Box::new(Established { channel, channels, ..established })))
+            }
+            Stage::Accepting { identity, nonce } => {
+                let Some(hello) = self.message(input, 0)? else {
+                    self.stage = Stage::Accepting { identity, nonce };
+                    return Ok(Progress::Waits);
+                };
+                let established = match said_by_dialer(&hello, &identity) {
+                    Ok(established) => established,
+                    Err(error) => {
+                        if let PeerError::Refuses { reason } = &error {
+                            out.put(&message(&[reason.byte()]));
+                        }
+                        return Err(error);
+                    }
+                };
+                let name = established.name.clone();
+                self.stage = Stage::Named { established, hello, identity, nonce };
+                Ok(Progress::Named(name))
+            }
+            named @ Stage::Named { .. } => {
+                self.stage = named;
+                Ok(Progress::Waits)
+            }
+            Stage::Proving { established, transcript } => {
+                self.fill(input, PROOF);
+                if self.pending.len() < PROOF {
+                    self.stage = Stage::Proving { established, transcript };
+                    return Ok(Progress::Waits);
+                }
+                self.verify(b"dialer", &transcript, &self.pending)?;
+                Ok(Progress::Done(Box::new(established)))
+            }
+            Stage::Over => Err(PeerError::BadHandshake { what: "bytes after its end" }),
+        }
+    }
+
+    /// The acceptor's side of the link to the peer that was named: it answers, and goes on with what has come meanwhile.
+    ///
+    /// # Errors
+    /// As for [`Self::input`].
+    pub fn answer(
+        &mut self,
+        link: LinkId,
+        input: &mut Bytes,
+        out: &mut Output,
+    ) -> Result<Progress, PeerError> {
+        match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Named { established, hello, identity, nonce } => {
+                let mut body = Vec::with_capacity(128);
+                body.push(0);
+                body.extend(established.version.to_le_bytes());
+                put_identity(&identity, link, &nonce, &mut body);
+                put_name(&identity.name, &mut body);
+                let answer = message(&body);
+                let transcript = Bytes::from([&hello[..], &answer[..]].concat());
+                out.put(&answer);
+                out.put(self.proof(b"acceptor", &transcript).as_ref());
+                self.stage = Stage::Proving { established, transcript };
+            }
+            other => self.stage = other,
+        }
+        self.input(input, out)
+    }
+
+    fn answered(
+        &self,
+        hello: &Bytes,
+        answer: &Bytes,
+        (own, features, cluster): (Box<str>, u64, [u8; 16]),
+        out: &mut Output,
+    ) -> Result<Established, PeerError> {
+        // A refusal carries no proof.
+        let mut reader = Reader(&answer[PREFIX..]);
+        let reason = reader.take::<1>()?[0];
+        if reason != 0 {
+            let reason = Refusal::of_byte(reason).ok_or(PeerError::BadHandshake { what: "no reason" })?;
+            return Err(PeerError::RefusedBy { reason });
+        }
+        let (said, proof) = answer.split_at(answer.len() - PROOF);
+        let transcript = [&hello[..], said].concat();
+        self.verify(b"acceptor", &transcript, proof)?;
+        let version = u16::from_le_bytes(reader.take()?);
+        let (theirs, their_cluster, link) = reader.identity()?;
+        let name = reader.name()?;
+        if !(VERSION_MIN..=VERSION).contains(&version) {
+            return Err(PeerError::Refuses { reason: Refusal::Version });
+        }
+        if their_cluster != cluster {
+            return Err(PeerError::Refuses { reason: Refusal::Cluster });
+        }
+        if name == own {
+            return Err(PeerError::Refuses { reason: Refusal::OwnName });
+        }
+        out.put(self.proof(b"dialer", &transcript).as_ref());
+        Ok(Established { name, link, version, features: features & theirs, channel: 0, channels: 0 })
+    }
+
+    fn proof(&self, who: &[u8], transcript: &[u8]) -> hmac::Tag {
+        let mut context = hmac::Context::with_key(&self.secret.0);
+        context.update(who);
+        context.update(transcript);
+        context.sign()
+    }
+
+    fn verify(&self, who: &[u8], transcript: &[u8], proof: &[u8]) -> Result<(), PeerError> {
+        let said = [who, transcript].concat();
+        hmac::verify(&self.secret.0, &said, proof).map_err(|_| PeerError::WrongSecret)
+    }
+
+    /// A whole message, with what follows its body unless it is a refusal.
+    fn message(&mut self, input: &mut Bytes, tail: usize) -> Result<Option<Bytes>, PeerError> {
+        self.fill(input, PREFIX);
+        let known = self.pending.len().min(MAGIC.len());
+        if self.pending[..known] != MAGIC[..known] {
+            return Err(PeerError::NotALink);
+        }
+        if self.pending.len() < PREFIX {
+            return Ok(None);
+        }
+        let length = usize::from(u16::from_le_bytes([self.pending[4], self.pending[5]]));
+        if length == 0 || length > BODY_MAX {
+            return Err(PeerError::BadHandshake { what: "a length that cannot be" });
+        }
+        self.fill(input, PREFIX + 1);
+        let is_refusal = tail > 0 && self.pending.get(PREFIX).is_some_and(|reason| *reason != 0);
+        let whole = PREFIX + length + if is_refusal { 0 } else { tail };
+        self.fill(input, whole);
+        if self.pending.len() < whole {
+            return Ok(None);
+        }
+        Ok(Some(std::mem::take(&mut self.pending).freeze()))
+    }
+
+    fn fill(&mut self, input: &mut Bytes, until: usize) {
+        let missing = until.saturating_sub(self.pending.len()).min(input.len());
+        self.pending.extend_from_slice(&input[..missing]);
+        input.advance(missing);
+    }
+}
+
+fn said_by_dialer(hello: &Bytes, identity: &Identity) -> Result<Established, PeerError> {
+    let mut reader = Reader(&hello[PREFIX..]);
+    let (oldest, newest) = (u16::from_le_bytes(reader.take()?), u16::from_le_bytes(reader.take()?));
+    let refuse = |reason| Err(PeerError::Refuses { reason });
+    if oldest > VERSION || newest < VERSION_MIN || oldest > newest {
+        return refuse(Refusal::Version);
+    }
+    let (features, cluster, link) = reader.identity()?;
+    let [channel, channels] = reader.take()?;
+    let name = reader.name()?;
+    if cluster != identity.cluster {
+        return refuse(Refusal::Cluster);
+    }
+    if name == identity.name {
+        return refuse(Refusal::OwnName);
+    }
+    if channel >= channels || channels > CHANNELS_MAX {
+        return refuse(Refusal::Channel);
+    }
+    let (version, features) = (newest.min(VERSION), features & identity.features);
+    Ok(Established { name, link, version, features, channel, channels })
+}
+
+fn put_identity(identity: &Identity, link: LinkId, nonce: &[u8; NONCE], body: &mut Vec<u8>) {
+    body.extend(identity.features.to_le_bytes());
+    body.extend(identity.cluster);
+    body.extend(link.0.to_le_bytes());
+    body.extend(nonce);
+}
+
+fn put_name(name: &str, body: &mut Vec<u8>) {
+    let end = name.floor_char_boundary(255);
+    body.push(end as u8);
+    body.extend(&name.as_bytes()[..end]);
+}
+
+fn message(body: &[u8]) -> Bytes {
+    let mut message = Vec::with_capacity(PREFIX + body.len());
+    message.extend(MAGIC);
+    message.extend((body.len() as u16).to_le_bytes());
+    message.extend(body);
+    message.into()
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], PeerError> {
+        let (taken, rest) =
+            self.0.split_first_chunk::<N>().ok_or(PeerError::BadHandshake { what: "too little" })?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    /// Features, cluster, link; the nonce only makes the proof a new one.
+    fn identity(&mut self) -> Result<(u64, [u8; 16], LinkId), PeerError> {
+        let features = u64::from_le_bytes(self.take()?);
+        let cluster = self.take()?;
+        let link = LinkId(u128::from_le_bytes(self.take()?));
+        self.take::<NONCE>()?;
+        Ok((features, cluster, link))
+    }
+
+    fn name(&mut self) -> Result<Box<str>, PeerError> {
+        let [length] = self.take()?;
+        let bytes =
+            self.0.get(..usize::from(length)).ok_or(PeerError::BadHandshake { what: "too little" })?;
+        let name =
+            std::str::from_utf8(bytes).map_err(|_| PeerError::BadHandshake { what: "a name not UTF-8" })?;
+        if name.is_empty() {
+            return Err(PeerError::BadHandshake { what: "an empty name" });
+        }
+        self.0 = &self.0[usize::from(length)..];
+        Ok(name.into())
+    }
+}
+
+#[cfg(test)]
+mod tests;

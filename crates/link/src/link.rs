@@ -1,0 +1,468 @@
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use crate::channel::Channel;
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::error::{PeerError, Refused};
+use crate::handshake::{Established, LinkId};
+use crate::lane::{Class, LANES_MAX, Lane};
+use crate::output::Output;
+use crate::receiving::Receiving;
+use crate::sending::Sending;
+use crate::time::Time;
+use crate::wire::{self, FRAME_MAX, Place, Record};
+
+/// This node's end of what joins it to one peer. It outlives connections; it ends when the peer is given up.
+///
+/// **Invariant:** on resumed lanes ([`Class::is_resumed`]) every frame that was taken arrives once and in order, or the peer has forgotten
+/// the link ([`Event::Restarted`]). On the others frames arrive once at most and in order.
+///
+/// **Invariant:** a frame is written again only after the channel that carried it was lost.
+#[derive(Debug)]
+pub struct Link {
+    id: LinkId,
+    config: Config,
+    /// Whom the state of the lanes is about.
+    peer: Option<LinkId>,
+    /// As the peer that dialed says, or as this node dialed.
+    channels_count: u8,
+    channels: Vec<Option<Channel>>,
+    generations: u32,
+    /// How often the peer has forgotten the link.
+    life: u32,
+    sending: Vec<Sending>,
+    receiving: Vec<Receiving>,
+    /// Bytes that wait, by class.
+    held: [u64; Class::ALL.len()],
+    events: VecDeque<Event>,
+    /// Microseconds.
+    round_trip: Option<u64>,
+    counters: Counters,
+}
+
+/// One of a link's connections, of those that there were so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ChannelId {
+    index: u8,
+    generation: u32,
+}
+
+/// What a frame that came takes from the credit of its lane, until it is given back ([`Link::consume`]).
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "credit that is not given back stops the lane"]
+pub struct Credit {
+    lane: Lane,
+    bytes: u64,
+    life: u32,
+}
+
+/// What happened to a link, in order.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A frame came.
+    Received { lane: Lane, number: u64, frame: Bytes, credit: Credit },
+    /// The peer has the frames of a resumed lane before `next`.
+    Acknowledged { lane: Lane, next: u64 },
+    /// The first channel carries frames again: the peer is there.
+    Up,
+    /// There is no first channel: the peer is suspect.
+    Suspect,
+    /// The peer has forgotten the link, as after a restart. Nothing that waited for it or for its acknowledgement will arrive;
+    /// all lanes begin anew with number 0.
+    Restarted,
+    /// A channel was silent for too long: its connection is to be closed.
+    Silent { channel: ChannelId },
+}
+
+impl ChannelId {
+    /// Which of the link's connections it is.
+    pub fn index(self) -> u8 {
+        self.index
+    }
+}
+
+impl Link {
+    /// A link without channels. `id` is random and not used for another.
+    pub fn new(id: LinkId, config: Config) -> Self {
+        Self {
+            id,
+            peer: None,
+            channels_count: 1,
+            channels: Vec::new(),
+            generations: 0,
+            life: 0,
+            sending: Lane::all().map(Sending::new).collect(),
+            receiving: Lane::all().map(|lane| Receiving::new(lane, config.window)).collect(),
+            config,
+            held: [0; Class::ALL.len()],
+            events: VecDeque::new(),
+            round_trip: None,
+            counters: Counters::default(),
+        }
+    }
+
+    pub fn id(&self) -> LinkId {
+        self.id
+    }
+
+    /// A connection whose handshake is done becomes a channel. It takes the place of an earlier one of the same number.
+    pub fn attach(&mut self, now: Time, established: &Established) -> ChannelId {
+        let is_new = self.peer.replace(established.link).is_some_and(|known| known != established.link);
+        if is_new {
+            self.restart();
+        }
+        if established.channels != self.channels_count {
+            // Lanes change their channels: all of them begin again.
+            self.drop_channels();
+            self.channels_count = established.channels;
+        }
+        let count = usize::from(self.channels_count.max(1));
+        self.channels.resize_with(count.max(self.channels.len()), || None);
+        let index = established.channel.min(self.channels_count.saturating_sub(1));
+        self.drop_channel(index);
+        self.generations += 1;
+        let carried = self.carried(index);
+        let places = carried.map(|lane| self.receiving[usize::from(lane.byte())].place()).collect();
+        self.channels[usize::from(index)] = Some(Channel::new(now, self.generations, places));
+        self.counters.attached += 1;
+        ChannelId { index, generation: self.generations }
+    }
+
+    /// A connection has ended.
+    pub fn detach(&mut self, channel: ChannelId) {
+        if self.channel(channel).is_some() {
+            self.drop_channel(channel.index);
+        }
+    }
+
+    /// Whether the peer can be told anything now.
+    pub fn is_up(&self) -> bool {
+        self.channels.first().and_then(Option::as_ref).is_some_and(|channel| channel.is_open)
+    }
+
+    /// Takes a frame for a lane and returns its number: the peer has it when [`Event::Acknowledged`] says a later one.
+    ///
+    /// # Errors
+    /// [`Refused`] when it finds no place; the caller decides what that means.
+    pub fn send(&mut self, now: Time, lane: Lane, frame: Bytes) -> Result<u64, Refused> {
+        let class = lane.class();
+        let (held, length) = (self.held[class as usize], frame.len());
+        let refused = if length > FRAME_MAX as usize {
+            Some(Refused::TooLarge { length })
+        } else if class == Class::Control && !self.is_up() {
+            Some(Refused::Down)
+        } else if held > 0 && held + length as u64 > self.config.buffer_max.of(class) {
+            Some(Refused::Full { bytes: held })
+        } else {
+            None
+        };
+        if let Some(refused) = refused {
+            self.counters.at(class).refused += 1;
+            return Err(refused);
+        }
+        self.held[class as usize] += length as u64;
+        Ok(self.sending[usize::from(lane.byte())].push(now, frame))
+    }
+
+    /// A frame that came has been dealt with.
+    pub fn consume(&mut self, credit: Credit) {
+        if credit.life == self.life {
+            self.receiving[usize::from(credit.lane.byte())].consume(credit.bytes);
+        }
+    }
+
+    /// Bytes have come on a channel. Those of a channel that is no more are ignored.
+    ///
+    /// # Errors
+    /// [`PeerError`] when the peer did what no peer does. The channel is gone then, and its connection is to be closed.
+    pub fn input(&mut self, now: Time, id: ChannelId, mut bytes: Bytes) -> Result<(), PeerError> {
+        self.counters.bytes_received += bytes.len() as u64;
+        loop {
+            let Some(channel) = self.channel(id) else { return Ok(()) };
+            channel.heard = now;
+            let record = channel.decoder.next(&mut bytes);
+            let done = match record {
+                Ok(Some(record)) => self.record(now, id.index, record),
+                Ok(None) => return Ok(()),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = done {
+                self.drop_channel(id.index);
+                return Err(error);
+            }
+        }
+    }
+
+    /// What happened, oldest first.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Adds what a channel has to write, until `out` holds `budget` bytes; the last frame may go beyond. First what the peer waits for,
+    /// then frames by their class.
+    pub fn output(&mut self, now: Time, id: ChannelId, budget: usize, out: &mut Output) {
+        let begun = out.len();
+        let Some(channel) = self.channel(id) else { return };
+        if let Some(places) = channel.places.take() {
+            wire::put_resume(&places, out);
+        }
+        if let Some(time) = channel.pong.take() {
+            wire::put_pong(time, out);
+        }
+        if std::mem::take(&mut channel.ping_due) {
+            wire::put_ping(now, out);
+        }
+        if channel.is_open {
+            if self.speaker() == Some(id.index) {
+                self.tell(out);
+            }
+            self.write_frames(id.index, budget, out);
+        }
+        self.counters.bytes_sent += (out.len() - begun) as u64;
+    }
+
+    /// The channels that there are. After anything was done to the link, each may have output.
+    pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
+        let some = (0..).zip(&self.channels);
+        some.filter_map(|(index, channel)| {
+            Some(ChannelId { index, generation: channel.as_ref()?.generation })
+        })
+    }
+
+    /// When [`Self::handle_timeout`] is due.
+    pub fn timeout(&self) -> Time {
+        let Config { silence_max, heartbeat, .. } = self.config;
+        let due = self.channels.iter().flatten().map(|channel| {
+            let ping = if channel.ping_due { Time::NEVER } else { channel.pinged.after(heartbeat) };
+            ping.min(channel.heard.after(silence_max))
+        });
+        due.min().unwrap_or(Time::NEVER)
+    }
+
+    /// Time has passed: pings become due, channels that are silent are dropped.
+    pub fn handle_timeout(&mut self, now: Time) {
+        let Config { silence_max, heartbeat, .. } = self.config;
+        for index in 0..self.channels.len() as u8 {
+            let Some(channel) = self.channels[usize::from(index)].as_mut() else { continue };
+            if channel.heard.after(silence_max) <= now {
+                let channel = ChannelId { index, generation: channel.generation };
+                self.counters.silent += 1;
+                self.drop_channel(index);
+                self.events.push_back(Event::Silent { channel });
+            } else if channel.pinged.after(heartbeat) <= now {
+                channel.pinged = now;
+                channel.ping_due = true;
+            }
+        }
+    }
+
+    /// The last measured time from a ping to its answer, microseconds.
+    pub fn round_trip(&self) -> Option<u64> {
+        self.round_trip
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Of a class: bytes that wait for the peer or its acknowledgement, frames that do, and how long the oldest has, microseconds.
+    pub fn waiting(&self, now: Time, class: Class) -> (u64, u64, u64) {
+        let lanes = || self.sending.iter().filter(|sending| sending.lane().class() == class);
+        let oldest = lanes().filter_map(Sending::oldest).min();
+        (
+            self.held[class as usize],
+            lanes().map(Sending::frames).sum(),
+            oldest.map_or(0, |since| now.since(since)),
+        )
+    }
+
+    /// Bytes that came and were not consumed yet.
+    pub fn unconsumed(&self) -> u64 {
+        self.receiving.iter().map(Receiving::held).sum()
+    }
+
+    pub fn check_invariants(&self) {
+        self.sending.iter().for_each(Sending::check_invariants);
+        self.receiving.iter().for_each(|receiving| receiving.check_invariants(u64::from(FRAME_MAX)));
+        for class in Class::ALL {
+            let lanes = self.sending.iter().filter(|sending| sending.lane().class() == class);
+            assert_eq!(lanes.map(Sending::held).sum::<u64>(), self.held[class as usize]);
+        }
+        let open = self.channels.iter().flatten().filter(|channel| channel.is_open);
+        assert!(open.count() == 0 || self.peer.is_some(), "nobody sends where to go on before its handshake");
+    }
+
+    fn channel(&mut self, id: ChannelId) -> Option<&mut Channel> {
+        let channel = self.channels.get_mut(usize::from(id.index))?.as_mut()?;
+        (channel.generation == id.generation).then_some(channel)
+    }
+
+    /// The lanes that a channel carries.
+    fn carried(&self, index: u8) -> impl Iterator<Item = Lane> + use<> {
+        let count = self.channels_count;
+        Lane::all().filter(move |lane| lane.channel(count) == index)
+    }
+
+    /// The channel that acknowledges for all lanes: the first that can, for it has the least to carry.
+    fn speaker(&self) -> Option<u8> {
+        let open = |channel: &Option<Channel>| channel.as_ref().is_some_and(|channel| channel.is_open);
+        self.channels.iter().position(open).map(|index| index as u8)
+    }
+
+    fn tell(&mut self, out: &mut Output) {
+        for (lane, receiving) in Lane::all().zip(&mut self.receiving) {
+            if let Some((next, limit)) = receiving.tell() {
+                wire::put_acknowledged(lane, next, limit, out);
+            }
+        }
+    }
+
+    fn write_frames(&mut self, index: u8, budget: usize, out: &mut Output) {
+        let count = self.channels_count;
+        let Some(turn) = self.channels[usize::from(index)].as_ref().map(|channel| channel.turn) else {
+            return;
+        };
+        let mut last = turn;
+        for class in Class::ALL {
+            let lanes: Vec<Lane> = (0..LANES_MAX)
+                .map(|step| Lane::of_class(class, turn.wrapping_add(step)))
+                .take(if class.is_message() { usize::from(LANES_MAX) } else { 1 })
+                .filter(|lane| lane.channel(count) == index)
+                .collect();
+            loop {
+                let mut is_idle = true;
+                for lane in &lanes {
+                    if out.len() >= budget {
+                        break;
+                    }
+                    if self.write_some(*lane, budget, out) {
+                        is_idle = false;
+                        last = lane.index().wrapping_add(1);
+                    }
+                }
+                if is_idle || out.len() >= budget {
+                    break;
+                }
+            }
+        }
+        if let Some(channel) = self.channels[usize::from(index)].as_mut() {
+            channel.turn = last;
+        }
+    }
+
+    /// One lane's turn: true when it wrote something.
+    fn write_some(&mut self, lane: Lane, budget: usize, out: &mut Output) -> bool {
+        let sending = &mut self.sending[usize::from(lane.byte())];
+        let counters = self.counters.at(lane.class());
+        let (begun, held) = (out.len(), sending.held());
+        while out.len() < budget
+            && out.len() - begun < QUANTUM
+            && let Some(written) = sending.write()
+        {
+            wire::put_frame(lane, written.number, &written.frame, out);
+            counters.sent += 1;
+            counters.sent_bytes += written.frame.len() as u64;
+            counters.retransmitted += u64::from(written.is_again);
+        }
+        counters.stalled += u64::from(sending.stalls());
+        self.held[lane.class() as usize] -= held - sending.held();
+        out.len() > begun
+    }
+
+    fn record(&mut self, now: Time, index: u8, record: Record) -> Result<(), PeerError> {
+        let count = self.channels_count;
+        let kind = record.kind();
+        let Some(channel) = self.channels[usize::from(index)].as_mut() else { return Ok(()) };
+        let is_open = channel.is_open;
+        match record {
+            Record::Ping { time } => channel.pong = Some(time),
+            Record::Pong { time } => self.round_trip = Some(now.since(time)),
+            Record::Resume { places } if !is_open => self.resume(index, &places)?,
+            Record::Frame { lane, number, frame } if is_open && lane.channel(count) == index => {
+                let receiving = &mut self.receiving[usize::from(lane.byte())];
+                let number = receiving.admit(number, frame.len() as u64)?;
+                let counters = self.counters.at(lane.class());
+                counters.received += 1;
+                counters.received_bytes += frame.len() as u64;
+                let credit = Credit { lane, bytes: frame.len() as u64, life: self.life };
+                self.events.push_back(Event::Received { lane, number, frame, credit });
+            }
+            Record::Acknowledged { lane, next, limit } if is_open => {
+                let sending = &mut self.sending[usize::from(lane.byte())];
+                let held = sending.held();
+                let is_news = sending.acknowledged(next, limit)?;
+                self.held[lane.class() as usize] -= held - sending.held();
+                if is_news {
+                    self.events.push_back(Event::Acknowledged { lane, next });
+                }
+            }
+            Record::Frame { lane, .. } | Record::Acknowledged { lane, .. } => {
+                return Err(PeerError::UnexpectedRecord { kind, lane: lane.byte() });
+            }
+            Record::Resume { .. } => return Err(PeerError::UnexpectedRecord { kind, lane: 0 }),
+        }
+        Ok(())
+    }
+
+    /// The peer says how far it is on the lanes of a channel.
+    fn resume(&mut self, index: u8, places: &[Place]) -> Result<(), PeerError> {
+        if !self.carried(index).eq(places.iter().map(|place| place.lane)) {
+            return Err(PeerError::UnexpectedRecord { kind: Record::RESUME, lane: index });
+        }
+        for place in places {
+            let sending = &mut self.sending[usize::from(place.lane.byte())];
+            let held = sending.held();
+            let lost = sending.resume(place)?;
+            let (is_news, class) = (held != sending.held(), place.lane.class());
+            self.held[class as usize] -= held - sending.held();
+            self.counters.at(class).lost += lost;
+            if is_news {
+                self.events.push_back(Event::Acknowledged { lane: place.lane, next: place.next });
+            }
+        }
+        if let Some(channel) = self.channels[usize::from(index)].as_mut() {
+            channel.is_open = true;
+        }
+        if index == 0 {
+            self.events.push_back(Event::Up);
+        }
+        Ok(())
+    }
+
+    fn drop_channel(&mut self, index: u8) {
+        let channel = self.channels.get_mut(usize::from(index)).and_then(Option::take);
+        if !channel.is_some_and(|channel| channel.is_open) {
+            return;
+        }
+        self.receiving.iter_mut().for_each(Receiving::tell_again);
+        if index != 0 {
+            return;
+        }
+        let control = &mut self.sending[usize::from(Lane::CONTROL.byte())];
+        self.held[Class::Control as usize] -= control.held();
+        self.counters.at(Class::Control).lost += control.drop_unwritten();
+        self.events.push_back(Event::Suspect);
+    }
+
+    fn drop_channels(&mut self) {
+        (0..self.channels.len() as u8).for_each(|index| self.drop_channel(index));
+    }
+
+    fn restart(&mut self) {
+        self.drop_channels();
+        for sending in &self.sending {
+            self.counters.at(sending.lane().class()).lost += sending.frames();
+        }
+        self.sending = Lane::all().map(Sending::new).collect();
+        self.receiving = Lane::all().map(|lane| Receiving::new(lane, self.config.window)).collect();
+        self.held = [0; Class::ALL.len()];
+        self.life += 1;
+        self.counters.restarts += 1;
+        self.events.push_back(Event::Restarted);
+    }
+}
+
+/// Bytes that a lane writes before another of its class has its turn.
+const QUANTUM: usize = 64 * 1024;

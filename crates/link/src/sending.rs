@@ -1,0 +1,210 @@
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use crate::error::PeerError;
+use crate::lane::Lane;
+use crate::time::Time;
+use crate::wire::Place;
+
+/// One lane's way out: what waits to be written, and on resumed lanes what was written and not acknowledged.
+#[derive(Debug)]
+pub struct Sending {
+    lane: Lane,
+    frames: VecDeque<Waiting>,
+    /// Bytes of all of them.
+    held: u64,
+    /// Number of the first frame that is held.
+    first: u64,
+    /// Bytes of all frames before it.
+    first_offset: u64,
+    /// The frame that is written next: `first..=end`.
+    next: u64,
+    next_offset: u64,
+    /// Frames below were written to some channel.
+    written: u64,
+    /// Granted by the peer.
+    limit: u64,
+    /// A frame waits for credit.
+    is_stalled: bool,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    frame: Bytes,
+    since: Time,
+}
+
+/// A frame that is to be written now.
+pub struct Written {
+    pub number: u64,
+    pub frame: Bytes,
+    /// It had been written before, to a channel that was lost.
+    pub is_again: bool,
+}
+
+impl Sending {
+    pub fn new(lane: Lane) -> Self {
+        Self {
+            lane,
+            frames: VecDeque::new(),
+            held: 0,
+            first: 0,
+            first_offset: 0,
+            next: 0,
+            next_offset: 0,
+            written: 0,
+            limit: 0,
+            is_stalled: false,
+        }
+    }
+
+    pub fn lane(&self) -> Lane {
+        self.lane
+    }
+
+    fn end(&self) -> u64 {
+        self.first + self.frames.len() as u64
+    }
+
+    /// Bytes that wait to be written or acknowledged.
+    pub fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Frames that wait to be written or acknowledged.
+    pub fn frames(&self) -> u64 {
+        self.frames.len() as u64
+    }
+
+    /// When the oldest of them came.
+    pub fn oldest(&self) -> Option<Time> {
+        self.frames.front().map(|waiting| waiting.since)
+    }
+
+    /// Takes a frame, and returns its number.
+    pub fn push(&mut self, now: Time, frame: Bytes) -> u64 {
+        self.held += frame.len() as u64;
+        self.frames.push_back(Waiting { frame, since: now });
+        self.end() - 1
+    }
+
+    /// Whether [`Self::write`] has something.
+    pub fn is_ready(&self) -> bool {
+        self.next < self.end() && self.next_offset < self.limit
+    }
+
+    /// Whether frames wait for credit only; true once for each time that they begin to.
+    pub fn stalls(&mut self) -> bool {
+        let is_stalled = self.next < self.end() && self.next_offset >= self.limit;
+        is_stalled && !std::mem::replace(&mut self.is_stalled, is_stalled)
+    }
+
+    /// The next frame, if there is one and the peer granted its beginning.
+    pub fn write(&mut self) -> Option<Written> {
+        if !self.is_ready() {
+            return None;
+        }
+        let number = self.next;
+        let frame = self.frames.get((number - self.first) as usize)?.frame.clone();
+        self.next += 1;
+        self.next_offset += frame.len() as u64;
+        let is_again = number < self.written;
+        self.written = self.written.max(self.next);
+        if !self.lane.class().is_resumed() {
+            self.forget_to(self.next);
+        }
+        Some(Written { number, frame, is_again })
+    }
+
+    /// The peer has all before `next`, and grants up to `limit`. True when frames were acknowledged by that.
+    pub fn acknowledged(&mut self, next: u64, limit: u64) -> Result<bool, PeerError> {
+        if next > self.next {
+            return Err(PeerError::AcknowledgedUnsent {
+                lane: self.lane.byte(),
+                sent: self.next,
+                found: next,
+            });
+        }
+        self.grant(limit);
+        // Of a lane that is not resumed, or said before what is known already.
+        if next <= self.first || !self.lane.class().is_resumed() {
+            return Ok(false);
+        }
+        self.forget_to(next);
+        Ok(true)
+    }
+
+    /// A new channel carries the lane; the peer is at `place`. Returns how many frames were lost with the earlier one, for good.
+    pub fn resume(&mut self, place: &Place) -> Result<u64, PeerError> {
+        let cannot = PeerError::CannotResume {
+            lane: self.lane.byte(),
+            from: self.first,
+            to: self.written,
+            found: place.next,
+        };
+        if !self.lane.class().is_resumed() {
+            // What was on its way is gone; the numbers go on where the peer is.
+            if place.next > self.first {
+                return Err(cannot);
+            }
+            let lost = self.first - place.next;
+            (self.first, self.first_offset) = (place.next, place.offset);
+            (self.next, self.next_offset, self.written) = (place.next, place.offset, place.next);
+            // Another channel may have said more by now than was true when this one began.
+            self.grant(place.limit);
+            return Ok(lost);
+        }
+        if place.next < self.first || place.next > self.written {
+            return Err(cannot);
+        }
+        self.forget_to(place.next);
+        if place.offset != self.first_offset {
+            return Err(cannot);
+        }
+        (self.next, self.next_offset) = (place.next, place.offset);
+        self.grant(place.limit);
+        Ok(0)
+    }
+
+    /// The channel is gone: what a lane that takes nothing over had not written is dropped. Returns how many frames that were.
+    pub fn drop_unwritten(&mut self) -> u64 {
+        let dropped = self.frames.len() as u64;
+        self.frames.clear();
+        self.held = 0;
+        dropped
+    }
+
+    fn grant(&mut self, limit: u64) {
+        if limit > self.limit {
+            self.limit = limit;
+            self.is_stalled = false;
+        }
+    }
+
+    fn forget_to(&mut self, next: u64) {
+        while self.first < next
+            && let Some(waiting) = self.frames.pop_front()
+        {
+            let length = waiting.frame.len() as u64;
+            self.first += 1;
+            self.first_offset += length;
+            self.held -= length;
+        }
+        if self.frames.is_empty() {
+            self.frames.shrink_to(64);
+        }
+        if self.next < self.first {
+            (self.next, self.next_offset) = (self.first, self.first_offset);
+        }
+    }
+
+    pub fn check_invariants(&self) {
+        assert!(self.first <= self.next && self.next <= self.end().max(self.next));
+        assert!(self.next <= self.end() && self.written >= self.next);
+        assert_eq!(self.frames.iter().map(|waiting| waiting.frame.len() as u64).sum::<u64>(), self.held);
+        let before = self.frames.iter().take((self.next - self.first) as usize);
+        let offset = self.first_offset + before.map(|waiting| waiting.frame.len() as u64).sum::<u64>();
+        assert_eq!(offset, self.next_offset);
+    }
+}

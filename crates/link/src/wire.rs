@@ -1,0 +1,287 @@
+//! Records on a channel after the handshake. Little endian:
+//!
+//! ```text
+//! kind u8 | lane u8 | 0 u16 | length u32 | number u32 | length bytes
+//! 1 frame         number: the low half of the frame's sequence number
+//! 2 acknowledged  next u64, limit u64
+//! 3 ping          time u64          4 pong  the same time
+//! 5 resume        for each lane of the channel: lane u8, next u64, offset u64, limit u64
+//! ```
+
+use bytes::{Buf as _, Bytes, BytesMut};
+
+use crate::error::PeerError;
+use crate::lane::Lane;
+use crate::output::Output;
+use crate::time::Time;
+
+const HEADER: usize = 12;
+
+/// Largest frame, bytes: the largest MQTT packet and what a node says with it. The same for every node.
+pub const FRAME_MAX: u32 = 257 << 20;
+
+const FRAME: u8 = 1;
+const ACKNOWLEDGED: u8 = 2;
+const PING: u8 = 3;
+const PONG: u8 = 4;
+const RESUME: u8 = 5;
+
+const PLACE: usize = 25;
+
+/// One record, as it came.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Record {
+    Frame { lane: Lane, number: u32, frame: Bytes },
+    Acknowledged { lane: Lane, next: u64, limit: u64 },
+    Ping { time: Time },
+    Pong { time: Time },
+    Resume { places: Vec<Place> },
+}
+
+/// How far a receiver is on a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub lane: Lane,
+    /// The frame that it wants next.
+    pub next: u64,
+    /// Bytes of all frames before it.
+    pub offset: u64,
+    /// A frame may begin while the offset is below.
+    pub limit: u64,
+}
+
+impl Record {
+    pub const RESUME: u8 = RESUME;
+
+    /// The byte that stands for its kind, for errors.
+    pub fn kind(&self) -> u8 {
+        match self {
+            Self::Frame { .. } => FRAME,
+            Self::Acknowledged { .. } => ACKNOWLEDGED,
+            Self::Ping { .. } => PING,
+            Self::Pong { .. } => PONG,
+            Self::Resume { .. } => RESUME,
+        }
+    }
+}
+
+/// Cuts a stream of bytes into records. Holds no more than one incomplete record.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    pending: BytesMut,
+}
+
+impl Decoder {
+    /// The next record of `input`, of which the bytes that are used up are taken.
+    pub fn next(&mut self, input: &mut Bytes) -> Result<Option<Record>, PeerError> {
+        if self.pending.is_empty() {
+            let Some(whole) = length_of(input)? else {
+                return Ok(self.keep(input, HEADER));
+            };
+            if input.len() < whole {
+                return Ok(self.keep(input, whole));
+            }
+            return record(input.split_to(whole)).map(Some);
+        }
+        self.fill(input, HEADER);
+        let Some(whole) = length_of(&self.pending)? else { return Ok(None) };
+        self.fill(input, whole);
+        if self.pending.len() < whole {
+            return Ok(None);
+        }
+        let bytes = std::mem::take(&mut self.pending).freeze();
+        record(bytes).map(Some)
+    }
+
+    fn keep(&mut self, input: &mut Bytes, whole: usize) -> Option<Record> {
+        if !input.is_empty() {
+            // What the peer only announces takes no memory yet.
+            self.pending.reserve(whole.min(2 * input.len().max(HEADER)));
+            self.pending.extend_from_slice(input);
+            input.clear();
+        }
+        None
+    }
+
+    fn fill(&mut self, input: &mut Bytes, until: usize) {
+        let missing = until.saturating_sub(self.pending.len()).min(input.len());
+        self.pending.extend_from_slice(&input.split_to(missing));
+    }
+}
+
+/// Of the whole record, as soon as its header is there.
+fn length_of(bytes: &[u8]) -> Result<Option<usize>, PeerError> {
+    let [kind, lane, zero, zero_too, rest @ ..] = bytes else { return Ok(None) };
+    let Some((length, rest)) = rest.split_first_chunk::<4>() else { return Ok(None) };
+    if rest.len() < 4 {
+        return Ok(None);
+    }
+    let (kind, lane, length) = (*kind, *lane, u32::from_le_bytes(*length));
+    let is_good = match kind {
+        FRAME => length <= FRAME_MAX,
+        ACKNOWLEDGED => length == 16,
+        PING | PONG => length == 8,
+        RESUME => (length as usize).is_multiple_of(PLACE) && length as usize <= PLACE * Lane::COUNT,
+        _ => return Err(PeerError::UnknownRecord { kind, lane }),
+    };
+    if !is_good {
+        return Err(PeerError::BadLength { kind, length });
+    }
+    if (*zero, *zero_too) != (0, 0) || Lane::of_byte(lane).is_none() {
+        return Err(PeerError::UnknownRecord { kind, lane });
+    }
+    Ok(Some(HEADER + length as usize))
+}
+
+/// A whole record, of which the header was looked at.
+fn record(mut bytes: Bytes) -> Result<Record, PeerError> {
+    let (kind, lane) = (bytes.get_u8(), bytes.get_u8());
+    let unknown = PeerError::UnknownRecord { kind, lane };
+    let lane = Lane::of_byte(lane).ok_or(unknown.clone())?;
+    bytes.advance(6);
+    let number = bytes.get_u32_le();
+    Ok(match kind {
+        FRAME => Record::Frame { lane, number, frame: bytes },
+        ACKNOWLEDGED => Record::Acknowledged { lane, next: bytes.get_u64_le(), limit: bytes.get_u64_le() },
+        PING => Record::Ping { time: Time(bytes.get_u64_le()) },
+        PONG => Record::Pong { time: Time(bytes.get_u64_le()) },
+        RESUME => {
+            let mut places = Vec::with_capacity(bytes.len() / PLACE);
+            while bytes.len() >= PLACE {
+                let byte = bytes.get_u8();
+                let lane = Lane::of_byte(byte).ok_or(PeerError::UnknownRecord { kind, lane: byte })?;
+                let (next, offset, limit) = (bytes.get_u64_le(), bytes.get_u64_le(), bytes.get_u64_le());
+                places.push(Place { lane, next, offset, limit });
+            }
+            Record::Resume { places }
+        }
+        _ => return Err(unknown),
+    })
+}
+
+fn header(kind: u8, lane: u8, length: u32, number: u32, out: &mut Output) {
+    let mut header = [0; HEADER];
+    (header[0], header[1]) = (kind, lane);
+    header[4..8].copy_from_slice(&length.to_le_bytes());
+    header[8..].copy_from_slice(&number.to_le_bytes());
+    out.put(&header);
+}
+
+pub fn put_frame(lane: Lane, number: u64, frame: &Bytes, out: &mut Output) {
+    header(FRAME, lane.byte(), frame.len() as u32, number as u32, out);
+    out.put_frame(frame);
+}
+
+pub fn put_acknowledged(lane: Lane, next: u64, limit: u64, out: &mut Output) {
+    header(ACKNOWLEDGED, lane.byte(), 16, 0, out);
+    out.put(&next.to_le_bytes());
+    out.put(&limit.to_le_bytes());
+}
+
+pub fn put_ping(time: Time, out: &mut Output) {
+    header(PING, 0, 8, 0, out);
+    out.put(&time.0.to_le_bytes());
+}
+
+pub fn put_pong(time: Time, out: &mut Output) {
+    header(PONG, 0, 8, 0, out);
+    out.put(&time.0.to_le_bytes());
+}
+
+pub fn put_resume(places: &[Place], out: &mut Output) {
+    header(RESUME, 0, (places.len() * PLACE) as u32, 0, out);
+    for place in places {
+        out.put(&[place.lane.byte()]);
+        for number in [place.next, place.offset, place.limit] {
+            out.put(&number.to_le_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes_of(put: impl Fn(&mut Output)) -> Vec<u8> {
+        let mut out = Output::default();
+        put(&mut out);
+        out.take().concat()
+    }
+
+    fn all() -> Vec<(Record, Vec<u8>)> {
+        let frame = Bytes::from_static(b"hello");
+        let place = Place { lane: Lane::ROUTES, next: 3, offset: 4, limit: 5 };
+        vec![
+            (
+                Record::Frame { lane: Lane::assured(2), number: 7, frame: frame.clone() },
+                bytes_of(|out| put_frame(Lane::assured(2), (1 << 32) + 7, &frame, out)),
+            ),
+            (
+                Record::Acknowledged { lane: Lane::CLAIMS, next: 1, limit: 2 },
+                bytes_of(|out| put_acknowledged(Lane::CLAIMS, 1, 2, out)),
+            ),
+            (Record::Ping { time: Time(9) }, bytes_of(|out| put_ping(Time(9), out))),
+            (Record::Pong { time: Time(9) }, bytes_of(|out| put_pong(Time(9), out))),
+            (Record::Resume { places: vec![place] }, bytes_of(|out| put_resume(&[place], out))),
+        ]
+    }
+
+    /// The bytes of version 1, for ever.
+    #[test]
+    fn records_have_these_bytes() {
+        let golden = ["01050000050000000700000068656c6c6f", "020100001000000000000000".to_owned().as_str()]
+            .map(str::to_owned);
+        let found: Vec<String> = all()
+            .iter()
+            .take(2)
+            .map(|(_, bytes)| bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+            .collect();
+        assert_eq!(found[0], golden[0]);
+        assert_eq!(found[1], golden[1].clone() + "0100000000000000" + "0200000000000000");
+    }
+
+    #[test]
+    fn records_are_found_however_the_bytes_come() {
+        let stream: Vec<u8> = all().into_iter().flat_map(|(_, bytes)| bytes).collect();
+        for step in [1, 2, 5, 13, stream.len()] {
+            let mut decoder = Decoder::default();
+            let mut found = Vec::new();
+            for piece in stream.chunks(step) {
+                let mut piece = Bytes::copy_from_slice(piece);
+                while let Some(record) = decoder.next(&mut piece).expect("good records") {
+                    found.push(record);
+                }
+                assert!(piece.is_empty(), "what is not a whole record is kept");
+            }
+            let wanted: Vec<Record> = all().into_iter().map(|(record, _)| record).collect();
+            assert_eq!(found, wanted);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_before_it_is_waited_for() {
+        let refused = |bytes: &[u8]| {
+            Decoder::default().next(&mut Bytes::copy_from_slice(bytes)).expect_err("a bad record")
+        };
+        assert_eq!(
+            refused(&[1, 3, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0]),
+            PeerError::BadLength { kind: 1, length: 0x2000_0000 }
+        );
+        assert_eq!(
+            refused(&[9, 3, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]),
+            PeerError::UnknownRecord { kind: 9, lane: 3 }
+        );
+        assert_eq!(
+            refused(&[1, 99, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]),
+            PeerError::UnknownRecord { kind: 1, lane: 99 }
+        );
+        assert_eq!(
+            refused(&[2, 3, 0, 0, 15, 0, 0, 0, 0, 0, 0, 0]),
+            PeerError::BadLength { kind: 2, length: 15 }
+        );
+        assert_eq!(
+            refused(&[1, 3, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0]),
+            PeerError::UnknownRecord { kind: 1, lane: 3 }
+        );
+    }
+}

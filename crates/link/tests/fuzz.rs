@@ -1,0 +1,146 @@
+//! What a peer that means no good may send, for two seconds or as many as the environment variable `MERIDIAN_FUZZ_SECONDS` says.
+//! `MERIDIAN_FUZZ_SEED` gives another run than the usual one.
+
+mod random;
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use link::{
+    Config, Established, Handshake, Identity, Lane, Link, LinkId, Output, Progress, Secret, Time, VERSION,
+};
+use random::Random;
+
+fn for_a_while(mut round: impl FnMut(&mut Random)) {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seed = number("MERIDIAN_FUZZ_SEED").unwrap_or(0);
+    let end = Instant::now() + Duration::from_secs(number("MERIDIAN_FUZZ_SECONDS").unwrap_or(2));
+    let mut rounds = 0;
+    while rounds < 200 || Instant::now() < end {
+        let mut random = Random::new(seed.wrapping_mul(1 << 32).wrapping_add(rounds));
+        round(&mut random);
+        rounds += 1;
+    }
+}
+
+/// Flips, cuts, doubles and writes over bytes.
+fn mutate(random: &mut Random, bytes: &mut Vec<u8>) {
+    for _ in 0..random.below(4) {
+        if bytes.is_empty() {
+            return;
+        }
+        let at = random.below(bytes.len());
+        match random.below(5) {
+            0 => bytes[at] ^= 1 << random.below(8),
+            1 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random.below(5)],
+            2 => bytes.truncate(at),
+            3 => {
+                let copy = bytes[at..].to_vec();
+                bytes.extend(copy);
+            }
+            _ => drop(bytes.drain(at..(at + 1 + random.below(8)).min(bytes.len()))),
+        }
+    }
+}
+
+fn identity(name: &str) -> Identity {
+    Identity { name: name.into(), cluster: [1; 16], features: 3 }
+}
+
+#[test]
+fn no_handshake_panics_and_none_without_the_secret_is_done() {
+    for_a_while(|random| {
+        let secret = Secret::new(b"secret");
+        let mut hello = Output::default();
+        let stranger = Secret::new(b"another");
+        let mut dials = Handshake::dial(&identity("a"), stranger, LinkId(1), (0, 2), [3; 32], &mut hello);
+        let mut accepts = Handshake::accept(&identity("b"), secret.clone(), [4; 32]);
+        let mut bytes = hello.take().concat();
+        mutate(random, &mut bytes);
+        let (mut input, mut out) = (Bytes::from(bytes), Output::default());
+        let mut progress = accepts.input(&mut input, &mut out);
+        if let Ok(Progress::Named(_)) = progress {
+            progress = accepts.answer(LinkId(2), &mut input, &mut out);
+        }
+        let mut rest: Vec<u8> = (0..random.below(80)).map(|_| random.next() as u8).collect();
+        while progress == Ok(Progress::Waits) && !rest.is_empty() {
+            let piece = rest.split_off(random.below(rest.len()));
+            progress = accepts.input(&mut piece.into(), &mut out);
+        }
+        assert!(!matches!(progress, Ok(Progress::Done(_))), "a stranger has joined");
+        // The dialer meets an acceptor that says anything.
+        let mut answer = out.take().concat();
+        mutate(random, &mut answer);
+        let done = dials.input(&mut answer.into(), &mut out);
+        assert!(!matches!(done, Ok(Progress::Done(_))), "a stranger was believed");
+    });
+}
+
+/// A link with its peer's handshake done, and bytes that a good peer might send.
+fn good_stream(random: &mut Random) -> (Link, Vec<u8>) {
+    let config = Config { window: 1_000, ..Config::default() };
+    let (mut good, mut victim) = (Link::new(LinkId(1), config.clone()), Link::new(LinkId(2), config));
+    let of = |name: &str, link| Established {
+        name: name.into(),
+        link: LinkId(link),
+        version: VERSION,
+        features: 0,
+        channel: 0,
+        channels: 1,
+    };
+    let now = Time(1);
+    let (at_good, at_victim) = (good.attach(now, &of("b", 2)), victim.attach(now, &of("a", 1)));
+    let mut out = Output::default();
+    let mut stream = Vec::new();
+    for _ in 0..3 {
+        let lane = [Lane::CLAIMS, Lane::assured(0), Lane::best_effort(1)][random.below(3)];
+        let length = random.below(700);
+        good.send(now, lane, vec![7; length].into()).expect("there is room");
+        victim.send(now, lane, vec![7; length].into()).expect("there is room");
+        good.output(now, at_good, usize::MAX, &mut out);
+        stream.extend(out.take().concat());
+        victim.output(now, at_victim, usize::MAX, &mut out);
+        good.input(now, at_good, out.take().concat().into()).expect("a good peer");
+        good.handle_timeout(Time(2_000_000));
+    }
+    good.output(now, at_good, usize::MAX, &mut out);
+    stream.extend(out.take().concat());
+    let (again, _) = (Link::new(LinkId(2), Config { window: 1_000, ..Config::default() }), victim);
+    (again, stream)
+}
+
+#[test]
+fn whatever_a_peer_sends_a_link_stays_in_order() {
+    let (mut refused, mut taken) = (0_u64, 0_u64);
+    for_a_while(|random| {
+        let (mut link, mut stream) = good_stream(random);
+        mutate(random, &mut stream);
+        let now = Time(1);
+        let established = Established {
+            name: "a".into(),
+            link: LinkId(1),
+            version: VERSION,
+            features: 0,
+            channel: 0,
+            channels: 1,
+        };
+        let channel = link.attach(now, &established);
+        let mut rest = &stream[..];
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(1 + random.below(rest.len()));
+            let done = link.input(now, channel, Bytes::copy_from_slice(piece));
+            link.check_invariants();
+            if done.is_err() {
+                refused += 1;
+                assert_eq!(link.channels().count(), 0, "the channel is gone");
+                break;
+            }
+            rest = after;
+        }
+        taken += link.counters().bytes_received;
+        assert!(link.unconsumed() < 10_000);
+        let mut out = Output::default();
+        link.output(now, channel, usize::MAX, &mut out);
+    });
+    assert!(refused > 0 && taken > 0, "both kinds of input were met");
+}

@@ -1,0 +1,370 @@
+//! Two links, the connections between them, and what each has a right to expect.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use link::{
+    ChannelId, Class, Config, Credit, Established, Event, Handshake, Identity, Lane, Link, LinkId, Output,
+    Progress, Refused, Secret, Time,
+};
+
+use crate::random::Random;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    A,
+    B,
+}
+
+impl Side {
+    fn other(self) -> Self {
+        match self {
+            Self::A => Self::B,
+            Self::B => Self::A,
+        }
+    }
+}
+
+/// One node's end, with what it sent and got since its peer last forgot.
+struct End {
+    link: Link,
+    sent: BTreeMap<Lane, Vec<u64>>,
+    received: BTreeMap<Lane, Vec<u64>>,
+    acknowledged: BTreeMap<Lane, u64>,
+    credits: VecDeque<Credit>,
+    arrivals: Vec<Lane>,
+}
+
+struct Connection {
+    ends: [ChannelId; 2],
+    /// On the way to A, and to B.
+    wires: [VecDeque<u8>; 2],
+}
+
+pub struct Pair {
+    ends: [End; 2],
+    connections: Vec<Option<Connection>>,
+    config: Config,
+    now: Time,
+    /// A number for every frame.
+    frames: u64,
+    retransmitted_before: u64,
+}
+
+impl End {
+    fn new(link: Link) -> Self {
+        Self {
+            link,
+            sent: BTreeMap::new(),
+            received: BTreeMap::new(),
+            acknowledged: BTreeMap::new(),
+            credits: VecDeque::new(),
+            arrivals: Vec::new(),
+        }
+    }
+
+    fn forget(&mut self) {
+        self.sent.clear();
+        self.received.clear();
+        self.acknowledged.clear();
+    }
+}
+
+fn link_id(random: &mut Random) -> LinkId {
+    LinkId(u128::from(random.next()) << 64 | u128::from(random.next()))
+}
+
+impl Pair {
+    pub fn new(config: Config, channels: u8, random: &mut Random) -> Self {
+        let mut end = || End::new(Link::new(link_id(random), config.clone()));
+        Self {
+            ends: [end(), end()],
+            connections: (0..channels).map(|_| None).collect(),
+            config: config.clone(),
+            now: Time(1_000_000),
+            frames: 0,
+            retransmitted_before: 0,
+        }
+    }
+
+    pub fn link(&self, side: Side) -> &Link {
+        &self.ends[side as usize].link
+    }
+
+    pub fn send(&mut self, side: Side, lane: Lane, length: usize) -> Result<(), Refused> {
+        self.frames += 1;
+        let mut frame = self.frames.to_le_bytes().to_vec();
+        frame.resize(length.max(8), 0);
+        let end = &mut self.ends[side as usize];
+        let number = end.link.send(self.now, lane, frame.into())?;
+        let sent = end.sent.entry(lane).or_default();
+        if lane.class().is_resumed() {
+            assert_eq!(number, sent.len() as u64, "numbers count frames");
+        }
+        sent.push(self.frames);
+        Ok(())
+    }
+
+    /// Gives credit back for up to `count` frames.
+    pub fn consume(&mut self, side: Side, count: usize) {
+        let end = &mut self.ends[side as usize];
+        for credit in end.credits.drain(..count.min(end.credits.len())) {
+            end.link.consume(credit);
+        }
+    }
+
+    /// Makes one connection that is missing.
+    pub fn dial(&mut self, random: &mut Random) {
+        let index = random.below(self.connections.len());
+        self.connect(index, random);
+    }
+
+    pub fn connect_all(&mut self, random: &mut Random) {
+        for index in 0..self.connections.len() {
+            self.connect(index, random);
+        }
+        self.carry_all();
+    }
+
+    fn connect(&mut self, index: usize, random: &mut Random) {
+        if self.connections[index].is_some() {
+            return;
+        }
+        let place = (index as u8, self.connections.len() as u8);
+        let (to_b, to_a) = self.shake_hands(place, random);
+        // The acceptor first: it knew the dialer before the dialer knew that.
+        let at_b = self.ends[1].link.attach(self.now, &to_a);
+        let at_a = self.ends[0].link.attach(self.now, &to_b);
+        self.connections[index] = Some(Connection { ends: [at_a, at_b], wires: Default::default() });
+        self.settle();
+    }
+
+    fn shake_hands(&mut self, place: (u8, u8), random: &mut Random) -> (Established, Established) {
+        let identity = |name: &str| Identity { name: name.into(), cluster: [1; 16], features: 0 };
+        let secret = Secret::new(b"secret");
+        let nonce = [random.next() as u8; 32];
+        let (mut a_says, mut b_says) = (Output::default(), Output::default());
+        let ids = [self.ends[0].link.id(), self.ends[1].link.id()];
+        let mut a = Handshake::dial(&identity("a"), secret.clone(), ids[0], place, nonce, &mut a_says);
+        let mut b = Handshake::accept(&identity("b"), secret, nonce);
+        let bytes = |output: &mut Output| Bytes::from(output.take().concat());
+        let mut hello = bytes(&mut a_says);
+        assert_eq!(b.input(&mut hello, &mut b_says), Ok(Progress::Named("a".into())));
+        assert_eq!(b.answer(ids[1], &mut hello, &mut b_says), Ok(Progress::Waits));
+        let Ok(Progress::Done(of_b)) = a.input(&mut bytes(&mut b_says), &mut a_says) else {
+            panic!("the dialer knows the acceptor")
+        };
+        let Ok(Progress::Done(of_a)) = b.input(&mut bytes(&mut a_says), &mut b_says) else {
+            panic!("the acceptor knows the dialer")
+        };
+        (*of_b, *of_a)
+    }
+
+    /// Ends one connection, with what is on its way; each end hears of it.
+    pub fn cut(&mut self, random: &mut Random) {
+        let index = random.below(self.connections.len());
+        if let Some(connection) = self.connections[index].take() {
+            for (end, channel) in self.ends.iter_mut().zip(connection.ends) {
+                end.link.detach(channel);
+            }
+            self.settle();
+        }
+    }
+
+    /// One node dies and begins anew, which ends its connections.
+    pub fn restart(&mut self, side: Side, random: &mut Random) {
+        for index in 0..self.connections.len() {
+            if let Some(connection) = self.connections[index].take() {
+                self.ends[side.other() as usize].link.detach(connection.ends[side.other() as usize]);
+            }
+        }
+        self.settle();
+        self.retransmitted_before += self.retransmitted_of(side);
+        self.ends[side as usize] = End::new(Link::new(link_id(random), self.config.clone()));
+    }
+
+    /// Some bytes go over one connection.
+    pub fn carry(&mut self, random: &mut Random) {
+        let index = random.below(self.connections.len());
+        self.write(index, 1 + random.below(3_000));
+        let (to, count) = (random.below(2), 1 + random.below(1_500));
+        self.arrive(index, to, count);
+    }
+
+    /// Everything goes over all connections, until nothing is left.
+    pub fn carry_all(&mut self) {
+        loop {
+            let mut moved = false;
+            for index in 0..self.connections.len() {
+                self.write(index, usize::MAX);
+                for to in [0, 1] {
+                    moved |= self.arrive(index, to, usize::MAX);
+                }
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    fn write(&mut self, index: usize, budget: usize) {
+        let Some(connection) = self.connections[index].as_mut() else { return };
+        for from in [0, 1] {
+            let mut out = Output::default();
+            self.ends[from].link.output(self.now, connection.ends[from], budget, &mut out);
+            connection.wires[1 - from].extend(out.take().concat());
+        }
+    }
+
+    fn arrive(&mut self, index: usize, to: usize, count: usize) -> bool {
+        let Some(connection) = self.connections[index].as_mut() else { return false };
+        let wire = &mut connection.wires[to];
+        let bytes: Vec<u8> = wire.drain(..count.min(wire.len())).collect();
+        if bytes.is_empty() {
+            return false;
+        }
+        let channel = connection.ends[to];
+        self.ends[to].link.input(self.now, channel, bytes.into()).expect("the peer is one of ours");
+        self.settle();
+        true
+    }
+
+    pub fn pass(&mut self, milliseconds: u64) {
+        self.now = Time(self.now.0 + milliseconds * 1_000);
+        for end in &mut self.ends {
+            if end.link.timeout() <= self.now {
+                end.link.handle_timeout(self.now);
+            }
+        }
+        self.settle();
+    }
+
+    /// Time passes and nothing arrives.
+    pub fn pass_in_silence(&mut self, milliseconds: u64) {
+        for _ in 0..10 {
+            self.pass(milliseconds / 10);
+        }
+    }
+
+    /// Takes what happened off both links and holds it against what may happen.
+    fn settle(&mut self) {
+        for side in [Side::A, Side::B] {
+            while let Some(event) = self.ends[side as usize].link.poll_event() {
+                self.happened(side, event);
+            }
+        }
+    }
+
+    fn happened(&mut self, side: Side, event: Event) {
+        let end = &mut self.ends[side as usize];
+        match event {
+            Event::Received { lane, number, frame, credit } => {
+                let id = u64::from_le_bytes(*frame.first_chunk().expect("frames begin with their number"));
+                let received = end.received.entry(lane).or_default();
+                if lane.class().is_resumed() {
+                    assert_eq!(number, received.len() as u64, "every number once");
+                }
+                received.push(id);
+                end.arrivals.push(lane);
+                end.credits.push_back(credit);
+            }
+            Event::Acknowledged { lane, next } => {
+                let before = end.acknowledged.insert(lane, next);
+                assert!(before.is_none_or(|before| before < next), "acknowledgements go on");
+                let arrived =
+                    self.ends[side.other() as usize].received.get(&lane).map_or(0, |all| all.len() as u64);
+                assert!(next <= arrived, "what is acknowledged has arrived");
+            }
+            Event::Restarted => {
+                end.forget();
+            }
+            Event::Silent { channel } => {
+                for connection in &mut self.connections {
+                    if connection.as_ref().is_some_and(|it| it.ends[side as usize] == channel) {
+                        let other = connection.take().expect("it is there").ends[side.other() as usize];
+                        self.ends[side.other() as usize].link.detach(other);
+                    }
+                }
+            }
+            Event::Up | Event::Suspect => {}
+        }
+    }
+
+    pub fn check(&self) {
+        for side in [Side::A, Side::B] {
+            let (end, peer) = (&self.ends[side as usize], &self.ends[side.other() as usize]);
+            end.link.check_invariants();
+            let lanes = 35;
+            assert!(end.link.unconsumed() <= lanes * (self.config.window + 6_200), "memory has a bound");
+            for (lane, received) in &end.received {
+                let nothing = Vec::new();
+                let sent = peer.sent.get(lane).unwrap_or(&nothing);
+                if lane.class().is_resumed() {
+                    // A peer that has not yet heard of a restart knows more than there is.
+                    if self.is_joined() {
+                        assert!(sent.starts_with(received), "in order, nothing twice, nothing missing");
+                    }
+                } else {
+                    let mut before = 0;
+                    for id in received {
+                        assert!(*id > before, "in order, nothing twice");
+                        before = *id;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether both ends are about the same two lives.
+    fn is_joined(&self) -> bool {
+        self.link(Side::A).is_up() && self.link(Side::B).is_up()
+    }
+
+    /// With good connections everything that has to arrives and is acknowledged.
+    pub fn heal(&mut self, random: &mut Random) {
+        for _ in 0..200 {
+            self.connect_all(random);
+            self.carry_all();
+            for side in [Side::A, Side::B] {
+                self.consume(side, usize::MAX);
+            }
+        }
+        self.carry_all();
+        self.check();
+        for side in [Side::A, Side::B] {
+            let (end, peer) = (&self.ends[side as usize], &self.ends[side.other() as usize]);
+            for (lane, sent) in &end.sent {
+                if lane.class().is_resumed() {
+                    assert_eq!(peer.received.get(lane), Some(sent), "nothing is missing");
+                    assert_eq!(end.acknowledged.get(lane), Some(&(sent.len() as u64)));
+                }
+            }
+            for class in [Class::Claims, Class::Routes, Class::Assured, Class::BestEffort] {
+                assert_eq!(end.link.waiting(self.now, class), (0, 0, 0), "nothing waits: {class:?}");
+            }
+            assert_eq!(end.link.unconsumed(), 0);
+        }
+    }
+
+    pub fn retransmitted(&self) -> u64 {
+        self.retransmitted_before + self.retransmitted_of(Side::A) + self.retransmitted_of(Side::B)
+    }
+
+    fn retransmitted_of(&self, side: Side) -> u64 {
+        let counters = self.link(side).counters();
+        [Class::Claims, Class::Routes, Class::Assured]
+            .iter()
+            .map(|class| counters.of(*class).retransmitted)
+            .sum()
+    }
+
+    /// How many frames of a lane have come.
+    pub fn delivered(&self, side: Side, lane: Lane) -> usize {
+        self.ends[side as usize].received.get(&lane).map_or(0, Vec::len)
+    }
+
+    /// The lanes of all frames that have come, in their order.
+    pub fn arrivals(&self, side: Side) -> &[Lane] {
+        &self.ends[side as usize].arrivals
+    }
+}

@@ -1,0 +1,179 @@
+//! Two links joined by connections that are slow, cut at any byte and made anew, and peers that forget, against what a link promises.
+
+mod network;
+mod random;
+
+use link::{BufferMax, Class, Config, Lane, Refused};
+use network::{Pair, Side};
+use random::Random;
+
+/// Small enough that short runs meet every bound.
+fn config() -> Config {
+    Config {
+        window: 2_000,
+        buffer_max: BufferMax {
+            control: 10_000,
+            claims: 10_000,
+            routes: 10_000,
+            assured: 20_000,
+            best_effort: 5_000,
+        },
+        ..Config::default()
+    }
+}
+
+/// Says which seed it was when a run fails.
+struct Seen(u64);
+
+impl Drop for Seen {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!(
+                "again: MERIDIAN_LINK_SEED={} MERIDIAN_LINK_SEEDS=1 cargo test -p link --test pair",
+                self.0
+            );
+        }
+    }
+}
+
+/// Lanes that a random run uses.
+fn some_lane(random: &mut Random) -> Lane {
+    match random.below(6) {
+        0 => Lane::CONTROL,
+        1 => Lane::CLAIMS,
+        2 => Lane::ROUTES,
+        3 => Lane::best_effort(random.below(3) as u8),
+        _ => Lane::assured(random.below(3) as u8),
+    }
+}
+
+#[test]
+fn whatever_happens_to_connections_frames_arrive_once_and_in_order() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let first = number("MERIDIAN_LINK_SEED").unwrap_or(0);
+    let (mut cuts, mut restarts, mut retransmitted, mut refused) = (0, 0, 0, 0);
+    for seed in first..first + number("MERIDIAN_LINK_SEEDS").unwrap_or(300) {
+        let _seen = Seen(seed);
+        let mut random = Random::new(seed);
+        let mut pair = Pair::new(config(), 1 + random.below(4) as u8, &mut random);
+        for _ in 0..400 {
+            let side = if random.below(2) == 0 { Side::A } else { Side::B };
+            match random.below(100) {
+                0..40 => {
+                    let lane = some_lane(&mut random);
+                    let longest = if random.below(10) == 0 { 6_000 } else { 200 };
+                    let length = 8 + random.below(longest);
+                    refused += u64::from(pair.send(side, lane, length).is_err());
+                }
+                40..70 => pair.carry(&mut random),
+                70..85 => pair.consume(side, random.below(8)),
+                85..93 => pair.dial(&mut random),
+                93..97 => {
+                    cuts += 1;
+                    pair.cut(&mut random);
+                }
+                97 => {
+                    restarts += 1;
+                    pair.restart(side, &mut random);
+                }
+                _ => pair.pass(random.below(3_000) as u64),
+            }
+            pair.check();
+        }
+        pair.heal(&mut random);
+        retransmitted += pair.retransmitted();
+    }
+    assert!(cuts > 0 && restarts > 0 && retransmitted > 0 && refused > 0, "every fault fired");
+}
+
+/// The lesson of clusters that fed back on themselves: twice as much as fits is refused at the door, and nothing is sent twice.
+#[test]
+fn overload_is_refused_at_the_door_and_never_sent_again() {
+    let mut random = Random::new(1);
+    let mut pair = Pair::new(config(), 3, &mut random);
+    pair.connect_all(&mut random);
+    let (mut taken, mut refused) = (0, 0);
+    for round in 0..5_000_u32 {
+        for lane in [Lane::assured(round as u8), Lane::best_effort(round as u8)] {
+            match pair.send(Side::A, lane, 500) {
+                Ok(()) => taken += 1,
+                Err(Refused::Full { .. }) => refused += 1,
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+        // The other side deals with half of what is offered.
+        pair.carry_all();
+        pair.consume(Side::B, 1);
+        pair.check();
+    }
+    assert!(refused > taken / 2, "{taken} taken, {refused} refused");
+    assert_eq!(pair.retransmitted(), 0);
+    pair.heal(&mut random);
+}
+
+#[test]
+fn a_lane_without_credit_stops_no_other() {
+    let mut random = Random::new(2);
+    let mut pair = Pair::new(config(), 1, &mut random);
+    pair.connect_all(&mut random);
+    for _ in 0..20 {
+        pair.send(Side::A, Lane::assured(0), 900).expect("there is room");
+    }
+    pair.carry_all();
+    let stuck = pair.delivered(Side::B, Lane::assured(0));
+    assert_eq!(stuck, 3, "a frame may begin within the window");
+    for lane in [Lane::CLAIMS, Lane::ROUTES, Lane::assured(1), Lane::CONTROL] {
+        pair.send(Side::A, lane, 100).expect("there is room");
+        pair.carry_all();
+        assert_eq!(pair.delivered(Side::B, lane), 1);
+    }
+    assert!(pair.link(Side::A).counters().of(Class::Assured).stalled > 0);
+    assert_eq!(pair.delivered(Side::B, Lane::assured(0)), stuck);
+    pair.heal(&mut random);
+}
+
+/// Acknowledgements, leases and claims overtake messages that are waiting already.
+#[test]
+fn what_is_urgent_leaves_first() {
+    let mut random = Random::new(3);
+    let mut pair = Pair::new(Config::default(), 1, &mut random);
+    pair.connect_all(&mut random);
+    let order = [Lane::CONTROL, Lane::CLAIMS, Lane::ROUTES, Lane::assured(4), Lane::best_effort(4)];
+    for lane in order.iter().rev() {
+        pair.send(Side::A, *lane, 100).expect("there is room");
+    }
+    pair.carry_all();
+    assert_eq!(pair.arrivals(Side::B), order);
+    pair.heal(&mut random);
+}
+
+#[test]
+fn a_silent_peer_is_suspect_and_its_frames_wait() {
+    let mut random = Random::new(4);
+    let mut pair = Pair::new(Config::default(), 2, &mut random);
+    pair.connect_all(&mut random);
+    pair.send(Side::A, Lane::assured(1), 100).expect("there is room");
+    pair.pass_in_silence(6_000);
+    assert!(!pair.link(Side::A).is_up());
+    assert_eq!(pair.link(Side::A).counters().silent, 2);
+    assert_eq!(pair.send(Side::A, Lane::CONTROL, 10), Err(Refused::Down));
+    pair.send(Side::A, Lane::assured(1), 100).expect("it waits for the peer");
+    pair.heal(&mut random);
+}
+
+/// Pings keep an idle link alive and measure how far the peer is.
+#[test]
+fn an_idle_link_stays_up() {
+    let mut random = Random::new(5);
+    let mut pair = Pair::new(Config::default(), 2, &mut random);
+    pair.connect_all(&mut random);
+    for _ in 0..100 {
+        pair.pass(500);
+        pair.carry_all();
+    }
+    assert!(pair.link(Side::A).is_up() && pair.link(Side::B).is_up());
+    assert_eq!(pair.link(Side::A).counters().silent, 0);
+    assert!(pair.link(Side::A).round_trip().is_some());
+    // An idle minute costs a few dozen records.
+    assert!(pair.link(Side::A).counters().bytes_sent < 12_000);
+}

@@ -1,0 +1,281 @@
+use std::collections::BTreeMap;
+
+use foldhash::quality::FixedState;
+
+use crate::delta::{Copied, Delta, Operation, Value};
+use crate::id::{Incarnation, Position, WriterId};
+use crate::log::{Log, NO_ROUND};
+
+/// What one node holds of the maps of all writers: its own, complete, and others' as far as it has heard.
+#[derive(Debug)]
+pub struct Replica<V> {
+    writers: BTreeMap<WriterId, Held<V>>,
+    /// Incarnations that were declared dead, and with them all before.
+    dead: BTreeMap<WriterId, Incarnation>,
+    /// Logs of such, which are given up in portions.
+    dying: Vec<(WriterId, Log<V>)>,
+    hasher: FixedState,
+    tombstones_max: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Held<V> {
+    pub incarnation: Incarnation,
+    pub log: Log<V>,
+    /// Of all operations up to here it has heard, of those on the same key at least of the last.
+    pub position: Position,
+    /// From whom a whole copy is coming, and how far it is.
+    copying: Option<(SourceId, Position)>,
+    round: u32,
+    is_own: bool,
+    is_suspect: bool,
+}
+
+/// A key of a writer has a value, or none. Told whenever that changes, and sometimes again when a writer begins a new life while what it
+/// wrote before is still being forgotten.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Change<'a, V> {
+    pub writer: WriterId,
+    pub key: &'a [u8],
+    /// `None`: it has none any more.
+    pub value: Option<&'a V>,
+}
+
+/// A delta was taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// How far the replica is with this writer now.
+    pub position: Position,
+    /// Keys that changed.
+    pub changes: usize,
+}
+
+/// Why a delta was not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotApplied {
+    /// The writer is this node.
+    Own,
+    /// The incarnation was declared dead.
+    Dead,
+    /// A later incarnation is known.
+    Old { known: Incarnation },
+    /// Something before it is missing: to be asked for from here on.
+    Gap { position: Position },
+    /// Another source is sending a whole copy.
+    Copying,
+}
+
+/// Whom a delta came from: one feed of one peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SourceId(pub u64);
+
+impl<V: Value> Replica<V> {
+    /// An empty one. `hash_seed` is the node's secret, so that nobody chooses keys that collide; of each writer so many deletions are
+    /// remembered as `tombstones_max` says, for readers that are behind.
+    pub fn new(hash_seed: u64, tombstones_max: usize) -> Self {
+        Self {
+            writers: BTreeMap::new(),
+            dead: BTreeMap::new(),
+            dying: Vec::new(),
+            hasher: FixedState::with_seed(hash_seed),
+            tombstones_max,
+        }
+    }
+
+    /// This node is a writer from now on, in a life of which nobody knows anything yet.
+    pub fn own(&mut self, writer: WriterId, incarnation: Incarnation) {
+        let own = Held { is_own: true, ..self.fresh(incarnation) };
+        self.bury(writer);
+        self.writers.insert(writer, own);
+    }
+
+    fn fresh(&self, incarnation: Incarnation) -> Held<V> {
+        Held {
+            incarnation,
+            log: Log::new(self.hasher.clone()),
+            position: Position::default(),
+            copying: None,
+            round: NO_ROUND,
+            is_own: false,
+            is_suspect: false,
+        }
+    }
+
+    /// Changes a key of a map of this node's own, `None` deletes it. Returns the position of the change; `None` when there is nothing to
+    /// change or the map is not its own.
+    pub fn set(&mut self, writer: WriterId, key: &[u8], value: Option<V>) -> Option<Position> {
+        let held = self.writers.get_mut(&writer).filter(|held| held.is_own)?;
+        if held.log.get(key) == value.as_ref() {
+            return None;
+        }
+        held.position.0 += 1;
+        held.log.put(key, held.position, value, NO_ROUND);
+        held.log.compact(self.tombstones_max, held.position);
+        Some(held.position)
+    }
+
+    /// Takes in what another node says of a writer, and tells `on_change` what that changes.
+    ///
+    /// # Errors
+    /// [`NotApplied`]; nothing is changed.
+    pub fn apply(
+        &mut self,
+        source: SourceId,
+        delta: Delta<V>,
+        mut on_change: impl FnMut(Change<'_, V>),
+    ) -> Result<Applied, NotApplied> {
+        let Delta { writer, incarnation, after, upto, copy, operations } = delta;
+        if self.dead.get(&writer).is_some_and(|dead| *dead >= incarnation) {
+            return Err(NotApplied::Dead);
+        }
+        let known = self.writers.get(&writer);
+        if known.is_some_and(|held| held.is_own) {
+            return Err(NotApplied::Own);
+        }
+        match known.map(|held| held.incarnation) {
+            Some(known) if known > incarnation => return Err(NotApplied::Old { known }),
+            Some(known) if known == incarnation => {}
+            _ => {
+                // What an earlier life wrote is void.
+                let fresh = self.fresh(incarnation);
+                self.bury(writer);
+                self.writers.insert(writer, fresh);
+            }
+        }
+        let Some(held) = self.writers.get_mut(&writer) else { return Err(NotApplied::Dead) };
+        let begins = copy != Copied::No && after == Position::default();
+        let from = match held.copying {
+            _ if copy == Copied::No => held.position,
+            // Two copies of different times cannot be told from one without what was deleted between them.
+            Some((other, _)) if other != source => return Err(NotApplied::Copying),
+            Some((_, copied)) if !begins => copied,
+            _ => Position::default(),
+        };
+        if after > from {
+            return Err(NotApplied::Gap { position: held.position });
+        }
+        if begins {
+            held.round += 1;
+        }
+        // A delta of another source may be older than the copy: what it brings is no sign that the copy mentioned it.
+        let round = if copy == Copied::No { NO_ROUND } else { held.round };
+        let mut changes = 0;
+        for Operation { position, key, value } in operations {
+            // All up to here was heard of: what is not there any more was deleted, and the source has not heard of that.
+            if position <= held.position && !held.log.holds(&key) {
+                continue;
+            }
+            let now = value.clone();
+            let Some(before) = held.log.put(&key, position, value, round) else { continue };
+            if before != now {
+                changes += 1;
+                on_change(Change { writer, key: &key, value: now.as_ref() });
+            }
+        }
+        match copy {
+            Copied::No => held.position = held.position.max(upto),
+            Copied::Part => held.copying = Some((source, from.max(upto))),
+            Copied::End => {
+                held.copying = None;
+                for key in held.log.sweep(held.round, upto) {
+                    changes += 1;
+                    on_change(Change { writer, key: &key, value: None });
+                }
+                held.position = held.position.max(upto);
+                held.log.raise_floor(upto);
+            }
+        }
+        held.log.compact(self.tombstones_max, held.position);
+        Ok(Applied { position: held.position, changes })
+    }
+
+    /// Nothing more comes from a source: its copies are given up, and what they brought stays.
+    pub fn lost(&mut self, source: SourceId) {
+        for held in self.writers.values_mut() {
+            held.copying.take_if(|(copying, _)| *copying == source);
+        }
+    }
+
+    /// An incarnation of a writer, and every one before it, is dead for good: its entries go ([`Self::forget_some`]), and what is still
+    /// on its way is refused.
+    pub fn declare_dead(&mut self, writer: WriterId, incarnation: Incarnation) {
+        let dead = self.dead.entry(writer).or_default();
+        *dead = incarnation.max(*dead);
+        if self.writers.get(&writer).is_some_and(|held| held.incarnation <= incarnation && !held.is_own) {
+            self.bury(writer);
+        }
+    }
+
+    fn bury(&mut self, writer: WriterId) {
+        if let Some(held) = self.writers.remove(&writer) {
+            self.dying.push((writer, held.log));
+        }
+    }
+
+    /// Forgets up to `count` entries of the dead. False when there are no more.
+    pub fn forget_some(&mut self, count: usize, mut on_change: impl FnMut(Change<'_, V>)) -> bool {
+        let Some((writer, log)) = self.dying.last_mut() else { return false };
+        let writer = *writer;
+        let keys = log.drain(count);
+        if keys.is_empty() {
+            self.dying.pop();
+        }
+        for key in keys {
+            // A later life may have it, too.
+            let value = self.writers.get(&writer).and_then(|held| held.log.get(&key));
+            if value.is_none() {
+                on_change(Change { writer, key: &key, value });
+            }
+        }
+        !self.dying.is_empty()
+    }
+
+    /// Nobody hears of a writer at present; its entries stay.
+    pub fn set_suspect(&mut self, writer: WriterId, is_suspect: bool) {
+        if let Some(held) = self.writers.get_mut(&writer) {
+            held.is_suspect = is_suspect;
+        }
+    }
+
+    pub fn is_suspect(&self, writer: WriterId) -> bool {
+        self.writers.get(&writer).is_some_and(|held| held.is_suspect)
+    }
+
+    /// How far the replica is with each writer.
+    pub fn vector(&self) -> impl Iterator<Item = (WriterId, Incarnation, Position)> {
+        self.writers.iter().map(|(writer, held)| (*writer, held.incarnation, held.position))
+    }
+
+    /// Whether a whole copy of some writer is under way.
+    pub fn is_copying(&self) -> bool {
+        self.writers.values().any(|held| held.copying.is_some())
+    }
+
+    pub fn get(&self, writer: WriterId, key: &[u8]) -> Option<&V> {
+        self.writers.get(&writer)?.log.get(key)
+    }
+
+    /// All keys of a writer, in the order of their last changes.
+    pub fn entries(&self, writer: WriterId) -> impl Iterator<Item = (&[u8], &V)> {
+        self.writers.get(&writer).into_iter().flat_map(|held| held.log.iter())
+    }
+
+    /// Keys of a writer, deletions that are remembered, bytes of all of their keys.
+    pub fn size(&self, writer: WriterId) -> (usize, usize, usize) {
+        let log = self.writers.get(&writer).map(|held| &held.log);
+        log.map_or((0, 0, 0), |log| (log.len(), log.tombstones(), log.key_bytes()))
+    }
+
+    pub(crate) fn held(&self) -> impl Iterator<Item = (WriterId, &Held<V>)> {
+        self.writers.iter().map(|(writer, held)| (*writer, held))
+    }
+
+    pub fn check_invariants(&self) {
+        for (writer, held) in &self.writers {
+            held.log.check_invariants();
+            assert!(self.dead.get(writer).is_none_or(|dead| held.is_own || held.incarnation > *dead));
+            assert!(held.log.floor() <= held.position, "only what was heard of is forgotten");
+            assert!(!held.is_own || held.copying.is_none());
+        }
+    }
+}

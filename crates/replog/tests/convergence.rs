@@ -1,0 +1,358 @@
+//! Nodes that write, restart, die, and feed each other over queues that are lost and begun anew, against maps that are simply kept.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use replog::{
+    Batching, Change, Delta, Feed, Incarnation, NotApplied, Position, Replica, SourceId, Value, WriterId,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Flags(u8);
+
+impl Value for Flags {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.push(self.0);
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        let (first, rest) = bytes.split_first()?;
+        *bytes = rest;
+        Some(Self(*first))
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound.max(1)
+    }
+}
+
+type Map = BTreeMap<Vec<u8>, Flags>;
+
+/// A node that writes one map and reads all.
+struct Node {
+    replica: Replica<Flags>,
+    /// What it told whoever asked to hear of changes, by writer.
+    mirror: BTreeMap<WriterId, Map>,
+    /// What it wrote in this life.
+    written: Map,
+    incarnation: Incarnation,
+}
+
+/// One node feeds another.
+struct Wire {
+    from: usize,
+    to: usize,
+    feed: Feed,
+    queue: VecDeque<Vec<u8>>,
+}
+
+struct World {
+    nodes: Vec<Node>,
+    wires: Vec<Wire>,
+    now: u64,
+    tombstones_max: usize,
+    counts: BTreeMap<&'static str, u64>,
+}
+
+fn batching() -> Batching {
+    Batching { interval: Duration::from_micros(3), bytes_max: 40, in_flight_max: 200 }
+}
+
+fn writer(node: usize) -> WriterId {
+    WriterId(node as u64 + 1)
+}
+
+fn note(mirror: &mut BTreeMap<WriterId, Map>, change: &Change<'_, Flags>) {
+    let map = mirror.entry(change.writer).or_default();
+    match change.value {
+        Some(value) => drop(map.insert(change.key.to_vec(), *value)),
+        None => drop(map.remove(change.key)),
+    }
+}
+
+impl World {
+    fn new(nodes: usize, tombstones_max: usize) -> Self {
+        let mut world =
+            Self { nodes: Vec::new(), wires: Vec::new(), now: 0, tombstones_max, counts: BTreeMap::new() };
+        for node in 0..nodes {
+            let started = world.start(node, Incarnation(1));
+            world.nodes.push(started);
+        }
+        // A ring, both ways: everything reaches everybody by two ways and comes back to where it began.
+        for node in 0..nodes {
+            let next = (node + 1) % nodes;
+            for (from, to) in [(node, next), (next, node)] {
+                let feed = Feed::new(batching(), []);
+                world.wires.push(Wire { from, to, feed, queue: VecDeque::new() });
+            }
+        }
+        world
+    }
+
+    fn start(&self, node: usize, incarnation: Incarnation) -> Node {
+        let mut replica = Replica::new(1, self.tombstones_max);
+        replica.own(writer(node), incarnation);
+        Node { replica, mirror: BTreeMap::new(), written: BTreeMap::new(), incarnation }
+    }
+
+    fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    fn write(&mut self, node: usize, random: &mut Random) {
+        let key = format!("k/{}", random.below(30)).into_bytes();
+        let value = (random.below(3) > 0).then(|| Flags(random.below(3) as u8));
+        let node_state = &mut self.nodes[node];
+        let position = node_state.replica.set(writer(node), &key, value);
+        let changes = node_state.written.get(&key) != value.as_ref();
+        assert_eq!(position.is_some(), changes, "only changes have positions");
+        match value {
+            Some(value) => drop(node_state.written.insert(key, value)),
+            None => drop(node_state.written.remove(&key)),
+        }
+    }
+
+    fn feed(&mut self, at: usize) {
+        let Wire { from, feed, queue, .. } = &mut self.wires[at];
+        if let Some(delta) = feed.poll(self.now, &self.nodes[*from].replica, |_| true) {
+            let mut bytes = Vec::new();
+            delta.encode(&mut bytes);
+            queue.push_back(bytes);
+        }
+    }
+
+    fn deliver(&mut self, at: usize, twice: bool) {
+        let Some(bytes) = self.wires[at].queue.pop_front() else { return };
+        for _ in 0..=usize::from(twice) {
+            let delta: Delta<Flags> = Delta::decode(&bytes).expect("our own bytes");
+            let (id, incarnation) = (delta.writer, delta.incarnation);
+            let cost = Feed::cost(&delta);
+            let node = &mut self.nodes[self.wires[at].to];
+            let mirror = &mut node.mirror;
+            let what = match node.replica.apply(SourceId(at as u64), delta, |change| note(mirror, &change)) {
+                Ok(_) => "applied",
+                Err(NotApplied::Own) => "own",
+                Err(NotApplied::Dead) => "dead",
+                Err(NotApplied::Old { .. }) => "old",
+                Err(NotApplied::Gap { position }) => {
+                    self.wires[at].feed.rewind(id, incarnation, position);
+                    "gap"
+                }
+                Err(NotApplied::Copying) => "copying",
+            };
+            self.wires[at].feed.acknowledged(cost);
+            self.count(what);
+        }
+    }
+
+    /// A link is lost and made anew.
+    fn reconnect(&mut self, at: usize) {
+        let replica = &mut self.nodes[self.wires[at].to].replica;
+        replica.lost(SourceId(at as u64));
+        let vector: Vec<_> = replica.vector().collect();
+        let Wire { feed, queue, .. } = &mut self.wires[at];
+        queue.clear();
+        *feed = Feed::new(batching(), vector);
+        self.count("reconnected");
+    }
+
+    /// A node begins anew, and some hear that its life before has ended.
+    fn restart(&mut self, node: usize, random: &mut Random) {
+        let before = self.nodes[node].incarnation;
+        self.nodes[node] = self.start(node, Incarnation(before.0 + 1));
+        for at in 0..self.wires.len() {
+            if self.wires[at].from == node || self.wires[at].to == node {
+                self.reconnect(at);
+            }
+        }
+        for other in 0..self.nodes.len() {
+            if other != node && random.below(2) == 0 {
+                self.nodes[other].replica.declare_dead(writer(node), before);
+            }
+        }
+        self.count("restarted");
+    }
+
+    fn forget(&mut self, node: usize, count: usize) {
+        let Node { replica, mirror, .. } = &mut self.nodes[node];
+        replica.forget_some(count, |change| note(mirror, &change));
+    }
+
+    fn check(&self) {
+        for node in &self.nodes {
+            node.replica.check_invariants();
+        }
+    }
+
+    /// With good links everybody ends with what each writer has.
+    fn heal(&mut self) {
+        for at in 0..self.wires.len() {
+            self.reconnect(at);
+        }
+        for _ in 0..400 {
+            self.now += 10;
+            for at in 0..self.wires.len() {
+                self.feed(at);
+                while !self.wires[at].queue.is_empty() {
+                    self.deliver(at, false);
+                }
+            }
+        }
+        for reader in 0..self.nodes.len() {
+            for _ in 0..50 {
+                self.forget(reader, 100);
+            }
+            self.check();
+            assert!(!self.nodes[reader].replica.is_copying());
+            for node in 0..self.nodes.len() {
+                let entries = self.nodes[reader].replica.entries(writer(node));
+                let held: Map = entries.map(|(key, value)| (key.to_vec(), *value)).collect();
+                assert_eq!(held, self.nodes[node].written, "reader {reader}, writer {node}");
+                if reader != node {
+                    let mirrored = self.nodes[reader].mirror.get(&writer(node)).cloned().unwrap_or_default();
+                    assert_eq!(mirrored, held, "those who hear of changes know the same");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_replica_ends_with_what_the_writers_have() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let first = number("MERIDIAN_REPLOG_SEED").unwrap_or(0);
+    let mut counts = BTreeMap::new();
+    for seed in first..first + number("MERIDIAN_REPLOG_SEEDS").unwrap_or(150) {
+        let mut random = Random::new(seed);
+        let mut world = World::new(2 + random.below(3), random.below(8));
+        for _ in 0..600 {
+            let node = random.below(world.nodes.len());
+            let wire = random.below(world.wires.len());
+            match random.below(100) {
+                0..40 => world.write(node, &mut random),
+                40..65 => world.feed(wire),
+                65..90 => world.deliver(wire, random.below(8) == 0),
+                90..94 => world.reconnect(wire),
+                94 => world.restart(node, &mut random),
+                95..97 => world.forget(node, 1 + random.below(5)),
+                _ => world.now += random.below(6) as u64,
+            }
+            if random.below(10) == 0 {
+                world.check();
+            }
+        }
+        let heal = std::panic::AssertUnwindSafe(|| world.heal());
+        if let Err(panic) = std::panic::catch_unwind(heal) {
+            eprintln!("again: MERIDIAN_REPLOG_SEED={seed} MERIDIAN_REPLOG_SEEDS=1 cargo test -p replog");
+            std::panic::resume_unwind(panic);
+        }
+        for (what, count) in world.counts {
+            *counts.entry(what).or_insert(0) += count;
+        }
+    }
+    for what in ["applied", "own", "dead", "old", "gap", "copying", "reconnected", "restarted"] {
+        assert!(counts.get(what).is_some_and(|count| *count > 0), "{what} never happened: {counts:?}");
+    }
+}
+
+fn one_to_one() -> (Replica<Flags>, Replica<Flags>) {
+    let mut writer = Replica::new(1, 4);
+    writer.own(WriterId(1), Incarnation(1));
+    (writer, Replica::new(1, 4))
+}
+
+fn set(replica: &mut Replica<Flags>, key: &str, value: Option<u8>) {
+    replica.set(WriterId(1), key.as_bytes(), value.map(Flags));
+}
+
+/// Sends all there is, and returns how many deltas that took and whether any was of a whole copy.
+fn feed_all(now: u64, feed: &mut Feed, from: &Replica<Flags>, to: &mut Replica<Flags>) -> usize {
+    let mut deltas = 0;
+    for step in 0..10_000 {
+        let Some(delta) = feed.poll(now + step * 1_000_000, from, |_| true) else { break };
+        feed.acknowledged(Feed::cost(&delta));
+        to.apply(SourceId(1), delta, |_| {}).expect("in order");
+        deltas += 1;
+    }
+    deltas
+}
+
+#[test]
+fn a_lone_change_leaves_at_once_and_many_leave_together() {
+    let (mut writer, mut reader) = one_to_one();
+    let mut feed = Feed::new(Batching { interval: Duration::from_millis(1), ..Batching::default() }, []);
+    assert_eq!(feed_all(0, &mut feed, &writer, &mut reader), 1, "that a writer is there");
+    set(&mut writer, "a", Some(1));
+    let now = 1_000_000_000;
+    assert!(feed.poll(now, &writer, |_| true).is_some());
+    for key in 0..100 {
+        set(&mut writer, &format!("k{key}"), Some(1));
+    }
+    assert!(feed.poll(now + 10, &writer, |_| true).is_none(), "it gathers");
+    let together = feed.poll(feed.due(), &writer, |_| true).expect("it is time");
+    assert_eq!(together.operations.len(), 100);
+}
+
+#[test]
+fn changes_on_one_key_that_were_not_sent_yet_are_one() {
+    let (mut writer, mut reader) = one_to_one();
+    for round in 0..50 {
+        set(&mut writer, "a", (round % 2 == 0).then_some(round));
+    }
+    let mut feed = Feed::new(Batching::default(), []);
+    let delta = feed.poll(0, &writer, |_| true).expect("news");
+    assert_eq!((delta.operations.len(), delta.upto), (1, Position(50)));
+    reader.apply(SourceId(1), delta, |_| panic!("a deletion of what was never there")).expect("contiguous");
+}
+
+#[test]
+fn a_reader_that_missed_too_many_deletions_gets_a_copy_and_loses_nothing_meanwhile() {
+    let (mut writer, mut reader) = one_to_one();
+    for key in 0..200 {
+        set(&mut writer, &format!("k{key}"), Some(1));
+    }
+    let mut feed = Feed::new(batching(), []);
+    feed_all(0, &mut feed, &writer, &mut reader);
+    let vector: Vec<_> = reader.vector().collect();
+    for key in 0..100 {
+        set(&mut writer, &format!("k{key}"), None);
+    }
+    let mut feed = Feed::new(batching(), vector);
+    let mut lowest = usize::MAX;
+    for step in 0..1_000 {
+        let Some(delta) = feed.poll(step * 1_000_000, &writer, |_| true) else { break };
+        feed.acknowledged(Feed::cost(&delta));
+        reader.apply(SourceId(1), delta, |_| {}).expect("in order");
+        lowest = lowest.min(reader.size(WriterId(1)).0);
+    }
+    assert_eq!(lowest, 100, "what is still set was there all the time");
+    assert_eq!(reader.size(WriterId(1)).0, 100);
+    assert!(!reader.is_copying());
+}
+
+#[test]
+fn a_feed_without_answers_stops_at_its_bound() {
+    let (mut writer, _) = one_to_one();
+    for key in 0..1_000 {
+        set(&mut writer, &format!("k{key}"), Some(1));
+    }
+    let mut feed = Feed::new(batching(), []);
+    let mut deltas = 0;
+    while feed.poll(deltas * 1_000_000, &writer, |_| true).is_some() {
+        deltas += 1;
+    }
+    assert!((4..10).contains(&deltas), "{deltas}");
+    feed.acknowledged(1_000);
+    assert!(feed.poll(u64::MAX / 2, &writer, |_| true).is_some());
+}
