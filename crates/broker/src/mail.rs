@@ -125,12 +125,12 @@ impl Letter {
             }
             Letter::Member(delivery) => delivery.message.size(),
             Letter::Page(page) => page.messages.iter().map(Message::size).sum(),
-            Letter::Completion(Completion::Deliver { deliveries, .. }) => {
+            Letter::Completion(Completion::Deliver { first, more, .. }) => {
                 let size = |delivery: &SessionDelivery| match delivery {
                     SessionDelivery::Publish { message, .. } => message.size(),
                     SessionDelivery::PubRel { .. } => 0,
                 };
-                deliveries.iter().map(size).sum()
+                size(first) + more.iter().map(size).sum::<usize>()
             }
             Letter::Request(..)
             | Letter::Completion(_)

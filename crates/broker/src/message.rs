@@ -47,7 +47,14 @@ impl<'a> MessageView<'a> {
 
     /// Appends the message in the form that [`Self::decode`] reads, for a hand-over between workers of one process.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let mut header = [0_u8; HEADER];
+        out.extend_from_slice(&self.header());
+        out.extend_from_slice(self.topic.as_bytes());
+        out.extend_from_slice(self.properties);
+        out.extend_from_slice(self.payload);
+    }
+
+    fn header(&self) -> [u8; HEADER] {
+        let mut header = [0; HEADER];
         header[0..8].copy_from_slice(&self.expires.0.to_le_bytes());
         let mut flags = self.qos as u8;
         if self.retain {
@@ -70,10 +77,7 @@ impl<'a> MessageView<'a> {
         header[28..32].copy_from_slice(&(self.properties.len() as u32).to_le_bytes());
         header[32..36].copy_from_slice(&(self.payload.len() as u32).to_le_bytes());
         header[36..40].copy_from_slice(&(self.received.0 as u32).to_le_bytes());
-        out.extend_from_slice(&header);
-        out.extend_from_slice(self.topic.as_bytes());
-        out.extend_from_slice(self.properties);
-        out.extend_from_slice(self.payload);
+        header
     }
 
     /// Reads what [`Self::encode`] wrote. The bytes are this process's own, so a fault in them is a fault of ours.
@@ -125,9 +129,15 @@ impl<'a> MessageView<'a> {
     }
 
     pub fn to_message(self) -> Message {
-        let mut bytes = Vec::with_capacity(self.encoded_len());
-        self.encode(&mut bytes);
-        Message(bytes.into())
+        // Made at its final place: a vector would be copied there.
+        let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, self.encoded_len()).collect();
+        let mut rest = Arc::get_mut(&mut bytes).unwrap_or_default();
+        for part in [&self.header(), self.topic.as_bytes(), self.properties, self.payload] {
+            let (place, after) = rest.split_at_mut(part.len());
+            place.copy_from_slice(part);
+            rest = after;
+        }
+        Message(bytes)
     }
 
     /// A message whose `expires` is still an interval comes into being.

@@ -26,13 +26,20 @@ pub struct Pushed {
 
 const VERSION: u8 = 1;
 const HEADER: usize = 16;
+/// Where in it the proposer's clock stands.
+const NOW: usize = 8;
 /// Between this and [`MESSAGE_OFFSET_MAX`] there is room for what precedes the message of any command.
 const FULL: usize = MESSAGE_OFFSET_MAX - 256;
 
 impl BatchBuilder {
     /// `now_ms` is the proposer's clock.
     pub fn new(now_ms: u64) -> Self {
-        let mut builder = Self { bytes: Vec::new(), count: 0 };
+        Self::in_memory_of(Vec::new(), now_ms)
+    }
+
+    /// In memory that is at hand; what is in it goes.
+    pub fn in_memory_of(bytes: Vec<u8>, now_ms: u64) -> Self {
+        let mut builder = Self { bytes, count: 0 };
         builder.begin(now_ms);
         builder
     }
@@ -41,10 +48,15 @@ impl BatchBuilder {
     pub fn begin(&mut self, now_ms: u64) {
         self.bytes.clear();
         self.count = 0;
-        self.bytes.u8(VERSION);
-        self.bytes.raw(&[0; 3]);
-        self.bytes.u32(0);
-        self.bytes.u64(now_ms);
+        let mut header = [0; HEADER];
+        header[0] = VERSION;
+        header[NOW..].copy_from_slice(&now_ms.to_le_bytes());
+        self.bytes.raw(&header);
+    }
+
+    /// The proposer's clock went on while the batch was open.
+    pub fn advance(&mut self, now_ms: u64) {
+        self.bytes[NOW..HEADER].copy_from_slice(&now_ms.to_le_bytes());
     }
 
     /// # Panics
@@ -91,14 +103,15 @@ pub(crate) struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    pub fn decode(index: u64, bytes: &'a [u8]) -> Result<Self, ApplyError> {
+    /// `commands` is empty memory to put them in.
+    pub fn decode(index: u64, bytes: &'a [u8], mut commands: Vec<Decoded<'a>>) -> Result<Self, ApplyError> {
         let fault = |command| move |Malformed { what }| ApplyError::Malformed { index, command, what };
         if bytes.len() > RECORD_MAX {
             return Err(fault(0)(Malformed { what: "length of a batch" }));
         }
         let (now, count) = decode_header(bytes).map_err(fault(0))?;
         // A command has 8 bytes at least, so a count that lies makes nobody reserve more than the batch.
-        let mut commands = Vec::with_capacity((count as usize).min(bytes.len() / 8));
+        commands.reserve((count as usize).min(bytes.len() / 8));
         let mut at = HEADER;
         for command in 0..count {
             let (decoded, end) = decode(bytes, at).map_err(fault(command))?;
@@ -110,6 +123,16 @@ impl<'a> Batch<'a> {
         }
         Ok(Self { now, commands })
     }
+}
+
+/// The memory of commands that are done with, for those of another batch.
+pub(crate) fn reused<'a>(mut commands: Vec<Decoded<'_>>) -> Vec<Decoded<'a>> {
+    /// Larger ones are given back.
+    const KEPT: usize = 1024;
+    commands.clear();
+    commands.shrink_to(KEPT);
+    // Collecting what a vector was turned into takes place in its own memory; there is nothing in it.
+    commands.into_iter().map(|_| unreachable!("it is empty")).collect()
 }
 
 fn decode_header(bytes: &[u8]) -> Result<(u64, u32), Malformed> {
@@ -126,7 +149,7 @@ fn decode_header(bytes: &[u8]) -> Result<(u64, u32), Malformed> {
 /// # Errors
 /// [`ApplyError::Malformed`], with 0 for the index.
 pub fn commands(batch: &[u8]) -> Result<Vec<Command<'_>>, ApplyError> {
-    Ok(Batch::decode(0, batch)?.commands.into_iter().map(|decoded| decoded.command).collect())
+    Ok(Batch::decode(0, batch, Vec::new())?.commands.into_iter().map(|decoded| decoded.command).collect())
 }
 
 /// The message that stands at a key; `batch` is the payload of the record with the key's index.

@@ -3,7 +3,7 @@
 use mqtt::{QoS, TopicName};
 
 use crate::error::{Malformed, malformed};
-use crate::wire::{Reader, Writer};
+use crate::wire::Reader;
 
 /// A point of the state's clock, milliseconds, that never comes.
 pub const NEVER: u64 = u64::MAX;
@@ -43,16 +43,18 @@ impl<'a> MessageView<'a> {
     }
 
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.u8(VERSION);
-        out.u8(self.qos as u8 | if self.retain { RETAIN } else { 0 });
+        out.reserve(self.encoded_len());
+        let mut header = [0; Self::HEADER];
+        header[0] = VERSION;
+        header[1] = self.qos as u8 | if self.retain { RETAIN } else { 0 };
         // A Topic Name has at most 65,535 bytes [MQTT-1.5.4-1].
-        out.u16(self.topic.len() as u16);
-        out.u32(self.properties.len() as u32);
-        out.u32(self.payload.len() as u32);
-        out.u32(0);
-        out.u64(self.expires);
-        out.u64(self.received);
-        out.u64(self.publisher_key);
+        header[2..4].copy_from_slice(&(self.topic.len() as u16).to_le_bytes());
+        header[4..8].copy_from_slice(&(self.properties.len() as u32).to_le_bytes());
+        header[8..12].copy_from_slice(&(self.payload.len() as u32).to_le_bytes());
+        header[16..24].copy_from_slice(&self.expires.to_le_bytes());
+        header[24..32].copy_from_slice(&self.received.to_le_bytes());
+        header[32..40].copy_from_slice(&self.publisher_key.to_le_bytes());
+        out.extend_from_slice(&header);
         out.extend_from_slice(self.topic.as_bytes());
         out.extend_from_slice(self.properties);
         out.extend_from_slice(self.payload);

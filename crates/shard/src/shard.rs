@@ -19,7 +19,7 @@ use std::sync::Arc;
 use foldhash::quality::FixedState;
 use routing::{Index, IndexLimits, Reader};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, reused};
 use crate::bodies::Bodies;
 use crate::command::{Command, Decoded};
 use crate::counts::Counts;
@@ -76,6 +76,8 @@ pub struct Shard {
     reader: Reader<Route>,
     matches: Vec<Route>,
     ids: Vec<u32>,
+    /// Memory for the commands of a batch.
+    commands: Vec<Decoded<'static>>,
     counts: Counts,
     parts: Parts,
     /// Pages of parts of which others are missing, while a checkpoint is read.
@@ -116,6 +118,7 @@ impl Shard {
             reader,
             matches: Vec::new(),
             ids: Vec::new(),
+            commands: Vec::new(),
             counts: Counts::default(),
             parts: Parts::new(),
             pages: BTreeMap::new(),
@@ -131,7 +134,7 @@ impl Shard {
         if index != expected || index >= INDEX_MAX {
             return Err(ApplyError::OutOfOrder { expected, index });
         }
-        let batch = Batch::decode(index, batch)?;
+        let batch = Batch::decode(index, batch, std::mem::take(&mut self.commands))?;
         self.touch(REST);
         self.applied = index;
         let before = self.now;
@@ -150,6 +153,7 @@ impl Shard {
             effects.push(Effect::RetainedChanged { messages, bytes });
         }
         self.reader.quiescent();
+        self.commands = reused(batch.commands);
         Ok(())
     }
 

@@ -143,7 +143,7 @@ impl StoreLog for ShardLog {
         self.told.tell(node);
     }
 
-    fn append(&self, shard: ShardId, index: u64, batch: Arc<[u8]>) {
+    fn append(&self, shard: ShardId, index: u64, batch: Arc<Vec<u8>>) {
         self.log.append([Record::Entry { group: group_of(shard), term: 1, index, payload: batch }]);
     }
 

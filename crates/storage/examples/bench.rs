@@ -100,7 +100,7 @@ impl Bench {
         self.clear();
         let (opened, told) = self.open()?;
         let (log, threads) = (opened.log.clone(), start(opened));
-        let payload: Arc<[u8]> = vec![7; self.bytes].into();
+        let payload: Arc<Vec<u8>> = vec![7; self.bytes].into();
         let (mut index, mut took) = (0, vec![]);
         let mut before = log.stats();
         let mut started = Instant::now();
@@ -164,7 +164,7 @@ impl Bench {
         self.clear();
         let (mut opened, told) = self.open()?;
         drop(told);
-        let payload: Arc<[u8]> = vec![7; self.bytes].into();
+        let payload: Arc<Vec<u8>> = vec![7; self.bytes].into();
         for index in 1..=1_000_000 {
             let payload = payload.clone();
             opened.log.append([Record::Entry { group: GroupId(1), term: 1, index, payload }]);

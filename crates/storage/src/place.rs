@@ -25,7 +25,8 @@ pub(crate) struct Prepared {
 /// What a record carries.
 pub(crate) enum Payload {
     None,
-    Shared(Arc<[u8]>),
+    Entry(Arc<Vec<u8>>),
+    Part(Arc<[u8]>),
     Done([u8; DONE]),
 }
 
@@ -33,7 +34,8 @@ impl Payload {
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::None => &[],
-            Self::Shared(bytes) => bytes,
+            Self::Entry(bytes) => bytes,
+            Self::Part(bytes) => bytes,
             Self::Done(bytes) => bytes,
         }
     }
@@ -64,7 +66,7 @@ pub(crate) fn place(
     match item {
         Item::Record(Record::Entry { group, term, index, payload: bytes }) => {
             (header.group, header.term, header.index) = (*group, *term, *index);
-            payload = Payload::Shared(bytes.clone());
+            payload = Payload::Entry(bytes.clone());
             state.group(*group).entries.push(segment.id, *term, *index, at);
             match prepared.entries.iter_mut().find(|(known, _)| known == group) {
                 Some((_, last)) => *last = *index,
@@ -73,7 +75,7 @@ pub(crate) fn place(
         }
         Item::Record(Record::Part { group, part, checkpoint, payload: bytes }) => {
             (header.group, header.part, header.index) = (*group, *part, *checkpoint);
-            payload = Payload::Shared(bytes.clone());
+            payload = Payload::Part(bytes.clone());
         }
         Item::MovedPart { group, part, version, payload: bytes } => {
             prepared.moved += 1;
@@ -82,7 +84,7 @@ pub(crate) fn place(
                 return None;
             }
             (header.group, header.part, header.index) = (*group, *part, *version);
-            payload = Payload::Shared(bytes.clone());
+            payload = Payload::Part(bytes.clone());
         }
         Item::Record(Record::Done { group, checkpoint }) => {
             (header.group, header.index) = (*group, *checkpoint);

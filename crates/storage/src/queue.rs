@@ -6,12 +6,13 @@ use std::sync::Arc;
 use crate::id::{GroupId, SegmentId};
 use crate::record::{Kind, size};
 
-/// What a group appends. Payloads are shared, not copied; at most 1 MiB and the largest packet (257 MiB).
+/// What a group appends. Payloads are shared, not copied; at most 1 MiB and the largest packet (257 MiB). The log has let go of an
+/// entry's when it tells that it is durable, so whoever made it may use the memory again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// A batch of commands. Indexes of a group begin at 1 and follow each other; an index that is already there replaces that entry and
     /// all after it, as in a replicated log.
-    Entry { group: GroupId, term: u64, index: u64, payload: Arc<[u8]> },
+    Entry { group: GroupId, term: u64, index: u64, payload: Arc<Vec<u8>> },
     /// A part of the checkpoint that stands for the entries up to `checkpoint`; without payload, the part is gone. It counts once
     /// [`Done`](Self::Done) of that checkpoint is durable. Low priority.
     Part { group: GroupId, part: u32, checkpoint: u64, payload: Arc<[u8]> },
@@ -24,7 +25,8 @@ impl Record {
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
-            Self::Entry { payload, .. } | Self::Part { payload, .. } => payload.len(),
+            Self::Entry { payload, .. } => payload.len(),
+            Self::Part { payload, .. } => payload.len(),
             Self::Done { .. } => 0,
         }
     }
@@ -87,6 +89,8 @@ pub(crate) struct Queue {
     pub low: VecDeque<Item>,
     /// Something else than records needs the writer.
     pub kicked: bool,
+    /// The writer has nothing to do and wants to be woken: what it is not waiting for costs no system call.
+    pub idle: bool,
     pub stopped: bool,
     /// Nothing is taken any more.
     pub closed: bool,

@@ -197,8 +197,11 @@ impl Shared {
         }
         self.queued_records.fetch_add(records, Ordering::Relaxed);
         self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let idle = std::mem::take(&mut queue.idle);
         drop(queue);
-        self.wake_writer.notify_one();
+        if idle {
+            self.wake_writer.notify_one();
+        }
     }
 
     pub fn kick_writer(&self) {
@@ -214,10 +217,13 @@ impl Shared {
     /// Waits until there is something to write or to tell, or for `limit`; false once it is to stop and nothing is left.
     pub fn wait_for_work(&self, limit: std::time::Duration, stalled: bool) -> bool {
         let queue = self.queue();
-        let idle = |q: &mut Queue| !q.kicked && !q.stopped && (stalled || q.is_empty());
+        let idle = |q: &mut Queue| {
+            q.idle = !q.kicked && !q.stopped && (stalled || q.is_empty());
+            q.idle
+        };
         let (mut queue, _) =
             self.wake_writer.wait_timeout_while(queue, limit, idle).unwrap_or_else(PoisonError::into_inner);
-        queue.kicked = false;
+        (queue.kicked, queue.idle) = (false, false);
         !(queue.stopped && (stalled || queue.is_empty()))
     }
 

@@ -14,8 +14,9 @@ use crate::node::Node;
 pub trait StoreLog: Send + Sync {
     /// Whom to tell from now on. Called once, before anything else.
     fn connect(&self, node: &Arc<Node>);
-    /// Queues a batch, whose index is one more than the last one's of the shard.
-    fn append(&self, shard: ShardId, index: u64, batch: Arc<[u8]>);
+    /// Queues a batch, whose index is one more than the last one's of the shard. It is let go of before it is told durable, for its
+    /// memory is used again.
+    fn append(&self, shard: ShardId, index: u64, batch: Arc<Vec<u8>>);
     /// Queues a part of the checkpoint that stands for everything up to index `checkpoint`.
     fn part(&self, shard: ShardId, checkpoint: u64, part: u32, bytes: Vec<u8>);
     /// All parts that changed are queued. Answered by [`StoreEvent::Checkpointed`].

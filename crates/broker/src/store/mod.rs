@@ -178,7 +178,9 @@ pub enum Completion {
     },
     Deliver {
         connection: ConnectionId,
-        deliveries: Vec<SessionDelivery>,
+        first: SessionDelivery,
+        /// Those that follow it: often none, which takes no memory.
+        more: Vec<SessionDelivery>,
     },
     /// PUBREC is remembered; PUBREL may leave.
     Release {

@@ -542,12 +542,17 @@ impl Worker {
     }
 
     /// Deliveries of a durable session from its shard.
-    pub(super) fn session_deliveries(&mut self, id: ConnectionId, deliveries: Vec<SessionDelivery>) {
+    pub(super) fn session_deliveries(
+        &mut self,
+        id: ConnectionId,
+        first: SessionDelivery,
+        more: Vec<SessionDelivery>,
+    ) {
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         let window = usize::from(connection.window);
         let flow = connection.flow();
         if !flow.retained.is_empty() {
-            for delivery in &deliveries {
+            for delivery in [&first].into_iter().chain(&more) {
                 // Those of a page have RETAIN set.
                 if let SessionDelivery::Publish { retain: false, message, .. } = delivery
                     && message.view().retain
@@ -557,7 +562,8 @@ impl Worker {
             }
         }
         let ready = &mut flow.ready;
-        ready.extend(deliveries);
+        ready.push_back(first);
+        ready.extend(more);
         // What is in flight fits the window, unless the client acknowledges what it was never sent: then it would never end.
         let publishes = |ready: &VecDeque<SessionDelivery>| {
             ready.iter().filter(|delivery| matches!(delivery, SessionDelivery::Publish { .. })).count()

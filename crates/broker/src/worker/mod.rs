@@ -64,6 +64,8 @@ pub struct Worker {
     reader: Reader<Route>,
     /// What each worker gets at the end of the turn, this one's own included.
     outbox: Vec<Batch>,
+    /// Memory for the next one of its own.
+    own_batch: Batch,
     wheel: Wheel,
     dirty: Vec<u32>,
     woken: Vec<u32>,
@@ -122,6 +124,7 @@ impl Worker {
             connections: Slots::default(),
             reader: node.routes.reader(),
             outbox: (0..node.workers).map(|_| Batch::default()).collect(),
+            own_batch: Batch::default(),
             wheel: Wheel::default(),
             dirty: Vec::new(),
             woken: Vec::new(),
@@ -358,13 +361,12 @@ impl Worker {
         if self.outbox[self.id.index()].is_empty() {
             return false;
         }
-        let mut batch = std::mem::take(&mut self.outbox[self.id.index()]);
+        let mut batch = std::mem::take(&mut self.own_batch);
+        std::mem::swap(&mut batch, &mut self.outbox[self.id.index()]);
         self.take_batch(now, &mut batch);
-        // The memory goes back, unless the round left something new.
-        if self.outbox[self.id.index()].is_empty() {
-            batch.recycle(usize::MAX);
-            self.outbox[self.id.index()] = batch;
-        }
+        // Two take turns, for a round may leave something new.
+        batch.recycle(usize::MAX);
+        self.own_batch = batch;
         true
     }
 
@@ -413,8 +415,10 @@ impl Worker {
         for (connection, ticket) in self.passing.drain(..) {
             self.outbox[connection.worker.index()].letters.push(Letter::Passed(connection, ticket));
         }
-        for (_, shard) in &mut self.shards {
-            shard.end_turn();
+        if self.node.log.is_some() {
+            // Those that can wait go together, for one sync.
+            let all = self.stopping || self.shards.iter().any(|(_, shard)| shard.batch_is_due(self.now));
+            self.shards.iter_mut().for_each(|(_, shard)| shard.end_turn(all));
         }
         use std::sync::atomic::Ordering::Relaxed;
         let published = &self.node.published[self.id.index()];

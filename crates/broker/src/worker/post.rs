@@ -85,7 +85,9 @@ impl Worker {
             Completion::Unsubscribed { connection, ticket, results } => {
                 self.unsubscribed(connection, ticket, &results);
             }
-            Completion::Deliver { connection, deliveries } => self.session_deliveries(connection, deliveries),
+            Completion::Deliver { connection, first, more } => {
+                self.session_deliveries(connection, first, more);
+            }
             Completion::Release { connection, packet_id, reason } => {
                 self.release_delivery(connection, packet_id, reason)
             }

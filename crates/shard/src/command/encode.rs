@@ -45,10 +45,8 @@ pub const RECORD_MAX: usize = (1 << 20) + (256 << 20) + (1 << 16);
 pub(crate) fn encode(command: &Command<'_>, out: &mut Vec<u8>) -> Option<usize> {
     let start = out.len();
     debug_assert!(start.is_multiple_of(MESSAGE_ALIGN));
-    out.u8(kind_of(command));
-    out.u8(VERSION);
-    out.u16(0);
-    out.u32(0);
+    // The length is known afterwards.
+    out.raw(&[kind_of(command), VERSION, 0, 0, 0, 0, 0, 0]);
     let message = body(command, out);
     pad(out);
     let len = (out.len() - start - HEADER) as u32;
@@ -129,10 +127,13 @@ fn body(command: &Command<'_>, out: &mut Vec<u8>) -> Option<usize> {
         }
         Command::Enqueue(enqueue) => return Some(encode_enqueue(enqueue, out)),
         Command::Acknowledge { session, epoch, packet_id, kind } => {
-            owner(*session, *epoch, out);
-            out.u16(packet_id.get());
-            out.u8(*kind as u8);
             debug_assert!(*kind as u8 <= Acknowledgement::Skip as u8);
+            let mut fields = [0; 15];
+            fields[..8].copy_from_slice(&session.as_u64().to_le_bytes());
+            fields[8..12].copy_from_slice(&epoch.to_le_bytes());
+            fields[12..14].copy_from_slice(&packet_id.get().to_le_bytes());
+            fields[14] = *kind as u8;
+            out.raw(&fields);
         }
         Command::Receive { session, epoch, packet_id }
         | Command::Released { session, epoch, packet_id }
@@ -186,9 +187,13 @@ fn encode_rewrite(rewrite: &Rewrite<'_>, out: &mut Vec<u8>) -> usize {
 }
 
 fn encode_identity(identity: Option<Identity>, out: &mut Vec<u8>) {
-    out.u64(identity.map_or(0, |identity| identity.origin));
-    out.u64(identity.map_or(0, |identity| identity.number));
-    out.bool(identity.is_some());
+    let mut fields = [0; 17];
+    if let Some(Identity { origin, number }) = identity {
+        fields[..8].copy_from_slice(&origin.to_le_bytes());
+        fields[8..16].copy_from_slice(&number.to_le_bytes());
+        fields[16] = 1;
+    }
+    out.raw(&fields);
 }
 
 fn owner(session: SessionUid, epoch: u32, out: &mut Vec<u8>) {
@@ -205,5 +210,6 @@ fn place(message: &MessageView<'_>, out: &mut Vec<u8>) -> usize {
 }
 
 fn pad(out: &mut Vec<u8>) {
-    out.resize(out.len().next_multiple_of(MESSAGE_ALIGN), 0);
+    let more = out.len().next_multiple_of(MESSAGE_ALIGN) - out.len();
+    out.raw(&[0; MESSAGE_ALIGN][..more]);
 }

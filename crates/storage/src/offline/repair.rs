@@ -237,7 +237,7 @@ fn write_group(state: &State, group: GroupId, shared: &Shared, writer: &mut Writ
     while let Some(place) = known.entries.after(at).and_then(|index| known.entries.get(index)) {
         at = place.index;
         let (header, payload) = read(place.segment, place.offset)?;
-        append(Record::Entry { group, term: header.term, index: at, payload })?;
+        append(Record::Entry { group, term: header.term, index: at, payload: Arc::new(payload.to_vec()) })?;
     }
     let Some(checkpoint) = known.book.checkpoint else { return Ok(()) };
     for (part, place) in known.book.live() {

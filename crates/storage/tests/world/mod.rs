@@ -70,7 +70,7 @@ pub fn open_on(disk: &FaultDisk) -> (Opened, Told) {
 }
 
 pub fn entry(group: u16, index: u64, payload: &[u8]) -> Record {
-    Record::Entry { group: GroupId(group), term: 1, index, payload: payload.into() }
+    Record::Entry { group: GroupId(group), term: 1, index, payload: payload.to_vec().into() }
 }
 
 pub fn part(group: u16, part: u32, checkpoint: u64, payload: &[u8]) -> Record {

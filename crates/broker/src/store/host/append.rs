@@ -159,7 +159,8 @@ impl ShardHost {
             self.appends[key as usize].remaining += 1;
         }
         live.over.push_back(Over { n, append, deadline });
-        self.arm(uid);
+        let due = live.due_of(deadline, self.settings.queue.wait);
+        self.arm(uid, due);
     }
 
     /// Everything before delivery `before` lies within the limits.

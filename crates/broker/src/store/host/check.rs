@@ -1,15 +1,18 @@
 //! What is true of a shard whenever nobody is at work on it.
 
 use super::ShardHost;
+use super::live::Bodies;
 
 impl ShardHost {
     pub fn check_invariants(&self) {
         self.state.check_sessions();
-        let (mut connected, mut absent) = (0, 0);
+        let connected = self.live.values().map(|live| live.bodies.bytes()).sum();
+        let absent = self.bodies.values().map(Bodies::bytes).sum();
         for (uid, bodies) in &self.bodies {
             assert!(!bodies.is_empty(), "no room for nothing");
-            *if self.live.contains_key(uid) { &mut connected } else { &mut absent } += bodies.bytes();
+            assert!(!self.live.contains_key(uid), "who is connected keeps its own");
         }
+        assert!(self.touched.is_empty(), "everybody was looked at");
         assert_eq!((connected, absent), (self.held.for_connected, self.held.for_absent));
         assert!(self.log.is_none() || absent == 0, "what nobody reads lies on the disk");
         for (uid, live) in &self.live {

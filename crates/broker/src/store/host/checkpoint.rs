@@ -144,6 +144,7 @@ impl ShardHost {
         }
         let Some(cursor) = front.cursor.take() else {
             front.moved_by = Some(after.max(front.last));
+            self.proposals.hurry();
             return;
         };
         let found = self.state.entries_between(front.first, front.last, cursor, MOVED_AT_ONCE);

@@ -10,56 +10,65 @@ use crate::ids::{ConnectionId, SessionId, Time};
 use crate::mail::{SessionDelivery, SubscriptionIds, Token};
 use crate::message::Message;
 use crate::store::log::{Purpose, Wanted};
-use crate::store::{Acknowledgement, Completion, GroupName, Request, session_uid};
+use crate::store::{Acknowledgement, Completion, GroupName, Request, session_id, session_uid};
 
 /// Bytes of one session's messages that are kept in memory although they lie on disk, for when their turn comes. What is pinned is
-/// kept beyond that.
+/// kept beyond that, and so is what comes while all that is kept for clients of this shard is little.
 const AHEAD_BYTES: u64 = 256 * 1024;
+/// How far ahead of what is sent next messages are kept: behind a long queue they would wait for long.
+const AHEAD_MESSAGES: u64 = 1 << 16;
 /// Messages that are read from disk at one time for one session.
 const READ_AT_ONCE: usize = 128;
 
 impl ShardHost {
     /// A message has its place in a session's queue.
-    pub(super) fn queued(&mut self, uid: SessionUid, n: u64, message: Message, pinned: bool) {
-        let is_live = self.live.contains_key(&uid);
-        if pinned {
-            self.touched.push(uid);
-        }
-        if is_live {
-            self.note_backlog(uid);
-        }
-        let ahead = self.bodies.get(&uid).map_or(0, Bodies::bytes);
-        // On disk it is anyway.
-        if self.log.is_none() || is_live && (pinned || ahead < AHEAD_BYTES) {
-            self.keep_body(uid, n, message);
+    pub(super) fn queued(&mut self, uid: SessionUid, n: u64, message: &Message, pinned: bool) {
+        let little = self.held.for_connected < self.held_little;
+        match self.live.get_mut(&uid) {
+            Some(live) => {
+                if !pinned {
+                    // An acknowledgement that opens the window may be in the open batch.
+                    self.proposals.hurry();
+                } else if !std::mem::replace(&mut live.touched, true) {
+                    self.touched.push(uid);
+                }
+                if !std::mem::replace(&mut live.backlogged, true) {
+                    let id = session_id(self.id, uid);
+                    self.backlog.push(id.slot, id.generation);
+                }
+                let is_near = n.saturating_sub(live.next) < AHEAD_MESSAGES;
+                // On disk it is anyway.
+                if self.log.is_none() || pinned || is_near && (little || live.bodies.bytes() < AHEAD_BYTES) {
+                    self.held.for_connected += live.bodies.insert(n, message.clone());
+                }
+            }
+            None if self.log.is_none() => {
+                self.held.for_absent += self.bodies.entry(uid).or_default().insert(n, message.clone());
+            }
+            None => {}
         }
     }
 
-    fn keep_body(&mut self, uid: SessionUid, n: u64, message: Message) {
-        let bodies = self.bodies.entry(uid).or_default();
-        let before = bodies.bytes();
-        bodies.insert(n, message);
-        let more = bodies.bytes() - before;
-        *self.held_of(uid) += more;
+    /// Messages of the session that are in memory.
+    pub(super) fn bodies_of(&self, uid: SessionUid) -> Option<&Bodies> {
+        self.live.get(&uid).map(|live| &live.bodies).or_else(|| self.bodies.get(&uid))
     }
 
-    pub(super) fn forget_body(&mut self, uid: SessionUid, n: u64) -> u64 {
-        let Some(bodies) = self.bodies.get_mut(&uid) else { return 0 };
-        let size = bodies.remove(n).map_or(0, |message| message.size() as u64);
-        if bodies.is_empty() {
-            self.bodies.remove(&uid);
+    pub(super) fn forget_body(&mut self, uid: SessionUid, n: u64) {
+        if let Some(live) = self.live.get_mut(&uid) {
+            self.held.for_connected -= live.bodies.remove(n);
+        } else if let Some(bodies) = self.bodies.get_mut(&uid) {
+            self.held.for_absent -= bodies.remove(n);
+            if bodies.is_empty() {
+                self.bodies.remove(&uid);
+            }
         }
-        *self.held_of(uid) -= size;
-        size
-    }
-
-    fn held_of(&mut self, uid: SessionUid) -> &mut u64 {
-        if self.live.contains_key(&uid) { &mut self.held.for_connected } else { &mut self.held.for_absent }
     }
 
     /// A session has a connection.
-    pub(super) fn goes_live(&mut self, uid: SessionUid, live: Live) {
-        let bytes = self.bodies.get(&uid).map_or(0, Bodies::bytes);
+    pub(super) fn goes_live(&mut self, uid: SessionUid, mut live: Live) {
+        live.bodies = self.bodies.remove(&uid).unwrap_or_default();
+        let bytes = live.bodies.bytes();
         self.held.for_absent -= bytes;
         self.held.for_connected += bytes;
         self.live.insert(uid, live);
@@ -67,15 +76,23 @@ impl ShardHost {
 
     /// A session has no connection any more, if it had one.
     pub(super) fn goes_away(&mut self, uid: SessionUid) -> Option<Live> {
-        let live = self.live.remove(&uid)?;
-        let bytes = self.bodies.get(&uid).map_or(0, Bodies::bytes);
-        self.held.for_connected -= bytes;
-        if self.log.is_some() {
-            self.bodies.remove(&uid);
-        } else {
-            self.held.for_absent += bytes;
+        let mut live = self.live.remove(&uid)?;
+        let bodies = std::mem::take(&mut live.bodies);
+        self.held.for_connected -= bodies.bytes();
+        if self.log.is_none() && !bodies.is_empty() {
+            self.held.for_absent += bodies.bytes();
+            self.bodies.insert(uid, bodies);
         }
         Some(live)
+    }
+
+    /// Something may be sent to the session, or so it seems.
+    pub(super) fn touch(&mut self, uid: SessionUid) {
+        if let Some(live) = self.live.get_mut(&uid)
+            && !std::mem::replace(&mut live.touched, true)
+        {
+            self.touched.push(uid);
+        }
     }
 
     pub(super) fn pump_touched(&mut self, now: Time, out: &mut ShardOutput) {
@@ -87,6 +104,7 @@ impl ShardHost {
     /// Sends what the window allows, first again what is unfinished.
     fn pump(&mut self, now: Time, uid: SessionUid, out: &mut ShardOutput) {
         let Some(live) = self.live.get_mut(&uid) else { return };
+        live.touched = false;
         let Some(session) = self.state.session(uid) else { return };
         let bytes_max = self.settings.queue.bytes_max.bytes();
         let mut skipped = Vec::new();
@@ -121,7 +139,7 @@ impl ShardHost {
                 skipped.push(packet_id);
                 continue;
             }
-            let Some(message) = self.bodies.get(&uid).and_then(|bodies| bodies.get(n)) else {
+            let Some(message) = live.bodies.get(n).cloned() else {
                 missing = Some(n);
                 break;
             };
@@ -131,7 +149,7 @@ impl ShardHost {
                 qos: entry.qos,
                 dup: entry.dup,
                 retain: entry.retain,
-                message: message.clone(),
+                message,
                 subscription_ids: SubscriptionIds::of(entry.ids),
             };
             out.deliver(live.connection, delivery);
@@ -142,14 +160,13 @@ impl ShardHost {
             && !std::mem::replace(&mut live.reading, true)
         {
             let room = usize::from(live.window).min(READ_AT_ONCE);
-            let held = self.bodies.get(&uid);
             let mut bytes = 0;
             for n in first..session.open().end {
                 if wanted.len() >= room || bytes >= AHEAD_BYTES {
                     break;
                 }
                 let Some(entry) = session.entry(n) else { continue };
-                if entry.phase != Phase::Pinned || held.is_some_and(|held| held.get(n).is_some()) {
+                if entry.phase != Phase::Pinned || live.bodies.get(n).is_some() {
                     continue;
                 }
                 bytes += entry.size;
@@ -199,7 +216,7 @@ impl ShardHost {
                             self.propose(now, &command, Asked::Skip { session: uid });
                         }
                     }
-                    self.touched.push(uid);
+                    self.touch(uid);
                 }
                 Purpose::Orphan { id } => self.give_orphan(id, message, out),
                 Purpose::Look { ticket, at } => self.looked(now, ticket, at, message),
@@ -211,8 +228,8 @@ impl ShardHost {
 
     fn keep_if_wanted(&mut self, uid: SessionUid, n: u64, message: Message) {
         let wanted = self.state.session(uid).is_some_and(|session| session.entry(n).is_some());
-        if wanted {
-            self.keep_body(uid, n, message);
+        if let Some(live) = self.live.get_mut(&uid).filter(|_| wanted) {
+            self.held.for_connected += live.bodies.insert(n, message);
         }
     }
 
@@ -224,7 +241,7 @@ impl ShardHost {
         key: shard::MessageKey,
         out: &mut ShardOutput,
     ) {
-        match self.bodies.get(&uid).and_then(|bodies| bodies.get(n)).cloned() {
+        match self.bodies_of(uid).and_then(|bodies| bodies.get(n)).cloned() {
             Some(message) => self.give_orphan(id, Some(message), out),
             None => self.read(vec![Wanted { purpose: Purpose::Orphan { id }, key }]),
         }
@@ -259,7 +276,12 @@ impl ShardHost {
         }
         let command = Command::Acknowledge { session: uid, epoch: live.epoch, packet_id, kind: command };
         let asked = Asked::Acknowledge { session: uid, connection, packet_id, kind };
-        self.propose(now, &command, asked);
+        // PUBREL waits for PUBREC, and what waits in the queue for its turn.
+        if kind == (Acknowledgement::PubRec { refused: false }) || !session.waiting().is_empty() {
+            self.propose(now, &command, asked);
+        } else {
+            self.propose_later(now, &command, asked);
+        }
     }
 
     pub(super) fn acknowledged(
@@ -286,23 +308,18 @@ impl ShardHost {
             _ => None,
         };
         let Some((n, is_finished)) = finished else { return };
-        let size = self.forget_body(uid, n);
-        if let Some(live) = self.live.get_mut(&uid).filter(|live| live.connection == connection) {
-            live.inflight_bytes -= size.min(live.inflight_bytes);
-            if is_finished {
-                live.finished(n);
-            }
-            self.touched.push(uid);
+        let Some(live) = self.live.get_mut(&uid) else { return self.forget_body(uid, n) };
+        let size = live.bodies.remove(n);
+        self.held.for_connected -= size;
+        if live.connection != connection {
+            return;
         }
-    }
-
-    /// Something may wait for a session that is connected.
-    fn note_backlog(&mut self, uid: SessionUid) {
-        if let Some(live) = self.live.get_mut(&uid)
-            && !std::mem::replace(&mut live.backlogged, true)
-        {
-            let id = super::super::session_id(self.id, uid);
-            self.backlog.push(id.slot, id.generation);
+        live.inflight_bytes -= size.min(live.inflight_bytes);
+        if is_finished {
+            live.finished(n);
+        }
+        if !std::mem::replace(&mut live.touched, true) {
+            self.touched.push(uid);
         }
     }
 }

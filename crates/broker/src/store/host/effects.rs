@@ -19,9 +19,9 @@ impl ShardHost {
             }
             Effect::Queued { ordinal, session, n, pinned, over } => {
                 let (message, append, waits) = match asked.get(ordinal as usize) {
-                    Some(Asked::Publish { message, append }) => (message.clone(), *append, append.is_some()),
+                    Some(Asked::Publish { message, append }) => (message, *append, append.is_some()),
                     Some(Asked::Enqueue { message, append, .. }) => {
-                        (message.clone(), *append, self.has_token(*append))
+                        (message, *append, over && self.has_token(*append))
                     }
                     _ => return,
                 };
@@ -30,7 +30,7 @@ impl ShardHost {
                     self.is_over(now, session, n, append, waits);
                 }
             }
-            Effect::Pinned { session, .. } => self.touched.push(session),
+            Effect::Pinned { session, .. } => self.touch(session),
             Effect::Room { session, before } => self.room(now, session, before, out),
             Effect::Dropped { session, from, to, reason } => {
                 let dropped = to - from;
@@ -88,7 +88,7 @@ impl ShardHost {
                 if let Answer::Finished { n } = answer {
                     self.counters.dropped_expired += 1;
                     self.forget_body(session, n);
-                    self.touched.push(session);
+                    self.touch(session);
                 }
             }
             Asked::Token(token) => out.acknowledged.push((token, ReasonCode::Success)),

@@ -41,11 +41,11 @@ impl ShardHost {
 
     /// Messages that wait for sessions with a connection, as the walk over them goes.
     pub(crate) fn walk_backlog(&mut self, now: Time) -> Waiting {
-        let (state, live, bodies, id) = (&self.state, &mut self.live, &self.bodies, self.id);
+        let (state, live, id) = (&self.state, &mut self.live, self.id);
         self.backlog.step(|slot, generation| {
             let uid = session_uid(SessionId { shard: id, slot, generation });
             let live = live.get_mut(&uid)?;
-            let waiting = state.session(uid).and_then(|session| waiting(now, session, bodies.get(&uid)));
+            let waiting = state.session(uid).and_then(|session| waiting(now, session, Some(&live.bodies)));
             live.backlogged = waiting.is_some();
             waiting
         });
@@ -69,7 +69,7 @@ impl ShardHost {
             inflight,
             queued_messages,
             queued_bytes,
-            oldest_queued: waiting(now, session, self.bodies.get(&uid)).map(|waiting| waiting.oldest),
+            oldest_queued: waiting(now, session, self.bodies_of(uid)).map(|waiting| waiting.oldest),
             waiting_publishers: live
                 .map_or(0, |live| live.over.iter().filter(|over| over.append.is_some()).count()),
             will_due_at: never(session.will_due()),

@@ -29,6 +29,10 @@ pub(super) struct Live {
     /// Its earliest entry in the list of deadlines.
     pub armed: Time,
     pub backlogged: bool,
+    /// Something may be sent, which is looked at when the batch is applied.
+    pub touched: bool,
+    /// Messages of its queue that are in memory.
+    pub bodies: Bodies,
 }
 
 #[derive(Debug)]
@@ -55,6 +59,8 @@ impl Live {
             place_freed: Time::default(),
             armed: Time::NEVER,
             backlogged: false,
+            touched: false,
+            bodies: Bodies::default(),
         }
     }
 
@@ -72,10 +78,15 @@ impl Live {
         self.inflight_bytes += bytes;
     }
 
-    /// When the rule for full queues may have to decide.
+    /// When the rule for full queues may have to decide for what one publisher waits for.
+    pub fn due_of(&self, deadline: Time, patience: Duration) -> Time {
+        if deadline == Time::NEVER { deadline } else { deadline.max(self.place_freed.after(patience)) }
+    }
+
+    /// The same for all that wait: it looks at each.
     pub fn due(&self, patience: Duration) -> Time {
         let earliest = self.over.iter().map(|over| over.deadline).min().unwrap_or(Time::NEVER);
-        if earliest == Time::NEVER { earliest } else { earliest.max(self.place_freed.after(patience)) }
+        self.due_of(earliest, patience)
     }
 }
 
@@ -97,8 +108,9 @@ impl Bodies {
         self.messages.get(usize::try_from(at).ok()?)?.as_ref()
     }
 
-    /// Numbers only grow, except for those that are read again.
-    pub fn insert(&mut self, number: u64, message: Message) {
+    /// Returns by how many bytes it grew. Numbers only grow, except for those that are read again.
+    pub fn insert(&mut self, number: u64, message: Message) -> u64 {
+        let before = self.bytes;
         if self.messages.is_empty() {
             self.first = number;
         }
@@ -114,14 +126,15 @@ impl Bodies {
         if let Some(before) = self.messages[at].replace(message) {
             self.bytes -= before.size() as u64;
         }
+        self.bytes - before
     }
 
-    pub fn remove(&mut self, number: u64) -> Option<Message> {
-        let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
-        let message = self.messages.get_mut(at)?.take();
-        if let Some(message) = &message {
-            self.bytes -= message.size() as u64;
-        }
+    /// Returns the bytes that it had.
+    pub fn remove(&mut self, number: u64) -> u64 {
+        let at = number.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
+        let place = at.and_then(|at| self.messages.get_mut(at));
+        let size = place.and_then(Option::take).map_or(0, |message| message.size() as u64);
+        self.bytes -= size;
         while let Some(None) = self.messages.front() {
             self.messages.pop_front();
             self.first += 1;
@@ -132,7 +145,7 @@ impl Bodies {
         if self.messages.is_empty() {
             self.messages.shrink_to(16);
         }
-        message
+        size
     }
 
     pub fn is_empty(&self) -> bool {

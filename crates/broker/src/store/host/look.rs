@@ -41,7 +41,7 @@ impl ShardHost {
     ) {
         let uid = session_uid(id);
         let Some(session) = self.state.session(uid) else { return reply(None) };
-        let bodies = self.bodies.get(&uid);
+        let bodies = self.bodies_of(uid);
         let is_wanted = |phase| matches!(phase, Phase::Pinned | Phase::Waiting);
         let mut all = session.entries(session.open().start).filter(|(_, entry)| is_wanted(entry.phase));
         let (mut items, mut states, mut missing) = (Vec::new(), Vec::new(), Vec::new());

@@ -43,7 +43,7 @@ use self::live::{Bodies, Live};
 use self::propose::{Asked, Proposals};
 use super::group::Group;
 use super::log::{Condition, Life, Purpose, StoreEvent, StoreLog, Wanted};
-use super::{Claim, Completion, DueWill, GroupName, Identity, Release, Request};
+use super::{Claim, Completion, DueWill, GroupName, Identity, Release, Request, SHARDS};
 use crate::backlog::Backlog;
 use crate::counters::StoreCounters;
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
@@ -77,8 +77,11 @@ pub struct ShardHost {
     unrouted: Vec<Box<str>>,
     clients: HashMap<Arc<str>, Client>,
     live: HashMap<SessionUid, Live>,
+    /// Without a log: messages for those who are away.
     bodies: HashMap<SessionUid, Bodies>,
     held: Held,
+    /// Bytes for clients of this shard that are little for the node.
+    held_little: u64,
     groups: Slots<Group>,
     group_names: HashMap<GroupName, (u32, u32)>,
     /// Filters of this shard's groups, and how many groups have each.
@@ -191,15 +194,20 @@ impl ShardOutput {
     }
 
     fn deliver(&mut self, connection: ConnectionId, delivery: SessionDelivery) {
-        if let Some((_, Letter::Completion(Completion::Deliver { connection: last, deliveries }))) =
+        if let Some((_, Letter::Completion(Completion::Deliver { connection: last, more, .. }))) =
             self.letters.last_mut()
             && *last == connection
         {
-            deliveries.push(delivery);
+            more.push(delivery);
             return;
         }
-        self.complete(Completion::Deliver { connection, deliveries: vec![delivery] });
+        self.complete(Completion::Deliver { connection, first: delivery, more: Vec::new() });
     }
+}
+
+/// A quarter of what may wait on the node, for all its shards.
+fn little(settings: &Settings) -> u64 {
+    settings.limits.memory_queued_max.bytes() / 4 / u64::from(SHARDS)
 }
 
 impl ShardHost {
@@ -227,6 +235,7 @@ impl ShardHost {
         load.sessions.fetch_add(state.counts().sessions, Relaxed);
         let mut host = Self {
             id: ShardId(state.id()),
+            held_little: little(&settings),
             settings,
             node_routes,
             load,
@@ -287,6 +296,7 @@ impl ShardHost {
     }
 
     pub fn set_settings(&mut self, now: Time, settings: Arc<Settings>, out: &mut ShardOutput) {
+        self.held_little = little(&settings);
         self.settings = settings;
         self.configure(now);
         self.apply_at_once(now, out);
@@ -331,10 +341,10 @@ impl ShardHost {
                 self.forget_received(now, session, packet_id, flip)
             }
             Request::ForgetIdentity { identity } => {
-                self.propose(now, &Command::Forget(identity.into()), Asked::Nobody);
+                self.propose_later(now, &Command::Forget(identity.into()), Asked::Nobody);
             }
             Request::ForgetOrigin { origin } => {
-                self.propose(now, &Command::ForgetOrigin { origin }, Asked::Nobody);
+                self.propose_later(now, &Command::ForgetOrigin { origin }, Asked::Nobody);
             }
             Request::Retain { message, token } => self.retain(now, &message, token, out),
             Request::DeleteRetained { topic, token } => self.delete_retained(now, &topic, token, out),

@@ -11,7 +11,7 @@ use session::Toggles;
 use shard::{Answer, Command, SessionUid, WillFate};
 
 use super::live::Live;
-use super::propose::Asked;
+use super::propose::{Asked, Haste};
 use super::{Client, ShardHost, ShardOutput};
 use crate::ids::Time;
 use crate::mail::{Claimed, Resume};
@@ -74,7 +74,7 @@ impl ShardHost {
             will: will
                 .map(|(message, delay)| shard::Will { message: message.view().stored(), delay_s: *delay }),
         });
-        self.push(now, &command);
+        self.push(now, &command, Haste::Now);
         drop(command);
         self.asked(Asked::Claim(claim));
     }
@@ -133,7 +133,7 @@ impl ShardHost {
         let session = Some(self.session_id(uid));
         out.complete(Completion::Claimed(Claimed { connection, session_present: present, session, resume }));
         self.tell_groups(uid, out);
-        self.touched.push(uid);
+        self.touch(uid);
         self.release_if_gone(now, &claim.client_id, out);
     }
 

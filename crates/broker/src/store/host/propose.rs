@@ -16,7 +16,7 @@ use crate::store::{Acknowledgement, Identity};
 /// Batches on their way to the log.
 #[derive(Default)]
 pub(super) struct Proposals {
-    open: Option<BatchBuilder>,
+    open: Option<Open>,
     /// Who asked for the commands of the open batch, in their order.
     asked: Vec<Asked>,
     /// Not yet durable, oldest first.
@@ -25,14 +25,43 @@ pub(super) struct Proposals {
     last_index: u64,
     /// The state's clock when all of them are applied, ms.
     clock: u64,
+    /// Memory of batches that were applied, for those to come.
+    spare: Vec<(Arc<Vec<u8>>, Vec<Asked>)>,
+}
+
+/// The batch of this turn, or of a few turns while nobody waits for it.
+struct Open {
+    batch: BatchBuilder,
+    /// What it will be shared in; empty until then.
+    shared: Arc<Vec<u8>>,
+    since: Time,
+    /// Somebody waits for what is in it.
+    urgent: bool,
 }
 
 /// A batch that is not durable yet, and who asked for what is in it.
 pub(super) struct Underway {
     pub index: u64,
-    pub bytes: Arc<[u8]>,
+    pub bytes: Arc<Vec<u8>>,
     pub asked: Vec<Asked>,
 }
+
+/// How soon a command has to be durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Haste {
+    /// Somebody waits for the answer.
+    Now,
+    /// Nobody does: it goes with the next batch that somebody waits for, or after [`LAZY_MS`]. Until then a crash undoes it, so it
+    /// has to be something that may as well not have come yet, such as a PUBACK: the message is sent again with DUP.
+    Later,
+}
+
+/// How long a batch for which nobody waits stays open. A client whose window it would open waits for it, so there are none then.
+const LAZY_MS: u64 = 10;
+/// Memory of as many batches is kept for the next ones, each of at most so many bytes and commands.
+const SPARES: usize = 2;
+const SPARE_BYTES: usize = 256 * 1024;
+const SPARE_COMMANDS: usize = 1024;
 
 /// Who asked for a command, and what answering takes.
 #[derive(Debug)]
@@ -98,10 +127,50 @@ impl Proposals {
         Self { last_index: index, clock, ..Self::default() }
     }
 
+    /// The open batch; it begins when there is none.
+    fn opened(&mut self, now: Time) -> &mut Open {
+        let (spare, asked) = (&mut self.spare, &mut self.asked);
+        self.open.get_or_insert_with(|| {
+            let (mut shared, memory_asked) = spare.pop().unwrap_or_default();
+            *asked = memory_asked;
+            let memory = Arc::get_mut(&mut shared).map(std::mem::take).unwrap_or_default();
+            Open { batch: BatchBuilder::in_memory_of(memory, now.0), shared, since: now, urgent: false }
+        })
+    }
+
     fn close(&mut self) -> Option<Underway> {
-        let bytes = self.open.take()?.finish();
+        let Open { batch, shared: mut bytes, .. } = self.open.take()?;
+        let built = batch.finish();
+        match Arc::get_mut(&mut bytes) {
+            Some(empty) => *empty = built,
+            None => bytes = Arc::new(built),
+        }
         self.last_index += 1;
-        Some(Underway { index: self.last_index, bytes: bytes.into(), asked: std::mem::take(&mut self.asked) })
+        Some(Underway { index: self.last_index, bytes, asked: std::mem::take(&mut self.asked) })
+    }
+
+    /// A batch was applied.
+    fn recycle(&mut self, mut bytes: Arc<Vec<u8>>, mut asked: Vec<Asked>) {
+        asked.clear();
+        let is_ours = Arc::get_mut(&mut bytes).is_some();
+        let is_small = bytes.capacity() <= SPARE_BYTES && asked.capacity() <= SPARE_COMMANDS;
+        if is_ours && is_small && self.spare.len() < SPARES {
+            self.spare.push((bytes, asked));
+        }
+    }
+
+    /// When the open batch goes to the log by itself; [`Time::NEVER`] without one.
+    pub fn due(&self) -> Time {
+        self.open
+            .as_ref()
+            .map_or(Time::NEVER, |open| open.since.after(std::time::Duration::from_millis(LAZY_MS)))
+    }
+
+    /// What is in the open batch has to be durable soon.
+    pub fn hurry(&mut self) {
+        if let Some(open) = &mut self.open {
+            open.urgent = true;
+        }
     }
 
     /// The index that the open batch will have, or the last one had.
@@ -117,26 +186,34 @@ impl Proposals {
 impl ShardHost {
     /// Adds a command to the open batch.
     pub(super) fn propose(&mut self, now: Time, command: &Command<'_>, asked: Asked) {
-        self.push(now, command);
+        self.push(now, command, Haste::Now);
+        self.asked(asked);
+    }
+
+    /// The same for what nobody waits for.
+    pub(super) fn propose_later(&mut self, now: Time, command: &Command<'_>, asked: Asked) {
+        self.push(now, command, Haste::Later);
         self.asked(asked);
     }
 
     /// Adds a command to the open batch; [`Self::asked`] has to follow, with what the command borrows from.
-    pub(super) fn push(&mut self, now: Time, command: &Command<'_>) {
-        if self.proposals.open.is_none() {
-            self.catch_up(now);
-        }
-        self.proposals.open.get_or_insert_with(|| BatchBuilder::new(now.0)).push(command);
+    pub(super) fn push(&mut self, now: Time, command: &Command<'_>, haste: Haste) {
+        self.catch_up(now);
+        let open = self.proposals.opened(now);
+        // A batch may stay open for some turns.
+        open.batch.advance(now.0);
+        open.urgent |= haste == Haste::Now;
+        open.batch.push(command);
     }
 
     /// A batch moves the state's clock by a bounded step: after a long silence there have to be several, or what begins now would begin
     /// in the past.
     fn catch_up(&mut self, now: Time) {
         while self.proposals.clock.saturating_add(CLOCK_STEP_MAX_MS) < now.0 {
+            self.close_batch();
             self.proposals.clock += CLOCK_STEP_MAX_MS;
-            let mut step = BatchBuilder::new(self.proposals.clock);
-            step.push(&Command::Tick);
-            self.proposals.open = Some(step);
+            let step = Time(self.proposals.clock);
+            self.proposals.opened(step).batch.push(&Command::Tick);
             self.asked(Asked::Nobody);
             self.close_batch();
         }
@@ -145,7 +222,7 @@ impl ShardHost {
 
     pub(super) fn asked(&mut self, asked: Asked) {
         self.proposals.asked.push(asked);
-        if self.proposals.open.as_ref().is_some_and(BatchBuilder::is_full) {
+        if self.proposals.open.as_ref().is_some_and(|open| open.batch.is_full()) {
             self.close_batch();
         }
     }
@@ -171,9 +248,15 @@ impl ShardHost {
         }
     }
 
-    /// The end of a turn: the open batch goes to the log.
-    pub fn end_turn(&mut self) {
-        if self.log.is_some() {
+    /// Whether a batch for which nobody waits has been open for long enough.
+    pub fn batch_is_due(&self, now: Time) -> bool {
+        self.proposals.due() <= now
+    }
+
+    /// The end of a turn, with a log: the open batch goes there; one for which nobody waits only when `all` do.
+    pub fn end_turn(&mut self, all: bool) {
+        let urgent = self.proposals.open.as_ref().is_some_and(|open| open.urgent);
+        if urgent || all {
             self.close_batch();
         }
     }
@@ -193,6 +276,7 @@ impl ShardHost {
             self.effect(now, effect, &mut asked, out);
         }
         self.effects = effects;
+        self.proposals.recycle(bytes, asked);
         self.pump_touched(now, out);
     }
 }

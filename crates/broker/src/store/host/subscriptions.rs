@@ -3,7 +3,7 @@
 use mqtt::{QoS, ReasonCode, Subscription, TopicFilter};
 use shard::{Answer, Command, Filter, SessionUid, Subscribed};
 
-use super::propose::Asked;
+use super::propose::{Asked, Haste};
 use super::{ShardHost, ShardOutput};
 use crate::ids::{ConnectionId, SessionId, Ticket, Time};
 use crate::route::{Options, Route, RouteKind};
@@ -32,7 +32,7 @@ impl ShardHost {
             filters.iter().map(|(text, options, id)| Filter { text, options: options.byte(), id: *id });
         // Epoch 0: operators subscribe for sessions too.
         let command = Command::Subscribe { session, epoch: 0, filters: asked.collect() };
-        self.push(now, &command);
+        self.push(now, &command, Haste::Now);
         drop(command);
         self.asked(Asked::Subscribe { session, reply, filters });
     }
@@ -87,7 +87,7 @@ impl ShardHost {
         let session = session_uid(id);
         let texts = filters.iter().map(|text| &**text).collect();
         let command = Command::Unsubscribe { session, epoch: 0, filters: texts };
-        self.push(now, &command);
+        self.push(now, &command, Haste::Now);
         drop(command);
         self.asked(Asked::Unsubscribe { session, reply, filters });
     }

@@ -18,7 +18,8 @@ impl ShardHost {
     pub fn next_deadline(&self) -> Time {
         let waiting = self.deadlines.peek().map_or(Time::NEVER, |Reverse((at, _))| *at);
         let due = if self.ticking { Time::NEVER } else { Time(self.state.next_deadline()) };
-        waiting.min(due).min(self.checkpointing.due())
+        // Without a log nothing stays open.
+        waiting.min(due).min(self.checkpointing.due()).min(self.proposals.due())
     }
 
     pub fn tick(&mut self, now: Time, out: &mut ShardOutput) {
@@ -28,11 +29,11 @@ impl ShardHost {
             self.deadlines.pop();
             let Some(live) = self.live.get_mut(&uid).filter(|live| live.armed == at) else { continue };
             live.armed = Time::NEVER;
-            let wait = self.settings.queue.wait;
-            if live.due(wait) <= now {
+            let due = live.due(self.settings.queue.wait);
+            if due <= now {
                 self.propose(now, &Command::Overdue { session: uid }, Asked::Overdue(uid));
             } else {
-                self.arm(uid);
+                self.arm(uid, due);
             }
         }
         if !self.ticking && self.state.next_deadline() <= now.0 {
@@ -56,10 +57,9 @@ impl ShardHost {
         self.propose(now, &Command::Sweep { count: SWEEP }, Asked::Clock { sweep: true });
     }
 
-    /// Sees to it that a session whose publishers wait is looked at when their patience ends.
-    pub(super) fn arm(&mut self, uid: SessionUid) {
+    /// Sees to it that a session whose publishers wait is looked at when their patience ends, which is `due` at the earliest.
+    pub(super) fn arm(&mut self, uid: SessionUid, due: Time) {
         let Some(live) = self.live.get_mut(&uid) else { return };
-        let due = live.due(self.settings.queue.wait);
         if due >= live.armed {
             return;
         }
