@@ -303,7 +303,8 @@ impl Reactor {
         self.end_of_turn();
         let reading = !self.ready.is_empty() && !self.is_overloaded();
         let accepting = |accepting: &Accepting| accepting.pending && accepting.not_before <= self.now;
-        let busy = reading || self.worker.has_work() || self.accepting.iter().any(accepting);
+        let working = self.worker.has_work() || self.worker.is_behind();
+        let busy = reading || working || self.accepting.iter().any(accepting);
         let mut timeout = if busy { Some(Duration::ZERO) } else { self.timeout() };
         if !self.ready.is_empty() && !reading {
             // Another reactor has to work first; it sends no word when it has.

@@ -116,6 +116,9 @@ fn main() {
     queued_messages(messages);
     one_session_in_step(messages);
     checkpoint(sessions.min(100_000));
+    for count in [625, 6_250, 62_500] {
+        one_for_all(count);
+    }
 }
 
 /// Of this process, so that what else runs on the machine does not count.
@@ -213,6 +216,31 @@ fn one_session_in_step(count: usize) {
     bench.flush();
     let elapsed = cpu_time() - start;
     println!("publish to one session and acknowledge: {} ns", elapsed.as_nanos() as u64 / n);
+}
+
+/// A message for each of so many sessions of this shard that are away: a node has 16 times as many.
+fn one_for_all(count: usize) {
+    let mut bench = Bench::new();
+    for (_, client_id) in client_ids().take(count) {
+        let session = bench.session(&client_id, "all");
+        bench.release(session);
+    }
+    bench.flush();
+    let mut one = |bench: &mut Bench| {
+        let start = Instant::now();
+        bench.push(&publish("all"));
+        bench.flush();
+        start.elapsed().as_micros()
+    };
+    let first = one(&mut bench);
+    let mut others: Vec<_> = (0..9).map(|_| one(&mut bench)).collect();
+    others.sort_unstable();
+    bench.shard.begin_checkpoint();
+    let saving = one(&mut bench);
+    println!(
+        "one message for {count} sessions that are away: the first {first} us, another {} us, at the beginning of a checkpoint {saving} us",
+        others[others.len() / 2]
+    );
 }
 
 fn checkpoint(sessions: usize) {

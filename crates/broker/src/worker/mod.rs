@@ -25,6 +25,7 @@ mod sys;
 mod trace;
 mod watched;
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -50,7 +51,7 @@ use crate::retained::{RetainedShard, Scan};
 use crate::route::Route;
 use crate::settings::Settings;
 use crate::slots::Slots;
-use crate::store::{ShardHost, ShardOutput};
+use crate::store::{ShardHost, ShardOutput, StoreEvent};
 use crate::subscriptions::Subscriptions;
 use crate::wheel::{Timer, TimerKind, Wheel};
 
@@ -71,6 +72,8 @@ pub struct Worker {
     woken: Vec<u32>,
     shards: Vec<(ShardId, ShardHost)>,
     shard_output: ShardOutput,
+    /// What the log has said and nobody has heard yet: bounded by the batches and reads under way.
+    store_events: VecDeque<(ShardId, StoreEvent)>,
     /// Of the broker's own topics.
     own_retained: RetainedShard,
     /// Asked for before what they should hold is durable, with the batches they wait for.
@@ -130,6 +133,7 @@ impl Worker {
             woken: Vec::new(),
             shards: shards.collect(),
             shard_output: ShardOutput::default(),
+            store_events: VecDeque::new(),
             own_retained: RetainedShard::default(),
             waiting_scans: Vec::new(),
             passing: Vec::new(),
@@ -373,11 +377,20 @@ impl Worker {
     /// When [`Self::tick`] is due, at the latest.
     pub fn next_timeout(&self) -> Time {
         let shards = self.shards.iter().map(|(_, shard)| shard.next_deadline()).min().unwrap_or(Time::NEVER);
-        self.wheel.next().min(shards).min(self.housekeeping_due).min(self.sys_due)
+        let behind = if self.is_behind() { Time::default() } else { Time::NEVER };
+        self.wheel.next().min(shards).min(self.housekeeping_due).min(self.sys_due).min(behind)
+    }
+
+    /// There was too much for one turn: the next one is due at once, by [`Self::tick`].
+    pub fn is_behind(&self) -> bool {
+        !self.store_events.is_empty()
     }
 
     pub fn tick(&mut self, now: Time) {
         self.now = now;
+        if self.is_behind() {
+            self.hear_the_log();
+        }
         let mut due = std::mem::take(&mut self.due);
         self.wheel.fire(now, &mut due);
         for timer in due.drain(..) {

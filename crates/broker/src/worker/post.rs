@@ -3,10 +3,13 @@
 use mqtt::ReasonCode;
 
 use super::Worker;
-use crate::ids::{ShardId, Time};
+use crate::ids::Time;
 use crate::mail::{Batch, BatchDelivery, Body, Letter, Token};
 use crate::message::{MessageView, Shared};
-use crate::store::{Completion, ShardOutput, StoreEvent};
+use crate::store::{Completion, ShardOutput};
+
+/// What the log makes of batches in one turn, unless a single one leads to more.
+const EFFECTS_AT_ONCE: usize = 8192;
 
 impl Worker {
     /// Works through a batch. Its vectors are left for [`Batch::recycle`].
@@ -50,7 +53,10 @@ impl Worker {
             // Answered after this turn's batches have left.
             Letter::PassBy(connection, ticket) => self.passing.push((connection, ticket)),
             Letter::Passed(connection, ticket) => self.passed(connection, ticket),
-            Letter::Store(events) => self.store_events(events),
+            Letter::Store(events) => {
+                self.store_events.extend(events);
+                self.hear_the_log();
+            }
             Letter::Scan(scan) => self.scan(*scan),
             Letter::Page(page) => self.page(*page),
             Letter::Member(delivery) => self.member_delivery(*delivery),
@@ -61,12 +67,16 @@ impl Worker {
         }
     }
 
-    /// The log has something to say to shards of this worker.
-    fn store_events(&mut self, events: Vec<(ShardId, StoreEvent)>) {
+    /// The log has something to say to shards of this worker. One message may be for very many sessions: after [`EFFECTS_AT_ONCE`] the
+    /// rest is left for the next turn.
+    pub(super) fn hear_the_log(&mut self) {
         let mut output = std::mem::take(&mut self.shard_output);
-        for (id, event) in events {
+        let mut effects = 0;
+        while effects < EFFECTS_AT_ONCE
+            && let Some((id, event)) = self.store_events.pop_front()
+        {
             if let Some((_, shard)) = self.shards.iter_mut().find(|(shard, _)| *shard == id) {
-                shard.store_event(self.now, event, &mut output);
+                effects += shard.store_event(self.now, event, &mut output);
             }
         }
         self.carry_out(&mut output);

@@ -364,14 +364,15 @@ impl ShardHost {
         self.apply_at_once(now, out);
     }
 
-    /// Something that the log says.
-    pub fn store_event(&mut self, now: Time, event: StoreEvent, out: &mut ShardOutput) {
+    /// Something that the log says. Returns how many effects it had on the state.
+    pub fn store_event(&mut self, now: Time, event: StoreEvent, out: &mut ShardOutput) -> usize {
         match event {
-            StoreEvent::Durable(index) => self.durable(now, index, out),
+            StoreEvent::Durable(index) => return self.durable(now, index, out),
             StoreEvent::Checkpointed(index) => self.checkpoint_durable(index),
             StoreEvent::Read(read) => self.was_read(now, read, out),
             StoreEvent::Vacate { segment, first, last } => self.vacate(segment, first, last),
             StoreEvent::Condition(condition) => self.condition = condition,
         }
+        0
     }
 }

@@ -62,6 +62,8 @@ const LAZY_MS: u64 = 10;
 const SPARES: usize = 2;
 const SPARE_BYTES: usize = 256 * 1024;
 const SPARE_COMMANDS: usize = 1024;
+/// Memory that is kept for effects.
+const EFFECTS_KEPT: usize = 4096;
 
 /// Who asked for a command, and what answering takes.
 #[derive(Debug)]
@@ -262,21 +264,28 @@ impl ShardHost {
     }
 
     /// Batches up to `index` are durable.
-    pub(super) fn durable(&mut self, now: Time, index: u64, out: &mut ShardOutput) {
+    pub(super) fn durable(&mut self, now: Time, index: u64, out: &mut ShardOutput) -> usize {
+        let mut count = 0;
         while let Some(batch) = self.proposals.underway.pop_front_if(|batch| batch.index <= index) {
-            self.apply_batch(now, batch, out);
+            count += self.apply_batch(now, batch, out);
         }
+        count
     }
 
-    fn apply_batch(&mut self, now: Time, batch: Underway, out: &mut ShardOutput) {
+    /// Returns how many effects it had.
+    fn apply_batch(&mut self, now: Time, batch: Underway, out: &mut ShardOutput) -> usize {
         let Underway { index, bytes, mut asked } = batch;
         let mut effects = std::mem::take(&mut self.effects);
         self.state.apply(index, &bytes, &mut effects).expect("a batch of our own, in order");
+        let count = effects.len();
         for effect in effects.drain(..) {
             self.effect(now, effect, &mut asked, out);
         }
+        // A message for very many sessions leads to as many.
+        effects.shrink_to(EFFECTS_KEPT);
         self.effects = effects;
         self.proposals.recycle(bytes, asked);
         self.pump_touched(now, out);
+        count
     }
 }

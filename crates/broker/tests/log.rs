@@ -1,0 +1,248 @@
+//! What goes to the log, and when: one worker over a log that syncs when it is told to.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use broker::access::AllowAll;
+use broker::settings::Settings;
+use broker::{
+    Batch, Condition, Letter, Life, Node, ShardId, Store, StoreLog, Time, Wanted, Worker, WorkerId,
+};
+use mqtt::{QoS, Version, decode, frame};
+use shard::Command;
+use sim::packets::*;
+
+const VERSION: Version = Version::V5;
+
+/// Keeps what is appended until it is looked at.
+#[derive(Default)]
+struct Appended(Mutex<Vec<(ShardId, u64, Arc<Vec<u8>>)>>);
+
+impl StoreLog for Appended {
+    fn connect(&self, _: &Arc<Node>) {}
+
+    fn append(&self, shard: ShardId, index: u64, batch: Arc<Vec<u8>>) {
+        self.0.lock().expect("no panic").push((shard, index, batch));
+    }
+
+    fn part(&self, _: ShardId, _: u64, _: u32, _: Vec<u8>) {}
+    fn checkpointed(&self, _: ShardId, _: u64) {}
+
+    fn read(&self, _: ShardId, _: Vec<Wanted>) {
+        panic!("everything is in memory");
+    }
+
+    fn vacated(&self, _: ShardId, _: u64) {}
+    fn report_live(&self, _: ShardId, _: u64) {}
+
+    fn condition(&self) -> Condition {
+        Condition::Good
+    }
+}
+
+struct Broker {
+    node: Arc<Node>,
+    worker: Worker,
+    log: Arc<Appended>,
+    letters: Arc<Mutex<Vec<Letter>>>,
+    now: Time,
+}
+
+impl Broker {
+    fn new() -> Self {
+        let mut settings = Settings::default();
+        settings.sys.interval = Duration::ZERO;
+        let log = Arc::new(Appended::default());
+        let life = Life { began: Time(1), incarnation: 1 };
+        let store = Store { log: Some(log.clone()), shards: Vec::new(), life, hash_key: [3; 16] };
+        let node = Node::with_store(settings, Arc::new(AllowAll), "test".into(), 1, store);
+        let worker = Worker::new(WorkerId(0), node.clone());
+        let letters = Arc::new(Mutex::new(Vec::new()));
+        let mailbox = letters.clone();
+        node.deliver_letters_by(move |_, letter| mailbox.lock().expect("no panic").push(letter));
+        let mut broker = Self { node, worker, log, letters, now: Time(1) };
+        broker.settle();
+        broker
+    }
+
+    fn turn(&mut self) {
+        if self.worker.next_timeout() <= self.now {
+            self.worker.tick(self.now);
+        }
+        self.worker.settle(self.now);
+        self.worker.end_turn();
+    }
+
+    /// What the log has got since the last look is synced. Returns the commands, for each record.
+    fn sync(&mut self) -> Vec<Vec<String>> {
+        let records = std::mem::take(&mut *self.log.0.lock().expect("no panic"));
+        let names = |batch: &[u8]| shard::commands(batch).expect("a batch").iter().map(name).collect();
+        let commands = records.iter().map(|(_, _, batch)| names(batch)).collect();
+        let durable: Vec<_> = records.into_iter().map(|(shard, index, _)| (shard, index)).collect();
+        self.node.store_durable(durable.into_iter());
+        for letter in std::mem::take(&mut *self.letters.lock().expect("no panic")) {
+            self.worker.take_batch(self.now, &mut Batch::of(letter));
+        }
+        commands
+    }
+
+    /// Turns and syncs until nothing happens any more.
+    fn settle(&mut self) {
+        for _ in 0..20 {
+            self.turn();
+            if self.sync().is_empty() {
+                return;
+            }
+        }
+        panic!("it does not come to rest");
+    }
+
+    fn send(&mut self, slot: u32, packet: impl Into<Sent>) {
+        let mut bytes = Vec::new();
+        packet.into().encode(VERSION, &mut bytes);
+        assert_eq!(self.worker.receive(self.now, slot, &bytes).consumed, bytes.len());
+    }
+
+    fn connect(&mut self, connecting: Connecting) -> u32 {
+        let slot = self.worker.open(self.now, None).slot;
+        self.send(slot, connecting);
+        self.settle();
+        slot
+    }
+
+    /// A durable session of one subscription, with so many deliveries in flight.
+    fn subscriber(&mut self, receive_max: u16) -> u32 {
+        let slot = self.connect(durable(VERSION, "s").receive_max(receive_max));
+        self.send(slot, subscribe(1).to("t", QoS::AtLeastOnce));
+        self.settle();
+        self.received(slot);
+        slot
+    }
+
+    fn received(&mut self, slot: u32) -> Vec<Sent> {
+        let out = self.worker.output(slot).expect("it is connected");
+        let mut bytes = Vec::new();
+        out.take(usize::MAX, &mut bytes);
+        let mut all = Vec::new();
+        let mut rest = bytes.as_slice();
+        while let Ok(Some(length)) = frame(rest, u32::MAX) {
+            all.push(Sent::from_server(&decode(VERSION, &rest[..length]).expect("a legal packet")));
+            rest = &rest[length..];
+        }
+        all
+    }
+}
+
+fn name(command: &Command<'_>) -> String {
+    format!("{command:?}").split([' ', '(']).next().unwrap_or_default().to_owned()
+}
+
+/// A subscriber with one message that it has received and not acknowledged, and a publisher.
+fn one_delivered(receive_max: u16) -> (Broker, u32, u32) {
+    let mut broker = Broker::new();
+    let subscriber = broker.subscriber(receive_max);
+    let publisher = broker.connect(v5("p"));
+    broker.send(publisher, message("t", 1).qos1(1));
+    broker.turn();
+    assert_eq!(broker.received(subscriber), [], "nothing is delivered before it is durable");
+    assert_eq!(broker.sync(), [["Publish"]]);
+    broker.turn();
+    assert_eq!(broker.received(subscriber), [message("t", 1).qos1(1).into()]);
+    (broker, subscriber, publisher)
+}
+
+#[test]
+fn an_acknowledgement_goes_with_the_next_message() {
+    let (mut broker, subscriber, publisher) = one_delivered(10);
+    broker.send(subscriber, puback(1));
+    broker.turn();
+    assert_eq!(broker.sync(), Vec::<Vec<String>>::new(), "nobody waits for it");
+    broker.send(publisher, message("t", 2).qos1(2));
+    broker.turn();
+    assert_eq!(broker.sync(), [["Acknowledge", "Publish"]]);
+    broker.turn();
+    assert_eq!(broker.received(subscriber), [message("t", 2).qos1(2).into()]);
+}
+
+#[test]
+fn an_acknowledgement_goes_by_itself_after_a_while() {
+    let (mut broker, subscriber, _) = one_delivered(10);
+    broker.send(subscriber, puback(1));
+    broker.turn();
+    assert!(broker.sync().is_empty());
+    let due = broker.worker.next_timeout();
+    assert!(due > broker.now && due <= Time(broker.now.0 + 10), "the worker wakes for it at {due:?}");
+    broker.now = due;
+    broker.turn();
+    assert_eq!(broker.sync(), [["Acknowledge"]]);
+    assert!(broker.worker.next_timeout() > broker.now);
+}
+
+#[test]
+fn an_acknowledgement_that_a_message_waits_for_goes_at_once() {
+    let (mut broker, subscriber, publisher) = one_delivered(1);
+    broker.send(publisher, message("t", 2).qos1(2));
+    broker.settle();
+    assert_eq!(broker.received(subscriber), [], "the window is closed");
+    broker.send(subscriber, puback(1));
+    broker.turn();
+    assert_eq!(broker.sync(), [["Acknowledge"]]);
+    broker.turn();
+    assert_eq!(broker.received(subscriber), [message("t", 2).qos1(2).into()]);
+}
+
+/// The message is on its way to the log when the acknowledgement comes.
+#[test]
+fn an_acknowledgement_goes_when_a_message_begins_to_wait_for_it() {
+    let (mut broker, subscriber, publisher) = one_delivered(1);
+    broker.send(publisher, message("t", 2).qos1(2));
+    broker.turn();
+    broker.send(subscriber, puback(1));
+    broker.turn();
+    assert_eq!(broker.sync(), [["Publish"]]);
+    broker.turn();
+    assert_eq!(broker.sync(), [["Acknowledge"]]);
+    broker.turn();
+    assert_eq!(broker.received(subscriber), [message("t", 2).qos1(2).into()]);
+}
+
+#[test]
+fn what_could_wait_goes_when_the_node_stops() {
+    let (mut broker, subscriber, _) = one_delivered(10);
+    broker.send(subscriber, puback(1));
+    broker.turn();
+    assert!(broker.sync().is_empty());
+    broker.worker.stop(broker.now);
+    broker.turn();
+    let commands = broker.sync().concat();
+    assert!(commands.contains(&"Acknowledge".to_owned()), "{commands:?}");
+}
+
+/// A message for very many sessions does not keep a turn busy for as long as that takes.
+#[test]
+fn what_a_turn_hears_of_the_log_is_bounded() {
+    let mut broker = Broker::new();
+    let slots: Vec<_> = (0..10_000).map(|_| broker.worker.open(broker.now, None).slot).collect();
+    for (number, slot) in slots.iter().enumerate() {
+        broker.send(*slot, durable(VERSION, &format!("s{number}")));
+    }
+    broker.settle();
+    for slot in &slots {
+        broker.send(*slot, subscribe(1).to("t", QoS::AtLeastOnce));
+    }
+    broker.settle();
+    slots.iter().for_each(|slot| broker.send(*slot, goodbye()));
+    broker.settle();
+    let publisher = broker.connect(v5("p"));
+    broker.received(publisher);
+    broker.send(publisher, message("t", 1).qos1(1));
+    broker.turn();
+    assert!(!broker.sync().is_empty());
+    assert!(broker.worker.is_behind());
+    broker.worker.settle(broker.now);
+    assert_eq!(broker.received(publisher), [], "some shards have not been heard");
+    assert!(broker.worker.next_timeout() <= broker.now);
+    broker.turn();
+    assert!(!broker.worker.is_behind());
+    assert_eq!(broker.received(publisher), [puback(1)]);
+}
