@@ -14,7 +14,7 @@ pub struct Log {
 
 #[derive(Default)]
 struct State {
-    batches: BTreeMap<(u16, u64), Arc<[u8]>>,
+    batches: BTreeMap<(u16, u64), Arc<Vec<u8>>>,
     /// Appended and not durable: the last index of each shard.
     pending: BTreeMap<u16, u64>,
     appended: usize,
@@ -51,7 +51,7 @@ impl StoreLog for Log {
         self.node.set(Arc::downgrade(node)).expect("once");
     }
 
-    fn append(&self, shard: ShardId, index: u64, batch: Arc<[u8]>) {
+    fn append(&self, shard: ShardId, index: u64, batch: Arc<Vec<u8>>) {
         let mut state = self.state();
         state.appended += 1;
         state.pending.insert(shard.0, index);
