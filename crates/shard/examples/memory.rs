@@ -226,7 +226,7 @@ fn one_for_all(count: usize) {
         bench.release(session);
     }
     bench.flush();
-    let mut one = |bench: &mut Bench| {
+    let one = |bench: &mut Bench| {
         let start = Instant::now();
         bench.push(&publish("all"));
         bench.flush();
