@@ -16,13 +16,19 @@ const VERSION: Version = Version::V5;
 
 /// Keeps what is appended until it is looked at.
 #[derive(Default)]
-struct Appended(Mutex<Vec<(ShardId, u64, Arc<Vec<u8>>)>>);
+struct Appended(Mutex<Vec<Record>>);
+
+struct Record {
+    shard: ShardId,
+    index: u64,
+    batch: Arc<Vec<u8>>,
+}
 
 impl StoreLog for Appended {
     fn connect(&self, _: &Arc<Node>) {}
 
     fn append(&self, shard: ShardId, index: u64, batch: Arc<Vec<u8>>) {
-        self.0.lock().expect("no panic").push((shard, index, batch));
+        self.0.lock().expect("no panic").push(Record { shard, index, batch });
     }
 
     fn part(&self, _: ShardId, _: u64, _: u32, _: Vec<u8>) {}
@@ -77,8 +83,8 @@ impl Broker {
     fn sync(&mut self) -> Vec<Vec<String>> {
         let records = std::mem::take(&mut *self.log.0.lock().expect("no panic"));
         let names = |batch: &[u8]| shard::commands(batch).expect("a batch").iter().map(name).collect();
-        let commands = records.iter().map(|(_, _, batch)| names(batch)).collect();
-        let durable: Vec<_> = records.into_iter().map(|(shard, index, _)| (shard, index)).collect();
+        let commands = records.iter().map(|record| names(&record.batch)).collect();
+        let durable: Vec<_> = records.into_iter().map(|record| (record.shard, record.index)).collect();
         self.node.store_durable(durable.into_iter());
         for letter in std::mem::take(&mut *self.letters.lock().expect("no panic")) {
             self.worker.take_batch(self.now, &mut Batch::of(letter));
