@@ -233,13 +233,16 @@ fn one_for_all(count: usize) {
         start.elapsed().as_micros()
     };
     let first = one(&mut bench);
-    let mut others: Vec<_> = (0..9).map(|_| one(&mut bench)).collect();
-    others.sort_unstable();
-    bench.shard.begin_checkpoint();
-    let saving = one(&mut bench);
+    // Too short for the kernel's account, so the shortest is what others on the machine disturbed least.
+    let another = (0..20).map(|_| one(&mut bench)).min().unwrap_or_default();
+    let saving = (0..20).map(|_| {
+        bench.shard.begin_checkpoint();
+        one(&mut bench)
+    });
+    let saving = saving.min().unwrap_or_default();
     println!(
-        "one message for {count} sessions that are away: the first {first} us, another {} us, at the beginning of a checkpoint {saving} us",
-        others[others.len() / 2]
+        "one message for {count} sessions that are away: the first {first} us, another {another} us, \
+         at the beginning of a checkpoint {saving} us"
     );
 }
 
