@@ -16,7 +16,6 @@ use crate::repository::root;
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use contender::Contender;
-use recovery::Size;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -44,7 +43,7 @@ pub struct Args {
     /// How often each load runs on each broker [default: 3, quick: 2]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: Option<u32>,
-    /// Sessions of the recovery [default: 10,000, full: 1,000,000]
+    /// Sessions of the recovery [default: 100,000 and 10,000 of others, quick: 20,000 and 500, full: 1,000,000]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
     sessions: Option<u32>,
     /// Messages for each of these sessions
@@ -100,7 +99,7 @@ impl Profile {
     /// The longest time for the sessions of a recovery, and for their messages.
     pub fn load_max(&self) -> Duration {
         Duration::from_secs(match (self.quick, self.full) {
-            (true, _) => 12,
+            (true, _) => 20,
             (_, false) => 120,
             (_, true) => 1800,
         })
@@ -161,11 +160,7 @@ pub fn run(args: &Args) -> Result<()> {
                 title.to_owned() + &resume::measure(&profile, &contenders).markdown(&contenders)
             }
             Part::Recovery => {
-                let only_ours: Vec<Contender> =
-                    contenders.iter().filter(|who| !args.full || who.is_ours()).cloned().collect();
-                let sessions = args.sessions.unwrap_or(if args.full { 1_000_000 } else { 10_000 });
-                let size = Size { sessions, messages: args.messages };
-                recovery::measure(&profile, &only_ours, size).markdown()
+                recovery::measure(&profile, &contenders, args.sessions, args.messages).markdown()
             }
         };
         text.push('\n');

@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn the_recipes_of_the_repository_are_understood() {
         let names: Vec<String> = built_in().into_iter().map(|recipe| recipe.name).collect();
-        assert_eq!(names, ["nats", "rmqttd", "rumqttd"]);
+        assert_eq!(names, ["nats", "rumqttd"]);
     }
 
     #[test]

@@ -303,7 +303,7 @@ mod tests {
     fn a_table_has_a_row_for_each_load_and_says_who_is_better() {
         let all = workload::all(5, 100);
         let mut rounds = Rounds::default();
-        let [nats, rmqttd] = peers();
+        let [nats, rumqttd] = peers();
         for (kind, us) in [
             (Kind::Meridian, 1.0),
             (Kind::Meridian, 2.0),
@@ -314,7 +314,7 @@ mod tests {
             rounds.add("fan-in", kind, cpu(us));
         }
         let these: Vec<&Workload> = all.iter().filter(|w| w.name == "fan-in").collect();
-        let kinds = [Kind::Meridian, Kind::Mosquitto, nats, rmqttd];
+        let kinds = [Kind::Meridian, Kind::Mosquitto, nats, rumqttd];
         let columns = columns(Purpose::Throughput);
         let text = table(&columns[0], &these, &kinds, &rounds).unwrap();
         let row = text.lines().last().unwrap();

@@ -88,7 +88,7 @@ impl Load {
 
     /// Few rows are enough to know how a broker syncs.
     fn counts_syncs(self) -> bool {
-        self.qos == 1 && ![10, 1000].contains(&self.publishers)
+        self.qos == 1 && self.window == 1 && [1, 100].contains(&self.publishers)
     }
 }
 

@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 
 /// How much there is when the broker is killed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Size {
-    pub sessions: u32,
+struct Size {
+    sessions: u32,
     /// For each session.
-    pub messages: u32,
+    messages: u32,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -41,16 +41,21 @@ struct Recovered {
     looked_at: u32,
     there: u32,
     whole: u32,
-    /// What it said while it came back.
+    /// What ours said while it came back.
     said: Vec<String>,
 }
 
-pub struct Recoveries {
+pub struct Recoveries(Vec<Row>);
+
+struct Row {
+    name: String,
     size: Size,
-    rows: Vec<(String, Result<Recovered, String>)>,
+    found: Result<Recovered, String>,
 }
 
+/// That make sessions; some brokers refuse more at one time.
 const THREADS: u32 = 64;
+const THREADS_OF_OTHERS: u32 = 8;
 /// Sessions that are looked at afterwards.
 const SAMPLE: u32 = 20;
 /// A broker that is not back by then does not come back.
@@ -58,25 +63,45 @@ const BACK_MAX: Duration = Duration::from_secs(600);
 /// The messages for one session come within this, or are not there.
 const QUIET: Duration = Duration::from_secs(5);
 
-pub fn measure(profile: &Profile, contenders: &[Contender], size: Size) -> Recoveries {
+impl Size {
+    /// Of a broker: one that needs long to make a session is given fewer.
+    fn usual(profile: &Profile, who: &Contender) -> u32 {
+        match (profile.full, profile.quick, who.is_ours()) {
+            (true, ..) => 1_000_000,
+            (_, false, true) => 100_000,
+            (_, false, false) => 10_000,
+            (_, true, true) => 20_000,
+            (_, true, false) => 500,
+        }
+    }
+
+    fn all_messages(self) -> u64 {
+        u64::from(self.sessions) * u64::from(self.messages)
+    }
+}
+
+/// With so many sessions, or as many as are usual for a broker, and so many messages for each.
+pub fn measure(
+    profile: &Profile,
+    contenders: &[Contender],
+    sessions: Option<u32>,
+    messages: u32,
+) -> Recoveries {
     let mut rows = vec![];
-    for who in contenders.iter().filter(|who| who.keeps()) {
+    for who in contenders.iter().filter(|who| who.keeps() && (who.is_ours() || !profile.full)) {
         if child::interrupted() {
             break;
         }
-        let (sessions, messages) = (size.sessions, u64::from(size.sessions) * u64::from(size.messages));
-        eprintln!(
-            "[{} s] recovery: {sessions} sessions, {messages} messages on {}",
-            profile.spent_s(),
-            who.name
-        );
+        let size = Size { sessions: sessions.unwrap_or_else(|| Size::usual(profile, who)), messages };
+        let (name, all) = (who.name.clone(), size.all_messages());
+        eprintln!("[{} s] recovery: {} sessions, {all} messages on {name}", profile.spent_s(), size.sessions);
         let found = one(profile, who, size).map_err(|error| format!("{error:#}"));
         if let Err(error) = &found {
             eprintln!("  not done: {error}");
         }
-        rows.push((who.name.clone(), found));
+        rows.push(Row { name, size, found });
     }
-    Recoveries { size, rows }
+    Recoveries(rows)
 }
 
 fn one(profile: &Profile, who: &Contender, size: Size) -> Result<Recovered> {
@@ -84,7 +109,8 @@ fn one(profile: &Profile, who: &Contender, size: Size) -> Result<Recovered> {
     let mut found = Recovered::default();
     found.memory[0] = anonymous(broker.pid())?;
     let began = Instant::now();
-    make_sessions(profile, broker.address, size.sessions)?;
+    let threads = if who.is_ours() { THREADS } else { THREADS_OF_OTHERS };
+    make_sessions(profile, broker.address, size.sessions, threads)?;
     found.made = began.elapsed();
     found.memory[1] = anonymous(broker.pid())?;
     let disk = Disk::of(&profile.directory);
@@ -103,9 +129,12 @@ fn one(profile: &Profile, who: &Contender, size: Size) -> Result<Recovered> {
     wait_until_back(&mut broker)?;
     found.back = began.elapsed();
     found.memory[3] = anonymous(broker.pid())?;
-    let log = broker.log();
-    let lines = log.get(log_before..).unwrap_or_default().lines();
-    found.said = lines.filter(|line| line.contains("store") || line.contains("restor")).map(plain).collect();
+    if who.is_ours() {
+        let log = broker.log();
+        let lines = log.get(log_before..).unwrap_or_default().lines();
+        found.said =
+            lines.filter(|line| line.contains("store") || line.contains("restor")).map(plain).collect();
+    }
     for line in &found.said {
         eprintln!("  {line}");
     }
@@ -121,12 +150,12 @@ fn one(profile: &Profile, who: &Contender, size: Size) -> Result<Recovered> {
 }
 
 /// Sessions that subscribe to a topic of their own and leave.
-fn make_sessions(profile: &Profile, address: SocketAddr, count: u32) -> Result<()> {
+fn make_sessions(profile: &Profile, address: SocketAddr, count: u32, threads: u32) -> Result<()> {
     let next = AtomicU32::new(0);
     let longest = profile.load_max();
     let began = Instant::now();
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS)
+        let makers: Vec<_> = (0..threads)
             .map(|thread| {
                 let next = &next;
                 scope.spawn(move || -> Result<()> {
@@ -153,7 +182,7 @@ fn make_sessions(profile: &Profile, address: SocketAddr, count: u32) -> Result<(
                 })
             })
             .collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("it does not panic"))
+        makers.into_iter().try_for_each(|maker| maker.join().expect("it does not panic"))
     })
 }
 
@@ -163,7 +192,7 @@ fn client_id(number: u32) -> String {
 
 /// Publishers that each go once through the topics of all sessions.
 fn queue(profile: &Profile, address: SocketAddr, size: Size) -> Result<()> {
-    let messages = u64::from(size.sessions) * u64::from(size.messages);
+    let messages = size.all_messages();
     let mut command = Command::new(root().join("target/release/mqload"));
     command.args([
         "bench",
@@ -257,26 +286,26 @@ fn plain(line: &str) -> String {
 
 impl Recoveries {
     pub fn markdown(&self) -> String {
-        let Size { sessions, messages } = self.size;
-        let all = u64::from(sessions) * u64::from(messages);
-        let (sessions_n, all_n) = (number(f64::from(sessions), 0), number(all as f64, 0));
         let mut out = format!(
-            "{sessions_n} sessions, {all_n} messages of 256 bytes for them, SIGKILL, and the same command again:\n\n\
-             | broker | back after s | sessions there | with all messages | memory before MiB | after MiB | bytes of memory a session | \
-             a message | bytes that the disk wrote a message | bytes on disk a message | made a second: sessions | messages |\n|{}\n",
-            "---|".repeat(12)
+            "Sessions with a queue of messages of 256 bytes each, SIGKILL, and the same command again:\n\n\
+             | broker | sessions | messages | back after s | sessions there | with all messages | memory before MiB | after MiB | \
+             bytes of memory a session | a message | bytes that the disk wrote a message | bytes on disk a message | \
+             made a second: sessions | messages |\n|{}\n",
+            "---|".repeat(COLUMNS)
         );
         let mut remarks = String::new();
-        for (name, found) in &self.rows {
+        for Row { name, size, found } in &self.0 {
+            let sessions = number(f64::from(size.sessions), 0);
+            let _ = write!(out, "| {name} | {sessions} | {} |", number(size.all_messages() as f64, 0));
             match found {
                 Ok(found) => {
-                    let _ = writeln!(out, "| {name} | {} |", cells(found, sessions, all).join(" | "));
+                    let _ = writeln!(out, " {} |", cells(found, *size).join(" | "));
                     for line in &found.said {
                         let _ = writeln!(remarks, "    {line}");
                     }
                 }
                 Err(error) => {
-                    let _ = writeln!(out, "| {name} |{}", " - |".repeat(11));
+                    let _ = writeln!(out, "{}", " - |".repeat(COLUMNS - 3));
                     let first = error.lines().next().unwrap_or_default();
                     let _ = writeln!(remarks, "* not done: {name}, recovery: {first}.");
                 }
@@ -289,11 +318,13 @@ impl Recoveries {
     }
 }
 
-fn cells(found: &Recovered, sessions: u32, messages: u64) -> Vec<String> {
+const COLUMNS: usize = 14;
+
+fn cells(found: &Recovered, size: Size) -> Vec<String> {
     let mib = |bytes: u64| number(bytes as f64 / f64::from(1 << 20), 1);
     let each = |bytes: u64, count: f64| number(bytes as f64 / count.max(1.0), 0);
     let [empty, with_sessions, with_messages, after] = found.memory;
-    let (sessions, messages) = (f64::from(sessions), messages as f64);
+    let (sessions, messages) = (f64::from(size.sessions), size.all_messages() as f64);
     vec![
         number(found.back.as_secs_f64(), 3),
         format!("{} of {}", found.there, found.looked_at),
@@ -328,16 +359,20 @@ mod tests {
             said: vec!["store opened".into()],
         };
         let size = Size { sessions: 1000, messages: 10 };
-        let rows = vec![("meridian".to_owned(), Ok(found)), ("nats".to_owned(), Err("late\nlog".to_owned()))];
-        let text = Recoveries { size, rows }.markdown();
+        let row = |name: &str, found| Row { name: name.to_owned(), size, found };
+        let text =
+            Recoveries(vec![row("meridian", Ok(found)), row("nats", Err("late\nlog".to_owned()))]).markdown();
         let row = text.lines().find(|line| line.starts_with("| meridian")).unwrap();
         assert_eq!(
             row,
-            "| meridian | 1.500 | 20 of 20 | 19 of 20 | 4.0 | 5.0 | 2,097 | 105 | 400 | 800 | 500 | 2,500 |"
+            "| meridian | 1,000 | 10,000 | 1.500 | 20 of 20 | 19 of 20 | 4.0 | 5.0 | 2,097 | 105 | 400 | 800 | 500 | 2,500 |"
         );
         assert!(text.contains("* not done: nats, recovery: late.\n") && text.contains("    store opened\n"));
         let columns = |line: &str| line.matches('|').count();
-        assert!(text.lines().filter(|line| line.starts_with('|')).all(|line| columns(line) == 13), "{text}");
+        assert!(
+            text.lines().filter(|line| line.starts_with('|')).all(|line| columns(line) == COLUMNS + 1),
+            "{text}"
+        );
     }
 
     #[test]
