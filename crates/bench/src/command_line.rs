@@ -3,6 +3,7 @@
 mod emqtt;
 mod mqttx;
 mod reports;
+mod simulate;
 #[cfg(test)]
 mod tests;
 mod unsupported;

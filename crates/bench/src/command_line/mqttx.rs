@@ -1,6 +1,7 @@
 //! The options and defaults of `mqttx bench`.
 
 use super::reports::Reports;
+use super::simulate::Simulate;
 use super::unsupported::{self, MQTTX};
 use super::{Asked, Refused, answer, random};
 use crate::pace::Pace;
@@ -31,6 +32,14 @@ enum Top {
     /// Measure
     #[command(subcommand)]
     Bench(Command),
+    /// Devices that send JSON
+    Simulate(Simulate),
+    /// What is built in
+    Ls {
+        /// The scenarios of simulate (-sc)
+        #[arg(long)]
+        scenarios: bool,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -50,7 +59,7 @@ struct Conn {
 }
 
 #[derive(Debug, Args)]
-struct Clients {
+pub struct Clients {
     #[arg(long, short = 'h', default_value = "localhost")]
     hostname: String,
     #[arg(long, short = 'p', default_value_t = 1883)]
@@ -164,15 +173,18 @@ fn size(text: &str) -> Result<usize, String> {
 /// Short names of two letters, which are its own idea.
 const PAIRS: [(&str, &str); 3] =
     [("-im", "--message-interval"), ("-se", "--session-expiry-interval"), ("-rp", "--reconnect-period")];
+/// One that means the name of a scenario, or, of `ls`, all of them.
+const SCENARIO: &str = "-sc";
 
 pub fn parse(words: &[String]) -> Result<Asked, Refused> {
-    if words.iter().any(|word| word == "simulate") {
-        return Err(Refused("error: simulate is not supported: use `bench pub` with -m".to_owned()));
-    }
     if let Some(refusal) = unsupported::refuse(words, MQTTX) {
         return Err(Refused(refusal));
     }
+    let list = words.first().is_some_and(|word| word == "ls");
     let full = |word: &String| {
+        if word == SCENARIO {
+            return if list { "--scenarios" } else { "--scenario" }.to_owned();
+        }
         let pair = PAIRS.iter().find(|(short, _)| short == word);
         pair.map_or_else(|| word.clone(), |(_, long)| (*long).to_owned())
     };
@@ -181,7 +193,12 @@ pub fn parse(words: &[String]) -> Result<Asked, Refused> {
         Ok(cli) => cli,
         Err(asked) => return Ok(asked),
     };
-    let Top::Bench(command) = cli.command;
+    let command = match cli.command {
+        Top::Bench(command) => command,
+        Top::Simulate(a) => return Ok(Asked::Run(Box::new(a.plan()?))),
+        Top::Ls { scenarios: true } => return Ok(Asked::Help(super::simulate::names().join("\n") + "\n")),
+        Top::Ls { .. } => return Err(Refused("error: `ls` lists scenarios: ls -sc".to_owned())),
+    };
     let plan = match command {
         Command::Conn(a) => a.clients.plan(Kind::Conn)?,
         Command::Sub(a) => Plan { topics: a.topic, qos: a.qos, ..a.clients.plan(Kind::Sub)? },
@@ -212,7 +229,7 @@ pub fn parse(words: &[String]) -> Result<Asked, Refused> {
 }
 
 impl Clients {
-    fn plan(&self, kind: Kind) -> Result<Plan, Refused> {
+    pub fn plan(&self, kind: Kind) -> Result<Plan, Refused> {
         let version = match self.mqtt_version.as_str() {
             "5.0" | "5" => 5,
             "3.1.1" | "4" => 4,

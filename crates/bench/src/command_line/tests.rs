@@ -94,6 +94,22 @@ fn mqttx_defaults() {
 }
 
 #[test]
+fn simulated_devices_have_the_defaults_of_the_other_tool() {
+    let p = plan("--as mqttx simulate -sc tesla");
+    assert_eq!((p.kind, p.count, p.rate, p.qos, p.limit), (Kind::Pub, 1000, 100.0, 0, 0));
+    assert_eq!(
+        (&p.topics[..], p.pace),
+        (&["mqttx/simulate/tesla/%c".to_owned()][..], Pace::Every(Duration::from_secs(1)))
+    );
+    let p = plan("--as mqttx simulate --scenario weather -c 3 -im 20 -L 9 -t w/%sc/%i -I w%i -h 127.0.0.1");
+    assert_eq!((p.count, p.limit), (3, 9));
+    assert_eq!(p.config().unwrap().topic_of_pub(0), "w/weather/1");
+    assert!(
+        matches!(parsed("--as mqttx ls -sc"), Ok(Asked::Help(text)) if text == "tesla\nIEM\nsmart_home\nweather\n")
+    );
+}
+
+#[test]
 fn flags_with_and_without_a_value() {
     assert!(!plan("conn -C false").clean);
     assert!(plan("conn -C true -l").clean);
@@ -158,7 +174,14 @@ fn what_is_not_supported_says_what_to_use() {
         ("conn --restapi x:y", "IP:PORT"),
         ("conn -c 0", "1 or more"),
         ("sub -t x --payload-hdrs cnt32", "cnt64"),
-        ("--as mqttx simulate", "bench pub"),
+        ("--as mqttx simulate", "one of tesla, IEM, smart_home, weather"),
+        ("--as mqttx simulate -f x.js", "scripts are not run"),
+        ("--as mqttx simulate -sc boat", "`boat`: it is one of"),
+        ("--as mqttx ls", "ls -sc"),
+        ("--as mqttx bench pub -t x -pf", "`meridian pub`"),
+        ("--as mqttx bench conn --rcv-max 5", "not announced"),
+        ("--scenario x.toml --duration 5", "the stages say"),
+        ("conn --secret-file x", "--agents"),
         ("--as jmeter conn", "emqtt-bench"),
         ("conn -h", "value"),
         ("pub", "--topic"),

@@ -14,7 +14,10 @@ pub const EMQTT: &[Advice] = &[
     (&["--quic", "--load-qst"], QUIC),
     (&["-Q", "--qoe", "--qoelog"], QOE),
     (&["-d", "--dist"], "there is no Erlang distribution here; leave it out"),
-    (&["--topics-payload"], "use a group for each topic in a scenario (--scenario FILE), or one `pub` for each"),
+    (
+        &["--topics-payload"],
+        "use a group for each topic in a scenario (--scenario FILE), or one `pub` for each",
+    ),
     (&["--log_to"], "use --quiet for no lines while running"),
 ];
 
@@ -24,6 +27,34 @@ pub const MQTTX: &[Advice] = &[
     (&["--split"], "a publisher sends one message; use -m or --file-read"),
     (&["-am", "--authentication-method"], "enhanced authentication is not spoken; use -u and -P"),
     (&["-s", "--stdin", "-M", "--multiline", "-lm", "--line-mode"], "standard input is not read; use -m"),
+    (
+        &["--rcv-max", "--receive-maximum", "--maximum-packet-size", "--topic-alias-maximum"],
+        "these limits are not announced; leave it out",
+    ),
+    (
+        &["--req-response-info", "--no-req-problem-info", "-Cup", "--conn-user-properties"],
+        "CONNECT has no such properties; leave it out",
+    ),
+    (
+        &[
+            "-pf",
+            "--payload-format-indicator",
+            "-e",
+            "--message-expiry-interval",
+            "-ta",
+            "--topic-alias",
+            "-cd",
+            "--correlation-data",
+            "-si",
+            "--subscription-identifier",
+        ],
+        "MQTT 5.0 properties of messages are not set; `meridian pub` sets them",
+    ),
+    (&["-d", "--dup"], "DUP is set on what is sent again only; leave it out"),
+    (
+        &["-nl", "--no_local", "-rap", "--retain-as-published", "-rh", "--retain-handling"],
+        "a subscription has a QoS only; `meridian sub` has the rest",
+    ),
     (
         &["-up", "--user-properties", "-ct", "--content-type", "-rt", "--response-topic"],
         "MQTT 5.0 properties of messages are not set; `meridian pub` sets them",
