@@ -1,6 +1,7 @@
 //! Command lines that users of other load generators know: emqtt-bench's, and MQTTX's after `--as mqttx`.
 
 mod emqtt;
+mod familiar;
 mod mqttx;
 mod reports;
 mod simulate;

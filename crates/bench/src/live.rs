@@ -11,10 +11,10 @@ mod scrape;
 
 use crate::config::SetupError;
 use crate::counters::Counts;
-use crate::latency::{hist, pour, sparse};
 use crate::net;
 use crate::plan::{Kind, Output, Plan};
 use crate::progress::say;
+use crate::pulse::Pulse;
 use crate::report::round;
 use bar::Bar;
 use broker::Brokers;
@@ -30,15 +30,8 @@ use std::io::IsTerminal;
 pub struct Tick {
     /// All of them since the beginning.
     pub counts: Counts,
-    /// Latencies of this second only.
-    #[serde(with = "sparse")]
-    pub e2e: Histogram<u64>,
-    #[serde(with = "sparse")]
-    pub ack: Histogram<u64>,
-    #[serde(with = "sparse")]
-    pub ready: Histogram<u64>,
-    /// Share of its processor that the busiest thread wanted.
-    pub demand: f64,
+    /// What was measured in this second only.
+    pub pulse: Pulse,
     /// Everybody is connected or has failed.
     pub settled: bool,
     /// Seconds from the first attempt until the last client was ready.
@@ -49,16 +42,7 @@ pub struct Tick {
 
 impl Tick {
     pub fn new() -> Tick {
-        Tick {
-            counts: Counts::default(),
-            e2e: hist(),
-            ack: hist(),
-            ready: hist(),
-            demand: 0.0,
-            settled: false,
-            ready_s: 0.0,
-            at: 0.0,
-        }
+        Tick { counts: Counts::default(), pulse: Pulse::default(), settled: false, ready_s: 0.0, at: 0.0 }
     }
 }
 
@@ -177,8 +161,9 @@ impl Live {
         let seconds = now.saturating_sub(self.at).max(1) as f64 / 1e9;
         let (c, p) = (&tick.counts, &self.before);
         let per_s = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
-        let latency = [&tick.e2e, &tick.ack, &tick.ready].into_iter().find(|h| !h.is_empty());
-        let (broker, figures) = self.brokers.look(seconds);
+        let latency =
+            [&tick.pulse.e2e, &tick.pulse.ack, &tick.pulse.ready].into_iter().find(|h| !h.is_empty());
+        let (broker, figures) = self.brokers.look(seconds, *c != *p);
         let row = Row {
             at: (now - self.began) as f64 / 1e9,
             unix_ms: net::wall() / 1_000_000,
@@ -188,11 +173,11 @@ impl Live {
             received: per_s(c.recv, p.recv),
             latency: latency.map(percentiles),
             errors: c.attempts_failed + c.disconnects + c.rejected,
-            demand: tick.demand,
+            demand: tick.pulse.demand,
             broker,
             figures,
         };
-        self.short_of_cpu.0 += u64::from(tick.demand > DEMAND_MAX);
+        self.short_of_cpu.0 += u64::from(tick.pulse.demand > DEMAND_MAX);
         self.short_of_cpu.1 += 1;
         match &mut self.bar {
             Some(bar) => bar.draw(&row, c, tick.settled),
@@ -305,10 +290,7 @@ pub fn join(ticks: &[Tick]) -> Tick {
     let mut all = Tick { settled: true, ..Tick::new() };
     for tick in ticks {
         all.counts.add(&tick.counts);
-        pour(&tick.e2e, &mut all.e2e);
-        pour(&tick.ack, &mut all.ack);
-        pour(&tick.ready, &mut all.ready);
-        all.demand = all.demand.max(tick.demand);
+        all.pulse.add(&tick.pulse);
         all.settled &= tick.settled;
         all.ready_s = all.ready_s.max(tick.ready_s);
         all.at = all.at.max(tick.at);

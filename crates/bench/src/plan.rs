@@ -7,11 +7,11 @@ use crate::layer::Layers;
 use crate::net;
 use crate::pace::Pace;
 use crate::plain::{Body, Headers, Plain};
+use crate::secret::Secret;
 use crate::template::{Places, Template};
 use rustls::ClientConfig;
 use rustls::client::Resumption;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -119,17 +119,6 @@ pub struct Span {
 pub enum Message {
     Fixed(Vec<u8>),
     Made(Template),
-}
-
-/// What must not be shown.
-#[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Secret(pub String);
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str("***")
-    }
 }
 
 /// TLS as a command line says it.

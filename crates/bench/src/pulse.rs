@@ -5,7 +5,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 /// Latencies since the last beat, and what the thread wanted of the processor.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Pulse {
     /// The beat that this answers.
     pub beat: u64,

@@ -1,9 +1,11 @@
 //! What is not to be shown.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A password on its way from the command line to CONNECT.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Secret(pub String);
 
 impl From<String> for Secret {

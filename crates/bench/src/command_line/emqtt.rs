@@ -1,11 +1,13 @@
 //! The options and defaults of emqtt-bench.
 
+use super::familiar::{Limit, Qos, no_wildcard, rate, some_clients};
 use super::reports::{Reports, listen_on};
 use super::unsupported::{self, EMQTT};
 use super::{Asked, Refused, answer, random};
+use crate::login::Login;
 use crate::pace::Pace;
 use crate::plain::Headers;
-use crate::plan::{Kind, Message, Output, Plan, Secret, Tls, with_ports};
+use crate::plan::{Kind, Message, Output, Plan, Tls, with_ports};
 use crate::scenario::Options;
 use crate::template::{Places, Template};
 use clap::{ArgAction, Args, Parser, Subcommand};
@@ -109,11 +111,8 @@ struct Clients {
     /// Attempts to connect again when a connection ended
     #[arg(long, default_value_t = 0)]
     reconnect: u32,
-    /// %i is the client's number, %rand_9 one of 1 to 9
-    #[arg(long, short = 'u')]
-    username: Option<String>,
-    #[arg(long, short = 'P')]
-    password: Option<String>,
+    #[command(flatten)]
+    login: Login,
     /// Seconds; 0: off
     #[arg(long, short = 'k', default_value_t = 300)]
     keepalive: u16,
@@ -168,8 +167,8 @@ struct Sub {
     /// Topic Filter: %i the client's number, %c its Client Identifier, %u its User Name, %rand_9 one of 1 to 9
     #[arg(long, short = 't', required = true)]
     topic: Vec<String>,
-    #[arg(long, short = 'q', default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
-    qos: u8,
+    #[command(flatten)]
+    qos: Qos,
     /// Headers that the publisher put in front: cnt64, ts (milliseconds), tsns (nanoseconds), or several
     #[arg(long, default_value = "", value_parser = Headers::parse)]
     payload_hdrs: Headers,
@@ -182,8 +181,8 @@ struct Pub {
     /// Topic Name: %i the client's number, %c its Client Identifier, %u its User Name, %s the message's number, %rand_9 one of 1 to 9
     #[arg(long, short = 't')]
     topic: String,
-    #[arg(long, short = 'q', default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
-    qos: u8,
+    #[command(flatten)]
+    qos: Qos,
     /// Milliseconds from one message of a publisher to its next; 0: as fast as possible
     #[arg(long = "interval_of_msg", short = 'I', default_value_t = 1000)]
     interval_of_msg: u64,
@@ -198,9 +197,8 @@ struct Pub {
     payload_hdrs: Headers,
     #[arg(long, short = 'r', num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     retain: bool,
-    /// Messages in all; 0: no limit
-    #[arg(long, short = 'L', default_value_t = 0)]
-    limit: u64,
+    #[command(flatten)]
+    limit: Limit,
     /// Messages in flight of a publisher at QoS 1 and 2; 0: what the broker allows
     #[arg(long, short = 'F', default_value_t = 1)]
     inflight: usize,
@@ -243,7 +241,7 @@ pub fn parse(words: &[String]) -> Result<Asked, Refused> {
         Command::Conn(a) => a.clients.plan(Kind::Conn),
         Command::Sub(a) => {
             let clients = a.clients.plan(Kind::Sub)?;
-            Ok(Plan { topics: a.topic, qos: a.qos, headers: a.payload_hdrs, ..clients })
+            Ok(Plan { topics: a.topic, qos: a.qos.qos, headers: a.payload_hdrs, ..clients })
         }
         Command::Pub(a) => a.plan(Kind::Pub),
         Command::Pubsub(a) => a.plan(Kind::Pubsub),
@@ -277,9 +275,6 @@ impl Clients {
                 self.version
             )));
         }
-        if self.count == 0 {
-            return Err(Refused("error: -c 0 asks for no clients: use 1 or more".into()));
-        }
         let prefix = self.prefix.as_deref();
         let role = kind.name();
         let client_id = match (self.shortids, prefix) {
@@ -295,17 +290,16 @@ impl Clients {
         Ok(Plan {
             hosts: with_ports(&self.host, self.port),
             version: self.version,
-            count: self.count,
+            count: some_clients(self.count)?,
             start: self.startnumber + 1,
             rate: match (self.connrate, self.interval) {
-                (0, 0) => 0.0,
-                (0, ms) => 1000.0 / ms as f64,
+                (0, ms) => rate(ms),
                 (rate, _) => f64::from(rate),
             },
             client_id,
             ifaddr: self.ifaddr.clone(),
-            username: self.username.clone(),
-            password: self.password.clone().map(Secret),
+            username: self.login.username.clone(),
+            password: self.login.password.clone(),
             keepalive: self.keepalive,
             clean: self.clean,
             expiry: self.session_expiry,
@@ -352,9 +346,6 @@ impl Pub {
                     .into(),
             ));
         }
-        if self.topic.contains(['#', '+']) {
-            return Err(Refused(format!("error: -t {}: nobody can publish to a wildcard", self.topic)));
-        }
         let own = ["%s", "%rand_"].iter().any(|place| self.topic.contains(place));
         let shaped = self.message.is_some() || self.payload_hdrs.len() > 0 || self.retain || own;
         if kind == Kind::Pubsub && (shaped || self.max_random_wait > 0) {
@@ -367,14 +358,14 @@ impl Pub {
         let ms = Duration::from_millis;
         let wait = (ms(self.min_random_wait), ms(self.max_random_wait.max(self.min_random_wait)));
         Ok(Plan {
-            topics: vec![self.topic],
-            qos: self.qos,
+            topics: vec![no_wildcard(self.topic)?],
+            qos: self.qos.qos,
             size: self.size,
             message: self.message.map(|text| message(text, self.size)).transpose()?,
             headers: self.payload_hdrs,
             retain: self.retain,
             pace: Pace::Every(ms(self.interval_of_msg)),
-            limit: self.limit,
+            limit: self.limit.limit,
             inflight: if self.inflight == 0 { 60_000 } else { self.inflight.min(60_000) },
             together: self.wait_before_publishing,
             wait,

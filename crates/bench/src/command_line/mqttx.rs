@@ -1,11 +1,12 @@
 //! The options and defaults of `mqttx bench`.
 
+use super::familiar::{Qos, Sending, rate, some_clients};
 use super::reports::Reports;
 use super::simulate::Simulate;
 use super::unsupported::{self, MQTTX};
 use super::{Asked, Refused, answer, random};
-use crate::pace::Pace;
-use crate::plan::{Kind, Message, Plan, Secret, Tls, with_ports};
+use crate::login::Login;
+use crate::plan::{Kind, Message, Plan, Tls, with_ports};
 use crate::random::noise;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -84,10 +85,8 @@ pub struct Clients {
     no_clean: bool,
     #[arg(long, short = 'k', default_value_t = 30)]
     keepalive: u16,
-    #[arg(long, short = 'u')]
-    username: Option<String>,
-    #[arg(long, short = 'P')]
-    password: Option<String>,
+    #[command(flatten)]
+    login: Login,
     /// Session Expiry Interval in seconds (-se) [default: with --no-clean never, else 0]
     #[arg(long)]
     session_expiry_interval: Option<u32>,
@@ -122,8 +121,8 @@ struct Sub {
     /// Topic Filters: %i the client's number, %c its Client Identifier, %u its User Name
     #[arg(long, short = 't', required = true, num_args = 1..)]
     topic: Vec<String>,
-    #[arg(long, short = 'q', default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
-    qos: u8,
+    #[command(flatten)]
+    qos: Qos,
 }
 
 #[derive(Debug, Args)]
@@ -141,16 +140,8 @@ struct Pub {
     /// The message from a file
     #[arg(long)]
     file_read: Option<PathBuf>,
-    #[arg(long, short = 'q', default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
-    qos: u8,
-    #[arg(long, short = 'r')]
-    retain: bool,
-    /// Milliseconds from one message of a publisher to its next (-im)
-    #[arg(long, default_value_t = 1000)]
-    message_interval: u64,
-    /// Messages in all; 0: no limit
-    #[arg(long, short = 'L', default_value_t = 0)]
-    limit: u64,
+    #[command(flatten)]
+    sending: Sending,
 }
 
 const HELLO: &str = "Hello From MQTTX CLI";
@@ -201,28 +192,15 @@ pub fn parse(words: &[String]) -> Result<Asked, Refused> {
     };
     let plan = match command {
         Command::Conn(a) => a.clients.plan(Kind::Conn)?,
-        Command::Sub(a) => Plan { topics: a.topic, qos: a.qos, ..a.clients.plan(Kind::Sub)? },
+        Command::Sub(a) => Plan { topics: a.topic, qos: a.qos.qos, ..a.clients.plan(Kind::Sub)? },
         Command::Pub(a) => {
-            if a.topic.contains(['#', '+']) {
-                return Err(Refused(format!("error: -t {}: nobody can publish to a wildcard", a.topic)));
-            }
             let message = match (&a.file_read, a.payload_size) {
                 (Some(path), _) => std::fs::read(path)
                     .map_err(|error| Refused(format!("error: --file-read {}: {error}", path.display())))?,
                 (None, Some(bytes)) if a.message == HELLO => noise(bytes),
                 _ => a.message.into_bytes(),
             };
-            Plan {
-                topics: vec![a.topic],
-                message: Some(Message::Fixed(message)),
-                qos: a.qos,
-                retain: a.retain,
-                pace: Pace::Every(Duration::from_millis(a.message_interval)),
-                limit: a.limit,
-                inflight: 60_000,
-                together: true,
-                ..a.clients.plan(Kind::Pub)?
-            }
+            a.sending.plan(a.clients.plan(Kind::Pub)?, a.topic, Message::Fixed(message))?
         }
     };
     Ok(Asked::Run(Box::new(plan)))
@@ -245,9 +223,6 @@ impl Clients {
             "wss" => (true, true),
             other => return Err(Refused(format!("error: -l {other}: it is mqtt, mqtts, ws or wss"))),
         };
-        if self.count == 0 {
-            return Err(Refused("error: -c 0 asks for no clients: use 1 or more".to_owned()));
-        }
         let again = if self.reconnect_period == 0 { 0 } else { self.maximum_reconnect_times };
         let client_id = match &self.client_id {
             Some(id) if id.contains("%i") => id.clone(),
@@ -261,12 +236,12 @@ impl Clients {
         Ok(Plan {
             hosts: with_ports(std::slice::from_ref(&self.hostname), self.port),
             version,
-            count: self.count,
-            rate: if self.interval == 0 { 0.0 } else { 1000.0 / self.interval as f64 },
+            count: some_clients(self.count)?,
+            rate: rate(self.interval),
             exact_id: self.count == 1 && !client_id.contains("%i"),
             client_id,
-            username: self.username.clone(),
-            password: self.password.clone().map(Secret),
+            username: self.login.username.clone(),
+            password: self.login.password.clone(),
             keepalive: self.keepalive,
             clean: !self.no_clean,
             expiry: self.session_expiry_interval.unwrap_or(kept),

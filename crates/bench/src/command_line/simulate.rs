@@ -1,13 +1,12 @@
 //! `mqttx simulate`: devices that send JSON. The names are MQTTX's; what is in the messages is our own.
 
 use super::Refused;
+use super::familiar::Sending;
 use super::mqttx::Clients;
-use crate::pace::Pace;
 use crate::plan::{Kind, Message, Plan};
 use crate::template::{Places, Template};
 use clap::Args;
 use std::path::PathBuf;
-use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub struct Simulate {
@@ -22,16 +21,8 @@ pub struct Simulate {
     /// Topic Name: %i the client's number, %c its Client Identifier, %u its User Name, %sc the scenario
     #[arg(long, short = 't', default_value = "mqttx/simulate/%sc/%c")]
     topic: String,
-    #[arg(long, short = 'q', default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
-    qos: u8,
-    #[arg(long, short = 'r')]
-    retain: bool,
-    /// Milliseconds from one message of a client to its next (-im)
-    #[arg(long, default_value_t = 1000)]
-    message_interval: u64,
-    /// Messages in all; 0: no limit
-    #[arg(long, short = 'L', default_value_t = 0)]
-    limit: u64,
+    #[command(flatten)]
+    sending: Sending,
 }
 
 /// Names and payloads.
@@ -68,21 +59,9 @@ impl Simulate {
             return Err(Refused(format!("error: -sc `{wanted}`: it is one of {}", names().join(", "))));
         };
         let topic = self.topic.replace("%sc", name);
-        if topic.contains(['#', '+']) {
-            return Err(Refused(format!("error: -t {topic}: nobody can publish to a wildcard")));
-        }
         let template = Template::parse(payload, Places::All { size: 0 });
-        Ok(Plan {
-            topics: vec![topic],
-            message: Some(Message::Made(template.map_err(|why| Refused(format!("error: {why}")))?)),
-            qos: self.qos,
-            retain: self.retain,
-            pace: Pace::Every(Duration::from_millis(self.message_interval)),
-            limit: self.limit,
-            inflight: 60_000,
-            together: true,
-            ..self.clients.plan(Kind::Pub)?
-        })
+        let message = Message::Made(template.map_err(|why| Refused(format!("error: {why}")))?);
+        self.sending.plan(self.clients.plan(Kind::Pub)?, topic, message)
     }
 }
 

@@ -2,8 +2,7 @@
 
 use super::checker::{STREAMS_MAX, Shape};
 use crate::config::SetupError;
-use crate::config::from_args::resolve;
-use crate::secret::Secret;
+use crate::target::Target;
 use clap::{Args, ValueEnum};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,14 +10,8 @@ use std::time::Duration;
 /// Options as they are typed.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Brokers, each with a port of its own if need be; a client that loses one goes to the next
-    #[arg(long, short = 'h', default_value = "localhost", value_delimiter = ',')]
-    host: Vec<String>,
-    #[arg(long, short = 'p', default_value_t = 1883)]
-    port: u16,
-    /// Protocol version: 4 (3.1.1) or 5
-    #[arg(long, short = 'V', default_value_t = 5, value_parser = clap::value_parser!(u8).range(4..=5))]
-    version: u8,
+    #[command(flatten)]
+    target: Target,
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     publishers: u32,
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -65,19 +58,9 @@ pub struct Options {
     /// Start of topics and Client Identifiers, without wildcards
     #[arg(long, default_value = "meridian-ha")]
     prefix: String,
-    #[arg(long, short = 'u')]
-    username: Option<String>,
-    #[arg(long, short = 'P')]
-    password: Option<Secret>,
     /// Leave the sessions in the broker
     #[arg(long)]
     keep_sessions: bool,
-    /// The result as one JSON object on standard output
-    #[arg(long)]
-    json: bool,
-    /// No lines while running
-    #[arg(long)]
-    quiet: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
@@ -154,8 +137,8 @@ impl Options {
             return Err(SetupError::NoPrefix(self.prefix));
         }
         Ok(Plan {
-            hosts: resolve(&crate::plan::with_ports(&self.host, self.port), true)?,
-            v5: self.version == 5,
+            hosts: self.target.hosts()?,
+            v5: self.target.v5(),
             shape,
             rate: self.rate,
             size: self.size as usize,
@@ -168,11 +151,11 @@ impl Options {
             keepalive: self.keepalive,
             answer: self.answer.max(Duration::from_millis(100)),
             backoff_max: Duration::from_millis(u64::from(self.backoff_max)),
-            username: self.username,
-            password: self.password.map(|secret| secret.0),
+            username: self.target.login.username,
+            password: self.target.login.password.map(|secret| secret.0),
             keep_sessions: self.keep_sessions,
-            json: self.json,
-            quiet: self.quiet,
+            json: self.target.json,
+            quiet: self.target.quiet,
             run,
             name: format!("{}-{run:08x}", self.prefix),
         })

@@ -6,6 +6,7 @@ use crate::plan::Output;
 use crate::process::{self, ProcStat};
 use crate::report::{round, sum};
 use serde_json::{Map, Value, json};
+use std::time::Instant;
 
 /// The broker's processes and figures.
 pub struct Brokers {
@@ -15,6 +16,8 @@ pub struct Brokers {
     /// CPU seconds at the last look.
     cpu: f64,
     rss_peak: u64,
+    /// When this run was last seen to do something.
+    moved: Instant,
     scraper: Option<Scraper>,
     /// The first figures that came, and the last.
     figures: Option<(Vec<f64>, Vec<f64>)>,
@@ -40,14 +43,19 @@ impl Brokers {
             names: output.broker_counter.clone(),
             cpu: sum(&first, |stat| stat.cpu_s),
             rss_peak: 0,
+            moved: Instant::now(),
             first,
             scraper,
             figures,
         })
     }
 
-    /// Cores and bytes since the last look, `seconds` ago, and the figures as they are now.
-    pub fn look(&mut self, seconds: f64) -> (Option<(f64, u64)>, Vec<f64>) {
+    /// Cores and bytes since the last look, `seconds` ago, and the figures as they are now. `moved`: the run has done something
+    /// since then.
+    pub fn look(&mut self, seconds: f64, moved: bool) -> (Option<(f64, u64)>, Vec<f64>) {
+        if moved {
+            self.moved = Instant::now();
+        }
         let used = (!self.pids.is_empty()).then(|| {
             let now = process::stats(&self.pids, false);
             let cpu = sum(&now, |stat| stat.cpu_s);
@@ -87,10 +95,7 @@ impl Brokers {
             report.insert("rss_peak".into(), json!(self.rss_peak.max(rss)));
         }
         if let (Some(scraper), Some((first, last))) = (&self.scraper, &mut self.figures) {
-            // Brokers copy their counters out about once a second.
-            // tidy: allow(thread-sleep): what was counted last is to be seen
-            std::thread::sleep(std::time::Duration::from_millis(1200));
-            *last = scraper.fresh().unwrap_or_else(|| last.clone());
+            *last = scraper.last(self.moved);
             let grown = self.names.iter().zip(first.iter().zip(last.iter()));
             let figures: Map<String, Value> = grown
                 .map(|(name, (first, last))| {

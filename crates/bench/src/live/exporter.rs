@@ -42,8 +42,8 @@ impl Exporter {
     }
 
     pub fn publish(&mut self, tick: &Tick) {
-        pour(&tick.e2e, &mut self.e2e);
-        pour(&tick.ready, &mut self.ready);
+        pour(&tick.pulse.e2e, &mut self.e2e);
+        pour(&tick.pulse.ready, &mut self.ready);
         let text = self.render(tick);
         *self.text.lock().unwrap_or_else(PoisonError::into_inner) = text;
     }
@@ -120,7 +120,7 @@ mod tests {
         let mut tick = Tick::new();
         tick.counts = Counts { recv: 7, sent: 9, up: 3, ..Counts::default() };
         for ms in [2, 20, 200_000] {
-            crate::latency::record(&mut tick.e2e, ms * 1_000_000);
+            crate::latency::record(&mut tick.pulse.e2e, ms * 1_000_000);
         }
         exporter.publish(&tick);
         exporter.publish(&tick);

@@ -5,9 +5,8 @@ use crate::config::SetupError;
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The thread that asks, and what it heard last.
 pub struct Scraper {
@@ -15,11 +14,47 @@ pub struct Scraper {
     shared: Arc<Shared>,
 }
 
-#[derive(Default)]
+/// What the thread that asks and whoever looks on share.
 struct Shared {
-    latest: Mutex<Vec<f64>>,
-    failures: AtomicU64,
-    end: AtomicBool,
+    state: Mutex<State>,
+    /// An answer came, or the end did.
+    news: Condvar,
+}
+
+struct State {
+    latest: Vec<f64>,
+    /// When an answer was last unlike the one before it.
+    changed: Instant,
+    failures: u64,
+    end: bool,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks once a `pause` until it is the end.
+    fn ask(&self, source: &Source, pause: Duration) {
+        let mut state = self.state();
+        loop {
+            let waited = self.news.wait_timeout_while(state, pause, |state| !state.end);
+            if waited.unwrap_or_else(PoisonError::into_inner).0.end {
+                return;
+            }
+            let answer = source.ask();
+            state = self.state();
+            match answer {
+                Ok(figures) if figures != state.latest => {
+                    state.latest = figures;
+                    state.changed = Instant::now();
+                }
+                Ok(_) => {}
+                Err(_) => state.failures += 1,
+            }
+            self.news.notify_all();
+        }
+    }
 }
 
 /// Where and how to ask, for what.
@@ -31,6 +66,10 @@ struct Source {
 }
 
 const TIMEOUT: Duration = Duration::from_secs(2);
+const EVERY: Duration = Duration::from_millis(900);
+/// Brokers copy their counters out about once a second.
+const STILL: Duration = Duration::from_millis(1200);
+const LAST_MAX: Duration = Duration::from_secs(4);
 /// Bytes of an answer; what is longer is no list of figures.
 const ANSWER_MAX: u64 = 16 << 20;
 
@@ -55,44 +94,47 @@ impl Scraper {
         let authority = crate::config::from_args::with_port(authority, 80);
         let source = Arc::new(Source { authority, path, token, names: names.to_vec() });
         let first = source.ask().map_err(|why| SetupError::NoFigures { url: url.to_owned(), why })?;
-        let shared = Arc::new(Shared { latest: Mutex::new(first), ..Shared::default() });
+        let state = State { latest: first, changed: Instant::now(), failures: 0, end: false };
+        let shared = Arc::new(Shared { state: Mutex::new(state), news: Condvar::new() });
         let (asked, told) = (source.clone(), shared.clone());
         std::thread::Builder::new()
             .name("broker-metrics".into())
-            .spawn(move || {
-                while !told.end.load(Relaxed) {
-                    // tidy: allow(thread-sleep): sampling interval of an observer
-                    std::thread::sleep(Duration::from_millis(900));
-                    match asked.ask() {
-                        Ok(figures) => *told.latest.lock().unwrap_or_else(PoisonError::into_inner) = figures,
-                        Err(_) => {
-                            told.failures.fetch_add(1, Relaxed);
-                        }
-                    }
-                }
-            })
+            .spawn(move || told.ask(&asked, EVERY))
             .map_err(|error| SetupError::NoFigures { url: url.to_owned(), why: error.to_string() })?;
         Ok(Scraper { source, shared })
     }
 
     pub fn latest(&self) -> Vec<f64> {
-        self.shared.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.state().latest.clone()
     }
 
-    /// Asks again now; nothing when there is no answer.
-    pub fn fresh(&self) -> Option<Vec<f64>> {
-        self.source.ask().ok()
+    /// The figures when the broker has counted everything: when neither they nor this run, since `moved`, have changed for
+    /// longer than brokers take to copy their counters out, or when they will not stop to.
+    pub fn last(&self, moved: Instant) -> Vec<f64> {
+        let until = Instant::now() + LAST_MAX;
+        let mut state = self.shared.state();
+        loop {
+            let still = state.changed.max(moved).elapsed();
+            if still >= STILL || Instant::now() >= until {
+                break;
+            }
+            let wait = (STILL - still).max(Duration::from_millis(1));
+            state = self.shared.news.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(state);
+        self.source.ask().unwrap_or_else(|_| self.latest())
     }
 
     /// Questions without an answer.
     pub fn failures(&self) -> u64 {
-        self.shared.failures.load(Relaxed)
+        self.shared.state().failures
     }
 }
 
 impl Drop for Scraper {
     fn drop(&mut self) {
-        self.shared.end.store(true, Relaxed);
+        self.shared.state().end = true;
+        self.shared.news.notify_all();
     }
 }
 

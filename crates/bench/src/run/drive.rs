@@ -5,7 +5,6 @@ use super::flow_report::violations;
 use super::verdict::judge;
 use super::*;
 use crate::counters::{Counts, P_END, P_RUN, P_STOP};
-use crate::latency::pour;
 use crate::live::Tick;
 use crate::outcome::merge;
 use crate::plan::{Kind, Plan};
@@ -27,6 +26,8 @@ const SECOND: u64 = 1_000_000_000;
 const DRAIN: u64 = 2 * SECOND;
 /// And for this long what was sent may still arrive, when that is known.
 const DRAIN_CHECKED: u64 = 5 * SECOND;
+/// Subscribers of a scenario leave when nothing has come for so long.
+const QUIET: u64 = SECOND / 2;
 /// After the last expected message, duplicates may come for this long.
 const SETTLE: u64 = SECOND / 5;
 
@@ -274,10 +275,13 @@ impl<'a> Watch<'a> {
         let checked = self.cfg.plain.is_none();
         let until = net::now() + if checked { DRAIN_CHECKED } else { DRAIN };
         let mut complete_since = None;
+        // What publishers of other groups sent last comes a moment later.
+        let waits = self.plan.span.is_some() && (self.cfg.n_sub > 0 || !self.plan.also.is_empty());
         loop {
             let (now, c) = (net::now(), self.shared.sum());
             let due = c.expected.saturating_sub(c.rejected);
-            let complete = c.unacked == 0 && (!checked || c.uniq >= due && c.recv >= due);
+            let still = !waits || now.saturating_sub(self.shared.times.last_recv.load(Relaxed)) >= QUIET;
+            let complete = c.unacked == 0 && still && (!checked || c.uniq >= due && c.recv >= due);
             let since = complete.then(|| complete_since.unwrap_or(now));
             complete_since = since;
             let settle = if checked { SETTLE } else { 0 };
@@ -324,19 +328,18 @@ impl<'a> Watch<'a> {
             return;
         }
         let counts = self.shared.sum();
+        // What still comes at the end belongs to the last stage.
+        let leave = self.plan.span.map_or(f64::MAX, |span| span.leave.as_secs_f64());
         let mut tick = Tick {
             settled: self.is_settled(&counts),
             ready_s: ready_seconds(self.shared),
-            at: self.t0.map_or(0.0, |t0| now.saturating_sub(t0) as f64 / 1e9),
+            at: self.t0.map_or(0.0, |t0| (now.saturating_sub(t0) as f64 / 1e9).min(leave)),
             counts,
             ..Tick::new()
         };
         for slot in &self.shared.pulses {
             let mut pulse = slot.lock().unwrap_or_else(PoisonError::into_inner);
-            pour(&pulse.e2e, &mut tick.e2e);
-            pour(&pulse.ack, &mut tick.ack);
-            pour(&pulse.ready, &mut tick.ready);
-            tick.demand = tick.demand.max(pulse.demand);
+            tick.pulse.add(&pulse);
             pulse.clear();
         }
         self.asked = None;

@@ -52,8 +52,8 @@ impl Stages {
         cell.received += now.recv.saturating_sub(before.recv);
         cell.errors += errors(now).saturating_sub(errors(before));
         cell.up = *up;
-        pour(&tick.e2e, &mut cell.e2e);
-        pour(&tick.ack, &mut cell.ack);
+        pour(&tick.pulse.e2e, &mut cell.e2e);
+        pour(&tick.pulse.ack, &mut cell.ack);
     }
 
     /// The stages of a group as the report has them.

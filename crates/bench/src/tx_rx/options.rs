@@ -3,8 +3,8 @@
 use crate::config::SetupError;
 use crate::config::from_args::resolve;
 use crate::plan::with_ports;
-use crate::secret::Secret;
 use crate::tag;
+use crate::target::Target;
 use clap::Args;
 use std::fmt;
 use std::net::SocketAddr;
@@ -12,17 +12,11 @@ use std::net::SocketAddr;
 /// Options as they are typed.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// The broker; with two, the publisher is on the first and the subscriber on the second
-    #[arg(long, short = 'h', default_value = "localhost", value_delimiter = ',', num_args = 1)]
-    host: Vec<String>,
-    #[arg(long, short = 'p', default_value_t = 1883)]
-    port: u16,
+    #[command(flatten)]
+    target: Target,
     /// Another broker, or two nodes of another cluster, measured in alternation; differences are in percent of its figures
     #[arg(long, value_delimiter = ',', num_args = 1)]
     against: Vec<String>,
-    /// Protocol version: 4 (3.1.1) or 5
-    #[arg(long, short = 'V', default_value_t = 5, value_parser = clap::value_parser!(u8).range(4..=5))]
-    version: u8,
     /// Payload sizes, in bytes or with KiB or MiB; 16 bytes and more
     #[arg(long, visible_alias = "sizes", short = 's', default_value = "100,64KiB", value_delimiter = ',', value_parser = size)]
     size: Vec<usize>,
@@ -43,16 +37,6 @@ pub struct Options {
     /// Longest time for one measurement, in seconds
     #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     max_time: u32,
-    #[arg(long, short = 'u')]
-    username: Option<String>,
-    #[arg(long, short = 'P')]
-    password: Option<Secret>,
-    /// The result as one JSON object on standard output
-    #[arg(long)]
-    json: bool,
-    /// No lines while running
-    #[arg(long)]
-    quiet: bool,
 }
 
 /// A run, settled before the first connection.
@@ -99,9 +83,8 @@ impl fmt::Display for Ends {
 }
 
 impl Ends {
-    fn new(hosts: &[String], port: u16) -> Result<Ends, SetupError> {
-        let hosts = resolve(&with_ports(hosts, port), true)?;
-        match hosts.as_slice() {
+    fn new(hosts: &[SocketAddr]) -> Result<Ends, SetupError> {
+        match hosts {
             [one] => Ok(Ends { publisher: *one, subscriber: *one }),
             [publisher, subscriber] => Ok(Ends { publisher: *publisher, subscriber: *subscriber }),
             _ => Err(SetupError::NotTwoEnds(hosts.len())),
@@ -135,22 +118,25 @@ impl Options {
     /// # Errors
     /// Hosts without an address, and more than two of them.
     pub fn plan(self) -> Result<Plan, SetupError> {
-        let against = if self.against.is_empty() { None } else { Some(Ends::new(&self.against, self.port)?) };
+        let against = match self.against.is_empty() {
+            true => None,
+            false => Some(Ends::new(&resolve(&with_ports(&self.against, self.target.port), true)?)?),
+        };
         Ok(Plan {
-            ends: Ends::new(&self.host, self.port)?,
+            ends: Ends::new(&self.target.hosts()?)?,
             rounds: self.rounds.unwrap_or(if against.is_some() { 3 } else { 1 }) as usize,
             against,
-            v5: self.version == 5,
+            v5: self.target.v5(),
             sizes: self.size,
             qos: self.qos,
             rate: self.rate,
             window: self.window as usize,
             messages: self.messages,
             max_time: self.max_time,
-            username: self.username,
-            password: self.password.map(|secret| secret.0),
-            json: self.json,
-            quiet: self.quiet,
+            username: self.target.login.username,
+            password: self.target.login.password.map(|secret| secret.0),
+            json: self.target.json,
+            quiet: self.target.quiet,
         })
     }
 }

@@ -1,0 +1,72 @@
+//! What the command lines of both tools have in common.
+
+use super::Refused;
+use crate::pace::Pace;
+use crate::plan::{Message, Plan};
+use clap::Args;
+use std::time::Duration;
+
+/// `-q` of whoever subscribes or publishes.
+#[derive(Args, Debug)]
+pub struct Qos {
+    #[arg(long = "qos", short = 'q', default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
+    pub qos: u8,
+}
+
+/// `-L` of whoever publishes.
+#[derive(Args, Debug)]
+pub struct Limit {
+    /// Messages in all; 0: no limit
+    #[arg(long, short = 'L', default_value_t = 0)]
+    pub limit: u64,
+}
+
+/// How MQTTX publishes.
+#[derive(Args, Debug)]
+pub struct Sending {
+    #[command(flatten)]
+    qos: Qos,
+    #[arg(long, short = 'r')]
+    retain: bool,
+    /// Milliseconds from one message of a publisher to its next (-im)
+    #[arg(long, default_value_t = 1000)]
+    message_interval: u64,
+    #[command(flatten)]
+    limit: Limit,
+}
+
+impl Sending {
+    pub fn plan(&self, clients: Plan, topic: String, message: Message) -> Result<Plan, Refused> {
+        Ok(Plan {
+            topics: vec![no_wildcard(topic)?],
+            message: Some(message),
+            qos: self.qos.qos,
+            retain: self.retain,
+            pace: Pace::Every(Duration::from_millis(self.message_interval)),
+            limit: self.limit.limit,
+            inflight: 60_000,
+            together: true,
+            ..clients
+        })
+    }
+}
+
+/// A Topic Name as it is given.
+pub fn no_wildcard(topic: String) -> Result<String, Refused> {
+    match topic.contains(['#', '+']) {
+        true => Err(Refused(format!("error: -t {topic}: nobody can publish to a wildcard"))),
+        false => Ok(topic),
+    }
+}
+
+pub fn some_clients(count: usize) -> Result<usize, Refused> {
+    match count {
+        0 => Err(Refused("error: -c 0 asks for no clients: use 1 or more".to_owned())),
+        count => Ok(count),
+    }
+}
+
+/// Connections a second of so many milliseconds from one to the next; 0 for all at once.
+pub fn rate(interval_ms: u64) -> f64 {
+    if interval_ms == 0 { 0.0 } else { 1000.0 / interval_ms as f64 }
+}
