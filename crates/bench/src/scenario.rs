@@ -125,6 +125,7 @@ fn finish(
         all.add(done);
     }
     all.problems.extend(live.end());
+    all.processes = output.agents.agents.len().max(output.processes) as u64;
     let mut hosts: Vec<String> = vec![];
     for host in scenario.groups.iter().flat_map(|group| &group.plan.hosts) {
         if !hosts.contains(host) {

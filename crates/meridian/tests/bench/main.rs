@@ -3,4 +3,5 @@
 mod links;
 mod node;
 mod reports;
+mod scenario;
 mod trouble;

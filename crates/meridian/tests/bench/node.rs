@@ -94,11 +94,15 @@ impl Running {
         Running { process, lines }
     }
 
-    /// Reads what it says up to a line with this text.
-    pub fn wait_for(&mut self, text: &str) {
+    /// Reads what it says up to a line with this text, and returns that.
+    pub fn wait_for(&mut self, text: &str) -> String {
         let mut seen = String::new();
-        while !seen.lines().last().is_some_and(|line| line.contains(text)) {
+        loop {
             assert_ne!(self.lines.read_line(&mut seen).unwrap(), 0, "no `{text}` in\n{seen}");
+            match seen.lines().last() {
+                Some(line) if line.contains(text) => return line.to_owned(),
+                _ => {}
+            }
         }
     }
 
