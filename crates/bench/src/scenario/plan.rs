@@ -308,3 +308,58 @@ fn find(stages: &[StageFile], name: &str) -> Result<usize, String> {
         format!("there is no stage {name}: it is one of {}", names.join(", "))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scenario(groups: &str) -> Result<Scenario, String> {
+        let stages = "[[stage]]\nname = \"one\"\nseconds = 10\n[[stage]]\nname = \"two\"\nseconds = 20\n";
+        let file: File =
+            toml::from_str(&format!("hosts = [\"127.0.0.1\"]\nseed = 1\n{stages}{groups}")).unwrap();
+        Scenario::new(file, Path::new("."), &Said { hosts: vec![], output: Output::default() })
+    }
+
+    const SENSORS: &str = "[[group]]\nname = \"sensors\"\nclients = 4\npublish = \"a/%i\"\n";
+
+    fn due(group: &Group, seconds: f64) -> f64 {
+        match &group.plan.pace {
+            Pace::Curve(curve) => curve.due_by(seconds) * group.plan.count as f64,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_rate_is_that_of_the_whole_group_while_it_is_there() {
+        let group = |rest: &str| scenario(&format!("{SENSORS}{rest}")).unwrap().groups.remove(0);
+        let staged = group("rate = { one = 100, two = \"0..100\" }");
+        assert_eq!((due(&staged, 10.0), due(&staged, 30.0)), (1000.0, 2000.0));
+        assert_eq!(staged.asked, [Some(100.0), Some(50.0)]);
+        let late = group("rate = 8\njoin = \"two\"");
+        assert_eq!((due(&late, 10.0), due(&late, 30.0)), (0.0, 160.0));
+        let seconds = Duration::from_secs;
+        assert_eq!(late.plan.span, Some(Span { join: seconds(10), leave: seconds(30) }));
+        let early = group("rate = 8\nleave = \"one\"");
+        assert_eq!(early.plan.span, Some(Span { join: seconds(0), leave: seconds(10) }));
+        assert_eq!(due(&early, 30.0), 80.0);
+    }
+
+    #[test]
+    fn what_is_not_said_is_that_of_the_file_or_the_default() {
+        let all =
+            scenario(&format!("{SENSORS}think = 1\n[[group]]\nname = \"idle\"\nclients = 1\n")).unwrap();
+        let (sensors, idle) = (&all.groups[0].plan, &all.groups[1].plan);
+        assert_eq!((sensors.kind, idle.kind), (Kind::Pub, Kind::Conn));
+        assert_eq!((sensors.hosts.as_slice(), sensors.version), (&["127.0.0.1:1883".to_owned()][..], 5));
+        assert_eq!((sensors.size, sensors.headers.len()), (256, 8));
+        assert_eq!(sensors.pace, Pace::Think(Duration::from_secs(1), Duration::from_secs(1)));
+        assert_ne!(sensors.seed, idle.seed);
+    }
+
+    #[test]
+    fn every_moment_belongs_to_a_stage() {
+        let all = scenario(&format!("{SENSORS}rate = 1\n")).unwrap();
+        let stages = [0.0, 9.9, 10.0, 29.9, 30.0, 1e9].map(|seconds| all.stage_at(seconds));
+        assert_eq!(stages, [0, 0, 1, 1, 1, 1]);
+    }
+}
