@@ -60,7 +60,7 @@ fn a_scenario_runs_at_two_agents() {
     let report = report(&output);
     assert_eq!(
         (&report["connected"], &report["generator"]["processes"]),
-        (&18.into(), &6.into()),
+        (&18.into(), &2.into()),
         "{report}"
     );
     let sent = report["groups"][0]["sent"].as_u64().unwrap();
