@@ -17,6 +17,9 @@ pub struct Member {
     to: Box<dyn Write + Send>,
     parts: Vec<Part>,
     over: bool,
+    told_stop: bool,
+    /// It ended by itself what it was to go on with.
+    quit: bool,
     /// Why it is not there any more, where that is known.
     why: String,
 }
@@ -65,7 +68,8 @@ impl Members {
         to: Box<dyn Write + Send>,
     ) -> std::io::Result<()> {
         let parts = plans.iter().map(|_| Part::default()).collect();
-        let mut member = Member { name, to, parts, over: false, why: String::new() };
+        let mut member =
+            Member { name, to, parts, over: false, told_stop: false, quit: false, why: String::new() };
         member.send(&serde_json::to_string(plans).expect("plans are JSON"))?;
         listen(self.all.len(), from, self.sender.clone());
         self.all.push(member);
@@ -97,7 +101,7 @@ impl Members {
                 begun = true;
                 members.iter_mut().for_each(|member| member.tell(Told::Begin));
             }
-            let crippled = members.iter().any(|member| member.over && !member.is_done());
+            let crippled = members.iter().any(|member| member.quit || member.over && !member.is_done());
             if !stopped && (interrupted() || crippled) {
                 stopped = true;
                 members.iter_mut().for_each(|member| member.tell(Told::Stop));
@@ -161,6 +165,7 @@ impl Member {
 
     /// A member that is gone is noticed by its silence.
     fn tell(&mut self, told: Told) {
+        self.told_stop |= told == Told::Stop;
         if !self.over {
             let _ = self.send(&serde_json::to_string(&told).expect("a word is JSON"));
         }
@@ -187,7 +192,12 @@ impl Member {
                 part.fresh.push(*tick);
             }
             Ok(Said::Settled(number)) => self.parts.get_mut(number).ok_or_else(beyond)?.settled = true,
-            Ok(Said::Done(number, done)) => {
+            Ok(Said::Done(number, mut done)) => {
+                if done.interrupted && !self.told_stop && !self.quit && !interrupted() {
+                    self.quit = true;
+                    let text = format!("{} was stopped before the end, and the run with it", self.name);
+                    done.problems.push(text);
+                }
                 self.parts.get_mut(number).ok_or_else(beyond)?.done = Some(*done);
                 self.over |= self.is_done();
             }

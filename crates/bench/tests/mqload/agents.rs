@@ -176,6 +176,20 @@ fn a_lost_agent_ends_the_run_with_what_was_counted() {
 }
 
 #[test]
+fn an_agent_that_is_stopped_ends_the_run_too() {
+    let broker = Broker::start(Behaviour::default());
+    let mut agents = [Agent::start(""), Agent::start("")];
+    let (process, _lines) = controller(&[&agents[0], &agents[1]], &broker);
+    // SAFETY: takes no pointers; the process is ours and not waited for yet, so the number is still its.
+    assert_eq!(unsafe { libc::kill(agents[0].process.id() as libc::pid_t, libc::SIGTERM) }, 0);
+    let (code, text) = result(process);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains(&format!("agent {} was stopped before the end", agents[0].address)), "{text}");
+    assert!(text.contains("4 of 4 clients"), "{text}");
+    agents[1].wait_for("the run is over");
+}
+
+#[test]
 fn an_agent_does_one_run_at_a_time_and_outlives_its_controller() {
     let broker = Broker::start(Behaviour::default());
     let mut agent = Agent::start("");
