@@ -21,6 +21,7 @@ use crate::metrics::HttpMetrics;
 use crate::operations::Operations;
 use crate::settings::HttpSettings;
 use crate::sse::Streams;
+use crate::storage::{Storage, StorageCondition};
 use crate::turns::TurnWindow;
 
 /// What the server is given: the node that it speaks for.
@@ -33,6 +34,8 @@ pub struct Parts {
     pub rules: Arc<RuleTable>,
     pub log: LogRing,
     pub node: NodeFacts,
+    /// `None`: nothing is kept on disk.
+    pub storage: Option<Arc<dyn Storage>>,
 }
 
 /// What does not change while the node runs.
@@ -70,6 +73,8 @@ pub struct Shared {
     pub rules: Arc<RuleTable>,
     pub log: LogRing,
     pub node: NodeFacts,
+    /// `None`: nothing is kept on disk.
+    pub storage: Option<Arc<dyn Storage>>,
     pub settings: HttpSettings,
     /// Where HTTP is served.
     pub address: SocketAddr,
@@ -110,7 +115,7 @@ impl State {
         document: Arc<str>,
         audit: Audit,
     ) -> Self {
-        let Parts { admin, guard, configuration, keys, users, rules, log, node } = parts;
+        let Parts { admin, guard, configuration, keys, users, rules, log, node, storage } = parts;
         Self(Arc::new(Shared {
             admin,
             guard,
@@ -120,6 +125,7 @@ impl State {
             rules,
             log,
             node,
+            storage,
             address,
             streams: Streams::new(settings.streams_max as usize),
             audit,
@@ -142,6 +148,11 @@ impl State {
 
     pub(crate) fn enter(&self, phase: Phase) {
         self.phase.store(phase as u8, Ordering::Release);
+    }
+
+    /// How the disk is; `None` where nothing is kept on it.
+    pub fn storage_condition(&self) -> Option<StorageCondition> {
+        self.storage.as_ref().map(|storage| storage.condition())
     }
 
     /// Nobody needs a token: there is no key, and only this machine gets here.

@@ -18,6 +18,7 @@ pub mod routes;
 pub mod rules;
 pub mod slow;
 pub mod status;
+pub mod storage;
 pub mod subscriptions;
 pub mod top_talkers;
 pub mod topic_metrics;

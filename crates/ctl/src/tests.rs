@@ -265,6 +265,50 @@ fn status_is_one_screen() {
 }
 
 #[test]
+fn storage_is_shown_with_its_rate_and_its_trouble() {
+    let asked = std::sync::atomic::AtomicU64::new(0);
+    let mock = Mock::serve(move |_| {
+        let commits = 100 * asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Reply::json(&json!({"durability": "local-disk", "log": {
+            "state": "full", "commits": commits, "segments": 5, "bytes": 5 << 20, "sync": {"p99_us": 1500},
+            "recovery": {"read_s": 0.25, "cut_bytes": 48}, "backup_dir": "/b", "backup": null}}))
+    });
+    let outcome = ctl(&mock, "storage");
+    for part in ["full", "5, 5.0 MiB", "p99 1.5ms", "48 B", "directory /b"] {
+        assert!(outcome.out.contains(part), "{part}: {}", outcome.out);
+    }
+    assert!(outcome.notes.contains("the disk is full"), "{}", outcome.notes);
+    let memory = Mock::always(Reply::json(&json!({"durability": "memory", "log": null})));
+    assert!(ctl(&memory, "storage").out.contains("nothing is kept on disk"));
+}
+
+#[test]
+fn a_backup_is_waited_for_and_its_failure_told() {
+    for (state, code) in [("done", 0), ("failed", 1)] {
+        let mock = Mock::serve(move |request| {
+            let backup = |state: &str| json!({"name": "b", "path": "/b/b", "state": state, "segments": 3, "bytes": 2048, "error": "no room"});
+            Reply::json(&match &request.method[..] {
+                "POST" => {
+                    assert_eq!(
+                        (request.path(), request.json()),
+                        ("/api/v1/storage/backups", json!({"name": "b"}))
+                    );
+                    backup("running")
+                }
+                _ => json!({"log": {"backup": backup(state)}}),
+            })
+        });
+        let outcome = ctl(&mock, "storage backup b");
+        assert_eq!(outcome.code(), code);
+        let (text, part) = match code {
+            0 => (outcome.out(), "/b/b: 3 segments, 2.0 KiB"),
+            _ => (outcome.error(), "no room"),
+        };
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
 fn health_tells_states_apart() {
     let ready = Mock::always(Reply::json(&json!({"status": "ready"})));
     assert_eq!(ctl(&ready, "health").out(), "ready\n");

@@ -170,6 +170,7 @@ fn serve(
                 rules,
                 log: log.ring().clone(),
                 node: node.facts(&config, name, files.clone()),
+                storage: store.as_ref().map(Store::operator),
             };
             Some(bound.serve(parts).map_err(|error| format!("HTTP cannot be served: {error}"))?)
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 pub struct Histogram {
     buckets: [u64; Self::BUCKETS],
     sum_us: u64,
+    max_us: u64,
 }
 
 impl Histogram {
@@ -18,6 +19,7 @@ impl Histogram {
         let bucket = (64 - us.leading_zeros() as usize).min(Self::BUCKETS - 1);
         self.buckets[bucket] += 1;
         self.sum_us = self.sum_us.saturating_add(us);
+        self.max_us = self.max_us.max(us);
     }
 
     /// Upper bound of each bucket and how many fell in it; the last one has no bound.
@@ -37,6 +39,12 @@ impl Histogram {
     #[must_use]
     pub fn sum(&self) -> Duration {
         Duration::from_micros(self.sum_us)
+    }
+
+    /// The longest; zero when there are none.
+    #[must_use]
+    pub fn max(&self) -> Duration {
+        Duration::from_micros(self.max_us)
     }
 
     /// Upper bound of the bucket in which the given share (0.0 to 1.0) of durations is reached; zero when there are none.
@@ -64,7 +72,9 @@ mod tests {
         for us in [0, 1, 3, 1000] {
             histogram.record(Duration::from_micros(us));
         }
+        assert_eq!(histogram.max(), Duration::from_millis(1));
         histogram.record(Duration::from_secs(3600));
+        assert_eq!(histogram.max(), Duration::from_secs(3600));
         assert_eq!(histogram.count(), 5);
         assert_eq!(histogram.quantile(0.4), Duration::from_micros(2));
         assert_eq!(histogram.quantile(0.8), Duration::from_micros(1024));

@@ -133,6 +133,7 @@ impl Log {
                 bytes_written: counters.bytes_written,
                 checkpoint_bytes: counters.checkpoint_bytes,
                 parts_moved: counters.parts_moved,
+                moved_bytes: counters.moved_bytes,
                 freed: counters.freed,
                 full_count: counters.full_count,
                 sync: counters.sync.clone(),

@@ -20,6 +20,7 @@ pub(crate) struct Prepared {
     pub floor: Option<u64>,
     pub checkpoint_bytes: u64,
     pub moved: u64,
+    pub moved_bytes: u64,
 }
 
 /// What a record carries.
@@ -115,6 +116,9 @@ pub(crate) fn place(
     if kind != Kind::Entry {
         if !matches!(kind, Kind::Floor | Kind::Opened) {
             prepared.checkpoint_bytes += header.size();
+            if matches!(kind, Kind::MovedPart | Kind::MovedDone) {
+                prepared.moved_bytes += header.size();
+            }
         }
         let mut index = SegmentIndex::default();
         index.push(&header, at, &[]);

@@ -32,6 +32,8 @@ pub struct Stats {
     pub checkpoint_bytes: u64,
     /// Parts that were moved out of segments to be freed.
     pub parts_moved: u64,
+    /// Bytes of their records.
+    pub moved_bytes: u64,
     /// How long each sync of a commit took.
     pub sync: Histogram,
     /// How long each commit took: encoding, writing, syncing.
@@ -70,6 +72,7 @@ pub(crate) struct Counters {
     pub bytes_written: u64,
     pub checkpoint_bytes: u64,
     pub parts_moved: u64,
+    pub moved_bytes: u64,
     pub freed: u64,
     pub full_count: u64,
     pub sync: Histogram,

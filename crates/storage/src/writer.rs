@@ -299,6 +299,7 @@ impl Writer {
             counters.bytes_written += self.buffer.len() as u64;
             counters.checkpoint_bytes += prepared.checkpoint_bytes;
             counters.parts_moved += prepared.moved;
+            counters.moved_bytes += prepared.moved_bytes;
             self.open.commit += 1;
         }
         let bytes = self.buffer.len() as u64;

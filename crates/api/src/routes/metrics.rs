@@ -17,6 +17,7 @@ use crate::metrics::{BOUNDS, Kind, Text};
 use crate::problem::Problem;
 use crate::process::{ProcessFigures, unix_seconds};
 use crate::state::State;
+use crate::storage::{StorageCondition, StorageView};
 
 pub(super) fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(metrics))
@@ -29,6 +30,8 @@ async fn metrics(state: State) -> Result<impl IntoResponse, Problem> {
     // Whoever changes the registry may be waiting for the disk.
     let shared = state.clone();
     let kept = off_runtime(move || shared.keys.registry()).await?;
+    let shared = state.clone();
+    let stored = off_runtime(move || shared.storage.as_ref().map(|storage| storage.view())).await?;
     let figures = state.admin.figures();
     let mut text = Text::default();
     let build = [("version", state.node.version), ("commit", state.node.commit)];
@@ -47,6 +50,9 @@ async fn metrics(state: State) -> Result<impl IntoResponse, Problem> {
     protection(&mut text, &state);
     services(&mut text, &state);
     registry(&mut text, &kept);
+    if let Some(stored) = &stored {
+        storage(&mut text, stored);
+    }
     topics(&mut text, &state);
     http(&mut text, &state);
     process(&mut text, &state);
@@ -408,6 +414,56 @@ fn registry(text: &mut Text, figures: &registry::Figures) {
     text.one("meridian_registry_compactions_total", Kind::Counter, help, figures.compactions as f64);
     let help = "Bytes of half-written changes that were cut off the registry's file.";
     text.one("meridian_registry_torn_bytes_total", Kind::Counter, help, figures.torn_bytes as f64);
+}
+
+/// Left out where nothing is kept on disk.
+fn storage(text: &mut Text, view: &StorageView) {
+    let help = "How the disk is: 1 for the condition that it is in.";
+    let mut family = text.family("meridian_storage_condition", Kind::Gauge, help);
+    for condition in StorageCondition::ALL {
+        let is = f64::from(u8::from(condition.name() == view.state));
+        family.sample(&[("condition", condition.name())], is);
+    }
+    let help = "Segments of the log: with records, kept ready, being freed.";
+    let mut family = text.family("meridian_storage_segments", Kind::Gauge, help);
+    let used = view.segments.saturating_sub(view.vacating);
+    for (state, count) in [("used", used), ("spare", view.spares), ("vacating", view.vacating)] {
+        family.sample(&[("state", state)], count as f64);
+    }
+    let rows = [
+        ("bytes", Kind::Gauge, "Bytes of the log's segments.", view.bytes),
+        ("live_bytes", Kind::Gauge, "Bytes of the log that are needed.", view.live_bytes),
+        ("queue_records", Kind::Gauge, "Records that wait for the disk.", view.queue_records),
+        ("queue_bytes", Kind::Gauge, "Bytes of records that wait for the disk.", view.queue_bytes),
+        ("commits_total", Kind::Counter, "Group commits of the log.", view.commits),
+        ("records_total", Kind::Counter, "Records that were made durable.", view.records),
+        ("written_bytes_total", Kind::Counter, "Bytes written into the log.", view.bytes_written),
+        ("checkpoint_bytes_total", Kind::Counter, "Of these, parts of checkpoints.", view.checkpoint_bytes),
+        ("moved_bytes_total", Kind::Counter, "Of these, moved out of freed segments.", view.moved_bytes),
+        ("segments_freed_total", Kind::Counter, "Segments that were freed.", view.freed),
+        ("full_total", Kind::Counter, "Times that the disk became full.", view.full_count),
+    ];
+    for (name, kind, help, value) in rows {
+        text.one(&format!("meridian_storage_{name}"), kind, help, value as f64);
+    }
+    let rows = [
+        ("meridian_storage_sync_seconds", "How long syncs of the log took.", &view.sync),
+        (
+            "meridian_storage_commit_seconds",
+            "How long commits of the log took, syncs included.",
+            &view.commit,
+        ),
+    ];
+    for (name, help, durations) in rows {
+        let (bounds, counts) = &durations.buckets;
+        text.family(name, Kind::Histogram, help).histogram(&[], bounds, counts, durations.sum_s);
+    }
+    let help = "How long the last start took for the log, by part.";
+    let mut family = text.family("meridian_storage_recovery_seconds", Kind::Gauge, help);
+    family.sample(&[("part", "read")], view.recovery.read_s);
+    family.sample(&[("part", "restored")], view.recovery.restored_s);
+    let help = "Bytes of a last commit that was not complete, which the last start cut off.";
+    text.one("meridian_storage_recovery_cut_bytes", Kind::Gauge, help, view.recovery.cut_bytes as f64);
 }
 
 /// Only filters that an operator chose, of which there are 64 at most.

@@ -24,6 +24,7 @@ mod routes;
 mod rules;
 mod slow;
 mod stats;
+mod storage;
 mod subscriptions;
 mod top;
 mod topic_metrics;
@@ -42,6 +43,7 @@ pub(crate) fn router() -> (axum::Router<State>, OpenApi) {
         .merge(health::routes())
         .merge(node::routes())
         .merge(stats::routes())
+        .merge(storage::routes())
         .merge(metrics::routes())
         .merge(top::routes())
         .merge(clients::routes())

@@ -10,6 +10,7 @@ use utoipa_axum::routes;
 
 use crate::paging::Page;
 use crate::state::State;
+use crate::storage::StorageCondition;
 use crate::timestamp::Timestamp;
 
 pub(super) fn routes() -> OpenApiRouter<State> {
@@ -29,6 +30,8 @@ struct Node {
     workers: usize,
     /// `starting`, `ready` or `stopping`.
     state: &'static str,
+    /// How the disk is: `good`, `full`, `failed`; `memory` where nothing is kept on it.
+    storage: &'static str,
     data_dir: String,
     listeners: Vec<Listener>,
     /// Connections at one time, at most.
@@ -68,6 +71,7 @@ impl Node {
             uptime_s: SystemTime::now().duration_since(started).map_or(0, |uptime| uptime.as_secs()),
             workers: state.admin.workers().count(),
             state: state.phase().name(),
+            storage: state.storage_condition().map_or("memory", StorageCondition::name),
             data_dir: facts.data_dir.display().to_string(),
             listeners: listeners.collect(),
             connections_max: facts.connections_max,

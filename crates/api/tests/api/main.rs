@@ -11,5 +11,6 @@ mod metrics;
 mod node;
 mod schema;
 mod smuggling;
+mod storage;
 mod streams;
 mod support;

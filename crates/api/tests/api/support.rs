@@ -10,8 +10,9 @@ use std::time::Duration;
 use api::settings::HttpSettings;
 use api::{
     Author, Bound, Changed, Changes, ConfigView, Configuration, Keys, ListenerFacts, LogLevelView, LogRing,
-    NodeFacts, Parts, Refused, Reloaded, Role, SettingProblem, Version,
+    NodeFacts, Parts, Refused, Reloaded, Role, SettingProblem, Timestamp, Version,
 };
+use api::{Backup, BackupRefused, Durations, RecoveryView, Storage, StorageCondition, StorageView};
 use auth::Guard;
 use serde_json::Value;
 use tls::{Expiry, ExpiryKind};
@@ -101,6 +102,7 @@ impl Server {
             rules: Arc::new(auth::RuleTable::open(ledger).unwrap()),
             log: log.clone(),
             node: facts,
+            storage: Some(Arc::new(Disk)),
         };
         let mqtt = node.listeners()[0].tcp.unwrap();
         let http = bound.serve(parts).unwrap();
@@ -380,4 +382,67 @@ fn expiries() -> Vec<(String, Expiry)> {
     let shown =
         [("a", "a.crt", 1_900_000_000), ("b", "a.crt", 1_900_000_000), ("b", "a.crt", 1), ("b", "b.crt", 5)];
     shown.map(|(listener, file, not_after)| (listener.to_owned(), expiry(file, not_after))).into()
+}
+
+/// A disk that is full, and takes a backup but for those called `taken`.
+struct Disk;
+
+impl Storage for Disk {
+    fn condition(&self) -> StorageCondition {
+        StorageCondition::Full
+    }
+
+    fn view(&self) -> StorageView {
+        let durations = Durations {
+            count: 3,
+            p50_us: 512,
+            p99_us: 1024,
+            max_us: 999,
+            buckets: (vec![0.000_512, 0.001_024], vec![2, 1, 0]),
+            sum_s: 0.002,
+        };
+        StorageView {
+            state: self.condition().name(),
+            detail: None,
+            directory: "/data/storage".to_owned(),
+            segments: 4,
+            bytes: 4 << 20,
+            live_bytes: 1 << 20,
+            reserve_bytes: 2 << 20,
+            spares: 2,
+            vacating: 1,
+            freed: 7,
+            queue_records: 5,
+            queue_bytes: 1000,
+            commits: 3,
+            records: 30,
+            bytes_written: 5000,
+            checkpoint_bytes: 700,
+            moved_bytes: 90,
+            checkpoints: 16,
+            full_count: 1,
+            sync: durations.clone(),
+            commit: durations,
+            recovery: RecoveryView { segments: 3, cut_bytes: 48, read_s: 0.5, ..RecoveryView::default() },
+            backup_dir: Some("/backups".to_owned()),
+            backup: None,
+        }
+    }
+
+    fn start_backup(&self, name: &str) -> Result<Backup, BackupRefused> {
+        if name == "taken" {
+            return Err(BackupRefused::Name("/backups/taken is there already".to_owned()));
+        }
+        Ok(Backup {
+            name: name.to_owned(),
+            path: format!("/backups/{name}"),
+            state: "running",
+            segments_done: 0,
+            segments: 0,
+            bytes: 0,
+            started_at: Timestamp::now(),
+            ended_at: None,
+            error: None,
+        })
+    }
 }

@@ -100,6 +100,7 @@ impl World {
             rules,
             log: LogRing::default(),
             node: facts,
+            storage: None,
         });
         let server = server.unwrap();
         server.ready();

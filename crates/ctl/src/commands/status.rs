@@ -59,7 +59,7 @@ fn about_node(node: &Value, whoami: &Value) -> Vec<(&'static str, String)> {
         ("version", format!("{} ({})", node.cell("version"), node.cell("commit"))),
         ("up", format!("{up}, since {}", node.time_cell("started_at"))),
         ("process", format!("{} on {}, {} CPUs", node.cell("pid"), node.cell("os"), node.cell("cpus"))),
-        ("data", node.text("data_dir")),
+        ("data", format!("{} (storage: {})", node.text("data_dir"), node.cell("storage"))),
         ("http", node.text("http")),
         ("access", who),
     ]
@@ -188,6 +188,14 @@ fn warnings(node: &Value, stats: &Value, whoami: &Value) -> Vec<String> {
     let near = |part: Option<u64>, whole: Option<u64>| matches!((part, whole), (Some(p), Some(w)) if w > 0 && p >= w / 10 * 9);
     if node.text("state") != "ready" && !node.text("state").is_empty() {
         warnings.push(format!("the node is {}", node.text("state")));
+    }
+    match &node.text("storage")[..] {
+        "full" => warnings
+            .push("the disk is full: what has to be kept is refused (meridian ctl storage)".to_owned()),
+        "failed" => {
+            warnings.push("the disk has failed: nothing is kept any more (meridian ctl storage)".to_owned())
+        }
+        _ => {}
     }
     if whoami.truth("open") {
         warnings.push("there is no API key: everybody on this machine is admin (`meridian key add NAME --role admin` ends that)".to_owned());

@@ -1,15 +1,17 @@
 //! What the node keeps on disk for its clients: opened at the start, told to the broker, closed at the end.
 
 mod clock;
+mod operator;
 mod readers;
 mod restoring;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use api::RecoveryView;
 use broker::settings::Durability;
 use settings::{ByteSize, section};
 use shardlog::{Events, ShardLog, Told};
@@ -18,6 +20,7 @@ use storage::{LogThreads, RealDisk};
 use crate::storage::DIRECTORY;
 
 use self::clock::ClockFile;
+use self::operator::Operator;
 use self::readers::Readers;
 use self::restoring::restore;
 
@@ -31,12 +34,16 @@ section! {
         pub segment_size: ByteSize = "64MiB" in "1MiB..=4GiB", at start;
         /// Kept free in the log, for what makes room when the disk is full.
         pub reserve: ByteSize = "128MiB" in "2MiB..=1TiB", at start;
+        /// Where a running node makes backups (`meridian ctl storage backup`), each in a directory of its own; none when unset. It has to
+        /// be there, and writable for the node.
+        pub backup_dir: Option<PathBuf> = "", at start;
     }
 }
 
 /// The open store of a node.
 pub struct Store {
     log: Arc<ShardLog>,
+    operator: Arc<Operator>,
     threads: LogThreads,
     readers: Readers,
     /// Writes the time down; ends when the sender is dropped.
@@ -91,6 +98,16 @@ impl Store {
             read = ?report.took, restored = ?began.elapsed(), "store opened"
         );
 
+        let recovery = RecoveryView {
+            segments: report.segments as u64,
+            records: report.records,
+            bytes: report.bytes,
+            cut_bytes: report.cut_bytes,
+            indexes_rebuilt: report.indexes_rebuilt as u64,
+            sessions,
+            read_s: report.took.as_secs_f64(),
+            restored_s: began.elapsed().as_secs_f64(),
+        };
         let clock = ClockFile::of(&directory);
         let (now, noted) = (clock::now(Duration::ZERO), clock.read());
         let life = shardlog::life(&shards, noted.as_ref(), &now);
@@ -99,8 +116,15 @@ impl Store {
         let (readers, read_by) = Readers::start(&opened.log, &told).map_err(|error| error.to_string())?;
         let log = ShardLog::new(opened.log, told, read_by);
         let clock = note_time(clock, node).map_err(|error| error.to_string())?;
-        let store = Self { log: log.clone(), threads, readers, clock };
+        let (reserve, backup_dir) = (settings.reserve.bytes(), settings.backup_dir.clone());
+        let operator = Operator::new(log.clone(), directory, reserve, recovery, backup_dir);
+        let store = Self { log: log.clone(), operator, threads, readers, clock };
         Ok((store, broker::Store { log: Some(log), shards, life, hash_key }))
+    }
+
+    /// What operators see of it.
+    pub fn operator(&self) -> Arc<dyn api::Storage> {
+        self.operator.clone()
     }
 
     /// After the node has ended: writes what is queued, and closes.

@@ -1,0 +1,99 @@
+//! `/storage`: what the node keeps on disk.
+
+use axum::Json;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::ask::off_runtime;
+use crate::extract::Body;
+use crate::problem::{FieldProblem, Problem};
+use crate::state::State;
+use crate::storage::{Backup, BackupRefused, StorageView};
+
+pub(super) fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(storage)).routes(routes!(backup))
+}
+
+/// What the node keeps on disk.
+#[derive(Serialize, ToSchema)]
+struct Storage {
+    /// `local-disk`, or `memory`: nothing outlives the process.
+    durability: &'static str,
+    /// Null where nothing is kept on disk.
+    log: Option<StorageView>,
+}
+
+/// What the node keeps on disk: how the disk is, how much there is, what the last start found, the last backup.
+#[utoipa::path(get, path = "/api/v1/storage", tag = "node", operation_id = "storage", security(("token" = ["viewer"])),
+    responses((status = 200, body = Storage)))]
+async fn storage(state: State) -> Result<Json<Storage>, Problem> {
+    let log = match state.storage.clone() {
+        Some(storage) => Some(off_runtime(move || storage.view()).await?),
+        None => None,
+    };
+    let durability = if log.is_some() { "local-disk" } else { "memory" };
+    Ok(Json(Storage { durability, log }))
+}
+
+/// Which backup to make.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct BackupBody {
+    /// The directory to make below `storage.backup_dir`: letters, digits, `.`, `_` and `-`, the first one a letter or a digit.
+    #[schema(examples("2026-01-31"), max_length = 64)]
+    name: String,
+}
+
+/// Begins to copy what the node keeps on disk, while the node goes on, into a new directory below `storage.backup_dir`. One copy at a
+/// time; `GET /api/v1/storage` tells how far it is.
+#[utoipa::path(
+    post, path = "/api/v1/storage/backups", tag = "node", operation_id = "backup_storage",
+    security(("token" = ["admin"])),
+    request_body = BackupBody,
+    responses((status = 202, body = Backup)),
+)]
+async fn backup(state: State, Body(body): Body<BackupBody>) -> Result<(StatusCode, Json<Backup>), Problem> {
+    if !is_name(&body.name) {
+        let detail = "expected up to 64 letters, digits, `.`, `_` and `-`, the first one a letter or a digit"
+            .to_owned();
+        return Err(Problem::invalid_fields(vec![FieldProblem { name: "name".to_owned(), detail }]));
+    }
+    let Some(storage) = state.storage.clone() else {
+        return Err(Problem::conflict("the node keeps nothing on disk (storage.durability = \"memory\")"));
+    };
+    match off_runtime(move || storage.start_backup(&body.name)).await? {
+        Ok(backup) => Ok((StatusCode::ACCEPTED, Json(backup))),
+        Err(BackupRefused::Conflict(detail)) => Err(Problem::conflict(detail)),
+        Err(BackupRefused::Name(detail)) => {
+            Err(Problem::invalid_fields(vec![FieldProblem { name: "name".to_owned(), detail }]))
+        }
+        Err(BackupRefused::Failed(detail)) => Err(Problem::unavailable(detail)),
+    }
+}
+
+/// One part of a path that leads nowhere else.
+fn is_name(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    name.len() <= 64
+        && name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
+        && name.bytes().all(inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_name;
+
+    #[test]
+    fn a_name_leads_nowhere_else() {
+        for good in ["a", "2026-01-31", "before.upgrade_2"] {
+            assert!(is_name(good), "{good}");
+        }
+        let long = "a".repeat(65);
+        for bad in ["", ".", "..", ".hidden", "-a", "a/b", "/a", "a\\b", "a b", "a\0", "\u{fc}", &long] {
+            assert!(!is_name(bad), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! What operators see of the disk, and how they save what is on it.
+
+use api::Role;
+use serde_json::json;
+
+use crate::support::Server;
+
+#[test]
+fn the_disk_is_shown_and_its_trouble_is_health() {
+    let server = Server::start();
+    let shown = server.get("/api/v1/storage").json();
+    assert_eq!(shown["durability"], "local-disk");
+    assert_eq!((&shown["log"]["state"], &shown["log"]["sync"]["p99_us"]), (&json!("full"), &json!(1024)));
+    assert_eq!(shown["log"]["recovery"]["cut_bytes"], 48);
+    assert_eq!(server.get("/api/v1/node").json()["storage"], "full");
+    let health = server.get("/health/storage");
+    assert_eq!((health.status, health.json()["status"].as_str()), (503, Some("full")));
+    let ready = server.get("/health/ready");
+    assert_eq!((ready.status, ready.json()["status"].as_str()), (200, Some("ready")));
+    assert!(ready.json()["detail"].as_str().is_some_and(|detail| detail.contains("QoS 0")));
+}
+
+#[test]
+fn a_backup_has_a_name_and_goes_nowhere_else() {
+    let server = Server::start();
+    let begin = |name: &str| server.write("POST", "/api/v1/storage/backups", Some(&json!({"name": name})));
+    let begun = begin("2026-01-31");
+    assert_eq!((begun.status, begun.json()["path"].as_str()), (202, Some("/backups/2026-01-31")));
+    for bad in ["../etc", "/etc", "..", "", "a/b", "taken"] {
+        let refused = begin(bad);
+        assert_eq!(
+            (refused.status, refused.json()["errors"][0]["name"].as_str()),
+            (422, Some("name")),
+            "{bad}"
+        );
+    }
+}
+
+#[test]
+fn only_admins_make_backups() {
+    let server = Server::with_keys(|_| ());
+    let body = json!({"name": "x"}).to_string();
+    for (role, status) in [(Role::Viewer, 403), (Role::Operator, 403), (Role::Admin, 202)] {
+        let token = format!("Bearer {}", server.token(role));
+        let headers = [("Authorization", token.as_str()), ("Content-Type", "application/json")];
+        let answer = server.request("POST", "/api/v1/storage/backups", &headers, Some(&body));
+        assert_eq!(answer.status, status, "{role:?}");
+    }
+}

@@ -1,0 +1,174 @@
+//! The store as operators see it, and its backups while the node runs.
+
+use std::fs;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use api::{
+    Backup, BackupRefused, Durations, RecoveryView, Storage, StorageCondition, StorageView, Timestamp,
+};
+use broker::{Condition, StoreLog as _};
+use shardlog::ShardLog;
+use storage::offline::CopyReport;
+use storage::{Histogram, RealDisk};
+
+/// What an operator is told of a store that is open.
+pub struct Operator {
+    log: Arc<ShardLog>,
+    directory: PathBuf,
+    reserve_bytes: u64,
+    recovery: RecoveryView,
+    backup_dir: Option<PathBuf>,
+    backup: Arc<Mutex<Option<Backup>>>,
+}
+
+impl Operator {
+    pub fn new(
+        log: Arc<ShardLog>,
+        directory: PathBuf,
+        reserve_bytes: u64,
+        recovery: RecoveryView,
+        backup_dir: Option<PathBuf>,
+    ) -> Arc<Self> {
+        Arc::new(Self { log, directory, reserve_bytes, recovery, backup_dir, backup: Arc::default() })
+    }
+
+    fn backup(&self) -> MutexGuard<'_, Option<Backup>> {
+        self.backup.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Storage for Operator {
+    fn condition(&self) -> StorageCondition {
+        match self.log.condition() {
+            Condition::Good => StorageCondition::Good,
+            Condition::Full => StorageCondition::Full,
+            Condition::Failed => StorageCondition::Failed,
+        }
+    }
+
+    fn view(&self) -> StorageView {
+        let stats = self.log.log().stats();
+        StorageView {
+            state: self.condition().name(),
+            detail: stats.failed.or(stats.damage),
+            directory: self.directory.display().to_string(),
+            segments: stats.segments as u64,
+            bytes: stats.bytes,
+            live_bytes: stats.live_bytes,
+            reserve_bytes: self.reserve_bytes,
+            spares: stats.spares as u64,
+            vacating: stats.vacating as u64,
+            freed: stats.freed,
+            queue_records: stats.queue_records,
+            queue_bytes: stats.queue_bytes,
+            commits: stats.commits,
+            records: stats.records,
+            bytes_written: stats.bytes_written,
+            checkpoint_bytes: stats.checkpoint_bytes,
+            moved_bytes: stats.moved_bytes,
+            checkpoints: stats.groups.iter().filter(|group| group.checkpoint.is_some()).count() as u64,
+            full_count: stats.full_count,
+            sync: durations(&stats.sync),
+            commit: durations(&stats.commit),
+            recovery: self.recovery.clone(),
+            backup_dir: self.backup_dir.as_ref().map(|path| path.display().to_string()),
+            backup: self.backup().clone(),
+        }
+    }
+
+    fn start_backup(&self, name: &str) -> Result<Backup, BackupRefused> {
+        let Some(backup_dir) = &self.backup_dir else {
+            let why = "no directory for backups is configured: set storage.backup_dir and restart the node";
+            return Err(BackupRefused::Conflict(why.to_owned()));
+        };
+        let mut last = self.backup();
+        if last.as_ref().is_some_and(|backup| backup.ended_at.is_none()) {
+            return Err(BackupRefused::Conflict("a backup is being made: wait until it is done".to_owned()));
+        }
+        let path = backup_dir.join(name);
+        make_directory(&path)?;
+        let backup = Backup {
+            name: name.to_owned(),
+            path: path.display().to_string(),
+            state: "running",
+            segments_done: 0,
+            segments: 0,
+            bytes: 0,
+            started_at: Timestamp::now(),
+            ended_at: None,
+            error: None,
+        };
+        let (log, told) = (self.log.clone(), self.backup.clone());
+        let run = move || {
+            let copied = copy(&log, &path, &told);
+            if copied.is_err()
+                && let Err(error) = fs::remove_dir_all(&path)
+            {
+                tracing::warn!(%error, path = %path.display(), "half a backup stays: remove it");
+            }
+            ended(&told, copied);
+        };
+        let spawned = thread::Builder::new().name("backup".to_owned()).spawn(run);
+        spawned.map_err(|error| BackupRefused::Failed(format!("no thread for the backup: {error}")))?;
+        *last = Some(backup.clone());
+        Ok(backup)
+    }
+}
+
+/// A directory that nobody else has made: nothing is written through a link, nor over what is there.
+fn make_directory(path: &Path) -> Result<(), BackupRefused> {
+    fs::DirBuilder::new().mode(0o700).create(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => BackupRefused::Name(format!(
+            "{} is there already: choose another name, or remove it",
+            path.display()
+        )),
+        std::io::ErrorKind::NotFound => BackupRefused::Conflict(format!(
+            "{} cannot be made: make the directory of storage.backup_dir first",
+            path.display()
+        )),
+        _ => BackupRefused::Failed(format!("{} cannot be made: {error}", path.display())),
+    })
+}
+
+fn copy(log: &ShardLog, path: &Path, told: &Mutex<Option<Backup>>) -> Result<CopyReport, storage::Error> {
+    let to = RealDisk::open(path)?;
+    log.log().backup(&to, &mut |done, all| {
+        if let Some(backup) = &mut *told.lock().unwrap_or_else(PoisonError::into_inner) {
+            (backup.segments_done, backup.segments) = (done as u64, all as u64);
+        }
+    })
+}
+
+fn ended(told: &Mutex<Option<Backup>>, copied: Result<CopyReport, storage::Error>) {
+    let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(backup) = &mut *told else { return };
+    backup.ended_at = Some(Timestamp::now());
+    match copied {
+        Ok(CopyReport { segments, bytes }) => {
+            (backup.state, backup.bytes) = ("done", bytes);
+            tracing::info!(path = backup.path, segments, bytes, "the store was copied");
+        }
+        Err(error) => {
+            tracing::error!(path = backup.path, %error, "no backup was made");
+            (backup.state, backup.error) = ("failed", Some(error.to_string()));
+        }
+    }
+}
+
+fn durations(histogram: &Histogram) -> Durations {
+    let us = |time: Duration| time.as_micros() as u64;
+    let (bounds, counts): (Vec<_>, Vec<_>) = histogram.buckets().unzip();
+    Durations {
+        count: histogram.count(),
+        // The last bucket has no end of its own.
+        p50_us: us(histogram.quantile(0.5)).min(us(histogram.max())),
+        p99_us: us(histogram.quantile(0.99)).min(us(histogram.max())),
+        max_us: us(histogram.max()),
+        buckets: (bounds.into_iter().flatten().map(|bound: Duration| bound.as_secs_f64()).collect(), counts),
+        sum_s: histogram.sum().as_secs_f64(),
+    }
+}
