@@ -182,18 +182,22 @@ fn answers_are_what_the_document_says() {
     );
     // The client does not acknowledge, which is no matter at QoS 0.
     let quiet = json!({ "topic": "b", "payload_base64": "AAE=" });
+    let backup = json!({ "name": "one" });
+    ask("POST", "/api/v1/storage/backups", "/api/v1/storage/backups", Some(backup));
     ask("POST", "/api/v1/publish", "/api/v1/publish", Some(quiet));
     drop(publish);
     let key = json!({ "name": "one", "role": "admin" });
     for target in [
         "/health/live",
         "/health/ready",
+        "/health/storage",
         "/metrics",
         "/api/openapi.json",
         "/api/v1/whoami",
         "/api/v1/node",
         "/api/v1/nodes",
         "/api/v1/stats",
+        "/api/v1/storage",
         "/api/v1/top",
         "/api/v1/clients",
         "/api/v1/subscriptions",

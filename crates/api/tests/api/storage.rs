@@ -8,6 +8,8 @@ use crate::support::Server;
 #[test]
 fn the_disk_is_shown_and_its_trouble_is_health() {
     let server = Server::start();
+    assert_eq!(server.get("/health/storage").status, 200);
+    std::fs::write(server.directory.join("full"), "").unwrap();
     let shown = server.get("/api/v1/storage").json();
     assert_eq!(shown["durability"], "local-disk");
     assert_eq!((&shown["log"]["state"], &shown["log"]["sync"]["p99_us"]), (&json!("full"), &json!(1024)));

@@ -102,7 +102,7 @@ impl Server {
             rules: Arc::new(auth::RuleTable::open(ledger).unwrap()),
             log: log.clone(),
             node: facts,
-            storage: Some(Arc::new(Disk)),
+            storage: Some(Arc::new(Disk(directory.clone()))),
         };
         let mqtt = node.listeners()[0].tcp.unwrap();
         let http = bound.serve(parts).unwrap();
@@ -384,12 +384,12 @@ fn expiries() -> Vec<(String, Expiry)> {
     shown.map(|(listener, file, not_after)| (listener.to_owned(), expiry(file, not_after))).into()
 }
 
-/// A disk that is full, and takes a backup but for those called `taken`.
-struct Disk;
+/// A disk that is full where there is a file `full`, and takes backups but for those called `taken`.
+struct Disk(PathBuf);
 
 impl Storage for Disk {
     fn condition(&self) -> StorageCondition {
-        StorageCondition::Full
+        if self.0.join("full").exists() { StorageCondition::Full } else { StorageCondition::Good }
     }
 
     fn view(&self) -> StorageView {
