@@ -59,6 +59,11 @@ def healthy():
     for reason in ("token", "role", "host", "origin", "rate"):
         counter("meridian_http_rejected_total", 1, f',reason="{reason}"')
     counter("meridian_audit_entries_lost_total", 0)
+    for condition in ("good", "full", "failed"):
+        gauge("meridian_storage_condition", int(condition == "good"), f',condition="{condition}"')
+    for le in ("0.008192", "0.524288", "+Inf"):
+        counter("meridian_storage_sync_seconds_bucket", 600, f',le="{le}"')
+    counter("meridian_messages_unreadable_total", 0)
     gauge(CERTIFICATE, 60 * DAY, CERTIFICATE_LABELS)
     counter("meridian_http_requests_total", 60, ',code="200"')
     counter("meridian_http_requests_total", 0, ',code="503"')
@@ -83,6 +88,10 @@ FIRING = {
         20,
     ),
     "MeridianMemoryGrows": (changed("process_resident_memory_bytes", f"{300 * MIB}+{MIB}x600"), 480),
+    "MeridianDiskFull": (changed("meridian_storage_condition", "0+0x10 1+0x600", ',condition="full"'), 15),
+    "MeridianDiskFailed": (changed("meridian_storage_condition", "0+0x10 1+0x600", ',condition="failed"'), 15),
+    "MeridianDiskSlow": (changed("meridian_storage_sync_seconds_bucket", "0+300x600", ',le="0.008192"'), 20),
+    "MeridianMessagesUnreadable": (changed("meridian_messages_unreadable_total", "0+1x600"), 16),
     "MeridianMessagesDropped": (changed("meridian_messages_dropped_total", "0+120x600", ',reason="slow_reader"'), 20),
     "MeridianSlowReadersClosed": (changed("meridian_disconnects_total", "0+2x600", ',reason="slow_reader"'), 16),
     "MeridianPublishersBlocked": (changed("meridian_publishers_blocked_total", "0+120x600"), 20),

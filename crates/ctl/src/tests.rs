@@ -274,7 +274,7 @@ fn storage_is_shown_with_its_rate_and_its_trouble() {
             "recovery": {"read_s": 0.25, "cut_bytes": 48}, "backup_dir": "/b", "backup": null}}))
     });
     let outcome = ctl(&mock, "storage");
-    for part in ["full", "5, 5.0 MiB", "p99 1.5ms", "48 B", "directory /b"] {
+    for part in ["full", "5, 5.0 MiB", "p99 1ms", "48 B", "directory /b"] {
         assert!(outcome.out.contains(part), "{part}: {}", outcome.out);
     }
     assert!(outcome.notes.contains("the disk is full"), "{}", outcome.notes);
