@@ -6,7 +6,7 @@ import subprocess
 
 from node import BINARY, end, environment, free_port, until
 
-COMMANDS = ["status", "health", "whoami", "clients", "client", "sessions", "kick", "subscriptions", "routes", "retained", "publish",
+COMMANDS = ["status", "health", "whoami", "clients", "client", "sessions", "kick", "storage", "subscriptions", "routes", "retained", "publish",
             "trace", "ban", "config", "log", "topic-metrics", "slow", "top-talkers", "keys", "audit", "metrics"]
 
 
