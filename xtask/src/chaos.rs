@@ -145,6 +145,10 @@ pub fn run(args: &Args) -> Result<()> {
     let (verdict, code) = load.finish(longest)?;
     drop(target);
     print(args, seed, &record, &verdict);
+    if !args.json {
+        let (passed, failed) = tally(&record, &verdict);
+        println!("{passed} passed, {failed} failed");
+    }
     if let Some(failed) = record.failed {
         bail!("{failed}");
     }
@@ -204,6 +208,16 @@ fn torment(
         );
     }
     Ok(())
+}
+
+/// Kills after which nothing was missing, and what was found wrong: what CI counts.
+fn tally(record: &Record, verdict: &Value) -> (u32, usize) {
+    let violations = match verdict["violations"].as_array() {
+        Some(violations) => violations.len(),
+        None => 1, // No verdict proves nothing.
+    };
+    let failed = violations + usize::from(record.failed.is_some());
+    (if failed == 0 { record.kills } else { 0 }, failed)
 }
 
 fn median_and_max(times: &[Duration]) -> (f64, f64) {
@@ -278,6 +292,16 @@ fn print(args: &Args, seed: u64, record: &Record, verdict: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kills_count_only_when_nothing_is_missing() {
+        let clean = || Record { kills: 6, ..Record::default() };
+        assert_eq!(tally(&clean(), &json!({ "violations": [] })), (6, 0));
+        assert_eq!(tally(&clean(), &json!({ "violations": ["LOST 1", "QoS 2 twice"] })), (0, 2));
+        assert_eq!(tally(&clean(), &json!({ "error": "never began" })), (0, 1));
+        let gone = Record { failed: Some("it ended by itself".to_owned()), ..clean() };
+        assert_eq!(tally(&gone, &json!({ "violations": [] })), (0, 1));
+    }
 
     #[test]
     fn median_and_largest() {

@@ -38,7 +38,8 @@ const MOSQUITTO: &str = "listener {port} 127.0.0.1\n\
 
 /// Where cargo puts the binaries.
 pub fn profile_directory(debug: bool) -> PathBuf {
-    root().join("target").join(if debug { "debug" } else { "release" })
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    target.join(if debug { "debug" } else { "release" })
 }
 
 /// The load generator, and our broker where it is the one.
