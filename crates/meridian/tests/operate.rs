@@ -410,3 +410,82 @@ fn files_of_a_crash_do_not_matter_and_broken_ones_are_named() {
         stderr(&output)
     );
 }
+
+/// A backup of a node that runs, under load, starts another node: with everything that was acknowledged before, in order and once.
+#[test]
+fn a_backup_that_is_made_under_load_is_restored() {
+    let (directory, other) = (Directory::new("backup"), Directory::new("restored"));
+    let backups = directory.path("backups");
+    std::fs::create_dir(&backups).unwrap();
+    let small = ["--set", "storage.segment_size=1MiB", "--set", "storage.reserve=2MiB"];
+    let room = ["--set", "queue.messages_max=1000000", "--set", "queue.bytes_max=1GiB"];
+    let named = format!("storage.backup_dir={backups}");
+    let node = Node::start(&directory, &[&small[..], &room, &["--set", &named]].concat());
+    let port = |node: &Node| node.mqtt.rsplit(':').next().unwrap().to_owned();
+    let url = format!("http://{}", node.http);
+    let ctl = |arguments: &[&str]| run(&[&["ctl", "--url", &url], arguments].concat());
+    let session = ["-i", "reader", "-c", "-x", "3600", "-q", "1", "-t", "a"];
+    let subscribed = run(&[&["sub", "-p", &port(&node)], &session[..], &["-E"]].concat());
+    assert!(subscribed.status.success(), "{}", stderr(&subscribed));
+
+    let publish = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_meridian"));
+        command.args(["pub", "-p", &port(&node), "-q", "1", "-t", "a", "-l"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
+    };
+    let line = |n: u32| format!("{n:01000}\n");
+    let mut before = publish();
+    let mut input = before.stdin.take().unwrap();
+    (0..1500).for_each(|n| input.write_all(line(n).as_bytes()).unwrap());
+    drop(input);
+    assert!(before.wait().unwrap().success());
+
+    let mut load = publish();
+    let mut input = load.stdin.take().unwrap();
+    let feeding = std::thread::spawn(move || {
+        // Until nobody takes any more.
+        (1500..).take_while(|n| input.write_all(line(*n).as_bytes()).is_ok()).count()
+    });
+    let made = ctl(&["storage", "backup", "first"]);
+    assert!(made.status.success(), "{}", stderr(&made));
+    let again = ctl(&["storage", "backup", "first"]);
+    assert!(!again.status.success() && stderr(&again).contains("is there already"), "{}", stderr(&again));
+    let outside = ctl(&["storage", "backup", "../first"]);
+    assert!(!outside.status.success(), "{}", stdout(&outside));
+    let (status, shown) = node.request("GET", "/api/v1/storage", None);
+    assert_eq!((status, &shown["log"]["backup"]["state"]), (200, &json!("done")));
+    load.kill().unwrap();
+    load.wait().unwrap();
+    feeding.join().unwrap();
+    drop(node);
+
+    let backup = directory.path("backups/first");
+    let checked = run(&["storage", "check", &backup]);
+    assert!(checked.status.success(), "{}", stdout(&checked));
+    let restored = run(&["storage", "restore", &backup, &other.path("data")]);
+    assert!(restored.status.success(), "{}", stderr(&restored));
+    let node = Node::start(&other, &[&small[..], &room].concat());
+    let last = u32::MAX;
+    let marked = run(&["pub", "-p", &port(&node), "-q", "1", "-t", "a", "-m", &last.to_string()]);
+    assert!(marked.status.success(), "{}", stderr(&marked));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_meridian"));
+    command.args(["sub", "-p", &port(&node)]).args(session).stdout(Stdio::piped());
+    let mut reader = command.spawn().unwrap();
+    let lines = BufReader::new(reader.stdout.take().unwrap()).lines();
+    let numbers = lines.map(|line| line.unwrap().parse::<u32>().unwrap());
+    let found: Vec<u32> = numbers.take_while(|n| *n != last).collect();
+    reader.kill().unwrap();
+    reader.wait().unwrap();
+    assert!(found.len() >= 1500, "{}", found.len());
+    assert!(found.iter().copied().eq(0..found.len() as u32), "a gap, a repetition, or another order");
+}
+
+/// Where backups may not be made, an operator is told how they may.
+#[test]
+fn without_a_directory_for_backups_there_are_none() {
+    let directory = Directory::new("no-backups");
+    let node = Node::start(&directory, &[]);
+    let (status, problem) = node.request("POST", "/api/v1/storage/backups", Some(json!({"name": "x"})));
+    let detail = problem["detail"].as_str().unwrap_or_default();
+    assert_eq!((status, detail.contains("storage.backup_dir")), (409, true), "{problem}");
+}
