@@ -23,7 +23,12 @@ impl ShardHost {
             assert!(
                 live.over.iter().all(|over| over.n >= session.within() && over.n < session.waiting().end)
             );
-            assert!(live.armed <= live.due(self.settings.queue.wait), "looked at when it is due");
+            // The command that settles it may be on its way to the log.
+            let is_underway = !self.proposals.is_idle();
+            assert!(
+                is_underway || live.armed <= live.due(self.settings.queue.wait),
+                "looked at when it is due"
+            );
             let client =
                 self.clients.get(session.client_id()).expect("a session that is served has a client");
             assert_eq!((client.session, client.owner), (Some(*uid), Some(live.connection)));

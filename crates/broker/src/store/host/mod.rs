@@ -35,7 +35,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use mqtt::ReasonCode;
 use routing::{Index, Reader};
 use session::Dispatched;
-use shard::{Command, Effect, Limits, SessionUid, Shard};
+use shard::{Command, ELAPSED_MAX_MS, Effect, Limits, SessionUid, Shard};
 
 use self::checkpoint::Checkpointing;
 use self::groups::Giving;
@@ -103,6 +103,8 @@ pub struct ShardHost {
     known_to: HashMap<SessionUid, u16>,
     /// The batch with the last retained message that was sent here.
     retained_asked: u64,
+    /// Wills that were due and that a shard refused.
+    held_wills: wills::HeldWills,
     /// A `Tick` or `Sweep` is under way.
     ticking: bool,
     /// As last proposed.
@@ -263,6 +265,7 @@ impl ShardHost {
             dispatched: HashMap::with_hasher(hasher.clone()),
             known_to: HashMap::with_hasher(hasher),
             retained_asked: 0,
+            held_wills: wills::HeldWills::default(),
             ticking: false,
             limits: None,
             gives_way: false,
@@ -281,7 +284,10 @@ impl ShardHost {
     pub fn start(&mut self, now: Time, life: Life, out: &mut ShardOutput) {
         let Life { incarnation, .. } = life;
         let elapsed_ms = now.0.saturating_sub(self.state.now());
+        // All that counts of the time in between is in this command: no steps before it.
+        self.proposals.clock_stands_at(now.0);
         self.propose(now, &Command::Started { incarnation, elapsed_ms }, Asked::Nobody);
+        self.proposals.clock_stands_at(self.state.now() + elapsed_ms.min(ELAPSED_MAX_MS));
         self.configure(now);
         self.sweep(now);
         self.recall_sessions(out);

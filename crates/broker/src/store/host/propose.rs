@@ -140,6 +140,11 @@ impl Proposals {
         })
     }
 
+    /// The state's clock will stand there, when what was proposed is applied.
+    pub fn clock_stands_at(&mut self, clock: u64) {
+        self.clock = clock;
+    }
+
     fn close(&mut self) -> Option<Underway> {
         let Open { batch, shared: mut bytes, .. } = self.open.take()?;
         let built = batch.finish();

@@ -19,7 +19,8 @@ impl ShardHost {
         let waiting = self.deadlines.peek().map_or(Time::NEVER, |Reverse((at, _))| *at);
         let due = if self.ticking { Time::NEVER } else { Time(self.state.next_deadline()) };
         // Without a log nothing stays open.
-        waiting.min(due).min(self.checkpointing.due()).min(self.proposals.due())
+        let own = self.checkpointing.due().min(self.proposals.due()).min(self.held_wills.due());
+        waiting.min(due).min(own)
     }
 
     pub fn tick(&mut self, now: Time, out: &mut ShardOutput) {
@@ -40,6 +41,7 @@ impl ShardHost {
             self.ticking = true;
             self.propose(now, &Command::Tick, Asked::Clock { sweep: false });
         }
+        self.send_held_wills(now, out);
         self.continue_checkpoint();
         self.apply_at_once(now, out);
     }
@@ -123,5 +125,30 @@ impl ShardHost {
         }
         let sessions = self.load.sessions.load(Relaxed).max(1);
         self.settings.limits.memory_queued_max.bytes() / sessions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::store::Life;
+
+    const HOUR: u64 = 3_600_000;
+
+    /// The time in between was counted twice when it was longer than a batch may move the clock.
+    #[test]
+    fn after_a_long_pause_a_shards_clock_stands_where_the_nodes_does() {
+        for hours in [0, 1, 10, 24, 30] {
+            let key = [7; 16];
+            let routes = Arc::new(routing::Index::new(key, routing::IndexLimits::default()));
+            let settings = Arc::default();
+            let state = shard::Shard::new(0, key);
+            let mut host = ShardHost::new(state, None, settings, routes, Arc::default(), key, 1);
+            let began = Time(hours * HOUR);
+            host.start(began, Life { began, incarnation: 1 }, &mut ShardOutput::default());
+            assert_eq!(host.state.now(), hours * HOUR);
+        }
     }
 }

@@ -6,12 +6,59 @@ use super::propose::Asked;
 use super::{ShardHost, ShardOutput, Waiter};
 use crate::ids::Time;
 use crate::message::Message;
+use crate::store::log::Condition;
 use crate::store::{DueWill, Identity};
 
 /// What stands for the completions of a Will before it is known how many there are.
 const UNTOLD: u32 = 1 << 31;
 
+/// Wills that are tried again: the disk was full when they were due.
+#[derive(Debug, Default)]
+pub(super) struct HeldWills {
+    ids: Vec<u64>,
+    due: Option<Time>,
+}
+
+/// Milliseconds until a Will that was refused is tried again.
+const AGAIN_MS: u64 = 1000;
+
+impl HeldWills {
+    pub fn due(&self) -> Time {
+        self.due.unwrap_or(Time::NEVER)
+    }
+}
+
 impl ShardHost {
+    /// A shard has refused a Will: it is kept, for when there is room again. False when there is nothing to wait for.
+    pub(super) fn hold_will(&mut self, now: Time, id: u64) -> bool {
+        let Some(will) = self.state.due_will(id).and_then(|will| shard::MessageView::decode(will).ok())
+        else {
+            return false;
+        };
+        // A retained one may be beyond the limits of retained messages, which do not pass.
+        if will.retain && self.condition == Condition::Good {
+            return false;
+        }
+        self.held_wills.ids.push(id);
+        self.held_wills.due = Some(Time(now.0 + AGAIN_MS));
+        true
+    }
+
+    /// Those who have had it by then know it by its identity.
+    pub(super) fn send_held_wills(&mut self, now: Time, out: &mut ShardOutput) {
+        if self.held_wills.due() > now {
+            return;
+        }
+        if self.condition != Condition::Good {
+            self.held_wills.due = Some(Time(now.0 + AGAIN_MS));
+            return;
+        }
+        self.held_wills.due = None;
+        for id in std::mem::take(&mut self.held_wills.ids) {
+            self.will_due(id, out);
+        }
+    }
+
     /// A Will has become due, or was when the node's last life ended. The state keeps it until everybody whom it is for has it.
     pub(super) fn will_due(&mut self, id: u64, out: &mut ShardOutput) {
         let Some(will) = self.state.due_will(id) else { return };
