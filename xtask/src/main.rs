@@ -9,6 +9,7 @@ mod dist;
 mod idle;
 mod ratchet;
 mod repository;
+mod sim;
 mod source;
 mod tidy;
 
@@ -50,6 +51,8 @@ enum Task {
     Chaos(chaos::Args),
     /// Packs what is shipped: .tar.gz, .deb, checksums
     Dist(dist::Args),
+    /// Simulates whole nodes on disks and a network that fail, and says what was broken
+    Sim(sim::Args),
     /// User memory of an idle connection with a subscription, without sockets
     Idle(idle::Args),
 }
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         Task::Door(args) => bench::door::run(&args),
         Task::Chaos(args) => chaos::run(&args),
         Task::Dist(args) => dist::run(&args),
+        Task::Sim(args) => sim::run(&args),
         Task::Idle(args) => idle::run(&args),
     };
     match done {

@@ -1,13 +1,31 @@
 //! Whole nodes in virtual time, on disks and a network that fail, with clients that speak MQTT and an oracle that knows what they were
 //! promised. One thread, no clock, no socket, no file: a seed says everything.
 //!
+//! [`Simulation`] is one of them, [`Report`] what it did and compared. `docs/simulator.md` says how to use it.
+//!
 //! **Invariant:** the same seed does the same. **Invariant:** what decides is the product's code; what is here has no part in it.
 
 #![forbid(unsafe_code)]
 
+mod client;
+mod context;
+mod disk;
 mod endpoint;
+mod hostile;
+mod net;
+mod node;
+mod oracle;
 pub mod packets;
+mod plan;
 mod random;
+mod report;
+mod scene;
+mod schedule;
+mod simulation;
+mod trace;
+mod world;
 
 pub use endpoint::Endpoint;
 pub use random::Random;
+pub use report::Report;
+pub use simulation::{Failure, Simulation};

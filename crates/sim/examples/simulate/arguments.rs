@@ -1,0 +1,49 @@
+//! The command line.
+
+pub const HELP: &str = "\
+Usage: cargo xtask sim [--seeds N] [--seed S] [--minutes M] [--threads T] [--trace]
+
+  --seeds N     simulations to run, 1000 if not given
+  --seed S      the first seed, 0 if not given
+  --minutes M   ends after so long, whatever is left
+  --threads T   simulations at one time; as many as there are processors if not given
+  --trace       prints what happens, for one seed";
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug)]
+pub struct Arguments {
+    pub seeds: u64,
+    pub seed: u64,
+    pub minutes: Option<u64>,
+    pub threads: usize,
+    pub trace: bool,
+    pub mutations: bool,
+}
+
+impl Arguments {
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut parsed =
+            Self { seeds: 1000, seed: 0, minutes: None, threads, trace: false, mutations: false };
+        let mut seeds = None;
+        while let Some(argument) = arguments.next() {
+            let mut number = || {
+                let text = arguments.next().ok_or_else(|| format!("{argument} wants a number"))?;
+                text.parse::<u64>().map_err(|_| format!("{argument} wants a number, not {text}"))
+            };
+            match argument.as_str() {
+                "--seeds" => seeds = Some(number()?),
+                "--seed" => parsed.seed = number()?,
+                "--minutes" => parsed.minutes = Some(number()?),
+                "--threads" => parsed.threads = number()?.clamp(1, 256) as usize,
+                "--trace" => parsed.trace = true,
+                "--mutations" => parsed.mutations = true,
+                other => return Err(format!("unknown argument {other}")),
+            }
+        }
+        parsed.seeds = seeds.unwrap_or(if parsed.trace { 1 } else { parsed.seeds });
+        Ok(parsed)
+    }
+}

@@ -1,0 +1,118 @@
+//! Many seeds on some threads, what they found, and what they tested.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sim::{Failure, Report, Simulation};
+
+use crate::arguments::Arguments;
+
+/// Between two lines of progress.
+const PROGRESS: Duration = Duration::from_secs(10);
+/// Wrong seeds after which no more are tried.
+const WRONG_MAX: usize = 10;
+/// With fewer seeds some of it may rightly not have happened.
+const SEEDS_FOR_ALL: u64 = 200;
+/// Lines of a trace that are shown with a failure.
+const LINES: usize = 60;
+
+#[derive(Default)]
+struct Found {
+    report: Report,
+    wrong: Vec<Failure>,
+}
+
+pub fn run(arguments: &Arguments) -> ExitCode {
+    if arguments.trace {
+        return trace(arguments);
+    }
+    let began = Instant::now();
+    let ends = arguments.minutes.map(|minutes| began + Duration::from_secs(60 * minutes));
+    let next = AtomicU64::new(arguments.seed);
+    let last = arguments.seed.saturating_add(arguments.seeds);
+    let found = Mutex::new(Found::default());
+    let shown = Mutex::new(Instant::now());
+    thread::scope(|scope| {
+        for _ in 0..arguments.threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= last || ends.is_some_and(|ends| Instant::now() >= ends) {
+                        return;
+                    }
+                    let (result, _) = Simulation::of(seed).run();
+                    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                    match result {
+                        Ok(report) => found.report.add(&report),
+                        Err(failure) => {
+                            show(&failure);
+                            found.wrong.push(failure);
+                        }
+                    }
+                    if found.wrong.len() >= WRONG_MAX {
+                        return;
+                    }
+                    let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
+                    if shown.elapsed() >= PROGRESS {
+                        *shown = Instant::now();
+                        println!("{} seeds, {} wrong", found.report.seeds, found.wrong.len());
+                    }
+                }
+            });
+        }
+    });
+    let Found { report, wrong } = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    finish(&report, &wrong, began.elapsed())
+}
+
+fn finish(report: &Report, wrong: &[Failure], took: Duration) -> ExitCode {
+    for (name, figure) in report.each() {
+        println!("{name:>28} {figure}");
+    }
+    for failure in wrong {
+        println!("seed {}: {}", failure.seed, first_line(&failure.why));
+    }
+    let seconds = took.as_secs_f64();
+    println!("{} seeds in {seconds:.1} s, {:.2} a second", report.seeds, report.seeds as f64 / seconds);
+    let idle = if report.seeds >= SEEDS_FOR_ALL { report.idle() } else { Vec::new() };
+    for name in &idle {
+        println!("never in all these seeds: {name}");
+    }
+    println!("{} passed, {} failed", report.seeds, wrong.len() + idle.len());
+    if wrong.is_empty() && idle.is_empty() && report.seeds > 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// What is wrong, how it came to it, and the command that shows it again.
+fn show(failure: &Failure) {
+    let (_, lines) = Simulation { trace: true, ..Simulation::of(failure.seed) }.run();
+    for line in &lines[lines.len().saturating_sub(LINES)..] {
+        println!("{line}");
+    }
+    println!("seed {} is wrong: {}", failure.seed, failure.why);
+    println!("again: cargo xtask sim --seed {} --trace\n", failure.seed);
+}
+
+fn trace(arguments: &Arguments) -> ExitCode {
+    let (result, lines) = Simulation { trace: true, ..Simulation::of(arguments.seed) }.run();
+    for line in lines {
+        println!("{line}");
+    }
+    match result {
+        Ok(report) => finish(&report, &[], Duration::from_secs(1)),
+        Err(failure) => {
+            println!("seed {} is wrong: {}", failure.seed, failure.why);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}

@@ -1,0 +1,236 @@
+//! A client that keeps to the rules: it keeps its session, sends again what was not acknowledged, and knows what it may expect.
+
+mod acts;
+mod takes;
+
+use std::collections::{BTreeSet, VecDeque};
+
+use mqtt::{QoS, Version};
+
+use crate::endpoint::Endpoint;
+use crate::net::{Direction, Link};
+use crate::packets::{Message, Sent};
+use crate::scene::Scene;
+
+/// What a client is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Always a durable member of the group, that neither leaves it nor starts clean.
+    Steady,
+    /// Keeps a session most of the time.
+    Common,
+    /// Its session expires soon.
+    Brief,
+}
+
+pub struct Client {
+    pub number: usize,
+    name: String,
+    kind: Kind,
+    line: Option<Line>,
+    session: Option<Session>,
+    /// Its last CONNECT with Clean Start was not answered: nobody knows what became of the session before.
+    must_clean: bool,
+    /// Connections with a Will.
+    willed: Vec<Link>,
+    /// Connections on which it was told that it is connected and that the node may still serve.
+    pub served: Vec<Link>,
+    /// When the node ended the last connection that had the session, its time: at the earliest and at the latest.
+    ended: Option<(u64, u64)>,
+    /// Something came since somebody looked.
+    pub stirred: bool,
+}
+
+/// One connection.
+struct Line {
+    link: Link,
+    end: Endpoint,
+    /// Session Expiry Interval.
+    expiry: u32,
+    clean: bool,
+    /// The node's time when CONNECT left.
+    began: u64,
+    accepted: bool,
+    /// Acknowledgements the client takes its time for.
+    to_send: VecDeque<Sent>,
+    /// Filters asked for and not answered; an empty one was asked for again meanwhile.
+    asked: Vec<(u16, Vec<(String, QoS)>)>,
+    reads: bool,
+    /// Bytes so far.
+    sent: u64,
+    /// Of MQTT 3.1.1.
+    old: bool,
+}
+
+/// The client's part of a session.
+struct Session {
+    /// Its number with the oracle.
+    view: usize,
+    expiry: u32,
+    next_id: u16,
+    /// Publishes without an end, in order: identifier, number, what is awaited.
+    publishes: Vec<(u16, usize, Message, Await)>,
+    /// QoS 2 identifiers received and not released.
+    received: BTreeSet<u16>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Await {
+    Ack,
+    Rec,
+    Comp,
+}
+
+const PUBLISHES_MAX: usize = 12;
+const TOPICS: [&str; 6] = ["t/0", "t/1", "t/2/x", "s/0", "s/1", "t/long/topic/of/many/levels"];
+const FILTERS: [&str; 8] = ["t/0", "t/1", "t/#", "t/+", "t/+/x", "w/#", "r/#", "t/2/#"];
+/// Longer than all that a simulation may make of it.
+pub const LONG: u32 = 200 * 24 * 3600;
+
+impl Session {
+    /// Takes a publish a step further, or to its end; its number, unless nothing like it is awaited.
+    fn settle(&mut self, id: u16, from: Await, to: Option<Await>) -> Option<usize> {
+        let at = self.publishes.iter().position(|(known, _, _, what)| *known == id && *what == from)?;
+        let number = self.publishes[at].1;
+        match to {
+            Some(to) => self.publishes[at].3 = to,
+            None => drop(self.publishes.remove(at)),
+        }
+        Some(number)
+    }
+}
+
+impl Client {
+    pub fn new(number: usize, kind: Kind) -> Self {
+        Self {
+            number,
+            name: format!("client {number}"),
+            kind,
+            line: None,
+            session: None,
+            must_clean: false,
+            willed: Vec::new(),
+            served: Vec::new(),
+            ended: None,
+            stirred: false,
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn is_on(&self, link: Link) -> bool {
+        self.line.as_ref().is_some_and(|line| line.link == link)
+    }
+
+    /// The connection it uses now.
+    pub fn link(&self) -> Option<Link> {
+        self.line.as_ref().map(|line| line.link)
+    }
+
+    fn send(&mut self, scene: &mut Scene, packet: impl Into<Sent>) {
+        let packet = packet.into();
+        let Some(line) = &mut self.line else { return };
+        scene.say_sent(&self.name, line.link, &packet);
+        let mut bytes = Vec::new();
+        line.end.write(&packet, &mut bytes);
+        line.sent += bytes.len() as u64;
+        scene.send(line.link, bytes);
+    }
+
+    /// Bytes came on one of its connections.
+    pub fn reads(&mut self, scene: &mut Scene, link: Link, bytes: &[u8]) {
+        let Some(line) = self.line.as_mut().filter(|line| line.link == link) else { return };
+        line.end.read(bytes);
+        for packet in line.end.received() {
+            scene.say_got(&self.name, link, &packet);
+            self.stirred = true;
+            self.takes(scene, packet);
+        }
+    }
+
+    /// One of its connections is gone.
+    pub fn loses_link(&mut self, scene: &mut Scene, link: Link) {
+        if self.is_on(link) {
+            scene.cx.say(|| format!("{} finds {link} closed", self.name));
+            self.ends_line(scene);
+        }
+    }
+
+    /// The node has ended a connection of this client's, at this time of its own, or within these when it died.
+    pub fn served_until(&mut self, earliest: u64, latest: u64) {
+        let (first, last) = self.ended.unwrap_or((earliest, latest));
+        self.ended = Some((first.min(earliest), last.max(latest)));
+    }
+
+    /// The node has died. What it had done last may not be durable, so that the session's time begins with the next life.
+    pub fn survives_death(&mut self, died: u64, begins: u64) {
+        if let Some((earliest, latest)) = &mut self.ended {
+            if *latest + 40_000 >= died {
+                *latest = (*latest).max(begins);
+            }
+            // After a power cut the node's time may have gone back, to what was durable of it.
+            *earliest = (*earliest).min(begins);
+        }
+    }
+
+    fn ends_line(&mut self, scene: &mut Scene) {
+        let Some(line) = self.line.take() else { return };
+        if !line.accepted {
+            return;
+        }
+        if let Some(session) = &self.session {
+            scene.oracle.connection_ends(session.view);
+        }
+        if line.expiry == 0 {
+            self.ends_session(scene);
+        }
+    }
+
+    fn ends_session(&mut self, scene: &mut Scene) {
+        if let Some(session) = self.session.take() {
+            scene.oracle.session_ends(session.view);
+            for (_, number, _, what) in session.publishes {
+                if what != Await::Comp {
+                    scene.oracle.abandoned(number);
+                }
+            }
+        }
+    }
+
+    /// Closes its end of the connection without a word.
+    fn hangs_up(&mut self, scene: &mut Scene) {
+        let Some(link) = self.link() else { return };
+        if scene.cx.random.percent(50) {
+            scene.net.lose(&mut scene.cx, link);
+        } else {
+            scene.net.close(&mut scene.cx, link, Direction::ToNode);
+        }
+        self.ends_line(scene);
+    }
+
+    /// Nothing that it sent is without an answer.
+    pub fn check_all_answered(&self, scene: &mut Scene) {
+        if let Some(line) = &self.line {
+            assert!(line.accepted, "{} never heard whether it is connected", self.name);
+            assert!(line.asked.is_empty(), "{} waits for SUBACK or UNSUBACK", self.name);
+            let publishes = self.session.iter().flat_map(|session| &session.publishes);
+            let waiting: Vec<_> = publishes.map(|(id, number, _, what)| (id, number, what)).collect();
+            assert!(waiting.is_empty(), "{} waits for acknowledgements of {waiting:?}", self.name);
+            scene.cx.report.check_answered += 1;
+        }
+    }
+
+    /// Publishes that a durable session waits for, and that nobody has acknowledged.
+    pub fn unanswered(&self, scene: &Scene) -> usize {
+        let publishes = self.session.iter().flat_map(|session| &session.publishes);
+        publishes.filter(|(_, number, _, what)| *what != Await::Comp && scene.oracle.is_owed(*number)).count()
+    }
+
+    fn version(&self, scene: &mut Scene) -> Version {
+        // What expires soon can be said in 5.0 only.
+        let is_new = self.kind == Kind::Brief || scene.cx.random.percent(50);
+        if is_new { Version::V5 } else { Version::V3_1_1 }
+    }
+}

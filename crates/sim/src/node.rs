@@ -1,0 +1,336 @@
+//! One life of a node: its reactors in turns, their batches and letters under way, the log's threads as events.
+
+mod log;
+mod turn;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use broker::access::AllowAll;
+use broker::settings::Settings;
+use broker::{Batch, Letter, Time, Worker, WorkerId};
+use shardlog::{Events, Reading, ShardLog, Told};
+use storage::{Commit, Keeper, Writer};
+
+use self::log::Tapped;
+use crate::context::Context;
+use crate::disk::Machine;
+use crate::net::Link;
+use crate::schedule::{Event, MILLI, Micros, SECOND};
+
+/// What a node is started with.
+#[derive(Clone)]
+pub struct Setup {
+    pub settings: Settings,
+    pub workers: u16,
+    pub segment_bytes: u64,
+    pub commit_bytes_max: u64,
+    pub low_bytes_per_commit: u64,
+    pub entropy: [u8; 48],
+    /// Longest sync of the disk, when all is well.
+    pub sync_max: Micros,
+    #[cfg(feature = "trial")]
+    pub mutation: Option<storage::Mutation>,
+}
+
+/// Why a node did not start.
+pub enum Refused {
+    /// The power went meanwhile, or the disk failed: it is tried again.
+    Disk,
+    /// It will not start from what is there.
+    Broken(String),
+}
+
+/// Where a node's end of a connection is.
+struct Place {
+    worker: usize,
+    slot: u32,
+    /// Arrived, and not taken by the worker.
+    inbox: Vec<u8>,
+    /// Bytes that the worker took.
+    taken: u64,
+    held: bool,
+    /// The client takes what is written.
+    reads: bool,
+    ended: bool,
+}
+
+pub struct Node {
+    life: u32,
+    node: Arc<broker::Node>,
+    workers: Vec<Worker>,
+    began: Time,
+    began_at: Micros,
+    batches: BTreeMap<(usize, usize), VecDeque<Batch>>,
+    letters: Vec<VecDeque<Letter>>,
+    /// Posted by what are threads elsewhere, and not yet on their way.
+    posted: Arc<Mutex<Vec<(WorkerId, Letter)>>>,
+    /// When each worker's next turn comes by itself.
+    wakes: Vec<Micros>,
+    log: Arc<ShardLog>,
+    tapped: Arc<Tapped>,
+    told: Arc<Told>,
+    writer: Writer,
+    keeper: Keeper,
+    committing: bool,
+    keeping: bool,
+    asked: Arc<Mutex<Vec<Reading>>>,
+    readers: [VecDeque<Reading>; 2],
+    places: BTreeMap<Link, Place>,
+    links: BTreeMap<(usize, u32), Link>,
+    /// Connections that the node has ended since somebody looked.
+    ended: Vec<(Link, u64)>,
+    slots: Vec<u32>,
+    turns: u64,
+    setup: Setup,
+    /// The disk has failed, since.
+    failed: Option<Micros>,
+}
+
+impl Node {
+    /// Starts the process, with what is on the disk.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn start(cx: &mut Context, machine: &mut Machine, setup: Setup, life: u32) -> Result<Self, Refused> {
+        let moment = machine.moment(cx.now(), Duration::ZERO);
+        let options = storage::Options {
+            segment_bytes: setup.segment_bytes,
+            reserve_bytes: 2 * setup.segment_bytes,
+            commit_bytes_max: setup.commit_bytes_max,
+            low_bytes_per_commit: setup.low_bytes_per_commit,
+            entropy: Some(setup.entropy),
+            now_ms: moment.wall.as_millis() as u64,
+            #[cfg(feature = "trial")]
+            mutation: setup.mutation,
+        };
+        let told = Arc::new(Told::default());
+        let events = Box::new(Events(told.clone()));
+        let disk = Arc::new(machine.disk.clone());
+        let opened = match storage::open(disk, options, events, &mut |_| ()) {
+            Ok(opened) => opened,
+            Err(storage::Error::Corrupt(corrupt)) => return Err(Refused::Broken(corrupt.to_string())),
+            Err(error @ (storage::Error::Invalid(_) | storage::Error::NotFound { .. })) => {
+                return Err(Refused::Broken(error.to_string()));
+            }
+            Err(error) => {
+                cx.say(|| format!("node: does not start: {error}"));
+                return Err(Refused::Disk);
+            }
+        };
+        cx.report.tails_cut += u64::from(opened.recovery.report.cut_bytes > 0);
+        let hash_key: [u8; 16] = opened.log.identity().secret[..16].try_into().unwrap_or_default();
+        let groups = shardlog::sort(opened.recovery.groups).map_err(Refused::Broken)?;
+        let shards = groups.into_iter().map(|(id, group)| shardlog::restore(id, group, hash_key, &mut || ()));
+        let shards: Vec<_> = shards.collect::<Result<_, _>>().map_err(Refused::Broken)?;
+        shards.iter().for_each(shard::Shard::check_invariants);
+        let life_of = shardlog::life(&shards, machine.noted(), &moment);
+        let asked = Arc::<Mutex<Vec<Reading>>>::default();
+        let ask = asked.clone();
+        let log = ShardLog::new(opened.log, told.clone(), move |reading| lock(&ask).push(reading));
+        let tapped = Tapped::new(log.clone());
+        let began = life_of.began;
+        let store = broker::Store { log: Some(tapped.clone()), shards, life: life_of, hash_key };
+        let (settings, workers) = (setup.settings.clone(), setup.workers);
+        let node = broker::Node::with_store(settings, Arc::new(AllowAll), "sim".into(), workers, store);
+        let posted = Arc::<Mutex<Vec<(WorkerId, Letter)>>>::default();
+        let post = posted.clone();
+        node.deliver_letters_by(move |worker, letter| lock(&post).push((worker, letter)));
+        node.connect_log();
+        let mut this = Self {
+            life,
+            workers: (0..workers).map(|id| Worker::new(WorkerId(id), node.clone())).collect(),
+            node,
+            began,
+            began_at: cx.now(),
+            batches: BTreeMap::new(),
+            letters: (0..workers).map(|_| VecDeque::new()).collect(),
+            posted,
+            wakes: vec![Micros::MAX; usize::from(workers)],
+            log,
+            tapped,
+            told,
+            writer: opened.writer,
+            keeper: opened.keeper,
+            committing: false,
+            keeping: false,
+            asked,
+            readers: Default::default(),
+            places: BTreeMap::new(),
+            links: BTreeMap::new(),
+            ended: Vec::new(),
+            slots: Vec::new(),
+            turns: 0,
+            setup,
+            failed: None,
+        };
+        cx.report.starts += 1;
+        this.check_invariants(cx);
+        for worker in 0..this.workers.len() {
+            this.wake(cx, worker, 0);
+        }
+        this.keep_soon(cx);
+        cx.after(0, Event::Note { life });
+        Ok(this)
+    }
+
+    pub fn life(&self) -> u32 {
+        self.life
+    }
+
+    /// The node's time.
+    pub fn time(&self, cx: &Context) -> Time {
+        Time(self.began.0 + (cx.now() - self.began_at) / MILLI)
+    }
+
+    /// Since when it acknowledges nothing any more that has to be kept.
+    pub fn failed(&self) -> Option<Micros> {
+        self.failed
+    }
+
+    /// Connections that the node has ended since the last call, and the bytes that it had taken from them.
+    pub fn take_ended(&mut self) -> Vec<(Link, u64)> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Something of this life happens.
+    pub fn handle(
+        &mut self,
+        cx: &mut Context,
+        net: &mut crate::net::Net,
+        machine: &mut Machine,
+        event: Event,
+    ) {
+        let now = self.time(cx);
+        match event {
+            Event::Turn { worker, .. } => {
+                if self.wakes[worker] <= cx.now() {
+                    self.wakes[worker] = Micros::MAX;
+                    self.finish_turn(cx, net, worker);
+                }
+            }
+            Event::Batch { from, to, .. } => {
+                let Some(mut batch) = self.batches.get_mut(&(from, to)).and_then(VecDeque::pop_front) else {
+                    return;
+                };
+                self.workers[to].take_batch(now, &mut batch);
+                self.finish_turn(cx, net, to);
+            }
+            Event::Letter { worker, .. } => {
+                let Some(letter) = self.letters[worker].pop_front() else { return };
+                self.workers[worker].take_batch(now, &mut Batch::of(letter));
+                self.finish_turn(cx, net, worker);
+            }
+            Event::Commit { .. } => self.commit(cx),
+            Event::Keep { .. } => self.keep(cx),
+            Event::Read { reader, .. } => self.read(cx, reader),
+            Event::Note { life } => {
+                machine.note(machine.moment(cx.now(), Duration::from_millis(self.time(cx).0)));
+                cx.after(5 * SECOND, Event::Note { life });
+            }
+            _ => {}
+        }
+    }
+
+    fn commit(&mut self, cx: &mut Context) {
+        self.committing = false;
+        let before = self.log.log().stats();
+        let result = self.writer.commit_once();
+        self.send_posted(cx);
+        self.keep_soon(cx);
+        match result {
+            Ok(Commit::Wrote { .. }) => {
+                let after = self.log.log().stats();
+                cx.report.checkpoints += u64::from(after.checkpoint_bytes > before.checkpoint_bytes);
+                self.commit_soon(cx);
+            }
+            Ok(Commit::Idle) => {}
+            Ok(Commit::NoRoom) => {
+                self.committing = true;
+                cx.after(SECOND, Event::Commit { life: self.life });
+            }
+            Err(error) => {
+                if self.failed.is_none() {
+                    cx.say(|| format!("node: the log has failed: {error}"));
+                    self.failed = Some(cx.now());
+                }
+            }
+        }
+    }
+
+    /// Unless it is at it.
+    fn commit_soon(&mut self, cx: &mut Context) {
+        if !self.committing && self.failed.is_none() {
+            self.committing = true;
+            let slow = cx.random.percent(2);
+            let time = if slow { cx.between(MILLI, SECOND) } else { cx.between(100, self.setup.sync_max) };
+            cx.after(time, Event::Commit { life: self.life });
+        }
+    }
+
+    fn keep_soon(&mut self, cx: &mut Context) {
+        if !self.keeping {
+            self.keeping = true;
+            let time = cx.between(100, 20 * MILLI);
+            cx.after(time, Event::Keep { life: self.life });
+        }
+    }
+
+    fn keep(&mut self, cx: &mut Context) {
+        self.keeping = false;
+        let before = self.log.log().stats().freed;
+        let worked = self.keeper.keep();
+        cx.report.segments_freed += self.log.log().stats().freed - before;
+        self.send_posted(cx);
+        self.commit_soon(cx);
+        if worked {
+            self.keep_soon(cx);
+        } else {
+            self.keeping = true;
+            cx.after(SECOND, Event::Keep { life: self.life });
+        }
+    }
+
+    fn read(&mut self, cx: &mut Context, reader: usize) {
+        if let Some(reading) = self.readers[reader].pop_front() {
+            cx.report.reads += 1;
+            reading.run(self.log.log(), &self.told);
+            self.send_posted(cx);
+        }
+    }
+
+    /// The node ends in order: its clients are told, what is queued is written.
+    pub fn stop(&mut self, cx: &mut Context, net: &mut crate::net::Net) {
+        for worker in 0..self.workers.len() {
+            let now = self.time(cx);
+            self.workers[worker].stop(now);
+            self.finish_turn(cx, net, worker);
+        }
+    }
+
+    /// The reactors have ended: the log writes what it has.
+    pub fn close(&mut self) {
+        while let Ok(Commit::Wrote { .. }) = self.writer.commit_once() {}
+    }
+
+    /// Checks what must hold between any two turns.
+    pub fn check_invariants(&self, cx: &mut Context) {
+        self.workers.iter().for_each(Worker::check_invariants);
+        cx.report.check_invariants += 1;
+    }
+
+    /// Messages that were dropped because a queue was full, as counted up to a second ago.
+    pub fn dropped(&self) -> u64 {
+        self.node.published.iter().map(|published| published.counters().1.dropped_queue_full).sum()
+    }
+
+    /// Connections that the node serves.
+    pub fn links(&self) -> impl Iterator<Item = Link> {
+        self.places.iter().filter(|(_, place)| !place.ended).map(|(link, _)| *link)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

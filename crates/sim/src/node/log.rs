@@ -1,0 +1,62 @@
+//! The product's side of the log, and when something was given to it: here nobody's thread wakes up by itself.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use broker::{Condition, Node, ShardId, StoreLog, Wanted};
+use shardlog::ShardLog;
+
+pub struct Tapped {
+    log: Arc<ShardLog>,
+    used: AtomicBool,
+}
+
+impl Tapped {
+    pub fn new(log: Arc<ShardLog>) -> Arc<Self> {
+        Arc::new(Self { log, used: AtomicBool::new(false) })
+    }
+
+    /// Whether there is something to write, or to give back, since the last call.
+    pub fn take_used(&self) -> bool {
+        self.used.swap(false, Ordering::Relaxed)
+    }
+
+    fn use_it(&self) -> &ShardLog {
+        self.used.store(true, Ordering::Relaxed);
+        &self.log
+    }
+}
+
+impl StoreLog for Tapped {
+    fn connect(&self, node: &Arc<Node>) {
+        self.log.connect(node);
+    }
+
+    fn append(&self, shard: ShardId, index: u64, batch: Arc<[u8]>) {
+        self.use_it().append(shard, index, batch);
+    }
+
+    fn part(&self, shard: ShardId, checkpoint: u64, part: u32, bytes: Vec<u8>) {
+        self.use_it().part(shard, checkpoint, part, bytes);
+    }
+
+    fn checkpointed(&self, shard: ShardId, checkpoint: u64) {
+        self.use_it().checkpointed(shard, checkpoint);
+    }
+
+    fn read(&self, shard: ShardId, wanted: Vec<Wanted>) {
+        self.log.read(shard, wanted);
+    }
+
+    fn vacated(&self, shard: ShardId, segment: u64) {
+        self.use_it().vacated(shard, segment);
+    }
+
+    fn report_live(&self, shard: ShardId, bytes: u64) {
+        self.log.report_live(shard, bytes);
+    }
+
+    fn condition(&self) -> Condition {
+        self.log.condition()
+    }
+}

@@ -1,0 +1,243 @@
+//! A reactor's turn, in the order in which the product's reactors do things, and the node's ends of connections.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use broker::{Batch, OUT_SLICES_MAX, Then, Worker, WorkerId};
+
+use super::{Node, Place, lock};
+use crate::context::Context;
+use crate::net::{Direction, Link, Net};
+use crate::schedule::{Event, MILLI, Micros};
+
+/// As the edge does: writing may lead to more.
+const FLUSH_ROUNDS: usize = 4;
+/// Turns from one look at everything to the next.
+const TURNS_BETWEEN_CHECKS: u64 = 100;
+
+impl Node {
+    /// A client has connected.
+    pub fn open(&mut self, cx: &mut Context, link: Link) {
+        let worker = cx.random.below(self.workers.len());
+        let now = self.time(cx);
+        let slot = self.workers[worker].open(now, None).slot;
+        let place =
+            Place { worker, slot, inbox: Vec::new(), taken: 0, held: false, reads: true, ended: false };
+        self.places.insert(link, place);
+        self.links.insert((worker, slot), link);
+        self.wake(cx, worker, 0);
+    }
+
+    /// Bytes arrived.
+    pub fn receive(&mut self, cx: &mut Context, net: &mut Net, link: Link, bytes: &[u8]) {
+        let Some(place) = self.places.get_mut(&link) else { return };
+        place.inbox.extend_from_slice(bytes);
+        let worker = place.worker;
+        self.offer(cx, link);
+        self.finish_turn(cx, net, worker);
+    }
+
+    /// The client's end is gone.
+    pub fn lost(&mut self, cx: &mut Context, net: &mut Net, link: Link) {
+        let Some(place) = self.places.get(&link) else { return };
+        let (worker, slot) = (place.worker, place.slot);
+        let now = self.time(cx);
+        self.workers[worker].lost(now, slot);
+        self.note_end(link);
+        self.vacate(link);
+        self.finish_turn(cx, net, worker);
+    }
+
+    /// Whether the node serves the connection.
+    pub fn serves(&self, link: Link) -> bool {
+        self.places.get(&link).is_some_and(|place| !place.ended)
+    }
+
+    /// Whether the client takes what is written.
+    pub fn set_reads(&mut self, cx: &mut Context, net: &mut Net, link: Link, reads: bool) {
+        let Some(place) = self.places.get_mut(&link) else { return };
+        place.reads = reads;
+        let worker = place.worker;
+        if reads {
+            self.write(cx, net, link);
+            self.finish_turn(cx, net, worker);
+        }
+    }
+
+    fn offer(&mut self, cx: &Context, link: Link) {
+        let now = self.time(cx);
+        let Some(place) = self.places.get_mut(&link) else { return };
+        if place.held || place.inbox.is_empty() {
+            return;
+        }
+        let received = self.workers[place.worker].receive(now, place.slot, &place.inbox);
+        place.inbox.drain(..received.consumed);
+        place.taken += received.consumed as u64;
+        match received.then {
+            Then::Read { .. } => {}
+            Then::Hold => place.held = true,
+            Then::Close => place.inbox.clear(),
+        }
+    }
+
+    /// Timers, batches to other reactors, and everything that is to be written.
+    pub(super) fn finish_turn(&mut self, cx: &mut Context, net: &mut Net, worker: usize) {
+        let now = self.time(cx);
+        if self.workers[worker].next_timeout() <= now {
+            self.workers[worker].tick(now);
+        }
+        for _ in 0..FLUSH_ROUNDS {
+            self.workers[worker].settle(now);
+            self.send_batches(cx, worker);
+            let more = self.flush(cx, net, worker);
+            if !more && !self.workers[worker].has_work() {
+                break;
+            }
+        }
+        self.workers[worker].end_turn();
+        self.wakes_next(cx, worker);
+        self.turns += 1;
+        if self.turns.is_multiple_of(TURNS_BETWEEN_CHECKS) {
+            self.check_invariants(cx);
+        }
+        self.send_posted(cx);
+        self.ask_readers(cx);
+        if self.tapped.take_used() {
+            self.commit_soon(cx);
+            self.keep_soon(cx);
+        }
+    }
+
+    /// A turn comes so much later, if none comes before.
+    pub(super) fn wake(&mut self, cx: &mut Context, worker: usize, delay: Micros) {
+        let at = cx.now() + delay;
+        if at < self.wakes[worker] {
+            self.wakes[worker] = at;
+            cx.at(at, Event::Turn { life: self.life, worker });
+        }
+    }
+
+    fn wakes_next(&mut self, cx: &mut Context, worker: usize) {
+        if self.workers[worker].has_work() {
+            return self.wake(cx, worker, 10);
+        }
+        let timeout = self.workers[worker].next_timeout();
+        let now = self.time(cx);
+        // A reactor that has work of its own turns at once, which here is some time later.
+        let delay = timeout.0.saturating_sub(now.0).saturating_mul(MILLI).max(50);
+        if delay < 1 << 50 {
+            self.wake(cx, worker, delay);
+        }
+    }
+
+    fn send_batches(&mut self, cx: &mut Context, from: usize) {
+        for to in (0..self.workers.len()).filter(|to| *to != from) {
+            let outgoing = self.workers[from].outgoing(WorkerId(to as u16));
+            if !outgoing.is_empty() {
+                let batch: Batch = std::mem::take(outgoing);
+                self.batches.entry((from, to)).or_default().push_back(batch);
+                let delay = self.delay(cx);
+                cx.after(delay, Event::Batch { life: self.life, from, to });
+            }
+        }
+    }
+
+    /// How long a letter lies in a mailbox.
+    fn delay(&self, cx: &mut Context) -> Micros {
+        if cx.random.percent(2) { cx.between(0, 50 * MILLI) } else { cx.between(1, 300) }
+    }
+
+    pub(super) fn send_posted(&mut self, cx: &mut Context) {
+        let posted = std::mem::take(&mut *lock(&self.posted));
+        for (worker, letter) in posted {
+            self.letters[worker.index()].push_back(letter);
+            let delay = self.delay(cx);
+            cx.after(delay, Event::Letter { life: self.life, worker: worker.index() });
+        }
+    }
+
+    fn ask_readers(&mut self, cx: &mut Context) {
+        let asked = std::mem::take(&mut *lock(&self.asked));
+        for reading in asked {
+            let shortest = |queue: &VecDeque<_>| queue.len();
+            let reader = usize::from(shortest(&self.readers[1]) < shortest(&self.readers[0]));
+            self.readers[reader].push_back(reading);
+            let delay = cx.between(50, 20 * MILLI);
+            cx.after(delay, Event::Read { life: self.life, reader });
+        }
+    }
+
+    fn flush(&mut self, cx: &mut Context, net: &mut Net, worker: usize) -> bool {
+        let mut slots = std::mem::take(&mut self.slots);
+        self.workers[worker].take_dirty(&mut slots);
+        let mut any = !slots.is_empty();
+        for slot in slots.drain(..) {
+            if let Some(link) = self.links.get(&(worker, slot)).copied() {
+                self.write(cx, net, link);
+            }
+        }
+        self.workers[worker].take_woken(&mut slots);
+        any |= !slots.is_empty();
+        for slot in slots.drain(..) {
+            if let Some(link) = self.links.get(&(worker, slot)).copied() {
+                if let Some(place) = self.places.get_mut(&link) {
+                    place.held = false;
+                }
+                self.offer(cx, link);
+            }
+        }
+        self.slots = slots;
+        any
+    }
+
+    /// Writes a connection's output, and closes it when it is to be closed.
+    fn write(&mut self, cx: &mut Context, net: &mut Net, link: Link) {
+        let now = self.time(cx);
+        let Some(place) = self.places.get(&link) else { return };
+        let (slot, reads) = (place.slot, place.reads);
+        let worker = &mut self.workers[place.worker];
+        if reads && let Some(out) = worker.output(slot) {
+            let mut bytes = Vec::new();
+            while !out.is_empty() {
+                let mut slices = [IoSlice::new(&[]); OUT_SLICES_MAX];
+                let before = bytes.len();
+                match out.pending_slices(&mut slices) {
+                    0 => bytes.extend_from_slice(out.pending()),
+                    count => slices[..count].iter().for_each(|slice| bytes.extend_from_slice(slice)),
+                }
+                out.advance(bytes.len() - before);
+            }
+            if !bytes.is_empty() {
+                worker.written(now, slot);
+                net.send(cx, link, Direction::ToClient, bytes);
+            }
+        }
+        if is_over(worker, slot) {
+            self.note_end(link);
+            let worker = &mut self.workers[self.places[&link].worker];
+            if worker.output(slot).is_none_or(|out| out.is_empty()) || worker.is_overdue(slot) {
+                net.close(cx, link, Direction::ToClient);
+                self.vacate(link);
+            }
+        }
+    }
+
+    fn note_end(&mut self, link: Link) {
+        if let Some(place) = self.places.get_mut(&link)
+            && !std::mem::replace(&mut place.ended, true)
+        {
+            self.ended.push((link, place.taken));
+        }
+    }
+
+    fn vacate(&mut self, link: Link) {
+        if let Some(place) = self.places.remove(&link) {
+            self.workers[place.worker].vacate(place.slot);
+            self.links.remove(&(place.worker, place.slot));
+        }
+    }
+}
+
+fn is_over(worker: &Worker, slot: u32) -> bool {
+    worker.is_closing(slot)
+}

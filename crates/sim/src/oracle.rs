@@ -1,0 +1,312 @@
+//! What clients may expect of a broker, whatever happens on the way: nothing acknowledged is lost, nothing at QoS 2 comes twice,
+//! messages of one publisher keep their order, Wills come once and in time, what is over stays over.
+
+mod retained;
+mod wills;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mqtt::{QoS, TopicFilter, TopicName};
+
+use crate::net::Link;
+use crate::packets::Message;
+use crate::report::Report;
+use crate::schedule::{Micros, SECOND};
+
+pub use wills::{Ending, Will};
+
+/// Knows what was published, who was subscribed, and what arrived.
+#[derive(Default)]
+pub struct Oracle {
+    messages: Vec<Published>,
+    sessions: Vec<View>,
+    /// By topic, the messages that may be the retained one.
+    retained: BTreeMap<String, BTreeSet<usize>>,
+    wills: BTreeMap<Link, Will>,
+    /// The shared group has a member that stays.
+    pub group_is_steady: bool,
+    /// Queues are small: a durable session that is away loses messages by rule, and Wills are dropped.
+    pub tight: bool,
+    /// So does one that is connected and too slow.
+    pub impatient: bool,
+    /// What was to come and did not, where a rule may have dropped it.
+    pub missing_by_rule: u64,
+}
+
+/// A message's number is its payload.
+#[derive(Debug)]
+struct Published {
+    topic: String,
+    qos: QoS,
+    payload: String,
+    /// In seconds.
+    expiry: Option<u32>,
+    /// The connections it was sent on, the first first.
+    connections: Vec<Link>,
+    /// The node's time when it was sent last, at the latest.
+    sent: u64,
+    acknowledged: Option<Micros>,
+    is_will: bool,
+    deletes: bool,
+    may_never_arrive: bool,
+    /// Sessions that have to get it once it is acknowledged.
+    owed: BTreeSet<usize>,
+    /// As `owed`, and a full queue may have dropped it since.
+    owed_by_rule: BTreeSet<usize>,
+    /// The group has to.
+    owed_to_group: bool,
+    arrived_in_group: bool,
+}
+
+/// One session as its client knows it.
+#[derive(Debug, Default)]
+pub struct View {
+    pub connected: bool,
+    pub durable: bool,
+    began: Micros,
+    /// Granted, and not taken back since.
+    pub granted: BTreeMap<String, QoS>,
+    /// Ever asked for.
+    pub asked: BTreeSet<String>,
+    arrived: BTreeSet<usize>,
+    at_qos_2: BTreeSet<usize>,
+    /// By publishing connection, topic, QoS of the publish and of the delivery: the last message that came for the first time.
+    last: BTreeMap<(Link, String, QoS, QoS), usize>,
+}
+
+/// A PUBLISH that leaves its client.
+pub struct Leaving {
+    pub link: Link,
+    pub topic: String,
+    pub payload: String,
+    pub qos: QoS,
+    pub retain: bool,
+    pub expiry: Option<u32>,
+    /// The node's time.
+    pub at: u64,
+}
+
+pub const SHARE: &str = "$share/g/";
+/// How late a packet may be, milliseconds: slow links, partitions, readers that pause.
+const LATE_MS: u64 = 45_000;
+
+impl Oracle {
+    pub fn new(tight: bool, impatient: bool) -> Self {
+        Self { tight, impatient, ..Self::default() }
+    }
+
+    pub fn new_session(&mut self, now: Micros, durable: bool) -> usize {
+        self.sessions.push(View { connected: true, durable, began: now, ..View::default() });
+        self.sessions.len() - 1
+    }
+
+    pub fn session(&mut self, session: usize) -> &mut View {
+        &mut self.sessions[session]
+    }
+
+    /// The number that the next message will have.
+    pub fn next_number(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// The session is no more, or nobody can say: nothing is owed to it.
+    pub fn session_ends(&mut self, session: usize) {
+        self.sessions[session].granted.clear();
+        self.sessions[session].connected = false;
+        for message in &mut self.messages {
+            message.owed.remove(&session);
+            message.owed_by_rule.remove(&session);
+        }
+        self.will_is_unwanted(session);
+    }
+
+    pub fn connection_ends(&mut self, session: usize) {
+        self.sessions[session].connected = false;
+        if !self.sessions[session].durable {
+            self.session_ends(session);
+        } else if self.tight {
+            for message in &mut self.messages {
+                if message.owed.remove(&session) {
+                    message.owed_by_rule.insert(session);
+                }
+            }
+        }
+    }
+
+    /// A PUBLISH leaves its client.
+    pub fn publish(&mut self, leaving: Leaving) -> usize {
+        let Leaving { link, topic, payload, qos, retain, expiry, at } = leaving;
+        let number = self.messages.len();
+        let deletes = retain && payload.is_empty();
+        // Without a payload it has no number to know it by.
+        let owed = if deletes { BTreeSet::new() } else { self.wanted_by(&topic, qos) };
+        let (owed, owed_by_rule) = owed
+            .into_iter()
+            .partition(|session| !self.tight || self.sessions[*session].connected && !self.impatient);
+        let to_group =
+            topic.starts_with("s/") && qos == QoS::AtLeastOnce && self.group_is_steady && !self.tight;
+        if retain {
+            self.retained.entry(topic.clone()).or_default().insert(number);
+        }
+        self.messages.push(Published {
+            topic,
+            qos,
+            payload,
+            expiry,
+            connections: vec![link],
+            sent: at,
+            acknowledged: None,
+            is_will: false,
+            deletes,
+            may_never_arrive: expiry.is_some(),
+            owed,
+            owed_by_rule,
+            owed_to_group: to_group,
+            arrived_in_group: false,
+        });
+        number
+    }
+
+    /// Sessions that were granted this at QoS 1 or 2.
+    fn wanted_by(&self, topic: &str, qos: QoS) -> BTreeSet<usize> {
+        let Ok(name) = TopicName::parse(topic) else { return BTreeSet::new() };
+        let wants = |view: &View| {
+            let matches = |filter: &str| TopicFilter::parse(filter).is_ok_and(|filter| filter.matches(name));
+            view.granted.iter().any(|(filter, granted)| {
+                *granted > QoS::AtMostOnce && !filter.starts_with(SHARE) && matches(filter)
+            })
+        };
+        let sessions = self.sessions.iter().enumerate();
+        // A session that ends with its connection has no word for what a crash takes with it.
+        let owed = sessions.filter(|(_, view)| qos > QoS::AtMostOnce && view.durable && wants(view));
+        owed.map(|(at, _)| at).collect()
+    }
+
+    /// The client sends a message again on another connection.
+    pub fn repeat(&mut self, number: usize, link: Link, at: u64) {
+        let message = &mut self.messages[number];
+        message.connections.push(link);
+        message.sent = at;
+        if let Some(candidates) = self.retained.get_mut(&message.topic) {
+            candidates.insert(number);
+        }
+    }
+
+    /// Whether a durable session waits for it.
+    pub fn is_owed(&self, number: usize) -> bool {
+        !self.messages[number].owed.is_empty()
+    }
+
+    pub fn acknowledged(&mut self, number: usize, now: Micros) {
+        self.messages[number].acknowledged = Some(now);
+        self.replaces(number);
+    }
+
+    /// Nobody is owed a message whose publisher has given up on it, or was refused.
+    pub fn abandoned(&mut self, number: usize) {
+        self.messages[number].may_never_arrive = true;
+    }
+
+    /// UNSUBSCRIBE or another SUBSCRIBE leaves: what is not acknowledged by now may come or not.
+    pub fn unsubscribes(&mut self, session: usize, filter: &str) {
+        self.sessions[session].granted.remove(filter);
+        if filter.starts_with('w') {
+            self.will_is_unwanted(session);
+        }
+        // A QoS 2 message that is sent again is answered at once, while the first may still be on its way.
+        let under_way = |message: &&mut Published| {
+            message.acknowledged.is_none() || message.is_will || message.connections.len() > 1
+        };
+        for message in self.messages.iter_mut().filter(under_way) {
+            message.owed.remove(&session);
+            message.owed_by_rule.remove(&session);
+        }
+    }
+
+    /// A message that its client takes as new, at this time of the node's. What is no message of ours is noise of hostile clients.
+    pub fn arrives(&mut self, report: &mut Report, session: usize, got: &Message, time: u64) {
+        let Some(number) = number_of(&got.payload) else { return };
+        assert!(number < self.messages.len(), "message {number} was never sent");
+        let message = &mut self.messages[number];
+        assert_eq!(message.topic, got.topic, "message {number} comes under another topic");
+        assert!(message.payload == got.payload, "message {number} comes with another payload");
+        assert!(got.qos <= message.qos, "message {number} comes at a higher QoS");
+        if let (Some(expiry), Some(left)) = (message.expiry, got.expiry) {
+            assert!(left <= expiry, "message {number} lives longer than it was sent for");
+        }
+        if let Some(expiry) = message.expiry {
+            report.check_expiry += 1;
+            let limit = message.sent + u64::from(expiry) * 1000 + LATE_MS;
+            assert!(got.dup || time <= limit, "message {number} comes at {time} ms, expired by {limit} ms");
+        }
+        let view = &mut self.sessions[session];
+        if got.retain {
+            return;
+        }
+        let shared = message.topic.starts_with("s/");
+        let asked = TopicName::parse(&got.topic).is_ok_and(|name| {
+            view.asked.iter().any(|filter| {
+                let filter = filter.strip_prefix(SHARE).unwrap_or(filter);
+                TopicFilter::parse(filter).is_ok_and(|filter| filter.matches(name))
+            })
+        });
+        assert!(asked, "message {number} comes to session {session}, which never asked for {}", got.topic);
+        let is_old = message.acknowledged.is_some_and(|at| at + 10 * SECOND < view.began);
+        assert!(
+            !is_old || message.is_will || shared || message.connections.len() > 1,
+            "message {number} was acknowledged before session {session} began"
+        );
+        if got.qos == QoS::ExactlyOnce {
+            // A publisher that gives up its session after it has sent a message again gives up knowing that it comes once.
+            let given_up = message.may_never_arrive && message.connections.len() > 1;
+            let is_first = view.at_qos_2.insert(number);
+            // A group has a message before its identity is known: a crash in between may bring it twice (docs/durability.md).
+            // Exactly once is promised where both ends have durable sessions.
+            let may_be_twice = given_up || (shared || !view.durable) && message.connections.len() > 1;
+            assert!(is_first || may_be_twice, "message {number} comes twice to session {session}");
+            report.check_once += 1;
+        }
+        message.arrived_in_group |= shared;
+        if message.is_will {
+            let link = message.connections[0];
+            self.wills[&link].check_arrival(report, number, time);
+        }
+        let message = &self.messages[number];
+        let view = &mut self.sessions[session];
+        // What was sent again may overtake; a group knows no order.
+        if view.arrived.insert(number) && message.connections.len() == 1 && !shared && !message.is_will {
+            let key = (message.connections[0], message.topic.clone(), message.qos, got.qos);
+            let before = view.last.insert(key, number);
+            assert!(before < Some(number), "message {number} comes after {before:?} to session {session}");
+            report.check_order += u64::from(before.is_some());
+        }
+    }
+
+    /// Everybody has had the time to get everything.
+    pub fn check_all_arrived(&mut self, report: &mut Report) {
+        self.missing_by_rule = 0;
+        for (number, message) in self.messages.iter().enumerate() {
+            if message.acknowledged.is_none() || message.may_never_arrive || message.is_will {
+                continue;
+            }
+            for session in &message.owed {
+                let arrived = self.sessions[*session].arrived.contains(&number);
+                assert!(arrived, "message {number} never came to session {session}: {message:?}");
+                report.check_delivered += 1;
+            }
+            let missing =
+                message.owed_by_rule.iter().filter(|at| !self.sessions[**at].arrived.contains(&number));
+            self.missing_by_rule += missing.count() as u64;
+            if message.owed_to_group {
+                assert!(message.arrived_in_group, "no member of the group got message {number}: {message:?}");
+                report.check_groups += 1;
+            }
+        }
+        self.check_wills(report);
+    }
+}
+
+/// The number of one of our messages: its digits, without what fills it up.
+fn number_of(payload: &str) -> Option<usize> {
+    payload.trim_start_matches('.').parse().ok()
+}

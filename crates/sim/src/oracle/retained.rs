@@ -1,0 +1,51 @@
+//! Which message may be the retained one of a topic.
+
+use std::collections::BTreeMap;
+
+use super::Oracle;
+use crate::report::Report;
+
+impl Oracle {
+    /// A message is acknowledged: those before it on its connection have been replaced.
+    pub(super) fn replaces(&mut self, number: usize) {
+        let connections = self.messages[number].connections.clone();
+        let messages = &self.messages;
+        if let Some(candidates) = self.retained.get_mut(&messages[number].topic)
+            && candidates.contains(&number)
+        {
+            let replaced = |other: &usize| *other < number && messages[*other].connections == connections;
+            // One that was sent again may have come after one that was known already, at QoS 2.
+            candidates.retain(|other| !replaced(other) || connections.len() > 1);
+        }
+    }
+
+    /// What somebody who subscribes now finds, by topic.
+    pub fn check_retained(&self, report: &mut Report, found: &BTreeMap<String, String>) {
+        for (topic, candidates) in &self.retained {
+            let may_be = |payload: &str| {
+                candidates.iter().any(|number| {
+                    !self.messages[*number].deletes && self.messages[*number].payload == payload
+                })
+            };
+            match found.get(topic) {
+                Some(payload) => {
+                    assert!(may_be(payload), "{payload} is retained on {topic}, not one of {candidates:?}");
+                    report.check_retained += 1;
+                }
+                None => {
+                    let messages = candidates.iter().map(|number| &self.messages[*number]);
+                    let must_be = |all: &[&super::Published]| {
+                        all.iter().any(|message| message.acknowledged.is_some() && !message.may_never_arrive)
+                            && !all.iter().any(|message| message.deletes)
+                    };
+                    let all: Vec<_> = messages.collect();
+                    assert!(!must_be(&all), "nothing is retained on {topic}: {candidates:?}");
+                    report.check_retained_deleted += u64::from(all.iter().any(|message| message.deletes));
+                }
+            }
+        }
+        for topic in found.keys() {
+            assert!(self.retained.contains_key(topic), "{topic} was never retained");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What a seed decides before anything happens: the node, its clients, and when what goes wrong.
+
+use std::time::Duration;
+
+use broker::settings::{QueueFull, Settings, SharedStrategy};
+
+use crate::node::Setup;
+use crate::random::Random;
+use crate::schedule::{MILLI, Micros, SECOND};
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The power goes.
+    Cut,
+    /// The power goes while the disk is at its so-manieth operation from now on.
+    CutInOperation(u64),
+    /// `kill -9`.
+    Kill,
+    /// An orderly stop.
+    Stop,
+    /// The disk has room for so many bytes more, and for so long.
+    Full { room: u64, time: Micros },
+    /// One write finds no room.
+    WriteFull(u64),
+    /// A sync fails; the node is restarted later.
+    SyncFails { after: u64, restart: Micros },
+    /// Somebody sets the wall clock.
+    ClockJump,
+    /// A client cannot be reached for so long.
+    Partition { client: usize, time: Micros },
+    /// A client's connection is lost.
+    LoseConnection { client: usize },
+}
+
+pub struct Plan {
+    pub setup: Setup,
+    /// Rule-abiding clients, and hostile ones.
+    pub clients: usize,
+    pub hostile: usize,
+    /// When no more goes wrong.
+    pub length: Micros,
+    pub faults: Vec<(Micros, Fault)>,
+    /// Queues are small.
+    pub tight: bool,
+}
+
+const STRATEGIES: [SharedStrategy; 6] = [
+    SharedStrategy::RoundRobin,
+    SharedStrategy::Random,
+    SharedStrategy::Sticky,
+    SharedStrategy::HashClientId,
+    SharedStrategy::HashTopic,
+    SharedStrategy::Local,
+];
+
+impl Plan {
+    pub fn of(seed: u64, random: &mut Random) -> Self {
+        let tight = seed % 8 == 7;
+        let mut settings = Settings::default();
+        settings.sys.interval = Duration::ZERO;
+        settings.session.expiry_max = Duration::from_secs(u64::from(crate::client::LONG));
+        settings.shared.strategy = *random.pick(&STRATEGIES);
+        settings.queue.messages_max = if tight { 3 } else { 1_000_000 };
+        if seed % 16 == 15 {
+            // Nobody loses patience.
+            settings.queue.wait = Duration::from_secs(100_000);
+        }
+        settings.queue.full = if random.percent(50) { QueueFull::DropOldest } else { QueueFull::DropNewest };
+        if random.percent(30) {
+            settings.mqtt.inflight_max = 2 + random.below(6) as u16;
+        }
+        let mut entropy = [0; 48];
+        entropy.iter_mut().for_each(|byte| *byte = random.next() as u8);
+        let setup = Setup {
+            settings,
+            workers: 1 + random.below(4) as u16,
+            segment_bytes: *random.pick(&[8 << 10, 16 << 10, 64 << 10, 256 << 10]),
+            commit_bytes_max: *random.pick(&[2_000, 30_000, 8 << 20]),
+            low_bytes_per_commit: *random.pick(&[500, 8_000, 1 << 20]),
+            entropy,
+            sync_max: *random.pick(&[300, 5 * MILLI, 30 * MILLI]),
+            #[cfg(feature = "trial")]
+            mutation: None,
+        };
+        let clients = 5 + random.below(6);
+        let hostile = random.below(2);
+        let length = (20 + random.below(40) as u64) * SECOND;
+        let count = 3 + random.below(9);
+        let mut faults: Vec<_> =
+            (0..count).map(|_| (random.next() % length, Fault::any(random, clients))).collect();
+        if seed % 16 == 7 {
+            // Counters end with the process.
+            faults.retain(|(_, fault)| !fault.is_deadly());
+        }
+        faults.sort_by_key(|(at, _)| *at);
+        Self { setup, clients, hostile, length, faults, tight }
+    }
+}
+
+impl Fault {
+    /// Whether the node's process ends by it.
+    fn is_deadly(self) -> bool {
+        !matches!(
+            self,
+            Self::Full { .. }
+                | Self::WriteFull(_)
+                | Self::ClockJump
+                | Self::Partition { .. }
+                | Self::LoseConnection { .. }
+        )
+    }
+
+    fn any(random: &mut Random, clients: usize) -> Self {
+        let operations = 1 + random.next() % 40;
+        match random.below(100) {
+            0..=11 => Self::Cut,
+            12..=29 => Self::CutInOperation(operations),
+            30..=41 => Self::Kill,
+            42..=47 => Self::Stop,
+            48..=57 => {
+                let (room, time) = (random.next() % 100_000, SECOND / 2 + random.next() % (8 * SECOND));
+                Self::Full { room, time }
+            }
+            58..=60 => Self::WriteFull(operations),
+            61..=67 => Self::SyncFails { after: operations, restart: SECOND + random.next() % (4 * SECOND) },
+            68..=75 => Self::ClockJump,
+            76..=84 => Self::Partition {
+                client: random.below(clients),
+                time: SECOND / 10 + random.next() % (8 * SECOND),
+            },
+            _ => Self::LoseConnection { client: random.below(clients) },
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Virtual time, and what happens when.
+
+use std::collections::BTreeMap;
+
+use crate::net::{Direction, Link};
+
+/// Microseconds of virtual time.
+pub type Micros = u64;
+
+pub const MILLI: Micros = 1_000;
+pub const SECOND: Micros = 1_000_000;
+
+/// What can happen. What belongs to a life of the node does nothing in another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The node's process starts.
+    Start,
+    /// A reactor has something to do by itself.
+    Turn { life: u32, worker: usize },
+    /// The next batch from one reactor reaches another.
+    Batch { life: u32, from: usize, to: usize },
+    /// The next letter of the log reaches a reactor.
+    Letter { life: u32, worker: usize },
+    /// The log's thread writes what is queued.
+    Commit { life: u32 },
+    /// The log's other thread makes room.
+    Keep { life: u32 },
+    /// A reader of the log gets to its next request.
+    Read { life: u32, reader: usize },
+    /// The node's time is written down.
+    Note { life: u32 },
+    /// The next piece arrives at one end of a connection.
+    Arrive { link: Link, direction: Direction },
+    /// One end learns that the connection is gone.
+    Lost { link: Link, direction: Direction },
+    /// A client does something.
+    Act { client: usize },
+    /// The node's process ends, one way or another.
+    End { life: u32 },
+    /// The disk has room again.
+    Room,
+    /// The next fault of the plan.
+    Fault { number: usize },
+}
+
+/// What will happen, by its time. What happens at one time happens in an order of the seed's.
+#[derive(Default)]
+pub struct Schedule {
+    now: Micros,
+    events: BTreeMap<(Micros, u64), Event>,
+    handled: u64,
+}
+
+impl Schedule {
+    pub fn now(&self) -> Micros {
+        self.now
+    }
+
+    /// Events so far.
+    pub fn handled(&self) -> u64 {
+        self.handled
+    }
+
+    /// `tie` orders what happens at one time.
+    pub fn at(&mut self, at: Micros, tie: u64, event: Event) {
+        let mut key = (at.max(self.now), tie);
+        while self.events.contains_key(&key) {
+            key.1 = key.1.wrapping_add(1);
+        }
+        self.events.insert(key, event);
+    }
+
+    /// Moves to the next event, unless it is later than `until`.
+    pub fn next(&mut self, until: Micros) -> Option<Event> {
+        let (&(at, _), _) = self.events.first_key_value()?;
+        if at > until {
+            return None;
+        }
+        let (_, event) = self.events.pop_first()?;
+        self.now = at;
+        self.handled += 1;
+        Some(event)
+    }
+
+    /// Nothing happens until then.
+    pub fn pass_to(&mut self, now: Micros) {
+        self.now = self.now.max(now);
+    }
+}

@@ -1,0 +1,193 @@
+//! What goes wrong, and how the node begins again.
+
+use storage::fault::FaultPlan;
+
+use super::World;
+use crate::node::{Node, Refused};
+use crate::oracle::Ending;
+use crate::plan::Fault;
+use crate::schedule::{Event, MILLI, SECOND};
+
+impl World {
+    pub(super) fn fault(&mut self, fault: Fault) {
+        let scene = &mut self.scene;
+        if scene.healing || self.ending {
+            return;
+        }
+        scene.cx.say(|| format!("fault: {fault:?}"));
+        let now = scene.machine.disk.operations();
+        match fault {
+            Fault::ClockJump => return scene.machine.jump(&mut scene.cx),
+            Fault::Partition { client, time } => return scene.net.part(&mut scene.cx, client, time),
+            Fault::LoseConnection { client } => {
+                if let Some(link) = self.clients[client].link() {
+                    scene.net.lose(&mut scene.cx, link);
+                }
+                return;
+            }
+            _ if scene.node.is_none() || self.cut_at.is_some() => return,
+            Fault::Cut => self.cut(),
+            Fault::CutInOperation(after) => {
+                self.cut_at = Some(now + after);
+                scene.machine.plan(FaultPlan { cut_at: self.cut_at, ..FaultPlan::default() });
+            }
+            Fault::Kill => self.kill(),
+            Fault::Stop => {
+                let Some(node) = &mut scene.node else { return };
+                scene.cx.report.stops += 1;
+                (self.ending, self.stopping) = (true, true);
+                node.stop(&mut scene.cx, &mut scene.net);
+                let (life, time) = (node.life(), scene.cx.between(0, 2 * SECOND));
+                scene.cx.after(time, Event::End { life });
+            }
+            Fault::Full { room, time } => {
+                scene.machine.disk.set_capacity(Some(scene.machine.disk.used() + room));
+                scene.cx.after(time, Event::Room);
+            }
+            Fault::WriteFull(after) => {
+                scene.machine.plan(FaultPlan { write_full_at: Some(now + after), ..FaultPlan::default() });
+            }
+            Fault::SyncFails { after, restart } => {
+                self.restart_after = restart;
+                scene.machine.plan(FaultPlan { sync_fails_at: Some(now + after), ..FaultPlan::default() });
+            }
+        }
+    }
+
+    /// The power went in the middle of an operation, or the disk has failed: the process goes on until somebody ends it.
+    pub(super) fn notice_failures(&mut self) {
+        let Some(node) = &self.scene.node else { return };
+        let life = node.life();
+        let off = self.cut_at.is_some_and(|at| self.scene.machine.disk.operations() >= at);
+        if self.ending || !off && node.failed().is_none() {
+            return;
+        }
+        self.ending = true;
+        let cx = &mut self.scene.cx;
+        // What was told before the power went may still reach clients: to them it is one moment.
+        let time = if off { cx.between(0, 20 * MILLI) } else { self.restart_after };
+        cx.after(time, Event::End { life });
+    }
+
+    /// The process ends.
+    pub(super) fn end(&mut self, life: u32) {
+        if self.scene.node.as_ref().is_none_or(|node| node.life() != life) {
+            return;
+        }
+        if self.cut_at.is_some_and(|at| self.scene.machine.disk.operations() >= at) {
+            self.scene.cx.report.power_cuts_in_operations += 1;
+            return self.cut();
+        }
+        if self.stopping {
+            if let Some(node) = &mut self.scene.node {
+                node.close();
+            }
+            self.dies(Ending::Stopped);
+            self.scene.machine.kill();
+            return self.start_soon(true);
+        }
+        if self.scene.cx.random.percent(60) { self.cut() } else { self.kill() }
+    }
+
+    pub(super) fn kill(&mut self) {
+        self.scene.cx.report.kills += 1;
+        self.dies(Ending::Died);
+        self.scene.machine.kill();
+        self.start_soon(true);
+    }
+
+    pub(super) fn cut(&mut self) {
+        self.dies(Ending::Died);
+        self.scene.cx.report.power_cuts += 1;
+        self.scene.machine.cut(&mut self.scene.cx);
+        self.start_soon(false);
+    }
+
+    /// The process is gone.
+    fn dies(&mut self, ending: Ending) {
+        let scene = &mut self.scene;
+        let Some(node) = scene.node.take() else { return };
+        scene.cx.say(|| format!("node: life {} is over ({ending:?})", node.life()));
+        scene.stood = node.time(&scene.cx).0;
+        self.dropped += node.dropped();
+        self.orphaned.extend(node.links().map(|link| (link, ending)));
+        for (link, _) in &self.orphaned {
+            scene.cx.trace.line(scene.cx.schedule.now(), || format!("node: had {link}"));
+        }
+        if node.failed().is_some() {
+            let unanswered: usize = self.clients.iter().map(|client| client.unanswered(scene)).sum();
+            scene.cx.report.check_silent_after_failure += unanswered as u64;
+        }
+        scene.net.lose_all(&mut scene.cx);
+        self.clients.iter_mut().for_each(|client| client.served.clear());
+        // Nobody knows whether what took these back was durable.
+        self.taken_back.clear();
+        (self.died_at, self.cut_at, self.ending, self.stopping) = (scene.cx.now(), None, false, false);
+    }
+
+    fn start_soon(&mut self, same_boot: bool) {
+        self.same_boot = same_boot;
+        let cx = &mut self.scene.cx;
+        let time = if self.scene.healing { 10 * MILLI } else { cx.between(10 * MILLI, 4 * SECOND) };
+        cx.after(time, Event::Start);
+    }
+
+    pub(super) fn start(&mut self) {
+        let scene = &mut self.scene;
+        if scene.node.is_some() {
+            return;
+        }
+        scene.machine.count(&mut scene.cx);
+        if self.lives > 0 && !scene.healing && scene.cx.random.percent(15) {
+            let cut_at = scene.machine.disk.operations() + 1 + scene.cx.random.next() % 12;
+            scene.machine.plan(FaultPlan { cut_at: Some(cut_at), ..FaultPlan::default() });
+            self.cut_at = Some(cut_at);
+        }
+        let setup = self.plan.setup.clone();
+        match Node::start(&mut scene.cx, &mut scene.machine, setup, self.lives) {
+            Ok(node) => scene.node = Some(node),
+            Err(Refused::Disk) => {
+                let off = self.cut_at.take().is_some_and(|at| scene.machine.disk.operations() >= at);
+                scene.cx.report.power_cuts_at_start += u64::from(off);
+                scene.machine.cut(&mut scene.cx);
+                return self.start_soon(false);
+            }
+            Err(Refused::Broken(why)) => panic!("the node does not start: {why}"),
+        }
+        self.lives += 1;
+        self.begins();
+    }
+
+    /// The node lives: whoever was connected is not any more, as of now.
+    fn begins(&mut self) {
+        let scene = &mut self.scene;
+        let began = scene.time();
+        scene.cx.say(|| format!("node: life {} begins at its time {began}", self.lives));
+        if self.lives > 1 {
+            self.check_clock(began);
+        }
+        let scene = &mut self.scene;
+        for client in &mut self.clients {
+            client.survives_death(scene.stood, began);
+        }
+        for (link, ending) in std::mem::take(&mut self.orphaned) {
+            scene.oracle.will_ends(link, ending, began);
+            if let Some(client) = scene.net.client_of(link).and_then(|client| self.clients.get_mut(client)) {
+                client.served_until(began, began);
+            }
+        }
+        scene.oracle.wills_wait_from(scene.stood, began);
+    }
+
+    /// The node's time goes on with the time in between, as far as that can be known.
+    fn check_clock(&mut self, began: u64) {
+        let (stood, report) = (self.scene.stood, &mut self.scene.cx.report);
+        let away = (self.scene.cx.schedule.now() - self.died_at) / MILLI;
+        if self.same_boot {
+            assert!(began.abs_diff(stood + away) <= 20, "{stood} ms, {away} ms later, is {began} ms");
+        }
+        let day = 24 * 3600 * 1000;
+        assert!(began <= stood + away + day + 20, "{stood} ms, {away} ms later, is {began} ms");
+        report.check_clock += 1;
+    }
+}

@@ -1,0 +1,121 @@
+//! The end of a simulation: nothing goes wrong any more, everybody gets what is theirs, and that is looked at.
+
+use std::collections::BTreeMap;
+
+use mqtt::QoS;
+use storage::fault::FaultPlan;
+
+use super::World;
+use crate::endpoint::Endpoint;
+use crate::net::Link;
+use crate::packets::{Sent, subscribe, v5};
+use crate::schedule::{Event, SECOND};
+
+/// Somebody who looks at all retained messages.
+pub struct Reader {
+    pub link: Link,
+    pub end: Endpoint,
+}
+
+/// Seconds until everybody must have got everything.
+const PATIENCE: usize = 240;
+/// Seconds of silence, in which the last Will becomes due.
+const SILENCE: usize = 14;
+
+impl World {
+    /// No more harm.
+    pub(super) fn heal(&mut self) {
+        let scene = &mut self.scene;
+        scene.cx.say(|| "healing".to_owned());
+        scene.healing = true;
+        scene.net.calm = true;
+        // Or publishers would wait for their places.
+        self.hostile.iter_mut().for_each(|hostile| hostile.leaves(scene));
+        let off = self.cut_at.is_some_and(|at| scene.machine.disk.operations() >= at);
+        if !off {
+            self.cut_at = None;
+            scene.machine.plan(FaultPlan::default());
+        }
+        let failed = scene.node.as_ref().is_some_and(|node| node.failed().is_some());
+        if off || failed {
+            self.cut();
+        } else if scene.node.is_none() {
+            scene.cx.after(0, Event::Start);
+        }
+    }
+
+    /// Until nothing happens any more.
+    pub(super) fn settle(&mut self) {
+        let mut silent = 0;
+        for _ in 0..PATIENCE {
+            let until = self.scene.cx.now() + SECOND;
+            self.run_until(until);
+            let mut quiet = self.scene.node.is_some();
+            for client in &mut self.clients {
+                quiet &= client.is_quiet() & !std::mem::take(&mut client.stirred);
+            }
+            silent = if quiet { silent + 1 } else { 0 };
+            if silent >= SILENCE {
+                return;
+            }
+        }
+        self.clients.iter().for_each(|client| client.check_all_answered(&mut self.scene));
+        panic!("it never becomes quiet");
+    }
+
+    pub(super) fn check(&mut self) {
+        let scene = &mut self.scene;
+        self.clients.iter().for_each(|client| client.check_all_answered(scene));
+        for (_, link) in std::mem::take(&mut self.taken_back) {
+            scene.oracle.will_is_taken_back(&mut scene.cx.report, link);
+        }
+        scene.oracle.check_all_arrived(&mut scene.cx.report);
+        if let Some(node) = &scene.node {
+            node.check_invariants(&mut scene.cx);
+        }
+        let found = self.read_retained();
+        self.scene.oracle.check_retained(&mut self.scene.cx.report, &found);
+    }
+
+    /// What somebody who subscribes now finds.
+    fn read_retained(&mut self) -> BTreeMap<String, String> {
+        let number = self.clients.len() + self.hostile.len();
+        let link = self.scene.connect(number).expect("the node lives");
+        let mut end = Endpoint::new(mqtt::Version::V5);
+        let mut bytes = Vec::new();
+        end.write(&v5("reader").into(), &mut bytes);
+        end.write(&subscribe(1).to("r/#", QoS::AtMostOnce).into(), &mut bytes);
+        self.scene.send(link, bytes);
+        self.reader = Some(Reader { link, end });
+        let until = self.scene.cx.now() + 2 * SECOND;
+        self.run_until(until);
+        let mut reader = self.reader.take().expect("put there before");
+        let mut found = BTreeMap::new();
+        for packet in reader.end.received() {
+            if let Sent::Publish(message) = packet {
+                assert!(message.retain);
+                let before = found.insert(message.topic, message.payload);
+                assert!(before.is_none(), "one retained message a topic");
+            }
+        }
+        self.scene.net.lose(&mut self.scene.cx, link);
+        found
+    }
+
+    /// Everybody has everything, durably: a power cut changes nothing of that.
+    pub(super) fn crash_once_more(&mut self) {
+        self.check_limits();
+        self.cut();
+    }
+
+    /// What did not come is what a rule dropped, and was counted.
+    fn check_limits(&mut self) {
+        let missing = self.scene.oracle.missing_by_rule;
+        let dropped = self.dropped + self.scene.node.as_ref().map_or(0, |node| node.dropped());
+        // What is dropped in the last second of a life is not counted any more.
+        if self.plan.tight && self.lives == 1 {
+            assert!(missing <= dropped, "{missing} messages are missing, {dropped} were dropped by rule");
+            self.scene.cx.report.check_limits += missing;
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! `cargo xtask sim`: simulations of whole nodes (`crates/sim`, docs/simulator.md), built and run with what follows.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Simulations to run (default: 1000)
+    #[arg(long)]
+    seeds: Option<u64>,
+    /// The first seed
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Ends after so many minutes, whatever is left
+    #[arg(long)]
+    minutes: Option<u64>,
+    /// Simulations at one time (default: as many as there are processors)
+    #[arg(long)]
+    threads: Option<u64>,
+    /// Prints what happens with the first seed
+    #[arg(long)]
+    trace: bool,
+    /// Instead: puts faults into the product, one after the other, and says what notices each of them
+    #[arg(long)]
+    mutations: bool,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["run", "--quiet", "--locked", "--package", "sim", "--example", "simulate"]);
+    if args.mutations {
+        command.args(["--features", "trial"]);
+    }
+    command.args(["--", "--seed", &args.seed.to_string()]);
+    for (name, number) in [("--seeds", args.seeds), ("--minutes", args.minutes), ("--threads", args.threads)]
+    {
+        if let Some(number) = number {
+            command.args([name, &number.to_string()]);
+        }
+    }
+    command.args(args.trace.then_some("--trace"));
+    command.args(args.mutations.then_some("--mutations"));
+    let status = command.status().context("cargo run")?;
+    ensure!(status.success(), "something was wrong, see above");
+    Ok(())
+}
