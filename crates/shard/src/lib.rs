@@ -17,6 +17,7 @@ mod ids;
 mod inbound;
 mod limits;
 mod message;
+mod mutation;
 mod parts;
 mod queue;
 mod retained;
@@ -39,6 +40,9 @@ pub use ids::{
 };
 pub use limits::{Limits, QueueFull};
 pub use message::{Expired, MessageView, NEVER};
+#[cfg(feature = "trial")]
+pub use mutation::mutate;
+pub use mutation::{Mutation, mutated};
 pub use queue::PINNED_MAX;
 pub use retained::RetainedPage;
 pub use shard::{

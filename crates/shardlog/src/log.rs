@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use broker::{Condition, Message, Node, ShardId, StoreEvent, StoreLog, Wanted};
+use shard::{Mutation, mutated};
 use storage::{GroupId, Log, LogEvents, Record, SegmentId, Vacate};
 
 /// Group 0 is the node's own.
@@ -134,7 +135,13 @@ impl Reading {
             let view = record.as_ref().and_then(|record| shard::message_at(record, wanted.key).ok());
             (wanted, view.map(|view| Message::of_stored(&view)))
         });
-        told.event(shard, StoreEvent::Read(read.collect()));
+        let mut read: Vec<_> = read.collect();
+        if mutated(Mutation::WrongBody)
+            && let [(_, first), .., (_, last)] = &mut read[..]
+        {
+            std::mem::swap(first, last);
+        }
+        told.event(shard, StoreEvent::Read(read));
     }
 }
 

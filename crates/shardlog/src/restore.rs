@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use broker::{Life, SHARDS, ShardId, Time};
-use shard::{PartId, Shard};
+use shard::{Mutation, PartId, Shard, mutated};
 use storage::RecoveredGroup;
 
 use crate::log::group_of;
@@ -71,6 +71,9 @@ fn restore_group(
     for entry in group.entries() {
         pass_over(&mut shard);
         let entry = entry.map_err(|error| error.to_string())?;
+        if mutated(Mutation::ForgetLastBatch) && entry.index == group.last {
+            break;
+        }
         shard.apply(entry.index, &entry.payload, &mut effects).map_err(|error| error.to_string())?;
         effects.clear();
         read();

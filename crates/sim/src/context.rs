@@ -23,13 +23,13 @@ impl Context {
     }
 
     pub fn at(&mut self, at: Micros, event: Event) {
-        let tie = self.random.next();
+        let tie = self.random.draw();
         self.schedule.at(at, tie, event);
     }
 
     /// One of `from..to`, microseconds.
     pub fn between(&mut self, from: Micros, to: Micros) -> Micros {
-        from + self.random.next() % (to - from).max(1)
+        from + self.random.draw() % (to - from).max(1)
     }
 
     pub fn say(&mut self, text: impl FnOnce() -> String) {

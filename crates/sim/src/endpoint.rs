@@ -119,7 +119,7 @@ impl Endpoint {
         self.received.len()
     }
 
-    pub fn next(&mut self) -> Option<Sent> {
+    pub fn pop(&mut self) -> Option<Sent> {
         self.received.pop_front()
     }
 

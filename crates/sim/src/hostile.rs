@@ -49,7 +49,7 @@ impl Hostile {
             12 => goodbye(),
             _ => {
                 let garbage =
-                    (0..1 + scene.cx.random.below(40)).map(|_| scene.cx.random.next() as u8).collect();
+                    (0..1 + scene.cx.random.below(40)).map(|_| scene.cx.random.draw() as u8).collect();
                 return scene.send(link, garbage);
             }
         };

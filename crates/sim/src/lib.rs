@@ -12,6 +12,8 @@ mod context;
 mod disk;
 mod endpoint;
 mod hostile;
+#[cfg(feature = "trial")]
+mod mutation;
 mod net;
 mod node;
 mod oracle;
@@ -26,6 +28,8 @@ mod trace;
 mod world;
 
 pub use endpoint::Endpoint;
+#[cfg(feature = "trial")]
+pub use mutation::Mutation;
 pub use random::Random;
 pub use report::Report;
 pub use simulation::{Failure, Simulation};

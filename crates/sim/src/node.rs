@@ -204,11 +204,9 @@ impl Node {
     ) {
         let now = self.time(cx);
         match event {
-            Event::Turn { worker, .. } => {
-                if self.wakes[worker] <= cx.now() {
-                    self.wakes[worker] = Micros::MAX;
-                    self.finish_turn(cx, net, worker);
-                }
+            Event::Turn { worker, .. } if self.wakes[worker] <= cx.now() => {
+                self.wakes[worker] = Micros::MAX;
+                self.finish_turn(cx, net, worker);
             }
             Event::Batch { from, to, .. } => {
                 let Some(mut batch) = self.batches.get_mut(&(from, to)).and_then(VecDeque::pop_front) else {

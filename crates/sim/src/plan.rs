@@ -71,7 +71,7 @@ impl Plan {
             settings.mqtt.inflight_max = 2 + random.below(6) as u16;
         }
         let mut entropy = [0; 48];
-        entropy.iter_mut().for_each(|byte| *byte = random.next() as u8);
+        entropy.iter_mut().for_each(|byte| *byte = random.draw() as u8);
         let setup = Setup {
             settings,
             workers: 1 + random.below(4) as u16,
@@ -88,7 +88,7 @@ impl Plan {
         let length = (20 + random.below(40) as u64) * SECOND;
         let count = 3 + random.below(9);
         let mut faults: Vec<_> =
-            (0..count).map(|_| (random.next() % length, Fault::any(random, clients))).collect();
+            (0..count).map(|_| (random.draw() % length, Fault::any(random, clients))).collect();
         if seed % 16 == 7 {
             // Counters end with the process.
             faults.retain(|(_, fault)| !fault.is_deadly());
@@ -112,22 +112,22 @@ impl Fault {
     }
 
     fn any(random: &mut Random, clients: usize) -> Self {
-        let operations = 1 + random.next() % 40;
+        let operations = 1 + random.draw() % 40;
         match random.below(100) {
             0..=11 => Self::Cut,
             12..=29 => Self::CutInOperation(operations),
             30..=41 => Self::Kill,
             42..=47 => Self::Stop,
             48..=57 => {
-                let (room, time) = (random.next() % 100_000, SECOND / 2 + random.next() % (8 * SECOND));
+                let (room, time) = (random.draw() % 100_000, SECOND / 2 + random.draw() % (8 * SECOND));
                 Self::Full { room, time }
             }
             58..=60 => Self::WriteFull(operations),
-            61..=67 => Self::SyncFails { after: operations, restart: SECOND + random.next() % (4 * SECOND) },
+            61..=67 => Self::SyncFails { after: operations, restart: SECOND + random.draw() % (4 * SECOND) },
             68..=75 => Self::ClockJump,
             76..=84 => Self::Partition {
                 client: random.below(clients),
-                time: SECOND / 10 + random.next() % (8 * SECOND),
+                time: SECOND / 10 + random.draw() % (8 * SECOND),
             },
             _ => Self::LoseConnection { client: random.below(clients) },
         }

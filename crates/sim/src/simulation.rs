@@ -15,7 +15,7 @@ pub struct Simulation {
     pub trace: bool,
     /// What the log is made to do wrong.
     #[cfg(feature = "trial")]
-    pub mutation: Option<storage::Mutation>,
+    pub mutation: Option<crate::Mutation>,
 }
 
 /// Something was wrong.
@@ -44,8 +44,10 @@ impl Simulation {
         let trace = if self.trace { Trace::on() } else { Trace::default() };
         let mut world = World::new(self.seed, trace);
         #[cfg(feature = "trial")]
-        if let Some(mutation) = self.mutation {
-            world.mutate(mutation);
+        match self.mutation {
+            Some(crate::Mutation::Log(mutation)) => world.mutate(mutation),
+            Some(crate::Mutation::Shard(mutation)) => shard::mutate(Some(mutation)),
+            None => shard::mutate(None),
         }
         let result = catch_unwind(AssertUnwindSafe(|| world.run()));
         let lines = world.take_trace();

@@ -51,7 +51,7 @@ impl World {
     pub fn new(seed: u64, trace: Trace) -> Self {
         let mut random = Random::new(seed.wrapping_mul(0x9E37_79B9) ^ 0x51B);
         let plan = Plan::of(seed, &mut random);
-        let machine = Machine::new(random.next());
+        let machine = Machine::new(random.draw());
         let oracle = Oracle::new(plan.tight, plan.setup.settings.queue.wait < Duration::from_secs(60));
         let cx = Context { random, schedule: Schedule::default(), report: Report::default(), trace };
         let scene = Scene {

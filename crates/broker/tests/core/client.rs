@@ -45,7 +45,7 @@ impl Client {
     }
 
     pub fn next(&mut self) -> Option<Sent> {
-        self.end.next()
+        self.end.pop()
     }
 
     /// The transport ends.

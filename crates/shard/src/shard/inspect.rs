@@ -12,6 +12,7 @@ use crate::entry::{Entry, Phase};
 use crate::ids::{Identity, MessageKey, SessionUid};
 use crate::limits::Limits;
 use crate::message::NEVER;
+use crate::mutation::{Mutation, mutated};
 use crate::queue::{PACKET_IDS, Queue};
 use crate::retained::RetainedPage;
 use crate::session::Session;
@@ -90,7 +91,7 @@ impl Shard {
 
     /// Whether a message with this identity has been taken.
     pub fn knows(&self, identity: Identity) -> bool {
-        self.identities.contains(&identity)
+        self.identities.contains(&identity) && !mutated(Mutation::ForgetIdentities)
     }
 
     pub fn session_of(&self, client_id: &str) -> Option<SessionUid> {
@@ -307,6 +308,7 @@ impl<'a> SessionView<'a> {
 
 /// The Packet Identifier of a delivery.
 pub fn packet_id(n: u64) -> PacketId {
-    let id = 1 + (n % PACKET_IDS) as u16;
+    let ids = if mutated(Mutation::ReusePacketId) { 4 } else { PACKET_IDS };
+    let id = 1 + (n % ids) as u16;
     PacketId::new(id).unwrap_or_else(|| unreachable!("1 + n mod 65,535 is never 0"))
 }

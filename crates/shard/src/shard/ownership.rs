@@ -9,6 +9,7 @@ use crate::effect::{Answer, Effect, EndReason};
 use crate::entry::{Entry, Phase};
 use crate::ids::{SessionUid, client_bucket};
 use crate::message::NEVER;
+use crate::mutation::{Mutation, mutated};
 use crate::session::{ArmedWill, Session, after};
 use crate::shard::Shard;
 use crate::subscriptions::Subscriptions;
@@ -51,8 +52,9 @@ impl Shard {
             self.release_slot(slot, self.now, None, WillFate::Arm, effects);
         }
         // Its time may have come without a tick.
-        let over = self.sessions.at(slot)?.ends <= self.now;
-        if clean_start || over {
+        let early = if mutated(Mutation::EarlyExpiry) { 3_600_000 } else { 0 };
+        let over = self.sessions.at(slot)?.ends <= self.now.saturating_add(early);
+        if clean_start && !mutated(Mutation::IgnoreCleanStart) || over {
             let reason = if over { EndReason::Expired } else { EndReason::CleanStart };
             self.end_slot(slot, reason, effects); // [MQTT-3.1.2-4]
             return None;

@@ -7,6 +7,7 @@ use crate::effect::{Answer, Effect};
 use crate::entry::{Entry, message_size};
 use crate::ids::{Identity, MessageKey, SessionUid, fnv64};
 use crate::message::MessageView;
+use crate::mutation::{Mutation, mutated};
 use crate::route::{Options, Route};
 use crate::shard::Shard;
 use crate::shard::enqueue::{Arrival, WhenFull};
@@ -33,7 +34,7 @@ impl Shard {
         effects: &mut Vec<Effect>,
     ) -> Answer {
         if let Some(identity) = identity {
-            if !self.identities.insert(identity) {
+            if !self.identities.insert(identity) && !mutated(Mutation::ForgetIdentities) {
                 self.counts.repeated += 1;
                 return Answer::Repeated;
             }

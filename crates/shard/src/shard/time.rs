@@ -5,6 +5,7 @@ use crate::deadline::Deadline;
 use crate::effect::{Answer, Effect, EndReason};
 use crate::ids::retained_bucket;
 use crate::message::NEVER;
+use crate::mutation::{Mutation, mutated};
 use crate::shard::Shard;
 
 /// How far a batch may move the clock, an hour. A shard that was idle for longer catches up with its next batches.
@@ -58,7 +59,8 @@ impl Shard {
             return;
         }
         let gone_at = self.ended_eras.get(&session.era).copied().unwrap_or(self.now);
-        self.release_slot(slot, gone_at, None, WillFate::Arm, effects);
+        let fate = if mutated(Mutation::ForgetWills) { WillFate::Discard } else { WillFate::Arm };
+        self.release_slot(slot, gone_at, None, fate, effects);
     }
 
     pub(super) fn touch_slot(&mut self, slot: u32) {

@@ -1,13 +1,14 @@
 //! The command line.
 
 pub const HELP: &str = "\
-Usage: cargo xtask sim [--seeds N] [--seed S] [--minutes M] [--threads T] [--trace]
+Usage: cargo xtask sim [--seeds N] [--seed S] [--minutes M] [--threads T] [--trace | --mutations]
 
   --seeds N     simulations to run, 1000 if not given
   --seed S      the first seed, 0 if not given
   --minutes M   ends after so long, whatever is left
   --threads T   simulations at one time; as many as there are processors if not given
-  --trace       prints what happens, for one seed";
+  --trace       prints what happens, for one seed
+  --mutations   instead: puts faults into the product, one after the other, and tries up to N seeds with each";
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug)]

@@ -29,6 +29,9 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     if arguments.trace {
         return trace(arguments);
     }
+    if arguments.mutations {
+        return mutations(arguments);
+    }
     let began = Instant::now();
     let ends = arguments.minutes.map(|minutes| began + Duration::from_secs(60 * minutes));
     let next = AtomicU64::new(arguments.seed);
@@ -111,6 +114,38 @@ fn trace(arguments: &Arguments) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Tries seeds with each fault in the product until one is noticed.
+#[cfg(feature = "trial")]
+fn mutations(arguments: &Arguments) -> ExitCode {
+    let mut missed = 0;
+    for mutation in sim::Mutation::all() {
+        let seeds = arguments.seed..arguments.seed.saturating_add(arguments.seeds);
+        let found = seeds.zip(1u64..).find_map(|(seed, count)| {
+            let simulation = Simulation { mutation: Some(mutation), ..Simulation::of(seed) };
+            Some((count, simulation.run().0.err()?))
+        });
+        match found {
+            Some((count, failure)) => {
+                let mut why = first_line(&failure.why).to_owned();
+                why.truncate((0..=160).rev().find(|at| why.is_char_boundary(*at)).unwrap_or(0));
+                println!("{mutation}: noticed after {count} seeds (seed {}): {why}", failure.seed);
+            }
+            None => {
+                missed += 1;
+                println!("{mutation}: NOT NOTICED");
+            }
+        }
+    }
+    println!("{} passed, {missed} failed", sim::Mutation::all().count() - missed);
+    if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[cfg(not(feature = "trial"))]
+fn mutations(_: &Arguments) -> ExitCode {
+    eprintln!("built without the feature `trial`: use cargo xtask sim --mutations");
+    ExitCode::from(2)
 }
 
 fn first_line(text: &str) -> &str {

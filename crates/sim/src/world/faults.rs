@@ -17,15 +17,14 @@ impl World {
         scene.cx.say(|| format!("fault: {fault:?}"));
         let now = scene.machine.disk.operations();
         match fault {
-            Fault::ClockJump => return scene.machine.jump(&mut scene.cx),
-            Fault::Partition { client, time } => return scene.net.part(&mut scene.cx, client, time),
+            Fault::ClockJump => scene.machine.jump(&mut scene.cx),
+            Fault::Partition { client, time } => scene.net.part(&mut scene.cx, client, time),
             Fault::LoseConnection { client } => {
                 if let Some(link) = self.clients[client].link() {
                     scene.net.lose(&mut scene.cx, link);
                 }
-                return;
             }
-            _ if scene.node.is_none() || self.cut_at.is_some() => return,
+            _ if scene.node.is_none() || self.cut_at.is_some() => {}
             Fault::Cut => self.cut(),
             Fault::CutInOperation(after) => {
                 self.cut_at = Some(now + after);
@@ -139,7 +138,7 @@ impl World {
         }
         scene.machine.count(&mut scene.cx);
         if self.lives > 0 && !scene.healing && scene.cx.random.percent(15) {
-            let cut_at = scene.machine.disk.operations() + 1 + scene.cx.random.next() % 12;
+            let cut_at = scene.machine.disk.operations() + 1 + scene.cx.random.draw() % 12;
             scene.machine.plan(FaultPlan { cut_at: Some(cut_at), ..FaultPlan::default() });
             self.cut_at = Some(cut_at);
         }

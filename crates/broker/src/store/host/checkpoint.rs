@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use shard::{Command, MessageKey, Rewrite, SessionUid};
+use shard::{Command, MessageKey, Mutation, REST, RETAINED_FIRST, Rewrite, SessionUid, mutated};
 
 use super::ShardHost;
 use super::propose::Asked;
@@ -103,6 +103,11 @@ impl ShardHost {
         let Some(checkpoint) = self.checkpointing.writing else { return };
         let id = self.id;
         let done = self.state.write_parts(PARTS_AT_ONCE, &mut |part, bytes| {
+            let retained = u32::from(RETAINED_FIRST)..u32::from(REST);
+            let is_retained = retained.contains(&part.as_u32());
+            if is_retained && mutated(Mutation::DropRetained) {
+                return;
+            }
             log.part(id, checkpoint, part.as_u32(), bytes.to_vec());
         });
         if done {

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use mqtt::ReasonCode;
 use session::Toggles;
-use shard::{Answer, Command, SessionUid, WillFate};
+use shard::{Answer, Command, Mutation, SessionUid, WillFate, mutated};
 
 use super::live::Live;
 use super::propose::{Asked, Haste};
@@ -31,7 +31,7 @@ impl ShardHost {
             self.forget_client_if_idle(&claim.client_id);
             return refuse(&claim, ReasonCode::ClientIdentifierNotValid, out);
         }
-        let Some(owner) = client.owner else {
+        let Some(owner) = client.owner.filter(|_| !mutated(Mutation::NoTakeover)) else {
             return self.grant(now, claim, out);
         };
         // [MQTT-3.1.4-3]: the old connection goes first, and has gone before the new one hears anything.
@@ -117,7 +117,10 @@ impl ShardHost {
             self.load.sessions.fetch_add(1, Relaxed);
         }
         let Some(session) = self.state.session(uid) else { return };
-        let live = Live::new(connection, epoch, claim.window, session.open().start);
+        // A mutation leaves the first one out.
+        let first = session.open().start;
+        let first = if mutated(Mutation::SkipPinned) { session.open().end.min(first + 1) } else { first };
+        let live = Live::new(connection, epoch, claim.window, first);
         let resume = present.then(|| {
             let subscriptions = session.subscriptions();
             let subscriptions =

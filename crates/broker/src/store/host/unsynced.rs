@@ -4,6 +4,7 @@
 //! **Invariant:** what was acknowledged so and has not its places yet is bounded by `limits.memory_unsynced_max`.
 
 use mqtt::ReasonCode;
+use shard::{Mutation, mutated};
 
 use super::{ShardHost, ShardOutput, Waiter};
 use crate::durability::Durability;
@@ -39,7 +40,9 @@ impl ShardHost {
     }
 
     fn may_go_ahead(&mut self, message: &Message, bytes: u64) -> bool {
-        if self.log.is_none() || message.view().durability == Durability::LocalDisk {
+        if self.log.is_none()
+            || message.view().durability == Durability::LocalDisk && !mutated(Mutation::AcknowledgeEarly)
+        {
             return false;
         }
         let max = self.settings.limits.memory_unsynced_max.bytes() / u64::from(SHARDS);

@@ -1,6 +1,6 @@
 //! Wills of durable sessions that are due.
 
-use shard::Command;
+use shard::{Command, Mutation, mutated};
 
 use super::propose::Asked;
 use super::{ShardHost, ShardOutput, Waiter};
@@ -89,6 +89,7 @@ impl ShardHost {
     /// Everybody whom a Will is for has it. Its identity is forgotten when that is durable, and no sooner.
     pub(super) fn will_done(&mut self, now: Time, id: u64, shards: u16) {
         let identity = Identity::of_will(self.id, id);
+        let id = if mutated(Mutation::RepeatWills) { u64::MAX } else { id };
         self.propose(now, &Command::WillDone { id }, Asked::WillDone { identity, shards });
     }
 }
