@@ -32,7 +32,7 @@ impl StoreLog for Tapped {
         self.log.connect(node);
     }
 
-    fn append(&self, shard: ShardId, index: u64, batch: Arc<[u8]>) {
+    fn append(&self, shard: ShardId, index: u64, batch: Arc<Vec<u8>>) {
         self.use_it().append(shard, index, batch);
     }
 
