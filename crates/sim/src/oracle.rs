@@ -183,8 +183,12 @@ impl Oracle {
     }
 
     /// The client sends a message again on another connection.
-    pub fn repeat(&mut self, number: usize, link: Link, at: u64) {
+    pub fn repeat(&mut self, number: usize, link: Link, at: u64, old: bool) {
         let message = &mut self.messages[number];
+        if old {
+            // Before 5.0 it cannot be said when a message expires.
+            message.expiry = None;
+        }
         message.connections.push(link);
         message.sent = at;
         if let Some(candidates) = self.retained.get_mut(&message.topic) {
@@ -260,9 +264,9 @@ impl Oracle {
             // A publisher that gives up its session after it has sent a message again gives up knowing that it comes once.
             let given_up = message.may_never_arrive && message.connections.len() > 1;
             let is_first = view.at_qos_2.insert(number);
-            // A group has a message before its identity is known: a crash in between may bring it twice (docs/durability.md).
-            // Exactly once is promised where both ends have durable sessions.
-            let may_be_twice = given_up || (shared || !view.durable) && message.connections.len() > 1;
+            // Exactly once is promised where both ends have durable sessions. To a group a crash may bring a message twice (docs/durability.md).
+            let was_repeated = message.connections.len() > 1 || message.is_will;
+            let may_be_twice = given_up || shared || !view.durable && was_repeated;
             assert!(is_first || may_be_twice, "message {number} comes twice to session {session}");
             report.check_once += 1;
         }

@@ -177,7 +177,7 @@ impl Client {
                 line.to_send.push_back(pubrel(*id));
             } else {
                 scene.cx.report.repeated += 1;
-                scene.oracle.repeat(*number, line.link, at);
+                scene.oracle.repeat(*number, line.link, at, line.old);
                 line.to_send.push_back(message.clone().dup().into());
             }
         }
