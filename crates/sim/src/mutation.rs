@@ -12,11 +12,10 @@ pub enum Mutation {
 }
 
 /// Those of the log that a node's clients can feel; the others are for the log's own trials.
-const OF_LOG: [storage::Mutation; 8] = [
+const OF_LOG: [storage::Mutation; 7] = [
     storage::Mutation::SkipSync,
     storage::Mutation::ReportBeforeSync,
     storage::Mutation::SkipDirectorySync,
-    storage::Mutation::CutTooMuch,
     storage::Mutation::UnfinishedPartCounts,
     storage::Mutation::FreeTooEarly,
     storage::Mutation::ForgetParts,

@@ -44,10 +44,15 @@ impl Simulation {
         let trace = if self.trace { Trace::on() } else { Trace::default() };
         let mut world = World::new(self.seed, trace);
         #[cfg(feature = "trial")]
-        match self.mutation {
-            Some(crate::Mutation::Log(mutation)) => world.mutate(mutation),
-            Some(crate::Mutation::Shard(mutation)) => shard::mutate(Some(mutation)),
-            None => shard::mutate(None),
+        {
+            let of_shard = match self.mutation {
+                Some(crate::Mutation::Shard(mutation)) => Some(mutation),
+                _ => None,
+            };
+            shard::mutate(of_shard);
+            if let Some(crate::Mutation::Log(mutation)) = self.mutation {
+                world.mutate(mutation);
+            }
         }
         let result = catch_unwind(AssertUnwindSafe(|| world.run()));
         let lines = world.take_trace();
