@@ -74,6 +74,7 @@ impl Client {
         let Some(link) = scene.connect(self.number) else { return };
         if self.line.is_some() {
             // It leaves the old connection to the server, and looks at it no more.
+            scene.cx.report.takeovers += 1;
             self.ends_line(scene);
         }
         let resumes = self.session.is_some() && !self.must_clean;
