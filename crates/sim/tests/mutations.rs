@@ -11,7 +11,7 @@ fn faults_in_the_product_are_noticed() {
         shard::Mutation::ForgetIdentities,
         shard::Mutation::WrongBody,
     ];
-    let log = [storage::Mutation::SkipSync, storage::Mutation::FreeTooEarly];
+    let log = [storage::Mutation::SkipSync, storage::Mutation::SkipDirectorySync];
     let few = product.map(Mutation::Shard).into_iter().chain(log.map(Mutation::Log));
     for mutation in few {
         let noticed = |seed| Simulation { mutation: Some(mutation), ..Simulation::of(seed) }.run().0.is_err();
