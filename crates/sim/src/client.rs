@@ -37,6 +37,8 @@ pub struct Client {
     pub served: Vec<Link>,
     /// When the node ended the last connection that had the session, its time: at the earliest and at the latest.
     ended: Option<(u64, u64)>,
+    /// A connection was lost before it was answered: it may have found the session expired, and begun another.
+    in_doubt: bool,
     /// Something came since somebody looked.
     pub stirred: bool,
 }
@@ -112,6 +114,7 @@ impl Client {
             willed: Vec::new(),
             served: Vec::new(),
             ended: None,
+            in_doubt: false,
             stirred: false,
         }
     }
@@ -178,6 +181,7 @@ impl Client {
     fn ends_line(&mut self, scene: &mut Scene) {
         let Some(line) = self.line.take() else { return };
         if !line.accepted {
+            self.in_doubt = true;
             return;
         }
         if let Some(session) = &self.session {

@@ -100,6 +100,14 @@ impl Oracle {
         self.sessions.len() - 1
     }
 
+    /// The client cannot tell whether this is still the same session: nothing is owed to it any more, and all may come again.
+    pub fn renew(&mut self, session: usize) -> usize {
+        self.session_ends(session);
+        let (began, asked) = (self.sessions[session].began, self.sessions[session].asked.clone());
+        self.sessions.push(View { connected: true, durable: true, began, asked, ..View::default() });
+        self.sessions.len() - 1
+    }
+
     pub fn session(&mut self, session: usize) -> &mut View {
         &mut self.sessions[session]
     }

@@ -119,6 +119,11 @@ impl Client {
             }
         }
         self.ended = None;
+        if std::mem::take(&mut self.in_doubt)
+            && let Some(session) = self.session.as_mut().filter(|session| session.expiry < LONG)
+        {
+            session.view = scene.oracle.renew(session.view);
+        }
         match &mut self.session {
             Some(session) => {
                 scene.cx.report.resumed += 1;

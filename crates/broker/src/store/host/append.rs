@@ -206,7 +206,7 @@ impl ShardHost {
             Waiter::Groups { message, identity, append } => {
                 self.publish(now, message, Some(identity), append, out);
             }
-            Waiter::Will { id, .. } if reason.is_error() && self.hold_will(now, id) => {}
+            Waiter::Will { id, .. } if reason == ReasonCode::QuotaExceeded && self.hold_will(now, id) => {}
             Waiter::Will { id, shards } => self.will_done(now, id, shards),
             Waiter::Orphan(id) => self.propose(now, &Command::OrphanDone { id }, Asked::Nobody),
             Waiter::Unsynced(bytes) => self.unsynced -= bytes,
