@@ -12,14 +12,11 @@ pub enum Mutation {
 }
 
 /// Those of the log that a node's clients can feel; the others are for the log's own trials.
-const OF_LOG: [storage::Mutation; 7] = [
+const OF_LOG: [storage::Mutation; 4] = [
     storage::Mutation::SkipSync,
     storage::Mutation::ReportBeforeSync,
     storage::Mutation::SkipDirectorySync,
     storage::Mutation::UnfinishedPartCounts,
-    storage::Mutation::FreeTooEarly,
-    storage::Mutation::ForgetParts,
-    storage::Mutation::DropWhenFull,
 ];
 
 impl Mutation {

@@ -117,6 +117,10 @@ impl Client {
                 None => connecting.will(will),
             };
             self.willed.push(link);
+            if waits {
+                // The CONNECT before it may arrive after it.
+                scene.oracle.will_is_overtaken(link, began, false);
+            }
         }
         self.line = Some(Line {
             link,
