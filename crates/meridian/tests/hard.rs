@@ -1,0 +1,318 @@
+//! What a node makes of a data directory that is not as it left it, and of sessions as large as they may be.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// The size of the log's files here, so that a few messages fill some.
+const SEGMENT: &str = "1MiB";
+
+struct Data(PathBuf);
+
+impl Data {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("meridian-hard-{test}-{}", std::process::id()));
+        drop(std::fs::remove_dir_all(&path));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    /// Files of the log, in their order.
+    fn segments(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.0.join("storage")).unwrap();
+        let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+        files.retain(|file| file.extension().is_some_and(|extension| extension == "seg"));
+        files.sort();
+        files
+    }
+}
+
+impl Drop for Data {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+fn start(directory: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_meridian"));
+    command.args(["start", "--listen", "127.0.0.1:0", "--http", "off", "--data-dir"]).arg(directory);
+    command.args(["--set", &format!("storage.segment_size={SEGMENT}"), "--set", "storage.reserve=2MiB"]);
+    command.args(["--set", "mqtt.packet_size_max=16MiB"]);
+    command.stdin(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+/// What a node says that does not start.
+fn refusal(directory: &Path) -> String {
+    let output = start(directory).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    said.lines().find(|line| line.contains("ERROR")).expect("an error").to_owned()
+}
+
+struct Node {
+    process: Child,
+    port: u16,
+}
+
+impl Node {
+    fn start(data: &Data) -> Self {
+        let mut process = start(&data.0).spawn().unwrap();
+        let mut log = BufReader::new(process.stderr.take().unwrap()).lines();
+        let line = log.by_ref().map(Result::unwrap).find(|line| line.contains("listening"));
+        let line = line.expect("the node listens");
+        let port = line.rsplit(':').next().unwrap();
+        let port = port.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap();
+        std::thread::spawn(move || log.for_each(drop));
+        Self { process, port }
+    }
+}
+
+/// As `kill -9` does it.
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+/// A client of MQTT 5.0 that says just what it is told to.
+struct Client(TcpStream);
+
+impl Client {
+    /// Connects with Clean Start 0; returns whether a session was present.
+    fn connect(node: &Node, id: &str, expiry: u32, will: Option<&[u8]>) -> (Self, bool) {
+        let socket = TcpStream::connect(("127.0.0.1", node.port)).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut body =
+            vec![0, 4, b'M', b'Q', b'T', b'T', 5, if will.is_some() { 0b0000_1100 } else { 0 }, 0, 0];
+        body.extend([5, 17]);
+        body.extend(expiry.to_be_bytes());
+        put_text(id, &mut body);
+        body.extend(will.unwrap_or_default());
+        let mut client = Self(socket);
+        client.send(0x10, &body);
+        let (kind, answer) = client.receive();
+        assert_eq!((kind, answer[1]), (0x20, 0), "CONNACK: {answer:?}");
+        (client, answer[0] == 1)
+    }
+
+    fn send(&mut self, kind: u8, body: &[u8]) {
+        let mut packet = vec![kind];
+        let mut length = body.len();
+        loop {
+            let more = length >= 128;
+            packet.push((length % 128) as u8 | if more { 128 } else { 0 });
+            length /= 128;
+            if !more {
+                break;
+            }
+        }
+        packet.extend(body);
+        self.0.write_all(&packet).unwrap();
+    }
+
+    fn receive(&mut self) -> (u8, Vec<u8>) {
+        let mut byte = || {
+            let mut byte = [0];
+            self.0.read_exact(&mut byte).unwrap();
+            byte[0]
+        };
+        let kind = byte();
+        let (mut length, mut shift) = (0, 0);
+        loop {
+            let next = byte();
+            length |= usize::from(next & 127) << shift;
+            shift += 7;
+            if next < 128 {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        self.0.read_exact(&mut body).unwrap();
+        (kind & 0xf0, body)
+    }
+
+    fn subscribe(&mut self, filters: impl Iterator<Item = String>) {
+        let mut body = vec![0, 1, 0];
+        for filter in filters {
+            put_text(&filter, &mut body);
+            body.push(1);
+        }
+        self.send(0x82, &body);
+        let (kind, answer) = self.receive();
+        assert_eq!(kind, 0x90);
+        assert!(answer[3..].iter().all(|code| *code == 1), "every filter is granted");
+    }
+
+    /// QoS 1; returns when it is acknowledged.
+    fn publish(&mut self, topic: &str, payload: &[u8]) {
+        let mut body = Vec::new();
+        put_text(topic, &mut body);
+        body.extend([0, 1, 0]);
+        body.extend(payload);
+        self.send(0x32, &body);
+        let (kind, answer) = self.receive();
+        assert_eq!(kind, 0x40);
+        // Success, or that nobody subscribes.
+        assert!(matches!(answer[2..], [] | [0 | 0x10, ..]), "{answer:?}");
+    }
+
+    /// Topic and payload of the next message of QoS 1.
+    fn message(&mut self) -> (String, Vec<u8>) {
+        let (kind, body) = self.receive();
+        assert_eq!(kind, 0x30);
+        let length = usize::from(u16::from_be_bytes([body[0], body[1]]));
+        let topic = String::from_utf8(body[2..2 + length].to_vec()).unwrap();
+        let (id, rest) = body[2 + length..].split_at(2);
+        self.send(0x40, id);
+        let properties = usize::from(rest[0]);
+        (topic, rest[1 + properties..].to_vec())
+    }
+}
+
+fn put_text(text: &str, body: &mut Vec<u8>) {
+    body.extend((text.len() as u16).to_be_bytes());
+    body.extend(text.as_bytes());
+}
+
+/// A log of several files, with a session and its messages.
+fn filled(test: &str) -> Data {
+    let data = Data::new(test);
+    let node = Node::start(&data);
+    Client::connect(&node, "reader", u32::MAX, None).0.subscribe(["a/#".to_owned()].into_iter());
+    let mut publisher = Client::connect(&node, "publisher", 0, None).0;
+    for n in 0..40_u8 {
+        publisher.publish("a/b", &vec![n; 100_000]);
+    }
+    drop(node);
+    assert!(data.segments().len() > 3);
+    data
+}
+
+#[test]
+fn damage_in_the_middle_of_the_log_keeps_the_node_from_starting_until_it_is_repaired() {
+    let data = filled("damage");
+    let file = data.segments().remove(1);
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes[300_000] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let said = refusal(&data.0);
+    let name = file.file_name().unwrap().to_str().unwrap();
+    assert!(said.contains(name) && said.contains("meridian storage repair"), "{said}");
+    let mut repair = Command::new(env!("CARGO_BIN_EXE_meridian"));
+    let repaired = repair.args(["storage", "repair"]).arg(&data.0).output().unwrap();
+    assert!(repaired.status.success(), "{repaired:?}");
+    std::fs::rename(data.0.join("storage"), data.0.join("damaged")).unwrap();
+    std::fs::rename(data.0.join("storage.repaired"), data.0.join("storage")).unwrap();
+    let node = Node::start(&data);
+    assert!(Client::connect(&node, "somebody", 0, None).0.0.peer_addr().is_ok());
+}
+
+#[test]
+fn a_file_of_nobody_is_refused_by_name_and_left_alone() {
+    let data = filled("foreign");
+    let file = data.segments().remove(0);
+    let whole = std::fs::read(&file).unwrap();
+    std::fs::write(&file, b"not a log at all".repeat(1000)).unwrap();
+    let said = refusal(&data.0);
+    let name = file.file_name().unwrap().to_str().unwrap();
+    assert!(said.contains(name) && said.contains("not"), "{said}");
+    std::fs::write(&file, whole).unwrap();
+    assert!(Client::connect(&Node::start(&data), "reader", 60, None).1, "nothing was changed meanwhile");
+}
+
+#[test]
+fn a_directory_that_another_node_uses_or_that_cannot_be_written_is_refused() {
+    let data = Data::new("used");
+    let node = Node::start(&data);
+    let said = refusal(&data.0);
+    assert!(said.contains(&node.process.id().to_string()), "{said}");
+    let said = refusal(Path::new("/proc/meridian"));
+    assert!(said.contains("/proc/meridian"), "{said}");
+}
+
+/// Any clock that the file of a node may have: nobody's session ends of it.
+#[test]
+fn a_clock_that_jumps_by_a_year_ends_no_session() {
+    let data = filled("clock");
+    let path = data.0.join("storage").join("clock");
+    for (boot, jump) in [("another boot", 365 * 86_400_000_i64), ("another boot", -365 * 86_400_000), ("", 0)]
+    {
+        let node = Node::start(&data);
+        let (client, present) = Client::connect(&node, "reader", 2 * 86_400, None);
+        assert!(present, "after a jump");
+        drop((client, node));
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        let mut words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        if let Some(wall) = words.get_mut(2).filter(|_| !boot.is_empty()) {
+            let moved = wall.parse::<i64>().unwrap() + jump;
+            *wall = moved.max(0).to_string();
+            std::fs::write(&path, words.join(" ")).unwrap();
+        } else if boot.is_empty() {
+            std::fs::write(&path, b"\xff\xfe no clock").unwrap();
+        }
+    }
+    assert!(Client::connect(&Node::start(&data), "reader", 60, None).1);
+}
+
+#[test]
+fn a_session_with_100_000_subscriptions_is_there_after_a_kill() {
+    let data = Data::new("subscriptions");
+    let node = Node::start(&data);
+    let mut reader = Client::connect(&node, "reader", u32::MAX, None).0;
+    for part in 0..100 {
+        reader.subscribe((0..1_000).map(|n| format!("many/{part}/{n}/+")));
+    }
+    drop((reader, node));
+    let node = Node::start(&data);
+    let mut publisher = Client::connect(&node, "publisher", 0, None).0;
+    for topic in ["many/0/0/x", "many/99/999/x", "many/100/0/x", "many/50/500/x"] {
+        publisher.publish(topic, topic.as_bytes());
+    }
+    let (mut reader, present) = Client::connect(&node, "reader", u32::MAX, None);
+    assert!(present);
+    for topic in ["many/0/0/x", "many/99/999/x", "many/50/500/x"] {
+        assert_eq!(reader.message(), (topic.to_owned(), topic.as_bytes().to_vec()));
+    }
+}
+
+/// Longer than a file of the log, up to what a packet may have.
+#[test]
+fn the_largest_message_is_there_after_a_kill() {
+    let data = Data::new("largest");
+    let node = Node::start(&data);
+    Client::connect(&node, "reader", u32::MAX, None).0.subscribe(["a".to_owned()].into_iter());
+    let payload: Vec<u8> = (0..16 * 1024 * 1024 - 100_u32).map(|n| (n * 31 >> 3) as u8).collect();
+    let mut publisher = Client::connect(&node, "publisher", 0, None).0;
+    publisher.publish("a", &payload);
+    publisher.publish("a", b"after it");
+    drop(node);
+    let node = Node::start(&data);
+    let mut reader = Client::connect(&node, "reader", u32::MAX, None).0;
+    assert!(reader.message().1 == payload, "byte for byte");
+    assert_eq!(reader.message().1, b"after it");
+}
+
+/// A Will is due when its session ends, whatever its delay says [MQTT-3.1.3-9]; a node that was killed owes it still.
+#[test]
+fn a_will_whose_delay_is_longer_than_its_session_comes_when_the_session_ends() {
+    let data = Data::new("will");
+    let node = Node::start(&data);
+    let mut reader = Client::connect(&node, "reader", u32::MAX, None).0;
+    reader.subscribe(["will".to_owned()].into_iter());
+    // A delay of about 136 years.
+    let mut will = vec![5, 24, 0xff, 0xff, 0xff, 0xfe];
+    put_text("will", &mut will);
+    will.extend([0, 4]);
+    will.extend(b"gone");
+    let mortal = Client::connect(&node, "mortal", 2, Some(&will)).0;
+    drop((node, mortal));
+    let node = Node::start(&data);
+    let (mut reader, present) = Client::connect(&node, "reader", u32::MAX, None);
+    assert!(present);
+    let (kind, body) = reader.receive();
+    assert_eq!((kind, &body[2..6], &body[body.len() - 4..]), (0x30, &b"will"[..], &b"gone"[..]));
+}
