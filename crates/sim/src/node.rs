@@ -95,6 +95,10 @@ impl Node {
     /// [`Refused`].
     pub fn start(cx: &mut Context, machine: &mut Machine, setup: Setup, life: u32) -> Result<Self, Refused> {
         let moment = machine.moment(cx.now(), Duration::ZERO);
+        #[allow(
+            clippy::needless_update,
+            reason = "the storage crate may be built for trials when this one is not"
+        )]
         let options = storage::Options {
             segment_bytes: setup.segment_bytes,
             reserve_bytes: 2 * setup.segment_bytes,
@@ -104,6 +108,7 @@ impl Node {
             now_ms: moment.wall.as_millis() as u64,
             #[cfg(feature = "trial")]
             mutation: setup.mutation,
+            ..storage::Options::default()
         };
         let told = Arc::new(Told::default());
         let events = Box::new(Events(told.clone()));
