@@ -285,7 +285,7 @@ fn the_largest_message_is_there_after_a_kill() {
     let data = Data::new("largest");
     let node = Node::start(&data);
     Client::connect(&node, "reader", u32::MAX, None).0.subscribe(["a".to_owned()].into_iter());
-    let payload: Vec<u8> = (0..16 * 1024 * 1024 - 100_u32).map(|n| (n * 31 >> 3) as u8).collect();
+    let payload: Vec<u8> = (0..16 * 1024 * 1024 - 100_u32).map(|n| ((n * 31) >> 3) as u8).collect();
     let mut publisher = Client::connect(&node, "publisher", 0, None).0;
     publisher.publish("a", &payload);
     publisher.publish("a", b"after it");
