@@ -128,7 +128,8 @@ fn encode_queue(session: &Session, bodies: &Bodies, out: &mut Vec<u8>) {
     out.bool(true);
     out.u64(open.start);
     out.u64(queue.within());
-    out.u64(queue.dup_below);
+    // Below what is open it says nothing, and an empty queue may remember it or not.
+    out.u64(if queue.dup_below > open.start { queue.dup_below } else { 0 });
     out.u32((open.end - open.start) as u32);
     out.u32((waiting.end - waiting.start) as u32);
     queue.from(0).for_each(|(_, entry)| encode_entry(entry, bodies, out));

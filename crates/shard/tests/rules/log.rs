@@ -2,7 +2,8 @@
 
 use crate::support::*;
 use shard::{
-    Answer, ApplyError, BatchBuilder, Command, Cursor, Effect, Limits, MessageKey, QueueFull, Rewrite, Shard,
+    Acknowledgement, Answer, ApplyError, BatchBuilder, Command, Cursor, Effect, Limits, MessageKey,
+    QueueFull, Rewrite, Shard,
 };
 
 #[test]
@@ -131,6 +132,23 @@ fn a_checkpoint_stands_for_its_index_whatever_comes_while_it_is_written() {
     assert_eq!(restored.digest(), host.shard.digest());
     assert_eq!(restored.limits(), &limits);
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Queued { .. })));
+}
+
+/// A client that came back to an unfinished delivery, finished it, and has another one after the checkpoint.
+#[test]
+fn an_empty_queue_has_no_past_after_a_checkpoint() {
+    let mut host = Host::default();
+    let first = host.claim("c");
+    host.subscribe(first, "t", 1);
+    host.publish("t");
+    let owner = host.claim("c");
+    host.ack(owner, 1, Acknowledgement::PubAck);
+    let parts = host.checkpoint();
+    let index = host.shard.applied();
+    let mut restored = restore(&parts, index);
+    host.publish("t");
+    restored.apply(index + 1, &host.log[index as usize], &mut Vec::new()).expect("the next");
+    assert_eq!(restored.digest(), host.shard.digest());
 }
 
 #[test]
