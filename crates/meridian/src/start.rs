@@ -180,13 +180,13 @@ fn serve(
             "sessions and retained messages are kept in memory only: a restart loses them (storage.durability = \"memory\")"
         );
     }
+    if let Some(http) = &http {
+        http.ready();
+    }
     tracing::info!("the node serves");
     files.warn();
     if let Err(error) = files.warn_daily() {
         tracing::warn!(%error, "certificates that end soon are logged at a reload only");
-    }
-    if let Some(http) = &http {
-        http.ready();
     }
     loop {
         match signals.wait().map_err(|error| format!("signals cannot be waited for: {error}"))? {
