@@ -273,3 +273,21 @@ fn a_listener_has_a_class_of_its_own() {
         check_found(net, log, "s", &["0", "1"]);
     });
 }
+
+/// A message that lies on the disk only has an age all the same.
+#[test]
+fn how_long_a_message_waits_is_known_without_reading_it() {
+    everywhere(settings, |net, log| {
+        absent(net, log, "s");
+        let publisher = connect(net, log, 0, v5("p"));
+        for id in 1..=3 {
+            net.pass(20_000);
+            net.send(publisher, message("t", "payload").qos1(id));
+            net.sync(log);
+        }
+        net.pass(20_000);
+        let detail = net.ask(|admin, reply| admin.client("s", reply)).flatten().expect("known");
+        let oldest = detail.session.expect("durable").oldest_queued.expect("something waits").as_secs();
+        assert!((60..=61).contains(&oldest), "{oldest}");
+    });
+}

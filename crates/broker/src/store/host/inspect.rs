@@ -6,6 +6,7 @@ use std::time::Duration;
 use mqtt::{QoS, Subscription, TopicName};
 use shard::{Command, SessionUid, SessionView};
 
+use super::ages::Ages;
 use super::live::Bodies;
 use super::propose::Asked;
 use super::{ShardHost, ShardOutput};
@@ -41,11 +42,12 @@ impl ShardHost {
 
     /// Messages that wait for sessions with a connection, as the walk over them goes.
     pub(crate) fn walk_backlog(&mut self, now: Time) -> Waiting {
-        let (state, live, id) = (&self.state, &mut self.live, self.id);
+        let (state, live, ages, id) = (&self.state, &mut self.live, &self.ages, self.id);
         self.backlog.step(|slot, generation| {
             let uid = session_uid(SessionId { shard: id, slot, generation });
             let live = live.get_mut(&uid)?;
-            let waiting = state.session(uid).and_then(|session| waiting(now, session, Some(&live.bodies)));
+            let session = state.session(uid);
+            let waiting = session.and_then(|session| waiting(now, session, Some(&live.bodies), ages));
             live.backlogged = waiting.is_some();
             waiting
         });
@@ -69,7 +71,7 @@ impl ShardHost {
             inflight,
             queued_messages,
             queued_bytes,
-            oldest_queued: waiting(now, session, self.bodies_of(uid)).map(|waiting| waiting.oldest),
+            oldest_queued: waiting(now, session, self.bodies_of(uid), &self.ages).map(|waiting| waiting.oldest),
             waiting_publishers: live
                 .map_or(0, |live| live.over.iter().filter(|over| over.append.is_some()).count()),
             will_due_at: never(session.will_due()),
@@ -242,14 +244,16 @@ fn figures(session: SessionView<'_>) -> SessionFigures {
     }
 }
 
-/// What waits for a session. The age of a message that lies on disk only is not known; it counts as new.
-fn waiting(now: Time, session: SessionView<'_>, bodies: Option<&Bodies>) -> Option<Waiting> {
+/// What waits for a session. The age of a message that lies on disk only is roughly known.
+fn waiting(now: Time, session: SessionView<'_>, bodies: Option<&Bodies>, ages: &Ages) -> Option<Waiting> {
     let waiting = session.waiting();
     if waiting.is_empty() {
         return None;
     }
-    let first = bodies.and_then(|bodies| bodies.get(waiting.start));
-    let oldest = first.map(|message| now.since(message.view().received)).unwrap_or_default();
+    let oldest = match bodies.and_then(|bodies| bodies.get(waiting.start)) {
+        Some(message) => now.since(message.view().received),
+        None => session.entry(waiting.start).map(|entry| ages.of(entry.key.index(), now)).unwrap_or_default(),
+    };
     Some(Waiting { messages: waiting.end - waiting.start, oldest })
 }
 

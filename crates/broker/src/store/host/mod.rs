@@ -7,6 +7,7 @@
 //! **Invariant:** what has to survive is changed by commands only. What ends with a connection or with the process is kept here: who
 //! is connected, what was sent, who waits, the members of shared groups.
 
+mod ages;
 mod append;
 mod check;
 mod checkpoint;
@@ -37,6 +38,7 @@ use routing::{Index, Reader};
 use session::Dispatched;
 use shard::{Command, ELAPSED_MAX_MS, Effect, Limits, SessionUid, Shard};
 
+use self::ages::Ages;
 use self::checkpoint::Checkpointing;
 use self::groups::Giving;
 use self::live::{Bodies, Live};
@@ -70,6 +72,7 @@ pub struct ShardHost {
     log: Option<Arc<dyn StoreLog>>,
     condition: Condition,
     proposals: Proposals,
+    ages: Ages,
     effects: Vec<Effect>,
     /// Sessions for which something may be sent now.
     touched: Vec<SessionUid>,
@@ -243,6 +246,7 @@ impl ShardHost {
             load,
             proposals: Proposals::starting_after(state.applied(), state.now()),
             state,
+            ages: Ages::default(),
             condition: log.as_ref().map_or(Condition::Good, |log| log.condition()),
             log,
             effects: Vec::new(),

@@ -282,6 +282,7 @@ impl ShardHost {
         let Underway { index, bytes, mut asked } = batch;
         let mut effects = std::mem::take(&mut self.effects);
         self.state.apply(index, &bytes, &mut effects).expect("a batch of our own, in order");
+        self.ages.note(index, now);
         let count = effects.len();
         for effect in effects.drain(..) {
             self.effect(now, effect, &mut asked, out);

@@ -1,0 +1,72 @@
+//! When records were made, roughly: enough to tell for how long a message has waited that lies on the disk only.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::ids::Time;
+
+/// Samples, evenly over the node's life, and always few.
+#[derive(Debug)]
+pub(super) struct Ages {
+    /// A record's index and when it was made, oldest first.
+    samples: VecDeque<(u64, Time)>,
+    /// At least so much lies between two.
+    step: Duration,
+}
+
+const SAMPLES_MAX: usize = 1024;
+const STEP: Duration = Duration::from_secs(1);
+
+impl Default for Ages {
+    fn default() -> Self {
+        Self { samples: VecDeque::new(), step: STEP }
+    }
+}
+
+impl Ages {
+    /// A record is made.
+    pub fn note(&mut self, index: u64, now: Time) {
+        if self.samples.back().is_some_and(|(_, last)| now < last.after(self.step)) {
+            return;
+        }
+        self.samples.push_back((index, now));
+        if self.samples.len() > SAMPLES_MAX {
+            self.step *= 2;
+            let mut at = 0;
+            self.samples.retain(|_| {
+                at += 1;
+                at % 2 == 1
+            });
+        }
+    }
+
+    /// How long ago the record was made: too much by no more than lies between two samples, and for one of an earlier life of the node
+    /// only since this one began.
+    pub fn of(&self, index: u64, now: Time) -> Duration {
+        let after = self.samples.partition_point(|(sampled, _)| *sampled <= index);
+        let sample = self.samples.get(after.saturating_sub(1));
+        sample.map_or(Duration::ZERO, |(_, made)| now.since(*made))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_known_to_a_thousandth_of_the_life_and_take_little_memory() {
+        let mut ages = Ages::default();
+        assert_eq!(ages.of(7, Time(5)), Duration::ZERO);
+        for index in 0..100_000 {
+            ages.note(100 + index, Time(index * 500));
+        }
+        assert!(ages.samples.len() <= SAMPLES_MAX);
+        let now = Time(50_000_000);
+        for index in [0, 1, 777, 50_000, 99_999] {
+            let (found, made) = (ages.of(100 + index, now), Time(index * 500));
+            let off = found.checked_sub(now.since(made)).expect("not too young");
+            assert!(off <= ages.step, "{index}: {off:?}");
+        }
+        assert_eq!(ages.of(3, now), now.since(Time(0)), "of an earlier life");
+    }
+}
