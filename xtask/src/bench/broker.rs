@@ -1,6 +1,7 @@
 //! Brokers that are measured: started on a free port of 127.0.0.1, in a directory of their own.
 
 use super::child::{self, Guarded};
+use super::door::process::Cpu;
 use super::recipe::{self, Recipe};
 use crate::repository::root;
 use anyhow::{Context, Result, bail};
@@ -10,7 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Kind {
@@ -50,6 +51,9 @@ pub fn meridian() -> PathBuf {
 pub fn mosquitto() -> Option<PathBuf> {
     recipe::find("mosquitto")
 }
+
+const IDLE_FOR: Duration = Duration::from_millis(300);
+const SETTLE_MAX: Duration = Duration::from_secs(10);
 
 /// Nothing is limited that ours does not limit. A process that changes its user would outlive us when we are killed.
 const MOSQUITTO_CONFIG: &str = "allow_anonymous true\n\
@@ -166,6 +170,23 @@ impl Broker {
             Kind::Peer(recipe) => bail!("{} is not configured here", recipe.name),
         };
         Broker::spawn(command, None, directory, address)
+    }
+
+    /// Waits until it has used no CPU for a while: ours fills its first segments with zeros when it listens already, others load.
+    pub fn settled(self) -> Result<Self> {
+        let mut idle = (Cpu::now(self.pid())?.broker_s, Instant::now());
+        let found = child::until(SETTLE_MAX, || match Cpu::now(self.pid()) {
+            // A tick now and then is no work.
+            Ok(cpu) if cpu.broker_s - idle.0 < 0.015 => (idle.1.elapsed() >= IDLE_FOR).then_some(Ok(())),
+            Ok(cpu) => {
+                idle = (cpu.broker_s, Instant::now());
+                None
+            }
+            Err(error) => Some(Err(error)),
+        });
+        // One that never rests is measured as it is.
+        found.unwrap_or(Ok(()))?;
+        Ok(self)
     }
 
     fn spawn(

@@ -111,7 +111,7 @@ impl Plan {
         round: u32,
         rate: Option<f64>,
     ) -> Result<Figures> {
-        let mut broker = Broker::start(kind, self.workers)?;
+        let mut broker = Broker::start(kind, self.workers)?.settled()?;
         let figures = measure::run(workload, &broker, round, rate);
         if !broker.alive() {
             bail!("the broker ended by itself; its log ends with\n{}", broker.log_tail());

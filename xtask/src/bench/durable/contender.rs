@@ -1,11 +1,9 @@
 //! The brokers beside which durable sessions are measured, each with what it promises.
 
 use crate::bench::broker::{Broker, Kind, Start};
-use crate::bench::door::process::Cpu;
-use crate::bench::{child, recipe};
+use crate::bench::recipe;
 use anyhow::{Result, ensure};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 /// A broker with one way to keep things.
 #[derive(Clone)]
@@ -97,30 +95,9 @@ impl Contender {
 
     /// A fresh one that has nothing more to do, with its files below `within`; with `syncs`, its calls that sync go to this file.
     pub fn start(&self, within: &Path, syncs: Option<&Path>) -> Result<Broker> {
-        let broker = Broker::start_as(&Start { kind: self.kind, arguments: &self.arguments, within, syncs })?;
-        settle(broker.pid())?;
-        Ok(broker)
+        Broker::start_as(&Start { kind: self.kind, arguments: &self.arguments, within, syncs })?.settled()
     }
 }
-
-/// Waits until a process has used no CPU for a while: ours fills its first segments with zeros when it listens already, others load.
-fn settle(pid: u32) -> Result<()> {
-    let mut idle = (Cpu::now(pid)?.broker_s, Instant::now());
-    let found = child::until(SETTLE_MAX, || match Cpu::now(pid) {
-        // A tick now and then is no work.
-        Ok(cpu) if cpu.broker_s - idle.0 < 0.015 => (idle.1.elapsed() >= IDLE_FOR).then_some(Ok(())),
-        Ok(cpu) => {
-            idle = (cpu.broker_s, Instant::now());
-            None
-        }
-        Err(error) => Some(Err(error)),
-    });
-    // One that never rests is measured as it is.
-    found.unwrap_or(Ok(()))
-}
-
-const IDLE_FOR: Duration = Duration::from_millis(300);
-const SETTLE_MAX: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {

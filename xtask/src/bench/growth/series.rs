@@ -144,7 +144,7 @@ fn load(purpose: Purpose, arguments: &str, crowd: Option<&str>) -> Workload {
 }
 
 fn on_a_fresh_broker(load: &Workload, workers: Option<u32>) -> Result<measure::Figures> {
-    let broker = Broker::start(Kind::Meridian, workers)?;
+    let broker = Broker::start(Kind::Meridian, workers)?.settled()?;
     let figures = measure::run(load, &broker, 0, None)?;
     figures.violations.iter().for_each(|violation| eprintln!("  {violation}"));
     Ok(figures)
