@@ -71,7 +71,8 @@ impl ShardHost {
             inflight,
             queued_messages,
             queued_bytes,
-            oldest_queued: waiting(now, session, self.bodies_of(uid), &self.ages).map(|waiting| waiting.oldest),
+            oldest_queued: waiting(now, session, self.bodies_of(uid), &self.ages)
+                .map(|waiting| waiting.oldest),
             waiting_publishers: live
                 .map_or(0, |live| live.over.iter().filter(|over| over.append.is_some()).count()),
             will_due_at: never(session.will_due()),
