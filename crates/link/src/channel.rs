@@ -1,3 +1,4 @@
+use crate::lane::Lanes;
 use crate::time::Time;
 use crate::wire::{Decoder, Place};
 
@@ -5,6 +6,8 @@ use crate::wire::{Decoder, Place};
 #[derive(Debug)]
 pub struct Channel {
     pub generation: u32,
+    /// Those that it carries.
+    pub lanes: Lanes,
     pub decoder: Decoder,
     pub heard: Time,
     /// When the last ping became due.
@@ -21,9 +24,10 @@ pub struct Channel {
 }
 
 impl Channel {
-    pub fn new(now: Time, generation: u32, places: Vec<Place>) -> Self {
+    pub fn new(now: Time, generation: u32, lanes: Lanes, places: Vec<Place>) -> Self {
         Self {
             generation,
+            lanes,
             decoder: Decoder::default(),
             heard: now,
             pinged: now,

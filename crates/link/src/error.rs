@@ -42,6 +42,12 @@ pub enum Refusal {
     OwnName,
     /// The number of a channel is beyond their count.
     Channel,
+    /// The name is none of those that the node knows.
+    Unknown,
+    /// Another process that goes by this name is connected, and alive.
+    Taken,
+    /// Of the two it is the other that dials.
+    Direction,
 }
 
 impl Refusal {
@@ -52,13 +58,24 @@ impl Refusal {
             Self::Secret => 3,
             Self::OwnName => 4,
             Self::Channel => 5,
+            Self::Unknown => 6,
+            Self::Taken => 7,
+            Self::Direction => 8,
         }
     }
 
     pub(crate) fn of_byte(byte: u8) -> Option<Self> {
-        [Self::Version, Self::Cluster, Self::Secret, Self::OwnName, Self::Channel]
-            .into_iter()
-            .find(|refusal| refusal.byte() == byte)
+        let all = [
+            Self::Version,
+            Self::Cluster,
+            Self::Secret,
+            Self::OwnName,
+            Self::Channel,
+            Self::Unknown,
+            Self::Taken,
+            Self::Direction,
+        ];
+        all.into_iter().find(|refusal| refusal.byte() == byte)
     }
 }
 
@@ -70,6 +87,12 @@ impl fmt::Display for Refusal {
             Self::Secret => "the cluster's secret is not the same on both: check the secret's file",
             Self::OwnName => "both have the same name: give each node a name of its own",
             Self::Channel => "the number of the connection is beyond their count",
+            Self::Unknown => "the name is none of the nodes that it was told of: add it to the list of peers there",
+            Self::Taken => {
+                "another process with this name is connected and alive: give each node a name of its own, or stop one of the two; after a \
+                 restart this passes within seconds"
+            },
+            Self::Direction => "of these two nodes the other one dials: their names say so, and both should know",
         })
     }
 }
@@ -77,9 +100,9 @@ impl fmt::Display for Refusal {
 impl fmt::Display for PeerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotALink => f.write_str("what answers is no Meridian node's cluster port"),
+            Self::NotALink => f.write_str("what is there is no Meridian node's cluster port, or one of the two speaks TLS and the other does not"),
             Self::BadHandshake { what } => write!(f, "a handshake with {what}"),
-            Self::WrongSecret => f.write_str("the peer does not know the cluster's secret"),
+            Self::WrongSecret => f.write_str("the peer does not know the cluster's secret: check that the secret's file is the same on both"),
             Self::RefusedBy { reason } => write!(f, "the peer refuses this node: {reason}"),
             Self::Refuses { reason } => write!(f, "this node refuses the peer: {reason}"),
             Self::UnknownRecord { kind, lane } => {

@@ -86,9 +86,78 @@ impl Lane {
     }
 }
 
+/// A set of lanes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lanes(u64);
+
+const _: () = assert!(Lane::COUNT <= 64);
+
+impl Lanes {
+    pub const NONE: Self = Self(0);
+    pub const ALL: Self = Self((1 << Lane::COUNT) - 1);
+
+    pub fn of_class(class: Class) -> Self {
+        let messages = (1 << LANES_MAX) - 1;
+        match class {
+            Class::Control => Self(1),
+            Class::Claims => Self(1 << 1),
+            Class::Routes => Self(1 << 2),
+            Class::Assured => Self(messages << 3),
+            Class::BestEffort => Self(messages << (3 + LANES_MAX)),
+        }
+    }
+
+    pub fn insert(&mut self, lane: Lane) {
+        self.0 |= 1 << lane.0;
+    }
+
+    pub fn remove(&mut self, lane: Lane) {
+        self.0 &= !(1 << lane.0);
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    pub fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Its lanes in their order, those from `lane` on first.
+    pub fn from(self, lane: Lane) -> impl Iterator<Item = Lane> {
+        let before = (1 << lane.0) - 1;
+        Self(self.0 & !before).into_iter().chain(Self(self.0 & before))
+    }
+}
+
+impl Iterator for Lanes {
+    type Item = Lane;
+
+    fn next(&mut self) -> Option<Lane> {
+        if self.0 == 0 {
+            return None;
+        }
+        let lane = Lane(self.0.trailing_zeros() as u8);
+        self.0 &= self.0 - 1;
+        Some(lane)
+    }
+}
+
+impl FromIterator<Lane> for Lanes {
+    fn from_iter<I: IntoIterator<Item = Lane>>(lanes: I) -> Self {
+        let mut set = Self::NONE;
+        lanes.into_iter().for_each(|lane| set.insert(lane));
+        set
+    }
+}
+
 impl Class {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Control, Self::Claims, Self::Routes, Self::Assured, Self::BestEffort];
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Control, Self::Claims, Self::Routes, Self::Assured, Self::BestEffort];
 
     /// Whether there are several lanes of it, for messages of clients.
     pub(crate) fn is_message(self) -> bool {
@@ -115,6 +184,19 @@ mod tests {
             assert_eq!(Lane::of_class(lane.class(), lane.index()), lane);
         }
         assert_eq!(Lane::of_byte(Lane::COUNT as u8), None);
+    }
+
+    #[test]
+    fn a_set_of_lanes_begins_where_it_is_told() {
+        let lanes: Lanes =
+            [Lane::ROUTES, Lane::assured(3), Lane::assured(15), Lane::best_effort(15)].into_iter().collect();
+        let assured = lanes.and(Lanes::of_class(Class::Assured));
+        assert!(assured.from(Lane::assured(4)).eq([Lane::assured(15), Lane::assured(3)]));
+        assert!(assured.from(Lane::assured(3)).eq([Lane::assured(3), Lane::assured(15)]));
+        assert!(Lanes::ALL.eq(Lane::all()));
+        for class in Class::ALL {
+            assert!(Lanes::of_class(class).eq(Lane::all().filter(|lane| lane.class() == class)));
+        }
     }
 
     #[test]

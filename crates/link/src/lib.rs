@@ -3,6 +3,7 @@
 //!
 //! Read [`Link`] first. A [`Handshake`] proves to two nodes that they belong together; the connection is then a *channel* of the link
 //! ([`Link::attach`]), and frames flow over its lanes until the connection ends; what was not acknowledged goes again over the next one.
+//! A [`Mesh`] is all links of one node, with who dials whom and when again.
 //!
 //! **Invariant:** acknowledgements and credit never wait behind data, and nothing is sent twice over a connection that lives.
 
@@ -13,6 +14,9 @@ mod error;
 mod handshake;
 mod lane;
 mod link;
+mod mesh;
+mod mutation;
+mod node;
 mod output;
 mod receiving;
 mod sending;
@@ -27,6 +31,11 @@ pub use handshake::{
 };
 pub use lane::{Class, LANES_MAX, Lane};
 pub use link::{ChannelId, Credit, Event, Link};
+pub use mesh::{ConnectionId, Demand, Mesh, MeshConfig, MeshCounters, MeshEvent, PeerStatus, Random};
+pub use mutation::Mutation;
+#[cfg(feature = "trial")]
+pub use mutation::mutate;
+pub use node::NodeId;
 pub use output::Output;
 pub use time::Time;
 pub use wire::FRAME_MAX;

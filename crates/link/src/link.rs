@@ -7,7 +7,8 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::{PeerError, Refused};
 use crate::handshake::{Established, LinkId};
-use crate::lane::{Class, LANES_MAX, Lane};
+use crate::lane::{Class, Lane, Lanes};
+use crate::mutation::{Mutation, mutated};
 use crate::output::Output;
 use crate::receiving::Receiving;
 use crate::sending::Sending;
@@ -36,6 +37,12 @@ pub struct Link {
     receiving: Vec<Receiving>,
     /// Bytes that wait, by class.
     held: [u64; Class::ALL.len()],
+    /// Lanes on the way out that may have something to write.
+    ready: Lanes,
+    /// Lanes on the way in of which the peer may have to hear.
+    untold: Lanes,
+    /// Bits of the channels that may have output since it was last asked.
+    writable: u32,
     events: VecDeque<Event>,
     /// Microseconds.
     round_trip: Option<u64>,
@@ -61,7 +68,7 @@ pub struct Credit {
 /// What happened to a link, in order.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A frame came.
+    /// A frame came. It shares the memory of the read that brought it, with others: who keeps it for long copies it.
     Received { lane: Lane, number: u64, frame: Bytes, credit: Credit },
     /// The peer has the frames of a resumed lane before `next`.
     Acknowledged { lane: Lane, next: u64 },
@@ -97,6 +104,9 @@ impl Link {
             receiving: Lane::all().map(|lane| Receiving::new(lane, config.window)).collect(),
             config,
             held: [0; Class::ALL.len()],
+            ready: Lanes::NONE,
+            untold: Lanes::NONE,
+            writable: 0,
             events: VecDeque::new(),
             round_trip: None,
             counters: Counters::default(),
@@ -105,6 +115,10 @@ impl Link {
 
     pub fn id(&self) -> LinkId {
         self.id
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
     }
 
     /// A connection whose handshake is done becomes a channel. It takes the place of an earlier one of the same number.
@@ -123,9 +137,10 @@ impl Link {
         let index = established.channel.min(self.channels_count.saturating_sub(1));
         self.drop_channel(index);
         self.generations += 1;
-        let carried = self.carried(index);
-        let places = carried.map(|lane| self.receiving[usize::from(lane.byte())].place()).collect();
-        self.channels[usize::from(index)] = Some(Channel::new(now, self.generations, places));
+        let lanes = self.carried(index);
+        let places = lanes.map(|lane| self.receiving[usize::from(lane.byte())].place()).collect();
+        self.channels[usize::from(index)] = Some(Channel::new(now, self.generations, lanes, places));
+        self.writable |= 1 << index;
         self.counters.attached += 1;
         ChannelId { index, generation: self.generations }
     }
@@ -153,7 +168,10 @@ impl Link {
             Some(Refused::TooLarge { length })
         } else if class == Class::Control && !self.is_up() {
             Some(Refused::Down)
-        } else if held > 0 && held + length as u64 > self.config.buffer_max.of(class) {
+        } else if held > 0
+            && held + length as u64 > self.config.buffer_max.of(class)
+            && !mutated(Mutation::NoBound)
+        {
             Some(Refused::Full { bytes: held })
         } else {
             None
@@ -163,13 +181,20 @@ impl Link {
             return Err(refused);
         }
         self.held[class as usize] += length as u64;
+        self.ready.insert(lane);
+        self.writable |= 1 << lane.channel(self.channels_count);
         Ok(self.sending[usize::from(lane.byte())].push(now, frame))
     }
 
     /// A frame that came has been dealt with.
     pub fn consume(&mut self, credit: Credit) {
         if credit.life == self.life {
-            self.receiving[usize::from(credit.lane.byte())].consume(credit.bytes);
+            let receiving = &mut self.receiving[usize::from(credit.lane.byte())];
+            receiving.consume(credit.bytes);
+            if receiving.has_news() {
+                self.untold.insert(credit.lane);
+                self.mark_speaker();
+            }
         }
     }
 
@@ -179,20 +204,67 @@ impl Link {
     /// [`PeerError`] when the peer did what no peer does. The channel is gone then, and its connection is to be closed.
     pub fn input(&mut self, now: Time, id: ChannelId, mut bytes: Bytes) -> Result<(), PeerError> {
         self.counters.bytes_received += bytes.len() as u64;
-        loop {
-            let Some(channel) = self.channel(id) else { return Ok(()) };
-            channel.heard = now;
-            let record = channel.decoder.next(&mut bytes);
-            let done = match record {
-                Ok(Some(record)) => self.record(now, id.index, record),
-                Ok(None) => return Ok(()),
-                Err(error) => Err(error),
-            };
-            if let Err(error) = done {
-                self.drop_channel(id.index);
-                return Err(error);
+        let Some(channel) = self.channel(id) else { return Ok(()) };
+        channel.heard = now;
+        let mut decoder = std::mem::take(&mut channel.decoder);
+        let done = loop {
+            match decoder.next(&mut bytes) {
+                Ok(Some(record)) => match self.record(now, id.index, record) {
+                    Ok(()) => {}
+                    Err(error) => break Err(error),
+                },
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
             }
+        };
+        match (&done, self.channel(id)) {
+            (Ok(()), Some(channel)) => channel.decoder = decoder,
+            _ => self.drop_channel(id.index),
         }
+        self.mark_speaker();
+        done
+    }
+
+    /// Forgets the peer, and what waited for it: the link has another id from now on. `id` is random and not used for another.
+    ///
+    /// A node that forgets one life of its peer has to say so if that one comes back; the id does.
+    pub fn forget(&mut self, id: LinkId) {
+        self.id = id;
+        if self.peer.take().is_some() {
+            self.restart();
+        }
+    }
+
+    /// Whom the state of the lanes is about, once there was somebody.
+    pub fn peer(&self) -> Option<LinkId> {
+        self.peer
+    }
+
+    /// Bits of the channels, by their indices, that may have output since this was last asked; or all, before it was.
+    pub fn take_writable(&mut self) -> u32 {
+        std::mem::take(&mut self.writable)
+    }
+
+    /// Whether there are channels with output, or events.
+    pub fn has_news(&self) -> bool {
+        self.writable != 0 || !self.events.is_empty()
+    }
+
+    /// Whether a channel is one of those that there are.
+    pub fn has(&self, channel: ChannelId) -> bool {
+        self.channels
+            .get(usize::from(channel.index))
+            .is_some_and(|known| known.as_ref().is_some_and(|known| known.generation == channel.generation))
+    }
+
+    /// When something last came from the peer, over those channels that there are.
+    pub fn heard(&self) -> Option<Time> {
+        self.channels.iter().flatten().map(|channel| channel.heard).max()
+    }
+
+    /// Whether [`Self::poll_event`] has something.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
     }
 
     /// What happened, oldest first.
@@ -215,10 +287,19 @@ impl Link {
             wire::put_ping(now, out);
         }
         if channel.is_open {
-            if self.speaker() == Some(id.index) {
+            let (turn, lanes) = (channel.turn, channel.lanes);
+            if !self.untold.is_empty() && self.speaker() == Some(id.index) {
                 self.tell(out);
             }
-            self.write_frames(id.index, budget, out);
+            if !self.ready.and(lanes).is_empty() {
+                let turn = self.write_frames(lanes, turn, budget, out);
+                if let Some(channel) = self.channel(id) {
+                    channel.turn = turn;
+                }
+            }
+            if out.len() >= budget {
+                self.writable |= 1 << id.index;
+            }
         }
         self.counters.bytes_sent += (out.len() - begun) as u64;
     }
@@ -234,10 +315,11 @@ impl Link {
     /// When [`Self::handle_timeout`] is due.
     pub fn timeout(&self) -> Time {
         let Config { silence_max, heartbeat, .. } = self.config;
-        let due = self.channels.iter().flatten().map(|channel| {
-            let ping = if channel.ping_due { Time::NEVER } else { channel.pinged.after(heartbeat) };
-            ping.min(channel.heard.after(silence_max))
-        });
+        let due = self
+            .channels
+            .iter()
+            .flatten()
+            .map(|channel| channel.pinged.after(heartbeat).min(channel.heard.after(silence_max)));
         due.min().unwrap_or(Time::NEVER)
     }
 
@@ -254,6 +336,7 @@ impl Link {
             } else if channel.pinged.after(heartbeat) <= now {
                 channel.pinged = now;
                 channel.ping_due = true;
+                self.writable |= 1 << index;
             }
         }
     }
@@ -300,9 +383,9 @@ impl Link {
     }
 
     /// The lanes that a channel carries.
-    fn carried(&self, index: u8) -> impl Iterator<Item = Lane> + use<> {
+    fn carried(&self, index: u8) -> Lanes {
         let count = self.channels_count;
-        Lane::all().filter(move |lane| lane.channel(count) == index)
+        Lane::all().filter(|lane| lane.channel(count) == index).collect()
     }
 
     /// The channel that acknowledges for all lanes: the first that can, for it has the least to carry.
@@ -311,45 +394,41 @@ impl Link {
         self.channels.iter().position(open).map(|index| index as u8)
     }
 
+    /// The channel that has to say what was not told has output.
+    fn mark_speaker(&mut self) {
+        if !self.untold.is_empty()
+            && let Some(speaker) = self.speaker()
+        {
+            self.writable |= 1 << speaker;
+        }
+    }
+
     fn tell(&mut self, out: &mut Output) {
-        for (lane, receiving) in Lane::all().zip(&mut self.receiving) {
-            if let Some((next, limit)) = receiving.tell() {
+        for lane in std::mem::take(&mut self.untold) {
+            if let Some((next, limit)) = self.receiving[usize::from(lane.byte())].tell() {
                 wire::put_acknowledged(lane, next, limit, out);
             }
         }
     }
 
-    fn write_frames(&mut self, index: u8, budget: usize, out: &mut Output) {
-        let count = self.channels_count;
-        let Some(turn) = self.channels[usize::from(index)].as_ref().map(|channel| channel.turn) else {
-            return;
-        };
+    /// Writes frames of some lanes, those of messages from `turn` on. Returns whose turn is next.
+    fn write_frames(&mut self, lanes: Lanes, turn: u8, budget: usize, out: &mut Output) -> u8 {
         let mut last = turn;
         for class in Class::ALL {
-            let lanes: Vec<Lane> = (0..LANES_MAX)
-                .map(|step| Lane::of_class(class, turn.wrapping_add(step)))
-                .take(if class.is_message() { usize::from(LANES_MAX) } else { 1 })
-                .filter(|lane| lane.channel(count) == index)
-                .collect();
-            loop {
-                let mut is_idle = true;
-                for lane in &lanes {
+            let lanes = lanes.and(Lanes::of_class(class));
+            // Each lane in turn writes some, until none of them can.
+            while !self.ready.and(lanes).is_empty() {
+                for lane in self.ready.and(lanes).from(Lane::of_class(class, turn)) {
                     if out.len() >= budget {
-                        break;
+                        return last;
                     }
-                    if self.write_some(*lane, budget, out) {
-                        is_idle = false;
+                    if self.write_some(lane, budget, out) {
                         last = lane.index().wrapping_add(1);
                     }
                 }
-                if is_idle || out.len() >= budget {
-                    break;
-                }
             }
         }
-        if let Some(channel) = self.channels[usize::from(index)].as_mut() {
-            channel.turn = last;
-        }
+        last
     }
 
     /// One lane's turn: true when it wrote something.
@@ -367,6 +446,9 @@ impl Link {
             counters.retransmitted += u64::from(written.is_again);
         }
         counters.stalled += u64::from(sending.stalls());
+        if !sending.is_ready() {
+            self.ready.remove(lane);
+        }
         self.held[lane.class() as usize] -= held - sending.held();
         out.len() > begun
     }
@@ -377,12 +459,18 @@ impl Link {
         let Some(channel) = self.channels[usize::from(index)].as_mut() else { return Ok(()) };
         let is_open = channel.is_open;
         match record {
-            Record::Ping { time } => channel.pong = Some(time),
+            Record::Ping { time } => {
+                channel.pong = Some(time);
+                self.writable |= 1 << index;
+            }
             Record::Pong { time } => self.round_trip = Some(now.since(time)),
             Record::Resume { places } if !is_open => self.resume(index, &places)?,
             Record::Frame { lane, number, frame } if is_open && lane.channel(count) == index => {
                 let receiving = &mut self.receiving[usize::from(lane.byte())];
                 let number = receiving.admit(number, frame.len() as u64)?;
+                if lane.class().is_resumed() {
+                    self.untold.insert(lane);
+                }
                 let counters = self.counters.at(lane.class());
                 counters.received += 1;
                 counters.received_bytes += frame.len() as u64;
@@ -393,6 +481,10 @@ impl Link {
                 let sending = &mut self.sending[usize::from(lane.byte())];
                 let held = sending.held();
                 let is_news = sending.acknowledged(next, limit)?;
+                if sending.is_ready() {
+                    self.ready.insert(lane);
+                    self.writable |= 1 << lane.channel(count);
+                }
                 self.held[lane.class() as usize] -= held - sending.held();
                 if is_news {
                     self.events.push_back(Event::Acknowledged { lane, next });
@@ -408,7 +500,8 @@ impl Link {
 
     /// The peer says how far it is on the lanes of a channel.
     fn resume(&mut self, index: u8, places: &[Place]) -> Result<(), PeerError> {
-        if !self.carried(index).eq(places.iter().map(|place| place.lane)) {
+        let lanes = self.carried(index);
+        if !lanes.eq(places.iter().map(|place| place.lane)) {
             return Err(PeerError::UnexpectedRecord { kind: Record::RESUME, lane: index });
         }
         for place in places {
@@ -425,6 +518,8 @@ impl Link {
         if let Some(channel) = self.channels[usize::from(index)].as_mut() {
             channel.is_open = true;
         }
+        self.ready = self.ready.or(lanes);
+        self.writable |= 1 << index;
         if index == 0 {
             self.events.push_back(Event::Up);
         }
@@ -437,6 +532,9 @@ impl Link {
             return;
         }
         self.receiving.iter_mut().for_each(Receiving::tell_again);
+        // Another channel has to say it from now on.
+        self.untold = Lanes::ALL;
+        self.mark_speaker();
         if index != 0 {
             return;
         }
@@ -458,6 +556,7 @@ impl Link {
         self.sending = Lane::all().map(Sending::new).collect();
         self.receiving = Lane::all().map(|lane| Receiving::new(lane, self.config.window)).collect();
         self.held = [0; Class::ALL.len()];
+        (self.ready, self.untold) = (Lanes::NONE, Lanes::NONE);
         self.life += 1;
         self.counters.restarts += 1;
         self.events.push_back(Event::Restarted);

@@ -1,15 +1,19 @@
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::Bytes;
 
 /// Bytes for one connection, in order. Small records are gathered, large frames are handed on without a copy.
 #[derive(Debug, Default)]
 pub struct Output {
     chunks: Vec<Bytes>,
-    gathered: BytesMut,
+    gathered: Vec<u8>,
+    /// Bytes that the next chunk is likely to gather: as many as the last.
+    likely: usize,
     length: usize,
 }
 
 /// From this length on a frame is worth a chunk of its own.
 const LARGE: usize = 4096;
+/// A chunk is never made larger than this before it is filled.
+const LIKELY_MAX: usize = 256 * 1024;
 
 impl Output {
     /// Bytes that have been put in since the last [`Self::take`].
@@ -23,28 +27,53 @@ impl Output {
 
     /// What is to be written, as chunks; the output is empty then.
     pub fn take(&mut self) -> Vec<Bytes> {
+        self.drain().collect()
+    }
+
+    /// The same, for those who use one output again and again.
+    pub fn drain(&mut self) -> impl Iterator<Item = Bytes> {
         self.seal();
         self.length = 0;
-        std::mem::take(&mut self.chunks)
+        self.chunks.drain(..)
+    }
+
+    /// Adds what another holds.
+    pub(crate) fn append(&mut self, other: &mut Self) {
+        for chunk in other.take() {
+            self.put_frame(&[], &chunk);
+        }
     }
 
     pub(crate) fn put(&mut self, bytes: &[u8]) {
         self.length += bytes.len();
-        self.gathered.put_slice(bytes);
+        self.make_room(bytes.len());
+        self.gathered.extend_from_slice(bytes);
     }
 
-    pub(crate) fn put_frame(&mut self, frame: &Bytes) {
+    /// A frame behind its header.
+    pub(crate) fn put_frame(&mut self, header: &[u8], frame: &Bytes) {
+        self.length += header.len() + frame.len();
         if frame.len() < LARGE {
-            return self.put(frame);
+            self.make_room(header.len() + frame.len());
+            self.gathered.extend_from_slice(header);
+            self.gathered.extend_from_slice(frame);
+            return;
         }
-        self.length += frame.len();
+        self.gathered.extend_from_slice(header);
         self.seal();
         self.chunks.push(frame.clone());
     }
 
+    fn make_room(&mut self, bytes: usize) {
+        if self.gathered.capacity() == 0 {
+            self.gathered.reserve(bytes.max(self.likely));
+        }
+    }
+
     fn seal(&mut self) {
         if !self.gathered.is_empty() {
-            self.chunks.push(self.gathered.split().freeze());
+            self.likely = self.gathered.len().next_power_of_two().min(LIKELY_MAX);
+            self.chunks.push(std::mem::take(&mut self.gathered).into());
         }
     }
 }

@@ -49,17 +49,22 @@ impl Receiving {
         self.offset - self.consumed
     }
 
-    /// What the peer should hear: `(next, limit)`.
-    pub fn tell(&mut self) -> Option<(u64, u64)> {
-        let limit = self.consumed + self.window;
+    /// Whether [`Self::tell`] has something.
+    pub fn has_news(&self) -> bool {
         let acknowledges = self.lane.class().is_resumed() && self.next != self.next_told;
         // A little more credit is not worth a record.
-        let grants = limit - self.limit_told >= self.window / 4;
-        if !acknowledges && !grants && !std::mem::take(&mut self.is_unsure) {
+        let grants = self.consumed + self.window - self.limit_told >= self.window / 4;
+        acknowledges || grants || self.is_unsure
+    }
+
+    /// What the peer should hear: `(next, limit)`.
+    pub fn tell(&mut self) -> Option<(u64, u64)> {
+        if !self.has_news() {
             return None;
         }
-        (self.next_told, self.limit_told) = (self.next, limit);
-        Some((self.next, limit))
+        self.is_unsure = false;
+        (self.next_told, self.limit_told) = (self.next, self.consumed + self.window);
+        Some((self.next, self.limit_told))
     }
 
     /// A channel was lost, with what it carried.

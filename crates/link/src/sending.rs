@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use crate::error::PeerError;
 use crate::lane::Lane;
+use crate::mutation::{Mutation, mutated};
 use crate::time::Time;
 use crate::wire::Place;
 
@@ -144,11 +145,9 @@ impl Sending {
             found: place.next,
         };
         if !self.lane.class().is_resumed() {
-            // What was on its way is gone; the numbers go on where the peer is.
-            if place.next > self.first {
-                return Err(cannot);
-            }
-            let lost = self.first - place.next;
+            // What was on its way is gone; the numbers go on where the peer is. It may be further: a connection that it has given up
+            // already may say where it was before.
+            let lost = self.first.saturating_sub(place.next);
             (self.first, self.first_offset) = (place.next, place.offset);
             (self.next, self.next_offset, self.written) = (place.next, place.offset, place.next);
             // Another channel may have said more by now than was true when this one began.
@@ -163,6 +162,9 @@ impl Sending {
             return Err(cannot);
         }
         (self.next, self.next_offset) = (place.next, place.offset);
+        if mutated(Mutation::SkipLost) {
+            self.forget_to(self.written);
+        }
         self.grant(place.limit);
         Ok(0)
     }
@@ -206,5 +208,28 @@ impl Sending {
         let before = self.frames.iter().take((self.next - self.first) as usize);
         let offset = self.first_offset + before.map(|waiting| waiting.frame.len() as u64).sum::<u64>();
         assert_eq!(offset, self.next_offset);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two connections of one number were made at once, and the ends took them in different orders: the peer has given one up, which says late
+    /// where the peer was before. The next one says where it is.
+    #[test]
+    fn a_place_that_comes_too_late_is_not_the_last_one() {
+        let mut sending = Sending::new(Lane::CONTROL);
+        let place = |next| Place { lane: Lane::CONTROL, next, offset: next, limit: 100 };
+        sending.resume(&place(0)).expect("it begins");
+        for _ in 0..3 {
+            sending.push(Time::default(), Bytes::from_static(b"x"));
+            assert!(sending.write().is_some());
+        }
+        assert_eq!(sending.resume(&place(1)), Ok(2), "as lost as it seems");
+        assert_eq!(sending.resume(&place(3)), Ok(0));
+        assert_eq!(sending.push(Time::default(), Bytes::from_static(b"x")), 3);
+        assert_eq!(sending.write().map(|written| written.number), Some(3));
+        sending.check_invariants();
     }
 }

@@ -75,22 +75,22 @@ impl Decoder {
     /// The next record of `input`, of which the bytes that are used up are taken.
     pub fn next(&mut self, input: &mut Bytes) -> Result<Option<Record>, PeerError> {
         if self.pending.is_empty() {
-            let Some(whole) = length_of(input)? else {
+            let Some(header) = Header::read(input)? else {
                 return Ok(self.keep(input, HEADER));
             };
-            if input.len() < whole {
-                return Ok(self.keep(input, whole));
+            if input.len() < header.whole() {
+                return Ok(self.keep(input, header.whole()));
             }
-            return record(input.split_to(whole)).map(Some);
+            return header.record(input.split_to(header.whole())).map(Some);
         }
         self.fill(input, HEADER);
-        let Some(whole) = length_of(&self.pending)? else { return Ok(None) };
-        self.fill(input, whole);
-        if self.pending.len() < whole {
+        let Some(header) = Header::read(&self.pending)? else { return Ok(None) };
+        self.fill(input, header.whole());
+        if self.pending.len() < header.whole() {
             return Ok(None);
         }
         let bytes = std::mem::take(&mut self.pending).freeze();
-        record(bytes).map(Some)
+        header.record(bytes).map(Some)
     }
 
     fn keep(&mut self, input: &mut Bytes, whole: usize) -> Option<Record> {
@@ -109,87 +109,103 @@ impl Decoder {
     }
 }
 
-/// Of the whole record, as soon as its header is there.
-fn length_of(bytes: &[u8]) -> Result<Option<usize>, PeerError> {
-    let [kind, lane, zero, zero_too, rest @ ..] = bytes else { return Ok(None) };
-    let Some((length, rest)) = rest.split_first_chunk::<4>() else { return Ok(None) };
-    if rest.len() < 4 {
-        return Ok(None);
-    }
-    let (kind, lane, length) = (*kind, *lane, u32::from_le_bytes(*length));
-    let is_good = match kind {
-        FRAME => length <= FRAME_MAX,
-        ACKNOWLEDGED => length == 16,
-        PING | PONG => length == 8,
-        RESUME => (length as usize).is_multiple_of(PLACE) && length as usize <= PLACE * Lane::COUNT,
-        _ => return Err(PeerError::UnknownRecord { kind, lane }),
-    };
-    if !is_good {
-        return Err(PeerError::BadLength { kind, length });
-    }
-    if (*zero, *zero_too) != (0, 0) || Lane::of_byte(lane).is_none() {
-        return Err(PeerError::UnknownRecord { kind, lane });
-    }
-    Ok(Some(HEADER + length as usize))
+/// What a record begins with, once it was looked at.
+#[derive(Clone, Copy)]
+struct Header {
+    kind: u8,
+    lane: Lane,
+    length: u32,
+    number: u32,
 }
 
-/// A whole record, of which the header was looked at.
-fn record(mut bytes: Bytes) -> Result<Record, PeerError> {
-    let (kind, lane) = (bytes.get_u8(), bytes.get_u8());
-    let unknown = PeerError::UnknownRecord { kind, lane };
-    let lane = Lane::of_byte(lane).ok_or(unknown.clone())?;
-    bytes.advance(6);
-    let number = bytes.get_u32_le();
-    Ok(match kind {
-        FRAME => Record::Frame { lane, number, frame: bytes },
-        ACKNOWLEDGED => Record::Acknowledged { lane, next: bytes.get_u64_le(), limit: bytes.get_u64_le() },
-        PING => Record::Ping { time: Time(bytes.get_u64_le()) },
-        PONG => Record::Pong { time: Time(bytes.get_u64_le()) },
-        RESUME => {
-            let mut places = Vec::with_capacity(bytes.len() / PLACE);
-            while bytes.len() >= PLACE {
-                let byte = bytes.get_u8();
-                let lane = Lane::of_byte(byte).ok_or(PeerError::UnknownRecord { kind, lane: byte })?;
-                let (next, offset, limit) = (bytes.get_u64_le(), bytes.get_u64_le(), bytes.get_u64_le());
-                places.push(Place { lane, next, offset, limit });
-            }
-            Record::Resume { places }
+impl Header {
+    /// As soon as all of it is there.
+    fn read(bytes: &[u8]) -> Result<Option<Self>, PeerError> {
+        let Some([kind, lane, zero, zero_too, rest @ ..]) = bytes.first_chunk::<HEADER>() else {
+            return Ok(None);
+        };
+        let [a, b, c, d, e, f, g, h] = *rest;
+        let (kind, lane) = (*kind, *lane);
+        let (length, number) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+        let is_good = match kind {
+            FRAME => length <= FRAME_MAX,
+            ACKNOWLEDGED => length == 16,
+            PING | PONG => length == 8,
+            RESUME => (length as usize).is_multiple_of(PLACE) && length as usize <= PLACE * Lane::COUNT,
+            _ => return Err(PeerError::UnknownRecord { kind, lane }),
+        };
+        if !is_good {
+            return Err(PeerError::BadLength { kind, length });
         }
-        _ => return Err(unknown),
-    })
+        match Lane::of_byte(lane) {
+            Some(lane) if (*zero, *zero_too) == (0, 0) => Ok(Some(Self { kind, lane, length, number })),
+            _ => Err(PeerError::UnknownRecord { kind, lane }),
+        }
+    }
+
+    /// Of the record, with this.
+    fn whole(self) -> usize {
+        HEADER + self.length as usize
+    }
+
+    /// The whole record.
+    fn record(self, mut bytes: Bytes) -> Result<Record, PeerError> {
+        let Self { kind, lane, number, .. } = self;
+        bytes.advance(HEADER);
+        Ok(match kind {
+            FRAME => Record::Frame { lane, number, frame: bytes },
+            ACKNOWLEDGED => {
+                Record::Acknowledged { lane, next: bytes.get_u64_le(), limit: bytes.get_u64_le() }
+            }
+            PING => Record::Ping { time: Time(bytes.get_u64_le()) },
+            PONG => Record::Pong { time: Time(bytes.get_u64_le()) },
+            RESUME => {
+                let mut places = Vec::with_capacity(bytes.len() / PLACE);
+                while bytes.len() >= PLACE {
+                    let byte = bytes.get_u8();
+                    let lane = Lane::of_byte(byte).ok_or(PeerError::UnknownRecord { kind, lane: byte })?;
+                    let (next, offset, limit) = (bytes.get_u64_le(), bytes.get_u64_le(), bytes.get_u64_le());
+                    places.push(Place { lane, next, offset, limit });
+                }
+                Record::Resume { places }
+            }
+            _ => return Err(PeerError::UnknownRecord { kind, lane: lane.byte() }),
+        })
+    }
 }
 
-fn header(kind: u8, lane: u8, length: u32, number: u32, out: &mut Output) {
+fn header(kind: u8, lane: u8, length: u32, number: u32) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     (header[0], header[1]) = (kind, lane);
     header[4..8].copy_from_slice(&length.to_le_bytes());
     header[8..].copy_from_slice(&number.to_le_bytes());
-    out.put(&header);
+    header
 }
 
 pub fn put_frame(lane: Lane, number: u64, frame: &Bytes, out: &mut Output) {
-    header(FRAME, lane.byte(), frame.len() as u32, number as u32, out);
-    out.put_frame(frame);
+    out.put_frame(&header(FRAME, lane.byte(), frame.len() as u32, number as u32), frame);
 }
 
 pub fn put_acknowledged(lane: Lane, next: u64, limit: u64, out: &mut Output) {
-    header(ACKNOWLEDGED, lane.byte(), 16, 0, out);
-    out.put(&next.to_le_bytes());
-    out.put(&limit.to_le_bytes());
+    let mut record = [0; HEADER + 16];
+    record[..HEADER].copy_from_slice(&header(ACKNOWLEDGED, lane.byte(), 16, 0));
+    record[HEADER..HEADER + 8].copy_from_slice(&next.to_le_bytes());
+    record[HEADER + 8..].copy_from_slice(&limit.to_le_bytes());
+    out.put(&record);
 }
 
 pub fn put_ping(time: Time, out: &mut Output) {
-    header(PING, 0, 8, 0, out);
+    out.put(&header(PING, 0, 8, 0));
     out.put(&time.0.to_le_bytes());
 }
 
 pub fn put_pong(time: Time, out: &mut Output) {
-    header(PONG, 0, 8, 0, out);
+    out.put(&header(PONG, 0, 8, 0));
     out.put(&time.0.to_le_bytes());
 }
 
 pub fn put_resume(places: &[Place], out: &mut Output) {
-    header(RESUME, 0, (places.len() * PLACE) as u32, 0, out);
+    out.put(&header(RESUME, 0, (places.len() * PLACE) as u32, 0));
     for place in places {
         out.put(&[place.lane.byte()]);
         for number in [place.next, place.offset, place.limit] {

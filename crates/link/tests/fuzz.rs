@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use link::{
-    Config, Established, Handshake, Identity, Lane, Link, LinkId, Output, Progress, Secret, Time, VERSION,
+    Config, Demand, Established, Event, Handshake, Identity, Lane, Link, LinkId, Mesh, MeshConfig, MeshEvent,
+    Output, Progress, Secret, Time, VERSION,
 };
 use random::Random;
 
@@ -143,4 +144,68 @@ fn whatever_a_peer_sends_a_link_stays_in_order() {
         link.output(now, channel, usize::MAX, &mut out);
     });
     assert!(refused > 0 && taken > 0, "both kinds of input were met");
+}
+
+/// Takes what a mesh has to write, for its one connection.
+fn written(mesh: &mut Mesh) -> Vec<u8> {
+    let mut out = Output::default();
+    while let Some(id) = mesh.poll_writable() {
+        mesh.output(Time(1), id, 1 << 20, &mut out);
+    }
+    out.take().concat()
+}
+
+fn mesh(name: &str, peer: &str, random: &mut Random) -> Mesh {
+    let mut random = Random::new(random.next());
+    let bytes = move |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte = random.next() as u8);
+    let config = MeshConfig { connections: 1, ..MeshConfig::default() };
+    let mut mesh = Mesh::new(identity(name), Secret::new(b"secret"), Box::new(bytes), config);
+    mesh.add_peer(Time(0), peer, "there");
+    mesh
+}
+
+#[test]
+fn whatever_comes_over_a_connection_a_mesh_stays_in_order() {
+    let (mut joined, mut ended) = (0_u64, 0_u64);
+    for_a_while(|random| {
+        // Node "b" dials: its number is the smaller one.
+        let (mut b, mut a) = (mesh("b", "a", random), mesh("a", "b", random));
+        let (dials, accepts) = if b.node() < a.node() { (&mut b, &mut a) } else { (&mut a, &mut b) };
+        let now = Time(1);
+        dials.handle_timeout(now);
+        let Some(Demand::Dial { connection: at_dials, .. }) = dials.poll_demand() else {
+            panic!("the smaller one dials")
+        };
+        let at_accepts = accepts.accepted(now, "1.2.3.4:5").expect("there is room");
+        dials.dialed(now, at_dials);
+        let when = random.below(8);
+        for round in 0..8 {
+            for is_there in [true, false] {
+                let (from, to, at) = if is_there {
+                    (&mut *dials, &mut *accepts, at_accepts)
+                } else {
+                    (&mut *accepts, &mut *dials, at_dials)
+                };
+                let mut bytes = written(from);
+                if round == when {
+                    mutate(random, &mut bytes);
+                }
+                to.input(now, at, bytes.into());
+                to.check_invariants();
+                let peer = from.node();
+                // Refused before they are joined, or for want of room.
+                let _ = to.send(now, peer, Lane::assured(round as u8), vec![7; random.below(300)].into());
+                while let Some(demand) = to.poll_demand() {
+                    ended += u64::from(matches!(demand, Demand::Close { .. }));
+                }
+                while let Some(event) = to.poll_event() {
+                    if let MeshEvent::Link { peer, event: Event::Received { credit, .. } } = event {
+                        joined += 1;
+                        to.consume(peer, credit);
+                    }
+                }
+            }
+        }
+    });
+    assert!(joined > 0 && ended > 0, "both ends were met");
 }

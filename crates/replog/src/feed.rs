@@ -100,6 +100,13 @@ impl Feed {
         self.last.map_or(0, |last| last.saturating_add(interval))
     }
 
+    /// When [`Self::poll`] is worth calling again, microseconds; `None` while the peer has heard of everything, or of as much as may be on
+    /// its way.
+    pub fn next_due<V: Value>(&self, replica: &Replica<V>, wants: impl Fn(WriterId) -> bool) -> Option<u64> {
+        let is_behind = || replica.held().any(|(writer, held)| wants(writer) && self.is_behind(writer, held));
+        (self.in_flight < self.batching.in_flight_max && is_behind()).then(|| self.due())
+    }
+
     fn is_behind<V>(&self, writer: WriterId, held: &Held<V>) -> bool {
         match self.fed.get(&writer) {
             Some(fed) if fed.incarnation > held.incarnation => false,

@@ -4,6 +4,7 @@ use std::hash::BuildHasher as _;
 use foldhash::quality::FixedState;
 use hashbrown::HashTable;
 
+use crate::delta::Value;
 use crate::id::Position;
 
 /// The last operation on each key of one writer, and their order.
@@ -11,7 +12,7 @@ use crate::id::Position;
 pub struct Log<V> {
     entries: Vec<Entry<V>>,
     free: Vec<u32>,
-    by_key: HashTable<u32>,
+    by_key: HashTable<Slot>,
     by_position: BTreeMap<Position, u32>,
     hasher: FixedState,
     /// Of keys that were deleted, while others may have to hear of that.
@@ -20,6 +21,9 @@ pub struct Log<V> {
     floor: Position,
     live: usize,
     key_bytes: usize,
+    /// The sum of the hashes of all keys that are set with their values, the same in every replica.
+    digest: u64,
+    scratch: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -32,10 +36,21 @@ struct Entry<V> {
     round: u32,
 }
 
+/// Where a key is. Its hash is kept, as a table that grows would otherwise look at every key again, each in a memory of its own.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    at: u32,
+    hash: u32,
+}
+
+/// FNV-1a in 64 bits.
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0100_0000_01b3;
+
 /// Of what no copy mentioned.
 pub const NO_ROUND: u32 = 0;
 
-impl<V> Log<V> {
+impl<V: Value> Log<V> {
     pub fn new(hasher: FixedState) -> Self {
         Self {
             entries: Vec::new(),
@@ -47,6 +62,8 @@ impl<V> Log<V> {
             floor: Position::default(),
             live: 0,
             key_bytes: 0,
+            digest: 0,
+            scratch: Vec::new(),
         }
     }
 
@@ -58,6 +75,10 @@ impl<V> Log<V> {
     /// Bytes of all keys, deleted ones that are remembered among them.
     pub fn key_bytes(&self) -> usize {
         self.key_bytes
+    }
+
+    pub fn digest(&self) -> u64 {
+        self.digest
     }
 
     pub fn tombstones(&self) -> usize {
@@ -73,19 +94,42 @@ impl<V> Log<V> {
     }
 
     fn find(&self, key: &[u8]) -> Option<u32> {
-        let hash = self.hasher.hash_one(key);
-        self.by_key.find(hash, |at| *self.entries[*at as usize].key == *key).copied()
+        self.find_hashed(self.hash(key), key)
+    }
+
+    fn hash(&self, key: &[u8]) -> u32 {
+        self.hasher.hash_one(key) as u32
+    }
+
+    fn find_hashed(&self, hash: u32, key: &[u8]) -> Option<u32> {
+        let is_it = |slot: &Slot| slot.hash == hash && *self.entries[slot.at as usize].key == *key;
+        self.by_key.find(spread(hash), is_it).map(|slot| slot.at)
+    }
+
+    /// A key and what it has.
+    pub fn entry(&self, at: u32) -> (&[u8], Option<&V>) {
+        let entry = &self.entries[at as usize];
+        (&entry.key, entry.value.as_ref())
     }
 
     pub fn holds(&self, key: &[u8]) -> bool {
         self.find(key).is_some()
     }
 
-    /// Takes an operation unless a later one on its key is known; `round` is that of the copy that mentions it, or [`NO_ROUND`]. `None`: that is so. Otherwise the value before.
-    pub fn put(&mut self, key: &[u8], position: Position, value: Option<V>, round: u32) -> Option<Option<V>> {
-        let Some(at) = self.find(key) else {
-            self.insert(key, position, value, round);
-            return Some(None);
+    /// Takes an operation unless a later one on its key is known; `round` is that of the copy that mentions it, or [`NO_ROUND`]. `None`: that
+    /// is so. Otherwise where the key is now ([`Self::entry`]), and the value before.
+    pub fn put<K: AsRef<[u8]> + Into<Box<[u8]>>>(
+        &mut self,
+        key: K,
+        position: Position,
+        value: Option<V>,
+        round: u32,
+    ) -> Option<(u32, Option<V>)> {
+        let hash = self.hash(key.as_ref());
+        let Some(at) = self.find_hashed(hash, key.as_ref()) else {
+            let into = part(key.as_ref(), value.as_ref(), &mut self.scratch);
+            self.digest = self.digest.wrapping_add(into);
+            return Some((self.insert(hash, key.into(), position, value, round), None));
         };
         let entry = &mut self.entries[at as usize];
         if entry.position >= position {
@@ -94,6 +138,9 @@ impl<V> Log<V> {
             }
             return None;
         }
+        let out = part(&entry.key, entry.value.as_ref(), &mut self.scratch);
+        let into = part(&entry.key, value.as_ref(), &mut self.scratch);
+        self.digest = self.digest.wrapping_sub(out).wrapping_add(into);
         entry.round = round;
         self.by_position.remove(&entry.position);
         self.tombstones.remove(&entry.position);
@@ -104,16 +151,16 @@ impl<V> Log<V> {
         if value.is_none() {
             self.tombstones.insert(position);
         }
-        Some(std::mem::replace(&mut entry.value, value))
+        Some((at, std::mem::replace(&mut entry.value, value)))
     }
 
-    fn insert(&mut self, key: &[u8], position: Position, value: Option<V>, round: u32) {
+    fn insert(&mut self, hash: u32, key: Box<[u8]>, position: Position, value: Option<V>, round: u32) -> u32 {
         self.live += usize::from(value.is_some());
         self.key_bytes += key.len();
         if value.is_none() {
             self.tombstones.insert(position);
         }
-        let entry = Entry { key: key.into(), position, value, round };
+        let entry = Entry { key, position, value, round };
         let at = match self.free.pop() {
             Some(at) => {
                 self.entries[at as usize] = entry;
@@ -124,10 +171,9 @@ impl<V> Log<V> {
                 (self.entries.len() - 1) as u32
             }
         };
-        let hash = self.hasher.hash_one(key);
-        let (entries, hasher) = (&self.entries, &self.hasher);
-        self.by_key.insert_unique(hash, at, |at| hasher.hash_one(&*entries[*at as usize].key));
+        self.by_key.insert_unique(spread(hash), Slot { at, hash }, |slot| spread(slot.hash));
         self.by_position.insert(position, at);
+        at
     }
 
     /// Forgets an entry, whatever it is. Returns its key and value.
@@ -136,11 +182,13 @@ impl<V> Log<V> {
         let (key, value) = (std::mem::take(&mut entry.key), entry.value.take());
         self.by_position.remove(&entry.position);
         self.tombstones.remove(&entry.position);
-        let hash = self.hasher.hash_one(&*key);
-        if let Ok(found) = self.by_key.find_entry(hash, |known| *known == at) {
+        let hash = self.hasher.hash_one(&*key) as u32;
+        if let Ok(found) = self.by_key.find_entry(spread(hash), |slot| slot.at == at) {
             found.remove();
         }
         self.free.push(at);
+        let out = part(&key, value.as_ref(), &mut self.scratch);
+        self.digest = self.digest.wrapping_sub(out);
         self.live -= usize::from(value.is_some());
         self.key_bytes -= key.len();
         (key, value)
@@ -212,6 +260,9 @@ impl<V> Log<V> {
         assert_eq!(self.entries.len(), self.by_key.len() + self.free.len());
         let set = self.by_position.values().filter(|at| self.entries[**at as usize].value.is_some());
         assert_eq!(set.count(), self.live);
+        let mut scratch = Vec::new();
+        let parts = self.iter().map(|(key, value)| part(key, Some(value), &mut scratch));
+        assert_eq!(parts.fold(0, u64::wrapping_add), self.digest);
         for (position, at) in &self.by_position {
             let entry = &self.entries[*at as usize];
             assert_eq!(entry.position, *position);
@@ -220,4 +271,18 @@ impl<V> Log<V> {
             assert!(entry.value.is_some() || *position > self.floor, "what is forgotten is gone");
         }
     }
+}
+
+/// The table takes its place from the lowest bits and a mark from the highest.
+fn spread(hash: u32) -> u64 {
+    u64::from(hash) << 32 | u64::from(hash)
+}
+
+/// What a key with a value adds to the digest; nothing when it is deleted.
+fn part<V: Value>(key: &[u8], value: Option<&V>, scratch: &mut Vec<u8>) -> u64 {
+    let Some(value) = value else { return 0 };
+    scratch.clear();
+    value.encode(scratch);
+    let bytes = key.iter().chain(&*scratch);
+    bytes.fold(FNV_OFFSET, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(FNV_PRIME))
 }

@@ -165,11 +165,11 @@ impl<V: Value> Replica<V> {
             if position <= held.position && !held.log.holds(&key) {
                 continue;
             }
-            let now = value.clone();
-            let Some(before) = held.log.put(&key, position, value, round) else { continue };
-            if before != now {
+            let Some((at, before)) = held.log.put(key, position, value, round) else { continue };
+            let (key, value) = held.log.entry(at);
+            if before.as_ref() != value {
                 changes += 1;
-                on_change(Change { writer, key: &key, value: now.as_ref() });
+                on_change(Change { writer, key, value });
             }
         }
         match copy {
@@ -246,6 +246,11 @@ impl<V: Value> Replica<V> {
         self.writers.iter().map(|(writer, held)| (*writer, held.incarnation, held.position))
     }
 
+    /// The life of a writer that the replica is about.
+    pub fn incarnation(&self, writer: WriterId) -> Option<Incarnation> {
+        self.writers.get(&writer).map(|held| held.incarnation)
+    }
+
     /// Whether a whole copy of some writer is under way.
     pub fn is_copying(&self) -> bool {
         self.writers.values().any(|held| held.copying.is_some())
@@ -264,6 +269,11 @@ impl<V: Value> Replica<V> {
     pub fn size(&self, writer: WriterId) -> (usize, usize, usize) {
         let log = self.writers.get(&writer).map(|held| &held.log);
         log.map_or((0, 0, 0), |log| (log.len(), log.tombstones(), log.key_bytes()))
+    }
+
+    /// A hash of all keys of a writer with their values: the same wherever these are the same.
+    pub fn digest(&self, writer: WriterId) -> u64 {
+        self.writers.get(&writer).map_or(0, |held| held.log.digest())
     }
 
     pub(crate) fn held(&self) -> impl Iterator<Item = (WriterId, &Held<V>)> {

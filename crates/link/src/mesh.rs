@@ -1,0 +1,409 @@
+//! All links of one node, and their connections from the wish to dial to the end. Read [`Mesh`] first.
+
+mod complaints;
+mod config;
+mod connection;
+mod counters;
+mod dial;
+mod end;
+mod event;
+mod join;
+mod peer;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use ring::hmac;
+
+pub use config::MeshConfig;
+pub use counters::MeshCounters;
+pub use event::{ConnectionId, Demand, MeshEvent};
+pub use peer::PeerStatus;
+
+use crate::error::Refused;
+use crate::handshake::{CHANNELS_MAX, Handshake, Identity, LinkId, Secret};
+use crate::lane::Lane;
+use crate::link::{Credit, Event, Link};
+use crate::node::NodeId;
+use crate::output::Output;
+use crate::time::Time;
+use complaints::{Complaints, Whom};
+use connection::{Connection, Stage};
+use peer::{Peer, Slot};
+
+/// Fills a slice with random bytes.
+pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
+
+/// The links of one node to its peers, over connections that a carrier makes and moves the bytes of.
+///
+/// Of two nodes the one with the smaller [`NodeId`] dials. Whoever is no peer by its name, or does not prove to know the secret, is refused.
+///
+/// **Invariant:** the state of a link's two ends is about the same two lives: an end that forgets its peer takes another id, so that the
+/// peer forgets too.
+///
+/// **Invariant:** a peer that is alive is not replaced by another process with its name.
+pub struct Mesh {
+    identity: Identity,
+    node: NodeId,
+    secret: Secret,
+    config: MeshConfig,
+    random: Random,
+    /// Of this mesh alone: for ids that a connection may begin with once its peer has proved itself.
+    derivation: hmac::Key,
+    peers: BTreeMap<NodeId, Peer>,
+    connections: BTreeMap<ConnectionId, Connection>,
+    /// The number of the last connection.
+    last: u64,
+    /// Connections of others whose handshake is not done.
+    half_open: usize,
+    writable: VecDeque<ConnectionId>,
+    /// Peers whose links have events.
+    noisy: VecDeque<NodeId>,
+    demands: VecDeque<Demand>,
+    /// Besides those of the links.
+    events: VecDeque<MeshEvent>,
+    complaints: Complaints,
+    counters: MeshCounters,
+    /// Nothing is due before.
+    due: Time,
+}
+
+impl Mesh {
+    pub fn new(identity: Identity, secret: Secret, mut random: Random, config: MeshConfig) -> Self {
+        let mut seed = [0; 32];
+        random(&mut seed);
+        Self {
+            node: NodeId::of_name(&identity.name),
+            identity,
+            secret,
+            derivation: hmac::Key::new(hmac::HMAC_SHA256, &seed),
+            random,
+            peers: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            last: 0,
+            half_open: 0,
+            writable: VecDeque::new(),
+            noisy: VecDeque::new(),
+            demands: VecDeque::new(),
+            events: VecDeque::new(),
+            complaints: Complaints::new(config.complaint_pause),
+            counters: MeshCounters::default(),
+            due: Time::NEVER,
+            config,
+        }
+    }
+
+    /// This node.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// A node that this one is to be joined to from now on; or the new address of one that it knows.
+    pub fn add_peer(&mut self, now: Time, name: &str, address: &str) {
+        let node = NodeId::of_name(name);
+        if node == self.node {
+            let reason = "a peer has this node's own name: give each node a name of its own, or take it off the list of peers";
+            return self.complain(now, Whom::Peer(name), reason);
+        }
+        if let Some(peer) = self.peers.get_mut(&node) {
+            if *peer.address != *address {
+                peer.address = address.into();
+                peer.slots.iter_mut().for_each(|slot| slot.due = now);
+            }
+            self.due = now.min(self.due);
+            return;
+        }
+        let is_dialed = self.node < node;
+        let count = if is_dialed { self.config.connections.clamp(1, CHANNELS_MAX) } else { 0 };
+        let slot = |_| Slot { connection: None, due: now, pause: self.config.dial_first };
+        let slots = (0..count).map(slot).collect();
+        let link = Link::new(self.link_id(), self.config.link.clone());
+        self.peers.insert(node, Peer::new(now, name, address, link, slots));
+        self.due = now.min(self.due);
+    }
+
+    /// Gives a peer up, with all that waits for it.
+    pub fn remove_peer(&mut self, now: Time, node: NodeId) {
+        let its = self.connections.iter().filter(|(_, connection)| connection.peer == Some(node));
+        let its: Vec<ConnectionId> = its.map(|(id, _)| *id).collect();
+        for id in its {
+            self.close(now, id, "the node is no peer any more");
+        }
+        self.peers.remove(&node);
+    }
+
+    /// Somebody has connected from the address `from`. `None` when too many handshakes go on already: the connection is to be closed.
+    pub fn accepted(&mut self, now: Time, from: &str) -> Option<ConnectionId> {
+        if self.half_open >= self.config.handshakes_max {
+            self.counters.crowded += 1;
+            return None;
+        }
+        self.half_open += 1;
+        self.counters.accepted += 1;
+        let mut nonce = [0; 32];
+        (self.random)(&mut nonce);
+        let handshake = Handshake::accept(&self.identity, self.secret.clone(), nonce).into();
+        let by = now.after(self.config.handshake_max);
+        let stage = Stage::Shaking { handshake, by, own: LinkId(0) };
+        Some(self.insert(Connection::new(None, from, None, stage)))
+    }
+
+    /// A connection that [`Demand::Dial`] asked for is there.
+    pub fn dialed(&mut self, now: Time, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Stage::Dialing { .. } = connection.stage else { return };
+        let (Some(peer), Some(slot)) =
+            (connection.peer.and_then(|peer| self.peers.get(&peer)), connection.slot)
+        else {
+            return;
+        };
+        let mut nonce = [0; 32];
+        (self.random)(&mut nonce);
+        let (own, place) = (peer.link.id(), (slot, peer.slots.len() as u8));
+        let secret = self.secret.clone();
+        let handshake = Handshake::dial(&self.identity, secret, own, place, nonce, &mut connection.out);
+        let by = now.after(self.config.handshake_max);
+        connection.stage = Stage::Shaking { handshake: handshake.into(), by, own };
+        self.due = by.min(self.due);
+        self.queue(id);
+    }
+
+    /// Bytes have come. Those of a connection that is no more are ignored.
+    pub fn input(&mut self, now: Time, id: ConnectionId, bytes: Bytes) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let (channel, node) = match (&connection.stage, connection.peer) {
+            (Stage::Channel { id, .. }, Some(node)) => (*id, node),
+            (Stage::Shaking { .. }, _) => return self.shake(now, id, bytes),
+            _ => return,
+        };
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if let Err(error) = peer.link.input(now, channel, bytes) {
+            self.counters.peer_errors += 1;
+            self.fail(now, id, &error.to_string(), Output::default());
+        }
+        self.look(now, node);
+    }
+
+    /// Adds what a connection has to write, until `out` holds `budget` bytes; the last frame may go beyond. When it does, the connection
+    /// is among those that [`Self::poll_writable`] names again.
+    pub fn output(&mut self, now: Time, id: ConnectionId, budget: usize, out: &mut Output) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if !connection.out.is_empty() {
+            out.append(&mut connection.out);
+        }
+        let (Stage::Channel { id: channel, .. }, Some(node)) = (&connection.stage, connection.peer) else {
+            return;
+        };
+        let channel = *channel;
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        peer.link.output(now, channel, budget, out);
+        mark(node, peer, &mut self.writable, &mut self.noisy);
+    }
+
+    /// A connection that may have output since it was last named here.
+    pub fn poll_writable(&mut self) -> Option<ConnectionId> {
+        loop {
+            let id = self.writable.pop_front()?;
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            connection.is_queued = false;
+            if let (Stage::Channel { id: channel, .. }, Some(node)) = (&connection.stage, connection.peer)
+                && let Some(peer) = self.peers.get_mut(&node)
+            {
+                peer.queued &= !(1 << channel.index());
+            }
+            return Some(id);
+        }
+    }
+
+    /// Takes a frame for a peer's lane: [`Link::send`].
+    ///
+    /// # Errors
+    /// [`Refused`] when it finds no place, [`Refused::Down`] also when there is no such peer.
+    pub fn send(&mut self, now: Time, peer: NodeId, lane: Lane, frame: Bytes) -> Result<u64, Refused> {
+        let known = self.peers.get_mut(&peer).ok_or(Refused::Down)?;
+        let number = known.link.send(now, lane, frame)?;
+        mark(peer, known, &mut self.writable, &mut self.noisy);
+        Ok(number)
+    }
+
+    /// A frame that came from a peer has been dealt with.
+    pub fn consume(&mut self, peer: NodeId, credit: Credit) {
+        if let Some(known) = self.peers.get_mut(&peer) {
+            known.link.consume(credit);
+            mark(peer, known, &mut self.writable, &mut self.noisy);
+        }
+    }
+
+    /// What is to be done with connections; for the carrier.
+    pub fn poll_demand(&mut self) -> Option<Demand> {
+        self.demands.pop_front()
+    }
+
+    /// What happened; for whoever uses the links. Of one link, in order.
+    pub fn poll_event(&mut self) -> Option<MeshEvent> {
+        if let Some(event) = self.events.pop_front() {
+            return Some(event);
+        }
+        loop {
+            let node = *self.noisy.front()?;
+            let peer = self.peers.get_mut(&node);
+            match peer.and_then(|peer| {
+                let event = peer.link.poll_event();
+                peer.is_noisy = event.is_some();
+                event
+            }) {
+                Some(Event::Silent { .. }) => {}
+                Some(event) => return Some(MeshEvent::Link { peer: node, event }),
+                None => drop(self.noisy.pop_front()),
+            }
+        }
+    }
+
+    /// When [`Self::handle_timeout`] is due; too early is possible, too late is not.
+    pub fn timeout(&self) -> Time {
+        self.due
+    }
+
+    /// Time has passed: connections are dialed, handshakes are given up, pings become due, peers that are silent are suspect.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if now < self.due {
+            return;
+        }
+        let late = self.connections.iter().filter(|(_, connection)| connection.deadline() <= now);
+        let late: Vec<ConnectionId> = late.map(|(id, _)| *id).collect();
+        for id in late {
+            self.counters.late += 1;
+            let reason = match self.connections.get(&id) {
+                Some(connection) if connection.slot.is_some() => format!(
+                    "it was not joined within {:?} at {}: check that the node runs, its address and the firewalls between",
+                    self.config.handshake_max, connection.address
+                ),
+                _ => format!(
+                    "it did not join within {:?}: it is no node, or overloaded",
+                    self.config.handshake_max
+                ),
+            };
+            self.fail(now, id, &reason, Output::default());
+        }
+        let due = self.peers.iter().filter(|(_, peer)| peer.link.timeout() <= now);
+        let due: Vec<NodeId> = due.map(|(node, _)| *node).collect();
+        for node in due {
+            if let Some(peer) = self.peers.get_mut(&node) {
+                peer.link.handle_timeout(now);
+            }
+            self.sweep(now, node, "nothing came over it for too long");
+            self.look(now, node);
+        }
+        self.dial_due(now);
+        self.due = self.next_due();
+    }
+
+    /// The peers, by their numbers.
+    pub fn peers(&self) -> impl Iterator<Item = PeerStatus<'_>> {
+        self.peers.iter().map(|(node, peer)| peer.status(*node))
+    }
+
+    pub fn peer(&self, node: NodeId) -> Option<PeerStatus<'_>> {
+        self.peers.get(&node).map(|peer| peer.status(node))
+    }
+
+    /// The peer that a connection was dialed for, or whose channel it is.
+    pub fn peer_of(&self, id: ConnectionId) -> Option<NodeId> {
+        self.connections.get(&id)?.peer
+    }
+
+    pub fn counters(&self) -> &MeshCounters {
+        &self.counters
+    }
+
+    /// Connections of any stage.
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    pub fn check_invariants(&self) {
+        let shaking = |connection: &&Connection| {
+            connection.slot.is_none() && matches!(connection.stage, Stage::Shaking { .. })
+        };
+        assert_eq!(self.connections.values().filter(shaking).count(), self.half_open);
+        for (node, peer) in &self.peers {
+            peer.link.check_invariants();
+            assert_eq!(peer.link.channels().count(), peer.channels.iter().flatten().count());
+            for (index, id) in peer.channels.iter().enumerate() {
+                let Some(id) = id else { continue };
+                let connection = &self.connections[id];
+                assert_eq!(connection.peer, Some(*node));
+                let Stage::Channel { id: channel, .. } = connection.stage else {
+                    panic!("a channel's connection has no channel");
+                };
+                assert!(usize::from(channel.index()) == index && peer.link.has(channel));
+            }
+            for slot in &peer.slots {
+                assert!(slot.connection.is_none_or(|id| self.connections.contains_key(&id)));
+            }
+            assert!(!peer.link.has_events() || peer.is_noisy, "an event that nobody would hear of");
+        }
+    }
+
+    fn insert(&mut self, connection: Connection) -> ConnectionId {
+        self.last += 1;
+        let id = ConnectionId(self.last);
+        self.due = connection.deadline().min(self.due);
+        self.connections.insert(id, connection);
+        id
+    }
+
+    fn link_id(&mut self) -> LinkId {
+        let mut id = [0; 16];
+        (self.random)(&mut id);
+        LinkId(u128::from_le_bytes(id))
+    }
+
+    /// Something was done to the link of a peer, which may be up or suspect now.
+    fn look(&mut self, now: Time, node: NodeId) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if peer.is_up != peer.link.is_up() {
+            (peer.is_up, peer.since) = (!peer.is_up, now);
+        }
+        self.mark(node);
+    }
+
+    /// Something was done to the link of a peer, which may have output and events now.
+    fn mark(&mut self, node: NodeId) {
+        if let Some(peer) = self.peers.get_mut(&node) {
+            mark(node, peer, &mut self.writable, &mut self.noisy);
+        }
+    }
+
+    fn queue(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&id)
+            && !std::mem::replace(&mut connection.is_queued, true)
+        {
+            self.writable.push_back(id);
+        }
+    }
+}
+
+/// Notes what the link of a peer has: output, of connections that are not among those with some yet, and events.
+fn mark(node: NodeId, peer: &mut Peer, writable: &mut VecDeque<ConnectionId>, noisy: &mut VecDeque<NodeId>) {
+    if !peer.link.has_news() {
+        return;
+    }
+    let mut news = peer.link.take_writable() & !peer.queued;
+    while news != 0 {
+        let index = news.trailing_zeros();
+        news &= news - 1;
+        if let Some(Some(id)) = peer.channels.get(index as usize) {
+            peer.queued |= 1 << index;
+            writable.push_back(*id);
+        }
+    }
+    if !peer.is_noisy && peer.link.has_events() {
+        peer.is_noisy = true;
+        noisy.push_back(node);
+    }
+}

@@ -1,0 +1,37 @@
+use std::time::Duration;
+
+use crate::config::Config;
+
+/// Bounds of all links of one node.
+#[derive(Clone, Debug)]
+pub struct MeshConfig {
+    /// Of each link.
+    pub link: Config,
+    /// Connections to each peer that this node dials: 1 to [`CHANNELS_MAX`](crate::CHANNELS_MAX). The first carries no messages of
+    /// clients when there are more.
+    pub connections: u8,
+    /// From a connection to the end of its handshake, and from the wish to dial to the connection.
+    pub handshake_max: Duration,
+    /// From a connection that failed to the next attempt: this long at first, then twice as long each time, up to `dial_max`; half to all
+    /// of it by chance.
+    pub dial_first: Duration,
+    pub dial_max: Duration,
+    /// Connections from others whose handshake is not done.
+    pub handshakes_max: usize,
+    /// The same complaint about the same peer comes again only after this.
+    pub complaint_pause: Duration,
+}
+
+impl Default for MeshConfig {
+    fn default() -> Self {
+        Self {
+            link: Config::default(),
+            connections: 4,
+            handshake_max: Duration::from_secs(5),
+            dial_first: Duration::from_millis(100),
+            dial_max: Duration::from_secs(1),
+            handshakes_max: 64,
+            complaint_pause: Duration::from_secs(60),
+        }
+    }
+}

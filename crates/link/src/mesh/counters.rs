@@ -1,0 +1,20 @@
+/// What a mesh has done since it was made, besides what its links count.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MeshCounters {
+    /// Connections that were asked for.
+    pub dialed: u64,
+    /// Of them, those that ended before their handshake was done.
+    pub dials_failed: u64,
+    /// Connections of others that were taken in.
+    pub accepted: u64,
+    /// Connections of others that found too many handshakes going on.
+    pub crowded: u64,
+    /// Handshakes that were refused, by either side.
+    pub refused: u64,
+    /// Of them, those of another process with the name of a peer that is connected.
+    pub taken: u64,
+    /// Handshakes that were not done in time.
+    pub late: u64,
+    /// Channels whose peer did what no peer does.
+    pub peer_errors: u64,
+}

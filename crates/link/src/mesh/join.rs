@@ -1,0 +1,169 @@
+//! From a handshake to a channel: who is let in, and which two lives a link is about.
+
+use bytes::Bytes;
+use ring::hmac;
+
+use super::connection::Stage;
+use super::peer::Peer;
+use super::{ConnectionId, Mesh};
+use crate::error::{PeerError, Refusal};
+use crate::handshake::{Established, LinkId, Progress};
+use crate::node::NodeId;
+use crate::output::Output;
+use crate::time::Time;
+
+impl Mesh {
+    /// Bytes of a handshake have come.
+    pub(super) fn shake(&mut self, now: Time, id: ConnectionId, mut input: Bytes) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Stage::Shaking { handshake, own, .. } = &mut connection.stage else { return };
+        let mut progress = handshake.input(&mut input, &mut connection.out);
+        if let Ok(Progress::Named(name)) = &progress
+            && let Some(theirs) = handshake.named().map(|established| established.link)
+        {
+            connection.says = Some(name.clone());
+            let node = NodeId::of_name(name);
+            let peer = self.peers.get(&node);
+            let answer = match peer {
+                None => Err(Refusal::Unknown),
+                Some(_) if self.node < node => Err(Refusal::Direction),
+                Some(peer) if is_taken(now, peer, theirs) => Err(Refusal::Taken),
+                Some(peer) => Ok(answer_to(&self.derivation, peer, theirs)),
+            };
+            progress = match answer {
+                Ok(link) => {
+                    *own = link;
+                    handshake.answer(link, &mut input, &mut connection.out)
+                }
+                Err(reason) => Err(handshake.refuse(reason, &mut connection.out)),
+            };
+        }
+        match progress {
+            Ok(Progress::Waits | Progress::Named(_)) => self.queue(id),
+            Ok(Progress::Done(established)) => self.join(now, id, &established, input),
+            Err(error) => self.refuse(now, id, &error),
+        }
+    }
+
+    fn refuse(&mut self, now: Time, id: ConnectionId, error: &PeerError) {
+        self.counters.refused += 1;
+        self.counters.taken += u64::from(*error == PeerError::Refuses { reason: Refusal::Taken });
+        let Some(connection) = self.connections.get(&id) else { return };
+        let reason = match (&connection.says, connection.slot) {
+            (Some(name), None) => format!("says to be {name:?}: {error}"),
+            (None, None) => error.to_string(),
+            (_, Some(_)) => format!("at {}: {error}", connection.address),
+        };
+        self.fail(now, id, &reason, Output::default());
+    }
+
+    /// Both have proved themselves.
+    fn join(&mut self, now: Time, id: ConnectionId, established: &Established, rest: Bytes) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let Stage::Shaking { own, .. } = connection.stage else { return };
+        let (is_dialed, expected) = (connection.slot.is_some(), connection.peer);
+        let node = NodeId::of_name(&established.name);
+        if is_dialed && expected != Some(node) {
+            let reason = format!(
+                "at {} the node {:?} answers: check the addresses of both",
+                connection.address, established.name
+            );
+            return self.fail(now, id, &reason, Output::default());
+        }
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return self.close(now, id, "the node is no peer any more");
+        };
+        if is_taken(now, peer, established.link) {
+            self.counters.refused += 1;
+            self.counters.taken += 1;
+            return self.fail(now, id, &Refusal::Taken.to_string(), Output::default());
+        }
+        let is_news = peer.link.peer().is_some_and(|known| known != established.link);
+        let answered = answer_to(&self.derivation, peer, established.link);
+        if is_news && is_dialed {
+            // The state of the link goes with the life of the peer that it was about. The id by which this node has just called itself
+            // stands for that state.
+            let fresh = self.link_id();
+            self.begin_anew(now, node, fresh);
+            return self.dial_anew(now, id);
+        }
+        if is_news && own == answered {
+            self.begin_anew(now, node, answered);
+        } else if own != answered {
+            return self.dial_anew(now, id);
+        }
+        self.attach(now, id, node, established);
+        if !rest.is_empty() {
+            self.input(now, id, rest);
+        }
+    }
+
+    fn attach(&mut self, now: Time, id: ConnectionId, node: NodeId, established: &Established) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        let channel = peer.link.attach(now, established);
+        (peer.version, peer.features) = (established.version, established.features);
+        // Connections that were there before, of this channel and of others when their number has changed.
+        self.sweep(now, node, "a newer connection took its place");
+        let (Some(peer), Some(connection)) = (self.peers.get_mut(&node), self.connections.get_mut(&id))
+        else {
+            return;
+        };
+        self.half_open -= usize::from(connection.slot.is_none());
+        connection.peer = Some(node);
+        connection.stage = Stage::Channel { id: channel, since: now };
+        peer.channels.resize(usize::from(established.channels), None);
+        peer.channels[usize::from(channel.index())] = Some(id);
+        // The link says when it has something to do; with the first channel the others may be dialed.
+        self.due = peer.link.timeout().min(self.due);
+        if !peer.slots.is_empty() {
+            self.due = now.min(self.due);
+        }
+        self.queue(id);
+        self.look(now, node);
+    }
+
+    /// The peer has forgotten this node, or was another process: this node forgets too.
+    fn begin_anew(&mut self, now: Time, node: NodeId, id: LinkId) {
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.link.forget(id);
+        }
+        self.sweep(now, node, "the peer has begun anew");
+        self.look(now, node);
+    }
+
+    /// The ids that were said are not those of the link any more.
+    fn dial_anew(&mut self, now: Time, id: ConnectionId) {
+        let first = self.config.dial_first;
+        let place =
+            self.connections.get(&id).and_then(|connection| Some((connection.peer?, connection.slot?)));
+        let slot = place.and_then(|(node, slot)| self.peers.get(&node)?.slots.get(usize::from(slot)));
+        // At once, but for a peer with which this happens again and again.
+        let at_once = slot.is_some_and(|slot| slot.pause == first);
+        self.close(now, id, "the link has begun anew");
+        if let Some((node, slot)) = place
+            && at_once
+            && let Some(slot) = self.peers.get_mut(&node).and_then(|it| it.slots.get_mut(usize::from(slot)))
+        {
+            slot.due = now;
+            self.due = now.min(self.due);
+        }
+    }
+}
+
+/// Whether another process with the peer's name is connected, and alive.
+fn is_taken(now: Time, peer: &Peer, theirs: LinkId) -> bool {
+    let is_other = peer.link.peer().is_some_and(|known| known != theirs);
+    is_other && peer.link.heard().is_some_and(|heard| heard.after(2 * peer.link.config().heartbeat) > now)
+}
+
+/// By which id this node calls its end of the link to a dialer with the id `theirs`: when that is another than before, by the one that the
+/// end will have once the dialer has proved itself. Nothing changes before that, and all its connections get the same answer.
+fn answer_to(derivation: &hmac::Key, peer: &Peer, theirs: LinkId) -> LinkId {
+    let own = peer.link.id();
+    if peer.link.peer().is_none_or(|known| known == theirs) {
+        return own;
+    }
+    let said = [own.0.to_le_bytes(), theirs.0.to_le_bytes()].concat();
+    let tag = hmac::sign(derivation, &said);
+    LinkId(tag.as_ref().first_chunk().map_or(own.0, |first| u128::from_le_bytes(*first)))
+}

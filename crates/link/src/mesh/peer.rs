@@ -1,0 +1,105 @@
+use std::time::Duration;
+
+use super::event::ConnectionId;
+use crate::lane::Class;
+use crate::link::Link;
+use crate::node::NodeId;
+use crate::time::Time;
+
+/// A node that this one is to be joined to.
+#[derive(Debug)]
+pub struct Peer {
+    pub name: Box<str>,
+    pub address: Box<str>,
+    pub link: Link,
+    /// The connections that this node dials; none when the peer dials.
+    pub slots: Vec<Slot>,
+    /// By the index of their channels.
+    pub channels: Vec<Option<ConnectionId>>,
+    /// Bits of the channels whose connections are among those that may have output.
+    pub queued: u32,
+    /// Among those whose links have events.
+    pub is_noisy: bool,
+    pub is_up: bool,
+    pub since: Time,
+    /// As of the last handshake.
+    pub version: u16,
+    pub features: u64,
+    pub last_error: Option<(Time, Box<str>)>,
+}
+
+/// One connection that this node is to make, or has.
+#[derive(Debug)]
+pub struct Slot {
+    pub connection: Option<ConnectionId>,
+    /// When it is dialed next.
+    pub due: Time,
+    /// What the next attempt waits for at most, if this one fails.
+    pub pause: Duration,
+}
+
+/// A peer, as an operator sees it.
+#[derive(Debug)]
+pub struct PeerStatus<'a> {
+    pub node: NodeId,
+    pub name: &'a str,
+    /// As configured.
+    pub address: &'a str,
+    /// Whether this node dials it, or is dialed by it.
+    pub is_dialed: bool,
+    pub is_up: bool,
+    /// Since when it is up, or suspect.
+    pub since: Time,
+    /// Connections that carry frames, and how many there are to be.
+    pub connections: (usize, usize),
+    /// Of the last handshake; 0 before the first.
+    pub version: u16,
+    pub features: u64,
+    /// What went wrong last, and when.
+    pub last_error: Option<(Time, &'a str)>,
+    /// Its counters, round trip and what waits: [`Link::counters`], [`Link::round_trip`], [`Link::waiting`], [`Link::unconsumed`].
+    pub link: &'a Link,
+}
+
+impl PeerStatus<'_> {
+    /// Of every class: what waits, as [`Link::waiting`] says.
+    pub fn waiting(&self, now: Time) -> impl Iterator<Item = (Class, (u64, u64, u64))> {
+        Class::ALL.into_iter().map(move |class| (class, self.link.waiting(now, class)))
+    }
+}
+
+impl Peer {
+    pub fn new(now: Time, name: &str, address: &str, link: Link, slots: Vec<Slot>) -> Self {
+        Self {
+            name: name.into(),
+            address: address.into(),
+            link,
+            slots,
+            channels: Vec::new(),
+            queued: 0,
+            is_noisy: false,
+            is_up: false,
+            since: now,
+            version: 0,
+            features: 0,
+            last_error: None,
+        }
+    }
+
+    pub fn status(&self, node: NodeId) -> PeerStatus<'_> {
+        let open = self.channels.iter().flatten().count();
+        PeerStatus {
+            node,
+            name: &self.name,
+            address: &self.address,
+            is_dialed: !self.slots.is_empty(),
+            is_up: self.is_up,
+            since: self.since,
+            connections: (open, self.slots.len().max(self.channels.len())),
+            version: self.version,
+            features: self.features,
+            last_error: self.last_error.as_ref().map(|(at, reason)| (*at, &**reason)),
+            link: &self.link,
+        }
+    }
+}

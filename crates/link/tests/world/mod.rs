@@ -1,0 +1,513 @@
+//! Nodes with a mesh each, on a network of bytes that are slow, cut, swallowed, and on one clock; against what meshes promise.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+use link::{
+    BufferMax, Class, Config, ConnectionId, Credit, Demand, Event, Identity, Lane, Mesh, MeshConfig,
+    MeshEvent, NodeId, Output, Refused, Secret, Time,
+};
+
+use crate::random::Random;
+
+/// What a node is started with.
+#[derive(Clone)]
+pub struct Spec {
+    pub name: String,
+    pub cluster: u8,
+    pub secret: String,
+    /// Names of the nodes that it knows; their addresses are their numbers.
+    pub peers: Vec<(String, usize)>,
+    pub config: MeshConfig,
+}
+
+pub struct Node {
+    pub spec: Spec,
+    pub mesh: Mesh,
+    pub is_running: bool,
+    /// What each peer was sent, and has sent.
+    pub peers: BTreeMap<NodeId, Peer>,
+    /// What the log says.
+    pub log: Vec<(Time, String, String)>,
+    pub dials: u64,
+}
+
+#[derive(Default)]
+pub struct Peer {
+    /// Of which life of the link what is sent is.
+    tag: u64,
+    sent: BTreeMap<Lane, u64>,
+    acknowledged: BTreeMap<Lane, u64>,
+    received: BTreeMap<Lane, u64>,
+    /// Of which life what comes is.
+    received_tag: Option<u64>,
+    credits: VecDeque<Credit>,
+    pub ups: u64,
+    pub suspects: u64,
+    pub restarts: u64,
+    pub total: u64,
+}
+
+/// One connection: its first end has dialed.
+struct Wire {
+    ends: [Option<(usize, ConnectionId)>; 2],
+    /// On the way to each end.
+    bytes: [VecDeque<(Time, Bytes)>; 2],
+    /// An end is told, once the bytes are there, that the other has closed.
+    closing: [Option<Time>; 2],
+    /// Whether what is on the way to each end vanishes.
+    swallows: [bool; 2],
+    is_slow: bool,
+}
+
+pub struct World {
+    pub now: Time,
+    pub nodes: Vec<Node>,
+    wires: Vec<Wire>,
+    /// Who cannot reach whom.
+    pub severed: Vec<(usize, usize)>,
+    pub random: Random,
+    tags: u64,
+    pub received: u64,
+    retransmitted: u64,
+}
+
+/// Small enough that short runs meet every bound.
+pub fn config(connections: u8) -> MeshConfig {
+    let buffer_max =
+        BufferMax { control: 10_000, claims: 10_000, routes: 10_000, assured: 20_000, best_effort: 5_000 };
+    MeshConfig {
+        link: Config { window: 3_000, buffer_max, ..Config::default() },
+        connections,
+        dial_max: Duration::from_secs(2),
+        handshakes_max: 8,
+        ..MeshConfig::default()
+    }
+}
+
+/// Specs of nodes that all know each other.
+pub fn specs(count: usize, connections: u8) -> Vec<Spec> {
+    let names: Vec<(String, usize)> = (0..count).map(|index| (format!("n{index}"), index)).collect();
+    let spec = |index: usize| Spec {
+        name: names[index].0.clone(),
+        cluster: 1,
+        secret: "secret".into(),
+        peers: names.iter().filter(|(_, other)| *other != index).cloned().collect(),
+        config: config(connections),
+    };
+    (0..count).map(spec).collect()
+}
+
+pub const LANES: [Lane; 3] = [Lane::CONTROL, Lane::CLAIMS, Lane::ROUTES];
+
+pub fn some_lane(random: &mut Random) -> Lane {
+    match random.below(6) {
+        at @ 0..3 => LANES[at],
+        3 => Lane::best_effort(random.below(3) as u8),
+        _ => Lane::assured(random.below(5) as u8),
+    }
+}
+
+impl World {
+    pub fn new(specs: Vec<Spec>, seed: u64) -> Self {
+        let mut world = Self {
+            now: Time(1_000_000),
+            nodes: Vec::new(),
+            wires: Vec::new(),
+            severed: Vec::new(),
+            random: Random::new(seed),
+            tags: 0,
+            received: 0,
+            retransmitted: 0,
+        };
+        for spec in specs {
+            let node = world.node(spec);
+            world.nodes.push(node);
+        }
+        world
+    }
+
+    fn node(&mut self, spec: Spec) -> Node {
+        let identity = Identity { name: spec.name.as_str().into(), cluster: [spec.cluster; 16], features: 3 };
+        let mut random = Random::new(self.random.next());
+        let bytes =
+            move |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte = (random.next() >> 40) as u8);
+        let secret = Secret::new(spec.secret.as_bytes());
+        let mut mesh = Mesh::new(identity, secret, Box::new(bytes), spec.config.clone());
+        let mut peers = BTreeMap::new();
+        for (name, address) in &spec.peers {
+            mesh.add_peer(self.now, name, &address.to_string());
+            self.tags += 1;
+            peers.insert(NodeId::of_name(name), Peer { tag: self.tags, ..Peer::default() });
+        }
+        Node { spec, mesh, is_running: true, peers, log: Vec::new(), dials: 0 }
+    }
+
+    pub fn id(&self, node: usize) -> NodeId {
+        NodeId::of_name(&self.nodes[node].spec.name)
+    }
+
+    /// Takes a frame that says what number it is, of which life.
+    pub fn send(&mut self, from: usize, to: usize, lane: Lane, length: usize) -> Result<(), Refused> {
+        let (now, to) = (self.now, self.id(to));
+        let node = &mut self.nodes[from];
+        let peer = node.peers.get_mut(&to).expect("a peer");
+        let next = peer.sent.entry(lane).or_default();
+        let mut frame = [peer.tag.to_le_bytes(), next.to_le_bytes()].concat();
+        frame.resize(length.max(16), 7);
+        let number = node.mesh.send(now, to, lane, frame.into())?;
+        if lane.class().is_resumed() {
+            assert_eq!(number, *next, "numbers count frames");
+        }
+        *next += 1;
+        Ok(())
+    }
+
+    /// Gives credit back for up to `count` frames of each peer.
+    pub fn consume(&mut self, node: usize, count: usize) {
+        let node = &mut self.nodes[node];
+        for (id, peer) in &mut node.peers {
+            for credit in peer.credits.drain(..count.min(peer.credits.len())) {
+                node.mesh.consume(*id, credit);
+            }
+        }
+    }
+
+    /// Time passes, and what happens in it.
+    pub fn pass(&mut self, milliseconds: u64) {
+        let end = Time(self.now.0 + milliseconds * 1_000);
+        while self.now < end {
+            self.now = Time((self.now.0 + 5_000).min(end.0));
+            self.arrive();
+            for node in 0..self.nodes.len() {
+                self.turn(node);
+            }
+        }
+    }
+
+    /// With everybody reading what comes.
+    pub fn run(&mut self, milliseconds: u64) {
+        for _ in 0..milliseconds / 10 {
+            self.pass(10);
+            (0..self.nodes.len()).for_each(|node| self.consume(node, usize::MAX));
+        }
+    }
+
+    fn turn(&mut self, at: usize) {
+        if !self.nodes[at].is_running {
+            return;
+        }
+        let now = self.now;
+        if self.nodes[at].mesh.timeout() <= now {
+            self.nodes[at].mesh.handle_timeout(now);
+        }
+        self.settle(at);
+        while let Some(id) = self.nodes[at].mesh.poll_writable() {
+            let budget = [1, 1_000, 100_000][self.random.below(3)];
+            let mut out = Output::default();
+            self.nodes[at].mesh.output(now, id, budget, &mut out);
+            let bytes: Bytes = out.take().concat().into();
+            let wire = self.wires.iter_mut().enumerate().find_map(|(index, wire)| {
+                let end = wire.ends.iter().position(|end| *end == Some((at, id)))?;
+                Some((index, end))
+            });
+            if let Some((wire, end)) = wire {
+                self.put(wire, 1 - end, bytes);
+            }
+        }
+        self.nodes[at].mesh.check_invariants();
+        self.settle(at);
+    }
+
+    fn put(&mut self, wire: usize, to: usize, bytes: Bytes) {
+        let wire = &mut self.wires[wire];
+        let delay = if wire.is_slow { 300_000 } else { 20_000 };
+        let after = wire.bytes[to].back().map_or(Time(0), |(time, _)| *time);
+        let at = Time(self.now.0 + self.random.below(delay) as u64).max(after);
+        if !bytes.is_empty() && !wire.swallows[to] {
+            wire.bytes[to].push_back((at, bytes));
+        }
+    }
+
+    fn arrive(&mut self) {
+        for index in 0..self.wires.len() {
+            for end in [0, 1] {
+                self.arrive_at(index, end);
+            }
+        }
+        self.wires.retain(|wire| wire.ends.iter().any(Option::is_some));
+    }
+
+    fn arrive_at(&mut self, index: usize, end: usize) {
+        let now = self.now;
+        loop {
+            let wire = &mut self.wires[index];
+            let Some((node, id)) = wire.ends[end] else { return };
+            if wire.bytes[end].front().is_none_or(|(time, _)| *time > now) {
+                break;
+            }
+            let (_, mut bytes) = wire.bytes[end].pop_front().expect("it is there");
+            while !bytes.is_empty() {
+                let count = 1 + self.random.below(bytes.len());
+                self.nodes[node].mesh.input(now, id, bytes.split_to(count));
+                self.settle(node);
+            }
+        }
+        let wire = &mut self.wires[index];
+        if wire.bytes[end].is_empty() && wire.closing[end].is_some_and(|time| time <= now) {
+            let (node, id) = wire.ends[end].take().expect("it is open");
+            self.nodes[node].mesh.closed(now, id, "the peer closed it");
+            self.settle(node);
+        }
+    }
+
+    /// Does what a mesh wants, and holds what happened against what may.
+    fn settle(&mut self, at: usize) {
+        while let Some(demand) = self.nodes[at].mesh.poll_demand() {
+            match demand {
+                Demand::Dial { connection, address, .. } => {
+                    self.nodes[at].dials += 1;
+                    self.dial(at, connection, address.parse().expect("a number"));
+                }
+                Demand::Close { connection, last, .. } => self.hang_up(at, connection, last),
+            }
+        }
+        while let Some(event) = self.nodes[at].mesh.poll_event() {
+            match event {
+                MeshEvent::Refused { who, reason, unsaid } => {
+                    assert!(!reason.is_empty() && !who.is_empty() && unsaid < 100_000);
+                    self.nodes[at].log.push((self.now, who.into(), reason.into()));
+                }
+                MeshEvent::Link { peer, event } => self.happened(at, peer, event),
+            }
+        }
+    }
+
+    fn can_reach(&self, from: usize, to: usize) -> bool {
+        !self.severed.iter().any(|pair| *pair == (from, to) || *pair == (to, from))
+    }
+
+    fn dial(&mut self, from: usize, id: ConnectionId, to: usize) {
+        let now = self.now;
+        let is_there = self.nodes.get(to).is_some_and(|node| node.is_running);
+        if !self.can_reach(from, to) && self.random.below(2) == 0 {
+            // Nobody answers: the mesh gives up by itself.
+            return;
+        }
+        if !is_there || !self.can_reach(from, to) {
+            return self.nodes[from].mesh.closed(now, id, "connection refused");
+        }
+        let Some(accepted) = self.nodes[to].mesh.accepted(now, &format!("10.0.0.{from}:{}", id.number()))
+        else {
+            return self.nodes[from].mesh.closed(now, id, "connection reset");
+        };
+        self.wires.push(Wire {
+            ends: [Some((from, id)), Some((to, accepted))],
+            bytes: Default::default(),
+            closing: [None; 2],
+            swallows: [false; 2],
+            is_slow: self.random.below(10) == 0,
+        });
+        self.nodes[from].mesh.dialed(now, id);
+    }
+
+    fn hang_up(&mut self, at: usize, id: ConnectionId, last: Bytes) {
+        let ends = self.wires.iter().enumerate().find_map(|(index, wire)| {
+            Some((index, wire.ends.iter().position(|end| *end == Some((at, id)))?))
+        });
+        let Some((index, end)) = ends else { return };
+        self.put(index, 1 - end, last);
+        self.wires[index].ends[end] = None;
+        self.wires[index].bytes[end].clear();
+        if !self.wires[index].swallows[1 - end] {
+            self.wires[index].closing[1 - end] = Some(Time(self.now.0 + 10_000));
+        }
+    }
+
+    fn happened(&mut self, at: usize, from: NodeId, event: Event) {
+        self.tags += 1;
+        let tag = self.tags;
+        let peer = self.nodes[at].peers.get_mut(&from).expect("a peer that it knows");
+        match event {
+            Event::Received { lane, number, frame, credit } => {
+                let said = |at: usize| {
+                    u64::from_le_bytes(
+                        frame[at..at + 8].try_into().expect("frames say their life and number"),
+                    )
+                };
+                let (tag, sent) = (said(0), said(8));
+                assert_eq!(
+                    *peer.received_tag.get_or_insert(tag),
+                    tag,
+                    "of one life until it is said to be over"
+                );
+                let next = peer.received.entry(lane).or_default();
+                if lane.class().is_resumed() {
+                    assert_eq!((number, sent), (*next, *next), "every number once and in order");
+                } else {
+                    assert!(sent >= *next, "in order, nothing twice");
+                }
+                *next = sent + 1;
+                peer.total += 1;
+                peer.credits.push_back(credit);
+                self.received += 1;
+            }
+            Event::Acknowledged { lane, next } => {
+                let before = peer.acknowledged.insert(lane, next);
+                assert!(before.is_none_or(|before| before < next), "acknowledgements go on");
+                assert!(next <= peer.sent[&lane]);
+            }
+            Event::Restarted => {
+                let Peer { ups, suspects, restarts, total, .. } = *peer;
+                let credits = std::mem::take(&mut peer.credits);
+                *peer =
+                    Peer { tag, ups, suspects, restarts: restarts + 1, total, credits, ..Peer::default() };
+            }
+            Event::Up => peer.ups += 1,
+            Event::Suspect => peer.suspects += 1,
+            Event::Silent { .. } => panic!("that is between the mesh and its links"),
+        }
+    }
+
+    /// A number of some connection, if there is one.
+    fn some_wire(&mut self) -> Option<usize> {
+        (!self.wires.is_empty()).then(|| self.random.below(self.wires.len()))
+    }
+
+    /// Ends a connection, with what is on its way.
+    pub fn cut(&mut self) {
+        let Some(wire) = self.some_wire() else { return };
+        let wire = &mut self.wires[wire];
+        wire.closing = [Some(self.now); 2];
+        wire.bytes.iter_mut().for_each(VecDeque::clear);
+    }
+
+    /// From now on nothing arrives over a connection, one way or both, and nobody is told.
+    pub fn swallow(&mut self) {
+        let Some(wire) = self.some_wire() else { return };
+        let ways = [[true, true], [true, false], [false, true]][self.random.below(3)];
+        for (way, swallows) in ways.into_iter().enumerate() {
+            self.wires[wire].swallows[way] |= swallows;
+            if swallows {
+                self.wires[wire].bytes[way].clear();
+            }
+        }
+    }
+
+    /// Two nodes cannot reach each other from now on.
+    pub fn sever(&mut self, one: usize, other: usize) {
+        self.severed.push((one, other));
+        for wire in &mut self.wires {
+            let nodes: Vec<usize> = wire.ends.iter().flatten().map(|(node, _)| *node).collect();
+            if nodes.contains(&one) && nodes.contains(&other) {
+                wire.swallows = [true; 2];
+                wire.bytes.iter_mut().for_each(VecDeque::clear);
+            }
+        }
+    }
+
+    /// A node dies, with or without a word of its system to the others.
+    pub fn stop(&mut self, at: usize, is_told: bool) {
+        self.retransmitted += self.retransmitted_of(at);
+        self.nodes[at].is_running = false;
+        for wire in &mut self.wires {
+            for end in [0, 1] {
+                if wire.ends[end].is_some_and(|(node, _)| node == at) {
+                    wire.ends[end] = None;
+                    wire.closing[1 - end] = is_told.then_some(self.now);
+                    wire.swallows[1 - end] |= !is_told;
+                }
+            }
+        }
+    }
+
+    /// It begins anew, and knows nothing.
+    pub fn start(&mut self, at: usize) {
+        let spec = self.nodes[at].spec.clone();
+        self.nodes[at] = self.node(spec);
+    }
+
+    /// Whether every node that knows another is joined to it.
+    pub fn is_joined(&self) -> bool {
+        self.nodes.iter().all(|node| node.mesh.peers().all(|peer| peer.is_up))
+    }
+
+    /// With a good network everybody is joined, and everything that has to arrives.
+    pub fn heal(&mut self) {
+        self.severed.clear();
+        self.run(20_000);
+        assert!(self.is_joined());
+        for from in 0..self.nodes.len() {
+            for to in 0..self.nodes.len() {
+                if from != to {
+                    self.check_arrived(from, to);
+                }
+            }
+        }
+    }
+
+    /// All that one node has sent another has come.
+    pub fn check_arrived(&self, from: usize, to: usize) {
+        let sender = &self.nodes[from].peers[&self.id(to)];
+        let receiver = &self.nodes[to].peers[&self.id(from)];
+        for (lane, sent) in &sender.sent {
+            if lane.class().is_resumed() && *sent > 0 {
+                assert_eq!(receiver.received_tag, Some(sender.tag), "they are about the same lives");
+                assert_eq!(receiver.received.get(lane), Some(sent), "nothing is missing on {lane:?}");
+                assert_eq!(sender.acknowledged.get(lane), Some(sent));
+            }
+        }
+        let status = self.nodes[from].mesh.peer(self.id(to)).expect("a peer");
+        assert!(status.waiting(self.now).all(|(_, waiting)| waiting == (0, 0, 0)), "nothing waits");
+    }
+
+    pub fn retransmitted(&self) -> u64 {
+        self.retransmitted + (0..self.nodes.len()).map(|node| self.retransmitted_of(node)).sum::<u64>()
+    }
+
+    fn retransmitted_of(&self, node: usize) -> u64 {
+        let of =
+            |class| self.nodes[node].mesh.peers().map(move |it| it.link.counters().of(class).retransmitted);
+        [Class::Claims, Class::Routes, Class::Assured].into_iter().flat_map(of).sum()
+    }
+
+    /// What the log of a node has, of a reason that contains `part`.
+    pub fn said(&self, node: usize, part: &str) -> usize {
+        self.nodes[node].log.iter().filter(|(_, _, reason)| reason.contains(part)).count()
+    }
+
+    /// A stranger connects to a node and sends bytes; returns whether it was hung up on, and what it was told.
+    pub fn stranger(&mut self, to: usize, pieces: &[&[u8]]) -> (bool, Vec<u8>) {
+        let now = self.now;
+        let Some(id) = self.nodes[to].mesh.accepted(now, "10.9.9.9:99") else { return (true, Vec::new()) };
+        let mut said = Vec::new();
+        for piece in pieces {
+            self.nodes[to].mesh.input(now, id, Bytes::copy_from_slice(piece));
+            let mut out = Output::default();
+            self.nodes[to].mesh.output(now, id, 1 << 20, &mut out);
+            said.extend(out.take().concat());
+            self.nodes[to].mesh.check_invariants();
+        }
+        let mut is_closed = false;
+        while let Some(demand) = self.nodes[to].mesh.poll_demand() {
+            match demand {
+                Demand::Close { connection, last, .. } if connection == id => {
+                    is_closed = true;
+                    said.extend(last);
+                }
+                Demand::Dial { connection, .. } => self.nodes[to].mesh.closed(now, connection, "not now"),
+                Demand::Close { .. } => {}
+            }
+        }
+        while let Some(event) = self.nodes[to].mesh.poll_event() {
+            match event {
+                MeshEvent::Refused { who, reason, .. } => {
+                    self.nodes[to].log.push((now, who.into(), reason.into()));
+                }
+                MeshEvent::Link { peer, event } => self.happened(to, peer, event),
+            }
+        }
+        (is_closed, said)
+    }
+}
