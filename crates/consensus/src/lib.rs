@@ -1,0 +1,32 @@
+//! Groups of replicas that agree on a log: Raft, by `openraft`, on the log of a node and the links between nodes. No I/O, clocks or threads
+//! of its own: the same code runs in the program and in the simulator.
+//!
+//! Read [`Group`] first: one replica of one group.
+//!
+//! **Invariant:** what a replica has promised or acknowledged is durable before it says so. **Invariant:** a replica that cannot read
+//! what it had does not vote.
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod group;
+mod journal;
+mod machine;
+mod mutation;
+mod network;
+mod runtime;
+mod serve;
+mod status;
+mod vocabulary;
+mod wire;
+
+pub use config::Config;
+pub use group::{Change, Counters, Event, Group, Outcome, RequestId, StartError, StateGuard, Undecided};
+pub use journal::{Places, Unreadable};
+pub use machine::{InvalidSnapshot, StateMachine};
+pub use mutation::Mutation;
+#[cfg(feature = "trial")]
+pub use mutation::mutate;
+pub use network::Transmit;
+pub use status::{Role, Status};
+pub use vocabulary::{LogGroup, Member, ReplicaId};

@@ -1,0 +1,123 @@
+//! The state that a log makes, as `openraft` drives it.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use futures_util::{Stream, StreamExt};
+use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
+use openraft::{EntryPayload, OptionalSend};
+
+use crate::journal::Store;
+use crate::runtime::lock;
+use crate::vocabulary::{Answer, LogId, Snapshot, SnapshotMeta, StoredMembership, Types};
+
+/// What replicas agree on makes the same state on each of them: it depends on nothing but the commands.
+pub trait StateMachine: Send + 'static {
+    /// Applies one command, and says what its proposer gets. `index` grows with each.
+    fn apply(&mut self, index: u64, command: &[u8]) -> Vec<u8>;
+
+    /// All of it, in bytes.
+    fn snapshot(&self) -> Vec<u8>;
+
+    /// Becomes what a snapshot says.
+    ///
+    /// # Errors
+    /// They are no snapshot, or one of a later version: the replica stops.
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), InvalidSnapshot>;
+}
+
+/// Bytes that are no snapshot of this state.
+#[derive(Debug)]
+pub struct InvalidSnapshot;
+
+/// The state of one replica, and how far it is.
+pub(crate) struct State<S> {
+    pub machine: S,
+    pub applied: Option<LogId>,
+    membership: StoredMembership,
+}
+
+pub(crate) struct Machine<S> {
+    state: Arc<Mutex<State<S>>>,
+    store: Store,
+}
+
+pub(crate) struct Builder {
+    meta: SnapshotMeta,
+    bytes: Arc<[u8]>,
+    store: Store,
+}
+
+impl<S: StateMachine> Machine<S> {
+    pub fn new(machine: S, store: Store) -> (Self, Arc<Mutex<State<S>>>) {
+        let state = State { machine, applied: None, membership: StoredMembership::default() };
+        let state = Arc::new(Mutex::new(state));
+        (Self { state: state.clone(), store }, state)
+    }
+}
+
+impl RaftSnapshotBuilder<Types> for Builder {
+    type SnapshotData = Arc<[u8]>;
+
+    async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
+        let (meta, bytes) = (self.meta.clone(), self.bytes.clone());
+        self.store.save_snapshot(meta.clone(), bytes.clone()).await?;
+        Ok(Snapshot { meta, snapshot: bytes })
+    }
+}
+
+impl<S: StateMachine> RaftStateMachine<Types> for Machine<S> {
+    type SnapshotData = Arc<[u8]>;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
+        let state = lock(&self.state);
+        Ok((state.applied, state.membership.clone()))
+    }
+
+    async fn apply<Entries>(&mut self, mut entries: Entries) -> io::Result<()>
+    where
+        Entries: Stream<Item = io::Result<EntryResponder<Types>>> + Unpin + OptionalSend,
+    {
+        while let Some(next) = entries.next().await {
+            let (entry, responder) = next?;
+            let mut state = lock(&self.state);
+            let answer = match entry.payload {
+                EntryPayload::Blank => Vec::new(),
+                EntryPayload::Normal(command) => state.machine.apply(entry.log_id.index, &command.0),
+                EntryPayload::Membership(membership) => {
+                    state.membership = StoredMembership::new(Some(entry.log_id), membership);
+                    Vec::new()
+                }
+            };
+            state.applied = Some(entry.log_id);
+            drop(state);
+            if let Some(responder) = responder {
+                responder.send(Answer(answer));
+            }
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        let state = lock(&self.state);
+        let meta = SnapshotMeta { last_log_id: state.applied, last_membership: state.membership.clone() };
+        Builder { meta, bytes: state.machine.snapshot().into(), store: self.store.clone() }
+    }
+
+    async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: Arc<[u8]>) -> io::Result<()> {
+        {
+            let mut state = lock(&self.state);
+            state.machine.restore(&snapshot).map_err(|InvalidSnapshot| {
+                io::Error::new(io::ErrorKind::InvalidData, "a snapshot that this version cannot read")
+            })?;
+            state.applied = meta.last_log_id;
+            state.membership = meta.last_membership.clone();
+        }
+        self.store.save_snapshot(meta.clone(), snapshot).await
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
+        Ok(self.store.lock().snapshot())
+    }
+}

@@ -1,0 +1,245 @@
+//! Questions to other replicas, and their answers. A frame may be lost: who has asked gives up after a time, and `openraft` asks again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use link::NodeId;
+use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest, VoteRequest,
+    VoteResponse,
+};
+use openraft::{AsyncRuntime, OptionalSend};
+use tokio::sync::oneshot;
+
+use crate::runtime::{Runtime, lock};
+use crate::vocabulary::{LogGroup, LogId, Member, ReplicaId, Snapshot, Types, Vote};
+use crate::wire::{Body, Message, encode};
+
+/// Bytes of a snapshot in one frame: a frame of the control lane holds up nobody for long.
+const CHUNK: usize = 128 << 10;
+
+/// A frame for another node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    pub to: NodeId,
+    pub frame: Vec<u8>,
+}
+
+/// What a replica has asked others, and what is to be sent.
+pub(crate) struct Calls {
+    group: LogGroup,
+    own: ReplicaId,
+    count: u32,
+    waiting: BTreeMap<u32, (NodeId, oneshot::Sender<Body>)>,
+    out: VecDeque<Transmit>,
+}
+
+/// One replica's, shared by all that `openraft` runs for it.
+#[derive(Clone)]
+pub(crate) struct Network(Arc<Mutex<Calls>>);
+
+/// Towards one other replica.
+pub(crate) struct Client {
+    network: Network,
+    to: ReplicaId,
+    node: NodeId,
+}
+
+/// Takes a question back when nobody waits for its answer.
+struct Waiting<'a>(&'a Network, u32);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.0).waiting.remove(&self.1);
+    }
+}
+
+impl Network {
+    pub fn new(group: LogGroup, own: ReplicaId) -> Self {
+        let calls = Calls { group, own, count: 0, waiting: BTreeMap::new(), out: VecDeque::new() };
+        Self(Arc::new(Mutex::new(calls)))
+    }
+
+    pub fn poll_transmit(&self) -> Option<Transmit> {
+        lock(&self.0).out.pop_front()
+    }
+
+    fn send(&self, node: NodeId, to: ReplicaId, call: u32, body: Body) {
+        let mut calls = lock(&self.0);
+        let message = Message { group: calls.group, to, from: calls.own, call, body };
+        calls.out.push_back(Transmit { to: node, frame: encode(&message) });
+    }
+
+    pub fn answer(&self, node: NodeId, question: &(ReplicaId, u32), body: Body) {
+        self.send(node, question.0, question.1, body);
+    }
+
+    /// An answer has come. One that comes too late, or from another node, is nobody's.
+    pub fn answered(&self, node: NodeId, call: u32, body: Body) {
+        let mut calls = lock(&self.0);
+        if calls.waiting.get(&call).is_some_and(|(asked, _)| *asked == node)
+            && let Some((_, sender)) = calls.waiting.remove(&call)
+        {
+            // It may have stopped waiting.
+            let _ = sender.send(body);
+        }
+    }
+
+    /// The node is cut off: what it was asked is answered by nobody.
+    pub fn lost(&self, node: NodeId) {
+        let mut calls = lock(&self.0);
+        calls.waiting.retain(|_, (asked, _)| *asked != node);
+        calls.out.retain(|transmit| transmit.to != node);
+    }
+
+    async fn call(&self, node: NodeId, to: ReplicaId, body: Body, limit: Duration) -> Result<Body, RpcError> {
+        let (receiver, waiting) = {
+            let mut calls = lock(&self.0);
+            calls.count = calls.count.wrapping_add(1);
+            let (sender, receiver) = oneshot::channel();
+            let call = calls.count;
+            calls.waiting.insert(call, (node, sender));
+            (receiver, Waiting(self, call))
+        };
+        self.send(node, to, waiting.1, body);
+        match Runtime::timeout(limit, receiver).await {
+            Ok(Ok(Body::Refused)) => Err(unreachable("it has stopped")),
+            Ok(Ok(body)) => Ok(body),
+            Ok(Err(_)) => Err(unreachable("it is cut off")),
+            Err(elapsed) => Err(RPCError::Network(NetworkError::from_string(elapsed.to_string()))),
+        }
+    }
+}
+
+type RpcError = RPCError<Types>;
+
+fn unreachable(why: &str) -> RpcError {
+    RPCError::Unreachable(Unreachable::from_string(why))
+}
+
+fn unexpected(body: &Body) -> RpcError {
+    unreachable(&format!("an answer to something else: {body:?}"))
+}
+
+impl RaftNetworkFactory<Types> for Network {
+    type Network = Client;
+
+    async fn new_client(&mut self, target: ReplicaId, node: &Member) -> Client {
+        Client { network: self.clone(), to: target, node: node.node }
+    }
+}
+
+impl Client {
+    async fn call(&self, body: Body, limit: Duration) -> Result<Body, RpcError> {
+        self.network.call(self.node, self.to, body, limit).await
+    }
+
+    async fn ask_vote(
+        &self,
+        request: VoteRequest<Types>,
+        is_pre_vote: bool,
+        option: &RPCOption,
+    ) -> Result<VoteResponse<Types>, RpcError> {
+        let VoteRequest { vote, last_log_id, leadership_transfer } = request;
+        let body = Body::Vote { vote, last: last_log_id, is_pre_vote, is_transfer: leadership_transfer };
+        match self.call(body, option.soft_ttl()).await? {
+            Body::Voted { vote, last, granted } => Ok(VoteResponse::new(vote, last, granted)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn send_snapshot(
+        &self,
+        vote: Vote,
+        snapshot: Snapshot,
+        option: &RPCOption,
+    ) -> Result<SnapshotResponse<Types>, RpcError> {
+        let Snapshot { meta, snapshot: bytes } = snapshot;
+        let size = bytes.len() as u64;
+        let mut at = 0;
+        loop {
+            let end = (at + CHUNK).min(bytes.len());
+            let body = Body::Snapshot {
+                vote,
+                meta: meta.clone(),
+                size,
+                offset: at as u64,
+                bytes: bytes[at..end].to_vec(),
+            };
+            match self.call(body, option.soft_ttl()).await? {
+                Body::Received { vote: seen, .. } if seen > vote => return Ok(SnapshotResponse::new(seen)),
+                Body::Received { vote: seen, offset } if end == bytes.len() && offset == size => {
+                    return Ok(SnapshotResponse::new(seen));
+                }
+                // It may have to begin again.
+                Body::Received { offset, .. } if offset <= size => at = offset as usize,
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+}
+
+impl RaftNetworkV2<Types> for Client {
+    type SnapshotData = Arc<[u8]>;
+
+    async fn append_entries(
+        &mut self,
+        request: AppendEntriesRequest<Types>,
+        option: RPCOption,
+    ) -> Result<AppendEntriesResponse<Types>, RpcError> {
+        match self.call(Body::Append(request.into()), option.soft_ttl()).await? {
+            Body::Appended(appended) => Ok(appended.into()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn vote(
+        &mut self,
+        request: VoteRequest<Types>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<Types>, RpcError> {
+        self.ask_vote(request, false, &option).await
+    }
+
+    async fn pre_vote(
+        &mut self,
+        request: VoteRequest<Types>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<Types>, RpcError> {
+        self.ask_vote(request, true, &option).await
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: Snapshot,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        option: RPCOption,
+    ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
+        let sent = self.send_snapshot(vote, snapshot, &option);
+        match Runtime::select2(cancel, sent).await {
+            openraft::rt::Select2::First(closed) => Err(StreamingError::Closed(closed)),
+            openraft::rt::Select2::Second(sent) => sent.map_err(StreamingError::from),
+        }
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        request: TransferLeaderRequest<Types>,
+        option: RPCOption,
+    ) -> Result<openraft::raft::TransferLeaderResponse<Types>, RpcError> {
+        let (vote, to) = (*request.from_leader(), *request.to_node_id());
+        let last: Option<LogId> = request.last_log_id().copied();
+        match self.call(Body::Transfer { vote, to, last }, option.soft_ttl()).await? {
+            Body::Transferred { done: true } => Ok(Ok(())),
+            Body::Transferred { done: false } => {
+                Err(RPCError::Network(NetworkError::from_string("it does not want to lead yet")))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+}

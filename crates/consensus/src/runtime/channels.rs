@@ -1,0 +1,83 @@
+//! The runtime, as `openraft` sees it. Channels are those of `tokio::sync`, which need no runtime of their own and
+//! are fair, but for one.
+
+use std::future::Future;
+use std::time::Duration;
+
+use link::Time;
+use openraft::{AsyncRuntime, OptionalSend};
+use openraft_rt_tokio::{TokioMpsc, TokioMutex, TokioOneshot};
+
+use super::executor::Runtime;
+use super::sleep::{Elapsed, Instant, Sleep, Timeout};
+use super::task::{self, JoinError, JoinHandle, Random};
+use super::watch::Watched;
+
+impl AsyncRuntime for Runtime {
+    type JoinError = JoinError;
+    type JoinHandle<T: OptionalSend + 'static> = JoinHandle<T>;
+    type Sleep = Sleep;
+    type Instant = Instant;
+    type TimeoutError = Elapsed;
+    type Timeout<R, T: Future<Output = R> + OptionalSend> = Timeout<T>;
+    type ThreadLocalRng = Random;
+    type Mpsc = TokioMpsc;
+    type Watch = Watched;
+    type Oneshot = TokioOneshot;
+    type Mutex<T: OptionalSend + 'static> = TokioMutex<T>;
+
+    fn spawn<T>(future: T) -> JoinHandle<T::Output>
+    where
+        T: Future + OptionalSend + 'static,
+        T::Output: OptionalSend + 'static,
+    {
+        task::spawn(future)
+    }
+
+    fn sleep(duration: Duration) -> Sleep {
+        Sleep::until(<Instant as openraft::Instant>::now() + duration)
+    }
+
+    fn sleep_until(deadline: Instant) -> Sleep {
+        Sleep::until(deadline)
+    }
+
+    fn timeout<R, F: Future<Output = R> + OptionalSend>(duration: Duration, future: F) -> Timeout<F> {
+        Timeout::new(<Instant as openraft::Instant>::now() + duration, future)
+    }
+
+    fn timeout_at<R, F: Future<Output = R> + OptionalSend>(deadline: Instant, future: F) -> Timeout<F> {
+        Timeout::new(deadline, future)
+    }
+
+    fn is_panic(_: &JoinError) -> bool {
+        true
+    }
+
+    fn thread_rng() -> Random {
+        Random
+    }
+
+    /// For the tests of `openraft` that every runtime has to pass.
+    fn new(_: usize) -> Self {
+        Self::new(Time::default(), 1)
+    }
+
+    /// Time goes on by itself whenever all tasks wait.
+    fn block_on<F, T>(&mut self, future: F) -> T
+    where
+        F: Future<Output = T>,
+    {
+        self.run_until(future)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_does_what_openraft_asks_of_a_runtime() {
+        openraft::rt::testing::Suite::<Runtime>::test_all();
+    }
+}

@@ -1,0 +1,233 @@
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use link::Time;
+use slab::Slab;
+
+use super::sleep::Timers;
+
+/// Polls of one call of [`Runtime::run`]. More than any burst takes: the rest goes on in the next turn, so that nobody starves.
+const POLLS_MAX: usize = 100_000;
+
+/// The tasks of one node, and what they wait for.
+pub struct Runtime {
+    shared: Arc<Shared>,
+    tasks: Slab<Task>,
+    /// What the first task that panicked said.
+    panic: Option<String>,
+}
+
+struct Task {
+    /// `None` while it is being polled.
+    future: Option<Boxed>,
+    waker: Arc<TaskWaker>,
+}
+
+type Boxed = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What tasks reach from inside.
+pub(super) struct Shared {
+    now: AtomicU64,
+    random: AtomicU64,
+    ready: Mutex<VecDeque<usize>>,
+    spawned: Mutex<Vec<Boxed>>,
+    timers: Mutex<Timers>,
+}
+
+struct TaskWaker {
+    task: usize,
+    is_ready: AtomicBool,
+    shared: Arc<Shared>,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.is_ready.swap(true, Ordering::AcqRel) {
+            lock(&self.shared.ready).push_back(self.task);
+        }
+    }
+}
+
+thread_local! {
+    /// Of the runtime whose task is being polled on this thread.
+    static CURRENT: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
+}
+
+/// Nobody panics while holding one of these.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// Of the runtime that runs on this thread.
+    ///
+    /// # Panics
+    /// Outside of a task.
+    pub fn current() -> Arc<Self> {
+        CURRENT.with_borrow(Clone::clone).expect("called by a task of a runtime")
+    }
+
+    pub fn try_current() -> Option<Arc<Self>> {
+        CURRENT.with_borrow(Clone::clone)
+    }
+
+    pub fn now(&self) -> Time {
+        Time(self.now.load(Ordering::Relaxed))
+    }
+
+    pub fn timers(&self) -> MutexGuard<'_, Timers> {
+        lock(&self.timers)
+    }
+
+    pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        lock(&self.spawned).push(Box::pin(future));
+    }
+
+    /// SplitMix64.
+    pub fn draw(&self) -> u64 {
+        const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+        let mut x = self.random.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
+        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        x ^ (x >> 31)
+    }
+}
+
+/// The runtime is the current one until this goes.
+struct Entered(Option<Arc<Shared>>);
+
+impl Entered {
+    fn new(shared: &Arc<Shared>) -> Self {
+        Self(CURRENT.replace(Some(shared.clone())))
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        CURRENT.set(self.0.take());
+    }
+}
+
+impl Runtime {
+    pub fn new(now: Time, seed: u64) -> Self {
+        let shared = Shared {
+            now: AtomicU64::new(now.0),
+            random: AtomicU64::new(seed),
+            ready: Mutex::default(),
+            spawned: Mutex::default(),
+            timers: Mutex::default(),
+        };
+        Self { shared: Arc::new(shared), tasks: Slab::new(), panic: None }
+    }
+
+    /// It begins with the next [`Self::run`].
+    pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        self.shared.spawn(future);
+    }
+
+    /// Runs tasks until all of them wait. A clock that goes backwards is taken to stand still.
+    pub fn run(&mut self, now: Time) {
+        self.shared.now.fetch_max(now.0, Ordering::Relaxed);
+        let now = self.shared.now();
+        let _entered = Entered::new(&self.shared);
+        while let Some(waker) = self.shared.timers().pop_due(now) {
+            waker.wake();
+        }
+        for _ in 0..POLLS_MAX {
+            self.take_spawned();
+            let Some(task) = lock(&self.shared.ready).pop_front() else { return };
+            self.poll(task);
+        }
+    }
+
+    /// When [`Self::run`] is to be called again.
+    pub fn due(&self) -> Time {
+        if !lock(&self.shared.ready).is_empty() || !lock(&self.shared.spawned).is_empty() {
+            return self.shared.now();
+        }
+        self.shared.timers().next().unwrap_or(Time::NEVER)
+    }
+
+    /// What the first task that panicked said: nothing that the others do can be relied on.
+    pub fn panic(&self) -> Option<&str> {
+        self.panic.as_deref()
+    }
+
+    fn take_spawned(&mut self) {
+        for future in std::mem::take(&mut *lock(&self.shared.spawned)) {
+            let entry = self.tasks.vacant_entry();
+            let (task, shared) = (entry.key(), self.shared.clone());
+            let waker = Arc::new(TaskWaker { task, is_ready: AtomicBool::new(true), shared });
+            entry.insert(Task { future: Some(future), waker });
+            lock(&self.shared.ready).push_back(task);
+        }
+    }
+
+    fn poll(&mut self, key: usize) {
+        // It may have ended after it was woken, and another have its place: that one waits, or is polled for nothing.
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(mut future) = task.future.take() else { return };
+        task.waker.is_ready.store(false, Ordering::Release);
+        let waker = Waker::from(task.waker.clone());
+        let mut context = Context::from_waker(&waker);
+        match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context))) {
+            Ok(Poll::Pending) => task.future = Some(future),
+            Ok(Poll::Ready(())) => {
+                self.tasks.remove(key);
+            }
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
+                tracing::error!("a task of the consensus has panicked, so its group stops: {text}");
+                self.panic.get_or_insert_with(|| text.to_owned());
+                self.tasks.remove(key);
+            }
+        }
+    }
+
+    /// Runs everything until the future is ready; time goes on by itself whenever all tasks wait.
+    ///
+    /// # Panics
+    /// When nothing is left that it could wait for.
+    pub fn run_until<T>(&mut self, future: impl Future<Output = T>) -> T {
+        let mut future = std::pin::pin!(future);
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            {
+                let _entered = Entered::new(&self.shared);
+                if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+                    return output;
+                }
+            }
+            let next = self.due();
+            assert!(next != Time::NEVER, "it waits for nothing");
+            self.run(next);
+        }
+    }
+}
+
+impl Drop for Runtime {
+    /// What tasks own may reach for the runtime when it goes.
+    fn drop(&mut self) {
+        let _entered = Entered::new(&self.shared);
+        self.tasks.clear();
+        lock(&self.shared.spawned).clear();
+    }
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime").field("tasks", &self.tasks.len()).finish_non_exhaustive()
+    }
+}

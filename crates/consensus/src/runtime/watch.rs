@@ -1,0 +1,179 @@
+//! A value and who waits for it to change. Those of `tokio` wake in an order that the operating system's randomness decides; here it is the
+//! order in which receivers were made.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::task::{Poll, Waker};
+
+use openraft::rt::watch::{RecvError, SendError};
+use openraft::rt::{Watch, WatchReceiver, WatchSender};
+
+use super::executor::lock;
+
+pub struct Watched;
+
+struct Shared<T> {
+    value: RwLock<T>,
+    version: AtomicU64,
+    ends: Mutex<Ends>,
+}
+
+#[derive(Default)]
+struct Ends {
+    senders: usize,
+    receivers: usize,
+    count: u64,
+    waiting: BTreeMap<u64, Waker>,
+}
+
+pub struct Sender<T>(Arc<Shared<T>>);
+
+pub struct Receiver<T> {
+    shared: Arc<Shared<T>>,
+    number: u64,
+    seen: u64,
+}
+
+impl<T> Shared<T> {
+    /// Nobody panics while holding it, or what was changed is whole.
+    fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.value.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut T) -> bool) -> bool {
+        let is_changed = change(&mut self.value.write().unwrap_or_else(PoisonError::into_inner));
+        if is_changed {
+            self.version.fetch_add(1, Ordering::AcqRel);
+            self.wake();
+        }
+        is_changed
+    }
+
+    fn wake(&self) {
+        let waiting = std::mem::take(&mut lock(&self.ends).waiting);
+        waiting.into_values().for_each(Waker::wake);
+    }
+
+    fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+}
+
+impl<T> Sender<T> {
+    fn new(shared: Arc<Shared<T>>) -> Self {
+        lock(&shared.ends).senders += 1;
+        Self(shared)
+    }
+}
+
+impl<T> Receiver<T> {
+    fn new(shared: Arc<Shared<T>>, seen: u64) -> Self {
+        let number = {
+            let mut ends = lock(&shared.ends);
+            ends.receivers += 1;
+            ends.count += 1;
+            ends.count
+        };
+        Self { shared, number, seen }
+    }
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Self {
+        Self::new(self.0.clone())
+    }
+}
+
+impl<T> Clone for Receiver<T> {
+    fn clone(&self) -> Self {
+        Self::new(self.shared.clone(), self.seen)
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        let is_last = {
+            let mut ends = lock(&self.0.ends);
+            ends.senders -= 1;
+            ends.senders == 0
+        };
+        if is_last {
+            self.0.wake();
+        }
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        let mut ends = lock(&self.shared.ends);
+        ends.receivers -= 1;
+        ends.waiting.remove(&self.number);
+    }
+}
+
+impl Watch for Watched {
+    type Sender<T: Send + Sync> = Sender<T>;
+    type Receiver<T: Send + Sync> = Receiver<T>;
+    type Ref<'a, T: Send + 'a> = RwLockReadGuard<'a, T>;
+
+    fn channel<T: Send + Sync>(init: T) -> (Sender<T>, Receiver<T>) {
+        let shared = Shared { value: RwLock::new(init), version: AtomicU64::new(0), ends: Mutex::default() };
+        let shared = Arc::new(shared);
+        (Sender::new(shared.clone()), Receiver::new(shared, 0))
+    }
+}
+
+impl<T: Send + Sync> WatchSender<Watched, T> for Sender<T> {
+    fn send(&self, value: T) -> Result<(), SendError<T>> {
+        if lock(&self.0.ends).receivers == 0 {
+            return Err(SendError(value));
+        }
+        self.0.change(|current| {
+            *current = value;
+            true
+        });
+        Ok(())
+    }
+
+    fn send_if_modified<F: FnOnce(&mut T) -> bool>(&self, modify: F) -> bool {
+        self.0.change(modify)
+    }
+
+    fn borrow_watched(&self) -> RwLockReadGuard<'_, T> {
+        self.0.read()
+    }
+
+    fn subscribe(&self) -> Receiver<T> {
+        Receiver::new(self.0.clone(), self.0.version())
+    }
+}
+
+impl<T: Send + Sync> WatchReceiver<Watched, T> for Receiver<T> {
+    async fn changed(&mut self) -> Result<(), RecvError> {
+        poll_fn(|context| {
+            let version = self.shared.version();
+            if version != self.seen {
+                self.seen = version;
+                return Poll::Ready(Ok(()));
+            }
+            let mut ends = lock(&self.shared.ends);
+            if ends.senders == 0 {
+                return Poll::Ready(Err(RecvError(())));
+            }
+            ends.waiting.insert(self.number, context.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn borrow_watched(&self) -> RwLockReadGuard<'_, T> {
+        self.shared.read()
+    }
+
+    fn borrow_and_update(&mut self) -> RwLockReadGuard<'_, T> {
+        self.seen = self.shared.version();
+        self.shared.read()
+    }
+}

@@ -1,0 +1,110 @@
+//! Answers the questions of other replicas.
+
+use std::sync::Mutex;
+
+use openraft::raft::{TransferLeaderRequest, VoteRequest};
+
+use crate::group::Raft;
+use crate::journal::Store;
+use crate::machine::StateMachine;
+use crate::runtime::lock;
+use crate::vocabulary::{ReplicaId, Snapshot, SnapshotMeta, Vote};
+use crate::wire::Body;
+
+/// What is kept between questions: a snapshot that comes in pieces.
+pub(crate) struct Server<S> {
+    store: Store,
+    incoming: Mutex<Option<Incoming>>,
+    bytes_max: u64,
+    state: std::marker::PhantomData<fn() -> S>,
+}
+
+struct Incoming {
+    from: ReplicaId,
+    vote: Vote,
+    meta: SnapshotMeta,
+    size: u64,
+    bytes: Vec<u8>,
+}
+
+impl<S: StateMachine> Server<S> {
+    pub fn new(store: Store, bytes_max: u64) -> Self {
+        Self { store, incoming: Mutex::default(), bytes_max, state: std::marker::PhantomData }
+    }
+
+    pub async fn serve(&self, raft: &Raft<S>, from: ReplicaId, question: Body) -> Body {
+        self.try_serve(raft, from, question).await.unwrap_or(Body::Refused)
+    }
+
+    /// `None`: the replica has stopped, or the question is none.
+    async fn try_serve(&self, raft: &Raft<S>, from: ReplicaId, question: Body) -> Option<Body> {
+        match question {
+            Body::Append(append) => {
+                Some(Body::Appended(raft.append_entries(append.into()).await.ok()?.into()))
+            }
+            Body::Vote { vote, last, is_pre_vote, is_transfer } => {
+                let mut request = VoteRequest::new(vote, last);
+                request.leadership_transfer = is_transfer;
+                let response =
+                    if is_pre_vote { raft.pre_vote(request).await } else { raft.vote(request).await };
+                let response = response.ok()?;
+                Some(Body::Voted {
+                    vote: response.vote,
+                    last: response.last_log_id,
+                    granted: response.vote_granted,
+                })
+            }
+            Body::Transfer { vote, to, last } => {
+                let request = TransferLeaderRequest::new(vote, to, last);
+                let done = raft.handle_transfer_leader(request).await.ok()?.is_ok();
+                Some(Body::Transferred { done })
+            }
+            Body::Snapshot { vote, meta, size, offset, bytes } => {
+                let whole = match self.take(from, vote, meta, size, offset, &bytes) {
+                    Ok(incoming) => incoming,
+                    Err(expected) => return Some(Body::Received { vote, offset: expected }),
+                };
+                let last = whole.meta.last_log_id;
+                if self.store.lock().has_from(&vote, last) {
+                    // `openraft` would take its log to be shorter than it is.
+                    self.store.settle().await.ok()?;
+                    return Some(Body::Received { vote, offset: size });
+                }
+                let snapshot = Snapshot { meta: whole.meta, snapshot: whole.bytes.into() };
+                let response = raft.install_full_snapshot(vote, snapshot).await.ok()?;
+                Some(Body::Received { vote: response.vote, offset: size })
+            }
+            _ => None,
+        }
+    }
+
+    /// The snapshot, when this was its last piece; else the offset that is expected next.
+    fn take(
+        &self,
+        from: ReplicaId,
+        vote: Vote,
+        meta: SnapshotMeta,
+        size: u64,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<Incoming, u64> {
+        let mut incoming = lock(&self.incoming);
+        if offset == 0 && size <= self.bytes_max {
+            *incoming = Some(Incoming { from, vote, meta: meta.clone(), size, bytes: Vec::new() });
+        }
+        let Some(known) = &mut *incoming else { return Err(0) };
+        if (known.from, known.vote, known.size) != (from, vote, size) || known.meta != meta {
+            return Err(0);
+        }
+        let length = known.bytes.len() as u64;
+        if offset != length || length + bytes.len() as u64 > size {
+            return Err(length);
+        }
+        known.bytes.extend(bytes);
+        let length = known.bytes.len() as u64;
+        if length < size {
+            return Err(length);
+        }
+        incoming.take().ok_or(0)
+    }
+}

@@ -1,0 +1,74 @@
+use std::collections::BTreeSet;
+
+use crate::vocabulary::{LogId, Member, ReplicaId, Types};
+
+/// What a replica does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Gets all entries and has no vote.
+    Learner,
+    Follower,
+    Candidate,
+    Leader,
+    /// It has failed or ended: nothing is agreed upon here any more.
+    Stopped,
+}
+
+/// How a replica sees its group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    pub role: Role,
+    pub term: u64,
+    /// The leader of that term, as far as it is known here.
+    pub leader: Option<ReplicaId>,
+    pub voters: BTreeSet<ReplicaId>,
+    pub learners: BTreeSet<ReplicaId>,
+    pub members: Vec<(ReplicaId, Member)>,
+    /// A change of the voters is not complete.
+    pub is_changing: bool,
+    /// Index of the last entry in its log, of the last one that its state has, and of the last one in its snapshot.
+    pub last: Option<u64>,
+    pub applied: Option<u64>,
+    pub snapshot: Option<u64>,
+    /// Microseconds since a majority last answered this leader.
+    pub quorum_age: Option<u64>,
+    /// Of other replicas, as this leader knows: index of the last entry that they have.
+    pub replicated: Vec<(ReplicaId, Option<u64>)>,
+    /// Why it has stopped.
+    pub failure: Option<String>,
+}
+
+impl Status {
+    pub(crate) fn new(metrics: &openraft::RaftMetrics<Types>, now: link::Time) -> Self {
+        use openraft::ServerState;
+        let membership = metrics.membership_config.membership();
+        let index = |log_id: &Option<LogId>| log_id.as_ref().map(|log_id| log_id.index);
+        let role = match (&metrics.running_state, metrics.state) {
+            (Err(_), _) | (_, ServerState::Shutdown) => Role::Stopped,
+            (_, ServerState::Learner) => Role::Learner,
+            (_, ServerState::Follower) => Role::Follower,
+            (_, ServerState::Candidate) => Role::Candidate,
+            (_, ServerState::Leader) => Role::Leader,
+        };
+        let replication = metrics.replication.as_ref();
+        Self {
+            role,
+            term: metrics.current_term,
+            leader: metrics.current_leader,
+            voters: membership.voter_ids().collect(),
+            learners: membership.learner_ids().collect(),
+            members: membership.nodes().map(|(id, member)| (*id, *member)).collect(),
+            is_changing: membership.get_joint_config().len() > 1,
+            last: metrics.last_log_index,
+            applied: index(&metrics.last_applied),
+            snapshot: index(&metrics.snapshot),
+            quorum_age: metrics.last_quorum_acked.map(|acked| now.since(acked.into_inner().0)),
+            replicated: replication
+                .into_iter()
+                .flatten()
+                .map(|(id, last)| (*id, last.as_ref().map(|log_id| log_id.index)))
+                .collect(),
+            failure: metrics.running_state.as_ref().err().map(ToString::to_string),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What replicas say and keep, as `openraft` sees it.
+
+use std::fmt;
+
+use link::NodeId;
+use openraft::impls::leader_id_std;
+
+use crate::runtime::Runtime;
+
+/// One replica of one group, for as long as its log lives: one that lost its log comes back as another.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReplicaId(pub u64);
+
+impl fmt::Debug for ReplicaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for ReplicaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// Which log, of all that replicas agree on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LogGroup(pub u16);
+
+/// Where a replica is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    pub node: NodeId,
+}
+
+/// What is agreed upon: bytes that the state machine understands.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Command(pub Vec<u8>);
+
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
+/// What the state machine says to a command.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Answer(pub Vec<u8>);
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
+openraft::declare_raft_types!(
+    pub(crate) Types:
+        D = Command,
+        R = Answer,
+        NodeId = ReplicaId,
+        Node = Member,
+        LeaderId = leader_id_std::LeaderId<u64, ReplicaId>,
+        AsyncRuntime = Runtime,
+);
+
+pub(crate) type LogId = openraft::type_config::alias::LogIdOf<Types>;
+pub(crate) type Vote = openraft::type_config::alias::VoteOf<Types>;
+pub(crate) type Entry = openraft::type_config::alias::EntryOf<Types>;
+pub(crate) type Payload = openraft::EntryPayload<Command, ReplicaId, Member>;
+pub(crate) type Membership = openraft::Membership<ReplicaId, Member>;
+pub(crate) type StoredMembership = openraft::type_config::alias::StoredMembershipOf<Types>;
+pub(crate) type SnapshotMeta = openraft::type_config::alias::SnapshotMetaOf<Types>;
+pub(crate) type Snapshot = openraft::type_config::alias::SnapshotOf<Types, std::sync::Arc<[u8]>>;
+pub(crate) type IoFlushed = openraft::storage::IOFlushed<Types>;
