@@ -126,6 +126,21 @@ impl<D: Destination> Destinations<D> {
         }
     }
 
+    /// Whether one of those that `reference` leads to, read while the guard held, is as asked for.
+    pub fn any(&self, reference: u32, mut is_it: impl FnMut(&D) -> bool, _: &Guard<'_>) -> bool {
+        // SAFETY: written before the reference was published; the guard keeps the set and what it consists of.
+        unsafe {
+            match Reference::decode(reference) {
+                Reference::None => false,
+                Reference::Single(number) => is_it(&self.singles.entry(number).read()),
+                Reference::Set(number) => match self.set(number) {
+                    Set::Small(block) => entries(block).iter().any(is_it),
+                    Set::Large(large) => large.any(is_it),
+                },
+            }
+        }
+    }
+
     #[inline(never)]
     fn extend_set(&self, number: u32, out: &mut Vec<D>, _: &Guard<'_>) {
         // SAFETY: the guard keeps the set and what it consists of.

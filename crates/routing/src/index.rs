@@ -154,6 +154,13 @@ impl<D: Destination> Index<D> {
         removed
     }
 
+    /// Whether one of the destinations of this very filter is as asked for, whatever other filters match the same topics. Waits for
+    /// writers, and looks at few when most are.
+    pub fn any_of(&self, filter: TopicFilter<'_>, is_it: impl FnMut(&D) -> bool) -> bool {
+        let mut lock = self.lock();
+        self.change(&mut lock, filter).any(is_it)
+    }
+
     /// A way in for the calling thread.
     pub fn reader(self: &Arc<Self>) -> Reader<D> {
         Reader::new(self.clone())

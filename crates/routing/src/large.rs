@@ -113,6 +113,12 @@ impl<D: Destination> Large<D> {
         }
     }
 
+    /// Whether one of them is as asked for.
+    pub unsafe fn any(self, mut is_it: impl FnMut(&D) -> bool) -> bool {
+        // SAFETY: the caller's word.
+        unsafe { (0..self.blocks()).any(|number| entries(self.block(number)).iter().any(&mut is_it)) }
+    }
+
     /// Frees the list and its blocks.
     pub unsafe fn free(self) {
         // SAFETY: the caller's word: nobody looks at them any more.

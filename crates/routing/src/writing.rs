@@ -134,6 +134,29 @@ impl<'a, D: Destination> Change<'a, D> {
         removed
     }
 
+    /// Whether one of the filter's destinations is as asked for.
+    pub fn any(&self, is_it: impl FnMut(&D) -> bool) -> bool {
+        let index = self.index;
+        if !self.whole {
+            return false;
+        }
+        let cell = if !self.filter.has_wildcard() {
+            self.exact(self.exact_hash()).map(|slot| &slot.destinations)
+        } else if let Some(stray) = index.strays.find(self.filter.as_str()) {
+            Some(&stray.destinations)
+        } else {
+            match self.survey() {
+                Found::Levels(depth) if depth == self.levels.len() => Some(self.cell()),
+                _ => None,
+            }
+        };
+        cell.is_some_and(|cell| {
+            // SAFETY: this is the writer, and nothing is freed before it has let go of the lock.
+            let guard = unsafe { Guard::new() };
+            index.destinations.any(cell.load(Ordering::Relaxed), is_it, &guard)
+        })
+    }
+
     fn put(&mut self, cell: &AtomicU32, destination: D) -> Inserted {
         let Tools { bin, destinations, .. } = &mut self.tools;
         self.index.destinations.insert(cell, destination, destinations, &self.index.hasher, bin)

@@ -47,6 +47,11 @@ fn run(limits: IndexLimits, filters: &[String], topics: &[String], steps: &[Step
                 reader.unpark();
             }
         }
+        let name = &filters[i % filters.len()];
+        for id in 0..6 {
+            let is_there = index.any_of(filter(name), |subscriber| subscriber.id == id);
+            assert_eq!(is_there, model.has(name, id), "{id} of {name}");
+        }
         let name = &topics[i % topics.len()];
         assert_eq!(found(&reader, name), model.found(name), "{name} after {step:?}");
     }
@@ -162,6 +167,8 @@ fn a_filter_with_thousands_of_destinations_keeps_them_all() {
                 }
                 if step % 97 == 0 {
                     assert_eq!(found(&reader, "fan/out"), model.found("fan/out"), "round {round}");
+                    let is_there = index.any_of(filter(name), |subscriber| subscriber.id == id);
+                    assert_eq!(is_there, model.has(name, id), "{id}");
                     reader.quiescent();
                 }
             }

@@ -74,6 +74,10 @@ impl Model {
         Removed::Removed
     }
 
+    pub fn has(&self, name: &str, id: u64) -> bool {
+        self.filters.get(name).is_some_and(|destinations| destinations.contains_key(&id))
+    }
+
     pub fn found(&self, name: &str) -> (usize, Vec<Subscriber>) {
         let topic = topic(name);
         let matching = self.filters.iter().filter(|(name, _)| filter(name).matches(topic));

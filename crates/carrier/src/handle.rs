@@ -1,0 +1,89 @@
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use mio::{Poll, Waker};
+
+use crate::Core;
+use crate::carrier::{Carrier, WAKER};
+use crate::config::CarrierConfig;
+use crate::figures::{Counts, Figures};
+use crate::listener::Listener;
+use crate::mailbox::{Mail, Sender, mailbox};
+use crate::net;
+use crate::resolver::Resolver;
+use crate::secure::Tls;
+
+/// A carrier that runs. It ends when this is dropped.
+pub struct Handle<L> {
+    sender: Sender<L>,
+    addresses: Vec<SocketAddr>,
+    counts: Arc<Counts>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Binds the addresses and starts the thread.
+///
+/// # Errors
+/// An address that cannot be had, or no thread.
+pub fn spawn<C: Core + 'static>(core: C, config: CarrierConfig) -> io::Result<Handle<C::Letter>> {
+    let poll = Poll::new()?;
+    let (sender, inbox) = mailbox(Waker::new(poll.registry(), WAKER)?);
+    let counts = Arc::<Counts>::default();
+    let mut listeners = Vec::new();
+    let mut addresses = Vec::new();
+    for address in &config.listen {
+        let socket = net::listen(*address, &config, &counts).map_err(|error| {
+            let text = format!("cannot listen for other nodes at {address}: {error}");
+            io::Error::new(error.kind(), text)
+        })?;
+        addresses.push(socket.local_addr()?);
+        listeners.push(Listener::new(socket));
+    }
+    let resolver = Resolver::start(&config.thread, sender.clone())?;
+    let name = config.thread.to_string();
+    let carrier = Carrier::new(core, config, poll, inbox, listeners, resolver, counts.clone())?;
+    let thread = thread::Builder::new().name(name).spawn(move || carrier.run())?;
+    Ok(Handle { sender, addresses, counts, thread: Some(thread) })
+}
+
+impl<L> Handle<L> {
+    /// For threads that have letters for the core.
+    pub fn sender(&self) -> Sender<L> {
+        self.sender.clone()
+    }
+
+    /// Where other nodes connect to, in the order of the configuration.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    pub fn figures(&self) -> Figures {
+        self.counts.figures()
+    }
+
+    /// Other certificates, for connections from now on. Nothing happens without TLS.
+    pub fn renew(&self, tls: Tls) {
+        // A carrier that has ended has no connections.
+        let _ = self.sender.mail(Mail::Renewed(tls));
+    }
+
+    /// Closes all connections and waits for the end of the thread. False when it had ended by a fault.
+    pub fn stop(mut self) -> bool {
+        self.end()
+    }
+
+    fn end(&mut self) -> bool {
+        let Some(thread) = self.thread.take() else { return true };
+        // It may have ended already.
+        let _ = self.sender.mail(Mail::Stop);
+        thread.join().is_ok()
+    }
+}
+
+impl<L> Drop for Handle<L> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,58 @@
+//! Names of hosts, on a thread of their own: the system's resolver blocks.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::sync::mpsc;
+use std::thread;
+
+use crate::mailbox::{Mail, Sender};
+
+/// What waits for names. Of each name one question is on its way at most.
+pub struct Resolver {
+    questions: mpsc::SyncSender<Box<str>>,
+    waiting: BTreeMap<Box<str>, Vec<u64>>,
+}
+
+/// Names that wait for the thread; a mesh asks again for those that find no place.
+const QUESTIONS_MAX: usize = 1024;
+
+impl Resolver {
+    /// # Errors
+    /// No thread could be started.
+    pub fn start<L: Send + 'static>(thread: &str, answers: Sender<L>) -> io::Result<Self> {
+        let (questions, asked) = mpsc::sync_channel::<Box<str>>(QUESTIONS_MAX);
+        thread::Builder::new().name(format!("{thread}-names")).spawn(move || {
+            for address in asked {
+                let found = address.to_socket_addrs().map(Iterator::collect);
+                if answers.mail(Mail::Resolved { address, found }).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { questions, waiting: BTreeMap::new() })
+    }
+
+    /// What an address is, if that takes no question; else `None`, and the answer comes as mail.
+    pub fn ask(&mut self, connection: u64, address: &str) -> Option<SocketAddr> {
+        if let Ok(address) = address.parse() {
+            return Some(address);
+        }
+        if let Some(waiting) = self.waiting.get_mut(address) {
+            waiting.push(connection);
+        } else if self.questions.try_send(address.into()).is_ok() {
+            self.waiting.insert(address.into(), vec![connection]);
+        }
+        None
+    }
+
+    /// Those that have asked for an address.
+    pub fn answered(&mut self, address: &str) -> Vec<u64> {
+        self.waiting.remove(address).unwrap_or_default()
+    }
+
+    /// A connection wants no answer any more. The question stays on its way.
+    pub fn forget(&mut self, connection: u64) {
+        self.waiting.values_mut().for_each(|waiting| waiting.retain(|it| *it != connection));
+    }
+}

@@ -1,0 +1,237 @@
+//! One connection: its socket, TLS on it, and what the socket did not take yet.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead as _, IoSlice, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr};
+
+use bytes::{Buf as _, Bytes};
+use link::ConnectionId;
+use mio::net::TcpStream;
+use rustls::Connection;
+
+/// Slices of one write.
+const SLICES_MAX: usize = 64;
+/// Bytes that are encrypted at once.
+const PLAIN_MAX: usize = 64 * 1024;
+
+pub struct Socket {
+    pub id: ConnectionId,
+    pub stream: TcpStream,
+    tls: Option<Box<Connection>>,
+    pub stage: Stage,
+    /// What [`link::Mesh::output`] gave and the socket did not take.
+    pending: VecDeque<Bytes>,
+    /// Its last write did not take everything: wait for the socket's word.
+    pub is_blocked: bool,
+    /// Among those that may have more to read.
+    pub is_ready: bool,
+    /// Among those that may have more to write.
+    pub is_writing: bool,
+}
+
+pub enum Stage {
+    /// Not yet there; other addresses of the same name are tried after this one.
+    Connecting {
+        address: Box<str>,
+        others: Vec<SocketAddr>,
+    },
+    Open,
+}
+
+/// Why a connection ends.
+pub enum Ended {
+    Closed,
+    Io(io::Error),
+    Tls(rustls::Error),
+}
+
+/// How far a write came.
+pub struct Written {
+    pub bytes: usize,
+    pub writes: u64,
+}
+
+impl From<io::Error> for Ended {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl Socket {
+    pub fn new(id: ConnectionId, stream: TcpStream, tls: Option<Connection>, stage: Stage) -> Self {
+        Self {
+            id,
+            stream,
+            tls: tls.map(Box::new),
+            stage,
+            pending: VecDeque::new(),
+            is_blocked: false,
+            is_ready: false,
+            is_writing: false,
+        }
+    }
+
+    /// Whether everything has left.
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty() && self.tls.as_ref().is_none_or(|tls| !tls.wants_write())
+    }
+
+    /// Whether TLS has something to write by itself.
+    pub fn tls_has_output(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.wants_write())
+    }
+
+    pub fn push(&mut self, chunks: impl IntoIterator<Item = Bytes>) {
+        self.pending.extend(chunks.into_iter().filter(|chunk| !chunk.is_empty()));
+    }
+
+    /// Reads once. Returns what the mesh is to have, which is empty while TLS has nothing whole, and whether there may be more.
+    ///
+    /// # Errors
+    /// The end of the connection; what came before it is lost, as it would be on the way.
+    pub fn read(&mut self, scratch: &mut [u8]) -> Result<(usize, Bytes, bool), Ended> {
+        let count = match self.stream.read(scratch) {
+            Ok(0) => return Err(Ended::Closed),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok((0, Bytes::new(), false)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok((0, Bytes::new(), true)),
+            Err(error) => return Err(error.into()),
+        };
+        // A short read has emptied the socket; what comes later makes an event.
+        let is_more = count == scratch.len();
+        let bytes = match &mut self.tls {
+            None => Bytes::copy_from_slice(&scratch[..count]),
+            Some(tls) => decrypt(tls, &scratch[..count])?,
+        };
+        Ok((count, bytes, is_more))
+    }
+
+    /// Writes what is pending, until the socket takes no more.
+    ///
+    /// # Errors
+    /// The end of the connection.
+    pub fn write(&mut self) -> Result<Written, Ended> {
+        let mut written = Written { bytes: 0, writes: 0 };
+        while !self.is_blocked && !self.is_empty() {
+            let result = match &mut self.tls {
+                None => write_chunks(&mut self.stream, &mut self.pending),
+                Some(tls) => write_tls(&mut self.stream, tls, &mut self.pending),
+            };
+            match result {
+                Ok((count, is_all)) => {
+                    written.writes += 1;
+                    written.bytes += count;
+                    self.is_blocked = !is_all;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.is_blocked = true,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(written)
+    }
+
+    /// Says good-bye, as far as the socket takes it.
+    pub fn close(mut self, last: Bytes) {
+        let is_open = matches!(self.stage, Stage::Open);
+        self.push([last]);
+        // Whoever does not hear it hears the end of the connection.
+        if is_open && self.write().is_ok() {
+            if let Some(tls) = &mut self.tls {
+                tls.send_close_notify();
+                let _ = self.write();
+            }
+            let _ = self.stream.shutdown(Shutdown::Write);
+        }
+    }
+
+    /// TLS has ended the connection, and may have a word on why.
+    pub fn alert(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            // The peer that does not get it finds the connection closed.
+            let _ = tls.write_tls(&mut self.stream);
+        }
+    }
+}
+
+fn write_chunks(stream: &mut TcpStream, pending: &mut VecDeque<Bytes>) -> io::Result<(usize, bool)> {
+    let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+    let mut count = 0;
+    let mut offered = 0;
+    for (slice, chunk) in slices.iter_mut().zip(&*pending) {
+        *slice = IoSlice::new(chunk);
+        offered += chunk.len();
+        count += 1;
+    }
+    let written = stream.write_vectored(&slices[..count])?;
+    advance(pending, written);
+    Ok((written, written == offered))
+}
+
+/// Encrypts some of what is pending unless records wait already, and writes records. They count as written when they are encrypted.
+fn write_tls(
+    stream: &mut TcpStream,
+    tls: &mut Connection,
+    pending: &mut VecDeque<Bytes>,
+) -> io::Result<(usize, bool)> {
+    let mut plain = 0;
+    while !tls.wants_write() && plain < PLAIN_MAX && !pending.is_empty() {
+        while plain < PLAIN_MAX
+            && let Some(chunk) = pending.front()
+        {
+            let some = &chunk[..chunk.len().min(PLAIN_MAX - plain)];
+            let taken = tls.writer().write(some)?;
+            advance(pending, taken);
+            plain += taken;
+        }
+    }
+    if !tls.wants_write() {
+        // Before the handshake is done it keeps what it was given; it is blocked by the peer.
+        return Ok((0, false));
+    }
+    let mut written = 0;
+    while tls.wants_write() {
+        match tls.write_tls(stream) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => written += count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok((written, false)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((written, true))
+}
+
+fn advance(pending: &mut VecDeque<Bytes>, mut count: usize) {
+    while count > 0
+        && let Some(chunk) = pending.front_mut()
+    {
+        let taken = count.min(chunk.len());
+        chunk.advance(taken);
+        count -= taken;
+        if chunk.is_empty() {
+            pending.pop_front();
+        }
+    }
+}
+
+fn decrypt(tls: &mut Connection, mut wire: &[u8]) -> Result<Bytes, Ended> {
+    let mut plain = Vec::new();
+    while !wire.is_empty() {
+        tls.read_tls(&mut wire)?;
+        let state = tls.process_new_packets().map_err(Ended::Tls)?;
+        let mut left = state.plaintext_bytes_to_read();
+        let mut reader = tls.reader();
+        while left > 0 {
+            let Ok(some) = reader.fill_buf() else { break };
+            let count = some.len();
+            plain.extend_from_slice(some);
+            reader.consume(count);
+            left = left.saturating_sub(count);
+        }
+        if state.peer_has_closed() && plain.is_empty() {
+            return Err(Ended::Closed);
+        }
+    }
+    Ok(plain.into())
+}

@@ -1,0 +1,251 @@
+//! Messages to and from other nodes.
+
+use std::ops::Range;
+
+use broker::WorkerId;
+use broker::peers::{Copies, Forward, Forwarded, NodePlace, Outbound, PeerTicket};
+use bytes::Bytes;
+use link::{Class, Credit, Lane, NodeId, Refused, Time};
+use mqtt::{QoS, ReasonCode};
+use replog::WriterId;
+
+use super::Fabric;
+use crate::config::ForwardAck;
+use crate::mutation::{Mutation, mutated};
+use crate::packing;
+use crate::peer::{IfLost, Waiting};
+use crate::wire::{Confirmed, Word};
+
+impl Fabric {
+    /// What a worker has for other nodes.
+    pub(super) fn outbound(&mut self, now: Time, outbound: Outbound) {
+        let Outbound { worker, frames, forwards, learned, announces, answers, taken } = outbound;
+        // Subscriptions come before the messages of whoever made them.
+        self.routes_changed();
+        self.announced(now, &announces);
+        let frames = Bytes::from(frames);
+        // One message for several nodes of other regions is packed once.
+        let mut packed = None;
+        for forward in forwards {
+            self.forward(now, worker, &frames, &forward, &mut packed);
+        }
+        for (from, frame, topic_hash) in learned {
+            self.tell_on(now, from, &frames.slice(frame), topic_hash);
+        }
+        for (ticket, reason) in answers {
+            self.answered(ticket, reason);
+        }
+        for key in taken {
+            for (peer, credit) in self.credits.try_remove(key as usize).unwrap_or_default() {
+                self.mesh.consume(peer, credit);
+            }
+        }
+    }
+
+    /// What a peer has retained and this node had not goes on to those that were sent all that was retained here, unless much waits for them
+    /// already. They may know it, too.
+    fn tell_on(&mut self, now: Time, from: NodePlace, frame: &Bytes, topic_hash: u32) {
+        let lane = Lane::assured((topic_hash & 0xff) as u8);
+        for (id, peer) in &self.peers {
+            if peer.copies != Some(Copies::All) || peer.place == from {
+                continue;
+            }
+            let waits = self.mesh.peer(*id).map_or(u64::MAX, |status| {
+                let room = status.link.config().buffer_max.assured / 2;
+                status.link.waiting(now, Class::Assured).0.saturating_sub(room)
+            });
+            if waits > 0 || self.mesh.send(now, *id, lane, frame.clone()).is_err() {
+                self.counters.untold += 1;
+            }
+        }
+    }
+
+    fn forward(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        frames: &Bytes,
+        forward: &Forward,
+        packed: &mut Option<(Range<usize>, Bytes)>,
+    ) {
+        let Some(id) = self.places.get(usize::from(forward.to.0)).copied() else { return };
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        if !peer.is_up
+            && let Some(token) = forward.token
+        {
+            let known = self.replica.incarnation(WriterId(id.0));
+            let refusal = if forward.for_group {
+                // The node was there when it was chosen. Another may have a member that is there.
+                Some(ReasonCode::ServerBusy)
+            } else if peer.incarnation.is_some_and(|life| known.is_some_and(|known| known > life)) {
+                // Another node has said that it began anew: what waits in the link to its earlier life will be lost.
+                self.counters.refused += 1;
+                Some(ReasonCode::UnspecifiedError)
+            } else {
+                None
+            };
+            if let Some(reason) = refusal {
+                return self.inbound[worker.index()].acknowledged.push((token, reason));
+            }
+        }
+        let may_be_lost = forward.qos == QoS::AtMostOnce && !forward.is_kept;
+        let lane_of = if may_be_lost { Lane::best_effort } else { Lane::assured };
+        let lane = lane_of((forward.topic_hash & 0xff) as u8);
+        let mut frame = frames.slice(forward.frame.clone());
+        if peer.packs {
+            if packed.as_ref().is_none_or(|(range, _)| *range != forward.frame) {
+                *packed =
+                    Some((forward.frame.clone(), packing::pack(&frame).unwrap_or_else(|| frame.clone())));
+            }
+            let smaller = packed.as_ref().map(|(_, packed)| packed.clone());
+            self.counters.count_packed(&frame, smaller.as_ref());
+            frame = smaller.unwrap_or(frame);
+        }
+        let again = (mutated(Mutation::GiveTwice) && forward.for_group).then(|| frame.clone());
+        let sent = self.mesh.send(now, id, lane, frame);
+        if let Some(frame) = again {
+            self.say_again(id, lane, frame);
+        }
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(token) = forward.token else {
+            return match sent {
+                Err(_) if forward.qos == QoS::AtMostOnce => self.counters.dropped_qos0 += 1,
+                Err(_) => self.counters.dropped_suspect += 1,
+                Ok(_) => {}
+            };
+        };
+        let reason = match sent {
+            Ok(number)
+                if peer.is_up
+                    && self.config.forward_ack == ForwardAck::Received
+                    && !mutated(Mutation::ConfirmEarly) =>
+            {
+                let if_lost = match forward {
+                    // A QoS 2 message is one member's from its first sending on [MQTT-4.8.2-6].
+                    Forward { for_group: true, qos: QoS::AtLeastOnce, .. } => IfLost::GiveAnother,
+                    Forward { stored: true, .. } => IfLost::Refuse,
+                    _ => IfLost::Nothing,
+                };
+                let sent = Waiting::new(number, worker, token, if_lost, forward.is_alone);
+                return peer.sent[usize::from(lane.index())].push(sent);
+            }
+            // It waits for the node in the link; the publisher does not.
+            Ok(_) => ReasonCode::Success,
+            Err(_) if !peer.is_up => {
+                self.counters.dropped_suspect += 1;
+                ReasonCode::Success
+            }
+            Err(Refused::TooLarge { .. }) => {
+                self.counters.refused += 1;
+                ReasonCode::ImplementationSpecificError
+            }
+            Err(Refused::Full { .. } | Refused::Down) => {
+                self.counters.refused += 1;
+                ReasonCode::QuotaExceeded
+            }
+        };
+        let is_clean = forward.for_group || forward.is_alone;
+        self.inbound[worker.index()].acknowledged.push((token, refusal(reason, is_clean)));
+    }
+
+    /// A message came from a peer: for the worker that has all of its lane.
+    pub(super) fn message_came(
+        &mut self,
+        from: NodeId,
+        lane: Lane,
+        number: u64,
+        frame: Bytes,
+        credit: Credit,
+    ) {
+        let Some(peer) = self.peers.get(&from) else { return };
+        let worker = usize::from(lane.index()) % self.inbound.len();
+        let is_assured = lane.class() == Class::Assured;
+        let ticket = is_assured.then(|| PeerTicket {
+            from: peer.place,
+            life: peer.life,
+            lane: lane.index(),
+            number: number as u32,
+        });
+        if mutated(Mutation::Relay)
+            && let Some(next) = self.peers.keys().copied().find(|id| *id > from)
+        {
+            self.say_again(next, lane, frame.clone());
+        }
+        self.inbound[worker].messages.push(Forwarded { frame, ticket });
+        self.open_credits[worker].push((from, credit));
+    }
+
+    /// Only for trials of whoever watches over this.
+    fn say_again(&mut self, to: NodeId, lane: Lane, frame: Bytes) {
+        if self.mesh.send(self.now, to, lane, frame).is_err() {
+            self.counters.dropped_qos0 += 1;
+        }
+    }
+
+    /// A message of a peer has its places here.
+    fn answered(&mut self, ticket: PeerTicket, reason: ReasonCode) {
+        let Some(id) = self.places.get(usize::from(ticket.from.0)) else { return };
+        if let Some(peer) = self.peers.get_mut(id).filter(|peer| peer.life == ticket.life) {
+            peer.confirms.push(ticket, reason);
+        }
+    }
+
+    /// Peers hear which of their messages have their places.
+    pub(super) fn tell_confirmed(&mut self, now: Time) {
+        for (id, peer) in &mut self.peers {
+            if peer.confirms.is_empty() {
+                continue;
+            }
+            let word = Word::Confirm(peer.confirms.ranges());
+            // What finds no place is said with what comes next.
+            if self.mesh.send(now, *id, Lane::CLAIMS, word.encode().into()).is_ok() {
+                peer.confirms.clear();
+            }
+        }
+    }
+
+    /// Messages have their places on a peer: their publishers hear of it.
+    pub(super) fn confirmed(&mut self, from: NodeId, confirmed: &[Confirmed]) {
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        for Confirmed { lane, reason, first, count } in confirmed {
+            let Some(sent) = peer.sent.get_mut(usize::from(*lane)) else { continue };
+            let reason = reason_of(*reason);
+            sent.answer(*first, *count, |waiting| {
+                let is_clean = waiting.if_lost == IfLost::GiveAnother || waiting.is_alone;
+                let reason = refusal(reason, is_clean);
+                self.inbound[waiting.worker.index()].acknowledged.push((waiting.token, reason));
+            });
+        }
+    }
+
+    /// A peer is cut off, or has forgotten what it was sent: publishers go on. What a durable session should have had and is lost was not
+    /// safe, so whoever sent it gets no acknowledgement.
+    pub(super) fn settle_messages(&mut self, id: NodeId, is_forgotten: bool) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        for waiting in peer.take_sent() {
+            let reason = match waiting.if_lost {
+                IfLost::GiveAnother => ReasonCode::ServerUnavailable,
+                // It may have been kept there before that.
+                IfLost::Refuse if is_forgotten => ReasonCode::UnspecifiedError,
+                IfLost::Refuse | IfLost::Nothing => ReasonCode::Success,
+            };
+            self.inbound[waiting.worker.index()].acknowledged.push((waiting.token, reason));
+        }
+    }
+}
+
+/// What another node says of a message, of which a publisher hears no more than that it was refused when this node knows no more.
+fn reason_of(byte: u8) -> ReasonCode {
+    let known = [
+        ReasonCode::Success,
+        ReasonCode::QuotaExceeded,
+        ReasonCode::ServerUnavailable,
+        ReasonCode::ImplementationSpecificError,
+    ];
+    known.into_iter().find(|reason| reason.as_u8() == byte).unwrap_or(ReasonCode::UnspecifiedError)
+}
+
+/// A refusal says that nobody has a message. Where others may have it, what the publisher may hear is neither that nor an acknowledgement.
+fn refusal(reason: ReasonCode, is_clean: bool) -> ReasonCode {
+    if reason.is_error() && !is_clean { ReasonCode::UnspecifiedError } else { reason }
+}

@@ -1,0 +1,170 @@
+//! Who may acknowledge, and up to where this node's changes are known to all who may.
+
+use std::collections::BTreeMap;
+
+use link::{Lane, NodeId, Time};
+use replog::{Position, WriterId};
+
+use super::Fabric;
+use crate::config::WithoutQuorum;
+use crate::features::BRIEF;
+use crate::mutation::{Mutation, mutated};
+use crate::peer::Peer;
+use crate::wire::{Vector, Word};
+
+/// A node tells cores how far it is no more often than this, microseconds.
+const TELL_PAUSE: u64 = 10_000;
+/// Leases asked for in one lease.
+const RENEWALS: u32 = 4;
+
+impl Fabric {
+    pub(super) fn tend_leases(&mut self, now: Time) {
+        self.tended_at = now;
+        self.is_informed = self.is_informed || self.has_heard(now);
+        if let Some(grants) = &mut self.grants {
+            grants.look(now, self.replica.vector());
+        }
+        self.ask_for_leases(now);
+        self.tell_applied(now);
+        self.tell_settled(now);
+        let until = match self.config.without_quorum {
+            WithoutQuorum::Hold if !mutated(Mutation::AlwaysFresh) => self.fresh_until(),
+            WithoutQuorum::Hold | WithoutQuorum::Serve => Time::NEVER,
+        };
+        // Both clocks are one, which the broker counts from where the node's earlier lives ended, in milliseconds.
+        self.node.set_fresh_until(broker::Time(self.node.began().0.saturating_add(until.0 / 1000)));
+    }
+
+    /// Until when a majority of cores lets this node acknowledge.
+    pub(super) fn fresh_until(&self) -> Time {
+        let own = if self.is_informed { Time::NEVER } else { Time::default() };
+        self.leases.fresh_until(own)
+    }
+
+    /// Whether this core has heard all that others may have been told is known since it began: what it knew in an earlier life it has
+    /// forgotten. It waits no longer for a node that is not there than SUBACKs do.
+    fn has_heard(&self, now: Time) -> bool {
+        let vector: BTreeMap<_, _> =
+            self.replica.vector().map(|(writer, life, position)| (writer, (life, position))).collect();
+        let is_heard = |(id, peer): (&NodeId, &Peer)| {
+            peer.began_at
+                .is_some_and(|began| vector.get(&WriterId(id.0)).is_some_and(|known| *known >= began))
+        };
+        now >= self.began.after(self.config.suback_wait) || self.peers.iter().all(is_heard)
+    }
+
+    /// When there is something to tend at the latest.
+    pub(super) fn leases_due(&self) -> Time {
+        let pause = (self.config.lease / RENEWALS).as_micros() as u64;
+        let renew = Time(self.asked_at.0.saturating_add(pause));
+        let tell =
+            if self.untold().next().is_some() { Time(self.told_at.0 + TELL_PAUSE) } else { Time::NEVER };
+        // Whoever waits for a lease to run out looks often.
+        let settle = self.for_cluster.len() > 0 || self.peers.values().any(|peer| peer.settle.is_some());
+        let look = if settle { Time(self.tended_at.0 + TELL_PAUSE) } else { Time::NEVER };
+        renew.min(tell).min(look)
+    }
+
+    fn ask_for_leases(&mut self, now: Time) {
+        let pause = (self.config.lease / RENEWALS).as_micros() as u64;
+        if now.since(self.asked_at) < pause && self.asked_at != Time::default() {
+            return;
+        }
+        self.asked_at = now;
+        for id in self.cores_there() {
+            self.say(now, id, Lane::CONTROL, &Word::Renew(now.0));
+        }
+    }
+
+    pub(super) fn asked_for_lease(&mut self, now: Time, from: NodeId, stamp: u64) {
+        let vector: Vector = self.replica.vector().collect();
+        if let Some(grants) = &mut self.grants
+            && self.is_informed
+            && grants.renew(now, from, vector.into_iter())
+        {
+            self.say(now, from, Lane::CONTROL, &Word::Grant(stamp));
+        }
+    }
+
+    /// Writers with whom this node is further than it has told.
+    fn untold(&self) -> impl Iterator<Item = (WriterId, replog::Incarnation, Position)> {
+        let own = WriterId(self.own.0);
+        self.replica.vector().filter(move |(writer, incarnation, position)| {
+            *writer != own && self.told.get(writer) != Some(&(*incarnation, *position))
+        })
+    }
+
+    /// Cores hear how far this node is.
+    fn tell_applied(&mut self, now: Time) {
+        if now.since(self.told_at) < TELL_PAUSE && self.told_at != Time::default() {
+            return;
+        }
+        let vector: Vector = self.untold().collect();
+        if vector.is_empty() {
+            return;
+        }
+        self.told_at = now;
+        for (writer, incarnation, position) in &vector {
+            self.told.insert(*writer, (*incarnation, *position));
+        }
+        let has_none = self.fresh_until() <= now;
+        let (whole, brief) = (Word::Applied(vector.clone()), Word::Brief(vector));
+        for id in self.cores_there() {
+            let word = if self.can(id, BRIEF) || mutated(Mutation::AlwaysBrief) { &brief } else { &whole };
+            self.say(now, id, Lane::ROUTES, word);
+            // This may be all that it lacked for a lease. In the same lane, so that the core hears it in this order.
+            if has_none {
+                self.say(now, id, Lane::ROUTES, &Word::Renew(now.0));
+            }
+        }
+    }
+
+    /// Writers that wait hear up to where their changes are settled.
+    fn tell_settled(&mut self, now: Time) {
+        if let Some(wanted) = self.for_cluster.last()
+            && self.asked_settle < wanted
+        {
+            self.asked_settle = wanted;
+            for id in self.cores_there() {
+                self.say(now, id, Lane::ROUTES, &Word::Settle(wanted));
+            }
+        }
+        let Some(grants) = &self.grants else { return };
+        if self.peers.values().all(|peer| peer.settle.is_none()) {
+            return;
+        }
+        let vector: BTreeMap<_, _> = self
+            .replica
+            .vector()
+            .map(|(writer, incarnation, position)| (writer, (incarnation, position)))
+            .collect();
+        for (id, peer) in &mut self.peers {
+            let Some(wanted) = peer.settle else { continue };
+            let writer = WriterId(id.0);
+            let Some(known) = vector.get(&writer) else { continue };
+            let settled = grants.settled(now, writer, *known);
+            if settled > peer.settled {
+                let word = Word::Settled(known.0, settled);
+                if self.mesh.send(now, *id, Lane::ROUTES, word.encode().into()).is_err() {
+                    continue;
+                }
+                peer.settled = settled;
+            }
+            peer.settle = Some(wanted).filter(|wanted| settled < *wanted);
+        }
+    }
+
+    /// Up to where this node's changes are known to all who may acknowledge.
+    pub(super) fn settled(&self) -> Position {
+        let own = WriterId(self.own.0);
+        let position = self.own_position();
+        let by_own = self.grants.as_ref().map_or(Position::default(), |grants| {
+            grants.settled(self.now, own, (self.config.incarnation, position))
+        });
+        self.leases.settled_by_majority(by_own)
+    }
+
+    fn cores_there(&self) -> Vec<NodeId> {
+        self.peers.iter().filter(|(_, peer)| peer.is_core() && peer.is_up).map(|(id, _)| *id).collect()
+    }
+}

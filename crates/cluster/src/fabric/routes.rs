@@ -1,0 +1,294 @@
+//! What this node's clients want, told to others, and what theirs want, heard from them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use broker::peers::{Announce, Copies, Members, SubackLevel, Wants};
+use broker::{Node, RouteChange};
+use bytes::Bytes;
+use link::{Lane, NodeId, Time};
+use mqtt::TopicFilter;
+use replog::{Change, Delta, Feed, NotApplied, Position, SourceId, WriterId};
+
+use super::Fabric;
+use crate::config::Role;
+use crate::interest::Interest;
+use crate::mutation::{Mutation, mutated};
+use crate::packing;
+use crate::peer::{Fed, Peer};
+use crate::wire::{Asks, Hello, Word};
+
+/// Before the name of a shared group; no Topic Filter of a route begins so.
+const GROUP: &str = "$share/";
+
+/// Another node wants something else of a filter. False when the index has no place for it, or it is no filter.
+pub(super) fn put_route(
+    node: &Arc<Node>,
+    peers: &BTreeMap<NodeId, Peer>,
+    change: &Change<'_, Interest>,
+) -> bool {
+    // A node that is not configured here.
+    let Some(peer) = peers.get(&NodeId(change.writer.0)) else { return true };
+    let Ok(text) = std::str::from_utf8(change.key) else { return false };
+    if text.starts_with(GROUP) {
+        let members = match change.value {
+            Some(Interest::Members(members)) => *members,
+            Some(Interest::Wants(_)) | None => Members::NONE,
+        };
+        node.members_of_peer(text, peer.place, members);
+        return true;
+    }
+    let Ok(filter) = TopicFilter::parse(text) else { return false };
+    let wants = match change.value {
+        Some(Interest::Wants(wants)) => *wants,
+        Some(Interest::Members(_)) | None => Wants::NOTHING,
+    };
+    node.routes.set_peer(filter, peer.place, wants).is_ok()
+}
+
+impl Fabric {
+    /// Takes up what has changed on this node.
+    pub(super) fn routes_changed(&mut self) {
+        let own = WriterId(self.own.0);
+        for change in self.node.routes.take_changes() {
+            match change {
+                RouteChange::Filter { filter, wants, is_added } => {
+                    let known = self.replica.get(own, filter.as_bytes());
+                    let known = match known {
+                        Some(Interest::Wants(wants)) => *wants,
+                        Some(Interest::Members(_)) | None => Wants::NOTHING,
+                    };
+                    let is_wanted = is_added
+                        || TopicFilter::parse(&filter)
+                            .is_ok_and(|filter| self.node.routes.is_wanted(filter, wants));
+                    let wants = if is_wanted { known.with(wants) } else { known.without(wants) };
+                    let interest = (!wants.is_nothing()).then_some(Interest::Wants(wants));
+                    self.replica.set(own, filter.as_bytes(), interest);
+                }
+                RouteChange::Group { text, members } => {
+                    let interest = (members.count > 0).then_some(Interest::Members(members));
+                    self.replica.set(own, text.as_bytes(), interest);
+                }
+            }
+        }
+    }
+
+    /// This node's own last change.
+    pub(super) fn own_position(&self) -> Position {
+        let own = WriterId(self.own.0);
+        self.replica.vector().find(|(writer, ..)| *writer == own).map_or(Position::default(), |(.., at)| at)
+    }
+
+    /// SUBSCRIBEs whose filters are among the changes taken up.
+    pub(super) fn announced(&mut self, now: Time, announces: &[Announce]) {
+        let position = self.own_position();
+        let deadline = now.after(self.config.suback_wait);
+        for Announce { connection, ticket, level } in announces {
+            let is_core = self.config.own.role == Role::Core;
+            match level {
+                SubackLevel::Core if !is_core => self.for_core.push(position, *connection, *ticket, deadline),
+                SubackLevel::Cluster if !mutated(Mutation::SubackEarly) => {
+                    self.for_cluster.push(position, *connection, *ticket, deadline)
+                }
+                SubackLevel::Core | SubackLevel::Local | SubackLevel::Cluster => {
+                    self.inbound[connection.worker.index()].announced.push((*connection, *ticket, true));
+                }
+            }
+        }
+    }
+
+    /// SUBACKs leave whose subscriptions are known, or whose time is over.
+    pub(super) fn release_subacks(&mut self, now: Time) {
+        let settled = self.settled();
+        while let Some((connection, ticket)) = self.for_core.pop_known(self.core_knows) {
+            self.inbound[connection.worker.index()].announced.push((connection, ticket, true));
+        }
+        while let Some((connection, ticket)) = self.for_cluster.pop_known(settled) {
+            self.inbound[connection.worker.index()].announced.push((connection, ticket, true));
+        }
+        // A client that asked for no more than the core hears when there is none that this node takes part alone.
+        while let Some((connection, ticket)) = self.for_core.pop_overdue(now) {
+            self.counters.subacks_overdue += 1;
+            self.inbound[connection.worker.index()].announced.push((connection, ticket, true));
+        }
+        while let Some((connection, ticket)) = self.for_cluster.pop_overdue(now) {
+            self.counters.subacks_overdue += 1;
+            self.inbound[connection.worker.index()].announced.push((connection, ticket, false));
+        }
+    }
+
+    /// What this node hears from a peer, as things are.
+    pub(super) fn wants_from(&self, id: NodeId, peer: &Peer) -> Asks {
+        match (self.config.own.role, peer.info.role) {
+            (Role::Core, Role::Core) if self.hears_for_others(id) => Asks::All,
+            (Role::Core, Role::Core) => Asks::Branch,
+            // A replicant is heard by the core that it hears from.
+            (Role::Core, Role::Replicant) if peer.asks == Asks::All => Asks::Branch,
+            (Role::Replicant, Role::Core) if self.attached == Some(id) => Asks::All,
+            (Role::Core | Role::Replicant, _) => Asks::Nothing,
+        }
+    }
+
+    /// While a core is cut off from this one, another may hear of it.
+    fn hears_for_others(&self, id: NodeId) -> bool {
+        let cores = || self.peers.iter().filter(|(_, peer)| peer.is_core());
+        let is_cut_off = cores().any(|(_, peer)| !peer.is_up);
+        is_cut_off && cores().find(|(_, peer)| peer.is_up).is_some_and(|(first, _)| *first == id)
+    }
+
+    /// Tells a peer of which writers this node is to hear from it, and how far it is with them.
+    pub(super) fn say_hello(&mut self, now: Time, id: NodeId) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        if mutated(Mutation::ForgetHello) && peer.life > 0 {
+            return;
+        }
+        let asks = self.wants_from(id, peer);
+        let source = source_of(peer);
+        let own = WriterId(self.own.0);
+        let load = self.peers.values().filter(|peer| peer.asks == Asks::All && !peer.is_core()).count();
+        let hello = Hello {
+            is_core: self.config.own.role == Role::Core,
+            asks,
+            number: peer.hello.wrapping_add(1),
+            load: load as u32,
+            incarnation: self.config.incarnation,
+            // How far this node itself is, in any case.
+            vector: self
+                .replica
+                .vector()
+                .filter(|(writer, ..)| asks != Asks::Nothing || *writer == own)
+                .collect(),
+        };
+        let is_said = self.say(now, id, Lane::ROUTES, &Word::Hello(hello));
+        let Some(peer) = self.peers.get_mut(&id).filter(|_| is_said) else { return };
+        peer.hello = peer.hello.wrapping_add(1);
+        peer.asked = Some(asks);
+        self.replica.lost(source);
+    }
+
+    pub(super) fn hello(&mut self, from: NodeId, hello: Hello) {
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        let Hello { asks, number, load, vector, incarnation, .. } = hello;
+        let theirs = vector.iter().find(|(writer, ..)| writer.0 == from.0);
+        peer.incarnation = Some(incarnation);
+        peer.began_at.get_or_insert((incarnation, theirs.map_or(Position::default(), |(.., at)| *at)));
+        let own = (WriterId(self.own.0), self.config.incarnation);
+        let known = vector.iter().copied().find(|(writer, incarnation, _)| (*writer, *incarnation) == own);
+        (peer.asks, peer.asks_by, peer.load) = (asks, number, load);
+        let is_relevant = asks != Asks::Nothing;
+        // What one of the two has retained while the other was not there. Whoever hears of routes from another node gets all from there.
+        let copies = if is_relevant { Copies::All } else { Copies::Own };
+        if peer.copies < Some(copies) && !mutated(Mutation::ForgetCopies) {
+            peer.copies = Some(copies);
+            let place = peer.place;
+            self.inbound.iter_mut().for_each(|inbound| inbound.copies.push((place, copies)));
+        }
+        peer.fed.clear();
+        peer.feed = (asks != Asks::Nothing).then(|| Feed::new(self.config.batching.clone(), vector));
+        // What it has heard already, perhaps from another, it hears no more.
+        if self.attached == Some(from)
+            && let Some((.., position)) = known
+        {
+            self.core_knows = position.max(self.core_knows);
+        }
+    }
+
+    pub(super) fn delta(&mut self, now: Time, from: NodeId, number: u32, bytes: &[u8]) {
+        let Some(peer) = self.peers.get(&from) else { return };
+        if peer.hello != number {
+            return; // Of a feed that is no more: what it says comes again.
+        }
+        let source = source_of(peer);
+        let Ok(delta) = Delta::decode(bytes) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let (peers, node, counters) = (&self.peers, &self.node, &mut self.counters);
+        let applied = self.replica.apply(source, delta, |change| {
+            counters.routes_applied += 1;
+            if !put_route(node, peers, &change) {
+                counters.routes_refused += 1;
+            }
+        });
+        match applied {
+            Ok(_) => self.is_forgetting = true,
+            Err(NotApplied::Gap { .. }) => self.say_hello(now, from),
+            Err(NotApplied::Own | NotApplied::Dead | NotApplied::Old { .. } | NotApplied::Copying) => {}
+        }
+    }
+
+    /// Sends peers what they have asked for and not heard.
+    pub(super) fn feed_peers(&mut self, now: Time) {
+        let own = WriterId(self.own.0);
+        let branch: Vec<WriterId> = self.branch().collect();
+        for (id, peer) in &mut self.peers {
+            let Some(feed) = &mut peer.feed else { continue };
+            let wants = wanted_by(*id, peer.asks, &branch);
+            while let Some(delta) = feed.poll(now.0, &self.replica, &wants) {
+                let mut bytes = Vec::with_capacity(64 + 32 * delta.operations.len());
+                delta.encode(&mut bytes);
+                let word = Word::Delta { number: peer.asks_by, delta: &bytes };
+                let mut frame = Bytes::from(word.encode());
+                if peer.packs {
+                    let packed = packing::pack(&frame);
+                    self.counters.count_packed(&frame, packed.as_ref());
+                    frame = packed.unwrap_or(frame);
+                }
+                match self.mesh.send(now, *id, Lane::ROUTES, frame) {
+                    Ok(number) => {
+                        let own = (delta.writer == own).then_some(delta.upto);
+                        peer.fed.push_back(Fed { number, cost: Feed::cost(&delta), own });
+                    }
+                    Err(_) => {
+                        feed.acknowledged(Feed::cost(&delta));
+                        feed.rewind(delta.writer, delta.incarnation, delta.after);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// When a feed has something to send at the latest.
+    pub(super) fn feeds_due(&self) -> Time {
+        let branch: Vec<WriterId> = self.branch().collect();
+        let due = self.peers.iter().filter_map(|(id, peer)| {
+            peer.feed.as_ref()?.next_due(&self.replica, wanted_by(*id, peer.asks, &branch))
+        });
+        due.min().map_or(Time::NEVER, Time)
+    }
+
+    /// A peer has deltas: those up to a number have arrived, and were dealt with as they did.
+    pub(super) fn delta_arrived(&mut self, id: NodeId, next: u64) {
+        let is_core = self.attached == Some(id);
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        while let Some(fed) = peer.fed.pop_front_if(|fed| fed.number < next) {
+            if let Some(feed) = &mut peer.feed {
+                feed.acknowledged(fed.cost);
+            }
+            if let Some(own) = fed.own.filter(|_| is_core) {
+                self.core_knows = own.max(self.core_knows);
+            }
+        }
+    }
+
+    /// Writers whose changes this node tells other cores: itself and those that are attached to it.
+    fn branch(&self) -> impl Iterator<Item = WriterId> {
+        let attached = self.peers.iter().filter(|(_, peer)| !peer.is_core() && peer.asks == Asks::All);
+        [self.own].into_iter().chain(attached.map(|(id, _)| *id)).map(|id| WriterId(id.0))
+    }
+}
+
+/// Whether a peer hears of a writer from this node.
+fn wanted_by(peer: NodeId, asks: Asks, branch: &[WriterId]) -> impl Fn(WriterId) -> bool {
+    move |writer| match asks {
+        Asks::Nothing => false,
+        Asks::Branch => writer.0 != peer.0 && branch.contains(&writer),
+        Asks::All => writer.0 != peer.0,
+    }
+}
+
+/// What a peer feeds upon one hello.
+fn source_of(peer: &Peer) -> SourceId {
+    SourceId(u64::from(peer.place.0) << 32 | u64::from(peer.hello))
+}

@@ -1,0 +1,85 @@
+//! What this node tells an operator.
+
+use link::{NodeId, Time};
+
+use super::Fabric;
+use crate::config::{NodeInfo, WithoutQuorum};
+use crate::view::{ClassView, Link, Routes, View};
+
+impl Fabric {
+    /// How things are.
+    pub fn view(&self, now: Time) -> View {
+        let routes = self.routes_view();
+        let mut links: Vec<Link> =
+            self.mesh.peers().filter_map(|status| self.link_view(now, &status)).collect();
+        links.sort_by(|a, b| a.peer.name.cmp(&b.peer.name));
+        View {
+            own: self.config.own.clone(),
+            incarnation: self.config.incarnation.0,
+            attached: self.attached.and_then(|id| Some(self.peers.get(&id)?.info.name.clone())),
+            is_fresh: self.config.without_quorum == WithoutQuorum::Serve || self.fresh_until() > now,
+            subacks_waiting: (self.for_core.len() as u64, self.for_cluster.len() as u64),
+            counters: self.counters,
+            routes,
+            links,
+        }
+    }
+
+    fn info(&self, id: NodeId) -> Option<&NodeInfo> {
+        if id == self.own { Some(&self.config.own) } else { self.peers.get(&id).map(|peer| &peer.info) }
+    }
+
+    fn routes_view(&self) -> Vec<Routes> {
+        let mut routes = Vec::new();
+        for (writer, incarnation, position) in self.replica.vector() {
+            let id = NodeId(writer.0);
+            let Some(info) = self.info(id) else { continue };
+            let (filters, tombstones, bytes) = self.replica.size(writer);
+            routes.push(Routes {
+                node: info.name.clone(),
+                role: info.role,
+                incarnation: incarnation.0,
+                position: position.0,
+                filters: filters as u64,
+                tombstones: tombstones as u64,
+                bytes: bytes as u64,
+                digest: self.replica.digest(writer),
+                is_suspect: self.replica.is_suspect(writer),
+            });
+        }
+        let own = self.config.own.name.clone();
+        routes.sort_by(|a, b| (a.node != own, &a.node).cmp(&(b.node != own, &b.node)));
+        routes
+    }
+
+    fn link_view(&self, now: Time, status: &link::PeerStatus<'_>) -> Option<Link> {
+        let peer = self.peers.get(&status.node)?;
+        let counters = status.link.counters();
+        let classes = status.waiting(now).map(|(class, (waiting_bytes, waiting_frames, oldest))| ClassView {
+            class,
+            counters: counters.of(class).clone(),
+            waiting_bytes,
+            waiting_frames,
+            oldest,
+        });
+        Some(Link {
+            peer: peer.info.clone(),
+            is_up: status.is_up,
+            since: now.since(status.since),
+            is_dialed: status.is_dialed,
+            connections: (status.connections.0 as u64, status.connections.1 as u64),
+            version: status.version,
+            features: status.features,
+            round_trip: status.link.round_trip(),
+            bytes_sent: counters.bytes_sent,
+            bytes_received: counters.bytes_received,
+            attached: counters.attached,
+            silent: counters.silent,
+            restarts: counters.restarts,
+            unconsumed: status.link.unconsumed(),
+            unconfirmed: peer.sent.iter().map(|sent| sent.len() as u64).sum(),
+            classes: classes.collect(),
+            last_error: status.last_error.map(|(at, reason)| (now.since(at), reason.into())),
+        })
+    }
+}

@@ -1,0 +1,30 @@
+//! Several nodes act as one broker: what each tells the others of its clients' subscriptions, and the messages that cross from one to
+//! another. No I/O, clocks or threads.
+//!
+//! Read [`Fabric`] first: one for a node, between its workers ([`broker::peers`]) and its links ([`link::Mesh`]).
+//!
+//! **Invariant:** a node writes its own routes only, so no two nodes' changes conflict. **Invariant:** nothing of one peer waits for another
+//! peer, and what waits for a peer has a bound.
+
+mod asks;
+mod config;
+mod confirms;
+mod fabric;
+mod features;
+mod freshness;
+mod interest;
+mod mutation;
+mod packing;
+mod peer;
+mod subacks;
+mod view;
+mod wire;
+
+pub use asks::{ANSWER_MAX, Asked, Asker, QUESTION_MAX, Question, Unanswered};
+pub use config::{Config, ForwardAck, NodeInfo, Role, WithoutQuorum};
+pub use fabric::{Counters, Fabric, Letter};
+pub use features::{FEATURES, PACKS};
+pub use mutation::Mutation;
+#[cfg(feature = "trial")]
+pub use mutation::mutate;
+pub use view::{ClassView, Link, Routes, View};

@@ -1,0 +1,201 @@
+use std::collections::VecDeque;
+
+use broker::WorkerId;
+use broker::peers::{Copies, NodePlace};
+use link::LANES_MAX;
+use replog::{Feed, Incarnation, Position};
+
+use crate::config::{NodeInfo, Role};
+use crate::confirms::Confirms;
+use crate::wire::Asks;
+
+/// What this node keeps of another one.
+#[derive(Debug)]
+pub struct Peer {
+    pub info: NodeInfo,
+    pub place: NodePlace,
+    pub is_up: bool,
+    /// How often the peer has forgotten the link: what was of an earlier life is void.
+    pub life: u8,
+    /// What this node has asked the peer for, in this life of the link.
+    pub asked: Option<Asks>,
+    /// Of the last hello to the peer.
+    pub hello: u32,
+    /// What the peer has asked for, and by which hello.
+    pub asks: Asks,
+    pub asks_by: u32,
+    /// Of its life that the link is about.
+    pub incarnation: Option<Incarnation>,
+    /// How far its own changes were when this node first heard of it.
+    pub began_at: Option<(Incarnation, Position)>,
+    /// Nodes that are attached to it, as it says.
+    pub load: u32,
+    pub feed: Option<Feed>,
+    /// Deltas on their way to it.
+    pub fed: VecDeque<Fed>,
+    /// Messages on their way to it, by lane.
+    pub sent: [Sent; LANES_MAX as usize],
+    pub confirms: Confirms,
+    /// What of that which is retained here is on its way to it, or has arrived.
+    pub copies: Option<Copies>,
+    /// Its changes up to here are to be settled, and are not.
+    pub settle: Option<Position>,
+    /// What it was told last.
+    pub settled: Position,
+    /// Questions of it that are being answered.
+    pub answering: usize,
+    /// Frames to it are packed.
+    pub packs: bool,
+}
+
+/// A delta on its way.
+#[derive(Debug)]
+pub struct Fed {
+    pub number: u64,
+    pub cost: u64,
+    /// This node's own position after it, when it is of that.
+    pub own: Option<Position>,
+}
+
+/// Messages of one lane whose publishers wait.
+#[derive(Debug, Default)]
+pub struct Sent {
+    waiting: VecDeque<Waiting>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting {
+    pub number: u64,
+    pub worker: WorkerId,
+    pub token: broker::Token,
+    pub if_lost: IfLost,
+    /// Nobody else gets it.
+    pub is_alone: bool,
+    is_answered: bool,
+}
+
+impl Waiting {
+    pub fn new(number: u64, worker: WorkerId, token: broker::Token, if_lost: IfLost, is_alone: bool) -> Self {
+        Self { number, worker, token, if_lost, is_alone, is_answered: false }
+    }
+}
+
+/// What becomes of a message when nobody knows whether a peer has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IfLost {
+    /// Those who should have had it are gone with their connections.
+    Nothing,
+    /// A durable session should have had it: its publisher gets no acknowledgement when it is lost for sure.
+    Refuse,
+    /// It is for one of several, and another may have it.
+    GiveAnother,
+}
+
+impl Peer {
+    pub fn new(info: NodeInfo, place: NodePlace) -> Self {
+        Self {
+            info,
+            place,
+            is_up: false,
+            life: 0,
+            asked: None,
+            hello: 0,
+            asks: Asks::Nothing,
+            asks_by: 0,
+            incarnation: None,
+            began_at: None,
+            load: 0,
+            feed: None,
+            fed: VecDeque::new(),
+            sent: Default::default(),
+            confirms: Confirms::default(),
+            copies: None,
+            settle: None,
+            settled: Position::default(),
+            answering: 0,
+            packs: false,
+        }
+    }
+
+    pub fn is_core(&self) -> bool {
+        self.info.role == Role::Core
+    }
+
+    /// The peer has forgotten the link.
+    pub fn restarted(&mut self) {
+        self.life = self.life.wrapping_add(1);
+        self.incarnation = None;
+        self.asked = None;
+        self.asks = Asks::Nothing;
+        self.feed = None;
+        self.fed.clear();
+        self.confirms.clear();
+        self.copies = None;
+        self.settle = None;
+        self.settled = Position::default();
+        self.answering = 0;
+    }
+
+    /// All messages whose publishers wait.
+    pub fn take_sent(&mut self) -> impl Iterator<Item = Waiting> {
+        self.sent.iter_mut().flat_map(|sent| sent.waiting.drain(..)).filter(|waiting| !waiting.is_answered)
+    }
+}
+
+impl Sent {
+    pub fn push(&mut self, waiting: Waiting) {
+        self.waiting.push_back(waiting);
+    }
+
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Tells `on_answer` who waits for messages whose numbers end so: `count` of them from `first` on, of which some may be nobody's.
+    pub fn answer(&mut self, first: u32, count: u32, mut on_answer: impl FnMut(Waiting)) {
+        let Some(front) = self.waiting.front().map(|waiting| waiting.number) else { return };
+        // Fewer than 2^31 are on their way, in either direction.
+        let ahead = i64::from(first.wrapping_sub(front as u32).cast_signed());
+        let begin = front.saturating_add_signed(ahead);
+        let end = front.saturating_add_signed(ahead + i64::from(count));
+        let at = self.waiting.partition_point(|waiting| waiting.number < begin);
+        let those = self.waiting.range_mut(at..).take_while(|waiting| waiting.number < end);
+        for waiting in those.filter(|waiting| !waiting.is_answered) {
+            waiting.is_answered = true;
+            on_answer(*waiting);
+        }
+        while self.waiting.pop_front_if(|first| first.is_answered).is_some() {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use broker::{ShardId, Token};
+
+    use super::*;
+
+    #[test]
+    fn answers_come_in_any_order_and_once() {
+        let mut sent = Sent::default();
+        let first = (1 << 32) - 1;
+        for step in 0..4_u32 {
+            let token = Token::Append { shard: ShardId(0), key: step };
+            sent.push(Waiting::new(first + u64::from(step), WorkerId(0), token, IfLost::Nothing, false));
+        }
+        let mut answer = |number: u64, count| {
+            let mut keys = Vec::new();
+            sent.answer(number as u32, count, |waiting| match waiting.token {
+                Token::Append { key, .. } => keys.push(key),
+                _ => unreachable!("none was sent"),
+            });
+            keys
+        };
+        assert_eq!(answer(first + 2, 1), [2]);
+        assert_eq!(answer(first + 2, 1), []);
+        assert_eq!(answer(first, 1), [0]);
+        assert_eq!(answer(first, 1), []);
+        assert_eq!(answer(first + 4, 1000), [], "never sent");
+        assert_eq!(answer(first - 5, u32::MAX), [1, 3], "whatever a peer says");
+        assert!(sent.waiting.is_empty());
+    }
+}

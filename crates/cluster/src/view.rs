@@ -1,0 +1,80 @@
+//! What an operator sees of a node's part in the cluster.
+
+use link::{Class, ClassCounters};
+
+use crate::config::{NodeInfo, Role};
+use crate::fabric::Counters;
+
+/// As of one moment. Times are in microseconds.
+#[derive(Clone, Debug)]
+pub struct View {
+    pub own: NodeInfo,
+    pub incarnation: u64,
+    /// The core that this replicant hears from.
+    pub attached: Option<Box<str>>,
+    /// Whether a majority of cores lets this node acknowledge messages of QoS 1 and 2, or nobody has to.
+    pub is_fresh: bool,
+    /// SUBACKs that wait for the core, and for the cluster.
+    pub subacks_waiting: (u64, u64),
+    pub counters: Counters,
+    /// This node first, then the others by name.
+    pub routes: Vec<Routes>,
+    /// By name.
+    pub links: Vec<Link>,
+}
+
+/// The routes of one node, as far as this one knows them.
+#[derive(Clone, Debug)]
+pub struct Routes {
+    pub node: Box<str>,
+    pub role: Role,
+    pub incarnation: u64,
+    /// Changes of that life that were heard of.
+    pub position: u64,
+    pub filters: u64,
+    /// Deletions that are remembered.
+    pub tombstones: u64,
+    pub bytes: u64,
+    /// A hash over all filters and what is wanted of them: two nodes that know the same have the same.
+    pub digest: u64,
+    /// Nobody hears of it at present.
+    pub is_suspect: bool,
+}
+
+/// The link to one other node.
+#[derive(Clone, Debug)]
+pub struct Link {
+    pub peer: NodeInfo,
+    pub is_up: bool,
+    /// For how long it has been so.
+    pub since: u64,
+    pub is_dialed: bool,
+    /// Connections that carry frames, and how many there are to be.
+    pub connections: (u64, u64),
+    pub version: u16,
+    pub features: u64,
+    pub round_trip: Option<u64>,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    /// Connections that were made, silences that ended one, and times that the peer had forgotten the link.
+    pub attached: u64,
+    pub silent: u64,
+    pub restarts: u64,
+    /// Bytes that came and are not dealt with.
+    pub unconsumed: u64,
+    /// Messages whose publishers wait for the peer.
+    pub unconfirmed: u64,
+    pub classes: Vec<ClassView>,
+    /// What went wrong last, and how long ago.
+    pub last_error: Option<(u64, Box<str>)>,
+}
+
+/// One class of lanes of a link.
+#[derive(Clone, Debug)]
+pub struct ClassView {
+    pub class: Class,
+    pub counters: ClassCounters,
+    pub waiting_bytes: u64,
+    pub waiting_frames: u64,
+    pub oldest: u64,
+}

@@ -1,0 +1,361 @@
+//! What nodes say to each other beside messages. One byte of kind, then, little endian:
+//!
+//! ```text
+//! 1 hello     version u8 = 1, role u8, asks u8, number u32, load u32, incarnation u64, vector
+//! 2 delta     number u32 of the hello that it answers, delta
+//! 3 applied   vector
+//! 4 settle    position u64
+//! 5 settled   incarnation u64, position u64
+//! 6 confirm   (lane u8, reason u8, first u32, count u32)*
+//! 7 renew     stamp u64
+//! 8 grant     stamp u64
+//! 9 brief     (writer u64, incarnation varint, position varint)*: as applied, for peers that can read it
+//! 10 ask      number u64, question
+//! 11 answer   number u64, part u8, some of the answer
+//! vector      (writer u64, incarnation u64, position u64)*
+//! varint      seven bits a byte, the lowest first, the top bit in all but the last
+//! ```
+//!
+//! Part: 0 the last of an answer, 4 there is more; no answer: 1 too busy, 2 too large, anything else nobody answers.
+//!
+//! Fields that a later version adds behind these are ignored, but for the lists, which go to the end, as deltas, questions and answers do.
+
+use replog::{Incarnation, Position, WriterId};
+
+use crate::asks::Part;
+
+pub const VERSION: u8 = 1;
+
+/// Of which writers a node hears from another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Asks {
+    #[default]
+    Nothing,
+    /// The other and those that are attached to it.
+    Branch,
+    /// All but itself.
+    All,
+}
+
+/// How far somebody is with the changes of some writers.
+pub type Vector = Vec<(WriterId, Incarnation, Position)>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Word<'a> {
+    Hello(Hello),
+    /// The encoded delta.
+    Delta {
+        number: u32,
+        delta: &'a [u8],
+    },
+    /// The sender has applied so much.
+    Applied(Vector),
+    /// The same in fewer bytes, which only peers with [`BRIEF`](crate::features::BRIEF) read.
+    Brief(Vector),
+    /// The sender waits until its changes up to here are known everywhere.
+    Settle(Position),
+    /// All nodes that the sender lets acknowledge have applied the receiver's changes up to here.
+    Settled(Incarnation, Position),
+    /// Messages have their places.
+    Confirm(Vec<Confirmed>),
+    /// The sender asks for a lease, at a time of its own.
+    Renew(u64),
+    Grant(u64),
+    /// The sender's owner asks the receiver's.
+    Ask {
+        number: u64,
+        question: &'a [u8],
+    },
+    Answer {
+        number: u64,
+        part: Part,
+        bytes: &'a [u8],
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    pub is_core: bool,
+    pub asks: Asks,
+    /// Counts the hellos of a link.
+    pub number: u32,
+    /// Nodes that are attached to it.
+    pub load: u32,
+    pub incarnation: Incarnation,
+    pub vector: Vector,
+}
+
+/// So many messages of a lane, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Confirmed {
+    pub lane: u8,
+    /// A Reason Code of PUBACK.
+    pub reason: u8,
+    pub first: u32,
+    pub count: u32,
+}
+
+impl Word<'_> {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        match self {
+            Self::Hello(Hello { is_core, asks, number, load, incarnation, vector }) => {
+                let asks = match asks {
+                    Asks::Nothing => 0,
+                    Asks::Branch => 1,
+                    Asks::All => 2,
+                };
+                out.extend([1, VERSION, u8::from(*is_core), asks]);
+                out.extend(number.to_le_bytes());
+                out.extend(load.to_le_bytes());
+                out.extend(incarnation.0.to_le_bytes());
+                put_vector(vector, &mut out);
+            }
+            Self::Delta { number, delta } => {
+                out.push(2);
+                out.extend(number.to_le_bytes());
+                out.extend(*delta);
+            }
+            Self::Applied(vector) => {
+                out.push(3);
+                put_vector(vector, &mut out);
+            }
+            Self::Brief(vector) => {
+                out.push(9);
+                for (writer, incarnation, position) in vector {
+                    out.extend(writer.0.to_le_bytes());
+                    put_varint(incarnation.0, &mut out);
+                    put_varint(position.0, &mut out);
+                }
+            }
+            Self::Settle(position) => {
+                out.push(4);
+                out.extend(position.0.to_le_bytes());
+            }
+            Self::Settled(incarnation, position) => {
+                out.push(5);
+                out.extend(incarnation.0.to_le_bytes());
+                out.extend(position.0.to_le_bytes());
+            }
+            Self::Confirm(confirmed) => {
+                out.push(6);
+                for Confirmed { lane, reason, first, count } in confirmed {
+                    out.extend([*lane, *reason]);
+                    out.extend(first.to_le_bytes());
+                    out.extend(count.to_le_bytes());
+                }
+            }
+            Self::Renew(stamp) => {
+                out.push(7);
+                out.extend(stamp.to_le_bytes());
+            }
+            Self::Grant(stamp) => {
+                out.push(8);
+                out.extend(stamp.to_le_bytes());
+            }
+            Self::Ask { number, question } => {
+                out.push(10);
+                out.extend(number.to_le_bytes());
+                out.extend(*question);
+            }
+            Self::Answer { number, part, bytes } => {
+                out.push(11);
+                out.extend(number.to_le_bytes());
+                out.push(part.byte());
+                out.extend(*bytes);
+            }
+        }
+        out
+    }
+}
+
+/// Reads what [`Word::encode`] made; `None` for anything else. Never panics.
+pub fn decode(bytes: &[u8]) -> Option<Word<'_>> {
+    let (kind, mut rest) = bytes.split_first()?;
+    let rest = &mut rest;
+    Some(match kind {
+        1 => {
+            let [_version, is_core, asks] = take(rest)?;
+            let asks = match asks {
+                0 => Asks::Nothing,
+                1 => Asks::Branch,
+                _ => Asks::All,
+            };
+            Word::Hello(Hello {
+                is_core: is_core != 0,
+                asks,
+                number: u32::from_le_bytes(take(rest)?),
+                load: u32::from_le_bytes(take(rest)?),
+                incarnation: Incarnation(number(rest)?),
+                vector: take_vector(rest)?,
+            })
+        }
+        2 => Word::Delta { number: u32::from_le_bytes(take(rest)?), delta: rest },
+        3 => Word::Applied(take_vector(rest)?),
+        4 => Word::Settle(Position(number(rest)?)),
+        5 => Word::Settled(Incarnation(number(rest)?), Position(number(rest)?)),
+        6 => {
+            let mut confirmed = Vec::with_capacity(rest.len() / 10);
+            while !rest.is_empty() {
+                let [lane, reason] = take(rest)?;
+                let first = u32::from_le_bytes(take(rest)?);
+                confirmed.push(Confirmed { lane, reason, first, count: u32::from_le_bytes(take(rest)?) });
+            }
+            Word::Confirm(confirmed)
+        }
+        7 => Word::Renew(number(rest)?),
+        8 => Word::Grant(number(rest)?),
+        9 => {
+            let mut vector = Vec::with_capacity(rest.len() / 10);
+            while !rest.is_empty() {
+                let writer = WriterId(number(rest)?);
+                vector.push((writer, Incarnation(take_varint(rest)?), Position(take_varint(rest)?)));
+            }
+            Word::Brief(vector)
+        }
+        10 => Word::Ask { number: number(rest)?, question: rest },
+        11 => {
+            let number = number(rest)?;
+            let [part] = take(rest)?;
+            Word::Answer { number, part: Part::of_byte(part), bytes: rest }
+        }
+        _ => return None,
+    })
+}
+
+fn put_vector(vector: &Vector, out: &mut Vec<u8>) {
+    for (writer, incarnation, position) in vector {
+        for number in [writer.0, incarnation.0, position.0] {
+            out.extend(number.to_le_bytes());
+        }
+    }
+}
+
+fn take_vector(bytes: &mut &[u8]) -> Option<Vector> {
+    let mut vector = Vec::with_capacity(bytes.len() / 24);
+    while !bytes.is_empty() {
+        vector.push((WriterId(number(bytes)?), Incarnation(number(bytes)?), Position(number(bytes)?)));
+    }
+    Some(vector)
+}
+
+fn put_varint(mut number: u64, out: &mut Vec<u8>) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let [byte] = take(bytes)?;
+        let part = u64::from(byte & 0x7f);
+        // Of the tenth byte one bit has a place.
+        if part << shift >> shift != part {
+            return None;
+        }
+        number |= part << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+fn number(bytes: &mut &[u8]) -> Option<u64> {
+    Some(u64::from_le_bytes(take(bytes)?))
+}
+
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (taken, rest) = bytes.split_first_chunk::<N>()?;
+    *bytes = rest;
+    Some(*taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::asks::Unanswered;
+
+    fn words() -> [(Word<'static>, &'static str); 12] {
+        let vector = vec![(WriterId(2), Incarnation(3), Position(4))];
+        let in_hex = "020000000000000003000000000000000400000000000000";
+        let hello = Hello {
+            is_core: true,
+            asks: Asks::All,
+            number: 7,
+            load: 9,
+            incarnation: Incarnation(5),
+            vector: vector.clone(),
+        };
+        let confirmed = vec![Confirmed { lane: 3, reason: 0x97, first: 16, count: 2 }];
+        [
+            (
+                Word::Hello(hello),
+                "0101010207000000090000000500000000000000020000000000000003000000000000000400000000000000",
+            ),
+            (Word::Delta { number: 7, delta: b"ab" }, "02070000006162"),
+            (Word::Applied(vector), in_hex),
+            (Word::Settle(Position(6)), "040600000000000000"),
+            (Word::Settled(Incarnation(1), Position(2)), "0501000000000000000200000000000000"),
+            (Word::Confirm(confirmed), "0603971000000002000000"),
+            (Word::Renew(8), "070800000000000000"),
+            (Word::Grant(8), "080800000000000000"),
+            (Word::Brief(vec![(WriterId(2), Incarnation(3), Position(300))]), "09020000000000000003ac02"),
+            (Word::Ask { number: 5, question: b"ab" }, "0a05000000000000006162"),
+            (Word::Answer { number: 5, part: Part::More, bytes: b"ab" }, "0b0500000000000000046162"),
+            (
+                Word::Answer { number: 5, part: Part::Not(Unanswered::Busy), bytes: &[] },
+                "0b050000000000000001",
+            ),
+        ]
+    }
+
+    /// The bytes of version 1, for ever.
+    #[test]
+    fn words_have_these_bytes() {
+        for (word, golden) in words() {
+            let bytes = word.encode();
+            let found: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            let golden = if matches!(word, Word::Applied(_)) { format!("03{golden}") } else { golden.into() };
+            assert_eq!(found, golden);
+            assert_eq!(decode(&bytes), Some(word));
+        }
+    }
+
+    #[test]
+    fn numbers_of_any_size_are_read_as_they_were_written_and_longer_ones_are_not() {
+        for shift in 0..64 {
+            for number in [1_u64 << shift, (1 << shift) - 1, u64::MAX - (1 << shift)] {
+                let word = Word::Brief(vec![(WriterId(number), Incarnation(number), Position(!number))]);
+                assert_eq!(decode(&word.encode()), Some(word));
+            }
+        }
+        let mut bytes = Word::Brief(Vec::new()).encode();
+        bytes.extend([0; 8]);
+        bytes.extend([0xff; 9]);
+        bytes.extend([2, 0]);
+        assert_eq!(decode(&bytes), None);
+    }
+
+    #[test]
+    fn no_bytes_panic() {
+        for (word, _) in words() {
+            let bytes = word.encode();
+            for length in 0..bytes.len() {
+                let _ = decode(&bytes[..length]);
+            }
+            for at in 0..bytes.len() {
+                for value in 0..=255 {
+                    let mut bad = bytes.clone();
+                    bad[at] = value;
+                    let _ = decode(&bad);
+                }
+            }
+        }
+        assert_eq!(decode(&[]), None);
+        assert_eq!(decode(&[99]), None);
+    }
+}
