@@ -15,6 +15,7 @@ use crate::mail::{SessionDelivery, SubscriptionIds};
 use crate::message::{Message, MessageView};
 use crate::node::Node;
 use crate::out::{Out, Pool};
+use crate::peers::SubackLevel;
 use crate::permissions::Permissions;
 use crate::retained::Place;
 use crate::route::Options;
@@ -238,6 +239,8 @@ const OVERTAKEN_MAX: usize = 4096;
 pub(crate) struct PendingAck {
     pub ticket: Ticket,
     pub kind: AckKind,
+    /// Who else has to know of the subscriptions when this node does; `Local` when nobody has to any more.
+    pub level: SubackLevel,
     pub outstanding: u32,
     pub reasons: Vec<u8>,
     pub filters: Vec<PendingFilter>,

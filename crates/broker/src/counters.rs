@@ -121,8 +121,14 @@ counters! {
         permissions_awaited as "permissions_awaited",
         /// Times a publisher was made to wait because of its rate, its in-flight messages or the node's memory.
         publishers_blocked as "publishers_blocked",
-        /// PUBLISH packets refused by the store or by a limit on retained messages.
+        /// PUBLISH packets refused by the store or by a limit on retained messages, or not acknowledged as another node could not take them.
         publish_refused as "publishes_refused",
+        /// Messages handed over for another node: one for each node that wants a message.
+        forwarded as "messages_forwarded",
+        /// Messages that came from other nodes.
+        forwarded_received as "messages_forwarded_received",
+        /// Bytes of other nodes that were no message.
+        forwarded_malformed as "messages_dropped" "reason" = "malformed",
     }
 }
 

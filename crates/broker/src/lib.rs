@@ -11,6 +11,7 @@ mod backlog;
 mod budget;
 mod connection;
 mod counters;
+mod dense;
 mod durability;
 mod ids;
 mod mail;
@@ -19,9 +20,11 @@ mod mount;
 mod node;
 mod out;
 mod overload;
+pub mod peers;
 mod permissions;
 mod retained;
 mod route;
+mod routes;
 pub mod settings;
 mod slots;
 mod store;
@@ -30,12 +33,13 @@ mod wheel;
 mod worker;
 
 pub use counters::{Counters, Figure, PacketCounters, Published, StoreCounters};
-pub use ids::{ConnectionId, GroupId, SessionId, ShardId, Time, WorkerId};
+pub use ids::{ConnectionId, GroupId, SessionId, ShardId, Ticket, Time, WorkerId};
 pub use mail::{Batch, Claimed, Letter, Resume, SessionDelivery, Token};
 pub use message::Message;
 pub use node::Node;
 pub use out::{OUT_SLICES_MAX, Out};
 pub use overload::Level;
+pub use routes::{RouteChange, Routes};
 pub use store::{
     Completion, Condition, Identity, Life, Purpose, Request, SHARDS, Store, StoreEvent, StoreLog, Wanted,
 };

@@ -10,6 +10,7 @@ use crate::access::Verdict;
 use crate::admin::Question;
 use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, WorkerId};
 use crate::message::Message;
+use crate::peers::Inbound;
 use crate::retained::{Page, Scan};
 use crate::route::Options;
 use crate::store::{Completion, DueWill, Request, StoreEvent};
@@ -62,6 +63,12 @@ pub enum Token {
     Publish { connection: ConnectionId, sequence: u32 },
     /// Message number `key` that an operator publishes on a worker.
     Operator { worker: WorkerId, key: u32 },
+    /// Page number `key` of the retained messages that a worker copies to other nodes.
+    Copy { worker: WorkerId, key: u32 },
+    /// Message number `key` of those that a shard has given to members on other nodes.
+    Given { shard: ShardId, key: u32 },
+    /// Message number `key` of those that came from other nodes to a worker.
+    Forwarded { worker: WorkerId, key: u32 },
     /// Append number `key` of a shard, which waits for members of shared groups.
     Append { shard: ShardId, key: u32 },
 }
@@ -86,6 +93,8 @@ pub enum Letter {
     Will(Box<DueWill>),
     /// An operator's question.
     Ask(Question),
+    /// What comes from other nodes.
+    Peers(Box<Inbound>),
     /// What the log has to say to shards of the receiver.
     Store(Vec<(ShardId, StoreEvent)>),
 }
@@ -117,6 +126,7 @@ impl Letter {
                 _,
                 Request::Append { message, .. }
                 | Request::Bounce { message, .. }
+                | Request::GiveHere { message, .. }
                 | Request::Retain { message, .. },
             ) => message.size(),
             Letter::Will(will) => will.message.size(),
@@ -132,6 +142,7 @@ impl Letter {
                 };
                 size(first) + more.iter().map(size).sum::<usize>()
             }
+            Letter::Peers(inbound) => inbound.messages.iter().map(|message| message.frame.len()).sum(),
             Letter::Request(..)
             | Letter::Completion(_)
             | Letter::PassBy(..)
@@ -288,11 +299,18 @@ mod tests {
             sessions: true,
             groups: false,
             identity: None,
+            refusal: None,
             token: None,
         };
         let mut batch = Batch::of(Letter::Request(ShardId(0), append));
         assert!(batch.weight() > 100_000);
-        let retain = Request::Retain { message: message.clone(), token: None };
+        let retain = Request::Retain {
+            message: message.clone(),
+            stamp: 0,
+            copied_by: None,
+            refusal: None,
+            token: None,
+        };
         batch.letters.push(Letter::Request(ShardId(0), retain));
         assert!(batch.weight() > 200_000);
         batch.deliveries.push(BatchDelivery {

@@ -2,10 +2,12 @@
 
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
+use mqtt::ReasonCode;
 use routing::{Index, IndexLimits};
 use shard::Shard;
 
@@ -15,17 +17,18 @@ use crate::counters::Published;
 use crate::durability::Durability;
 use crate::ids::{ShardId, Time, WorkerId};
 use crate::mail::Letter;
+use crate::peers::{Inbound, Members, NodePlace, Peers, SubackLevel};
 use crate::retained;
-use crate::route::Route;
+use crate::routes::Routes;
 use crate::settings::Settings;
-use crate::store::{Condition, Life, SHARDS, Store, StoreEvent, StoreLog};
+use crate::store::{Condition, GroupName, Life, Request, SHARDS, Store, StoreEvent, StoreLog};
 
 /// The parts of a node that every worker reads. **Invariant:** nothing here is locked on the path of a packet.
 pub struct Node {
     /// In force now. Workers keep what they were last told, see [`Admin::set_settings`](crate::admin::Admin::set_settings).
     settings: ArcSwap<Settings>,
     pub access: Arc<dyn Access>,
-    pub routes: Arc<Index<Route>>,
+    pub routes: Arc<Routes>,
     /// Shown in `$SYS/broker/version`.
     pub version: String,
     pub workers: u16,
@@ -34,6 +37,8 @@ pub struct Node {
     listeners: OnceLock<Vec<String>>,
     /// What their messages are acknowledged for, by their places.
     durability: OnceLock<Vec<Durability>>,
+    /// Who has to know of their subscriptions, by their places.
+    suback: OnceLock<Vec<Option<SubackLevel>>>,
     /// How threads that are no workers reach one.
     mailbox: OnceLock<Box<dyn Fn(WorkerId, Letter) + Send + Sync>>,
     pub(crate) watches: Watches,
@@ -43,6 +48,12 @@ pub struct Node {
     overloaded: AtomicBool,
     /// When that began, in milliseconds and never 0; 0 while it is not so.
     overloaded_since: AtomicU64,
+    /// In milliseconds.
+    fresh_until: AtomicU64,
+    /// As of [`Self::stamp_retained`].
+    others: AtomicU16,
+    world: AtomicU64,
+    last_stamp: AtomicU64,
     pub(crate) load: Arc<NodeLoad>,
     /// Where shards make things durable, if they do.
     pub(crate) log: Option<Arc<dyn StoreLog>>,
@@ -135,7 +146,7 @@ impl Node {
         let limits =
             IndexLimits { levels_max: usize::from(settings.mqtt.topic_levels_max), ..IndexLimits::default() };
         Arc::new(Self {
-            routes: Arc::new(Index::new(seed, limits)),
+            routes: Arc::new(Routes::new(Index::new(seed, limits))),
             settings: ArcSwap::from_pointee(settings),
             access,
             version,
@@ -143,12 +154,17 @@ impl Node {
             published: (0..workers).map(|_| Published::default()).collect(),
             listeners: OnceLock::new(),
             durability: OnceLock::new(),
+            suback: OnceLock::new(),
             mailbox: OnceLock::new(),
             watches: Watches::default(),
             traces: Traces::default(),
             hash_key: seed,
             overloaded: AtomicBool::new(false),
             overloaded_since: AtomicU64::new(0),
+            fresh_until: AtomicU64::new(u64::MAX),
+            others: AtomicU16::new(0),
+            world: AtomicU64::new(0),
+            last_stamp: AtomicU64::new(0),
             load: Arc::default(),
             log,
             life,
@@ -211,6 +227,17 @@ impl Node {
         }
     }
 
+    /// Says who has to know of subscriptions before SUBACK, in the order of [`Self::name_listeners`]. The first call counts.
+    pub fn set_suback(&self, listeners: Vec<Option<SubackLevel>>) {
+        if self.suback.set(listeners).is_err() {
+            debug_assert!(false, "a listener has one level");
+        }
+    }
+
+    pub(crate) fn listener_suback(&self, listener: u16) -> Option<SubackLevel> {
+        self.suback.get().and_then(|known| known.get(usize::from(listener))).copied().flatten()
+    }
+
     pub(crate) fn listener_durability(&self, listener: u16) -> Durability {
         let known = self.durability.get();
         known.and_then(|known| known.get(usize::from(listener))).copied().unwrap_or_default()
@@ -252,6 +279,80 @@ impl Node {
         }
     }
 
+    /// The node belongs to a cluster. After [`Self::deliver_letters_by`], and before its workers begin. `clock` stands at [`Self::began`].
+    ///
+    /// # Errors
+    /// Those of [`Peers::connect`].
+    pub fn join_cluster(self: &Arc<Self>, peers: Arc<dyn Peers>, clock: Instant) -> Result<(), String> {
+        self.routes.tell(peers.clone());
+        peers.connect(self, clock)
+    }
+
+    /// What the node needs to know to keep retained messages as others do: how many other nodes there are (their places are the numbers
+    /// below), the time of the world in milliseconds when this node's [`Time`] was [`Self::began`], and a number that no other node should
+    /// have, for what is retained at the same time.
+    pub fn stamp_retained(&self, others: u16, world: u64, own: u8) {
+        self.others.store(others, Relaxed);
+        self.world.store(world, Relaxed);
+        self.last_stamp.store(u64::from(own), Relaxed);
+    }
+
+    /// How many other nodes there are.
+    pub(crate) fn others(&self) -> u16 {
+        self.others.load(Relaxed)
+    }
+
+    /// A time for a message that is retained now: greater than that of every one that this node has seen; 0 on a node without others. Its
+    /// upper 48 bits are milliseconds of the world, and the lowest 8 the node's own.
+    pub(crate) fn stamp(&self, now: Time) -> u64 {
+        if self.others() == 0 {
+            return 0;
+        }
+        let world = self.world.load(Relaxed).saturating_add(now.0.saturating_sub(self.life.began.0)) << 16;
+        let next = |last: u64| {
+            let own = last & 0xff;
+            Some((world | own).max((last & !0xff).saturating_add(0x100) | own))
+        };
+        let last = self.last_stamp.fetch_update(Relaxed, Relaxed, next).unwrap_or_default();
+        next(last).unwrap_or_default()
+    }
+
+    /// Whether a stamp may be of this node, in any of its lives.
+    pub(crate) fn is_own_stamp(&self, stamp: u64) -> bool {
+        (stamp ^ self.last_stamp.load(Relaxed)) & 0xff == 0
+    }
+
+    /// Another node has retained something then.
+    pub(crate) fn saw_stamp(&self, stamp: u64) {
+        let next = |last: u64| (stamp > last).then_some(stamp & !0xff | last & 0xff);
+        // Nothing changes when it is an old one.
+        let _ = self.last_stamp.fetch_update(Relaxed, Relaxed, next);
+    }
+
+    /// Until then this node knows all routes that others were told are known, so that it may acknowledge messages of QoS 1 and 2.
+    pub fn set_fresh_until(&self, until: Time) {
+        self.fresh_until.store(until.0, Relaxed);
+    }
+
+    /// Whether somebody may have subscribed elsewhere of whom this node has not heard.
+    pub(crate) fn is_stale(&self, now: Time) -> bool {
+        self.fresh_until.load(Relaxed) <= now.0
+    }
+
+    /// A shared group, `$share/{ShareName}/{filter}`, has these members on another node. Ignored when that is no name of a group.
+    pub fn members_of_peer(&self, text: &str, node: NodePlace, members: Members) {
+        if let Some(group) = GroupName::parse(text) {
+            let (shard, group) = (group.shard(), Box::new(group));
+            let join = Request::JoinNode { group, node, members };
+            self.post(self.shard_host(shard), Letter::Request(shard, join));
+        }
+    }
+
+    /// Other nodes have something for a worker, from any thread.
+    pub fn post_inbound(&self, worker: WorkerId, inbound: Inbound) {
+        self.post(worker, Letter::Peers(Box::new(inbound)));
+    }
+
     /// When the node's time began in this life.
     pub fn began(&self) -> Time {
         self.life.began
@@ -273,6 +374,15 @@ impl Node {
                 self.post(WorkerId(worker as u16), Letter::Store(events));
             }
         }
+    }
+
+    /// Why the log takes no message now. Asked once for each, before anybody has it: what one shard has taken no other may refuse.
+    pub(crate) fn refusal(&self) -> Option<ReasonCode> {
+        self.log.as_ref().and_then(|log| match log.condition() {
+            Condition::Good => None,
+            Condition::Full => Some(ReasonCode::QuotaExceeded),
+            Condition::Failed => Some(ReasonCode::ImplementationSpecificError),
+        })
     }
 
     /// Whether the log takes messages has changed.

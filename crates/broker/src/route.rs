@@ -2,6 +2,8 @@
 
 use mqtt::{QoS, RetainHandling, SubscriptionOptions};
 
+use crate::peers::{NodePlace, Wants};
+
 /// One entry of a routing index.
 ///
 /// **Invariant:** 16 bytes. A node with ten million filters holds as many of these.
@@ -30,10 +32,25 @@ pub enum RouteKind {
     Shard,
     /// Shard `place` has shared subscription groups of the filter.
     ShardGroups,
+    /// Node `place` of the cluster has somebody who wants it; the byte of `options` says what ([`Wants`]).
+    Node,
     /// In a shard's own index: durable session `slot`.
     Session,
     /// In a shard's own index: shared subscription group `slot`.
     Group,
+}
+
+impl Route {
+    /// The one entry of a node for a filter.
+    pub(crate) fn of_node(node: NodePlace, wants: Wants) -> Self {
+        let options = Options::from_byte(wants.bits());
+        Self { slot: 0, generation: 0, subscription_id: 0, place: node.0, options, kind: RouteKind::Node }
+    }
+
+    /// What a node wants.
+    pub(crate) fn wants(&self) -> Wants {
+        Wants::from_bits(self.options.byte())
+    }
 }
 
 /// Subscription Options in the one byte of the SUBSCRIBE packet.

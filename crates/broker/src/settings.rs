@@ -8,6 +8,7 @@ use std::time::Duration;
 use settings::{ByteSize, choices, section};
 
 pub use crate::durability::{Durability, DurabilityRule, Filter};
+pub use crate::peers::SubackLevel;
 
 /// All of the broker's sections.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,6 +21,7 @@ pub struct Settings {
     pub retained: Retained,
     pub sys: Sys,
     pub monitor: Monitor,
+    pub routing: Routing,
     pub overload: Overload,
     /// The first whose filter matches counts.
     pub durability: Vec<DurabilityRule>,
@@ -77,6 +79,28 @@ choices! {
         Disconnect = "disconnect",
         /// The message is dropped and acknowledged as if it had been taken.
         Ignore = "ignore",
+    }
+}
+
+section! {
+    /// How nodes of a cluster tell each other what their clients want.
+    [routing]
+    pub struct Routing {
+        /// Who has to know of a subscription before SUBACK leaves. Subscriptions of sessions that outlive their connection always wait for
+        /// `cluster`; a client may ask for another level by a User Property `suback` of its SUBSCRIBE.
+        pub suback: SubackLevel = "core", on reload;
+        /// Whether changes are gathered while others are on their way.
+        pub batch_sync: BatchSync = "auto", at start;
+    }
+}
+
+choices! {
+    /// Whether changes of routes are gathered.
+    pub enum BatchSync {
+        /// Sent at once when nothing was sent just before, gathered for up to 2 ms otherwise.
+        Auto = "auto",
+        /// Each change by itself, to see what gathering is worth.
+        Off = "off",
     }
 }
 
@@ -245,8 +269,20 @@ mod tests {
     /// The names and numbers other parts and the documents rely on.
     #[test]
     fn defaults_are_the_documented_ones() {
-        let Settings { mqtt, session, queue, limits, shared, retained, sys, monitor, overload, durability } =
-            Settings::default();
+        let Settings {
+            mqtt,
+            session,
+            queue,
+            limits,
+            shared,
+            retained,
+            sys,
+            monitor,
+            routing,
+            overload,
+            durability,
+        } = Settings::default();
+        assert_eq!((routing.suback, routing.batch_sync), (SubackLevel::Core, BatchSync::Auto));
         assert_eq!(durability, []);
         assert_eq!((overload.turn, overload.queued_percent), (Duration::from_millis(500), 80));
         assert_eq!((mqtt.qos_max, mqtt.packet_size_max), (2, ByteSize::mib(1)));

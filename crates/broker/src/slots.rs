@@ -16,6 +16,9 @@ struct Slot<T> {
 
 const CHUNK: usize = 256;
 
+const _: () =
+    assert!(size_of::<Slot<crate::connection::Connection>>() <= 224, "there is one for each connection");
+
 impl<T> Default for Slots<T> {
     fn default() -> Self {
         Self { chunks: Vec::new(), free: Vec::new(), len: 0 }

@@ -18,6 +18,8 @@ pub(crate) enum Subscriptions {
 /// A filter, its options, its Subscription Identifier or 0.
 type Subscribed = (Box<str>, Options, u32);
 
+const _: () = assert!(size_of::<Subscribed>() <= 24, "there is one for each subscription");
+
 const FEW: usize = 16;
 
 impl Default for Subscriptions {

@@ -21,6 +21,8 @@ pub struct Timer {
     pub kind: TimerKind,
 }
 
+const _: () = assert!(size_of::<Timer>() <= 16, "there are two for each connection");
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimerKind {
     /// CONNECT is due.

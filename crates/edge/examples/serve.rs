@@ -13,6 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         access: Arc::new(broker::access::AllowAll),
         version: env!("CARGO_PKG_VERSION").into(),
         store: None,
+        peers: None,
     })?;
     println!("listening on {}; the end of the input stops it", node.listeners()[0].address);
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use arc_swap::ArcSwap;
 use broker::access::Access;
 use broker::admin::Admin;
+use broker::peers::Peers;
 use mio::{Poll, Waker};
 use tls::Expiry;
 
@@ -30,6 +31,8 @@ pub struct Options {
     pub version: String,
     /// What the node goes on with and where it keeps it; without, it keeps nothing on disk.
     pub store: Option<broker::Store>,
+    /// What joins the node to the others of its cluster, if it belongs to one.
+    pub peers: Option<Arc<dyn Peers>>,
 }
 
 /// A running node.
@@ -125,6 +128,8 @@ pub enum StartError {
     },
     /// Certificates and the like that cannot be used.
     Entrance(EntranceError),
+    /// The node cannot take its part in its cluster.
+    Cluster(String),
     Thread(io::Error),
     Poll(io::Error),
     Random(io::Error),
@@ -150,6 +155,7 @@ impl fmt::Display for StartError {
             }
             StartError::Bind { address, source } => write!(f, "cannot listen on {address}: {source}"),
             StartError::Entrance(error) => error.fmt(f),
+            StartError::Cluster(text) => f.write_str(text),
             StartError::Thread(source) => write!(f, "cannot start a thread: {source}"),
             StartError::Poll(source) => write!(f, "cannot set up polling: {source}"),
             StartError::Random(source) => write!(f, "cannot read randomness from the system: {source}"),
@@ -170,14 +176,14 @@ impl std::error::Error for StartError {
             | StartError::Poll(source)
             | StartError::Random(source) => Some(source),
             StartError::Entrance(error) => Some(error),
-            StartError::Descriptors { .. } => None,
+            StartError::Cluster(_) | StartError::Descriptors { .. } => None,
         }
     }
 }
 
 /// Binds the listeners and starts one reactor per worker.
 pub fn start(options: Options) -> Result<Node, StartError> {
-    let Options { edge, broker, access, version, store } = options;
+    let Options { edge, broker, access, version, store, peers } = options;
     let workers = match edge.workers {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         workers => workers,
@@ -208,9 +214,13 @@ pub fn start(options: Options) -> Result<Node, StartError> {
     shared.deliver_letters_by(move |worker, letter| posted[worker.index()].send(Mail::Letter(letter)));
 
     shared.connect_log();
+    if let Some(peers) = peers {
+        shared.join_cluster(peers, clock).map_err(StartError::Cluster)?;
+    }
 
     let (bound, mut listeners) = bind_all(&edge, workers)?;
     shared.set_durability(edge.listeners.iter().map(|listener| listener.durability).collect());
+    shared.set_suback(edge.listeners.iter().map(|listener| listener.suback).collect());
     shared.name_listeners(edge.listeners.iter().map(|listener| name_of(listener).to_owned()).collect());
     let doors = Arc::new(Doors::default());
     let mut node = Node { bound, mailboxes: mailboxes.clone(), threads: Vec::new(), connections_max, admin };

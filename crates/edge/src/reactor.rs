@@ -84,6 +84,10 @@ struct Peer {
     _place: Option<Box<Place>>,
 }
 
+// A socket of `mio` is larger in debug builds.
+const _: () =
+    assert!(cfg!(debug_assertions) || size_of::<Option<Peer>>() <= 64, "there is one for each connection");
+
 #[derive(Clone, Copy, Default)]
 struct PeerMarks {
     /// In the list `ready`.
@@ -463,6 +467,7 @@ impl Reactor {
             let weight = batch.weight();
             mailbox.send(Mail::Batch { batch, weight });
         }
+        self.worker.send_to_peers();
     }
 }
 

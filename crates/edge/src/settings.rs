@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use broker::settings::Durability;
+use broker::settings::{Durability, SubackLevel};
 use settings::{choices, section};
 
 section! {
@@ -67,6 +67,8 @@ section! {
         pub proxy_networks: String = "", at start;
         /// What the acknowledgement of a message means that came in here, unless a `[[durability]]` rule says so.
         pub durability: Durability = "local-disk", at start;
+        /// Who has to know of a subscription that is made here before SUBACK leaves, on a node of a cluster; `routing.suback` when unset.
+        pub suback: Option<SubackLevel> = "", at start;
     }
 }
 

@@ -166,6 +166,11 @@ impl Inbound {
         self.dispatched = dispatched;
     }
 
+    /// Whether an earlier connection dispatched this message.
+    pub fn was_dispatched(&self, packet_id: PacketId) -> bool {
+        self.dispatched.iter().any(|dispatched| dispatched.packet_id == packet_id)
+    }
+
     /// The shards that have this message from an earlier connection, as bits; `None` when none dispatched it.
     pub fn take_dispatched(&mut self, packet_id: PacketId) -> Option<u16> {
         let at = self.dispatched.iter().position(|dispatched| dispatched.packet_id == packet_id)?;

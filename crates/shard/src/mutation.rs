@@ -31,11 +31,13 @@ pub enum Mutation {
     ReusePacketId,
     /// A start passes over the last thing that was durable.
     ForgetLastBatch,
+    /// A batch is applied twice.
+    ApplyTwice,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::IgnoreCleanStart,
         Self::EarlyExpiry,
         Self::ForgetIdentities,
@@ -48,6 +50,7 @@ impl Mutation {
         Self::AcknowledgeEarly,
         Self::ReusePacketId,
         Self::ForgetLastBatch,
+        Self::ApplyTwice,
     ];
 }
 

@@ -309,6 +309,7 @@ pub(super) fn routes(node: &Arc<Node>, prefix: &str, limit: usize) -> (Vec<Filte
             RouteKind::ConnectionQos0 => ("session_qos0", Some(route.place), None),
             RouteKind::Shard => ("shard", None, Some(route.place)),
             RouteKind::ShardGroups => ("shard_groups", None, Some(route.place)),
+            RouteKind::Node => ("node", None, Some(route.place)),
             RouteKind::Session | RouteKind::Group => return,
         };
         let info = RouteInfo { kind, worker, shard };

@@ -5,6 +5,7 @@ use mqtt::QoS;
 use super::{GroupName, Member};
 use crate::ids::{ConnectionId, fold, hash};
 use crate::message::MessageView;
+use crate::peers::Members;
 use crate::route::Options;
 use crate::settings::SharedStrategy;
 
@@ -12,14 +13,20 @@ use crate::settings::SharedStrategy;
 pub(super) struct Group {
     name: GroupName,
     members: Vec<GroupMember>,
-    /// Round robin: whose turn it is.
-    next: usize,
+    /// Round robin: whose turn it is, as a number of [`Self::at_weight`].
+    next: u64,
     sticky: Option<Member>,
+    /// What other nodes were told last.
+    pub announced: Members,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupMember {
     pub member: Member,
+    /// Members that it stands for: 1 unless it is another node.
+    pub weight: u32,
+    /// Of another node's members.
+    pub are_connected: bool,
     pub connection: Option<ConnectionId>,
     pub options: Options,
     pub subscription_id: u32,
@@ -36,7 +43,7 @@ pub(super) struct Choice {
 
 impl Group {
     pub fn new(name: GroupName) -> Self {
-        Self { name, members: Vec::new(), next: 0, sticky: None }
+        Self { name, members: Vec::new(), next: 0, sticky: None, announced: Members::NONE }
     }
 
     pub fn name(&self) -> &GroupName {
@@ -72,23 +79,41 @@ impl Group {
         self.members.len() < before
     }
 
-    /// Chooses among connected members; among absent durable ones when nobody is connected and the message can wait.
+    /// The members of this node, as other nodes hear of them.
+    pub fn own_members(&self) -> Members {
+        let own = || self.members.iter().filter(|member| !member.is_elsewhere());
+        let connected = own().filter(|member| member.is_connected()).count() as u32;
+        match connected {
+            0 => Members { count: own().count() as u32, are_connected: false },
+            count => Members { count, are_connected: true },
+        }
+    }
+
+    /// Chooses among connected members; among absent durable ones when nobody is connected and the message can wait. `is_candidate` says
+    /// whose turn it may be at all.
     pub fn choose(
         &mut self,
         strategy: SharedStrategy,
         message: &MessageView<'_>,
         random: u64,
+        is_candidate: &dyn Fn(&GroupMember) -> bool,
     ) -> Option<Choice> {
-        let connected = |member: &GroupMember| member.connection.is_some();
+        let connected = |member: &GroupMember| member.is_connected() && is_candidate(member);
         let durable = |member: &GroupMember| {
-            message.qos.min(member.options.qos()) > QoS::AtMostOnce && !connected(member)
+            message.qos.min(member.options.qos()) > QoS::AtMostOnce
+                && !member.is_connected()
+                && is_candidate(member)
         };
         let at = self
             .choose_among(strategy, message, random, &connected)
             .or_else(|| self.choose_among(strategy, message, random, &durable))?;
         let chosen = self.members[at];
         self.sticky = Some(chosen.member);
-        self.next = at + 1;
+        // Another node has so many turns as it has members.
+        let (before, with) = self.numbers_of(at);
+        let all = self.numbers_of(self.members.len() - 1).1.max(1);
+        let number = self.next % all;
+        self.next = if number >= before && number + 1 < with { number + 1 } else { with };
         let GroupMember { member, connection, options, subscription_id, .. } = chosen;
         Some(Choice { member, connection, options, subscription_id })
     }
@@ -105,27 +130,59 @@ impl Group {
         let from = |start: usize, eligible: &dyn Fn(&GroupMember) -> bool| {
             (0..count).map(|step| (start + step) % count.max(1)).find(|&at| eligible(&self.members[at]))
         };
+        // Another node stands for as many members as it has.
+        let at = |number: u64| self.at_weight(number);
         match strategy {
-            SharedStrategy::RoundRobin => from(self.next, eligible),
-            SharedStrategy::Random => from((random % count.max(1) as u64) as usize, eligible),
+            SharedStrategy::RoundRobin => from(at(self.next), eligible),
+            SharedStrategy::Random => from(at(random), eligible),
             SharedStrategy::Sticky => {
                 let same = |member: &GroupMember| Some(member.member) == self.sticky && eligible(member);
-                from(0, &same).or_else(|| from(self.next, eligible))
+                from(0, &same).or_else(|| from(at(self.next), eligible))
             }
-            SharedStrategy::HashClientId => {
-                from(fold(message.publisher_key) as usize % count.max(1), eligible)
-            }
-            SharedStrategy::HashTopic => {
-                from(hash(message.topic.as_bytes()) as usize % count.max(1), eligible)
-            }
+            SharedStrategy::HashClientId => from(at(u64::from(fold(message.publisher_key))), eligible),
+            SharedStrategy::HashTopic => from(at(u64::from(hash(message.topic.as_bytes()))), eligible),
             SharedStrategy::Local => {
                 let worker = message.publisher.map(|publisher| publisher.worker);
                 let near = |member: &GroupMember| {
                     eligible(member) && member.connection.map(|connection| connection.worker) == worker
                 };
-                from(self.next, &near).or_else(|| from(self.next, eligible))
+                let here = |member: &GroupMember| eligible(member) && !member.is_elsewhere();
+                from(at(self.next), &near)
+                    .or_else(|| from(at(self.next), &here))
+                    .or_else(|| from(at(self.next), eligible))
             }
         }
+    }
+
+    /// The place of a member where each has as many numbers as it weighs, one after the other and again from the first.
+    fn at_weight(&self, number: u64) -> usize {
+        let all: u64 = self.members.iter().map(|member| u64::from(member.weight)).sum();
+        let mut number = number % all.max(1);
+        for (at, member) in self.members.iter().enumerate() {
+            match number.checked_sub(u64::from(member.weight)) {
+                Some(rest) => number = rest,
+                None => return at,
+            }
+        }
+        0
+    }
+
+    /// The numbers of the members before one, and of those with it.
+    fn numbers_of(&self, at: usize) -> (u64, u64) {
+        let weights = |members: &[GroupMember]| members.iter().map(|member| u64::from(member.weight)).sum();
+        (weights(&self.members[..at]), weights(&self.members[..=at]))
+    }
+}
+
+impl GroupMember {
+    /// Whether it stands for the members of another node.
+    pub fn is_elsewhere(&self) -> bool {
+        matches!(self.member, Member::Node(_))
+    }
+
+    /// Whether somebody is connected.
+    pub fn is_connected(&self) -> bool {
+        self.connection.is_some() || self.is_elsewhere() && self.are_connected
     }
 }
 
@@ -133,11 +190,14 @@ impl Group {
 mod tests {
     use super::*;
     use crate::ids::{Time, WorkerId};
+    use crate::peers::NodePlace;
 
     fn member(slot: u32, connected: bool) -> GroupMember {
         let connection = ConnectionId { worker: WorkerId((slot % 2) as u16), slot, generation: 0 };
         GroupMember {
             member: Member::Connection(connection),
+            weight: 1,
+            are_connected: connected,
             connection: connected.then_some(connection),
             options: Options::default().with_qos(QoS::AtLeastOnce),
             subscription_id: 0,
@@ -178,10 +238,11 @@ mod tests {
         publisher: u32,
         random: u64,
     ) -> Option<u32> {
-        let choice = group.choose(strategy, &message(topic, publisher), random)?;
+        let choice = group.choose(strategy, &message(topic, publisher), random, &|_| true)?;
         match choice.member {
             Member::Connection(connection) => Some(connection.slot),
             Member::Session(session) => Some(session.slot),
+            Member::Node(node) => Some(1000 + u32::from(node.0)),
         }
     }
 
@@ -229,5 +290,30 @@ mod tests {
         assert!(
             chosen(&mut Group::new(group.name().clone()), SharedStrategy::RoundRobin, "t", 0, 0).is_none()
         );
+    }
+
+    fn on_another_node(count: u32) -> GroupMember {
+        let (member, options) = (Member::Node(NodePlace(0)), Options::default().with_qos(QoS::ExactlyOnce));
+        GroupMember {
+            member,
+            weight: count,
+            are_connected: true,
+            connection: None,
+            options,
+            subscription_id: 0,
+        }
+    }
+
+    #[test]
+    fn another_node_has_the_turns_of_all_its_members() {
+        let mut group = group(&[true, true]);
+        assert!(!group.join(on_another_node(3)));
+        let order: Vec<_> =
+            (0..7).filter_map(|_| chosen(&mut group, SharedStrategy::RoundRobin, "t", 0, 0)).collect();
+        assert_eq!(order, [0, 1, 1000, 1000, 1000, 0, 1]);
+        assert_eq!(group.own_members(), Members { count: 2, are_connected: true });
+        let local: Vec<_> =
+            (0..4).filter_map(|_| chosen(&mut group, SharedStrategy::Local, "t", 0, 0)).collect();
+        assert!(local.iter().all(|slot| *slot < 2), "{local:?}");
     }
 }

@@ -8,6 +8,7 @@
 mod group;
 mod host;
 mod log;
+mod retained_stamps;
 
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, Ticket, hash};
 use crate::mail::{Claimed, SessionDelivery, SubscriptionIds, Token};
 use crate::message::Message;
 use crate::node::OwnerKey;
+use crate::peers::{Members, NodePlace};
 use crate::route::Options;
 
 /// What a worker asks of a shard. Requests of one worker to one shard are applied in the order they were sent.
@@ -61,6 +63,8 @@ pub enum Request {
         /// Of a message that its publisher may send again: with one that is known nothing is done but to answer, when the
         /// first has its places.
         identity: Option<Identity>,
+        /// Why what needs the log is not taken; with `None` it is, whatever has become of the log since.
+        refusal: Option<ReasonCode>,
         token: Option<Token>,
     },
     /// The publisher does not send this again. Not answered.
@@ -74,6 +78,12 @@ pub enum Request {
     /// The retained message of a topic of this shard, or its end when the payload is empty [MQTT-3.3.1-6].
     Retain {
         message: Message,
+        /// When it was retained, among several nodes; 0 on a node without others.
+        stamp: u64,
+        /// The node that has sent a copy of what it has.
+        copied_by: Option<NodePlace>,
+        /// As that of [`Request::Append`].
+        refusal: Option<ReasonCode>,
         token: Option<Token>,
     },
     /// An operator deletes a topic's retained message. Answered by `token`: [`ReasonCode::NoSubscriptionExisted`] when there
@@ -127,6 +137,25 @@ pub enum Request {
         group: Box<GroupName>,
         member: Member,
         reply: Option<(ConnectionId, Ticket)>,
+    },
+    /// A shared subscription group has these members on another node.
+    JoinNode {
+        group: Box<GroupName>,
+        node: NodePlace,
+        members: Members,
+    },
+    /// A message of another node for a member on this one.
+    GiveHere {
+        group: Box<GroupName>,
+        message: Message,
+        /// As that of [`Request::Append`].
+        refusal: Option<ReasonCode>,
+        token: Option<Token>,
+    },
+    /// A message for members on another node has its place there, or has none.
+    Given {
+        key: u32,
+        reason: ReasonCode,
     },
     /// A message comes back from a member that cannot have it.
     Bounce {
@@ -394,6 +423,8 @@ pub enum Member {
     /// A session that ends with this connection.
     Connection(ConnectionId),
     Session(SessionId),
+    /// All members on another node.
+    Node(NodePlace),
 }
 
 #[derive(Debug)]

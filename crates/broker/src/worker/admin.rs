@@ -426,6 +426,8 @@ impl Worker {
                 Some(Member::Session(id)) if self.shard(id.shard).is_some() => {
                     self.shard(id.shard).and_then(|shard| shard.name_of(id))
                 }
+                // Who they are is known on that node.
+                Some(Member::Node(_)) => Some("(on another node)".into()),
                 Some(Member::Connection(id)) => {
                     elsewhere = Some(id.worker);
                     continue;

@@ -317,7 +317,7 @@ impl Worker {
         let publishing = Publishing {
             token: Some(Token::Append { shard, key }),
             identity: (view.qos > QoS::AtMostOnce).then(|| Identity::of_will(shard, id)),
-            again: false,
+            ..Publishing::default()
         };
         let name = TopicName::parse(view.topic);
         debug_assert!(name.is_ok(), "checked at CONNECT");

@@ -25,6 +25,19 @@ pub(super) struct Publishing {
     pub identity: Option<Identity>,
     /// An earlier connection has dispatched it: whoever is connected has it, the store may not.
     pub again: bool,
+    /// It comes from another node: it is for clients of this one.
+    pub is_forwarded: bool,
+    /// When it was retained elsewhere; 0 when it comes from a client of this node.
+    pub stamp: u64,
+    /// Its publisher may have sent it before.
+    pub repeated: bool,
+}
+
+impl Publishing {
+    /// Whoever waits for it can be told that nobody has it. A Will's shard keeps it for later.
+    fn is_refusable(&self) -> bool {
+        matches!(self.token, Some(Token::Publish { .. } | Token::Operator { .. } | Token::Forwarded { .. }))
+    }
 }
 
 /// Where a message has gone.
@@ -37,6 +50,8 @@ pub(super) struct Dispatched {
     pub shards: u16,
     /// Some of the completions are the store's.
     pub stored: bool,
+    /// Nobody has it, for the log takes none.
+    pub refused: Option<ReasonCode>,
 }
 
 impl Worker {
@@ -63,12 +78,29 @@ impl Worker {
         let mut routes = std::mem::take(&mut self.scratch.routes);
         routes.clear();
         let mut rest = routes_of(&self.reader, name, &mut routes);
+        let needs_log = view.retain || view.qos > QoS::AtMostOnce && !rest.is_empty();
+        let refusal = if needs_log { self.node.refusal() } else { None };
+        if refusal.is_some() && publishing.is_refusable() && needs_places(rest, &view, &publishing) {
+            self.refused_by_log += 1;
+            self.scratch.routes = routes;
+            return Dispatched { refused: refusal, matched: true, ..Dispatched::default() };
+        }
         self.serial += 1;
         let mut result = Dispatched { matched: !rest.is_empty(), ..Dispatched::default() };
         let mut local = std::mem::take(&mut self.scratch.targets);
         local.clear();
         let token = publishing.token.filter(|_| view.qos > QoS::AtMostOnce);
         let (mut for_sessions, mut for_groups) = (0_u16, 0_u16);
+        let mut forwarded = 0;
+        let is_kept = view.retain && retained::place(view.topic) != retained::OWN;
+        let stamp = match publishing.stamp {
+            0 if is_kept => self.node.stamp(self.now),
+            stamp => stamp,
+        };
+        let mut frame = None;
+        if stamp != 0 && !publishing.is_forwarded {
+            result.outstanding += self.forward_retained(&view, (stamp, false), token);
+        }
         while let Some(first) = rest.first() {
             match first.kind {
                 RouteKind::Connection | RouteKind::ConnectionQos0 => {
@@ -90,7 +122,17 @@ impl Worker {
                 }
                 RouteKind::ShardGroups => {
                     rest = &rest[1..];
-                    for_groups |= 1 << first.place;
+                    // The node that it comes from has chosen the members.
+                    for_groups |= if publishing.is_forwarded { 0 } else { 1 << first.place };
+                }
+                RouteKind::Node => {
+                    let same = same_receiver(rest);
+                    let (routes, after) = rest.split_at(same);
+                    rest = after;
+                    // What an earlier connection has sent there arrives, or is settled with whoever waits for it.
+                    if !publishing.is_forwarded && !publishing.again && stamp == 0 {
+                        forwarded += self.forward(routes, &view, &mut frame, token);
+                    }
                 }
                 // A shard's own index has these; the node's has not.
                 RouteKind::Session | RouteKind::Group => rest = &rest[1..],
@@ -98,6 +140,11 @@ impl Worker {
         }
         self.scratch.routes = routes;
         let shards = for_sessions | for_groups;
+        let is_alone = forwarded == 1 && result.outstanding == 0 && shards == 0 && local.is_empty();
+        if is_alone && !view.retain && !publishing.repeated {
+            self.forwarded_alone();
+        }
+        result.outstanding += forwarded;
         for shard in shards_of(shards) {
             let bit = 1 << shard.0;
             let append = Request::Append {
@@ -105,6 +152,7 @@ impl Worker {
                 sessions: for_sessions & bit != 0,
                 groups: for_groups & bit != 0,
                 identity: publishing.identity,
+                refusal,
                 token,
             };
             self.request(shard, append);
@@ -116,7 +164,7 @@ impl Worker {
         }
         self.scratch.targets = local;
         if view.retain {
-            let outstanding = self.retain(&mut shared, token);
+            let outstanding = self.retain(&mut shared, stamp, refusal, token);
             result.outstanding += outstanding;
             result.stored = outstanding > 0;
         }
@@ -188,7 +236,7 @@ impl Worker {
 
     /// Says that there are retained messages on the topic's host, before anybody looks who has subscribed: whoever subscribes and
     /// does not see this is seen.
-    fn announce_retained(&self, topic: &str) {
+    pub(super) fn announce_retained(&self, topic: &str) {
         let place = retained::place(topic);
         let used = &self.node.published[self.node.retained_host(place).index()].retained_used;
         if place != retained::OWN && !used.load(Ordering::Relaxed) {
@@ -197,14 +245,20 @@ impl Worker {
         }
     }
 
-    fn retain(&mut self, shared: &mut Shared<'_>, token: Option<Token>) -> u32 {
+    fn retain(
+        &mut self,
+        shared: &mut Shared<'_>,
+        stamp: u64,
+        refusal: Option<ReasonCode>,
+        token: Option<Token>,
+    ) -> u32 {
         let place = retained::place(shared.view.topic);
         let message = shared.message();
         if place == retained::OWN {
             self.retain_own(message);
             return 0;
         }
-        self.request(place, Request::Retain { message, token });
+        self.request(place, Request::Retain { message, stamp, copied_by: None, refusal, token });
         u32::from(token.is_some())
     }
 
@@ -229,6 +283,11 @@ impl Worker {
             Token::Operator { worker, key } if worker == self.id => self.completed_for_operator(key, reason),
             Token::Operator { worker, .. } => self.outbox[worker.index()].acknowledged.push((token, reason)),
             Token::Append { shard, key } => self.request(shard, Request::Taken { key, reason }),
+            Token::Given { shard, key } => self.request(shard, Request::Given { key, reason }),
+            Token::Copy { worker, key } if worker == self.id => self.copy_goes_on(key),
+            Token::Copy { worker, .. } => self.outbox[worker.index()].acknowledged.push((token, reason)),
+            Token::Forwarded { worker, key } if worker == self.id => self.has_arrived(key, reason),
+            Token::Forwarded { worker, .. } => self.outbox[worker.index()].acknowledged.push((token, reason)),
         }
     }
 
@@ -259,6 +318,18 @@ fn routes_of<'r>(
         });
     }
     routes
+}
+
+/// Whether a message has to have its places in the log. Whether one of a group's has to says the group's choice, unless the message may have
+/// been given to somebody before, exactly once.
+fn needs_places(routes: &[Route], view: &MessageView<'_>, publishing: &Publishing) -> bool {
+    let needs = |route: &Route| match route.kind {
+        RouteKind::Shard => true,
+        RouteKind::ShardGroups => publishing.repeated && publishing.identity.is_some(),
+        _ => false,
+    };
+    let retained = view.retain && retained::place(view.topic) != retained::OWN;
+    view.qos > QoS::AtMostOnce && (retained || routes.iter().any(needs))
 }
 
 fn same_receiver(routes: &[Route]) -> usize {

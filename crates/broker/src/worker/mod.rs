@@ -14,6 +14,7 @@ mod deliver;
 mod dispatch;
 mod exchange;
 mod operators;
+mod peers;
 mod permission;
 mod post;
 mod publish;
@@ -47,7 +48,8 @@ use crate::mail::{Batch, Letter, Token};
 use crate::node::{NO_LISTENER, Node};
 use crate::out::{Out, Pool};
 use crate::overload::{Level, Load, Overload};
-use crate::retained::{RetainedShard, Scan};
+use crate::peers::{Copies, NodePlace, Outbound};
+use crate::retained::RetainedShard;
 use crate::route::Route;
 use crate::settings::Settings;
 use crate::slots::Slots;
@@ -67,6 +69,12 @@ pub struct Worker {
     outbox: Vec<Batch>,
     /// Memory for the next one of its own.
     own_batch: Batch,
+    /// For other nodes of the cluster.
+    outbound: Outbound,
+    /// Copies of what is retained here that are under way: to whom, and where to go on.
+    copies: slab::Slab<(NodePlace, Copies, (ShardId, Box<str>))>,
+    /// Messages of other nodes that wait for their places here.
+    arrivals: slab::Slab<peers::Arrival>,
     wheel: Wheel,
     dirty: Vec<u32>,
     woken: Vec<u32>,
@@ -77,7 +85,7 @@ pub struct Worker {
     /// Of the broker's own topics.
     own_retained: RetainedShard,
     /// Asked for before what they should hold is durable, with the batches they wait for.
-    waiting_scans: Vec<(Vec<(ShardId, u64)>, Scan)>,
+    waiting_scans: Vec<(Vec<(ShardId, u64)>, retained::Awaiting)>,
     /// Connections that want to know when this turn is over, and their tickets.
     passing: Vec<(ConnectionId, u32)>,
     /// Messages that wait for a place with one or more connections of this worker, and who waits for that.
@@ -89,6 +97,8 @@ pub struct Worker {
     queued_bytes: u64,
     backlog: Backlog,
     counters: Counters,
+    /// Messages that nobody got because the log takes none; counted with those that shards refuse.
+    refused_by_log: u64,
     packets: PacketCounters,
     sampler: Sampler,
     slow: SlowTable,
@@ -128,6 +138,9 @@ impl Worker {
             reader: node.routes.reader(),
             outbox: (0..node.workers).map(|_| Batch::default()).collect(),
             own_batch: Batch::default(),
+            outbound: Outbound::new(id),
+            copies: slab::Slab::new(),
+            arrivals: slab::Slab::new(),
             wheel: Wheel::default(),
             dirty: Vec::new(),
             woken: Vec::new(),
@@ -144,6 +157,7 @@ impl Worker {
             queued_bytes: 0,
             backlog: Backlog::default(),
             counters: Counters::default(),
+            refused_by_log: 0,
             packets: PacketCounters::default(),
             sampler: Sampler::default(),
             slow: SlowTable::default(),
@@ -348,7 +362,10 @@ impl Worker {
 
     /// Whether there is anything to do before the worker may sleep.
     pub fn has_work(&self) -> bool {
-        !self.dirty.is_empty() || !self.woken.is_empty() || self.outbox.iter().any(|batch| !batch.is_empty())
+        !self.dirty.is_empty()
+            || !self.woken.is_empty()
+            || !self.outbound.is_empty()
+            || self.outbox.iter().any(|batch| !batch.is_empty())
     }
 
     /// Works through what this worker has for itself, until nothing is left.
@@ -525,7 +542,7 @@ impl Worker {
 
     fn publish_figures(&mut self) {
         use std::sync::atomic::Ordering::Relaxed;
-        let mut store = StoreCounters::default();
+        let mut store = StoreCounters { refused_by_log: self.refused_by_log, ..StoreCounters::default() };
         for (_, shard) in &self.shards {
             store.add(&shard.counters);
         }

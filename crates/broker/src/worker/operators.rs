@@ -5,12 +5,14 @@ use slab::Slab;
 
 use super::Worker;
 use super::dispatch::Dispatched;
+use super::peers::deletion;
 use super::retained::deleted;
 use crate::admin::{Identified, KickPage, NewSubscription, Reply, Unable};
 use crate::connection::Phase;
 use crate::ids::{ConnectionId, Ticket};
 use crate::mail::Token;
 use crate::message::Message;
+use crate::retained;
 
 /// Operators that wait for something.
 #[derive(Default)]
@@ -57,7 +59,10 @@ impl Worker {
         self.trace_operator(&view);
         let key = self.operators.waiting.vacant_key();
         let token = Token::Operator { worker: self.id, key: key as u32 };
-        let Dispatched { outstanding, matched, .. } = self.dispatch(name, view, Some(token));
+        let Dispatched { outstanding, matched, refused, .. } = self.dispatch(name, view, Some(token));
+        if let Some(reason) = refused {
+            return reply(reason);
+        }
         let reason = if matched { ReasonCode::Success } else { ReasonCode::NoMatchingSubscribers };
         if outstanding == 0 {
             return reply(reason);
@@ -73,6 +78,7 @@ impl Worker {
         // Turned away by the last resort: nothing is deleted, and the operator is told so.
         let topics = if key < WAITING_MAX { topics } else { Vec::new() };
         for topic in topics {
+            self.delete_elsewhere(&topic);
             match self.delete_retained(topic, token) {
                 Ok(()) => outstanding += 1,
                 Err(count) => deleted += count,
@@ -82,6 +88,16 @@ impl Worker {
             return reply(deleted);
         }
         self.operators.waiting.insert(Waiting::Deletion(Deletion { outstanding, deleted, reply }));
+    }
+
+    /// Other nodes keep the message no longer.
+    fn delete_elsewhere(&mut self, topic: &str) {
+        let stamp = self.node.stamp(self.now);
+        if stamp == 0 || retained::place(topic) == retained::OWN || TopicName::parse(topic).is_err() {
+            return;
+        }
+        let view = deletion(topic, self.now);
+        self.forward_retained(&view, (stamp, true), None);
     }
 
     /// One of the things that an operator waits for is done.
@@ -126,7 +142,12 @@ impl Worker {
             retain_handling: *retain_handling,
         };
         let filters = std::iter::once((filter.as_str(), options));
-        if let Err(reason) = self.subscribe_to(slot, ticket, filters, subscription_id.unwrap_or(0)) {
+        if let Err(reason) = self.subscribe_to(
+            slot,
+            (ticket, self.settings.routing.suback),
+            filters,
+            subscription_id.unwrap_or(0),
+        ) {
             self.answer_operator(ticket, Some(reason.as_u8()));
         }
     }

@@ -6,6 +6,7 @@ use super::Worker;
 use crate::ids::Time;
 use crate::mail::{Batch, BatchDelivery, Body, Letter, Token};
 use crate::message::{MessageView, Shared};
+use crate::peers::NodePlace;
 use crate::store::{Completion, ShardOutput};
 
 /// What the log makes of batches in one turn, unless a single one leads to more.
@@ -64,6 +65,7 @@ impl Worker {
             Letter::AskAgain(connection, about) => self.ask_again(connection, about),
             Letter::Will(will) => self.publish_due(*will),
             Letter::Ask(question) => self.asked(*question.0),
+            Letter::Peers(inbound) => self.take_inbound(*inbound),
         }
     }
 
@@ -128,8 +130,21 @@ impl Worker {
                 Token::Operator { worker, .. } => {
                     self.outbox[worker.index()].acknowledged.push((token, reason))
                 }
-                Token::Append { .. } => self.answer(token, reason),
+                Token::Forwarded { worker, .. } | Token::Copy { worker, .. } => {
+                    self.outbox[worker.index()].acknowledged.push((token, reason))
+                }
+                Token::Append { .. } | Token::Given { .. } => self.answer(token, reason),
             }
+        }
+        for (node, group, message, token) in output.given.drain(..) {
+            self.forward_to_group(node, &group, &message, token);
+        }
+        for (node, topic, stamp) in output.deleted.drain(..) {
+            let all = (0..self.node.others()).map(NodePlace).filter(|_| node.is_none());
+            node.into_iter().chain(all).for_each(|node| self.tell_deletion(node, &topic, stamp));
+        }
+        for (from, message, stamp) in output.learned.drain(..) {
+            self.tell_on(from, &message, stamp);
         }
         for will in output.wills.drain(..) {
             self.post(own, Letter::Will(Box::new(will)));

@@ -13,14 +13,14 @@ use crate::access::Rates;
 use crate::admin::Direction;
 use crate::connection::Flow;
 use crate::durability::Durability;
-use crate::ids::{SessionId, Time};
+use crate::ids::{ConnectionId, SessionId, Time};
 use crate::mail::Token;
 use crate::message::MessageView;
 use crate::mount::mounted;
 use crate::settings::PublishDenied;
 use crate::store::{Identity, Request, shards_of};
 
-/// How long a publisher waits until a node short of memory is asked again.
+/// How long a publisher waits until a node that is short of memory, or cut off from others, is asked again.
 const OVERLOAD_RETRY_MS: u64 = 100;
 
 impl Worker {
@@ -63,7 +63,7 @@ impl Worker {
         {
             return Some(Time::NEVER);
         }
-        if publish.qos > QoS::AtMostOnce && self.node.is_overloaded() {
+        if publish.qos > QoS::AtMostOnce && (self.node.is_overloaded() || self.node.is_stale(self.now)) {
             return Some(Time(self.now.0 + OVERLOAD_RETRY_MS));
         }
         let limited = limits.messages_per_second > 0 || limits.bytes_per_second.bytes() > 0;
@@ -196,9 +196,13 @@ impl Worker {
         let sequence = connection.flow().inbound.next_sequence();
         let token = Token::Publish { connection: id, sequence };
         if let Some(session) = session.filter(|_| publish.qos == QoS::ExactlyOnce) {
-            return self.publish_and_keep(slot, name, view, (session, packet_id), token);
+            return self.publish_and_keep(slot, name, view, (session, packet_id, publish.dup), token);
         }
-        let Dispatched { outstanding, matched, .. } = self.dispatch(name, view, Some(token));
+        let publishing = Publishing { token: Some(token), repeated: publish.dup, ..Publishing::default() };
+        let Dispatched { outstanding, matched, refused, .. } = self.dispatch_as(name, view, publishing);
+        if let Some(reason) = refused {
+            return self.refuse_untaken(slot, (packet_id, publish.qos, publish.dup), reason);
+        }
         self.await_completions(slot, publish, outstanding, reason_of(matched));
     }
 
@@ -209,18 +213,27 @@ impl Worker {
         slot: u32,
         name: TopicName<'_>,
         view: MessageView<'_>,
-        (session, packet_id): (SessionId, PacketId),
+        (session, packet_id, dup): (SessionId, PacketId, bool),
         token: Token,
     ) {
         let durability = view.durability;
         let Some(connection) = self.connections.occupant(slot) else { return };
         let inbound = &mut connection.flow().inbound;
         let identity = Identity::of_publish(session, packet_id, inbound.toggles.get(packet_id));
-        let earlier = inbound.take_dispatched(packet_id);
-        let publishing =
-            Publishing { token: Some(token), identity: Some(identity), again: earlier.is_some() };
-        let Dispatched { mut outstanding, matched, shards, stored } =
+        let again = inbound.was_dispatched(packet_id);
+        let repeated = again || dup;
+        let publishing = Publishing {
+            token: Some(token),
+            identity: Some(identity),
+            again,
+            repeated,
+            ..Publishing::default()
+        };
+        let Dispatched { mut outstanding, matched, shards, stored, refused } =
             self.dispatch_as(name, view, publishing);
+        if let Some(reason) = refused {
+            return self.refuse_untaken(slot, (packet_id, QoS::ExactlyOnce, repeated), reason);
+        }
         let mut keep = Keep::Last { unsynced: durability == Durability::Memory };
         if !stored {
             keep = Keep::Asked;
@@ -229,6 +242,7 @@ impl Worker {
         }
         if let Some(connection) = self.connections.occupant(slot) {
             let inbound = &mut connection.flow().inbound;
+            let earlier = inbound.take_dispatched(packet_id);
             // What the earlier connection sent may be on its way still: it must not come as something new.
             inbound.lingering |= earlier.map_or(0, |earlier| earlier | shards);
             let shards = if earlier.is_none() { shards } else { 0 };
@@ -265,6 +279,22 @@ impl Worker {
             self.give_up_dispatched(slot, publish);
             self.await_completions(slot, publish, 0, reason);
         }
+    }
+
+    /// The log takes no message, so nobody has this one. What was sent before may have places in it: neither acknowledged nor refused is what
+    /// the client may hear of that, so the connection ends.
+    fn refuse_untaken(
+        &mut self,
+        slot: u32,
+        (packet_id, qos, repeated): (PacketId, QoS, bool),
+        reason: ReasonCode,
+    ) {
+        if repeated {
+            return self.close(slot, reason);
+        }
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        connection.flow().inbound.wait(packet_id, qos, 0, reason);
+        self.poll_inbound(slot);
     }
 
     /// What an earlier connection of the client has dispatched is refused now, and so at an end.
@@ -310,6 +340,14 @@ impl Worker {
         self.poll_inbound(slot);
     }
 
+    /// Some node may have a publish and another has not: neither acknowledged nor refused is what the client may hear of that.
+    pub(super) fn publish_unknown(&mut self, connection: ConnectionId) {
+        if self.connections.get_mut(connection.slot, connection.generation).is_some() {
+            self.counters.publish_refused += 1;
+            self.close(connection.slot, ReasonCode::ServerBusy);
+        }
+    }
+
     fn poll_inbound(&mut self, slot: u32) {
         while let Some(connection) = self.connections.occupant(slot)
             && let Some(flow) = connection.flow.as_mut()
@@ -319,7 +357,11 @@ impl Worker {
                 self.counters.publish_refused += 1;
                 // 3.1.1 cannot refuse a PUBLISH: acknowledge it or close [MQTT3-3.3.5-2]. What the store could not keep must
                 // not look acknowledged.
-                if !connection.version.has_receive_maximum() && is_failure(done.reason) {
+                let cannot_refuse = !connection.version.has_receive_maximum() && is_failure(done.reason);
+                // Its identifier cannot be remembered, but shards may have it.
+                let is_taken =
+                    done.reason == ReasonCode::ImplementationSpecificError && done.keep != Keep::Never;
+                if cannot_refuse || is_taken {
                     flow.inbound.leave_unfinished(&done);
                     return self.close(slot, done.reason);
                 }

@@ -9,8 +9,16 @@ use crate::admin::{RetainedMessage, RetainedPage};
 use crate::ids::{ShardId, WorkerId};
 use crate::mail::{Letter, Token};
 use crate::message::Message;
+use crate::peers::{Copies, NodePlace};
 use crate::retained::{self, OWN, Page, PageBudget, Scan};
-use crate::store::Request;
+use crate::store::{Request, SHARDS};
+
+/// What waits until all that was retained before is durable.
+#[derive(Debug)]
+pub(super) enum Awaiting {
+    Scan(Scan),
+    Copy(NodePlace, Copies),
+}
 
 impl Worker {
     /// Keeps a message of the broker's own. Only worker 0 publishes these.
@@ -25,10 +33,29 @@ impl Worker {
     /// A page is asked for. Who asks sees everything that was sent here before: it waits until that is durable.
     pub(super) fn scan(&mut self, scan: Scan) {
         let (first, last) = retained::places(&scan.filter);
-        let here = self.retained_here(first..=last);
+        self.when_durable(first..=last, Awaiting::Scan(scan));
+    }
+
+    /// Another node is to get what is retained here, also what is not durable yet.
+    pub(super) fn copy_all(&mut self, to: NodePlace, which: Copies) {
+        self.when_durable(ShardId(0)..=ShardId(SHARDS - 1), Awaiting::Copy(to, which));
+    }
+
+    fn when_durable(&mut self, places: RangeInclusive<ShardId>, waiting: Awaiting) {
+        let here = self.retained_here(places);
         let barrier = |place| Some((place, self.shard(place)?.retained_barrier()?));
         let barriers: Vec<(ShardId, u64)> = here.filter_map(barrier).collect();
-        if barriers.is_empty() { self.answer_scan(scan) } else { self.waiting_scans.push((barriers, scan)) }
+        if barriers.is_empty() { self.goes_on(waiting) } else { self.waiting_scans.push((barriers, waiting)) }
+    }
+
+    fn goes_on(&mut self, waiting: Awaiting) {
+        match waiting {
+            Awaiting::Scan(scan) => self.answer_scan(scan),
+            Awaiting::Copy(to, which) => {
+                self.copy_deletions(to, which);
+                self.copy_retained(to, which, None);
+            }
+        }
     }
 
     fn answer_scan(&mut self, scan: Scan) {
@@ -45,16 +72,16 @@ impl Worker {
         let applied = |(place, index): &(ShardId, u64)| {
             self.shard(*place).is_none_or(|shard| shard.has_applied(*index))
         };
-        let ready = |(barriers, _): &mut (Vec<(ShardId, u64)>, Scan)| barriers.iter().all(applied);
+        let ready = |(barriers, _): &mut (Vec<(ShardId, u64)>, Awaiting)| barriers.iter().all(applied);
         let ready: Vec<_> = waiting.extract_if(.., ready).collect();
         self.waiting_scans = waiting;
-        for (_, scan) in ready {
-            self.answer_scan(scan);
+        for (_, waiting) in ready {
+            self.goes_on(waiting);
         }
     }
 
     /// One page, from all shards of this worker.
-    fn retained_page(&self, scan: Scan) -> Page {
+    pub(super) fn retained_page(&self, scan: Scan) -> Page {
         let Scan { connection, filter, from } = scan;
         let (mut budget, mut messages) = (PageBudget::default(), Vec::new());
         let (first, last) = retained::places(&filter);

@@ -12,11 +12,16 @@ use crate::access::Action;
 use crate::connection::{AckKind, PendingAck, PendingFilter};
 use crate::ids::{ConnectionId, Ticket};
 use crate::mount::mounted_filter;
+use crate::peers::SubackLevel;
 use crate::route::{Options, Route, RouteKind};
 use crate::store::{GroupName, Join, Member, Request};
 
 impl Worker {
     pub(super) fn subscribe(&mut self, slot: u32, subscribe: &Subscribe<'_>) -> Result<(), ReasonCode> {
+        let Some(listener) = self.connections.occupant(slot).map(|connection| connection.listener) else {
+            return Ok(());
+        };
+        let level = self.suback_level(listener, &subscribe.properties);
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         connection.check_unused(subscribe.packet_id)?;
         let subscription_id = subscribe.properties.subscription_identifier();
@@ -26,20 +31,20 @@ impl Worker {
         let ticket = Ticket::of(subscribe.packet_id);
         let subscription_id = subscription_id.unwrap_or(0);
         if !connection.marks.mounted {
-            return self.subscribe_to(slot, ticket, subscribe.filters.iter(), subscription_id);
+            return self.subscribe_to(slot, (ticket, level), subscribe.filters.iter(), subscription_id);
         }
         let mountpoint = connection.mountpoint();
         let mounted = subscribe.filters.iter().map(|(text, asked)| (mounted_filter(mountpoint, text), asked));
         let mounted: Vec<_> = mounted.collect();
         let filters = mounted.iter().map(|(text, asked)| (text.as_str(), *asked));
-        self.subscribe_to(slot, ticket, filters, subscription_id)
+        self.subscribe_to(slot, (ticket, level), filters, subscription_id)
     }
 
     /// What a SUBSCRIBE asks for, whoever asks; answered by [`Self::finish_ack`] under the ticket.
     pub(super) fn subscribe_to<'f>(
         &mut self,
         slot: u32,
-        ticket: Ticket,
+        (ticket, level): (Ticket, SubackLevel),
         filters: impl Iterator<Item = (&'f str, SubscriptionOptions)>,
         subscription_id: u32,
     ) -> Result<(), ReasonCode> {
@@ -48,6 +53,8 @@ impl Worker {
         let mut pending = PendingAck {
             ticket,
             kind: AckKind::Sub,
+            // What is stored for a session is not missed anywhere.
+            level: if session.is_some() { SubackLevel::Cluster } else { level },
             outstanding: 0,
             reasons: Vec::with_capacity(filters.size_hint().0),
             filters: Vec::new(),
@@ -213,6 +220,7 @@ impl Worker {
         let mut pending = PendingAck {
             ticket,
             kind: AckKind::Unsub,
+            level: SubackLevel::Local,
             outstanding: 0,
             reasons: Vec::new(),
             filters: Vec::new(),
@@ -261,8 +269,9 @@ impl Worker {
         self.await_store(slot, pending);
     }
 
-    fn await_store(&mut self, slot: u32, pending: PendingAck) {
-        if pending.outstanding == 0 {
+    fn await_store(&mut self, slot: u32, mut pending: PendingAck) {
+        let Some(id) = self.connections.occupant(slot).map(|connection| connection.id) else { return };
+        if pending.outstanding == 0 && !self.announce(id, &mut pending) {
             return self.finish_ack(slot, pending);
         }
         if let Some(connection) = self.connections.occupant(slot) {
@@ -343,7 +352,7 @@ impl Worker {
         flow.acknowledging.iter_mut().find(|pending| pending.ticket == ticket && pending.kind == kind)
     }
 
-    fn one_stored(&mut self, id: ConnectionId, ticket: Ticket, kind: AckKind) {
+    pub(super) fn one_stored(&mut self, id: ConnectionId, ticket: Ticket, kind: AckKind) {
         let Some(pending) = self.pending_ack(id, ticket, kind) else { return };
         pending.outstanding -= 1;
         if pending.outstanding > 0 {
@@ -353,7 +362,17 @@ impl Worker {
         let acknowledging = &mut connection.flow().acknowledging;
         let at = acknowledging.iter().position(|pending| pending.ticket == ticket && pending.kind == kind);
         if let Some(at) = at {
-            let pending = acknowledging.remove(at);
+            let pending = acknowledging.remove(at).and_then(|mut pending| {
+                if !self.announce(id, &mut pending) {
+                    return Some(pending);
+                }
+                let flow = self.connections.get_mut(id.slot, id.generation)?.flow();
+                flow.acknowledging.insert(at, pending);
+                None
+            });
+            if pending.is_none() {
+                return;
+            }
             // Others may have been held back behind it.
             self.wake(id.slot);
             if let Some(pending) = pending {

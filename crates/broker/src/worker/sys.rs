@@ -42,7 +42,7 @@ impl Worker {
             ("clients/connected", connected),
             ("clients/maximum", self.sys.connections_max),
             ("sessions/durable", sessions),
-            ("subscriptions/count", node.routes.len() as u64),
+            ("subscriptions/count", node.routes.own_len() as u64),
             ("retained messages/count", sum(&|published| published.retained_messages.load(Relaxed))),
             ("messages/received", counters.publish_received()),
             ("messages/sent", counters.publish_sent()),

@@ -12,6 +12,7 @@ use settings::{ByteSize, Raw, Section};
 
 use crate::log::Log;
 use crate::net::{Net, Peer, settings};
+use crate::store::Kind;
 use sim::packets::*;
 
 /// Messages below `fast/` need not wait for the disk.
@@ -290,4 +291,88 @@ fn how_long_a_message_waits_is_known_without_reading_it() {
         let oldest = detail.session.expect("durable").oldest_queued.expect("something waits").as_secs();
         assert!((60..=61).contains(&oldest), "{oldest}");
     });
+}
+
+/// A refusal says that nobody has the message: it is decided before the first has it.
+#[test]
+fn what_a_full_disk_refuses_comes_to_nobody() {
+    everywhere(settings, |net, log| {
+        absent(net, log, "s");
+        let witness = connect(net, log, 2, v5("witness"));
+        net.send(witness, subscribe(1).to("#", ExactlyOnce));
+        assert_eq!(net.received(witness), [suback(1, &[ExactlyOnce])]);
+        let publisher = connect(net, log, 0, v5("p"));
+        let lasting = connect(net, log, 1, durable(V5, "lasting"));
+        let old = connect(net, log, 1, v3("old"));
+        log.becomes(Condition::Full);
+        net.send(publisher, message("t", "no").qos1(1));
+        net.send(lasting, message("t", "no").qos2(1));
+        net.send(old, message("t", "no").qos1(1));
+        net.sync(log);
+        assert_eq!(net.received(publisher), [Sent::PubAck(1, ReasonCode::QuotaExceeded)]);
+        assert_eq!(net.received(lasting), [Sent::PubRec(1, ReasonCode::QuotaExceeded)]);
+        assert_eq!(net.received(old), [Sent::Closed], "3.1.1 cannot refuse");
+        assert_eq!(net.payloads(witness), [""; 0]);
+        log.becomes(Condition::Good);
+        net.send(lasting, message("t", "yes").qos2(1));
+        net.sync(log);
+        assert_eq!(net.received(lasting), [pubrec(1)]);
+        assert_eq!(net.payloads(witness), ["yes"]);
+        check_found(net, log, "s", &["yes"]);
+    });
+}
+
+/// The disk is full between the first shard that has a message and the next: it is acknowledged, when there is room.
+#[test]
+fn what_was_begun_is_not_refused() {
+    everywhere(settings, |net, log| {
+        let names = ["a", "b", "c", "d"];
+        names.iter().for_each(|name| absent(net, log, name));
+        let publisher = connect(net, log, 0, v5("p"));
+        net.store.hold(&[Kind::Append]);
+        net.send(publisher, message("t", "begun").qos1(1));
+        log.becomes(Condition::Full);
+        net.run();
+        net.let_go();
+        net.sync(log);
+        assert_eq!(net.received(publisher), [puback(1)]);
+        for name in names {
+            check_found(net, log, name, &["begun"]);
+        }
+    });
+}
+
+/// Seed 59095: the first PUBLISH has its places, and its acknowledgement was lost. The refusal of its repetition was lost as well, and the
+/// next repetition was taken for another message.
+#[test]
+fn a_repetition_that_may_have_its_places_is_not_refused() {
+    for version in [V3_1_1, V5] {
+        everywhere(settings, |net, log| {
+            let names = ["a", "b", "c", "d"];
+            names.iter().for_each(|name| absent(net, log, name));
+            let publisher = connect(net, log, 0, durable(version, "p"));
+            net.send(publisher, message("t", "once").qos2(7));
+            net.lose(publisher);
+            net.sync(log);
+            for _ in 0..2 {
+                log.becomes(Condition::Full);
+                let publisher = connect(net, log, 1, durable(version, "p"));
+                net.send(publisher, message("t", "once").qos2(7).dup());
+                net.sync(log);
+                let closed = match version {
+                    V5 => vec![disconnect(ReasonCode::QuotaExceeded), Sent::Closed],
+                    _ => vec![Sent::Closed],
+                };
+                assert_eq!(net.received(publisher), closed);
+            }
+            log.becomes(Condition::Good);
+            let publisher = connect(net, log, 2, durable(version, "p"));
+            net.send(publisher, message("t", "once").qos2(7).dup());
+            net.sync(log);
+            assert_eq!(net.received(publisher), [pubrec(7)]);
+            for name in names {
+                check_found(net, log, name, &["once"]);
+            }
+        });
+    }
 }

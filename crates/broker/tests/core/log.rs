@@ -18,6 +18,7 @@ struct State {
     /// Appended and not durable: the last index of each shard.
     pending: BTreeMap<u16, u64>,
     appended: usize,
+    condition: Condition,
 }
 
 impl Log {
@@ -34,6 +35,7 @@ impl Log {
 
     /// The disk is in this condition from now on.
     pub fn becomes(&self, condition: Condition) {
+        self.state().condition = condition;
         self.node().store_condition(condition);
     }
 
@@ -76,6 +78,6 @@ impl StoreLog for Log {
     fn report_live(&self, _: ShardId, _: u64) {}
 
     fn condition(&self) -> Condition {
-        Condition::Good
+        self.state().condition
     }
 }

@@ -15,6 +15,7 @@ mod net;
 mod operators;
 mod oracle;
 mod overload;
+mod peers;
 mod publishers;
 mod readers;
 mod retained;

@@ -376,6 +376,11 @@ impl Net {
         while self.step(None) {}
     }
 
+    /// What workers have for other nodes leaves.
+    pub fn send_to_peers(&mut self) {
+        self.workers.iter_mut().for_each(Worker::send_to_peers);
+    }
+
     /// One thing that can happen next happens; false when there is none. `random` also lets the store hand over one of the
     /// letters that are late.
     pub fn step(&mut self, random: Option<&mut Random>) -> bool {

@@ -329,6 +329,7 @@ fn subscribe_packet(id: u16, filter: &str) -> Sent {
         packet_id: id,
         filters: vec![(filter.into(), options)],
         identifier: None,
+        level: None,
     }))
 }
 

@@ -247,9 +247,11 @@ fn failed(host: usize, request: Request, reason: ReasonCode) -> Option<Parcel> {
 fn acknowledged(host: usize, token: Token, reason: ReasonCode) -> Option<Parcel> {
     let to = match token {
         Token::Publish { connection, .. } => connection.worker.index(),
-        Token::Operator { worker, .. } => worker.index(),
+        Token::Operator { worker, .. } | Token::Forwarded { worker, .. } | Token::Copy { worker, .. } => {
+            worker.index()
+        }
         // Any worker hands it on to the shard.
-        Token::Append { .. } => host,
+        Token::Append { .. } | Token::Given { .. } => host,
     };
     let mut batch = Batch::default();
     batch.acknowledged.push((token, reason));
@@ -274,9 +276,9 @@ fn of_request(request: &Request) -> Kind {
         Request::ForgetIdentity { .. } => Kind::ForgetIdentity,
         Request::ForgetOrigin { .. } => Kind::ForgetOrigin,
         Request::Join(_) => Kind::Join,
-        Request::Leave { .. } => Kind::Leave,
-        Request::Bounce { .. } | Request::GiveOrphan { .. } => Kind::Bounce,
-        Request::Taken { .. } => Kind::Taken,
+        Request::Leave { .. } | Request::JoinNode { .. } => Kind::Leave,
+        Request::Bounce { .. } | Request::GiveOrphan { .. } | Request::GiveHere { .. } => Kind::Bounce,
+        Request::Taken { .. } | Request::Given { .. } => Kind::Taken,
         Request::WillDispatched { .. } => Kind::WillDispatched,
     }
 }

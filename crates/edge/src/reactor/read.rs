@@ -8,7 +8,7 @@ use super::Reactor;
 
 /// Kept bytes up to which they are copied before what is read next; beyond, reading appends to them.
 const KEPT_COPIED: usize = 4 * 1024;
-/// Bytes waiting in another reactor's mailbox at which this one stops reading from its sockets.
+/// Bytes waiting in another reactor's mailbox, or on the way to other nodes, at which this one stops reading from its sockets.
 const MAILBOX_FULL: usize = 16 * 1024 * 1024;
 
 impl Reactor {
@@ -37,6 +37,7 @@ impl Reactor {
     pub(super) fn is_overloaded(&self) -> bool {
         let own = usize::from(self.index);
         self.mailboxes.iter().enumerate().any(|(at, mailbox)| at != own && mailbox.weight() > MAILBOX_FULL)
+            || self.worker.peers_backlog() > MAILBOX_FULL
     }
 
     /// Reads once from every connection that may have something.

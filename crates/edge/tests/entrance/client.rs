@@ -1,6 +1,6 @@
 //! MQTT over any stream of bytes.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 
 use mqtt::{
     Ack, Connect, Packet, PacketId, Properties, Publish, QoS, ReasonCode, Subscribe, SubscribeFiltersBuf,
@@ -12,36 +12,48 @@ pub struct Client<S> {
     unread: Vec<u8>,
 }
 
+fn connect(client_id: &str) -> Packet<'_> {
+    Packet::Connect(Connect {
+        version: Version::V5,
+        client_id,
+        clean_start: true,
+        keep_alive: 0,
+        username: None,
+        password: None,
+        will: None,
+        properties: Properties::default(),
+    })
+}
+
 impl<S: Read + Write> Client<S> {
     pub fn over(stream: S) -> Self {
         Self { stream, unread: Vec::new() }
     }
 
     pub fn connect(stream: S, client_id: &str) -> Self {
+        Self::try_connect(stream, client_id).expect("CONNACK")
+    }
+
+    /// None where the node closes the connection instead.
+    pub fn try_connect(stream: S, client_id: &str) -> Option<Self> {
         let mut client = Self::over(stream);
-        client.send_connect(client_id);
-        assert!(client.next().starts_with("ConnAck"));
-        client
+        client.try_send(&connect(client_id)).ok()?;
+        client.next().starts_with("ConnAck").then_some(client)
     }
 
     pub fn send_connect(&mut self, client_id: &str) {
-        self.send(&Packet::Connect(Connect {
-            version: Version::V5,
-            client_id,
-            clean_start: true,
-            keep_alive: 0,
-            username: None,
-            password: None,
-            will: None,
-            properties: Properties::default(),
-        }));
+        self.send(&connect(client_id));
     }
 
     pub fn send(&mut self, packet: &Packet<'_>) {
+        self.try_send(packet).expect("sent");
+    }
+
+    fn try_send(&mut self, packet: &Packet<'_>) -> io::Result<()> {
         let mut bytes = Vec::new();
         assert!(packet.encode(Version::V5, &mut bytes));
-        self.stream.write_all(&bytes).expect("sent");
-        self.stream.flush().expect("sent");
+        self.stream.write_all(&bytes)?;
+        self.stream.flush()
     }
 
     /// The next packet in words; "" at the end of the stream.

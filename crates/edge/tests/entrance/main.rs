@@ -82,6 +82,7 @@ impl Node {
             access,
             version: "entrance".into(),
             store: None,
+            peers: None,
         })?;
         Ok(Node { node, edge, shown })
     }

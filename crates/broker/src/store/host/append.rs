@@ -11,7 +11,6 @@ use crate::ids::{GroupId, SessionId, Time};
 use crate::mail::Token;
 use crate::message::Message;
 use crate::route::RouteKind;
-use crate::store::log::Condition;
 use crate::store::{Completion, Enqueue, GroupName, Identity, Request, session_uid};
 
 impl ShardHost {
@@ -22,7 +21,7 @@ impl ShardHost {
         message: Message,
         (sessions, groups): (bool, bool),
         identity: Option<Identity>,
-        token: Option<Token>,
+        (refusal, token): (Option<ReasonCode>, Option<Token>),
         out: &mut ShardOutput,
     ) {
         if let Some(identity) = identity {
@@ -34,14 +33,14 @@ impl ShardHost {
                 return out.acknowledged.extend(token.map(|token| (token, ReasonCode::Success)));
             }
         }
-        if let (true, Some(token), Some(reason)) = (sessions, token, self.publish_refusal()) {
+        if let (true, Some(token), Some(reason)) = (sessions, token, refusal) {
             self.counters.refused_by_log += 1;
             return out.acknowledged.push((token, reason));
         }
         let append = token.map(|token| self.new_append(Waiter::Token(token)));
         let Some(identity) = identity else {
             if groups {
-                self.give_to_groups(now, &message, append, out);
+                self.give_to_groups(now, &message, (refusal, append), out);
             }
             return if sessions {
                 self.publish(now, message, None, append, out);
@@ -59,7 +58,7 @@ impl ShardHost {
         // What is known by its identity is given to nobody again, so the groups have it first: a crash in between may bring it twice
         // to one of them, but loses it to none.
         let first = self.new_append(Waiter::Groups { message: message.clone(), identity, append });
-        self.give_to_groups(now, &message, Some(first), out);
+        self.give_to_groups(now, &message, (refusal, Some(first)), out);
         self.one_taken(now, Some(first), out);
     }
 
@@ -79,17 +78,14 @@ impl ShardHost {
         self.propose(now, &command, Asked::Publish { message: message.clone(), append });
     }
 
-    /// Why a message cannot be taken: what is refused now was never appended.
-    pub(super) fn publish_refusal(&self) -> Option<ReasonCode> {
-        match self.condition {
-            Condition::Good => None,
-            Condition::Full => Some(ReasonCode::QuotaExceeded),
-            Condition::Failed => Some(ReasonCode::ImplementationSpecificError),
-        }
-    }
-
     /// One member of each group that matches gets the message; `append` waits for them.
-    fn give_to_groups(&mut self, now: Time, message: &Message, append: Option<u32>, out: &mut ShardOutput) {
+    fn give_to_groups(
+        &mut self,
+        now: Time,
+        message: &Message,
+        (refusal, append): (Option<ReasonCode>, Option<u32>),
+        out: &mut ShardOutput,
+    ) {
         let mut matches = std::mem::take(&mut self.group_matches);
         matches.clear();
         if let Ok(topic) = TopicName::parse(message.view().topic) {
@@ -101,7 +97,7 @@ impl ShardHost {
                 self.appends[key as usize].remaining += 1;
                 Token::Append { shard: self.id, key }
             });
-            self.give(now, group, message, (Giving::New, token), out);
+            self.give(now, group, message, Giving { refusal, token, ..Giving::default() }, out);
         }
         self.group_matches = matches;
         self.group_reader.quiescent();

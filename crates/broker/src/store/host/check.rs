@@ -31,11 +31,11 @@ impl ShardHost {
             );
             let client =
                 self.clients.get(session.client_id()).expect("a session that is served has a client");
-            assert_eq!((client.session, client.owner), (Some(*uid), Some(live.connection)));
+            assert_eq!((client.session(), client.owner()), (Some(*uid), Some(live.connection)));
         }
         for client in self.clients.values() {
-            assert!(client.pending.is_none() || client.owner.is_some(), "a claim waits for an owner only");
-            assert!(client.owner.is_some() || client.underway > 0, "no client without reason");
+            assert!(!client.has_pending() || client.owner().is_some(), "a claim waits for an owner only");
+            assert!(client.owner().is_some() || client.underway() > 0, "no client without reason");
         }
     }
 

@@ -125,9 +125,9 @@ impl ShardHost {
             self.one_taken(now, over.append, out);
         }
         if let Some(client) = self.clients.get_mut(client_id)
-            && client.session == Some(uid)
+            && client.session() == Some(uid)
         {
-            client.session = None;
+            client.dealings().session = None;
         }
         let dispatched = self.dispatched.remove(&uid).unwrap_or_default();
         let known = self.known_to.remove(&uid).unwrap_or_default();

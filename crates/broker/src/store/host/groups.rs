@@ -6,17 +6,46 @@ use super::{ShardHost, ShardOutput};
 use crate::ids::{ConnectionId, GroupId, Ticket, Time};
 use crate::mail::{Letter, MemberDelivery, SubscriptionIds, Token};
 use crate::message::Message;
+use crate::peers::{Members, NodePlace};
 use crate::route::{Options, Route, RouteKind};
 use crate::store::group::{Choice, Group, GroupMember};
 use crate::store::{Completion, Enqueue, GroupName, Join, Member, Request};
 
-/// Whether a message may be refused still.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Giving {
-    New,
-    /// It may have been acknowledged: it waits for room.
-    Again,
+/// On which terms a message is given.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Giving<'a> {
+    /// Why a member that needs the log does not get it.
+    pub refusal: Option<ReasonCode>,
+    /// It comes from another node, for a member on this one.
+    pub only_here: bool,
+    /// Nodes that have no member to give it to.
+    pub not_to: &'a [NodePlace],
+    /// Why such a node did not take it, unless that was for want of members: whoever waits is told when nobody else takes it.
+    pub declined: Option<ReasonCode>,
+    /// Nodes that it was offered to.
+    pub offers: u8,
+    /// Whom the member answers.
+    pub token: Option<Token>,
 }
+
+/// A message that a member on another node is to get.
+#[derive(Debug)]
+pub struct Given {
+    group: GroupId,
+    message: Message,
+    /// Who waits for it.
+    token: Token,
+    /// Where it is on its way to.
+    to: NodePlace,
+    /// Nodes that had nobody, or no room.
+    refused: Vec<NodePlace>,
+    /// As those of [`Giving`].
+    declined: Option<ReasonCode>,
+    offers: u8,
+}
+
+/// Nodes that a message is offered to and that do not take it.
+const OFFERS_MAX: u8 = 16;
 
 impl ShardHost {
     pub(super) fn join(&mut self, join: Join, out: &mut ShardOutput) {
@@ -26,11 +55,14 @@ impl ShardHost {
         if let Some(group) = group {
             group.join(GroupMember {
                 member: join.member,
+                weight: 1,
+                are_connected: false,
                 connection: join.connection,
                 options: join.options,
                 subscription_id: join.subscription_id,
             });
         }
+        self.tell_members(&join.group);
         if let Some((connection, ticket, place)) = join.reply {
             out.complete(Completion::Joined { connection, ticket, place, reason });
         }
@@ -82,7 +114,9 @@ impl ShardHost {
             && let Some(group) = self.groups.get_mut(slot, generation)
         {
             group.leave(member);
-            if group.is_empty() {
+            let is_empty = group.is_empty();
+            self.tell_members(&name);
+            if is_empty {
                 self.drop_group(slot, generation);
             }
         }
@@ -91,34 +125,57 @@ impl ShardHost {
         }
     }
 
-    /// Gives a group's message to one member, which then answers `token`.
+    /// Gives a group's message to one member.
     pub(super) fn give(
         &mut self,
         now: Time,
         id: GroupId,
         message: &Message,
-        (giving, token): (Giving, Option<Token>),
+        Giving { refusal, only_here, not_to, declined, offers, token }: Giving<'_>,
         out: &mut ShardOutput,
     ) {
         let view = message.view();
+        // It waits for a node that is cut off, as other messages do: nobody waits for that.
+        let mut is_waiting = false;
         let choice = match self.groups.get_mut(id.slot, id.generation) {
             Some(group) if view.remaining_expiry(now).is_ok() => {
                 self.random ^= self.random << 13;
                 self.random ^= self.random >> 7;
                 self.random ^= self.random << 17;
-                group.choose(self.settings.shared.strategy, &view, self.random)
+                let routes = &self.node_routes;
+                let may_go = |node: NodePlace| !only_here && !not_to.contains(&node);
+                let is_candidate = |member: &GroupMember| match member.member {
+                    Member::Node(node) => may_go(node) && routes.is_up(node),
+                    Member::Connection(_) | Member::Session(_) => true,
+                };
+                let is_cut_off = |member: &GroupMember| match member.member {
+                    Member::Node(node) => may_go(node) && !routes.is_up(node),
+                    Member::Connection(_) | Member::Session(_) => false,
+                };
+                let strategy = self.settings.shared.strategy;
+                let choice = group.choose(strategy, &view, self.random, &is_candidate);
+                choice.or_else(|| {
+                    is_waiting = true;
+                    group.choose(strategy, &view, self.random, &is_cut_off)
+                })
             }
             _ => None,
         };
         let Some(Choice { member, connection, options, subscription_id }) = choice else {
+            if let (true, Some(token)) = (only_here, token) {
+                // The node that it comes from may know of another member.
+                return self.answer_with(now, token, ReasonCode::ServerUnavailable, out);
+            }
+            if let (Some(reason), Some(token)) = (declined, token) {
+                return self.answer_with(now, token, reason, out);
+            }
             self.counters.dropped_no_member += 1;
-            self.answer(now, token, out);
-            return;
+            return self.answer(now, token, out);
         };
         let qos = view.qos.min(options.qos());
         match (member, connection) {
             (Member::Session(session), _) if qos > QoS::AtMostOnce => {
-                if let (Giving::New, Some(token), Some(reason)) = (giving, token, self.publish_refusal()) {
+                if let (Some(reason), Some(token)) = (refusal, token) {
                     self.counters.refused_by_log += 1;
                     return self.answer_with(now, token, reason, out);
                 }
@@ -142,6 +199,17 @@ impl ShardHost {
                     MemberDelivery { group: id, connection, message, options, subscription_id, token };
                 out.letters.push((connection.worker, Letter::Member(Box::new(delivery))));
             }
+            (Member::Node(node), _) if is_waiting => {
+                self.give_elsewhere(node, id, message, None, out);
+                self.answer(now, token, out);
+            }
+            (Member::Node(node), _) => {
+                let refused = not_to.to_vec();
+                let kept = message.clone();
+                let given =
+                    |token| Given { group: id, message: kept, token, to: node, refused, declined, offers };
+                self.give_elsewhere(node, id, message, token.map(given), out);
+            }
             (_, None) => {
                 self.counters.dropped_no_member += 1;
                 self.answer(now, token, out);
@@ -162,7 +230,107 @@ impl ShardHost {
             self.counters.dropped_no_member += 1;
             return self.answer(now, token, out);
         };
-        self.give(now, GroupId { shard: self.id, slot, generation }, message, (Giving::Again, token), out);
+        self.give(
+            now,
+            GroupId { shard: self.id, slot, generation },
+            message,
+            Giving { token, ..Giving::default() },
+            out,
+        );
+    }
+
+    /// A group has these members on another node; all of them take part as one that weighs as much.
+    pub(super) fn join_node(&mut self, name: GroupName, node: NodePlace, members: Members) {
+        let member = Member::Node(node);
+        if members.count == 0 {
+            return self.leave(name, member, None, &mut ShardOutput::default());
+        }
+        let place = self.group_names.get(&name).copied().or_else(|| self.new_group(&name));
+        if let Some(group) = place.and_then(|(slot, generation)| self.groups.get_mut(slot, generation)) {
+            group.join(GroupMember {
+                member,
+                weight: members.count,
+                are_connected: members.are_connected,
+                connection: None,
+                options: Options::default().with_qos(QoS::ExactlyOnce),
+                subscription_id: 0,
+            });
+        }
+    }
+
+    /// Other nodes hear which members a group has here, when that has changed.
+    fn tell_members(&mut self, name: &GroupName) {
+        let place = self.group_names.get(name).copied();
+        let Some(group) = place.and_then(|(slot, generation)| self.groups.get_mut(slot, generation)) else {
+            return;
+        };
+        let members = group.own_members();
+        if members != group.announced {
+            group.announced = members;
+            self.node_routes.note_group(&name.text(), members);
+        }
+    }
+
+    fn give_elsewhere(
+        &mut self,
+        node: NodePlace,
+        id: GroupId,
+        message: &Message,
+        given: Option<Given>,
+        out: &mut ShardOutput,
+    ) {
+        let Some(group) = self.groups.get(id.slot, id.generation) else { return };
+        let name = Box::new(group.name().clone());
+        let token = given.map(|given| Token::Given { shard: self.id, key: self.given.insert(given) as u32 });
+        out.given.push((node, name, message.clone(), token));
+    }
+
+    /// A member on another node has the message, or there is none: then somebody else gets it.
+    pub(super) fn was_given(&mut self, now: Time, key: u32, reason: ReasonCode, out: &mut ShardOutput) {
+        let Some(given) = self.given.try_remove(key as usize) else { return };
+        let Given { group, message, token, to, mut refused, mut declined, mut offers } = given;
+        match reason {
+            ReasonCode::ServerUnavailable => refused.push(to),
+            // The node is cut off since it was chosen: the next choice sees that, and takes it only when nobody else is there.
+            ReasonCode::ServerBusy => {}
+            ReasonCode::QuotaExceeded | ReasonCode::ImplementationSpecificError => {
+                declined = Some(reason);
+                refused.push(to);
+            }
+            _ => return self.answer_with(now, token, reason, out),
+        }
+        // A strategy that likes one member best would choose the same node again, until that one's word of its members comes.
+        offers += 1;
+        if offers > OFFERS_MAX {
+            self.counters.dropped_no_member += 1;
+            return self.answer_with(now, token, declined.unwrap_or(ReasonCode::Success), out);
+        }
+        let giving = Giving { not_to: &refused, declined, offers, token: Some(token), ..Giving::default() };
+        self.give(now, group, &message, giving, out);
+    }
+
+    /// Another node has chosen a member on this one.
+    pub(super) fn give_here(
+        &mut self,
+        now: Time,
+        name: &GroupName,
+        message: &Message,
+        (refusal, token): (Option<ReasonCode>, Option<Token>),
+        out: &mut ShardOutput,
+    ) {
+        let Some((slot, generation)) = self.group_names.get(name).copied() else {
+            return match token {
+                Some(token) => self.answer_with(now, token, ReasonCode::ServerUnavailable, out),
+                None => self.counters.dropped_no_member += 1,
+            };
+        };
+        self.give(
+            now,
+            GroupId { shard: self.id, slot, generation },
+            message,
+            Giving { refusal, only_here: true, token, ..Giving::default() },
+            out,
+        );
     }
 
     /// Answers on behalf of members that are not to be had.

@@ -31,7 +31,7 @@ impl ShardHost {
 
     /// `None`: neither connected nor with a session.
     pub(crate) fn known(&self, client_id: &str) -> Option<Known> {
-        let owner = self.clients.get(client_id).and_then(|client| client.owner);
+        let owner = self.clients.get(client_id).and_then(|client| client.owner());
         let session = self.state.session_of(client_id).map(|uid| self.session_id(uid));
         (owner.is_some() || session.is_some()).then_some(Known { owner, session })
     }
@@ -199,7 +199,7 @@ impl ShardHost {
             // Who they are is known where they live; the worker asks there.
             matches.receivers.push(Receiver {
                 client_id: Arc::from(""),
-                connected: member.connection.is_some(),
+                connected: member.is_connected(),
                 durable: matches!(member.member, Member::Session(_)),
                 filters: vec![group.name().filter.clone()],
                 qos: member.options.qos(),

@@ -11,6 +11,7 @@ mod ages;
 mod append;
 mod check;
 mod checkpoint;
+mod clients;
 mod deliver;
 mod effects;
 mod groups;
@@ -36,23 +37,26 @@ use std::sync::atomic::Ordering::Relaxed;
 use mqtt::ReasonCode;
 use routing::{Index, Reader};
 use session::Dispatched;
-use shard::{Command, ELAPSED_MAX_MS, Effect, Limits, SessionUid, Shard};
+use shard::{Command, Effect, Limits, SessionUid, Shard};
 
 use self::ages::Ages;
 use self::checkpoint::Checkpointing;
+use self::clients::Clients;
 use self::groups::Giving;
 use self::live::{Bodies, Live};
 use self::propose::{Asked, Proposals};
 use super::group::Group;
 use super::log::{Condition, Life, Purpose, StoreEvent, StoreLog, Wanted};
-use super::{Claim, Completion, DueWill, GroupName, Identity, Release, Request, SHARDS};
+use super::{Claim, Completion, DueWill, GroupName, Identity, Request, SHARDS};
 use crate::backlog::Backlog;
 use crate::counters::StoreCounters;
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
 use crate::mail::{Letter, SessionDelivery, Token};
 use crate::message::Message;
-use crate::node::{NodeLoad, OwnerKey};
+use crate::node::NodeLoad;
+use crate::peers::NodePlace;
 use crate::route::Route;
+use crate::routes::Routes;
 use crate::settings::Settings;
 use crate::slots::Slots;
 
@@ -65,7 +69,7 @@ pub struct ShardHost {
     id: ShardId,
     settings: Arc<Settings>,
     /// The node's index, where this shard stands for all its sessions and groups.
-    node_routes: Arc<Index<Route>>,
+    node_routes: Arc<Routes>,
     load: Arc<NodeLoad>,
     state: Shard,
     /// `None`: nothing is kept on disk.
@@ -78,7 +82,7 @@ pub struct ShardHost {
     touched: Vec<SessionUid>,
     /// Filters that had no place in the node's index, of the command that is being answered.
     unrouted: Vec<Box<str>>,
-    clients: HashMap<Arc<str>, Client>,
+    clients: Clients,
     live: HashMap<SessionUid, Live>,
     /// Without a log: messages for those who are away.
     bodies: HashMap<SessionUid, Bodies>,
@@ -92,6 +96,8 @@ pub struct ShardHost {
     group_reader: Reader<Route>,
     group_uses: HashMap<Box<str>, u32>,
     group_matches: Vec<Route>,
+    /// Messages that members on other nodes are to get.
+    given: slab::Slab<groups::Given>,
     /// Appends that wait for members of groups, for the log, or for full queues.
     appends: slab::Slab<Append>,
     /// Bytes of messages that were acknowledged ahead of the disk and have not their places yet.
@@ -104,6 +110,8 @@ pub struct ShardHost {
     dispatched: HashMap<SessionUid, Vec<Dispatched>>,
     /// Shards that may know messages of a session by their identities, as bits.
     known_to: HashMap<SessionUid, u16>,
+    /// When topics were last retained or their messages deleted, as far as that is remembered.
+    stamps: super::retained_stamps::Stamps,
     /// The batch with the last retained message that was sent here.
     retained_asked: u64,
     /// Wills that were due and that a shard refused.
@@ -131,24 +139,12 @@ pub struct ShardOutput {
     pub acknowledged: Vec<(Token, ReasonCode)>,
     /// Wills that are due.
     pub wills: Vec<DueWill>,
-}
-
-/// Somebody who is connected, or whose claim or release is under way.
-#[derive(Debug, Default)]
-struct Client {
-    owner: Option<ConnectionId>,
-    /// Whose it is.
-    user: OwnerKey,
-    /// Of the owner, when it is durable and its claim has been applied.
-    session: Option<SessionUid>,
-    /// The owner's claim is under way.
-    claiming: bool,
-    /// The owner has gone before its claim was applied.
-    gone: Option<Box<Release>>,
-    /// Commands about the client's session that are under way.
-    underway: u32,
-    /// A claim that waits until the owner has let go.
-    pending: Option<Box<Claim>>,
+    /// Messages for members of groups on other nodes.
+    pub given: Vec<(NodePlace, Box<GroupName>, Message, Option<Token>)>,
+    /// Topics of which nothing is retained any more, as of then: for a node that does not know it, or for all.
+    pub deleted: Vec<(Option<NodePlace>, Box<str>, u64)>,
+    /// What another node has sent a copy of, retained then and not known here before.
+    pub learned: Vec<(NodePlace, Message, u64)>,
 }
 
 /// Bytes of the messages that a shard holds in memory.
@@ -223,7 +219,7 @@ impl ShardHost {
         state: Shard,
         log: Option<Arc<dyn StoreLog>>,
         settings: Arc<Settings>,
-        node_routes: Arc<Index<Route>>,
+        node_routes: Arc<Routes>,
         load: Arc<NodeLoad>,
         hash_key: [u8; 16],
         random: u64,
@@ -252,7 +248,7 @@ impl ShardHost {
             effects: Vec::new(),
             touched: Vec::new(),
             unrouted: Vec::new(),
-            clients: HashMap::with_hasher(hasher.clone()),
+            clients: Clients::new(hasher.clone()),
             live: HashMap::with_hasher(hasher.clone()),
             bodies: HashMap::with_hasher(hasher.clone()),
             held: Held::default(),
@@ -262,12 +258,14 @@ impl ShardHost {
             group_reader,
             group_uses: HashMap::with_hasher(hasher.clone()),
             group_matches: Vec::new(),
+            given: slab::Slab::new(),
             appends: slab::Slab::new(),
             unsynced: 0,
             taking: HashMap::with_hasher(hasher.clone()),
             deadlines: BinaryHeap::new(),
             dispatched: HashMap::with_hasher(hasher.clone()),
             known_to: HashMap::with_hasher(hasher),
+            stamps: super::retained_stamps::Stamps::default(),
             retained_asked: 0,
             held_wills: wills::HeldWills::default(),
             ticking: false,
@@ -287,11 +285,7 @@ impl ShardHost {
     /// The node's life begins: whoever was connected when the last one ended is not any more. To be called once, before any request.
     pub fn start(&mut self, now: Time, life: Life, out: &mut ShardOutput) {
         let Life { incarnation, .. } = life;
-        let elapsed_ms = now.0.saturating_sub(self.state.now());
-        // All that counts of the time in between is in this command: no steps before it.
-        self.proposals.clock_stands_at(now.0);
-        self.propose(now, &Command::Started { incarnation, elapsed_ms }, Asked::Nobody);
-        self.proposals.clock_stands_at(self.state.now() + elapsed_ms.min(ELAPSED_MAX_MS));
+        self.propose_start(now, incarnation);
         self.configure(now);
         self.sweep(now);
         self.recall_sessions(out);
@@ -331,8 +325,8 @@ impl ShardHost {
                 self.unsubscribe(now, session, filters, Some((connection, ticket)));
             }
             Request::Withdraw { session, filter } => self.unsubscribe(now, session, vec![filter], None),
-            Request::Append { message, sessions, groups, identity, token } => {
-                self.append(now, message, (sessions, groups), identity, token, out);
+            Request::Append { message, sessions, groups, identity, refusal, token } => {
+                self.append(now, message, (sessions, groups), identity, (refusal, token), out);
             }
             Request::Enqueue { session, entries, group, token, page } => {
                 let waiter = token.map(Waiter::Token).or(page.map(Waiter::Page));
@@ -356,12 +350,19 @@ impl ShardHost {
             Request::ForgetOrigin { origin } => {
                 self.propose_later(now, &Command::ForgetOrigin { origin }, Asked::Nobody);
             }
-            Request::Retain { message, token } => self.retain(now, &message, token, out),
+            Request::Retain { message, stamp, copied_by, refusal, token } => {
+                self.retain(now, &message, (stamp, copied_by), (refusal, token), out);
+            }
             Request::DeleteRetained { topic, token } => self.delete_retained(now, &topic, token, out),
             Request::Join(join) => self.join(*join, out),
             Request::Leave { group, member, reply } => self.leave(*group, member, reply, out),
+            Request::JoinNode { group, node, members } => self.join_node(*group, node, members),
+            Request::GiveHere { group, message, refusal, token } => {
+                self.give_here(now, &group, &message, (refusal, token), out);
+            }
+            Request::Given { key, reason } => self.was_given(now, key, reason, out),
             Request::Bounce { group, message, token } => {
-                self.give(now, group, &message, (Giving::Again, token), out)
+                self.give(now, group, &message, Giving { token, ..Giving::default() }, out);
             }
             Request::GiveOrphan { group, message, token } => {
                 self.give_left_behind(now, &group, &message, token, out);

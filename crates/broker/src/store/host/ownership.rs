@@ -10,9 +10,10 @@ use mqtt::ReasonCode;
 use session::Toggles;
 use shard::{Answer, Command, Mutation, SessionUid, WillFate, mutated};
 
+use super::clients::Client;
 use super::live::Live;
 use super::propose::{Asked, Haste};
-use super::{Client, ShardHost, ShardOutput};
+use super::{ShardHost, ShardOutput};
 use crate::ids::Time;
 use crate::mail::{Claimed, Resume};
 use crate::node::OwnerKey;
@@ -24,19 +25,19 @@ impl ShardHost {
     pub(super) fn claim(&mut self, now: Time, claim: Box<Claim>, out: &mut ShardOutput) {
         let kept = self.state.session_of(&claim.client_id).and_then(|uid| self.state.session(uid));
         let kept = kept.map(|session| OwnerKey::from_u32(session.user()));
-        let client = self.clients.entry(claim.client_id.clone()).or_default();
-        let user = if client.owner.is_some() { Some(client.user) } else { kept };
+        let client = self.clients.get_or_insert(&claim.client_id);
+        let user = if client.owner().is_some() { Some(client.user) } else { kept };
         if user.is_some_and(|user| !user.yields_to(claim.user)) {
             self.counters.claims_refused += 1;
             self.forget_client_if_idle(&claim.client_id);
             return refuse(&claim, ReasonCode::ClientIdentifierNotValid, out);
         }
-        let Some(owner) = client.owner.filter(|_| !mutated(Mutation::NoTakeover)) else {
+        let Some(owner) = client.owner().filter(|_| !mutated(Mutation::NoTakeover)) else {
             return self.grant(now, claim, out);
         };
         // [MQTT-3.1.4-3]: the old connection goes first, and has gone before the new one hears anything.
         self.counters.takeovers += 1;
-        match client.pending.replace(claim) {
+        match client.dealings().pending.replace(claim) {
             None => out.complete(Completion::Revoke { connection: owner }),
             Some(overtaken) => refuse(&overtaken, ReasonCode::SessionTakenOver, out),
         }
@@ -46,23 +47,23 @@ impl ShardHost {
     /// long as the connection [MQTT3-4.1.0-1] [MQTT3-4.1.0-2].
     fn grant(&mut self, now: Time, claim: Box<Claim>, out: &mut ShardOutput) {
         let existing = self.state.session_of(&claim.client_id);
-        let underway = self.clients.get(&claim.client_id).map_or(0, |client| client.underway);
-        let is_durable = claim.expiry > 0 || existing.is_some() || underway > 0;
-        if is_durable && let Some(reason) = self.refusal(&claim, existing) {
-            self.forget_client_if_idle(&claim.client_id);
-            return refuse(&claim, reason, out);
-        }
         let Some(client) = self.clients.get_mut(&claim.client_id) else { return };
-        client.owner = Some(claim.connection);
-        client.user = claim.user;
-        client.session = None;
-        if !is_durable {
+        if claim.expiry == 0 && existing.is_none() && client.underway() == 0 {
+            client.owned_by(claim.connection, claim.user);
+            client.settle();
             let claimed =
                 Claimed { connection: claim.connection, session_present: false, session: None, resume: None };
             return out.complete(Completion::Claimed(claimed));
         }
-        client.claiming = true;
-        client.underway += 1;
+        if let Some(reason) = self.refusal(&claim, existing) {
+            self.forget_client_if_idle(&claim.client_id);
+            return refuse(&claim, reason, out);
+        }
+        let Some(client) = self.clients.get_mut(&claim.client_id) else { return };
+        client.owned_by(claim.connection, claim.user);
+        let dealings = client.dealings();
+        dealings.claiming = true;
+        dealings.underway += 1;
         let will = claim.will.as_ref();
         let command = Command::Claim(shard::Claim {
             client_id: &claim.client_id,
@@ -95,19 +96,19 @@ impl ShardHost {
 
     pub(super) fn claimed(&mut self, now: Time, claim: Box<Claim>, answer: Answer, out: &mut ShardOutput) {
         let Some(client) = self.clients.get_mut(&claim.client_id) else { return };
-        client.underway -= 1;
-        client.claiming = false;
+        let dealings = client.dealings();
+        dealings.underway -= 1;
+        dealings.claiming = false;
         let connection = claim.connection;
         let Answer::Claimed { session, epoch, present } = answer else {
-            client.owner = None;
-            let gone = client.gone.take();
-            let pending = client.pending.take();
+            let (gone, pending) = (dealings.gone.take(), dealings.pending.take());
+            client.disown();
             if gone.is_none() {
                 refuse(&claim, ReasonCode::QuotaExceeded, out);
             }
             return self.next_claim(now, &claim.client_id, pending, out);
         };
-        client.session = session;
+        dealings.session = session;
         let Some(uid) = session else {
             let claimed = Claimed { connection, session_present: false, session: None, resume: None };
             out.complete(Completion::Claimed(claimed));
@@ -143,7 +144,7 @@ impl ShardHost {
     /// The connection has gone while its claim was under way.
     fn release_if_gone(&mut self, now: Time, client_id: &Arc<str>, out: &mut ShardOutput) {
         if let Some(client) = self.clients.get_mut(client_id)
-            && let Some(gone) = client.gone.take()
+            && let Some(gone) = client.dealings_if_any().and_then(|dealings| dealings.gone.take())
         {
             self.release(now, *gone, out);
         }
@@ -151,17 +152,25 @@ impl ShardHost {
 
     pub(super) fn release(&mut self, now: Time, release: Release, out: &mut ShardOutput) {
         let Some(client) = self.clients.get_mut(&release.client_id) else { return };
-        if client.owner != Some(release.connection) {
-            client.pending.take_if(|pending| pending.connection == release.connection);
+        if client.owner() != Some(release.connection) {
+            if let Some(dealings) = client.dealings_if_any() {
+                dealings.pending.take_if(|pending| pending.connection == release.connection);
+            }
             return;
         }
-        if client.claiming {
-            client.gone = Some(Box::new(release));
+        if let Some(dealings) = client.dealings_if_any()
+            && dealings.claiming
+        {
+            dealings.gone = Some(Box::new(release));
             return;
         }
-        client.owner = None;
-        let pending = client.pending.take();
-        if let Some(uid) = client.session.take() {
+        client.disown();
+        let Some(dealings) = client.dealings_if_any() else {
+            return self.forget_client_if_idle(&release.client_id);
+        };
+        let pending = dealings.pending.take();
+        if let Some(uid) = dealings.session.take() {
+            dealings.underway += 1;
             if release.known_to != 0 {
                 *self.known_to.entry(uid).or_default() |= release.known_to;
             }
@@ -171,7 +180,6 @@ impl ShardHost {
                     self.dispatched.insert(uid, dispatched.clone());
                 }
             }
-            client.underway += 1;
             self.release_session(now, uid, &release, out);
         }
         self.next_claim(now, &release.client_id, pending, out);
@@ -207,17 +215,15 @@ impl ShardHost {
 
     pub(super) fn released(&mut self, client_id: &Arc<str>) {
         if let Some(client) = self.clients.get_mut(client_id) {
-            client.underway -= 1;
+            client.dealings().underway -= 1;
         }
         self.forget_client_if_idle(client_id);
     }
 
     pub(super) fn forget_client_if_idle(&mut self, client_id: &Arc<str>) {
         let idle =
-            |client: &Client| client.owner.is_none() && client.pending.is_none() && client.underway == 0;
-        if self.clients.get(client_id).is_some_and(idle) {
-            self.clients.remove(client_id);
-        }
+            |client: &Client| client.owner().is_none() && !client.has_pending() && client.underway() == 0;
+        self.clients.remove_if(client_id, idle);
     }
 }
 

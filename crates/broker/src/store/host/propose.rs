@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mqtt::PacketId;
-use shard::{BatchBuilder, CLOCK_STEP_MAX_MS, Command, SessionUid};
+use shard::{BatchBuilder, CLOCK_STEP_MAX_MS, Command, ELAPSED_MAX_MS, SessionUid};
 
 use super::{Claim, ShardHost, ShardOutput};
 use crate::ids::{ConnectionId, GroupId, Ticket, Time};
@@ -140,11 +140,6 @@ impl Proposals {
         })
     }
 
-    /// The state's clock will stand there, when what was proposed is applied.
-    pub fn clock_stands_at(&mut self, clock: u64) {
-        self.clock = clock;
-    }
-
     fn close(&mut self) -> Option<Underway> {
         let Open { batch, shared: mut bytes, .. } = self.open.take()?;
         let built = batch.finish();
@@ -218,13 +213,29 @@ impl ShardHost {
     fn catch_up(&mut self, now: Time) {
         while self.proposals.clock.saturating_add(CLOCK_STEP_MAX_MS) < now.0 {
             self.close_batch();
-            self.proposals.clock += CLOCK_STEP_MAX_MS;
-            let step = Time(self.proposals.clock);
-            self.proposals.opened(step).batch.push(&Command::Tick);
-            self.asked(Asked::Nobody);
-            self.close_batch();
+            self.step_clock();
         }
         self.proposals.clock = self.proposals.clock.max(now.0);
+    }
+
+    fn step_clock(&mut self) {
+        self.proposals.clock += CLOCK_STEP_MAX_MS;
+        let step = Time(self.proposals.clock);
+        self.proposals.opened(step).batch.push(&Command::Tick);
+        self.asked(Asked::Nobody);
+        self.close_batch();
+    }
+
+    /// The node's life begins: whoever was connected when the last one ended is not any more, as of now. All that counts of the time in
+    /// between is in one command. A shard that was idle before may lack more than that takes, and catches up first: its sessions would
+    /// be released in the past.
+    pub(super) fn propose_start(&mut self, now: Time, incarnation: u64) {
+        while self.proposals.clock.saturating_add(ELAPSED_MAX_MS) < now.0 {
+            self.step_clock();
+        }
+        let elapsed_ms = now.0.saturating_sub(self.proposals.clock);
+        self.proposals.clock = self.proposals.clock.max(now.0);
+        self.propose(now, &Command::Started { incarnation, elapsed_ms }, Asked::Nobody);
     }
 
     pub(super) fn asked(&mut self, asked: Asked) {

@@ -10,33 +10,70 @@ use super::{ShardHost, ShardOutput, Waiter};
 use crate::admin::{RetainedInfo, RetainedMessage};
 use crate::ids::Time;
 use crate::mail::Token;
-use crate::message::Message;
+use crate::message::{Message, MessageView};
+use crate::peers::NodePlace;
 use crate::retained::{self, PageBudget};
+use crate::store::retained_stamps::Stamp;
+
+/// Deletions of one shard that another node is told of when the two meet.
+const DELETIONS_TOLD: usize = 1000;
 
 impl ShardHost {
     pub(super) fn retain(
         &mut self,
         now: Time,
         message: &Message,
-        token: Option<Token>,
+        (stamp, copied_by): (u64, Option<NodePlace>),
+        (refusal, token): (Option<ReasonCode>, Option<Token>),
         out: &mut ShardOutput,
     ) {
-        if let Some(reason) = self.retain_refusal(message) {
+        if let Some(mut reason) = refusal.or_else(|| self.limit_refusal(message)) {
             self.counters.retained_refused += 1;
+            if refusal.is_none() && matches!(token, Some(Token::Append { .. })) {
+                // A Will is tried again while there is no room, but not for these limits.
+                reason = ReasonCode::Success;
+            }
             return out.acknowledged.extend(token.map(|token| (token, reason)));
+        }
+        if stamp != 0
+            && let Err(known) = self.note_stamp(&message.view(), stamp)
+        {
+            // A node that has missed a deletion offers what was deleted: it is told. What it has missed besides, it is sent anyway.
+            if copied_by.is_some() && known.deletes && !message.view().payload.is_empty() {
+                out.deleted.push((copied_by, message.view().topic.into(), known.at));
+            }
+            return out.acknowledged.extend(token.map(|token| (token, ReasonCode::Success)));
+        }
+        let view = message.view();
+        match copied_by {
+            // Others may have missed it too.
+            Some(_) if view.payload.is_empty() && !view.retain => {
+                out.deleted.push((None, view.topic.into(), stamp));
+            }
+            Some(node) => out.learned.push((node, message.clone(), stamp)),
+            None => {}
         }
         let append = token.map(|token| self.new_append(Waiter::Token(token)));
         let append = self.go_ahead(now, message, append, out);
-        self.propose(now, &Command::Retain { message: message.view().stored() }, Asked::Retain { append });
+        let mut stored = message.view().stored();
+        // Nobody asks who published what is retained: it goes to no shared group [MQTT-4.8.2-1]. What a node without others has retained is
+        // older than all that it retains in a cluster.
+        stored.publisher_key = stamp;
+        self.propose(now, &Command::Retain { message: stored }, Asked::Retain { append });
         self.retained_asked = self.proposals.index();
     }
 
-    /// Why a retained message is not taken. Limits are about right only: what is under way is not counted.
-    fn retain_refusal(&self, message: &Message) -> Option<ReasonCode> {
+    /// Notes when a message was retained, unless something later is known of its topic: that is returned.
+    fn note_stamp(&mut self, view: &MessageView<'_>, at: u64) -> Result<(), Stamp> {
+        let applied =
+            self.state.retained(view.topic).and_then(|bytes| shard::MessageView::decode(bytes).ok());
+        let applied = applied.map(|message| message.publisher_key);
+        self.stamps.note(view.topic, Stamp { at, deletes: view.payload.is_empty() }, applied)
+    }
+
+    /// Whether it is beyond the limits of retained messages. They are about right only: what is under way is not counted.
+    fn limit_refusal(&self, message: &Message) -> Option<ReasonCode> {
         let view = message.view();
-        if let Some(reason) = self.publish_refusal() {
-            return Some(reason);
-        }
         if view.payload.is_empty() {
             return None;
         }
@@ -84,6 +121,11 @@ impl ShardHost {
 
     pub(crate) fn has_applied(&self, index: u64) -> bool {
         self.state.applied() >= index
+    }
+
+    /// The last topics whose retained message was deleted, and when.
+    pub(crate) fn retained_deletions(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.stamps.deletions().take(DELETIONS_TOLD)
     }
 
     pub(crate) fn retained_len(&self) -> usize {

@@ -133,22 +133,58 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::store::Life;
+    use crate::ids::{ConnectionId, WorkerId};
+    use crate::node::OwnerKey;
+    use crate::store::{Claim, Life, Request};
 
     const HOUR: u64 = 3_600_000;
+
+    fn host_of(state: shard::Shard) -> ShardHost {
+        let key = [7; 16];
+        let index = routing::Index::new(key, routing::IndexLimits::default());
+        let routes = Arc::new(crate::Routes::new(index));
+        ShardHost::new(state, None, Arc::default(), routes, Arc::default(), key, 1)
+    }
+
+    fn start(host: &mut ShardHost, began: Time) {
+        host.start(began, Life { began, incarnation: 1 }, &mut ShardOutput::default());
+    }
 
     /// The time in between was counted twice when it was longer than a batch may move the clock.
     #[test]
     fn after_a_long_pause_a_shards_clock_stands_where_the_nodes_does() {
         for hours in [0, 1, 10, 24, 30] {
-            let key = [7; 16];
-            let routes = Arc::new(routing::Index::new(key, routing::IndexLimits::default()));
-            let settings = Arc::default();
-            let state = shard::Shard::new(0, key);
-            let mut host = ShardHost::new(state, None, settings, routes, Arc::default(), key, 1);
-            let began = Time(hours * HOUR);
-            host.start(began, Life { began, incarnation: 1 }, &mut ShardOutput::default());
+            let mut host = host_of(shard::Shard::new(0, [7; 16]));
+            start(&mut host, Time(hours * HOUR));
             assert_eq!(host.state.now(), hours * HOUR);
+        }
+    }
+
+    /// Seed 52547: of a shard that was idle before, sessions were released in the past, so that Wills came and sessions ended too early.
+    #[test]
+    fn a_session_of_an_idle_shard_lasts_from_the_start_of_the_next_life() {
+        for hours in [0, 10, 24, 25, 48, 1000] {
+            let mut host = host_of(shard::Shard::new(0, [7; 16]));
+            start(&mut host, Time(0));
+            let connection = ConnectionId { worker: WorkerId(0), slot: 0, generation: 0 };
+            let claim = Claim {
+                client_id: "idle".into(),
+                connection,
+                user: OwnerKey::NOBODY,
+                clean_start: false,
+                expiry: 60,
+                window: 10,
+                will: None,
+            };
+            host.apply(Time(0), Request::Claim(Box::new(claim)), &mut ShardOutput::default());
+            let mut host = host_of(host.state);
+            let began = hours * HOUR;
+            start(&mut host, Time(began));
+            assert_eq!(host.sessions(), 1, "after {hours} hours");
+            host.tick(Time(began + 59_999), &mut ShardOutput::default());
+            assert_eq!(host.sessions(), 1, "after {hours} hours and 60 s");
+            host.tick(Time(began + 60_000), &mut ShardOutput::default());
+            assert_eq!(host.sessions(), 0);
         }
     }
 }

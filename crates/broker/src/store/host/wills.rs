@@ -31,12 +31,7 @@ impl HeldWills {
 impl ShardHost {
     /// A shard has refused a Will: it is kept, for when there is room again. False when there is nothing to wait for.
     pub(super) fn hold_will(&mut self, now: Time, id: u64) -> bool {
-        let Some(will) = self.state.due_will(id).and_then(|will| shard::MessageView::decode(will).ok())
-        else {
-            return false;
-        };
-        // A retained one may be beyond the limits of retained messages, which do not pass.
-        if will.retain && self.condition == Condition::Good {
+        if self.state.due_will(id).is_none() {
             return false;
         }
         self.held_wills.ids.push(id);

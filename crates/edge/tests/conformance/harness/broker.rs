@@ -229,9 +229,15 @@ impl Node {
             ..Default::default()
         };
         let access = Arc::new(broker::access::AllowAll);
-        let node =
-            edge::start(edge::Options { edge, broker, access, version: "conformance".into(), store: None })
-                .expect("the node starts");
+        let node = edge::start(edge::Options {
+            edge,
+            broker,
+            access,
+            version: "conformance".into(),
+            store: None,
+            peers: None,
+        })
+        .expect("the node starts");
         let address = node.listeners()[0].tcp.expect("a TCP address");
         Node { address, started: Mutex::new(Some(node)) }
     }

@@ -1,0 +1,91 @@
+//! Values without gaps, in chunks: growing it never moves what is in it.
+
+use std::ops::{Index, IndexMut};
+
+/// Values at places `0..len`. The last one takes the place of one that leaves.
+#[derive(Debug)]
+pub(crate) struct Dense<T> {
+    /// All full but the last ones: one that is not needed is kept, so that clients that come and go one at a time allocate none.
+    chunks: Vec<Vec<T>>,
+    len: usize,
+}
+
+/// Few, as there is a part of a chunk unused in every shard.
+const CHUNK: usize = 64;
+
+impl<T> Default for Dense<T> {
+    fn default() -> Self {
+        Self { chunks: Vec::new(), len: 0 }
+    }
+}
+
+impl<T> Dense<T> {
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Gives its place.
+    pub fn push(&mut self, value: T) -> u32 {
+        let place = self.len;
+        if place == self.chunks.len() * CHUNK {
+            self.chunks.push(Vec::with_capacity(CHUNK));
+        }
+        self.chunks[place / CHUNK].push(value);
+        self.len += 1;
+        place as u32
+    }
+
+    /// Takes out the value at `place`, to which the last one moves.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn swap_remove(&mut self, place: u32) -> T {
+        self.len = self.len.checked_sub(1).expect("there is a value at the place");
+        let last = self.chunks[self.len / CHUNK].pop().expect("all chunks are full but the last ones");
+        if self.chunks.len() * CHUNK > self.len + 2 * CHUNK {
+            self.chunks.pop();
+        }
+        if place as usize == self.len { last } else { std::mem::replace(&mut self[place], last) }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.chunks.iter().flatten()
+    }
+}
+
+impl<T> Index<u32> for Dense<T> {
+    type Output = T;
+
+    fn index(&self, place: u32) -> &T {
+        &self.chunks[place as usize / CHUNK][place as usize % CHUNK]
+    }
+}
+
+impl<T> IndexMut<u32> for Dense<T> {
+    fn index_mut(&mut self, place: u32) -> &mut T {
+        &mut self.chunks[place as usize / CHUNK][place as usize % CHUNK]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_one_takes_the_place_of_one_that_leaves() {
+        let mut dense = Dense::default();
+        for value in 0..2 * CHUNK + 1 {
+            assert_eq!(dense.push(value), value as u32);
+        }
+        assert_eq!(dense.swap_remove(3), 3);
+        assert_eq!((dense[3], dense.len()), (2 * CHUNK, 2 * CHUNK));
+        assert_eq!(dense.swap_remove(2 * CHUNK as u32 - 1), 2 * CHUNK - 1);
+        while dense.len() > 0 {
+            dense.swap_remove(0);
+        }
+        assert_eq!(dense.chunks.len(), 2, "the memory of the others is given back");
+        assert_eq!(dense.push(7), 0);
+        assert_eq!(dense.chunks.len(), 2);
+        assert_eq!(dense.iter().copied().collect::<Vec<_>>(), [7]);
+    }
+}

@@ -1,0 +1,239 @@
+//! A message as it goes from node to node. Little endian:
+//!
+//! ```text
+//! version u8 = 1 | flags u8 | age u32, ms | publisher_key u64 | [expiry left u64, ms] | [stamp u64] | [group length u16 | group]
+//!   | topic length u16 | properties length u32 | topic | properties | payload
+//! ```
+//!
+//! Flags: bits 0-1 QoS, bit 2 RETAIN, bit 3 it expires, bit 4 its publisher does not wait for disks, bit 5 it is for a
+//! member of a shared group, `$share/{ShareName}/{filter}`, bit 6 it is retained as of a stamp, bit 7 it is
+//! only to be retained; a deletion without bit 2 there is told on by whoever has not known it. Clocks of nodes differ, so times are
+//! told as differences.
+
+use std::fmt;
+
+use mqtt::{QoS, TopicName};
+
+use crate::durability::Durability;
+use crate::ids::Time;
+use crate::message::MessageView;
+
+const VERSION: u8 = 1;
+const QOS: u8 = 0b11;
+const RETAIN: u8 = 0b100;
+const EXPIRES: u8 = 0b1000;
+const IN_MEMORY: u8 = 0b1_0000;
+const FOR_GROUP: u8 = 0b10_0000;
+const STAMPED: u8 = 0b100_0000;
+const COPY: u8 = 0b1000_0000;
+
+/// A message of another node.
+#[derive(Clone, Copy, Debug)]
+pub struct Framed<'a> {
+    pub name: TopicName<'a>,
+    pub view: MessageView<'a>,
+    /// It is for a member of this shared group, `$share/{ShareName}/{filter}`.
+    pub group: Option<&'a str>,
+    /// It is retained as of then; 0 when it is not.
+    pub stamp: u64,
+    /// It is nobody's but to be retained.
+    pub is_copy: bool,
+}
+
+/// Bytes that are no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameError;
+
+impl fmt::Display for FrameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("bytes that are no message of another node")
+    }
+}
+
+impl std::error::Error for FrameError {}
+
+/// What a message is, beside being for those who want it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Beside<'a> {
+    /// It is for a member of this shared group, `$share/{ShareName}/{filter}`.
+    pub group: Option<&'a str>,
+    /// It is retained as of then; 0 when it is not.
+    pub stamp: u64,
+    /// It is nobody's but to be retained.
+    pub is_copy: bool,
+}
+
+/// Appends a message.
+pub(crate) fn encode(view: &MessageView<'_>, beside: Beside<'_>, now: Time, out: &mut Vec<u8>) {
+    let Beside { group, stamp, is_copy } = beside;
+    let expires = view.expires != Time::NEVER;
+    let mut flags = view.qos as u8;
+    flags |= if view.retain { RETAIN } else { 0 };
+    flags |= if expires { EXPIRES } else { 0 };
+    flags |= if view.durability == Durability::Memory { IN_MEMORY } else { 0 };
+    flags |= if group.is_some() { FOR_GROUP } else { 0 };
+    flags |= if stamp != 0 { STAMPED } else { 0 };
+    flags |= if is_copy { COPY } else { 0 };
+    let age = u32::try_from(now.0.saturating_sub(view.received.0)).unwrap_or(u32::MAX);
+    out.reserve(28 + view.topic.len() + view.properties.len() + view.payload.len());
+    out.extend([VERSION, flags]);
+    out.extend(age.to_le_bytes());
+    out.extend(view.publisher_key.to_le_bytes());
+    if expires {
+        out.extend(view.expires.0.saturating_sub(now.0).to_le_bytes());
+    }
+    if stamp != 0 {
+        out.extend(stamp.to_le_bytes());
+    }
+    if let Some(group) = group {
+        // It was in a SUBSCRIBE, as one string.
+        out.extend((group.len() as u16).to_le_bytes());
+        out.extend(group.as_bytes());
+    }
+    // A Topic Name has at most 65,535 bytes [MQTT-1.5.4-1], a packet fewer than 2^28.
+    out.extend((view.topic.len() as u16).to_le_bytes());
+    out.extend((view.properties.len() as u32).to_le_bytes());
+    out.extend(view.topic.as_bytes());
+    out.extend(view.properties);
+    out.extend(view.payload);
+}
+
+/// Reads what another node's [`encode`] made.
+///
+/// # Errors
+/// For anything else. Never panics.
+pub fn decode(mut bytes: &[u8], now: Time) -> Result<Framed<'_>, FrameError> {
+    let [version, flags] = take(&mut bytes)?;
+    let age = u32::from_le_bytes(take(&mut bytes)?);
+    let publisher_key = u64::from_le_bytes(take(&mut bytes)?);
+    let expires = if flags & EXPIRES == 0 {
+        Time::NEVER
+    } else {
+        // An expiry is never so long that it is none.
+        Time(now.0.saturating_add(u64::from_le_bytes(take(&mut bytes)?)).min(Time::NEVER.0 - 1))
+    };
+    let stamp = if flags & STAMPED == 0 { 0 } else { u64::from_le_bytes(take(&mut bytes)?) };
+    let group = if flags & FOR_GROUP == 0 {
+        None
+    } else {
+        let length = usize::from(u16::from_le_bytes(take(&mut bytes)?));
+        let (group, rest) = bytes.split_at_checked(length).ok_or(FrameError)?;
+        bytes = rest;
+        Some(std::str::from_utf8(group).map_err(|_| FrameError)?)
+    };
+    let topic_len = usize::from(u16::from_le_bytes(take(&mut bytes)?));
+    let properties_len = u32::from_le_bytes(take(&mut bytes)?) as usize;
+    let (topic, rest) = bytes.split_at_checked(topic_len).ok_or(FrameError)?;
+    let (properties, payload) = rest.split_at_checked(properties_len).ok_or(FrameError)?;
+    let topic = std::str::from_utf8(topic).map_err(|_| FrameError)?;
+    let name = TopicName::parse(topic).map_err(|_| FrameError)?;
+    let qos = QoS::from_bits(flags & QOS).ok_or(FrameError)?;
+    if version != VERSION {
+        return Err(FrameError);
+    }
+    let view = MessageView {
+        topic,
+        properties,
+        payload,
+        qos,
+        retain: flags & RETAIN != 0,
+        expires,
+        received: Time(now.0.saturating_sub(u64::from(age))),
+        publisher: None,
+        publisher_key,
+        durability: if flags & IN_MEMORY == 0 { Durability::LocalDisk } else { Durability::Memory },
+    };
+    Ok(Framed { name, view, group, stamp, is_copy: flags & COPY != 0 })
+}
+
+fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], FrameError> {
+    let (taken, rest) = bytes.split_first_chunk::<N>().ok_or(FrameError)?;
+    *bytes = rest;
+    Ok(*taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view() -> MessageView<'static> {
+        MessageView {
+            topic: "a/ü",
+            properties: &[1, 1],
+            payload: b"payload",
+            qos: QoS::ExactlyOnce,
+            retain: true,
+            expires: Time(10_000),
+            received: Time(900),
+            publisher: None,
+            publisher_key: 0x0102_0304_0506_0708,
+            durability: Durability::Memory,
+        }
+    }
+
+    fn encoded() -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encode(&view(), Beside::default(), Time(1000), &mut bytes);
+        bytes
+    }
+
+    /// The bytes of version 1, for ever.
+    #[test]
+    fn a_message_between_nodes_has_these_bytes() {
+        let found: String = encoded().iter().map(|byte| format!("{byte:02x}")).collect();
+        let golden = [
+            "011e",
+            "64000000",
+            "0807060504030201",
+            "2823000000000000",
+            "0400",
+            "02000000",
+            "612fc3bc",
+            "0101",
+            "7061796c6f6164",
+        ];
+        assert_eq!(found, golden.concat());
+    }
+
+    /// Two nodes whose clocks are far apart agree on how old a message is and how long it lasts.
+    #[test]
+    fn times_are_told_as_differences() {
+        let bytes = encoded();
+        let Framed { name, view: found, group, stamp, is_copy } =
+            decode(&bytes, Time(500_000)).expect("a frame");
+        let expected = MessageView { received: Time(499_900), expires: Time(509_000), ..view() };
+        assert_eq!(format!("{found:?}"), format!("{expected:?}"));
+        assert_eq!((name.as_str(), group, stamp, is_copy), ("a/ü", None, 0, false));
+        let early = decode(&bytes, Time(7)).expect("a frame").view;
+        assert_eq!(early.received, Time(0), "a node younger than the message");
+    }
+
+    #[test]
+    fn no_bytes_panic() {
+        let bytes = encoded();
+        for length in 0..bytes.len() - view().payload.len() {
+            assert_eq!(decode(&bytes[..length], Time(0)).err(), Some(FrameError), "{length}");
+        }
+        for at in 0..bytes.len() {
+            for value in 0..=255 {
+                let mut bad = bytes.clone();
+                bad[at] = value;
+                if let Ok(framed) = decode(&bad, Time(0)) {
+                    assert_eq!(framed.name.as_str(), framed.view.topic);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_may_be_for_a_group_or_for_keeping() {
+        let mut bytes = Vec::new();
+        let beside = Beside { group: Some("$share/g/a/+"), stamp: 77, is_copy: true };
+        encode(&view(), beside, Time(1000), &mut bytes);
+        let found = decode(&bytes, Time(0)).expect("a frame");
+        assert_eq!((found.group, found.stamp, found.is_copy), (Some("$share/g/a/+"), 77, true));
+        for length in 0..bytes.len() - view().payload.len() {
+            assert_eq!(decode(&bytes[..length], Time(0)).err(), Some(FrameError), "{length}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+use std::ops::Range;
+
+use mqtt::{QoS, ReasonCode};
+use settings::choices;
+
+use super::NodePlace;
+use crate::ids::{ConnectionId, Ticket, WorkerId};
+use crate::mail::Token;
+
+/// Everything that one worker has for other nodes at the end of a turn.
+#[derive(Debug)]
+pub struct Outbound {
+    pub worker: WorkerId,
+    /// Encoded messages, one behind the other.
+    pub frames: Vec<u8>,
+    pub forwards: Vec<Forward>,
+    /// Copies of what a node has retained and this one had not, with the hash of the topic: for nodes that get all copies from here.
+    pub learned: Vec<(NodePlace, Range<usize>, u32)>,
+    /// SUBACKs that wait until other nodes know of the subscriptions.
+    pub announces: Vec<Announce>,
+    /// Messages of other nodes that have their places here, or were refused one.
+    pub answers: Vec<(PeerTicket, ReasonCode)>,
+    /// [`Inbound::key`]s of what was worked through.
+    pub taken: Vec<u32>,
+}
+
+/// One message for one other node.
+#[derive(Debug)]
+pub struct Forward {
+    pub to: NodePlace,
+    /// Where it is in [`Outbound::frames`].
+    pub frame: Range<usize>,
+    /// Messages of one topic have one.
+    pub topic_hash: u32,
+    pub qos: QoS,
+    /// A durable session there wants it.
+    pub stored: bool,
+    /// The node keeps it: it is not to be lost on the way, whatever its QoS.
+    pub is_kept: bool,
+    /// It is for a member of a shared group: when it does not arrive, another gets it.
+    pub for_group: bool,
+    /// Nobody else gets it, or may have got it before: a refusal means that nobody has it.
+    pub is_alone: bool,
+    /// Who waits until it has arrived there.
+    pub token: Option<Token>,
+}
+
+/// A SUBSCRIBE whose filters are in this node's index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Announce {
+    pub connection: ConnectionId,
+    pub ticket: Ticket,
+    pub level: SubackLevel,
+}
+
+choices! {
+    /// Who has to know of a subscription before SUBACK leaves.
+    pub enum SubackLevel {
+        /// This node: what other nodes publish meanwhile may be missed.
+        Local = "local",
+        /// The core that this node is attached to.
+        Core = "core",
+        /// Every node that is not cut off: what is published after SUBACK, wherever, is delivered.
+        Cluster = "cluster",
+    }
+}
+
+/// A message of another node that waits for its places here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerTicket {
+    pub from: NodePlace,
+    /// Of the link, which may have begun anew since.
+    pub life: u8,
+    pub lane: u8,
+    pub number: u32,
+}
+
+/// What other nodes have for one worker.
+#[derive(Debug, Default)]
+pub struct Inbound {
+    /// To be said in [`Outbound::taken`] when there are messages.
+    pub key: u32,
+    pub messages: Vec<Forwarded>,
+    /// Messages of this worker's publishers that have arrived where they were sent, or not. `UnspecifiedError`: some may have it, and some
+    /// have not.
+    pub acknowledged: Vec<(Token, ReasonCode)>,
+    /// Nodes that are to get retained messages of this worker.
+    pub copies: Vec<(NodePlace, Copies)>,
+    /// SUBACKs that may leave, or may not be given: whoever had to know is not to be reached.
+    pub announced: Vec<(ConnectionId, Ticket, bool)>,
+}
+
+/// Which retained messages another node is to get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Copies {
+    /// Those that were retained on this node: what was on its way to a node that begins anew is lost.
+    Own,
+    All,
+}
+
+/// A message that came from another node.
+#[derive(Debug)]
+pub struct Forwarded {
+    /// As [`decode`](super::decode) reads it.
+    pub frame: bytes::Bytes,
+    /// Who waits there until it has its places.
+    pub ticket: Option<PeerTicket>,
+}
+
+impl Outbound {
+    pub fn new(worker: WorkerId) -> Self {
+        Self {
+            worker,
+            frames: Vec::new(),
+            forwards: Vec::new(),
+            learned: Vec::new(),
+            announces: Vec::new(),
+            answers: Vec::new(),
+            taken: Vec::new(),
+        }
+    }
+
+    /// Bytes that it keeps in memory until it is dealt with, roughly.
+    pub fn weight(&self) -> usize {
+        self.frames.len()
+            + self.forwards.len() * size_of::<Forward>()
+            + self.learned.len() * size_of::<(NodePlace, Range<usize>, u32)>()
+            + self.announces.len() * size_of::<Announce>()
+            + self.answers.len() * size_of::<(PeerTicket, ReasonCode)>()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.forwards.is_empty()
+            && self.learned.is_empty()
+            && self.announces.is_empty()
+            && self.answers.is_empty()
+            && self.taken.is_empty()
+    }
+}
+
+impl Inbound {
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+            && self.acknowledged.is_empty()
+            && self.copies.is_empty()
+            && self.announced.is_empty()
+    }
+}

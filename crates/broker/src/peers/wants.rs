@@ -1,0 +1,53 @@
+use mqtt::QoS;
+
+/// What somebody on a node wants of a Topic Filter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wants(u8);
+
+impl Wants {
+    /// Nothing.
+    pub const NOTHING: Self = Self(0);
+    /// A session that ends with its connection: everything.
+    pub const ALL: Self = Self(1);
+    /// The connection of a durable session: what is delivered to it at QoS 0.
+    pub const QOS0: Self = Self(2);
+    /// A durable session: QoS 1 and 2.
+    pub const STORED: Self = Self(4);
+
+    pub const EACH: [Self; 3] = [Self::ALL, Self::QOS0, Self::STORED];
+
+    /// From a byte of [`Self::bits`]; bits without a meaning are ignored.
+    pub fn from_bits(bits: u8) -> Self {
+        Self(bits & (Self::ALL.0 | Self::QOS0.0 | Self::STORED.0))
+    }
+
+    pub fn bits(self) -> u8 {
+        self.0
+    }
+
+    pub fn is_nothing(self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn includes(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    #[must_use]
+    pub fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// Whether a message of this QoS is for them. One above 0 may be delivered at QoS 0 to a subscription of that.
+    pub fn takes(self, qos: QoS) -> bool {
+        match qos {
+            QoS::AtMostOnce => self.0 & (Self::ALL.0 | Self::QOS0.0) != 0,
+            QoS::AtLeastOnce | QoS::ExactlyOnce => self.0 != 0,
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The node's index, and what other nodes are to hear of its changes.
+
+use std::ops::Deref;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use mqtt::TopicFilter;
+use routing::{Destination as _, Index, IndexFull, Inserted, Removed};
+
+use crate::peers::{Members, NodePlace, Peers, Wants};
+use crate::route::{Route, RouteKind};
+
+/// Who wants a topic: connections and shards of this node, and other nodes of a cluster.
+///
+/// **Invariant:** what is in the index was changed before the change was noted, so that whoever reads a note and then looks at the index
+/// sees what is so now, or another note follows.
+pub struct Routes {
+    index: Arc<Index<Route>>,
+    changes: Mutex<Vec<RouteChange>>,
+    /// Whoever hears of changes; nobody on a node without others.
+    peers: OnceLock<Arc<dyn Peers>>,
+    /// Pairs of filter and other node in the index.
+    of_peers: AtomicUsize,
+    /// Nodes that are cut off, as bits; those beyond are taken to be there.
+    down: [AtomicU64; 16],
+}
+
+/// What other nodes are to hear.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RouteChange {
+    /// This node has somebody more, or somebody less, who wants a filter.
+    Filter { filter: Box<str>, wants: Wants, is_added: bool },
+    /// A shared group, `$share/{ShareName}/{filter}`, has these members here.
+    Group { text: Box<str>, members: Members },
+}
+
+impl Routes {
+    pub(crate) fn new(index: Index<Route>) -> Self {
+        Self {
+            index: Arc::new(index),
+            changes: Mutex::default(),
+            peers: OnceLock::new(),
+            of_peers: AtomicUsize::new(0),
+            down: Default::default(),
+        }
+    }
+
+    /// Somebody hears of changes from now on. The first call counts.
+    pub(crate) fn tell(&self, peers: Arc<dyn Peers>) {
+        if self.peers.set(peers).is_err() {
+            debug_assert!(false, "a node belongs to one cluster");
+        }
+    }
+
+    pub(crate) fn peers(&self) -> Option<&Arc<dyn Peers>> {
+        self.peers.get()
+    }
+
+    pub(crate) fn insert(&self, filter: TopicFilter<'_>, route: Route) -> Result<(), IndexFull> {
+        self.index.insert(filter, route)?;
+        self.note(filter, route.kind, true);
+        Ok(())
+    }
+
+    pub(crate) fn remove(&self, filter: TopicFilter<'_>, key: <Route as routing::Destination>::Key) {
+        if self.index.remove(filter, key) != Removed::NotFound {
+            self.note(filter, key.0, false);
+        }
+    }
+
+    /// Another node wants this of a filter; replaces what it wanted before.
+    ///
+    /// # Errors
+    /// When the index is full.
+    pub fn set_peer(&self, filter: TopicFilter<'_>, node: NodePlace, wants: Wants) -> Result<(), IndexFull> {
+        let route = Route::of_node(node, wants);
+        if wants.is_nothing() {
+            if self.index.remove(filter, route.key()) != Removed::NotFound {
+                self.of_peers.fetch_sub(1, Relaxed);
+            }
+        } else if self.index.insert(filter, route)? != Inserted::Replaced {
+            self.of_peers.fetch_add(1, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Pairs of filter and destination on this node: without what other nodes want.
+    pub(crate) fn own_len(&self) -> usize {
+        self.index.len().saturating_sub(self.of_peers.load(Relaxed))
+    }
+
+    /// What has changed since the last call, in the order of the notes.
+    pub fn take_changes(&self) -> Vec<RouteChange> {
+        std::mem::take(&mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether somebody on this node wants this of a filter now.
+    pub fn is_wanted(&self, filter: TopicFilter<'_>, wants: Wants) -> bool {
+        self.index.any_of(filter, |route| wants_of(route.kind) == wants)
+    }
+
+    /// Who wants what, of this node (`None`) and of the others: each filter as often as somebody wants it.
+    pub fn for_each_wanted(&self, mut f: impl FnMut(&str, Option<NodePlace>, Wants)) {
+        let reader = self.index.reader();
+        self.index.for_each(&reader, |filter, route| match route.kind {
+            RouteKind::Node => f(filter, Some(NodePlace(route.place)), route.wants()),
+            kind if !wants_of(kind).is_nothing() => f(filter, None, wants_of(kind)),
+            _ => {}
+        });
+    }
+
+    fn note(&self, filter: TopicFilter<'_>, kind: RouteKind, is_added: bool) {
+        let Some(peers) = self.peers.get() else { return };
+        let (wants, text) = (wants_of(kind), filter.as_str());
+        // What a node says of itself is said on that node.
+        if wants.is_nothing() || text.starts_with("$SYS/") {
+            return;
+        }
+        self.push(&**peers, RouteChange::Filter { filter: text.into(), wants, is_added });
+    }
+
+    /// A shared group has other members here than before.
+    pub(crate) fn note_group(&self, text: &str, members: Members) {
+        if let Some(peers) = self.peers.get() {
+            self.push(&**peers, RouteChange::Group { text: text.into(), members });
+        }
+    }
+
+    fn push(&self, peers: &dyn Peers, change: RouteChange) {
+        let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_first = changes.is_empty();
+        changes.push(change);
+        drop(changes);
+        if is_first {
+            peers.routes_changed();
+        }
+    }
+
+    /// Whether another node is there, or cut off.
+    pub fn set_up(&self, node: NodePlace, is_up: bool) {
+        let Some(word) = self.down.get(usize::from(node.0 / 64)) else { return };
+        let bit = 1 << (node.0 % 64);
+        if is_up {
+            word.fetch_and(!bit, Relaxed)
+        } else {
+            word.fetch_or(bit, Relaxed)
+        };
+    }
+
+    pub(crate) fn is_up(&self, node: NodePlace) -> bool {
+        self.down
+            .get(usize::from(node.0 / 64))
+            .is_none_or(|word| word.load(Relaxed) & 1 << (node.0 % 64) == 0)
+    }
+}
+
+impl Deref for Routes {
+    type Target = Arc<Index<Route>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.index
+    }
+}
+
+fn wants_of(kind: RouteKind) -> Wants {
+    match kind {
+        RouteKind::Connection => Wants::ALL,
+        RouteKind::ConnectionQos0 => Wants::QOS0,
+        RouteKind::Shard => Wants::STORED,
+        RouteKind::ShardGroups | RouteKind::Session | RouteKind::Group | RouteKind::Node => Wants::NOTHING,
+    }
+}

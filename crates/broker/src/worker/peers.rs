@@ -1,0 +1,385 @@
+//! What this worker and other nodes of the cluster have for each other.
+
+use std::ops::Range;
+
+use mqtt::{Properties, QoS, ReasonCode};
+
+use super::Worker;
+use super::dispatch::Publishing;
+use crate::connection::{AckKind, PendingAck};
+use crate::durability::Durability;
+use crate::ids::{ConnectionId, ShardId, Time, hash};
+use crate::mail::Token;
+use crate::message::{Message, MessageView};
+use crate::peers::{
+    Announce, Beside, Copies, Forward, Forwarded, Framed, Inbound, NodePlace, Outbound, PeerTicket,
+    SubackLevel, Wants, encode,
+};
+use crate::retained::{self, Scan};
+use crate::route::Route;
+use crate::store::{GroupName, Request};
+
+/// The User Property of a SUBSCRIBE that says who is to know of it before SUBACK.
+const SUBACK_PROPERTY: &str = "suback";
+
+/// A message that is forwarded in this turn: where it is in the frames, and the hash of its topic.
+pub(super) type InFrames = Option<(Range<usize>, u32)>;
+
+/// A message of another node, and how many completions will come for it.
+pub(super) struct Arrival {
+    ticket: PeerTicket,
+    outstanding: u32,
+    reason: ReasonCode,
+    /// It has gone to those who want it here: an error after that does not mean that nobody has it.
+    is_given: bool,
+}
+
+impl Worker {
+    /// Hands what there is for other nodes over. At the end of a turn, when batches for other workers have left.
+    pub fn send_to_peers(&mut self) {
+        if self.outbound.is_empty() {
+            return;
+        }
+        let outbound = std::mem::replace(&mut self.outbound, Outbound::new(self.id));
+        if let Some(peers) = self.node.routes.peers() {
+            peers.submit(outbound);
+        }
+    }
+
+    /// Bytes on their way to other nodes that nobody has looked at.
+    pub fn peers_backlog(&self) -> usize {
+        self.node.routes.peers().map_or(0, |peers| peers.backlog())
+    }
+
+    /// A message for another node, which wants it for what all of `routes` say. Returns how many completions will come for the token.
+    pub(super) fn forward(
+        &mut self,
+        routes: &[Route],
+        view: &MessageView<'_>,
+        framed: &mut InFrames,
+        token: Option<Token>,
+    ) -> u32 {
+        let wants = routes.iter().fold(Wants::NOTHING, |wants, route| wants.with(route.wants()));
+        if !wants.takes(view.qos) {
+            return 0;
+        }
+        let (frame, topic_hash) = self.frame(framed, view, Beside::default());
+        let stored = wants.includes(Wants::STORED);
+        let (to, qos) = (NodePlace(routes[0].place), view.qos);
+        let forward = Forward {
+            to,
+            frame,
+            topic_hash,
+            qos,
+            stored,
+            is_kept: false,
+            for_group: false,
+            is_alone: false,
+            token,
+        };
+        self.outbound.forwards.push(forward);
+        self.counters.forwarded += 1;
+        u32::from(token.is_some())
+    }
+
+    /// What was forwarded last goes to nobody else.
+    pub(super) fn forwarded_alone(&mut self) {
+        if let Some(forward) = self.outbound.forwards.last_mut() {
+            forward.is_alone = true;
+        }
+    }
+
+    /// Every other node keeps what is retained, and gives it to those who want it, unless it is a copy. Returns how many completions will come for the token.
+    pub(super) fn forward_retained(
+        &mut self,
+        view: &MessageView<'_>,
+        (stamp, is_copy): (u64, bool),
+        token: Option<Token>,
+    ) -> u32 {
+        let others = self.node.others();
+        let mut framed = None;
+        for to in (0..others).map(NodePlace) {
+            let (frame, topic_hash) = self.frame(&mut framed, view, Beside { stamp, is_copy, group: None });
+            // A node that forgets it on the way has not kept it.
+            let (qos, stored) = (view.qos, true);
+            let forward = Forward {
+                to,
+                frame,
+                topic_hash,
+                qos,
+                stored,
+                is_kept: true,
+                for_group: false,
+                is_alone: false,
+                token,
+            };
+            self.outbound.forwards.push(forward);
+        }
+        self.counters.forwarded += u64::from(others);
+        if token.is_some() { u32::from(others) } else { 0 }
+    }
+
+    /// The message's place in this turn's frames, and the hash of its topic.
+    fn frame(
+        &mut self,
+        framed: &mut InFrames,
+        view: &MessageView<'_>,
+        beside: Beside<'_>,
+    ) -> (Range<usize>, u32) {
+        let frames = &mut self.outbound.frames;
+        let place = framed.get_or_insert_with(|| {
+            let start = frames.len();
+            encode(view, beside, self.now, frames);
+            (start..frames.len(), hash(view.topic.as_bytes()))
+        });
+        place.clone()
+    }
+
+    /// A shared group's message for a member on another node.
+    pub(super) fn forward_to_group(
+        &mut self,
+        to: NodePlace,
+        group: &GroupName,
+        message: &Message,
+        token: Option<Token>,
+    ) {
+        let view = message.view();
+        let text = group.text();
+        let beside = Beside { group: Some(&text), ..Beside::default() };
+        let (frame, topic_hash) = self.frame(&mut None, &view, beside);
+        let (qos, stored) = (view.qos, false);
+        let forward = Forward {
+            to,
+            frame,
+            topic_hash,
+            qos,
+            stored,
+            is_kept: false,
+            for_group: true,
+            is_alone: false,
+            token,
+        };
+        self.outbound.forwards.push(forward);
+        self.counters.forwarded += 1;
+    }
+
+    /// Who has to know of a subscription before SUBACK, as the client or the settings say.
+    pub(super) fn suback_level(&self, listener: u16, properties: &Properties<'_>) -> SubackLevel {
+        let asked = properties.user_properties().find(|(name, _)| *name == SUBACK_PROPERTY);
+        match asked {
+            Some((_, "local")) => SubackLevel::Local,
+            Some((_, "core")) => SubackLevel::Core,
+            Some((_, "cluster")) => SubackLevel::Cluster,
+            _ => self.node.listener_suback(listener).unwrap_or(self.settings.routing.suback),
+        }
+    }
+
+    /// This node knows the subscriptions of a SUBSCRIBE. True when others have to know them before SUBACK may leave: then one more
+    /// completion will come.
+    pub(super) fn announce(&mut self, connection: ConnectionId, pending: &mut PendingAck) -> bool {
+        let level = std::mem::replace(&mut pending.level, SubackLevel::Local);
+        let is_awaited =
+            level != SubackLevel::Local && !pending.filters.is_empty() && self.node.routes.peers().is_some();
+        if is_awaited {
+            self.outbound.announces.push(Announce { connection, ticket: pending.ticket, level });
+            pending.outstanding = 1;
+        }
+        is_awaited
+    }
+
+    pub(super) fn take_inbound(&mut self, inbound: Inbound) {
+        let Inbound { key, messages, acknowledged, copies, announced } = inbound;
+        if !messages.is_empty() {
+            self.outbound.taken.push(key);
+        }
+        for message in messages {
+            self.forwarded(&message);
+        }
+        for (token, reason) in acknowledged {
+            match token {
+                Token::Publish { connection, .. }
+                    if reason == ReasonCode::UnspecifiedError && connection.worker == self.id =>
+                {
+                    self.publish_unknown(connection);
+                }
+                _ => self.answer(token, reason),
+            }
+        }
+        for (to, which) in copies {
+            self.copy_all(to, which);
+        }
+        for (connection, ticket, is_known) in announced {
+            if is_known {
+                self.one_stored(connection, ticket, AckKind::Sub);
+            } else if self.connections.get_mut(connection.slot, connection.generation).is_some() {
+                // Whether others know of the subscription is not known: neither granted nor refused.
+                self.close(connection.slot, ReasonCode::ServerBusy);
+            }
+        }
+    }
+
+    fn forwarded(&mut self, Forwarded { frame, ticket }: &Forwarded) {
+        let arrival = ticket.map(|ticket| Arrival {
+            ticket,
+            outstanding: 1,
+            reason: ReasonCode::Success,
+            is_given: false,
+        });
+        let key = arrival.map(|arrival| self.arrivals.insert(arrival) as u32);
+        match crate::peers::decode(frame, self.now) {
+            Ok(framed) if framed.group.is_some() => {
+                self.counters.forwarded_received += 1;
+                self.forwarded_to_group(&framed, key);
+            }
+            Ok(framed) if framed.is_copy => self.keep_copy(&framed, ticket.map(|ticket| ticket.from), key),
+            Ok(Framed { name, view, stamp, .. }) => {
+                self.node.saw_stamp(stamp);
+                self.counters.forwarded_received += 1;
+                self.watched.received(self.id, view.topic, view.qos, view.payload.len());
+                let token = key.map(|key| Token::Forwarded { worker: self.id, key });
+                let publishing = Publishing { token, is_forwarded: true, stamp, ..Publishing::default() };
+                let dispatched = self.dispatch_as(name, view, publishing);
+                if let Some(arrival) = key.and_then(|key| self.arrivals.get_mut(key as usize)) {
+                    arrival.outstanding += dispatched.outstanding;
+                    arrival.reason = dispatched.refused.unwrap_or(ReasonCode::Success);
+                    arrival.is_given = dispatched.refused.is_none();
+                }
+            }
+            Err(_) => self.counters.forwarded_malformed += 1,
+        }
+        if let Some(key) = key {
+            self.has_arrived(key, ReasonCode::Success);
+        }
+    }
+
+    fn forwarded_to_group(&mut self, framed: &Framed<'_>, key: Option<u32>) {
+        let Some(group) = framed.group.and_then(GroupName::parse) else { return };
+        if let Some(arrival) = key.and_then(|key| self.arrivals.get_mut(key as usize)) {
+            arrival.outstanding += 1;
+        }
+        let token = key.map(|key| Token::Forwarded { worker: self.id, key });
+        let (shard, message, refusal) = (group.shard(), framed.view.to_message(), self.node.refusal());
+        self.request(shard, Request::GiveHere { group: Box::new(group), message, refusal, token });
+    }
+
+    /// What another node has retained and this one may have missed.
+    fn keep_copy(&mut self, framed: &Framed<'_>, copied_by: Option<NodePlace>, key: Option<u32>) {
+        let Framed { view, stamp, .. } = *framed;
+        self.node.saw_stamp(stamp);
+        let place = retained::place(view.topic);
+        if place == retained::OWN {
+            return;
+        }
+        self.announce_retained(view.topic);
+        if let Some(arrival) = key.and_then(|key| self.arrivals.get_mut(key as usize)) {
+            arrival.outstanding += 1;
+        }
+        let token = key.map(|key| Token::Forwarded { worker: self.id, key });
+        let (message, refusal) = (view.to_message(), self.node.refusal());
+        let stamp = stamp.max(1);
+        self.request(place, Request::Retain { message, stamp, copied_by, refusal, token });
+    }
+
+    /// Whoever has all copies from here gets what this node learns later, too.
+    pub(super) fn tell_on(&mut self, from: NodePlace, message: &Message, stamp: u64) {
+        let beside = Beside { stamp, is_copy: true, group: None };
+        let (frame, topic_hash) = self.frame(&mut None, &message.view(), beside);
+        self.outbound.learned.push((from, frame, topic_hash));
+    }
+
+    /// Tells another node what was deleted here: it may have missed that.
+    pub(super) fn copy_deletions(&mut self, to: NodePlace, which: Copies) {
+        let known = self.shards.iter().flat_map(|(_, shard)| shard.retained_deletions());
+        let is_wanted = |stamp| which == Copies::All || self.node.is_own_stamp(stamp);
+        let wanted: Vec<(Box<str>, u64)> =
+            known.filter(|(_, at)| is_wanted(*at)).map(|(topic, at)| (topic.into(), at)).collect();
+        for (topic, stamp) in wanted {
+            self.send_copy(to, &deletion(&topic, self.now), stamp, None);
+        }
+    }
+
+    /// Nothing is retained on a topic any more, as of then: for a node that does not know it, and tells others if it has not known it.
+    pub(super) fn tell_deletion(&mut self, to: NodePlace, topic: &str, stamp: u64) {
+        self.send_copy(to, &MessageView { retain: false, ..deletion(topic, self.now) }, stamp, None);
+    }
+
+    /// Something that was retained or deleted, for a node that may have missed it.
+    fn send_copy(&mut self, to: NodePlace, view: &MessageView<'_>, stamp: u64, token: Option<Token>) {
+        let beside = Beside { stamp, is_copy: true, group: None };
+        let (frame, topic_hash) = self.frame(&mut None, view, beside);
+        self.outbound.forwards.push(Forward {
+            to,
+            frame,
+            topic_hash,
+            qos: QoS::AtLeastOnce,
+            stored: false,
+            is_kept: true,
+            for_group: false,
+            is_alone: false,
+            token,
+        });
+    }
+
+    /// Sends the next page of what this worker's shards have retained to another node, and the one after it when that has arrived.
+    pub(super) fn copy_retained(&mut self, to: NodePlace, which: Copies, from: Option<(ShardId, Box<str>)>) {
+        let connection = ConnectionId { worker: self.id, slot: 0, generation: 0 };
+        let page = self.retained_page(Scan { connection, filter: "#".into(), from });
+        let is_wanted =
+            |message: &&Message| which == Copies::All || self.node.is_own_stamp(message.view().publisher_key);
+        let messages: Vec<Message> = page.messages.iter().filter(is_wanted).cloned().collect();
+        let last = messages.len().saturating_sub(1);
+        for (at, message) in messages.iter().enumerate() {
+            let view = message.view();
+            let next = page.next.clone().filter(|_| at == last);
+            let token = next.map(|from| self.copy_token(to, which, from));
+            self.send_copy(to, &view, view.publisher_key.max(1), token);
+        }
+        // A page on which nothing was to be sent.
+        if messages.is_empty()
+            && let Some(from) = page.next
+        {
+            let token = self.copy_token(to, which, from);
+            self.outbox[self.id.index()].acknowledged.push((token, ReasonCode::Success));
+        }
+    }
+
+    fn copy_token(&mut self, to: NodePlace, which: Copies, from: (ShardId, Box<str>)) -> Token {
+        Token::Copy { worker: self.id, key: self.copies.insert((to, which, from)) as u32 }
+    }
+
+    /// A page has arrived.
+    pub(super) fn copy_goes_on(&mut self, key: u32) {
+        if let Some((to, which, from)) = self.copies.try_remove(key as usize) {
+            self.copy_retained(to, which, Some(from));
+        }
+    }
+
+    /// One of the things that a message of another node waits for is done.
+    pub(super) fn has_arrived(&mut self, key: u32, reason: ReasonCode) {
+        let Some(arrival) = self.arrivals.get_mut(key as usize) else { return };
+        if reason.is_error() {
+            arrival.reason = if arrival.is_given { ReasonCode::UnspecifiedError } else { reason };
+        }
+        arrival.outstanding -= 1;
+        if arrival.outstanding == 0 {
+            let Arrival { ticket, reason, .. } = self.arrivals.remove(key as usize);
+            self.outbound.answers.push((ticket, reason));
+        }
+    }
+}
+
+/// What ends what a topic has retained.
+pub(super) fn deletion(topic: &str, now: Time) -> MessageView<'_> {
+    MessageView {
+        topic,
+        properties: &[],
+        payload: &[],
+        qos: QoS::AtLeastOnce,
+        retain: true,
+        expires: Time::NEVER,
+        received: now,
+        publisher: None,
+        publisher_key: 0,
+        durability: Durability::LocalDisk,
+    }
+}

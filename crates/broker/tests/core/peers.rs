@@ -1,0 +1,107 @@
+//! What publishers hear of messages for other nodes. Who joins nodes is played here.
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use broker::peers::{Inbound, NodePlace, Outbound, Peers, Wants};
+use broker::{Node, WorkerId};
+use mqtt::QoS::AtLeastOnce;
+use mqtt::{ReasonCode, TopicFilter};
+use sim::packets::*;
+
+use crate::net::{Net, everywhere};
+
+/// Keeps what workers have for other nodes.
+#[derive(Default)]
+struct Others(Mutex<Vec<Outbound>>);
+
+impl Peers for Others {
+    fn connect(&self, _: &Arc<Node>, _: Instant) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn submit(&self, outbound: Outbound) {
+        self.0.lock().expect("one thread").push(outbound);
+    }
+
+    fn backlog(&self) -> usize {
+        0
+    }
+
+    fn routes_changed(&self) {}
+}
+
+/// Other nodes that want `a/#`, so many of them.
+fn joined(net: &Net, count: u16) -> Arc<Others> {
+    let others = Arc::<Others>::default();
+    net.node.join_cluster(others.clone(), Instant::now()).expect("joined");
+    let filter = TopicFilter::parse("a/#").expect("a filter");
+    for place in 0..count {
+        net.node.routes.set_peer(filter, NodePlace(place), Wants::ALL).expect("room");
+    }
+    others
+}
+
+/// They want it no more.
+fn leave(net: &Net, count: u16) {
+    let filter = TopicFilter::parse("a/#").expect("a filter");
+    for place in 0..count {
+        net.node.routes.set_peer(filter, NodePlace(place), Wants::NOTHING).expect("room");
+    }
+}
+
+/// What other nodes say of all that was forwarded; returns whether each message was for its node alone.
+fn answer(net: &mut Net, others: &Others, reason: ReasonCode) -> Vec<bool> {
+    net.send_to_peers();
+    let mut alone = Vec::new();
+    for outbound in std::mem::take(&mut *others.0.lock().expect("one thread")) {
+        let WorkerId(worker) = outbound.worker;
+        let mut inbound = Inbound::default();
+        for forward in outbound.forwards {
+            alone.push(forward.is_alone);
+            inbound.acknowledged.push((forward.token.expect("its publisher waits"), reason));
+        }
+        net.node.post_inbound(WorkerId(worker), inbound);
+    }
+    net.run();
+    alone
+}
+
+#[test]
+fn a_refusal_is_heard_where_nobody_else_was_to_get_the_message() {
+    everywhere(|net| {
+        let publisher = net.connect(0, v5("p"));
+        let others = joined(net, 1);
+        net.send(publisher, message("a/1", 1).qos1(1));
+        assert_eq!(net.received(publisher), []);
+        assert_eq!(answer(net, &others, ReasonCode::QuotaExceeded), [true]);
+        assert_eq!(net.received(publisher), [Sent::PubAck(1, ReasonCode::QuotaExceeded)]);
+        leave(net, 1);
+    });
+}
+
+/// What others may have is neither acknowledged nor refused: the connection ends.
+#[test]
+fn a_message_that_somebody_may_have_is_not_refused() {
+    for (subscribers, nodes) in [(1, 1), (0, 2)] {
+        everywhere(|net| {
+            let publisher = net.connect(0, v5("p"));
+            for number in 0..subscribers {
+                let client = net.connect(1, v5(&format!("s{number}")));
+                net.send(client, subscribe(1).to("a/1", AtLeastOnce));
+            }
+            let others = joined(net, nodes);
+            net.send(publisher, message("a/1", 1).qos1(1));
+            assert_eq!(net.received(publisher), []);
+            let alone = answer(net, &others, ReasonCode::UnspecifiedError);
+            assert_eq!(alone, vec![false; usize::from(nodes)]);
+            let sent = net.received(publisher);
+            let is_closed = matches!(
+                sent.as_slice(),
+                [Sent::Disconnect { reason: ReasonCode::ServerBusy, .. }, Sent::Closed]
+            );
+            assert!(is_closed, "{sent:?}");
+            leave(net, nodes);
+        });
+    }
+}
