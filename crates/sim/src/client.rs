@@ -2,8 +2,10 @@
 
 mod acts;
 mod takes;
+#[cfg(test)]
+mod tests;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use mqtt::{QoS, Version};
 
@@ -39,6 +41,8 @@ pub struct Client {
     ended: Option<(u64, u64)>,
     /// A connection was lost before it was answered: it may have found the session expired, and begun another.
     in_doubt: bool,
+    /// Connections given up before they were answered, that the node has not ended: their CONNECT may still arrive, after later ones.
+    strays: Vec<Link>,
     /// Something came since somebody looked.
     pub stirred: bool,
 }
@@ -72,8 +76,10 @@ struct Session {
     next_id: u16,
     /// Publishes without an end, in order: identifier, number, what is awaited.
     publishes: Vec<(u16, usize, Message, Await)>,
-    /// QoS 2 identifiers received and not released.
-    received: BTreeSet<u16>,
+    /// QoS 2 identifiers received and not released, and the payloads that came with them.
+    received: BTreeMap<u16, String>,
+    /// Those of them that may be from a session that has expired unnoticed: the next one may use them for other messages.
+    doubtful: BTreeSet<u16>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +96,11 @@ const FILTERS: [&str; 8] = ["t/0", "t/1", "t/#", "t/+", "t/+/x", "w/#", "r/#", "
 pub const LONG: u32 = 200 * 24 * 3600;
 
 impl Session {
+    fn new(view: usize, expiry: u32) -> Self {
+        let (publishes, received, doubtful) = Default::default();
+        Self { view, expiry, next_id: 0, publishes, received, doubtful }
+    }
+
     /// Takes a publish a step further, or to its end; its number, unless nothing like it is awaited.
     fn settle(&mut self, id: u16, from: Await, to: Option<Await>) -> Option<usize> {
         let at = self.publishes.iter().position(|(known, _, _, what)| *known == id && *what == from)?;
@@ -115,6 +126,7 @@ impl Client {
             served: Vec::new(),
             ended: None,
             in_doubt: false,
+            strays: Vec::new(),
             stirred: false,
         }
     }
@@ -167,6 +179,18 @@ impl Client {
         self.ended = Some((first.min(earliest), last.max(latest)));
     }
 
+    /// The node has ended one of its connections.
+    pub fn is_ended(&mut self, link: Link) {
+        self.served.retain(|served| *served != link);
+        self.strays.retain(|stray| *stray != link);
+    }
+
+    /// The node has died, and with it its end of each connection.
+    pub fn is_served_no_more(&mut self) {
+        self.served.clear();
+        self.strays.clear();
+    }
+
     /// The node has died. What it had done last may not be durable, so that the session's time begins with the next life.
     pub fn survives_death(&mut self, died: u64, begins: u64) {
         if let Some((earliest, latest)) = &mut self.ended {
@@ -182,6 +206,7 @@ impl Client {
         let Some(line) = self.line.take() else { return };
         if !line.accepted {
             self.in_doubt = true;
+            self.strays.push(line.link);
             return;
         }
         if let Some(session) = &self.session {

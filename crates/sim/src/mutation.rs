@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::simulation::Shape;
+
 /// One way of doing it wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
@@ -9,22 +11,62 @@ pub enum Mutation {
     Log(storage::Mutation),
     /// In a shard, its host, or between them and the log.
     Shard(shard::Mutation),
+    /// Between a node's workers and its links.
+    Cluster(cluster::Mutation),
+    /// In links between nodes.
+    Link(link::Mutation),
+    /// In replicas that agree.
+    Consensus(consensus::Mutation),
 }
 
 /// Those of the log that a node's clients can feel; the others are for the log's own trials.
-const OF_LOG: [storage::Mutation; 4] = [
+const OF_LOG: [storage::Mutation; 9] = [
     storage::Mutation::SkipSync,
     storage::Mutation::ReportBeforeSync,
     storage::Mutation::SkipDirectorySync,
+    storage::Mutation::NoChecksum,
+    storage::Mutation::CutTooMuch,
     storage::Mutation::UnfinishedPartCounts,
+    storage::Mutation::FreeTooEarly,
+    storage::Mutation::ForgetParts,
+    storage::Mutation::DropWhenFull,
 ];
 
 impl Mutation {
     /// All of them.
     pub fn all() -> impl Iterator<Item = Self> {
         let of_log = OF_LOG.into_iter().map(Self::Log);
-        shard::Mutation::ALL.into_iter().map(Self::Shard).chain(of_log)
+        let of_cluster = cluster::Mutation::ALL.into_iter().map(Self::Cluster);
+        let of_link = link::Mutation::ALL.into_iter().map(Self::Link);
+        let of_consensus = consensus::Mutation::ALL.into_iter().map(Self::Consensus);
+        let of_node = shard::Mutation::ALL.into_iter().map(Self::Shard).chain(of_log);
+        of_node.chain(of_cluster).chain(of_link).chain(of_consensus)
     }
+
+    /// In what it is to be noticed.
+    pub fn shape(self) -> Shape {
+        match self {
+            Self::Log(_) | Self::Shard(_) => Shape::Node,
+            Self::Cluster(_) | Self::Link(_) => Shape::Cluster,
+            Self::Consensus(_) => Shape::Quorum,
+        }
+    }
+}
+
+/// Puts one in, for the whole process; those of the log are put into a log.
+pub fn put_in(mutation: Option<Mutation>) {
+    let (mut of_shard, mut of_cluster, mut of_link, mut of_consensus) = (None, None, None, None);
+    match mutation {
+        Some(Mutation::Shard(mutation)) => of_shard = Some(mutation),
+        Some(Mutation::Cluster(mutation)) => of_cluster = Some(mutation),
+        Some(Mutation::Link(mutation)) => of_link = Some(mutation),
+        Some(Mutation::Consensus(mutation)) => of_consensus = Some(mutation),
+        Some(Mutation::Log(_)) | None => {}
+    }
+    shard::mutate(of_shard);
+    cluster::mutate(of_cluster);
+    link::mutate(of_link);
+    consensus::mutate(of_consensus);
 }
 
 impl fmt::Display for Mutation {
@@ -32,6 +74,9 @@ impl fmt::Display for Mutation {
         match self {
             Self::Log(mutation) => write!(f, "{mutation:?}"),
             Self::Shard(mutation) => write!(f, "{mutation:?}"),
+            Self::Cluster(mutation) => write!(f, "{mutation:?}"),
+            Self::Link(mutation) => write!(f, "{mutation:?}"),
+            Self::Consensus(mutation) => write!(f, "{mutation:?}"),
         }
     }
 }

@@ -55,6 +55,11 @@ impl Net {
         link
     }
 
+    /// Connections so far, which is the next one's number.
+    pub fn opened(&self) -> Link {
+        self.opened
+    }
+
     /// Sends, in pieces of the seed's choice.
     pub fn send(&mut self, cx: &mut Context, link: Link, direction: Direction, bytes: Vec<u8>) {
         if bytes.is_empty() {

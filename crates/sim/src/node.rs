@@ -10,7 +10,7 @@ use std::time::Duration;
 use broker::access::AllowAll;
 use broker::settings::Settings;
 use broker::{Batch, Letter, Time, Worker, WorkerId};
-use shardlog::{Events, Reading, ShardLog, Told};
+use shardlog::{Events, Moment, Reading, ShardLog, Told};
 use storage::{Commit, Keeper, Writer};
 
 use self::log::Tapped;
@@ -32,6 +32,26 @@ pub struct Setup {
     pub sync_max: Micros,
     #[cfg(feature = "trial")]
     pub mutation: Option<storage::Mutation>,
+}
+
+impl Setup {
+    pub fn options(&self, moment: &Moment) -> storage::Options {
+        #[allow(
+            clippy::needless_update,
+            reason = "the storage crate may be built for trials when this one is not"
+        )]
+        storage::Options {
+            segment_bytes: self.segment_bytes,
+            reserve_bytes: 2 * self.segment_bytes,
+            commit_bytes_max: self.commit_bytes_max,
+            low_bytes_per_commit: self.low_bytes_per_commit,
+            entropy: Some(self.entropy),
+            now_ms: moment.wall.as_millis() as u64,
+            #[cfg(feature = "trial")]
+            mutation: self.mutation,
+            ..storage::Options::default()
+        }
+    }
 }
 
 /// Why a node did not start.
@@ -94,22 +114,22 @@ impl Node {
     /// # Errors
     /// [`Refused`].
     pub fn start(cx: &mut Context, machine: &mut Machine, setup: Setup, life: u32) -> Result<Self, Refused> {
+        Self::start_in(cx, machine, setup, life, |_| ())
+    }
+
+    /// As [`Self::start`], in a cluster that the node joins by `join` before its reactors begin.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn start_in(
+        cx: &mut Context,
+        machine: &mut Machine,
+        setup: Setup,
+        life: u32,
+        join: impl FnOnce(&Arc<broker::Node>),
+    ) -> Result<Self, Refused> {
         let moment = machine.moment(cx.now(), Duration::ZERO);
-        #[allow(
-            clippy::needless_update,
-            reason = "the storage crate may be built for trials when this one is not"
-        )]
-        let options = storage::Options {
-            segment_bytes: setup.segment_bytes,
-            reserve_bytes: 2 * setup.segment_bytes,
-            commit_bytes_max: setup.commit_bytes_max,
-            low_bytes_per_commit: setup.low_bytes_per_commit,
-            entropy: Some(setup.entropy),
-            now_ms: moment.wall.as_millis() as u64,
-            #[cfg(feature = "trial")]
-            mutation: setup.mutation,
-            ..storage::Options::default()
-        };
+        let options = setup.options(&moment);
         let told = Arc::new(Told::default());
         let events = Box::new(Events(told.clone()));
         let disk = Arc::new(machine.disk.clone());
@@ -143,6 +163,7 @@ impl Node {
         let post = posted.clone();
         node.deliver_letters_by(move |worker, letter| lock(&post).push((worker, letter)));
         node.connect_log();
+        join(&node);
         let mut this = Self {
             life,
             workers: (0..workers).map(|id| Worker::new(WorkerId(id), node.clone())).collect(),
@@ -187,6 +208,21 @@ impl Node {
     /// The node's time.
     pub fn time(&self, cx: &Context) -> Time {
         Time(self.began.0 + (cx.now() - self.began_at) / MILLI)
+    }
+
+    /// Microseconds of this life, at a time of the simulation's: of the clock that [`Self::time`] counts on.
+    pub fn micros(&self, at: Micros) -> Micros {
+        at.saturating_sub(self.began_at)
+    }
+
+    /// When that clock shows so many microseconds.
+    pub fn at_micros(&self, micros: Micros) -> Micros {
+        self.began_at.saturating_add(micros)
+    }
+
+    /// The parts that its reactors share.
+    pub fn broker(&self) -> &Arc<broker::Node> {
+        &self.node
     }
 
     /// Since when it acknowledges nothing any more that has to be kept.

@@ -65,6 +65,8 @@ pub struct Subscribing {
     pub packet_id: u16,
     pub filters: Vec<(String, SubscriptionOptions)>,
     pub identifier: Option<u32>,
+    /// Who is to know of it before SUBACK: the User Property `suback`.
+    pub level: Option<&'static str>,
 }
 
 /// A client of MQTT 5.0 whose session ends with its connection.
@@ -250,7 +252,7 @@ impl From<Message> for Sent {
 
 /// A SUBSCRIBE; filters follow.
 pub fn subscribe(packet_id: u16) -> Subscribing {
-    Subscribing { packet_id, filters: Vec::new(), identifier: None }
+    Subscribing { packet_id, filters: Vec::new(), identifier: None, level: None }
 }
 
 impl Subscribing {
@@ -267,6 +269,12 @@ impl Subscribing {
     pub fn retain_handling(self, filter: &str, retain_handling: RetainHandling) -> Self {
         let qos = QoS::ExactlyOnce;
         self.with(filter, SubscriptionOptions { qos, retain_handling, ..SubscriptionOptions::default() })
+    }
+
+    /// Asks for a level of SUBACK, in 5.0.
+    pub fn level(mut self, level: &'static str) -> Self {
+        self.level = Some(level);
+        self
     }
 
     pub fn identifier(mut self, identifier: u32) -> Self {
@@ -450,8 +458,9 @@ impl Subscribing {
         for (filter, options) in &self.filters {
             filters.push(filter, *options);
         }
-        let properties: PropertiesBuf =
-            self.identifier.iter().map(|id| Property::SubscriptionIdentifier(*id)).collect();
+        let identifier = self.identifier.map(Property::SubscriptionIdentifier);
+        let level = self.level.map(|level| Property::UserProperty("suback", level));
+        let properties: PropertiesBuf = identifier.into_iter().chain(level).collect();
         let subscribe = Subscribe {
             packet_id: id(self.packet_id),
             properties: properties.as_properties(),

@@ -1,5 +1,7 @@
 //! How often each fault happened and each check compared something: a figure that stays 0 says that nothing of it was tested.
 
+use crate::simulation::Shape;
+
 macro_rules! report {
     ($($(#[doc = $doc:literal])* $field:ident,)+) => {
         /// Figures of one simulation, or of many.
@@ -44,6 +46,7 @@ report! {
     sectors_lost,
     writes_torn,
     names_lost,
+    bits_flipped,
     /// Starts that cut a torn commit.
     tails_cut,
     clock_jumps,
@@ -76,6 +79,8 @@ report! {
     check_delivered,
     /// QoS 2 messages that came to a session.
     check_once,
+    /// QoS 2 messages that came again, known by their Packet Identifier.
+    check_identifiers,
     check_order,
     check_retained,
     check_retained_deleted,
@@ -94,11 +99,135 @@ report! {
     check_silent_after_failure,
     check_invariants,
     check_after_last_crash,
+    /// Logs with a flipped bit that were refused, and those of which all could be read.
+    check_damage_refused,
+    check_damage_harmless,
+    /// Starts of a node of a cluster after the first.
+    fleet_restarts,
+    /// Groups of nodes that did not reach each other.
+    fleet_partitions,
+    /// Nodes that reached another and were not reached by it.
+    fleet_one_way,
+    fleet_slow,
+    fleet_flaps,
+    /// Connections between nodes that were lost.
+    fleet_connections_lost,
+    /// What was under way on them and never arrived.
+    fleet_pieces_lost,
+    /// Connections between nodes that carried nothing any more while an end took them for open.
+    fleet_half_open,
+    /// Times that a node could not write to another for the network's slowness.
+    fleet_full,
+    /// Frames that went again after a lost connection.
+    fleet_retransmitted,
+    /// What a client did that keeps to no rules.
+    fleet_hostile,
+    /// Clients that stopped for a while.
+    fleet_pauses,
+    /// Strangers at cluster ports that found too many there, that said what a node had said before, and that went on although they could not
+    /// prove themselves.
+    fleet_strangers_crowded,
+    fleet_strangers_replayed,
+    fleet_strangers_proving,
+    fleet_accepted,
+    /// SUBACKs to whom all nodes were to know of it.
+    fleet_subacks_cluster,
+    /// Messages that were acknowledged after more than a second.
+    fleet_waited,
+    /// Members that shared groups took in, and members that left them and stayed connected.
+    fleet_groups_joined,
+    fleet_groups_left,
+    fleet_retained,
+    fleet_retained_deleted,
+    /// Retained messages that came to those who subscribed.
+    fleet_retained_got,
+    /// Messages that were owed to a session of the publisher's node and came.
+    fleet_check_delivered,
+    /// Of another node.
+    fleet_check_delivered_across,
+    /// When nothing went wrong any more.
+    fleet_check_settled,
+    fleet_check_asked,
+    fleet_check_once,
+    fleet_check_order,
+    /// Messages that a shared group had to get and got.
+    fleet_check_groups,
+    /// Of these, those that a member on another node got.
+    fleet_check_groups_across,
+    /// Of these, those that came although a member had gone meanwhile.
+    fleet_check_groups_handed_over,
+    /// When nothing went wrong any more: each of them once.
+    fleet_check_groups_settled,
+    /// QoS 2 messages of a group that came from another node.
+    fleet_check_groups_once,
+    /// Nodes that had retained the same as another.
+    fleet_check_retained_same,
+    /// Topics whose last write was what is retained, and those of which nothing is, as it was deleted.
+    fleet_check_retained_last,
+    fleet_check_retained_deleted,
+    /// Clients that had stopped and found their connection again.
+    fleet_check_resumed,
+    /// Strangers that were turned away, by what they did.
+    fleet_check_garbage,
+    fleet_check_oversized,
+    fleet_check_wrong_secret,
+    fleet_check_wrong_cluster,
+    fleet_check_replay,
+    fleet_check_slow,
+    fleet_check_crowd,
+    /// Links of which both nodes, one or none could all that this version can; and those where one could what this version does not know.
+    fleet_check_features_both,
+    fleet_check_features_own,
+    fleet_check_features_theirs,
+    fleet_check_features_none,
+    fleet_check_features_later,
+    /// Routes of other nodes that were compared.
+    fleet_check_routes,
+    /// Pairs of nodes that exchanged messages in the end.
+    fleet_check_pairs,
+    /// Sessions that were found again.
+    fleet_check_sessions,
+    fleet_check_memory,
+    /// Links that lost no connection and sent nothing twice.
+    fleet_check_sent_once,
+    quorum_leaders,
+    quorum_decided,
+    /// Proposals whose fate was unknown, and those that were refused.
+    quorum_unknown,
+    quorum_refused,
+    /// Changes of the members that were made.
+    quorum_changes,
+    quorum_resized,
+    quorum_transfers,
+    /// Disks that were lost.
+    quorum_wiped,
+    quorum_pauses,
+    quorum_partitions,
+    quorum_isolated,
+    quorum_one_way,
+    quorum_connections_lost,
+    quorum_frames_lost,
+    quorum_check_applied,
+    quorum_check_read,
+    quorum_check_resumed,
+    /// Replicas that reached nobody and raised no term.
+    quorum_check_isolated,
+    quorum_check_kept,
 }
 
 impl Report {
-    /// The figures that are 0.
-    pub fn idle(&self) -> Vec<&'static str> {
-        self.each().filter(|(_, figure)| *figure == 0).map(|(name, _)| name).collect()
+    /// The figures of a simulation of this shape.
+    pub fn figures(&self, shape: Shape) -> impl Iterator<Item = (&'static str, u64)> {
+        let of_both = ["seeds", "seconds", "events", "starts", "kills", "power_cuts", "clock_jumps"];
+        self.each().filter(move |(name, _)| match shape {
+            Shape::Node => !name.starts_with("fleet_") && !name.starts_with("quorum_"),
+            Shape::Cluster | Shape::FullCluster => name.starts_with("fleet_") || of_both.contains(name),
+            Shape::Quorum => name.starts_with("quorum_") || of_both.contains(name) && *name != "clock_jumps",
+        })
+    }
+
+    /// Those of them that are 0.
+    pub fn idle(&self, shape: Shape) -> Vec<&'static str> {
+        self.figures(shape).filter(|(_, figure)| *figure == 0).map(|(name, _)| name).collect()
     }
 }

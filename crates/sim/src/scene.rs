@@ -18,6 +18,8 @@ pub struct Scene {
     pub oracle: Oracle,
     /// The node's time when it died, or when it will at least begin.
     pub stood: u64,
+    /// Lives that are over: the first connection that was not theirs any more, and the node's time when they ended.
+    pub past: Vec<(Link, u64)>,
     /// Bytes of connections up to the end of their DISCONNECT.
     pub goodbyes: BTreeMap<Link, u64>,
     /// Nothing goes wrong any more, and nothing new is begun.
@@ -28,6 +30,19 @@ impl Scene {
     /// The node's time; while it does not run, when it stopped.
     pub fn time(&self) -> u64 {
         self.node.as_ref().map_or(self.stood, |node| node.time(&self.cx).0)
+    }
+
+    /// The node's time for what comes on a connection: of one that an earlier life had, when that ended. What is under way may
+    /// arrive long after, when the node's time is another.
+    pub fn time_on(&self, link: Link) -> u64 {
+        let ended = self.past.iter().find(|(first, _)| link < *first);
+        ended.map_or_else(|| self.time(), |(_, time)| *time)
+    }
+
+    /// The node's life is over, at this time of its own.
+    pub fn ends_life(&mut self, time: u64) {
+        self.stood = time;
+        self.past.push((self.net.opened(), time));
     }
 
     /// A connection to the node; nobody answers while it does not run.
@@ -53,7 +68,7 @@ impl Scene {
 }
 
 /// A packet in a line, without what fills its payload up.
-fn brief(packet: &Sent) -> String {
+pub fn brief(packet: &Sent) -> String {
     let mut text = format!("{packet:?}").replace("....", "");
     if text.len() > 400 {
         text.truncate((0..400).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0));

@@ -1,7 +1,10 @@
 //! Virtual time, and what happens when.
 
-use std::collections::BTreeMap;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 
+use crate::fleet::Step;
 use crate::net::{Direction, Link};
 
 /// Microseconds of virtual time.
@@ -41,14 +44,55 @@ pub enum Event {
     Room,
     /// The next fault of the plan.
     Fault { number: usize },
+    /// What only happens where there are several nodes.
+    Fleet(Step),
+    /// What only happens among replicas that agree.
+    Quorum(crate::quorum::Step),
 }
 
 /// What will happen, by its time. What happens at one time happens in an order of the seed's.
 #[derive(Default)]
 pub struct Schedule {
     now: Micros,
-    events: BTreeMap<(Micros, u64), Event>,
+    events: BinaryHeap<Due>,
+    /// Events ever put in.
+    known: u64,
     handled: u64,
+}
+
+/// The next one is the greatest.
+struct Due {
+    at: Micros,
+    tie: u64,
+    /// Of two that are the same otherwise the first that was put in comes first.
+    number: u64,
+    event: Event,
+}
+
+impl Due {
+    fn key(&self) -> Reverse<(Micros, u64, u64)> {
+        Reverse((self.at, self.tie, self.number))
+    }
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(&other.key())
+    }
 }
 
 impl Schedule {
@@ -63,20 +107,14 @@ impl Schedule {
 
     /// `tie` orders what happens at one time.
     pub fn at(&mut self, at: Micros, tie: u64, event: Event) {
-        let mut key = (at.max(self.now), tie);
-        while self.events.contains_key(&key) {
-            key.1 = key.1.wrapping_add(1);
-        }
-        self.events.insert(key, event);
+        self.known += 1;
+        self.events.push(Due { at: at.max(self.now), tie, number: self.known, event });
     }
 
     /// Moves to the next event, unless it is later than `until`.
     pub fn next(&mut self, until: Micros) -> Option<Event> {
-        let (&(at, _), _) = self.events.first_key_value()?;
-        if at > until {
-            return None;
-        }
-        let (_, event) = self.events.pop_first()?;
+        let next = self.events.peek_mut().filter(|next| next.at <= until)?;
+        let Due { at, event, .. } = PeekMut::pop(next);
         self.now = at;
         self.handled += 1;
         Some(event)

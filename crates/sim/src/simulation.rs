@@ -3,6 +3,8 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::fleet::Fleet;
+use crate::quorum::Quorum;
 use crate::report::Report;
 use crate::trace::Trace;
 use crate::world::World;
@@ -11,11 +13,25 @@ use crate::world::World;
 #[derive(Clone, Copy, Debug)]
 pub struct Simulation {
     pub seed: u64,
+    pub shape: Shape,
     /// Whether what happened is wanted as text.
     pub trace: bool,
     /// What the log is made to do wrong.
     #[cfg(feature = "trial")]
     pub mutation: Option<crate::Mutation>,
+}
+
+/// What there is in a simulation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// One node on a disk that fails.
+    Node,
+    /// Some nodes, some clients.
+    Cluster,
+    /// Five nodes, 50 clients, five minutes, 20 faults or more.
+    FullCluster,
+    /// Replicas that agree on a log.
+    Quorum,
 }
 
 /// Something was wrong.
@@ -30,6 +46,7 @@ impl Simulation {
     pub fn of(seed: u64) -> Self {
         Self {
             seed,
+            shape: Shape::Node,
             trace: false,
             #[cfg(feature = "trial")]
             mutation: None,
@@ -42,18 +59,26 @@ impl Simulation {
     /// [`Failure`]. Whatever panics on the way, in the product or in a check, is one.
     pub fn run(&self) -> (Result<Report, Failure>, Vec<String>) {
         let trace = if self.trace { Trace::on() } else { Trace::default() };
-        let mut world = World::new(self.seed, trace);
         #[cfg(feature = "trial")]
-        {
-            let of_shard = match self.mutation {
-                Some(crate::Mutation::Shard(mutation)) => Some(mutation),
-                _ => None,
-            };
-            shard::mutate(of_shard);
-            if let Some(crate::Mutation::Log(mutation)) = self.mutation {
-                world.mutate(mutation);
+        crate::mutation::put_in(self.mutation);
+        match self.shape {
+            Shape::Node => {
+                #[allow(unused_mut, reason = "only trials change it")]
+                let mut world = World::new(self.seed, trace);
+                #[cfg(feature = "trial")]
+                if let Some(crate::Mutation::Log(mutation)) = self.mutation {
+                    world.mutate(mutation);
+                }
+                self.run_one(world)
             }
+            Shape::Cluster | Shape::FullCluster => {
+                self.run_one(Fleet::new(self.seed, self.shape == Shape::FullCluster, trace))
+            }
+            Shape::Quorum => self.run_one(Quorum::new(self.seed, trace)),
         }
+    }
+
+    fn run_one<W: Runs>(&self, mut world: W) -> (Result<Report, Failure>, Vec<String>) {
         let result = catch_unwind(AssertUnwindSafe(|| world.run()));
         let lines = world.take_trace();
         let result = match result {
@@ -65,6 +90,33 @@ impl Simulation {
         (dropped.map_or_else(|_| result.clone(), |()| result.clone()), lines)
     }
 }
+
+/// What a seed is run in.
+trait Runs {
+    fn run(&mut self);
+    fn report(&self) -> Report;
+    fn take_trace(&mut self) -> Vec<String>;
+}
+
+macro_rules! runs {
+    ($($world:ty),+) => {
+        $(impl Runs for $world {
+            fn run(&mut self) {
+                self.run();
+            }
+
+            fn report(&self) -> Report {
+                self.report()
+            }
+
+            fn take_trace(&mut self) -> Vec<String> {
+                self.take_trace()
+            }
+        })+
+    };
+}
+
+runs!(World, Fleet, Quorum);
 
 fn text_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);

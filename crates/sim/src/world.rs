@@ -1,6 +1,7 @@
 //! One simulation: a node through all its lives, its clients, and what goes wrong; then healing, and a last crash.
 
 mod faults;
+mod flips;
 mod settle;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -61,6 +62,7 @@ impl World {
             node: None,
             oracle,
             stood: 0,
+            past: Vec::new(),
             goodbyes: BTreeMap::new(),
             healing: false,
         };
@@ -122,6 +124,7 @@ impl World {
         cx.report.seconds = cx.now() / SECOND;
         cx.report.events = cx.schedule.handled();
         self.scene.machine.count(cx);
+        self.flip_bits();
     }
 
     pub fn report(&self) -> Report {
@@ -148,6 +151,7 @@ impl World {
             Event::Fault { number } => self.fault(self.plan.faults[number].1),
             Event::End { life } => self.end(life),
             Event::Room => scene.machine.disk.set_capacity(None),
+            Event::Fleet(_) | Event::Quorum(_) => {}
             Event::Arrive { link, direction: Direction::ToNode } => {
                 let Some(piece) = scene.net.take(link, Direction::ToNode) else { return };
                 let Some(node) = &mut scene.node else { return };
@@ -244,7 +248,7 @@ impl World {
         };
         if let Some(client) = self.scene.net.client_of(link).and_then(|client| self.clients.get_mut(client)) {
             client.served_until(time, time);
-            client.served.retain(|served| *served != link);
+            client.is_ended(link);
         }
         self.scene.cx.say(|| format!("node: ends {link} ({ending:?})"));
         self.scene.oracle.will_ends(link, ending, time);

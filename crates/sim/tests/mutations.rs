@@ -10,11 +10,28 @@ fn faults_in_the_product_are_noticed() {
         shard::Mutation::IgnoreCleanStart,
         shard::Mutation::ForgetIdentities,
         shard::Mutation::WrongBody,
+        shard::Mutation::ApplyTwice,
     ];
-    let log = [storage::Mutation::SkipSync, storage::Mutation::SkipDirectorySync];
+    let log = [
+        storage::Mutation::SkipSync,
+        storage::Mutation::SkipDirectorySync,
+        storage::Mutation::CutTooMuch,
+        storage::Mutation::FreeTooEarly,
+    ];
+    let between = [
+        cluster::Mutation::SubackEarly,
+        cluster::Mutation::ForgetHello,
+        cluster::Mutation::GiveTwice,
+        cluster::Mutation::ForgetCopies,
+        cluster::Mutation::AlwaysBrief,
+    ];
     let few = product.map(Mutation::Shard).into_iter().chain(log.map(Mutation::Log));
+    let few = few.chain(between.map(Mutation::Cluster)).chain([Mutation::Link(link::Mutation::SkipLost)]);
+    let among = [consensus::Mutation::ForgetCommitted, consensus::Mutation::SkipPreVote];
+    let few = few.chain(among.map(Mutation::Consensus));
     for mutation in few {
-        let noticed = |seed| Simulation { mutation: Some(mutation), ..Simulation::of(seed) }.run().0.is_err();
+        let of = |seed| Simulation { shape: mutation.shape(), ..Simulation::of(seed) };
+        let noticed = |seed| Simulation { mutation: Some(mutation), ..of(seed) }.run().0.is_err();
         assert!((0..60).any(noticed), "{mutation} is not noticed");
     }
     let clean = Simulation::of(0).run().0;

@@ -1,6 +1,6 @@
 //! A few seeds, and that a seed says everything.
 
-use sim::{Report, Simulation};
+use sim::{Report, Shape, Simulation};
 
 #[test]
 fn some_seeds_find_nothing_wrong() {
@@ -13,9 +13,31 @@ fn some_seeds_find_nothing_wrong() {
 }
 
 #[test]
+fn some_clusters_find_nothing_wrong() {
+    let mut all = Report::default();
+    for seed in 0..8 {
+        let (result, _) = Simulation { shape: Shape::Cluster, ..Simulation::of(seed) }.run();
+        all.add(&result.unwrap_or_else(|failure| panic!("seed {seed}: {}", failure.why)));
+    }
+    assert!(all.fleet_check_delivered_across > 0 && all.fleet_connections_lost > 0, "{all:?}");
+}
+
+#[test]
+fn some_quorums_find_nothing_wrong() {
+    let mut all = Report::default();
+    for seed in 0..12 {
+        let (result, _) = Simulation { shape: Shape::Quorum, ..Simulation::of(seed) }.run();
+        all.add(&result.unwrap_or_else(|failure| panic!("seed {seed}: {}", failure.why)));
+    }
+    assert!(all.quorum_decided > 0 && all.quorum_check_kept > 0 && all.kills > 0, "{all:?}");
+}
+
+#[test]
 fn the_same_seed_does_the_same() {
-    for seed in [3, 7, 20] {
-        let run = || Simulation { trace: true, ..Simulation::of(seed) }.run();
+    let (node, cluster, quorum) = (Shape::Node, Shape::Cluster, Shape::Quorum);
+    let seeds = [(node, 3), (node, 7), (node, 20), (cluster, 1), (cluster, 2), (quorum, 1), (quorum, 5)];
+    for (shape, seed) in seeds {
+        let run = || Simulation { shape, trace: true, ..Simulation::of(seed) }.run();
         let ((first, lines), (second, again)) = (run(), run());
         assert_eq!(first.map_err(|failure| failure.why), second.map_err(|failure| failure.why));
         assert!(!lines.is_empty());

@@ -1,14 +1,20 @@
 //! The command line.
 
 pub const HELP: &str = "\
-Usage: cargo xtask sim [--seeds N] [--seed S] [--minutes M] [--threads T] [--trace | --mutations]
+Usage: cargo xtask sim [--seeds N] [--seed S] [--minutes M] [--threads T] [--cluster | --full | --quorum] [--trace | --mutations]
 
   --seeds N     simulations to run, 1000 if not given
   --seed S      the first seed, 0 if not given
   --minutes M   ends after so long, whatever is left
   --threads T   simulations at one time; as many as there are processors if not given
+  --cluster     several nodes, and what goes wrong between them
+  --full        the same with five nodes, 50 clients, five minutes and 20 faults or more each
+  --quorum      replicas that agree on a log
   --trace       prints what happens, for one seed
-  --mutations   instead: puts faults into the product, one after the other, and tries up to N seeds with each";
+  --mutations   instead: puts faults into the product, one after the other, and tries up to N seeds with each; with --cluster or
+                --quorum only those that are to be noticed there";
+
+use sim::Shape;
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +23,7 @@ pub struct Arguments {
     pub seed: u64,
     pub minutes: Option<u64>,
     pub threads: usize,
+    pub shape: Shape,
     pub trace: bool,
     pub mutations: bool,
 }
@@ -26,8 +33,15 @@ impl Arguments {
     /// What is wrong with it.
     pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut parsed =
-            Self { seeds: 1000, seed: 0, minutes: None, threads, trace: false, mutations: false };
+        let mut parsed = Self {
+            seeds: 1000,
+            seed: 0,
+            minutes: None,
+            threads,
+            shape: Shape::Node,
+            trace: false,
+            mutations: false,
+        };
         let mut seeds = None;
         while let Some(argument) = arguments.next() {
             let mut number = || {
@@ -39,6 +53,10 @@ impl Arguments {
                 "--seed" => parsed.seed = number()?,
                 "--minutes" => parsed.minutes = Some(number()?),
                 "--threads" => parsed.threads = number()?.clamp(1, 256) as usize,
+                "--cluster" if parsed.shape == Shape::Node => parsed.shape = Shape::Cluster,
+                "--cluster" => {}
+                "--full" => parsed.shape = Shape::FullCluster,
+                "--quorum" => parsed.shape = Shape::Quorum,
                 "--trace" => parsed.trace = true,
                 "--mutations" => parsed.mutations = true,
                 other => return Err(format!("unknown argument {other}")),

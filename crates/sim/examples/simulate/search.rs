@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sim::{Failure, Report, Simulation};
+use sim::{Failure, Report, Shape, Simulation};
 
 use crate::arguments::Arguments;
 
@@ -32,7 +32,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     if arguments.mutations {
         return mutations(arguments);
     }
-    let began = Instant::now();
+    let (began, shape) = (Instant::now(), arguments.shape);
     let ends = arguments.minutes.map(|minutes| began + Duration::from_secs(60 * minutes));
     let next = AtomicU64::new(arguments.seed);
     let last = arguments.seed.saturating_add(arguments.seeds);
@@ -46,12 +46,12 @@ pub fn run(arguments: &Arguments) -> ExitCode {
                     if seed >= last || ends.is_some_and(|ends| Instant::now() >= ends) {
                         return;
                     }
-                    let (result, _) = Simulation::of(seed).run();
+                    let (result, _) = Simulation { shape, ..Simulation::of(seed) }.run();
                     let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
                     match result {
                         Ok(report) => found.report.add(&report),
                         Err(failure) => {
-                            show(&failure);
+                            show(shape, &failure);
                             found.wrong.push(failure);
                         }
                     }
@@ -68,11 +68,11 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         }
     });
     let Found { report, wrong } = found.into_inner().unwrap_or_else(PoisonError::into_inner);
-    finish(&report, &wrong, began.elapsed())
+    finish(shape, &report, &wrong, began.elapsed())
 }
 
-fn finish(report: &Report, wrong: &[Failure], took: Duration) -> ExitCode {
-    for (name, figure) in report.each() {
+fn finish(shape: Shape, report: &Report, wrong: &[Failure], took: Duration) -> ExitCode {
+    for (name, figure) in report.figures(shape) {
         println!("{name:>28} {figure}");
     }
     for failure in wrong {
@@ -80,7 +80,7 @@ fn finish(report: &Report, wrong: &[Failure], took: Duration) -> ExitCode {
     }
     let seconds = took.as_secs_f64();
     println!("{} seeds in {seconds:.1} s, {:.2} a second", report.seeds, report.seeds as f64 / seconds);
-    let idle = if report.seeds >= SEEDS_FOR_ALL { report.idle() } else { Vec::new() };
+    let idle = if report.seeds >= SEEDS_FOR_ALL { report.idle(shape) } else { Vec::new() };
     for name in &idle {
         println!("never in all these seeds: {name}");
     }
@@ -93,22 +93,29 @@ fn finish(report: &Report, wrong: &[Failure], took: Duration) -> ExitCode {
 }
 
 /// What is wrong, how it came to it, and the command that shows it again.
-fn show(failure: &Failure) {
-    let (_, lines) = Simulation { trace: true, ..Simulation::of(failure.seed) }.run();
+fn show(shape: Shape, failure: &Failure) {
+    let (_, lines) = Simulation { shape, trace: true, ..Simulation::of(failure.seed) }.run();
     for line in &lines[lines.len().saturating_sub(LINES)..] {
         println!("{line}");
     }
     println!("seed {} is wrong: {}", failure.seed, failure.why);
-    println!("again: cargo xtask sim --seed {} --trace\n", failure.seed);
+    let of = match shape {
+        Shape::Node => "",
+        Shape::Cluster => " --cluster",
+        Shape::FullCluster => " --full",
+        Shape::Quorum => " --quorum",
+    };
+    println!("again: cargo xtask sim{of} --seed {} --trace\n", failure.seed);
 }
 
 fn trace(arguments: &Arguments) -> ExitCode {
-    let (result, lines) = Simulation { trace: true, ..Simulation::of(arguments.seed) }.run();
+    let shape = arguments.shape;
+    let (result, lines) = Simulation { shape, trace: true, ..Simulation::of(arguments.seed) }.run();
     for line in lines {
         println!("{line}");
     }
     match result {
-        Ok(report) => finish(&report, &[], Duration::from_secs(1)),
+        Ok(report) => finish(shape, &report, &[], Duration::from_secs(1)),
         Err(failure) => {
             println!("seed {} is wrong: {}", failure.seed, failure.why);
             ExitCode::FAILURE
@@ -120,10 +127,13 @@ fn trace(arguments: &Arguments) -> ExitCode {
 #[cfg(feature = "trial")]
 fn mutations(arguments: &Arguments) -> ExitCode {
     let mut missed = 0;
-    for mutation in sim::Mutation::all() {
+    let of_nodes = arguments.shape == Shape::Node;
+    let chosen = || sim::Mutation::all().filter(|it| of_nodes || it.shape() == arguments.shape);
+    for mutation in chosen() {
         let seeds = arguments.seed..arguments.seed.saturating_add(arguments.seeds);
         let found = seeds.zip(1u64..).find_map(|(seed, count)| {
-            let simulation = Simulation { mutation: Some(mutation), ..Simulation::of(seed) };
+            let simulation =
+                Simulation { shape: mutation.shape(), mutation: Some(mutation), ..Simulation::of(seed) };
             Some((count, simulation.run().0.err()?))
         });
         match found {
@@ -138,7 +148,7 @@ fn mutations(arguments: &Arguments) -> ExitCode {
             }
         }
     }
-    println!("{} passed, {missed} failed", sim::Mutation::all().count() - missed);
+    println!("{} passed, {missed} failed", chosen().count() - missed);
     if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

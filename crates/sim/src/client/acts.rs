@@ -69,7 +69,7 @@ impl Client {
         }
     }
 
-    fn connects(&mut self, scene: &mut Scene) {
+    pub(super) fn connects(&mut self, scene: &mut Scene) {
         let waits = self.line.as_ref().is_some_and(|line| !line.accepted);
         let Some(link) = scene.connect(self.number) else { return };
         if self.line.is_some() {
@@ -117,8 +117,8 @@ impl Client {
                 None => connecting.will(will),
             };
             self.willed.push(link);
-            if waits {
-                // The CONNECT before it may arrive after it.
+            if waits || !self.strays.is_empty() {
+                // A CONNECT before it may arrive after it.
                 scene.oracle.will_is_overtaken(link, began, false);
             }
         }

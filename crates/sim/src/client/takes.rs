@@ -5,7 +5,7 @@ use mqtt::ReasonCode;
 
 use super::{Await, Client, Kind, LONG, Session};
 use crate::oracle::SHARE;
-use crate::packets::{Message, Sent, puback, pubcomp, pubrec, pubrel};
+use crate::packets::{Sent, puback, pubcomp, pubrec, pubrel};
 use crate::scene::Scene;
 
 /// How long before its time a session may end, milliseconds: what a client does not see.
@@ -46,6 +46,7 @@ impl Client {
             Sent::PubRel(id, reason) => {
                 assert_eq!(reason, ReasonCode::Success);
                 session.received.remove(&id);
+                session.doubtful.remove(&id);
                 line.to_send.push_back(pubcomp(id));
             }
             Sent::Publish(message) => {
@@ -53,7 +54,26 @@ impl Client {
                 let is_new = match (message.qos, message.packet_id) {
                     (ExactlyOnce, Some(id)) => {
                         line.to_send.push_back(pubrec(id));
-                        session.received.insert(id)
+                        match session.received.get(&id) {
+                            Some(_) if session.doubtful.contains(&id) => {
+                                scene.oracle.may_have_come(session.view, &message);
+                                false
+                            }
+                            Some(payload) => {
+                                assert!(
+                                    message.dup,
+                                    "{id} is not released, and comes without DUP: {message:?}"
+                                );
+                                let same = *payload == message.payload;
+                                assert!(
+                                    same,
+                                    "{id} is not released, and comes with another message: {message:?}"
+                                );
+                                scene.cx.report.check_identifiers += 1;
+                                false
+                            }
+                            None => session.received.insert(id, message.payload.clone()).is_none(),
+                        }
                     }
                     (AtLeastOnce, Some(id)) => {
                         line.to_send.push_back(puback(id));
@@ -63,8 +83,7 @@ impl Client {
                 };
                 let view = session.view;
                 if is_new {
-                    let time = scene.time();
-                    let Message { .. } = *message;
+                    let time = scene.time_on(line.link);
                     scene.oracle.arrives(&mut scene.cx.report, view, &message, time);
                 }
             }
@@ -90,8 +109,8 @@ impl Client {
     }
 
     fn is_accepted(&mut self, scene: &mut Scene, session_present: bool) {
-        let time = scene.time();
         let Some(line) = &mut self.line else { return };
+        let time = scene.time_on(line.link);
         line.accepted = true;
         if line.old {
             scene.cx.report.by_old_clients += 1;
@@ -123,6 +142,12 @@ impl Client {
             && let Some(session) = self.session.as_mut().filter(|session| session.expiry < LONG)
         {
             session.view = scene.oracle.renew(session.view);
+            session.doubtful = session.received.keys().copied().collect();
+            for (_, number, _, what) in &session.publishes {
+                if *what == Await::Rec {
+                    scene.oracle.may_come_twice(*number);
+                }
+            }
         }
         match &mut self.session {
             Some(session) => {
@@ -135,8 +160,7 @@ impl Client {
             None => {
                 let view = scene.oracle.new_session(scene.cx.now(), expiry > 0);
                 scene.cx.say(|| format!("{} has session {view}", self.name));
-                let (publishes, received) = Default::default();
-                self.session = Some(Session { view, expiry, next_id: 0, publishes, received });
+                self.session = Some(Session::new(view, expiry));
             }
         }
         self.willed.retain(|willed| *willed + 200 > link);

@@ -140,6 +140,7 @@ impl Node {
                 cx.after(delay, Event::Batch { life: self.life, from, to });
             }
         }
+        self.workers[from].send_to_peers();
     }
 
     /// How long a letter lies in a mailbox.
@@ -147,7 +148,7 @@ impl Node {
         if cx.random.percent(2) { cx.between(0, 50 * MILLI) } else { cx.between(1, 300) }
     }
 
-    pub(super) fn send_posted(&mut self, cx: &mut Context) {
+    pub fn send_posted(&mut self, cx: &mut Context) {
         let posted = std::mem::take(&mut *lock(&self.posted));
         for (worker, letter) in posted {
             self.letters[worker.index()].push_back(letter);

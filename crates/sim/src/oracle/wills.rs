@@ -24,6 +24,8 @@ pub struct Will {
     durable: bool,
     /// The client has connected again meanwhile.
     overtaken: bool,
+    /// Whether it was due before a CONNECT took it back cannot be said.
+    in_doubt: bool,
     verdict: Verdict,
     /// Sessions that have to get it.
     owed: BTreeSet<usize>,
@@ -88,6 +90,7 @@ impl Oracle {
             is_will: true,
             deletes: false,
             may_never_arrive: true,
+            may_come_twice: false,
             owed: BTreeSet::new(),
             owed_by_rule: BTreeSet::new(),
             owed_to_group: false,
@@ -102,6 +105,7 @@ impl Oracle {
             accepted: false,
             durable,
             overtaken: false,
+            in_doubt: false,
             verdict: Verdict::May,
             owed,
         };
@@ -131,6 +135,10 @@ impl Oracle {
         if will.overtaken {
             will.is_unclear();
         }
+        if will.in_doubt {
+            will.verdict = Verdict::May;
+            will.owed.clear();
+        }
     }
 
     /// The DISCONNECT that takes it back is durable.
@@ -150,6 +158,8 @@ impl Oracle {
     pub fn will_is_overtaken(&mut self, link: Link, sent: u64, clean: bool) {
         let Some(will) = self.wills.get_mut(&link) else { return };
         if clean {
+            // One that was sent before, without Clean Start, may arrive first and find the session.
+            will.in_doubt |= will.overtaken && will.delay > 0;
             will.delay = 0;
             return;
         }
@@ -193,6 +203,12 @@ impl Oracle {
         for will in self.wills.values_mut() {
             will.owed.remove(&session);
         }
+    }
+
+    /// The delay of a connection's Will, and whether it has to come.
+    #[cfg(test)]
+    pub fn will_on(&self, link: Link) -> Option<(u64, bool)> {
+        self.wills.get(&link).map(|will| (will.delay, will.verdict == Verdict::Must))
     }
 
     pub(super) fn check_wills(&self, report: &mut Report) {

@@ -3,6 +3,7 @@
 use storage::fault::FaultPlan;
 
 use super::World;
+use crate::client::Client;
 use crate::node::{Node, Refused};
 use crate::oracle::Ending;
 use crate::plan::Fault;
@@ -107,7 +108,7 @@ impl World {
         let scene = &mut self.scene;
         let Some(node) = scene.node.take() else { return };
         scene.cx.say(|| format!("node: life {} is over ({ending:?})", node.life()));
-        scene.stood = node.time(&scene.cx).0;
+        scene.ends_life(node.time(&scene.cx).0);
         self.dropped += node.dropped();
         self.orphaned.extend(node.links().map(|link| (link, ending)));
         for (link, _) in &self.orphaned {
@@ -118,7 +119,7 @@ impl World {
             scene.cx.report.check_silent_after_failure += unanswered as u64;
         }
         scene.net.lose_all(&mut scene.cx);
-        self.clients.iter_mut().for_each(|client| client.served.clear());
+        self.clients.iter_mut().for_each(Client::is_served_no_more);
         // Nobody knows whether what took these back was durable.
         self.taken_back.clear();
         (self.died_at, self.cut_at, self.ending, self.stopping) = (scene.cx.now(), None, false, false);

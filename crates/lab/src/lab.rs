@@ -1,0 +1,105 @@
+//! A topology that is up.
+
+use crate::forwarder::Forwarder;
+use crate::namespace::{Namespace, enter};
+use crate::network::{Counters, Network};
+use crate::{LabError, Topology};
+use std::fs::File;
+use std::net::Ipv4Addr;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// The hosts, and the thread that carries their packets. It ends when this is dropped; processes that are still in a
+/// host's namespace reach nobody then.
+pub struct Lab {
+    topology: Topology,
+    namespaces: Vec<File>,
+    forwarder: Forwarder,
+}
+
+impl Lab {
+    /// # Errors
+    /// Not root, or what the system refuses; nothing stays behind.
+    pub fn start(topology: Topology) -> Result<Self, LabError> {
+        let mut namespaces = Vec::with_capacity(topology.hosts.len());
+        let mut tuns = Vec::with_capacity(topology.hosts.len());
+        for host in &topology.hosts {
+            let Namespace { net, tun } = Namespace::open(host, &topology)?;
+            namespaces.push(net);
+            tuns.push(tun);
+        }
+        let forwarder = Forwarder::start(Network::new(topology.clone()), tuns)?;
+        Ok(Self { topology, namespaces, forwarder })
+    }
+
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// # Errors
+    /// No host has this name.
+    pub fn address(&self, host: &str) -> Result<Ipv4Addr, LabError> {
+        Ok(self.topology.hosts[self.topology.host(host)?].address)
+    }
+
+    /// The process of this command will be on the host.
+    ///
+    /// # Errors
+    /// No host has this name.
+    pub fn place(&self, host: &str, command: &mut Command) -> Result<(), LabError> {
+        let net = self.namespaces[self.topology.host(host)?].as_raw_fd();
+        // SAFETY: one system call, which is async-signal-safe. The descriptor is open in the child until it executes,
+        // and a command that outlives this lab fails to start or starts where nobody is reached.
+        unsafe { command.pre_exec(move || enter(net)) };
+        Ok(())
+    }
+
+    /// Does something on a thread of its own that is on the host: sockets that it opens belong there.
+    ///
+    /// # Errors
+    /// No host has this name, or the system refuses it.
+    ///
+    /// # Panics
+    /// When `work` does.
+    pub fn within<T: Send>(&self, host: &str, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
+        let net = self.namespaces[self.topology.host(host)?].as_raw_fd();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || enter(net).map(|()| work()));
+            match thread.join() {
+                Ok(done) => done.map_err(LabError::system("setns")),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+
+    /// Changes the line between two sites, both ways: `lab.set(("fra", "hkg"), "rate", "50mbit")`.
+    ///
+    /// # Errors
+    /// A name that is not there, or a value that is none.
+    pub fn set(&self, (a, b): (&str, &str), name: &str, value: &str) -> Result<(), LabError> {
+        let [a, b, name, value] = [a, b, name, value].map(String::from);
+        self.forwarder.ask(move |now, network| network.set(now, (&a, &b), &name, &value))?
+    }
+
+    /// From now on nothing of the one host or site reaches the other.
+    ///
+    /// # Errors
+    /// A name that is neither.
+    pub fn cut(&self, from: &str, to: &str) -> Result<(), LabError> {
+        let [from, to] = [from, to].map(String::from);
+        self.forwarder.ask(move |_, network| network.cut(&from, &to))?
+    }
+
+    /// # Errors
+    /// The thread that carries packets has ended.
+    pub fn heal(&self) -> Result<(), LabError> {
+        self.forwarder.ask(|_, network| network.heal())
+    }
+
+    /// # Errors
+    /// The thread that carries packets has ended.
+    pub fn counters(&self) -> Result<Counters, LabError> {
+        self.forwarder.ask(|_, network| network.counters())
+    }
+}

@@ -1,0 +1,309 @@
+//! Places, the hosts in them and the lines between them, from a TOML file.
+
+use crate::LabError;
+use crate::line::Parameters;
+use crate::quantity;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+/// All of a lab. Addresses are 10.77.SITE.HOST, by the order in the file.
+#[derive(Clone, Debug)]
+pub struct Topology {
+    pub name: String,
+    /// The same losses and jitter for the same seed.
+    pub seed: u64,
+    /// Largest packet between hosts, in bytes.
+    pub mtu: u16,
+    /// Settings below `net.` of each host's kernel.
+    pub sysctl: BTreeMap<String, String>,
+    pub sites: Vec<String>,
+    pub hosts: Vec<Host>,
+    /// From each site (rows) to each site, itself too.
+    lines: Vec<Vec<Parameters>>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Host {
+    pub name: String,
+    /// Its place in `Topology::sites`.
+    pub site: usize,
+    pub address: Ipv4Addr,
+    /// One way of the host's own line to its site.
+    pub access: Duration,
+}
+
+const NET: [u8; 2] = [10, 77];
+/// Places and hosts of each place: one byte of the address, without 0 and 255.
+const EACH_MAX: usize = 254;
+/// Hosts of all places: each has a file descriptor and a namespace.
+const HOSTS_MAX: usize = 256;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: String,
+    #[serde(default)]
+    seed: u64,
+    #[serde(default = "mtu")]
+    mtu: u16,
+    #[serde(default)]
+    sysctl: BTreeMap<String, String>,
+    site: Vec<SiteEntry>,
+    host: Vec<HostEntry>,
+    #[serde(default)]
+    line: Vec<BTreeMap<String, String>>,
+}
+
+fn mtu() -> u16 {
+    1500
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SiteEntry {
+    name: String,
+    /// Round trip between its own hosts.
+    #[serde(default)]
+    rtt: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HostEntry {
+    name: String,
+    site: String,
+    #[serde(default)]
+    access: Option<String>,
+}
+
+impl Topology {
+    /// # Errors
+    /// What is wrong, with the name of what it is about.
+    pub fn parse(text: &str) -> Result<Self, LabError> {
+        let file: File = toml::from_str(text).map_err(|error| LabError::Topology(error.to_string()))?;
+        if !(576..=9000).contains(&file.mtu) {
+            return wrong(format!("mtu {}: from 576 to 9000", file.mtu));
+        }
+        if let Some(name) = file.sysctl.keys().find(|name| !is_net(name)) {
+            return wrong(format!("sysctl {name:?}: only those that begin with `net.` belong to one host"));
+        }
+        let count = file.site.len();
+        let mut topology = Self {
+            name: file.name,
+            seed: file.seed,
+            mtu: file.mtu,
+            sysctl: file.sysctl,
+            sites: Vec::with_capacity(count),
+            hosts: Vec::new(),
+            lines: vec![vec![Parameters::default(); count]; count],
+        };
+        if count == 0 || count > EACH_MAX {
+            return wrong(format!("{count} sites: from 1 to {EACH_MAX}"));
+        }
+        for (index, site) in file.site.iter().enumerate() {
+            topology.check_name(&site.name)?;
+            topology.sites.push(site.name.clone());
+            if let Some(rtt) = &site.rtt {
+                topology.lines[index][index].set("rtt", rtt)?;
+            }
+        }
+        for host in &file.host {
+            topology.add_host(host)?;
+        }
+        topology.add_lines(&file.line)?;
+        Ok(topology)
+    }
+
+    fn add_host(&mut self, entry: &HostEntry) -> Result<(), LabError> {
+        self.check_name(&entry.name)?;
+        let site = self.site(&entry.site)?;
+        let number = 1 + self.hosts.iter().filter(|host| host.site == site).count();
+        if number > EACH_MAX || self.hosts.len() >= HOSTS_MAX {
+            return wrong(format!("host {}: {HOSTS_MAX} hosts at most, {EACH_MAX} of a site", entry.name));
+        }
+        let access = entry.access.as_deref().map_or(Ok(Duration::ZERO), quantity::duration)?;
+        let address = Ipv4Addr::new(NET[0], NET[1], site as u8 + 1, number as u8);
+        self.hosts.push(Host { name: entry.name.clone(), site, address, access });
+        Ok(())
+    }
+
+    /// Every two sites have a line, which is the same both ways.
+    fn add_lines(&mut self, entries: &[BTreeMap<String, String>]) -> Result<(), LabError> {
+        let count = self.sites.len();
+        let mut has_line = vec![vec![false; count]; count];
+        for entry in entries {
+            let end = |name: &str| match entry.get(name) {
+                Some(site) => self.site(site),
+                None => wrong(format!("a [[line]] has no {name:?}, the name of a site")),
+            };
+            let (a, b) = (end("a")?, end("b")?);
+            let mut parameters = Parameters::default();
+            for (name, value) in entry.iter().filter(|(name, _)| !["a", "b"].contains(&name.as_str())) {
+                parameters.set(name, value)?;
+            }
+            if a == b || std::mem::replace(&mut has_line[a][b], true) {
+                return wrong(format!(
+                    "line {} to {}: one between each two sites",
+                    self.sites[a], self.sites[b]
+                ));
+            }
+            has_line[b][a] = true;
+            self.lines[a][b] = parameters.clone();
+            self.lines[b][a] = parameters;
+        }
+        for (a, row) in has_line.iter().enumerate() {
+            if let Some(b) = (0..count).find(|b| *b != a && !row[*b]) {
+                return wrong(format!(
+                    "there is no [[line]] between {} and {}",
+                    self.sites[a], self.sites[b]
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_name(&self, name: &str) -> Result<(), LabError> {
+        let is_plain = |c: u8| c.is_ascii_alphanumeric() || c == b'-';
+        if name.is_empty() || name.len() > 40 || !name.bytes().all(is_plain) {
+            return wrong(format!("{name:?} is no name: letters, digits and -, 40 at most"));
+        }
+        if self.sites.iter().any(|site| site == name) || self.host(name).is_ok() {
+            return wrong(format!("{name} is there twice: sites and hosts have different names"));
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// No site has this name.
+    pub fn site(&self, name: &str) -> Result<usize, LabError> {
+        let found = self.sites.iter().position(|site| site == name);
+        found.ok_or_else(|| LabError::Topology(format!("no site {name:?}: {}", self.sites.join(", "))))
+    }
+
+    /// # Errors
+    /// No host has this name.
+    pub fn host(&self, name: &str) -> Result<usize, LabError> {
+        let found = self.hosts.iter().position(|host| host.name == name);
+        found.ok_or_else(|| LabError::Topology(format!("no host {name:?}")))
+    }
+
+    /// The host of this name, or all of the site of this name.
+    ///
+    /// # Errors
+    /// Neither is there.
+    pub fn hosts_of(&self, name: &str) -> Result<Vec<usize>, LabError> {
+        if let Ok(host) = self.host(name) {
+            return Ok(vec![host]);
+        }
+        let site = self.site(name)?;
+        Ok((0..self.hosts.len()).filter(|host| self.hosts[*host].site == site).collect())
+    }
+
+    pub fn host_at(&self, address: [u8; 4]) -> Option<usize> {
+        let address = Ipv4Addr::from(address);
+        self.hosts.iter().position(|host| host.address == address)
+    }
+
+    pub fn line(&self, from: usize, to: usize) -> &Parameters {
+        &self.lines[from][to]
+    }
+
+    /// What a packet and its answer take between two hosts, without queues and jitter.
+    pub fn round_trip(&self, one: usize, other: usize) -> Duration {
+        let (one, other) = (&self.hosts[one], &self.hosts[other]);
+        let ways = self.lines[one.site][other.site].delay + self.lines[other.site][one.site].delay;
+        ways + 2 * (one.access + other.access)
+    }
+}
+
+fn is_net(name: &str) -> bool {
+    name.starts_with("net.") && !name.contains("..") && !name.contains('/')
+}
+
+fn wrong<T>(what: String) -> Result<T, LabError> {
+    Err(LabError::Topology(what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TWO: &str = r#"
+        name = "two"
+        [[site]]
+        name = "east"
+        rtt = "0.4ms"
+        [[site]]
+        name = "west"
+        [[host]]
+        name = "e1"
+        site = "east"
+        [[host]]
+        name = "w1"
+        site = "west"
+        access = "0.5ms"
+        [[host]]
+        name = "e2"
+        site = "east"
+        [[line]]
+        a = "east"
+        b = "west"
+        rtt = "100ms"
+        loss = "1%"
+    "#;
+
+    fn refused(text: &str) -> String {
+        Topology::parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn hosts_have_addresses_and_distances() {
+        let two = Topology::parse(TWO).unwrap();
+        let addresses: Vec<String> = two.hosts.iter().map(|host| host.address.to_string()).collect();
+        assert_eq!(addresses, ["10.77.1.1", "10.77.2.1", "10.77.1.2"]);
+        assert_eq!(two.round_trip(0, 1), Duration::from_millis(101));
+        assert_eq!(two.round_trip(0, 2), Duration::from_micros(400));
+        assert_eq!(two.hosts_of("east").unwrap(), [0, 2]);
+        assert_eq!(two.hosts_of("w1").unwrap(), [1]);
+        assert_eq!(two.host_at([10, 77, 2, 1]), Some(1));
+        assert_eq!(two.host_at([10, 77, 2, 2]), None);
+        assert!((two.line(1, 0).loss - 0.01).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_lab_of_the_experiments_has_their_distances() {
+        let geo = Topology::parse(include_str!("../labs/geo.toml")).unwrap();
+        let round_trip =
+            |one: &str, other: &str| geo.round_trip(geo.host(one).unwrap(), geo.host(other).unwrap());
+        assert_eq!(round_trip("ape1-clients", "ape1"), Duration::from_micros(1500));
+        for (one, other, ms) in [("euc1", "afs1", 160), ("euc1", "ape1", 200), ("ape1", "aps2", 98)] {
+            assert_eq!(round_trip(one, other), Duration::from_millis(ms), "{one} to {other}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_refused_by_name() {
+        let twice = TWO.replace("name = \"e2\"", "name = \"west\"");
+        let nowhere = TWO.replace("site = \"west\"", "site = \"north\"");
+        let apart = TWO.replace("[[line]]", "[[site]]\nname = \"south\"\n[[line]]");
+        let unknown = TWO.replace("loss", "lost");
+        let misspelt = TWO.replace("access", "acces");
+        let global = TWO.replace("name = \"two\"", "name = \"two\"\nsysctl = { \"vm.swappiness\" = \"1\" }");
+        for (text, word) in [
+            (twice, "west is there twice"),
+            (nowhere, "no site \"north\""),
+            (apart, "no [[line]] between"),
+            (unknown, "\"lost\""),
+            (misspelt, "acces"),
+            (global, "vm.swappiness"),
+            (TWO.replace("b = \"west\"", "b = \"east\""), "one between each two"),
+            (TWO.replace("name = \"e2\"", "name = \"../e\""), "is no name"),
+            (TWO.replace("name = \"two\"", "name = \"two\"\nmtu = 68"), "mtu 68"),
+        ] {
+            let said = refused(&text);
+            assert!(said.contains(word), "{said}");
+        }
+    }
+}

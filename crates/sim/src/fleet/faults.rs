@@ -1,0 +1,165 @@
+//! What goes wrong.
+
+use link::NodeId;
+
+use super::plan::Fault;
+use super::step::Step;
+use super::world::Fleet;
+use crate::net::Link;
+use crate::node::Refused;
+use crate::schedule::{Event, MILLI, Micros, SECOND};
+
+impl Fleet {
+    pub(super) fn fault(&mut self, fault: &Fault) {
+        if self.is_healing {
+            return;
+        }
+        self.cx.say(|| format!("fault: {fault:?}"));
+        let now = self.cx.now();
+        match fault {
+            Fault::Kill { node } => self.kill(*node, false),
+            Fault::Cut { node } => self.kill(*node, true),
+            Fault::KillMany { nodes } => nodes.iter().for_each(|node| self.kill(*node, false)),
+            Fault::Partition { one, time } => {
+                self.cx.report.fleet_partitions += 1;
+                for from in one {
+                    for to in (0..self.members.len()).filter(|to| !one.contains(to)) {
+                        self.wan.cut(now, *from, to, *time);
+                        self.wan.cut(now, to, *from, *time);
+                    }
+                }
+            }
+            Fault::OneWay { from, to, time } => {
+                self.cx.report.fleet_one_way += 1;
+                self.wan.cut(now, *from, *to, *time);
+            }
+            Fault::Slow { from, to, rate, time } => {
+                self.cx.report.fleet_slow += 1;
+                self.wan.slow(now, *from, *to, *rate, *time);
+            }
+            Fault::Lose { one, other } => {
+                let wires = self.wan.between(*one, *other);
+                if !wires.is_empty() {
+                    let wire = *self.cx.random.pick(&wires);
+                    self.wan.lose(&mut self.cx, wire);
+                }
+            }
+            Fault::Flap { one, other, time } => {
+                self.cx.report.fleet_flaps += 1;
+                self.flap(*one, *other, now + time);
+            }
+            Fault::HalfOpen { one, other } => {
+                let wires = self.wan.between(*one, *other);
+                if !wires.is_empty() {
+                    let wire = *self.cx.random.pick(&wires);
+                    self.wan.swallow(&mut self.cx, wire);
+                }
+            }
+            Fault::ClockJump { node } => self.members[*node].machine.jump(&mut self.cx),
+            Fault::LoseClient { client } => {
+                if let Some(link) = self.clients[*client].link() {
+                    self.net.lose(&mut self.cx, link);
+                    if let Some((.., view)) = self.clients[*client].place() {
+                        self.oracle.connection_ends(view);
+                    }
+                }
+            }
+            Fault::Intrude { node, kind } => self.intrude(*node, *kind),
+            Fault::PauseClient { client, time } => {
+                let time = (*time).min(self.plan.length.saturating_sub(now));
+                self.pause(*client, time);
+            }
+            Fault::PartClient { client, time } => {
+                // In the end everybody is there.
+                let time = (*time).min(self.plan.length.saturating_sub(now));
+                self.net.part(&mut self.cx, *client, time);
+            }
+        }
+    }
+
+    /// A client's process stops for a while, and takes nothing meanwhile.
+    fn pause(&mut self, client: usize, time: Micros) {
+        let Some(link) = self.clients[client].link() else { return };
+        let until = self.cx.now() + time;
+        self.cx.report.fleet_pauses += 1;
+        self.clients[client].pauses(until);
+        self.take_from(link, false);
+        self.cx.at(until, Event::Fleet(Step::Resume { client, link }));
+    }
+
+    pub(super) fn resume(&mut self, client: usize, link: Link) {
+        self.cx.report.fleet_check_resumed += u64::from(self.clients[client].link() == Some(link));
+        self.take_from(link, true);
+    }
+
+    /// Whether the client's end of a connection takes anything.
+    fn take_from(&mut self, link: Link, reads: bool) {
+        let Some((node, life)) = self.homes.get(&link).copied() else { return };
+        let process = self.members[node].process.as_mut();
+        if let Some(process) = process.filter(|process| process.node.life() == life) {
+            process.node.set_reads(&mut self.cx, &mut self.net, link, reads);
+            process.look(&mut self.cx);
+        }
+    }
+
+    /// All connections between two nodes are lost, and again a little later.
+    pub(super) fn flap(&mut self, one: usize, other: usize, until: Micros) {
+        if self.is_healing || self.cx.now() > until {
+            return;
+        }
+        for wire in self.wan.between(one, other) {
+            self.wan.lose(&mut self.cx, wire);
+        }
+        let pause = self.cx.between(100 * MILLI, 2 * SECOND);
+        self.cx.after(pause, Event::Fleet(Step::Flap { one, other, until }));
+    }
+
+    /// A node's process dies, by itself or with its machine.
+    fn kill(&mut self, node: usize, with_machine: bool) {
+        let (plan, member) = (&self.plan, &mut self.members[node]);
+        let Some(mut process) = member.process.take() else { return };
+        let life = process.node.life();
+        self.cx.say(|| format!("n{node}: life {life} is over"));
+        let is_sent = plan.config.forward_ack == cluster::ForwardAck::Sent;
+        self.oracle.node_dies(life, |other, since| {
+            let mut is_shaken = || process.was_shaken(NodeId::of_name(&plan.nodes[other].name), since);
+            other != node && (is_sent || is_shaken())
+        });
+        let links: Vec<_> =
+            self.homes.iter().filter(|(_, home)| **home == (node, life)).map(|(link, _)| *link).collect();
+        for link in links {
+            self.net.lose(&mut self.cx, link);
+            self.homes.remove(&link);
+        }
+        if with_machine {
+            self.cx.report.power_cuts += 1;
+            member.machine.cut(&mut self.cx);
+        } else {
+            self.cx.report.kills += 1;
+            member.machine.kill();
+        }
+        // A system that lives closes what the process had open.
+        let is_told = !with_machine && self.cx.random.percent(80);
+        self.wan.dies(&mut self.cx, life, is_told);
+        drop(process);
+        let time = self.cx.between(10 * MILLI, 4 * SECOND);
+        self.cx.after(time, Event::Fleet(Step::Start { node }));
+        self.cx.after(time.saturating_sub(10 * MILLI), Event::Fleet(Step::Impersonate));
+    }
+
+    pub(super) fn start(&mut self, node: usize) {
+        let member = &mut self.members[node];
+        if member.process.is_some() {
+            return;
+        }
+        let life = self.lives;
+        self.lives += 1;
+        member.machine.count(&mut self.cx);
+        match member.start(&mut self.cx, &self.plan, life) {
+            Ok(()) => self.cx.say(|| format!("n{node}: life {life} begins")),
+            Err(Refused::Disk) => self.cx.after(SECOND, Event::Fleet(Step::Start { node })),
+            Err(Refused::Broken(why)) => panic!("n{node} does not start: {why}"),
+        }
+        self.cx.report.fleet_restarts += u64::from(self.members[node].incarnation > 1);
+    }
+}

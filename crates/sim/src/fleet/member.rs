@@ -1,0 +1,299 @@
+//! One node of a cluster, over all its lives: its machine, its process, and the thread that joins it to the others.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use broker::peers::{Outbound, Peers};
+use cluster::{Config, Fabric, Letter};
+use link::{Class, ConnectionId, Demand, Identity, LANES_MAX, Mesh, NodeId, Output, Secret, Time};
+
+use super::plan::Plan;
+use super::step::Step;
+use super::wan::{End, Wan};
+use crate::context::Context;
+use crate::disk::Machine;
+use crate::node::{Node, Refused, Setup};
+use crate::random::Random;
+use crate::schedule::{Event, MILLI, Micros};
+
+/// What is in the mailbox of the thread that joins a node to the others.
+#[derive(Default)]
+pub struct Mailbox {
+    letters: Mutex<Vec<Letter>>,
+}
+
+impl Mailbox {
+    fn take(&self) -> Vec<Letter> {
+        std::mem::take(&mut *self.letters.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    fn put(&self, letter: Letter) {
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner).push(letter);
+    }
+}
+
+impl Peers for Mailbox {
+    fn connect(&self, _: &Arc<broker::Node>, _: Instant) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn submit(&self, outbound: Outbound) {
+        self.put(Letter::Outbound(outbound));
+    }
+
+    fn backlog(&self) -> usize {
+        0
+    }
+
+    fn routes_changed(&self) {
+        self.put(Letter::RoutesChanged);
+    }
+}
+
+/// A node's process.
+pub struct Process {
+    pub node: Node,
+    pub fabric: Fabric,
+    mailbox: Arc<Mailbox>,
+    number: usize,
+    /// When the fabric's next turn comes.
+    due: Micros,
+    /// Connections that have something to write and find no room.
+    full: Vec<ConnectionId>,
+    /// When each link was last not there, or another connection than before.
+    shaken: BTreeMap<NodeId, (Micros, u64)>,
+    turns: u64,
+}
+
+pub struct Member {
+    pub number: usize,
+    pub machine: Machine,
+    pub setup: Setup,
+    pub process: Option<Process>,
+    /// Lives so far.
+    pub incarnation: u64,
+    /// When the last of them began.
+    pub began: Micros,
+    /// What it offers in this life.
+    pub features: u64,
+}
+
+pub const CLUSTER: [u8; 16] = [7; 16];
+pub const SECRET: &[u8] = b"of the cluster";
+
+/// 2025, about, microseconds.
+const BEGAN: Micros = 1_750_000_000_000_000;
+/// Turns of a fabric from one look at everything to the next.
+const TURNS_BETWEEN_CHECKS: u64 = 50;
+
+impl Member {
+    /// Starts the node's process, as life `life` of all lives of all nodes.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn start(&mut self, cx: &mut Context, plan: &Plan, life: u32) -> Result<(), Refused> {
+        let mailbox = Arc::<Mailbox>::default();
+        let peers = mailbox.clone();
+        let join = move |node: &Arc<broker::Node>| {
+            // What it is told of clocks is for threads; the fabric's time is the simulation's.
+            let joined = node.join_cluster(peers, Instant::now());
+            assert_eq!(joined, Ok(()));
+        };
+        let node = Node::start_in(cx, &mut self.machine, self.setup.clone(), life, join)?;
+        (self.incarnation, self.began) = (self.incarnation + 1, cx.now());
+        let now = Time(node.micros(cx.now()));
+        let info = plan.nodes[self.number].clone();
+        // As after an upgrade, or before one: bits that this version does not know are of a later one.
+        let later = *cx.random.pick(&[0, 1 << 40]);
+        self.features = *cx.random.pick(&[0, cluster::FEATURES]) | later;
+        let identity = Identity { name: info.name.clone(), cluster: CLUSTER, features: self.features };
+        let mut random = Random::new(cx.random.draw());
+        let fill =
+            move |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte = (random.draw() >> 40) as u8);
+        let mesh = Mesh::new(identity, Secret::new(SECRET), Box::new(fill), plan.mesh.clone());
+        let others = plan.nodes.iter().enumerate().filter(|(at, _)| *at != self.number);
+        let config = Config {
+            own: info,
+            others: others.map(|(_, info)| info.clone()).collect(),
+            incarnation: replog::Incarnation(self.incarnation),
+            world: (BEGAN + cx.now() + plan.skews[self.number]) / MILLI,
+            ..plan.config.clone()
+        };
+        let fabric = Fabric::new(now, config, node.broker().clone(), mesh, cx.random.draw());
+        let mut process = Process {
+            node,
+            fabric,
+            mailbox,
+            number: self.number,
+            due: Micros::MAX,
+            full: Vec::new(),
+            shaken: BTreeMap::new(),
+            turns: 0,
+        };
+        process.wake(cx, 0);
+        self.process = Some(process);
+        Ok(())
+    }
+}
+
+impl Process {
+    pub fn time(&self, cx: &Context) -> Time {
+        Time(self.node.micros(cx.now()))
+    }
+
+    /// The fabric has a turn so much later, if none comes before.
+    pub fn wake(&mut self, cx: &mut Context, delay: Micros) {
+        let at = cx.now() + delay;
+        if at < self.due {
+            self.due = at;
+            cx.at(at, Event::Fleet(Step::Turn { life: self.node.life() }));
+        }
+    }
+
+    /// The reactors have done something: there may be letters.
+    pub fn look(&mut self, cx: &mut Context) {
+        if !self.mailbox.is_empty() {
+            let delay = if cx.random.percent(2) { cx.between(0, 50 * MILLI) } else { cx.between(1, 300) };
+            self.wake(cx, delay);
+        }
+    }
+
+    /// The fabric's turn.
+    pub fn turn(&mut self, cx: &mut Context, wan: &mut Wan) {
+        if self.due > cx.now() {
+            return;
+        }
+        self.due = Micros::MAX;
+        let now = self.time(cx);
+        for letter in self.mailbox.take() {
+            self.fabric.letter(now, letter);
+        }
+        self.fabric.turn(now);
+        self.node.send_posted(cx);
+        self.serve_mesh(cx, wan, now);
+        self.note_links(cx);
+        self.turns += 1;
+        if self.turns.is_multiple_of(TURNS_BETWEEN_CHECKS) {
+            self.check(cx);
+        }
+        let due = self.fabric.timeout();
+        if due != Time::NEVER {
+            let at = self.node.at_micros(due.0);
+            // A thread that is due at once turns at once, which takes a little.
+            self.wake(cx, at.saturating_sub(cx.now()).max(20));
+        }
+    }
+
+    /// Does what the mesh wants, and moves what it has to write.
+    fn serve_mesh(&mut self, cx: &mut Context, wan: &mut Wan, now: Time) {
+        let life = self.node.life();
+        while let Some(demand) = self.fabric.mesh().poll_demand() {
+            match demand {
+                Demand::Dial { connection, address, .. } => {
+                    let from = End { node: self.number, life, connection };
+                    wan.dial(cx, from, address.parse().unwrap_or(usize::MAX));
+                }
+                Demand::Close { connection, last, reason } => {
+                    cx.say(|| format!("n{}: closes {connection:?}: {reason}", self.number));
+                    wan.send(cx, life, connection, last);
+                    wan.close(cx, life, connection);
+                }
+            }
+        }
+        let mut writable = std::mem::take(&mut self.full);
+        while let Some(connection) = self.fabric.mesh().poll_writable() {
+            if !writable.contains(&connection) {
+                writable.push(connection);
+            }
+        }
+        for connection in writable {
+            let room = wan.room(life, connection);
+            if room == 0 {
+                cx.report.fleet_full += 1;
+                self.full.push(connection);
+                continue;
+            }
+            let mut out = Output::default();
+            self.fabric.mesh().output(now, connection, room, &mut out);
+            for chunk in out.take() {
+                wan.send(cx, life, connection, chunk);
+            }
+        }
+        // Whoever has filled its room is named again.
+        while let Some(connection) = self.fabric.mesh().poll_writable() {
+            self.full.push(connection);
+        }
+        if self.full.iter().any(|connection| wan.room(life, *connection) > 0) {
+            self.wake(cx, 10);
+        }
+    }
+
+    fn note_links(&mut self, cx: &Context) {
+        let now = cx.now();
+        for peer in self.fabric.mesh().peers() {
+            let attached = peer.link.counters().attached;
+            let shaken = self.shaken.entry(peer.node).or_insert((now, attached));
+            if !peer.is_up || shaken.1 != attached {
+                *shaken = (now, attached);
+            }
+        }
+    }
+
+    /// Whether the link to another node was not there at some time since `since`, or came back.
+    pub fn was_shaken(&mut self, node: NodeId, since: Micros) -> bool {
+        let is_up = self.fabric.mesh().peer(node).is_some_and(|peer| peer.is_up);
+        !is_up || self.shaken.get(&node).is_none_or(|(at, _)| *at >= since)
+    }
+
+    /// What waits in links is bounded, and nothing is sent twice over a connection that lives.
+    pub fn check(&mut self, cx: &mut Context) {
+        let now = self.time(cx);
+        self.fabric.mesh().check_invariants();
+        for peer in self.fabric.mesh().peers() {
+            let config = peer.link.config();
+            for (class, (held, ..)) in peer.waiting(now) {
+                let most = buffer_max(config, class).max(FRAME_MOST);
+                assert!(held <= most, "{held} bytes of {class:?} wait for {}, {most} may", peer.name);
+            }
+            let most = (3 + 2 * u64::from(LANES_MAX)) * (config.window + FRAME_MOST);
+            assert!(peer.link.unconsumed() <= most, "{} bytes came and wait", peer.link.unconsumed());
+            cx.report.fleet_check_memory += 1;
+            let counters = peer.link.counters();
+            let again: u64 = Class::ALL.iter().map(|class| counters.of(*class).retransmitted).sum();
+            let lost = counters.attached > peer.connections.0 as u64;
+            assert!(
+                again == 0 || lost,
+                "{again} frames went to {} again, and no connection was lost",
+                peer.name
+            );
+            cx.report.fleet_check_sent_once += u64::from(again == 0);
+        }
+    }
+
+    /// Frames that were sent again.
+    pub fn retransmitted(&mut self) -> u64 {
+        let of = |link: &link::Link| {
+            Class::ALL.iter().map(|class| link.counters().of(*class).retransmitted).sum::<u64>()
+        };
+        self.fabric.mesh().peers().map(|peer| of(peer.link)).sum()
+    }
+}
+
+fn buffer_max(config: &link::Config, class: Class) -> u64 {
+    let buffer = &config.buffer_max;
+    match class {
+        Class::Control => buffer.control,
+        Class::Claims => buffer.claims,
+        Class::Routes => buffer.routes,
+        Class::Assured => buffer.assured,
+        Class::BestEffort => buffer.best_effort,
+    }
+}
+
+/// More than any frame of a simulation.
+const FRAME_MOST: u64 = 24 * 1024;

@@ -1,0 +1,263 @@
+//! What a seed decides before anything happens: nodes, links, clients, and when what goes wrong.
+
+use std::time::Duration;
+
+use broker::peers::SubackLevel;
+use broker::settings::{Settings, SharedStrategy};
+use cluster::{Config, ForwardAck, NodeInfo, Role, WithoutQuorum};
+use link::{BufferMax, MeshConfig};
+use replog::{Batching, Incarnation};
+
+use super::oracle::SKEW_MAX;
+use super::stranger::Kind;
+use crate::node::Setup;
+use crate::random::Random;
+use crate::schedule::{MILLI, Micros, SECOND};
+
+/// What goes wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// `kill -9`: what the system holds in memory stays.
+    Kill {
+        node: usize,
+    },
+    /// The power goes.
+    Cut {
+        node: usize,
+    },
+    /// Several processes die at once.
+    KillMany {
+        nodes: Vec<usize>,
+    },
+    /// Nothing gets through between two groups of nodes.
+    Partition {
+        one: Vec<usize>,
+        time: Micros,
+    },
+    /// Nothing gets from one node to another; the other way it does.
+    OneWay {
+        from: usize,
+        to: usize,
+        time: Micros,
+    },
+    /// Few bytes a second get from one node to another.
+    Slow {
+        from: usize,
+        to: usize,
+        rate: u64,
+        time: Micros,
+    },
+    /// One connection between two nodes is lost, with what was under way.
+    Lose {
+        one: usize,
+        other: usize,
+    },
+    /// All of them are, again and again.
+    Flap {
+        one: usize,
+        other: usize,
+        time: Micros,
+    },
+    /// A connection carries nothing any more, and nobody is told.
+    HalfOpen {
+        one: usize,
+        other: usize,
+    },
+    ClockJump {
+        node: usize,
+    },
+    /// A client's connection is lost.
+    LoseClient {
+        client: usize,
+    },
+    /// Somebody who is no node connects to one's cluster port.
+    Intrude {
+        node: usize,
+        kind: Kind,
+    },
+    /// A client stops for so long.
+    PauseClient {
+        client: usize,
+        time: Micros,
+    },
+    /// A client cannot be reached for so long.
+    PartClient {
+        client: usize,
+        time: Micros,
+    },
+}
+
+pub struct Plan {
+    pub nodes: Vec<NodeInfo>,
+    pub setups: Vec<Setup>,
+    /// Of all nodes, but for who they are.
+    pub config: Config,
+    pub mesh: MeshConfig,
+    pub latency: Micros,
+    pub jitter: Micros,
+    pub clients: usize,
+    /// A client does something twice in such a time.
+    pub pace: Micros,
+    pub length: Micros,
+    pub faults: Vec<(Micros, Fault)>,
+    /// Links hold little.
+    pub is_tight: bool,
+    /// There is a client that keeps to no rules.
+    pub is_harassed: bool,
+    /// What each node's clock is ahead: clocks of a cluster are about right.
+    pub skews: Vec<Micros>,
+}
+
+impl Plan {
+    pub fn of(seed: u64, is_full: bool, random: &mut Random) -> Self {
+        let is_tight = seed % 8 == 7;
+        let (cores, replicants) = match (is_full, random.below(4)) {
+            (true, _) | (false, 0) => (3, 2),
+            _ => (1 + random.below(5), random.below(4)),
+        };
+        let (cores, replicants) = if cores + replicants == 1 { (2, 0) } else { (cores, replicants) };
+        let count = cores + replicants;
+        let regions = 1 + random.below(2);
+        let info = |at: usize| NodeInfo {
+            name: format!("n{at}").into(),
+            role: if at < cores { Role::Core } else { Role::Replicant },
+            region: format!("r{}", at % regions).into(),
+            address: at.to_string().into(),
+        };
+        let nodes: Vec<NodeInfo> = (0..count).map(info).collect();
+        let length = if is_full { 300 * SECOND } else { (15 + random.below(30) as u64) * SECOND };
+        let clients = if is_full { 50 } else { 4 + 2 * count };
+        let faults = if is_full { 20 + random.below(20) } else { 2 + random.below(10) };
+        let mut faults: Vec<_> =
+            (0..faults).map(|_| (random.draw() % length, Fault::any(random, count, clients))).collect();
+        // Strangers and stopped clients come besides.
+        for _ in 0..random.below(if is_full { 12 } else { 4 }) {
+            let (node, kind) = (random.below(count), *random.pick(&Kind::ALL));
+            faults.push((random.draw() % length, Fault::Intrude { node, kind }));
+            let (client, time) = (random.below(clients), SECOND / 10 + random.draw() % (10 * SECOND));
+            faults.push((random.draw() % length, Fault::PauseClient { client, time }));
+        }
+        faults.sort_by_key(|(at, _)| *at);
+        Self {
+            skews: (0..count).map(|_| random.draw() % SKEW_MAX).collect(),
+            setups: (0..count).map(|_| setup(random)).collect(),
+            config: config(random, nodes[0].clone()),
+            mesh: mesh(random, is_tight),
+            latency: *random.pick(&[50, MILLI, 20 * MILLI, 100 * MILLI]),
+            jitter: *random.pick(&[100, 2 * MILLI, 30 * MILLI]),
+            nodes,
+            clients,
+            pace: if is_full { 4 * SECOND } else { SECOND },
+            length,
+            faults,
+            is_tight,
+            is_harassed: random.percent(50),
+        }
+    }
+}
+
+fn setup(random: &mut Random) -> Setup {
+    let mut settings = Settings::default();
+    settings.sys.interval = Duration::ZERO;
+    settings.session.expiry_max = Duration::from_secs(u64::from(crate::client::LONG));
+    settings.queue.messages_max = 1_000_000;
+    settings.routing.suback = *random.pick(&[SubackLevel::Core, SubackLevel::Cluster]);
+    settings.shared.strategy = *random.pick(&[
+        SharedStrategy::RoundRobin,
+        SharedStrategy::Random,
+        SharedStrategy::Sticky,
+        SharedStrategy::HashClientId,
+        SharedStrategy::HashTopic,
+        SharedStrategy::Local,
+    ]);
+    if random.percent(30) {
+        settings.mqtt.inflight_max = 2 + random.below(6) as u16;
+    }
+    let mut entropy = [0; 48];
+    entropy.iter_mut().for_each(|byte| *byte = random.draw() as u8);
+    Setup {
+        settings,
+        workers: 1 + random.below(3) as u16,
+        segment_bytes: *random.pick(&[64 << 10, 256 << 10]),
+        commit_bytes_max: *random.pick(&[30_000, 8 << 20]),
+        low_bytes_per_commit: *random.pick(&[8_000, 1 << 20]),
+        entropy,
+        sync_max: *random.pick(&[300, 5 * MILLI, 30 * MILLI]),
+        #[cfg(feature = "trial")]
+        mutation: None,
+    }
+}
+
+fn config(random: &mut Random, own: NodeInfo) -> Config {
+    let batching = Batching {
+        interval: Duration::from_micros(*random.pick(&[0, 2_000, 50_000])),
+        bytes_max: *random.pick(&[40, 64 * 1024]),
+        in_flight_max: *random.pick(&[200, 4 << 20]),
+    };
+    Config {
+        own,
+        others: Vec::new(),
+        incarnation: Incarnation(0),
+        world: 0,
+        batching,
+        tombstones_max: *random.pick(&[0, 3, 100_000]),
+        forward_ack: if random.percent(80) { ForwardAck::Received } else { ForwardAck::Sent },
+        suback_wait: Duration::from_millis(*random.pick(&[3_000, 10_000])),
+        lease: Duration::from_millis(*random.pick(&[500, 2_000])),
+        packs: true,
+        without_quorum: if random.percent(85) { WithoutQuorum::Hold } else { WithoutQuorum::Serve },
+    }
+}
+
+fn mesh(random: &mut Random, is_tight: bool) -> MeshConfig {
+    let mut link = link::Config::default();
+    let quick = random.percent(50);
+    if quick {
+        (link.heartbeat, link.silence_max) = (Duration::from_millis(300), Duration::from_millis(1_500));
+    }
+    if is_tight {
+        link.window = 3_000;
+        link.buffer_max = BufferMax {
+            control: 10_000,
+            claims: 10_000,
+            routes: 10_000,
+            assured: 20_000,
+            best_effort: 5_000,
+        };
+    }
+    MeshConfig {
+        link,
+        connections: 1 + random.below(4) as u8,
+        dial_max: Duration::from_millis(*random.pick(&[1_000, 5_000])),
+        ..MeshConfig::default()
+    }
+}
+
+impl Fault {
+    fn any(random: &mut Random, nodes: usize, clients: usize) -> Self {
+        let node = random.below(nodes);
+        let other = (node + 1 + random.below(nodes - 1)) % nodes;
+        let time = SECOND / 10 + random.draw() % (10 * SECOND);
+        match random.below(100) {
+            0..=9 => Self::Kill { node },
+            10..=15 => Self::Cut { node },
+            16..=19 => {
+                Self::KillMany { nodes: (0..nodes).filter(|at| *at == node || random.percent(40)).collect() }
+            }
+            20..=33 => Self::Partition {
+                one: (0..nodes).filter(|at| *at == node || *at != other && random.percent(40)).collect(),
+                time,
+            },
+            34..=43 => Self::OneWay { from: node, to: other, time },
+            44..=51 => {
+                Self::Slow { from: node, to: other, rate: *random.pick(&[1, 500, 5_000, 100_000]), time }
+            }
+            52..=63 => Self::Lose { one: node, other },
+            64..=71 => Self::Flap { one: node, other, time: time / 2 },
+            72..=79 => Self::HalfOpen { one: node, other },
+            80..=83 => Self::ClockJump { node },
+            84..=92 => Self::LoseClient { client: random.below(clients) },
+            _ => Self::PartClient { client: random.below(clients), time },
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! What simulations once found, played step by step: three cores, links of a millisecond, nothing by chance that matters.
+
+use std::time::Duration;
+
+use broker::settings::{Settings, SharedStrategy};
+use cluster::{Config, ForwardAck, NodeInfo, Role, WithoutQuorum};
+use link::MeshConfig;
+use mqtt::QoS;
+use replog::{Batching, Incarnation};
+
+use super::client::{Client, Keeps, Scene};
+use super::oracle::{GROUPS, Level, RETAINED};
+use super::plan::{Fault, Plan};
+use super::world::Fleet;
+use crate::node::Setup;
+use crate::schedule::{MILLI, Micros, SECOND};
+use crate::trace::Trace;
+
+/// As long as a scenario may take.
+const LONG: Micros = 1_000 * SECOND;
+
+fn plan(batching: Duration) -> Plan {
+    let info = |at: usize| NodeInfo {
+        name: format!("n{at}").into(),
+        role: Role::Core,
+        region: "r".into(),
+        address: at.to_string().into(),
+    };
+    let nodes: Vec<NodeInfo> = (0..3).map(info).collect();
+    let mut settings = Settings::default();
+    settings.sys.interval = Duration::ZERO;
+    let setup = Setup {
+        settings,
+        workers: 1,
+        segment_bytes: 64 << 10,
+        commit_bytes_max: 8 << 20,
+        low_bytes_per_commit: 1 << 20,
+        entropy: [1; 48],
+        sync_max: 300,
+        #[cfg(feature = "trial")]
+        mutation: None,
+    };
+    let mut mesh = MeshConfig { dial_max: Duration::from_millis(200), ..MeshConfig::default() };
+    (mesh.link.heartbeat, mesh.link.silence_max) = (Duration::from_millis(100), Duration::from_millis(500));
+    Plan {
+        setups: vec![setup; 3],
+        config: Config {
+            own: nodes[0].clone(),
+            others: Vec::new(),
+            incarnation: Incarnation(0),
+            world: 0,
+            batching: Batching { interval: batching, bytes_max: 64 << 10, in_flight_max: 4 << 20 },
+            tombstones_max: 1_000,
+            forward_ack: ForwardAck::Received,
+            suback_wait: Duration::from_secs(10),
+            lease: Duration::from_secs(2),
+            packs: true,
+            without_quorum: WithoutQuorum::Hold,
+        },
+        mesh,
+        latency: MILLI,
+        jitter: 100,
+        nodes,
+        clients: 0,
+        pace: SECOND,
+        length: LONG,
+        faults: Vec::new(),
+        is_tight: false,
+        is_harassed: false,
+        skews: vec![0; 3],
+    }
+}
+
+/// Three nodes that know each other, a subscriber on the first and a publisher on the third.
+struct Story {
+    fleet: Fleet,
+}
+
+const SUBSCRIBER: usize = 0;
+const PUBLISHER: usize = 1;
+
+impl Story {
+    fn of(plan: Plan) -> Self {
+        let mut fleet = Fleet::of_plan(7, plan, Trace::default());
+        fleet.wan.is_calm = true;
+        fleet.net.calm = true;
+        for node in 0..3 {
+            fleet.start(node);
+        }
+        let mut story = Self { fleet };
+        story.passes(5 * SECOND);
+        for (number, node) in [(SUBSCRIBER, 0), (PUBLISHER, 2)] {
+            // Members speak MQTT 5, in which a SUBSCRIBE says its level.
+            story.fleet.clients.push(Client::member(number));
+            story.fleet.connect(number, node);
+        }
+        story.passes(SECOND);
+        story
+    }
+
+    fn passes(&mut self, time: Micros) {
+        let until = self.fleet.cx.now() + time;
+        self.fleet.run_until(until);
+    }
+
+    fn with(&mut self, client: usize, what: impl FnOnce(&mut Client, &mut Scene<'_>)) {
+        let fleet = &mut self.fleet;
+        let mut scene = Scene { cx: &mut fleet.cx, net: &mut fleet.net, oracle: &mut fleet.oracle };
+        what(&mut fleet.clients[client], &mut scene);
+    }
+
+    fn subscribes(&mut self) {
+        let filters = vec![("t/#".to_owned(), QoS::AtLeastOnce)];
+        self.with(SUBSCRIBER, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+    }
+
+    /// Whether everybody who counts was said to know the subscription.
+    fn is_subscribed(&mut self) -> bool {
+        let (.., view) = self.fleet.clients[SUBSCRIBER].place().expect("the subscriber is connected");
+        self.fleet.oracle.view(view).granted.contains_key("t/#")
+    }
+
+    fn publishes(&mut self) -> usize {
+        self.says("t/0", QoS::AtLeastOnce, Keeps::Nothing)
+    }
+
+    fn says(&mut self, topic: &str, qos: QoS, keeps: Keeps) -> usize {
+        let number = self.fleet.oracle.next_number();
+        self.with(PUBLISHER, |client, scene| client.publishes(scene, topic, qos, keeps));
+        number
+    }
+
+    /// A client on a node joins the shared group.
+    fn joins_group(&mut self, client: usize) {
+        let filters = vec![(GROUPS[0].to_owned(), QoS::AtLeastOnce)];
+        self.with(client, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+    }
+
+    /// One more client, on a node.
+    fn connects(&mut self, node: usize) -> usize {
+        let number = self.fleet.clients.len();
+        self.fleet.clients.push(Client::new(number, None));
+        self.fleet.connect(number, node);
+        self.passes(SECOND);
+        number
+    }
+
+    /// What somebody finds retained who asks for it on a node now.
+    fn retained(&mut self, node: usize) -> Vec<usize> {
+        let reader = self.connects(node);
+        let filters = vec![(RETAINED.to_owned(), QoS::AtLeastOnce)];
+        self.with(reader, |client, scene| client.subscribes_to(scene, filters, Level::Local));
+        self.passes(SECOND);
+        let (.., view) = self.fleet.clients[reader].place().expect("the reader is connected");
+        self.fleet.oracle.view(view).retained.values().copied().collect()
+    }
+
+    fn got_in_group(&self, number: usize) -> u32 {
+        self.fleet.oracle.came_to_group(number, GROUPS[0])
+    }
+
+    fn is_acknowledged(&self, number: usize) -> bool {
+        self.fleet.oracle.is_acknowledged(number)
+    }
+
+    fn has_come(&mut self, number: usize) -> bool {
+        let (.., view) = self.fleet.clients[SUBSCRIBER].place().expect("the subscriber is connected");
+        self.fleet.oracle.has_come(view, number)
+    }
+
+    fn part(&mut self, one: usize, other: usize) {
+        let now = self.fleet.cx.now();
+        self.fleet.wan.cut(now, one, other, LONG);
+        self.fleet.wan.cut(now, other, one, LONG);
+    }
+
+    fn join(&mut self, one: usize, other: usize) {
+        self.fleet.wan.mend(&mut self.fleet.cx, one, other);
+        self.fleet.wan.mend(&mut self.fleet.cx, other, one);
+    }
+
+    fn restart(&mut self, node: usize) {
+        self.fleet.fault(&Fault::Kill { node });
+        self.fleet.start(node);
+    }
+}
+
+/// Cores have granted a lease, and forget that as they begin anew: the node that holds it may still acknowledge what a subscriber does not get.
+#[test]
+fn cores_that_begin_anew_wait_for_the_leases_that_they_have_forgotten() {
+    let mut story = Story::of(plan(Duration::ZERO));
+    story.part(2, 0);
+    story.part(2, 1);
+    story.restart(0);
+    story.restart(1);
+    // The lease of the third node began before the cut and holds for some time.
+    story.passes(300 * MILLI);
+    story.fleet.connect(SUBSCRIBER, 0);
+    story.passes(100 * MILLI);
+    story.subscribes();
+    story.passes(600 * MILLI);
+    let held = story.publishes();
+    story.passes(200 * MILLI);
+    assert!(story.is_acknowledged(held), "it has a lease still");
+    assert!(!story.is_subscribed(), "a node that may acknowledge does not know it");
+    story.passes(12 * SECOND);
+    assert!(story.is_subscribed());
+    assert!(!story.has_come(held));
+    let late = story.publishes();
+    story.passes(SECOND);
+    assert!(!story.is_acknowledged(late), "it has no lease any more");
+}
+
+/// A core that begins anew does not know a subscription that it once helped to settle: it lets nobody acknowledge before it has heard of it.
+#[test]
+fn a_core_that_begins_anew_hears_of_every_node_before_it_grants_anything() {
+    let mut story = Story::of(plan(Duration::ZERO));
+    story.part(2, 0);
+    story.part(2, 1);
+    story.passes(4 * SECOND);
+    story.subscribes();
+    story.passes(SECOND);
+    assert!(story.is_subscribed(), "who does not know it may not acknowledge");
+    story.part(0, 1);
+    story.restart(1);
+    story.join(2, 1);
+    story.passes(2 * SECOND);
+    let number = story.publishes();
+    story.passes(3 * SECOND);
+    assert!(!story.is_acknowledged(number), "neither of the two has heard of the subscription");
+    story.join(0, 1);
+    story.passes(5 * SECOND);
+    assert!(story.is_acknowledged(number));
+    // It knows now who wants it, and keeps it for a node that it does not reach.
+    story.join(2, 0);
+    story.passes(10 * SECOND);
+    assert!(story.has_come(number));
+}
+
+/// While a node has no lease others are told that all know what it does not. It is not let in with what was known a lease ago.
+#[test]
+fn a_node_whose_lease_has_lapsed_hears_all_before_it_has_another() {
+    // Changes of routes take their time, so that a lease could be there before them.
+    let mut story = Story::of(plan(Duration::from_millis(1_500)));
+    story.part(2, 0);
+    story.part(2, 1);
+    story.passes(4 * SECOND);
+    story.subscribes();
+    story.passes(4 * SECOND);
+    assert!(story.is_subscribed(), "who does not know it may not acknowledge");
+    story.join(2, 0);
+    story.join(2, 1);
+    let number = story.publishes();
+    let mut waited = 0;
+    while !story.is_acknowledged(number) {
+        story.passes(10 * MILLI);
+        waited += 1;
+        assert!(waited < 2_000, "it never has a lease again");
+    }
+    story.passes(SECOND);
+    assert!(
+        story.has_come(number),
+        "it was acknowledged, and the subscriber had a SUBACK before it was sent"
+    );
+}
+
+/// A strategy that likes one node best offers a message there, hears that nobody is there any more, and does not offer it there again.
+#[test]
+fn a_group_whose_favourite_has_left_gives_the_message_to_another_node() {
+    let mut slow = plan(Duration::from_secs(5));
+    for setup in &mut slow.setups {
+        setup.settings.shared.strategy = SharedStrategy::HashTopic;
+    }
+    let mut story = Story::of(slow);
+    let other = story.connects(1);
+    story.joins_group(SUBSCRIBER);
+    story.joins_group(other);
+    story.passes(20 * SECOND);
+    let first = story.says("g/0", QoS::AtLeastOnce, Keeps::Nothing);
+    story.passes(SECOND);
+    assert_eq!(story.got_in_group(first), 1);
+    let place = |story: &Story, client: usize| story.fleet.clients[client].place().map(|(.., view)| view);
+    let chosen = story.fleet.oracle.last_in_group(first, GROUPS[0]);
+    let leaver = if place(&story, other) == chosen { other } else { SUBSCRIBER };
+    story.with(leaver, |client, scene| client.leaves(scene, GROUPS[0]));
+    // Others have not heard of it.
+    story.passes(100 * MILLI);
+    let second = story.says("g/0", QoS::AtLeastOnce, Keeps::Nothing);
+    story.passes(SECOND);
+    assert!(story.is_acknowledged(second));
+    assert_eq!(story.got_in_group(second), 1, "the other member is there");
+}
+
+/// A group whose only member is on a node that is cut off keeps its messages for it, as they are kept for other subscribers.
+#[test]
+fn what_is_for_a_group_waits_for_a_node_that_is_cut_off_when_nobody_else_is_there() {
+    let mut story = Story::of(plan(Duration::ZERO));
+    story.joins_group(SUBSCRIBER);
+    story.passes(2 * SECOND);
+    story.part(2, 0);
+    story.passes(2 * SECOND);
+    let number = story.says("g/0", QoS::AtLeastOnce, Keeps::Nothing);
+    story.passes(SECOND);
+    assert!(story.is_acknowledged(number), "the other two cores are enough");
+    assert_eq!(story.got_in_group(number), 0);
+    story.join(2, 0);
+    story.passes(5 * SECOND);
+    assert_eq!(story.got_in_group(number), 1);
+}
+
+/// What is on its way to a node that begins anew is lost with the link, and that node has had its copies already.
+#[test]
+fn what_is_retained_for_the_earlier_life_of_a_node_is_told_to_the_next() {
+    let mut story = Story::of(plan(Duration::ZERO));
+    let before = story.says("r/1", QoS::AtMostOnce, Keeps::Message);
+    story.passes(SECOND);
+    story.part(2, 1);
+    story.restart(1);
+    story.passes(2 * SECOND);
+    let written = story.says("r/0", QoS::AtMostOnce, Keeps::Message);
+    story.says("r/1", QoS::AtMostOnce, Keeps::Deletion);
+    story.passes(SECOND);
+    assert_eq!(story.retained(1), [before]);
+    story.join(2, 1);
+    story.passes(5 * SECOND);
+    for node in 0..3 {
+        assert_eq!(story.retained(node), [written], "n{node}");
+    }
+}

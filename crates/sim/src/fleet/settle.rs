@@ -1,0 +1,200 @@
+//! The end of a simulation: nothing goes wrong any more, every node knows what the others want, and any two exchange messages.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use broker::peers::Wants;
+use mqtt::QoS;
+
+use super::client::{Client, Keeps, Scene};
+use super::oracle::{GROUP_TOPICS, GROUPS, Level, RETAINED, SHARE};
+use super::step::Step;
+use super::world::Fleet;
+use crate::schedule::{Event, SECOND};
+
+/// Seconds until everybody must have got everything.
+const PATIENCE: usize = 180;
+/// Seconds of silence, in which the slowest timer runs.
+const SILENCE: usize = 4;
+
+impl Fleet {
+    /// No more harm.
+    pub(super) fn heal(&mut self) {
+        self.cx.say(|| "healing".to_owned());
+        self.is_healing = true;
+        self.net.calm = true;
+        self.wan.heal(&mut self.cx);
+        // A crowd of them would keep nodes out for as long as handshakes may take.
+        self.turn_strangers_out();
+        for node in 0..self.members.len() {
+            self.cx.after(0, Event::Fleet(Step::Start { node }));
+        }
+    }
+
+    /// Until nothing happens any more.
+    pub(super) fn settle(&mut self) {
+        let mut silent = 0;
+        for _ in 0..PATIENCE {
+            let until = self.cx.now() + SECOND;
+            self.run_until(until);
+            let mut is_quiet = self.members.iter().all(|member| member.process.is_some());
+            for client in &mut self.clients {
+                is_quiet &= client.is_quiet() & !std::mem::take(&mut client.stirred);
+            }
+            silent = if is_quiet { silent + 1 } else { 0 };
+            if silent >= SILENCE {
+                self.cx.report.check_answered += self.clients.len() as u64;
+                return self.oracle.check_all_arrived();
+            }
+        }
+        let waiting: Vec<String> = self.clients.iter().filter_map(Client::waits_for).collect();
+        panic!("it never becomes quiet: {waiting:?}");
+    }
+
+    /// Every node knows of every other what that one's clients want, and nothing else.
+    pub(super) fn check_routes(&mut self) {
+        let mut own = Vec::new();
+        let mut known = Vec::new();
+        for (number, member) in self.members.iter().enumerate() {
+            let process = member.process.as_ref().expect("every node runs");
+            let others: Vec<usize> = (0..self.members.len()).filter(|other| *other != number).collect();
+            let mut wanted = BTreeMap::<String, Wants>::new();
+            let mut of_others = BTreeMap::<(usize, String), Wants>::new();
+            process.node.broker().routes.for_each_wanted(|filter, place, wants| match place {
+                None => {
+                    let all = wanted.entry(filter.to_owned()).or_default();
+                    *all = all.with(wants);
+                }
+                Some(place) => {
+                    let other = others[usize::from(place.0)];
+                    let before = of_others.insert((other, filter.to_owned()), wants);
+                    assert!(before.is_none(), "n{number} knows two things of n{other} and {filter}");
+                }
+            });
+            own.push(wanted);
+            known.push(of_others);
+        }
+        for (number, of_others) in known.iter().enumerate() {
+            let all = own.iter().enumerate().filter(|(other, _)| *other != number);
+            let expected: BTreeMap<(usize, String), Wants> = all
+                .flat_map(|(other, wanted)| {
+                    wanted.iter().map(move |(filter, wants)| ((other, filter.clone()), *wants))
+                })
+                .collect();
+            assert_eq!(*of_others, expected, "n{number} does not know what the others want");
+            self.cx.report.fleet_check_routes += expected.len() as u64;
+        }
+        // And what they want is what their clients were granted; what is left of sessions that outlive connections, their clients may not
+        // have heard of.
+        for (number, wanted) in own.iter().enumerate() {
+            let views = || self.oracle.views().iter().filter(|view| view.node == number && view.is_connected);
+            let granted = views().flat_map(|view| view.granted.keys());
+            // What a group's members want is not said by filter.
+            let granted: BTreeSet<&String> = granted.filter(|filter| !filter.starts_with(SHARE)).collect();
+            let durable = views().filter(|view| view.is_durable);
+            let perhaps: BTreeSet<&String> = durable.flat_map(|view| &view.asked).collect();
+            let wanted: BTreeSet<&String> = wanted.keys().collect();
+            let missing: Vec<_> = granted.difference(&wanted).collect();
+            assert!(missing.is_empty(), "n{number} does not know that its clients want {missing:?}");
+            let more: Vec<_> =
+                wanted.difference(&granted).filter(|filter| !perhaps.contains(*filter)).collect();
+            assert!(more.is_empty(), "n{number} believes that its clients want {more:?}");
+        }
+    }
+
+    /// Any two nodes know of each other what both can, and nothing that one of them cannot.
+    pub(super) fn check_features(&mut self) {
+        let offers: Vec<u64> = self.members.iter().map(|member| member.features).collect();
+        for (node, member) in self.members.iter_mut().enumerate() {
+            let process = member.process.as_mut().expect("every node runs");
+            let malformed = process.fabric.counters().malformed;
+            assert_eq!(malformed, 0, "n{node} was told what it cannot read");
+            for (other, info) in self.plan.nodes.iter().enumerate().filter(|(other, _)| *other != node) {
+                let peer = process.fabric.mesh().peer(link::NodeId::of_name(&info.name));
+                let known = peer.map(|peer| peer.features);
+                assert_eq!(known, Some(offers[node] & offers[other]), "n{node} of what n{other} can");
+                let report = &mut self.cx.report;
+                match [node, other].map(|at| offers[at] & cluster::FEATURES != 0) {
+                    [true, true] => report.fleet_check_features_both += 1,
+                    [true, false] => report.fleet_check_features_own += 1,
+                    [false, true] => report.fleet_check_features_theirs += 1,
+                    [false, false] => report.fleet_check_features_none += 1,
+                }
+                let is_later = (offers[node] ^ offers[other]) & !cluster::FEATURES != 0;
+                report.fleet_check_features_later += u64::from(is_later);
+            }
+        }
+    }
+
+    /// Any two nodes exchange messages of every QoS, also to those who asked for the lowest level of SUBACK. Each node has members of shared
+    /// groups, retains something and deletes what another has retained.
+    pub(super) fn exchange(&mut self) {
+        let nodes = self.members.len();
+        let first = self.connect_more(|number| Client::new(number, None));
+        let members = self.connect_more(Client::member);
+        let readers = self.connect_more(|number| Client::new(number, None));
+        self.settle();
+        for (node, level) in (0..nodes).zip([Level::Cluster, Level::Local, Level::Core].iter().cycle()) {
+            let filters =
+                vec![(format!("p/{node}/#"), QoS::ExactlyOnce), ("p/+/all".to_owned(), QoS::AtLeastOnce)];
+            self.with_client(first + node, |client, scene| client.subscribes_to(scene, filters, *level));
+            let group = vec![(GROUPS[node % 2].to_owned(), QoS::ExactlyOnce)];
+            self.with_client(members + node, |client, scene| client.subscribes_to(scene, group, *level));
+        }
+        self.settle();
+        self.oracle.is_settled = true;
+        for round in 0..2 {
+            for node in 0..nodes {
+                for other in 0..nodes {
+                    let topics = [format!("p/{other}/x"), format!("p/{other}/all")];
+                    for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
+                        self.publishes(first + node, &topics[round], qos, Keeps::Nothing);
+                        let topic = GROUP_TOPICS[other % GROUP_TOPICS.len()];
+                        self.publishes(first + node, topic, qos, Keeps::Nothing);
+                    }
+                    let until = self.cx.now() + SECOND / 4;
+                    self.run_until(until);
+                    self.cx.report.fleet_check_pairs += u64::from(node != other);
+                }
+                // In the first round each writes something, in the second every other one's goes.
+                if round == 0 {
+                    self.publishes(first + node, &format!("r/q/{node}"), QoS::AtLeastOnce, Keeps::Message);
+                } else if node % 2 == 0 {
+                    let topic = format!("r/q/{}", (node + 1) % nodes);
+                    self.publishes(first + node, &topic, QoS::ExactlyOnce, Keeps::Deletion);
+                }
+            }
+            self.settle();
+        }
+        for node in 0..nodes {
+            let filters = vec![(RETAINED.to_owned(), QoS::AtLeastOnce)];
+            self.with_client(readers + node, |client, scene| {
+                client.subscribes_to(scene, filters, Level::Local)
+            });
+        }
+        self.settle();
+        let views = self.clients[readers..].iter().filter_map(Client::place).map(|(.., view)| view);
+        let views: Vec<usize> = views.collect();
+        self.oracle.check_retained(&mut self.cx, &views);
+    }
+
+    /// One more client on each node; returns the number of the first.
+    fn connect_more(&mut self, client: impl Fn(usize) -> Client) -> usize {
+        let first = self.clients.len();
+        for node in 0..self.members.len() {
+            let number = self.clients.len();
+            self.clients.push(client(number));
+            self.connect(number, node);
+            self.cx.after(SECOND / 10, Event::Act { client: number });
+        }
+        first
+    }
+
+    fn publishes(&mut self, client: usize, topic: &str, qos: QoS, keeps: Keeps) {
+        self.with_client(client, |client, scene| client.publishes(scene, topic, qos, keeps));
+    }
+
+    fn with_client(&mut self, client: usize, what: impl FnOnce(&mut Client, &mut Scene<'_>)) {
+        let mut scene = Scene { cx: &mut self.cx, net: &mut self.net, oracle: &mut self.oracle };
+        what(&mut self.clients[client], &mut scene);
+    }
+}

@@ -1,0 +1,373 @@
+//! One simulation of several nodes: what happens, to whom.
+
+use std::collections::BTreeMap;
+
+use cluster::Role;
+use link::NodeId;
+
+use super::client::{Client, Scene};
+use super::hostile::{HOSTILE, Hostile};
+use super::member::Member;
+use super::oracle::Oracle;
+use super::plan::Plan;
+use super::step::Step;
+use super::stranger::Stranger;
+use super::wan::{End, Piece, Wan};
+use crate::context::Context;
+use crate::disk::Machine;
+use crate::net::{self, Direction, Link, Net};
+use crate::random::Random;
+use crate::report::Report;
+use crate::schedule::{Event, MILLI, Micros, SECOND, Schedule};
+use crate::trace::Trace;
+
+/// A cluster through all that goes wrong, then healing.
+pub struct Fleet {
+    pub(super) cx: Context,
+    pub(super) net: Net,
+    pub(super) wan: Wan,
+    pub(super) plan: Plan,
+    pub(super) members: Vec<Member>,
+    pub(super) clients: Vec<Client>,
+    pub(super) oracle: Oracle,
+    /// The node of each client's connection, and that node's life.
+    pub(super) homes: BTreeMap<Link, (usize, u32)>,
+    /// Lives of all nodes so far.
+    pub(super) lives: u32,
+    pub(super) strangers: Vec<Stranger>,
+    pub(super) hostile: Hostile,
+    pub(super) is_healing: bool,
+}
+
+impl Fleet {
+    pub fn new(seed: u64, is_full: bool, trace: Trace) -> Self {
+        let mut random = Random::new(seed.wrapping_mul(0x9E37_79B9) ^ 0xC1A5_7E12);
+        let plan = Plan::of(seed, is_full, &mut random);
+        Self::of(random, plan, trace)
+    }
+
+    /// One in which only that happens which its owner does.
+    #[cfg(test)]
+    pub(super) fn of_plan(seed: u64, plan: Plan, trace: Trace) -> Self {
+        Self::of(Random::new(seed), plan, trace)
+    }
+
+    fn of(mut random: Random, plan: Plan, trace: Trace) -> Self {
+        let member = |(number, setup): (usize, &crate::node::Setup)| Member {
+            number,
+            machine: Machine::new(random.draw()),
+            setup: setup.clone(),
+            process: None,
+            incarnation: 0,
+            began: 0,
+            features: 0,
+        };
+        let members: Vec<Member> = plan.setups.iter().enumerate().map(member).collect();
+        let home = |number: usize| (number % 5 == 4).then_some(number % members.len());
+        let client = |number: usize| match number % 5 {
+            1 | 3 => Client::member(number),
+            _ => Client::new(number, home(number)),
+        };
+        let clients = (0..plan.clients).map(client).collect();
+        let mut oracle = Oracle::new(plan.config.without_quorum == cluster::WithoutQuorum::Serve);
+        oracle.is_tight = plan.is_tight;
+        oracle.groups.are_assured =
+            !plan.is_tight && plan.config.forward_ack == cluster::ForwardAck::Received;
+        let cx = Context { random, schedule: Schedule::default(), report: Report::default(), trace };
+        Self {
+            cx,
+            net: Net::default(),
+            wan: Wan::new(plan.latency, plan.jitter),
+            plan,
+            members,
+            clients,
+            oracle,
+            homes: BTreeMap::new(),
+            lives: 0,
+            strangers: Vec::new(),
+            hostile: Hostile::default(),
+            is_healing: false,
+        }
+    }
+
+    /// Runs it all.
+    ///
+    /// # Panics
+    /// When something is wrong.
+    pub fn run(&mut self) {
+        self.cx.report.seeds = 1;
+        let plan = &self.plan;
+        self.cx.say(|| format!("nodes: {:?}", plan.nodes));
+        self.cx.say(|| format!("settings: {:?}; {:?}", plan.config, plan.mesh));
+        for node in 0..self.members.len() {
+            let at = self.cx.between(0, SECOND);
+            self.cx.at(at, Event::Fleet(Step::Start { node }));
+        }
+        for (number, (at, _)) in self.plan.faults.iter().enumerate() {
+            self.cx.at(*at, Event::Fault { number });
+        }
+        for client in 0..self.clients.len() {
+            let at = self.cx.between(0, 2 * SECOND);
+            self.cx.at(at, Event::Act { client });
+        }
+        if self.plan.is_harassed {
+            self.cx.at(SECOND, Event::Act { client: HOSTILE });
+        }
+        self.run_until(self.plan.length);
+        self.heal();
+        self.settle();
+        self.check_routes();
+        self.exchange();
+        self.check_features();
+        let report = &mut self.cx.report;
+        report.seconds = self.cx.schedule.now() / SECOND;
+        report.events = self.cx.schedule.handled();
+        for member in &mut self.members {
+            member.machine.count(&mut self.cx);
+            if let Some(process) = &mut member.process {
+                process.check(&mut self.cx);
+                self.cx.report.fleet_retransmitted += process.retransmitted();
+            }
+        }
+    }
+
+    pub fn report(&self) -> Report {
+        self.cx.report.clone()
+    }
+
+    pub fn take_trace(&mut self) -> Vec<String> {
+        self.cx.trace.take()
+    }
+
+    pub(super) fn run_until(&mut self, until: Micros) {
+        while let Some(event) = self.cx.schedule.next(until) {
+            self.happens(event);
+            self.weigh_acknowledgements();
+        }
+        self.cx.schedule.pass_to(until);
+    }
+
+    fn happens(&mut self, event: Event) {
+        match event {
+            Event::Act { client } => self.act(client),
+            Event::Fault { number } => {
+                let fault = self.plan.faults[number].1.clone();
+                self.fault(&fault);
+            }
+            Event::Arrive { link, direction: Direction::ToNode } => {
+                let piece = self.net.take(link, Direction::ToNode);
+                self.at_node(link, piece);
+            }
+            Event::Lost { link, direction: Direction::ToNode } => {
+                self.at_node(link, Some(net::Piece::End));
+            }
+            Event::Arrive { link, direction: Direction::ToClient } => {
+                match self.net.take(link, Direction::ToClient) {
+                    Some(net::Piece::Bytes(bytes)) => {
+                        let (client, mut scene) = self.client_of(link);
+                        if let Some(client) = client {
+                            client.reads(&mut scene, link, &bytes);
+                        }
+                    }
+                    Some(net::Piece::End) => self.client_loses(link),
+                    None => {}
+                }
+            }
+            Event::Lost { link, direction: Direction::ToClient } => self.client_loses(link),
+            Event::Turn { life, .. }
+            | Event::Batch { life, .. }
+            | Event::Letter { life, .. }
+            | Event::Commit { life }
+            | Event::Keep { life }
+            | Event::Read { life, .. }
+            | Event::Note { life } => self.at_life(life, event),
+            Event::Fleet(step) => self.step(step),
+            Event::Start | Event::End { .. } | Event::Room | Event::Quorum(_) => {}
+        }
+    }
+
+    /// Something of a node's life happens.
+    fn at_life(&mut self, life: u32, event: Event) {
+        let of_life =
+            |member: &&mut Member| member.process.as_ref().is_some_and(|process| process.node.life() == life);
+        let Some(member) = self.members.iter_mut().find(of_life) else { return };
+        let Some(process) = &mut member.process else { return };
+        if let Event::Fleet(Step::Turn { .. }) = event {
+            process.turn(&mut self.cx, &mut self.wan);
+        } else {
+            process.node.handle(&mut self.cx, &mut self.net, &mut member.machine, event);
+        }
+        process.look(&mut self.cx);
+        process.node.take_ended();
+    }
+
+    /// Something arrives at a node's end of a client's connection.
+    fn at_node(&mut self, link: Link, piece: Option<net::Piece>) {
+        let (Some(piece), Some((node, life))) = (piece, self.homes.get(&link).copied()) else { return };
+        let process = self.members[node].process.as_mut();
+        let Some(process) = process.filter(|process| process.node.life() == life) else { return };
+        match piece {
+            net::Piece::Bytes(bytes) => process.node.receive(&mut self.cx, &mut self.net, link, &bytes),
+            net::Piece::End => process.node.lost(&mut self.cx, &mut self.net, link),
+        }
+        process.look(&mut self.cx);
+    }
+
+    fn client_of(&mut self, link: Link) -> (Option<&mut Client>, Scene<'_>) {
+        let scene = Scene { cx: &mut self.cx, net: &mut self.net, oracle: &mut self.oracle };
+        let client = scene.net.client_of(link);
+        (client.and_then(|client| self.clients.get_mut(client)), scene)
+    }
+
+    fn client_loses(&mut self, link: Link) {
+        self.hostile.link.take_if(|own| *own == link);
+        let (client, mut scene) = self.client_of(link);
+        if let Some(client) = client {
+            client.loses_link(&mut scene, link);
+        }
+        self.net.close(&mut self.cx, link, Direction::ToNode);
+    }
+
+    fn act(&mut self, number: usize) {
+        if number == HOSTILE {
+            return self.harass();
+        }
+        let is_healing = self.is_healing;
+        if self.clients[number].link().is_none() {
+            let home = self.clients[number].home();
+            let node = home.unwrap_or_else(|| self.cx.random.below(self.members.len()));
+            self.connect(number, node);
+        } else {
+            let mut scene = Scene { cx: &mut self.cx, net: &mut self.net, oracle: &mut self.oracle };
+            let client = &mut self.clients[number];
+            if is_healing {
+                client.answers(&mut scene, usize::MAX);
+            } else {
+                client.acts(&mut scene);
+            }
+        }
+        let pace = self.plan.pace;
+        let delay = if is_healing { 20 * MILLI } else { self.cx.between(MILLI, pace) };
+        self.cx.after(delay, Event::Act { client: number });
+    }
+
+    /// A client connects to a node, if that runs.
+    pub(super) fn connect(&mut self, client: usize, node: usize) {
+        let Some(process) = &mut self.members[node].process else { return };
+        let (link, life) = (self.net.open(client), process.node.life());
+        self.homes.insert(link, (node, life));
+        process.node.open(&mut self.cx, link);
+        self.cx.report.connections += 1;
+        let mut scene = Scene { cx: &mut self.cx, net: &mut self.net, oracle: &mut self.oracle };
+        self.clients[client].connects(&mut scene, link, node, life);
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Start { node } => self.start(node),
+            Step::Turn { life } => self.at_life(life, Event::Fleet(step)),
+            Step::Carry { wire, end } => {
+                let (arrived, sender) = self.wan.carry(&mut self.cx, wire, end);
+                if let Some((end, piece)) = arrived {
+                    self.at_mesh(end, piece);
+                }
+                if let Some(process) = sender.and_then(|end| self.members[end.node].process.as_mut()) {
+                    process.wake(&mut self.cx, 10);
+                }
+            }
+            Step::Broken { wire, end } => {
+                if let Some(end) = self.wan.broken(wire, end) {
+                    self.at_mesh(end, Piece::End);
+                }
+            }
+            Step::Dial { wire } => {
+                let Some(node) = self.wan.reached(&mut self.cx, wire) else { return };
+                let end = self.members.get_mut(node).and_then(|member| {
+                    let process = member.process.as_mut()?;
+                    let (now, life) = (process.time(&self.cx), process.node.life());
+                    let connection = process.fabric.mesh().accepted(now, &format!("10.0.0.1:{wire}"))?;
+                    process.wake(&mut self.cx, 10);
+                    Some(End { node, life, connection })
+                });
+                self.wan.answers(&mut self.cx, wire, end);
+            }
+            Step::Dialed { wire, is_there } => {
+                let Some(end) = self.wan.answered(&mut self.cx, wire, is_there) else { return };
+                let Some(process) = self.members[end.node].process.as_mut() else { return };
+                if process.node.life() != end.life {
+                    return;
+                }
+                let now = process.time(&self.cx);
+                if is_there {
+                    process.fabric.mesh().dialed(now, end.connection);
+                } else {
+                    process.fabric.mesh().closed(now, end.connection, "connection refused");
+                }
+                process.wake(&mut self.cx, 10);
+            }
+            Step::Flap { one, other, until } => self.flap(one, other, until),
+            Step::Intrude { stranger } => self.intrudes(stranger),
+            Step::Intruded { stranger } => self.intruded(stranger),
+            Step::Impersonate => self.impersonate(),
+            Step::Resume { client, link } => self.resume(client, link),
+        }
+    }
+
+    /// Something arrives at an end of a connection between nodes.
+    fn at_mesh(&mut self, end: End, piece: Piece) {
+        let Some(process) = self.members[end.node].process.as_mut() else { return };
+        if process.node.life() != end.life {
+            return;
+        }
+        let now = process.time(&self.cx);
+        match piece {
+            Piece::Bytes(bytes) => process.fabric.mesh().input(now, end.connection, bytes),
+            Piece::End => process.fabric.mesh().closed(now, end.connection, "connection reset"),
+        }
+        let delay = self.cx.between(1, 200);
+        process.wake(&mut self.cx, delay);
+    }
+
+    /// What was acknowledged while its publisher's node could not reach another waits there, and not beyond that node's next life; nor
+    /// where links hold little.
+    fn weigh_acknowledgements(&mut self) {
+        let (is_tight, is_sent) =
+            (self.plan.is_tight, self.plan.config.forward_ack == cluster::ForwardAck::Sent);
+        for number in self.oracle.take_acknowledged() {
+            let (members, plan) = (&mut self.members, &self.plan);
+            self.oracle.deletion_is_everywhere(number, |sent, node, life| {
+                let others = (0..members.len()).filter(|other| *other != node);
+                let process = members[node].process.as_mut().filter(|process| process.node.life() == life);
+                process.is_some_and(|process| {
+                    let names = others.map(|other| NodeId::of_name(&plan.nodes[other].name));
+                    !is_sent && !is_tight && names.into_iter().all(|peer| !process.was_shaken(peer, sent))
+                })
+            });
+            self.oracle.forget_owed(number, |message, view, since| {
+                if message.node == view.node {
+                    return false;
+                }
+                let peer = NodeId::of_name(&plan.nodes[view.node].name);
+                // A core that begins anew waits only so long for nodes that it does not reach: which live is not agreed upon yet.
+                let (mut cores, mut knowing, mut is_new) = (0, 0, false);
+                let all = members.iter_mut().zip(&plan.nodes).filter(|(_, info)| info.role == Role::Core);
+                for (core, _) in all {
+                    cores += 1;
+                    is_new |= core.began > since;
+                    let is_own = core.number == view.node;
+                    let process = core.process.as_mut().filter(|_| core.began <= since);
+                    knowing += usize::from(process.is_some_and(|it| is_own || !it.was_shaken(peer, since)));
+                }
+                if is_new && knowing <= cores / 2 {
+                    return true;
+                }
+                if !view.is_durable && !is_tight {
+                    return false;
+                }
+                let process = members[message.node].process.as_mut();
+                let process = process.filter(|process| process.node.life() == message.life);
+                is_sent || process.is_none_or(|process| process.was_shaken(peer, message.sent))
+            });
+        }
+    }
+}

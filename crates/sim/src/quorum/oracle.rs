@@ -1,0 +1,93 @@
+//! What was agreed upon, and what follows from it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use consensus::{ReplicaId, Undecided};
+
+use crate::report::Report;
+
+/// What was asked of a replica, and what was known then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    Proposal {
+        number: u64,
+        /// The last index that somebody had been told.
+        told: u64,
+    },
+    Barrier {
+        told: u64,
+    },
+    Change,
+    Transfer,
+}
+
+#[derive(Default)]
+pub struct Oracle {
+    /// What each index is.
+    log: BTreeMap<u64, u64>,
+    /// Proposals that were told to be applied, and where.
+    told: BTreeMap<u64, u64>,
+    told_last: u64,
+    /// Nothing has happened, their proposers were told.
+    refused: BTreeSet<u64>,
+    leaders: BTreeMap<u64, ReplicaId>,
+}
+
+impl Oracle {
+    pub fn told_last(&self) -> u64 {
+        self.told_last
+    }
+
+    /// A replica has applied this.
+    pub fn applied(&mut self, report: &mut Report, id: ReplicaId, index: u64, number: u64) {
+        let known = *self.log.entry(index).or_insert(number);
+        assert_eq!(known, number, "entry {index} is another one on {id}");
+        assert!(!self.refused.contains(&number), "{number} was refused and is applied on {id}");
+        report.quorum_check_applied += 1;
+    }
+
+    /// Its proposer was told.
+    pub fn decided(&mut self, report: &mut Report, number: u64, told: u64, index: u64) {
+        assert!(index > told, "{number} is at {index}, and {told} was told before it was proposed");
+        assert_eq!(self.log.get(&index), Some(&number), "{number} was told to be at {index}");
+        let before = self.told.insert(number, index);
+        assert_eq!(before, None, "{number} was told twice");
+        self.told_last = self.told_last.max(index);
+        report.quorum_decided += 1;
+    }
+
+    pub fn undecided(&mut self, report: &mut Report, number: u64, why: &Undecided) {
+        match why {
+            Undecided::Unknown => report.quorum_unknown += 1,
+            Undecided::NotLeader(_) | Undecided::Refused(_) => {
+                report.quorum_refused += 1;
+                assert!(
+                    !self.log.values().any(|known| *known == number),
+                    "{number} was refused and is applied: {why}"
+                );
+                self.refused.insert(number);
+            }
+        }
+    }
+
+    pub fn readable(&mut self, report: &mut Report, told: u64, last: Option<u64>) {
+        assert!(last.unwrap_or(0) >= told, "read up to {last:?} when {told} had been told before");
+        report.quorum_check_read += 1;
+    }
+
+    pub fn leads(&mut self, report: &mut Report, term: u64, id: ReplicaId) {
+        match self.leaders.insert(term, id) {
+            Some(other) => assert_eq!(other, id, "two leaders of term {term}"),
+            None => report.quorum_leaders += 1,
+        }
+    }
+
+    /// In the end each member has everything that anybody was told.
+    pub fn settled(&self, report: &mut Report, id: ReplicaId, entries: &[(u64, u64)]) {
+        let entries: BTreeMap<u64, u64> = entries.iter().copied().collect();
+        for (number, index) in &self.told {
+            assert_eq!(entries.get(index), Some(number), "{number} was told to be at {index}: lost on {id}");
+            report.quorum_check_kept += 1;
+        }
+    }
+}

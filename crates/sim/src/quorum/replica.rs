@@ -1,0 +1,175 @@
+//! A place where replicas live, one at a time: its disk, and the one that runs now.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use consensus::{Config, Group, LogGroup, Member, Places, ReplicaId};
+use link::{NodeId, Time};
+use storage::fault::FaultDisk;
+use storage::{GroupId, Keeper, Log, LogEvents, Options, Vacate, Writer};
+
+use super::ledger::Ledger;
+use crate::random::Random;
+use crate::schedule::Micros;
+
+pub const PLACES: Places = Places { entries: GroupId(1), votes: GroupId(2) };
+pub const GROUP: LogGroup = LogGroup(0);
+
+/// What the log tells, until the replica takes it.
+#[derive(Clone, Default)]
+pub struct Told(Arc<Mutex<Vec<Tale>>>);
+
+pub enum Tale {
+    Durable(GroupId, u64),
+    Checkpoint(GroupId, u64),
+    Vacate(Vacate),
+    Failed(String),
+}
+
+impl Told {
+    fn tell(&self, tale: Tale) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(tale);
+    }
+
+    fn take(&self) -> Vec<Tale> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl LogEvents for Told {
+    fn durable(&mut self, groups: &[(GroupId, u64)]) {
+        groups.iter().for_each(|(group, index)| self.tell(Tale::Durable(*group, *index)));
+    }
+
+    fn checkpoint_durable(&mut self, group: GroupId, index: u64) {
+        self.tell(Tale::Checkpoint(group, index));
+    }
+
+    fn vacate(&mut self, vacate: Vacate) {
+        self.tell(Tale::Vacate(vacate));
+    }
+
+    fn full(&mut self) {}
+
+    fn room(&mut self) {}
+
+    fn failed(&mut self, error: &storage::Error) {
+        self.tell(Tale::Failed(error.to_string()));
+    }
+}
+
+/// What a seed decides of all replicas.
+#[derive(Clone, Debug)]
+pub struct Tempo {
+    pub heartbeat: Duration,
+    pub election_timeout: Duration,
+    pub snapshot_after: u64,
+    pub keep_entries: u64,
+    pub segment_bytes: u64,
+    pub low_bytes_per_commit: u64,
+    pub sync_max: Micros,
+}
+
+/// A process.
+pub struct Replica {
+    pub group: Group<Ledger>,
+    pub log: Log,
+    pub writer: Writer,
+    pub keeper: Keeper,
+    told: Told,
+    /// A commit of the log is on its way.
+    pub commits: bool,
+    /// Nothing of it happens until then.
+    pub paused_until: Micros,
+    /// When the turn is that is on its way.
+    pub turn_at: Micros,
+    /// The disk has failed under it.
+    pub has_failed: bool,
+}
+
+impl Replica {
+    /// Takes in what the log has told.
+    pub fn hear(&mut self) {
+        for tale in self.told.take() {
+            match tale {
+                Tale::Durable(group, index) => self.group.durable(group, index),
+                Tale::Checkpoint(group, index) => self.group.checkpoint_durable(group, index),
+                Tale::Vacate(vacate) => self.group.vacate(vacate),
+                Tale::Failed(why) => {
+                    self.has_failed = true;
+                    self.group.fail(&why);
+                }
+            }
+        }
+    }
+}
+
+pub struct Place {
+    pub disk: FaultDisk,
+    pub replica: Option<Replica>,
+    /// Counts processes.
+    pub life: u32,
+    /// What its log is: another one after the disk was lost.
+    pub id: ReplicaId,
+    /// It had applied so much when it was killed with everything written: it has it when it starts.
+    pub had_applied: Option<u64>,
+    pub sync_fails: bool,
+}
+
+pub fn node(place: usize) -> NodeId {
+    NodeId(place as u64 + 1)
+}
+
+impl Place {
+    pub fn new(seed: u64, id: ReplicaId) -> Self {
+        Self { disk: FaultDisk::new(seed), replica: None, life: 0, id, had_applied: None, sync_fails: false }
+    }
+
+    /// Opens the log and begins where it ends.
+    ///
+    /// # Errors
+    /// The disk failed meanwhile.
+    pub fn start(
+        &mut self,
+        at: usize,
+        now: Time,
+        tempo: &Tempo,
+        random: &mut Random,
+    ) -> Result<(), storage::Error> {
+        self.life += 1;
+        let mut entropy = [0; 48];
+        entropy.iter_mut().for_each(|byte| *byte = random.draw() as u8);
+        let options = Options {
+            segment_bytes: tempo.segment_bytes,
+            reserve_bytes: 2 * tempo.segment_bytes,
+            low_bytes_per_commit: tempo.low_bytes_per_commit,
+            entropy: Some(entropy),
+            ..Options::default()
+        };
+        let told = Told::default();
+        let opened =
+            storage::open(Arc::new(self.disk.clone()), options, Box::new(told.clone()), &mut |_| {})?;
+        let storage::Opened { log, writer, keeper, recovery } = opened;
+        let config = Config {
+            heartbeat: tempo.heartbeat,
+            election_timeout: tempo.election_timeout,
+            snapshot_after: tempo.snapshot_after,
+            keep_entries: tempo.keep_entries,
+            ..Config::new(GROUP, self.id, Member { node: node(at) }, random.draw())
+        };
+        let group = Group::start(now, config, log.clone(), PLACES, &recovery.groups, Ledger::default());
+        let group = group.expect("what was written can be read");
+        self.replica = Some(Replica {
+            group,
+            log,
+            writer,
+            keeper,
+            told,
+            commits: false,
+            paused_until: 0,
+            turn_at: Micros::MAX,
+            has_failed: false,
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,599 @@
+//! Replicas, what is between them, and who proposes what.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use consensus::{Change, Event as GroupEvent, Member, Outcome, ReplicaId, RequestId, Role};
+use link::Time;
+
+use super::faults::Fault;
+use super::ledger::command;
+use super::oracle::{Asked, Oracle};
+use super::replica::{Place, Replica, Tempo, node};
+use crate::context::Context;
+use crate::random::Random;
+use crate::report::Report;
+use crate::schedule::{Event, MILLI, Micros, SECOND, Schedule};
+use crate::trace::Trace;
+
+/// What happens to a place. What belongs to a process does nothing in another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Start {
+        place: usize,
+    },
+    Turn {
+        place: usize,
+        life: u32,
+    },
+    /// The log's thread writes what is queued.
+    Commit {
+        place: usize,
+        life: u32,
+    },
+    Frame {
+        number: u64,
+    },
+    Propose,
+    Read,
+    /// Somebody looks whether the members are those that are wanted.
+    Tend,
+    Fault {
+        number: usize,
+    },
+    /// The term of a replica that reaches nobody, once what was under way has arrived, and at the end.
+    Isolated {
+        place: usize,
+        life: u32,
+    },
+    Rejoins {
+        place: usize,
+        life: u32,
+        term: u64,
+    },
+}
+
+struct Frame {
+    from: usize,
+    to: usize,
+    bytes: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Path {
+    cut_until: Micros,
+    lossy_until: Micros,
+    percent: u8,
+    /// When the last frame arrives: none overtakes another.
+    last: Micros,
+}
+
+pub struct Quorum {
+    pub(super) cx: Context,
+    pub(super) tempo: Tempo,
+    pub(super) places: Vec<Place>,
+    pub(super) oracle: Oracle,
+    paths: BTreeMap<(usize, usize), Path>,
+    frames: BTreeMap<u64, Frame>,
+    sent: u64,
+    latency: Micros,
+    jitter: Micros,
+    asked: BTreeMap<(usize, u32, RequestId), Asked>,
+    /// Places that are to vote.
+    pub(super) wanted: BTreeSet<usize>,
+    ids: u64,
+    proposals: u64,
+    pace: Micros,
+    padding: usize,
+    length: Micros,
+    faults: Vec<(Micros, Fault)>,
+    pub(super) is_calm: bool,
+}
+
+/// How long a proposal waits.
+const LIMIT: Duration = Duration::from_secs(5);
+
+impl Quorum {
+    pub fn new(seed: u64, trace: Trace) -> Self {
+        let mut random = Random::new(seed ^ 0x71);
+        let latency = *random.pick(&[100, MILLI, 20 * MILLI, 100 * MILLI]);
+        let election = if latency > 10 * MILLI { 2000 } else { *random.pick(&[150, 500, 2000]) };
+        let tempo = Tempo {
+            heartbeat: Duration::from_millis(if election == 2000 { 500 } else { election / 4 }),
+            election_timeout: Duration::from_millis(election),
+            snapshot_after: *random.pick(&[20, 100, 1000]),
+            keep_entries: *random.pick(&[0, 5, 100]),
+            segment_bytes: *random.pick(&[8 << 10, 32 << 10, 256 << 10]),
+            low_bytes_per_commit: *random.pick(&[500, 1 << 20]),
+            sync_max: *random.pick(&[100, 5 * MILLI, 30 * MILLI]),
+        };
+        let length = (30 + random.below(60) as u64) * SECOND;
+        let places = 3 + random.below(4);
+        let faults = 4 + random.below(16);
+        let mut faults: Vec<_> = (0..faults)
+            .map(|_| (random.draw() % length, Fault::any(&mut random, places, election * MILLI)))
+            .collect();
+        faults.sort_by_key(|(at, _)| *at);
+        let voters = *random.pick(&[1, 3, 3, 3, 5]);
+        let schedule = Schedule::default();
+        let places = (0..places).map(|at| Place::new(random.draw(), ReplicaId(at as u64 + 1)));
+        let places: Vec<_> = places.collect();
+        Self {
+            tempo,
+            oracle: Oracle::default(),
+            paths: BTreeMap::new(),
+            frames: BTreeMap::new(),
+            sent: 0,
+            latency,
+            jitter: *random.pick(&[50, 2 * MILLI, 30 * MILLI]),
+            asked: BTreeMap::new(),
+            wanted: (0..voters.min(places.len())).collect(),
+            ids: places.len() as u64,
+            proposals: 0,
+            pace: *random.pick(&[5 * MILLI, 50 * MILLI, 300 * MILLI]),
+            padding: *random.pick(&[0, 100, 3000]),
+            length,
+            faults,
+            is_calm: false,
+            places,
+            cx: Context { random, schedule, report: Report::default(), trace },
+        }
+    }
+
+    pub fn run(&mut self) {
+        for place in 0..self.places.len() {
+            self.start(place);
+        }
+        let voters: BTreeMap<_, _> =
+            self.wanted.iter().map(|at| (self.places[*at].id, Member { node: node(*at) })).collect();
+        self.ask(0, Asked::Change, |replica| replica.group.initialize(voters));
+        for step in [Step::Propose, Step::Read, Step::Tend] {
+            self.cx.after(0, Event::Quorum(step));
+        }
+        for (number, (at, _)) in self.faults.iter().enumerate() {
+            self.cx.schedule.at(*at, number as u64, Event::Quorum(Step::Fault { number }));
+        }
+        self.pass(self.length);
+        self.settle();
+        let report = &mut self.cx.report;
+        report.seeds = 1;
+        report.seconds = self.cx.schedule.now() / SECOND;
+        report.events = self.cx.schedule.handled();
+    }
+
+    pub fn report(&self) -> Report {
+        self.cx.report.clone()
+    }
+
+    pub fn take_trace(&mut self) -> Vec<String> {
+        self.cx.trace.take()
+    }
+
+    /// Everything until then.
+    pub(super) fn pass(&mut self, until: Micros) {
+        while let Some(event) = self.cx.schedule.next(until) {
+            if let Event::Quorum(step) = event {
+                self.step(step);
+            }
+        }
+        self.cx.schedule.pass_to(until);
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Start { place } => self.start(place),
+            Step::Turn { place, life } => {
+                let now = self.cx.now();
+                if let Some(replica) = self.replica(place, life)
+                    && replica.turn_at <= now
+                {
+                    replica.turn_at = Micros::MAX;
+                    self.turn(place);
+                }
+            }
+            Step::Commit { place, life } => self.commit(place, life),
+            Step::Frame { number } => self.arrive(number),
+            Step::Propose => {
+                self.propose();
+                let pace = if self.is_calm { 5 * SECOND } else { self.pace };
+                let after = self.cx.between(pace / 2, pace * 2);
+                self.cx.after(after, Event::Quorum(Step::Propose));
+            }
+            Step::Read => {
+                let told = self.oracle.told_last();
+                let place = self.somebody();
+                self.ask(place, Asked::Barrier { told }, |replica| replica.group.read_barrier(LIMIT));
+                let after = self.cx.between(0, SECOND);
+                self.cx.after(after, Event::Quorum(Step::Read));
+            }
+            Step::Tend => {
+                self.tend();
+                let after = self.cx.between(SECOND / 10, 2 * SECOND);
+                self.cx.after(after, Event::Quorum(Step::Tend));
+            }
+            Step::Fault { number } => {
+                let fault = self.faults[number].1.clone();
+                self.cx.say(|| format!("{fault:?}"));
+                self.fail(fault);
+            }
+            Step::Isolated { place, life } => self.isolated(place, life),
+            Step::Rejoins { place, life, term } => {
+                if let Some(now) = self.term(place, life).filter(|_| !self.is_calm) {
+                    assert_eq!(now, term, "a replica that reached nobody raised its term");
+                    self.cx.report.quorum_check_isolated += 1;
+                }
+            }
+        }
+    }
+
+    pub(super) fn replica(&mut self, place: usize, life: u32) -> Option<&mut Replica> {
+        let place = &mut self.places[place];
+        place.replica.as_mut().filter(|_| place.life == life)
+    }
+
+    fn term(&mut self, place: usize, life: u32) -> Option<u64> {
+        let now = Time(self.cx.now());
+        let replica = self.replica(place, life)?;
+        (!replica.has_failed).then(|| replica.group.status(now).term)
+    }
+
+    fn start(&mut self, place: usize) {
+        let now = Time(self.cx.now());
+        if self.places[place].replica.is_some() {
+            return;
+        }
+        let (at, cx) = (&mut self.places[place], &mut self.cx);
+        if at.start(place, now, &self.tempo, &mut cx.random).is_err() {
+            // The disk has failed meanwhile.
+            at.disk = at.disk.kill();
+            return cx.after(SECOND, Event::Quorum(Step::Start { place }));
+        }
+        cx.report.starts += 1;
+        let applied = at.replica.as_ref().and_then(|replica| replica.group.state().last());
+        cx.say(|| format!("{place} starts, with everything up to {applied:?}"));
+        if let Some(had) = at.had_applied.take() {
+            assert!(applied >= Some(had), "it had applied {had}, and has {applied:?} when it starts again");
+            cx.report.quorum_check_resumed += 1;
+        }
+        self.turn(place);
+    }
+
+    /// The replica does what it has to do.
+    pub(super) fn turn(&mut self, place: usize) {
+        let now = self.cx.now();
+        let at = &mut self.places[place];
+        let (id, life) = (at.id, at.life);
+        let Some(replica) = &mut at.replica else { return };
+        if replica.paused_until > now {
+            let until = replica.paused_until;
+            return self.turn_at(place, until);
+        }
+        replica.hear();
+        replica.group.turn(Time(now));
+        let status = replica.group.status(Time(now));
+        if status.role == Role::Leader {
+            self.oracle.leads(&mut self.cx.report, status.term, id);
+        }
+        assert!(status.role != Role::Stopped || replica.has_failed, "{id} stopped: {:?}", status.failure);
+        {
+            let mut ledger = replica.group.state();
+            let seen = ledger.seen;
+            for (index, number) in &ledger.entries[seen..] {
+                self.oracle.applied(&mut self.cx.report, id, *index, *number);
+            }
+            ledger.seen = ledger.entries.len();
+        }
+        let mut transmits = Vec::new();
+        while let Some(transmit) = replica.group.poll_transmit() {
+            transmits.push(transmit);
+        }
+        let mut events = Vec::new();
+        while let Some(event) = replica.group.poll_event() {
+            events.push(event);
+        }
+        let last = replica.group.state().last();
+        let due = replica.group.timeout();
+        if !replica.commits {
+            replica.commits = true;
+            let delay = self.cx.between(10, self.tempo.sync_max);
+            self.cx.after(delay, Event::Quorum(Step::Commit { place, life }));
+        }
+        for transmit in transmits {
+            self.send(place, transmit.to.0 as usize - 1, transmit.frame);
+        }
+        for event in events {
+            self.event(place, life, last, event);
+        }
+        if due != Time::NEVER {
+            self.turn_at(place, due.0.max(now + 1));
+        }
+    }
+
+    fn turn_at(&mut self, place: usize, at: Micros) {
+        let life = self.places[place].life;
+        if let Some(replica) = self.replica(place, life)
+            && replica.turn_at > at
+        {
+            replica.turn_at = at;
+            self.cx.at(at, Event::Quorum(Step::Turn { place, life }));
+        }
+    }
+
+    fn commit(&mut self, place: usize, life: u32) {
+        let now = self.cx.now();
+        let delay = self.cx.between(10, self.tempo.sync_max);
+        let Some(replica) = self.replica(place, life) else { return };
+        if replica.paused_until > now {
+            let until = replica.paused_until;
+            return self.cx.at(until, Event::Quorum(Step::Commit { place, life }));
+        }
+        match replica.writer.commit_once() {
+            Ok(storage::Commit::Idle) => {
+                replica.commits = false;
+                return;
+            }
+            Ok(_) => {
+                let _ = replica.keeper.keep();
+                self.cx.after(delay, Event::Quorum(Step::Commit { place, life }));
+            }
+            // It stays, stopped, until somebody starts it again.
+            Err(_) => {
+                let after = self.cx.between(SECOND, 5 * SECOND);
+                self.kill(place, after);
+                return;
+            }
+        }
+        self.turn(place);
+    }
+
+    fn send(&mut self, from: usize, to: usize, bytes: Vec<u8>) {
+        let now = self.cx.now();
+        let path = self.paths.entry((from, to)).or_default();
+        let is_lost = path.cut_until > now
+            || path.lossy_until > now && self.cx.random.percent(usize::from(path.percent));
+        if is_lost && !self.is_calm {
+            self.cx.report.quorum_frames_lost += 1;
+            return;
+        }
+        self.sent += 1;
+        let late = self.cx.random.draw() % self.jitter;
+        path.last = path.last.max(now + self.latency + late);
+        let (number, at) = (self.sent, path.last);
+        self.frames.insert(number, Frame { from, to, bytes });
+        self.cx.at(at, Event::Quorum(Step::Frame { number }));
+    }
+
+    fn arrive(&mut self, number: u64) {
+        let now = self.cx.now();
+        let Some(Frame { from, to, bytes }) = self.frames.remove(&number) else { return };
+        let is_cut = self.paths.get(&(from, to)).is_some_and(|path| path.cut_until > now);
+        if is_cut && !self.is_calm {
+            self.cx.report.quorum_frames_lost += 1;
+            return;
+        }
+        if let Some(replica) = &mut self.places[to].replica {
+            replica.group.receive(node(from), &bytes);
+            self.turn(to);
+        }
+    }
+
+    /// Asks something of the replica there, if there is one.
+    pub(super) fn ask(&mut self, place: usize, asked: Asked, ask: impl FnOnce(&mut Replica) -> RequestId) {
+        let life = self.places[place].life;
+        let Some(replica) = self.replica(place, life) else { return };
+        let request = ask(replica);
+        self.asked.insert((place, life, request), asked);
+        self.turn(place);
+    }
+
+    fn event(&mut self, place: usize, life: u32, last: Option<u64>, event: GroupEvent) {
+        let Some(asked) = self.asked.remove(&(place, life, event.request)) else { return };
+        self.cx.say(|| format!("{place}: {asked:?}: {:?}", event.outcome));
+        let report = &mut self.cx.report;
+        match (asked, event.outcome) {
+            (Asked::Proposal { number, told }, Ok(Outcome::Applied(index, answer))) => {
+                assert_eq!(answer, number.to_le_bytes());
+                self.oracle.decided(report, number, told, index);
+            }
+            (Asked::Proposal { number, .. }, Err(why)) => self.oracle.undecided(report, number, &why),
+            (Asked::Barrier { told }, Ok(Outcome::Readable)) => self.oracle.readable(report, told, last),
+            (Asked::Change, Ok(Outcome::Changed)) => report.quorum_changes += 1,
+            (Asked::Transfer, Ok(Outcome::Transferred)) => report.quorum_transfers += 1,
+            (Asked::Barrier { .. } | Asked::Change | Asked::Transfer, Err(_)) => {}
+            (asked, outcome) => panic!("{asked:?} became {outcome:?}"),
+        }
+    }
+
+    pub(super) fn leader(&self) -> Option<usize> {
+        let now = Time(self.cx.now());
+        let leads = |place: &&Place| {
+            let replica = place.replica.as_ref().filter(|replica| !replica.has_failed);
+            replica.is_some_and(|replica| replica.group.status(now).role == Role::Leader)
+        };
+        // One that others have left behind does not know it yet.
+        let term = |place: &&Place| place.replica.as_ref().map(|replica| replica.group.status(now).term);
+        let leader = self.places.iter().filter(leads).max_by_key(term)?;
+        self.places.iter().position(|place| place.id == leader.id)
+    }
+
+    /// The leader, mostly.
+    fn somebody(&mut self) -> usize {
+        let any = self.cx.random.below(self.places.len());
+        if self.cx.random.percent(80) { self.leader().unwrap_or(any) } else { any }
+    }
+
+    pub(super) fn propose(&mut self) {
+        let place = self.somebody();
+        self.proposals += 1;
+        let (number, told) = (self.proposals, self.oracle.told_last());
+        let bytes = command(number, self.padding);
+        self.ask(place, Asked::Proposal { number, told }, |replica| replica.group.propose(bytes, LIMIT));
+    }
+
+    /// One step towards the members that are wanted.
+    fn tend(&mut self) {
+        let Some(leader) = self.leader() else { return };
+        let now = Time(self.cx.now());
+        let Some(replica) = &self.places[leader].replica else { return };
+        let status = replica.group.status(now);
+        let wanted: BTreeMap<ReplicaId, usize> =
+            self.wanted.iter().map(|at| (self.places[*at].id, *at)).collect();
+        let missing =
+            wanted.iter().find(|(id, _)| !status.voters.contains(id) && !status.learners.contains(id));
+        let change = if let Some((id, place)) = missing {
+            Change::AddLearner(*id, Member { node: node(*place) })
+        } else if status.is_changing || !status.voters.iter().eq(wanted.keys()) {
+            // A change may have stopped half-way.
+            Change::SetVoters(wanted.keys().copied().collect())
+        } else if let Some(gone) = status.learners.first() {
+            Change::RemoveLearner(*gone)
+        } else {
+            return;
+        };
+        self.cx.say(|| format!("{leader} is asked for {change:?}"));
+        self.ask(leader, Asked::Change, |replica| replica.group.change_members(change, LIMIT));
+    }
+
+    /// The process is gone, and comes back after a time.
+    pub(super) fn kill(&mut self, place: usize, after: Micros) {
+        let at = &mut self.places[place];
+        let Some(replica) = at.replica.take() else { return };
+        let is_idle = replica.log.stats().queue_records == 0;
+        at.had_applied = replica.group.state().last().filter(|_| is_idle && !replica.has_failed);
+        if at.sync_fails {
+            at.had_applied = None;
+        }
+        at.disk = at.disk.kill();
+        drop(replica);
+        self.cx.report.kills += 1;
+        self.cx.after(after, Event::Quorum(Step::Start { place }));
+    }
+
+    fn cut_power(&mut self, place: usize, after: Micros) {
+        let at = &mut self.places[place];
+        at.replica = None;
+        at.had_applied = None;
+        at.sync_fails = false;
+        at.disk = at.disk.crash();
+        self.cx.report.power_cuts += 1;
+        self.cx.after(after, Event::Quorum(Step::Start { place }));
+    }
+
+    fn cut_path(&mut self, from: usize, to: usize, until: Micros) {
+        let path = self.paths.entry((from, to)).or_default();
+        path.cut_until = path.cut_until.max(until);
+    }
+
+    fn fail(&mut self, fault: Fault) {
+        let now = self.cx.now();
+        let after = self.cx.between(0, 5 * SECOND);
+        match fault {
+            Fault::Kill { place } => self.kill(place, after),
+            Fault::Cut { place } => self.cut_power(place, after),
+            Fault::CutMany { places } => {
+                for place in places {
+                    self.cut_power(place, after);
+                }
+            }
+            Fault::Wipe { place } => self.wipe(place, after),
+            Fault::FailSync { place } => {
+                let at = &mut self.places[place];
+                let sync_fails_at = Some(at.disk.operations());
+                at.disk.set_plan(storage::fault::FaultPlan { sync_fails_at, ..Default::default() });
+                at.sync_fails = true;
+                self.cx.report.syncs_failed += 1;
+            }
+            Fault::Pause { place, time } => {
+                if let Some(replica) = &mut self.places[place].replica {
+                    replica.paused_until = now + time;
+                    self.cx.report.quorum_pauses += 1;
+                }
+            }
+            Fault::Partition { one, time } => {
+                for from in 0..self.places.len() {
+                    for to in (0..self.places.len()).filter(|to| one.contains(&from) != one.contains(to)) {
+                        self.cut_path(from, to, now + time);
+                    }
+                }
+                self.cx.report.quorum_partitions += 1;
+            }
+            Fault::Isolate { place, time } => {
+                for other in (0..self.places.len()).filter(|other| *other != place) {
+                    self.cut_path(place, other, now + time);
+                    self.cut_path(other, place, now + time);
+                }
+                let life = self.places[place].life;
+                let calm = 3 * self.tempo.election_timeout.as_micros() as Micros;
+                self.cx.at(now + calm, Event::Quorum(Step::Isolated { place, life }));
+                self.cx.report.quorum_isolated += 1;
+            }
+            Fault::OneWay { from, to, time } => {
+                self.cut_path(from, to, now + time);
+                self.cx.report.quorum_one_way += 1;
+            }
+            Fault::Lossy { from, to, percent, time } => {
+                let path = self.paths.entry((from, to)).or_default();
+                (path.lossy_until, path.percent) = (now + time, percent);
+            }
+            Fault::Lose { one, other } => {
+                self.frames
+                    .retain(|_, frame| ![(one, other), (other, one)].contains(&(frame.from, frame.to)));
+                for (at, lost) in [(one, other), (other, one)] {
+                    if let Some(replica) = &mut self.places[at].replica {
+                        replica.group.lost(node(lost));
+                        self.turn(at);
+                    }
+                }
+                self.cx.report.quorum_connections_lost += 1;
+            }
+            Fault::Resize { voters } => {
+                if self.is_whole() {
+                    self.wanted = voters.into_iter().collect();
+                    self.cx.report.quorum_resized += 1;
+                }
+            }
+            Fault::Transfer { to } => {
+                let to = self.places[to].id;
+                if let Some(leader) = self.leader() {
+                    self.ask(leader, Asked::Transfer, |replica| replica.group.transfer(to));
+                }
+            }
+        }
+    }
+
+    /// The voters are those that are wanted, and all of them have their logs.
+    fn is_whole(&self) -> bool {
+        let now = Time(self.cx.now());
+        let Some(leader) = self.leader() else { return false };
+        let Some(replica) = &self.places[leader].replica else { return false };
+        let status = replica.group.status(now);
+        let wanted: BTreeSet<ReplicaId> = self.wanted.iter().map(|at| self.places[*at].id).collect();
+        !status.is_changing && status.voters == wanted
+    }
+
+    /// One at a time, and never so many that a majority of the voters has lost its log.
+    fn wipe(&mut self, place: usize, after: Micros) {
+        if !self.is_whole() || self.wanted.len() < 3 {
+            return;
+        }
+        self.ids += 1;
+        let (id, seed) = (ReplicaId(self.ids), self.cx.random.draw());
+        let life = self.places[place].life;
+        self.places[place] = Place { life, ..Place::new(seed, id) };
+        self.cx.report.quorum_wiped += 1;
+        self.cx.after(after, Event::Quorum(Step::Start { place }));
+    }
+
+    fn isolated(&mut self, place: usize, life: u32) {
+        let until = (0..self.places.len())
+            .filter(|other| *other != place)
+            .flat_map(|other| [(place, other), (other, place)])
+            .map(|path| self.paths.get(&path).map_or(0, |path| path.cut_until))
+            .min();
+        let alone = self.wanted.len() == 1;
+        let (Some(until), Some(term), false) = (until, self.term(place, life), alone) else { return };
+        if until > self.cx.now() {
+            self.cx.at(until - 1, Event::Quorum(Step::Rejoins { place, life, term }));
+        }
+    }
+}

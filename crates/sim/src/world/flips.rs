@@ -1,0 +1,114 @@
+//! Bits that flip on their own: a log that is damaged is refused, or nothing of it is missing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shardlog::{Events, Told};
+use storage::fault::FaultDisk;
+use storage::{Commit, Disk, Error, GroupId, Opened, Record};
+
+use super::World;
+
+/// Tried with each seed.
+const FLIPS: usize = 3;
+/// Its last entry is a commit of its own: one that is bad looks like a torn one, and is cut.
+const LAST: GroupId = GroupId(1);
+
+/// Of a group: the parts of its checkpoint, and all entries that can be read.
+type Held = BTreeMap<GroupId, (BTreeMap<u32, Vec<u8>>, BTreeMap<u64, Arc<[u8]>>)>;
+
+impl World {
+    /// The end of all: the disk as it is, with one bit changed.
+    pub(super) fn flip_bits(&mut self) {
+        let disk = self.scene.machine.disk.kill();
+        disk.set_capacity(None);
+        let mut opened = self.open(&disk).expect("it was opened before");
+        let found = opened.recovery.groups.iter().find(|group| group.group == LAST);
+        let last = found.map_or(0, |group| group.last);
+        for index in last + 1..=last + 2 {
+            let payload = Arc::new(b"a commit of its own".to_vec());
+            opened.log.append([Record::Entry { group: LAST, term: 1, index, payload }]);
+            while !matches!(opened.writer.commit_once(), Ok(Commit::Idle)) {}
+        }
+        let last = last + 2;
+        drop(opened);
+        let mut names = disk.list().expect("a disk that works");
+        names.sort();
+        // Each is a copy, at which the disk itself goes no further.
+        let whole = self.held(&disk.kill()).expect("nothing is damaged");
+        for _ in 0..FLIPS {
+            let cx = &mut self.scene.cx;
+            let name = cx.random.pick(&names).clone();
+            let length = disk.contents(&name).map_or(0, |bytes| bytes.len());
+            let (offset, bit) = (cx.random.below(length), cx.random.below(8));
+            if length == 0 {
+                continue;
+            }
+            cx.say(|| format!("bit {bit} of byte {offset} of {name} flips"));
+            let damaged = disk.kill();
+            damaged.flip(&name, offset as u64, bit as u32);
+            let found = self.held(&damaged);
+            let report = &mut self.scene.cx.report;
+            report.bits_flipped += 1;
+            match found {
+                Err(_) => report.check_damage_refused += 1,
+                Ok(found) => {
+                    let tells = |(group, index): (GroupId, u64)| (group, index) == (LAST, last);
+                    assert_whole(&whole, &found, tells);
+                    report.check_damage_harmless += 1;
+                }
+            }
+        }
+    }
+
+    fn open(&self, disk: &FaultDisk) -> Result<Opened, Error> {
+        let moment = self.scene.machine.moment(self.scene.cx.now(), Duration::ZERO);
+        let events = Box::new(Events(Arc::new(Told::default())));
+        storage::open(Arc::new(disk.clone()), self.plan.setup.options(&moment), events, &mut |_| ())
+    }
+
+    /// All that can be read of a log, as a start does and whoever wants a message.
+    fn held(&self, disk: &FaultDisk) -> Result<Held, Error> {
+        let opened = self.open(disk)?;
+        let mut held = Held::new();
+        for group in opened.recovery.groups {
+            let parts = group.parts().collect::<Result<BTreeMap<_, _>, _>>()?;
+            let parts = parts.into_iter().map(|(part, bytes)| (part, bytes.to_vec())).collect();
+            let mut entries = BTreeMap::new();
+            for entry in group.entries() {
+                let entry = entry?;
+                entries.insert(entry.index, entry.payload);
+            }
+            for index in 1..=group.checkpoint.unwrap_or(0) {
+                match opened.log.read(group.group, index) {
+                    Ok(entry) => drop(entries.insert(index, entry)),
+                    Err(Error::NotFound { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            held.insert(group.group, (parts, entries));
+        }
+        Ok(held)
+    }
+}
+
+/// Nothing is missing but what may.
+fn assert_whole(whole: &Held, found: &Held, may_miss: impl Fn((GroupId, u64)) -> bool) {
+    for (group, (parts, entries)) in whole {
+        let Some((found_parts, found_entries)) = found.get(group) else {
+            panic!("{group} is missing, of a damaged log that was not refused")
+        };
+        assert!(
+            parts == found_parts,
+            "the checkpoint of {group} is another, of a damaged log that was not refused"
+        );
+        for (index, entry) in entries {
+            let found = found_entries.get(index);
+            assert!(
+                found == Some(entry) || found.is_none() && may_miss((*group, *index)),
+                "entry {index} of {group} is missing or another, of a damaged log that was not refused"
+            );
+        }
+    }
+}
