@@ -49,7 +49,25 @@ export const node = () => ({
   name: 'meridian-1', version: '0.1.0', commit: '0a1b2c3d4e5f', pid: 4242, started_at: iso(started), uptime_s: Math.floor((Date.now() - started) / 1000), workers: 2, state: 'ready', data_dir: '/var/lib/meridian',
   listeners: [{ name: 'default', address: '0.0.0.0:1883', connections: 1180, connections_max: 100000 }, { name: 'local', address: '/run/meridian.sock', connections: 4, connections_max: 1000 }],
   connections_max: 100000, http: '127.0.0.1:18083', os: 'linux x86_64', cpus: 2,
+  connections: 1184, sessions: 420, subscriptions: 1893, messages_received: Math.floor(Date.now() * 0.9), messages_sent: Math.floor(Date.now() * 2.4), cluster: null,
 });
+
+const PLACES = { 'meridian-1': ['core', 'europe'], 'meridian-2': ['core', 'europe'], 'meridian-3': ['core', 'america'], 'edge-lobby': ['replicant', 'europe'], 'edge-warehouse': ['replicant', 'america'] };
+/** Made up, too: five nodes, of which one is cut off. */
+export const nodes = () => {
+  const names = Object.keys(PLACES);
+  const link = (from, to) => ({
+    node: to, role: PLACES[to][0], region: PLACES[to][1], state: to === 'edge-warehouse' ? 'suspect' : 'up', state_s: 812.5,
+    round_trip_ms: to === 'edge-warehouse' ? null : PLACES[from][1] === PLACES[to][1] ? 0.4 : 88.2, retransmitted_percent: from === 'meridian-3' ? 1.8 : 0,
+    waiting_bytes: to === 'edge-warehouse' ? 4_812_300 : 0, waiting_frames: to === 'edge-warehouse' ? 18_223 : 0, oldest_s: to === 'edge-warehouse' ? 92.5 : 0, bytes_sent: 912_338_112, bytes_received: 712_445_871,
+    last_error: to === 'edge-warehouse' ? 'it cannot be reached at 10.2.0.9:7883: connection timed out' : null,
+  });
+  const items = names.filter((name) => name !== 'edge-warehouse').map((name, i) => ({
+    ...node(), name, connections: [1184, 977, 1302, 211][i],
+    cluster: { role: PLACES[name][0], region: PLACES[name][1], fresh: true, attached_to: PLACES[name][0] === 'replicant' ? 'meridian-2' : null, links: names.filter((other) => other !== name).map((other) => link(name, other)) },
+  }));
+  return { items, next: null, missing: ['edge-warehouse'] };
+};
 
 const total = { at: Date.now(), in: 8.1e8, out: 2.4e9, bin: 9e10, bout: 3.1e11, drops: { slow_reader: 18211, queue_full: 922, expired: 40211, packet_too_large: 3, not_readable: 0, session_ended: 120, no_group_member: 9 }, busy: [9e10, 8.7e10], cpu: 81233 };
 const wave = (period, phase = 0) => Math.sin((Date.now() / 1000 / period + phase) * 2 * Math.PI);

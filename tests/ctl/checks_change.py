@@ -77,6 +77,7 @@ def kick(node):
     """kick: the connection alone, the session too only when it is meant"""
     node.subscriber("kicked", "k/#", durable=True)
     answer = node.json("kick", "kicked")
+    assert len(answer.pop("nodes")) == 1, answer
     assert answer == {"connection_closed": True, "session_ended": False}, answer
     # mosquitto_sub comes back by itself; the session is ended with or without it.
     said = node.ctl("kick", "kicked", "--session", code=2).err

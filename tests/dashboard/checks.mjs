@@ -5,12 +5,13 @@ import { execFile } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
 import { promisify } from 'node:util';
 import { Client } from './mqtt.mjs';
-import { read, until } from './world.mjs';
+import { read, startCluster, until } from './world.mjs';
 
 const run = promisify(execFile);
 
 export const PAGES = [
   ['overview', 'Overview'],
+  ['cluster', 'Cluster'],
   ['clients', 'Clients'],
   ['subscriptions', 'Subscriptions'],
   ['retained', 'Retained messages'],
@@ -50,6 +51,55 @@ const hostile = '<img src=x onerror="window.hacked=1">';
 let adminToken = '';
 
 export const checks = [
+  [
+    'a node by itself says so on the page of the cluster, and how to begin one',
+    async (visitor) => {
+      const page = await visitor.open('cluster');
+      await heading(page, 'Cluster');
+      await page.getByText('This node belongs to no cluster.').waitFor();
+      await page.getByText('[[cluster_node]]').waitFor();
+      assert.equal(await page.getByRole('table').count(), 0);
+    },
+    'real',
+  ],
+  [
+    'three nodes are on the map with their links, and one that ends is seen to',
+    async (visitor, node) => {
+      const nodes = await startCluster(node.binary, 3);
+      const clients = [];
+      try {
+        const [first, , last] = nodes;
+        const page = await visitor.open('cluster');
+        await page.goto(`${first.base}/#/cluster`);
+        await heading(page, 'Cluster');
+        const table = page.getByRole('table', { name: 'Nodes' });
+        for (const one of nodes) await table.getByRole('row').filter({ hasText: one.name }).getByText('ready').waitFor({ timeout: 20_000 });
+        assert.equal(await page.locator('svg .node').count(), 3);
+        assert.equal(await page.locator('svg .link').count(), 3);
+        assert.equal(await page.getByRole('table', { name: 'Links' }).getByRole('row').count(), 1 + 6);
+        for (let i = 0; i < 2; i++) clients.push(await Client.connect(last.port, `there-${i}`));
+        await table.getByRole('row').filter({ hasText: last.name }).getByRole('cell', { name: '2', exact: true }).waitFor();
+        await page.locator('svg .node').filter({ hasText: last.name }).getByText('2', { exact: true }).waitFor();
+        // Its clients are listed by the first node, and can be closed there.
+        await page.goto(`${first.base}/#/clients/there-0`);
+        await heading(page, 'there-0');
+        await page.goto(`${first.base}/#/cluster`);
+        await page.getByLabel('Node whose links are shown').selectOption(last.name);
+        await until('four directions', async () => (await page.getByRole('table', { name: 'Links' }).getByRole('row').count()) === 1 + 4);
+        if (process.env.SCREENSHOT_CLUSTER) await page.screenshot({ path: process.env.SCREENSHOT_CLUSTER, fullPage: true });
+        await last.end();
+        await page.getByText(`No answer of ${last.name}`).waitFor({ timeout: 20_000 });
+        await table.getByRole('row').filter({ hasText: last.name }).getByText('no answer').waitFor();
+        await page.locator('svg .node.bad').filter({ hasText: last.name }).waitFor();
+        assert.equal(await page.locator('svg .link.bad').count(), 2);
+        if (process.env.SCREENSHOT_CLUSTER) await page.screenshot({ path: process.env.SCREENSHOT_CLUSTER.replace('.png', '-lost.png'), fullPage: true });
+      } finally {
+        for (const client of clients) client.leave();
+        for (const one of nodes) await one.close();
+      }
+    },
+    'real',
+  ],
   [
     'the overview shows numbers and draws them as they come',
     async (visitor, node) => {

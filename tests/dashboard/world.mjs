@@ -70,6 +70,35 @@ export class Node {
   }
 }
 
+/** Nodes `n1`, `n2` .. of one cluster, on loopback. */
+export async function startCluster(binary, count) {
+  const secret = `${Math.random()} is long enough`;
+  const ports = [];
+  for (let i = 0; i < count; i++) ports.push(await freePort());
+  const list = ports.map((port, i) => `\n[[cluster_node]]\nname = "n${i + 1}"\naddress = "127.0.0.1:${port}"\n`).join('');
+  const nodes = [];
+  try {
+    for (let i = 0; i < count; i++) {
+      const node = new Node();
+      node.binary = binary;
+      node.real = true;
+      node.name = `n${i + 1}`;
+      node.directory = await mkdtemp(join(tmpdir(), 'meridian-dashboard-'));
+      node.port = await freePort();
+      node.http = await freePort();
+      node.base = `http://127.0.0.1:${node.http}`;
+      await writeFile(join(node.directory, 'secret'), secret);
+      await writeFile(join(node.directory, 'meridian.toml'), `[node]\nname = "${node.name}"\n\n[cluster]\nsecret_file = "secret"\nsilence_max = "1s"\n${list}`);
+      nodes.push(node);
+      await node.run();
+    }
+  } catch (error) {
+    for (const node of nodes) await node.close();
+    throw error;
+  }
+  return nodes;
+}
+
 export class Mock {
   static async start() {
     const node = new Mock();

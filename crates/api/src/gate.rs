@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 
 use axum::extract::{MatchedPath, Request, State as FromState};
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
-use axum::http::{HeaderMap, Method};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use crate::across::Passed;
 use crate::audit::Entry;
 use crate::extract::too_large;
 use crate::host;
@@ -25,6 +26,7 @@ pub struct Peer(pub SocketAddr);
 /// Lets a request through to its handler, or answers why not; writes it into the audit log when it is meant to change something.
 pub async fn gate(FromState(state): FromState<State>, mut request: Request, next: Next) -> Response {
     let entry = (!is_reading(request.method())).then(|| Entry::of(&request));
+    let is_passed = request.extensions().get::<Passed>().is_some();
     let (caller, response) = match admit(&state, &request) {
         Ok(caller) => {
             request.extensions_mut().insert(caller.clone());
@@ -34,6 +36,8 @@ pub async fn gate(FromState(state): FromState<State>, mut request: Request, next
     };
     if let Some(mut entry) = entry
         && response.extensions().get::<Unwritten>().is_none()
+        // A node that is asked for a client that it does not have has done nothing.
+        && !(is_passed && response.status() == StatusCode::NOT_FOUND)
     {
         entry.at = Timestamp::now();
         entry.status = response.status().as_u16();
@@ -86,6 +90,9 @@ impl Answer {
 }
 
 fn admit(state: &State, request: &Request) -> Result<Caller, Refusal> {
+    if let Some(passed) = request.extensions().get::<Passed>() {
+        return admit_passed(state, request, passed);
+    }
     let headers = request.headers();
     let rejected = &state.metrics.rejected;
     let address = request.extensions().get::<Peer>().map_or(state.address, |peer| peer.0);
@@ -185,6 +192,20 @@ fn admit(state: &State, request: &Request) -> Result<Caller, Refusal> {
     Ok(caller)
 }
 
+/// The gate of another node has let somebody in, as the role that stands there; what that role may is looked at again.
+fn admit_passed(state: &State, request: &Request, passed: &Passed) -> Result<Caller, Refusal> {
+    let caller = Caller::new(passed.by.clone(), passed.role, passed.address);
+    let refuse = |problem| Refusal { caller: Some(caller.clone()), problem: Answer::Problem(problem) };
+    let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    let mut operations = path.and_then(|path| state.operations.at(path)).into_iter().flatten();
+    let Some(operation) = operations.find(|it| it.method == *request.method() && it.across.is_some()) else {
+        return Err(refuse(Problem::not_found("this is not answered to other nodes: ask this node itself")));
+    };
+    caller.needs(operation.role.unwrap_or(Role::Admin)).map_err(refuse)?;
+    known_query(operation, request.uri().query().unwrap_or_default()).map_err(refuse)?;
+    Ok(caller)
+}
+
 fn token(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return None };
@@ -216,6 +237,9 @@ fn known_query(operation: &Operation, query: &str) -> Result<(), Problem> {
     let Some((unknown, _)) = pairs.iter().find(|(name, _)| !operation.query.contains(name)) else {
         return Ok(());
     };
+    if unknown == "node" {
+        return Err(Problem::bad_request("node: this is not passed on to other nodes; ask that node itself"));
+    }
     let nearest = settings::nearest(unknown, operation.query.iter().map(String::as_str));
     Err(Problem::bad_request(match nearest {
         Some(nearest) => format!("unknown parameter `{unknown}`; the nearest known one is `{nearest}`"),

@@ -6,9 +6,11 @@
 //! **Invariant:** nothing here runs on a reactor, and nothing here holds what a reactor waits for. **Invariant:** every route is in
 //! the OpenAPI document, and the role that it needs is read from there.
 
+mod across;
 mod ask;
 mod assets;
 mod audit;
+mod cluster;
 mod configuration;
 pub mod durable;
 mod extract;
@@ -34,6 +36,7 @@ mod timestamp;
 mod tls;
 mod turns;
 
+pub use cluster::{Answerer, CarrierView, Cluster, ClusterView, LaneView, LinkView, NodeRoutes, Reply, Told};
 pub use configuration::{
     Author, Change, Changed, Changes, ConfigView, Configuration, LogLevelView, Refused, Reloaded,
     SettingProblem, SettingView, Version,

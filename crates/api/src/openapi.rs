@@ -1,10 +1,14 @@
 //! The OpenAPI document: made from the routes, completed with what is the same for all of them.
 
-use utoipa::openapi::path::Operation;
+use utoipa::openapi::path::{Operation, ParameterBuilder, ParameterIn};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::openapi::{Components, Content, InfoBuilder, LicenseBuilder, OpenApi, Ref, RefOr, Response};
+use utoipa::openapi::{
+    Components, Content, InfoBuilder, LicenseBuilder, ObjectBuilder, OpenApi, Ref, RefOr, Required, Response,
+    Type,
+};
 use utoipa::{PartialSchema as _, ToSchema as _};
 
+use crate::across::Across;
 use crate::problem::{FieldProblem, ProblemDocument};
 
 /// The document of all routes.
@@ -21,7 +25,8 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
             "What an operator asks of a node. Refusals are problem documents (RFC 9457). The role that an operation \
              needs stands in its security requirement; none is needed while there is no API key and the server is \
              bound to a loopback address. Lists come in pages: go on with `cursor` until `next` is null. Whatever \
-             changes something needs `Content-Type: application/json`.",
+             changes something needs `Content-Type: application/json`. In a cluster, what is about clients and subscriptions is \
+             answered for all nodes; `missing` in an answer names those that did not answer.",
         ))
         .license(Some(LicenseBuilder::new().name("Apache-2.0").identifier(Some("Apache-2.0")).build()))
         .build();
@@ -35,7 +40,10 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
     components.schemas.insert(FieldProblem::name().into_owned(), FieldProblem::schema());
     for item in document.paths.paths.values_mut() {
         let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
-        operations.into_iter().flatten().for_each(add_problem);
+        for operation in operations.into_iter().flatten() {
+            add_problem(operation);
+            add_node(operation);
+        }
     }
     document
 }
@@ -45,4 +53,21 @@ fn add_problem(operation: &mut Operation) {
     let content = Content::new(Some(Ref::from_schema_name("Problem")));
     response.content.insert("application/problem+json".to_owned(), RefOr::T(content));
     operation.responses.responses.insert("default".to_owned(), RefOr::T(response));
+}
+
+/// Whatever can be asked of another node by way of this one.
+fn add_node(operation: &mut Operation) {
+    let description = match operation.operation_id.as_deref().and_then(Across::of) {
+        None => return,
+        Some(Across::Here) => "The node of the cluster that is to answer; this one when not given.",
+        Some(_) => "The node of the cluster that is to answer; all when not given.",
+    };
+    let node = ParameterBuilder::new()
+        .name("node")
+        .parameter_in(ParameterIn::Query)
+        .description(Some(description))
+        .required(Required::False)
+        .schema(Some(ObjectBuilder::new().schema_type(Type::String)))
+        .build();
+    operation.parameters.get_or_insert_with(Vec::new).push(node.into());
 }

@@ -6,6 +6,7 @@ use axum::http::Method;
 use serde_json::Value;
 use utoipa::openapi::OpenApi;
 
+use crate::across::Across;
 use crate::role::Role;
 
 /// What the gate knows of each route.
@@ -22,6 +23,8 @@ pub struct Operation {
     pub role: Option<Role>,
     /// Names of the parameters of its query.
     pub query: Vec<String>,
+    /// `None`: it is asked of this node itself only.
+    pub across: Option<Across>,
 }
 
 impl Operations {
@@ -55,7 +58,8 @@ fn operation((method, operation): (&String, &Value)) -> Option<Operation> {
         .filter(|parameter| parameter["in"] == "query")
         .filter_map(|parameter| parameter["name"].as_str().map(str::to_owned))
         .collect();
-    Some(Operation { method, role, query })
+    let across = operation["operationId"].as_str().and_then(Across::of);
+    Some(Operation { method, role, query, across })
 }
 
 fn role(scopes: Option<&Value>) -> Role {

@@ -22,12 +22,20 @@ pub struct Page<T> {
     pub items: Vec<T>,
     /// Where to go on, for `?cursor=`; `null` on the last page.
     pub next: Option<String>,
+    /// Nodes of the cluster that did not answer: what is there is not listed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub missing: Vec<String>,
 }
 
 impl<T> Page<T> {
+    pub fn new(items: Vec<T>, next: Option<String>) -> Self {
+        Self { items, next, missing: Vec::new() }
+    }
+
     /// The only page there is.
     pub fn whole(items: Vec<T>) -> Self {
-        Self { items, next: None }
+        Self::new(items, None)
     }
 }
 

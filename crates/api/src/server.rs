@@ -28,6 +28,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tower_service::Service as _;
 
+use crate::across::{Answering, across};
 use crate::audit::Audit;
 use crate::gate::{Peer, gate};
 use crate::operations::Operations;
@@ -127,6 +128,7 @@ impl Bound {
         let document = document.to_pretty_json().map_err(io::Error::other)?;
         let state = State::new(parts, settings, address, operations, document.into(), audit);
         let router = router
+            .layer(axum::middleware::from_fn_with_state(state.clone(), across))
             .fallback(crate::assets::serve)
             .layer(axum::middleware::from_fn_with_state(state.clone(), gate))
             .with_state(state.clone());
@@ -152,6 +154,10 @@ impl Bound {
             let _inside = runtime.enter();
             tokio::net::TcpListener::from_std(listener)?
         };
+        if let Some(cluster) = &state.cluster {
+            let (router, runtime) = (accepting.router.clone(), runtime.handle().clone());
+            cluster.answer_by(Arc::new(Answering { router, state: state.clone(), runtime }));
+        }
         runtime.spawn(accepting.run(listener));
         tracing::info!(address = %address, "{}", if https.is_some() { "HTTPS" } else { "HTTP" });
         Ok(Server { state, runtime, connections, stop })

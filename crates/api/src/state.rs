@@ -14,6 +14,7 @@ use broker::admin::Admin;
 use tls::Expiry;
 
 use crate::audit::Audit;
+use crate::cluster::Cluster;
 use crate::configuration::Configuration;
 use crate::keys::Keys;
 use crate::log_ring::LogRing;
@@ -36,6 +37,8 @@ pub struct Parts {
     pub node: NodeFacts,
     /// `None`: nothing is kept on disk.
     pub storage: Option<Arc<dyn Storage>>,
+    /// `None`: the node belongs to no cluster.
+    pub cluster: Option<Arc<dyn Cluster>>,
 }
 
 /// What does not change while the node runs.
@@ -75,6 +78,8 @@ pub struct Shared {
     pub node: NodeFacts,
     /// `None`: nothing is kept on disk.
     pub storage: Option<Arc<dyn Storage>>,
+    /// `None`: the node belongs to no cluster.
+    pub cluster: Option<Arc<dyn Cluster>>,
     pub settings: HttpSettings,
     /// Where HTTP is served.
     pub address: SocketAddr,
@@ -115,7 +120,7 @@ impl State {
         document: Arc<str>,
         audit: Audit,
     ) -> Self {
-        let Parts { admin, guard, configuration, keys, users, rules, log, node, storage } = parts;
+        let Parts { admin, guard, configuration, keys, users, rules, log, node, storage, cluster } = parts;
         Self(Arc::new(Shared {
             admin,
             guard,
@@ -126,6 +131,7 @@ impl State {
             log,
             node,
             storage,
+            cluster,
             address,
             streams: Streams::new(settings.streams_max as usize),
             audit,

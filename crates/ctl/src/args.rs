@@ -92,7 +92,11 @@ impl ConnectionArgs {
 /// Largest token file; a token is below 100 bytes.
 const TOKEN_FILE_MAX: u64 = 4_096;
 
-fn token_of_file(path: &Path) -> Result<String, Failure> {
+/// The token on the first line of a file that is not empty.
+///
+/// # Errors
+/// [`Failure::Local`].
+pub fn token_of_file(path: &Path) -> Result<String, Failure> {
     let trouble = |why: String| Failure::Local(format!("--token-file {}: {why}", path.display()));
     let metadata = std::fs::metadata(path).map_err(|error| trouble(error.to_string()))?;
     if metadata.is_file() && metadata.len() > TOKEN_FILE_MAX {
@@ -133,6 +137,10 @@ pub struct CtlArgs {
     /// JSON for scripts instead of tables for people; errors are problem documents on standard error
     #[arg(long, global = true)]
     json: bool,
+    /// In a cluster: only what this node says, asked by way of the one at --url. Without it, lists and clients are those of all
+    /// nodes, and everything else is about the node at --url
+    #[arg(long, value_name = "NAME", global = true)]
+    node: Option<String>,
     /// Do what cannot be undone without asking
     #[arg(long, short, global = true)]
     yes: bool,
@@ -151,6 +159,8 @@ enum CtlCommand {
     Sessions(commands::clients::SessionsArgs),
     Kick(commands::client::KickArgs),
     Storage(commands::storage::StorageArgs),
+    Cluster(commands::cluster::ClusterArgs),
+    Links(commands::links::LinksArgs),
     Subscriptions(commands::subscriptions::SubscriptionsArgs),
     Routes(commands::routes::RoutesArgs),
     Retained(commands::retained::RetainedArgs),
@@ -184,13 +194,15 @@ impl CtlArgs {
     }
 
     fn go(self) -> Result<(), Failure> {
-        let mut console = Console::new(self.connection.client()?, self.json, self.yes);
+        let client = self.connection.client()?.of_node(self.node);
+        let mut console = Console::new(client, self.json, self.yes);
         if let Some(warning) = self.connection.warning() {
             console.note(&warning);
         }
         let done = self.command.run(&mut console);
         // What was found before a failure belongs to the result.
         let flushed = console.flush();
+        console.note_missing();
         done.and(flushed)
     }
 
@@ -206,9 +218,12 @@ impl CtlArgs {
     pub fn run_bytes(self) -> (Result<(), Failure>, Vec<u8>, Vec<u8>) {
         let (mut out, mut notes) = (Vec::new(), Vec::new());
         let done = self.connection.client().and_then(|client| {
+            let client = client.of_node(self.node);
             let mut console = Console::to(client, self.json, self.yes, &mut out, &mut notes);
             let done = self.command.run(&mut console);
-            done.and(console.flush())
+            let flushed = console.flush();
+            console.note_missing();
+            done.and(flushed)
         });
         (done, out, notes)
     }
@@ -225,6 +240,8 @@ impl CtlCommand {
             Self::Sessions(args) => args.run(console),
             Self::Kick(args) => args.run(console),
             Self::Storage(args) => args.run(console),
+            Self::Cluster(args) => args.run(console),
+            Self::Links(args) => args.run(console),
             Self::Subscriptions(args) => args.run(console),
             Self::Routes(args) => args.run(console),
             Self::Retained(args) => args.run(console),

@@ -1,7 +1,8 @@
 //! HTTP to one node: requests that are answered by JSON, by text, or by a stream of events.
 
+use std::collections::BTreeSet;
 use std::io::Read;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustls::ClientConfig;
@@ -24,6 +25,8 @@ const PROBLEM_MAX: u64 = 1 << 20;
 /// A body larger than this is sent only after the node has had a look at its length: a node that refuses it closes the connection
 /// while the body is on its way, and the refusal would be lost.
 const ASK_FIRST: usize = 256 << 10;
+/// Who asks is a matter of the node that is asked.
+const WHOAMI: &str = "/api/v1/whoami";
 /// A stream is kept alive every 15 s; three missed ones and the node is gone.
 const STREAM_SILENCE_MAX: Duration = Duration::from_secs(50);
 
@@ -34,6 +37,10 @@ pub struct Client {
     url: Url,
     token: Option<String>,
     timeout: Duration,
+    /// The node of the cluster that is to answer, by way of the one that is asked.
+    node: Option<String>,
+    /// Nodes that did not answer.
+    missing: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Client {
@@ -56,7 +63,39 @@ impl Client {
                 Agent::with_parts(config, connector, DefaultResolver::default())
             }
         };
-        Self { agent, url, token, timeout }
+        Self { agent, url, token, timeout, node: None, missing: Arc::default() }
+    }
+
+    /// The same, but another node of the cluster is to answer by way of this one.
+    #[must_use]
+    pub fn of_node(self, node: Option<String>) -> Self {
+        Self { node, ..self }
+    }
+
+    /// Nodes of the cluster that did not answer one of the requests so far.
+    pub fn missing(&self) -> Vec<String> {
+        self.missing.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    /// The same for another node: with its own token, or with this one's.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] when one of them is asked by TLS and the other is not.
+    pub fn at(&self, url: Url, token: Option<String>) -> Result<Self, Failure> {
+        if url.secure() != self.url.secure() {
+            let why = format!(
+                "{} and {} are asked in different ways: give both with https://, or both with http://",
+                self.url.as_str(),
+                url.as_str()
+            );
+            return Err(Failure::Usage(why));
+        }
+        Ok(Self { url, token: token.or_else(|| self.token.clone()), node: None, ..self.clone() })
+    }
+
+    /// Whether somebody between here and the node could read the token.
+    pub fn reveals_token(&self) -> bool {
+        self.token.is_some() && !self.url.loopback() && !self.url.secure()
     }
 
     pub fn url(&self) -> &str {
@@ -97,8 +136,13 @@ impl Client {
         if bytes.is_empty() {
             return Ok(Value::Null);
         }
-        serde_json::from_slice(&bytes)
-            .map_err(|error| self.stranger(format!("no JSON from {path} ({error})")))
+        let document: Value = serde_json::from_slice(&bytes)
+            .map_err(|error| self.stranger(format!("no JSON from {path} ({error})")))?;
+        let missing = document["missing"].as_array().into_iter().flatten();
+        let mut known = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
+        known.extend(missing.filter_map(|node| node.as_str().map(str::to_owned)));
+        drop(known);
+        Ok(document)
     }
 
     /// GET of a text; bytes that are no UTF-8 are replaced.
@@ -156,6 +200,10 @@ impl Client {
         body: Option<&Value>,
         stream: bool,
     ) -> Result<Response<Body>, Failure> {
+        let query = match &self.node {
+            Some(node) if path != WHOAMI => &query.clone().with("node", node),
+            _ => query,
+        };
         let mut request = Request::builder().method(method.clone()).uri(format!(
             "{}{path}{}",
             self.url.as_str(),

@@ -115,6 +115,17 @@ impl<'a> Console<'a> {
         drop(writeln!(self.notes, "{}", escape::lines(text)));
     }
 
+    /// Says which nodes of the cluster did not answer, when some did not.
+    pub fn note_missing(&mut self) {
+        let missing = self.client.missing();
+        if !missing.is_empty() {
+            self.note(&format!(
+                "! no answer of {}: what is there is missing here, or was not done there (meridian ctl links)",
+                missing.join(", ")
+            ));
+        }
+    }
+
     /// Overwrites the line of progress; an empty text removes it. Seen by a person only, and only where the result does not
     /// scroll through it.
     pub fn progress(&mut self, text: &str) {

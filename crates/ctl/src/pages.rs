@@ -84,7 +84,12 @@ impl List<'_> {
                 Ok(())
             } else {
                 let next = if self.keep.is_some() { None } else { pages.cursor };
-                console.document(&json!({"items": kept, "next": next}))
+                let mut document = json!({"items": kept, "next": next});
+                let missing = console.client.missing();
+                if !missing.is_empty() {
+                    document["missing"] = missing.into();
+                }
+                console.document(&document)
             };
         }
         console.table(&mut table)?;

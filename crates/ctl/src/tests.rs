@@ -117,6 +117,34 @@ fn all_of_it_is_a_line_each() {
 }
 
 #[test]
+fn nodes_that_did_not_answer_are_named_once() {
+    let mock = Mock::serve(|request| match request.target.contains("cursor") {
+        false => {
+            Reply::json(&json!({"items": [{"client_id": "a", "node": "n1"}], "next": "1", "missing": ["n3"]}))
+        }
+        true => Reply::json(
+            &json!({"items": [{"client_id": "b", "node": "n2"}], "next": null, "missing": ["n3", "n4"]}),
+        ),
+    });
+    let outcome = ctl(&mock, "clients");
+    assert!(outcome.out.contains("n1") && outcome.out.contains("n2"), "{}", outcome.out);
+    assert_eq!(outcome.notes.matches("no answer of n3, n4").count(), 1, "{}", outcome.notes);
+    let document = ctl(&mock, "clients --json").json();
+    assert_eq!(document["missing"], json!(["n3", "n4"]));
+}
+
+#[test]
+fn one_node_is_asked_by_way_of_another() {
+    let mock = Mock::serve(pages);
+    ctl(&mock, "clients --limit 2 --node n2");
+    assert_eq!(mock.request().target, "/api/v1/clients?limit=2&node=n2");
+    let mock = Mock::always(Reply::json(&json!({"connection_closed": true, "nodes": ["n2"]})));
+    let outcome = ctl(&mock, "kick c --node n2");
+    assert_eq!(mock.request().target, "/api/v1/clients/c?node=n2");
+    assert_eq!(outcome.out, "c: connection closed (node n2)\n");
+}
+
+#[test]
 fn filters_reach_the_node() {
     let mock = Mock::always(Reply::json(&json!({"items": [], "next": null})));
     let arguments = "clients --search a/b --username u --address 10.0.0.0/8 --offline --version 3.1.1 --min-queued 5 --min-inflight 2";
@@ -253,14 +281,33 @@ fn status_is_one_screen() {
                 json!({"connections": 99, "uptime_s": 100, "dropped": {"total": 3, "by_reason": {"expired": 3, "queue_full": 0}},
                 "workers": [{"worker": 0, "busy_us": 50_000_000, "turn_us_p99": 1234}]})
             }
+            "/api/v1/cluster" => cluster("n1", 4),
+            "/api/v1/nodes" => json!({
+                "items": [{"name": "n1", "state": "ready", "connections": 1234, "cluster": {"role": "core", "fresh": true}},
+                    {"name": "n2", "state": "ready", "cluster": {"role": "core", "fresh": false}}],
+                "next": null, "missing": ["n3"]}),
             _ => json!({"name": null, "role": "admin", "open": true}),
         })
     });
     let outcome = ctl(&mock, "status");
-    for part in ["n1 (ready)", "1h 2m", "99 of 100", "3 (expired 3)", "127.0.0.1:1883", "50 %", "1ms"] {
+    for part in [
+        "1,234",
+        "not fresh",
+        "no answer",
+        "n1 (ready)",
+        "1h 2m",
+        "99 of 100",
+        "3 (expired 3)",
+        "127.0.0.1:1883",
+        "50 %",
+        "1ms",
+    ] {
         assert!(outcome.out.contains(part), "{part}: {}", outcome.out);
     }
     assert!(outcome.notes.contains("no API key") && outcome.notes.contains("90 %"), "{}", outcome.notes);
+    assert!(outcome.out.contains("replicant; nodes: 3: 2 up, 1 suspect (n3); NOT fresh"), "{}", outcome.out);
+    assert!(outcome.notes.contains("meridian ctl cluster"), "{}", outcome.notes);
+    assert!(outcome.notes.contains("no answer of n3"), "{}", outcome.notes);
     assert_eq!(ctl(&mock, "status --json").json()["stats"]["connections"], 99);
 }
 
@@ -280,6 +327,120 @@ fn storage_is_shown_with_its_rate_and_its_trouble() {
     assert!(outcome.notes.contains("the disk is full"), "{}", outcome.notes);
     let memory = Mock::always(Reply::json(&json!({"durability": "memory", "log": null})));
     assert!(ctl(&memory, "storage").out.contains("nothing is kept on disk"));
+}
+
+/// A replicant of two cores, of which `n3` is cut off; of `n2` it has heard of `position` changes.
+fn cluster(node: &str, position: u64) -> Value {
+    json!({"node": node, "role": "replicant", "region": "north", "attached_to": "n2", "fresh": false,
+        "subacks_waiting_core": 3, "subacks_waiting_cluster": 1, "dropped_qos0": 2000,
+        "routes": [
+            {"node": node, "role": "replicant", "position": 1, "filters": 1, "digest": "aa", "incarnation": 7},
+            {"node": "n2", "role": "core", "position": position, "filters": 5, "digest": position.to_string(), "incarnation": 7},
+            {"node": "n3", "role": "core", "position": 2, "filters": 6, "digest": "cc", "incarnation": 7, "suspect": true}],
+        "links": [
+            {"node": "n2", "role": "core", "region": "", "state": "up", "state_s": 60, "connections": 4, "connections_wanted": 4,
+             "round_trip_ms": 0.25, "bytes_sent": 2048, "retransmitted_percent": 0.5,
+             "lanes": [{"class": "assured", "stalled": 3, "refused": 1, "lost": 1, "waiting_frames": 2, "waiting_bytes": 1536, "oldest_s": 1.5}]},
+            {"node": "n3", "role": "core", "region": "south", "state": "suspect", "state_s": 12, "connections": 0,
+             "connections_wanted": 4, "address": "10.0.0.3:7883", "last_error": "no route", "last_error_s": 3, "lanes": []}]})
+}
+
+#[test]
+fn links_are_a_line_each_and_their_trouble_is_told() {
+    let mock = Mock::serve(|_| Reply::json(&cluster("n1", 4)));
+    let outcome = ctl(&mock, "links");
+    let lines: Vec<&str> = outcome.out.lines().collect();
+    assert_eq!(lines.len(), 3, "{}", outcome.out);
+    for part in ["n2", "core", "up", "1m", "0.25ms", "4/4", "2.0 KiB", "0.50 %", "assured 1.5 KiB (1.5s)"] {
+        assert!(lines[1].contains(part), "{part}: {}", outcome.out);
+    }
+    assert!(lines[2].contains("suspect") && lines[2].contains("south"), "{}", outcome.out);
+    for part in ["n3", "no route", "10.0.0.3:7883"] {
+        assert!(outcome.notes.contains(part), "{}", outcome.notes);
+    }
+    assert_eq!(ctl(&mock, "links --json").json()["items"][1]["node"], "n3");
+}
+
+#[test]
+fn the_cluster_is_told_in_short_with_what_to_do() {
+    let mock = Mock::serve(|_| Reply::json(&cluster("n1", 4)));
+    let outcome = ctl(&mock, "cluster");
+    for part in [
+        "n1 (replicant, region north)",
+        "core n2",
+        "no: publishers",
+        "1 of 2 reached, a majority is 2",
+        "12 filters",
+        "3 wait",
+        "2,000 of QoS 0",
+    ] {
+        assert!(outcome.out.contains(part), "{part}: {}", outcome.out);
+    }
+    assert!(outcome.notes.contains("no majority") && outcome.notes.contains("n3"), "{}", outcome.notes);
+    assert_eq!(ctl(&mock, "cluster --json").json()["attached_to"], "n2");
+    let alone = Mock::always(Reply::problem(404, "not-found", "there is no [[cluster_node]]"));
+    let outcome = ctl(&alone, "cluster");
+    assert_eq!(outcome.code(), 4);
+    assert!(outcome.error().contains("[[cluster_node]]"), "{}", outcome.error());
+}
+
+#[test]
+fn nodes_are_listed_with_what_is_known_of_their_routes() {
+    let outcome = ctl(&Mock::serve(|_| Reply::json(&cluster("n1", 4))), "routes --nodes");
+    let lines: Vec<&str> = outcome.out.lines().collect();
+    assert!(
+        lines[0].contains("DIGEST") && lines[3].contains("suspect") && lines[3].contains("cc"),
+        "{}",
+        outcome.out
+    );
+}
+
+#[test]
+fn two_nodes_that_know_the_same_do_not_differ() {
+    let (here, there) =
+        (Mock::always(Reply::json(&cluster("n1", 4))), Mock::always(Reply::json(&cluster("n1", 4))));
+    let outcome = run(&here.url, &["routes", "--diff", &there.url]);
+    assert_eq!(outcome.code(), 0);
+    assert_eq!(outcome.out().matches("the same").count(), 3);
+    assert_eq!((here.requests().len(), there.requests().len()), (1, 1));
+}
+
+#[test]
+fn what_is_on_its_way_is_waited_for() {
+    let asked = std::sync::atomic::AtomicU64::new(3);
+    let here = Mock::serve(move |_| {
+        Reply::json(&cluster("n1", asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed)))
+    });
+    let there = Mock::always(Reply::json(&cluster("n1", 4)));
+    assert_eq!(run(&here.url, &["routes", "--diff", &there.url]).code(), 0);
+    assert_eq!(here.requests().len(), 2);
+}
+
+#[test]
+fn writers_whose_routes_differ_are_named() {
+    let mut other = cluster("n1", 9);
+    other["routes"][0]["digest"] = "bb".into();
+    other["routes"][2]["incarnation"] = 8.into();
+    other["routes"].as_array_mut().unwrap().push(json!({"node": "n4", "digest": "d"}));
+    let here = Mock::always(Reply::json(&cluster("n1", 4)));
+    let there = Mock::always(Reply::json(&other));
+    let outcome = run(&here.url, &["routes", "--diff", &there.url]);
+    assert_eq!(outcome.code(), 1);
+    for part in
+        ["DIFFERENT: aa here, bb there", "here: behind by 5", "here: of an earlier life", "unknown here"]
+    {
+        assert!(outcome.out.contains(part), "{part}: {}", outcome.out);
+    }
+    assert!(outcome.error().contains("n1, n2, n3, n4"), "{}", outcome.error());
+    let document: Value =
+        serde_json::from_str(&run(&here.url, &["--json", "routes", "--diff", &there.url]).out).unwrap();
+    assert_eq!((&document["differences"], &document["same"]), (&4.into(), &false.into()));
+}
+
+#[test]
+fn a_token_of_https_is_not_shown_to_http() {
+    let outcome = ctl(&Mock::always(Reply::empty()), "routes --diff https://127.0.0.1:1");
+    assert_eq!(outcome.code(), 2);
 }
 
 #[test]
@@ -568,7 +729,7 @@ fn too_few_rights_have_their_exit_code() {
 }
 
 /// Commands that print what a server sends, each once.
-const PRINTING: [&str; 25] = [
+const PRINTING: [&str; 28] = [
     "status",
     "whoami",
     "clients",
@@ -594,6 +755,9 @@ const PRINTING: [&str; 25] = [
     "users show a",
     "rules",
     "keys",
+    "cluster",
+    "links",
+    "routes --nodes",
 ];
 
 /// What a terminal would obey.
@@ -647,6 +811,13 @@ fn hostile() -> impl Strategy<Value = Value> {
         "until",
         "choices",
         "user_properties",
+        "links",
+        "lanes",
+        "routes",
+        "node",
+        "state",
+        "last_error",
+        "attached_to",
     ]);
     let tree = leaf.prop_recursive(3, 40, 8, move |inner| {
         prop_oneof![

@@ -100,13 +100,15 @@ export async function pages<T>(
   requests = 12,
 ): Promise<Page<T>> {
   const items: T[] = [];
+  const missing = new Set<string>();
   for (let request = 0; request < requests; request++) {
     const page: Page<T> = await get<Page<T>>(path, { ...query, limit: wanted - items.length, cursor }, signal);
     items.push(...page.items);
+    for (const node of page.missing ?? []) missing.add(node);
     cursor = page.next;
     if (cursor === null || items.length >= wanted) break;
   }
-  return { items, next: cursor };
+  return { items, next: cursor, missing: [...missing] };
 }
 
 /** Reads an event stream until it ends or `signal` is aborted. Throws what `send` throws. */

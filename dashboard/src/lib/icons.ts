@@ -2,6 +2,7 @@
 
 export const icons = {
   overview: 'M3 17V9m5 8V4m5 13v-6m4 6V7',
+  cluster: 'M10 3.2a2 2 0 1 0 0 4 2 2 0 0 0 0-4zM4.8 12.8a2 2 0 1 0 0 4 2 2 0 0 0 0-4zM15.2 12.8a2 2 0 1 0 0 4 2 2 0 0 0 0-4zM9 7 5.8 13M11 7l3.2 6M6.8 14.8h6.4',
   clients: 'M4 5h12v8H4zM7.5 16.5h5M10 13v3.5',
   subscriptions: 'M4 5h8M4 10h12M4 15h8M15 3l2 2-2 2m0 6 2 2-2 2',
   retained: 'M5 3.5h10v13l-5-3.5-5 3.5z',

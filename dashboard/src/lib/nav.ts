@@ -16,6 +16,7 @@ export const menu: { title: string; entries: Entry[] }[] = [
     title: 'See',
     entries: [
       { id: 'overview', title: 'Overview', icon: 'overview', key: 'o', role: 'viewer' },
+      { id: 'cluster', title: 'Cluster', icon: 'cluster', key: 'n', role: 'viewer' },
       { id: 'clients', title: 'Clients', icon: 'clients', key: 'c', role: 'viewer' },
       { id: 'subscriptions', title: 'Subscriptions', icon: 'subscriptions', key: 's', role: 'viewer' },
       { id: 'retained', title: 'Retained', icon: 'retained', key: 'r', role: 'viewer' },

@@ -66,6 +66,8 @@ export function resource<T>(fetch: (signal: AbortSignal) => Promise<T>, everyMs 
 export class Listing<T> {
   items = $state.raw<T[]>([]);
   next = $state.raw<string | null>(null);
+  /** Nodes of the cluster that did not answer. */
+  missing = $state.raw<string[]>([]);
   loading = $state(false);
   loaded = $state(false);
   failed = $state(false);
@@ -99,6 +101,7 @@ export class Listing<T> {
       if (abort.signal.aborted) return;
       this.items = cursor === null ? page.items : [...this.items, ...page.items];
       this.next = page.next;
+      this.missing = cursor === null ? (page.missing ?? []) : [...new Set([...this.missing, ...(page.missing ?? [])])];
       this.failed = false;
     } catch (error) {
       if (abort.signal.aborted) return;

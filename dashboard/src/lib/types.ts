@@ -5,6 +5,8 @@ export type Role = 'viewer' | 'operator' | 'admin';
 export interface Page<T> {
   items: T[];
   next: string | null;
+  /** Nodes of the cluster that did not answer. */
+  missing?: string[];
 }
 
 export interface WhoAmI {
@@ -35,6 +37,35 @@ export interface NodeInfo {
   http: string;
   os: string;
   cpus: number;
+  connections: number;
+  sessions: number;
+  subscriptions: number;
+  messages_received: number;
+  messages_sent: number;
+  cluster: null | {
+    role: 'core' | 'replicant';
+    region: string;
+    fresh: boolean;
+    attached_to: string | null;
+    links: NodeLink[];
+  };
+}
+
+/** A node's link to another one, as the node sees it. */
+export interface NodeLink {
+  node: string;
+  role: 'core' | 'replicant';
+  region: string;
+  state: 'up' | 'suspect';
+  state_s: number;
+  round_trip_ms: number | null;
+  retransmitted_percent: number;
+  waiting_bytes: number;
+  waiting_frames: number;
+  oldest_s: number;
+  bytes_sent: number;
+  bytes_received: number;
+  last_error: string | null;
 }
 
 export interface Traffic {
@@ -142,6 +173,7 @@ export interface Subscription {
   subscription_id: number | null;
   client_id: string;
   connected: boolean;
+  node: string;
 }
 
 export interface QueueItem {
@@ -158,6 +190,7 @@ export interface QueueItem {
 
 export interface Receiver {
   client_id: string;
+  node: string;
   connected: boolean;
   durable: boolean;
   filters: string[];

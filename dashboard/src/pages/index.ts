@@ -3,6 +3,7 @@ import Api from './Api.svelte';
 import Audit from './Audit.svelte';
 import Bans from './Bans.svelte';
 import Clients from './Clients.svelte';
+import Cluster from './Cluster.svelte';
 import Configuration from './Configuration.svelte';
 import Keys from './Keys.svelte';
 import Log from './Log.svelte';
@@ -18,6 +19,7 @@ import Users from './Users.svelte';
 
 const pages: Record<string, Component> = {
   overview: Overview,
+  cluster: Cluster,
   clients: Clients,
   subscriptions: Subscriptions,
   retained: Retained,

@@ -78,7 +78,7 @@ async fn list(state: State, Query(query): Query<PageQuery>) -> Result<Json<Page<
     let after = listing::place::<u64>(&state.admin, LISTING, query.cursor.as_deref())?.map(BanId);
     let (page, more) = state.guard.bans().list(after, limit, SystemTime::now());
     let next = page.last().filter(|_| more).map(|last| listing::next(&state.admin, LISTING, last.id.0));
-    Ok(Json(Page { items: page.iter().map(|ban| BanItem::from(&**ban)).collect(), next }))
+    Ok(Json(Page::new(page.iter().map(|ban| BanItem::from(&**ban)).collect(), next)))
 }
 
 /// Whom to ban.

@@ -191,7 +191,7 @@ async fn list(state: State, Query(query): Query<ClientsQuery>) -> Result<Json<Pa
         }
     }
     let next = next.map(|next| listing::next(admin, LISTING, Place::from(next)));
-    Ok(Json(Page { items, next }))
+    Ok(Json(Page::new(items, next)))
 }
 
 /// One client, by its Client Identifier (percent-encoded, `/` too).
@@ -220,9 +220,15 @@ struct KickQuery {
 struct Kicked {
     connection_closed: bool,
     session_ended: bool,
+    /// Where the client was.
+    nodes: Vec<String>,
+    /// Nodes of the cluster that did not answer: the client may be there, too.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    missing: Vec<String>,
 }
 
-/// Closes a client's connection (DISCONNECT with 0x98), and ends its session when asked to.
+/// Closes a client's connection (DISCONNECT with 0x98), and ends its session when asked to; in a cluster, on whichever nodes it is.
 #[utoipa::path(
     delete, path = "/api/v1/clients/{client_id}", tag = "clients", operation_id = "kick_client", security(("token" = ["operator"])),
     params(("client_id" = String, Path), KickQuery),
@@ -235,7 +241,12 @@ async fn kick(
 ) -> Result<Json<Kicked>, Problem> {
     let kicked = ask(|reply| state.admin.kick(&client_id, query.session, reply)).await?;
     let kicked = kicked.ok_or_else(|| unknown(&client_id))?;
-    Ok(Json(Kicked { connection_closed: kicked.connection_closed, session_ended: kicked.session_ended }))
+    Ok(Json(Kicked {
+        connection_closed: kicked.connection_closed,
+        session_ended: kicked.session_ended,
+        nodes: vec![state.node.name.clone()],
+        missing: Vec::new(),
+    }))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

@@ -1,5 +1,7 @@
 //! `/metrics`: the same numbers as Prometheus reads them.
 
+mod cluster;
+
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
@@ -52,6 +54,9 @@ async fn metrics(state: State) -> Result<impl IntoResponse, Problem> {
     registry(&mut text, &kept);
     if let Some(stored) = &stored {
         storage(&mut text, stored);
+    }
+    if let Some(view) = state.cluster.as_ref().and_then(|cluster| cluster.view()) {
+        cluster::cluster(&mut text, &view);
     }
     topics(&mut text, &state);
     http(&mut text, &state);

@@ -7,6 +7,7 @@ mod audit;
 mod bans;
 mod clients;
 mod closing;
+mod cluster;
 mod config;
 mod decisions;
 mod document;
@@ -44,6 +45,7 @@ pub(crate) fn router() -> (axum::Router<State>, OpenApi) {
         .merge(node::routes())
         .merge(stats::routes())
         .merge(storage::routes())
+        .merge(cluster::routes())
         .merge(metrics::routes())
         .merge(top::routes())
         .merge(clients::routes())

@@ -3,12 +3,15 @@
 use std::time::SystemTime;
 
 use axum::Json;
-use serde::Serialize;
-use utoipa::ToSchema;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::paging::Page;
+use crate::cluster::ClusterView;
+use crate::extract::Query;
+use crate::paging::{self, Page};
+use crate::problem::Problem;
 use crate::state::State;
 use crate::storage::StorageCondition;
 use crate::timestamp::Timestamp;
@@ -40,6 +43,81 @@ struct Node {
     http: String,
     os: &'static str,
     cpus: usize,
+    /// Clients that are connected.
+    connections: u64,
+    /// Sessions that outlive their connection.
+    sessions: u64,
+    subscriptions: u64,
+    /// Messages by the broker from clients, since the start; rates are differences of two answers.
+    messages_received: u64,
+    /// Messages by the broker to clients, since the start.
+    messages_sent: u64,
+    /// Null where it belongs to no cluster, and until it takes its part.
+    cluster: Option<Part>,
+}
+
+/// A node's part in its cluster, in short; `/cluster` says more.
+#[derive(Serialize, ToSchema)]
+#[schema(as = NodePart)]
+struct Part {
+    /// `core` or `replicant`.
+    role: &'static str,
+    region: String,
+    /// Whether it acknowledges messages of QoS 1 and 2.
+    fresh: bool,
+    /// The core that this replicant hears from.
+    attached_to: Option<String>,
+    links: Vec<PartLink>,
+}
+
+/// A node's link to another one, in short.
+#[derive(Serialize, ToSchema)]
+#[schema(as = NodeLink)]
+struct PartLink {
+    node: String,
+    role: &'static str,
+    region: String,
+    /// `up` or `suspect`.
+    state: &'static str,
+    /// For how long it has been so.
+    state_s: f64,
+    round_trip_ms: Option<f64>,
+    retransmitted_percent: f64,
+    /// That wait for the other node or its acknowledgement.
+    waiting_bytes: u64,
+    waiting_frames: u64,
+    /// How long the oldest of them has waited.
+    oldest_s: f64,
+    bytes_sent: u64,
+    bytes_received: u64,
+    last_error: Option<String>,
+}
+
+impl Part {
+    fn of(view: ClusterView) -> Self {
+        let links = view.links.into_iter().map(|link| PartLink {
+            waiting_bytes: link.lanes.iter().map(|lane| lane.waiting_bytes).sum(),
+            waiting_frames: link.lanes.iter().map(|lane| lane.waiting_frames).sum(),
+            oldest_s: link.lanes.iter().map(|lane| lane.oldest_s).fold(0.0, f64::max),
+            node: link.node,
+            role: link.role,
+            region: link.region,
+            state: link.state,
+            state_s: link.state_s,
+            round_trip_ms: link.round_trip_ms,
+            retransmitted_percent: link.retransmitted_percent,
+            bytes_sent: link.bytes_sent,
+            bytes_received: link.bytes_received,
+            last_error: link.last_error,
+        });
+        Self {
+            role: view.role,
+            region: view.region,
+            fresh: view.fresh,
+            attached_to: view.attached_to,
+            links: links.collect(),
+        }
+    }
 }
 
 /// Where clients connect.
@@ -62,6 +140,8 @@ impl Node {
             connections_max: listener.connections_max,
         });
         let started = state.admin.started();
+        let figures = state.admin.figures();
+        let (counters, _, _) = figures.counters();
         Self {
             name: facts.name.clone(),
             version: facts.version,
@@ -78,6 +158,12 @@ impl Node {
             http: state.address.to_string(),
             os: std::env::consts::OS,
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            connections: figures.total(|worker| worker.connections),
+            sessions: figures.total(|worker| worker.sessions),
+            subscriptions: figures.subscriptions(),
+            messages_received: counters.received_qos0 + counters.received_qos1 + counters.received_qos2,
+            messages_sent: counters.sent_qos0 + counters.sent_qos1 + counters.sent_qos2,
+            cluster: state.cluster.as_ref().and_then(|cluster| cluster.view()).map(Part::of),
         }
     }
 }
@@ -89,9 +175,22 @@ async fn node(state: State) -> Json<Node> {
     Json(Node::of(&state))
 }
 
-/// All nodes of the cluster: this one.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct NodesQuery {
+    /// Items of a page: 1 to 1000, 100 when not given.
+    limit: Option<usize>,
+    /// `next` of the page before.
+    #[serde(rename = "cursor")]
+    _cursor: Option<String>,
+}
+
+/// All nodes of the cluster; a node without a cluster is the only one.
 #[utoipa::path(get, path = "/api/v1/nodes", tag = "node", operation_id = "nodes", security(("token" = ["viewer"])),
-    responses((status = 200, body = Page<Node>)))]
-async fn nodes(state: State) -> Json<Page<Node>> {
-    Json(Page::whole(vec![Node::of(&state)]))
+    params(NodesQuery), responses((status = 200, body = Page<Node>)))]
+async fn nodes(state: State, Query(query): Query<NodesQuery>) -> Result<Json<Page<Node>>, Problem> {
+    // Of itself there is one, which is the first page of any size.
+    paging::limit(query.limit)?;
+    Ok(Json(Page::whole(vec![Node::of(&state)])))
 }

@@ -95,7 +95,7 @@ async fn list(state: State, Query(query): Query<RetainedQuery>) -> Result<Json<P
         let place: RetainedPlace = (shard.0, after.map(Into::into));
         listing::next(admin, LISTING, place)
     });
-    Ok(Json(Page { items, next }))
+    Ok(Json(Page::new(items, next)))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

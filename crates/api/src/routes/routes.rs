@@ -124,11 +124,17 @@ struct Receivers {
     truncated: bool,
     /// How many there are in all; of a shared subscription each member counts.
     total: usize,
+    /// Nodes of the cluster that did not answer: who is there is not listed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    missing: Vec<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 struct Receiver {
     client_id: String,
+    /// The node that it is connected to, or that keeps its session.
+    node: String,
     connected: bool,
     /// Whether its session outlives its connection.
     durable: bool,
@@ -156,6 +162,7 @@ async fn who_would_get(state: State, Query(query): Query<MatchQuery>) -> Result<
         .into_iter()
         .map(|receiver| Receiver {
             client_id: receiver.client_id.to_string(),
+            node: state.node.name.clone(),
             connected: receiver.connected,
             durable: receiver.durable,
             filters: receiver.filters.into_iter().map(Into::into).collect(),
@@ -164,5 +171,6 @@ async fn who_would_get(state: State, Query(query): Query<MatchQuery>) -> Result<
         })
         .collect();
     let truncated = matches.total > receivers.len();
-    Ok(Json(Receivers { topic: query.topic, receivers, truncated, total: matches.total }))
+    let (total, missing) = (matches.total, Vec::new());
+    Ok(Json(Receivers { topic: query.topic, receivers, truncated, total, missing }))
 }

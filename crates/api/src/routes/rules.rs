@@ -145,7 +145,7 @@ async fn list(state: State, Query(query): Query<PageQuery>) -> Result<Json<Page<
     let items: Vec<_> = page.map(|(rule, position)| RuleItem::of(position, rule)).collect();
     let behind = from.saturating_add(items.len());
     let next = (behind < rules.len()).then(|| listing::next(&state.admin, LISTING, behind));
-    Ok(Json(Page { items, next }))
+    Ok(Json(Page::new(items, next)))
 }
 
 /// One rule.

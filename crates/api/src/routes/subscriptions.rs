@@ -51,6 +51,8 @@ struct AnySubscription {
     subscription: ClientSubscription,
     client_id: String,
     connected: bool,
+    /// The node that it is connected to, or that keeps its session.
+    node: String,
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -112,7 +114,7 @@ async fn list(
         let page = ask(|reply| admin.subscriptions(from, left, filter.clone(), reply)).await?;
         items.extend(page.items.into_iter().map(|info| {
             let (client_id, connected) = (info.client_id.to_string(), info.connected);
-            AnySubscription { subscription: info.into(), client_id, connected }
+            AnySubscription { subscription: info.into(), client_id, connected, node: state.node.name.clone() }
         }));
         next = page.next;
         if items.len() >= limit || !budget.step() {
@@ -120,7 +122,7 @@ async fn list(
         }
     }
     let next = next.map(|next| listing::next(admin, LISTING, Place::from(next)));
-    Ok(Json(Page { items, next }))
+    Ok(Json(Page::new(items, next)))
 }
 
 /// One client's that match; none of a client that is not there.
@@ -151,6 +153,7 @@ async fn list_one(
                 subscription: info.into(),
                 client_id: client_id.to_owned(),
                 connected,
+                node: state.node.name.clone(),
             });
         }
         if items.len() >= limit || !budget.step() {
@@ -158,7 +161,7 @@ async fn list_one(
         }
     }
     let next = next.map(|next| listing::next(admin, LISTING_OF_CLIENT, next));
-    Ok(Json(Page { items, next }))
+    Ok(Json(Page::new(items, next)))
 }
 
 /// Whether a subscription is meant.
@@ -200,7 +203,7 @@ async fn list_of_client(
     let step = ask(|reply| admin.client_subscriptions(&client_id, from, limit, reply)).await?;
     let (found, behind) = step.ok_or_else(|| unknown(&client_id))?;
     let next = behind.map(|next| listing::next(admin, LISTING_OF_CLIENT, next));
-    Ok(Json(Page { items: found.into_iter().map(Into::into).collect(), next }))
+    Ok(Json(Page::new(found.into_iter().map(Into::into).collect(), next)))
 }
 
 /// A subscription to make for a client.

@@ -87,7 +87,8 @@ async fn list(state: State, Query(query): Query<ListQuery>) -> Result<Json<Page<
     let search = query.search.filter(|text| !text.is_empty()).map(|text| text.to_ascii_lowercase());
     let shared = state.clone();
     let (items, last) = off_runtime(move || page(&shared.users, after, limit, search.as_deref())).await?;
-    Ok(Json(Page { items, next: last.map(|last| listing::next(&state.admin, LISTING, last)) }))
+    let next = last.map(|last| listing::next(&state.admin, LISTING, last));
+    Ok(Json(Page::new(items, next)))
 }
 
 /// Users behind this name, and where to go on.

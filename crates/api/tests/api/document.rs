@@ -152,7 +152,7 @@ fn client(server: &Server) -> TcpStream {
 #[test]
 fn answers_are_what_the_document_says() {
     let document = document();
-    let server = Server::start();
+    let server = Server::in_cluster(Some(crate::cluster::view()));
     let mut left: BTreeSet<(String, String)> =
         operations(&document).into_iter().map(|operation| (operation.method, operation.path)).collect();
     let mut ask = |method: &str, template: &str, target: &str, body: Option<Value>| -> Value {
@@ -198,6 +198,7 @@ fn answers_are_what_the_document_says() {
         "/api/v1/nodes",
         "/api/v1/stats",
         "/api/v1/storage",
+        "/api/v1/cluster",
         "/api/v1/top",
         "/api/v1/clients",
         "/api/v1/subscriptions",

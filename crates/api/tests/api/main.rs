@@ -1,9 +1,11 @@
 //! The server on a free port of loopback, asked by a client that is written here.
 
 mod access;
+mod across;
 mod assets;
 mod audit;
 mod bad_input;
+mod cluster;
 mod document;
 mod hostile;
 mod keys;

@@ -112,6 +112,43 @@ fn a_scrape_is_well_formed_and_has_what_was_promised() {
     assert_eq!(reactors, 2);
 }
 
+#[test]
+fn a_node_of_a_cluster_tells_of_its_links_and_of_what_it_knows_of_others() {
+    let server = Server::in_cluster(Some(crate::cluster::view()));
+    let scrape = Scrape::of(server.get("/metrics").text());
+    for (name, labels) in PROMISED_IN_CLUSTER {
+        assert!(scrape.has(name, labels), "{name} {labels:?}");
+    }
+    for (name, labels, value) in [
+        ("meridian_cluster_fresh", &[][..], 0.0),
+        ("meridian_cluster_subacks_waiting", &[("for", "cluster")], 5.0),
+        ("meridian_cluster_node_suspect", &[("node", "b")], 1.0),
+        ("meridian_cluster_node_filters", &[("node", "a")], 3.0),
+        ("meridian_link_up", &[("peer", "b")], 0.0),
+        ("meridian_link_up", &[("peer", "c")], 1.0),
+        ("meridian_link_round_trip_seconds", &[("peer", "c")], 0.0015),
+        ("meridian_link_frames_retransmitted_total", &[("peer", "b"), ("class", "assured")], 7.0),
+        ("meridian_link_queue_age_seconds", &[("peer", "b"), ("class", "assured")], 2.5),
+        ("meridian_carrier_bbr", &[], 1.0),
+    ] {
+        assert_eq!(scrape.get(name, labels), value, "{name} {labels:?}");
+    }
+    let untold =
+        scrape.samples.iter().filter(|sample| sample.0 == "meridian_link_round_trip_seconds").count();
+    assert_eq!(untold, 1, "nothing is made up for a link that never was");
+}
+
+#[test]
+fn a_node_of_no_cluster_has_no_links() {
+    for server in [Server::start(), Server::in_cluster(None)] {
+        let scrape = Scrape::of(server.get("/metrics").text());
+        let of_cluster =
+            |name: &&String| name.starts_with("meridian_link_") || name.starts_with("meridian_cluster_");
+        assert_eq!(scrape.kinds.keys().find(of_cluster), None);
+        assert_eq!(scrape.get("meridian_messages_forwarded_total", &[]), 0.0);
+    }
+}
+
 /// A scrape with a series twice would be refused whole.
 #[test]
 fn certificates_of_a_listener_come_once_with_their_end() {
@@ -170,6 +207,8 @@ const PROMISED: &[(&str, &[&str])] = &[
     ("meridian_messages_received_total", &["qos"]),
     ("meridian_messages_sent_total", &["qos"]),
     ("meridian_messages_dropped_total", &["reason"]),
+    ("meridian_messages_forwarded_total", &[]),
+    ("meridian_messages_forwarded_received_total", &[]),
     ("meridian_publishes_denied_total", &[]),
     ("meridian_subscribes_denied_total", &[]),
     ("meridian_publishes_refused_total", &[]),
@@ -267,4 +306,64 @@ const PROMISED: &[(&str, &[&str])] = &[
     ("process_open_fds", &[]),
     ("process_max_fds", &[]),
     ("process_start_time_seconds", &[]),
+];
+
+/// Of a node that belongs to a cluster, besides.
+const PROMISED_IN_CLUSTER: &[(&str, &[&str])] = &[
+    ("meridian_cluster_info", &["node", "region", "role"]),
+    ("meridian_cluster_fresh", &[]),
+    ("meridian_cluster_subacks_waiting", &["for"]),
+    ("meridian_cluster_messages_dropped_total", &["reason"]),
+    ("meridian_cluster_subacks_overdue_total", &[]),
+    ("meridian_cluster_routes_applied_total", &[]),
+    ("meridian_cluster_routes_refused_total", &[]),
+    ("meridian_cluster_messages_refused_total", &[]),
+    ("meridian_cluster_malformed_total", &[]),
+    ("meridian_cluster_asks_total", &[]),
+    ("meridian_cluster_compressed_bytes_total", &["when"]),
+    ("meridian_cluster_asks_unanswered_total", &[]),
+    ("meridian_cluster_asked_total", &[]),
+    ("meridian_cluster_asked_refused_total", &[]),
+    ("meridian_cluster_node_filters", &["node"]),
+    ("meridian_cluster_node_route_bytes", &["node"]),
+    ("meridian_cluster_node_position", &["node"]),
+    ("meridian_cluster_node_tombstones", &["node"]),
+    ("meridian_cluster_node_suspect", &["node"]),
+    ("meridian_link_up", &["peer"]),
+    ("meridian_link_state_seconds", &["peer"]),
+    ("meridian_link_connections", &["peer"]),
+    ("meridian_link_connections_wanted", &["peer"]),
+    ("meridian_link_round_trip_seconds", &["peer"]),
+    ("meridian_link_bytes_sent_total", &["peer"]),
+    ("meridian_link_bytes_received_total", &["peer"]),
+    ("meridian_link_connected_total", &["peer"]),
+    ("meridian_link_silent_total", &["peer"]),
+    ("meridian_link_restarts_total", &["peer"]),
+    ("meridian_link_unconsumed_bytes", &["peer"]),
+    ("meridian_link_unconfirmed_messages", &["peer"]),
+    ("meridian_link_frames_sent_total", &["class", "peer"]),
+    ("meridian_link_frames_received_total", &["class", "peer"]),
+    ("meridian_link_frame_bytes_sent_total", &["class", "peer"]),
+    ("meridian_link_frame_bytes_received_total", &["class", "peer"]),
+    ("meridian_link_frames_retransmitted_total", &["class", "peer"]),
+    ("meridian_link_frames_refused_total", &["class", "peer"]),
+    ("meridian_link_frames_lost_total", &["class", "peer"]),
+    ("meridian_link_stalls_total", &["class", "peer"]),
+    ("meridian_link_queue_bytes", &["class", "peer"]),
+    ("meridian_link_queue_frames", &["class", "peer"]),
+    ("meridian_link_queue_age_seconds", &["class", "peer"]),
+    ("meridian_carrier_connections", &[]),
+    ("meridian_carrier_accepted_total", &[]),
+    ("meridian_carrier_accept_errors_total", &[]),
+    ("meridian_carrier_dialed_total", &[]),
+    ("meridian_carrier_tls_errors_total", &[]),
+    ("meridian_carrier_read_bytes_total", &[]),
+    ("meridian_carrier_written_bytes_total", &[]),
+    ("meridian_carrier_reads_total", &[]),
+    ("meridian_carrier_writes_total", &[]),
+    ("meridian_carrier_blocked_total", &[]),
+    ("meridian_carrier_turns_total", &[]),
+    ("meridian_carrier_wakeups_total", &[]),
+    ("meridian_carrier_letters_total", &[]),
+    ("meridian_carrier_bbr", &[]),
 ];

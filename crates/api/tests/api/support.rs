@@ -39,7 +39,7 @@ impl Server {
 
     /// With settings of its own.
     pub fn with(change: impl FnOnce(&mut HttpSettings)) -> Self {
-        Self::in_directory(fresh_directory(), change)
+        Self::in_directory(fresh_directory(), None, change)
     }
 
     /// With a key for each role, named like it; see [`Server::token`].
@@ -51,10 +51,33 @@ impl Server {
             let (_, token) = file.add(&new).unwrap();
             std::fs::write(directory.join(format!("{}.token", role.name())), token).unwrap();
         }
-        Self::in_directory(directory, change)
+        Self::in_directory(directory, None, change)
     }
 
-    fn in_directory(directory: PathBuf, change: impl FnOnce(&mut HttpSettings)) -> Self {
+    /// In open mode, of a node that belongs to a cluster; `None` from it is one that does not take its part yet.
+    pub fn in_cluster(view: Option<api::ClusterView>) -> Self {
+        Self::in_directory(fresh_directory(), Some(Arc::new(Part(view))), |_| ())
+    }
+
+    /// In open mode, one of the nodes of a cluster.
+    pub fn member(name: &str, part: Arc<dyn api::Cluster>) -> Self {
+        Self::named(name, fresh_directory(), Some(part), |_| ())
+    }
+
+    fn in_directory(
+        directory: PathBuf,
+        cluster: Option<Arc<dyn api::Cluster>>,
+        change: impl FnOnce(&mut HttpSettings),
+    ) -> Self {
+        Self::named("test", directory, cluster, change)
+    }
+
+    fn named(
+        name: &str,
+        directory: PathBuf,
+        cluster: Option<Arc<dyn api::Cluster>>,
+        change: impl FnOnce(&mut HttpSettings),
+    ) -> Self {
         let mut settings = HttpSettings {
             listen: api::settings::Listen::At("127.0.0.1:0".parse().unwrap()),
             ..HttpSettings::default()
@@ -74,6 +97,7 @@ impl Server {
             access: guard.clone(),
             version: "test".to_owned(),
             store: None,
+            peers: None,
         })
         .unwrap();
         let listeners = node.listeners().iter().cloned().map(|bound| ListenerFacts {
@@ -83,7 +107,7 @@ impl Server {
             connections: Box::new(move || bound.connections()),
         });
         let facts = NodeFacts {
-            name: "test".to_owned(),
+            name: name.to_owned(),
             version: "1.2.3",
             commit: "abcdef",
             data_dir: directory.clone(),
@@ -103,6 +127,7 @@ impl Server {
             log: log.clone(),
             node: facts,
             storage: Some(Arc::new(Disk(directory.clone()))),
+            cluster,
         };
         let mqtt = node.listeners()[0].tcp.unwrap();
         let http = bound.serve(parts).unwrap();
@@ -382,6 +407,21 @@ fn expiries() -> Vec<(String, Expiry)> {
     let shown =
         [("a", "a.crt", 1_900_000_000), ("b", "a.crt", 1_900_000_000), ("b", "a.crt", 1), ("b", "b.crt", 5)];
     shown.map(|(listener, file, not_after)| (listener.to_owned(), expiry(file, not_after))).into()
+}
+
+/// A part in a cluster that does not change.
+struct Part(Option<api::ClusterView>);
+
+impl api::Cluster for Part {
+    fn view(&self) -> Option<api::ClusterView> {
+        self.0.clone()
+    }
+
+    fn ask(&self, _: &str, _: Vec<u8>, told: api::Told) {
+        told(Err("there is nobody".to_owned()));
+    }
+
+    fn answer_by(&self, _: Arc<dyn api::Answerer>) {}
 }
 
 /// A disk that is full where there is a file `full`, and takes backups but for those called `taken`.

@@ -214,7 +214,7 @@ fn a_kick_closes_the_connection_and_leaves_the_session() {
     let mut client = world.client_with("c", With { expiry: 600, ..With::default() });
     client.subscribe("a", QoS::AtLeastOnce);
     let kicked = world.delete("/api/v1/clients/c").expect(200);
-    assert_eq!(kicked, json!({"connection_closed": true, "session_ended": false}));
+    assert_eq!(kicked, json!({"connection_closed": true, "session_ended": false, "nodes": ["node-1"]}));
     assert_eq!(client.next(), Got::Disconnect(ReasonCode::AdministrativeAction));
     assert_eq!(client.next(), Got::End);
     eventually("it is away", || {
@@ -225,11 +225,11 @@ fn a_kick_closes_the_connection_and_leaves_the_session() {
     let again = world.delete("/api/v1/clients/c").expect(200);
     assert_eq!(
         again,
-        json!({"connection_closed": false, "session_ended": false}),
+        json!({"connection_closed": false, "session_ended": false, "nodes": ["node-1"]}),
         "there is nothing to close"
     );
     let ended = world.delete("/api/v1/clients/c?session=true").expect(200);
-    assert_eq!(ended, json!({"connection_closed": false, "session_ended": true}));
+    assert_eq!(ended, json!({"connection_closed": false, "session_ended": true, "nodes": ["node-1"]}));
     world.get("/api/v1/clients/c").problem(404);
 }
 
@@ -238,7 +238,7 @@ fn a_kick_ends_the_session_of_a_connected_client_when_asked_to() {
     let world = World::start();
     let mut client = world.client_with("c", With { expiry: 600, ..With::default() });
     let kicked = world.delete("/api/v1/clients/c?session=true").expect(200);
-    assert_eq!(kicked, json!({"connection_closed": true, "session_ended": true}));
+    assert_eq!(kicked, json!({"connection_closed": true, "session_ended": true, "nodes": ["node-1"]}));
     assert_eq!(client.next(), Got::Disconnect(ReasonCode::AdministrativeAction));
     eventually("it is gone", || (world.get("/api/v1/clients/c").status == 404).then_some(()));
 }

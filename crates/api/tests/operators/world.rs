@@ -73,6 +73,7 @@ impl World {
             access: guard.clone(),
             version: "test".into(),
             store: None,
+            peers: None,
         })
         .unwrap();
 
@@ -101,6 +102,7 @@ impl World {
             log: LogRing::default(),
             node: facts,
             storage: None,
+            cluster: None,
         });
         let server = server.unwrap();
         server.ready();

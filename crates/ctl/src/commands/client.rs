@@ -145,7 +145,7 @@ impl Command for Verb {
             Self::Kick(args) => args.run(console),
             Self::Subscriptions { id, page } => {
                 let path = format!("{}/subscriptions", path(&id));
-                let (columns, row) = (&COLUMNS[1..], |item: &Value| row(item)[1..].to_vec());
+                let (columns, row) = (&COLUMNS[2..], |item: &Value| row(item)[2..].to_vec());
                 let noun = "subscriptions";
                 List { path: &path, query: Query::new(), noun, columns, row: &row, keep: None }
                     .show(console, &page)
@@ -176,7 +176,9 @@ impl Command for KickArgs {
             (false, true) => "session ended; it was not connected",
             (false, false) => "it was not connected; --session ends its session",
         };
-        console.done(&answer, &format!("{}: {sentence}", self.id))
+        let nodes: Vec<&str> = answer.list("nodes").iter().filter_map(Value::as_str).collect();
+        let place = if nodes.is_empty() { String::new() } else { format!(" (node {})", nodes.join(", ")) };
+        console.done(&answer, &format!("{}: {sentence}{place}", self.id))
     }
 }
 

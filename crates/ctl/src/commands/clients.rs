@@ -102,9 +102,10 @@ impl Choice {
     }
 }
 
-const CLIENTS: [Column; 10] = [
+const CLIENTS: [Column; 11] = [
     left("CLIENT"),
     left("STATE"),
+    left("NODE"),
     left("ADDRESS"),
     left("USER"),
     left("MQTT"),
@@ -115,9 +116,10 @@ const CLIENTS: [Column; 10] = [
     right("OUT"),
 ];
 
-const SESSIONS: [Column; 7] = [
+const SESSIONS: [Column; 8] = [
     left("CLIENT"),
     left("STATE"),
+    left("NODE"),
     right("SUBS"),
     right("INFLIGHT"),
     right("QUEUED"),
@@ -141,6 +143,7 @@ impl Command for ClientsArgs {
             vec![
                 client.cell("client_id"),
                 state(client),
+                client.cell("node"),
                 client.cell("address"),
                 client.cell("username"),
                 client.cell("version"),
@@ -163,6 +166,7 @@ impl Command for SessionsArgs {
             vec![
                 client.cell("client_id"),
                 if client.truth("connected") { "connected" } else { "absent" }.to_owned(),
+                client.cell("node"),
                 client.count_cell("subscriptions"),
                 client.count_cell("inflight"),
                 client.count_cell("queued_messages"),

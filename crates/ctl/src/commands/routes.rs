@@ -1,9 +1,14 @@
 //! `meridian ctl routes`.
 
+mod nodes;
+
+use std::path::PathBuf;
+
 use clap::Args;
 use serde_json::{Value, json};
 
 use super::Command;
+use crate::args::token_of_file;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::fields::{Fields as _, take};
@@ -11,6 +16,7 @@ use crate::human;
 use crate::pages::show_whole;
 use crate::query::Query;
 use crate::table::{left, right};
+use crate::url::Url;
 
 /// Show where topics go: filters with their destinations, or who would get one topic
 #[derive(Args, Debug)]
@@ -18,7 +24,9 @@ use crate::table::{left, right};
 Examples:
   meridian ctl routes --match building/3/temp    who would get a message to this topic, by which filter
   meridian ctl routes --prefix building/         filters that begin like this
-  meridian ctl routes --filter 'building/#'")]
+  meridian ctl routes --filter 'building/#'
+  meridian ctl routes --nodes                    in a cluster: what this node knows of each node's routes
+  meridian ctl routes --diff http://10.0.0.2:18083   whether the node there knows the same; exit code 1 when not")]
 pub struct RoutesArgs {
     /// Who would get a message to this topic
     #[arg(long = "match", value_name = "TOPIC", conflicts_with_all = ["filter", "prefix"])]
@@ -29,6 +37,15 @@ pub struct RoutesArgs {
     /// Topic Filters that begin like this
     #[arg(long)]
     prefix: Option<String>,
+    /// In a cluster: list the nodes, and what is known here of the routes of each
+    #[arg(long, conflicts_with_all = ["topic", "filter", "prefix"])]
+    nodes: bool,
+    /// In a cluster: compare what is known here of each node's routes with what the node at this URL knows
+    #[arg(long, value_name = "URL", value_parser = Url::parse, conflicts_with_all = ["topic", "filter", "prefix", "nodes"])]
+    diff: Option<Url>,
+    /// File with the token for the node of --diff; without it, the same token as for this one
+    #[arg(long, value_name = "FILE", requires = "diff")]
+    diff_token_file: Option<PathBuf>,
     /// Show at most this many
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     limit: u32,
@@ -36,6 +53,13 @@ pub struct RoutesArgs {
 
 impl Command for RoutesArgs {
     fn run(self, console: &mut Console) -> Result<(), Failure> {
+        if self.nodes {
+            return nodes::list(console);
+        }
+        if let Some(url) = self.diff {
+            let token = self.diff_token_file.as_deref().map(token_of_file).transpose()?;
+            return nodes::diff(console, url, token);
+        }
         let query = Query::new().with("limit", self.limit);
         let (answer, noun) = match &self.topic {
             Some(topic) => (receivers(console, &query.with("topic", topic))?, "receivers"),
@@ -67,12 +91,13 @@ fn receivers(console: &mut Console, query: &Query) -> Result<Value, Failure> {
     }
     // The list has a name of its own here.
     let listed = json!({"items": take(&mut answer, "receivers")});
-    let columns = [left("CLIENT"), left("STATE"), right("QOS"), left("SHARE"), left("FILTERS")];
+    let columns = [left("CLIENT"), left("STATE"), left("NODE"), right("QOS"), left("SHARE"), left("FILTERS")];
     show_whole(console, &listed, "receivers", &columns, |receiver| {
         let filters: Vec<&str> = receiver.list("filters").iter().filter_map(Value::as_str).collect();
         vec![
             receiver.cell("client_id"),
             if receiver.truth("connected") { "connected" } else { "absent" }.to_owned(),
+            receiver.cell("node"),
             receiver.cell("qos"),
             receiver.text("share"),
             filters.join(" "),

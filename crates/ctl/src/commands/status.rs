@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::Command;
+use super::{Command, cluster};
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::fields::Fields as _;
@@ -21,7 +21,8 @@ Examples:
   meridian ctl status --json | jq .stats.connections
   meridian ctl status --url http://10.0.0.7:18083 --token-file ops.token
 
-With --json: {\"node\":.., \"stats\":.., \"whoami\":..}, as the API gives them.")]
+With --json: {\"node\":.., \"stats\":.., \"whoami\":.., \"cluster\":.., \"nodes\":..}, as the API gives them; cluster and nodes are null
+where there is no cluster.")]
 pub struct StatusArgs {}
 
 impl Command for StatusArgs {
@@ -30,23 +31,35 @@ impl Command for StatusArgs {
         let node = console.client.get("/api/v1/node", &query)?;
         let stats = console.client.get("/api/v1/stats", &query)?;
         let whoami = console.client.get("/api/v1/whoami", &query)?;
+        let cluster = cluster::view(&console.client)?;
+        let nodes = match &cluster {
+            Some(_) => console.client.get("/api/v1/nodes", &query.clone().with("limit", 1_000))?,
+            None => Value::Null,
+        };
         if console.json {
-            return console.document(&json!({"node": node, "stats": stats, "whoami": whoami}));
+            let all = json!({
+                "node": node, "stats": stats, "whoami": whoami, "cluster": cluster, "nodes": nodes["items"]
+            });
+            return console.document(&all);
         }
-        console.pairs(&about_node(&node, &whoami))?;
+        console.pairs(&about_node(&node, &whoami, cluster.as_ref()))?;
         console.line("")?;
         console.pairs(&about_work(&node, &stats))?;
+        members(console, &nodes)?;
         listeners(console, &node)?;
         reactors(console, &stats)?;
         console.flush()?;
         for warning in warnings(&node, &stats, &whoami) {
             console.note(&format!("! {warning}"));
         }
+        if cluster.is_some_and(|cluster| cluster::is_in_trouble(&cluster)) {
+            console.note("! not all is well in the cluster (meridian ctl cluster)");
+        }
         Ok(())
     }
 }
 
-fn about_node(node: &Value, whoami: &Value) -> Vec<(&'static str, String)> {
+fn about_node(node: &Value, whoami: &Value, cluster: Option<&Value>) -> Vec<(&'static str, String)> {
     let who = match (whoami.truth("open"), whoami.text("name")) {
         (true, _) => "open: whoever reaches it is admin".to_owned(),
         (false, name) => format!("{} as {}", whoami.text("role"), name),
@@ -60,6 +73,7 @@ fn about_node(node: &Value, whoami: &Value) -> Vec<(&'static str, String)> {
         ("up", format!("{up}, since {}", node.time_cell("started_at"))),
         ("process", format!("{} on {}, {} CPUs", node.cell("pid"), node.cell("os"), node.cell("cpus"))),
         ("data", format!("{} (storage: {})", node.text("data_dir"), node.cell("storage"))),
+        ("cluster", cluster.map(cluster::line).unwrap_or_default()),
         ("http", node.text("http")),
         ("access", who),
     ]
@@ -125,6 +139,46 @@ fn dropped(stats: &Value) -> String {
         .collect();
     let total = stats.count_cell("dropped.total");
     if reasons.is_empty() { total } else { format!("{total} ({})", reasons.join(", ")) }
+}
+
+/// The nodes of the cluster, each as it sees itself.
+fn members(console: &mut Console, nodes: &Value) -> Result<(), Failure> {
+    let mut table = Table::new(&[
+        left("NODE"),
+        left("STATE"),
+        left("ROLE"),
+        left("REGION"),
+        right("CLIENTS"),
+        right("SUBS"),
+        right("IN"),
+        right("OUT"),
+        right("UP"),
+    ]);
+    for node in nodes.list("items") {
+        let state = match node.field("cluster.fresh").as_bool() {
+            Some(false) => "not fresh".to_owned(),
+            _ => node.cell("state"),
+        };
+        table.row(vec![
+            node.cell("name"),
+            state,
+            node.cell("cluster.role"),
+            node.cell("cluster.region"),
+            node.count_cell("connections"),
+            node.count_cell("subscriptions"),
+            node.count_cell("messages_received"),
+            node.count_cell("messages_sent"),
+            node.seconds_cell("uptime_s"),
+        ]);
+    }
+    for node in nodes.list("missing").iter().filter_map(Value::as_str) {
+        let nothing = std::iter::repeat_n(crate::fields::NOTHING.to_owned(), 7);
+        table.row([node.to_owned(), "no answer".to_owned()].into_iter().chain(nothing).collect());
+    }
+    if nodes.list("items").is_empty() {
+        return Ok(());
+    }
+    console.line("").and_then(|()| console.table(&mut table))
 }
 
 fn listeners(console: &mut Console, node: &Value) -> Result<(), Failure> {

@@ -39,8 +39,9 @@ pub struct SubscriptionsArgs {
     page: PageArgs,
 }
 
-/// The first one is left out where one client is looked at.
-pub const COLUMNS: [Column; 5] = [left("CLIENT"), left("FILTER"), right("QOS"), left("OPTIONS"), right("ID")];
+/// The first two are left out where one client is looked at.
+pub const COLUMNS: [Column; 6] =
+    [left("CLIENT"), left("NODE"), left("FILTER"), right("QOS"), left("OPTIONS"), right("ID")];
 
 pub fn row(item: &Value) -> Vec<String> {
     let mut options = Vec::new();
@@ -53,6 +54,7 @@ pub fn row(item: &Value) -> Vec<String> {
     });
     vec![
         item.cell("client_id"),
+        item.cell("node"),
         item.cell("filter"),
         item.cell("qos"),
         options.join(", "),

@@ -1,0 +1,297 @@
+//! How the answers of nodes become one.
+
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::asking::{Asking, OfNode, document, response};
+use super::passed::Told;
+use crate::paging;
+use crate::problem::Problem;
+
+/// A place in a list of all nodes: the node, and its own place there. Nodes have one order everywhere, so a list that was begun on one node
+/// can be gone on with on another.
+#[derive(Debug, Serialize, Deserialize)]
+struct Mark {
+    #[serde(rename = "n")]
+    node: String,
+    #[serde(rename = "c")]
+    cursor: Option<String>,
+}
+
+/// Where a list of all nodes goes on.
+fn mark(node: &str, cursor: Option<String>) -> Option<String> {
+    Some(paging::encode(&Mark { node: node.to_owned(), cursor }))
+}
+
+/// What a page of all nodes has so far.
+#[derive(Default)]
+struct Gathered {
+    items: Vec<Value>,
+    missing: Vec<String>,
+}
+
+impl Gathered {
+    fn response(self, next: Option<String>) -> Response {
+        let mut page = json!({ "items": self.items, "next": next });
+        if !self.missing.is_empty() {
+            page["missing"] = self.missing.into();
+        }
+        document(200, &page)
+    }
+
+    /// Takes one node's page. What is returned is where that goes on, or the answer when it is a refusal of the request.
+    fn take(&mut self, answer: OfNode, room: usize) -> Result<Taken, Told> {
+        let OfNode { node, told } = answer;
+        match told {
+            Ok(told) if told.is_success() => {
+                let mut page: Value = serde_json::from_slice(&told.body).unwrap_or_default();
+                let Value::Array(mut items) = page["items"].take() else {
+                    self.missing.push(node);
+                    return Ok(Taken::All);
+                };
+                if items.len() > room {
+                    return Ok(Taken::Nothing);
+                }
+                self.items.append(&mut items);
+                Ok(match page["next"].take() {
+                    Value::String(next) => Taken::Some(next),
+                    _ => Taken::All,
+                })
+            }
+            Ok(told) if is_refusal(&told) => Err(told),
+            Ok(_) | Err(_) => {
+                self.missing.push(node);
+                Ok(Taken::All)
+            }
+        }
+    }
+}
+
+/// How far the page of a node was taken.
+enum Taken {
+    All,
+    Some(String),
+    /// It has more than there is room for.
+    Nothing,
+}
+
+/// The request is to blame, not the node.
+fn is_refusal(told: &Told) -> bool {
+    (400..500).contains(&told.status) && told.status != 429
+}
+
+/// One node's list after the other's. A node has a page to itself first; only what it leaves free is asked of all that follow, at once.
+pub async fn pages(asking: &Asking) -> Result<Response, Problem> {
+    let limit = match asking.says("limit").map(str::parse::<usize>) {
+        Some(Ok(limit)) => paging::limit(Some(limit))?,
+        Some(Err(_)) => return Err(Problem::bad_request("limit: expected 1 to 1000")),
+        None => paging::LIMIT_DEFAULT,
+    };
+    let begin: Option<Mark> = paging::decode(asking.says("cursor"))?;
+    let (from, cursor) = begin.map_or((String::new(), None), |mark| (mark.node, mark.cursor));
+    let nodes: Vec<String> = asking.nodes().into_iter().filter(|node| *node >= from).collect();
+    let Some((first, others)) = nodes.split_first() else { return Ok(Gathered::default().response(None)) };
+    // A place in the list of a node that is none of the cluster any more is nobody's.
+    let cursor = cursor.filter(|_| *first == from);
+    let mut gathered = Gathered::default();
+    let limit_of = |limit: usize| Some(limit.to_string());
+    let query = asking.with(&[("cursor", cursor), ("limit", limit_of(limit))]);
+    match gathered.take(asking.ask(first, &query).await, limit) {
+        Ok(Taken::All) => {}
+        Ok(Taken::Some(cursor)) => return Ok(gathered.response(mark(first, Some(cursor)))),
+        Ok(Taken::Nothing) => {
+            return Err(Problem::internal(format!("node `{first}` sent more than was asked for")));
+        }
+        Err(refusal) => return Ok(response(refusal.status, refusal.body)),
+    }
+    let left = limit - gathered.items.len();
+    let Some(second) = others.first().filter(|_| left == 0) else {
+        let query = asking.with(&[("cursor", None), ("limit", limit_of(left.max(1)))]);
+        for answer in asking.ask_all(others, &query).await {
+            let node = answer.node.clone();
+            let room = limit - gathered.items.len();
+            match gathered.take(answer, room) {
+                Ok(Taken::All) => {}
+                Ok(Taken::Some(cursor)) => return Ok(gathered.response(mark(&node, Some(cursor)))),
+                Ok(Taken::Nothing) => return Ok(gathered.response(mark(&node, None))),
+                Err(refusal) => return Ok(response(refusal.status, refusal.body)),
+            }
+        }
+        return Ok(gathered.response(None));
+    };
+    Ok(gathered.response(mark(second, None)))
+}
+
+/// The answer of the node where the client is: this one if it is here, and one where it is connected before one that only keeps its session.
+pub async fn best(asking: &Asking) -> Result<Response, Problem> {
+    if let Some(Mark { node, cursor }) = paging::decode(asking.says("cursor"))? {
+        let told = asking.ask(&node, &asking.with(&[("cursor", cursor)])).await.told?;
+        return Ok(of_node(&node, told));
+    }
+    let here = asking.ask(asking.own(), &asking.query).await;
+    if here
+        .told
+        .as_ref()
+        .is_ok_and(|told| rank(told) == Rank::There || is_refusal(told) && rank(told) == Rank::Refused)
+    {
+        return here.told.map(|told| of_node(&here.node, told));
+    }
+    let others: Vec<String> = asking.nodes().into_iter().filter(|node| node != asking.own()).collect();
+    let mut missing = Vec::new();
+    let mut found: Vec<(Rank, String, Told)> = Vec::new();
+    for OfNode { node, told } in [here].into_iter().chain(asking.ask_all(&others, &asking.query).await) {
+        match told {
+            Ok(told) if told.is_success() || is_refusal(&told) => found.push((rank(&told), node, told)),
+            Ok(_) | Err(_) => missing.push(node),
+        }
+    }
+    // The first of several: this node comes first.
+    let best = found.into_iter().reduce(|best, other| if other.0 > best.0 { other } else { best });
+    match best {
+        Some((rank, ..)) if rank == Rank::Unknown && !missing.is_empty() => Err(not_found_but(&missing)),
+        Some((_, node, told)) => Ok(of_node(&node, told)),
+        None => Err(not_found_but(&missing)),
+    }
+}
+
+/// How much a node knows of the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Unknown,
+    /// It is there but in another state.
+    Conflict,
+    /// The request makes no sense.
+    Refused,
+    Absent,
+    There,
+}
+
+fn rank(told: &Told) -> Rank {
+    match told.status {
+        404 => Rank::Unknown,
+        409 => Rank::Conflict,
+        status if !(200..300).contains(&status) => Rank::Refused,
+        _ => {
+            let document: Value = serde_json::from_slice(&told.body).unwrap_or_default();
+            if document["connected"] == false { Rank::Absent } else { Rank::There }
+        }
+    }
+}
+
+/// One node's answer; where its list goes on is a place on that node.
+fn of_node(node: &str, told: Told) -> Response {
+    if told.is_success()
+        && let Ok(mut body) = serde_json::from_slice::<Value>(&told.body)
+        && let Some(next) = body["next"].as_str()
+    {
+        body["next"] = mark(node, Some(next.to_owned())).into();
+        return document(told.status, &body);
+    }
+    response(told.status, told.body)
+}
+
+fn not_found_but(missing: &[String]) -> Problem {
+    Problem::unavailable(format!(
+        "no such client on the nodes that answered, and no answer of {}: try again when they are back (`meridian ctl links`)",
+        missing.join(", ")
+    ))
+}
+
+/// Every node does it: what was done anywhere is said, with where.
+pub async fn each(asking: &Asking) -> Result<Response, Problem> {
+    let mut done: Option<Value> = None;
+    let (mut missing, mut refused) = (Vec::new(), None);
+    for OfNode { node, told } in asking.ask_all(&asking.nodes(), &asking.query).await {
+        match told {
+            Ok(told) if told.is_success() => {
+                let one: Value = serde_json::from_slice(&told.body).unwrap_or_default();
+                done = Some(match done {
+                    None => one,
+                    Some(before) => both(before, &one),
+                });
+            }
+            Ok(told) if is_refusal(&told) => refused = refused.or(Some(told)),
+            Ok(_) | Err(_) => missing.push(node),
+        }
+    }
+    match (done, refused) {
+        (Some(mut done), _) => {
+            if !missing.is_empty() {
+                done["missing"] = missing.into();
+            }
+            Ok(document(200, &done))
+        }
+        (None, Some(told)) if missing.is_empty() || told.status != 404 => {
+            Ok(response(told.status, told.body))
+        }
+        (None, _) => Err(not_found_but(&missing)),
+    }
+}
+
+/// What two nodes did: true where one of them did, and both lists.
+fn both(mut before: Value, other: &Value) -> Value {
+    for (name, value) in other.as_object().into_iter().flatten() {
+        match (&mut before[name], value) {
+            (Value::Array(all), Value::Array(more)) => all.extend(more.iter().cloned()),
+            (mine, Value::Bool(true)) => *mine = true.into(),
+            _ => {}
+        }
+    }
+    before
+}
+
+/// Who would get a message, on any node.
+pub async fn receivers(asking: &Asking) -> Result<Response, Problem> {
+    let limit = paging::limit(asking.says("limit").and_then(|limit| limit.parse().ok()))?;
+    let (mut all, mut missing) = (Vec::new(), Vec::new());
+    let (mut total, mut topic) = (0, Value::Null);
+    for OfNode { node, told } in asking.ask_all(&asking.nodes(), &asking.query).await {
+        match told {
+            Ok(told) if told.is_success() => {
+                let mut one: Value = serde_json::from_slice(&told.body).unwrap_or_default();
+                total += one["total"].as_u64().unwrap_or(0);
+                topic = one["topic"].take();
+                if let Value::Array(mut some) = one["receivers"].take() {
+                    all.append(&mut some);
+                }
+            }
+            Ok(told) if is_refusal(&told) => return Ok(response(told.status, told.body)),
+            Ok(_) | Err(_) => missing.push(node),
+        }
+    }
+    all.truncate(limit);
+    let truncated = total > all.len() as u64;
+    let mut answer = json!({ "topic": topic, "receivers": all, "truncated": truncated, "total": total });
+    if !missing.is_empty() {
+        answer["missing"] = missing.into();
+    }
+    Ok(document(200, &answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_best_known_where_it_is_connected() {
+        let rank = |status, body: &str| rank(&Told { status, body: body.as_bytes().to_vec() });
+        let ranks = [
+            rank(404, "{}"),
+            rank(409, "{}"),
+            rank(422, "{}"),
+            rank(200, r#"{"connected":false}"#),
+            rank(200, r#"{"connected":true}"#),
+        ];
+        assert!(ranks.is_sorted_by(|a, b| a < b), "{ranks:?}");
+        assert_eq!(rank(201, r#"{"filter":"a"}"#), Rank::There);
+    }
+
+    #[test]
+    fn what_two_nodes_did_is_what_one_of_them_did() {
+        let a = json!({"connection_closed": false, "session_ended": true, "nodes": ["a"]});
+        let b = json!({"connection_closed": true, "session_ended": false, "nodes": ["b"]});
+        let all = json!({"connection_closed": true, "session_ended": true, "nodes": ["a", "b"]});
+        assert_eq!(both(a, &b), all);
+    }
+}

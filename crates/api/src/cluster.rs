@@ -1,0 +1,185 @@
+//! What the server needs of whoever joins the node to a cluster.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// The node's part in its cluster.
+pub trait Cluster: Send + Sync {
+    /// How things were at most a second ago; `None` until the node takes its part.
+    fn view(&self) -> Option<ClusterView>;
+
+    /// Asks another node. `told` is called once, from any thread, with its answer or with why there is none.
+    fn ask(&self, node: &str, question: Vec<u8>, told: Told);
+
+    /// Who answers other nodes from now on; before, nobody does.
+    fn answer_by(&self, answerer: Arc<dyn Answerer>);
+}
+
+/// Hears what another node answers, or why it does not.
+pub type Told = Box<dyn FnOnce(Result<Vec<u8>, String>) + Send>;
+
+/// Takes the answer for another node. Dropped without one, it tells that node that there is none.
+pub type Reply = Box<dyn FnOnce(Vec<u8>) + Send>;
+
+/// Answers what other nodes ask.
+pub trait Answerer: Send + Sync {
+    /// `from` is the name of the node that asks. Does not wait.
+    fn answer(&self, from: &str, question: &[u8], reply: Reply);
+}
+
+/// The node's part in its cluster. Counters begin with the process; of nodes, filters and links, as this node knows them.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ClusterView {
+    /// This node's name.
+    pub node: String,
+    /// `core` or `replicant`.
+    pub role: &'static str,
+    pub region: String,
+    /// Of this life of the node; greater than that of every earlier one.
+    pub incarnation: u64,
+    /// The core that this replicant hears from; null for cores, and while none is there.
+    pub attached_to: Option<String>,
+    /// Whether this node acknowledges messages of QoS 1 and 2: a majority of cores says that it knows all routes, or it does not ask
+    /// (`cluster.without_quorum`).
+    pub fresh: bool,
+    /// SUBACKs that wait until the core knows of the subscription.
+    pub subacks_waiting_core: u64,
+    /// SUBACKs that wait until the cluster knows of the subscription.
+    pub subacks_waiting_cluster: u64,
+    /// SUBACKs for which others did not hear of the subscription in time.
+    pub subacks_overdue: u64,
+    /// Changes of routes taken in from other nodes.
+    pub routes_applied: u64,
+    /// Routes of other nodes that found no place.
+    pub routes_refused: u64,
+    /// Messages of QoS 0 that found no place on the way to another node.
+    pub dropped_qos0: u64,
+    /// Messages of QoS 1 and 2 for nodes that are cut off that found no place.
+    pub dropped_suspect: u64,
+    /// Messages of QoS 1 and 2 that found no place and were refused.
+    pub refused: u64,
+    /// What peers sent and was no word of a node.
+    pub malformed: u64,
+    /// Questions of operators to other nodes.
+    pub asks: u64,
+    /// Those that got no answer.
+    pub asks_unanswered: u64,
+    /// Questions of other nodes.
+    pub asked: u64,
+    /// Those that found too many before them, or no place for their answers.
+    pub asked_refused: u64,
+    /// Bytes of frames to nodes of other regions, before they were compressed.
+    pub compressed_before_bytes: u64,
+    /// The same after it.
+    pub compressed_after_bytes: u64,
+    /// This node first, then the others by name.
+    pub routes: Vec<NodeRoutes>,
+    /// By name.
+    pub links: Vec<LinkView>,
+    pub carrier: CarrierView,
+}
+
+/// What the clients of one node want.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct NodeRoutes {
+    pub node: String,
+    pub role: &'static str,
+    pub incarnation: u64,
+    /// Changes that were heard of in this life.
+    pub position: u64,
+    pub filters: u64,
+    /// Deletions that are remembered for nodes that are behind.
+    pub tombstones: u64,
+    /// Of all filters.
+    pub bytes: u64,
+    /// A hash of all filters and what is wanted of them, in hexadecimal: two nodes that know the same have the same.
+    pub digest: String,
+    /// Nothing is heard of the node at present; what is known of it stays.
+    pub suspect: bool,
+}
+
+/// The link to one other node.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct LinkView {
+    pub node: String,
+    pub address: String,
+    pub role: &'static str,
+    pub region: String,
+    /// `up` or `suspect`.
+    pub state: &'static str,
+    /// For how long it has been so.
+    pub state_s: f64,
+    /// Whether this node connects to the other.
+    pub dials: bool,
+    /// That carry frames.
+    pub connections: u64,
+    pub connections_wanted: u64,
+    /// Of the protocol between nodes; 0 before the first connection.
+    pub version: u16,
+    /// Features that both have, as bits.
+    pub features: u64,
+    pub round_trip_ms: Option<f64>,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    /// Connections that were made.
+    pub connected: u64,
+    /// Connections that were silent for too long.
+    pub silent: u64,
+    /// Times that the other node had begun anew.
+    pub restarts: u64,
+    /// Bytes that came and are not dealt with.
+    pub unconsumed_bytes: u64,
+    /// Messages whose publishers wait for the other node.
+    pub unconfirmed: u64,
+    /// Frames sent again of all frames sent, in percent: only those of a connection that was lost are.
+    pub retransmitted_percent: f64,
+    pub lanes: Vec<LaneView>,
+    pub last_error: Option<String>,
+    pub last_error_s: Option<f64>,
+}
+
+/// One class of frames of a link.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct LaneView {
+    /// `control`, `claims`, `routes`, `assured` (messages of QoS 1 and 2) or `best_effort` (QoS 0).
+    pub class: &'static str,
+    pub frames_sent: u64,
+    pub frame_bytes_sent: u64,
+    pub frames_received: u64,
+    pub frame_bytes_received: u64,
+    /// Sent again, because the connection that had carried them was lost.
+    pub retransmitted: u64,
+    /// That found no place.
+    pub refused: u64,
+    /// That were lost with a connection, or forgotten by the other node.
+    pub lost: u64,
+    /// Times that frames waited for credit.
+    pub stalled: u64,
+    pub waiting_bytes: u64,
+    pub waiting_frames: u64,
+    /// How long the oldest of them has waited.
+    pub oldest_s: f64,
+}
+
+/// The thread that carries links.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct CarrierView {
+    pub connections: u64,
+    pub accepted: u64,
+    pub accept_errors: u64,
+    pub dialed: u64,
+    pub tls_errors: u64,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+    pub reads: u64,
+    pub writes: u64,
+    /// Writes that did not take everything.
+    pub blocked: u64,
+    pub turns: u64,
+    pub wakeups: u64,
+    pub letters: u64,
+    /// Whether links use BBR; without it, bulk transfers over long distances are slow.
+    pub bbr: bool,
+}

@@ -1,0 +1,179 @@
+//! The node's part in its cluster, as Prometheus reads it. Left out where the node belongs to no cluster.
+
+use crate::cluster::{CarrierView, ClusterView, LaneView, LinkView, NodeRoutes};
+use crate::metrics::{Kind, Text};
+
+/// The number of series grows with the nodes of the cluster, which are configured; not with clients or topics.
+pub(super) fn cluster(text: &mut Text, view: &ClusterView) {
+    own(text, view);
+    nodes(text, &view.routes);
+    links(text, &view.links);
+    lanes(text, &view.links);
+    carrier(text, &view.carrier);
+}
+
+fn own(text: &mut Text, view: &ClusterView) {
+    let help = "Name, role and region of this node in its cluster; always 1.";
+    text.family("meridian_cluster_info", Kind::Gauge, help)
+        .sample(&[("node", &view.node), ("role", view.role), ("region", &view.region)], 1.0);
+    let help = "Whether the node acknowledges messages of QoS 1 and 2 as far as the cluster is concerned: 1, or 0 while it holds them.";
+    text.one("meridian_cluster_fresh", Kind::Gauge, help, f64::from(u8::from(view.fresh)));
+    let help = "SUBACKs that wait until others know of the subscription, by whom they wait for.";
+    let mut family = text.family("meridian_cluster_subacks_waiting", Kind::Gauge, help);
+    family.sample(&[("for", "core")], view.subacks_waiting_core as f64);
+    family.sample(&[("for", "cluster")], view.subacks_waiting_cluster as f64);
+    let help = "Messages that found no place on the way to another node and were given up, by reason.";
+    let mut family = text.family("meridian_cluster_messages_dropped_total", Kind::Counter, help);
+    family.sample(&[("reason", "qos0")], view.dropped_qos0 as f64);
+    family.sample(&[("reason", "suspect")], view.dropped_suspect as f64);
+    for (name, help, value) in [
+        (
+            "subacks_overdue",
+            "SUBACKs for which others did not hear of the subscription in time.",
+            view.subacks_overdue,
+        ),
+        ("routes_applied", "Changes of routes taken in from other nodes.", view.routes_applied),
+        ("routes_refused", "Routes of other nodes that found no place.", view.routes_refused),
+        ("messages_refused", "Messages of QoS 1 and 2 that found no place and were refused.", view.refused),
+        ("malformed", "What peers sent and was no word of a node.", view.malformed),
+        ("asks", "Questions of operators to other nodes.", view.asks),
+        (
+            "asks_unanswered",
+            "Questions of operators to other nodes that got no answer.",
+            view.asks_unanswered,
+        ),
+        ("asked", "Questions of operators that other nodes passed on.", view.asked),
+        (
+            "asked_refused",
+            "Questions of other nodes that found too many before them, or no place for their answers.",
+            view.asked_refused,
+        ),
+    ] {
+        text.one(&format!("meridian_cluster_{name}_total"), Kind::Counter, help, value as f64);
+    }
+    let help = "Bytes of frames to nodes of other regions, before and after they were compressed.";
+    let mut family = text.family("meridian_cluster_compressed_bytes_total", Kind::Counter, help);
+    family.sample(&[("when", "before")], view.compressed_before_bytes as f64);
+    family.sample(&[("when", "after")], view.compressed_after_bytes as f64);
+}
+
+/// What is known of each node, this one included.
+fn nodes(text: &mut Text, nodes: &[NodeRoutes]) {
+    let mut each = |name: &str, help: &str, figure: fn(&NodeRoutes) -> u64| {
+        let mut family = text.family(&format!("meridian_cluster_node_{name}"), Kind::Gauge, help);
+        nodes.iter().for_each(|node| family.sample(&[("node", &node.node)], figure(node) as f64));
+    };
+    each("filters", "Topic Filters that clients of the node want, as far as is known here.", |n| n.filters);
+    each("route_bytes", "Bytes of those Topic Filters.", |n| n.bytes);
+    let help = "Changes of the node's routes that were heard of in its present life; begins anew with it.";
+    each("position", help, |n| n.position);
+    each("tombstones", "Deletions of routes that are remembered for nodes that are behind.", |n| {
+        n.tombstones
+    });
+    each("suspect", "1 while nothing is heard of the node; what is known of it stays.", |n| {
+        u64::from(n.suspect)
+    });
+}
+
+fn links(text: &mut Text, links: &[LinkView]) {
+    let mut each = |name: &str, kind: Kind, help: &str, figure: fn(&LinkView) -> Option<f64>| {
+        let mut family = text.family(&format!("meridian_link_{name}"), kind, help);
+        for link in links {
+            if let Some(value) = figure(link) {
+                family.sample(&[("peer", &link.node)], value);
+            }
+        }
+    };
+    let (gauge, counter) = (Kind::Gauge, Kind::Counter);
+    each("up", gauge, "Whether the link to the other node is up.", |link| {
+        Some(f64::from(u8::from(link.state == "up")))
+    });
+    each("state_seconds", gauge, "For how long it has been so.", |link| Some(link.state_s));
+    each("connections", gauge, "Connections that carry its frames.", |link| Some(link.connections as f64));
+    let help = "Connections that it should have.";
+    each("connections_wanted", gauge, help, |link| Some(link.connections_wanted as f64));
+    let help = "From a frame to the other node to its echo; left out before the first.";
+    each("round_trip_seconds", gauge, help, |link| link.round_trip_ms.map(|ms| ms / 1e3));
+    each("bytes_sent_total", counter, "Bytes sent to the other node.", |link| Some(link.bytes_sent as f64));
+    let help = "Bytes received from the other node.";
+    each("bytes_received_total", counter, help, |link| Some(link.bytes_received as f64));
+    each("connected_total", counter, "Connections of the link that were made.", |link| {
+        Some(link.connected as f64)
+    });
+    let help = "Connections of the link that ended because they were silent for too long.";
+    each("silent_total", counter, help, |link| Some(link.silent as f64));
+    each("restarts_total", counter, "Times that the other node had begun anew.", |link| {
+        Some(link.restarts as f64)
+    });
+    let help = "Bytes that came over the link and are not dealt with.";
+    each("unconsumed_bytes", gauge, help, |link| Some(link.unconsumed_bytes as f64));
+    let help = "Messages whose publishers wait for the other node.";
+    each("unconfirmed_messages", gauge, help, |link| Some(link.unconfirmed as f64));
+}
+
+/// By link and class of frames.
+fn lanes(text: &mut Text, links: &[LinkView]) {
+    let mut each = |name: &str, kind: Kind, help: &str, figure: fn(&LaneView) -> f64| {
+        let mut family = text.family(&format!("meridian_link_{name}"), kind, help);
+        for link in links {
+            for lane in &link.lanes {
+                family.sample(&[("peer", &link.node), ("class", lane.class)], figure(lane));
+            }
+        }
+    };
+    let (gauge, counter) = (Kind::Gauge, Kind::Counter);
+    each("frames_sent_total", counter, "Frames sent, by class.", |lane| lane.frames_sent as f64);
+    each("frames_received_total", counter, "Frames received, by class.", |lane| lane.frames_received as f64);
+    each("frame_bytes_sent_total", counter, "Bytes of the frames sent.", |lane| lane.frame_bytes_sent as f64);
+    each("frame_bytes_received_total", counter, "Bytes of the frames received.", |lane| {
+        lane.frame_bytes_received as f64
+    });
+    let help = "Frames sent again, because the connection that had carried them was lost.";
+    each("frames_retransmitted_total", counter, help, |lane| lane.retransmitted as f64);
+    each("frames_refused_total", counter, "Frames that found no place.", |lane| lane.refused as f64);
+    let help = "Frames that were lost with a connection, or forgotten by the other node.";
+    each("frames_lost_total", counter, help, |lane| lane.lost as f64);
+    each("stalls_total", counter, "Times that frames waited for credit.", |lane| lane.stalled as f64);
+    each("queue_bytes", gauge, "Bytes of frames that wait.", |lane| lane.waiting_bytes as f64);
+    each("queue_frames", gauge, "Frames that wait.", |lane| lane.waiting_frames as f64);
+    let help = "For how long the oldest of them has waited.";
+    each("queue_age_seconds", gauge, help, |lane| lane.oldest_s);
+}
+
+fn carrier(text: &mut Text, carrier: &CarrierView) {
+    let (gauge, counter) = (Kind::Gauge, Kind::Counter);
+    let rows = [
+        ("connections", gauge, "Connections with other nodes.", carrier.connections),
+        ("accepted_total", counter, "Connections that other nodes made.", carrier.accepted),
+        (
+            "accept_errors_total",
+            counter,
+            "Connections of other nodes that could not be taken.",
+            carrier.accept_errors,
+        ),
+        ("dialed_total", counter, "Connections to other nodes that were tried.", carrier.dialed),
+        (
+            "tls_errors_total",
+            counter,
+            "Connections with other nodes that ended by an error of TLS.",
+            carrier.tls_errors,
+        ),
+        ("read_bytes_total", counter, "Bytes read from other nodes.", carrier.bytes_read),
+        ("written_bytes_total", counter, "Bytes written to other nodes.", carrier.bytes_written),
+        ("reads_total", counter, "Reads of connections with other nodes.", carrier.reads),
+        ("writes_total", counter, "Writes to connections with other nodes.", carrier.writes),
+        ("blocked_total", counter, "Writes that did not take everything.", carrier.blocked),
+        ("turns_total", counter, "Turns of the thread that carries links.", carrier.turns),
+        ("wakeups_total", counter, "Times that other threads woke it.", carrier.wakeups),
+        ("letters_total", counter, "What other threads gave it to do.", carrier.letters),
+        (
+            "bbr",
+            gauge,
+            "1 when links use BBR; without it, bulk over long distances is slow.",
+            u64::from(carrier.bbr),
+        ),
+    ];
+    for (name, kind, help, value) in rows {
+        text.one(&format!("meridian_carrier_{name}"), kind, help, value as f64);
+    }
+}

@@ -1,0 +1,132 @@
+// A cluster as its nodes tell of themselves, put together: who is there, who is only heard of, and how each link is.
+
+import type { NodeInfo, NodeLink, Page } from './types';
+
+export type Health = 'good' | 'warn' | 'bad';
+
+export interface Member {
+  name: string;
+  role: 'core' | 'replicant';
+  region: string;
+  /** `null`: it did not answer. */
+  info: NodeInfo | null;
+  /** Nodes of which nothing is heard there, or that hear nothing of it. */
+  suspectedBy: string[];
+  state: string;
+  health: Health;
+  rates: { in: number; out: number } | null;
+}
+
+/** One direction of a link: what `from` sees of `to`. */
+export interface Seen extends NodeLink {
+  from: string;
+}
+
+/** Both directions. */
+export interface Pair {
+  a: string;
+  b: string;
+  health: Health;
+  roundTripMs: number | null;
+  seen: Seen[];
+  /** One of the two hears of subscriptions through the other. */
+  attached: boolean;
+}
+
+export interface Look {
+  at: number;
+  page: Page<NodeInfo>;
+}
+
+/** Percent of frames sent again, and seconds that frames have waited, from which on a link is looked at. */
+const RETRANSMITTED_MAX = 1;
+const OLDEST_MAX = 5;
+
+export function members(now: Look, before: Look | null): Member[] {
+  const found = new Map<string, Member>();
+  const heard = (name: string, role: Member['role'], region: string): Member => {
+    const known = found.get(name);
+    if (known) return known;
+    const member: Member = { name, role, region, info: null, suspectedBy: [], state: 'no answer', health: 'bad', rates: null };
+    found.set(name, member);
+    return member;
+  };
+  for (const info of now.page.items) {
+    const member = heard(info.name, info.cluster?.role ?? 'core', info.cluster?.region ?? '');
+    member.info = info;
+    member.rates = rates(info, now.at, before);
+    const held = info.cluster?.fresh === false;
+    member.state = info.state !== 'ready' ? info.state : held ? 'not fresh' : 'ready';
+    member.health = member.state === 'ready' ? 'good' : 'warn';
+  }
+  for (const info of now.page.items) {
+    for (const link of info.cluster?.links ?? []) {
+      const member = heard(link.node, link.role, link.region);
+      if (link.state !== 'up') member.suspectedBy.push(info.name);
+    }
+  }
+  for (const member of found.values()) {
+    if (member.info && member.suspectedBy.length > 0) member.health = 'warn';
+  }
+  return [...found.values()].sort((a, b) => (a.region < b.region ? -1 : a.region > b.region ? 1 : a.name < b.name ? -1 : 1));
+}
+
+function rates(info: NodeInfo, at: number, before: Look | null): Member['rates'] {
+  const then = before?.page.items.find((one) => one.name === info.name);
+  if (!before || !then || then.started_at !== info.started_at) return null;
+  const seconds = (at - before.at) / 1000;
+  if (seconds <= 0) return null;
+  const rate = (now: number, earlier: number) => Math.max(0, (now - earlier) / seconds);
+  return { in: rate(info.messages_received, then.messages_received), out: rate(info.messages_sent, then.messages_sent) };
+}
+
+export function seen(page: Page<NodeInfo>): Seen[] {
+  return page.items.flatMap((info) => (info.cluster?.links ?? []).map((link) => ({ ...link, from: info.name })));
+}
+
+export function healthOf(link: NodeLink): Health {
+  if (link.state !== 'up') return 'bad';
+  return link.retransmitted_percent > RETRANSMITTED_MAX || link.oldest_s > OLDEST_MAX ? 'warn' : 'good';
+}
+
+const worse: Record<Health, number> = { good: 0, warn: 1, bad: 2 };
+
+export function pairs(page: Page<NodeInfo>): Pair[] {
+  const all = new Map<string, Pair>();
+  const attached = new Map(page.items.map((info) => [info.name, info.cluster?.attached_to]));
+  for (const one of seen(page)) {
+    const [a, b] = one.from < one.node ? [one.from, one.node] : [one.node, one.from];
+    const key = JSON.stringify([a, b]);
+    const pair = all.get(key) ?? { a, b, health: 'good' as Health, roundTripMs: null, seen: [], attached: attached.get(a) === b || attached.get(b) === a };
+    pair.seen.push(one);
+    pair.roundTripMs ??= one.round_trip_ms;
+    const health = healthOf(one);
+    if (worse[health] > worse[pair.health]) pair.health = health;
+    all.set(key, pair);
+  }
+  return [...all.values()];
+}
+
+export interface Placed {
+  member: Member;
+  x: number;
+  y: number;
+}
+
+/** Cores on a circle and replicants outside it, those of one region beside each other. The map is 100 high and as wide as it is told. */
+export function place(all: Member[], width: number): Map<string, Placed> {
+  const placed = new Map<string, Placed>();
+  const cores = all.filter((member) => member.role === 'core');
+  const others = all.filter((member) => member.role !== 'core');
+  const put = (group: Member[], share: number, turn: number) => {
+    group.forEach((member, i) => {
+      const angle = -Math.PI / 2 + (2 * Math.PI * (i + turn)) / group.length;
+      placed.set(member.name, { member, x: width / 2 + Math.cos(angle) * share * (width / 2 - 14), y: 48 + Math.sin(angle) * share * 38 });
+    });
+  };
+  // A single core among replicants stands in their middle.
+  put(cores, others.length === 0 ? (cores.length === 1 ? 0 : 0.9) : cores.length === 1 ? 0 : 0.55, 0);
+  // Two would lie on one line with what is between them.
+  put(others, 1, others.length === 2 ? 0.62 : cores.length > 1 ? 0.5 : 0);
+  return placed;
+}
