@@ -10,6 +10,7 @@ use crate::client::pub_command::PubArgs;
 use crate::client::sub_command::SubArgs;
 use crate::config::ConfigArgs;
 use crate::config_command::ConfigCommand;
+use crate::dev_cluster::{self, Size};
 use crate::key::KeyArgs;
 use crate::passwd::PasswdArgs;
 use crate::storage::StorageArgs;
@@ -24,13 +25,32 @@ pub struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    start: ConfigArgs,
+    start: StartArgs,
+}
+
+#[derive(Args, Debug)]
+struct StartArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Instead of one node, a cluster on this machine, to try it: as in 3+2, three cores and two replicants on 127.0.0.1 to 127.0.0.5, each
+    /// a process with its data in a directory of its own below the data directory; --listen and --http choose the ports
+    #[arg(long, value_name = "CORES+REPLICANTS")]
+    dev_cluster: Option<Size>,
+}
+
+impl StartArgs {
+    fn run(&self) -> ExitCode {
+        match self.dev_cluster {
+            Some(size) => dev_cluster::run(size, &self.config),
+            None => crate::start::run(&self.config),
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a node
-    Start(ConfigArgs),
+    Start(StartArgs),
     /// Show, check and document the configuration
     Config(ConfigCommandArgs),
     /// Publish messages
@@ -66,8 +86,8 @@ struct AclCommandArgs {
 impl Cli {
     pub fn run(self) -> ExitCode {
         match self.command {
-            None => crate::start::run(&self.start),
-            Some(Command::Start(args)) => crate::start::run(&args),
+            None => self.start.run(),
+            Some(Command::Start(args)) => args.run(),
             Some(Command::Config(args)) => args.command.run(),
             Some(Command::Pub(args)) => args.run(),
             Some(Command::Sub(args)) => args.run(),
@@ -104,18 +124,18 @@ mod tests {
             "meridian --config x --set mqtt.qos_max=1 --set sys.interval=0 --listen [::1]:1 --workers 2",
         );
         assert!(cli.command.is_none());
-        assert_eq!(cli.start.config.as_deref(), Some(std::path::Path::new("x")));
-        assert_eq!(cli.start.set, ["mqtt.qos_max=1", "sys.interval=0"]);
+        assert_eq!(cli.start.config.config.as_deref(), Some(std::path::Path::new("x")));
+        assert_eq!(cli.start.config.set, ["mqtt.qos_max=1", "sys.interval=0"]);
         let Some(Command::Start(args)) = parse("meridian start --data-dir d --name n").command else {
             panic!("start")
         };
-        assert_eq!(args.name.as_deref(), Some("n"));
+        assert_eq!(args.config.name.as_deref(), Some("n"));
     }
 
     /// What does not exist yet is not offered.
     #[test]
     fn flags_of_what_is_not_there_are_refused() {
-        for flag in ["--role", "--join", "--dev-cluster"] {
+        for flag in ["--role", "--join"] {
             assert!(Cli::try_parse_from(["meridian", "start", flag, "x"]).is_err(), "{flag}");
         }
     }

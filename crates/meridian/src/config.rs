@@ -13,6 +13,7 @@ use settings::{
 };
 use tracing_subscriber::EnvFilter;
 
+use crate::cluster::{ClusterNode, ClusterSettings};
 use crate::otel::OtelSettings;
 use crate::running::runtime_path;
 use crate::store::StorageSettings;
@@ -32,6 +33,8 @@ pub struct Config {
     pub http_acl: HttpAclSettings,
     pub protection: Protection,
     pub broker: BrokerSettings,
+    pub cluster: ClusterSettings,
+    pub cluster_nodes: Vec<ClusterNode>,
 }
 
 section! {
@@ -108,8 +111,22 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 impl Tree for Config {
     fn sections(&mut self) -> Vec<&mut dyn Section> {
-        let Self { node, storage, log, otel, http, edge, auth, jwt, http_auth, http_acl, protection, broker } =
-            self;
+        let Self {
+            node,
+            storage,
+            log,
+            otel,
+            http,
+            edge,
+            auth,
+            jwt,
+            http_auth,
+            http_acl,
+            protection,
+            broker,
+            cluster,
+            cluster_nodes: _,
+        } = self;
         let BrokerSettings {
             mqtt,
             session,
@@ -119,17 +136,18 @@ impl Tree for Config {
             retained,
             sys,
             monitor,
+            routing,
             overload,
             durability: _,
         } = broker;
         vec![
             node, storage, log, otel, http, edge, auth, jwt, http_auth, http_acl, protection, mqtt, session,
-            queue, limits, shared, retained, sys, monitor, overload,
+            queue, limits, shared, retained, sys, monitor, routing, overload, cluster,
         ]
     }
 
     fn lists(&mut self) -> Vec<&mut dyn List> {
-        vec![&mut self.edge.listeners, &mut self.broker.durability]
+        vec![&mut self.edge.listeners, &mut self.broker.durability, &mut self.cluster_nodes]
     }
 }
 

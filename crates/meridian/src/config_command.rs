@@ -7,8 +7,10 @@ use api::Keys;
 use auth::{Acl, PasswordFile};
 use clap::Subcommand;
 
+use crate::cluster;
 use crate::config::{Config, ConfigArgs};
 use crate::exposure;
+use crate::system;
 
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
@@ -62,6 +64,12 @@ fn check(args: &ConfigArgs) -> Result<String, String> {
             Ok(_) => out.push_str(&format!("{}: access rules read\n", path.display())),
             Err(error) => problems.push(error.to_string()),
         }
+    }
+    let name = config.node.name.clone().unwrap_or_else(system::host_name);
+    match cluster::check(&config, &name) {
+        Ok(0) => {}
+        Ok(nodes) => out.push_str(&format!("cluster: {nodes} nodes, this one is {name:?}\n")),
+        Err(problem) => problems.push(problem),
     }
     if let Err(refusal) = exposure::check(&config) {
         problems.push(refusal.to_string());

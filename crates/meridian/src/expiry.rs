@@ -1,9 +1,12 @@
 //! When the files of TLS end, those of listeners and those of the API: for metrics, and for a warning in the log in time.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tls::{Expiry, ExpiryKind};
+
+use crate::cluster::Cluster;
 
 /// What reads the files of TLS again, and knows what was read. Cheap to clone.
 #[derive(Clone)]
@@ -11,13 +14,18 @@ pub struct TlsFiles {
     pub listeners: edge::Certificates,
     /// Those of HTTP, where it is served.
     pub https: Option<api::Certificates>,
+    /// Those of links to other nodes, in a cluster.
+    pub links: Option<Arc<Cluster>>,
 }
 
 impl TlsFiles {
-    /// Everything that ends, with the listener whose it is; `http` is the API.
+    /// Everything that ends, with the listener whose it is; `http` is the API, `cluster` the links.
     pub fn expiries(&self) -> Vec<(String, Expiry)> {
         let https = self.https.iter().flat_map(api::Certificates::expiries);
-        self.listeners.expiries().into_iter().chain(https.map(|expiry| ("http".to_owned(), expiry))).collect()
+        let links = self.links.iter().flat_map(|links| links.expiries());
+        let others = https.map(|expiry| ("http".to_owned(), expiry));
+        let others = others.chain(links.map(|expiry| ("cluster".to_owned(), expiry)));
+        self.listeners.expiries().into_iter().chain(others).collect()
     }
 
     /// Logs what has ended or will within a fortnight.

@@ -6,8 +6,10 @@ use std::time::Duration;
 use api::{ListenerFacts, NodeFacts};
 use auth::Guard;
 use broker::admin::Admin;
+use broker::peers::Peers;
 
 use crate::cli::VERSION;
+use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::expiry::TlsFiles;
 use crate::running::Handles;
@@ -22,6 +24,7 @@ impl Node {
         config: &Config,
         access: Arc<Guard>,
         store: Option<broker::Store>,
+        peers: Option<Arc<dyn Peers>>,
     ) -> Result<Self, edge::StartError> {
         let node = edge::start(edge::Options {
             edge: config.edge.clone(),
@@ -29,6 +32,7 @@ impl Node {
             access,
             version: format!("meridian {VERSION}"),
             store,
+            peers,
         })?;
         for listener in node.listeners() {
             tracing::info!(name = listener.name, address = listener.address, "listening");
@@ -43,8 +47,9 @@ impl Node {
     }
 
     /// What the node is changed by.
-    pub fn handles(&self, https: Option<api::Certificates>) -> Handles {
-        Handles { admin: self.0.admin(), files: TlsFiles { listeners: self.0.certificates(), https } }
+    pub fn handles(&self, https: Option<api::Certificates>, links: Option<Arc<Cluster>>) -> Handles {
+        let files = TlsFiles { listeners: self.0.certificates(), https, links };
+        Handles { admin: self.0.admin(), files }
     }
 
     /// What the API says of the node.

@@ -116,6 +116,11 @@ impl Running {
             || config.jwt != now.config.jwt
             || config.http_auth != now.config.http_auth
             || config.http_acl != now.config.http_acl;
+        let links = match &self.node.files.links {
+            Some(links) if files_may_differ => links.read_tls(&config.cluster),
+            _ => Ok(None),
+        };
+        let links = links.map_err(Refused::Failed)?;
         let tokens = match self.guard.tokens() {
             Some(tokens) if guarding => Some(tokens.read(&config.jwt)),
             _ => None,
@@ -155,6 +160,9 @@ impl Running {
         }
         if let Some(https) = https {
             https.apply();
+        }
+        if let (Some(cluster), Some(tls)) = (&self.node.files.links, links) {
+            cluster.renew(tls);
         }
         if files_may_differ {
             self.node.files.warn();

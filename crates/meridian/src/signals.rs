@@ -50,6 +50,26 @@ impl Signals {
             error => Err(io::Error::from_raw_os_error(error)),
         }
     }
+
+    /// The next signal, if one comes within the time.
+    ///
+    /// # Errors
+    /// Those of the system; none is known to happen.
+    pub fn wait_for(&self, limit: std::time::Duration) -> io::Result<Option<Signal>> {
+        let time = libc::timespec {
+            tv_sec: limit.as_secs() as libc::time_t,
+            tv_nsec: libc::c_long::from(limit.subsec_nanos()),
+        };
+        // SAFETY: both pointers are valid for the call, the set was made by `hold`, and no information is asked for.
+        match unsafe { libc::sigtimedwait(&self.0, std::ptr::null_mut(), &time) } {
+            libc::SIGHUP => Ok(Some(Signal::Reload)),
+            signal if signal >= 0 => Ok(Some(Signal::Stop)),
+            _ => match io::Error::last_os_error() {
+                error if [Some(libc::EAGAIN), Some(libc::EINTR)].contains(&error.raw_os_error()) => Ok(None),
+                error => Err(error),
+            },
+        }
+    }
 }
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use api::{Bound, Keys, Parts};
 use auth::{Bans, Guard, HttpServices, JwtLink, Link, RuleTable, Users};
+use broker::peers::Peers;
 use broker::settings::Durability;
 use registry::{Ledger as _, LocalLedger};
 use settings::{Layers, Loaded};
 
 use crate::cli::VERSION;
+use crate::cluster::Cluster;
 use crate::config::{Config, ConfigArgs};
 use crate::exposure;
 use crate::log::Log;
@@ -152,9 +154,11 @@ fn serve(
         }
         Durability::Memory => (None, None),
     };
-    let node = Node::start(&config, guard.clone(), kept).map_err(|error| error.to_string())?;
+    let cluster = Cluster::prepare(&config, name)?;
+    let peers = cluster.clone().map(|cluster| cluster as Arc<dyn Peers>);
+    let node = Node::start(&config, guard.clone(), kept, peers).map_err(|error| error.to_string())?;
     let https = http.as_ref().map(Bound::certificates);
-    let handles = node.handles(https);
+    let handles = node.handles(https, cluster.clone());
     let files = handles.files.clone();
     let running = Running::new(args.clone(), (layers, loaded), guard.clone(), handles, log.clone());
     let running = Arc::new(running);
@@ -171,6 +175,7 @@ fn serve(
                 log: log.ring().clone(),
                 node: node.facts(&config, name, files.clone()),
                 storage: store.as_ref().map(Store::operator),
+                cluster: cluster.clone().map(|cluster| cluster as Arc<dyn api::Cluster>),
             };
             Some(bound.serve(parts).map_err(|error| format!("HTTP cannot be served: {error}"))?)
         }
@@ -213,6 +218,9 @@ fn serve(
     }
     let _span = tracing::info_span!("stop").entered();
     node.stop(within);
+    if let Some(cluster) = cluster {
+        cluster.stop();
+    }
     if let Some(store) = store {
         store.close();
     }

@@ -209,6 +209,25 @@ fn the_settings_in_force_are_shown_with_their_source() {
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
+#[test]
+fn what_is_wrong_with_a_cluster_is_said_before_a_start() {
+    let directory = Directory::new("cluster-check");
+    let secret = directory.write("secret", "sixteen bytes, and some more");
+    let list = "[[cluster_node]]\nname = \"a\"\naddress = \"10.0.0.1:7883\"\n";
+    let good = directory.write("good.toml", &format!("[cluster]\nsecret_file = {secret:?}\n{list}"));
+    let bad = directory.write("bad.toml", list);
+    let check = |config: &str, name: &str| {
+        let output = run(&["config", "check", "--config", config, "--name", name]);
+        (output.status.success(), stdout(&output) + &stderr(&output))
+    };
+    let (holds, text) = check(&good, "a");
+    assert!(holds && text.contains("cluster: 1 nodes"), "{text}");
+    let (holds, text) = check(&good, "b");
+    assert!(!holds && text.contains("node.name"), "{text}");
+    let (holds, text) = check(&bad, "a");
+    assert!(!holds && text.contains("secret"), "{text}");
+}
+
 fn set_password(users: &str, user: &str, password: &str) {
     let mut command = meridian(&["passwd", users, user]);
     let mut process = command.stdin(Stdio::piped()).spawn().unwrap();
@@ -292,4 +311,93 @@ fn without_a_broker_there_is_a_clear_word() {
     let output = run(&["pub", "-p", &port, "-t", "a", "-m", "x"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("no broker listens there"), "{}", stderr(&output));
+}
+
+/// Ports below those that the system gives away, and others for each run.
+fn dev_port() -> u16 {
+    10_000 + (std::process::id() % 15_000) as u16
+}
+
+/// The next line that has this in it.
+fn line_with(lines: &mut impl Iterator<Item = std::io::Result<String>>, what: &str) -> String {
+    lines
+        .map(|line| line.expect("a line"))
+        .find(|line| line.contains(what))
+        .unwrap_or_else(|| panic!("no {what}"))
+}
+
+#[test]
+fn a_cluster_to_try_needs_one_command() {
+    let directory = Directory::new("dev-cluster");
+    let (port, http) = (dev_port(), dev_port() + 1);
+    let mut cluster = meridian(&[
+        "start",
+        "--dev-cluster",
+        "2+1",
+        "--listen",
+        &format!("127.0.0.1:{port}"),
+        "--http",
+        &format!("127.0.0.1:{http}"),
+        "--data-dir",
+        &directory.file("data"),
+    ])
+    .stdout(Stdio::piped())
+    .spawn()
+    .unwrap();
+    let mut lines = BufReader::new(cluster.stdout.take().unwrap()).lines();
+    let mut nodes: Vec<String> = (0..3).map(|_| line_with(&mut lines, "mqtt://")).collect();
+    nodes.sort();
+    assert!(nodes[0].starts_with("n1  core"), "{nodes:?}");
+    assert!(nodes[2].starts_with("n3  replicant"), "{nodes:?}");
+    line_with(&mut lines, "all of them reach each other");
+    // From the replicant to a core.
+    let mut subscriber =
+        meridian(&["sub", "-h", "127.0.0.2", "-p", &port.to_string(), "-t", "a/#", "-q", "1"])
+            .args(["-C", "1", "-W", "20", "--verbose"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+    let publish =
+        || run(&["pub", "-h", "127.0.0.3", "-p", &port.to_string(), "-t", "a/b", "-m", "hello", "-q", "1"]);
+    while subscriber.try_wait().unwrap().is_none() {
+        let published = publish();
+        assert!(published.status.success(), "{}", stderr(&published));
+    }
+    let output = subscriber.wait_with_output().unwrap();
+    assert_eq!(stdout(&output).trim(), "a/b hello", "{}", stderr(&output));
+    // One is killed, and started again by the command that it says.
+    let id = nodes[1].split_whitespace().skip_while(|word| *word != "process").nth(1).unwrap().to_owned();
+    assert!(Command::new("kill").args(["-9", &id]).status().unwrap().success());
+    line_with(&mut lines, "n2 has ended (signal: 9");
+    let again = lines.next().unwrap().unwrap();
+    let arguments: Vec<&str> = again.split_whitespace().skip(1).collect();
+    let mut alone = meridian(&arguments).stderr(Stdio::piped()).spawn().unwrap();
+    line_with(&mut BufReader::new(alone.stderr.take().unwrap()).lines(), "the node serves");
+    alone.kill().unwrap();
+    alone.wait().unwrap();
+    assert!(Command::new("kill").args(["-INT", &cluster.id().to_string()]).status().unwrap().success());
+    assert!(cluster.wait().unwrap().success());
+    for number in [1, 3] {
+        let address = format!("127.0.0.{number}:{port}");
+        assert!(std::net::TcpStream::connect(&address).is_err(), "{address} is still served");
+    }
+}
+
+#[test]
+fn a_cluster_to_try_says_what_is_in_its_way() {
+    let taken = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let directory = Directory::new("dev-taken");
+    let data = directory.file("data");
+    let with = |more: &[&str]| {
+        let output =
+            meridian(&["start", "--dev-cluster", "2", "--data-dir", &data]).args(more).output().unwrap();
+        assert!(!output.status.success());
+        stderr(&output)
+    };
+    let http = format!("127.0.0.1:{port}");
+    let said = with(&["--listen", &format!("127.0.0.1:{}", dev_port() + 2), "--http", &http]);
+    assert!(said.contains(&format!("127.0.0.2:{port}")) && said.contains("--listen"), "{said}");
+    assert!(with(&["--config", "x.toml"]).contains("--set"));
+    assert!(with(&["--listen", "x"]).contains("only its port"));
 }

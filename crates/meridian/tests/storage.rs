@@ -1,10 +1,17 @@
 //! `meridian storage` as an operator meets it: output, exit status, and that it changes nothing it should not.
 
 use std::path::PathBuf;
-use std::process::{Command, Output};
-use std::sync::Arc;
+use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use storage::{Commit, GroupId, Options, RealDisk, Record, SegmentId, open};
+
+/// A child that is being made has the locks of this process for a moment, until it is another program: so no log is written meanwhile, or what
+/// comes next would find it in use.
+fn forks() -> MutexGuard<'static, ()> {
+    static FORKS: Mutex<()> = Mutex::new(());
+    FORKS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A data directory with a log in it, removed at the end of the test.
 struct Data(PathBuf);
@@ -19,6 +26,7 @@ impl Data {
     fn new(test: &str) -> Self {
         let path = std::env::temp_dir().join(format!("meridian-storage-{test}-{}", std::process::id()));
         let data = Self(path);
+        let _no_child = forks();
         let disk = Arc::new(RealDisk::open(data.log()).unwrap());
         let options = Options { segment_bytes: 64 << 10, ..Options::default() };
         let mut opened = open(disk, options, Box::new(()), &mut |_| {}).unwrap();
@@ -48,8 +56,12 @@ impl Data {
 }
 
 fn run(arguments: &[&str]) -> (i32, String, String) {
-    let Output { status, stdout, stderr } =
-        Command::new(env!("CARGO_BIN_EXE_meridian")).arg("storage").args(arguments).output().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_meridian"));
+    command.arg("storage").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let no_log = forks();
+    let child = command.spawn().unwrap();
+    drop(no_log);
+    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (status.code().unwrap(), text(stdout), text(stderr))
 }

@@ -179,6 +179,41 @@ fn certificates_that_end_are_told_of_in_time() {
     assert!(line.contains("listener=\"secure\"") && line.contains("listener.crt"), "{line}");
 }
 
+/// Those of links to other nodes are read again, told of and refused as those of listeners are.
+#[test]
+fn a_reload_renews_the_certificates_of_links() {
+    let authority = Authority::new();
+    authority.issue_expired("link", &["a.cluster"]);
+    authority.write("cluster.secret", "a secret that is long enough");
+    let config = "[[listener]]\naddress = \"127.0.0.1:0\"\n[http]\nlisten = \"127.0.0.1:0\"\n[node]\nname = \"a\"\n\
+                  [cluster]\nsecret_file = \"cluster.secret\"\nlisten = \"127.0.0.1:0\"\ntls_certificate = \"link.crt\"\n\
+                  tls_key = \"link.key\"\ntls_ca = \"ca.pem\"\n[[cluster_node]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\n\
+                  [[cluster_node]]\nname = \"b\"\naddress = \"127.0.0.1:1\"\n";
+    let mut node = Node::start(&authority, config, &[]);
+    let line = node.wait_for("the certificate has expired");
+    assert!(line.contains("listener=\"cluster\"") && line.contains("link.crt"), "{line}");
+    let series = |node: &Node| {
+        let mut stream = std::net::TcpStream::connect(&node.http).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let line = text.lines().find(|line| line.contains("certificate=\"link.crt\"")).map(str::to_owned);
+        line.unwrap().rsplit(' ').next().unwrap().to_owned()
+    };
+    assert_eq!(series(&node), "978307200");
+    authority.issue("link", &["a.cluster"]);
+    node.reload();
+    node.wait_for("reloaded");
+    assert_eq!(series(&node), "67090118400");
+    let other = Authority::new();
+    other.issue("link", &["a.cluster"]);
+    std::fs::copy(other.path("link.key"), authority.path("link.key")).unwrap();
+    node.reload();
+    let line = node.wait_for("not reloaded");
+    assert!(line.contains("cluster.tls") && line.contains("cannot be used together"), "{line}");
+    assert_eq!(series(&node), "67090118400");
+}
+
 #[test]
 fn an_open_address_needs_tls_for_the_api_or_a_word() {
     let authority = Authority::new();

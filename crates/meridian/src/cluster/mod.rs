@@ -1,0 +1,324 @@
+//! The node's part in a cluster: from the configuration to the thread that carries its links.
+
+mod incarnation;
+mod questions;
+mod settings;
+mod view;
+
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::path::Path;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ::tls::Expiry;
+use broker::Node;
+use broker::peers::{Outbound, Peers};
+use carrier::{CarrierConfig, Core, Handle, Names, Sender, Tls, TlsFiles};
+use cluster::{Fabric, Letter, View};
+use link::{BufferMax, Config as LinkConfig, Identity, Mesh, MeshConfig, Secret, Time};
+use ring::digest;
+
+pub use settings::{ClusterNode, ClusterSettings};
+
+use self::questions::Questions;
+use crate::config::Config;
+
+/// The secret has at least so many bytes: fewer could be guessed.
+const SECRET_MIN: usize = 16;
+/// From one look at the fabric for operators to the next.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What joins the node to the others of its cluster.
+pub struct Cluster {
+    /// Until the node is there.
+    prepared: Mutex<Option<Prepared>>,
+    handle: Mutex<Option<Handle<Letter>>>,
+    shared: Arc<Shared>,
+    /// The certificates of links that are in use.
+    tls: Mutex<Option<Tls>>,
+    /// How long another node's answer is waited for.
+    answer_wait: Duration,
+}
+
+struct Prepared {
+    config: cluster::Config,
+    mesh: Mesh,
+    carrier: CarrierConfig,
+    hash_seed: u64,
+}
+
+#[derive(Default)]
+struct Shared {
+    sender: OnceLock<Sender<Letter>>,
+    view: Mutex<Option<Arc<View>>>,
+    questions: Questions,
+    /// Bytes of letters that the fabric has not seen yet.
+    backlog: AtomicUsize,
+}
+
+/// The number of nodes in the list, when it, and the files of links, can be used; 0 when the node belongs to no cluster.
+///
+/// # Errors
+/// What is wrong with the configuration or its files, with what to do about it.
+pub fn check(config: &Config, name: &str) -> Result<usize, String> {
+    if !config.cluster_nodes.is_empty() {
+        checked(config, name)?;
+    }
+    Ok(config.cluster_nodes.len())
+}
+
+fn checked(config: &Config, name: &str) -> Result<(Secret, Option<Tls>), String> {
+    settings::check(&config.cluster_nodes, name)?;
+    Ok((secret(&config.cluster)?, tls(&config.cluster)?))
+}
+
+impl Cluster {
+    /// Makes ready what `config` says; `None` when the node belongs to no cluster.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration or its files, with what to do about it.
+    pub fn prepare(config: &Config, name: &str) -> Result<Option<Arc<Self>>, String> {
+        let (settings, nodes) = (&config.cluster, &config.cluster_nodes);
+        if nodes.is_empty() {
+            return Ok(None);
+        }
+        let (secret, tls) = checked(config, name)?;
+        let own = nodes.iter().find(|node| node.name == name);
+        let address =
+            settings.listen.clone().or_else(|| own.map(|own| own.address.clone())).unwrap_or_default();
+        let listen = resolve(&address)?;
+        let batches = config.broker.routing.batch_sync == broker::settings::BatchSync::Auto;
+        let incarnation = incarnation::next(&config.node.data_dir)?;
+        let Some(of_cluster) = settings::config(settings, nodes, name, batches, incarnation) else {
+            return Ok(None);
+        };
+        let packs = if of_cluster.packs { cluster::PACKS } else { 0 };
+        let features = cluster::FEATURES & !cluster::PACKS | packs;
+        let identity = Identity { name: name.into(), cluster: cluster_id(&settings.id), features };
+        let assured = settings.buffer_max.bytes();
+        let buffer_max = BufferMax { assured, best_effort: assured / 4, ..LinkConfig::default().buffer_max };
+        let silence_max = settings.silence_max;
+        let link =
+            LinkConfig { buffer_max, silence_max, heartbeat: silence_max / 5, ..LinkConfig::default() };
+        let mesh_config = MeshConfig { link, connections: settings.connections, ..MeshConfig::default() };
+        let mut seed = [0; 8];
+        getrandom::fill(&mut seed).map_err(|error| format!("no randomness: {error}"))?;
+        let mesh = Mesh::new(identity, secret, Box::new(fill), mesh_config);
+        let in_use = Mutex::new(tls.clone());
+        let carrier = CarrierConfig { listen, tls, ..CarrierConfig::default() };
+        let hash_seed = u64::from_le_bytes(seed);
+        Ok(Some(Arc::new(Self {
+            prepared: Mutex::new(Some(Prepared { config: of_cluster, mesh, carrier, hash_seed })),
+            handle: Mutex::default(),
+            shared: Arc::default(),
+            tls: in_use,
+            answer_wait: settings.answer_wait,
+        })))
+    }
+
+    /// Why the node takes no part, though it should.
+    ///
+    /// # Errors
+    /// An address that cannot be had, or no thread.
+    pub fn start(&self, node: &Arc<Node>, clock: Instant) -> Result<(), String> {
+        let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(Prepared { config, mesh, carrier, hash_seed }) = prepared else { return Ok(()) };
+        let elapsed = clock.elapsed();
+        let now = Time(elapsed.as_micros() as u64);
+        let began =
+            SystemTime::now().checked_sub(elapsed).and_then(|began| began.duration_since(UNIX_EPOCH).ok());
+        let config = cluster::Config { world: began.map_or(0, |began| began.as_millis() as u64), ..config };
+        let fabric = Fabric::new(now, config, node.clone(), mesh, hash_seed);
+        let served = Served { fabric, shared: self.shared.clone(), looked: None };
+        let handle =
+            carrier::spawn(served, CarrierConfig { clock, ..carrier }).map_err(|error| error.to_string())?;
+        for address in handle.addresses() {
+            tracing::info!(%address, "listening for other nodes of the cluster");
+        }
+        let _ = self.shared.sender.set(handle.sender());
+        *self.lock_handle() = Some(handle);
+        Ok(())
+    }
+
+    /// Reads the files of links again; `None` when the node was started without TLS on links, and stays without.
+    ///
+    /// # Errors
+    /// Files that cannot be read or do not fit each other; then nothing has changed.
+    pub fn read_tls(&self, settings: &ClusterSettings) -> Result<Option<Tls>, String> {
+        if self.lock_tls().is_none() {
+            return Ok(None);
+        }
+        tls(settings)
+    }
+
+    /// Connections from now on use these certificates; those that there are go on.
+    pub fn renew(&self, tls: Tls) {
+        if let Some(handle) = self.lock_handle().as_ref() {
+            handle.renew(tls.clone());
+        }
+        *self.lock_tls() = Some(tls);
+    }
+
+    /// When the files of links that are in use end.
+    pub fn expiries(&self) -> Vec<Expiry> {
+        self.lock_tls().as_ref().map(|tls| tls.expiries().to_vec()).unwrap_or_default()
+    }
+
+    fn lock_tls(&self) -> MutexGuard<'_, Option<Tls>> {
+        self.tls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Other nodes hear nothing more from this one.
+    pub fn stop(&self) {
+        if let Some(handle) = self.lock_handle().take() {
+            handle.stop();
+        }
+    }
+
+    fn lock_handle(&self) -> MutexGuard<'_, Option<Handle<Letter>>> {
+        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn send(&self, letter: Letter) {
+        // After the end of the thread nobody waits for an answer any more.
+        if let Some(sender) = self.shared.sender.get() {
+            let _ = sender.send(letter);
+        }
+    }
+}
+
+impl api::Cluster for Cluster {
+    fn view(&self) -> Option<api::ClusterView> {
+        let figures = self.lock_handle().as_ref()?.figures();
+        let view = self.shared.view.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        Some(view::of(&view, &figures))
+    }
+
+    fn ask(&self, node: &str, question: Vec<u8>, told: api::Told) {
+        let Shared { sender, questions, .. } = &*self.shared;
+        questions.ask(sender.get(), node, question, self.answer_wait, told);
+    }
+
+    fn answer_by(&self, answerer: Arc<dyn api::Answerer>) {
+        self.shared.questions.answer_by(answerer);
+    }
+}
+
+impl Peers for Cluster {
+    fn connect(&self, node: &Arc<Node>, clock: Instant) -> Result<(), String> {
+        self.start(node, clock)
+    }
+
+    fn submit(&self, outbound: Outbound) {
+        self.shared.backlog.fetch_add(outbound.weight(), Relaxed);
+        self.send(Letter::Outbound(outbound));
+    }
+
+    fn backlog(&self) -> usize {
+        self.shared.backlog.load(Relaxed)
+    }
+
+    fn routes_changed(&self) {
+        self.send(Letter::RoutesChanged);
+    }
+}
+
+/// The fabric on its thread.
+struct Served {
+    fabric: Fabric,
+    shared: Arc<Shared>,
+    looked: Option<Time>,
+}
+
+impl Core for Served {
+    type Letter = Letter;
+
+    fn letter(&mut self, now: Time, letter: Letter) {
+        if let Letter::Outbound(outbound) = &letter {
+            self.shared.backlog.fetch_sub(outbound.weight(), Relaxed);
+        }
+        self.fabric.letter(now, letter);
+    }
+
+    fn mesh(&mut self) -> &mut Mesh {
+        self.fabric.mesh()
+    }
+
+    fn turn(&mut self, now: Time) {
+        self.fabric.turn(now);
+        self.shared.questions.tend(&mut self.fabric, self.shared.sender.get());
+        if self.looked.is_none_or(|looked| looked.after(LOOK) <= now) {
+            self.looked = Some(now);
+            let view = Arc::new(self.fabric.view(now));
+            *self.shared.view.lock().unwrap_or_else(PoisonError::into_inner) = Some(view);
+        }
+    }
+
+    fn timeout(&self) -> Time {
+        let look = self.looked.map_or(Time::default(), |looked| looked.after(LOOK));
+        self.fabric.timeout().min(look)
+    }
+}
+
+fn fill(bytes: &mut [u8]) {
+    // Without randomness no connection could be made safely.
+    getrandom::fill(bytes).expect("the system has randomness after it had some at the start");
+}
+
+/// A name is not as long as another, and an id is.
+fn cluster_id(name: &str) -> [u8; 16] {
+    let digest = digest::digest(&digest::SHA256, name.as_bytes());
+    digest.as_ref().first_chunk().copied().unwrap_or_default()
+}
+
+fn secret(settings: &ClusterSettings) -> Result<Secret, String> {
+    let Some(path) = &settings.secret_file else {
+        return Err("a cluster needs a secret that all its nodes know: make one (openssl rand -hex 32 > cluster.secret), copy the file to \
+             every node, and name it (--set cluster.secret_file=cluster.secret)"
+            .to_owned());
+    };
+    let secret = read_secret(path)?;
+    Ok(Secret::new(&secret))
+}
+
+fn read_secret(path: &Path) -> Result<Vec<u8>, String> {
+    let text =
+        std::fs::read(path).map_err(|error| format!("cluster.secret_file: {}: {error}", path.display()))?;
+    let secret = text.trim_ascii();
+    if secret.len() < SECRET_MIN {
+        return Err(format!(
+            "cluster.secret_file: {} has {} bytes, and at least {SECRET_MIN} are needed: openssl rand -hex 32 > {}",
+            path.display(),
+            secret.len(),
+            path.display()
+        ));
+    }
+    Ok(secret.to_vec())
+}
+
+fn tls(settings: &ClusterSettings) -> Result<Option<Tls>, String> {
+    match (&settings.tls_certificate, &settings.tls_key, &settings.tls_ca) {
+        (None, None, None) => Ok(None),
+        (Some(certificate), Some(key), Some(authorities)) => {
+            let files = TlsFiles {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                authorities: authorities.clone(),
+                names: Names::Any,
+            };
+            Tls::load(&files).map(Some).map_err(|error| format!("cluster.tls: {error}"))
+        }
+        _ => Err("cluster.tls_certificate, cluster.tls_key and cluster.tls_ca belong together: set all three, or none".to_owned()),
+    }
+}
+
+fn resolve(address: &str) -> Result<Vec<SocketAddr>, String> {
+    let found = address.to_socket_addrs();
+    let found = found.map_err(|error| format!("cluster.listen: {address}: {error}; expected HOST:PORT"))?;
+    // One that a name has twice is bound once.
+    let mut addresses: Vec<SocketAddr> = found.collect();
+    addresses.dedup();
+    Ok(addresses)
+}

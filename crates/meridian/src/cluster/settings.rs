@@ -1,0 +1,218 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cluster::{Config, ForwardAck, NodeInfo, Role, WithoutQuorum};
+use replog::{Batching, Incarnation};
+use settings::{ByteSize, choices, section};
+
+section! {
+    /// The cluster that this node belongs to. Without any `[[cluster_node]]` it belongs to none.
+    [cluster]
+    pub struct ClusterSettings {
+        /// What the cluster is called. Nodes of another cluster are refused.
+        pub id: String = "meridian", at start;
+        /// A file with the secret that all nodes of the cluster know, of 16 bytes or more; space around it does not count.
+        pub secret_file: Option<PathBuf> = "", at start;
+        /// Where other nodes connect to; the address of this node among the `[[cluster_node]]` when unset.
+        pub listen: Option<String> = "", at start;
+        /// PEM file with the certificate chain that this node shows to others. With it, links are encrypted.
+        pub tls_certificate: Option<PathBuf> = "", at start;
+        /// PEM file with its private key.
+        pub tls_key: Option<PathBuf> = "", at start;
+        /// PEM file with the authorities that have signed the certificates of nodes.
+        pub tls_ca: Option<PathBuf> = "", at start;
+        /// Connections to each other node. With more than one, the first carries no messages of clients, so that nothing waits behind them.
+        pub connections: u8 = "4" in "1..=17", at start;
+        /// When a message of QoS 1 or 2 has reached another node, as far as its publisher is concerned.
+        pub forward_ack: ForwardAckSetting = "received", at start;
+        /// Messages of QoS 1 and 2 that wait for one other node, at most; QoS 0 has a quarter of it. What finds no place is refused, or
+        /// dropped when the node is cut off.
+        pub buffer_max: ByteSize = "64MiB" in "1MiB..=64GiB", at start;
+        /// A node of which nothing is heard for so long is cut off: nobody waits for it.
+        pub silence_max: Duration = "5s" in "500ms..=5m", at start;
+        /// How long a node acknowledges messages after a majority of cores has last told it that it knows all routes.
+        pub lease: Duration = "2s" in "200ms..=1m", at start;
+        /// What a node does that reaches no majority of cores.
+        pub without_quorum: WithoutQuorumSetting = "hold", at start;
+        /// How long SUBACK waits for other nodes. After that, one that waits for the core leaves, and one that waits for the cluster does
+        /// not: the connection is closed.
+        pub suback_wait: Duration = "10s" in "100ms..=5m", at start;
+        /// Whether what goes to nodes of other regions is made smaller.
+        pub compression: CompressionSetting = "between_regions", at start;
+        /// How long the API and `ctl` wait for the answer of another node; whoever does not answer in time is named in theirs.
+        pub answer_wait: Duration = "3s" in "100ms..=1m", at start;
+        /// Bytes of filters in one piece of a copy of all routes, for a node that has none.
+        pub bootstrap_batch: ByteSize = "64KiB" in "1KiB..=4MiB", at start;
+        /// Routes that are gone are remembered for nodes that are behind: so many of each node. Who is further behind gets a copy.
+        pub tombstones_max: u32 = "100000" in "1000..", at start;
+    }
+}
+
+section! {
+    /// One node of the cluster. The same list stands in the configuration of each: a node finds itself by `node.name`.
+    [cluster_node]
+    pub struct ClusterNode {
+        /// Its `node.name`.
+        pub name: String = "", at start;
+        /// Where other nodes reach it, `HOST:PORT`.
+        pub address: String = "", at start;
+        /// Whether other nodes hear from it.
+        pub role: RoleSetting = "core", at start;
+        /// Where it is: nodes of one region are near each other.
+        pub region: String = "", at start;
+    }
+}
+
+choices! {
+    /// Whether other nodes hear from it.
+    pub enum RoleSetting {
+        /// It hears from all cores, and tells the replicants that are attached to it.
+        Core = "core",
+        /// It hears from one core: that of its region with the fewest replicants, and another when that is gone.
+        Replicant = "replicant",
+    }
+}
+
+choices! {
+    /// When a message of QoS 1 or 2 has reached another node.
+    pub enum ForwardAckSetting {
+        /// When it has its places there: in the queues of connected clients, on the disk for durable sessions.
+        Received = "received",
+        /// When it is on its way.
+        Sent = "sent",
+    }
+}
+
+choices! {
+    /// Whether what goes to other nodes is made smaller on its way (LZ4).
+    pub enum CompressionSetting {
+        /// No.
+        Off = "off",
+        /// To nodes of other regions, if they read it. Nodes of one region are near each other: there it would cost more than it saves.
+        BetweenRegions = "between_regions",
+    }
+}
+
+choices! {
+    /// What a node does that reaches no majority of cores.
+    pub enum WithoutQuorumSetting {
+        /// Publishers at QoS 1 and 2 wait: somebody whom this node has not heard of may have subscribed elsewhere.
+        Hold = "hold",
+        /// It goes on: what is published here may be missed elsewhere though it is acknowledged.
+        Serve = "serve",
+    }
+}
+
+/// What is wrong with the list of nodes, with what to do about it.
+pub fn check(nodes: &[ClusterNode], own: &str) -> Result<(), String> {
+    for (place, node) in nodes.iter().enumerate() {
+        if node.name.is_empty() || node.name.len() > 255 {
+            return Err(format!("cluster_node.{place}: a name of 1 to 255 bytes is needed"));
+        }
+        if node
+            .address
+            .rsplit_once(':')
+            .is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err())
+        {
+            return Err(format!(
+                "cluster_node.{place}: {:?} is no address; expected HOST:PORT, such as 10.0.0.1:7883",
+                node.address
+            ));
+        }
+        if nodes[..place].iter().any(|earlier| earlier.name == node.name) {
+            return Err(format!(
+                "cluster_node.{place}: there is another node {:?}: each needs a name of its own",
+                node.name
+            ));
+        }
+    }
+    if !nodes.iter().any(|node| node.name == own) {
+        let names: Vec<_> = nodes.iter().map(|node| node.name.as_str()).collect();
+        return Err(format!(
+            "this node is called {own:?}, and the [[cluster_node]] list has {}: set node.name (--name) to one of them, or add it \
+             to the list of every node",
+            names.join(", ")
+        ));
+    }
+    if !nodes.iter().any(|node| node.role == RoleSetting::Core) {
+        return Err("no [[cluster_node]] is a core: at least one has to be, better three".to_owned());
+    }
+    Ok(())
+}
+
+/// What the cluster's core is told. The list has been checked.
+pub fn config(
+    cluster: &ClusterSettings,
+    nodes: &[ClusterNode],
+    own: &str,
+    batches: bool,
+    incarnation: Incarnation,
+) -> Option<Config> {
+    let info = |node: &ClusterNode| NodeInfo {
+        name: node.name.as_str().into(),
+        role: match node.role {
+            RoleSetting::Core => Role::Core,
+            RoleSetting::Replicant => Role::Replicant,
+        },
+        region: node.region.as_str().into(),
+        address: node.address.as_str().into(),
+    };
+    let bytes_max = cluster.bootstrap_batch.bytes() as usize;
+    let gathered = Batching { bytes_max, ..Batching::default() };
+    let single = Batching { interval: Duration::ZERO, bytes_max: 1, ..Batching::default() };
+    Some(Config {
+        own: info(nodes.iter().find(|node| node.name == own)?),
+        others: nodes.iter().filter(|node| node.name != own).map(info).collect(),
+        incarnation,
+        world: 0,
+        batching: if batches { gathered } else { single },
+        tombstones_max: cluster.tombstones_max as usize,
+        forward_ack: match cluster.forward_ack {
+            ForwardAckSetting::Received => ForwardAck::Received,
+            ForwardAckSetting::Sent => ForwardAck::Sent,
+        },
+        suback_wait: cluster.suback_wait,
+        lease: cluster.lease,
+        packs: cluster.compression == CompressionSetting::BetweenRegions,
+        without_quorum: match cluster.without_quorum {
+            WithoutQuorumSetting::Hold => WithoutQuorum::Hold,
+            WithoutQuorumSetting::Serve => WithoutQuorum::Serve,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str, address: &str, role: RoleSetting) -> ClusterNode {
+        ClusterNode { name: name.into(), address: address.into(), role, ..ClusterNode::default() }
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_says_how_it_could() {
+        let a = || node("a", "127.0.0.1:1", RoleSetting::Core);
+        let b = || node("b", "[::1]:2", RoleSetting::Replicant);
+        assert_eq!(check(&[a(), b()], "b"), Ok(()));
+        for (nodes, own, says) in [
+            (vec![a(), b()], "c", "node.name"),
+            (vec![a(), a()], "a", "a name of its own"),
+            (vec![node("", "h:1", RoleSetting::Core)], "", "a name of 1 to 255 bytes"),
+            (vec![node("a", "h", RoleSetting::Core)], "a", "HOST:PORT"),
+            (vec![node("a", "h:99999", RoleSetting::Core)], "a", "HOST:PORT"),
+            (vec![b()], "b", "core"),
+        ] {
+            let error = check(&nodes, own).expect_err("is wrong");
+            assert!(error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_node_finds_itself_by_its_name() {
+        let nodes = [node("a", "h:1", RoleSetting::Core), node("b", "h:2", RoleSetting::Replicant)];
+        let config =
+            config(&ClusterSettings::default(), &nodes, "b", true, Incarnation(7)).expect("is there");
+        assert_eq!((&*config.own.name, config.own.role), ("b", Role::Replicant));
+        assert_eq!(config.others.iter().map(|other| &*other.name).collect::<Vec<_>>(), ["a"]);
+    }
+}

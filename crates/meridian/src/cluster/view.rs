@@ -1,0 +1,133 @@
+//! A node's part in its cluster, as the API shows it.
+
+use api::{CarrierView, ClusterView, LaneView, LinkView, NodeRoutes};
+use carrier::Figures;
+use cluster::{ClassView, Link, Role, Routes, View};
+use link::Class;
+
+pub fn of(view: &View, figures: &Figures) -> ClusterView {
+    let counters = view.counters;
+    ClusterView {
+        node: view.own.name.to_string(),
+        role: role(view.own.role),
+        region: view.own.region.to_string(),
+        incarnation: view.incarnation,
+        attached_to: view.attached.as_ref().map(ToString::to_string),
+        fresh: view.is_fresh,
+        subacks_waiting_core: view.subacks_waiting.0,
+        subacks_waiting_cluster: view.subacks_waiting.1,
+        subacks_overdue: counters.subacks_overdue,
+        routes_applied: counters.routes_applied,
+        routes_refused: counters.routes_refused,
+        dropped_qos0: counters.dropped_qos0,
+        dropped_suspect: counters.dropped_suspect,
+        refused: counters.refused,
+        malformed: counters.malformed,
+        asks: counters.asks,
+        asks_unanswered: counters.asks_unanswered,
+        asked: counters.asked,
+        asked_refused: counters.asked_refused,
+        compressed_before_bytes: counters.packed_before,
+        compressed_after_bytes: counters.packed_after,
+        routes: view.routes.iter().map(routes).collect(),
+        links: view.links.iter().map(link).collect(),
+        carrier: carrier(figures),
+    }
+}
+
+fn role(role: Role) -> &'static str {
+    match role {
+        Role::Core => "core",
+        Role::Replicant => "replicant",
+    }
+}
+
+fn routes(routes: &Routes) -> NodeRoutes {
+    NodeRoutes {
+        node: routes.node.to_string(),
+        role: role(routes.role),
+        incarnation: routes.incarnation,
+        position: routes.position,
+        filters: routes.filters,
+        tombstones: routes.tombstones,
+        bytes: routes.bytes,
+        digest: format!("{:016x}", routes.digest),
+        suspect: routes.is_suspect,
+    }
+}
+
+fn link(link: &Link) -> LinkView {
+    let sum = |figure: fn(&ClassView) -> u64| link.classes.iter().map(figure).sum::<u64>();
+    let (sent, again) = (sum(|class| class.counters.sent), sum(|class| class.counters.retransmitted));
+    LinkView {
+        node: link.peer.name.to_string(),
+        address: link.peer.address.to_string(),
+        role: role(link.peer.role),
+        region: link.peer.region.to_string(),
+        state: if link.is_up { "up" } else { "suspect" },
+        state_s: seconds(link.since),
+        dials: link.is_dialed,
+        connections: link.connections.0,
+        connections_wanted: link.connections.1,
+        version: link.version,
+        features: link.features,
+        round_trip_ms: link.round_trip.map(|micros| micros as f64 / 1e3),
+        bytes_sent: link.bytes_sent,
+        bytes_received: link.bytes_received,
+        connected: link.attached,
+        silent: link.silent,
+        restarts: link.restarts,
+        unconsumed_bytes: link.unconsumed,
+        unconfirmed: link.unconfirmed,
+        retransmitted_percent: if sent == 0 { 0.0 } else { again as f64 / sent as f64 * 100.0 },
+        lanes: link.classes.iter().map(lane).collect(),
+        last_error: link.last_error.as_ref().map(|(_, reason)| reason.to_string()),
+        last_error_s: link.last_error.as_ref().map(|(ago, _)| seconds(*ago)),
+    }
+}
+
+fn lane(class: &ClassView) -> LaneView {
+    LaneView {
+        class: match class.class {
+            Class::Control => "control",
+            Class::Claims => "claims",
+            Class::Routes => "routes",
+            Class::Assured => "assured",
+            Class::BestEffort => "best_effort",
+        },
+        frames_sent: class.counters.sent,
+        frame_bytes_sent: class.counters.sent_bytes,
+        frames_received: class.counters.received,
+        frame_bytes_received: class.counters.received_bytes,
+        retransmitted: class.counters.retransmitted,
+        refused: class.counters.refused,
+        lost: class.counters.lost,
+        stalled: class.counters.stalled,
+        waiting_bytes: class.waiting_bytes,
+        waiting_frames: class.waiting_frames,
+        oldest_s: seconds(class.oldest),
+    }
+}
+
+fn carrier(figures: &Figures) -> CarrierView {
+    CarrierView {
+        connections: figures.connections,
+        accepted: figures.accepted,
+        accept_errors: figures.accept_errors,
+        dialed: figures.dialed,
+        tls_errors: figures.tls_errors,
+        bytes_read: figures.bytes_read,
+        bytes_written: figures.bytes_written,
+        reads: figures.reads,
+        writes: figures.writes,
+        blocked: figures.blocked,
+        turns: figures.turns,
+        wakeups: figures.wakeups,
+        letters: figures.letters,
+        bbr: !figures.is_congestion_refused,
+    }
+}
+
+fn seconds(micros: u64) -> f64 {
+    micros as f64 / 1e6
+}

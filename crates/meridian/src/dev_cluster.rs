@@ -1,0 +1,344 @@
+//! `meridian start --dev-cluster 3+2`: a cluster of processes on this machine, to try it.
+
+use std::fmt;
+use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use crate::config::ConfigArgs;
+use crate::signals::{Signal, Signals};
+
+/// So many cores, and so many replicants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    cores: u8,
+    replicants: u8,
+}
+
+/// More is a load for one machine, and no cluster to try.
+const NODES_MAX: u8 = 20;
+/// Where nodes connect to each other: as far from the clients' port as 7883 is from 1883.
+const CLUSTER_PORT: u16 = 6000;
+/// Until all nodes reach each other.
+const START: Duration = Duration::from_secs(60);
+/// Until a node that is asked to has ended.
+const STOP: Duration = Duration::from_secs(20);
+const LOOK: Duration = Duration::from_millis(200);
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (cores, replicants) = text.split_once('+').unwrap_or((text, "0"));
+        let number = |text: &str| text.trim().parse::<u8>().ok().filter(|number| *number <= NODES_MAX);
+        let size = number(cores).zip(number(replicants));
+        match size.filter(|(cores, replicants)| *cores > 0 && cores + replicants <= NODES_MAX) {
+            Some((cores, replicants)) => Ok(Self { cores, replicants }),
+            None => {
+                Err(format!("cores and replicants, as in 3+2: at least one core, {NODES_MAX} nodes at most"))
+            }
+        }
+    }
+}
+
+/// One process of the cluster.
+struct Node {
+    name: String,
+    role: &'static str,
+    mqtt: SocketAddr,
+    http: SocketAddr,
+    log: PathBuf,
+    /// How it is started, also by hand.
+    arguments: Vec<String>,
+    /// `None` once it has ended.
+    process: Option<Child>,
+}
+
+/// Exits with 0 after a stop, with 1 when the cluster did not start.
+pub fn run(size: Size, args: &ConfigArgs) -> ExitCode {
+    match serve(size, args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(size: Size, args: &ConfigArgs) -> Result<(), String> {
+    let mut nodes = plan(size, args)?;
+    let signals = Signals::hold().map_err(|error| format!("signals cannot be held back: {error}"))?;
+    println!(
+        "{} cores and {} replicants on this machine; the first start takes a few seconds",
+        size.cores, size.replicants
+    );
+    let started = start(&mut nodes, &signals);
+    let result = match started {
+        Ok(true) => watch(&mut nodes, &signals),
+        Ok(false) => Ok(()),
+        Err(why) => Err(why),
+    };
+    stop(&mut nodes, &signals);
+    result
+}
+
+/// What each node is; writes the file with the list of all, and the secret if there is none yet.
+fn plan(size: Size, args: &ConfigArgs) -> Result<Vec<Node>, String> {
+    if args.config.is_some() || args.name.is_some() {
+        return Err("--dev-cluster writes the configuration of its nodes itself: use --set for what should be different".into());
+    }
+    let port = |given: Option<&String>, default: u16, max: u16, flag: &str| {
+        match given {
+        None => Ok(default),
+        Some(text) => text
+            .parse::<SocketAddr>()
+            .ok()
+            .map(|address| address.port())
+            .filter(|port| (1..=max).contains(port))
+            .ok_or_else(|| {
+                format!("{flag} {text}: only its port counts here, from 1 to {max}, as in {flag} 127.0.0.1:{default}")
+            }),
+    }
+    };
+    let mqtt = port(args.listen.first(), 1883, u16::MAX - CLUSTER_PORT, "--listen")?;
+    let http = port(args.http.as_ref(), 18083, u16::MAX, "--http")?;
+    let directory = Path::new(args.data_dir.as_deref().unwrap_or("data"));
+    let said = |error: io::Error| format!("{}: {error}", directory.display());
+    std::fs::create_dir_all(directory).map_err(said)?;
+    let directory = directory.canonicalize().map_err(said)?;
+    let (secret, file) = (directory.join("cluster.secret"), directory.join("cluster.toml"));
+    keep_secret(&secret).map_err(|error| format!("{}: {error}", secret.display()))?;
+    let mut text = format!(
+        "# Written by `meridian start --dev-cluster`.\n[cluster]\nsecret_file = {:?}\n",
+        secret.display().to_string()
+    );
+    let mut nodes = Vec::new();
+    for number in 1..=size.cores + size.replicants {
+        let host = IpAddr::from(Ipv4Addr::new(127, 0, 0, number));
+        let role = if number <= size.cores { "core" } else { "replicant" };
+        let name = format!("n{number}");
+        let at = |port: u16| SocketAddr::new(host, port);
+        let address = at(mqtt + CLUSTER_PORT);
+        for address in [at(mqtt), at(http), address] {
+            TcpListener::bind(address).map_err(|error| {
+                format!(
+                    "{address}: {error}. Is a node running already? --listen and --http choose other ports"
+                )
+            })?;
+        }
+        text +=
+            &format!("\n[[cluster_node]]\nname = \"{name}\"\naddress = \"{address}\"\nrole = \"{role}\"\n");
+        let mut arguments: Vec<String> = vec!["start".into()];
+        let mut add = |flag: &str, value: String| arguments.extend([flag.to_owned(), value]);
+        add("--config", file.display().to_string());
+        add("--name", name.clone());
+        add("--listen", at(mqtt).to_string());
+        add("--http", at(http).to_string());
+        add("--data-dir", directory.join(&name).display().to_string());
+        if let Some(workers) = &args.workers {
+            add("--workers", workers.clone());
+        }
+        for setting in &args.set {
+            add("--set", setting.clone());
+        }
+        let log = directory.join(format!("{name}.log"));
+        nodes.push(Node { name, role, mqtt: at(mqtt), http: at(http), log, arguments, process: None });
+    }
+    std::fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok(nodes)
+}
+
+/// The same one every time, so that nodes that are started alone find the others.
+fn keep_secret(path: &Path) -> io::Result<()> {
+    let mut file = match std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
+    let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    writeln!(file, "{text}")
+}
+
+/// False when somebody has ended it meanwhile.
+fn start(nodes: &mut [Node], signals: &Signals) -> Result<bool, String> {
+    let program = std::env::current_exe().map_err(|error| format!("this program is not found: {error}"))?;
+    for node in nodes.iter_mut() {
+        node.start(&program)?;
+    }
+    let (until, others) = (Instant::now() + START, nodes.len() - 1);
+    let mut said = vec![false; nodes.len()];
+    while !said.iter().all(|said| *said) {
+        if ends(signals, LOOK)? {
+            return Ok(false);
+        }
+        for (node, said) in nodes.iter_mut().zip(&mut said) {
+            if let Some(how) = node.ended() {
+                return Err(format!(
+                    "{} ended ({how}) before it served; the end of {} says why:\n{}",
+                    node.name,
+                    node.log.display(),
+                    node.last_lines()
+                ));
+            }
+            if !*said && node.links_up() == Some(others) {
+                *said = true;
+                println!("{node}");
+            }
+        }
+        if Instant::now() > until {
+            return Err(format!(
+                "the nodes do not reach each other within {} s: see the logs beside {}",
+                START.as_secs(),
+                nodes[0].log.display()
+            ));
+        }
+    }
+    println!(
+        "all of them reach each other. Ctrl-C ends them. To try it:\n  meridian sub -h {first} -p {port} -t 'greetings/#' &\n  meridian pub -h {last} -p {port} -t greetings/you -m 'good morning' -q 1\n  meridian ctl --url http://{http} cluster",
+        first = nodes[0].mqtt.ip(),
+        last = nodes[nodes.len() - 1].mqtt.ip(),
+        port = nodes[0].mqtt.port(),
+        http = nodes[0].http,
+    );
+    Ok(true)
+}
+
+/// Until somebody ends it, or the last node has ended.
+fn watch(nodes: &mut [Node], signals: &Signals) -> Result<(), String> {
+    loop {
+        if ends(signals, LOOK)? {
+            return Ok(());
+        }
+        for node in nodes.iter_mut() {
+            if let Some(how) = node.ended() {
+                println!("{} has ended ({how}). To start it again:\n  {}", node.name, node.command());
+            }
+        }
+        if nodes.iter().all(|node| node.process.is_none()) {
+            return Err("no node is left".into());
+        }
+    }
+}
+
+/// Waits a moment for a signal that ends the cluster.
+fn ends(signals: &Signals, limit: Duration) -> Result<bool, String> {
+    let signal = signals.wait_for(limit).map_err(|error| format!("signals cannot be waited for: {error}"))?;
+    Ok(signal == Some(Signal::Stop))
+}
+
+/// All at once: a node that others have left waits for nobody. Who asks once more does not wait either.
+fn stop(nodes: &mut [Node], signals: &Signals) {
+    for node in nodes.iter() {
+        if let Some(process) = &node.process {
+            // SAFETY: our own child, not yet waited for, so the id still means it.
+            unsafe { libc::kill(process.id() as i32, libc::SIGTERM) };
+        }
+    }
+    let until = Instant::now() + STOP;
+    loop {
+        for node in nodes.iter_mut() {
+            node.ended();
+        }
+        if nodes.iter().all(|node| node.process.is_none()) {
+            return;
+        }
+        if Instant::now() > until || !matches!(ends(signals, LOOK / 10), Ok(false)) {
+            break;
+        }
+    }
+    for process in nodes.iter_mut().filter_map(|node| node.process.as_mut()) {
+        eprintln!("process {} has not ended: killed", process.id());
+        // It may have ended just now.
+        let _ = process.kill();
+        let _ = process.wait();
+    }
+}
+
+impl Node {
+    fn start(&mut self, program: &Path) -> Result<(), String> {
+        let said = |error: io::Error| format!("{}: {error}", self.log.display());
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log).map_err(said)?;
+        let output = log.try_clone().map_err(said)?;
+        let mut command = Command::new(program);
+        command.args(&self.arguments).stdin(Stdio::null()).stdout(output).stderr(log);
+        // Ctrl-C in a terminal goes to a whole group: the nodes are ended by this process, in order.
+        command.process_group(0);
+        // SAFETY: between fork and exec only this one system call is made; it takes two numbers.
+        unsafe {
+            command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            });
+        }
+        let process = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
+        self.process = Some(process);
+        Ok(())
+    }
+
+    /// How it has ended, once.
+    fn ended(&mut self) -> Option<std::process::ExitStatus> {
+        let status = self.process.as_mut()?.try_wait().ok().flatten()?;
+        self.process = None;
+        Some(status)
+    }
+
+    /// Nodes that it reaches, as it says; `None` while it says nothing.
+    fn links_up(&self) -> Option<usize> {
+        let mut stream = TcpStream::connect_timeout(&self.http, LOOK).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+        write!(stream, "GET /api/v1/cluster HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.http)
+            .ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let (_, body) = answer.split_once("\r\n\r\n")?;
+        let view: serde_json::Value = serde_json::from_str(body).ok()?;
+        Some(view["links"].as_array()?.iter().filter(|link| link["state"] == "up").count())
+    }
+
+    fn command(&self) -> String {
+        let quoted = self.arguments.iter().map(|argument| {
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+".contains(c);
+            if argument.chars().all(is_plain) {
+                argument.clone()
+            } else {
+                format!("'{}'", argument.replace('\'', "'\\''"))
+            }
+        });
+        format!("meridian {}", quoted.collect::<Vec<_>>().join(" "))
+    }
+
+    fn last_lines(&self) -> String {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(5)..].join("\n")
+    }
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, role, mqtt, http, log, process, .. } = self;
+        let id = process.as_ref().map_or(0, Child::id);
+        write!(f, "{name:<4}{role:<10} mqtt://{mqtt}  http://{http}  process {id}  log {}", log.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!("3+2".parse(), Ok(Size { cores: 3, replicants: 2 }));
+        assert_eq!("1".parse(), Ok(Size { cores: 1, replicants: 0 }));
+        for bad in ["", "0+2", "3+", "+2", "3-2", "21", "15+15", "255+1", "-1"] {
+            assert!(bad.parse::<Size>().is_err(), "{bad}");
+        }
+    }
+}
