@@ -2,6 +2,7 @@
 
 mod emqtt;
 mod familiar;
+mod mqtt5;
 mod mqttx;
 mod reports;
 mod simulate;

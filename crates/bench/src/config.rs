@@ -5,6 +5,7 @@ pub(crate) mod from_args;
 use crate::layer::Layers;
 use crate::plain::Plain;
 use crate::plan::Churn;
+use crate::properties::Will;
 use crate::random::Random;
 use crate::template::{Places, Template};
 use crate::topology::Topology;
@@ -59,6 +60,8 @@ pub enum SetupError {
     Tls(tls::TlsError),
     /// A topic, User Name or payload with places that cannot be filled in.
     Template(String),
+    /// Properties or a Will that no packet can have.
+    Properties(String),
     /// An agent that cannot be, or cannot be talked to.
     Agent(String),
     /// A scenario that cannot be.
@@ -120,7 +123,10 @@ impl fmt::Display for SetupError {
             ),
             SetupError::Elsewhere(text) => f.write_str(text),
             SetupError::Tls(error) => write!(f, "{error}"),
-            SetupError::Template(text) | SetupError::Agent(text) | SetupError::Scenario(text) => f.write_str(text),
+            SetupError::Template(text)
+            | SetupError::Agent(text)
+            | SetupError::Scenario(text)
+            | SetupError::Properties(text) => f.write_str(text),
             SetupError::NoMessageHeader { size, header } => {
                 write!(
                     f,
@@ -210,6 +216,14 @@ pub struct Config {
     pub plain: Option<Plain>,
     /// What lies between the sockets and MQTT.
     pub layers: Layers,
+    /// Of every message and of CONNECT, encoded; MQTT 5.0.
+    pub message_properties: Vec<u8>,
+    pub connect_properties: Vec<u8>,
+    pub will: Option<Will>,
+    /// Who leaves for a while sends no DISCONNECT.
+    pub vanish: bool,
+    /// What has waited so long for its acknowledgement is sent again on the same connection; 0: never. Not with MQTT 5.0.
+    pub retry_ns: u64,
 }
 
 impl Config {
@@ -228,6 +242,14 @@ impl Config {
         let number = i + self.start;
         let template = Template::parse(user, Places::Topic).unwrap_or_default();
         Some(template.text(number, "", "", &mut Random::of([plain.seed, number as u64, u64::MAX - 1])))
+    }
+    /// What stands in every PUBLISH, where the version has properties.
+    pub fn properties(&self) -> Option<&[u8]> {
+        self.v5.then_some(&self.message_properties)
+    }
+    /// Empty where there is no Will.
+    pub fn will_topic(&self, is_pub: bool, i: usize) -> String {
+        self.will.as_ref().map(|will| self.expand(&will.topic, is_pub, i, i, 0)).unwrap_or_default()
     }
     fn expand(&self, t: &str, is_pub: bool, i: usize, partner: usize, n: usize) -> String {
         if let Some(plain) = &self.plain {

@@ -8,6 +8,7 @@ use rustls::{ClientConfig, ClientConnection};
 use std::io::{Read, Write};
 use std::sync::Arc;
 use websocket::WebSocket;
+pub use websocket::check_headers;
 
 /// What every connection of a run speaks below MQTT.
 #[derive(Clone, Default)]
@@ -15,6 +16,8 @@ pub struct Layers {
     pub tls: Option<Arc<ClientConfig>>,
     /// The path of the WebSocket.
     pub websocket: Option<String>,
+    /// Of the WebSocket's request, checked by [`check_headers`].
+    pub headers: Vec<(String, String)>,
     /// The hosts as they were named, in the order of their addresses: what certificates are checked by.
     pub names: Vec<String>,
 }
@@ -61,7 +64,7 @@ impl Layer {
         };
         let mut layer = Layer { tls, websocket: None, host: host.to_owned(), sealed: 0 };
         if let Some(path) = &layers.websocket {
-            let (websocket, request) = WebSocket::open(full, path, random);
+            let (websocket, request) = WebSocket::open(full, path, &layers.headers, random);
             layer.websocket = Some(websocket);
             layer.seal_tls(&request, wire)?;
         }

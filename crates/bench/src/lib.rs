@@ -28,6 +28,7 @@ mod plain;
 mod plan;
 mod process;
 mod progress;
+mod properties;
 mod pulse;
 mod random;
 mod report;

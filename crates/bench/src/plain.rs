@@ -168,7 +168,7 @@ impl Plain {
         let pid = attempt.pid;
         match &self.body {
             Body::Fixed(body) if !self.varies() => {
-                codec::publish_start(b, cfg.v5, cfg.pub_qos, flags, sender.head, pid);
+                codec::publish_start(b, cfg.properties(), cfg.pub_qos, flags, sender.head, pid);
                 self.headers.put(b, at);
                 b.extend_from_slice(body);
             }
@@ -190,8 +190,8 @@ impl Plain {
                 };
                 let topic = String::from_utf8_lossy(&topic);
                 let size = self.headers.len() + body.len();
-                let head = codec::publish_head(cfg.v5, cfg.pub_qos, &topic, size);
-                codec::publish_start(b, cfg.v5, cfg.pub_qos, flags, &head, pid);
+                let head = codec::publish_head(cfg.properties(), cfg.pub_qos, &topic, size);
+                codec::publish_start(b, cfg.properties(), cfg.pub_qos, flags, &head, pid);
                 self.headers.put(b, at);
                 b.extend_from_slice(body);
             }

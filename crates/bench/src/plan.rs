@@ -7,6 +7,7 @@ use crate::layer::Layers;
 use crate::net;
 use crate::pace::Pace;
 use crate::plain::{Body, Headers, Plain};
+use crate::properties::{ConnectProperties, Properties, Will};
 use crate::secret::Secret;
 use crate::template::{Places, Template};
 use rustls::ClientConfig;
@@ -70,6 +71,8 @@ pub struct Plan {
     pub tls: Option<Tls>,
     /// The path of the WebSocket, where there is one.
     pub websocket: Option<String>,
+    /// Headers of the WebSocket's request, which may hold a secret.
+    pub headers_of_request: Vec<(String, Secret)>,
     pub topics: Vec<String>,
     pub qos: u8,
     /// Payload bytes, headers included, unless there is a message.
@@ -89,11 +92,19 @@ pub struct Plan {
     pub wait: (Duration, Duration),
     /// Publishers stay connected when the limit is reached.
     pub keep: bool,
+    /// What has waited so long for its acknowledgement is sent again; zero: never.
+    pub retry: Duration,
     /// Topic Filters of clients that publish as well, and their QoS.
     pub also: Vec<String>,
     pub also_qos: u8,
     /// Clients stay for a while and are away for a while, again and again, each drawn between two.
     pub churn: Option<Churn>,
+    /// Of messages and of CONNECT, MQTT 5.0.
+    pub properties: Properties,
+    pub connect: ConnectProperties,
+    pub will: Option<Will>,
+    /// Who leaves for a while sends no DISCONNECT.
+    pub vanish: bool,
     /// The part of a scenario in which these clients are there.
     pub span: Option<Span>,
     pub output: Output,
@@ -131,6 +142,8 @@ pub struct Tls {
     pub insecure: bool,
     /// 12 or 13; both when it is not said.
     pub version: Option<u8>,
+    /// What is asked for by ALPN, the favourite first.
+    pub alpn: Vec<String>,
 }
 
 impl Tls {
@@ -147,7 +160,14 @@ impl Tls {
             Some(_) => Versions::Only1_3,
             None => Versions::Both,
         };
-        let config = ClientTls { trust, own, versions, alpn: vec![] }.config().map_err(SetupError::Tls)?;
+        let config = ClientTls {
+            trust,
+            own,
+            versions,
+            alpn: self.alpn.iter().map(|name| name.clone().into_bytes()).collect(),
+        }
+        .config()
+        .map_err(SetupError::Tls)?;
         let mut config = ClientConfig::clone(&config);
         config.resumption = Resumption::disabled();
         Ok(Arc::new(config))
@@ -205,6 +225,7 @@ impl Plan {
             backoff: Duration::from_secs(1),
             tls: None,
             websocket: None,
+            headers_of_request: vec![],
             topics: vec![],
             qos: 0,
             size: 0,
@@ -218,9 +239,14 @@ impl Plan {
             together: false,
             wait: (Duration::ZERO, Duration::ZERO),
             keep: false,
+            retry: Duration::ZERO,
             also: vec![],
             also_qos: 0,
             churn: None,
+            properties: Properties::default(),
+            connect: ConnectProperties::default(),
+            will: None,
+            vanish: false,
             span: None,
             output: Output { threads: 1, processes: 1, ..Output::default() },
         }
@@ -230,8 +256,24 @@ impl Plan {
         Ok(Layers {
             tls: self.tls.as_ref().map(Tls::config).transpose()?,
             websocket: self.websocket.clone(),
+            headers: self
+                .headers_of_request
+                .iter()
+                .map(|(name, value)| (name.clone(), value.0.clone()))
+                .collect(),
             names: self.hosts.clone(),
         })
+    }
+
+    fn check_properties(&self) -> Result<(), String> {
+        self.properties.check()?;
+        self.connect.check()?;
+        self.will.as_ref().map_or(Ok(()), Will::check)?;
+        let will = self.will.as_ref().is_some_and(Will::needs_5);
+        if self.version < 5 && (will || !self.properties.is_empty() || !self.connect.is_empty()) {
+            return Err("only MQTT 5.0 has properties: leave them out, or use -V 5".to_owned());
+        }
+        Ok(())
     }
 
     /// The part of process `index` of `of`: its clients with their numbers, and its share of rates and limits.
@@ -263,6 +305,7 @@ impl Plan {
         if self.qos > 2 {
             return Err(SetupError::NoSuchQos(self.qos));
         }
+        self.check_properties().map_err(SetupError::Properties)?;
         let header = self.headers.len();
         let body = match &self.message {
             Some(Message::Fixed(bytes)) => Body::Fixed(bytes.clone()),
@@ -275,7 +318,8 @@ impl Plan {
             None => Body::Fixed(vec![b'a'; self.size - header]),
         };
         let template = |text: &str| Template::parse(text, Places::Topic).map_err(SetupError::Template);
-        for text in self.topics.iter().chain(&self.username).chain(&self.also) {
+        let will = self.will.as_ref().map(|will| &will.topic);
+        for text in self.topics.iter().chain(&self.username).chain(&self.also).chain(will) {
             template(text)?;
         }
         let ns = |time: Duration| time.as_nanos() as u64;
@@ -320,6 +364,12 @@ impl Plan {
             pub_qos: self.qos,
             sub_qos: if publishes { self.also_qos } else { self.qos },
             churn: self.churn,
+            message_properties: self.properties.encode(),
+            connect_properties: self.connect.encode(),
+            recv_max: self.connect.receive_maximum,
+            will: self.will.clone(),
+            vanish: self.vanish,
+            retry_ns: ns(self.retry),
             payload: plain.payload(),
             window: self.inflight,
             messages: self.limit,

@@ -66,6 +66,8 @@ struct Publisher {
     /// Messages that should have been published by now, and in all.
     due: u64,
     quota: u64,
+    /// Not before this is anything sent again on a living connection.
+    retry_at: u64,
     /// When the first message was due, or, with pauses to think, the next one is; plain messages only.
     first: u64,
     /// When its timer goes off; another one in the worker's heap is of an earlier schedule.
@@ -360,11 +362,17 @@ impl Worker {
             w.push(
                 i,
                 Role::Pub(Box::new(Publisher {
-                    head: codec::publish_head(cfg.v5, cfg.pub_qos, &cfg.topic_of_pub(i), cfg.payload),
+                    head: codec::publish_head(
+                        cfg.properties(),
+                        cfg.pub_qos,
+                        &cfg.topic_of_pub(i),
+                        cfg.payload,
+                    ),
                     fan: cfg.topology.fan(i, cfg.n_pub, cfg.n_sub, cfg.groups) as u64,
                     sent: 0,
                     due: 0,
                     quota: cfg.quota(i),
+                    retry_at: 0,
                     first: 0,
                     timer: 0,
                     base: 0.0,

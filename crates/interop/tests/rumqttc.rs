@@ -97,6 +97,7 @@ fn start(workers: usize) -> edge::Node {
         access: Arc::new(broker::access::AllowAll),
         version: "test".into(),
         store: None,
+        peers: None,
     };
     edge::start(options).expect("the node starts")
 }

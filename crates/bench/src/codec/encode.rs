@@ -1,6 +1,7 @@
 //! What a client sends.
 
 use super::PUBREL;
+use crate::properties;
 
 pub fn put_varint(b: &mut Vec<u8>, mut v: usize) {
     loop {
@@ -14,7 +15,6 @@ pub fn put_varint(b: &mut Vec<u8>, mut v: usize) {
     }
 }
 
-#[cfg(test)]
 pub fn varint_len(v: usize) -> usize {
     match v {
         0..=127 => 1,
@@ -30,6 +30,7 @@ pub fn put_str(b: &mut Vec<u8>, s: &[u8]) {
     b.extend_from_slice(s);
 }
 
+#[derive(Default)]
 pub struct ConnectOpts<'a> {
     pub v5: bool,
     pub v31: bool,
@@ -42,6 +43,18 @@ pub struct ConnectOpts<'a> {
     pub expiry: u32,
     /// v5 only; 0 or 65535 = property left out
     pub recv_max: u16,
+    /// v5 only; more of them, encoded
+    pub properties: &'a [u8],
+    pub will: Option<WillOpts<'a>>,
+}
+
+pub struct WillOpts<'a> {
+    pub topic: &'a str,
+    pub payload: &'a [u8],
+    pub qos: u8,
+    pub retain: bool,
+    /// v5 only; encoded
+    pub properties: &'a [u8],
 }
 
 pub fn connect(b: &mut Vec<u8>, o: &ConnectOpts) {
@@ -63,6 +76,9 @@ pub fn connect(b: &mut Vec<u8>, o: &ConnectOpts) {
     if o.pass.is_some() {
         flags |= 0x40;
     }
+    if let Some(will) = &o.will {
+        flags |= 0x04 | will.qos << 3 | u8::from(will.retain) << 5;
+    }
     v.push(flags);
     v.extend_from_slice(&o.keepalive.to_be_bytes());
     if o.v5 {
@@ -75,10 +91,17 @@ pub fn connect(b: &mut Vec<u8>, o: &ConnectOpts) {
             p.push(0x21);
             p.extend_from_slice(&o.recv_max.to_be_bytes());
         }
-        put_varint(&mut v, p.len());
-        v.extend_from_slice(&p);
+        p.extend_from_slice(o.properties);
+        properties::put(&mut v, &p);
     }
     put_str(&mut v, o.client_id.as_bytes());
+    if let Some(will) = &o.will {
+        if o.v5 {
+            properties::put(&mut v, will.properties);
+        }
+        put_str(&mut v, will.topic.as_bytes());
+        put_str(&mut v, will.payload);
+    }
     if let Some(u) = o.user {
         put_str(&mut v, u.as_bytes());
     }
@@ -121,9 +144,10 @@ pub fn disconnect(b: &mut Vec<u8>) {
     b.extend_from_slice(&[0xe0, 0]);
 }
 
-/// The constant part of a publisher's PUBLISH after the first byte: remaining length and topic.
-pub fn publish_head(v5: bool, qos: u8, topic: &str, payload: usize) -> Vec<u8> {
-    let rem = 2 + topic.len() + if qos > 0 { 2 } else { 0 } + v5 as usize + payload;
+/// The constant part of a publisher's PUBLISH after the first byte: remaining length and topic. `properties` are encoded; v5 only.
+pub fn publish_head(properties: Option<&[u8]>, qos: u8, topic: &str, payload: usize) -> Vec<u8> {
+    let properties = properties.map_or(0, |properties| varint_len(properties.len()) + properties.len());
+    let rem = 2 + topic.len() + if qos > 0 { 2 } else { 0 } + properties + payload;
     let mut h = Vec::with_capacity(topic.len() + 6);
     put_varint(&mut h, rem);
     put_str(&mut h, topic.as_bytes());
@@ -136,13 +160,13 @@ pub const RETAIN: u8 = 1;
 
 /// Everything of a PUBLISH before its payload.
 #[inline]
-pub fn publish_start(b: &mut Vec<u8>, v5: bool, qos: u8, flags: u8, head: &[u8], pid: u16) {
+pub fn publish_start(b: &mut Vec<u8>, properties: Option<&[u8]>, qos: u8, flags: u8, head: &[u8], pid: u16) {
     b.push(0x30 | (qos << 1) | flags);
     b.extend_from_slice(head);
     if qos > 0 {
         b.extend_from_slice(&pid.to_be_bytes());
     }
-    if v5 {
-        b.push(0);
+    if let Some(properties) = properties {
+        properties::put(b, properties);
     }
 }

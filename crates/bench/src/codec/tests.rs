@@ -38,8 +38,8 @@ fn varints() {
 fn frames_at_every_split() {
     let mut b = vec![];
     let payload = vec![7u8; 300];
-    let head = publish_head(true, 1, "a/b", payload.len());
-    publish_start(&mut b, true, 1, 0, &head, 9);
+    let head = publish_head(Some(&[]), 1, "a/b", payload.len());
+    publish_start(&mut b, Some(&[]), 1, 0, &head, 9);
     b.extend_from_slice(&payload);
     for i in 0..b.len() {
         match frame(&b[..i]).unwrap() {
@@ -63,9 +63,9 @@ fn publish_all_forms() {
                 }
                 for len in [0usize, 1, 24, 120, 128, 20000] {
                     let pl = vec![0xabu8; len];
-                    let head = publish_head(v5, qos, "t/é/1", len);
+                    let head = publish_head(v5.then_some(&[]), qos, "t/é/1", len);
                     let mut b = vec![];
-                    publish_start(&mut b, v5, qos, (dup as u8) << 3, &head, 513);
+                    publish_start(&mut b, v5.then_some(&[]), qos, (dup as u8) << 3, &head, 513);
                     b.extend_from_slice(&pl);
                     let p = one(&b, v5).unwrap();
                     let pid = if qos > 0 { 513 } else { 0 };
@@ -128,6 +128,7 @@ fn connect_bytes() {
         pass: Some("pw"),
         expiry: 0,
         recv_max: 0,
+        ..ConnectOpts::default()
     };
     connect(&mut b, &o);
     assert_eq!(

@@ -153,6 +153,9 @@ struct Clients {
     /// Path of the WebSocket
     #[arg(long, default_value = "/mqtt")]
     path: String,
+    /// Taken and not needed: the result always has the times of TCP, CONNACK and SUBACK
+    #[arg(long, short = 'Q', num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    qoe: bool,
     /// As --prometheus ADDRESS: where the figures of this run are served
     #[arg(long, value_name = "ADDRESS")]
     restapi: Option<String>,
@@ -213,10 +216,13 @@ struct Pub {
     /// Stay connected when the limit of messages is reached
     #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     keep_connected: bool,
-    /// Only 0: MQTT 5.0 lets a client send again after a reconnect only
+    /// Seconds after which a message without its acknowledgement is sent again; 0: never. Not with -V 5, which forbids it
     #[arg(long, default_value_t = 0)]
     retry_interval: u64,
 }
+
+/// A day.
+const RETRY_MAX_S: u64 = 86_400;
 
 pub fn parse(words: &[String]) -> Result<Asked, Refused> {
     if let Some(refusal) = unsupported::refuse(words, EMQTT) {
@@ -333,16 +339,17 @@ impl Clients {
             key: self.keyfile.clone(),
             insecure: self.insecure,
             version,
+            alpn: vec![],
         }))
     }
 }
 
 impl Pub {
     fn plan(self, kind: Kind) -> Result<Plan, Refused> {
-        if self.retry_interval > 0 {
+        if self.retry_interval > 0 && self.clients.version == 5 {
             return Err(Refused(
-                "error: --retry-interval is not supported: MQTT 5.0 lets a client send again after a reconnect only; \
-                 use --reconnect N"
+                "error: --retry-interval: MQTT 5.0 lets a client send again after a reconnect only; use -V 4, or \
+                 --reconnect N"
                     .into(),
             ));
         }
@@ -370,6 +377,7 @@ impl Pub {
             together: self.wait_before_publishing,
             wait,
             keep: self.keep_connected,
+            retry: Duration::from_secs(self.retry_interval.min(RETRY_MAX_S)),
             ..self.clients.plan(kind)?
         })
     }

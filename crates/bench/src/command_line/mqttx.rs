@@ -1,13 +1,17 @@
 //! The options and defaults of `mqttx bench`.
 
 use super::familiar::{Qos, Sending, rate, some_clients};
+use super::mqtt5::{AskedOfBroker, LastWill, OfMessages};
 use super::reports::Reports;
 use super::simulate::Simulate;
 use super::unsupported::{self, MQTTX};
 use super::{Asked, Refused, answer, random};
+use crate::layer::check_headers;
 use crate::login::Login;
 use crate::plan::{Kind, Message, Plan, Tls, with_ports};
+use crate::properties::pair;
 use crate::random::noise;
+use crate::secret::Secret;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -57,6 +61,9 @@ enum Command {
 struct Conn {
     #[command(flatten)]
     clients: Clients,
+    /// User Properties of CONNECT, "NAME: VALUE" (-up)
+    #[arg(long, num_args = 1.., value_name = "PROPERTY", value_parser = pair)]
+    user_properties: Vec<(String, String)>,
 }
 
 #[derive(Debug, Args)]
@@ -110,6 +117,16 @@ pub struct Clients {
     /// Do not check the server's certificate
     #[arg(long)]
     insecure: bool,
+    /// Protocols to ask for by ALPN, the favourite first
+    #[arg(long, num_args = 1.., value_delimiter = ',')]
+    alpn: Vec<String>,
+    /// Headers of the WebSocket's request, "NAME: VALUE" (-wh)
+    #[arg(long, num_args = 1.., value_name = "HEADER", value_parser = header)]
+    ws_headers: Vec<(String, Secret)>,
+    #[command(flatten)]
+    asked: AskedOfBroker,
+    #[command(flatten)]
+    will: LastWill,
     #[command(flatten)]
     reports: Reports,
 }
@@ -141,6 +158,8 @@ struct Pub {
     #[arg(long)]
     file_read: Option<PathBuf>,
     #[command(flatten)]
+    properties: OfMessages,
+    #[command(flatten)]
     sending: Sending,
 }
 
@@ -161,9 +180,31 @@ fn size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Short names of two letters, which are its own idea.
-const PAIRS: [(&str, &str); 3] =
-    [("-im", "--message-interval"), ("-se", "--session-expiry-interval"), ("-rp", "--reconnect-period")];
+/// Short names of two and three letters, which are its own idea.
+const PAIRS: [(&str, &str); 22] = [
+    ("-im", "--message-interval"),
+    ("-se", "--session-expiry-interval"),
+    ("-rp", "--reconnect-period"),
+    ("-wh", "--ws-headers"),
+    ("-pf", "--payload-format-indicator"),
+    ("-ta", "--topic-alias"),
+    ("-rt", "--response-topic"),
+    ("-cd", "--correlation-data"),
+    ("-up", "--user-properties"),
+    ("-ct", "--content-type"),
+    ("-Cup", "--conn-user-properties"),
+    ("-Wt", "--will-topic"),
+    ("-Wm", "--will-message"),
+    ("-Wq", "--will-qos"),
+    ("-Wr", "--will-retain"),
+    ("-Wd", "--will-delay-interval"),
+    ("-Wpf", "--will-payload-format-indicator"),
+    ("-We", "--will-message-expiry-interval"),
+    ("-Wct", "--will-content-type"),
+    ("-Wrt", "--will-response-topic"),
+    ("-Wcd", "--will-correlation-data"),
+    ("-Wup", "--will-user-properties"),
+];
 /// One that means the name of a scenario, or, of `ls`, all of them.
 const SCENARIO: &str = "-sc";
 
@@ -191,7 +232,11 @@ pub fn parse(words: &[String]) -> Result<Asked, Refused> {
         Top::Ls { .. } => return Err(Refused("error: `ls` lists scenarios: ls -sc".to_owned())),
     };
     let plan = match command {
-        Command::Conn(a) => a.clients.plan(Kind::Conn)?,
+        Command::Conn(a) => {
+            let mut plan = a.clients.plan(Kind::Conn)?;
+            plan.connect.user.extend(a.user_properties);
+            plan
+        }
         Command::Sub(a) => Plan { topics: a.topic, qos: a.qos.qos, ..a.clients.plan(Kind::Sub)? },
         Command::Pub(a) => {
             let message = match (&a.file_read, a.payload_size) {
@@ -200,13 +245,29 @@ pub fn parse(words: &[String]) -> Result<Asked, Refused> {
                 (None, Some(bytes)) if a.message == HELLO => noise(bytes),
                 _ => a.message.into_bytes(),
             };
-            a.sending.plan(a.clients.plan(Kind::Pub)?, a.topic, Message::Fixed(message))?
+            let plan = a.sending.plan(a.clients.plan(Kind::Pub)?, a.topic, Message::Fixed(message))?;
+            Plan { properties: a.properties.properties(), ..plan }
         }
     };
     Ok(Asked::Run(Box::new(plan)))
 }
 
+/// A header; its value may be a secret.
+fn header(text: &str) -> Result<(String, Secret), String> {
+    pair(text).map(|(name, value)| (name, Secret(value)))
+}
+
 impl Clients {
+    fn headers(&self, websocket: bool) -> Result<Vec<(String, Secret)>, Refused> {
+        if !websocket && !self.ws_headers.is_empty() {
+            return Err(Refused("error: -wh without a WebSocket: add -l ws or -l wss".to_owned()));
+        }
+        let plain: Vec<(String, String)> =
+            self.ws_headers.iter().map(|(name, value)| (name.clone(), value.0.clone())).collect();
+        check_headers(&plain).map_err(|why| Refused(format!("error: -wh: {why}")))?;
+        Ok(self.ws_headers.clone())
+    }
+
     pub fn plan(&self, kind: Kind) -> Result<Plan, Refused> {
         let version = match self.mqtt_version.as_str() {
             "5.0" | "5" => 5,
@@ -223,6 +284,9 @@ impl Clients {
             "wss" => (true, true),
             other => return Err(Refused(format!("error: -l {other}: it is mqtt, mqtts, ws or wss"))),
         };
+        if !tls && !self.alpn.is_empty() {
+            return Err(Refused("error: --alpn without TLS: add -l mqtts or -l wss".to_owned()));
+        }
         let again = if self.reconnect_period == 0 { 0 } else { self.maximum_reconnect_times };
         let client_id = match &self.client_id {
             Some(id) if id.contains("%i") => id.clone(),
@@ -251,8 +315,12 @@ impl Clients {
                 key: self.key.clone(),
                 insecure: self.insecure,
                 version: None,
+                alpn: self.alpn.clone(),
             }),
             websocket: websocket.then(|| self.path.clone()),
+            headers_of_request: self.headers(websocket)?,
+            connect: self.asked.properties(),
+            will: self.will.will()?,
             connect_retries: again,
             reconnects: again,
             backoff: Duration::from_millis(self.reconnect_period),

@@ -106,18 +106,23 @@ pub fn listen_on(text: &str) -> Result<SocketAddr, Refused> {
     })
 }
 
-/// The words of a command line with what follows -P and --password left out.
+/// The words of a command line with what follows -P, --password, -wh and --ws-headers left out.
 pub fn without_secrets(words: &[OsString]) -> Vec<String> {
     let mut shown = vec![];
     let mut secret = false;
+    // Headers go on until the next option.
+    let mut headers = false;
     for word in words {
         let word = word.to_string_lossy();
         shown.push(match &*word {
             _ if secret => "***".to_owned(),
+            word if headers && !word.starts_with('-') => "***".to_owned(),
+            word if word.starts_with("--ws-headers=") => "--ws-headers=***".to_owned(),
             word if word.starts_with("--password=") => "--password=***".to_owned(),
             word if word.starts_with("-P") && word.len() > 2 => "-P***".to_owned(),
             word => word.to_owned(),
         });
+        headers = matches!(&*word, "-wh" | "--ws-headers") || headers && !word.starts_with('-');
         secret = matches!(&*word, "-P" | "--password") && !secret;
     }
     shown

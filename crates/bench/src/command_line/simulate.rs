@@ -2,6 +2,7 @@
 
 use super::Refused;
 use super::familiar::Sending;
+use super::mqtt5::OfMessages;
 use super::mqttx::Clients;
 use crate::plan::{Kind, Message, Plan};
 use crate::template::{Places, Template};
@@ -21,6 +22,8 @@ pub struct Simulate {
     /// Topic Name: %i the client's number, %c its Client Identifier, %u its User Name, %sc the scenario
     #[arg(long, short = 't', default_value = "mqttx/simulate/%sc/%c")]
     topic: String,
+    #[command(flatten)]
+    properties: OfMessages,
     #[command(flatten)]
     sending: Sending,
 }
@@ -61,7 +64,8 @@ impl Simulate {
         let topic = self.topic.replace("%sc", name);
         let template = Template::parse(payload, Places::All { size: 0 });
         let message = Message::Made(template.map_err(|why| Refused(format!("error: {why}")))?);
-        self.sending.plan(self.clients.plan(Kind::Pub)?, topic, message)
+        let plan = self.sending.plan(self.clients.plan(Kind::Pub)?, topic, message)?;
+        Ok(Plan { properties: self.properties.properties(), ..plan })
     }
 }
 

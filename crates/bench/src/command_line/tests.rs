@@ -2,6 +2,7 @@ use super::*;
 use crate::pace::Pace;
 use crate::plain::Body;
 use crate::plan::{Kind, Message};
+use crate::properties::{ConnectProperties, Properties};
 use std::time::Duration;
 
 fn parsed(line: &str) -> Result<Asked, String> {
@@ -158,7 +159,8 @@ fn what_is_not_supported_says_what_to_use() {
     for (line, advice) in [
         ("conn --quic", "TCP listener"),
         ("pub -t x --topics-payload f", "one `pub` for each"),
-        ("pub -t x --retry-interval 5", "--reconnect"),
+        ("pub -t x --retry-interval 5", "use -V 4, or --reconnect"),
+        ("conn --qoelog f", "percentiles"),
         ("pub -t x -m template:///no/such/file", "template:///no/such/file: No such file"),
         ("pub -t x/#", "wildcard"),
         ("pubsub -t x -m hi", "use `sub` and `pub`"),
@@ -178,8 +180,14 @@ fn what_is_not_supported_says_what_to_use() {
         ("--as mqttx simulate -f x.js", "scripts are not run"),
         ("--as mqttx simulate -sc boat", "`boat`: it is one of"),
         ("--as mqttx ls", "ls -sc"),
-        ("--as mqttx bench pub -t x -pf", "`meridian pub`"),
-        ("--as mqttx bench conn --rcv-max 5", "not announced"),
+        ("--as mqttx bench sub -t x -si 5", "`meridian sub`"),
+        ("--as mqttx bench conn --topic-alias-maximum 5", "no Topic Aliases"),
+        ("--as mqttx bench conn -Wm bye", "--will-topic"),
+        ("--as mqttx bench conn -Wt a/#", "no topic of a Will"),
+        ("--as mqttx bench conn -up x", "NAME: VALUE"),
+        ("--as mqttx bench conn -wh a:b", "-l ws"),
+        ("--as mqttx bench conn -l ws -wh Host:b", "WebSocket's own"),
+        ("--as mqttx bench conn --alpn mqtt", "-l mqtts"),
         ("--scenario x.toml --duration 5", "the stages say"),
         ("conn --secret-file x", "--agents"),
         ("--as jmeter conn", "emqtt-bench"),
@@ -189,6 +197,69 @@ fn what_is_not_supported_says_what_to_use() {
         let text = refusal(line);
         assert!(text.contains(advice), "{line}: {text}");
     }
+}
+
+#[test]
+fn mqttx_properties_headers_and_alpn() {
+    let p = plan(
+        "--as mqttx bench pub -t x -h 127.0.0.1 -pf -e 9 -ta 2 -rt r -cd c -up k:v l:w -ct t -Cup a:b --rcv-max 7 \
+         --maximum-packet-size 100 --req-response-info --no-req-problem-info",
+    );
+    let pairs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    };
+    let text = |text: &str| Some(text.to_owned());
+    assert_eq!(
+        p.properties,
+        Properties {
+            utf8: true,
+            expiry: Some(9),
+            content_type: text("t"),
+            response_topic: text("r"),
+            correlation_data: text("c"),
+            topic_alias: Some(2),
+            user: pairs(&[("k", "v"), ("l", "w")]),
+        }
+    );
+    let connect = ConnectProperties {
+        receive_maximum: 7,
+        packet_size_max: Some(100),
+        response_information: true,
+        no_problem_information: true,
+        user: pairs(&[("a", "b")]),
+    };
+    assert_eq!((&p.connect, p.config().unwrap().recv_max), (&connect, 7));
+    assert_eq!(plan("--as mqttx bench conn -up a:b").connect.user, connect.user);
+    let secure = plan("--as mqttx bench conn -h 127.0.0.1 -l wss --insecure --alpn mqtt x-amzn -wh A:b c:d");
+    let layers = secure.config().unwrap().layers;
+    assert_eq!(layers.headers, pairs(&[("A", "b"), ("c", "d")]));
+    assert_eq!(layers.tls.unwrap().alpn_protocols, [b"mqtt".to_vec(), b"x-amzn".to_vec()]);
+    let old = plan("--as mqttx bench pub -t x -h 127.0.0.1 -V 3.1.1 -pf").config();
+    assert!(old.err().unwrap().to_string().contains("only MQTT 5.0"));
+}
+
+#[test]
+fn mqttx_wills() {
+    let p = plan(
+        "--as mqttx bench conn -h 127.0.0.1 -Wt w/%i -Wm bye -Wq 1 -Wr -Wd 3 -Wpf -We 4 -Wct t -Wrt r -Wcd c -Wup k:v",
+    );
+    let will = p.will.clone().unwrap();
+    assert_eq!((&will.payload[..], will.qos, will.retain, will.delay), (&b"bye"[..], 1, true, 3));
+    let found = &will.properties;
+    assert_eq!((found.utf8, found.expiry, found.user.len()), (true, Some(4), 1));
+    let texts = [&found.content_type, &found.response_topic, &found.correlation_data];
+    assert_eq!(texts.map(|text| text.as_deref().unwrap()), ["t", "r", "c"]);
+    assert_eq!(p.config().unwrap().will_topic(false, 4), "w/5");
+    assert!(plan("--as mqttx bench conn -h 127.0.0.1 -V 3.1.1 -Wt w").config().is_ok());
+    assert!(plan("--as mqttx bench conn -h 127.0.0.1 -V 3.1.1 -Wt w -Wd 1").config().is_err());
+}
+
+#[test]
+fn headers_of_the_websocket_are_secrets() {
+    let words = "--as mqttx bench conn -wh a:hunter2 b:hunter3 -l ws --ws-headers=c:hunter4 -c 1";
+    let shown = reports::without_secrets(&words.split(' ').map(OsString::from).collect::<Vec<_>>()).join(" ");
+    assert_eq!(shown, "--as mqttx bench conn -wh *** *** -l ws --ws-headers=*** -c 1");
+    assert!(!format!("{:?}", plan(words)).contains("hunter"));
 }
 
 #[test]

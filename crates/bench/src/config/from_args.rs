@@ -168,6 +168,11 @@ impl Config {
             offset: 0,
             plain: None,
             layers: Layers::default(),
+            message_properties: vec![],
+            connect_properties: vec![],
+            will: None,
+            vanish: false,
+            retry_ns: 0,
         }
     }
 

@@ -178,9 +178,10 @@ impl Publisher {
             State::Waits if !room => return false,
             State::Waits => {
                 let topic = &self.lanes[flight.lane];
-                let head = codec::publish_head(self.v5, topic.qos, &topic.name, payloads.size());
+                let head =
+                    codec::publish_head(self.v5.then_some(&[]), topic.qos, &topic.name, payloads.size());
                 let flags = if flight.again { codec::DUP } else { 0 };
-                codec::publish_start(out, self.v5, topic.qos, flags, &head, id);
+                codec::publish_start(out, self.v5.then_some(&[]), topic.qos, flags, &head, id);
                 let of = Lane { publisher: self.number, lane: flight.lane };
                 payloads.put(out, &Message { of, number: flight.number, due: flight.due });
                 self.resent += u64::from(flight.again);

@@ -19,6 +19,10 @@ const ANSWER_MAX: usize = 16 * 1024;
 /// Bytes of a frame: the largest MQTT packet and a few more.
 const FRAME_MAX: u64 = 512 << 20;
 
+/// Headers of a request besides its own, and bytes of their values.
+const HEADERS_MAX: usize = 32;
+const VALUE_MAX: usize = 4096;
+
 const BINARY: u8 = 2;
 const CLOSE: u8 = 8;
 const PING: u8 = 9;
@@ -26,13 +30,19 @@ const PONG: u8 = 10;
 
 impl WebSocket {
     /// The request to send first.
-    pub fn open(host: &str, path: &str, random: &mut Random) -> (WebSocket, Vec<u8>) {
+    pub fn open(
+        host: &str,
+        path: &str,
+        headers: &[(String, String)],
+        random: &mut Random,
+    ) -> (WebSocket, Vec<u8>) {
         let mut key = [0; 16];
         random.fill(&mut key);
         let key = Base64::encode_string(&key);
+        let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let request = format!(
             "GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: mqtt\r\nSec-WebSocket-Key: {key}\r\n\r\n"
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: mqtt\r\nSec-WebSocket-Key: {key}\r\n{headers}\r\n"
         );
         let accept = Base64::encode_string(&Sha1::digest(format!("{key}{MAGIC}")));
         (WebSocket { accept: Some(accept), left: vec![] }, request.into_bytes())
@@ -96,6 +106,33 @@ impl WebSocket {
         self.left = rest.to_vec();
         Ok(())
     }
+}
+
+/// Headers that a request can have besides its own.
+///
+/// # Errors
+/// One that cannot be, without its value, which may be a secret.
+pub fn check_headers(headers: &[(String, String)]) -> Result<(), String> {
+    const OWN: [&str; 4] = ["host", "upgrade", "connection", "content-length"];
+    if headers.len() > HEADERS_MAX {
+        return Err(format!("{} headers: {HEADERS_MAX} at most", headers.len()));
+    }
+    for (name, value) in headers {
+        let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        let lower = name.to_ascii_lowercase();
+        if name.is_empty() || !name.bytes().all(token) {
+            return Err(format!("{name:?} is no name of a header"));
+        }
+        if OWN.contains(&&*lower) || lower.starts_with("sec-websocket-") {
+            return Err(format!("the header {name} is the WebSocket's own"));
+        }
+        if value.len() > VALUE_MAX || value.bytes().any(|byte| byte.is_ascii_control()) {
+            return Err(format!(
+                "the value of the header {name} has control characters or more than {VALUE_MAX} bytes"
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn check(answer: &str, accept: &str) -> Result<(), String> {
@@ -221,7 +258,7 @@ mod tests {
             ("\x20\x02\0\0\r\n\r\n", "does not speak WebSocket"),
             ("HTTP/1.1 503 No\r\n\r\n", "status 503"),
         ] {
-            let (mut socket, _) = WebSocket::open("h", "/mqtt", &mut Random::new(1));
+            let (mut socket, _) = WebSocket::open("h", "/mqtt", &[], &mut Random::new(1));
             let error = feed(&mut socket, answer.as_bytes(), 7).unwrap_err();
             assert!(error.contains(says), "{error}");
         }

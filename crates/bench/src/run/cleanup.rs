@@ -37,7 +37,7 @@ pub fn cleanup(cfg: &Config) {
                         user: cfg.user.as_deref(),
                         pass: cfg.pass.as_deref(),
                         expiry: 0,
-                        recv_max: 0,
+                        ..codec::ConnectOpts::default()
                     },
                 );
                 s.write_all(&b)?;

@@ -125,12 +125,16 @@ pub fn facts(r: &Value) -> Vec<(String, String)> {
         "connected",
         format!("{} of {} clients{took}, {} up at the end", n("/connected"), n("/clients"), n("/up_at_end")),
     );
-    for (name, key) in [("connack", "connack_us"), ("suback", "suback_us")] {
+    for (name, key) in [("tcp", "tcp_us"), ("connack", "connack_us"), ("suback", "suback_us")] {
         latency(&mut line, name, &r[key]);
     }
     if n("/sent") > 0 {
         let acked = if n("/qos") > 0 { format!(", {} acknowledged", n("/acked")) } else { String::new() };
-        line("sent", format!("{} messages, {}/s{acked}", n("/sent"), r["sent_per_s"]));
+        let again = match n("/resent") {
+            0 => String::new(),
+            count => format!(", {count} sent again"),
+        };
+        line("sent", format!("{} messages, {}/s{acked}{again}", n("/sent"), r["sent_per_s"]));
     }
     latency(&mut line, "ack", &r["ack_us"]);
     latency(&mut line, "send lag", &r["send_lag_us"]);

@@ -68,6 +68,10 @@ pub struct GroupFile {
     /// Clients stay connected so long and are away so long, again and again.
     pub stay: Option<Pause>,
     pub away: Option<Pause>,
+    /// They go away without DISCONNECT, so that their Wills are published.
+    #[serde(default)]
+    pub vanish: bool,
+    pub will: Option<WillFile>,
 
     #[serde(default)]
     pub subscribe: Vec<String>,
@@ -88,6 +92,22 @@ pub struct GroupFile {
     pub think: Option<Pause>,
     /// Messages in flight of a client above QoS 0.
     pub window: Option<usize>,
+}
+
+/// The Will of each client.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WillFile {
+    pub topic: String,
+    #[serde(default)]
+    pub message: String,
+    #[serde(default)]
+    pub qos: u8,
+    #[serde(default)]
+    pub retain: bool,
+    /// Will Delay Interval in seconds, MQTT 5.0.
+    #[serde(default)]
+    pub delay: u32,
 }
 
 /// One rate, or one for each stage.

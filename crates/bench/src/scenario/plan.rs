@@ -1,11 +1,12 @@
 //! From the file to what each group does: a [`Plan`] each.
 
-use super::file::{File, GroupFile, Rate, StageFile};
+use super::file::{File, GroupFile, Rate, StageFile, WillFile};
 use super::values::Load;
 use crate::config::SetupError;
 use crate::pace::{Curve, Pace};
 use crate::plain::Headers;
 use crate::plan::{Churn, Kind, Message, Output, Plan, Span, Tls, with_ports};
+use crate::properties::{Properties, Will};
 use crate::secret::Secret;
 use crate::template::{Places, Template};
 use std::path::{Path, PathBuf};
@@ -141,6 +142,7 @@ fn one(file: &File, group: &GroupFile, here: &Path, said: &Said, seed: u64) -> R
             key: tls.key.as_ref().map(|path| here.join(path)),
             insecure: tls.insecure,
             version: None,
+            alpn: vec![],
         }),
         websocket: file.websocket.clone(),
         inflight: group.window.unwrap_or(1).clamp(1, 60_000),
@@ -151,6 +153,8 @@ fn one(file: &File, group: &GroupFile, here: &Path, said: &Said, seed: u64) -> R
         together: true,
         span: Some(stages.span()),
         churn: churn(group)?,
+        vanish: group.vanish,
+        will: group.will.as_ref().map(will),
         output: Output { threads: said.output.threads, processes: 1, quiet: true, ..Output::default() },
         ..Plan::base(kind)
     };
@@ -217,8 +221,20 @@ fn password(path: Option<&PathBuf>, here: &Path) -> Result<Option<Secret>, Strin
     Ok(Some(Secret(text.trim_end_matches(['\r', '\n']).to_owned())))
 }
 
+fn will(will: &WillFile) -> Will {
+    Will {
+        topic: will.topic.clone(),
+        payload: will.message.clone().into_bytes(),
+        qos: will.qos,
+        retain: will.retain,
+        delay: will.delay,
+        properties: Properties::default(),
+    }
+}
+
 fn churn(group: &GroupFile) -> Result<Option<Churn>, String> {
     match (group.stay, group.away) {
+        (None, None) if group.vanish => Err("vanish is of no use without stay".to_owned()),
         (None, None) => Ok(None),
         (Some(stay), away) if stay.1 >= Duration::from_millis(10) => {
             let away = away.map_or((Duration::ZERO, Duration::from_secs(1)), |away| (away.0, away.1));
@@ -354,6 +370,28 @@ mod tests {
         assert_eq!((sensors.size, sensors.headers.len()), (256, 8));
         assert_eq!(sensors.pace, Pace::Think(Duration::from_secs(1), Duration::from_secs(1)));
         assert_ne!(sensors.seed, idle.seed);
+    }
+
+    #[test]
+    fn a_group_may_have_a_will() {
+        let group = |rest: &str| scenario(&format!("{SENSORS}rate = 1\n{rest}"));
+        let will = "will = { topic = \"gone/%c\", message = \"bye\", qos = 1, retain = true, delay = 3 }\n";
+        let with = group(&format!("stay = 1\nvanish = true\n{will}")).unwrap().groups.remove(0).plan;
+        assert!(with.vanish);
+        let config = with.config().unwrap();
+        let will_topic = config.will_topic(true, 1);
+        assert_eq!(will_topic, format!("gone/{}", config.client_id(true, 1)));
+        let found = with.will.unwrap();
+        assert_eq!((&found.payload[..], found.qos, found.retain, found.delay), (&b"bye"[..], 1, true, 3));
+        for (wrong, why) in [
+            ("vanish = true\n", "without stay"),
+            ("will = { topic = \"a/#\" }\n", "no topic of a Will"),
+            ("will = { topic = \"a\", qos = 3 }\n", "no QoS 3"),
+            ("version = 4\nwill = { topic = \"a\", delay = 1 }\n", "MQTT 5.0"),
+        ] {
+            let refused = group(wrong).map(|_| ()).unwrap_err();
+            assert!(refused.contains(why), "{wrong}: {refused}");
+        }
     }
 
     #[test]

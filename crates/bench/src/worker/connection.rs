@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::latency::record;
+use crate::properties::Will;
 use std::cmp::Reverse;
 
 impl Worker {
@@ -72,6 +73,8 @@ impl Worker {
         let id = self.cfg.client_id(self.is_pub(s), self.conns[s].id);
         let user = self.cfg.username(self.conns[s].id);
         let cfg = self.cfg.clone();
+        let will_topic = cfg.will_topic(self.is_pub(s), self.conns[s].id);
+        let will_properties = cfg.will.as_ref().map(Will::encode_properties).unwrap_or_default();
         let c = &mut self.conns[s];
         c.st = Stage::Connack;
         c.t_sent = self.now;
@@ -88,6 +91,14 @@ impl Worker {
                 pass: cfg.pass.as_deref(),
                 expiry: cfg.expiry,
                 recv_max: cfg.recv_max,
+                properties: &cfg.connect_properties,
+                will: cfg.will.as_ref().map(|will| codec::WillOpts {
+                    topic: &will_topic,
+                    payload: &will.payload,
+                    qos: will.qos,
+                    retain: will.retain,
+                    properties: &will_properties,
+                }),
             },
         );
         self.flush(s);
@@ -175,7 +186,9 @@ impl Worker {
             if c.st != Stage::Ready || c.generation != generation || self.phase >= P_STOP {
                 continue;
             }
-            codec::disconnect(out(&mut self.conns[s], s, &mut self.pool, &mut self.dirty));
+            if !self.cfg.vanish {
+                codec::disconnect(out(&mut self.conns[s], s, &mut self.pool, &mut self.dirty));
+            }
             self.flush(s);
             let c = &mut self.conns[s];
             if c.fd < 0 {
@@ -294,6 +307,7 @@ impl Worker {
     }
 
     pub(super) fn sweep(&mut self, s: usize) {
+        self.retry(s);
         let c = &mut self.conns[s];
         let ms = |a: u64, b: u64| a.saturating_sub(b) / 1_000_000;
         match c.st {

@@ -9,7 +9,8 @@ use crate::tag::{self, Tag};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Worker {
-    pub(super) fn retransmit(&mut self, s: usize, session_present: bool) {
+    /// Sends again what has no acknowledgement, of what was sent before `sent_before`.
+    pub(super) fn retransmit(&mut self, s: usize, session_present: bool, sent_before: u64) {
         let cfg = self.cfg.clone();
         let c = &mut self.conns[s];
         let id = c.id;
@@ -20,6 +21,7 @@ impl Worker {
         let mut pid = p.front_pid;
         for e in p.ring.iter_mut() {
             match e.state {
+                _ if e.sent >= sent_before => {}
                 WAIT_ACK => {
                     self.counts.resent += 1;
                     match &cfg.plain {
@@ -61,6 +63,19 @@ impl Worker {
             p.front_pid = if p.front_pid == 65535 { 1 } else { p.front_pid + 1 };
         }
         c.wbuf = b;
+    }
+
+    /// --retry-interval: what has waited so long is sent again, once in each interval, when everything before has left.
+    pub(super) fn retry(&mut self, s: usize) {
+        let (now, interval) = (self.now, self.cfg.retry_ns);
+        let c = &mut self.conns[s];
+        let Role::Pub(p) = &mut c.role else { return };
+        let due = p.inflight > 0 && now >= p.retry_at && c.wbuf.is_empty();
+        if interval == 0 || c.st != Stage::Ready || !due {
+            return;
+        }
+        p.retry_at = now + interval;
+        self.retransmit(s, true, now.saturating_sub(interval));
     }
 
     pub(super) fn on_ack(&mut self, s: usize, kind: u8, pid: u16, reason: u8) {
@@ -331,7 +346,7 @@ fn encode(
     ts: u64,
 ) {
     b.reserve(head.len() + 4 + cfg.payload);
-    codec::publish_start(b, cfg.v5, cfg.pub_qos, if dup { codec::DUP } else { 0 }, head, pid);
+    codec::publish_start(b, cfg.properties(), cfg.pub_qos, if dup { codec::DUP } else { 0 }, head, pid);
     Tag { publisher: id, seq, at: ts }.write(cfg.tag(), cfg.payload, b);
     let o = (seq & 255) as usize;
     b.extend_from_slice(&pattern[o..o + cfg.payload - tag::length(cfg.payload)]);

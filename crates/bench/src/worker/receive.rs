@@ -389,7 +389,7 @@ impl Worker {
             record(&mut self.hists.reconnect, now - c.t_down);
             let resumed = c.resumed;
             self.event(s, "connected again");
-            self.retransmit(s, resumed);
+            self.retransmit(s, resumed, u64::MAX);
             if self.cfg.churn.is_some() {
                 self.reschedule(s);
             }

@@ -120,7 +120,7 @@ pub fn canned(answer: &'static [u8]) -> Broker {
 }
 
 /// First byte and body of the next packet.
-fn packet(from: &mut impl Read) -> io::Result<(u8, Vec<u8>)> {
+pub fn packet(from: &mut impl Read) -> io::Result<(u8, Vec<u8>)> {
     let mut b = [0u8];
     from.read_exact(&mut b)?;
     let first = b[0];

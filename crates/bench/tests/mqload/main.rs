@@ -7,6 +7,7 @@ mod delivery;
 mod ha;
 mod scenario;
 mod tx_rx;
+mod wire;
 
 use serde_json::Value;
 use std::process::Command;

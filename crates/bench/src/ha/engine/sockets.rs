@@ -88,7 +88,7 @@ impl Engine<'_> {
                 user: plan.username.as_deref(),
                 pass: plan.password.as_deref(),
                 expiry: if plan.v5 { plan.expiry } else { 0 },
-                recv_max: 0,
+                ..codec::ConnectOpts::default()
             },
         );
         self.flush(at);
