@@ -64,6 +64,13 @@ def healthy():
     for le in ("0.008192", "0.524288", "+Inf"):
         counter("meridian_storage_sync_seconds_bucket", 600, f',le="{le}"')
     counter("meridian_messages_unreadable_total", 0)
+    gauge("meridian_cluster_fresh", 1)
+    for peer in ("n2", "n3"):
+        gauge("meridian_link_up", 1, f',peer="{peer}"')
+        for lane in ("control", "assured"):
+            gauge("meridian_link_queue_age_seconds", 0, f',peer="{peer}",class="{lane}"')
+            counter("meridian_link_frames_sent_total", 6_000, f',peer="{peer}",class="{lane}"')
+            counter("meridian_link_frames_retransmitted_total", 6, f',peer="{peer}",class="{lane}"')
     gauge(CERTIFICATE, 60 * DAY, CERTIFICATE_LABELS)
     counter("meridian_http_requests_total", 60, ',code="200"')
     counter("meridian_http_requests_total", 0, ',code="503"')
@@ -88,6 +95,17 @@ FIRING = {
         20,
     ),
     "MeridianMemoryGrows": (changed("process_resident_memory_bytes", f"{300 * MIB}+{MIB}x600"), 480),
+    "MeridianLinkDown": (
+        changed("meridian_link_up", "1x9 0x600", ',peer="n2"')
+        | changed("meridian_link_queue_age_seconds", "0+0x9 0+60x600", ',peer="n2",class="assured"'),
+        60,
+    ),
+    "MeridianNotFresh": (changed("meridian_cluster_fresh", "1x9 0x600"), 15),
+    "MeridianLinkQueueOld": (changed("meridian_link_queue_age_seconds", "9x600", ',peer="n3",class="assured"'), 15),
+    "MeridianLinkRetransmits": (
+        changed("meridian_link_frames_retransmitted_total", "0+300x600", ',peer="n3",class="assured"'),
+        25,
+    ),
     "MeridianDiskFull": (changed("meridian_storage_condition", "0+0x10 1+0x600", ',condition="full"'), 15),
     "MeridianDiskFailed": (changed("meridian_storage_condition", "0+0x10 1+0x600", ',condition="failed"'), 15),
     "MeridianDiskSlow": (changed("meridian_storage_sync_seconds_bucket", "0+300x600", ',le="0.008192"'), 20),

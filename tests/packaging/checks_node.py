@@ -78,6 +78,11 @@ def a_node_measures_what_the_list_says(binary):
     types, helps, series = parse(text)
     wrong = []
     for name, (kind, labels) in metrics.METRICS.items():
+        if name in metrics.OF_CLUSTER:
+            # This node belongs to no cluster.
+            if name in types:
+                wrong.append(f"{name}: there without a cluster")
+            continue
         if types.get(name) != kind:
             wrong.append(f"{name}: TYPE {types.get(name)}, not {kind}")
         if not helps.get(name, "").strip():

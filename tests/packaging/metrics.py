@@ -5,7 +5,9 @@ ANY = None  # a label with values that only the running node knows
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 DROPPED = {
     "slow_reader", "queue_full", "expired", "packet_too_large", "not_readable", "overload", "session_ended", "no_group_member",
+    "malformed",
 }  # fmt: skip
+LANES = {"control", "claims", "routes", "assured", "best_effort"}
 QOS = {"0", "1", "2"}
 PACKETS = {
     "connect", "connack", "publish", "puback", "pubrec", "pubrel", "pubcomp", "subscribe", "suback", "unsubscribe", "unsuback",
@@ -47,6 +49,8 @@ METRICS = {
     "meridian_messages_received_total": (COUNTER, {"qos": QOS}),
     "meridian_messages_sent_total": (COUNTER, {"qos": QOS}),
     "meridian_messages_dropped_total": (COUNTER, {"reason": DROPPED}),
+    "meridian_messages_forwarded_total": (COUNTER, {}),
+    "meridian_messages_forwarded_received_total": (COUNTER, {}),
     "meridian_publishes_denied_total": (COUNTER, {}),
     "meridian_subscribes_denied_total": (COUNTER, {}),
     "meridian_publishes_refused_total": (COUNTER, {}),
@@ -176,6 +180,62 @@ METRICS = {
         {"reason": {"connections", "tls", "host", "origin", "media_type", "token", "role", "body", "rate"}},
     ),
     "meridian_http_request_seconds": (HISTOGRAM, {}),
+    "meridian_cluster_info": (GAUGE, {"node": ANY, "region": ANY, "role": ANY}),
+    "meridian_cluster_fresh": (GAUGE, {}),
+    "meridian_cluster_subacks_waiting": (GAUGE, {"for": {"core", "cluster"}}),
+    "meridian_cluster_messages_dropped_total": (COUNTER, {"reason": {"qos0", "suspect"}}),
+    "meridian_cluster_subacks_overdue_total": (COUNTER, {}),
+    "meridian_cluster_routes_applied_total": (COUNTER, {}),
+    "meridian_cluster_routes_refused_total": (COUNTER, {}),
+    "meridian_cluster_messages_refused_total": (COUNTER, {}),
+    "meridian_cluster_malformed_total": (COUNTER, {}),
+    "meridian_cluster_asks_total": (COUNTER, {}),
+    "meridian_cluster_compressed_bytes_total": (COUNTER, {"when": {"before", "after"}}),
+    "meridian_cluster_asks_unanswered_total": (COUNTER, {}),
+    "meridian_cluster_asked_total": (COUNTER, {}),
+    "meridian_cluster_asked_refused_total": (COUNTER, {}),
+    "meridian_cluster_node_filters": (GAUGE, {"node": ANY}),
+    "meridian_cluster_node_route_bytes": (GAUGE, {"node": ANY}),
+    "meridian_cluster_node_position": (GAUGE, {"node": ANY}),
+    "meridian_cluster_node_tombstones": (GAUGE, {"node": ANY}),
+    "meridian_cluster_node_suspect": (GAUGE, {"node": ANY}),
+    "meridian_link_up": (GAUGE, {"peer": ANY}),
+    "meridian_link_state_seconds": (GAUGE, {"peer": ANY}),
+    "meridian_link_connections": (GAUGE, {"peer": ANY}),
+    "meridian_link_connections_wanted": (GAUGE, {"peer": ANY}),
+    "meridian_link_round_trip_seconds": (GAUGE, {"peer": ANY}),
+    "meridian_link_bytes_sent_total": (COUNTER, {"peer": ANY}),
+    "meridian_link_bytes_received_total": (COUNTER, {"peer": ANY}),
+    "meridian_link_connected_total": (COUNTER, {"peer": ANY}),
+    "meridian_link_silent_total": (COUNTER, {"peer": ANY}),
+    "meridian_link_restarts_total": (COUNTER, {"peer": ANY}),
+    "meridian_link_unconsumed_bytes": (GAUGE, {"peer": ANY}),
+    "meridian_link_unconfirmed_messages": (GAUGE, {"peer": ANY}),
+    "meridian_link_frames_sent_total": (COUNTER, {"peer": ANY, "class": LANES}),
+    "meridian_link_frames_received_total": (COUNTER, {"peer": ANY, "class": LANES}),
+    "meridian_link_frame_bytes_sent_total": (COUNTER, {"peer": ANY, "class": LANES}),
+    "meridian_link_frame_bytes_received_total": (COUNTER, {"peer": ANY, "class": LANES}),
+    "meridian_link_frames_retransmitted_total": (COUNTER, {"peer": ANY, "class": LANES}),
+    "meridian_link_frames_refused_total": (COUNTER, {"peer": ANY, "class": LANES}),
+    "meridian_link_frames_lost_total": (COUNTER, {"peer": ANY, "class": LANES}),
+    "meridian_link_stalls_total": (COUNTER, {"peer": ANY, "class": LANES}),
+    "meridian_link_queue_bytes": (GAUGE, {"peer": ANY, "class": LANES}),
+    "meridian_link_queue_frames": (GAUGE, {"peer": ANY, "class": LANES}),
+    "meridian_link_queue_age_seconds": (GAUGE, {"peer": ANY, "class": LANES}),
+    "meridian_carrier_connections": (GAUGE, {}),
+    "meridian_carrier_accepted_total": (COUNTER, {}),
+    "meridian_carrier_accept_errors_total": (COUNTER, {}),
+    "meridian_carrier_dialed_total": (COUNTER, {}),
+    "meridian_carrier_tls_errors_total": (COUNTER, {}),
+    "meridian_carrier_read_bytes_total": (COUNTER, {}),
+    "meridian_carrier_written_bytes_total": (COUNTER, {}),
+    "meridian_carrier_reads_total": (COUNTER, {}),
+    "meridian_carrier_writes_total": (COUNTER, {}),
+    "meridian_carrier_blocked_total": (COUNTER, {}),
+    "meridian_carrier_turns_total": (COUNTER, {}),
+    "meridian_carrier_wakeups_total": (COUNTER, {}),
+    "meridian_carrier_letters_total": (COUNTER, {}),
+    "meridian_carrier_bbr": (GAUGE, {}),
     "process_cpu_seconds_total": (COUNTER, {}),
     "process_resident_memory_bytes": (GAUGE, {}),
     "process_open_fds": (GAUGE, {}),
@@ -184,6 +244,8 @@ METRICS = {
 }
 # Explained by every node, and without a series on one without TLS.
 OF_TLS = {"meridian_certificate_not_after_timestamp_seconds"}
+# Only of nodes that belong to a cluster.
+OF_CLUSTER = {name for name in METRICS if name.startswith(("meridian_cluster_", "meridian_link_", "meridian_carrier_"))}
 # What Prometheus itself adds.
 PROMETHEUS = {"up": (GAUGE, {})}
 PROMETHEUS_LABELS = {"job", "instance"}

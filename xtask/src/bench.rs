@@ -10,7 +10,7 @@ pub mod durable;
 pub mod growth;
 mod measure;
 pub mod observe;
-mod recipe;
+pub mod recipe;
 mod rounds;
 pub mod storm;
 mod table;

@@ -4,7 +4,7 @@
 mod load;
 mod probe;
 mod schedule;
-mod target;
+pub mod target;
 
 use crate::bench::broker::{Directory, free_address};
 use crate::bench::child;
@@ -83,7 +83,7 @@ pub struct Args {
 }
 
 #[derive(Clone, Copy, PartialEq, Debug, ValueEnum)]
-enum Signal {
+pub enum Signal {
     Kill,
     Term,
 }

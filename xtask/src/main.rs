@@ -4,8 +4,10 @@ mod bench;
 mod chaos;
 mod check;
 mod clauses;
+mod cluster;
 mod dependencies;
 mod dist;
+mod geo;
 mod idle;
 mod ratchet;
 mod repository;
@@ -49,6 +51,12 @@ enum Task {
     Door(bench::door::Args),
     /// Kills a broker again and again while clients use it, and says what was lost
     Chaos(chaos::Args),
+    /// Five nodes on this machine, and a message of each kind from each to each
+    ClusterSmoke(cluster::Args),
+    /// What it costs that clients are on several nodes: messages, latency, subscriptions, routes
+    Fabric(cluster::fabric::Args),
+    /// Nodes 12,600 km apart on this machine: how long CONNECT and SUBSCRIBE take, and what slow links carry (needs root)
+    Geo(geo::Args),
     /// Packs what is shipped: .tar.gz, .deb, checksums
     Dist(dist::Args),
     /// Simulates whole nodes on disks and a network that fail, and says what was broken
@@ -71,6 +79,9 @@ fn main() -> ExitCode {
         Task::Storm(args) => bench::storm::run(&args),
         Task::Door(args) => bench::door::run(&args),
         Task::Chaos(args) => chaos::run(&args),
+        Task::ClusterSmoke(args) => cluster::run(&args),
+        Task::Fabric(args) => cluster::fabric::run(&args),
+        Task::Geo(args) => geo::run(&args),
         Task::Dist(args) => dist::run(&args),
         Task::Sim(args) => sim::run(&args),
         Task::Idle(args) => idle::run(&args),

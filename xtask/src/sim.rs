@@ -18,6 +18,15 @@ pub struct Args {
     /// Simulations at one time (default: as many as there are processors)
     #[arg(long)]
     threads: Option<u64>,
+    /// Several nodes, and what goes wrong between them
+    #[arg(long)]
+    cluster: bool,
+    /// The same with five nodes, 50 clients, five minutes and 20 faults or more each
+    #[arg(long)]
+    full: bool,
+    /// Replicas that agree on a log, on disks and a network that fail
+    #[arg(long)]
+    quorum: bool,
     /// Prints what happens with the first seed
     #[arg(long)]
     trace: bool,
@@ -39,6 +48,9 @@ pub fn run(args: &Args) -> Result<()> {
             command.args([name, &number.to_string()]);
         }
     }
+    command.args(args.cluster.then_some("--cluster"));
+    command.args(args.full.then_some("--full"));
+    command.args(args.quorum.then_some("--quorum"));
     command.args(args.trace.then_some("--trace"));
     command.args(args.mutations.then_some("--mutations"));
     let status = command.status().context("cargo run")?;

@@ -1,0 +1,177 @@
+//! A cluster of processes on 127.0.0.x.
+
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::io::Write as _;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::bench::child::{Guarded, interrupted};
+
+/// Until a node serves and has its links.
+const START: Duration = Duration::from_secs(60);
+
+pub struct Nodes {
+    program: PathBuf,
+    directory: PathBuf,
+    pub nodes: Vec<Node>,
+}
+
+pub struct Node {
+    pub name: String,
+    pub mqtt: SocketAddr,
+    pub http: SocketAddr,
+    process: Guarded,
+}
+
+impl Nodes {
+    /// Starts `cores` cores and `replicants` replicants of the program, with ports from `port` on.
+    ///
+    /// # Errors
+    /// A node that ends, or does not reach all others in time; its log is named.
+    pub fn start(
+        program: &Path,
+        directory: &Path,
+        (cores, replicants): (usize, usize),
+        port: u16,
+    ) -> Result<Self> {
+        let _ = fs::remove_dir_all(directory);
+        fs::create_dir_all(directory)?;
+        fs::write(directory.join("secret"), "a secret for the nodes of this test\n")?;
+        let mut config = fs::File::create(directory.join("cluster.toml"))?;
+        writeln!(config, "[cluster]\nsecret_file = {:?}", directory.join("secret"))?;
+        for number in 1..=cores + replicants {
+            let role = if number <= cores { "core" } else { "replicant" };
+            let address = SocketAddr::from((host(number), port + 2));
+            writeln!(
+                config,
+                "\n[[cluster_node]]\nname = \"n{number}\"\naddress = \"{address}\"\nrole = \"{role}\""
+            )?;
+        }
+        let mut nodes = Vec::new();
+        for number in 1..=cores + replicants {
+            let (mqtt, http) = ((host(number), port).into(), (host(number), port + 1).into());
+            nodes.push(start_node(program, directory, number, mqtt, http)?);
+        }
+        let mut started = Self { program: program.to_owned(), directory: directory.to_owned(), nodes };
+        started.wait_for_links()?;
+        Ok(started)
+    }
+
+    /// `kill -9`; the node is gone when this returns.
+    pub fn kill(&mut self, at: usize) -> Result<()> {
+        let process = self.nodes[at].process.child();
+        process.kill()?;
+        process.wait()?;
+        Ok(())
+    }
+
+    /// Starts a node again with the same data, and waits until it reaches all others.
+    pub fn restart(&mut self, at: usize) -> Result<()> {
+        self.start_again(at)?;
+        self.wait_for_links()
+    }
+
+    /// The same, and does not wait.
+    pub fn start_again(&mut self, at: usize) -> Result<()> {
+        let Node { mqtt, http, .. } = self.nodes[at];
+        self.nodes[at] = start_node(&self.program, &self.directory, at + 1, mqtt, http)?;
+        Ok(())
+    }
+
+    /// Until every node reaches all others, and knows of their routes.
+    ///
+    /// # Errors
+    /// A node that ends, or does not do so in time; its log is named.
+    pub fn wait_for_links(&mut self) -> Result<()> {
+        let deadline = Instant::now() + START;
+        let wanted = self.nodes.len() - 1;
+        loop {
+            let mut missing = None;
+            for node in &mut self.nodes {
+                let log = self.directory.join(format!("{}.log", node.name));
+                if let Some(status) = node.process.ended() {
+                    bail!("{} ended ({status}), see {}", node.name, log.display());
+                }
+                let joined = node.view().is_ok_and(|view| is_joined(&view, wanted));
+                if !joined {
+                    missing = Some((node.name.clone(), log));
+                }
+            }
+            let Some((name, log)) = missing else { return Ok(()) };
+            if Instant::now() > deadline {
+                bail!("{name} does not reach all others in {} s, see {}", START.as_secs(), log.display());
+            }
+            if interrupted() {
+                bail!("interrupted");
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+impl Node {
+    /// Of the process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Sends the process a signal.
+    pub fn signal(&self, signal: libc::c_int) {
+        // SAFETY: our own child, not yet waited for, so the id still means it.
+        unsafe { libc::kill(self.process.id() as i32, signal) };
+    }
+
+    /// `GET /api/v1/cluster`.
+    pub fn view(&self) -> Result<serde_json::Value> {
+        view(self.http)
+    }
+}
+
+/// `GET /api/v1/cluster` of the node that serves HTTP there.
+pub fn view(http: SocketAddr) -> Result<serde_json::Value> {
+    use std::io::Read as _;
+    let mut stream = std::net::TcpStream::connect_timeout(&http, Duration::from_secs(2))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    write!(stream, "GET /api/v1/cluster HTTP/1.1\r\nhost: {http}\r\nconnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (_, body) = answer.split_once("\r\n\r\n").context("no answer of HTTP")?;
+    Ok(serde_json::from_str(body)?)
+}
+
+/// Whether the node reaches all others, and knows of their routes.
+pub fn is_joined(view: &serde_json::Value, wanted: usize) -> bool {
+    let links = view["links"].as_array().map_or(0, |links| {
+        links
+            .iter()
+            .filter(|link| link["state"] == "up" && link["connections"] == link["connections_wanted"])
+            .count()
+    });
+    let known = view["routes"].as_array().map_or(0, Vec::len);
+    links == wanted && known == wanted + 1 && view["fresh"] == true
+}
+
+fn host(number: usize) -> Ipv4Addr {
+    Ipv4Addr::new(127, 0, 0, number as u8)
+}
+
+fn start_node(
+    program: &Path,
+    directory: &Path,
+    number: usize,
+    mqtt: SocketAddr,
+    http: SocketAddr,
+) -> Result<Node> {
+    let name = format!("n{number}");
+    let log = fs::File::create(directory.join(format!("{name}.log")))?;
+    let mut command = Command::new(program);
+    command.arg("start").arg("--config").arg(directory.join("cluster.toml"));
+    command.args(["--name", &name, "--workers", "2"]);
+    command.args(["--listen", &mqtt.to_string(), "--http", &http.to_string()]);
+    command.arg("--data-dir").arg(directory.join(&name));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    Ok(Node { name, mqtt, http, process: Guarded::spawn(&mut command)? })
+}

@@ -1,0 +1,168 @@
+//! Messages from node to node, beside the clusters of other brokers: in one run, in alternation, with one load.
+
+mod others;
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use super::fabric::{Args, median, mqload, start};
+use super::nodes::Nodes;
+use crate::bench::broker::Kind;
+use crate::bench::child::interrupted;
+use others::Others;
+
+/// A cluster that is running, ours or another.
+struct Cluster {
+    /// With its version.
+    name: String,
+    /// Two of its nodes: publishers are on the first, and subscribers on it or on the other.
+    nodes: [SocketAddr; 2],
+    pids: Vec<u32>,
+    /// Held, and ended with it.
+    _processes: Processes,
+}
+
+#[expect(dead_code, reason = "they end when it is dropped")]
+enum Processes {
+    Ours(Nodes),
+    Others(Others),
+}
+
+/// Figures of one load on one cluster: of pairs on one node, and on two.
+type Runs = [Vec<Value>; 2];
+
+/// Throughput and CPU of pairs on one node and on two. Each load begins with new processes: a bridge may be busy with the one before.
+pub fn messages(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
+    writeln!(
+        page,
+        "\nBeside other clusters: 50 pairs, 256 B, saturated, {} s x {}; medians\n",
+        args.seconds, args.rounds
+    )?;
+    writeln!(
+        page,
+        "| QoS | cluster | messages/s, one node | two nodes | CPU us a message, one node | two nodes | lost |"
+    )?;
+    writeln!(page, "|---|---|---|---|---|---|---|")?;
+    for qos in 0..3 {
+        let window = if qos == 0 { "--max-outstanding 20000" } else { "--inflight 100" };
+        let load = format!("-p 50 -s 50 -q {qos} {window} --coalesce-us 500");
+        let clusters = clusters(args, programs)?;
+        for (cluster, runs) in clusters.iter().zip(alternate(args, programs, &clusters, &load)?) {
+            let figure = |path: &str| [shown(&runs[0], path), shown(&runs[1], path)].join(" | ");
+            writeln!(
+                page,
+                "| {qos} | {} | {} | {} | {} |",
+                cluster.name,
+                figure("/received_per_s"),
+                figure("/cpu/broker_us_per_delivery"),
+                shown(&runs[1], "/lost")
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// What a hop to another node adds to the latency of few messages.
+pub fn latency(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
+    writeln!(
+        page,
+        "\nBeside other clusters: latency, 256 B, {} s x {}; medians, us\n",
+        args.seconds, args.rounds
+    )?;
+    writeln!(
+        page,
+        "| load | cluster | p50, one node | two nodes | added | p99, one node | two nodes | added |"
+    )?;
+    writeln!(page, "|---|---|---|---|---|---|---|---|")?;
+    let loads = [
+        ("10 pairs, 500/s, QoS 0", "-p 10 -s 10 -q 0 -R 500"),
+        ("1 pair, QoS 1, window 1", "-p 1 -s 1 -q 1 --inflight 1"),
+        ("1 pair, QoS 2, window 1", "-p 1 -s 1 -q 2 --inflight 1"),
+    ];
+    for (title, load) in loads {
+        let clusters = clusters(args, programs)?;
+        for (cluster, runs) in clusters.iter().zip(alternate(args, programs, &clusters, load)?) {
+            let figure = |path: &str| {
+                let (one, two) = (median(&runs[0], path), median(&runs[1], path));
+                format!("{one:.0} | {two:.0} | {:.0}", two - one)
+            };
+            let (p50, p99) = (figure("/latency_us/p50"), figure("/latency_us/p99"));
+            writeln!(page, "| {title} | {} | {p50} | {p99} |", cluster.name)?;
+        }
+    }
+    Ok(())
+}
+
+/// Ours first, then those that were asked for, or all that are there.
+fn clusters(args: &Args, programs: &Path) -> Result<Vec<Cluster>> {
+    let nodes = start(args, programs, (3, 0))?;
+    let version = if args.debug { "meridian".to_owned() } else { Kind::Meridian.version() };
+    let mut clusters = vec![Cluster {
+        name: version,
+        nodes: [nodes.nodes[0].mqtt, nodes.nodes[1].mqtt],
+        pids: nodes.nodes.iter().map(super::nodes::Node::id).collect(),
+        _processes: Processes::Ours(nodes),
+    }];
+    for name in others::NAMES {
+        if !args.beside.is_empty() && !args.beside.iter().any(|wanted| wanted == name) {
+            continue;
+        }
+        match Others::start(name, args.port + 100).and_then(|others| reached(programs, others)) {
+            Ok(cluster) => clusters.push(cluster),
+            Err(error) if args.beside.is_empty() => eprintln!("left out: {name}: {error:#}"),
+            Err(error) => return Err(error.context(name)),
+        }
+        ensure!(!interrupted(), "interrupted");
+    }
+    Ok(clusters)
+}
+
+/// Nodes that pass each other messages of QoS 1.
+fn reached(programs: &Path, mut others: Others) -> Result<Cluster> {
+    let [from, to] = others.nodes;
+    let load = format!(
+        "pubsub -p 1 -s 1 -q 1 -m 20 --max-time 5 --drain 2 --connect-timeout 3 --setup-timeout 5 --pub-host {from} --sub-host {to}"
+    );
+    others.wait_until(|| mqload(programs, &load).is_ok_and(|report| report["totals"]["unique"] == 20))?;
+    let (name, pids) = (others.name.clone(), others.pids());
+    Ok(Cluster { name, nodes: [from, to], pids, _processes: Processes::Others(others) })
+}
+
+/// One load on all clusters, round after round, the order changing. What fails is said and left out.
+fn alternate(args: &Args, programs: &Path, clusters: &[Cluster], load: &str) -> Result<Vec<Runs>> {
+    let mut all: Vec<Runs> = clusters.iter().map(|_| Runs::default()).collect();
+    for round in 0..args.rounds as usize {
+        for step in 0..clusters.len() {
+            let at = (step + round) % clusters.len();
+            let Cluster { name, nodes, pids, .. } = &clusters[at];
+            for across in 0..2 {
+                let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+                let command = format!(
+                    "pubsub {load} -l 256 --warmup 1 -d {} --pub-host {} --sub-host {} --broker-pid {}",
+                    args.seconds,
+                    nodes[0],
+                    nodes[across],
+                    pids.join(",")
+                );
+                match mqload(programs, &command) {
+                    Ok(report) => all[at][across].push(report),
+                    Err(error) => eprintln!("{name}: {error:#}"),
+                }
+                ensure!(!interrupted(), "interrupted");
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn shown(runs: &[Value], path: &str) -> String {
+    let figure = median(runs, path);
+    match figure {
+        _ if figure.is_nan() => "-".to_owned(),
+        _ if figure.abs() < 1000.0 && figure.fract() != 0.0 => format!("{figure:.2}"),
+        _ => format!("{figure:.0}"),
+    }
+}

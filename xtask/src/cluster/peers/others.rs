@@ -1,0 +1,136 @@
+//! Clusters of other brokers, as their documentation says they are made.
+
+use anyhow::{Context, Result, bail, ensure};
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::bench::broker::{Directory, Kind, mosquitto};
+use crate::bench::child::{Guarded, interrupted};
+use crate::bench::recipe;
+
+/// Those that are known.
+pub const NAMES: [&str; 2] = ["mosquitto", "nats"];
+/// Until messages cross.
+const START: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The nodes of one, each with a port of the same number on an address of its own.
+pub struct Others {
+    /// With its version.
+    pub name: String,
+    /// The first two of its nodes.
+    pub nodes: [SocketAddr; 2],
+    processes: Vec<Guarded>,
+    directory: Directory,
+}
+
+impl Others {
+    /// Starts its nodes, which use ports from `port` on.
+    ///
+    /// # Errors
+    /// It is not installed, or does not start.
+    pub fn start(name: &str, port: u16) -> Result<Self> {
+        match name {
+            "mosquitto" => two_with_a_bridge(port),
+            "nats" => three_with_jetstream(port + 10),
+            _ => bail!("{name} is none of {}", NAMES.join(", ")),
+        }
+    }
+
+    fn new(name: String, port: u16) -> Result<Self> {
+        let nodes = [1, 2].map(|number| address(number, port));
+        Ok(Self { name, nodes, processes: Vec::new(), directory: Directory::new()? })
+    }
+
+    fn write(&self, file: &str, text: &str) -> Result<PathBuf> {
+        let path = self.directory.join(file);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        fs::write(&path, text).with_context(|| path.display().to_string())?;
+        Ok(path)
+    }
+
+    fn spawn(&mut self, program: &Path, arguments: &[&str]) -> Result<()> {
+        let log = fs::File::create(self.directory.join(&format!("{}.log", self.processes.len())))?;
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(self.directory.join(""));
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        self.processes.push(Guarded::spawn(&mut command)?);
+        Ok(())
+    }
+
+    pub fn pids(&self) -> Vec<u32> {
+        self.processes.iter().map(Guarded::id).collect()
+    }
+
+    /// # Errors
+    /// A process ends, or it does not come true; with what it wrote.
+    pub fn wait_until(&mut self, is_so: impl Fn() -> bool) -> Result<()> {
+        let deadline = Instant::now() + START;
+        while !is_so() {
+            ensure!(!interrupted(), "interrupted");
+            let ended = self.processes.iter_mut().position(|process| process.ended().is_some());
+            if ended.is_some() || Instant::now() > deadline {
+                let log = self.directory.join(&format!("{}.log", ended.unwrap_or_default()));
+                let text = fs::read_to_string(log).unwrap_or_default();
+                let tail: Vec<&str> = text.lines().rev().take(8).collect();
+                let tail: Vec<&str> = tail.into_iter().rev().collect();
+                bail!("its nodes pass no messages; one wrote\n{}", tail.join("\n"));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+}
+
+fn address(number: u8, port: u16) -> SocketAddr {
+    (Ipv4Addr::new(127, 0, 0, number), port).into()
+}
+
+/// Two brokers, of which the second has a bridge to the first for all topics, both ways.
+fn two_with_a_bridge(port: u16) -> Result<Others> {
+    let program = mosquitto().context("not installed (apt-get install mosquitto)")?;
+    let mut others = Others::new(format!("{}, bridged", Kind::Mosquitto.version()), port)?;
+    // Whatever is published on one goes to the other at its own QoS, wanted there or not.
+    let bridge = format!(
+        "connection bench\naddress {}\ntopic # both 2\ncleansession true\nnotifications false\nrestart_timeout 1\n",
+        others.nodes[0]
+    );
+    for (number, more) in [(1, ""), (2, &bridge[..])] {
+        let config = format!(
+            "listener {port} 127.0.0.{number}\nallow_anonymous true\nset_tcp_nodelay true\nmax_queued_messages 1000000\n\
+             max_inflight_messages 0\npersistence false\nuser root\n{more}"
+        );
+        let path = others.write(&format!("{number}.conf"), &config)?;
+        others.spawn(&program, &["-c", &path.display().to_string()])?;
+    }
+    Ok(others)
+}
+
+/// Three servers: MQTT at QoS 1 and 2 needs JetStream, and that three of them.
+fn three_with_jetstream(port: u16) -> Result<Others> {
+    let recipe = recipe::built_in().into_iter().find(|recipe| recipe.name == "nats").context("a recipe")?;
+    recipe.ensure_there(std::env::var_os("CI").is_none())?;
+    let program = recipe.program().context("nats-server is not there")?;
+    let mut others = Others::new(format!("{}, JetStream", recipe.version()), port)?;
+    let routes: Vec<String> =
+        (1..=3).map(|number| format!("\"nats://{}\"", address(number, port + 2))).collect();
+    for number in 1..=3 {
+        // With more than 32767 it refuses subscriptions at QoS 2.
+        let config = format!(
+            "server_name: n{number}\nlisten: \"{}\"\nmax_connections: 100000\njetstream {{ store_dir: \"jetstream-{number}\" }}\n\
+             cluster {{ name: bench, listen: \"{}\", routes: [{}] }}\nmqtt {{ listen: \"{}\", max_ack_pending: 32767 }}\n",
+            address(number, port + 1),
+            address(number, port + 2),
+            routes.join(", "),
+            address(number, port)
+        );
+        let path = others.write(&format!("{number}.conf"), &config)?;
+        others.spawn(&program, &["-c", &path.display().to_string()])?;
+    }
+    Ok(others)
+}

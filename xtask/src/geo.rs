@@ -1,0 +1,84 @@
+//! `cargo xtask geo`: nodes on several continents on this machine (crate `lab`). How long clients in Hong Kong wait for
+//! CONNECT and SUBSCRIBE, what two nodes deliver over a link that is too slow for them, and how long a copy of all routes takes.
+
+mod cluster;
+mod copies;
+mod generator;
+mod overload;
+mod subscribe;
+
+use anyhow::{Context, Result, bail, ensure};
+use lab::{Lab, Topology};
+use std::path::PathBuf;
+
+use crate::bench::child;
+use crate::chaos::target;
+use crate::repository::root;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only these: E1.1 to E1.9, E3, copies (may be given several times)
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Who knows of a subscription before SUBACK leaves, in the runs of E1
+    #[arg(long, value_delimiter = ',', default_values = ["local", "core", "cluster"], value_parser = ["local", "core", "cluster"])]
+    suback: Vec<String>,
+    /// The program (default: the one that is built for this)
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// Builds it for development, which is faster
+    #[arg(long)]
+    debug: bool,
+    /// Measured seconds of each load of E3
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(5..=600))]
+    seconds: u32,
+    /// Routes of the copies
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000_000])]
+    routes: Vec<u32>,
+    /// How often each copy is made
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
+    rounds: u32,
+}
+
+const TOPOLOGY: &str = include_str!("../../crates/lab/labs/geo.toml");
+
+pub fn run(args: &Args) -> Result<()> {
+    child::catch_signals();
+    let cases = subscribe::selected(&args.only);
+    let with = |what: &str| args.only.is_empty() || args.only.iter().any(|name| name == what);
+    let (with_overload, with_copies) = (with("E3"), with("copies"));
+    ensure!(!cases.is_empty() || with_overload || with_copies, "--only takes E1.1 to E1.9, E3 and copies");
+    // Before anything is built: without root nothing comes of it.
+    drop(start()?);
+    let program = match &args.program {
+        Some(program) => program.canonicalize().with_context(|| program.display().to_string())?,
+        None => {
+            target::build(args.debug, true)?;
+            target::profile_directory(args.debug).join("meridian")
+        }
+    };
+    let directory = root().join("target/geo");
+    std::fs::create_dir_all(&directory)?;
+    let (mut passed, mut failed) = (0, vec![]);
+    subscribe::run(&cases, &args.suback, (&program, &directory), (&mut passed, &mut failed))?;
+    if with_overload {
+        overload::run(&program, &directory, args.seconds, (&mut passed, &mut failed))?;
+    }
+    if with_copies {
+        let plan = (&args.routes[..], args.rounds);
+        copies::run(&program, &directory, plan, (&mut passed, &mut failed))?;
+    }
+    for what in &failed {
+        println!("failed: {what}");
+    }
+    println!("{passed} passed, {} failed", failed.len());
+    if !failed.is_empty() {
+        bail!("{} of {} failed", failed.len(), failed.len() + passed);
+    }
+    Ok(())
+}
+
+/// All places, with nobody in them.
+fn start() -> Result<Lab> {
+    Ok(Lab::start(Topology::parse(TOPOLOGY)?)?)
+}

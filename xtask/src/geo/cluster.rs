@@ -1,0 +1,228 @@
+//! Nodes on the hosts of a lab.
+
+use anyhow::{Context, Result, bail};
+use lab::Lab;
+use serde_json::Value;
+use std::fs;
+use std::io::Write as _;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::bench::child::{Guarded, interrupted};
+use crate::bench::door::process::Cpu;
+use crate::cluster::nodes::{is_joined, view};
+
+pub const MQTT: u16 = 1883;
+const HTTP: u16 = 18083;
+const LINK: u16 = 7000;
+/// Until all nodes have their links.
+const START: Duration = Duration::from_secs(60);
+
+/// Nodes are looked at over so long a time, in which each has no more CPU than this when it rests.
+const SETTLE: Duration = Duration::from_millis(300);
+const IDLE_S: f64 = 0.011;
+/// One that never rests is measured as it is.
+const SETTLE_MAX: Duration = Duration::from_secs(10);
+
+/// What a cluster is made of.
+pub struct Plan<'a> {
+    /// Hosts of nodes that others hear from.
+    pub cores: &'a [&'a str],
+    /// Hosts of nodes that hear from one core.
+    pub replicants: &'a [&'a str],
+    /// `routing.suback`.
+    pub level: &'a str,
+    /// `routing.batch_sync`.
+    pub batch_sync: &'a str,
+}
+
+pub struct Cluster<'a> {
+    lab: &'a Lab,
+    directory: PathBuf,
+    nodes: Vec<(String, Guarded)>,
+    /// From the start of the first process until each node reaches all others and knows their routes.
+    pub start_up: Duration,
+}
+
+impl<'a> Cluster<'a> {
+    /// # Errors
+    /// A node that ends, or does not reach all others in time; its log is named.
+    pub fn start(lab: &'a Lab, program: &Path, directory: &Path, plan: &Plan) -> Result<Self> {
+        let directory = directory.join("nodes");
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory)?;
+        fs::write(directory.join("secret"), "a secret for the nodes of this lab\n")?;
+        let mut config = fs::File::create(directory.join("cluster.toml"))?;
+        let (level, batch_sync) = (plan.level, plan.batch_sync);
+        writeln!(config, "[routing]\nsuback = {level:?}\nbatch_sync = {batch_sync:?}\n")?;
+        writeln!(config, "[cluster]\nsecret_file = {:?}", directory.join("secret"))?;
+        let cores = plan.cores.iter().map(|host| (*host, "core"));
+        let replicants = plan.replicants.iter().map(|host| (*host, "replicant"));
+        let hosts: Vec<(&str, &str)> = cores.chain(replicants).collect();
+        for (host, role) in &hosts {
+            let address = SocketAddr::from((lab.address(host)?, LINK));
+            writeln!(
+                config,
+                "\n[[cluster_node]]\nname = {host:?}\naddress = \"{address}\"\nrole = {role:?}"
+            )?;
+        }
+        let begun = Instant::now();
+        let mut started = Self { lab, directory, nodes: Vec::new(), start_up: Duration::ZERO };
+        for (host, _) in &hosts {
+            let process = started.start_node(program, host)?;
+            started.nodes.push(((*host).to_owned(), process));
+        }
+        started.wait_for_links()?;
+        started.start_up = begun.elapsed();
+        Ok(started)
+    }
+
+    /// `kill -9`; the node is gone when this returns.
+    ///
+    /// # Errors
+    /// No node is there.
+    pub fn kill(&mut self, host: &str) -> Result<()> {
+        let process = self.node(host)?.child();
+        process.kill()?;
+        process.wait()?;
+        Ok(())
+    }
+
+    /// Starts a node that was killed again, with the same data, and does not wait for it.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn start_again(&mut self, program: &Path, host: &str) -> Result<()> {
+        let process = self.start_node(program, host)?;
+        *self.node(host)? = process;
+        Ok(())
+    }
+
+    fn node(&mut self, host: &str) -> Result<&mut Guarded> {
+        let node = self.nodes.iter_mut().find(|(name, _)| name == host);
+        node.map(|(_, process)| process).with_context(|| format!("no node is on {host}"))
+    }
+
+    /// # Errors
+    /// No node is there.
+    pub fn pid(&self, host: &str) -> Result<u32> {
+        let node = self.nodes.iter().find(|(name, _)| name == host);
+        node.map(|(_, process)| process.id()).with_context(|| format!("no node is on {host}"))
+    }
+
+    pub fn lab(&self) -> &'a Lab {
+        self.lab
+    }
+
+    fn start_node(&self, program: &Path, host: &str) -> Result<Guarded> {
+        let mqtt = SocketAddr::from((self.lab.address(host)?, MQTT));
+        let mut command = Command::new(program);
+        command.arg("start").arg("--config").arg(self.directory.join("cluster.toml"));
+        command.args(["--name", host, "--workers", "2"]);
+        command.args(["--listen", &mqtt.to_string(), "--http", &http().to_string()]);
+        // Nobody is in the lab but its own clients.
+        command.args(["--set", "auth.allow_anonymous=true", "--set", "auth.no_match=allow"]);
+        command.arg("--data-dir").arg(self.directory.join(host));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(self.log(host))?);
+        self.lab.place(host, &mut command)?;
+        Guarded::spawn(&mut command)
+    }
+
+    fn log(&self, host: &str) -> PathBuf {
+        self.directory.join(format!("{host}.log"))
+    }
+
+    /// Until each node reaches all others and knows their routes.
+    ///
+    /// # Errors
+    /// A node that ends, or does not do so in time; its log is named.
+    pub fn wait_for_links(&mut self) -> Result<()> {
+        let deadline = Instant::now() + START;
+        let wanted = self.nodes.len() - 1;
+        loop {
+            for (host, process) in &mut self.nodes {
+                if let Some(status) = process.ended() {
+                    bail!("{host} ended ({status}), see {}/{host}.log", self.directory.display());
+                }
+            }
+            let joined = |host: &str| self.view(host).is_ok_and(|view| is_joined(&view, wanted));
+            let Some((missing, _)) = self.nodes.iter().find(|(host, _)| !joined(host)) else { return Ok(()) };
+            if interrupted() {
+                bail!("interrupted");
+            }
+            if Instant::now() > deadline {
+                let log = self.log(missing);
+                bail!("{missing} does not reach all others in {} s, see {}", START.as_secs(), log.display());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Until the nodes use hardly any CPU: each fills the first segments of its log with zeros when it serves already, which would be
+    /// measured otherwise.
+    ///
+    /// # Errors
+    /// A node is gone.
+    pub fn settle(&self) -> Result<()> {
+        let deadline = Instant::now() + SETTLE_MAX;
+        while Instant::now() < deadline && !interrupted() {
+            let before = self.cpu_s()?;
+            std::thread::sleep(SETTLE);
+            if self.cpu_s()? - before < IDLE_S * self.nodes.len() as f64 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn cpu_s(&self) -> Result<f64> {
+        let all = self.nodes.iter().map(|(_, process)| Ok(Cpu::now(process.id())?.broker_s));
+        all.sum()
+    }
+
+    /// `GET /api/v1/cluster` of a node.
+    ///
+    /// # Errors
+    /// No answer.
+    pub fn view(&self, host: &str) -> Result<Value> {
+        self.lab.within(host, || view(http()))?
+    }
+
+    /// Frames that this node's links sent again.
+    ///
+    /// # Errors
+    /// No answer, or one without lanes: nothing would be counted then.
+    pub fn retransmitted(&self, host: &str) -> Result<u64> {
+        let view = self.view(host)?;
+        let counts: Option<Vec<u64>> = view["links"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .flat_map(|link| link["lanes"].as_array().cloned().unwrap_or_default())
+            .map(|lane| lane["retransmitted"].as_u64())
+            .collect();
+        match counts {
+            Some(counts) if !counts.is_empty() => Ok(counts.iter().sum()),
+            _ => bail!("{host} does not tell of its lanes"),
+        }
+    }
+
+    /// Most resident memory of a node so far, in MiB.
+    ///
+    /// # Errors
+    /// The node is not there.
+    pub fn memory_peak(&self, host: &str) -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid(host)?))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib =
+            line.and_then(|line| line.split_whitespace().next()).and_then(|kib| kib.parse::<u64>().ok());
+        kib.map_or_else(|| bail!("{host} has no VmHWM"), |kib| Ok(kib / 1024))
+    }
+}
+
+/// The same on every host: each has a loopback of its own.
+fn http() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, HTTP).into()
+}
