@@ -77,7 +77,7 @@ fn judge(recorded: &Record, found: &Record, complete: bool) -> Result<()> {
         println!("{FILE} was written with {}, this is {}", recorded.rustc, found.rustc);
     }
     bail!(
-        "a message costs more than {FILE} says. Find out why (valgrind --tool=callgrind target/release/examples/ratchet \
+        "a message costs more than {FILE} says. Find out why (valgrind --tool=callgrind target/release/ratchet \
          FLOW 10000; strace -f -c); when it is worth it, or a new compiler is the reason: `cargo xtask ratchet --write`, \
          and say so in the commit"
     );

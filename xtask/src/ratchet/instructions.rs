@@ -1,4 +1,4 @@
-//! Instructions and allocations of a message: the example `ratchet` of crate `broker` under valgrind, with two numbers of
+//! Instructions and allocations of a message: the program of crate `ratchet` under valgrind, with two numbers of
 //! messages. Their difference leaves out what happens once.
 
 use super::Measured;
@@ -17,9 +17,9 @@ pub fn measure() -> Result<Measured> {
     if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
         return Ok(Measured::Impossible("valgrind is not installed (apt-get install valgrind)".into()));
     }
-    crate::bench::cargo_build(&["--package", "broker", "--example", "ratchet"])?;
-    let program = root().join("target/release/examples/ratchet");
-    let list = Command::new(&program).output().context("the example ratchet")?;
+    crate::bench::cargo_build(&["--package", "ratchet"])?;
+    let program = root().join("target/release/ratchet");
+    let list = Command::new(&program).output().context("the program ratchet")?;
     let list = String::from_utf8(list.stdout)?;
     let mut figures = vec![];
     for line in list.lines() {
@@ -36,7 +36,7 @@ pub fn measure() -> Result<Measured> {
             each(few.allocations, many.allocations.max(few.allocations)),
         ));
     }
-    ensure!(!figures.is_empty(), "the example ratchet has no flows");
+    ensure!(!figures.is_empty(), "the program ratchet has no flows");
     Ok(Measured::Figures(figures))
 }
 
@@ -51,7 +51,7 @@ fn count(flow: &str, messages: u32) -> Result<Counted> {
     let mut command = Command::new("valgrind");
     command
         .args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"])
-        .arg(root().join("target/release/examples/ratchet"))
+        .arg(root().join("target/release/ratchet"))
         .args([flow, &messages.to_string()])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
