@@ -92,6 +92,7 @@ impl Core for Counting {
             match event {
                 MeshEvent::Refused { reason, .. } => self.tell(News::Refused(reason.into())),
                 MeshEvent::Link { peer, event } => self.happened(peer, event),
+                MeshEvent::Introduced { .. } => {}
             }
         }
         for (id, peer) in &mut self.peers {
@@ -179,7 +180,7 @@ impl Spec {
     pub fn start(self) -> Node {
         let (news, heard) = channel();
         let id = NodeId::of_name(&self.name);
-        let identity = Identity { name: self.name.into(), cluster: [1; 16], features: 0 };
+        let identity = Identity { name: self.name.into(), cluster: [1; 16], features: 0, card: Bytes::new() };
         let mut state = id.0 ^ u64::from(self.listen.port()) ^ START.fetch_add(1, Ordering::Relaxed) as u64;
         let random = move |bytes: &mut [u8]| {
             for byte in bytes {
@@ -397,7 +398,7 @@ fn carry_slowly(mut from: TcpStream, mut to: TcpStream, trickle: Option<&Trickle
 
 /// A node that knows nobody.
 pub fn idle(config: CarrierConfig) -> std::io::Result<Handle<Letter>> {
-    let identity = Identity { name: "idle".into(), cluster: [1; 16], features: 0 };
+    let identity = Identity { name: "idle".into(), cluster: [1; 16], features: 0, card: Bytes::new() };
     let mesh = Mesh::new(identity, Secret::new(b"secret"), Box::new(|_| {}), MeshConfig::default());
     spawn(Counting { mesh, peers: BTreeMap::new(), news: channel().0 }, config)
 }
