@@ -21,6 +21,7 @@ use crate::net;
 use crate::resolver::Resolver;
 use crate::secure::{Tls, explain};
 use crate::socket::{Ended, Socket, Stage};
+use crate::turns::{Attempt, Turns, Whose};
 
 pub const WAKER: Token = Token(usize::MAX);
 /// Connections have small numbers, listeners these.
@@ -46,7 +47,8 @@ pub struct Carrier<C: Core> {
     /// By the numbers of their connections.
     sockets: BTreeMap<u64, Socket>,
     /// Connections that are to be made and whose name is not resolved yet.
-    wanted: BTreeMap<u64, (ConnectionId, Box<str>)>,
+    wanted: BTreeMap<u64, (ConnectionId, Whose)>,
+    turns: Turns,
     ready: Vec<u64>,
     writing: Vec<u64>,
     scratch: Vec<u8>,
@@ -82,6 +84,7 @@ impl<C: Core> Carrier<C> {
             counts,
             sockets: BTreeMap::new(),
             wanted: BTreeMap::new(),
+            turns: Turns::default(),
             ready: Vec::new(),
             writing: Vec::new(),
             scratch: vec![0; SCRATCH],
@@ -190,7 +193,7 @@ impl<C: Core> Carrier<C> {
 
     fn event(&mut self, number: u64, event: &Event) {
         let Some(socket) = self.sockets.get_mut(&number) else { return };
-        if let Stage::Connecting { .. } = socket.stage {
+        if socket.stage == Stage::Connecting {
             if event.is_writable() || event.is_error() || event.is_write_closed() {
                 self.connected(number);
             }
@@ -261,19 +264,21 @@ impl<C: Core> Carrier<C> {
         self.counts.connections.store(self.sockets.len() as u64, Ordering::Relaxed);
     }
 
-    fn dial(&mut self, id: ConnectionId, address: &str) {
+    fn dial(&mut self, id: ConnectionId, whose: Whose, address: &str) {
         add(&self.counts.dialed, 1);
         match self.resolver.ask(id.number(), address) {
-            Some(found) => self.connect(id, address, vec![found]),
-            None => drop(self.wanted.insert(id.number(), (id, address.into()))),
+            Some(found) => self.connect(id, self.turns.begin(whose, address, vec![found])),
+            None => drop(self.wanted.insert(id.number(), (id, whose))),
         }
     }
 
     fn resolved(&mut self, address: &str, found: io::Result<Vec<SocketAddr>>) {
         for number in self.resolver.answered(address) {
-            let Some((id, _)) = self.wanted.remove(&number) else { continue };
+            let Some((id, whose)) = self.wanted.remove(&number) else { continue };
             match &found {
-                Ok(found) if !found.is_empty() => self.connect(id, address, found.clone()),
+                Ok(found) if !found.is_empty() => {
+                    self.connect(id, self.turns.begin(whose, address, found.clone()));
+                }
                 Ok(_) => self.core.mesh().closed(self.now, id, "the name has no address"),
                 Err(error) => self.core.mesh().closed(self.now, id, &error.to_string()),
             }
@@ -281,15 +286,19 @@ impl<C: Core> Carrier<C> {
     }
 
     /// Tries one address after the other, until one takes the beginning of a connection.
-    fn connect(&mut self, id: ConnectionId, address: &str, mut others: Vec<SocketAddr>) {
+    fn connect(&mut self, id: ConnectionId, mut attempt: Attempt) {
         let mut why = "no address is left".to_owned();
-        while !others.is_empty() {
-            match net::connect(others.remove(0), &self.config, &self.counts) {
+        while let Some(address) = self.turns.next(&mut attempt) {
+            match net::connect(address, &self.config, &self.counts) {
                 Ok(stream) => {
-                    let stage = Stage::Connecting { address: address.into(), others };
-                    return self.insert(Socket::new(id, stream, None, stage));
+                    let mut socket = Socket::new(id, stream, None, Stage::Connecting);
+                    socket.attempt = Some(attempt);
+                    return self.insert(socket);
                 }
-                Err(error) => why = error.to_string(),
+                Err(error) => {
+                    why = attempt.explain(&error);
+                    self.turns.failed(&attempt);
+                }
             }
         }
         self.core.mesh().closed(self.now, id, &why);
@@ -308,23 +317,23 @@ impl<C: Core> Carrier<C> {
             Ok(Some(error)) | Err(error) => Some(error),
         };
         let Some(socket) = self.remove(number) else { return };
-        let Socket { id, stream, stage: Stage::Connecting { address, others }, .. } = socket else { return };
+        let Socket { id, stream, attempt: Some(attempt), .. } = socket else { return };
         if let Some(error) = failed {
-            if others.is_empty() {
-                return self.core.mesh().closed(self.now, id, &error.to_string());
+            self.turns.failed(&attempt);
+            if attempt.is_last() {
+                return self.core.mesh().closed(self.now, id, &attempt.explain(&error));
             }
-            return self.connect(id, &address, others);
+            return self.connect(id, attempt);
         }
-        match self.config.tls.as_ref().map(|tls| tls.dial(&address)).transpose() {
+        match self.config.tls.as_ref().map(|tls| tls.dial(&attempt.name)).transpose() {
             Ok(tls) => {
+                let mut socket = Socket::new(id, stream, tls, Stage::Open);
+                (socket.attempt, socket.is_ready) = (Some(attempt), true);
                 // It is polled already.
-                self.sockets.insert(number, Socket::new(id, stream, tls, Stage::Open));
+                self.sockets.insert(number, socket);
                 self.counts.connections.store(self.sockets.len() as u64, Ordering::Relaxed);
                 self.core.mesh().dialed(self.now, id);
-                if let Some(socket) = self.sockets.get_mut(&number) {
-                    socket.is_ready = true;
-                    self.ready.push(number);
-                }
+                self.ready.push(number);
                 self.write_later(number);
             }
             Err(error) => self.core.mesh().broken(self.now, id, &explain(&error)),
@@ -347,7 +356,7 @@ impl<C: Core> Carrier<C> {
                 Ok((count, bytes, is_more)) => {
                     add(&self.counts.reads, 1);
                     add(&self.counts.bytes_read, count as u64);
-                    let (id, is_done) = (socket.id, !is_more);
+                    let (id, is_done, is_known) = (socket.id, !is_more, socket.attempt.is_none());
                     socket.is_ready = is_more;
                     if socket.tls_has_output() {
                         // An answer of TLS, which may be what the peer waits for.
@@ -356,6 +365,9 @@ impl<C: Core> Carrier<C> {
                     }
                     if !bytes.is_empty() {
                         self.core.mesh().input(self.now, id, bytes);
+                        if !is_known && self.core.mesh().is_joined(id) {
+                            self.joined(number);
+                        }
                     }
                     if is_done {
                         return false;
@@ -370,8 +382,19 @@ impl<C: Core> Carrier<C> {
         true
     }
 
+    /// The peer is where it was dialed.
+    fn joined(&mut self, number: u64) {
+        let socket = self.sockets.get_mut(&number);
+        if let Some(attempt) = socket.and_then(|socket| socket.attempt.take()) {
+            self.turns.joined(&attempt);
+        }
+    }
+
     fn ended(&mut self, number: u64, why: &Ended) {
         let Some(mut socket) = self.remove(number) else { return };
+        if let Some(attempt) = &socket.attempt {
+            self.turns.failed(attempt);
+        }
         self.is_again = true;
         let (now, mesh) = (self.now, self.core.mesh());
         match why {
@@ -400,7 +423,10 @@ impl<C: Core> Carrier<C> {
         self.core.turn(self.now);
         while let Some(demand) = self.core.mesh().poll_demand() {
             match demand {
-                Demand::Dial { connection, address, .. } => self.dial(connection, &address),
+                Demand::Dial { connection, peer, address } => {
+                    let whose = if peer.is_some() { Whose::Peer } else { Whose::Sought };
+                    self.dial(connection, whose, &address);
+                }
                 Demand::Close { connection, last, reason } => self.close(connection, last, &reason),
             }
         }
@@ -419,6 +445,9 @@ impl<C: Core> Carrier<C> {
             self.resolver.forget(id.number());
         }
         if let Some(socket) = self.remove(id.number()) {
+            if let Some(attempt) = &socket.attempt {
+                self.turns.failed(attempt);
+            }
             socket.close(last);
         }
     }
@@ -436,7 +465,7 @@ impl<C: Core> Carrier<C> {
     fn write(&mut self, number: u64) -> bool {
         for _ in 0..WRITES_MAX {
             let Some(socket) = self.sockets.get_mut(&number) else { return false };
-            if matches!(socket.stage, Stage::Open) && socket.is_empty() {
+            if socket.stage == Stage::Open && socket.is_empty() {
                 self.core.mesh().output(self.now, socket.id, self.config.output_max, &mut self.out);
                 socket.push(self.out.drain());
             }

@@ -1,4 +1,5 @@
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::time::{Duration, Instant};
 
 use crate::secure::Tls;
@@ -22,6 +23,8 @@ pub struct CarrierConfig {
     pub backlog: u16,
     /// The name of the thread.
     pub thread: Box<str>,
+    /// What the name of a host with its port stands for. It may block: it has a thread of its own.
+    pub resolve: fn(&str) -> io::Result<Vec<SocketAddr>>,
 }
 
 impl Default for CarrierConfig {
@@ -35,6 +38,7 @@ impl Default for CarrierConfig {
             output_max: 256 * 1024,
             backlog: 256,
             thread: "cluster".into(),
+            resolve: |address| address.to_socket_addrs().map(Iterator::collect),
         }
     }
 }

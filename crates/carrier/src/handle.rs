@@ -41,7 +41,7 @@ pub fn spawn<C: Core + 'static>(core: C, config: CarrierConfig) -> io::Result<Ha
         addresses.push(socket.local_addr()?);
         listeners.push(Listener::new(socket));
     }
-    let resolver = Resolver::start(&config.thread, sender.clone())?;
+    let resolver = Resolver::start(&config, sender.clone())?;
     let name = config.thread.to_string();
     let carrier = Carrier::new(core, config, poll, inbox, listeners, resolver, counts.clone())?;
     let thread = thread::Builder::new().name(name).spawn(move || carrier.run())?;

@@ -15,6 +15,7 @@ mod net;
 mod resolver;
 mod secure;
 mod socket;
+mod turns;
 
 use link::{Mesh, Time};
 

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::thread;
 
+use crate::config::CarrierConfig;
 use crate::mailbox::{Mail, Sender};
 
 /// What waits for names. Of each name one question is on its way at most.
@@ -20,11 +21,12 @@ const QUESTIONS_MAX: usize = 1024;
 impl Resolver {
     /// # Errors
     /// No thread could be started.
-    pub fn start<L: Send + 'static>(thread: &str, answers: Sender<L>) -> io::Result<Self> {
+    pub fn start<L: Send + 'static>(config: &CarrierConfig, answers: Sender<L>) -> io::Result<Self> {
+        let (thread, resolve) = (&config.thread, config.resolve);
         let (questions, asked) = mpsc::sync_channel::<Box<str>>(QUESTIONS_MAX);
         thread::Builder::new().name(format!("{thread}-names")).spawn(move || {
             for address in asked {
-                let found = address.to_socket_addrs().map(Iterator::collect);
+                let found = resolve(&address);
                 if answers.mail(Mail::Resolved { address, found }).is_err() {
                     return;
                 }

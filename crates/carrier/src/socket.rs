@@ -2,12 +2,14 @@
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead as _, IoSlice, Read as _, Write as _};
-use std::net::{Shutdown, SocketAddr};
+use std::net::Shutdown;
 
 use bytes::{Buf as _, Bytes};
 use link::ConnectionId;
 use mio::net::TcpStream;
 use rustls::Connection;
+
+use crate::turns::Attempt;
 
 /// Slices of one write.
 const SLICES_MAX: usize = 64;
@@ -19,6 +21,8 @@ pub struct Socket {
     pub stream: TcpStream,
     tls: Option<Box<Connection>>,
     pub stage: Stage,
+    /// How it was dialed, until the node that was dialed is known to be there.
+    pub attempt: Option<Attempt>,
     /// What [`link::Mesh::output`] gave and the socket did not take.
     pending: VecDeque<Bytes>,
     /// Its last write did not take everything: wait for the socket's word.
@@ -29,12 +33,10 @@ pub struct Socket {
     pub is_writing: bool,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// Not yet there; other addresses of the same name are tried after this one.
-    Connecting {
-        address: Box<str>,
-        others: Vec<SocketAddr>,
-    },
+    Connecting,
     Open,
 }
 
@@ -64,6 +66,7 @@ impl Socket {
             stream,
             tls: tls.map(Box::new),
             stage,
+            attempt: None,
             pending: VecDeque::new(),
             is_blocked: false,
             is_ready: false,
@@ -133,7 +136,7 @@ impl Socket {
 
     /// Says good-bye, as far as the socket takes it.
     pub fn close(mut self, last: Bytes) {
-        let is_open = matches!(self.stage, Stage::Open);
+        let is_open = self.stage == Stage::Open;
         self.push([last]);
         // Whoever does not hear it hears the end of the connection.
         if is_open && self.write().is_ok() {

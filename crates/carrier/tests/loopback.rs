@@ -1,5 +1,6 @@
 //! Links over real sockets.
 
+mod introductions;
 mod node;
 
 use std::io::{Read as _, Write as _};

@@ -2,14 +2,19 @@
 //!
 //! ```text
 //! dialer    "MLNK" | length u16 | version_min u16, version_max u16, features u64, cluster 16, link 16, nonce 32,
-//!                                 channel u8, channels u8, name (length u8)
-//! acceptor  "MLNK" | length u16 | 0 u8, version u16, features u64, cluster 16, link 16, nonce 32, name (length u8) | proof 32
+//!                                 channel u8, channels u8, name (length u8), card (length u16)
+//! acceptor  "MLNK" | length u16 | 0 u8, version u16, features u64, cluster 16, link 16, nonce 32, name (length u8),
+//!                                 card (length u16) | proof 32
 //!       or  "MLNK" | length u16 | reason u8, not 0
 //! dialer    proof 32
 //! ```
 //!
 //! A proof is HMAC-SHA-256 with the secret over who proves and all that was said before it. Fields that a later version adds behind
-//! these are ignored. The secret keeps strangers out; it does not hide what is sent: between sites belongs TLS.
+//! these are ignored, and a message that ends before its card has an empty one. The secret keeps strangers out; it does not hide what is
+//! sent: between sites belongs TLS.
+//!
+//! Who dials with `channels` 0 wants no channel but an *introduction*: the two learn each other's names and cards, and the connection
+//! ends. For that alone the two names may be the same: a node finds its own address so.
 
 use std::sync::Arc;
 
@@ -31,8 +36,11 @@ pub const CHANNELS_MAX: u8 = 1 + LANES_MAX;
 const MAGIC: &[u8; 4] = b"MLNK";
 const NONCE: usize = 32;
 const PROOF: usize = 32;
-/// Of what follows magic and length. The fields of version 1 take at most 335.
+/// Of what follows magic and length.
 const BODY_MAX: usize = 1024;
+/// Bytes of an [`Identity::card`].
+pub const CARD_MAX: usize = 512;
+const _: () = assert!(4 + 8 + 16 + 16 + NONCE + 2 + (1 + 255) + (2 + CARD_MAX) <= BODY_MAX);
 const PREFIX: usize = 6;
 
 /// Of one [`Link`](crate::Link), random. A peer whose link has another one than before has forgotten all that was said.
@@ -63,6 +71,9 @@ pub struct Identity {
     pub cluster: [u8; 16],
     /// Bits of what this node can do beyond its version. Both know what both can.
     pub features: u64,
+    /// What it says of itself to those who know the secret, who are sure that it is this node's. At most [`CARD_MAX`] bytes, opaque to
+    /// this crate. It is no secret: it goes out before the other side has proved anything.
+    pub card: Bytes,
 }
 
 /// A peer that has proved itself.
@@ -73,9 +84,18 @@ pub struct Established {
     pub version: u16,
     /// What both can do.
     pub features: u64,
-    /// Which of how many connections of the link this is.
+    /// Which of how many connections of the link this is; 0 of 0 is an introduction, after which there is none.
     pub channel: u8,
     pub channels: u8,
+    /// [`Identity::card`].
+    pub card: Bytes,
+}
+
+impl Established {
+    /// Whether the two only wanted to know who the other is.
+    pub fn is_introduction(&self) -> bool {
+        self.channels == 0
+    }
 }
 
 /// The beginning of one connection between two nodes.
@@ -91,11 +111,8 @@ enum Stage {
     /// The dialer has said who it is.
     Dialed {
         hello: Bytes,
-        channel: u8,
-        channels: u8,
-        own: Box<str>,
-        features: u64,
-        cluster: [u8; 16],
+        place: (u8, u8),
+        identity: Identity,
     },
     /// The acceptor waits for the dialer to say who it is. Its link is known only when the peer's name is.
     Accepting {
@@ -129,12 +146,16 @@ pub enum Progress {
 }
 
 impl Handshake {
-    /// Begins a connection as the `channel`th of `channels` of the link with the id `link`. `nonce` is random.
+    /// Begins a connection as the `channel`th of `channels` of the link with the id `link`, or with 0 of 0 an introduction. `nonce` is
+    /// random.
+    ///
+    /// # Panics
+    /// The card is longer than [`CARD_MAX`].
     pub fn dial(
         identity: &Identity,
         secret: Secret,
         link: LinkId,
-        (channel, channels): (u8, u8),
+        place: (u8, u8),
         nonce: [u8; NONCE],
         out: &mut Output,
     ) -> Self {
@@ -142,13 +163,12 @@ impl Handshake {
         body.extend(VERSION_MIN.to_le_bytes());
         body.extend(VERSION.to_le_bytes());
         put_identity(identity, link, &nonce, &mut body);
-        body.extend([channel, channels]);
+        body.extend([place.0, place.1]);
         put_name(&identity.name, &mut body);
+        put_card(&identity.card, &mut body);
         let hello = message(&body);
         out.put(&hello);
-        let own = identity.name.clone();
-        let (features, cluster) = (identity.features, identity.cluster);
-        let stage = Stage::Dialed { hello, channel, channels, own, features, cluster };
+        let stage = Stage::Dialed { hello, place, identity: identity.clone() };
         Self { secret, stage, pending: BytesMut::new() }
     }
 
@@ -164,13 +184,13 @@ impl Handshake {
     /// The connection is to be closed, after `out` was written.
     pub fn input(&mut self, input: &mut Bytes, out: &mut Output) -> Result<Progress, PeerError> {
         match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Dialed { hello, channel, channels, own, features, cluster } => {
+            Stage::Dialed { hello, place, identity } => {
                 let Some(answer) = self.message(input, PROOF)? else {
-                    self.stage = Stage::Dialed { hello, channel, channels, own, features, cluster };
+                    self.stage = Stage::Dialed { hello, place, identity };
                     return Ok(Progress::Waits);
                 };
-                let established = self.answered(&hello, &answer, (own, features, cluster), out)?;
-                Ok(Progress::Done(Box::new(Established { channel, channels, ..established })))
+                let established = self.answered(&hello, &answer, place, &identity, out)?;
+                Ok(Progress::Done(Box::new(established)))
             }
             Stage::Accepting { identity, nonce } => {
                 let Some(hello) = self.message(input, 0)? else {
@@ -239,6 +259,7 @@ impl Handshake {
                 body.extend(established.version.to_le_bytes());
                 put_identity(&identity, link, &nonce, &mut body);
                 put_name(&identity.name, &mut body);
+                put_card(&identity.card, &mut body);
                 let answer = message(&body);
                 let transcript = Bytes::from([&hello[..], &answer[..]].concat());
                 out.put(&answer);
@@ -254,12 +275,12 @@ impl Handshake {
         &self,
         hello: &Bytes,
         answer: &Bytes,
-        (own, features, cluster): (Box<str>, u64, [u8; 16]),
+        (channel, channels): (u8, u8),
+        identity: &Identity,
         out: &mut Output,
     ) -> Result<Established, PeerError> {
         // A refusal carries no proof.
-        let mut reader = Reader(&answer[PREFIX..]);
-        let reason = reader.take::<1>()?[0];
+        let reason = answer[PREFIX];
         if reason != 0 {
             let reason = Refusal::of_byte(reason).ok_or(PeerError::BadHandshake { what: "no reason" })?;
             return Err(PeerError::RefusedBy { reason });
@@ -267,20 +288,22 @@ impl Handshake {
         let (said, proof) = answer.split_at(answer.len() - PROOF);
         let transcript = [&hello[..], said].concat();
         self.verify(b"acceptor", &transcript, proof)?;
+        let mut reader = Reader(&said[PREFIX + 1..]);
         let version = u16::from_le_bytes(reader.take()?);
-        let (theirs, their_cluster, link) = reader.identity()?;
-        let name = reader.name()?;
+        let (theirs, cluster, link) = reader.identity()?;
+        let (name, card) = (reader.name()?, reader.card()?);
         if !(VERSION_MIN..=VERSION).contains(&version) {
             return Err(PeerError::Refuses { reason: Refusal::Version });
         }
-        if their_cluster != cluster {
+        if cluster != identity.cluster {
             return Err(PeerError::Refuses { reason: Refusal::Cluster });
         }
-        if name == own {
+        if name == identity.name && channels > 0 {
             return Err(PeerError::Refuses { reason: Refusal::OwnName });
         }
         out.put(self.proof(b"dialer", &transcript).as_ref());
-        Ok(Established { name, link, version, features: features & theirs, channel: 0, channels: 0 })
+        let features = identity.features & theirs;
+        Ok(Established { name, link, version, features, channel, channels, card })
     }
 
     fn proof(&self, who: &[u8], transcript: &[u8]) -> hmac::Tag {
@@ -338,18 +361,19 @@ fn said_by_dialer(hello: &Bytes, identity: &Identity) -> Result<Established, Pee
     }
     let (features, cluster, link) = reader.identity()?;
     let [channel, channels] = reader.take()?;
-    let name = reader.name()?;
+    let (name, card) = (reader.name()?, reader.card()?);
+    let is_introduction = (channel, channels) == (0, 0);
     if cluster != identity.cluster {
         return refuse(Refusal::Cluster);
     }
-    if name == identity.name {
+    if name == identity.name && !is_introduction {
         return refuse(Refusal::OwnName);
     }
-    if channel >= channels || channels > CHANNELS_MAX {
+    if (channel >= channels && !is_introduction) || channels > CHANNELS_MAX {
         return refuse(Refusal::Channel);
     }
     let (version, features) = (newest.min(VERSION), features & identity.features);
-    Ok(Established { name, link, version, features, channel, channels })
+    Ok(Established { name, link, version, features, channel, channels, card })
 }
 
 fn put_identity(identity: &Identity, link: LinkId, nonce: &[u8; NONCE], body: &mut Vec<u8>) {
@@ -363,6 +387,12 @@ fn put_name(name: &str, body: &mut Vec<u8>) {
     let end = name.floor_char_boundary(255);
     body.push(end as u8);
     body.extend(&name.as_bytes()[..end]);
+}
+
+fn put_card(card: &[u8], body: &mut Vec<u8>) {
+    assert!(card.len() <= CARD_MAX, "a card of {} bytes", card.len());
+    body.extend((card.len() as u16).to_le_bytes());
+    body.extend(card);
 }
 
 fn message(body: &[u8]) -> Bytes {
@@ -403,6 +433,21 @@ impl Reader<'_> {
         }
         self.0 = &self.0[usize::from(length)..];
         Ok(name.into())
+    }
+
+    fn card(&mut self) -> Result<Bytes, PeerError> {
+        // Whoever knows of no cards says nothing behind its name.
+        if self.0.is_empty() {
+            return Ok(Bytes::new());
+        }
+        let length = usize::from(u16::from_le_bytes(self.take()?));
+        if length > CARD_MAX {
+            return Err(PeerError::BadHandshake { what: "a card longer than any can be" });
+        }
+        let (card, rest) =
+            self.0.split_at_checked(length).ok_or(PeerError::BadHandshake { what: "too little" })?;
+        self.0 = rest;
+        Ok(Bytes::copy_from_slice(card))
     }
 }
 

@@ -27,7 +27,7 @@ pub use config::{BufferMax, Config};
 pub use counters::{ClassCounters, Counters};
 pub use error::{PeerError, Refusal, Refused};
 pub use handshake::{
-    CHANNELS_MAX, Established, Handshake, Identity, LinkId, Progress, Secret, VERSION, VERSION_MIN,
+    CARD_MAX, CHANNELS_MAX, Established, Handshake, Identity, LinkId, Progress, Secret, VERSION, VERSION_MIN,
 };
 pub use lane::{Class, LANES_MAX, Lane};
 pub use link::{ChannelId, Credit, Event, Link};

@@ -9,6 +9,7 @@ mod end;
 mod event;
 mod join;
 mod peer;
+mod seek;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,15 +22,16 @@ pub use event::{ConnectionId, Demand, MeshEvent};
 pub use peer::PeerStatus;
 
 use crate::error::Refused;
-use crate::handshake::{CHANNELS_MAX, Handshake, Identity, LinkId, Secret};
+use crate::handshake::{CARD_MAX, CHANNELS_MAX, Handshake, Identity, LinkId, Secret};
 use crate::lane::Lane;
 use crate::link::{Credit, Event, Link};
 use crate::node::NodeId;
 use crate::output::Output;
 use crate::time::Time;
 use complaints::{Complaints, Whom};
-use connection::{Connection, Stage};
+use connection::{Connection, Origin, Stage};
 use peer::{Peer, Slot};
+use seek::{INTRODUCED_MAX, SOUGHT_MAX, Sought};
 
 /// Fills a slice with random bytes.
 pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
@@ -37,11 +39,14 @@ pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
 /// The links of one node to its peers, over connections that a carrier makes and moves the bytes of.
 ///
 /// Of two nodes the one with the smaller [`NodeId`] dials. Whoever is no peer by its name, or does not prove to know the secret, is refused.
+/// A node that knows no names yet, only addresses, seeks these: it is introduced to the nodes there, which makes no peers by itself.
 ///
 /// **Invariant:** the state of a link's two ends is about the same two lives: an end that forgets its peer takes another id, so that the
 /// peer forgets too.
 ///
 /// **Invariant:** a peer that is alive is not replaced by another process with its name.
+///
+/// **Invariant:** an introduction touches no link, and is heard of only when both have proved to know the secret.
 pub struct Mesh {
     identity: Identity,
     node: NodeId,
@@ -51,6 +56,7 @@ pub struct Mesh {
     /// Of this mesh alone: for ids that a connection may begin with once its peer has proved itself.
     derivation: hmac::Key,
     peers: BTreeMap<NodeId, Peer>,
+    sought: BTreeMap<Box<str>, Sought>,
     connections: BTreeMap<ConnectionId, Connection>,
     /// The number of the last connection.
     last: u64,
@@ -62,6 +68,8 @@ pub struct Mesh {
     demands: VecDeque<Demand>,
     /// Besides those of the links.
     events: VecDeque<MeshEvent>,
+    /// Those of them that anybody with the secret may cause at any time.
+    introductions: VecDeque<MeshEvent>,
     complaints: Complaints,
     counters: MeshCounters,
     /// Nothing is due before.
@@ -69,7 +77,10 @@ pub struct Mesh {
 }
 
 impl Mesh {
+    /// # Panics
+    /// The identity's card is longer than [`CARD_MAX`].
     pub fn new(identity: Identity, secret: Secret, mut random: Random, config: MeshConfig) -> Self {
+        assert!(identity.card.len() <= CARD_MAX, "a card of {} bytes", identity.card.len());
         let mut seed = [0; 32];
         random(&mut seed);
         Self {
@@ -79,6 +90,7 @@ impl Mesh {
             derivation: hmac::Key::new(hmac::HMAC_SHA256, &seed),
             random,
             peers: BTreeMap::new(),
+            sought: BTreeMap::new(),
             connections: BTreeMap::new(),
             last: 0,
             half_open: 0,
@@ -86,6 +98,7 @@ impl Mesh {
             noisy: VecDeque::new(),
             demands: VecDeque::new(),
             events: VecDeque::new(),
+            introductions: VecDeque::new(),
             complaints: Complaints::new(config.complaint_pause),
             counters: MeshCounters::default(),
             due: Time::NEVER,
@@ -148,22 +161,22 @@ impl Mesh {
         (self.random)(&mut nonce);
         let handshake = Handshake::accept(&self.identity, self.secret.clone(), nonce).into();
         let by = now.after(self.config.handshake_max);
-        let stage = Stage::Shaking { handshake, by, own: LinkId(0) };
-        Some(self.insert(Connection::new(None, from, None, stage)))
+        let stage = Stage::Shaking { handshake, by, own: NO_LINK };
+        Some(self.insert(Connection::new(None, from, Origin::Accepted, stage)))
     }
 
     /// A connection that [`Demand::Dial`] asked for is there.
     pub fn dialed(&mut self, now: Time, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Stage::Dialing { .. } = connection.stage else { return };
-        let (Some(peer), Some(slot)) =
-            (connection.peer.and_then(|peer| self.peers.get(&peer)), connection.slot)
-        else {
-            return;
+        let peer = connection.peer.and_then(|peer| self.peers.get(&peer));
+        let (own, place) = match (connection.origin, peer) {
+            (Origin::Slot(slot), Some(peer)) => (peer.link.id(), (slot, peer.slots.len() as u8)),
+            (Origin::Sought, _) => (NO_LINK, (0, 0)),
+            (Origin::Slot(_), None) | (Origin::Accepted, _) => return,
         };
         let mut nonce = [0; 32];
         (self.random)(&mut nonce);
-        let (own, place) = (peer.link.id(), (slot, peer.slots.len() as u8));
         let secret = self.secret.clone();
         let handshake = Handshake::dial(&self.identity, secret, own, place, nonce, &mut connection.out);
         let by = now.after(self.config.handshake_max);
@@ -245,7 +258,7 @@ impl Mesh {
 
     /// What happened; for whoever uses the links. Of one link, in order.
     pub fn poll_event(&mut self) -> Option<MeshEvent> {
-        if let Some(event) = self.events.pop_front() {
+        if let Some(event) = self.events.pop_front().or_else(|| self.introductions.pop_front()) {
             return Some(event);
         }
         loop {
@@ -278,7 +291,7 @@ impl Mesh {
         for id in late {
             self.counters.late += 1;
             let reason = match self.connections.get(&id) {
-                Some(connection) if connection.slot.is_some() => format!(
+                Some(connection) if connection.is_dialed() => format!(
                     "it was not joined within {:?} at {}: check that the node runs, its address and the firewalls between",
                     self.config.handshake_max, connection.address
                 ),
@@ -299,6 +312,7 @@ impl Mesh {
             self.look(now, node);
         }
         self.dial_due(now);
+        self.seek_due(now);
         self.due = self.next_due();
     }
 
@@ -316,6 +330,11 @@ impl Mesh {
         self.connections.get(&id)?.peer
     }
 
+    /// Whether a connection is one of those of a link: both have proved to be who they are to be.
+    pub fn is_joined(&self, id: ConnectionId) -> bool {
+        self.connections.get(&id).is_some_and(|connection| matches!(connection.stage, Stage::Channel { .. }))
+    }
+
     pub fn counters(&self) -> &MeshCounters {
         &self.counters
     }
@@ -326,10 +345,20 @@ impl Mesh {
     }
 
     pub fn check_invariants(&self) {
-        let shaking = |connection: &&Connection| {
-            connection.slot.is_none() && matches!(connection.stage, Stage::Shaking { .. })
-        };
-        assert_eq!(self.connections.values().filter(shaking).count(), self.half_open);
+        let half_open = self.connections.values().filter(|connection| connection.is_half_open());
+        assert_eq!(half_open.count(), self.half_open);
+        assert!(self.sought.len() <= SOUGHT_MAX && self.introductions.len() <= INTRODUCED_MAX);
+        for (address, sought) in &self.sought {
+            let Some(connection) = sought.connection.map(|id| &self.connections[&id]) else { continue };
+            assert!(connection.origin == Origin::Sought && connection.address == *address);
+        }
+        for (id, connection) in &self.connections {
+            if connection.origin == Origin::Sought {
+                let sought = self.sought.get(&connection.address);
+                assert!(sought.is_some_and(|sought| sought.connection == Some(*id)), "nobody seeks it");
+                assert!(connection.peer.is_none() && !matches!(connection.stage, Stage::Channel { .. }));
+            }
+        }
         for (node, peer) in &self.peers {
             peer.link.check_invariants();
             assert_eq!(peer.link.channels().count(), peer.channels.iter().flatten().count());
@@ -387,6 +416,9 @@ impl Mesh {
         }
     }
 }
+
+/// What a connection that belongs to no link says that it belongs to.
+const NO_LINK: LinkId = LinkId(0);
 
 /// Notes what the link of a peer has: output, of connections that are not among those with some yet, and events.
 fn mark(node: NodeId, peer: &mut Peer, writable: &mut VecDeque<ConnectionId>, noisy: &mut VecDeque<NodeId>) {

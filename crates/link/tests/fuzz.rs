@@ -45,7 +45,8 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>) {
 }
 
 fn identity(name: &str) -> Identity {
-    Identity { name: name.into(), cluster: [1; 16], features: 3 }
+    let card = Bytes::from(format!("the card of {name}"));
+    Identity { name: name.into(), cluster: [1; 16], features: 3, card }
 }
 
 #[test]
@@ -54,7 +55,8 @@ fn no_handshake_panics_and_none_without_the_secret_is_done() {
         let secret = Secret::new(b"secret");
         let mut hello = Output::default();
         let stranger = Secret::new(b"another");
-        let mut dials = Handshake::dial(&identity("a"), stranger, LinkId(1), (0, 2), [3; 32], &mut hello);
+        let place = if random.below(2) == 0 { (0, 2) } else { (0, 0) };
+        let mut dials = Handshake::dial(&identity("a"), stranger, LinkId(1), place, [3; 32], &mut hello);
         let mut accepts = Handshake::accept(&identity("b"), secret.clone(), [4; 32]);
         let mut bytes = hello.take().concat();
         mutate(random, &mut bytes);
@@ -88,6 +90,7 @@ fn good_stream(random: &mut Random) -> (Link, Vec<u8>) {
         features: 0,
         channel: 0,
         channels: 1,
+        card: Bytes::new(),
     };
     let now = Time(1);
     let (at_good, at_victim) = (good.attach(now, &of("b", 2)), victim.attach(now, &of("a", 1)));
@@ -124,6 +127,7 @@ fn whatever_a_peer_sends_a_link_stays_in_order() {
             features: 0,
             channel: 0,
             channels: 1,
+            card: Bytes::new(),
         };
         let channel = link.attach(now, &established);
         let mut rest = &stream[..];
@@ -158,10 +162,60 @@ fn written(mesh: &mut Mesh) -> Vec<u8> {
 fn mesh(name: &str, peer: &str, random: &mut Random) -> Mesh {
     let mut random = Random::new(random.next());
     let bytes = move |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte = random.next() as u8);
-    let config = MeshConfig { connections: 1, ..MeshConfig::default() };
+    let config = MeshConfig { connections: 1, introduces: true, ..MeshConfig::default() };
     let mut mesh = Mesh::new(identity(name), Secret::new(b"secret"), Box::new(bytes), config);
-    mesh.add_peer(Time(0), peer, "there");
+    if peer.is_empty() {
+        mesh.seek(Time(0), "there");
+    } else {
+        mesh.add_peer(Time(0), peer, "there");
+    }
     mesh
+}
+
+#[test]
+fn whatever_comes_over_a_connection_nobody_is_introduced_as_somebody_else() {
+    let (mut introduced, mut ended) = (0_u64, 0_u64);
+    for_a_while(|random| {
+        let (mut seeks, mut accepts) = (mesh("a", "", random), mesh("b", "", random));
+        let now = Time(1);
+        seeks.handle_timeout(now);
+        let Some(Demand::Dial { connection: at_seeks, peer: None, .. }) = seeks.poll_demand() else {
+            panic!("it seeks")
+        };
+        let at_accepts = accepts.accepted(now, "1.2.3.4:5").expect("there is room");
+        seeks.dialed(now, at_seeks);
+        let when = random.below(6);
+        for round in 0..6 {
+            let (from, to, at) = if round % 2 == 0 {
+                (&mut seeks, &mut accepts, at_accepts)
+            } else {
+                (&mut accepts, &mut seeks, at_seeks)
+            };
+            let mut bytes = written(from);
+            while let Some(demand) = from.poll_demand() {
+                if let Demand::Close { last, .. } = demand {
+                    ended += 1;
+                    bytes.extend(last);
+                }
+            }
+            if round == when {
+                mutate(random, &mut bytes);
+            }
+            let (name, of) = (from.identity().name.clone(), from.identity().card.clone());
+            to.input(now, at, bytes.into());
+            to.check_invariants();
+            while let Some(event) = to.poll_event() {
+                if let MeshEvent::Introduced { name: found, card, address } = event {
+                    introduced += 1;
+                    assert_eq!((found, card), (name.clone(), of.clone()));
+                    assert_eq!(address.as_deref(), (round % 2 == 1).then_some("there"));
+                }
+            }
+            assert_eq!(to.peers().count(), 0);
+        }
+        assert!(accepts.connections() <= 1, "what waits has a deadline");
+    });
+    assert!(introduced > 0 && ended > 0, "both ends were met");
 }
 
 #[test]

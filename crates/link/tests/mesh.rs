@@ -1,5 +1,6 @@
 //! Nodes that are joined by their meshes: whatever the network does, and whoever else comes.
 
+mod introductions;
 mod random;
 mod world;
 
@@ -27,11 +28,19 @@ fn whatever_the_network_does_frames_arrive_once_and_in_order() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let first = number("MERIDIAN_LINK_SEED").unwrap_or(0);
     let (mut cuts, mut swallowed, mut severed, mut restarts, mut refused) = (0, 0, 0, 0, 0);
-    let (mut received, mut retransmitted) = (0, 0);
+    let (mut received, mut retransmitted, mut introduced) = (0, 0, 0);
     for seed in first..first + number("MERIDIAN_LINK_SEEDS").unwrap_or(40) {
         let _seen = Seen(seed);
         let (count, connections) = (3 + seed as usize % 3, 1 + (seed / 3) as u8 % 4);
-        let mut world = World::new(specs(count, connections), seed);
+        let mut specs = specs(count, connections);
+        // In half of the runs they seek each other too, and themselves, which changes nothing for their links.
+        let seeks: Vec<usize> = if seed % 2 == 1 { (0..count).collect() } else { Vec::new() };
+        for spec in &mut specs {
+            spec.config.introduces = !seeks.is_empty();
+            spec.config.handshakes_max += 4 * seeks.len();
+            spec.seeks = seeks.clone();
+        }
+        let mut world = World::new(specs, seed);
         for _ in 0..300 {
             let (one, step) = (world.random.below(count), 1 + world.random.below(count - 1));
             let other = (one + step) % count;
@@ -69,17 +78,34 @@ fn whatever_the_network_does_frames_arrive_once_and_in_order() {
                     world.pass(pause as u64);
                     world.start(one);
                 }
+                91..94 => world.change_card(one),
+                94..96 => {
+                    world.nodes[one].mesh.seek_no_more(&other.to_string());
+                    if !seeks.is_empty() {
+                        let now = world.now;
+                        world.nodes[one].mesh.seek(now, &other.to_string());
+                    }
+                }
                 _ => {}
             }
             let milliseconds = world.random.below(300) as u64;
             world.pass(milliseconds);
         }
         world.heal();
+        for one in &seeks {
+            for other in &seeks {
+                let edition = Some(world.nodes[*other].edition);
+                assert_eq!(world.heard_of(*one, *other, Some(*other)), edition, "{other} at {one}");
+                assert_eq!(world.heard_of(*one, *other, None), edition, "{other} has found {one}");
+                introduced += 1;
+            }
+        }
         received += world.received;
         retransmitted += world.retransmitted();
     }
     assert!(cuts > 0 && swallowed > 0 && severed > 0 && restarts > 0 && refused > 0, "every fault fired");
     assert!(received > 1_000 && retransmitted > 0, "{received} received, {retransmitted} sent again");
+    assert!(introduced > 0);
 }
 
 fn joined(specs: Vec<Spec>) -> World {

@@ -25,6 +25,8 @@ pub enum Letter {
         name: String,
         address: String,
     },
+    /// An address that is to be sought.
+    Seek(String),
     /// So many frames on lanes in turn.
     Flood {
         to: NodeId,
@@ -50,6 +52,8 @@ pub enum News {
     /// All frames that were to be sent were taken.
     Sent(NodeId),
     Refused(String),
+    /// Who, with which card, and where it was found.
+    Introduced(String, Bytes, Option<String>),
 }
 
 #[derive(Default)]
@@ -76,6 +80,7 @@ impl Core for Counting {
     fn letter(&mut self, now: Time, letter: Letter) {
         match letter {
             Letter::Peer { name, address } => self.mesh.add_peer(now, &name, &address),
+            Letter::Seek(address) => self.mesh.seek(now, &address),
             Letter::Flood { to, count } => self.peers.entry(to).or_default().to_send += count,
             Letter::Expect { from, count } => self.peers.entry(from).or_default().expected = Some(count),
             Letter::Halt(until) => drop(until.recv()),
@@ -92,6 +97,9 @@ impl Core for Counting {
             match event {
                 MeshEvent::Refused { reason, .. } => self.tell(News::Refused(reason.into())),
                 MeshEvent::Link { peer, event } => self.happened(peer, event),
+                MeshEvent::Introduced { name, card, address } => {
+                    self.tell(News::Introduced(name.into(), card, address.map(String::from)));
+                }
             }
         }
         for (id, peer) in &mut self.peers {
@@ -154,9 +162,11 @@ impl Counting {
 pub struct Spec {
     pub name: String,
     pub secret: String,
+    pub cluster: u8,
     pub mesh: MeshConfig,
     pub tls: Option<Tls>,
     pub listen: SocketAddr,
+    pub resolve: fn(&str) -> std::io::Result<Vec<SocketAddr>>,
 }
 
 impl Spec {
@@ -165,21 +175,26 @@ impl Spec {
         Self {
             name: name.into(),
             secret: "secret".into(),
+            cluster: 1,
             mesh: MeshConfig {
                 link,
                 connections: 3,
                 dial_max: Duration::from_millis(300),
+                seek_pause: Duration::from_millis(50),
+                introduces: true,
                 ..MeshConfig::default()
             },
             tls: None,
             listen: ([127, 0, 0, 1], 0).into(),
+            resolve: CarrierConfig::default().resolve,
         }
     }
 
     pub fn start(self) -> Node {
         let (news, heard) = channel();
         let id = NodeId::of_name(&self.name);
-        let identity = Identity { name: self.name.into(), cluster: [1; 16], features: 0 };
+        let card = format!("the card of {}", self.name).into();
+        let identity = Identity { name: self.name.into(), cluster: [self.cluster; 16], features: 0, card };
         let mut state = id.0 ^ u64::from(self.listen.port()) ^ START.fetch_add(1, Ordering::Relaxed) as u64;
         let random = move |bytes: &mut [u8]| {
             for byte in bytes {
@@ -189,7 +204,12 @@ impl Spec {
         };
         let mesh = Mesh::new(identity, Secret::new(self.secret.as_bytes()), Box::new(random), self.mesh);
         let core = Counting { mesh, peers: BTreeMap::new(), news };
-        let config = CarrierConfig { listen: vec![self.listen], tls: self.tls, ..CarrierConfig::default() };
+        let config = CarrierConfig {
+            listen: vec![self.listen],
+            tls: self.tls,
+            resolve: self.resolve,
+            ..CarrierConfig::default()
+        };
         let handle = spawn(core, config).expect("a port and a thread");
         Node { id, handle, heard }
     }
@@ -231,6 +251,22 @@ impl Node {
 
     pub fn until_is(&self, news: &News) {
         self.until(&format!("{news:?}"), |it| it == news);
+    }
+
+    /// Has it look for whoever is at an address.
+    pub fn seek(&self, address: &str) {
+        self.letter(Letter::Seek(address.into()));
+    }
+
+    /// Waits until a node was introduced: found at an address, or the one that has found this one.
+    pub fn until_introduced(&self, name: &str, address: Option<&str>) {
+        let card = format!("the card of {name}").into();
+        self.until_is(&News::Introduced(name.into(), card, address.map(String::from)));
+    }
+
+    /// What it has heard by now.
+    pub fn news(&self) -> Vec<News> {
+        self.heard.try_iter().collect()
     }
 
     pub fn until_refused(&self, part: &str) {
@@ -397,7 +433,7 @@ fn carry_slowly(mut from: TcpStream, mut to: TcpStream, trickle: Option<&Trickle
 
 /// A node that knows nobody.
 pub fn idle(config: CarrierConfig) -> std::io::Result<Handle<Letter>> {
-    let identity = Identity { name: "idle".into(), cluster: [1; 16], features: 0 };
+    let identity = Identity { name: "idle".into(), cluster: [1; 16], features: 0, card: Bytes::new() };
     let mesh = Mesh::new(identity, Secret::new(b"secret"), Box::new(|_| {}), MeshConfig::default());
     spawn(Counting { mesh, peers: BTreeMap::new(), news: channel().0 }, config)
 }

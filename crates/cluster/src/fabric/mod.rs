@@ -210,6 +210,9 @@ impl Fabric {
                 MeshEvent::Refused { who, reason, unsaid } => {
                     tracing::warn!(%who, unsaid, "not joined: {reason}");
                 }
+                MeshEvent::Introduced { name, address, .. } => {
+                    tracing::debug!(%name, ?address, "a node says who it is");
+                }
             }
         }
         self.forget_the_dead();

@@ -1,21 +1,27 @@
 use super::*;
 
 fn identity(name: &str) -> Identity {
-    Identity { name: name.into(), cluster: [7; 16], features: 0b110 }
+    Identity { name: name.into(), cluster: [7; 16], features: 0b110, card: Bytes::new() }
 }
 
 fn said(out: &mut Output) -> Bytes {
     out.take().concat().into()
 }
 
+type Ended = Result<Progress, PeerError>;
+
 /// Lets two handshakes talk, `step` bytes at a time, and returns how each ended.
-fn talk(
+fn talk(dialer: (&Identity, &[u8]), acceptor: (&Identity, &[u8]), step: usize) -> (Ended, Ended) {
+    talk_of((1, 3), dialer, acceptor, step)
+}
+
+fn talk_of(
+    place: (u8, u8),
     dialer: (&Identity, &[u8]),
     acceptor: (&Identity, &[u8]),
     step: usize,
-) -> (Result<Progress, PeerError>, Result<Progress, PeerError>) {
+) -> (Ended, Ended) {
     let (mut to_acceptor, mut to_dialer) = (Output::default(), Output::default());
-    let place = (1, 3);
     let secret = Secret::new(dialer.1);
     let mut dials = Handshake::dial(dialer.0, secret, LinkId(11), place, [1; 32], &mut to_acceptor);
     let mut accepts = Handshake::accept(acceptor.0, Secret::new(acceptor.1), [2; 32]);
@@ -42,24 +48,40 @@ fn talk(
 
 #[test]
 fn two_nodes_with_the_same_secret_learn_who_they_are() {
-    let (a, b) = (identity("a"), Identity { features: 0b011, ..identity("b") });
+    let a = Identity { card: vec![5; CARD_MAX].into(), ..identity("a") };
+    let b = Identity { features: 0b011, card: "b's".into(), ..identity(&"b".repeat(255)) };
     for step in [1, 7, 4096] {
         let (one, other) = talk((&a, b"secret"), (&b, b"secret"), step);
-        let established = |name: &str, link| {
-            let (version, features) = (VERSION, 0b010);
-            let name = name.into();
+        let established = |of: &Identity, link| {
             Ok(Progress::Done(Box::new(Established {
-                name,
+                name: of.name.clone(),
                 link,
-                version,
-                features,
+                version: VERSION,
+                features: 0b010,
                 channel: 1,
                 channels: 3,
+                card: of.card.clone(),
             })))
         };
-        assert_eq!(one, established("b", LinkId(22)));
-        assert_eq!(other, established("a", LinkId(11)));
+        assert_eq!(one, established(&b, LinkId(22)));
+        assert_eq!(other, established(&a, LinkId(11)));
     }
+}
+
+#[test]
+fn an_introduction_is_of_no_channel_and_may_be_to_oneself() {
+    for names in [("a", "b"), ("a", "a")] {
+        let dialer = Identity { card: "of the dialer".into(), ..identity(names.0) };
+        let acceptor = Identity { card: "of the acceptor".into(), ..identity(names.1) };
+        let (one, other) = talk_of((0, 0), (&dialer, b"secret"), (&acceptor, b"secret"), 9);
+        for (found, of) in [(one, acceptor), (other, dialer)] {
+            let Ok(Progress::Done(found)) = found else { panic!("{found:?}") };
+            assert!(found.is_introduction());
+            assert_eq!((found.name, found.card), (of.name, of.card));
+        }
+    }
+    let (one, other) = talk_of((0, 0), (&identity("a"), b"guess"), (&identity("a"), b"secret"), 9);
+    assert_eq!((one, other), (Err(PeerError::WrongSecret), Ok(Progress::Waits)));
 }
 
 #[test]
@@ -93,6 +115,10 @@ fn those_who_do_not_belong_together_are_told_so() {
     };
     check(Identity { cluster: [8; 16], ..identity("a") }, Refusal::Cluster);
     check(identity("b"), Refusal::OwnName);
+    let of_no_place = |place| talk_of(place, (&identity("a"), b"secret"), (&identity("b"), b"secret"), 9);
+    for place in [(1, 0), (3, 3), (0, CHANNELS_MAX + 1)] {
+        assert_eq!(of_no_place(place).0, Err(PeerError::RefusedBy { reason: Refusal::Channel }));
+    }
 }
 
 #[test]
@@ -131,22 +157,91 @@ fn other_protocols_are_noticed_at_once() {
     }
 }
 
-/// What a node of version 1 says, for ever.
+/// What a node of version 1 says, for ever, behind the length: once without a card, now with one.
+const GOLDEN_DIALER: [&str; 7] = [
+    "0100",
+    "0100",
+    "0600000000000000",
+    "07070707070707070707070707070707",
+    "02010000000000000000000000000000",
+    "0909090909090909090909090909090909090909090909090909090909090909",
+    "0103026e31",
+];
+const GOLDEN_ACCEPTOR: [&str; 7] = [
+    "00",
+    "0100",
+    "0600000000000000",
+    "07070707070707070707070707070707",
+    "04030000000000000000000000000000",
+    "0808080808080808080808080808080808080808080808080808080808080808",
+    "026e32",
+];
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let byte = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).expect("two digits");
+    (0..text.len()).step_by(2).map(byte).collect()
+}
+
+/// What n1 says to n2, and n2 to n1 with its proof.
+fn hellos(cards: (&'static str, &'static str)) -> (Bytes, Bytes) {
+    let (mut hello, mut answer) = (Output::default(), Output::default());
+    let n1 = Identity { card: cards.0.into(), ..identity("n1") };
+    let n2 = Identity { card: cards.1.into(), ..identity("n2") };
+    Handshake::dial(&n1, Secret::new(b"s"), LinkId(0x0102), (1, 3), [9; 32], &mut hello);
+    let hello = said(&mut hello);
+    let mut accepts = Handshake::accept(&n2, Secret::new(b"s"), [8; 32]);
+    let mut input = hello.clone();
+    assert_eq!(accepts.input(&mut input, &mut answer), Ok(Progress::Named("n1".into())));
+    assert_eq!(accepts.answer(LinkId(0x0304), &mut input, &mut answer), Ok(Progress::Waits));
+    (hello, said(&mut answer))
+}
+
 #[test]
-fn a_hello_has_these_bytes() {
+fn hellos_have_these_bytes() {
+    let check = |found: &[u8], length: &str, golden: [&str; 7], card: &str| {
+        assert_eq!(hex(found), ["4d4c4e4b", length, &golden.concat(), card].concat());
+    };
+    let (hello, answer) = hellos(("", "core"));
+    check(&hello, "5300", GOLDEN_DIALER, "0000");
+    let (said, proof) = answer.split_at(answer.len() - PROOF);
+    check(said, "5400", GOLDEN_ACCEPTOR, "0400636f7265");
+    assert_eq!(hex(proof), "b658494f83a63a9b7dc60fa768d141faf714a55454f8a36de2efc968ef52ba84");
+}
+
+#[test]
+fn a_node_that_knows_of_no_cards_is_understood() {
+    let secret = || Secret::new(b"s");
+    let whole = |golden: [&str; 7]| message(&unhex(&golden.concat()));
+    // As acceptor, and as dialer.
+    let n2 = Identity { card: "n2".into(), ..identity("n2") };
+    let mut accepts = Handshake::accept(&n2, secret(), [8; 32]);
     let mut out = Output::default();
-    Handshake::dial(&identity("n1"), Secret::new(b"s"), LinkId(0x0102), (1, 3), [9; 32], &mut out);
-    let found: String = said(&mut out).iter().map(|byte| format!("{byte:02x}")).collect();
-    let golden = [
-        "4d4c4e4b5100",
-        "0100",
-        "0100",
-        "0600000000000000",
-        &"07".repeat(16),
-        &format!("0201{}", "00".repeat(14)),
-        &"09".repeat(32),
-        "0103",
-        "026e31",
-    ];
-    assert_eq!(found, golden.concat());
+    assert_eq!(accepts.input(&mut whole(GOLDEN_DIALER), &mut out), Ok(Progress::Named("n1".into())));
+    assert_eq!(accepts.named().map(|it| it.card.clone()), Some(Bytes::new()));
+    let n1 = Identity { card: "n1".into(), ..identity("n1") };
+    let mut dials = Handshake::dial(&n1, secret(), LinkId(0x0102), (1, 3), [9; 32], &mut out);
+    let said = [said(&mut out), whole(GOLDEN_ACCEPTOR)];
+    let proof = dials.proof(b"acceptor", &said.concat());
+    let mut answer = Bytes::from([&said[1][..], proof.as_ref()].concat());
+    let Ok(Progress::Done(found)) = dials.input(&mut answer, &mut out) else { panic!("it is understood") };
+    assert_eq!((&*found.name, found.card), ("n2", Bytes::new()));
+}
+
+#[test]
+fn a_card_that_cannot_be_is_refused() {
+    let hello = |card: &[u8]| message(&[&unhex(&GOLDEN_DIALER.concat()), card].concat());
+    let accept = |mut hello| {
+        let mut accepts = Handshake::accept(&identity("n2"), Secret::new(b"s"), [8; 32]);
+        accepts.input(&mut hello, &mut Output::default())
+    };
+    for card in [&[1][..], &[1, 0], &[0, 2], &[2, 0, 7]] {
+        assert_eq!(accept(hello(card)), Err(PeerError::BadHandshake { what: "too little" }), "{card:?}");
+    }
+    let longer = PeerError::BadHandshake { what: "a card longer than any can be" };
+    assert_eq!(accept(hello(&[&[1, 2][..], &[0; 513]].concat())), Err(longer));
+    assert_eq!(accept(hello(&[&[0, 2][..], &[0; 512]].concat())), Ok(Progress::Named("n1".into())));
 }

@@ -22,6 +22,8 @@ struct Said {
 pub enum Whom<'a> {
     /// A node that this one is to be joined to, by its name. Another reason is news.
     Peer(&'a str),
+    /// An address that is sought. Behind its name there may be several, of which each has a reason of its own, in turn.
+    Sought(&'a str),
     /// Somebody at an address, who may give any number of reasons.
     Stranger(&'a str),
 }
@@ -37,8 +39,13 @@ impl Complaints {
 
     /// Whether `reason` is to be said of `who` now, and if so how often it was not since the last time.
     pub fn complain(&mut self, now: Time, whom: Whom<'_>, reason: &str) -> Option<u64> {
+        let of_reason;
         let (who, is_peer) = match whom {
             Whom::Peer(name) => (name, true),
+            Whom::Sought(address) => {
+                of_reason = format!("{address} {reason}");
+                (&*of_reason, false)
+            }
             // Its port is another every time.
             Whom::Stranger(address) => (address.rsplit_once(':').map_or(address, |(host, _)| host), false),
         };
@@ -83,6 +90,15 @@ mod tests {
             None,
             "it may make up reasons"
         );
+    }
+
+    #[test]
+    fn the_nodes_behind_one_name_take_turns_and_each_is_heard_of_once_in_a_while() {
+        let mut complaints = Complaints::new(Duration::from_micros(10));
+        let mut said = |at, reason| complaints.complain(Time(at), Whom::Sought("nodes:1"), reason);
+        let found: Vec<_> =
+            (0..20).map(|at| said(at, if at % 2 == 0 { "refused" } else { "silent" })).collect();
+        assert_eq!(found.iter().flatten().collect::<Vec<_>>(), [&0, &0, &4, &4]);
     }
 
     #[test]

@@ -16,6 +16,10 @@ pub struct MeshConfig {
     /// of it by chance.
     pub dial_first: Duration,
     pub dial_max: Duration,
+    /// From an introduction at a sought address to the next one there.
+    pub seek_pause: Duration,
+    /// Whether those who know the secret and are no peers are told who this node is, and are heard of. Others are refused.
+    pub introduces: bool,
     /// Connections from others whose handshake is not done.
     pub handshakes_max: usize,
     /// The same complaint about the same peer comes again only after this.
@@ -30,6 +34,8 @@ impl Default for MeshConfig {
             handshake_max: Duration::from_secs(5),
             dial_first: Duration::from_millis(100),
             dial_max: Duration::from_secs(1),
+            seek_pause: Duration::from_secs(2),
+            introduces: false,
             handshakes_max: 64,
             complaint_pause: Duration::from_secs(60),
         }

@@ -11,8 +11,7 @@ pub struct Connection {
     pub peer: Option<NodeId>,
     /// The address that it was dialed at or comes from.
     pub address: Box<str>,
-    /// Which of the link's connections it is, of those that this node dials.
-    pub slot: Option<u8>,
+    pub origin: Origin,
     pub stage: Stage,
     /// The name that somebody who dialed has said, proved or not.
     pub says: Option<Box<str>>,
@@ -20,6 +19,17 @@ pub struct Connection {
     pub out: Output,
     /// Among those that may have output.
     pub is_queued: bool,
+}
+
+/// How a connection came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Somebody else has dialed.
+    Accepted,
+    /// This node dials a peer: which of the link's connections it is.
+    Slot(u8),
+    /// This node dials a sought address.
+    Sought,
 }
 
 #[derive(Debug)]
@@ -40,16 +50,33 @@ pub enum Stage {
 }
 
 impl Connection {
-    pub fn new(peer: Option<NodeId>, address: &str, slot: Option<u8>, stage: Stage) -> Self {
+    pub fn new(peer: Option<NodeId>, address: &str, origin: Origin, stage: Stage) -> Self {
         Self {
             peer,
             address: address.into(),
-            slot,
+            origin,
             stage,
             says: None,
             out: Output::default(),
             is_queued: false,
         }
+    }
+
+    /// Which of the link's connections it is, of those that this node dials.
+    pub fn slot(&self) -> Option<u8> {
+        match self.origin {
+            Origin::Slot(slot) => Some(slot),
+            Origin::Accepted | Origin::Sought => None,
+        }
+    }
+
+    pub fn is_dialed(&self) -> bool {
+        self.origin != Origin::Accepted
+    }
+
+    /// Whether it is one of those of others whose handshake is not done.
+    pub fn is_half_open(&self) -> bool {
+        !self.is_dialed() && !matches!(self.stage, Stage::Channel { .. })
     }
 
     /// When it is closed unless it is a channel by then.

@@ -17,4 +17,8 @@ pub struct MeshCounters {
     pub late: u64,
     /// Channels whose peer did what no peer does.
     pub peer_errors: u64,
+    /// Nodes that were introduced to this one, at either end of the connection and every time.
+    pub introduced: u64,
+    /// Of them, those that made room for later ones before anybody asked for them.
+    pub introductions_dropped: u64,
 }

@@ -1,6 +1,6 @@
 //! Which connections are made, and when.
 
-use super::connection::{Connection, Stage};
+use super::connection::{Connection, Origin, Stage};
 use super::peer::Peer;
 use super::{Demand, Mesh};
 use crate::time::Time;
@@ -22,12 +22,13 @@ impl Mesh {
             let Some(peer) = self.peers.get(&node) else { continue };
             let address = peer.address.clone();
             let stage = Stage::Dialing { by: now.after(self.config.handshake_max) };
-            let connection = self.insert(Connection::new(Some(node), &address, Some(index as u8), stage));
+            let connection =
+                self.insert(Connection::new(Some(node), &address, Origin::Slot(index as u8), stage));
             if let Some(peer) = self.peers.get_mut(&node) {
                 peer.slots[index].connection = Some(connection);
             }
             self.counters.dialed += 1;
-            self.demands.push_back(Demand::Dial { connection, peer: node, address });
+            self.demands.push_back(Demand::Dial { connection, peer: Some(node), address });
         }
     }
 
@@ -47,6 +48,8 @@ impl Mesh {
             let idle = peer.slots.iter().take(count).filter(|slot| slot.connection.is_none());
             idle.map(|slot| slot.due)
         });
-        deadlines.chain(links).chain(dials).min().unwrap_or(Time::NEVER)
+        let idle = self.sought.values().filter(|sought| sought.connection.is_none());
+        let seeks = idle.map(|sought| sought.due);
+        deadlines.chain(links).chain(dials).chain(seeks).min().unwrap_or(Time::NEVER)
     }
 }

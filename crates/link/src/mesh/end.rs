@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::complaints::Whom;
-use super::connection::{Connection, Stage};
+use super::connection::{Connection, Origin, Stage};
 use super::{ConnectionId, Demand, Mesh, MeshConfig, MeshEvent, Random};
 use crate::node::NodeId;
 use crate::output::Output;
@@ -20,7 +20,11 @@ impl Mesh {
             (Stage::Dialing { .. }, _) => format!(
                 "it cannot be reached at {address}: {why}; check that the node runs, its address and the firewalls between"
             ),
-            (Stage::Shaking { .. }, _) if connection.slot.is_some() => {
+            (Stage::Shaking { .. }, _) if connection.origin == Origin::Sought => format!(
+                "the connection ended before the handshake was done: {why}; check that the address is that of a node's cluster port, and \
+                 the log of the node"
+            ),
+            (Stage::Shaking { .. }, _) if connection.is_dialed() => {
                 format!("at {address} the connection ended before the handshake was done: {why}")
             }
             (Stage::Shaking { .. }, Some(name)) => format!(
@@ -42,7 +46,9 @@ impl Mesh {
     /// A connection has ended for what its peer did below the mesh, such as in TLS: as [`Self::closed`], but said of strangers too.
     pub fn broken(&mut self, now: Time, id: ConnectionId, why: &str) {
         match self.connections.get(&id) {
-            Some(Connection { stage: Stage::Shaking { .. }, slot: None, says: None, .. }) => {
+            Some(Connection {
+                stage: Stage::Shaking { .. }, origin: Origin::Accepted, says: None, ..
+            }) => {
                 if let Some(connection) = self.remove(now, id) {
                     self.counters.refused += 1;
                     self.accuse(now, &connection, why);
@@ -52,16 +58,24 @@ impl Mesh {
         }
     }
 
-    /// Forgets a connection; its slot is dialed again after a pause.
+    /// Forgets a connection; its slot, or the sought address, is dialed again after a pause.
     pub(super) fn remove(&mut self, now: Time, id: ConnectionId) -> Option<Connection> {
         let connection = self.connections.remove(&id)?;
         let is_channel = matches!(connection.stage, Stage::Channel { .. });
-        self.half_open -= usize::from(connection.slot.is_none() && !is_channel);
-        self.counters.dials_failed += u64::from(connection.slot.is_some() && !is_channel);
+        self.half_open -= usize::from(connection.is_half_open());
+        self.counters.dials_failed += u64::from(connection.is_dialed() && !is_channel);
+        let MeshConfig { dial_first, dial_max, .. } = self.config;
+        if connection.origin == Origin::Sought
+            && let Some(sought) = self.sought.get_mut(&connection.address)
+        {
+            sought.connection = None;
+            sought.due = now.after(some_of(sought.pause, &mut self.random));
+            sought.pause = (sought.pause * 2).min(dial_max);
+            self.due = sought.due.min(self.due);
+        }
         let Some(peer) = connection.peer.and_then(|node| self.peers.get_mut(&node)) else {
             return Some(connection);
         };
-        let MeshConfig { dial_first, dial_max, .. } = self.config;
         let mut lasted = false;
         if let Stage::Channel { id: channel, since } = connection.stage {
             lasted = since.after(dial_max) <= now;
@@ -74,7 +88,7 @@ impl Mesh {
                 peer.queued &= !(1 << index);
             }
         }
-        if let Some(slot) = connection.slot.and_then(|slot| peer.slots.get_mut(usize::from(slot)))
+        if let Some(slot) = connection.slot().and_then(|slot| peer.slots.get_mut(usize::from(slot)))
             && slot.connection == Some(id)
         {
             slot.connection = None;
@@ -117,6 +131,9 @@ impl Mesh {
                 peer.last_error = Some((now, reason.into()));
                 peer.name.clone()
             }
+            None if connection.origin == Origin::Sought => {
+                return self.complain(now, Whom::Sought(&connection.address), reason);
+            }
             None => return self.complain(now, Whom::Stranger(&connection.address), reason),
         };
         self.complain(now, Whom::Peer(&name), reason);
@@ -124,7 +141,7 @@ impl Mesh {
 
     pub(super) fn complain(&mut self, now: Time, whom: Whom<'_>, reason: &str) {
         if let Some(unsaid) = self.complaints.complain(now, whom, reason) {
-            let (Whom::Peer(who) | Whom::Stranger(who)) = whom;
+            let (Whom::Peer(who) | Whom::Sought(who) | Whom::Stranger(who)) = whom;
             self.events.push_back(MeshEvent::Refused { who: who.into(), reason: reason.into(), unsaid });
         }
     }

@@ -18,7 +18,8 @@ impl ConnectionId {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Demand {
     /// A connection is to be made: [`Mesh::dialed`](crate::Mesh::dialed) or [`Mesh::closed`](crate::Mesh::closed) answers.
-    Dial { connection: ConnectionId, peer: NodeId, address: Box<str> },
+    /// Without a `peer` for a sought address, of whose name every address is to be tried in turn.
+    Dial { connection: ConnectionId, peer: Option<NodeId>, address: Box<str> },
     /// A connection is to be closed once `last` was written, or cannot be. The mesh has forgotten it.
     Close { connection: ConnectionId, last: Bytes, reason: Box<str> },
 }
@@ -28,7 +29,11 @@ pub enum Demand {
 pub enum MeshEvent {
     /// Something happened to the link to a peer. [`Event::Silent`] does not come: its connection is closed instead.
     Link { peer: NodeId, event: Event },
-    /// For the log: somebody was refused or cannot be joined. `who` is the name of a peer, or the address of somebody who is none;
+    /// A node that knows the secret says who it is, be it a peer, unknown, or this one. `card` is its
+    /// [`Identity::card`](crate::Identity::card); `address` the sought one at which it was found, `None` when it has found this node.
+    /// At most 256 wait: then the oldest gives way.
+    Introduced { name: Box<str>, card: Bytes, address: Option<Box<str>> },
+    /// For the log: somebody was refused or cannot be joined. `who` is the name of a peer, a sought address, or that of somebody else;
     /// `reason` says what to do. The same comes again after a while only; `unsaid` is how often it happened in between.
     Refused { who: Box<str>, reason: Box<str>, unsaid: u64 },
 }

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use ring::hmac;
 
-use super::connection::Stage;
+use super::connection::{Origin, Stage};
 use super::peer::Peer;
-use super::{ConnectionId, Mesh};
+use super::{ConnectionId, Mesh, NO_LINK};
 use crate::error::{PeerError, Refusal};
 use crate::handshake::{Established, LinkId, Progress};
 use crate::node::NodeId;
@@ -19,12 +19,15 @@ impl Mesh {
         let Stage::Shaking { handshake, own, .. } = &mut connection.stage else { return };
         let mut progress = handshake.input(&mut input, &mut connection.out);
         if let Ok(Progress::Named(name)) = &progress
-            && let Some(theirs) = handshake.named().map(|established| established.link)
+            && let Some((theirs, is_introduction)) =
+                handshake.named().map(|it| (it.link, it.is_introduction()))
         {
             connection.says = Some(name.clone());
             let node = NodeId::of_name(name);
             let peer = self.peers.get(&node);
             let answer = match peer {
+                _ if is_introduction && self.config.introduces => Ok(NO_LINK),
+                _ if is_introduction => Err(Refusal::Unknown),
                 None => Err(Refusal::Unknown),
                 Some(_) if self.node < node => Err(Refusal::Direction),
                 Some(peer) if is_taken(now, peer, theirs) => Err(Refusal::Taken),
@@ -40,6 +43,9 @@ impl Mesh {
         }
         match progress {
             Ok(Progress::Waits | Progress::Named(_)) => self.queue(id),
+            Ok(Progress::Done(established)) if established.is_introduction() => {
+                self.introduced(now, id, &established);
+            }
             Ok(Progress::Done(established)) => self.join(now, id, &established, input),
             Err(error) => self.refuse(now, id, &error),
         }
@@ -49,10 +55,12 @@ impl Mesh {
         self.counters.refused += 1;
         self.counters.taken += u64::from(*error == PeerError::Refuses { reason: Refusal::Taken });
         let Some(connection) = self.connections.get(&id) else { return };
-        let reason = match (&connection.says, connection.slot) {
-            (Some(name), None) => format!("says to be {name:?}: {error}"),
-            (None, None) => error.to_string(),
-            (_, Some(_)) => format!("at {}: {error}", connection.address),
+        let reason = match (&connection.says, connection.origin) {
+            (Some(name), Origin::Accepted) => format!("says to be {name:?}: {error}"),
+            // The address is whom the complaint is about.
+            (_, Origin::Sought) => refused_introduction(error),
+            (None, Origin::Accepted) => error.to_string(),
+            (_, Origin::Slot(_)) => format!("at {}: {error}", connection.address),
         };
         self.fail(now, id, &reason, Output::default());
     }
@@ -61,7 +69,7 @@ impl Mesh {
     fn join(&mut self, now: Time, id: ConnectionId, established: &Established, rest: Bytes) {
         let Some(connection) = self.connections.get(&id) else { return };
         let Stage::Shaking { own, .. } = connection.stage else { return };
-        let (is_dialed, expected) = (connection.slot.is_some(), connection.peer);
+        let (is_dialed, expected) = (connection.is_dialed(), connection.peer);
         let node = NodeId::of_name(&established.name);
         if is_dialed && expected != Some(node) {
             let reason = format!(
@@ -108,7 +116,7 @@ impl Mesh {
         else {
             return;
         };
-        self.half_open -= usize::from(connection.slot.is_none());
+        self.half_open -= usize::from(connection.is_half_open());
         connection.peer = Some(node);
         connection.stage = Stage::Channel { id: channel, since: now };
         peer.channels.resize(usize::from(established.channels), None);
@@ -135,7 +143,7 @@ impl Mesh {
     fn dial_anew(&mut self, now: Time, id: ConnectionId) {
         let first = self.config.dial_first;
         let place =
-            self.connections.get(&id).and_then(|connection| Some((connection.peer?, connection.slot?)));
+            self.connections.get(&id).and_then(|connection| Some((connection.peer?, connection.slot()?)));
         let slot = place.and_then(|(node, slot)| self.peers.get(&node)?.slots.get(usize::from(slot)));
         // At once, but for a peer with which this happens again and again.
         let at_once = slot.is_some_and(|slot| slot.pause == first);
@@ -147,6 +155,21 @@ impl Mesh {
             slot.due = now;
             self.due = now.min(self.due);
         }
+    }
+}
+
+/// What an error means at an address that is sought.
+fn refused_introduction(error: &PeerError) -> String {
+    match error {
+        PeerError::RefusedBy { reason: Refusal::Unknown } => {
+            "the node there was told whom to join and takes no introductions: let it look \
+            for other nodes too, or add each of the two to the other's list of peers"
+                .into()
+        }
+        PeerError::RefusedBy { reason: Refusal::Channel } => {
+            "the node there knows of no introductions: upgrade it".into()
+        }
+        _ => error.to_string(),
     }
 }
 

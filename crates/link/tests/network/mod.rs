@@ -140,7 +140,8 @@ impl Pair {
     }
 
     fn shake_hands(&mut self, place: (u8, u8), random: &mut Random) -> (Established, Established) {
-        let identity = |name: &str| Identity { name: name.into(), cluster: [1; 16], features: 0 };
+        let identity =
+            |name: &str| Identity { name: name.into(), cluster: [1; 16], features: 0, card: Bytes::new() };
         let secret = Secret::new(b"secret");
         let nonce = [random.next() as u8; 32];
         let (mut a_says, mut b_says) = (Output::default(), Output::default());

@@ -19,6 +19,8 @@ pub struct Spec {
     pub secret: String,
     /// Names of the nodes that it knows; their addresses are their numbers.
     pub peers: Vec<(String, usize)>,
+    /// Numbers of nodes whose names it does not know.
+    pub seeks: Vec<usize>,
     pub config: MeshConfig,
 }
 
@@ -31,6 +33,10 @@ pub struct Node {
     /// What the log says.
     pub log: Vec<(Time, String, String)>,
     pub dials: u64,
+    /// What its card says, which is its name and this number.
+    pub edition: u64,
+    /// Who was introduced: the name, the number on the card, and where it was found.
+    pub introduced: Vec<(Time, String, u64, Option<usize>)>,
 }
 
 #[derive(Default)]
@@ -81,6 +87,7 @@ pub fn config(connections: u8) -> MeshConfig {
         link: Config { window: 3_000, buffer_max, ..Config::default() },
         connections,
         dial_max: Duration::from_secs(2),
+        seek_pause: Duration::from_secs(3),
         handshakes_max: 8,
         ..MeshConfig::default()
     }
@@ -94,9 +101,14 @@ pub fn specs(count: usize, connections: u8) -> Vec<Spec> {
         cluster: 1,
         secret: "secret".into(),
         peers: names.iter().filter(|(_, other)| *other != index).cloned().collect(),
+        seeks: Vec::new(),
         config: config(connections),
     };
     (0..count).map(spec).collect()
+}
+
+fn card(name: &str, edition: u64) -> Bytes {
+    format!("{edition} of {name}").into()
 }
 
 pub const LANES: [Lane; 3] = [Lane::CONTROL, Lane::CLAIMS, Lane::ROUTES];
@@ -129,7 +141,10 @@ impl World {
     }
 
     fn node(&mut self, spec: Spec) -> Node {
-        let identity = Identity { name: spec.name.as_str().into(), cluster: [spec.cluster; 16], features: 3 };
+        let name = spec.name.as_str().into();
+        self.tags += 1;
+        let (edition, card) = (self.tags, card(&spec.name, self.tags));
+        let identity = Identity { name, cluster: [spec.cluster; 16], features: 3, card };
         let mut random = Random::new(self.random.next());
         let bytes =
             move |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte = (random.next() >> 40) as u8);
@@ -141,7 +156,41 @@ impl World {
             self.tags += 1;
             peers.insert(NodeId::of_name(name), Peer { tag: self.tags, ..Peer::default() });
         }
-        Node { spec, mesh, is_running: true, peers, log: Vec::new(), dials: 0 }
+        for address in &spec.seeks {
+            mesh.seek(self.now, &address.to_string());
+        }
+        let (log, introduced) = (Vec::new(), Vec::new());
+        Node { spec, mesh, is_running: true, peers, log, dials: 0, edition, introduced }
+    }
+
+    /// A node says something else of itself from now on.
+    pub fn change_card(&mut self, at: usize) {
+        self.tags += 1;
+        let node = &mut self.nodes[at];
+        node.edition = self.tags;
+        node.mesh.set_card(card(&node.spec.name, node.edition));
+    }
+
+    /// Holds who was introduced against who there is.
+    fn introduced(&mut self, at: usize, name: &str, said: &Bytes, address: Option<&str>) {
+        let address = address.map(|address| address.parse::<usize>().expect("a number"));
+        let is_of = |node: &&Node| *node.spec.name == *name;
+        let found = match address {
+            Some(address) => self.nodes.get(address).filter(is_of),
+            None => self.nodes.iter().find(is_of),
+        };
+        let (found, own) = (found.expect("it is there by that name"), &self.nodes[at].spec);
+        assert_eq!((&found.spec.secret, found.spec.cluster), (&own.secret, own.cluster));
+        let edition = (1..=found.edition).rev().find(|edition| *said == card(name, *edition));
+        let edition = edition.expect("it is what that node says, or has said");
+        self.nodes[at].introduced.push((self.now, name.into(), edition, address));
+    }
+
+    /// The number on the card of a node that was found at an address, or has found this one, as it was said last.
+    pub fn heard_of(&self, at: usize, other: usize, address: Option<usize>) -> Option<u64> {
+        let name = &self.nodes[other].spec.name;
+        let last = self.nodes[at].introduced.iter().rev().find(|it| it.1 == *name && it.3 == address);
+        last.map(|(_, _, edition, _)| *edition)
     }
 
     pub fn id(&self, node: usize) -> NodeId {
@@ -266,8 +315,8 @@ impl World {
     fn settle(&mut self, at: usize) {
         while let Some(demand) = self.nodes[at].mesh.poll_demand() {
             match demand {
-                Demand::Dial { connection, address, .. } => {
-                    self.nodes[at].dials += 1;
+                Demand::Dial { connection, peer, address } => {
+                    self.nodes[at].dials += u64::from(peer.is_some());
                     self.dial(at, connection, address.parse().expect("a number"));
                 }
                 Demand::Close { connection, last, .. } => self.hang_up(at, connection, last),
@@ -280,6 +329,9 @@ impl World {
                     self.nodes[at].log.push((self.now, who.into(), reason.into()));
                 }
                 MeshEvent::Link { peer, event } => self.happened(at, peer, event),
+                MeshEvent::Introduced { name, card, address } => {
+                    self.introduced(at, &name, &card, address.as_deref());
+                }
             }
         }
     }
@@ -506,6 +558,9 @@ impl World {
                     self.nodes[to].log.push((now, who.into(), reason.into()));
                 }
                 MeshEvent::Link { peer, event } => self.happened(to, peer, event),
+                MeshEvent::Introduced { name, card, address } => {
+                    self.introduced(to, &name, &card, address.as_deref());
+                }
             }
         }
         (is_closed, said)

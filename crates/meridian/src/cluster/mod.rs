@@ -96,7 +96,8 @@ impl Cluster {
         };
         let packs = if of_cluster.packs { cluster::PACKS } else { 0 };
         let features = cluster::FEATURES & !cluster::PACKS | packs;
-        let identity = Identity { name: name.into(), cluster: cluster_id(&settings.id), features };
+        let (id, card) = (cluster_id(&settings.id), Default::default());
+        let identity = Identity { name: name.into(), cluster: id, features, card };
         let assured = settings.buffer_max.bytes();
         let buffer_max = BufferMax { assured, best_effort: assured / 4, ..LinkConfig::default().buffer_max };
         let silence_max = settings.silence_max;

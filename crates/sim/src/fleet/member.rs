@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use broker::peers::{Outbound, Peers};
+use bytes::Bytes;
 use cluster::{Config, Fabric, Letter};
 use link::{Class, ConnectionId, Demand, Identity, LANES_MAX, Mesh, NodeId, Output, Secret, Time};
 
@@ -111,7 +112,8 @@ impl Member {
         // As after an upgrade, or before one: bits that this version does not know are of a later one.
         let later = *cx.random.pick(&[0, 1 << 40]);
         self.features = *cx.random.pick(&[0, cluster::FEATURES]) | later;
-        let identity = Identity { name: info.name.clone(), cluster: CLUSTER, features: self.features };
+        let (name, card) = (info.name.clone(), Bytes::new());
+        let identity = Identity { name, cluster: CLUSTER, features: self.features, card };
         let mut random = Random::new(cx.random.draw());
         let fill =
             move |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte = (random.draw() >> 40) as u8);

@@ -129,7 +129,7 @@ impl Fleet {
             Kind::WrongCluster => ([8; 16], Secret::new(SECRET)),
             _ => (CLUSTER, Secret::new(b"of another cluster")),
         };
-        let identity = Identity { name, cluster, features: u64::MAX };
+        let identity = Identity { name, cluster, features: u64::MAX, card: Bytes::new() };
         let mut out = Output::default();
         let handshake = Handshake::dial(&identity, secret, link, (0, 1), nonce, &mut out);
         let hello: Bytes = out.take().concat().into();

@@ -1,0 +1,323 @@
+//! Nodes that know addresses and no names: who is heard of, and who is not.
+
+use crate::world::{Spec, World, specs};
+use bytes::Bytes;
+use link::{
+    ConnectionId, Demand, Handshake, Identity, Lane, LinkId, MeshEvent, Output, Progress, Secret, Time,
+};
+
+/// Nodes without peers, of which each seeks all addresses and lets itself be found.
+fn strangers(count: usize) -> Vec<Spec> {
+    let mut specs = specs(count, 2);
+    for spec in &mut specs {
+        spec.peers.clear();
+        spec.seeks = (0..count).collect();
+        spec.config.introduces = true;
+    }
+    specs
+}
+
+/// The first seeks the second, which lets itself be found.
+fn seeker_and_sought() -> Vec<Spec> {
+    let mut specs = strangers(2);
+    specs[0].seeks = vec![1];
+    specs[1].seeks.clear();
+    specs
+}
+
+fn heard(world: &World, at: usize) -> Vec<(&str, Option<usize>)> {
+    world.nodes[at].introduced.iter().map(|it| (&*it.1, it.3)).collect()
+}
+
+#[test]
+fn two_strangers_are_introduced_again_and_again() {
+    let mut world = World::new(seeker_and_sought(), 1);
+    world.run(2_000);
+    assert_eq!(heard(&world, 0), [("n1", Some(1))]);
+    assert_eq!(heard(&world, 1), [("n0", None)]);
+    (0..2).for_each(|node| world.change_card(node));
+    world.run(18_000);
+    assert_eq!(world.heard_of(0, 1, Some(1)), Some(world.nodes[1].edition), "of the other's new card");
+    assert_eq!(world.heard_of(1, 0, None), Some(world.nodes[0].edition));
+    let count = heard(&world, 0).len();
+    assert!((5..=7).contains(&count), "every three seconds: {count}");
+    for node in &world.nodes {
+        assert_eq!(node.mesh.counters().introduced, count as u64);
+        assert_eq!((node.mesh.peers().count(), node.mesh.counters().refused), (0, 0));
+        assert_eq!(node.mesh.counters().dials_failed, 0);
+        assert!(node.log.is_empty(), "nothing to complain about: {:?}", node.log);
+    }
+}
+
+#[test]
+fn all_find_all_and_each_finds_itself() {
+    let mut world = World::new(strangers(3), 2);
+    world.run(20_000);
+    for one in 0..3 {
+        for other in 0..3 {
+            let edition = Some(world.nodes[other].edition);
+            assert_eq!(world.heard_of(one, other, Some(other)), edition);
+            assert_eq!(world.heard_of(one, other, None), edition);
+        }
+        assert_eq!(world.nodes[one].mesh.peers().count(), 0);
+        assert!(world.nodes[one].mesh.connections() <= 3, "none is kept");
+    }
+}
+
+/// What peers have between them goes on as if nothing were.
+#[test]
+fn peers_that_are_introduced_are_not_disturbed() {
+    let mut specs = specs(2, 2);
+    for spec in &mut specs {
+        spec.seeks = vec![0, 1];
+        spec.config.introduces = true;
+    }
+    let mut world = World::new(specs, 3);
+    world.run(2_000);
+    for _ in 0..200 {
+        world.run(100);
+        world.send(0, 1, Lane::CLAIMS, 50).expect("it is there");
+    }
+    world.run(2_000);
+    let peer = world.nodes[1].peers.values().next().expect("a peer");
+    assert_eq!((peer.ups, peer.suspects, peer.restarts, peer.total), (1, 0, 0, 200));
+    assert!(heard(&world, 0).len() > 12 && heard(&world, 1).len() > 12);
+    assert_eq!(world.nodes[0].dials + world.nodes[1].dials, 2, "for the link");
+    assert_eq!(world.retransmitted(), 0);
+    world.heal();
+}
+
+/// Two of which one is as `change` makes it: neither hears of the other, and the seeker is told what to do.
+fn not_introduced(change: impl Fn(&mut [Spec]), at_seeker: &str, at_sought: &str) {
+    let mut specs = seeker_and_sought();
+    change(&mut specs);
+    let mut world = World::new(specs, 4);
+    world.run(30_000);
+    assert!(world.nodes.iter().all(|node| node.introduced.is_empty()));
+    assert_eq!(world.said(0, at_seeker), 1, "once in half a minute: {:?}", world.nodes[0].log);
+    assert!(world.nodes[0].log.iter().all(|(_, who, _)| who == "1"), "the address is named");
+    assert_eq!(world.said(1, at_sought), 1, "{:?}", world.nodes[1].log);
+    let counters = world.nodes[0].mesh.counters();
+    assert!((10..60).contains(&counters.dialed), "{} attempts, ever more seldom", counters.dialed);
+    assert!(counters.dials_failed >= counters.dialed - 1);
+    assert_eq!(world.nodes[1].mesh.counters().introduced, 0);
+}
+
+#[test]
+fn a_node_that_takes_no_introductions_refuses() {
+    let change = |specs: &mut [Spec]| specs[1].config.introduces = false;
+    not_introduced(change, "add each of the two to the other's list of peers", "that it was told of");
+}
+
+#[test]
+fn a_node_with_another_secret_is_not_introduced() {
+    let change = |specs: &mut [Spec]| specs[1].secret = "guess".into();
+    not_introduced(change, "check that the secret's file is the same", "its log says why");
+}
+
+#[test]
+fn a_node_of_another_cluster_is_not_introduced() {
+    let change = |specs: &mut [Spec]| specs[0].cluster = 2;
+    not_introduced(change, "the two belong to different clusters", "the two belong to different clusters");
+}
+
+#[test]
+fn an_address_that_cannot_be_reached_is_named_and_tried_until_it_can() {
+    let mut world = World::new(seeker_and_sought(), 5);
+    world.stop(1, true);
+    world.run(20_000);
+    assert_eq!(world.said(0, "check that the node runs"), 1);
+    assert!(world.nodes[0].introduced.is_empty());
+    world.start(1);
+    world.run(3_000);
+    assert_eq!(heard(&world, 0)[0], ("n1", Some(1)));
+}
+
+/// Dials as the first demand of a node says, by hand.
+fn dial(world: &mut World, at: usize) -> ConnectionId {
+    let now = world.now;
+    world.nodes[at].mesh.handle_timeout(now);
+    let Some(Demand::Dial { connection, peer: None, .. }) = world.nodes[at].mesh.poll_demand() else {
+        panic!("it seeks")
+    };
+    world.nodes[at].mesh.dialed(now, connection);
+    connection
+}
+
+/// Why the connections of a node were refused.
+fn complaints(world: &mut World, at: usize) -> Vec<String> {
+    let mut reasons = Vec::new();
+    while let Some(event) = world.nodes[at].mesh.poll_event() {
+        match event {
+            MeshEvent::Refused { reason, .. } => reasons.push(reason.into()),
+            other => panic!("{other:?}"),
+        }
+    }
+    reasons
+}
+
+#[test]
+fn what_is_no_node_is_given_up_and_tried_again() {
+    let mut world = World::new(seeker_and_sought(), 6);
+    // Something that says nothing, something that says something else, and something that hangs up.
+    let silent = dial(&mut world, 0);
+    world.now = Time(world.now.0 + 5_000_000);
+    let now = world.now;
+    world.nodes[0].mesh.handle_timeout(now);
+    let closed = world.nodes[0].mesh.poll_demand();
+    assert!(matches!(closed, Some(Demand::Close { connection, .. }) if connection == silent), "{closed:?}");
+    assert!(complaints(&mut world, 0)[0].contains("was not joined within 5s"));
+    world.now = Time(world.now.0 + 5_000_000);
+    let (garbage, now) = (dial(&mut world, 0), world.now);
+    world.nodes[0].mesh.input(now, garbage, Bytes::from_static(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
+    assert!(matches!(world.nodes[0].mesh.poll_demand(), Some(Demand::Close { .. })));
+    assert!(complaints(&mut world, 0)[0].contains("no Meridian node's cluster port"));
+    world.now = Time(world.now.0 + 5_000_000);
+    let (short, now) = (dial(&mut world, 0), world.now);
+    world.nodes[0].mesh.closed(now, short, "the peer closed the connection");
+    assert!(complaints(&mut world, 0)[0].contains("check that the address is that of a node's cluster port"));
+    assert_eq!(world.nodes[0].mesh.counters().dials_failed, 3);
+    world.run(10_000);
+    assert_eq!(heard(&world, 0)[0], ("n1", Some(1)));
+}
+
+#[test]
+fn an_address_that_is_sought_no_more_is_left_alone() {
+    let mut world = World::new(seeker_and_sought(), 7);
+    let id = dial(&mut world, 0);
+    assert_eq!(world.nodes[0].mesh.sought().collect::<Vec<_>>(), ["1"]);
+    world.nodes[0].mesh.seek_no_more("1");
+    world.nodes[0].mesh.seek_no_more("nobody's");
+    world.nodes[0].mesh.check_invariants();
+    let demand = world.nodes[0].mesh.poll_demand();
+    assert!(matches!(demand, Some(Demand::Close { connection, .. }) if connection == id));
+    assert_eq!((world.nodes[0].mesh.sought().count(), world.nodes[0].mesh.connections()), (0, 0));
+    world.run(10_000);
+    assert_eq!(world.nodes[0].mesh.counters().dialed, 1);
+    // And again from where it began.
+    let now = world.now;
+    world.nodes[0].mesh.seek(now, "1");
+    world.nodes[0].mesh.seek(now, "1");
+    world.run(1_000);
+    assert_eq!(heard(&world, 0), [("n1", Some(1))]);
+}
+
+#[test]
+fn addresses_that_are_sought_have_a_bound() {
+    let mut world = World::new(seeker_and_sought(), 8);
+    let (now, mesh) = (world.now, &mut world.nodes[0].mesh);
+    for address in 1..=300 {
+        mesh.seek(now, &address.to_string());
+    }
+    mesh.check_invariants();
+    assert_eq!(mesh.sought().count(), 256);
+    mesh.seek_no_more("7");
+    mesh.seek(now, "300");
+    assert_eq!(mesh.sought().count(), 256);
+    let said = complaints(&mut world, 0);
+    assert!(said.iter().any(|reason| reason.contains("256 addresses are sought already")), "{said:?}");
+}
+
+/// One that knows the secret and introduces itself, by hand; returns what it heard.
+fn introduce(world: &mut World, to: usize, identity: &Identity, proves: bool) -> Option<Progress> {
+    let (mut out, now) = (Output::default(), world.now);
+    let secret = Secret::new(b"secret");
+    let mut dials = Handshake::dial(identity, secret, LinkId(0), (0, 0), [3; 32], &mut out);
+    let mesh = &mut world.nodes[to].mesh;
+    let id = mesh.accepted(now, "10.9.9.9:99")?;
+    mesh.input(now, id, out.take().concat().into());
+    let mut answer = Output::default();
+    mesh.output(now, id, 1 << 20, &mut answer);
+    let done = dials.input(&mut answer.take().concat().into(), &mut out).expect("it answers");
+    if proves {
+        mesh.input(now, id, out.take().concat().into());
+    }
+    mesh.check_invariants();
+    Some(done)
+}
+
+fn named(name: &str) -> Identity {
+    Identity { name: name.into(), cluster: [1; 16], features: 0, card: format!("of {name}").into() }
+}
+
+#[test]
+fn introductions_that_nobody_asks_for_have_a_bound() {
+    let mut world = World::new(seeker_and_sought(), 9);
+    for number in 0..300 {
+        introduce(&mut world, 1, &named(&format!("x{number}")), true).expect("there is room");
+    }
+    let mesh = &mut world.nodes[1].mesh;
+    assert_eq!((mesh.counters().introduced, mesh.counters().introductions_dropped), (300, 44));
+    assert_eq!(mesh.connections(), 0);
+    for number in 44..300 {
+        let (name, card) = (format!("x{number}"), format!("of x{number}").into());
+        let expected = MeshEvent::Introduced { name: name.into(), card, address: None };
+        assert_eq!(mesh.poll_event(), Some(expected), "the latest are left, in order");
+    }
+    assert_eq!(mesh.poll_event(), None);
+}
+
+/// Those that prove nothing take the places there are, and are heard of by nobody.
+#[test]
+fn introductions_without_a_proof_count_as_handshakes_and_end() {
+    let mut world = World::new(seeker_and_sought(), 10);
+    world.nodes[0].mesh.seek_no_more("1");
+    for _ in 0..8 {
+        let found = introduce(&mut world, 1, &named("x"), false);
+        let Some(Progress::Done(found)) = found else {
+            panic!("the sought one has proved itself: {found:?}")
+        };
+        assert_eq!(*found.name, *"n1");
+    }
+    assert_eq!(introduce(&mut world, 1, &named("x"), false), None);
+    assert_eq!(world.nodes[1].mesh.counters().crowded, 1);
+    assert_eq!(complaints(&mut world, 1), [""; 0]);
+    world.run(6_000);
+    assert_eq!((world.nodes[1].mesh.counters().late, world.nodes[1].mesh.connections()), (8, 0));
+    assert!(world.nodes[1].introduced.is_empty());
+}
+
+/// What one node said to another is worth nothing to whoever has heard it.
+#[test]
+fn an_introduction_that_is_said_again_is_not_believed() {
+    let mut world = World::new(seeker_and_sought(), 11);
+    let now = world.now;
+    let at_seeker = dial(&mut world, 0);
+    let at_sought = world.nodes[1].mesh.accepted(now, "10.0.0.1:1").expect("there is room");
+    let mut spoken = Vec::new();
+    for (from, at, to, at_other) in
+        [(0, at_seeker, 1, at_sought), (1, at_sought, 0, at_seeker), (0, at_seeker, 1, at_sought)]
+    {
+        let mut out = Output::default();
+        world.nodes[from].mesh.output(now, at, 1 << 20, &mut out);
+        let mut bytes = out.take().concat();
+        if let Some(Demand::Close { last, .. }) = world.nodes[from].mesh.poll_demand() {
+            bytes.extend(last);
+        }
+        world.nodes[to].mesh.input(now, at_other, bytes.clone().into());
+        spoken.push(bytes);
+    }
+    world.run(10);
+    assert_eq!((heard(&world, 0).len(), heard(&world, 1).len()), (1, 1));
+    let (is_closed, _) = world.stranger(1, &[&spoken[0], &spoken[2]]);
+    assert!(is_closed && world.said(1, "does not know the cluster's secret") == 1);
+    // Nor is what the acceptor has said of itself the proof of a dialer.
+    let proof = &spoken[1][spoken[1].len() - 32..];
+    assert!(world.stranger(1, &[&spoken[0], proof]).0);
+    assert_eq!(heard(&world, 1).len(), 1);
+}
+
+/// Whoever makes an ordinary connection is refused before it has proved anything, and so not heard of.
+#[test]
+fn a_dialer_that_is_no_peer_is_refused_as_ever() {
+    let mut specs = specs(2, 2);
+    let world = World::new(specs.clone(), 12);
+    let acceptor = usize::from(world.id(0) < world.id(1));
+    specs[acceptor].peers.clear();
+    specs[acceptor].config.introduces = true;
+    let mut world = World::new(specs, 12);
+    world.run(10_000);
+    assert_eq!(world.said(acceptor, "add it to the list of peers"), 1);
+    assert_eq!(world.said(1 - acceptor, "add it to the list of peers"), 1);
+    assert!(world.nodes.iter().all(|node| node.introduced.is_empty()));
+}
