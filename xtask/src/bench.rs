@@ -22,7 +22,6 @@ use broker::Kind;
 use clap::ValueEnum;
 use rounds::Plan;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use workload::Workload;
 
 #[derive(clap::Args)]
@@ -130,8 +129,7 @@ fn build(kinds: &[Kind]) -> Result<()> {
 
 /// `cargo build --release` of some targets.
 pub fn cargo_build(what: &[&str]) -> Result<()> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = crate::repository::cargo();
     command.args(["build", "--release", "--locked"]).args(what).current_dir(root());
     ensure!(command.status().context("cargo build")?.success(), "cargo build failed");
     Ok(())

@@ -4,7 +4,6 @@ use crate::repository::root;
 use crate::{clauses, dependencies, tidy};
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
-use std::process::Command;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -28,8 +27,7 @@ enum Step {
 }
 
 fn cargo(arguments: &[&str]) -> Result<()> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo).args(arguments).current_dir(root()).status().context("cargo")?;
+    let status = crate::repository::cargo().args(arguments).current_dir(root()).status().context("cargo")?;
     ensure!(status.success(), "cargo {} failed", arguments.join(" "));
     Ok(())
 }

@@ -4,7 +4,6 @@ use crate::repository::root;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
 
 /// `xtask/dependencies.toml`.
 struct Policy {
@@ -142,8 +141,7 @@ fn one(words: &mut &[&str], allowed: &BTreeSet<String>) -> Option<bool> {
 /// # Errors
 /// When Cargo.lock is stale or holds what it must not hold.
 pub fn run() -> Result<()> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
+    let output = crate::repository::cargo()
         .args(["metadata", "--format-version", "1", "--locked"])
         .current_dir(root())
         .output()

@@ -1,7 +1,6 @@
 //! User memory of an idle connection, as the example `idle` of crate `edge` measures it.
 
 use anyhow::{Context, Result, ensure};
-use std::process::Command;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -11,8 +10,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
+    let status = crate::repository::cargo()
         .args(["run", "--release", "--quiet", "--package", "edge", "--example", "idle", "--"])
         .arg(args.connections.to_string())
         .status()

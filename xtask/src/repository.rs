@@ -10,6 +10,22 @@ pub fn root() -> PathBuf {
     here.parent().expect("xtask lies in the workspace").to_path_buf()
 }
 
+/// The cargo that runs this program, at the root. It is not told what it has told this program of itself: build scripts that look at that
+/// (that of `ring`) would run again, with all that stands on them.
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let of_xtask = |name: &str| {
+        ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_BIN_"].iter().any(|it| name.starts_with(it))
+    };
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(of_xtask) {
+            command.env_remove(name);
+        }
+    }
+    command.current_dir(root());
+    command
+}
+
 /// Tracked files whose name ends with `ending`, relative to the root, that still exist.
 ///
 /// # Errors

@@ -1,6 +1,5 @@
 //! `cargo xtask sim`: simulations of whole nodes (`crates/sim`, docs/simulator.md), built and run with what follows.
 
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
@@ -36,7 +35,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = crate::repository::cargo();
     command.args(["run", "--quiet", "--locked", "--package", "sim", "--example", "simulate"]);
     if args.mutations {
         command.args(["--features", "trial"]);

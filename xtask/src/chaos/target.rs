@@ -44,8 +44,7 @@ pub fn profile_directory(debug: bool) -> PathBuf {
 
 /// The load generator, and our broker where it is the one.
 pub fn build(debug: bool, meridian: bool) -> Result<()> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = crate::repository::cargo();
     command.args(["build", "--package", "bench", "--bin", "mqload"]).current_dir(root());
     if !debug {
         command.arg("--release");

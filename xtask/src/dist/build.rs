@@ -17,8 +17,7 @@ pub fn release(target: Option<&str>) -> Result<PathBuf> {
     let flags = [(&root, "/meridian"), (&home, "/cargo")]
         .map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()))
         .join("\u{1f}");
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = crate::repository::cargo();
     command.args(["build", "--release", "--locked", "--package", "meridian", "--target-dir"]).arg(&directory);
     let mut built = directory;
     if let Some(target) = target {

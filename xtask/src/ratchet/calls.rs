@@ -11,6 +11,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const MESSAGES: u16 = 1_000;
+/// The least of so many rounds counts: what a node does once a second is more a message where messages take longer.
+const ROUNDS: usize = 3;
 const TOPIC: &str = "plant/7/temperature";
 
 pub fn measure() -> Result<Measured> {
@@ -22,27 +24,39 @@ pub fn measure() -> Result<Measured> {
     for qos in [0, 1] {
         let name = format!("lock-step-qos{qos}");
         eprintln!("{name}");
-        let broker = Broker::start(Kind::Meridian, Some(1))?;
-        let mut pair = Pair::connect(&broker, qos)?;
-        // What happens once has happened then.
-        (0..100).try_for_each(|_| pair.message())?;
-        let directory = Directory::new()?;
-        let log = directory.join("calls");
-        let mut tracer = match trace(&broker, &log)? {
-            Ok(tracer) => tracer,
-            Err(why) => return Ok(Measured::Impossible(why)),
-        };
-        let flow = (0..MESSAGES).try_for_each(|_| pair.message());
-        // SAFETY: our own child, not yet waited for, so the id still means it.
-        unsafe { libc::kill(tracer.id() as i32, libc::SIGINT) };
-        tracer.wait(Duration::from_secs(10)).context("strace does not end")?;
-        flow?;
-        let text = std::fs::read_to_string(&log).context("the log of strace")?;
-        let calls = total(&text).with_context(|| format!("strace counted nothing:\n{text}"))?;
-        ensure!(calls >= u64::from(MESSAGES), "a message takes one call at least:\n{text}");
-        figures.push((format!("{name}.system-calls"), calls as f64 / f64::from(MESSAGES)));
+        let mut least = f64::INFINITY;
+        for _ in 0..ROUNDS {
+            match round(qos)? {
+                Ok(calls) => least = least.min(calls),
+                Err(why) => return Ok(Measured::Impossible(why)),
+            }
+        }
+        figures.push((format!("{name}.system-calls"), least));
     }
     Ok(Measured::Figures(figures))
+}
+
+/// System calls of a message; or why they cannot be counted here.
+fn round(qos: u8) -> Result<Result<f64, String>> {
+    let broker = Broker::start(Kind::Meridian, Some(1))?;
+    let mut pair = Pair::connect(&broker, qos)?;
+    // What happens once has happened then.
+    (0..100).try_for_each(|_| pair.message())?;
+    let directory = Directory::new()?;
+    let log = directory.join("calls");
+    let mut tracer = match trace(&broker, &log)? {
+        Ok(tracer) => tracer,
+        Err(why) => return Ok(Err(why)),
+    };
+    let flow = (0..MESSAGES).try_for_each(|_| pair.message());
+    // SAFETY: our own child, not yet waited for, so the id still means it.
+    unsafe { libc::kill(tracer.id() as i32, libc::SIGINT) };
+    tracer.wait(Duration::from_secs(10)).context("strace does not end")?;
+    flow?;
+    let text = std::fs::read_to_string(&log).context("the log of strace")?;
+    let calls = total(&text).with_context(|| format!("strace counted nothing:\n{text}"))?;
+    ensure!(calls >= u64::from(MESSAGES), "a message takes one call at least:\n{text}");
+    Ok(Ok(calls as f64 / f64::from(MESSAGES)))
 }
 
 /// Strace, once it has the process; or why it may not.

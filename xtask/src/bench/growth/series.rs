@@ -5,10 +5,9 @@ use crate::bench::broker::{Broker, Kind};
 use crate::bench::child::{self, Guarded};
 use crate::bench::measure;
 use crate::bench::workload::{Purpose, Workload};
-use crate::repository::root;
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
@@ -172,21 +171,15 @@ fn connections(size: u32, seconds: u32) -> Result<Row> {
 
 const INDEX: [&str; 6] = ["bench", "--quiet", "--package", "routing", "--bench", "index"];
 
-fn cargo() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(root());
-    command
-}
-
 /// Compiles the benchmark of the index before the clock runs.
 pub fn build_index() -> Result<()> {
-    let status = cargo().args(INDEX).arg("--no-run").status().context("cargo bench")?;
+    let status = crate::repository::cargo().args(INDEX).arg("--no-run").status().context("cargo bench")?;
     ensure!(status.success(), "cargo bench --no-run failed");
     Ok(())
 }
 
 fn filters(size: u32, seconds: u32) -> Result<Row> {
-    let mut command = cargo();
+    let mut command = crate::repository::cargo();
     command.args(INDEX).args(["--", "one", "paths", "unique", &size.to_string(), &seconds.to_string()]);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut process = Guarded::spawn(&mut command)?;
