@@ -1,6 +1,5 @@
 //! `cargo xtask sim`: simulations of whole nodes (`crates/sim`, docs/simulator.md), built and run with what follows.
 
-
 use anyhow::{Context, Result, ensure};
 
 #[derive(clap::Args)]

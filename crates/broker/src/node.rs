@@ -12,7 +12,7 @@ use routing::{Index, IndexLimits};
 use shard::Shard;
 
 use crate::access::Access;
-use crate::admin::{Traces, Watches};
+use crate::admin::{Ask, KickPage, Traces, Watches};
 use crate::counters::Published;
 use crate::durability::Durability;
 use crate::ids::{ShardId, Time, WorkerId};
@@ -52,6 +52,8 @@ pub struct Node {
     fresh_until: AtomicU64,
     /// As of [`Self::stamp_retained`].
     others: AtomicU16,
+    /// What is retained gets a time by which other nodes can compare it.
+    is_stamping: AtomicBool,
     world: AtomicU64,
     last_stamp: AtomicU64,
     pub(crate) load: Arc<NodeLoad>,
@@ -163,6 +165,7 @@ impl Node {
             overloaded_since: AtomicU64::new(0),
             fresh_until: AtomicU64::new(u64::MAX),
             others: AtomicU16::new(0),
+            is_stamping: AtomicBool::new(false),
             world: AtomicU64::new(0),
             last_stamp: AtomicU64::new(0),
             load: Arc::default(),
@@ -292,9 +295,15 @@ impl Node {
     /// below), the time of the world in milliseconds when this node's [`Time`] was [`Self::began`], and a number that no other node should
     /// have, for what is retained at the same time.
     pub fn stamp_retained(&self, others: u16, world: u64, own: u8) {
-        self.others.store(others, Relaxed);
+        self.set_others(others);
+        self.is_stamping.store(true, Relaxed);
         self.world.store(world, Relaxed);
         self.last_stamp.store(u64::from(own), Relaxed);
+    }
+
+    /// So many places of other nodes there are now.
+    pub fn set_others(&self, others: u16) {
+        self.others.store(others, Relaxed);
     }
 
     /// How many other nodes there are.
@@ -305,7 +314,7 @@ impl Node {
     /// A time for a message that is retained now: greater than that of every one that this node has seen; 0 on a node without others. Its
     /// upper 48 bits are milliseconds of the world, and the lowest 8 the node's own.
     pub(crate) fn stamp(&self, now: Time) -> u64 {
-        if self.others() == 0 {
+        if !self.is_stamping.load(Relaxed) {
             return 0;
         }
         let world = self.world.load(Relaxed).saturating_add(now.0.saturating_sub(self.life.began.0)) << 16;
@@ -346,6 +355,22 @@ impl Node {
             let join = Request::JoinNode { group, node, members };
             self.post(self.shard_host(shard), Letter::Request(shard, join));
         }
+    }
+
+    /// Closes all connections of clients, a few of each worker at a time: what they were promised holds no more.
+    pub fn close_clients(self: &Arc<Self>, reason: ReasonCode) {
+        (0..self.workers).for_each(|worker| self.close_some(WorkerId(worker), 0, reason));
+    }
+
+    fn close_some(self: &Arc<Self>, worker: WorkerId, from: u32, reason: ReasonCode) {
+        let node = self.clone();
+        let reply = Box::new(move |page: KickPage| {
+            if let Some(next) = page.next {
+                node.close_some(worker, next, reason);
+            }
+        });
+        let ask = Ask::KickMatching { from, doomed: Arc::new(|_| true), reason, reply };
+        self.post(worker, ask.into());
     }
 
     /// Other nodes have something for a worker, from any thread.

@@ -1,7 +1,7 @@
 //! Which nodes may acknowledge messages: those that a majority of cores lets do so, each for a lease, as long as they know nearly all
 //! routes that the core knows. So a core can say that all who may acknowledge know a route.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use link::{NodeId, Time};
@@ -61,6 +61,16 @@ impl Grants {
             let known = known.entry(writer).or_default();
             *known = (*known).max((incarnation, position));
         }
+    }
+
+    /// Whether what was granted to a node may hold.
+    pub fn holds(&self, now: Time, node: NodeId) -> bool {
+        now < self.recalled || self.granted.get(&node).is_some_and(|granted| granted.until > now)
+    }
+
+    /// The others are no members any more: what they hold counts for nothing once its time is over.
+    pub fn keep(&mut self, now: Time, is_member: impl Fn(NodeId) -> bool) {
+        self.granted.retain(|node, granted| is_member(*node) || granted.until > now);
     }
 
     /// A node has begun a new life, in which it knows nothing yet. What was granted to the earlier one holds.
@@ -148,6 +158,19 @@ pub struct Leases {
 impl Leases {
     pub fn new(lease: Duration, cores: usize, is_core: bool) -> Self {
         Self { lease, cores, is_core, until: BTreeMap::new(), settled: BTreeMap::new() }
+    }
+
+    /// These are the cores now; whether this node is one does not change.
+    pub fn set_cores(&mut self, cores: &BTreeSet<NodeId>) {
+        self.cores = cores.len();
+        self.until.retain(|core, _| cores.contains(core));
+        self.settled.retain(|core, _| cores.contains(core));
+    }
+
+    /// What was granted, and settled, was so of an earlier life of this node.
+    pub fn forget(&mut self) {
+        self.until.clear();
+        self.settled.clear();
     }
 
     /// A core has granted a lease that was asked for at `asked`.

@@ -13,6 +13,7 @@ mod fabric;
 mod features;
 mod freshness;
 mod interest;
+pub mod meta;
 mod mutation;
 mod packing;
 mod peer;
@@ -27,4 +28,4 @@ pub use features::{FEATURES, PACKS};
 pub use mutation::Mutation;
 #[cfg(feature = "trial")]
 pub use mutation::mutate;
-pub use view::{ClassView, Link, Routes, View};
+pub use view::{ClassView, Link, MemberView, Membership, Replica, Routes, View};

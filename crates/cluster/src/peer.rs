@@ -46,6 +46,8 @@ pub struct Peer {
     pub answering: usize,
     /// Frames to it are packed.
     pub packs: bool,
+    /// That life of it, and every one before, is over: the cores agree on it.
+    pub dead: Option<Incarnation>,
 }
 
 /// A delta on its way.
@@ -114,6 +116,7 @@ impl Peer {
             settled: Position::default(),
             answering: 0,
             packs: false,
+            dead: None,
         }
     }
 

@@ -25,6 +25,11 @@ impl Subacks {
         self.waiting.push_back(Waiting { position, connection, ticket, deadline });
     }
 
+    /// The changes of this node have other numbers now, of which this is the last.
+    pub fn rebase(&mut self, last: Position) {
+        self.waiting.iter_mut().for_each(|waiting| waiting.position = last);
+    }
+
     /// The next whose position is known.
     pub fn pop_known(&mut self, known: Position) -> Option<(ConnectionId, Ticket)> {
         let waiting = self.waiting.pop_front_if(|waiting| waiting.position <= known)?;

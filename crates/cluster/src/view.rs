@@ -4,6 +4,7 @@ use link::{Class, ClassCounters};
 
 use crate::config::{NodeInfo, Role};
 use crate::fabric::Counters;
+use crate::meta::State;
 
 /// As of one moment. Times are in microseconds.
 #[derive(Clone, Debug)]
@@ -21,6 +22,51 @@ pub struct View {
     pub routes: Vec<Routes>,
     /// By name.
     pub links: Vec<Link>,
+    /// Where the cores agree on the members.
+    pub membership: Option<Membership>,
+}
+
+/// What the cores agree on, as far as this node knows.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    /// The number of the cluster; 0: there is none yet.
+    pub founded: u128,
+    /// Of the last change that this node knows of.
+    pub index: u64,
+    /// Why this node does not take part yet.
+    pub waits_for: Option<String>,
+    /// By name, this node among them when it belongs to the cluster.
+    pub members: Vec<MemberView>,
+    /// On a core.
+    pub replica: Option<Replica>,
+}
+
+#[derive(Clone, Debug)]
+pub struct MemberView {
+    pub info: NodeInfo,
+    pub incarnation: u64,
+    pub state: State,
+    /// As far as this core knows: whether it has a vote, and whether it leads.
+    pub votes: bool,
+    pub leads: bool,
+}
+
+/// This core's replica of the meta group.
+#[derive(Clone, Debug)]
+pub struct Replica {
+    pub part: consensus::Role,
+    pub term: u64,
+    /// The node that leads.
+    pub leader: Option<Box<str>>,
+    /// Entries in its log, and those that its state has.
+    pub last: u64,
+    pub applied: u64,
+    /// A majority of the voters has been heard lately: of a leader that they answer, of any other that it has one.
+    pub has_quorum: bool,
+    pub voters: u64,
+    pub learners: u64,
+    /// Why it has stopped.
+    pub failure: Option<String>,
 }
 
 /// The routes of one node, as far as this one knows them.

@@ -12,17 +12,23 @@
 //! 9 brief     (writer u64, incarnation varint, position varint)*: as applied, for peers that can read it
 //! 10 ask      number u64, question
 //! 11 answer   number u64, part u8, some of the answer
+//! 12 replica  a frame of the meta group
+//! 13 roster   what the sender knows to be agreed upon
+//! 14 propose  number u64, command
+//! 15 proposed number u64, leader u64, answer
+//! 16 sight    whom a core does not hear
 //! vector      (writer u64, incarnation u64, position u64)*
 //! varint      seven bits a byte, the lowest first, the top bit in all but the last
 //! ```
 //!
 //! Part: 0 the last of an answer, 4 there is more; no answer: 1 too busy, 2 too large, anything else nobody answers.
 //!
-//! Fields that a later version adds behind these are ignored, but for the lists, which go to the end, as deltas, questions and answers do.
+//! Fields that a later version adds behind these are ignored, but for the lists, which go to the end, as deltas, questions, answers and all from 12 on do.
 
 use replog::{Incarnation, Position, WriterId};
 
 use crate::asks::Part;
+use crate::meta::MetaWord;
 
 pub const VERSION: u8 = 1;
 
@@ -71,6 +77,8 @@ pub enum Word<'a> {
         part: Part,
         bytes: &'a [u8],
     },
+    /// About what is agreed upon.
+    Meta(MetaWord<'a>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,6 +172,31 @@ impl Word<'_> {
                 out.push(part.byte());
                 out.extend(*bytes);
             }
+            Self::Meta(word) => match word {
+                MetaWord::Replica(frame) => {
+                    out.push(12);
+                    out.extend(*frame);
+                }
+                MetaWord::Roster(roster) => {
+                    out.push(13);
+                    out.extend(*roster);
+                }
+                MetaWord::Propose { number, command } => {
+                    out.push(14);
+                    out.extend(number.to_le_bytes());
+                    out.extend(*command);
+                }
+                MetaWord::Proposed { number, leader, answer } => {
+                    out.push(15);
+                    out.extend(number.to_le_bytes());
+                    out.extend(leader.to_le_bytes());
+                    out.extend(*answer);
+                }
+                MetaWord::Sight(sight) => {
+                    out.push(16);
+                    out.extend(*sight);
+                }
+            },
         }
         out
     }
@@ -219,6 +252,14 @@ pub fn decode(bytes: &[u8]) -> Option<Word<'_>> {
             let [part] = take(rest)?;
             Word::Answer { number, part: Part::of_byte(part), bytes: rest }
         }
+        12 => Word::Meta(MetaWord::Replica(rest)),
+        13 => Word::Meta(MetaWord::Roster(rest)),
+        14 => Word::Meta(MetaWord::Propose { number: number(rest)?, command: rest }),
+        15 => {
+            let (number, leader) = (number(rest)?, number(rest)?);
+            Word::Meta(MetaWord::Proposed { number, leader, answer: rest })
+        }
+        16 => Word::Meta(MetaWord::Sight(rest)),
         _ => return None,
     })
 }
@@ -279,7 +320,7 @@ mod tests {
     use super::*;
     use crate::asks::Unanswered;
 
-    fn words() -> [(Word<'static>, &'static str); 12] {
+    fn words() -> [(Word<'static>, &'static str); 17] {
         let vector = vec![(WriterId(2), Incarnation(3), Position(4))];
         let in_hex = "020000000000000003000000000000000400000000000000";
         let hello = Hello {
@@ -310,6 +351,14 @@ mod tests {
                 Word::Answer { number: 5, part: Part::Not(Unanswered::Busy), bytes: &[] },
                 "0b050000000000000001",
             ),
+            (Word::Meta(MetaWord::Replica(b"ab")), "0c6162"),
+            (Word::Meta(MetaWord::Roster(b"ab")), "0d6162"),
+            (Word::Meta(MetaWord::Propose { number: 5, command: b"ab" }), "0e05000000000000006162"),
+            (
+                Word::Meta(MetaWord::Proposed { number: 5, leader: 6, answer: b"ab" }),
+                "0f050000000000000006000000000000006162",
+            ),
+            (Word::Meta(MetaWord::Sight(b"ab")), "106162"),
         ]
     }
 

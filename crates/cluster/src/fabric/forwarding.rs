@@ -68,8 +68,13 @@ impl Fabric {
         forward: &Forward,
         packed: &mut Option<(Range<usize>, Bytes)>,
     ) {
-        let Some(id) = self.places.get(usize::from(forward.to.0)).copied() else { return };
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let id = self.places.get(usize::from(forward.to.0)).copied().unwrap_or(self.own);
+        let Some(peer) = self.peers.get_mut(&id) else {
+            // It was a member when it was chosen.
+            let reason = if forward.for_group { ReasonCode::ServerUnavailable } else { ReasonCode::Success };
+            self.inbound[worker.index()].acknowledged.extend(forward.token.map(|token| (token, reason)));
+            return;
+        };
         if !peer.is_up
             && let Some(token) = forward.token
         {

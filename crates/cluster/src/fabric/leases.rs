@@ -20,7 +20,11 @@ const RENEWALS: u32 = 4;
 impl Fabric {
     pub(super) fn tend_leases(&mut self, now: Time) {
         self.tended_at = now;
-        self.is_informed = self.is_informed || self.has_heard(now);
+        if !self.is_member() {
+            // What this node has not heard of is not known yet, either.
+            self.began = now;
+        }
+        self.is_informed = self.is_informed || self.is_member() && self.has_heard(now);
         if let Some(grants) = &mut self.grants {
             grants.look(now, self.replica.vector());
         }
@@ -37,6 +41,9 @@ impl Fabric {
 
     /// Until when a majority of cores lets this node acknowledge.
     pub(super) fn fresh_until(&self) -> Time {
+        if !self.is_member() {
+            return Time::default();
+        }
         let own = if self.is_informed { Time::NEVER } else { Time::default() };
         self.leases.fresh_until(own)
     }
@@ -77,6 +84,9 @@ impl Fabric {
     }
 
     pub(super) fn asked_for_lease(&mut self, now: Time, from: NodeId, stamp: u64) {
+        if !self.may_be_granted(from) {
+            return;
+        }
         let vector: Vector = self.replica.vector().collect();
         if let Some(grants) = &mut self.grants
             && self.is_informed
@@ -156,6 +166,9 @@ impl Fabric {
 
     /// Up to where this node's changes are known to all who may acknowledge.
     pub(super) fn settled(&self) -> Position {
+        if !self.is_member() {
+            return Position::default();
+        }
         let own = WriterId(self.own.0);
         let position = self.own_position();
         let by_own = self.grants.as_ref().map_or(Position::default(), |grants| {

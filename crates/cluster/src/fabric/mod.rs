@@ -4,6 +4,7 @@ mod asks;
 mod attach;
 mod forwarding;
 mod leases;
+mod membership;
 mod routes;
 mod view;
 
@@ -22,6 +23,7 @@ use crate::config::{Config, Role, WithoutQuorum};
 use crate::features::{BRIEF, PACKS};
 use crate::freshness::{Grants, Leases};
 use crate::interest::Interest;
+use crate::meta::{Command, LogNews, Meta, WishId};
 use crate::packing;
 use crate::peer::Peer;
 use crate::subacks::Subacks;
@@ -38,6 +40,12 @@ pub enum Letter {
     Ask(Question),
     /// The owner's answer to what [`Fabric::poll_asked`] told; `None`: there is none.
     Answer(Asker, Option<Bytes>),
+    /// The log of the node has something to say to its replica of the meta group.
+    Log(LogNews),
+    /// An operator wants something to be agreed upon: [`Fabric::poll_wish`] tells what came of it.
+    Wish(WishId, Command),
+    /// The node is about to stop.
+    Resign,
 }
 
 /// Joins a node's workers to the other nodes: tells these what its clients want, sends them the messages that they want, and hands what comes
@@ -59,6 +67,16 @@ pub struct Fabric {
     core_knows: Position,
     for_core: Subacks,
     for_cluster: Subacks,
+    /// Nodes that are linked and no members.
+    guests: BTreeMap<NodeId, membership::Guest>,
+    /// Places that nobody has any more.
+    retired: Vec<NodePlace>,
+    /// Where the members are agreed upon.
+    meta: Option<Meta>,
+    /// The roster that the peers are of.
+    followed: u64,
+    is_seeking: bool,
+    wishes_refused: VecDeque<WishId>,
     grants: Option<Grants>,
     leases: Leases,
     /// How far this node is, as it last told the cores, and when.
@@ -156,6 +174,12 @@ impl Fabric {
             places,
             replica,
             attached: None,
+            guests: BTreeMap::new(),
+            retired: Vec::new(),
+            meta: None,
+            followed: 0,
+            is_seeking: false,
+            wishes_refused: VecDeque::new(),
             core_knows: Position::default(),
             for_core: Subacks::default(),
             for_cluster: Subacks::default(),
@@ -197,6 +221,9 @@ impl Fabric {
             Letter::Outbound(outbound) => self.outbound(now, outbound),
             Letter::Ask(question) => self.ask(now, question),
             Letter::Answer(to, answer) => self.answer(now, to, answer.as_deref()),
+            Letter::Log(news) => self.log_news(news),
+            Letter::Wish(id, command) => self.wish(now, id, &command),
+            Letter::Resign => self.resign(now),
         }
     }
 
@@ -210,12 +237,13 @@ impl Fabric {
                 MeshEvent::Refused { who, reason, unsaid } => {
                     tracing::warn!(%who, unsaid, "not joined: {reason}");
                 }
-                MeshEvent::Introduced { name, address, .. } => {
-                    tracing::debug!(%name, ?address, "a node says who it is");
+                MeshEvent::Introduced { name, card, address } => {
+                    self.introduced(now, &name, &card, address.as_deref());
                 }
             }
         }
         self.forget_the_dead();
+        self.tend_membership(now);
         self.attach(now);
         self.feed_peers(now);
         self.tend_leases(now);
@@ -229,12 +257,20 @@ impl Fabric {
     pub fn timeout(&self) -> Time {
         let feeds = self.feeds_due();
         let subacks = self.for_core.deadline().min(self.for_cluster.deadline());
+        let meta = self.meta.as_ref().map_or(Time::NEVER, Meta::timeout);
         let soon = if self.is_forgetting { Time::default() } else { Time::NEVER };
-        self.mesh.timeout().min(feeds).min(subacks).min(self.leases_due()).min(self.waiting.due()).min(soon)
+        self.mesh
+            .timeout()
+            .min(feeds)
+            .min(subacks)
+            .min(self.leases_due())
+            .min(self.waiting.due())
+            .min(soon)
+            .min(meta)
     }
 
     fn link_event(&mut self, now: Time, id: NodeId, event: Event) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.get_mut(&id) else { return self.guest_event(now, id, event) };
         match event {
             Event::Up => {
                 peer.is_up = true;
@@ -249,6 +285,9 @@ impl Fabric {
                 self.replica.set_suspect(WriterId(id.0), false);
                 self.node.routes.set_up(peer.place, true);
                 self.say_hello(now, id);
+                if let Some(meta) = &mut self.meta {
+                    meta.link_changed(id, true);
+                }
             }
             Event::Suspect => {
                 peer.is_up = false;
@@ -256,6 +295,9 @@ impl Fabric {
                 self.node.routes.set_up(peer.place, false);
                 self.settle_messages(id, false);
                 self.lose_asks(id);
+                if let Some(meta) = &mut self.meta {
+                    meta.link_changed(id, false);
+                }
             }
             Event::Restarted => {
                 peer.restarted();
@@ -318,6 +360,7 @@ impl Fabric {
             Word::Grant(stamp) => self.leases.granted(from, Time(stamp).min(now)),
             Word::Ask { number, question } => self.asked(now, from, number, question),
             Word::Answer { number, part, bytes } => self.answer_came(from, number, part, bytes),
+            Word::Meta(word) => self.meta_word(now, from, &word),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use broker::peers::{Announce, Copies, Members, SubackLevel, Wants};
+use broker::peers::{Announce, Copies, Members, NodePlace, SubackLevel, Wants};
 use broker::{Node, RouteChange};
 use bytes::Bytes;
 use link::{Lane, NodeId, Time};
@@ -21,29 +21,34 @@ use crate::wire::{Asks, Hello, Word};
 /// Before the name of a shared group; no Topic Filter of a route begins so.
 const GROUP: &str = "$share/";
 
-/// Another node wants something else of a filter. False when the index has no place for it, or it is no filter.
+/// Another node's change of its routes, for the index. False when that has no place for it, or it is about no filter.
 pub(super) fn put_route(
     node: &Arc<Node>,
     peers: &BTreeMap<NodeId, Peer>,
     change: &Change<'_, Interest>,
 ) -> bool {
-    // A node that is not configured here.
+    // A node that is no peer here.
     let Some(peer) = peers.get(&NodeId(change.writer.0)) else { return true };
-    let Ok(text) = std::str::from_utf8(change.key) else { return false };
+    put(node, peer.place, change.key, change.value.copied())
+}
+
+/// Another node wants this of a key now.
+pub(super) fn put(node: &Arc<Node>, place: NodePlace, key: &[u8], interest: Option<Interest>) -> bool {
+    let Ok(text) = std::str::from_utf8(key) else { return false };
     if text.starts_with(GROUP) {
-        let members = match change.value {
-            Some(Interest::Members(members)) => *members,
+        let members = match interest {
+            Some(Interest::Members(members)) => members,
             Some(Interest::Wants(_)) | None => Members::NONE,
         };
-        node.members_of_peer(text, peer.place, members);
+        node.members_of_peer(text, place, members);
         return true;
     }
     let Ok(filter) = TopicFilter::parse(text) else { return false };
-    let wants = match change.value {
-        Some(Interest::Wants(wants)) => *wants,
+    let wants = match interest {
+        Some(Interest::Wants(wants)) => wants,
         Some(Interest::Members(_)) | None => Wants::NOTHING,
     };
-    node.routes.set_peer(filter, peer.place, wants).is_ok()
+    node.routes.set_peer(filter, place, wants).is_ok()
 }
 
 impl Fabric {
@@ -203,6 +208,9 @@ impl Fabric {
             self.counters.malformed += 1;
             return;
         };
+        if self.is_of_the_dead(delta.writer, delta.incarnation) {
+            return;
+        }
         let (peers, node, counters) = (&self.peers, &self.node, &mut self.counters);
         let applied = self.replica.apply(source, delta, |change| {
             counters.routes_applied += 1;

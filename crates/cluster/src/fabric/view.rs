@@ -4,7 +4,7 @@ use link::{NodeId, Time};
 
 use super::Fabric;
 use crate::config::{NodeInfo, WithoutQuorum};
-use crate::view::{ClassView, Link, Routes, View};
+use crate::view::{ClassView, Link, MemberView, Membership, Replica, Routes, View};
 
 impl Fabric {
     /// How things are.
@@ -22,7 +22,51 @@ impl Fabric {
             counters: self.counters,
             routes,
             links,
+            membership: self.membership_view(now),
         }
+    }
+
+    fn membership_view(&self, now: Time) -> Option<Membership> {
+        let meta = self.meta.as_ref()?;
+        let roster = meta.roster();
+        let status = meta.status(now);
+        let name = |id: NodeId| roster.members.get(&id).map(|member| member.info.name.clone());
+        let leader = meta.leader();
+        let has_vote = |id: NodeId| {
+            status.as_ref().is_some_and(|status| {
+                status.members.iter().any(|(replica, it)| it.node == id && status.voters.contains(replica))
+            })
+        };
+        let mut members: Vec<MemberView> = roster
+            .members
+            .iter()
+            .map(|(id, member)| MemberView {
+                info: member.info.clone(),
+                incarnation: member.incarnation.0,
+                state: member.state,
+                votes: has_vote(*id),
+                leads: leader == Some(*id),
+            })
+            .collect();
+        members.sort_by(|a, b| a.info.name.cmp(&b.info.name));
+        let replica = status.as_ref().map(|status| Replica {
+            part: status.role,
+            term: status.term,
+            leader: leader.and_then(name),
+            last: status.last.unwrap_or(0),
+            applied: status.applied.unwrap_or(0),
+            has_quorum: meta.has_quorum(now),
+            voters: status.voters.len() as u64,
+            learners: status.learners.len() as u64,
+            failure: status.failure.clone(),
+        });
+        Some(Membership {
+            founded: roster.founded,
+            index: roster.index,
+            waits_for: meta.waits_for(),
+            members,
+            replica,
+        })
     }
 
     fn info(&self, id: NodeId) -> Option<&NodeInfo> {

@@ -1,0 +1,362 @@
+//! Who the other nodes are, where the cores agree on it.
+
+use broker::peers::{NodePlace, Wants};
+use link::{Event, Lane, NodeId, Time};
+use mqtt::ReasonCode;
+use replog::{Incarnation, WriterId};
+
+use super::Fabric;
+use super::routes::put;
+use crate::config::NodeInfo;
+use crate::interest::Interest;
+use crate::meta::{Answer, Card, Command, LogNews, Member, Meta, MetaWord, Seen, State, WishId};
+use crate::peer::Peer;
+use crate::wire::Word;
+
+/// A node that is linked and belongs to no cluster yet, or to one that this node wants to join.
+#[derive(Debug)]
+pub(super) struct Guest {
+    since: Time,
+    is_up: bool,
+}
+
+/// A guest that becomes no member goes after this, microseconds.
+const GUEST_MAX: u64 = 60_000_000;
+const GUESTS_MAX: usize = 256;
+
+impl Fabric {
+    /// The other nodes are those that the cores agree on, from now on. Before that there are none.
+    pub fn join_cluster(&mut self, now: Time, meta: Meta) {
+        debug_assert!(self.peers.is_empty() && self.meta.is_none());
+        self.mesh.set_card(meta.card().encode().into());
+        self.meta = Some(meta);
+        self.seek(now);
+        self.follow_roster(now);
+    }
+
+    /// The log of the node has something to say to this node's replica.
+    pub fn log_news(&mut self, news: LogNews) {
+        if let Some(meta) = &mut self.meta {
+            meta.log_news(news);
+        }
+    }
+
+    /// An operator wants something to be agreed upon: [`Self::poll_wish`] tells what came of it.
+    pub fn wish(&mut self, now: Time, id: WishId, command: &Command) {
+        match &mut self.meta {
+            Some(meta) => meta.wish(now, id, command),
+            None => self.wishes_refused.push_back(id),
+        }
+    }
+
+    pub fn poll_wish(&mut self) -> Option<(WishId, Result<Answer, String>)> {
+        if let Some(id) = self.wishes_refused.pop_front() {
+            let why = "the members of this cluster are those of the [[cluster_node]] lists: change these, and restart the nodes";
+            return Some((id, Err(why.to_owned())));
+        }
+        self.meta.as_mut()?.poll_answered()
+    }
+
+    /// This node is about to stop: another core leads, if this one did.
+    pub fn resign(&mut self, now: Time) {
+        if let Some(meta) = &mut self.meta {
+            meta.resign(now);
+        }
+    }
+
+    pub fn meta(&self) -> Option<&Meta> {
+        self.meta.as_ref()
+    }
+
+    /// Whether nothing stands between this node and its part in the cluster.
+    pub(super) fn is_member(&self) -> bool {
+        self.meta.as_ref().is_none_or(Meta::is_member)
+    }
+
+    pub(super) fn tend_membership(&mut self, now: Time) {
+        let Some(meta) = &mut self.meta else { return };
+        let own = self.grants.as_ref();
+        let seen = |id: NodeId, is_up: bool| Seen {
+            id,
+            is_up,
+            holds_grant: own.is_some_and(|grants| grants.holds(now, id)),
+        };
+        let peers = self.peers.iter().map(|(id, peer)| seen(*id, peer.is_up));
+        let guests = self.guests.iter().map(|(id, guest)| seen(*id, guest.is_up));
+        let all: Vec<Seen> = peers.chain(guests).collect();
+        meta.turn(now, &all);
+        while let Some(frame) = meta.poll_frame() {
+            let word = Word::Meta(frame.word.word()).encode();
+            // What finds no place is said again: everything here is.
+            let _ = self.mesh.send(now, frame.to, Lane::CONTROL, word.into());
+        }
+        self.follow_roster(now);
+        self.seek(now);
+        self.let_guests_go(now);
+    }
+
+    /// Looks for other nodes while this one is no member, or hears no core.
+    fn seek(&mut self, now: Time) {
+        let Some(meta) = &self.meta else { return };
+        let hears_core = self.is_core() && self.peers.is_empty()
+            || self.peers.values().any(|peer| peer.is_core() && peer.is_up);
+        let wants = !meta.is_member() || !hears_core;
+        if wants != self.is_seeking {
+            self.is_seeking = wants;
+            for address in meta.join() {
+                if wants {
+                    self.mesh.seek(now, address);
+                } else {
+                    self.mesh.seek_no_more(address);
+                }
+            }
+        }
+        self.mesh.set_card(meta.card().encode().into());
+    }
+
+    /// Somebody who knows the secret has said who he is.
+    pub(super) fn introduced(&mut self, now: Time, name: &str, card: &[u8], address: Option<&str>) {
+        let Some(meta) = &mut self.meta else { return };
+        let Some(card) = Card::decode(card) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let id = NodeId::of_name(name);
+        if meta.met(id, &card, address) {
+            if self.guests.len() < GUESTS_MAX && !self.guests.contains_key(&id) {
+                self.mesh.add_peer(now, name, &card.address);
+                self.guests.insert(id, Guest { since: now, is_up: false });
+            }
+            return;
+        }
+        let ours = meta.roster().founded;
+        if card.founded != 0 && ours != 0 && card.founded != ours {
+            tracing::warn!(
+                node = name,
+                address = &*card.address,
+                "it belongs to another cluster of the same name and secret, and two clusters do not mix: stop one of the two, remove its \
+                 data directory and start it again with cluster.join"
+            );
+        }
+        // It has moved. Whoever is there is not replaced by what somebody says.
+        if self.peers.get(&id).is_some_and(|peer| !peer.is_up && peer.info.address != card.address) {
+            self.mesh.add_peer(now, name, &card.address);
+        }
+    }
+
+    fn let_guests_go(&mut self, now: Time) {
+        let meta = &self.meta;
+        let is_founded = meta.as_ref().is_some_and(|meta| meta.roster().founded != 0);
+        let old = |guest: &Guest| is_founded && now.since(guest.since) > GUEST_MAX;
+        let gone: Vec<NodeId> =
+            self.guests.iter().filter(|(_, guest)| old(guest)).map(|(id, _)| *id).collect();
+        for id in gone {
+            self.guests.remove(&id);
+            self.mesh.remove_peer(now, id);
+        }
+    }
+
+    /// Something happened to the link of a node that is no member.
+    pub(super) fn guest_event(&mut self, now: Time, id: NodeId, event: Event) {
+        let Some(guest) = self.guests.get_mut(&id) else { return };
+        match event {
+            Event::Up | Event::Suspect => {
+                guest.is_up = matches!(event, Event::Up);
+                let is_up = guest.is_up;
+                if let Some(meta) = &mut self.meta {
+                    meta.link_changed(id, is_up);
+                }
+            }
+            Event::Received { frame, credit, .. } => {
+                self.mesh.consume(id, credit);
+                match crate::wire::decode(&frame) {
+                    Some(Word::Meta(word)) => self.meta_word(now, id, &word),
+                    // It takes this node for a member already, or still.
+                    Some(_) => {}
+                    None => self.counters.malformed += 1,
+                }
+            }
+            Event::Restarted | Event::Acknowledged { .. } | Event::Silent { .. } => {}
+        }
+    }
+
+    pub(super) fn meta_word(&mut self, now: Time, from: NodeId, word: &MetaWord<'_>) {
+        let is_word = self.meta.as_mut().is_some_and(|meta| meta.heard(now, from, word));
+        self.counters.malformed += u64::from(!is_word);
+    }
+
+    /// Makes the other nodes what the roster says.
+    fn follow_roster(&mut self, now: Time) {
+        let Some(meta) = &self.meta else { return };
+        let roster = meta.roster().clone();
+        if meta.is_over() {
+            self.begin_anew();
+        }
+        if roster.index == self.followed {
+            return;
+        }
+        self.followed = roster.index;
+        for (id, member) in &roster.members {
+            if *id != self.own {
+                self.follow_member(now, *id, member);
+            }
+        }
+        let gone: Vec<NodeId> =
+            self.peers.keys().filter(|id| !roster.members.contains_key(id)).copied().collect();
+        for id in gone {
+            self.remove_peer(now, id);
+        }
+        let cores = roster.cores().map(|(id, _)| id).collect();
+        self.leases.set_cores(&cores);
+        if let Some(grants) = &mut self.grants {
+            grants.keep(now, |id| roster.members.contains_key(&id));
+        }
+        self.node.set_others(self.places.len() as u16);
+    }
+
+    fn follow_member(&mut self, now: Time, id: NodeId, member: &Member) {
+        match self.peers.get_mut(&id) {
+            None => self.add_peer(now, id, &member.info),
+            Some(peer) if peer.info != member.info => {
+                peer.info = member.info.clone();
+                self.mesh.add_peer(now, &member.info.name, &member.info.address);
+            }
+            Some(_) => {}
+        }
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let dead = (member.state == State::Dead).then_some(member.incarnation);
+        if peer.dead == dead {
+            return;
+        }
+        peer.dead = dead;
+        if let Some(life) = dead {
+            self.bury(id, life);
+        }
+    }
+
+    fn add_peer(&mut self, now: Time, id: NodeId, info: &NodeInfo) {
+        let is_up = self.guests.remove(&id).is_some_and(|guest| guest.is_up);
+        self.mesh.add_peer(now, &info.name, &info.address);
+        let place = self.new_place(id);
+        self.node.routes.set_up(place, false);
+        self.peers.insert(id, Peer::new(info.clone(), place));
+        if is_up {
+            self.link_event(now, id, Event::Up);
+        }
+    }
+
+    /// The first that nobody has; one that somebody had is free when nothing of him is left in the index.
+    fn new_place(&mut self, id: NodeId) -> NodePlace {
+        let is_dying = !self.retired.is_empty() && self.is_forgetting;
+        let free = if is_dying { None } else { self.retired.pop() };
+        let place = free.unwrap_or(NodePlace(self.places.len() as u16));
+        match self.places.get_mut(usize::from(place.0)) {
+            Some(known) => *known = id,
+            None => self.places.push(id),
+        }
+        place
+    }
+
+    /// A node is no member any more: nothing of it is wanted.
+    fn remove_peer(&mut self, now: Time, id: NodeId) {
+        self.settle_messages(id, true);
+        self.lose_asks(id);
+        let Some(peer) = self.peers.remove(&id) else { return };
+        tracing::info!(node = &*peer.info.name, "the node is no member of the cluster any more");
+        if let Some(meta) = &mut self.meta {
+            meta.link_changed(id, false);
+        }
+        self.node.routes.set_up(peer.place, false);
+        let writer = WriterId(id.0);
+        let entries: Vec<Box<[u8]>> = self.replica.entries(writer).map(|(key, _)| key.into()).collect();
+        for key in entries {
+            put(&self.node, peer.place, &key, None);
+        }
+        if let Some(life) = self.replica.incarnation(writer) {
+            self.replica.declare_dead(writer, life);
+        }
+        self.mesh.remove_peer(now, id);
+        self.retired.push(peer.place);
+        self.attached.take_if(|attached| *attached == id);
+        // Where the others hear from has to be said anew.
+        self.told.clear();
+    }
+
+    /// A life of a node is over. What its clients that are gone with it wanted, nobody wants; what its durable sessions wanted waits for it.
+    fn bury(&mut self, id: NodeId, life: Incarnation) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        tracing::warn!(
+            node = &*peer.info.name,
+            "the cores agree that the node is dead: its clients are gone, and what its durable sessions have waits for it"
+        );
+        let (place, writer) = (peer.place, WriterId(id.0));
+        if self.replica.incarnation(writer).is_none_or(|known| known <= life) {
+            let entries: Vec<(Box<[u8]>, Interest)> =
+                self.replica.entries(writer).map(|(key, value)| (key.into(), *value)).collect();
+            for (key, interest) in entries {
+                put(&self.node, place, &key, of_the_dead(interest));
+            }
+        }
+        self.settle_messages(id, false);
+    }
+
+    /// The others have given up this life of this node, or it may not begin: its clients go, and another one begins.
+    fn begin_anew(&mut self) {
+        let Some(meta) = &mut self.meta else { return };
+        let was_member = meta
+            .roster()
+            .members
+            .get(&self.own)
+            .is_some_and(|member| member.incarnation == self.config.incarnation);
+        let incarnation = meta.begin_anew();
+        if was_member {
+            tracing::warn!(
+                "the cores had agreed that this node is dead, since none of them heard it: its clients are disconnected, and it joins again"
+            );
+            self.node.close_clients(ReasonCode::ServerBusy);
+        }
+        self.config.incarnation = incarnation;
+        let own = WriterId(self.own.0);
+        let entries: Vec<(Box<[u8]>, Interest)> =
+            self.replica.entries(own).map(|(key, value)| (key.into(), *value)).collect();
+        self.replica.own(own, incarnation);
+        for (key, interest) in entries {
+            self.replica.set(own, &key, Some(interest));
+        }
+        // What was of the earlier life is void on the other side, too.
+        self.core_knows = replog::Position::default();
+        self.asked_settle = replog::Position::default();
+        self.leases.forget();
+        self.for_core.rebase(self.own_position());
+        self.for_cluster.rebase(self.own_position());
+        for peer in self.peers.values_mut() {
+            peer.asked = None;
+            peer.fed.clear();
+            peer.feed = None;
+        }
+        self.told.clear();
+    }
+
+    fn is_core(&self) -> bool {
+        self.config.own.role == crate::config::Role::Core
+    }
+
+    /// What a member that is dead says of that life counts for nothing.
+    pub(super) fn is_of_the_dead(&self, writer: WriterId, life: Incarnation) -> bool {
+        self.peers.get(&NodeId(writer.0)).is_some_and(|peer| peer.dead.is_some_and(|dead| life <= dead))
+    }
+
+    /// Whether this core may let a node acknowledge.
+    pub(super) fn may_be_granted(&self, id: NodeId) -> bool {
+        let life = self.peers.get(&id).and_then(|peer| peer.incarnation);
+        self.meta.as_ref().is_none_or(|meta| meta.may_grant() && meta.may_be_granted(id, life))
+    }
+}
+
+/// Of what was wanted on a node that is dead: what sessions on its disk want.
+fn of_the_dead(interest: Interest) -> Option<Interest> {
+    match interest {
+        Interest::Wants(wants) if wants.includes(Wants::STORED) => Some(Interest::Wants(Wants::STORED)),
+        Interest::Wants(_) | Interest::Members(_) => None,
+    }
+}

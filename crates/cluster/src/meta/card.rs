@@ -1,0 +1,123 @@
+//! What a node says of itself to nodes that do not know it yet.
+
+use link::NodeId;
+use replog::Incarnation;
+
+use super::reader::{Reader, put_text};
+use crate::config::{NodeInfo, Role};
+
+const VERSION: u8 = 1;
+
+/// It travels with the name in the handshake of an introduction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Card {
+    pub role: Role,
+    pub region: Box<str>,
+    /// Where it is reached, as it says.
+    pub address: Box<str>,
+    pub incarnation: Incarnation,
+    /// The cluster that it belongs to ([`Roster::founded`](super::Roster)); 0: to none yet.
+    pub founded: u128,
+    /// Of a core that belongs to none: a hash of the names of all such cores that it knows of. 0: it founds a cluster alone.
+    pub known: u64,
+}
+
+impl Card {
+    /// At most 512 bytes, where region and address have the lengths that the configuration allows.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        out.push(match self.role {
+            Role::Core => 0,
+            Role::Replicant => 1,
+        });
+        out.extend(self.incarnation.0.to_le_bytes());
+        out.extend(self.founded.to_le_bytes());
+        out.extend(self.known.to_le_bytes());
+        put_text(&self.region, &mut out);
+        put_text(&self.address, &mut out);
+        out
+    }
+
+    /// `None` for bytes that are no card of a version that this node reads. Never panics.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(bytes);
+        if reader.u8()? != VERSION {
+            return None;
+        }
+        let role = match reader.u8()? {
+            0 => Role::Core,
+            1 => Role::Replicant,
+            _ => return None,
+        };
+        Some(Self {
+            role,
+            incarnation: Incarnation(reader.u64()?),
+            founded: reader.u128()?,
+            known: reader.u64()?,
+            region: reader.text()?.into(),
+            address: reader.text()?.into(),
+        })
+    }
+
+    pub fn info(&self, name: &str) -> NodeInfo {
+        NodeInfo {
+            name: name.into(),
+            role: self.role,
+            region: self.region.clone(),
+            address: self.address.clone(),
+        }
+    }
+}
+
+/// Of the names of nodes: the same wherever these are the same, and not 0.
+pub fn hash_of(nodes: impl Iterator<Item = NodeId>) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for node in nodes {
+        for byte in node.0.to_le_bytes() {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    hash.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes of version 1, for ever.
+    #[test]
+    fn a_card_has_these_bytes() {
+        let card = Card {
+            role: Role::Replicant,
+            region: "eu".into(),
+            address: "h:1".into(),
+            incarnation: Incarnation(2),
+            founded: 3,
+            known: 4,
+        };
+        let golden = concat!(
+            "0101",
+            "0200000000000000",
+            "03000000000000000000000000000000",
+            "0400000000000000",
+            "026575",
+            "03683a31"
+        );
+        let bytes = card.encode();
+        let found: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(found, golden);
+        assert_eq!(Card::decode(&bytes), Some(card));
+        for length in 0..bytes.len() {
+            assert_eq!(Card::decode(&bytes[..length]), None);
+        }
+        for at in 0..bytes.len() {
+            for value in 0..=255 {
+                let mut bad = bytes.clone();
+                bad[at] = value;
+                let _ = Card::decode(&bad);
+            }
+        }
+        assert_eq!(hash_of(std::iter::empty()), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(hash_of([NodeId(1)].into_iter()), 0x89cd_3129_1d2a_efa4);
+    }
+}

@@ -1,0 +1,187 @@
+//! What is proposed to the meta group, and what it says to that.
+
+use consensus::ReplicaId;
+use link::NodeId;
+use replog::Incarnation;
+
+use super::reader::{Reader, put_text};
+use crate::config::{NodeInfo, Role};
+
+/// A change of the roster. One that does not fit what is so when it is applied changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// There is a cluster from now on, with this random number.
+    Found(u128),
+    /// A life of a node begins, and every earlier one ends; or the node has another address. A core says its replica.
+    Join { info: NodeInfo, incarnation: Incarnation, replica: Option<ReplicaId> },
+    /// The node is no member any more.
+    Remove(NodeId),
+    /// Nobody hears of that life of the node.
+    Suspect(NodeId, Incarnation),
+    /// Somebody hears of it again.
+    Trust(NodeId, Incarnation),
+    /// No core lets it acknowledge anything, and no grant of one holds any more: it is over.
+    Bury(NodeId, Incarnation),
+}
+
+/// What became of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Done,
+    /// A later life has joined, or this one is dead: one from this number on may join.
+    Old(Incarnation),
+    /// There is no cluster, or no place in it, or another node's name has the same number.
+    Refused,
+}
+
+impl Command {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut life = |kind: u8, id: &NodeId, incarnation: &Incarnation| {
+            out.push(kind);
+            out.extend(id.0.to_le_bytes());
+            out.extend(incarnation.0.to_le_bytes());
+        };
+        match self {
+            Self::Suspect(id, incarnation) => life(4, id, incarnation),
+            Self::Trust(id, incarnation) => life(5, id, incarnation),
+            Self::Bury(id, incarnation) => life(6, id, incarnation),
+            Self::Found(id) => {
+                out.push(1);
+                out.extend(id.to_le_bytes());
+            }
+            Self::Join { info, incarnation, replica } => {
+                out.push(2);
+                put_member(info, *incarnation, *replica, &mut out);
+            }
+            Self::Remove(id) => {
+                out.push(3);
+                out.extend(id.0.to_le_bytes());
+            }
+        }
+        out
+    }
+
+    /// Reads what [`Self::encode`] made; `None` for anything else. Never panics.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(bytes);
+        let kind = reader.u8()?;
+        let command = match kind {
+            1 => Self::Found(reader.u128()?),
+            2 => {
+                let (info, incarnation, replica) = take_member(&mut reader)?;
+                Self::Join { info, incarnation, replica }
+            }
+            3 => Self::Remove(NodeId(reader.u64()?)),
+            4..=6 => {
+                let (id, life) = (NodeId(reader.u64()?), Incarnation(reader.u64()?));
+                match kind {
+                    4 => Self::Suspect(id, life),
+                    5 => Self::Trust(id, life),
+                    _ => Self::Bury(id, life),
+                }
+            }
+            _ => return None,
+        };
+        reader.is_empty().then_some(command)
+    }
+}
+
+impl Answer {
+    pub fn encode(self) -> Vec<u8> {
+        match self {
+            Self::Done => vec![0],
+            Self::Old(next) => [&[1][..], &next.0.to_le_bytes()].concat(),
+            Self::Refused => vec![2],
+        }
+    }
+
+    /// `None` for bytes that are no answer. Never panics.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(bytes);
+        Some(match reader.u8()? {
+            0 => Self::Done,
+            1 => Self::Old(Incarnation(reader.u64()?)),
+            2 => Self::Refused,
+            _ => return None,
+        })
+    }
+}
+
+/// What replica 0 stands for: none.
+const NO_REPLICA: ReplicaId = ReplicaId(0);
+
+pub(super) fn put_member(
+    info: &NodeInfo,
+    incarnation: Incarnation,
+    replica: Option<ReplicaId>,
+    out: &mut Vec<u8>,
+) {
+    out.push(match info.role {
+        Role::Core => 0,
+        Role::Replicant => 1,
+    });
+    out.extend(incarnation.0.to_le_bytes());
+    out.extend(replica.unwrap_or(NO_REPLICA).0.to_le_bytes());
+    put_text(&info.name, out);
+    put_text(&info.region, out);
+    put_text(&info.address, out);
+}
+
+pub(super) fn take_member(reader: &mut Reader<'_>) -> Option<(NodeInfo, Incarnation, Option<ReplicaId>)> {
+    let role = match reader.u8()? {
+        0 => Role::Core,
+        1 => Role::Replicant,
+        _ => return None,
+    };
+    let incarnation = Incarnation(reader.u64()?);
+    let replica = Some(ReplicaId(reader.u64()?)).filter(|replica| *replica != NO_REPLICA);
+    let mut text = || reader.text().map(Box::<str>::from);
+    let info = NodeInfo { name: text()?, region: text()?, address: text()?, role };
+    Some((info, incarnation, replica))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes of version 1, for ever.
+    #[test]
+    fn commands_and_answers_have_these_bytes() {
+        let info =
+            NodeInfo { name: "a".into(), role: Role::Core, region: "eu".into(), address: "h:1".into() };
+        let (id, life) = (NodeId(2), Incarnation(3));
+        let join = Command::Join { info, incarnation: life, replica: Some(ReplicaId(4)) };
+        let both = "02000000000000000300000000000000";
+        let cases = [
+            (Command::Found(5), "0105000000000000000000000000000000".to_owned()),
+            (join, "020003000000000000000400000000000000016102657503683a31".to_owned()),
+            (Command::Remove(id), "030200000000000000".to_owned()),
+            (Command::Suspect(id, life), format!("04{both}")),
+            (Command::Trust(id, life), format!("05{both}")),
+            (Command::Bury(id, life), format!("06{both}")),
+        ];
+        for (command, golden) in cases {
+            let bytes = command.encode();
+            let found: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(found, golden);
+            assert_eq!(Command::decode(&bytes), Some(command));
+            for length in 0..bytes.len() {
+                assert_eq!(Command::decode(&bytes[..length]), None);
+            }
+            for at in 0..bytes.len() {
+                for value in 0..=255 {
+                    let mut bad = bytes.clone();
+                    bad[at] = value;
+                    let _ = Command::decode(&bad);
+                }
+            }
+        }
+        for answer in [Answer::Done, Answer::Old(Incarnation(7)), Answer::Refused] {
+            assert_eq!(Answer::decode(&answer.encode()), Some(answer));
+        }
+        assert_eq!(Answer::Old(Incarnation(7)).encode(), [1, 7, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(Answer::decode(&[]), None);
+        assert_eq!(Answer::decode(&[3]), None);
+    }
+}

@@ -1,0 +1,193 @@
+//! Which core begins a cluster, and who is known before there is one.
+//!
+//! Cores that belong to no cluster tell each other of whom they know. The one with the smallest id founds the cluster when it knows as many as
+//! are expected, has met one at each address that it was given, and all of them know the same ones. What a core knows only grows, so of
+//! two sets that such cores agree on one has all of the other, with the core that has founded by it, which says so.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use link::NodeId;
+
+use super::card::{Card, hash_of};
+use crate::config::Role;
+
+/// Nodes that are remembered before there is a cluster, at most.
+const KNOWN_MAX: usize = 256;
+
+/// What this node has heard of others by introductions.
+#[derive(Debug)]
+pub struct Founding {
+    own: NodeId,
+    role: Role,
+    /// Addresses where others are to be met, and who was.
+    join: BTreeMap<Box<str>, Option<NodeId>>,
+    /// Cores of a new cluster, this one among them, at least.
+    expect: usize,
+    /// The last card of each other core.
+    cards: BTreeMap<NodeId, Card>,
+}
+
+impl Founding {
+    pub fn new(own: NodeId, role: Role, join: &[Box<str>], expect: usize) -> Self {
+        let join = join.iter().map(|address| (address.clone(), None)).collect();
+        Self { own, role, join, expect, cards: BTreeMap::new() }
+    }
+
+    /// A node has been met, perhaps at an address that was sought, and perhaps this one itself.
+    pub fn met(&mut self, node: NodeId, card: &Card, address: Option<&str>) {
+        if let Some(met) = address.and_then(|address| self.join.get_mut(address)) {
+            *met = Some(node);
+        }
+        let has_place = self.cards.len() < KNOWN_MAX || self.cards.contains_key(&node);
+        if node != self.own && card.role == Role::Core && has_place {
+            self.cards.insert(node, card.clone());
+        }
+    }
+
+    /// Cores that belong to no cluster, as far as this one knows, and itself.
+    fn known(&self) -> BTreeSet<NodeId> {
+        let others = self.cards.iter().filter(|(_, card)| card.founded == 0).map(|(id, _)| *id);
+        others.chain([self.own]).collect()
+    }
+
+    /// What this node's card says of them.
+    pub fn hash(&self) -> u64 {
+        if self.join.is_empty() { 0 } else { hash_of(self.known().into_iter()) }
+    }
+
+    /// Whether this node is to begin a cluster. It belongs to none.
+    pub fn founds(&self) -> bool {
+        if self.role != Role::Core {
+            return false;
+        }
+        if self.join.is_empty() {
+            return true;
+        }
+        let (known, hash) = (self.known(), self.hash());
+        let agree = self.cards.values().all(|card| card.founded == 0 && card.known == hash);
+        known.first() == Some(&self.own)
+            && known.len() >= self.expect
+            && self.join.values().all(Option::is_some)
+            && agree
+    }
+
+    /// What this node waits for before there is a cluster.
+    pub fn waits_for(&self) -> String {
+        let unmet: Vec<&str> =
+            self.join.iter().filter(|(_, met)| met.is_none()).map(|(address, _)| &**address).collect();
+        if !unmet.is_empty() {
+            return format!("no node has answered at {}", unmet.join(", "));
+        }
+        let known = self.known();
+        if self.cards.values().any(|card| card.founded != 0) {
+            return "a cluster is there: it has not let this node in yet".to_owned();
+        }
+        if known.len() < self.expect {
+            return format!("{} of {} cores are there (cluster.expect)", known.len(), self.expect);
+        }
+        "the cores have not all met each other yet".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use replog::Incarnation;
+
+    fn address(node: u64) -> Box<str> {
+        format!("h{node}").into()
+    }
+
+    fn card_of(founding: &Founding, founded: u128) -> Card {
+        Card {
+            role: Role::Core,
+            region: "".into(),
+            address: "".into(),
+            incarnation: Incarnation(1),
+            founded,
+            known: founding.hash(),
+        }
+    }
+
+    fn all(nodes: &[u64], expect: usize) -> Vec<Founding> {
+        let join: Vec<Box<str>> = nodes.iter().map(|node| address(*node)).collect();
+        nodes.iter().map(|node| Founding::new(NodeId(*node), Role::Core, &join, expect)).collect()
+    }
+
+    /// `who` meets `whom` at its address; that one meets it in turn.
+    fn meet(all: &mut [Founding], who: usize, whom: usize, founded: &[u128]) {
+        let (a, b) = (card_of(&all[who], founded[who]), card_of(&all[whom], founded[whom]));
+        let (a_id, b_id) = (all[who].own, all[whom].own);
+        all[who].met(b_id, &b, Some(&address(b_id.0)));
+        if who != whom {
+            all[whom].met(a_id, &a, None);
+        }
+    }
+
+    #[test]
+    fn a_core_without_others_founds_and_a_replicant_never_does() {
+        assert!(Founding::new(NodeId(1), Role::Core, &[], 1).founds());
+        assert!(!Founding::new(NodeId(1), Role::Replicant, &[], 1).founds());
+        let mut second = Founding::new(NodeId(2), Role::Core, &[address(1)], 1);
+        let first = Founding::new(NodeId(7), Role::Core, &[], 1);
+        second.met(NodeId(7), &card_of(&first, 0), Some("h1"));
+        assert!(!second.founds(), "the other founds alone");
+    }
+
+    #[test]
+    fn the_first_of_all_founds_when_all_have_met() {
+        let mut cores = all(&[1, 2, 3], 3);
+        let founded = [0; 3];
+        for _ in 0..2 {
+            assert!(!cores[0].founds());
+            for who in 0..3 {
+                for whom in 0..3 {
+                    meet(&mut cores, who, whom, &founded);
+                }
+            }
+        }
+        assert_eq!(cores.iter().map(Founding::founds).collect::<Vec<_>>(), [true, false, false]);
+        assert_eq!(cores[1].waits_for(), "the cores have not all met each other yet");
+        meet(&mut cores, 1, 0, &[9, 0, 0]);
+        assert!(cores[1].waits_for().contains("has not let this node in"));
+    }
+
+    /// In whatever order nodes meet, with lists of addresses that differ: two never found.
+    #[test]
+    fn two_cores_never_found() {
+        let mut seed = 1_u64;
+        let mut random = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        let mut founded_at_all = 0;
+        for _ in 0..3000 {
+            let count = 2 + random(4);
+            let expect = 2 + random(2) as usize;
+            let nodes: Vec<u64> = (1..=count).collect();
+            let mut cores: Vec<Founding> = nodes
+                .iter()
+                .map(|own| {
+                    let some = nodes.iter().filter(|node| *node == own || random(4) > 0);
+                    let join: Vec<Box<str>> = some.map(|node| address(*node)).collect();
+                    Founding::new(NodeId(*own), Role::Core, &join, expect)
+                })
+                .collect();
+            let mut founded = vec![0; nodes.len()];
+            for _ in 0..60 {
+                let (who, whom) = (random(count) as usize, random(count) as usize);
+                if cores[who].join.contains_key(&address(cores[whom].own.0)) {
+                    meet(&mut cores, who, whom, &founded);
+                }
+                let at = random(count) as usize;
+                if founded[at] == 0 && cores[at].founds() {
+                    founded[at] = at as u128 + 1;
+                }
+            }
+            let founders = founded.iter().filter(|founded| **founded != 0).count();
+            assert!(founders <= 1, "{founded:?}");
+            founded_at_all += founders;
+        }
+        assert!(founded_at_all > 500, "{founded_at_all}");
+    }
+}

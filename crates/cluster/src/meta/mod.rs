@@ -1,0 +1,568 @@
+//! Membership that the cores agree on: how a node finds the others, joins them, and learns who lives.
+//!
+//! Read [`Meta`] first. The state that is agreed upon is a [`Roster`]; a core has a replica of it, and tells it to everybody it is linked to.
+
+mod card;
+mod command;
+mod founding;
+mod reader;
+mod roster;
+mod tending;
+mod watch;
+mod wishes;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use consensus::{Group, Outcome, ReplicaId, RequestId, Status};
+use link::{NodeId, Time};
+use replog::Incarnation;
+use storage::{GroupId, Vacate};
+
+pub use card::Card;
+pub use command::{Answer, Command};
+pub use roster::{Member, NODES_MAX, Roster, State};
+
+use crate::config::{NodeInfo, Role};
+use founding::Founding;
+use tending::Tending;
+use watch::{Sight, Watch};
+use wishes::{Reply, Wishes};
+
+/// How a node takes part in what is agreed upon.
+#[derive(Clone, Debug)]
+pub struct MetaConfig {
+    /// Where other nodes are to be met, `HOST:PORT`; a core that has none begins a cluster by itself.
+    pub join: Vec<Box<str>>,
+    /// Cores that a new cluster waits for.
+    pub expect: usize,
+    /// From the moment when no core hears of a node to the suspicion.
+    pub patience: Duration,
+    /// How long what a core has granted holds.
+    pub lease: Duration,
+    /// Random: what a cluster is called that this node founds.
+    pub founding: u128,
+}
+
+/// What the log of the node tells a replica.
+#[derive(Debug)]
+pub enum LogNews {
+    Durable(GroupId, u64),
+    Checkpointed(GroupId, u64),
+    Vacate(Vacate),
+    Failed,
+}
+
+/// What an operator has asked for, until its answer comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WishId(pub u64);
+
+/// A word between nodes about what is agreed upon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MetaWord<'a> {
+    /// A frame of the meta group's replicas.
+    Replica(&'a [u8]),
+    /// What the sender knows to be agreed upon.
+    Roster(&'a [u8]),
+    /// The sender wants this to be agreed upon.
+    Propose { number: u64, command: &'a [u8] },
+    /// What became of it; empty: this node does not lead, but perhaps `leader` does.
+    Proposed { number: u64, leader: u64, answer: &'a [u8] },
+    /// A core tells the one that leads whom it does not hear.
+    Sight(&'a [u8]),
+}
+
+/// Something for another node.
+#[derive(Debug)]
+pub struct MetaFrame {
+    pub to: NodeId,
+    pub word: OwnedWord,
+}
+
+/// A [`MetaWord`] on its way out.
+#[derive(Debug)]
+pub enum OwnedWord {
+    Replica(Vec<u8>),
+    Roster(Arc<[u8]>),
+    Propose(u64, Vec<u8>),
+    Proposed(u64, u64, Vec<u8>),
+    Sight(Vec<u8>),
+}
+
+impl OwnedWord {
+    pub fn word(&self) -> MetaWord<'_> {
+        match self {
+            Self::Replica(frame) => MetaWord::Replica(frame),
+            Self::Roster(roster) => MetaWord::Roster(roster),
+            Self::Propose(number, command) => MetaWord::Propose { number: *number, command },
+            Self::Proposed(number, leader, answer) => {
+                MetaWord::Proposed { number: *number, leader: *leader, answer }
+            }
+            Self::Sight(sight) => MetaWord::Sight(sight),
+        }
+    }
+}
+
+/// How this node sees another one, which the fabric tells in each turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    pub id: NodeId,
+    pub is_up: bool,
+    /// What this core has granted it may hold still.
+    pub holds_grant: bool,
+}
+
+/// Who asked the group for something.
+#[derive(Debug)]
+enum Asker {
+    /// This node, for a wish of its own.
+    Own(u64),
+    Other(NodeId, u64),
+    Tending,
+    Barrier,
+}
+
+/// One node's part in what the cores agree on. No I/O, clocks or threads; the owner is the fabric.
+pub struct Meta {
+    own: NodeInfo,
+    id: NodeId,
+    incarnation: Incarnation,
+    config: MetaConfig,
+    /// Of a core.
+    group: Option<Group<Roster>>,
+    roster: Arc<Roster>,
+    encoded: Arc<[u8]>,
+    founding: Founding,
+    wishes: Wishes,
+    tending: Tending,
+    watch: Watch,
+    /// What the group was asked for.
+    asked: BTreeMap<RequestId, Asker>,
+    /// This core's state has everything that was agreed upon before its life began.
+    is_caught_up: bool,
+    barrier_at: Time,
+    /// The index that each linked node was told last.
+    told: BTreeMap<NodeId, u64>,
+    out: VecDeque<MetaFrame>,
+    answered: VecDeque<(WishId, Result<Answer, String>)>,
+    said_waiting: Option<(Time, String)>,
+    /// This life's number is too small: the least that may join.
+    refused: Option<Incarnation>,
+    due: Time,
+}
+
+/// Proposals of this node, and questions to the group, are waited for so long.
+const LIMIT: Duration = Duration::from_secs(5);
+/// From one look at what should be so to the next.
+const PAUSE: Duration = Duration::from_millis(250);
+/// From one word on what is waited for to the next of the same.
+const SAY_AGAIN: Duration = Duration::from_secs(30);
+
+impl Meta {
+    /// `group` is there when the node is a core.
+    pub fn new(
+        now: Time,
+        own: NodeInfo,
+        incarnation: Incarnation,
+        config: MetaConfig,
+        group: Option<Group<Roster>>,
+    ) -> Self {
+        let id = NodeId::of_name(&own.name);
+        debug_assert_eq!(group.is_some(), own.role == Role::Core);
+        let roster = Arc::new(group.as_ref().map(|group| group.state().clone()).unwrap_or_default());
+        Self {
+            founding: Founding::new(id, own.role, &config.join, config.expect),
+            wishes: Wishes::default(),
+            tending: Tending::new(now),
+            watch: Watch::default(),
+            encoded: roster.encode().into(),
+            roster,
+            own,
+            id,
+            incarnation,
+            config,
+            group,
+            asked: BTreeMap::new(),
+            is_caught_up: false,
+            barrier_at: Time::default(),
+            told: BTreeMap::new(),
+            out: VecDeque::new(),
+            answered: VecDeque::new(),
+            said_waiting: None,
+            refused: None,
+            due: now,
+        }
+    }
+
+    /// What is agreed upon, as far as this node knows.
+    pub fn roster(&self) -> &Arc<Roster> {
+        &self.roster
+    }
+
+    /// Where other nodes are to be met.
+    pub fn join(&self) -> &[Box<str>] {
+        &self.config.join
+    }
+
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// Whether this life of this node belongs to the cluster.
+    pub fn is_member(&self) -> bool {
+        let member = self.roster.members.get(&self.id);
+        member.is_some_and(|member| member.incarnation == self.incarnation && member.state != State::Dead)
+    }
+
+    /// Whether this life was a member and is none any more: others have given it up, or another life has taken its name.
+    pub fn is_over(&self) -> bool {
+        let is_dead = self.roster.members.get(&self.id).is_some_and(|member| {
+            member.incarnation == self.incarnation && member.state == State::Dead
+                || member.incarnation > self.incarnation
+        });
+        is_dead || self.refused.is_some()
+    }
+
+    /// Whether this core may let others acknowledge: it knows whom not to.
+    pub fn may_grant(&self) -> bool {
+        self.is_caught_up && self.is_member()
+    }
+
+    /// Whether a node may be let acknowledge by this core.
+    pub fn may_be_granted(&self, node: NodeId, life: Option<Incarnation>) -> bool {
+        let member = self.roster.members.get(&node);
+        member.is_some_and(|member| {
+            member.state == State::Alive && life.is_none_or(|life| life == member.incarnation)
+        })
+    }
+
+    /// What this node says to those that it meets.
+    pub fn card(&self) -> Card {
+        Card {
+            role: self.own.role,
+            region: self.own.region.clone(),
+            address: self.own.address.clone(),
+            incarnation: self.incarnation,
+            founded: self.roster.founded,
+            known: if self.own.role == Role::Core { self.founding.hash() } else { 0 },
+        }
+    }
+
+    /// How the replica of this core is.
+    pub fn status(&self, now: Time) -> Option<Status> {
+        self.group.as_ref().map(|group| group.status(now))
+    }
+
+    /// The replica that stands for this node.
+    pub fn replica(&self) -> Option<ReplicaId> {
+        self.group.as_ref().map(Group::id)
+    }
+
+    /// Why this node does not take part yet, for people.
+    pub fn waits_for(&self) -> Option<String> {
+        if self.is_member() {
+            return None;
+        }
+        Some(if self.roster.founded == 0 {
+            self.founding.waits_for()
+        } else {
+            "the cores have not let this node in yet: a majority of them has to be there".to_owned()
+        })
+    }
+
+    /// Another node was met. Whether it is to be linked: it may become a member, or let this node become one.
+    pub fn met(&mut self, node: NodeId, card: &Card, address: Option<&str>) -> bool {
+        self.founding.met(node, card, address);
+        self.due = Time::default();
+        if node == self.id || self.roster.members.contains_key(&node) {
+            return false;
+        }
+        let ours = self.roster.founded;
+        let is_other = ours != 0 && card.founded != 0 && card.founded != ours;
+        // A replicant can let nobody in.
+        !is_other && (card.role == Role::Core || ours != 0)
+    }
+
+    pub fn log_news(&mut self, news: LogNews) {
+        let Some(group) = &mut self.group else { return };
+        match news {
+            LogNews::Durable(place, index) => group.durable(place, index),
+            LogNews::Checkpointed(place, index) => group.checkpoint_durable(place, index),
+            LogNews::Vacate(vacate) => group.vacate(vacate),
+            LogNews::Failed => group.fail("the disk has failed"),
+        }
+        self.due = Time::default();
+    }
+
+    /// A node is linked, or cut off.
+    pub fn link_changed(&mut self, node: NodeId, is_up: bool) {
+        self.told.remove(&node);
+        if !is_up {
+            if let Some(group) = &mut self.group {
+                group.lost(node);
+            }
+            self.watch.lost(node);
+            self.wishes.lost(node);
+        }
+        self.due = Time::default();
+    }
+
+    /// False for what is no word of this version.
+    pub fn heard(&mut self, now: Time, from: NodeId, word: &MetaWord<'_>) -> bool {
+        self.due = Time::default();
+        match word {
+            MetaWord::Replica(frame) => {
+                if let Some(group) = &mut self.group {
+                    group.receive(from, frame);
+                }
+                true
+            }
+            MetaWord::Roster(bytes) => match Roster::decode(bytes) {
+                Some(roster) => {
+                    self.learn(roster);
+                    true
+                }
+                None => false,
+            },
+            MetaWord::Propose { number, command } => {
+                self.propose_for(from, *number, command);
+                true
+            }
+            MetaWord::Proposed { number, leader, answer } => {
+                if answer.is_empty() {
+                    self.wishes.not_leader(now, from, *number, NodeId(*leader));
+                    return true;
+                }
+                let answer = Answer::decode(answer);
+                if let Some(answer) = answer {
+                    self.came_of(*number, answer);
+                }
+                answer.is_some()
+            }
+            MetaWord::Sight(bytes) => match Sight::decode(bytes) {
+                Some(sight) => {
+                    self.watch.told(now, from, sight);
+                    true
+                }
+                None => false,
+            },
+        }
+    }
+
+    /// What is agreed upon is never less than it was.
+    fn learn(&mut self, roster: Roster) {
+        let ours = self.roster.founded;
+        if ours != 0 && roster.founded != ours || roster.index <= self.roster.index {
+            return;
+        }
+        self.encoded = roster.encode().into();
+        self.roster = Arc::new(roster);
+    }
+
+    /// An operator wants something to be agreed upon.
+    pub fn wish(&mut self, now: Time, id: WishId, command: &Command) {
+        self.wishes.push(now.after(LIMIT), Some(id), command);
+        self.due = Time::default();
+    }
+
+    /// What came of an operator's wish.
+    pub fn poll_answered(&mut self) -> Option<(WishId, Result<Answer, String>)> {
+        self.answered.pop_front()
+    }
+
+    pub fn poll_frame(&mut self) -> Option<MetaFrame> {
+        self.out.pop_front()
+    }
+
+    /// When [`Self::turn`] is due at the latest.
+    pub fn timeout(&self) -> Time {
+        self.group.as_ref().map_or(Time::NEVER, Group::timeout).min(self.due)
+    }
+
+    pub fn turn(&mut self, now: Time, seen: &[Seen]) {
+        if let Some(group) = &mut self.group {
+            group.turn(now);
+        }
+        self.take_outcomes(now);
+        let known = self.group.as_ref().map(|group| group.state().clone());
+        if let Some(roster) = known.filter(|roster| roster.index > self.roster.index) {
+            self.learn(roster);
+        }
+        if now >= self.due {
+            self.due = now.after(PAUSE);
+            self.look(now, seen);
+            if let Some(group) = &mut self.group {
+                group.turn(now);
+            }
+            self.take_outcomes(now);
+        }
+        self.tell_roster(seen);
+        while let Some(transmit) = self.group.as_mut().and_then(Group::poll_transmit) {
+            self.out.push_back(MetaFrame { to: transmit.to, word: OwnedWord::Replica(transmit.frame) });
+        }
+    }
+
+    /// Compares what is with what should be.
+    fn look(&mut self, now: Time, seen: &[Seen]) {
+        self.found_or_join(now);
+        self.say_waiting(now);
+        let status = self.status(now);
+        self.ask_barrier(now, status.as_ref());
+        self.tend(now, status.as_ref(), seen);
+        self.make_wishes(now, status.as_ref(), seen);
+    }
+
+    fn found_or_join(&mut self, now: Time) {
+        if self.roster.founded == 0 {
+            if let Some(group) = &mut self.group {
+                let status = group.status(now);
+                let leads = status.role == consensus::Role::Leader;
+                if status.voters.is_empty() && self.founding.founds() {
+                    tracing::info!(node = %self.own.name, "founding a cluster: no node that was asked belongs to one");
+                    let own = consensus::Member { node: self.id };
+                    let request = group.initialize([(group.id(), own)].into());
+                    self.asked.insert(request, Asker::Tending);
+                } else if leads && self.asked.is_empty() {
+                    let request = group.propose(Command::Found(self.config.founding).encode(), LIMIT);
+                    self.asked.insert(request, Asker::Tending);
+                }
+            }
+            return;
+        }
+        let is_told = self.roster.members.get(&self.id).is_some_and(|known| {
+            (&known.info, known.incarnation, known.replica)
+                == (&self.own, self.incarnation, self.replica_of_own())
+        });
+        if !is_told && !self.is_over() && !self.wishes.has_own() {
+            let (info, incarnation) = (self.own.clone(), self.incarnation);
+            let join = Command::Join { info, incarnation, replica: self.replica_of_own() };
+            self.wishes.push(now.after(LIMIT), None, &join);
+        }
+    }
+
+    fn replica_of_own(&self) -> Option<ReplicaId> {
+        self.group.as_ref().map(Group::id)
+    }
+
+    /// Another life of this node begins: its last is over.
+    pub fn begin_anew(&mut self) -> Incarnation {
+        let known = self.roster.members.get(&self.id).map_or(Incarnation(0), |member| member.incarnation);
+        let next = Incarnation(known.max(self.incarnation).0.saturating_add(1));
+        self.incarnation = self.refused.take().map_or(next, |refused| refused.max(next));
+        self.wishes.forget_own();
+        self.due = Time::default();
+        self.incarnation
+    }
+
+    fn say_waiting(&mut self, now: Time) {
+        let waits = self.waits_for();
+        let (Some(what), last) = (waits, &self.said_waiting) else {
+            if self.said_waiting.take().is_some() {
+                let members = self.roster.members.len();
+                tracing::info!(node = %self.own.name, members, "this node belongs to the cluster");
+            }
+            return;
+        };
+        if last.as_ref().is_some_and(|(at, said)| *said == what && at.after(SAY_AGAIN) > now) {
+            return;
+        }
+        tracing::info!(node = %self.own.name, "not yet a member of the cluster: {what}");
+        self.said_waiting = Some((now, what));
+    }
+
+    /// After its start a core asks whether it has everything that was agreed upon.
+    fn ask_barrier(&mut self, now: Time, status: Option<&Status>) {
+        let (Some(group), Some(status)) = (&mut self.group, status) else { return };
+        if self.is_caught_up || self.barrier_at.after(LIMIT / 5) > now && self.barrier_at != Time::default() {
+            return;
+        }
+        match status.role {
+            consensus::Role::Leader => {
+                let request = group.read_barrier(LIMIT);
+                self.asked.insert(request, Asker::Barrier);
+                self.barrier_at = now;
+            }
+            // What this life's own Join is behind, it has when it has that.
+            _ if self.roster.members.get(&self.id).is_some_and(|own| {
+                own.incarnation == self.incarnation && status.applied >= Some(self.roster.index)
+            }) =>
+            {
+                self.is_caught_up = true;
+            }
+            _ => {}
+        }
+    }
+
+    fn take_outcomes(&mut self, now: Time) {
+        while let Some(event) = self.group.as_mut().and_then(Group::poll_event) {
+            let asker = self.asked.remove(&event.request);
+            let answer = match &event.outcome {
+                Ok(Outcome::Applied(_, answer)) => Answer::decode(answer),
+                _ => None,
+            };
+            match asker {
+                Some(Asker::Own(number)) => match (answer, &event.outcome) {
+                    (Some(answer), _) => self.came_of(number, answer),
+                    _ => self.wishes.again(now, number),
+                },
+                Some(Asker::Other(from, number)) => {
+                    let leader = self.leader().unwrap_or(NodeId(0));
+                    let answer = answer.map(Answer::encode).unwrap_or_default();
+                    let word = OwnedWord::Proposed(number, leader.0, answer);
+                    self.out.push_back(MetaFrame { to: from, word });
+                }
+                Some(Asker::Tending) => self.tending.done(now, &event.outcome),
+                Some(Asker::Barrier) => self.is_caught_up |= event.outcome == Ok(Outcome::Readable),
+                None => {}
+            }
+            self.due = Time::default();
+        }
+    }
+
+    /// Whether a majority of the voters has been heard lately.
+    pub fn has_quorum(&self, now: Time) -> bool {
+        self.status(now).is_some_and(|status| match status.role {
+            consensus::Role::Leader => {
+                status.voters.len() < 2 || status.quorum_age.is_some_and(|age| age < LIMIT.as_micros() as u64)
+            }
+            consensus::Role::Follower | consensus::Role::Learner => status.leader.is_some(),
+            consensus::Role::Candidate | consensus::Role::Stopped => false,
+        })
+    }
+
+    /// The node whose replica leads, as far as this core knows.
+    pub fn leader(&self) -> Option<NodeId> {
+        let status = self.group.as_ref()?.status(Time::default());
+        let leader = status.leader?;
+        status.members.iter().find(|(id, _)| *id == leader).map(|(_, member)| member.node)
+    }
+
+    fn propose_for(&mut self, from: NodeId, number: u64, command: &[u8]) {
+        let leader = self.leader();
+        if let Some(group) = &mut self.group
+            && leader == Some(self.id)
+            && Command::decode(command).is_some_and(|command| self.tending.allows(&command, &self.roster))
+        {
+            let request = group.propose(command.to_vec(), LIMIT);
+            self.asked.insert(request, Asker::Other(from, number));
+            return;
+        }
+        let word = OwnedWord::Proposed(number, leader.map_or(0, |leader| leader.0), Vec::new());
+        self.out.push_back(MetaFrame { to: from, word });
+    }
+
+    fn came_of(&mut self, number: u64, answer: Answer) {
+        if let Some(Reply::Operator(id)) = self.wishes.done(number) {
+            self.answered.push_back((id, Ok(answer)));
+            return;
+        }
+        if let Answer::Old(next) = answer
+            && next > self.incarnation
+        {
+            // Somebody has had this number: the fabric begins anew with a greater one.
+            tracing::warn!(node = %self.own.name, "a later life of this node has joined before: this one takes a greater number");
+            self.refused = Some(next);
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! What the cores agree on: who belongs to the cluster, in which life, and whether it lives.
+
+use std::collections::BTreeMap;
+
+use consensus::{InvalidSnapshot, ReplicaId, StateMachine};
+use link::NodeId;
+use replog::Incarnation;
+
+use super::command::{Answer, Command};
+use super::reader::Reader;
+use crate::config::{NodeInfo, Role};
+
+/// Nodes of one cluster, at most.
+pub const NODES_MAX: usize = 1000;
+
+/// The first byte of a roster.
+const VERSION: u8 = 1;
+
+/// The members of a cluster, as of one index of the meta group's log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Roster {
+    /// Of the last command that changed it.
+    pub index: u64,
+    /// Random, made when the cluster was founded: nodes of another one are strangers whatever they are called. 0 before.
+    pub founded: u128,
+    pub members: BTreeMap<NodeId, Member>,
+}
+
+/// A node that belongs to the cluster until it leaves or is removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    pub info: NodeInfo,
+    /// Of its last life that has joined.
+    pub incarnation: Incarnation,
+    pub state: State,
+    /// Of a core: its part in the meta group.
+    pub replica: Option<ReplicaId>,
+}
+
+/// Whether a member's last life goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Alive,
+    /// Nobody hears of it, and no core that knows this lets it acknowledge anything: the index from which on this is known.
+    Suspect(u64),
+    /// That life is over for all others, whether the process knows it or not.
+    Dead,
+}
+
+impl Roster {
+    pub fn cores(&self) -> impl Iterator<Item = (NodeId, &Member)> {
+        self.members.iter().map(|(id, member)| (*id, member)).filter(|(_, member)| member.is_core())
+    }
+
+    fn change(&mut self, index: u64, command: Command) -> Answer {
+        match command {
+            Command::Found(id) if self.founded == 0 && id != 0 => self.founded = id,
+            Command::Found(_) => return Answer::Done,
+            Command::Join { info, incarnation, replica } => {
+                return self.join(index, info, incarnation, replica);
+            }
+            Command::Remove(id) => {
+                if self.members.remove(&id).is_none() {
+                    return Answer::Done;
+                }
+            }
+            Command::Suspect(id, life) => match self.state_of(id, life) {
+                Some(state @ State::Alive) => *state = State::Suspect(index),
+                _ => return Answer::Done,
+            },
+            Command::Trust(id, life) => match self.state_of(id, life) {
+                Some(state @ State::Suspect(_)) => *state = State::Alive,
+                _ => return Answer::Done,
+            },
+            Command::Bury(id, life) => match self.state_of(id, life) {
+                Some(state @ State::Suspect(_)) => *state = State::Dead,
+                _ => return Answer::Done,
+            },
+        }
+        self.index = index;
+        Answer::Done
+    }
+
+    /// Of exactly that life.
+    fn state_of(&mut self, id: NodeId, life: Incarnation) -> Option<&mut State> {
+        let member = self.members.get_mut(&id)?;
+        (member.incarnation == life).then_some(&mut member.state)
+    }
+
+    fn join(
+        &mut self,
+        index: u64,
+        info: NodeInfo,
+        incarnation: Incarnation,
+        replica: Option<ReplicaId>,
+    ) -> Answer {
+        let id = NodeId::of_name(&info.name);
+        if self.founded == 0 || replica.is_some() != (info.role == Role::Core) {
+            return Answer::Refused;
+        }
+        match self.members.get(&id) {
+            Some(known) if known.info.name != info.name => return Answer::Refused,
+            Some(known) if known.incarnation == incarnation && known.state != State::Dead => {
+                // Said twice, or it has moved.
+                if known.info == info && known.replica == replica {
+                    return Answer::Done;
+                }
+            }
+            Some(known) if known.incarnation >= incarnation => {
+                return Answer::Old(Incarnation(known.incarnation.0.saturating_add(1)));
+            }
+            None if self.members.len() >= NODES_MAX => return Answer::Refused,
+            Some(_) | None => {}
+        }
+        self.members.insert(id, Member { info, incarnation, state: State::Alive, replica });
+        self.index = index;
+        Answer::Done
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        out.extend(self.index.to_le_bytes());
+        out.extend(self.founded.to_le_bytes());
+        for member in self.members.values() {
+            let (state, since) = match member.state {
+                State::Alive => (0, 0),
+                State::Suspect(index) => (1, index),
+                State::Dead => (2, 0),
+            };
+            out.push(state);
+            out.extend(u64::to_le_bytes(since));
+            super::command::put_member(&member.info, member.incarnation, member.replica, &mut out);
+        }
+        out
+    }
+
+    /// Reads what [`Self::encode`] made; `None` for anything else. Never panics.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(bytes);
+        if reader.u8()? != VERSION {
+            return None;
+        }
+        let (index, founded) = (reader.u64()?, reader.u128()?);
+        let mut members = BTreeMap::new();
+        while !reader.is_empty() {
+            let (state, since) = (reader.u8()?, reader.u64()?);
+            let state = match state {
+                0 => State::Alive,
+                1 => State::Suspect(since),
+                2 => State::Dead,
+                _ => return None,
+            };
+            let (info, incarnation, replica) = super::command::take_member(&mut reader)?;
+            let member = Member { info, incarnation, state, replica };
+            if members.len() >= NODES_MAX
+                || members.insert(NodeId::of_name(&member.info.name), member).is_some()
+            {
+                return None;
+            }
+        }
+        Some(Self { index, founded, members })
+    }
+}
+
+impl Member {
+    pub fn is_core(&self) -> bool {
+        self.info.role == Role::Core
+    }
+}
+
+impl StateMachine for Roster {
+    fn apply(&mut self, index: u64, command: &[u8]) -> Vec<u8> {
+        // What a later version proposes, this one cannot follow; nobody proposes it before all can.
+        let answer = Command::decode(command).map_or(Answer::Refused, |command| self.change(index, command));
+        answer.encode()
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        self.encode()
+    }
+
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), InvalidSnapshot> {
+        *self = Self::decode(snapshot).ok_or(InvalidSnapshot)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(name: &str, role: Role) -> NodeInfo {
+        NodeInfo { name: name.into(), role, region: "eu".into(), address: format!("{name}:7883").into() }
+    }
+
+    fn join(name: &str, life: u64) -> Command {
+        let replica = Some(ReplicaId(7));
+        Command::Join { info: info(name, Role::Core), incarnation: Incarnation(life), replica }
+    }
+
+    fn apply(roster: &mut Roster, index: u64, command: &Command) -> Answer {
+        Answer::decode(&roster.apply(index, &command.encode())).expect("an answer")
+    }
+
+    #[test]
+    fn nobody_joins_what_was_not_founded_and_it_is_founded_once() {
+        let mut roster = Roster::default();
+        assert_eq!(apply(&mut roster, 1, &join("a", 5)), Answer::Refused);
+        apply(&mut roster, 2, &Command::Found(3));
+        apply(&mut roster, 3, &Command::Found(4));
+        assert_eq!((roster.founded, roster.index), (3, 2));
+        assert_eq!(apply(&mut roster, 4, &join("a", 5)), Answer::Done);
+        assert_eq!(roster.members.len(), 1);
+    }
+
+    #[test]
+    fn a_life_that_is_not_newer_does_not_join() {
+        let mut roster = Roster { founded: 1, ..Roster::default() };
+        apply(&mut roster, 1, &join("a", 5));
+        assert_eq!(apply(&mut roster, 2, &join("a", 4)), Answer::Old(Incarnation(6)));
+        assert_eq!(apply(&mut roster, 3, &join("a", 5)), Answer::Done);
+        assert_eq!(roster.index, 1, "it was said twice");
+        assert_eq!(apply(&mut roster, 4, &join("a", 6)), Answer::Done);
+        assert_eq!(roster.index, 4);
+    }
+
+    #[test]
+    fn a_life_dies_once_by_way_of_suspicion_and_only_another_one_comes_back() {
+        let (id, life) = (NodeId::of_name("a"), Incarnation(5));
+        let mut roster = Roster { founded: 1, ..Roster::default() };
+        let state = |roster: &Roster| roster.members[&id].state;
+        apply(&mut roster, 1, &join("a", 5));
+        apply(&mut roster, 2, &Command::Bury(id, life));
+        assert_eq!(state(&roster), State::Alive, "nobody had suspected it");
+        apply(&mut roster, 3, &Command::Suspect(id, Incarnation(4)));
+        assert_eq!(state(&roster), State::Alive, "that was an earlier life");
+        apply(&mut roster, 4, &Command::Suspect(id, life));
+        assert_eq!(state(&roster), State::Suspect(4));
+        apply(&mut roster, 5, &Command::Suspect(id, life));
+        assert_eq!(state(&roster), State::Suspect(4));
+        apply(&mut roster, 6, &Command::Trust(id, life));
+        assert_eq!(state(&roster), State::Alive);
+        apply(&mut roster, 7, &Command::Suspect(id, life));
+        apply(&mut roster, 8, &Command::Bury(id, life));
+        assert_eq!(state(&roster), State::Dead);
+        apply(&mut roster, 9, &Command::Trust(id, life));
+        assert_eq!((state(&roster), roster.index), (State::Dead, 8));
+        assert_eq!(apply(&mut roster, 10, &join("a", 5)), Answer::Old(Incarnation(6)));
+        assert_eq!(apply(&mut roster, 11, &join("a", 6)), Answer::Done);
+        assert_eq!(state(&roster), State::Alive);
+        apply(&mut roster, 12, &Command::Remove(id));
+        assert!(roster.members.is_empty());
+    }
+
+    #[test]
+    fn a_cluster_has_an_end() {
+        let mut roster = Roster { founded: 1, ..Roster::default() };
+        for node in 0..NODES_MAX {
+            assert_eq!(apply(&mut roster, node as u64, &join(&format!("n{node}"), 1)), Answer::Done);
+        }
+        assert_eq!(apply(&mut roster, 5000, &join("another", 1)), Answer::Refused);
+        assert_eq!(apply(&mut roster, 5001, &join("n7", 2)), Answer::Done);
+    }
+
+    /// The bytes of version 1, for ever.
+    #[test]
+    fn a_roster_has_these_bytes() {
+        let mut roster = Roster { index: 9, founded: 0x0102, members: BTreeMap::new() };
+        let members = [
+            ("a", Role::Core, State::Suspect(8), Some(ReplicaId(7))),
+            ("b", Role::Replicant, State::Dead, None),
+        ];
+        for (name, role, state, replica) in members {
+            let member = Member { info: info(name, role), incarnation: Incarnation(5), state, replica };
+            roster.members.insert(NodeId::of_name(name), member);
+        }
+        let bytes = roster.encode();
+        let found: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let golden = concat!(
+            "01",
+            "0900000000000000",
+            "02010000000000000000000000000000",
+            "02",
+            "0000000000000000",
+            "01",
+            "0500000000000000",
+            "0000000000000000",
+            "0162",
+            "026575",
+            "06623a37383833",
+            "01",
+            "0800000000000000",
+            "00",
+            "0500000000000000",
+            "0700000000000000",
+            "0161",
+            "026575",
+            "06613a37383833",
+        );
+        assert_eq!(found, golden);
+        assert_eq!(Roster::decode(&bytes), Some(roster));
+        for length in 26..bytes.len() {
+            let part = Roster::decode(&bytes[..length]);
+            assert!(part.is_none_or(|part| part.members.len() == 1), "{length}");
+        }
+        for at in 0..bytes.len() {
+            for value in 0..=255 {
+                let mut bad = bytes.clone();
+                bad[at] = value;
+                let _ = Roster::decode(&bad);
+            }
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! What the core that leads does by itself: it gives cores their votes, and declares dead whom nobody hears.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use consensus::{Change, Group, Outcome, ReplicaId, Role as Part, Status, Undecided};
+use link::{NodeId, Time};
+
+use super::watch::Sight;
+use super::{Asker, Command, LIMIT, Meta, MetaFrame, OwnedWord, PAUSE, Roster, Seen, State};
+
+/// A learner may vote when it lacks no more entries than that.
+const BEHIND_MAX: u64 = 100;
+/// From one word on whom this core hears to the next, where nothing has changed.
+const SIGHT_PAUSE: Duration = Duration::from_secs(1);
+/// From a change of the set of cores to the next while there are replicants, which hear of it some time, in leases.
+const LEASES: u32 = 3;
+
+/// What a leader has under way.
+#[derive(Debug)]
+pub struct Tending {
+    leads: bool,
+    /// Proposals, and changes of the replicas, that are under way.
+    busy_until: Option<Time>,
+    /// Since when the set of cores is what it is, and the index that made it so.
+    cores: BTreeSet<NodeId>,
+    cores_since: (Time, u64),
+    /// Whether another core may come or go.
+    is_settled: bool,
+    /// What was said last, and when.
+    said: Option<(Time, Sight)>,
+}
+
+impl Tending {
+    pub fn new(now: Time) -> Self {
+        Self {
+            leads: false,
+            busy_until: None,
+            cores: BTreeSet::new(),
+            cores_since: (now, 0),
+            is_settled: false,
+            said: None,
+        }
+    }
+
+    pub fn done(&mut self, now: Time, outcome: &Result<Outcome, Undecided>) {
+        // What was refused is tried again after a pause.
+        self.busy_until = outcome.as_ref().err().map(|_| now.after(PAUSE));
+    }
+
+    /// Whether a command may be proposed now: majorities of cores before and after have a core in common, as long as one comes or goes at
+    /// a time, and the next when all know of the last.
+    pub fn allows(&self, command: &Command, roster: &Roster) -> bool {
+        let changes_cores = match command {
+            Command::Join { info, .. } => {
+                let known = roster.members.get(&NodeId::of_name(&info.name));
+                known.is_some_and(super::Member::is_core) != (info.role == crate::config::Role::Core)
+            }
+            Command::Remove(id) => roster.members.get(id).is_some_and(super::Member::is_core),
+            Command::Found(_) | Command::Suspect(..) | Command::Trust(..) | Command::Bury(..) => false,
+        };
+        !changes_cores || self.is_settled
+    }
+}
+
+impl Meta {
+    pub(super) fn tend(&mut self, now: Time, status: Option<&Status>, seen: &[Seen]) {
+        let Some(status) = status else { return };
+        let sight = self.sight(status, seen);
+        self.tell_sight(now, &sight, seen);
+        let leads = status.role == Part::Leader;
+        if leads != self.tending.leads {
+            self.tending = Tending { leads, ..Tending::new(now) };
+            self.watch.forget();
+            if leads {
+                tracing::info!(term = status.term, "this core leads the meta group");
+            }
+        }
+        if !leads {
+            return;
+        }
+        self.watch.told(now, self.id, sight);
+        self.note_cores(now);
+        if self.tending.busy_until.is_some_and(|until| until > now) || self.roster.founded == 0 {
+            return;
+        }
+        self.tending.busy_until = None;
+        let command = self.verdict(now);
+        let change = change_of(&self.roster, status);
+        let Some(group) = &mut self.group else { return };
+        let request = match (command, change) {
+            (Some(command), _) => {
+                tracing::info!("{}", told(&self.roster, &command));
+                group.propose(command.encode(), LIMIT)
+            }
+            (None, Some(change)) => {
+                tracing::info!(?change, "the replicas of the meta group change");
+                group.change_members(change, LIMIT)
+            }
+            (None, None) => return,
+        };
+        self.asked.insert(request, Asker::Tending);
+        self.tending.busy_until = Some(now.after(LIMIT));
+    }
+
+    /// Whom this core does not hear.
+    fn sight(&self, status: &Status, seen: &[Seen]) -> Sight {
+        let cut_off = self.roster.members.iter().filter_map(|(id, member)| {
+            let seen = seen.iter().find(|seen| seen.id == *id);
+            let is_cut_off = *id != self.id && seen.is_none_or(|seen| !seen.is_up);
+            let holds_grant = seen.is_some_and(|seen| seen.holds_grant);
+            (is_cut_off && member.state != State::Dead).then_some((*id, (member.incarnation, holds_grant)))
+        });
+        // What was heard from others counts for nothing here: the log does.
+        let applied = if status.applied.is_some() { self.roster.index } else { 0 };
+        Sight { applied, cut_off: cut_off.collect() }
+    }
+
+    fn tell_sight(&mut self, now: Time, sight: &Sight, seen: &[Seen]) {
+        let Some(leader) = self.leader().filter(|leader| *leader != self.id) else { return };
+        if !seen.iter().any(|seen| seen.id == leader && seen.is_up) {
+            return;
+        }
+        let is_news = self.tending.said.as_ref().is_none_or(|(_, said)| said != sight);
+        let is_old = self.tending.said.as_ref().is_none_or(|(at, _)| at.after(SIGHT_PAUSE) <= now);
+        if is_news || is_old {
+            self.out.push_back(MetaFrame { to: leader, word: OwnedWord::Sight(sight.encode()) });
+            self.tending.said = Some((now, sight.clone()));
+        }
+    }
+
+    /// Whether the cores that there are know of each other.
+    fn note_cores(&mut self, now: Time) {
+        let cores: BTreeSet<NodeId> = self.roster.cores().map(|(id, _)| id).collect();
+        if cores != self.tending.cores {
+            self.tending.cores = cores;
+            self.tending.cores_since = (now, self.roster.index);
+        }
+        let (since, index) = self.tending.cores_since;
+        let alive = self.roster.cores().filter(|(_, core)| core.state == State::Alive).map(|(id, _)| id);
+        let all_know = self.watch.applied_by(now, alive).is_some_and(|applied| applied >= index);
+        let has_replicants = self.roster.members.values().any(|member| !member.is_core());
+        let is_over = since.after(self.config.lease * LEASES) <= now;
+        self.tending.is_settled = all_know && (is_over || !has_replicants);
+    }
+
+    /// What is to be said of whom nobody hears.
+    fn verdict(&mut self, now: Time) -> Option<Command> {
+        let majority = self.roster.cores().count() / 2 + 1;
+        let roster = self.roster.clone();
+        for (id, member) in roster.members.iter().filter(|(id, _)| **id != self.id) {
+            let suspected = match member.state {
+                State::Alive => None,
+                State::Suspect(since) => Some(since),
+                State::Dead => continue,
+            };
+            let life = member.incarnation;
+            let is_core = |core| roster.members.get(&core).is_some_and(super::Member::is_core);
+            let opinion = self.watch.opinion(now, (*id, life), suspected, is_core);
+            if opinion.is_heard || opinion.cut_off_by < majority {
+                self.watch.heard(*id);
+                if opinion.is_heard && suspected.is_some() {
+                    return Some(Command::Trust(*id, life));
+                }
+                continue;
+            }
+            let since = self.watch.unheard_since(now, *id, life);
+            if suspected.is_none() && since.after(self.config.patience) <= now {
+                return Some(Command::Suspect(*id, life));
+            }
+            if suspected.is_some() && opinion.barred_by >= majority {
+                return Some(Command::Bury(*id, life));
+            }
+        }
+        None
+    }
+
+    /// Proposes what this node wants, or asks a core that can.
+    pub(super) fn make_wishes(&mut self, now: Time, status: Option<&Status>, seen: &[Seen]) {
+        for id in self.wishes.take_overdue(now) {
+            let why =
+                "no majority of the cores has agreed in time: is one there? (meridian ctl cluster status)";
+            self.answered.push_back((id, Err(why.to_owned())));
+        }
+        let leads = status.is_some_and(|status| status.role == Part::Leader);
+        let is_up = |id: &NodeId| seen.iter().any(|seen| seen.id == *id && seen.is_up);
+        let cores: Vec<NodeId> = self.roster.cores().map(|(id, _)| id).filter(is_up).collect();
+        for due in self.wishes.take_due(now) {
+            if leads {
+                let allows = Command::decode(&due.command)
+                    .is_some_and(|command| self.tending.allows(&command, &self.roster));
+                match &mut self.group {
+                    Some(group) if allows => {
+                        let request = group.propose(due.command, LIMIT);
+                        self.asked.insert(request, Asker::Own(due.number));
+                    }
+                    _ => self.wishes.again(now, due.number),
+                }
+                continue;
+            }
+            let known = due.hint.or_else(|| self.leader()).filter(is_up);
+            let next = || cores.get(due.tries as usize % cores.len().max(1)).copied();
+            let Some(to) = known.or_else(next) else {
+                self.wishes.again(now, due.number);
+                continue;
+            };
+            self.wishes.asked(due.number, to);
+            self.out.push_back(MetaFrame { to, word: OwnedWord::Propose(due.number, due.command) });
+        }
+    }
+
+    /// Linked nodes hear what is agreed upon.
+    pub(super) fn tell_roster(&mut self, seen: &[Seen]) {
+        if self.group.is_none() || self.roster.index == 0 {
+            return;
+        }
+        for seen in seen.iter().filter(|seen| seen.is_up) {
+            let told = self.told.entry(seen.id).or_default();
+            if *told < self.roster.index {
+                *told = self.roster.index;
+                let word = OwnedWord::Roster(self.encoded.clone());
+                self.out.push_back(MetaFrame { to: seen.id, word });
+            }
+        }
+    }
+
+    /// Hands leadership to another core, before this one stops.
+    pub fn resign(&mut self, now: Time) {
+        let Some(group) = &mut self.group else { return };
+        let status = group.status(now);
+        let is_other = |(id, _): &&(ReplicaId, Option<u64>)| *id != group.id() && status.voters.contains(id);
+        let next = status.replicated.iter().filter(is_other).max_by_key(|(_, last)| *last);
+        if let (Part::Leader, Some((next, _))) = (status.role, next) {
+            let request = Group::transfer(group, *next);
+            self.asked.insert(request, Asker::Tending);
+        }
+    }
+}
+
+/// The next change of the replicas, when they are not what the roster wants.
+fn change_of(roster: &Roster, status: &Status) -> Option<Change> {
+    let wanted: std::collections::BTreeMap<ReplicaId, NodeId> =
+        roster.cores().filter_map(|(id, member)| Some((member.replica?, id))).collect();
+    let is_known = |replica: &ReplicaId| status.voters.contains(replica) || status.learners.contains(replica);
+    if let Some((replica, node)) = wanted.iter().find(|(replica, _)| !is_known(replica)) {
+        return Some(Change::AddLearner(*replica, consensus::Member { node: *node }));
+    }
+    let has_most = |replica: &&ReplicaId| {
+        let last = status.replicated.iter().find(|(id, _)| id == *replica).and_then(|(_, last)| *last);
+        last.is_some_and(|last| last + BEHIND_MAX >= status.last.unwrap_or(0))
+    };
+    let learners = status.learners.iter().filter(|replica| wanted.contains_key(replica));
+    let mut ready: Vec<ReplicaId> = learners.clone().filter(has_most).copied().collect();
+    let (keep, unwanted): (BTreeSet<ReplicaId>, BTreeSet<ReplicaId>) =
+        status.voters.iter().partition(|replica| wanted.contains_key(replica));
+    // A core that comes back with an empty disk takes the place of what it was when it has what that had.
+    let is_replaced = |replica: &ReplicaId| {
+        let node = status.members.iter().find(|(id, _)| id == replica).map(|(_, member)| member.node);
+        learners.clone().any(|learner| wanted.get(learner).copied() == node)
+    };
+    let mut target = keep;
+    if ready.is_empty() && unwanted.iter().any(is_replaced) {
+        target.extend(unwanted);
+    }
+    // An even number of voters bears no more losses than one less does.
+    if (target.len() + ready.len()).is_multiple_of(2) {
+        ready.pop();
+    }
+    target.extend(ready);
+    if !target.is_empty() && (target != status.voters || status.is_changing) {
+        return Some(Change::SetVoters(target));
+    }
+    let unwanted = status.learners.iter().find(|replica| !wanted.contains_key(replica));
+    unwanted.map(|replica| Change::RemoveLearner(*replica))
+}
+
+/// For the log.
+fn told(roster: &Roster, command: &Command) -> String {
+    let name =
+        |id: &NodeId| roster.members.get(id).map_or_else(|| id.to_string(), |it| it.info.name.to_string());
+    match command {
+        Command::Suspect(id, _) => format!("no core hears node {}: it is suspected to be dead", name(id)),
+        Command::Trust(id, _) => format!("node {} is heard again", name(id)),
+        Command::Bury(id, _) => {
+            format!("node {} is dead: nobody hears it, and it may acknowledge nothing", name(id))
+        }
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,207 @@
+//! Whom the cores hear, as the one that leads knows.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use link::{NodeId, Time};
+use replog::Incarnation;
+
+use super::reader::Reader;
+
+/// What one core says of the members that it does not hear.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sight {
+    /// It has applied all that was agreed upon up to here.
+    pub applied: u64,
+    /// A life of a node, and whether that may hold a grant of this core still.
+    pub cut_off: BTreeMap<NodeId, (Incarnation, bool)>,
+}
+
+impl Sight {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = self.applied.to_le_bytes().to_vec();
+        for (id, (life, holds_grant)) in &self.cut_off {
+            out.extend(id.0.to_le_bytes());
+            out.extend(life.0.to_le_bytes());
+            out.push(u8::from(*holds_grant));
+        }
+        out
+    }
+
+    /// `None` for bytes that are none. Never panics.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(bytes);
+        let applied = reader.u64()?;
+        let mut cut_off = BTreeMap::new();
+        while !reader.is_empty() {
+            let id = NodeId(reader.u64()?);
+            cut_off.insert(id, (Incarnation(reader.u64()?), reader.u8()? != 0));
+        }
+        Some(Self { applied, cut_off })
+    }
+}
+
+/// The last that each core has said.
+#[derive(Debug, Default)]
+pub struct Watch {
+    sights: BTreeMap<NodeId, (Time, Sight)>,
+    /// Since when nobody hears of a life.
+    unheard: BTreeMap<NodeId, (Incarnation, Time)>,
+}
+
+/// What a core has said holds so long.
+const FRESH: Duration = Duration::from_secs(3);
+
+/// What the cores say of one life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opinion {
+    /// A core that is there hears it.
+    pub is_heard: bool,
+    /// So many cores do not.
+    pub cut_off_by: usize,
+    /// So many of these know of the suspicion, and nothing that they have granted holds.
+    pub barred_by: usize,
+}
+
+impl Watch {
+    pub fn told(&mut self, now: Time, core: NodeId, sight: Sight) {
+        self.sights.insert(core, (now, sight));
+    }
+
+    pub fn lost(&mut self, core: NodeId) {
+        self.sights.remove(&core);
+    }
+
+    fn fresh(&self, now: Time) -> impl Iterator<Item = (NodeId, &Sight)> {
+        let fresh = self.sights.iter().filter(move |(_, (at, _))| at.after(FRESH) > now);
+        fresh.map(|(core, (_, sight))| (*core, sight))
+    }
+
+    /// Up to where all of these cores have applied what was agreed upon, if all have said so lately.
+    pub fn applied_by(&self, now: Time, cores: impl Iterator<Item = NodeId>) -> Option<u64> {
+        let fresh: BTreeMap<NodeId, &Sight> = self.fresh(now).collect();
+        let mut least = None;
+        for core in cores {
+            let applied = fresh.get(&core)?.applied;
+            least = Some(least.map_or(applied, |least: u64| least.min(applied)));
+        }
+        least
+    }
+
+    /// `suspected` is the index since which the life is suspected.
+    pub fn opinion(
+        &self,
+        now: Time,
+        (node, life): (NodeId, Incarnation),
+        suspected: Option<u64>,
+        is_core: impl Fn(NodeId) -> bool,
+    ) -> Opinion {
+        let mut opinion = Opinion { is_heard: false, cut_off_by: 0, barred_by: 0 };
+        let others = self.fresh(now).filter(|(core, _)| *core != node && is_core(*core));
+        for (_, sight) in others {
+            match sight.cut_off.get(&node) {
+                Some((cut_off, holds_grant)) if *cut_off == life => {
+                    opinion.cut_off_by += 1;
+                    let knows = suspected.is_some_and(|since| sight.applied >= since);
+                    opinion.barred_by += usize::from(knows && !holds_grant);
+                }
+                // It has not heard of this life yet, or not of its joining.
+                Some(_) => {}
+                None => opinion.is_heard = true,
+            }
+        }
+        opinion
+    }
+
+    /// Since when nobody hears of a life, as long as this is said again and again.
+    pub fn unheard_since(&mut self, now: Time, node: NodeId, life: Incarnation) -> Time {
+        let (known, since) = self.unheard.entry(node).or_insert((life, now));
+        if *known != life {
+            (*known, *since) = (life, now);
+        }
+        *since
+    }
+
+    pub fn heard(&mut self, node: NodeId) {
+        self.unheard.remove(&node);
+    }
+
+    /// Another leads: what is known here is old when this node leads again.
+    pub fn forget(&mut self) {
+        self.sights.clear();
+        self.unheard.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIFE: Incarnation = Incarnation(5);
+
+    fn sight(applied: u64, cut_off: &[(u64, u64, bool)]) -> Sight {
+        let cut_off = cut_off.iter().map(|(node, life, holds)| (NodeId(*node), (Incarnation(*life), *holds)));
+        Sight { applied, cut_off: cut_off.collect() }
+    }
+
+    /// The bytes of version 1, for ever.
+    #[test]
+    fn a_sight_has_these_bytes() {
+        let sight = sight(2, &[(3, 4, true)]);
+        let bytes = sight.encode();
+        let golden = [2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 1];
+        assert_eq!(bytes, golden);
+        assert_eq!(Sight::decode(&bytes), Some(sight));
+        for length in 0..bytes.len() {
+            assert!(
+                Sight::decode(&bytes[..length]).is_none_or(|sight| length == 8 && sight.cut_off.is_empty())
+            );
+        }
+    }
+
+    #[test]
+    fn what_cores_say_counts_while_it_is_fresh_and_of_that_life() {
+        let mut watch = Watch::default();
+        let opinion = |watch: &Watch, ms: u64, since| {
+            let found = watch.opinion(Time(ms * 1000), (NodeId(9), LIFE), since, |core| core.0 < 4);
+            (found.is_heard, found.cut_off_by, found.barred_by)
+        };
+        watch.told(Time(0), NodeId(1), sight(7, &[(9, 5, true)]));
+        watch.told(Time(0), NodeId(2), sight(8, &[(9, 5, false)]));
+        watch.told(Time(0), NodeId(3), sight(8, &[(9, 4, false)]));
+        watch.told(Time(0), NodeId(4), sight(8, &[]));
+        watch.told(Time(0), NodeId(9), sight(8, &[]));
+        assert_eq!(
+            opinion(&watch, 1, None),
+            (false, 2, 0),
+            "no word of itself, of an earlier life, of no core"
+        );
+        assert_eq!(opinion(&watch, 1, Some(8)), (false, 2, 1));
+        assert_eq!(opinion(&watch, 1, Some(9)), (false, 2, 0));
+        watch.told(Time(0), NodeId(3), sight(8, &[]));
+        assert_eq!(opinion(&watch, 1, Some(8)), (true, 2, 1));
+        assert_eq!(opinion(&watch, 3001, Some(8)), (false, 0, 0));
+        watch.lost(NodeId(3));
+        assert_eq!(opinion(&watch, 1, Some(8)), (false, 2, 1));
+    }
+
+    #[test]
+    fn cores_have_applied_what_the_slowest_has_if_all_say_so() {
+        let mut watch = Watch::default();
+        let cores = || [NodeId(1), NodeId(2)].into_iter();
+        watch.told(Time(0), NodeId(1), sight(7, &[]));
+        assert_eq!(watch.applied_by(Time(1), cores()), None);
+        watch.told(Time(0), NodeId(2), sight(6, &[]));
+        assert_eq!(watch.applied_by(Time(1), cores()), Some(6));
+    }
+
+    #[test]
+    fn silence_is_of_one_life() {
+        let mut watch = Watch::default();
+        assert_eq!(watch.unheard_since(Time(1), NodeId(9), LIFE), Time(1));
+        assert_eq!(watch.unheard_since(Time(5), NodeId(9), LIFE), Time(1));
+        assert_eq!(watch.unheard_since(Time(6), NodeId(9), Incarnation(6)), Time(6));
+        watch.heard(NodeId(9));
+        assert_eq!(watch.unheard_since(Time(8), NodeId(9), Incarnation(6)), Time(8));
+    }
+}

@@ -1,0 +1,136 @@
+//! What this node wants to be agreed upon, until it is or its time is over. Commands may be proposed again: they say what is to be so.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use link::{NodeId, Time};
+
+use super::{Command, WishId};
+
+#[derive(Debug, Default)]
+pub struct Wishes {
+    last: u64,
+    all: BTreeMap<u64, Wish>,
+}
+
+#[derive(Debug)]
+struct Wish {
+    reply: Reply,
+    command: Vec<u8>,
+    deadline: Time,
+    /// When it is proposed next.
+    due: Time,
+    /// The node that was asked, or that leads, as another has said.
+    asked: Option<NodeId>,
+    hint: Option<NodeId>,
+    tries: u32,
+}
+
+/// Who is told what came of a wish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Nobody: the node sees for itself.
+    Own,
+    Operator(WishId),
+}
+
+/// A wish that is to be proposed now.
+#[derive(Debug)]
+pub struct Due {
+    pub number: u64,
+    pub command: Vec<u8>,
+    pub hint: Option<NodeId>,
+    pub tries: u32,
+}
+
+/// From a refusal, or a question that nobody has answered, to the next attempt.
+const AGAIN: Duration = Duration::from_millis(200);
+const UNANSWERED: Duration = Duration::from_secs(2);
+/// Wishes of operators that wait, at most.
+const WISHES_MAX: usize = 256;
+
+impl Wishes {
+    /// False when too many wait.
+    pub fn push(&mut self, deadline: Time, operator: Option<WishId>, command: &Command) -> bool {
+        if operator.is_some() && self.all.len() >= WISHES_MAX {
+            return false;
+        }
+        self.last += 1;
+        let reply = operator.map_or(Reply::Own, Reply::Operator);
+        let wish = Wish {
+            reply,
+            command: command.encode(),
+            deadline,
+            due: Time::default(),
+            asked: None,
+            hint: None,
+            tries: 0,
+        };
+        self.all.insert(self.last, wish);
+        true
+    }
+
+    pub fn has_own(&self) -> bool {
+        self.all.values().any(|wish| wish.reply == Reply::Own)
+    }
+
+    pub fn forget_own(&mut self) {
+        self.all.retain(|_, wish| wish.reply != Reply::Own);
+    }
+
+    /// Those that are to be proposed; each is asked for again later.
+    pub fn take_due(&mut self, now: Time) -> Vec<Due> {
+        let due = self.all.iter_mut().filter(|(_, wish)| wish.due <= now);
+        due.map(|(number, wish)| {
+            wish.due = now.after(UNANSWERED);
+            wish.tries += 1;
+            Due { number: *number, command: wish.command.clone(), hint: wish.hint, tries: wish.tries }
+        })
+        .collect()
+    }
+
+    pub fn asked(&mut self, number: u64, node: NodeId) {
+        if let Some(wish) = self.all.get_mut(&number) {
+            wish.asked = Some(node);
+        }
+    }
+
+    /// Whoever was asked does not lead.
+    pub fn not_leader(&mut self, now: Time, from: NodeId, number: u64, leader: NodeId) {
+        let Some(wish) = self.all.get_mut(&number).filter(|wish| wish.asked == Some(from)) else { return };
+        let is_known = leader != NodeId(0) && leader != from;
+        wish.hint = is_known.then_some(leader);
+        // At once, but for leaders that name each other.
+        wish.due = if is_known && wish.tries < 3 { now } else { now.after(AGAIN) };
+    }
+
+    pub fn again(&mut self, now: Time, number: u64) {
+        if let Some(wish) = self.all.get_mut(&number) {
+            (wish.due, wish.hint) = (now.after(AGAIN), None);
+        }
+    }
+
+    /// Whoever was asked is cut off.
+    pub fn lost(&mut self, node: NodeId) {
+        for wish in self.all.values_mut().filter(|wish| wish.asked == Some(node)) {
+            (wish.asked, wish.hint, wish.due) = (None, None, Time::default());
+        }
+    }
+
+    pub fn done(&mut self, number: u64) -> Option<Reply> {
+        self.all.remove(&number).map(|wish| wish.reply)
+    }
+
+    /// Those whose time is over: the operators who wait.
+    pub fn take_overdue(&mut self, now: Time) -> Vec<WishId> {
+        let mut overdue = Vec::new();
+        self.all.retain(|_, wish| {
+            let Reply::Operator(id) = wish.reply else { return wish.deadline > now };
+            if wish.deadline <= now {
+                overdue.push(id);
+            }
+            wish.deadline > now
+        });
+        overdue
+    }
+}
