@@ -77,7 +77,8 @@ pub struct LogLevel(String);
 
 impl LogLevel {
     pub fn filter(&self) -> EnvFilter {
-        EnvFilter::new(&self.0)
+        // A library that tells each of its steps. Whoever names it hears it.
+        EnvFilter::new(format!("openraft=warn,{}", self.0))
     }
 }
 
@@ -175,6 +176,21 @@ pub struct ConfigArgs {
     /// What logs call this node [default: the machine's name]
     #[arg(long)]
     pub name: Option<String>,
+    /// Where other nodes of a cluster connect to this one; with it, the node belongs to one
+    #[arg(long, value_name = "ADDRESS")]
+    pub cluster_listen: Option<String>,
+    /// Cluster ports of some nodes, where this one finds the others; a core without any begins a cluster
+    #[arg(long, value_name = "ADDRESS[,ADDRESS]...")]
+    pub join: Option<String>,
+    /// `core` votes and stores, `replicant` serves clients only [default: core]
+    #[arg(long)]
+    pub role: Option<String>,
+    /// Where the node is: nodes of one region are near each other
+    #[arg(long)]
+    pub region: Option<String>,
+    /// File with the secret that all nodes of the cluster know
+    #[arg(long, value_name = "FILE")]
+    pub cluster_secret_file: Option<String>,
 }
 
 /// Why there is no configuration.
@@ -261,6 +277,11 @@ impl ConfigArgs {
             ("--data-dir", "node.data_dir", &self.data_dir),
             ("--workers", "edge.workers", &self.workers),
             ("--name", "node.name", &self.name),
+            ("--cluster-listen", "cluster.listen", &self.cluster_listen),
+            ("--join", "cluster.join", &self.join),
+            ("--role", "cluster.role", &self.role),
+            ("--region", "cluster.region", &self.region),
+            ("--cluster-secret-file", "cluster.secret_file", &self.cluster_secret_file),
         ];
         for (flag, setting, value) in values {
             flags.extend(value.iter().map(|value| Flag::Value(flag, setting, value.clone())));

@@ -147,14 +147,14 @@ fn serve(
         tracing::warn!("{warning}");
     }
     let http = Bound::bind(&config.http).map_err(|error| error.to_string())?;
-    let (store, kept) = match config.storage.durability {
+    let (store, kept, meta) = match config.storage.durability {
         Durability::LocalDisk => {
-            let (store, kept) = Store::open(&config.storage, &config.node.data_dir)?;
-            (Some(store), Some(kept))
+            let (store, kept, meta) = Store::open(&config.storage, &config.node.data_dir)?;
+            (Some(store), Some(kept), Some(meta))
         }
-        Durability::Memory => (None, None),
+        Durability::Memory => (None, None, None),
     };
-    let cluster = Cluster::prepare(&config, name)?;
+    let cluster = Cluster::prepare(&config, name, meta)?;
     let peers = cluster.clone().map(|cluster| cluster as Arc<dyn Peers>);
     let node = Node::start(&config, guard.clone(), kept, peers).map_err(|error| error.to_string())?;
     let https = http.as_ref().map(Bound::certificates);
@@ -217,6 +217,9 @@ fn serve(
         tracing::warn!(%error, "a second signal will not be noticed");
     }
     let _span = tracing::info_span!("stop").entered();
+    if let Some(cluster) = &cluster {
+        cluster.resign();
+    }
     node.stop(within);
     if let Some(cluster) = cluster {
         cluster.stop();

@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use broker::{Condition, Message, Node, ShardId, StoreEvent, StoreLog, Wanted};
 use shard::{Mutation, mutated};
 use storage::{GroupId, Log, LogEvents, Record, SegmentId, Vacate};
 
-/// Group 0 is the node's own.
+/// The groups of the node's replica of the meta group: its entries, and its votes.
+pub const META: [GroupId; 2] = [GroupId(0), GroupId(u16::MAX)];
+
 pub fn group_of(shard: ShardId) -> GroupId {
     GroupId(shard.0 + 1)
 }
@@ -17,10 +19,22 @@ fn shard_of(group: GroupId) -> ShardId {
     ShardId(group.0 - 1)
 }
 
+/// Whoever the groups of [`META`] belong to.
+pub trait MetaEvents: Send + Sync {
+    /// As in [`LogEvents`].
+    fn durable(&self, group: GroupId, index: u64);
+    fn checkpoint_durable(&self, group: GroupId, index: u64);
+    fn vacate(&self, vacate: Vacate);
+    fn failed(&self);
+}
+
 /// What the log tells, and whom: nobody until the node is there.
 #[derive(Default)]
 pub struct Told {
     node: OnceLock<Weak<Node>>,
+    meta: OnceLock<Box<dyn MetaEvents>>,
+    /// What the log wants back of the meta group before somebody hears it.
+    unheard: Mutex<Vec<Vacate>>,
     condition: AtomicU8,
 }
 
@@ -29,6 +43,17 @@ impl Told {
         if self.node.set(Arc::downgrade(node)).is_err() {
             debug_assert!(false, "a log has one node");
         }
+    }
+
+    /// Somebody hears what is about the groups of [`META`] from now on. The first call counts.
+    pub fn hear_meta(&self, meta: Box<dyn MetaEvents>) {
+        let mut unheard = self.unheard();
+        let meta = self.meta.get_or_init(|| meta);
+        unheard.drain(..).for_each(|vacate| meta.vacate(vacate));
+    }
+
+    fn unheard(&self) -> MutexGuard<'_, Vec<Vacate>> {
+        self.unheard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn node(&self) -> Option<Arc<Node>> {
@@ -54,16 +79,33 @@ pub struct Events(pub Arc<Told>);
 
 impl LogEvents for Events {
     fn durable(&mut self, groups: &[(GroupId, u64)]) {
+        if let Some(meta) = self.0.meta.get() {
+            let of_meta = groups.iter().filter(|(group, _)| META.contains(group));
+            of_meta.for_each(|(group, index)| meta.durable(*group, *index));
+        }
         if let Some(node) = self.0.node() {
-            node.store_durable(groups.iter().map(|(group, index)| (shard_of(*group), *index)));
+            let of_shards = groups.iter().filter(|(group, _)| !META.contains(group));
+            node.store_durable(of_shards.map(|(group, index)| (shard_of(*group), *index)));
         }
     }
 
     fn checkpoint_durable(&mut self, group: GroupId, index: u64) {
+        if META.contains(&group) {
+            self.0.meta.get().into_iter().for_each(|meta| meta.checkpoint_durable(group, index));
+            return;
+        }
         self.0.event(shard_of(group), StoreEvent::Checkpointed(index));
     }
 
     fn vacate(&mut self, vacate: Vacate) {
+        if META.contains(&vacate.group) {
+            let mut unheard = self.0.unheard();
+            match self.0.meta.get() {
+                Some(meta) => meta.vacate(vacate),
+                None => unheard.push(vacate),
+            }
+            return;
+        }
         let Vacate { group, segment, first, last } = vacate;
         self.0.event(shard_of(group), StoreEvent::Vacate { segment: segment.0, first, last });
     }
@@ -85,6 +127,7 @@ impl LogEvents for Events {
             %error,
             "the disk has failed: nothing is acknowledged any more that has to be kept. Look at the disk, then restart the node"
         );
+        self.0.meta.get().into_iter().for_each(|meta| meta.failed());
         self.0.condition(Condition::Failed);
     }
 }

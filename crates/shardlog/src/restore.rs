@@ -6,10 +6,15 @@ use broker::{Life, SHARDS, ShardId, Time};
 use shard::{Mutation, PartId, Shard, mutated};
 use storage::RecoveredGroup;
 
-use crate::log::group_of;
+use crate::log::{META, group_of};
 use crate::moment::Moment;
 
-/// What was found of each shard, in their order; `None` for those that never wrote.
+/// Takes what was found of the meta group out of all groups.
+pub fn take_meta(groups: &mut Vec<RecoveredGroup>) -> Vec<RecoveredGroup> {
+    groups.extract_if(.., |group| META.contains(&group.group)).collect()
+}
+
+/// What was found of each shard, in their order; `None` for those that never wrote. The meta group was taken out before.
 ///
 /// # Errors
 /// Text: a group that this version does not know.

@@ -418,12 +418,15 @@ impl Meta {
             if let Some(group) = &mut self.group {
                 let status = group.status(now);
                 let leads = status.role == consensus::Role::Leader;
+                if !self.asked.is_empty() {
+                    return;
+                }
                 if status.voters.is_empty() && self.founding.founds() {
                     tracing::info!(node = %self.own.name, "founding a cluster: no node that was asked belongs to one");
                     let own = consensus::Member { node: self.id };
                     let request = group.initialize([(group.id(), own)].into());
                     self.asked.insert(request, Asker::Tending);
-                } else if leads && self.asked.is_empty() {
+                } else if leads {
                     let request = group.propose(Command::Found(self.config.founding).encode(), LIMIT);
                     self.asked.insert(request, Asker::Tending);
                 }

@@ -138,7 +138,7 @@ impl Meta {
         }
         let (since, index) = self.tending.cores_since;
         let alive = self.roster.cores().filter(|(_, core)| core.state == State::Alive).map(|(id, _)| id);
-        let all_know = self.watch.applied_by(now, alive).is_some_and(|applied| applied >= index);
+        let all_know = self.watch.have_applied(now, index, alive);
         let has_replicants = self.roster.members.values().any(|member| !member.is_core());
         let is_over = since.after(self.config.lease * LEASES) <= now;
         self.tending.is_settled = all_know && (is_over || !has_replicants);

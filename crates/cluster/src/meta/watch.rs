@@ -77,15 +77,10 @@ impl Watch {
         fresh.map(|(core, (_, sight))| (*core, sight))
     }
 
-    /// Up to where all of these cores have applied what was agreed upon, if all have said so lately.
-    pub fn applied_by(&self, now: Time, cores: impl Iterator<Item = NodeId>) -> Option<u64> {
+    /// Whether all of these cores have said lately that they have applied what was agreed upon up to an index.
+    pub fn have_applied(&self, now: Time, index: u64, mut cores: impl Iterator<Item = NodeId>) -> bool {
         let fresh: BTreeMap<NodeId, &Sight> = self.fresh(now).collect();
-        let mut least = None;
-        for core in cores {
-            let applied = fresh.get(&core)?.applied;
-            least = Some(least.map_or(applied, |least: u64| least.min(applied)));
-        }
-        least
+        cores.all(|core| fresh.get(&core).is_some_and(|sight| sight.applied >= index))
     }
 
     /// `suspected` is the index since which the life is suspected.
@@ -186,13 +181,15 @@ mod tests {
     }
 
     #[test]
-    fn cores_have_applied_what_the_slowest_has_if_all_say_so() {
+    fn all_cores_have_applied_what_each_says_lately() {
         let mut watch = Watch::default();
         let cores = || [NodeId(1), NodeId(2)].into_iter();
         watch.told(Time(0), NodeId(1), sight(7, &[]));
-        assert_eq!(watch.applied_by(Time(1), cores()), None);
+        assert!(!watch.have_applied(Time(1), 6, cores()));
         watch.told(Time(0), NodeId(2), sight(6, &[]));
-        assert_eq!(watch.applied_by(Time(1), cores()), Some(6));
+        assert!(watch.have_applied(Time(1), 6, cores()));
+        assert!(!watch.have_applied(Time(1), 7, cores()));
+        assert!(watch.have_applied(Time(1), 9, std::iter::empty()));
     }
 
     #[test]

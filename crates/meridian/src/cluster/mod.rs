@@ -15,15 +15,21 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ::tls::Expiry;
 use broker::Node;
 use broker::peers::{Outbound, Peers};
+use broker::settings::Durability;
 use carrier::{CarrierConfig, Core, Handle, Names, Sender, Tls, TlsFiles};
-use cluster::{Fabric, Letter, View};
-use link::{BufferMax, Config as LinkConfig, Identity, Mesh, MeshConfig, Secret, Time};
+use cluster::meta::{LogNews, Meta, MetaConfig, Roster};
+use cluster::{Fabric, Letter, Role, View};
+use consensus::{Group, LogGroup, Places, ReplicaId};
+use link::{BufferMax, Config as LinkConfig, Identity, Mesh, MeshConfig, NodeId, Secret, Time};
 use ring::digest;
+use shardlog::MetaEvents;
+use storage::{GroupId, Vacate};
 
 pub use settings::{ClusterNode, ClusterSettings};
 
 use self::questions::Questions;
 use crate::config::Config;
+use crate::store::MetaLog;
 
 /// The secret has at least so many bytes: fewer could be guessed.
 const SECRET_MIN: usize = 16;
@@ -47,6 +53,73 @@ struct Prepared {
     mesh: Mesh,
     carrier: CarrierConfig,
     hash_seed: u64,
+    /// Where the cores agree on the members.
+    meta: Option<PreparedMeta>,
+}
+
+struct PreparedMeta {
+    config: MetaConfig,
+    /// Of a core.
+    log: Option<MetaLog>,
+    seed: u64,
+}
+
+impl PreparedMeta {
+    fn start(self, now: Time, config: &cluster::Config, shared: &Arc<Shared>) -> Result<Meta, String> {
+        let own = config.own.clone();
+        let group = match self.log {
+            Some(MetaLog { log, told, recovered }) => {
+                // Another log is another replica: what this one has promised, that one does not know.
+                let id =
+                    log.identity().log.first_chunk().map_or(1, |first| u64::from_le_bytes(*first).max(1));
+                let member = consensus::Member { node: NodeId::of_name(&own.name) };
+                let of_group = consensus::Config::new(LogGroup(0), ReplicaId(id), member, self.seed);
+                let [entries, votes] = shardlog::META;
+                let places = Places { entries, votes };
+                let group = Group::start(now, of_group, log, places, &recovered, Roster::default());
+                let group = group.map_err(|error| {
+                    format!(
+                        "what the cores have agreed on cannot be read: {error}. Restore a backup of the data directory, or remove it and have \
+                         the node join as a new one"
+                    )
+                })?;
+                told.hear_meta(Box::new(LogHeard(shared.clone())));
+                Some(group)
+            }
+            None => None,
+        };
+        Ok(Meta::new(now, own, config.incarnation, self.config, group))
+    }
+}
+
+/// Passes on what the log says to the replica.
+struct LogHeard(Arc<Shared>);
+
+impl LogHeard {
+    fn tell(&self, news: LogNews) {
+        // The thread of the fabric is there before anything was written.
+        if let Some(sender) = self.0.sender.get() {
+            let _ = sender.send(Letter::Log(news));
+        }
+    }
+}
+
+impl MetaEvents for LogHeard {
+    fn durable(&self, group: GroupId, index: u64) {
+        self.tell(LogNews::Durable(group, index));
+    }
+
+    fn checkpoint_durable(&self, group: GroupId, index: u64) {
+        self.tell(LogNews::Checkpointed(group, index));
+    }
+
+    fn vacate(&self, vacate: Vacate) {
+        self.tell(LogNews::Vacate(vacate));
+    }
+
+    fn failed(&self) {
+        self.tell(LogNews::Failed);
+    }
 }
 
 #[derive(Default)]
@@ -63,27 +136,47 @@ struct Shared {
 /// # Errors
 /// What is wrong with the configuration or its files, with what to do about it.
 pub fn check(config: &Config, name: &str) -> Result<usize, String> {
-    if !config.cluster_nodes.is_empty() {
+    if belongs(config) {
         checked(config, name)?;
     }
     Ok(config.cluster_nodes.len())
 }
 
+/// Whether the node belongs to a cluster.
+fn belongs(config: &Config) -> bool {
+    let settings = &config.cluster;
+    !config.cluster_nodes.is_empty() || settings.listen.is_some() || settings.join.is_some()
+}
+
 fn checked(config: &Config, name: &str) -> Result<(Secret, Option<Tls>), String> {
-    settings::check(&config.cluster_nodes, name)?;
+    if config.cluster_nodes.is_empty() {
+        settings::check_agreed(&config.cluster, name)?;
+        let is_core = config.cluster.role == settings::RoleSetting::Core;
+        if is_core && config.storage.durability == Durability::Memory {
+            return Err("a core keeps on disk what the cores agree on: set storage.durability = \"local-disk\", or cluster.role = \"replicant\""
+                .to_owned());
+        }
+    } else {
+        if config.cluster.join.is_some() {
+            return Err("cluster.join and [[cluster_node]] are two ways to say who the other nodes are: take one of them away"
+                .to_owned());
+        }
+        settings::check(&config.cluster_nodes, name)?;
+    }
     Ok((secret(&config.cluster)?, tls(&config.cluster)?))
 }
 
 impl Cluster {
-    /// Makes ready what `config` says; `None` when the node belongs to no cluster.
+    /// Makes ready what `config` says; `None` when the node belongs to no cluster. `log` is for a core's replica of the meta group.
     ///
     /// # Errors
     /// What is wrong with the configuration or its files, with what to do about it.
-    pub fn prepare(config: &Config, name: &str) -> Result<Option<Arc<Self>>, String> {
+    pub fn prepare(config: &Config, name: &str, log: Option<MetaLog>) -> Result<Option<Arc<Self>>, String> {
         let (settings, nodes) = (&config.cluster, &config.cluster_nodes);
-        if nodes.is_empty() {
+        if !belongs(config) {
             return Ok(None);
         }
+        let is_agreed = nodes.is_empty();
         let (secret, tls) = checked(config, name)?;
         let own = nodes.iter().find(|node| node.name == name);
         let address =
@@ -91,8 +184,13 @@ impl Cluster {
         let listen = resolve(&address)?;
         let batches = config.broker.routing.batch_sync == broker::settings::BatchSync::Auto;
         let incarnation = incarnation::next(&config.node.data_dir)?;
-        let Some(of_cluster) = settings::config(settings, nodes, name, batches, incarnation) else {
-            return Ok(None);
+        let of_cluster = if is_agreed {
+            settings::agreed_config(settings, name, batches, incarnation)
+        } else {
+            match settings::config(settings, nodes, name, batches, incarnation) {
+                Some(of_cluster) => of_cluster,
+                None => return Ok(None),
+            }
         };
         let packs = if of_cluster.packs { cluster::PACKS } else { 0 };
         let features = cluster::FEATURES & !cluster::PACKS | packs;
@@ -103,15 +201,26 @@ impl Cluster {
         let silence_max = settings.silence_max;
         let link =
             LinkConfig { buffer_max, silence_max, heartbeat: silence_max / 5, ..LinkConfig::default() };
-        let mesh_config = MeshConfig { link, connections: settings.connections, ..MeshConfig::default() };
-        let mut seed = [0; 8];
+        let mesh_config = MeshConfig {
+            link,
+            connections: settings.connections,
+            introduces: is_agreed,
+            ..MeshConfig::default()
+        };
+        let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(|error| format!("no randomness: {error}"))?;
+        let [a, b, c, d] =
+            [0, 8, 16, 24].map(|at| seed[at..].first_chunk().map_or(0, |it| u64::from_le_bytes(*it)));
+        let meta = is_agreed.then(|| PreparedMeta {
+            config: settings::meta_config(settings, u128::from(a) << 64 | u128::from(b).max(1)),
+            log: log.filter(|_| of_cluster.own.role == Role::Core),
+            seed: c,
+        });
         let mesh = Mesh::new(identity, secret, Box::new(fill), mesh_config);
         let in_use = Mutex::new(tls.clone());
         let carrier = CarrierConfig { listen, tls, ..CarrierConfig::default() };
-        let hash_seed = u64::from_le_bytes(seed);
         Ok(Some(Arc::new(Self {
-            prepared: Mutex::new(Some(Prepared { config: of_cluster, mesh, carrier, hash_seed })),
+            prepared: Mutex::new(Some(Prepared { config: of_cluster, mesh, carrier, hash_seed: d, meta })),
             handle: Mutex::default(),
             shared: Arc::default(),
             tls: in_use,
@@ -125,13 +234,20 @@ impl Cluster {
     /// An address that cannot be had, or no thread.
     pub fn start(&self, node: &Arc<Node>, clock: Instant) -> Result<(), String> {
         let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Prepared { config, mesh, carrier, hash_seed }) = prepared else { return Ok(()) };
+        let Some(Prepared { config, mesh, carrier, hash_seed, meta }) = prepared else { return Ok(()) };
         let elapsed = clock.elapsed();
         let now = Time(elapsed.as_micros() as u64);
         let began =
             SystemTime::now().checked_sub(elapsed).and_then(|began| began.duration_since(UNIX_EPOCH).ok());
         let config = cluster::Config { world: began.map_or(0, |began| began.as_millis() as u64), ..config };
-        let fabric = Fabric::new(now, config, node.clone(), mesh, hash_seed);
+        let meta = match meta {
+            Some(meta) => Some(meta.start(now, &config, &self.shared)?),
+            None => None,
+        };
+        let mut fabric = Fabric::new(now, config, node.clone(), mesh, hash_seed);
+        if let Some(meta) = meta {
+            fabric.join_cluster(now, meta);
+        }
         let served = Served { fabric, shared: self.shared.clone(), looked: None };
         let handle =
             carrier::spawn(served, CarrierConfig { clock, ..carrier }).map_err(|error| error.to_string())?;
@@ -169,6 +285,11 @@ impl Cluster {
 
     fn lock_tls(&self) -> MutexGuard<'_, Option<Tls>> {
         self.tls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The node is about to stop: another core leads, if this one did.
+    pub fn resign(&self) {
+        self.send(Letter::Resign);
     }
 
     /// Other nodes hear nothing more from this one.

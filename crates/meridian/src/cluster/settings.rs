@@ -1,20 +1,33 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use cluster::meta::MetaConfig;
 use cluster::{Config, ForwardAck, NodeInfo, Role, WithoutQuorum};
 use replog::{Batching, Incarnation};
 use settings::{ByteSize, choices, section};
 
 section! {
-    /// The cluster that this node belongs to. Without any `[[cluster_node]]` it belongs to none.
+    /// The cluster that this node belongs to: with `listen`, one whose members the cores agree on; with `[[cluster_node]]`, one of a fixed
+    /// list of nodes; with neither, none.
     [cluster]
     pub struct ClusterSettings {
         /// What the cluster is called. Nodes of another cluster are refused.
         pub id: String = "meridian", at start;
         /// A file with the secret that all nodes of the cluster know, of 16 bytes or more; space around it does not count.
         pub secret_file: Option<PathBuf> = "", at start;
-        /// Where other nodes connect to; the address of this node among the `[[cluster_node]]` when unset.
+        /// Where other nodes connect to. With `[[cluster_node]]`: the address of this node there when unset.
         pub listen: Option<String> = "", at start;
+        /// Where other nodes reach this one, `HOST:PORT`, when that is not `listen`.
+        pub advertise: Option<String> = "", at start;
+        /// Cluster ports of some nodes, as in `10.0.0.1:7883,10.0.0.2:7883`, where this one finds the others; a name may have many addresses.
+        /// All cores may have the same list. A core without any begins a cluster by itself.
+        pub join: Option<String> = "", at start;
+        /// Cores that a new cluster waits for; as many as `join` has addresses, and two at least, when 0.
+        pub expect: u16 = "0" in "0..=99", at start;
+        /// `core`: the node votes, and others hear from it. `replicant`: it hears from one core.
+        pub role: RoleSetting = "core", at start;
+        /// Where the node is: nodes of one region are near each other.
+        pub region: String = "", at start;
         /// PEM file with the certificate chain that this node shows to others. With it, links are encrypted.
         pub tls_certificate: Option<PathBuf> = "", at start;
         /// PEM file with its private key.
@@ -109,11 +122,7 @@ pub fn check(nodes: &[ClusterNode], own: &str) -> Result<(), String> {
         if node.name.is_empty() || node.name.len() > 255 {
             return Err(format!("cluster_node.{place}: a name of 1 to 255 bytes is needed"));
         }
-        if node
-            .address
-            .rsplit_once(':')
-            .is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err())
-        {
+        if !is_address(&node.address) {
             return Err(format!(
                 "cluster_node.{place}: {:?} is no address; expected HOST:PORT, such as 10.0.0.1:7883",
                 node.address
@@ -140,6 +149,90 @@ pub fn check(nodes: &[ClusterNode], own: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// What is wrong with how a node is to find a cluster whose cores agree on its members, with what to do about it.
+pub fn check_agreed(cluster: &ClusterSettings, own: &str) -> Result<(), String> {
+    if own.is_empty() || own.len() > 255 {
+        return Err("a node of a cluster needs a name of 1 to 255 bytes, which no other node has: set node.name (--name)".to_owned());
+    }
+    if cluster.region.len() > 63 {
+        return Err("cluster.region: at most 63 bytes".to_owned());
+    }
+    let advertised = advertised(cluster);
+    if !is_address(&advertised) || advertised.len() > 255 {
+        return Err(format!(
+            "cluster.listen: {advertised:?} is no address; expected HOST:PORT, such as 10.0.0.1:7883"
+        ));
+    }
+    let host = advertised.rsplit_once(':').map_or("", |(host, _)| host);
+    if ["0.0.0.0", "[::]", "*"].contains(&host) {
+        return Err(format!(
+            "cluster.listen: other nodes cannot reach this one at {advertised:?}: set cluster.advertise to an address at which they can"
+        ));
+    }
+    for address in join(cluster) {
+        if !is_address(&address) {
+            return Err(format!(
+                "cluster.join: {address:?} is no address; expected HOST:PORT, such as 10.0.0.1:7883"
+            ));
+        }
+    }
+    if cluster.role == RoleSetting::Replicant && join(cluster).is_empty() {
+        return Err(
+            "a replicant joins a cluster: set cluster.join (--join) to the addresses of some of its cores"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
+fn is_address(text: &str) -> bool {
+    text.rsplit_once(':')
+        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
+}
+
+fn advertised(cluster: &ClusterSettings) -> String {
+    cluster.advertise.clone().or_else(|| cluster.listen.clone()).unwrap_or_default()
+}
+
+/// Where other nodes are to be met.
+pub fn join(cluster: &ClusterSettings) -> Vec<Box<str>> {
+    let join = cluster.join.as_deref().unwrap_or_default();
+    join.split(',').map(str::trim).filter(|address| !address.is_empty()).map(Into::into).collect()
+}
+
+/// How the node takes part in what cores agree on. The settings have been checked.
+pub fn meta_config(cluster: &ClusterSettings, founding: u128) -> MetaConfig {
+    let join = join(cluster);
+    let expect = match usize::from(cluster.expect) {
+        0 => join.len().max(2),
+        expect => expect,
+    };
+    MetaConfig { join, expect, patience: Duration::ZERO, lease: cluster.lease, founding }
+}
+
+/// What the cluster's core is told of a node that finds the others by itself.
+pub fn agreed_config(
+    cluster: &ClusterSettings,
+    own: &str,
+    batches: bool,
+    incarnation: Incarnation,
+) -> Config {
+    let own = NodeInfo {
+        name: own.into(),
+        role: role(cluster.role),
+        region: cluster.region.as_str().into(),
+        address: advertised(cluster).into(),
+    };
+    of(cluster, own, Vec::new(), batches, incarnation)
+}
+
+fn role(role: RoleSetting) -> Role {
+    match role {
+        RoleSetting::Core => Role::Core,
+        RoleSetting::Replicant => Role::Replicant,
+    }
+}
+
 /// What the cluster's core is told. The list has been checked.
 pub fn config(
     cluster: &ClusterSettings,
@@ -150,19 +243,28 @@ pub fn config(
 ) -> Option<Config> {
     let info = |node: &ClusterNode| NodeInfo {
         name: node.name.as_str().into(),
-        role: match node.role {
-            RoleSetting::Core => Role::Core,
-            RoleSetting::Replicant => Role::Replicant,
-        },
+        role: role(node.role),
         region: node.region.as_str().into(),
         address: node.address.as_str().into(),
     };
+    let others = nodes.iter().filter(|node| node.name != own).map(info).collect();
+    let own = info(nodes.iter().find(|node| node.name == own)?);
+    Some(of(cluster, own, others, batches, incarnation))
+}
+
+fn of(
+    cluster: &ClusterSettings,
+    own: NodeInfo,
+    others: Vec<NodeInfo>,
+    batches: bool,
+    incarnation: Incarnation,
+) -> Config {
     let bytes_max = cluster.bootstrap_batch.bytes() as usize;
     let gathered = Batching { bytes_max, ..Batching::default() };
     let single = Batching { interval: Duration::ZERO, bytes_max: 1, ..Batching::default() };
-    Some(Config {
-        own: info(nodes.iter().find(|node| node.name == own)?),
-        others: nodes.iter().filter(|node| node.name != own).map(info).collect(),
+    Config {
+        own,
+        others,
         incarnation,
         world: 0,
         batching: if batches { gathered } else { single },
@@ -178,7 +280,7 @@ pub fn config(
             WithoutQuorumSetting::Hold => WithoutQuorum::Hold,
             WithoutQuorumSetting::Serve => WithoutQuorum::Serve,
         },
-    })
+    }
 }
 
 #[cfg(test)]
@@ -205,6 +307,35 @@ mod tests {
             let error = check(&nodes, own).expect_err("is wrong");
             assert!(error.contains(says), "{error}");
         }
+    }
+
+    #[test]
+    fn how_to_find_a_cluster_is_checked_and_a_mistake_says_how_to_mend_it() {
+        let settings = |listen: &str, join: &str, role| ClusterSettings {
+            listen: Some(listen.to_owned()),
+            join: Some(join.to_owned()),
+            role,
+            ..ClusterSettings::default()
+        };
+        let core = settings("10.0.0.1:7883", " a:1 ,b:2,", RoleSetting::Core);
+        assert_eq!(check_agreed(&core, "n"), Ok(()));
+        let meta = meta_config(&core, 7);
+        assert_eq!((meta.join, meta.expect, meta.founding), (vec!["a:1".into(), "b:2".into()], 2, 7));
+        assert_eq!(meta_config(&ClusterSettings { expect: 3, ..core.clone() }, 7).expect, 3);
+        for (settings, own, says) in [
+            (core.clone(), "", "node.name"),
+            (settings("h", "", RoleSetting::Core), "n", "HOST:PORT"),
+            (settings("0.0.0.0:7883", "", RoleSetting::Core), "n", "cluster.advertise"),
+            (settings("h:1", "a", RoleSetting::Core), "n", "cluster.join"),
+            (settings("h:1", "", RoleSetting::Replicant), "n", "--join"),
+            (ClusterSettings { region: "x".repeat(64), ..core }, "n", "cluster.region"),
+        ] {
+            let error = check_agreed(&settings, own).expect_err("is wrong");
+            assert!(error.contains(says), "{error}");
+        }
+        let open = settings("0.0.0.0:7883", "", RoleSetting::Core);
+        let advertise = Some("10.0.0.1:7883".to_owned());
+        assert_eq!(check_agreed(&ClusterSettings { advertise, ..open }, "n"), Ok(()));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use api::RecoveryView;
 use broker::settings::Durability;
 use settings::{ByteSize, section};
 use shardlog::{Events, ShardLog, Told};
-use storage::{LogThreads, RealDisk};
+use storage::{LogThreads, RealDisk, RecoveredGroup};
 
 use crate::storage::DIRECTORY;
 
@@ -50,17 +50,28 @@ pub struct Store {
     clock: (SyncSender<()>, JoinHandle<()>),
 }
 
+/// What of the log a replica of the cluster's meta group needs.
+pub struct MetaLog {
+    pub log: storage::Log,
+    pub told: Arc<Told>,
+    pub recovered: Vec<RecoveredGroup>,
+}
+
 /// How often a start that takes long says how far it is.
 const SHOWN_EVERY: Duration = Duration::from_secs(2);
 /// How often the node's time is written down: after a crash it may stand still for as long.
 const NOTED_EVERY: Duration = Duration::from_secs(5);
 
 impl Store {
-    /// Opens the store, and makes it where there is none; what it takes is said in the log. Also returns what the broker begins with.
+    /// Opens the store, and makes it where there is none; what it takes is said in the log. Also returns what the broker begins with, and
+    /// what a core's replica of the meta group does.
     ///
     /// # Errors
     /// Text that says what is wrong and what to do.
-    pub fn open(settings: &StorageSettings, data_dir: &Path) -> Result<(Self, broker::Store), String> {
+    pub fn open(
+        settings: &StorageSettings,
+        data_dir: &Path,
+    ) -> Result<(Self, broker::Store, MetaLog), String> {
         let directory = data_dir.join(DIRECTORY);
         let disk = RealDisk::open(&directory).map_err(|error| error.to_string())?;
         let options = storage::Options {
@@ -79,7 +90,7 @@ impl Store {
             }
         };
         let events = Box::new(Events(told.clone()));
-        let opened = storage::open(Arc::new(disk), options, events, &mut progress)
+        let mut opened = storage::open(Arc::new(disk), options, events, &mut progress)
             .map_err(|error| error.to_string())?;
         let report = &opened.recovery.report;
         if report.cut_bytes > 0 {
@@ -91,6 +102,7 @@ impl Store {
         let began = Instant::now();
         let identity = opened.log.identity().clone();
         let hash_key: [u8; 16] = identity.secret[..16].try_into().unwrap_or_default();
+        let meta = shardlog::take_meta(&mut opened.recovery.groups);
         let shards = restore(opened.recovery.groups, hash_key)?;
         let sessions: u64 = shards.iter().map(|shard| shard.counts().sessions).sum();
         tracing::info!(
@@ -114,12 +126,13 @@ impl Store {
         let node = Duration::from_millis(life.began.0);
         let threads = storage::spawn(opened.writer, opened.keeper).map_err(|error| error.to_string())?;
         let (readers, read_by) = Readers::start(&opened.log, &told).map_err(|error| error.to_string())?;
+        let meta = MetaLog { log: opened.log.clone(), told: told.clone(), recovered: meta };
         let log = ShardLog::new(opened.log, told, read_by);
         let clock = note_time(clock, node).map_err(|error| error.to_string())?;
         let (reserve, backup_dir) = (settings.reserve.bytes(), settings.backup_dir.clone());
         let operator = Operator::new(log.clone(), directory, reserve, recovery, backup_dir);
         let store = Self { log: log.clone(), operator, threads, readers, clock };
-        Ok((store, broker::Store { log: Some(log), shards, life, hash_key }))
+        Ok((store, broker::Store { log: Some(log), shards, life, hash_key }, meta))
     }
 
     /// What operators see of it.
