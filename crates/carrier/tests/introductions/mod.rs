@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use carrier::Names;
-use link::MeshConfig;
+use link::{MeshConfig, NodeId};
 
 use crate::Authority;
 use crate::node::{News, Node, Spec, exchange, join};
@@ -189,4 +189,23 @@ fn a_peer_is_found_behind_a_name_with_several_addresses() {
     while dials.look(|_, mesh| mesh.peers().any(|peer| peer.connections != (3, 3))) {
         thread::yield_now();
     }
+}
+
+/// Where it was, connections are still taken, but nothing is said.
+#[test]
+fn a_peer_that_has_moved_is_found_at_the_next_address_of_its_name() {
+    let ids = ["a", "b"].map(NodeId::of_name);
+    let (dialer, acceptor) = if ids[0] < ids[1] { ("a", "b") } else { ("b", "a") };
+    let (dials, accepts) = (seeker(dialer).start(), seeker(acceptor).start());
+    let (first, second) = (accepts.handle.addresses()[0], nobody());
+    dials.add(acceptor, &name("moved.example:1", vec![first, second]));
+    accepts.add(dialer, "127.0.0.1:1");
+    exchange(&dials, &accepts, 1_000);
+    let id = accepts.id;
+    accepts.handle.stop();
+    let _silent = TcpListener::bind(first).expect("it is free again");
+    let accepts = Spec { listen: second, ..seeker(acceptor) }.start();
+    accepts.add(dialer, "127.0.0.1:1");
+    dials.until_is(&News::Restarted(id));
+    exchange(&dials, &accepts, 1_000);
 }

@@ -185,7 +185,10 @@ fn what_is_no_node_is_given_up_and_tried_again() {
 fn an_address_that_is_sought_no_more_is_left_alone() {
     let mut world = World::new(seeker_and_sought(), 7);
     let id = dial(&mut world, 0);
-    assert_eq!(world.nodes[0].mesh.sought().collect::<Vec<_>>(), ["1"]);
+    let now = world.now;
+    world.nodes[0].mesh.seek(now, "1");
+    world.nodes[0].mesh.check_invariants();
+    assert_eq!(world.nodes[0].mesh.sought().collect::<Vec<_>>(), ["1"], "once, whoever says it again");
     world.nodes[0].mesh.seek_no_more("1");
     world.nodes[0].mesh.seek_no_more("nobody's");
     world.nodes[0].mesh.check_invariants();
