@@ -18,6 +18,8 @@ use crate::wire::Word;
 pub(super) struct Guest {
     since: Time,
     is_up: bool,
+    /// What it has said as to a member: it knows earlier than this node that both are. As much as the link gives credit for.
+    early: Vec<Event>,
 }
 
 /// A guest that becomes no member goes after this, microseconds.
@@ -125,7 +127,7 @@ impl Fabric {
         if meta.met(id, &card, address) {
             if self.guests.len() < GUESTS_MAX && !self.guests.contains_key(&id) {
                 self.mesh.add_peer(now, name, &card.address);
-                self.guests.insert(id, Guest { since: now, is_up: false });
+                self.guests.insert(id, Guest { since: now, is_up: false, early: Vec::new() });
             }
             return;
         }
@@ -167,16 +169,18 @@ impl Fabric {
                     meta.link_changed(id, is_up);
                 }
             }
-            Event::Received { frame, credit, .. } => {
+            Event::Received { lane: Lane::CONTROL, frame, credit, .. } => {
                 self.mesh.consume(id, credit);
                 match crate::wire::decode(&frame) {
                     Some(Word::Meta(word)) => self.meta_word(now, id, &word),
-                    // It takes this node for a member already, or still.
+                    // It asks for a lease, and will again.
                     Some(_) => {}
                     None => self.counters.malformed += 1,
                 }
             }
-            Event::Restarted | Event::Acknowledged { .. } | Event::Silent { .. } => {}
+            Event::Received { .. } => guest.early.push(event),
+            Event::Restarted => guest.early.clear(),
+            Event::Acknowledged { .. } | Event::Silent { .. } => {}
         }
     }
 
@@ -235,13 +239,17 @@ impl Fabric {
     }
 
     fn add_peer(&mut self, now: Time, id: NodeId, info: &NodeInfo) {
-        let is_up = self.guests.remove(&id).is_some_and(|guest| guest.is_up);
+        let guest = self.guests.remove(&id);
         self.mesh.add_peer(now, &info.name, &info.address);
         let place = self.new_place(id);
         self.node.routes.set_up(place, false);
         self.peers.insert(id, Peer::new(info.clone(), place));
-        if is_up {
+        let Some(guest) = guest else { return };
+        if guest.is_up {
             self.link_event(now, id, Event::Up);
+        }
+        for event in guest.early {
+            self.link_event(now, id, event);
         }
     }
 
