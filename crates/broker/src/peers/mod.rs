@@ -15,7 +15,7 @@ use std::time::Instant;
 
 pub(crate) use frame::{Beside, encode};
 pub use frame::{FrameError, Framed, decode};
-pub use mail::{Announce, Copies, Forward, Forwarded, Inbound, Outbound, PeerTicket, SubackLevel};
+pub use mail::{Announce, Copies, Forward, Forwarded, Inbound, Learned, Outbound, PeerTicket, SubackLevel};
 pub use share::Members;
 pub use wants::Wants;
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use broker::WorkerId;
-use broker::peers::{Copies, Forward, Forwarded, NodePlace, Outbound, PeerTicket};
+use broker::peers::{Copies, Forward, Forwarded, Learned, Outbound, PeerTicket};
 use bytes::Bytes;
 use link::{Class, Credit, Lane, NodeId, Refused, Time};
 use mqtt::{QoS, ReasonCode};
@@ -29,8 +29,8 @@ impl Fabric {
         for forward in forwards {
             self.forward(now, worker, &frames, &forward, &mut packed);
         }
-        for (from, frame, topic_hash) in learned {
-            self.tell_on(now, from, &frames.slice(frame), topic_hash);
+        for learned in learned {
+            self.tell_on(now, &learned, &frames.slice(learned.frame.clone()));
         }
         for (ticket, reason) in answers {
             self.answered(ticket, reason);
@@ -42,12 +42,17 @@ impl Fabric {
         }
     }
 
-    /// What a peer has retained and this node had not goes on to those that were sent all that was retained here, unless much waits for them
-    /// already. They may know it, too.
-    fn tell_on(&mut self, now: Time, from: NodePlace, frame: &Bytes, topic_hash: u32) {
-        let lane = Lane::assured((topic_hash & 0xff) as u8);
+    /// What a peer has retained and this node had not goes on to those that were sent all that was retained here; and what this node had
+    /// retained in an earlier life, of which it knows no more, to all others. Not while much waits for them already. They may know it, too.
+    fn tell_on(&mut self, now: Time, learned: &Learned, frame: &Bytes) {
+        let lane = Lane::assured((learned.topic_hash & 0xff) as u8);
         for (id, peer) in &self.peers {
-            if peer.copies != Some(Copies::All) || peer.place == from {
+            let is_for = match peer.copies {
+                Some(Copies::All) => true,
+                Some(Copies::Own(_)) => learned.is_own,
+                None => false,
+            };
+            if !is_for || peer.place == learned.from {
                 continue;
             }
             let waits = self.mesh.peer(*id).map_or(u64::MAX, |status| {
