@@ -485,3 +485,34 @@ fn what_comes_back_from_a_node_that_was_away_may_be_older_than_what_was_deleted(
     }
     story.fleet.oracle.check_retained(&mut story.fleet.cx, &readers);
 }
+
+/// Links hold little: of what is retained while a node is cut off one message finds a place, and so does one of what it is sent when it begins anew. The
+/// others are sent when there is room, and all nodes have the same.
+#[test]
+fn what_is_retained_and_finds_no_place_in_a_link_is_sent_when_there_is_room() {
+    for begins_anew in [false, true] {
+        let mut tight = plan(Duration::ZERO);
+        tight.mesh.link.buffer_max.assured = 50;
+        let mut story = Story::of(tight);
+        story.part(2, 1);
+        story.part(0, 1);
+        story.passes(2 * SECOND);
+        let written = ["r/0", "r/1", "r/a/b", "r/a/c"].map(|topic| {
+            let number = story.says(topic, QoS::AtLeastOnce, Keeps::Message);
+            story.passes(SECOND);
+            assert!(story.is_acknowledged(number));
+            number
+        });
+        assert_eq!(story.retained(1), []);
+        if begins_anew {
+            story.restart(1);
+            story.passes(SECOND);
+        }
+        story.join(2, 1);
+        story.join(0, 1);
+        story.passes(10 * SECOND);
+        for node in 0..3 {
+            assert_eq!(story.retained(node), written, "n{node}, which began anew: {begins_anew}");
+        }
+    }
+}

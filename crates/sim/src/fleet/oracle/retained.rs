@@ -96,10 +96,6 @@ impl Oracle {
 
     /// What sessions on all nodes found, that have asked for everything when nothing went wrong any more.
     pub fn check_retained(&self, cx: &mut Context, readers: &[usize]) {
-        // What finds no place in a link is not sent again (docs/clustering.md), and these hold little.
-        if self.is_tight {
-            return;
-        }
         let found: Vec<(usize, &Found)> =
             readers.iter().map(|at| (self.views[*at].node, &self.views[*at].retained)).collect();
         let Some(((first, expected), others)) = found.split_first() else { return };
