@@ -7,6 +7,7 @@
 //! peer, and what waits for a peer has a bound.
 
 mod asks;
+mod behind;
 mod config;
 mod confirms;
 mod fabric;

@@ -5,6 +5,7 @@ use broker::peers::{Copies, NodePlace};
 use link::LANES_MAX;
 use replog::{Feed, Incarnation, Position};
 
+use crate::behind::Behind;
 use crate::config::{NodeInfo, Role};
 use crate::confirms::Confirms;
 use crate::wire::Asks;
@@ -38,6 +39,8 @@ pub struct Peer {
     pub confirms: Confirms,
     /// What of that which is retained here is on its way to it, or has arrived.
     pub copies: Option<Copies>,
+    /// What of it has found no place yet.
+    pub behind: Behind,
     /// Its changes up to here are to be settled, and are not.
     pub settle: Option<Position>,
     /// What it was told last.
@@ -112,6 +115,7 @@ impl Peer {
             sent: Default::default(),
             confirms: Confirms::default(),
             copies: None,
+            behind: Behind::default(),
             settle: None,
             settled: Position::default(),
             answering: 0,

@@ -132,7 +132,7 @@ impl Mesh {
         }
         let is_dialed = self.node < node;
         let count = if is_dialed { self.config.connections.clamp(1, CHANNELS_MAX) } else { 0 };
-        let slot = |_| Slot { connection: None, due: now, pause: self.config.dial_first };
+        let slot = |_| Slot { connection: None, due: now, pause: self.config.dial_first, is_anew: false };
         let slots = (0..count).map(slot).collect();
         let link = Link::new(self.link_id(), self.config.link.clone());
         self.peers.insert(node, Peer::new(now, name, address, link, slots));

@@ -98,6 +98,13 @@ pub(crate) fn encode(view: &MessageView<'_>, beside: Beside<'_>, now: Time, out:
     out.extend(view.payload);
 }
 
+/// A message as a copy: for a node that is to keep it, and gives it to nobody.
+pub fn as_copy(frame: &[u8]) -> Vec<u8> {
+    let mut copy = frame.to_vec();
+    copy.iter_mut().skip(1).take(1).for_each(|flags| *flags |= COPY);
+    copy
+}
+
 /// Reads what another node's [`encode`] made.
 ///
 /// # Errors
@@ -235,5 +242,9 @@ mod tests {
         for length in 0..bytes.len() - view().payload.len() {
             assert_eq!(decode(&bytes[..length], Time(0)).err(), Some(FrameError), "{length}");
         }
+        let copy = as_copy(&encoded());
+        let found = decode(&copy, Time(0)).expect("a frame");
+        assert!(found.is_copy && found.view.payload == view().payload);
+        assert!(as_copy(&[]).is_empty());
     }
 }

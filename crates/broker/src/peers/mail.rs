@@ -14,14 +14,26 @@ pub struct Outbound {
     /// Encoded messages, one behind the other.
     pub frames: Vec<u8>,
     pub forwards: Vec<Forward>,
-    /// Copies of what a node has retained and this one had not, with the hash of the topic: for nodes that get all copies from here.
-    pub learned: Vec<(NodePlace, Range<usize>, u32)>,
+    /// What another node has retained and this one had not: for nodes that get copies from here.
+    pub learned: Vec<Learned>,
     /// SUBACKs that wait until other nodes know of the subscriptions.
     pub announces: Vec<Announce>,
     /// Messages of other nodes that have their places here, or were refused one.
     pub answers: Vec<(PeerTicket, ReasonCode)>,
     /// [`Inbound::key`]s of what was worked through.
     pub taken: Vec<u32>,
+}
+
+/// A copy of what a node has retained and this one had not.
+#[derive(Debug)]
+pub struct Learned {
+    /// Who told it.
+    pub from: NodePlace,
+    /// Where it is in [`Outbound::frames`].
+    pub frame: Range<usize>,
+    pub topic_hash: u32,
+    /// This node had retained it, in an earlier life.
+    pub is_own: bool,
 }
 
 /// One message for one other node.
@@ -93,8 +105,9 @@ pub struct Inbound {
 /// Which retained messages another node is to get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Copies {
-    /// Those that were retained on this node: what was on its way to a node that begins anew is lost.
-    Own,
+    /// Those that were retained on this node: what was on its way to a node that begins anew is lost. And those of an earlier life of that
+    /// node, whose stamps end so: nobody else knows who has not heard of them.
+    Own(u8),
     All,
 }
 
@@ -124,7 +137,7 @@ impl Outbound {
     pub fn weight(&self) -> usize {
         self.frames.len()
             + self.forwards.len() * size_of::<Forward>()
-            + self.learned.len() * size_of::<(NodePlace, Range<usize>, u32)>()
+            + self.learned.len() * size_of::<Learned>()
             + self.announces.len() * size_of::<Announce>()
             + self.answers.len() * size_of::<(PeerTicket, ReasonCode)>()
     }

@@ -12,7 +12,7 @@ use crate::ids::{ConnectionId, ShardId, Time, hash};
 use crate::mail::Token;
 use crate::message::{Message, MessageView};
 use crate::peers::{
-    Announce, Beside, Copies, Forward, Forwarded, Framed, Inbound, NodePlace, Outbound, PeerTicket,
+    Announce, Beside, Copies, Forward, Forwarded, Framed, Inbound, Learned, NodePlace, Outbound, PeerTicket,
     SubackLevel, Wants, encode,
 };
 use crate::retained::{self, Scan};
@@ -284,15 +284,17 @@ impl Worker {
     pub(super) fn tell_on(&mut self, from: NodePlace, message: &Message, stamp: u64) {
         let beside = Beside { stamp, is_copy: true, group: None };
         let (frame, topic_hash) = self.frame(&mut None, &message.view(), beside);
-        self.outbound.learned.push((from, frame, topic_hash));
+        let is_own = self.node.is_own_stamp(stamp);
+        self.outbound.learned.push(Learned { from, frame, topic_hash, is_own });
     }
 
     /// Tells another node what was deleted here: it may have missed that.
     pub(super) fn copy_deletions(&mut self, to: NodePlace, which: Copies) {
         let known = self.shards.iter().flat_map(|(_, shard)| shard.retained_deletions());
-        let is_wanted = |stamp| which == Copies::All || self.node.is_own_stamp(stamp);
-        let wanted: Vec<(Box<str>, u64)> =
-            known.filter(|(_, at)| is_wanted(*at)).map(|(topic, at)| (topic.into(), at)).collect();
+        let wanted: Vec<(Box<str>, u64)> = known
+            .filter(|(_, at)| self.is_copied(which, *at))
+            .map(|(topic, at)| (topic.into(), at))
+            .collect();
         for (topic, stamp) in wanted {
             self.send_copy(to, &deletion(&topic, self.now), stamp, None);
         }
@@ -324,8 +326,7 @@ impl Worker {
     pub(super) fn copy_retained(&mut self, to: NodePlace, which: Copies, from: Option<(ShardId, Box<str>)>) {
         let connection = ConnectionId { worker: self.id, slot: 0, generation: 0 };
         let page = self.retained_page(Scan { connection, filter: "#".into(), from });
-        let is_wanted =
-            |message: &&Message| which == Copies::All || self.node.is_own_stamp(message.view().publisher_key);
+        let is_wanted = |message: &&Message| self.is_copied(which, message.view().publisher_key);
         let messages: Vec<Message> = page.messages.iter().filter(is_wanted).cloned().collect();
         let last = messages.len().saturating_sub(1);
         for (at, message) in messages.iter().enumerate() {
@@ -340,6 +341,14 @@ impl Worker {
         {
             let token = self.copy_token(to, which, from);
             self.outbox[self.id.index()].acknowledged.push((token, ReasonCode::Success));
+        }
+    }
+
+    /// Whether what is retained, or was deleted, as of a stamp is among the copies.
+    fn is_copied(&self, which: Copies, stamp: u64) -> bool {
+        match which {
+            Copies::All => true,
+            Copies::Own(theirs) => self.node.is_own_stamp(stamp) || stamp as u8 == theirs,
         }
     }
 

@@ -2,18 +2,19 @@
 
 use std::ops::Range;
 
-use broker::WorkerId;
-use broker::peers::{Copies, Forward, Forwarded, NodePlace, Outbound, PeerTicket};
+use broker::peers::{Copies, Forward, Forwarded, Learned, Outbound, PeerTicket, as_copy};
+use broker::{Token, WorkerId};
 use bytes::Bytes;
 use link::{Class, Credit, Lane, NodeId, Refused, Time};
 use mqtt::{QoS, ReasonCode};
 use replog::WriterId;
 
 use super::Fabric;
+use crate::behind::Copied;
 use crate::config::ForwardAck;
 use crate::mutation::{Mutation, mutated};
 use crate::packing;
-use crate::peer::{IfLost, Waiting};
+use crate::peer::{IfLost, Peer, Waiting};
 use crate::wire::{Confirmed, Word};
 
 impl Fabric {
@@ -29,8 +30,8 @@ impl Fabric {
         for forward in forwards {
             self.forward(now, worker, &frames, &forward, &mut packed);
         }
-        for (from, frame, topic_hash) in learned {
-            self.tell_on(now, from, &frames.slice(frame), topic_hash);
+        for learned in learned {
+            self.tell_on(now, &learned, &frames.slice(learned.frame.clone()));
         }
         for (ticket, reason) in answers {
             self.answered(ticket, reason);
@@ -42,20 +43,92 @@ impl Fabric {
         }
     }
 
-    /// What a peer has retained and this node had not goes on to those that were sent all that was retained here, unless much waits for them
-    /// already. They may know it, too.
-    fn tell_on(&mut self, now: Time, from: NodePlace, frame: &Bytes, topic_hash: u32) {
-        let lane = Lane::assured((topic_hash & 0xff) as u8);
-        for (id, peer) in &self.peers {
-            if peer.copies != Some(Copies::All) || peer.place == from {
-                continue;
+    /// What a peer has retained and this node had not goes on to those that were sent all that was retained here; and what this node had
+    /// retained in an earlier life, of which it knows no more, to all others. Later where much waits already. They may know it, too.
+    fn tell_on(&mut self, now: Time, learned: &Learned, frame: &Bytes) {
+        let lane = Lane::assured((learned.topic_hash & 0xff) as u8);
+        let is_for = |peer: &Peer| match peer.copies {
+            Some(Copies::All) => peer.place != learned.from,
+            Some(Copies::Own(_)) => learned.is_own && peer.place != learned.from,
+            None => false,
+        };
+        let those: Vec<NodeId> =
+            self.peers.iter().filter(|(_, peer)| is_for(peer)).map(|(id, _)| *id).collect();
+        for id in those {
+            if !self.has_room(now, id) || self.mesh.send(now, id, lane, frame.clone()).is_err() {
+                // The rest of what this turn had to say is not kept with it.
+                let frame = Bytes::copy_from_slice(frame);
+                self.keep_behind(id, Copied { lane, frame, waits: None });
             }
-            let waits = self.mesh.peer(*id).map_or(u64::MAX, |status| {
-                let room = status.link.config().buffer_max.assured / 2;
-                status.link.waiting(now, Class::Assured).0.saturating_sub(room)
-            });
-            if waits > 0 || self.mesh.send(now, *id, lane, frame.clone()).is_err() {
+        }
+    }
+
+    /// Whether copies may go to a peer: they leave half of the room to messages.
+    fn has_room(&self, now: Time, id: NodeId) -> bool {
+        self.mesh.peer(id).is_some_and(|status| {
+            status.link.waiting(now, Class::Assured).0 <= status.link.config().buffer_max.assured / 2
+        })
+    }
+
+    /// A copy has found no place.
+    fn keep_behind(&mut self, id: NodeId, copied: Copied) {
+        let waits = copied.waits;
+        let is_kept = match self.peers.get_mut(&id) {
+            Some(peer) if peer.copies.is_some() => {
                 self.counters.untold += 1;
+                peer.behind.push(copied)
+            }
+            // It has not been told anything yet: all is copied when it is there.
+            Some(_) | None => false,
+        };
+        if let Some((worker, token)) = waits.filter(|_| !is_kept) {
+            self.inbound[worker.index()].acknowledged.push((token, ReasonCode::Success));
+        }
+    }
+
+    /// Copies that found no place may have one now.
+    pub(super) fn send_behind(&mut self, now: Time) {
+        let those = self.peers.iter().filter(|(_, peer)| peer.is_up && !peer.behind.is_empty());
+        let those: Vec<NodeId> = those.map(|(id, _)| *id).collect();
+        for id in those {
+            while self.has_room(now, id)
+                && let Some(peer) = self.peers.get_mut(&id)
+                && let Some(copied) = peer.behind.front()
+            {
+                let sent = self.mesh.send(now, id, copied.lane, copied.frame.clone());
+                if matches!(sent, Err(Refused::Full { .. } | Refused::Down)) {
+                    break;
+                }
+                let Some(Copied { lane, waits: Some((worker, token)), .. }) = peer.behind.pop() else {
+                    continue;
+                };
+                match sent {
+                    Ok(number) if self.config.forward_ack == ForwardAck::Received => {
+                        let sent = Waiting::new(number, worker, token, IfLost::Nothing, false);
+                        peer.sent[usize::from(lane.index())].push(sent);
+                    }
+                    Ok(_) | Err(_) => {
+                        self.inbound[worker.index()].acknowledged.push((token, ReasonCode::Success));
+                    }
+                }
+            }
+            let Some(peer) = self.peers.get_mut(&id) else { continue };
+            if let Some(copies) = peer.copies
+                && peer.behind.take_missing()
+            {
+                let place = peer.place;
+                self.inbound.iter_mut().for_each(|inbound| inbound.copies.push((place, copies)));
+            }
+        }
+    }
+
+    /// A peer has begun anew: all is copied to it again.
+    pub(super) fn forget_behind(&mut self, id: NodeId) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let mut behind = std::mem::take(&mut peer.behind);
+        while let Some(copied) = behind.pop() {
+            if let Some((worker, token)) = copied.waits {
+                self.inbound[worker.index()].acknowledged.push((token, ReasonCode::Success));
             }
         }
     }
@@ -110,6 +183,15 @@ impl Fabric {
         let sent = self.mesh.send(now, id, lane, frame);
         if let Some(frame) = again {
             self.say_again(id, lane, frame);
+        }
+        if forward.is_kept && matches!(sent, Err(Refused::Full { .. } | Refused::Down)) {
+            // Those there who want it have lost it; what is retained is to be the same everywhere.
+            let frame = as_copy(&frames[forward.frame.clone()]).into();
+            let page = forward.token.filter(|token| matches!(token, Token::Copy { .. }));
+            self.keep_behind(id, Copied { lane, frame, waits: page.map(|token| (worker, token)) });
+            if page.is_some() {
+                return;
+            }
         }
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let Some(token) = forward.token else {

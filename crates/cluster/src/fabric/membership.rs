@@ -268,6 +268,7 @@ impl Fabric {
     /// A node is no member any more: nothing of it is wanted.
     fn remove_peer(&mut self, now: Time, id: NodeId) {
         self.settle_messages(id, true);
+        self.forget_behind(id);
         self.lose_asks(id);
         let Some(peer) = self.peers.remove(&id) else { return };
         tracing::info!(node = &*peer.info.name, "the node is no member of the cluster any more");

@@ -119,7 +119,7 @@ pub struct Counters {
     pub refused: u64,
     /// SUBACKs that left, or connections that were closed, because others did not hear of the subscription in time.
     pub subacks_overdue: u64,
-    /// Copies of retained messages that found too much on the way to another node.
+    /// Copies of retained messages that found too much on the way to another node: they are sent later.
     pub untold: u64,
     /// Bytes of peers that were no words.
     pub malformed: u64,
@@ -247,6 +247,7 @@ impl Fabric {
         self.attach(now);
         self.feed_peers(now);
         self.tend_leases(now);
+        self.send_behind(now);
         self.tell_confirmed(now);
         self.release_subacks(now);
         self.tend_asks(now);
@@ -308,6 +309,7 @@ impl Fabric {
                     self.core_knows = Position::default();
                 }
                 self.settle_messages(id, true);
+                self.forget_behind(id);
                 self.lose_asks(id);
                 if self.peers.get(&id).is_some_and(|peer| peer.is_up) {
                     self.say_hello(now, id);

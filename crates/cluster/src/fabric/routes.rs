@@ -182,7 +182,7 @@ impl Fabric {
         (peer.asks, peer.asks_by, peer.load) = (asks, number, load);
         let is_relevant = asks != Asks::Nothing;
         // What one of the two has retained while the other was not there. Whoever hears of routes from another node gets all from there.
-        let copies = if is_relevant { Copies::All } else { Copies::Own };
+        let copies = if is_relevant { Copies::All } else { Copies::Own(from.0 as u8) };
         if peer.copies < Some(copies) && !mutated(Mutation::ForgetCopies) {
             peer.copies = Some(copies);
             let place = peer.place;

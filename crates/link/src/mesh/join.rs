@@ -117,6 +117,9 @@ impl Mesh {
             return;
         };
         self.half_open -= usize::from(connection.is_half_open());
+        if let Some(slot) = connection.slot().and_then(|slot| peer.slots.get_mut(usize::from(slot))) {
+            slot.is_anew = false;
+        }
         connection.peer = Some(node);
         connection.stage = Stage::Channel { id: channel, since: now };
         peer.channels.resize(usize::from(established.channels), None);
@@ -141,16 +144,13 @@ impl Mesh {
 
     /// The ids that were said are not those of the link any more.
     fn dial_anew(&mut self, now: Time, id: ConnectionId) {
-        let first = self.config.dial_first;
         let place =
             self.connections.get(&id).and_then(|connection| Some((connection.peer?, connection.slot()?)));
-        let slot = place.and_then(|(node, slot)| self.peers.get(&node)?.slots.get(usize::from(slot)));
-        // At once, but for a peer with which this happens again and again.
-        let at_once = slot.is_some_and(|slot| slot.pause == first);
         self.close(now, id, "the link has begun anew");
+        // At once, however often the peer was dialed in vain before: it is there. But not for a peer with which this happens again and again.
         if let Some((node, slot)) = place
-            && at_once
             && let Some(slot) = self.peers.get_mut(&node).and_then(|it| it.slots.get_mut(usize::from(slot)))
+            && !std::mem::replace(&mut slot.is_anew, true)
         {
             slot.due = now;
             self.due = now.min(self.due);

@@ -36,6 +36,8 @@ pub struct Slot {
     pub due: Time,
     /// What the next attempt waits for at most, if this one fails.
     pub pause: Duration,
+    /// The link had begun anew when it was last dialed: it was, or is, dialed again at once.
+    pub is_anew: bool,
 }
 
 /// A peer, as an operator sees it.

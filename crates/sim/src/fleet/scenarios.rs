@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use broker::settings::{Settings, SharedStrategy};
 use cluster::{Config, ForwardAck, NodeInfo, Role, WithoutQuorum};
-use link::MeshConfig;
+use link::{MeshConfig, NodeId};
 use mqtt::QoS;
 use replog::{Batching, Incarnation};
 
@@ -125,8 +125,12 @@ impl Story {
     }
 
     fn says(&mut self, topic: &str, qos: QoS, keeps: Keeps) -> usize {
+        self.says_as(PUBLISHER, topic, qos, keeps)
+    }
+
+    fn says_as(&mut self, client: usize, topic: &str, qos: QoS, keeps: Keeps) -> usize {
         let number = self.fleet.oracle.next_number();
-        self.with(PUBLISHER, |client, scene| client.publishes(scene, topic, qos, keeps));
+        self.with(client, |client, scene| client.publishes(scene, topic, qos, keeps));
         number
     }
 
@@ -147,12 +151,24 @@ impl Story {
 
     /// What somebody finds retained who asks for it on a node now.
     fn retained(&mut self, node: usize) -> Vec<usize> {
+        let view = self.reads(node);
+        self.fleet.oracle.view(view).retained.values().copied().collect()
+    }
+
+    /// Somebody asks a node for all that is retained. Returns the session.
+    fn reads(&mut self, node: usize) -> usize {
         let reader = self.connects(node);
         let filters = vec![(RETAINED.to_owned(), QoS::AtLeastOnce)];
         self.with(reader, |client, scene| client.subscribes_to(scene, filters, Level::Local));
         self.passes(SECOND);
-        let (.., view) = self.fleet.clients[reader].place().expect("the reader is connected");
-        self.fleet.oracle.view(view).retained.values().copied().collect()
+        self.fleet.clients[reader].place().expect("the reader is connected").2
+    }
+
+    /// Whether a node has a link to another, and how often that one has begun anew.
+    fn link(&mut self, from: usize, to: usize) -> (bool, u64) {
+        let process = self.fleet.members[from].process.as_mut().expect("the node runs");
+        let peer = process.fabric.mesh().peer(NodeId::of_name(&format!("n{to}"))).expect("a peer");
+        (peer.is_up, peer.link.counters().restarts)
     }
 
     fn got_in_group(&self, number: usize) -> u32 {
@@ -325,5 +341,178 @@ fn what_is_retained_for_the_earlier_life_of_a_node_is_told_to_the_next() {
     story.passes(5 * SECOND);
     for node in 0..3 {
         assert_eq!(story.retained(node), [written], "n{node}");
+    }
+}
+
+/// A node that is away for long is dialed more and more rarely. When it proves to be there, in a new life, it has to be dialed once more, with an id
+/// of the link that stands for that life: at once, and not after such a pause, in which neither of the two would know what the other wants.
+#[test]
+fn a_node_that_was_away_for_long_and_began_anew_is_joined_at_once() {
+    let mut patient = plan(Duration::ZERO);
+    patient.mesh.dial_max = Duration::from_secs(30);
+    let mut story = Story::of(patient);
+    story.part(1, 0);
+    story.part(2, 0);
+    story.restart(0);
+    story.passes(120 * SECOND);
+    assert_eq!(story.link(1, 0), (false, 0), "nobody has heard of its new life");
+    story.join(1, 0);
+    story.join(2, 0);
+    let mut waited = 0;
+    while story.link(1, 0).1 == 0 {
+        story.passes(10 * MILLI);
+        waited += 1;
+        assert!(waited < 4_000, "nobody dials it");
+    }
+    story.passes(SECOND);
+    assert_eq!(story.link(1, 0), (true, 1));
+}
+
+/// A member has messages that were acknowledged to their publisher, and its connection is lost. Its node gives them to the nodes that have other
+/// members, as far as it has heard: where there is none any more, they come back and go to somebody else.
+#[test]
+fn what_a_member_leaves_behind_finds_another_though_a_node_has_none_any_more() {
+    let mut slow = plan(Duration::from_secs(5));
+    for setup in &mut slow.setups {
+        setup.settings.shared.strategy = SharedStrategy::Local;
+    }
+    let mut story = Story::of(slow);
+    let (near, leaver, other) = (story.connects(2), story.connects(1), story.connects(1));
+    for member in [SUBSCRIBER, near, leaver] {
+        story.joins_group(member);
+    }
+    story.passes(20 * SECOND);
+    let numbers: Vec<usize> = (0..6).map(|_| story.says("g/0", QoS::AtLeastOnce, Keeps::Nothing)).collect();
+    story.passes(SECOND);
+    for number in &numbers {
+        assert!(
+            story.is_acknowledged(*number) && story.got_in_group(*number) == 1,
+            "the nearest member has it"
+        );
+    }
+    // What changes after this is told after five seconds.
+    let filters = vec![("t/1".to_owned(), QoS::AtLeastOnce)];
+    story.with(other, |client, scene| client.subscribes_to(scene, filters, Level::Local));
+    story.passes(100 * MILLI);
+    story.with(leaver, |client, scene| client.leaves(scene, GROUPS[0]));
+    story.passes(100 * MILLI);
+    story.fleet.fault(&Fault::LoseClient { client: near });
+    story.passes(3 * SECOND);
+    for number in numbers {
+        assert_eq!(story.got_in_group(number), 2, "{number} is for the subscriber now");
+    }
+}
+
+/// A core deletes, tells another core and not the replicant, which it does not reach, and begins anew. The other core tells it what it has
+/// forgotten; the replicant hears of that from nobody else, for it asks that other core for routes and has had its copies.
+#[test]
+fn what_a_node_retained_in_an_earlier_life_is_told_to_those_who_missed_it() {
+    let mut mixed = plan(Duration::ZERO);
+    mixed.nodes[1].role = Role::Replicant;
+    let mut story = Story::of(mixed);
+    // So that the replicant is attached to the first node.
+    story.part(2, 1);
+    story.passes(2 * SECOND);
+    story.join(2, 1);
+    story.passes(2 * SECOND);
+    let before = story.says("r/1", QoS::AtMostOnce, Keeps::Message);
+    story.passes(SECOND);
+    story.part(2, 1);
+    story.says("r/1", QoS::AtMostOnce, Keeps::Deletion);
+    story.passes(SECOND);
+    assert_eq!(story.retained(0), []);
+    assert_eq!(story.retained(1), [before]);
+    story.restart(2);
+    story.join(2, 1);
+    story.passes(10 * SECOND);
+    for node in 0..3 {
+        assert_eq!(story.retained(node), [], "n{node}");
+    }
+}
+
+/// A replicant deletes, tells one core only, and begins anew. It hears of routes from the other core, which does not know of that: the one that does
+/// tells the replicant what it had done, and the replicant all others.
+#[test]
+fn what_a_node_retained_in_an_earlier_life_is_told_to_it() {
+    let mut mixed = plan(Duration::ZERO);
+    mixed.nodes[2].role = Role::Replicant;
+    let mut story = Story::of(mixed);
+    let writer = story.connects(0);
+    let before = story.says_as(writer, "r/1", QoS::AtMostOnce, Keeps::Message);
+    story.passes(SECOND);
+    story.part(2, 0);
+    story.passes(2 * SECOND);
+    story.says("r/1", QoS::AtMostOnce, Keeps::Deletion);
+    story.passes(SECOND);
+    assert_eq!(story.retained(0), [before]);
+    assert_eq!(story.retained(1), []);
+    story.part(2, 1);
+    story.restart(2);
+    story.join(2, 0);
+    story.passes(5 * SECOND);
+    story.join(2, 1);
+    story.passes(5 * SECOND);
+    for node in 0..3 {
+        assert_eq!(story.retained(node), [], "n{node}");
+    }
+}
+
+/// As documented: a node that was away brings back what the others have deleted when all of them have begun anew meanwhile. What comes back may be
+/// older than what was deleted, though that had been acknowledged.
+#[test]
+fn what_comes_back_from_a_node_that_was_away_may_be_older_than_what_was_deleted() {
+    let mut story = Story::of(plan(Duration::ZERO));
+    let old = story.says("r/0", QoS::AtLeastOnce, Keeps::Message);
+    story.passes(SECOND);
+    story.part(1, 0);
+    story.part(1, 2);
+    story.passes(2 * SECOND);
+    let new = story.says("r/0", QoS::AtLeastOnce, Keeps::Message);
+    story.passes(2 * SECOND);
+    assert!(story.is_acknowledged(old) && story.is_acknowledged(new));
+    story.says("r/0", QoS::AtMostOnce, Keeps::Deletion);
+    story.passes(SECOND);
+    story.restart(0);
+    story.restart(2);
+    story.passes(5 * SECOND);
+    story.join(1, 0);
+    story.join(1, 2);
+    story.passes(10 * SECOND);
+    let readers: Vec<usize> = (0..3).map(|node| story.reads(node)).collect();
+    for reader in &readers {
+        let found = &story.fleet.oracle.view(*reader).retained;
+        assert_eq!(found.values().collect::<Vec<_>>(), [&old]);
+    }
+    story.fleet.oracle.check_retained(&mut story.fleet.cx, &readers);
+}
+
+/// Links hold little: of what is retained while a node is cut off one message finds a place, and so does one of what it is sent when it begins anew. The
+/// others are sent when there is room, and all nodes have the same.
+#[test]
+fn what_is_retained_and_finds_no_place_in_a_link_is_sent_when_there_is_room() {
+    for begins_anew in [false, true] {
+        let mut tight = plan(Duration::ZERO);
+        tight.mesh.link.buffer_max.assured = 50;
+        let mut story = Story::of(tight);
+        story.part(2, 1);
+        story.part(0, 1);
+        story.passes(2 * SECOND);
+        let written = ["r/0", "r/1", "r/a/b", "r/a/c"].map(|topic| {
+            let number = story.says(topic, QoS::AtLeastOnce, Keeps::Message);
+            story.passes(SECOND);
+            assert!(story.is_acknowledged(number));
+            number
+        });
+        assert_eq!(story.retained(1), []);
+        if begins_anew {
+            story.restart(1);
+            story.passes(SECOND);
+        }
+        story.join(2, 1);
+        story.join(0, 1);
+        story.passes(10 * SECOND);
+        for node in 0..3 {
+            assert_eq!(story.retained(node), written, "n{node}, which began anew: {begins_anew}");
+        }
     }
 }

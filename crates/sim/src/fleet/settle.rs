@@ -13,8 +13,11 @@ use crate::schedule::{Event, SECOND};
 
 /// Seconds until everybody must have got everything.
 const PATIENCE: usize = 180;
-/// Seconds of silence, in which the slowest timer runs.
+/// Seconds of silence, in which the slowest timer runs, but for those by which nodes find each other.
 const SILENCE: usize = 4;
+/// Seconds until all nodes are joined, when nothing goes wrong any more: a connection that is dead is found to be, one that is being made is
+/// given up, and another is dialed, each of it after five seconds at most; then one more time after another five.
+const JOINED: usize = 25;
 
 impl Fleet {
     /// No more harm.
@@ -33,10 +36,12 @@ impl Fleet {
     /// Until nothing happens any more.
     pub(super) fn settle(&mut self) {
         let mut silent = 0;
-        for _ in 0..PATIENCE {
+        for second in 1..=PATIENCE {
             let until = self.cx.now() + SECOND;
             self.run_until(until);
-            let mut is_quiet = self.members.iter().all(|member| member.process.is_some());
+            // What one node has for another waits until they are joined, however quiet clients are.
+            let mut is_quiet = self.are_joined();
+            assert!(is_quiet || second <= JOINED, "nodes are not joined after {second} s");
             for client in &mut self.clients {
                 is_quiet &= client.is_quiet() & !std::mem::take(&mut client.stirred);
             }
@@ -48,6 +53,14 @@ impl Fleet {
         }
         let waiting: Vec<String> = self.clients.iter().filter_map(Client::waits_for).collect();
         panic!("it never becomes quiet: {waiting:?}");
+    }
+
+    /// Whether every node runs, and has its links to all others.
+    fn are_joined(&mut self) -> bool {
+        self.members.iter_mut().all(|member| {
+            let process = member.process.as_mut();
+            process.is_some_and(|process| process.fabric.mesh().peers().all(|peer| peer.is_up))
+        })
     }
 
     /// Every node knows of every other what that one's clients want, and nothing else.

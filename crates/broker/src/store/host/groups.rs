@@ -33,8 +33,8 @@ pub(super) struct Giving<'a> {
 pub struct Given {
     group: GroupId,
     message: Message,
-    /// Who waits for it.
-    token: Token,
+    /// Who waits for it; nobody for what another member left behind.
+    token: Option<Token>,
     /// Where it is on its way to.
     to: NodePlace,
     /// Nodes that had nobody, or no room.
@@ -206,9 +206,10 @@ impl ShardHost {
             (Member::Node(node), _) => {
                 let refused = not_to.to_vec();
                 let kept = message.clone();
-                let given =
-                    |token| Given { group: id, message: kept, token, to: node, refused, declined, offers };
-                self.give_elsewhere(node, id, message, token.map(given), out);
+                let given = || Given { group: id, message: kept, token, to: node, refused, declined, offers };
+                // What a member left behind nobody waits for, and it was acknowledged: when that node has nobody, another gets it.
+                let is_assured = qos > QoS::AtMostOnce || token.is_some();
+                self.give_elsewhere(node, id, message, is_assured.then(given), out);
             }
             (_, None) => {
                 self.counters.dropped_no_member += 1;
@@ -297,15 +298,16 @@ impl ShardHost {
                 declined = Some(reason);
                 refused.push(to);
             }
-            _ => return self.answer_with(now, token, reason, out),
+            _ => return token.into_iter().for_each(|token| self.answer_with(now, token, reason, out)),
         }
         // A strategy that likes one member best would choose the same node again, until that one's word of its members comes.
         offers += 1;
         if offers > OFFERS_MAX {
             self.counters.dropped_no_member += 1;
-            return self.answer_with(now, token, declined.unwrap_or(ReasonCode::Success), out);
+            let reason = declined.unwrap_or(ReasonCode::Success);
+            return token.into_iter().for_each(|token| self.answer_with(now, token, reason, out));
         }
-        let giving = Giving { not_to: &refused, declined, offers, token: Some(token), ..Giving::default() };
+        let giving = Giving { not_to: &refused, declined, offers, token, ..Giving::default() };
         self.give(now, group, &message, giving, out);
     }
 
