@@ -78,7 +78,7 @@ pub struct LogLevel(String);
 impl LogLevel {
     pub fn filter(&self) -> EnvFilter {
         // A library that tells each of its steps. Whoever names it hears it.
-        EnvFilter::new(format!("openraft=warn,{}", self.0))
+        EnvFilter::new(format!("openraft=error,{}", self.0))
     }
 }
 

@@ -87,10 +87,13 @@ fn serve(size: Size, args: &ConfigArgs) -> Result<(), String> {
     result
 }
 
-/// What each node is; writes the file with the list of all, and the secret if there is none yet.
+/// What each node is; writes the secret if there is none yet.
 fn plan(size: Size, args: &ConfigArgs) -> Result<Vec<Node>, String> {
     if args.config.is_some() || args.name.is_some() {
-        return Err("--dev-cluster writes the configuration of its nodes itself: use --set for what should be different".into());
+        return Err(
+            "--dev-cluster says itself how its nodes are configured: use --set for what should be different"
+                .into(),
+        );
     }
     let port = |given: Option<&String>, default: u16, max: u16, flag: &str| {
         match given {
@@ -111,19 +114,19 @@ fn plan(size: Size, args: &ConfigArgs) -> Result<Vec<Node>, String> {
     let said = |error: io::Error| format!("{}: {error}", directory.display());
     std::fs::create_dir_all(directory).map_err(said)?;
     let directory = directory.canonicalize().map_err(said)?;
-    let (secret, file) = (directory.join("cluster.secret"), directory.join("cluster.toml"));
+    let secret = directory.join("cluster.secret");
     keep_secret(&secret).map_err(|error| format!("{}: {error}", secret.display()))?;
-    let mut text = format!(
-        "# Written by `meridian start --dev-cluster`.\n[cluster]\nsecret_file = {:?}\n",
-        secret.display().to_string()
-    );
+    let host = |number: u8| IpAddr::from(Ipv4Addr::new(127, 0, 0, number));
+    let cluster_port = mqtt + CLUSTER_PORT;
+    let cores = (1..=size.cores).map(|number| SocketAddr::new(host(number), cluster_port).to_string());
+    let join = cores.collect::<Vec<_>>().join(",");
     let mut nodes = Vec::new();
     for number in 1..=size.cores + size.replicants {
-        let host = IpAddr::from(Ipv4Addr::new(127, 0, 0, number));
+        let host = host(number);
         let role = if number <= size.cores { "core" } else { "replicant" };
         let name = format!("n{number}");
         let at = |port: u16| SocketAddr::new(host, port);
-        let address = at(mqtt + CLUSTER_PORT);
+        let address = at(cluster_port);
         for address in [at(mqtt), at(http), address] {
             TcpListener::bind(address).map_err(|error| {
                 format!(
@@ -131,12 +134,15 @@ fn plan(size: Size, args: &ConfigArgs) -> Result<Vec<Node>, String> {
                 )
             })?;
         }
-        text +=
-            &format!("\n[[cluster_node]]\nname = \"{name}\"\naddress = \"{address}\"\nrole = \"{role}\"\n");
         let mut arguments: Vec<String> = vec!["start".into()];
         let mut add = |flag: &str, value: String| arguments.extend([flag.to_owned(), value]);
-        add("--config", file.display().to_string());
         add("--name", name.clone());
+        add("--role", role.to_owned());
+        add("--cluster-listen", address.to_string());
+        if size.cores > 1 || role == "replicant" {
+            add("--join", join.clone());
+        }
+        add("--cluster-secret-file", secret.display().to_string());
         add("--listen", at(mqtt).to_string());
         add("--http", at(http).to_string());
         add("--data-dir", directory.join(&name).display().to_string());
@@ -149,7 +155,6 @@ fn plan(size: Size, args: &ConfigArgs) -> Result<Vec<Node>, String> {
         let log = directory.join(format!("{name}.log"));
         nodes.push(Node { name, role, mqtt: at(mqtt), http: at(http), log, arguments, process: None });
     }
-    std::fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
     Ok(nodes)
 }
 

@@ -71,6 +71,11 @@ impl Founding {
             && agree
     }
 
+    /// Whether a core is known that is about to join the new cluster.
+    pub fn awaits_core(&self, is_member: impl Fn(NodeId) -> bool) -> bool {
+        self.cards.keys().any(|core| !is_member(*core))
+    }
+
     /// What this node waits for before there is a cluster.
     pub fn waits_for(&self) -> String {
         let unmet: Vec<&str> =

@@ -326,7 +326,7 @@ impl Meta {
                 None => false,
             },
             MetaWord::Propose { number, command } => {
-                self.propose_for(from, *number, command);
+                self.propose_for(now, from, *number, command);
                 true
             }
             MetaWord::Proposed { number, leader, answer } => {
@@ -541,11 +541,12 @@ impl Meta {
         status.members.iter().find(|(id, _)| *id == leader).map(|(_, member)| member.node)
     }
 
-    fn propose_for(&mut self, from: NodeId, number: u64, command: &[u8]) {
+    fn propose_for(&mut self, now: Time, from: NodeId, number: u64, command: &[u8]) {
         let leader = self.leader();
+        let allows = Command::decode(command).is_some_and(|command| self.allows(now, &command));
         if let Some(group) = &mut self.group
             && leader == Some(self.id)
-            && Command::decode(command).is_some_and(|command| self.tending.allows(&command, &self.roster))
+            && allows
         {
             let request = group.propose(command.to_vec(), LIMIT);
             self.asked.insert(request, Asker::Other(from, number));

@@ -8,6 +8,7 @@ use link::{NodeId, Time};
 
 use super::watch::Sight;
 use super::{Asker, Command, LIMIT, Meta, MetaFrame, OwnedWord, PAUSE, Roster, Seen, State};
+use crate::config::Role;
 
 /// A learner may vote when it lacks no more entries than that.
 const BEHIND_MAX: u64 = 100;
@@ -15,11 +16,15 @@ const BEHIND_MAX: u64 = 100;
 const SIGHT_PAUSE: Duration = Duration::from_secs(1);
 /// From a change of the set of cores to the next while there are replicants, which hear of it some time, in leases.
 const LEASES: u32 = 3;
+/// Replicants of a new cluster wait so long for its cores.
+const FOUNDING: Duration = Duration::from_secs(10);
 
 /// What a leader has under way.
 #[derive(Debug)]
 pub struct Tending {
     leads: bool,
+    /// When this node began to lead, or not to.
+    began: Time,
     /// Proposals, and changes of the replicas, that are under way.
     busy_until: Option<Time>,
     /// Since when the set of cores is what it is, and the index that made it so.
@@ -35,6 +40,7 @@ impl Tending {
     pub fn new(now: Time) -> Self {
         Self {
             leads: false,
+            began: now,
             busy_until: None,
             cores: BTreeSet::new(),
             cores_since: (now, 0),
@@ -47,23 +53,30 @@ impl Tending {
         // What was refused is tried again after a pause.
         self.busy_until = outcome.as_ref().err().map(|_| now.after(PAUSE));
     }
-
-    /// Whether a command may be proposed now: majorities of cores before and after have a core in common, as long as one comes or goes at
-    /// a time, and the next when all know of the last.
-    pub fn allows(&self, command: &Command, roster: &Roster) -> bool {
-        let changes_cores = match command {
-            Command::Join { info, .. } => {
-                let known = roster.members.get(&NodeId::of_name(&info.name));
-                known.is_some_and(super::Member::is_core) != (info.role == crate::config::Role::Core)
-            }
-            Command::Remove(id) => roster.members.get(id).is_some_and(super::Member::is_core),
-            Command::Found(_) | Command::Suspect(..) | Command::Trust(..) | Command::Bury(..) => false,
-        };
-        !changes_cores || self.is_settled
-    }
 }
 
 impl Meta {
+    /// Whether a command may be proposed now: majorities of cores before and after have a core in common, as long as one comes or goes at
+    /// a time, and the next when all know of the last. So the cores of a new cluster come before its replicants.
+    pub(super) fn allows(&self, now: Time, command: &Command) -> bool {
+        let members = &self.roster.members;
+        let is_core = |id: NodeId| members.get(&id).is_some_and(super::Member::is_core);
+        let changes_cores = match command {
+            Command::Join { info, .. } => {
+                let (id, joins_as_core) = (NodeId::of_name(&info.name), info.role == Role::Core);
+                let is_new = !joins_as_core && !members.contains_key(&id);
+                let is_early = self.tending.began.after(FOUNDING) > now;
+                if is_new && is_early && self.founding.awaits_core(is_core) {
+                    return false;
+                }
+                is_core(id) != joins_as_core
+            }
+            Command::Remove(id) => is_core(*id),
+            Command::Found(_) | Command::Suspect(..) | Command::Trust(..) | Command::Bury(..) => false,
+        };
+        !changes_cores || self.tending.is_settled
+    }
+
     pub(super) fn tend(&mut self, now: Time, status: Option<&Status>, seen: &[Seen]) {
         let Some(status) = status else { return };
         let sight = self.sight(status, seen);
@@ -187,8 +200,7 @@ impl Meta {
         let cores: Vec<NodeId> = self.roster.cores().map(|(id, _)| id).filter(is_up).collect();
         for due in self.wishes.take_due(now) {
             if leads {
-                let allows = Command::decode(&due.command)
-                    .is_some_and(|command| self.tending.allows(&command, &self.roster));
+                let allows = Command::decode(&due.command).is_some_and(|command| self.allows(now, &command));
                 match &mut self.group {
                     Some(group) if allows => {
                         let request = group.propose(due.command, LIMIT);
