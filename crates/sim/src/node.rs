@@ -11,7 +11,7 @@ use broker::access::AllowAll;
 use broker::settings::Settings;
 use broker::{Batch, Letter, Time, Worker, WorkerId};
 use shardlog::{Events, Moment, Reading, ShardLog, Told};
-use storage::{Commit, Keeper, Writer};
+use storage::{Commit, Keeper, RecoveredGroup, Writer};
 
 use self::log::Tapped;
 use crate::context::Context;
@@ -91,6 +91,7 @@ pub struct Node {
     log: Arc<ShardLog>,
     tapped: Arc<Tapped>,
     told: Arc<Told>,
+    meta: Vec<RecoveredGroup>,
     writer: Writer,
     keeper: Keeper,
     committing: bool,
@@ -133,7 +134,7 @@ impl Node {
         let told = Arc::new(Told::default());
         let events = Box::new(Events(told.clone()));
         let disk = Arc::new(machine.disk.clone());
-        let opened = match storage::open(disk, options, events, &mut |_| ()) {
+        let mut opened = match storage::open(disk, options, events, &mut |_| ()) {
             Ok(opened) => opened,
             Err(storage::Error::Corrupt(corrupt)) => return Err(Refused::Broken(corrupt.to_string())),
             Err(error @ (storage::Error::Invalid(_) | storage::Error::NotFound { .. })) => {
@@ -146,6 +147,7 @@ impl Node {
         };
         cx.report.tails_cut += u64::from(opened.recovery.report.cut_bytes > 0);
         let hash_key: [u8; 16] = opened.log.identity().secret[..16].try_into().unwrap_or_default();
+        let meta = shardlog::take_meta(&mut opened.recovery.groups);
         let groups = shardlog::sort(opened.recovery.groups).map_err(Refused::Broken)?;
         let shards = groups.into_iter().map(|(id, group)| shardlog::restore(id, group, hash_key, &mut || ()));
         let shards: Vec<_> = shards.collect::<Result<_, _>>().map_err(Refused::Broken)?;
@@ -177,6 +179,7 @@ impl Node {
             log,
             tapped,
             told,
+            meta,
             writer: opened.writer,
             keeper: opened.keeper,
             committing: false,
@@ -218,6 +221,18 @@ impl Node {
     /// When that clock shows so many microseconds.
     pub fn at_micros(&self, micros: Micros) -> Micros {
         self.began_at.saturating_add(micros)
+    }
+
+    /// What a replica of the meta group begins with: the log, whoever tells of it, and what there was, once.
+    pub fn take_meta(&mut self) -> (storage::Log, Arc<Told>, Vec<RecoveredGroup>) {
+        (self.log.log().clone(), self.told.clone(), std::mem::take(&mut self.meta))
+    }
+
+    /// The replica may have written something.
+    pub fn look_at_log(&mut self, cx: &mut Context) {
+        if self.log.log().stats().queue_records > 0 {
+            self.commit_soon(cx);
+        }
     }
 
     /// The parts that its reactors share.

@@ -2,12 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use broker::peers::{Outbound, Peers};
 use bytes::Bytes;
-use cluster::{Config, Fabric, Letter};
-use link::{Class, ConnectionId, Demand, Identity, LANES_MAX, Mesh, NodeId, Output, Secret, Time};
+use cluster::meta::{LogNews, Meta, MetaConfig, Roster};
+use cluster::{Config, Fabric, Letter, NodeInfo, Role};
+use consensus::{Group, LogGroup, Places, ReplicaId};
+use link::{
+    Class, ConnectionId, Demand, Identity, LANES_MAX, Mesh, MeshConfig, NodeId, Output, Secret, Time,
+};
+use replog::Incarnation;
+use shardlog::MetaEvents;
+use storage::{GroupId, Vacate};
 
 use super::plan::Plan;
 use super::step::Step;
@@ -105,7 +112,7 @@ impl Member {
             let joined = node.join_cluster(peers, Instant::now());
             assert_eq!(joined, Ok(()));
         };
-        let node = Node::start_in(cx, &mut self.machine, self.setup.clone(), life, join)?;
+        let mut node = Node::start_in(cx, &mut self.machine, self.setup.clone(), life, join)?;
         (self.incarnation, self.began) = (self.incarnation + 1, cx.now());
         let now = Time(node.micros(cx.now()));
         let info = plan.nodes[self.number].clone();
@@ -117,16 +124,22 @@ impl Member {
         let mut random = Random::new(cx.random.draw());
         let fill =
             move |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte = (random.draw() >> 40) as u8);
-        let mesh = Mesh::new(identity, Secret::new(SECRET), Box::new(fill), plan.mesh.clone());
-        let others = plan.nodes.iter().enumerate().filter(|(at, _)| *at != self.number);
+        let mesh_config = MeshConfig { introduces: plan.is_agreed, ..plan.mesh.clone() };
+        let mesh = Mesh::new(identity, Secret::new(SECRET), Box::new(fill), mesh_config);
+        let others = plan.nodes.iter().enumerate().filter(|(at, _)| *at != self.number && !plan.is_agreed);
         let config = Config {
-            own: info,
+            own: info.clone(),
             others: others.map(|(_, info)| info.clone()).collect(),
             incarnation: replog::Incarnation(self.incarnation),
             world: (BEGAN + cx.now() + plan.skews[self.number]) / MILLI,
             ..plan.config.clone()
         };
-        let fabric = Fabric::new(now, config, node.broker().clone(), mesh, cx.random.draw());
+        let incarnation = config.incarnation;
+        let mut fabric = Fabric::new(now, config, node.broker().clone(), mesh, cx.random.draw());
+        if plan.is_agreed {
+            let meta = meta(now, cx, plan, (info, incarnation), &mut node, mailbox.clone());
+            fabric.join_cluster(now, meta);
+        }
         let mut process = Process {
             node,
             fabric,
@@ -140,6 +153,58 @@ impl Member {
         process.wake(cx, 0);
         self.process = Some(process);
         Ok(())
+    }
+}
+
+/// The node's part in what the cores agree on.
+fn meta(
+    now: Time,
+    cx: &mut Context,
+    plan: &Plan,
+    (own, incarnation): (NodeInfo, Incarnation),
+    node: &mut Node,
+    mailbox: Arc<Mailbox>,
+) -> Meta {
+    let cores = || plan.nodes.iter().filter(|node| node.role == Role::Core);
+    let config = MetaConfig {
+        join: cores().map(|core| core.address.clone()).collect(),
+        expect: cores().count(),
+        patience: Duration::ZERO,
+        lease: plan.config.lease,
+        founding: u128::from(cx.random.draw()).max(1),
+    };
+    let (log, told, recovered) = node.take_meta();
+    let group = (own.role == Role::Core).then(|| {
+        let id = log.identity().log.first_chunk().map_or(1, |first| u64::from_le_bytes(*first).max(1));
+        let member = consensus::Member { node: NodeId::of_name(&own.name) };
+        let of_group = consensus::Config::new(LogGroup(0), ReplicaId(id), member, cx.random.draw());
+        let [entries, votes] = shardlog::META;
+        let places = Places { entries, votes };
+        let group = Group::start(now, of_group, log, places, &recovered, Roster::default());
+        told.hear_meta(Box::new(LogHeard(mailbox)));
+        group.expect("what the replica wrote is read")
+    });
+    Meta::new(now, own, incarnation, config, group)
+}
+
+/// Passes on what the log says to the replica.
+struct LogHeard(Arc<Mailbox>);
+
+impl MetaEvents for LogHeard {
+    fn durable(&self, group: GroupId, index: u64) {
+        self.0.put(Letter::Log(LogNews::Durable(group, index)));
+    }
+
+    fn checkpoint_durable(&self, group: GroupId, index: u64) {
+        self.0.put(Letter::Log(LogNews::Checkpointed(group, index)));
+    }
+
+    fn vacate(&self, vacate: Vacate) {
+        self.0.put(Letter::Log(LogNews::Vacate(vacate)));
+    }
+
+    fn failed(&self) {
+        self.0.put(Letter::Log(LogNews::Failed));
     }
 }
 
@@ -177,6 +242,9 @@ impl Process {
         }
         self.fabric.turn(now);
         self.node.send_posted(cx);
+        if self.fabric.meta().is_some() {
+            self.node.look_at_log(cx);
+        }
         self.serve_mesh(cx, wan, now);
         self.note_links(cx);
         self.turns += 1;

@@ -104,6 +104,8 @@ pub struct Plan {
     pub is_tight: bool,
     /// There is a client that keeps to no rules.
     pub is_harassed: bool,
+    /// The nodes find each other, and the cores agree on who they are.
+    pub is_agreed: bool,
     /// What each node's clock is ahead: clocks of a cluster are about right.
     pub skews: Vec<Micros>,
 }
@@ -152,6 +154,7 @@ impl Plan {
             faults,
             is_tight,
             is_harassed: random.percent(50),
+            is_agreed: false,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use broker::settings::{Settings, SharedStrategy};
+use cluster::meta::State;
 use cluster::{Config, ForwardAck, NodeInfo, Role, WithoutQuorum};
 use link::{MeshConfig, NodeId};
 use mqtt::QoS;
@@ -67,6 +68,7 @@ fn plan(batching: Duration) -> Plan {
         faults: Vec::new(),
         is_tight: false,
         is_harassed: false,
+        is_agreed: false,
         skews: vec![0; 3],
     }
 }
@@ -514,5 +516,116 @@ fn what_is_retained_and_finds_no_place_in_a_link_is_sent_when_there_is_room() {
         for node in 0..3 {
             assert_eq!(story.retained(node), written, "n{node}, which began anew: {begins_anew}");
         }
+    }
+}
+
+/// Three cores that find each other, each with a log of its own.
+fn agreed() -> Story {
+    let mut plan = plan(Duration::from_millis(5));
+    plan.is_agreed = true;
+    for (number, setup) in plan.setups.iter_mut().enumerate() {
+        setup.entropy = [number as u8 + 1; 48];
+    }
+    Story::of(plan)
+}
+
+impl Story {
+    /// What a node knows to be agreed upon, if it belongs to the cluster: each member's state by name, and how many vote.
+    fn roster(&self, node: usize) -> Option<(Vec<State>, usize)> {
+        let process = self.fleet.members[node].process.as_ref()?;
+        let meta = process.fabric.meta().filter(|meta| meta.is_member())?;
+        let roster = meta.roster();
+        let states = (0..3).filter_map(|at| roster.members.get(&NodeId::of_name(&format!("n{at}"))));
+        let voters = meta.status(process.time(&self.fleet.cx)).map_or(0, |status| status.voters.len());
+        Some((states.map(|member| member.state).collect(), voters))
+    }
+
+    fn assert_whole(&self) {
+        for node in 0..3 {
+            assert_eq!(self.roster(node), Some((vec![State::Alive; 3], 3)), "n{node}");
+        }
+    }
+
+    /// A message goes from the third node to the subscriber on the first.
+    fn assert_serves(&mut self) {
+        self.passes(SECOND);
+        let number = self.publishes();
+        self.passes(2 * SECOND);
+        assert!(self.is_acknowledged(number));
+        assert!(self.has_come(number));
+    }
+}
+
+#[test]
+fn nodes_that_know_addresses_only_form_one_cluster() {
+    let mut story = agreed();
+    story.assert_whole();
+    story.subscribes();
+    story.passes(3 * SECOND);
+    assert!(story.is_subscribed());
+    story.assert_serves();
+}
+
+#[test]
+fn a_node_that_is_killed_joins_again_in_a_new_life() {
+    let mut story = agreed();
+    story.subscribes();
+    for killed in [1, 2, 1] {
+        story.passes(3 * SECOND);
+        let lives = story.lives();
+        story.fleet.fault(&Fault::Kill { node: killed });
+        story.passes(30 * SECOND);
+        story.assert_whole();
+        let grown: Vec<bool> = story.lives().iter().zip(&lives).map(|(now, then)| now > then).collect();
+        assert_eq!(grown, (0..3).map(|node| node == killed).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_cluster_that_loses_all_its_processes_comes_back_as_it_was() {
+    let mut story = agreed();
+    let founded = story.founded();
+    story.fleet.fault(&Fault::KillMany { nodes: vec![0, 1, 2] });
+    story.passes(40 * SECOND);
+    story.assert_whole();
+    assert_eq!(story.founded(), founded);
+}
+
+#[test]
+fn whoever_is_cut_off_is_dead_for_the_others_acknowledges_nothing_and_joins_again() {
+    let mut story = agreed();
+    story.subscribes();
+    story.passes(3 * SECOND);
+    let lives = story.lives();
+    story.part(2, 0);
+    story.part(2, 1);
+    story.passes(10 * SECOND);
+    assert_eq!(story.roster(0), Some((vec![State::Alive, State::Alive, State::Dead], 3)));
+    let number = story.publishes();
+    story.passes(5 * SECOND);
+    assert!(!story.is_acknowledged(number), "the node is in no majority");
+    story.join(2, 0);
+    story.join(2, 1);
+    story.passes(10 * SECOND);
+    story.assert_whole();
+    let now = story.lives();
+    assert!(now[2] > lives[2] && now[..2] == lives[..2], "{lives:?} {now:?}");
+    assert!(story.fleet.clients[PUBLISHER].place().is_none(), "its clients were let go");
+}
+
+impl Story {
+    /// The life of each node that has joined.
+    fn lives(&self) -> Vec<u64> {
+        let process = self.fleet.members[0].process.as_ref().expect("runs");
+        let roster = process.fabric.meta().expect("agreed").roster().clone();
+        (0..3).map(|at| roster.members[&NodeId::of_name(&format!("n{at}"))].incarnation.0).collect()
+    }
+
+    fn founded(&self) -> Vec<u128> {
+        let of = |node: usize| {
+            let process = self.fleet.members[node].process.as_ref().expect("runs");
+            process.fabric.meta().expect("agreed").roster().founded
+        };
+        (0..3).map(of).collect()
     }
 }
