@@ -449,6 +449,7 @@ fn a_node_is_removed_when_it_is_meant() {
     assert_eq!(outcome.out(), "node n/3 is removed\n");
     let requests = mock.requests();
     assert_eq!((&requests[0].method[..], requests[0].path()), ("DELETE", "/api/v1/cluster/nodes/n%2F3"));
+    assert_eq!(requests[0].target, "/api/v1/cluster/nodes/n%2F3", "it is the node that is asked who does it");
     let alive = Mock::always(Reply::problem(409, "conflict", "node `n2` is alive: stop it first"));
     let outcome = ctl(&alive, "--yes cluster remove n2");
     assert!(outcome.code() != 0 && outcome.error().contains("stop it first"), "{}", outcome.error());

@@ -33,7 +33,7 @@ async fn cluster(state: State) -> Result<Json<ClusterView>, Problem> {
 fn part(state: &State) -> Result<(Arc<dyn Cluster>, ClusterView), Problem> {
     let Some(cluster) = &state.cluster else {
         return Err(Problem::not_found(
-            "this node belongs to no cluster: its configuration has neither cluster.join nor a [[cluster_node]]",
+            "this node belongs to no cluster: its configuration has neither cluster.listen nor a [[cluster_node]]",
         ));
     };
     match cluster.view() {

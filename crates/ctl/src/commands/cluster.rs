@@ -39,8 +39,10 @@ enum Verb {
     Status,
     /// Remove a dead node: nothing is kept for it any more
     Remove {
+        // Not `node`: that is the flag which says who is asked.
         /// Its name
-        node: String,
+        #[arg(value_name = "NODE")]
+        name: String,
     },
 }
 
@@ -54,7 +56,7 @@ impl Command for ClusterArgs {
     fn run(self, console: &mut Console) -> Result<(), Failure> {
         match self.verb {
             None | Some(Verb::Status) => status(console),
-            Some(Verb::Remove { node }) => remove(console, &node),
+            Some(Verb::Remove { name }) => remove(console, &name),
         }
     }
 }
