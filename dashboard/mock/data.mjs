@@ -69,6 +69,18 @@ export const nodes = () => {
   return { items, next: null, missing: ['edge-warehouse'] };
 };
 
+/** Of them the second leads, and the one that is cut off is dead. */
+export const cluster = () => ({
+  membership: {
+    waits_for: null,
+    members: Object.keys(PLACES).sort().map((name) => ({
+      node: name, role: PLACES[name][0], region: PLACES[name][1], address: `${name}:7883`, incarnation: 4, state: name === 'edge-warehouse' ? 'dead' : 'alive',
+      votes: PLACES[name][0] === 'core', leads: name === 'meridian-2',
+    })),
+    replica: { part: 'follower', term: 7, leader: 'meridian-2', quorum: true, voters: 3, failure: null },
+  },
+});
+
 const total = { at: Date.now(), in: 8.1e8, out: 2.4e9, bin: 9e10, bout: 3.1e11, drops: { slow_reader: 18211, queue_full: 922, expired: 40211, packet_too_large: 3, not_readable: 0, session_ended: 120, no_group_member: 9 }, busy: [9e10, 8.7e10], cpu: 81233 };
 const wave = (period, phase = 0) => Math.sin((Date.now() / 1000 / period + phase) * 2 * Math.PI);
 function advance() {

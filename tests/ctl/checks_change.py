@@ -221,6 +221,17 @@ def counted_topics(node):
     assert node.ctl("slow", "clear").out == "forgotten\n"
 
 
+def cluster(node):
+    """cluster: a node by itself has no members to show and none to remove, which is asked for first"""
+    for verb in ([], ["status"]):
+        assert "[[cluster_node]]" in node.ctl("cluster", *verb, code=4).err
+    said = node.ctl("cluster", "remove", "n2", code=2).err
+    assert "n2" in said and "--yes" in said, said
+    problem = json.loads(node.ctl("--json", "cluster", "remove", "n2", "--yes", code=4).err)
+    assert problem["status"] == 404, problem
+    node.ctl("cluster", "remove", code=2)
+
+
 def audit(node):
     """audit: what was changed above is there, refusals too"""
     entries = node.json("audit", "--limit", "1000")["items"]
@@ -229,4 +240,4 @@ def audit(node):
     assert "/api/v1/publish" in node.text("audit", "--limit", "1000")
 
 
-CHECKS = [publish, retained, on_behalf, kick, ban, users, rules, config, counted_topics, audit]
+CHECKS = [publish, retained, on_behalf, kick, ban, users, rules, config, counted_topics, cluster, audit]

@@ -44,13 +44,16 @@ class Node:
         self.process, self.clients = None, []
         self.token = None
 
-    def start(self):
+    def start(self, *more):
+        self.launch(*more)
+        self.ctl("health", "--wait", "20s")
+
+    def launch(self, *more):
         log = open(self.directory / "node.log", "ab")
         command = [BINARY, "start", "--listen", f"127.0.0.1:{self.mqtt}", "--http", f"127.0.0.1:{self.http}", "--data-dir",
-                   str(self.directory / "data"), "--workers", "2", "--set", "log.level=info"]
+                   str(self.directory / "data"), "--workers", "2", "--set", "log.level=info", *more]
         self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.directory, env=environment())
         log.close()
-        self.ctl("health", "--wait", "20s")
 
     def stop(self):
         if self.process and self.process.poll() is None:

@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
 import { promisify } from 'node:util';
+import * as made from '../../dashboard/mock/data.mjs';
 import { Client } from './mqtt.mjs';
 import { read, startCluster, until } from './world.mjs';
 
@@ -99,6 +100,34 @@ export const checks = [
       }
     },
     'real',
+  ],
+  [
+    'members that the cores agree on are shown with who leads, votes, and is dead, and a lost quorum is told',
+    async (visitor) => {
+      // What a cluster of five would say, whoever is asked.
+      const told = made.cluster();
+      const page = await visitor.open('cluster');
+      await page.route(/\/api\/v1\/nodes(\?|$)/, (route) => route.fulfill({ json: made.nodes() }));
+      await page.route(/\/api\/v1\/cluster(\?|$)/, (route) => route.fulfill({ json: told }));
+      const table = page.getByRole('table', { name: 'Members' });
+      const line = (name) => table.getByRole('row').filter({ hasText: name });
+      await line('meridian-2').getByText('leads', { exact: true }).waitFor({ timeout: 20_000 });
+      await line('meridian-1').getByText('votes', { exact: true }).waitFor();
+      await line('edge-lobby').getByText('no', { exact: true }).waitFor();
+      await line('edge-warehouse').getByText('dead', { exact: true }).waitFor();
+      await page.getByRole('table', { name: 'Nodes' }).getByRole('row').filter({ hasText: 'edge-warehouse' }).getByText('dead', { exact: true }).waitFor();
+      await page.locator('svg .node.leads').filter({ hasText: 'meridian-2' }).waitFor();
+      await page.getByText('quorum of 3 votes, meridian-2 leads').waitFor();
+      if (process.env.SCREENSHOT_CLUSTER) await page.screenshot({ path: process.env.SCREENSHOT_CLUSTER.replace('.png', '-members.png'), fullPage: true });
+      told.membership.replica.quorum = false;
+      await page.getByRole('status').getByText('No quorum').waitFor();
+      told.membership.waits_for = 'the cores have not all met each other yet';
+      await page.getByRole('status').getByText('no member yet: the cores have not all met').waitFor();
+      told.membership = null;
+      await gone(page.getByText('no member yet'));
+      assert.equal(await table.count(), 0, 'nobody agrees on a list');
+      await page.unrouteAll({ behavior: 'ignoreErrors' });
+    },
   ],
   [
     'the overview shows numbers and draws them as they come',

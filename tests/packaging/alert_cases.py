@@ -65,6 +65,7 @@ def healthy():
         counter("meridian_storage_sync_seconds_bucket", 600, f',le="{le}"')
     counter("meridian_messages_unreadable_total", 0)
     gauge("meridian_cluster_fresh", 1)
+    gauge("meridian_cluster_meta_quorum", 1)
     for peer in ("n2", "n3"):
         gauge("meridian_link_up", 1, f',peer="{peer}"')
         for lane in ("control", "assured"):
@@ -101,6 +102,7 @@ FIRING = {
         60,
     ),
     "MeridianNotFresh": (changed("meridian_cluster_fresh", "1x9 0x600"), 15),
+    "MeridianNoQuorum": (changed("meridian_cluster_meta_quorum", "1x9 0x600"), 15),
     "MeridianLinkQueueOld": (changed("meridian_link_queue_age_seconds", "9x600", ',peer="n3",class="assured"'), 15),
     "MeridianLinkRetransmits": (
         changed("meridian_link_frames_retransmitted_total", "0+300x600", ',peer="n3",class="assured"'),

@@ -15,10 +15,17 @@ pub trait Cluster: Send + Sync {
 
     /// Who answers other nodes from now on; before, nobody does.
     fn answer_by(&self, answerer: Arc<dyn Answerer>);
+
+    /// Lets the cores agree that `node` is no member any more, whatever its state. `told` is called once, from any thread, when they have,
+    /// or with why they have not; then they may still.
+    fn remove(&self, node: &str, told: Removed);
 }
 
 /// Hears what another node answers, or why it does not.
 pub type Told = Box<dyn FnOnce(Result<Vec<u8>, String>) + Send>;
+
+/// Hears that a node is no member any more, or why it still is.
+pub type Removed = Box<dyn FnOnce(Result<(), String>) + Send>;
 
 /// Takes the answer for another node. Dropped without one, it tells that node that there is none.
 pub type Reply = Box<dyn FnOnce(Vec<u8>) + Send>;
@@ -79,6 +86,63 @@ pub struct ClusterView {
     /// By name.
     pub links: Vec<LinkView>,
     pub carrier: CarrierView,
+    /// What the cores agree on; null where the members are those of a list in the configuration.
+    pub membership: Option<MembershipView>,
+}
+
+/// What the cores of a cluster agree on, as far as this node knows.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct MembershipView {
+    /// The number of the cluster, in hexadecimal; null while there is none yet.
+    pub founded: Option<String>,
+    /// Of the last change that this node knows of: with the same, two nodes know the same members.
+    pub index: u64,
+    /// Why this node is no member yet; null once it is.
+    pub waits_for: Option<String>,
+    /// By name, this node among them once it is a member.
+    pub members: Vec<MemberView>,
+    /// Of a core: its part in the agreement; null on replicants.
+    pub replica: Option<ReplicaView>,
+}
+
+/// One node of the cluster.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct MemberView {
+    pub node: String,
+    /// `core` or `replicant`.
+    pub role: &'static str,
+    pub region: String,
+    /// Where other nodes reach it.
+    pub address: String,
+    /// Of the life that has joined.
+    pub incarnation: u64,
+    /// `alive`, `suspect` (no core hears of it) or `dead` (the cores agree that this life is over).
+    pub state: &'static str,
+    /// Whether it has a vote in what the cores agree on. Known to cores; false on replicants.
+    pub votes: bool,
+    /// Whether it leads the cores, as far as this one knows. Known to cores; false on replicants.
+    pub leads: bool,
+}
+
+/// A core's part in what the cores agree on.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ReplicaView {
+    /// `leader`, `follower`, `candidate`, `learner` (without a vote) or `stopped`.
+    pub part: &'static str,
+    /// Of the election: greater than that of every earlier leader.
+    pub term: u64,
+    /// The node that leads; null while none is known.
+    pub leader: Option<String>,
+    /// Of the last entry of its log.
+    pub last: u64,
+    /// Of the last entry that its state has.
+    pub applied: u64,
+    /// Whether a majority of the voters was heard lately: of the leader that they answer it, of others that they hear it.
+    pub quorum: bool,
+    pub voters: u64,
+    pub learners: u64,
+    /// Why it has stopped.
+    pub failure: Option<String>,
 }
 
 /// What the clients of one node want.

@@ -36,7 +36,10 @@ mod timestamp;
 mod tls;
 mod turns;
 
-pub use cluster::{Answerer, CarrierView, Cluster, ClusterView, LaneView, LinkView, NodeRoutes, Reply, Told};
+pub use cluster::{
+    Answerer, CarrierView, Cluster, ClusterView, LaneView, LinkView, MemberView, MembershipView, NodeRoutes,
+    Removed, ReplicaView, Reply, Told,
+};
 pub use configuration::{
     Author, Change, Changed, Changes, ConfigView, Configuration, LogLevelView, Refused, Reloaded,
     SettingProblem, SettingView, Version,

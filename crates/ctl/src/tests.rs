@@ -384,6 +384,77 @@ fn the_cluster_is_told_in_short_with_what_to_do() {
     assert!(outcome.error().contains("[[cluster_node]]"), "{}", outcome.error());
 }
 
+/// The same, of a core of a cluster whose cores agree on the members: `n2` leads, and `n3` is dead.
+fn agreed(quorum: bool) -> Value {
+    let mut view = cluster("n1", 4);
+    let member = |node: &str, state: &str, leads: bool| {
+        json!({"node": node, "role": "core", "region": "", "address": format!("{node}:7883"), "incarnation": 7, "state": state,
+            "votes": node != "n1", "leads": leads})
+    };
+    view["membership"] = json!({"founded": "ff", "index": 40, "waits_for": null,
+        "members": [member("n1", "alive", false), member("n2", "alive", true), member("n3", "dead", false)],
+        "replica": {"part": "follower", "term": 1234, "leader": "n2", "last": 41, "applied": 40, "quorum": quorum, "voters": 3,
+            "learners": 0, "failure": null}});
+    view
+}
+
+#[test]
+fn the_members_are_told_with_who_leads() {
+    let mock = Mock::serve(|_| Reply::json(&agreed(true)));
+    let outcome = ctl(&mock, "cluster status");
+    for part in [
+        "yes: n2 leads since term 1,234; 3 vote, a majority is 2; change 40 of 41",
+        "3: 2 alive, 0 suspect, 1 dead",
+    ] {
+        assert!(outcome.out.contains(part), "{part}: {}", outcome.out);
+    }
+    let row = |node: &str| {
+        let line = outcome.out.lines().find(|line| line.starts_with(&format!("{node} ")));
+        line.unwrap_or_else(|| panic!("{node}: {}", outcome.out)).split_whitespace().collect::<Vec<_>>()
+    };
+    assert_eq!(row("NODE"), ["NODE", "ROLE", "REGION", "ADDRESS", "STATE", "VOTE", "INCARNATION"]);
+    assert_eq!(row("n1"), ["n1", "core", "-", "n1:7883", "alive", "no", "7"]);
+    assert_eq!(row("n2"), ["n2", "core", "-", "n2:7883", "alive", "leads", "7"]);
+    assert_eq!(row("n3"), ["n3", "core", "-", "n3:7883", "dead", "votes", "7"]);
+    assert!(outcome.notes.contains("meridian ctl cluster remove n3"), "{}", outcome.notes);
+    assert!(!outcome.notes.contains("no quorum"), "{}", outcome.notes);
+    assert_eq!(ctl(&mock, "cluster").out, outcome.out, "without a verb it is the same");
+}
+
+#[test]
+fn without_a_quorum_and_before_it_is_a_member_a_node_says_what_it_waits_for() {
+    let outcome = ctl(&Mock::serve(|_| Reply::json(&agreed(false))), "cluster status");
+    assert!(outcome.out.contains("NO: n2 leads") && outcome.notes.contains("no quorum"), "{}", outcome.notes);
+    let waiting = Mock::serve(|_| {
+        let mut view = agreed(false);
+        view["membership"]["waits_for"] = "2 of 3 cores have met".into();
+        view["membership"]["members"] = json!([]);
+        Reply::json(&view)
+    });
+    let outcome = ctl(&waiting, "cluster status");
+    assert!(outcome.out.contains("2 of 3 cores have met"), "{}", outcome.out);
+    assert!(outcome.notes.contains("no member yet: 2 of 3"), "{}", outcome.notes);
+    assert!(!outcome.out.contains("INCARNATION"), "{}", outcome.out);
+    let of_list = ctl(&Mock::serve(|_| Reply::json(&cluster("n1", 4))), "cluster status");
+    assert!(!of_list.out.contains("quorum") && !of_list.out.contains("members"), "{}", of_list.out);
+}
+
+#[test]
+fn a_node_is_removed_when_it_is_meant() {
+    let mock = Mock::always(Reply::empty());
+    let outcome = ctl(&mock, "cluster remove n/3");
+    assert_eq!((outcome.code(), mock.requests().len()), (2, 0), "nobody can be asked");
+    assert!(outcome.error().contains("n/3") && outcome.error().contains("--yes"), "{}", outcome.error());
+    let outcome = ctl(&mock, "--yes cluster remove n/3");
+    assert_eq!(outcome.out(), "node n/3 is removed\n");
+    let requests = mock.requests();
+    assert_eq!((&requests[0].method[..], requests[0].path()), ("DELETE", "/api/v1/cluster/nodes/n%2F3"));
+    assert_eq!(requests[0].target, "/api/v1/cluster/nodes/n%2F3", "it is the node that is asked who does it");
+    let alive = Mock::always(Reply::problem(409, "conflict", "node `n2` is alive: stop it first"));
+    let outcome = ctl(&alive, "--yes cluster remove n2");
+    assert!(outcome.code() != 0 && outcome.error().contains("stop it first"), "{}", outcome.error());
+}
+
 #[test]
 fn nodes_are_listed_with_what_is_known_of_their_routes() {
     let outcome = ctl(&Mock::serve(|_| Reply::json(&cluster("n1", 4))), "routes --nodes");

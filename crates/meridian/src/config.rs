@@ -329,7 +329,7 @@ mod tests {
             workers: Some("3".into()),
             name: Some("n".into()),
             set: vec!["edge.workers=9".into()],
-            config: None,
+            ..ConfigArgs::default()
         };
         let config = load(args).unwrap();
         let addresses: Vec<_> =

@@ -1,6 +1,6 @@
 // A cluster as its nodes tell of themselves, put together: who is there, who is only heard of, and how each link is.
 
-import type { NodeInfo, NodeLink, Page } from './types';
+import type { AgreedMember, Membership, NodeInfo, NodeLink, Page } from './types';
 
 export type Health = 'good' | 'warn' | 'bad';
 
@@ -12,6 +12,8 @@ export interface Member {
   info: NodeInfo | null;
   /** Nodes of which nothing is heard there, or that hear nothing of it. */
   suspectedBy: string[];
+  /** What the cores agree on of it; `null` where they agree on nothing, or not on this node. */
+  agreed: AgreedMember | null;
   state: string;
   health: Health;
   rates: { in: number; out: number } | null;
@@ -36,6 +38,8 @@ export interface Pair {
 export interface Look {
   at: number;
   page: Page<NodeInfo>;
+  /** `null`: the nodes are a list, or there is only one. */
+  membership: Membership | null;
 }
 
 /** Percent of frames sent again, and seconds that frames have waited, from which on a link is looked at. */
@@ -47,7 +51,7 @@ export function members(now: Look, before: Look | null): Member[] {
   const heard = (name: string, role: Member['role'], region: string): Member => {
     const known = found.get(name);
     if (known) return known;
-    const member: Member = { name, role, region, info: null, suspectedBy: [], state: 'no answer', health: 'bad', rates: null };
+    const member: Member = { name, role, region, info: null, suspectedBy: [], agreed: null, state: 'no answer', health: 'bad', rates: null };
     found.set(name, member);
     return member;
   };
@@ -65,6 +69,12 @@ export function members(now: Look, before: Look | null): Member[] {
       if (link.state !== 'up') member.suspectedBy.push(info.name);
     }
   }
+  for (const agreed of now.membership?.members ?? []) {
+    const member = heard(agreed.node, agreed.role, agreed.region);
+    member.agreed = agreed;
+    if (!member.info && agreed.state !== 'alive') member.state = agreed.state;
+    if (member.info && agreed.state !== 'alive') member.health = 'warn';
+  }
   for (const member of found.values()) {
     if (member.info && member.suspectedBy.length > 0) member.health = 'warn';
   }
@@ -78,6 +88,25 @@ function rates(info: NodeInfo, at: number, before: Look | null): Member['rates']
   if (seconds <= 0) return null;
   const rate = (now: number, earlier: number) => Math.max(0, (now - earlier) / seconds);
   return { in: rate(info.messages_received, then.messages_received), out: rate(info.messages_sent, then.messages_sent) };
+}
+
+/** What a member is to the agreement of the cores. */
+export function vote(member: AgreedMember, replica: Membership['replica']): string | null {
+  if (member.leads) return 'leads';
+  if (member.votes) return 'votes';
+  return replica !== null || member.role === 'replicant' ? 'no' : null;
+}
+
+/** Whether a majority of cores agrees, as the node that is asked knows it; `null` where that is not known. */
+export function quorum(membership: Membership | null): { good: boolean; text: string } | null {
+  if (!membership) return null;
+  if (membership.waits_for) return { good: false, text: `This node is no member yet: ${membership.waits_for}` };
+  const replica = membership.replica;
+  if (!replica) return null;
+  if (replica.failure) return { good: false, text: `This core takes no part in what the others agree on: ${replica.failure}` };
+  if (!replica.quorum) return { good: false, text: `No quorum: this core hears no majority of the ${replica.voters} that vote. Nodes neither join nor are given up.` };
+  const leader = replica.leader === null ? 'nobody leads' : `${replica.leader} leads`;
+  return { good: true, text: `quorum of ${replica.voters} votes, ${leader}` };
 }
 
 export function seen(page: Page<NodeInfo>): Seen[] {

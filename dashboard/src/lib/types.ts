@@ -51,6 +51,32 @@ export interface NodeInfo {
   };
 }
 
+/** What the cores of a cluster agree on, as the node that is asked knows it. */
+export interface Membership {
+  waits_for: string | null;
+  members: AgreedMember[];
+  /** `null`: the node is a replicant, and does not know who votes. */
+  replica: null | {
+    part: 'leader' | 'follower' | 'candidate' | 'learner' | 'stopped';
+    term: number;
+    leader: string | null;
+    quorum: boolean;
+    voters: number;
+    failure: string | null;
+  };
+}
+
+export interface AgreedMember {
+  node: string;
+  role: 'core' | 'replicant';
+  region: string;
+  address: string;
+  incarnation: number;
+  state: 'alive' | 'suspect' | 'dead';
+  votes: boolean;
+  leads: boolean;
+}
+
 /** A node's link to another one, as the node sees it. */
 export interface NodeLink {
   node: string;

@@ -7,21 +7,27 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::cluster::ClusterView;
 use crate::state::{Phase, State};
 use crate::storage::StorageCondition;
 
 pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(live)).routes(routes!(ready)).routes(routes!(storage))
+    OpenApiRouter::new()
+        .routes(routes!(live))
+        .routes(routes!(ready))
+        .routes(routes!(storage))
+        .routes(routes!(quorum))
 }
 
 #[derive(Serialize, ToSchema)]
 struct Health {
-    /// `live`, `ready`, `starting` or `stopping`; of the storage `good`, `full`, `failed` or `memory`.
+    /// `live`, `ready`, `starting` or `stopping`; of the storage `good`, `full`, `failed` or `memory`; of the cluster `quorum`,
+    /// `no_quorum`, `joining`, `starting` or `alone`.
     status: &'static str,
     /// What does not work, and what does.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false, nullable = false)]
-    detail: Option<&'static str>,
+    detail: Option<String>,
 }
 
 /// Whether the process answers.
@@ -37,7 +43,8 @@ async fn live() -> Json<Health> {
 async fn ready(state: State) -> (StatusCode, Json<Health>) {
     let phase = state.phase();
     let status = if phase == Phase::Ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let detail = state.storage_condition().and_then(detail).filter(|_| phase == Phase::Ready);
+    let detail =
+        state.storage_condition().and_then(detail).filter(|_| phase == Phase::Ready).map(str::to_owned);
     (status, Json(Health { status: phase.name(), detail }))
 }
 
@@ -47,9 +54,46 @@ async fn ready(state: State) -> (StatusCode, Json<Health>) {
     responses((status = 200, body = Health), (status = 503, body = Health)))]
 async fn storage(state: State) -> (StatusCode, Json<Health>) {
     let condition = state.storage_condition();
-    let detail = condition.and_then(detail);
+    let detail = condition.and_then(detail).map(str::to_owned);
     let status = if detail.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(Health { status: condition.map_or("memory", StorageCondition::name), detail }))
+}
+
+/// Whether this node is a member of its cluster and hears that a majority of cores agrees; 503 with the reason otherwise. A node without a
+/// cluster needs nobody. Where nothing is agreed upon (static lists, replicants): whether it acknowledges messages of QoS 1 and 2.
+#[utoipa::path(get, path = "/health/quorum", tag = "health", operation_id = "health_quorum", security(()),
+    responses((status = 200, body = Health), (status = 503, body = Health)))]
+async fn quorum(state: State) -> (StatusCode, Json<Health>) {
+    let (status, detail) = match state.cluster.as_ref().map(|cluster| cluster.view()) {
+        None => ("alone", None),
+        Some(None) => ("starting", Some("the node does not take its part in the cluster yet".to_owned())),
+        Some(Some(view)) => match lacks_quorum(&view) {
+            None => ("quorum", None),
+            Some((status, why)) => (status, Some(why)),
+        },
+    };
+    let code = if detail.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (code, Json(Health { status, detail }))
+}
+
+/// Why no majority of cores carries this node, and what that is called.
+fn lacks_quorum(view: &ClusterView) -> Option<(&'static str, String)> {
+    if let Some(why) = view.membership.as_ref().and_then(|membership| membership.waits_for.as_ref()) {
+        return Some(("joining", format!("this node is no member yet: {why}")));
+    }
+    let why = match view.membership.as_ref().and_then(|membership| membership.replica.as_ref()) {
+        Some(replica) => match &replica.failure {
+            Some(failure) => format!("this core takes no part in the agreement any more: {failure}"),
+            None if !replica.quorum => format!(
+                "this core hears no majority of the {} that vote: members neither join nor die, and publishers of QoS 1 and 2 wait",
+                replica.voters
+            ),
+            None => return None,
+        },
+        None if view.fresh => return None,
+        None => "no majority of cores lets this node acknowledge: publishers of QoS 1 and 2 wait".to_owned(),
+    };
+    Some(("no_quorum", why))
 }
 
 fn detail(condition: StorageCondition) -> Option<&'static str> {

@@ -44,6 +44,10 @@ impl api::Cluster for Member {
     fn answer_by(&self, answerer: Arc<dyn api::Answerer>) {
         self.together.answerers.lock().unwrap().insert(self.name.clone(), answerer);
     }
+
+    fn remove(&self, _: &str, told: api::Removed) {
+        told(Err("there is nobody to agree".to_owned()));
+    }
 }
 
 /// Three nodes, `a`, `b` and `c`.

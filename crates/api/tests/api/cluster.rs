@@ -1,6 +1,9 @@
 //! What operators see of the node's part in its cluster.
 
-use api::{CarrierView, ClusterView, LaneView, LinkView, NodeRoutes, Role};
+use api::{
+    CarrierView, ClusterView, LaneView, LinkView, MemberView, MembershipView, NodeRoutes, ReplicaView, Role,
+};
+use serde_json::Value;
 
 use crate::support::Server;
 
@@ -58,7 +61,54 @@ pub fn view() -> ClusterView {
         routes: vec![routes("a", false), routes("b", true), routes("c", false)],
         links: vec![link("b", "suspect", None), link("c", "up", Some(1.5))],
         carrier,
+        membership: None,
     }
+}
+
+/// The same node where the cores agree on the members: it leads, `b` is dead, `c` is well and `stuck` is dead, too, and not to be removed.
+pub fn agreed() -> ClusterView {
+    let member = |node: &str, role, state, votes, leads| MemberView {
+        node: node.to_owned(),
+        role,
+        region: "north".to_owned(),
+        address: format!("{node}:7883"),
+        incarnation: 9,
+        state,
+        votes,
+        leads,
+    };
+    let replica = ReplicaView {
+        part: "leader",
+        term: 3,
+        leader: Some("a".to_owned()),
+        last: 41,
+        applied: 40,
+        quorum: true,
+        voters: 3,
+        learners: 0,
+        failure: None,
+    };
+    let membership = MembershipView {
+        founded: Some("00ff".to_owned()),
+        index: 40,
+        waits_for: None,
+        members: vec![
+            member("a", "core", "alive", true, true),
+            member("b", "core", "dead", true, false),
+            member("c", "core", "alive", true, false),
+            member("d", "replicant", "suspect", false, false),
+            member("stuck", "replicant", "dead", false, false),
+        ],
+        replica: Some(replica),
+    };
+    ClusterView { membership: Some(membership), ..view() }
+}
+
+/// With something else in what the cores agree on.
+fn agreed_but(change: impl FnOnce(&mut MembershipView)) -> ClusterView {
+    let mut view = agreed();
+    change(view.membership.as_mut().unwrap());
+    view
 }
 
 fn link(node: &str, state: &'static str, round_trip_ms: Option<f64>) -> LinkView {
@@ -137,4 +187,90 @@ fn viewers_may_look_and_nobody_without_a_token() {
         assert_eq!(answer.status, status, "{role:?}: through the gate, to a node without a cluster");
     }
     assert_eq!(server.get("/api/v1/cluster").status, 401);
+}
+
+#[test]
+fn a_node_shows_the_members_that_the_cores_agree_on() {
+    let shown = Server::in_cluster(Some(agreed())).get("/api/v1/cluster").is(200);
+    let membership = &shown["membership"];
+    assert_eq!((&membership["index"], &membership["waits_for"]), (&40.into(), &Value::Null));
+    let b = &membership["members"][1];
+    assert_eq!((&b["node"], &b["state"], &b["votes"]), (&"b".into(), &"dead".into(), &true.into()));
+    assert_eq!(
+        (&membership["members"][0]["leads"], &membership["replica"]["term"]),
+        (&true.into(), &3.into())
+    );
+    let of_list = Server::in_cluster(Some(view())).get("/api/v1/cluster").is(200);
+    assert_eq!(of_list["membership"], Value::Null);
+}
+
+#[test]
+fn only_a_dead_member_is_removed() {
+    let server = Server::in_cluster(Some(agreed()));
+    let remove = |name: &str| server.write("DELETE", &format!("/api/v1/cluster/nodes/{name}"), None);
+    assert_eq!(remove("b").status, 204);
+    let unknown = remove("e").problem(404, "not-found");
+    assert!(unknown.contains("`e`") && unknown.contains("a, b, c, d, stuck"), "{unknown}");
+    let alive = remove("c").problem(409, "conflict");
+    assert!(alive.contains("stop it first"), "{alive}");
+    let suspect = remove("d").problem(409, "conflict");
+    assert!(suspect.contains("wait until"), "{suspect}");
+    let stuck = remove("stuck").problem(503, "unavailable");
+    assert!(stuck.contains("nobody leads"), "{stuck}");
+    let audit = server.get("/api/v1/audit").is(200).to_string();
+    assert!(audit.contains("/cluster/nodes/b"), "{audit}");
+}
+
+#[test]
+fn who_is_in_no_such_cluster_is_told_what_to_do_instead() {
+    let remove = |server: Server| server.write("DELETE", "/api/v1/cluster/nodes/b", None);
+    let of_list = remove(Server::in_cluster(Some(view()))).problem(409, "conflict");
+    assert!(of_list.contains("[[cluster_node]]"), "{of_list}");
+    remove(Server::start()).problem(404, "not-found");
+    remove(Server::in_cluster(None)).problem(503, "unavailable");
+}
+
+#[test]
+fn nodes_are_removed_by_admins_only() {
+    let server = Server::with_keys(|_| ());
+    for (role, status) in [(Role::Viewer, 403), (Role::Operator, 403), (Role::Admin, 404)] {
+        let token = format!("Bearer {}", server.token(role));
+        let headers = [("Authorization", token.as_str()), ("Content-Type", "application/json")];
+        let answer = server.request("DELETE", "/api/v1/cluster/nodes/b", &headers, None);
+        assert_eq!(answer.status, status, "{role:?}");
+    }
+}
+
+/// Status, what it is called, and a part of the reason.
+#[track_caller]
+fn quorum(server: &Server, code: u16, status: &str, part: &str) {
+    let body = server.get("/health/quorum").is(code);
+    assert_eq!(body["status"], status);
+    assert_eq!(body["detail"].is_null(), code == 200, "{body}");
+    assert!(body["detail"].as_str().unwrap_or_default().contains(part), "{body}");
+}
+
+#[test]
+fn health_says_whether_a_majority_of_cores_carries_the_node() {
+    let node = |view: ClusterView| Server::in_cluster(Some(view));
+    quorum(&node(agreed()), 200, "quorum", "");
+    let cut_off = agreed_but(|it| it.replica.as_mut().unwrap().quorum = false);
+    quorum(&node(cut_off), 503, "no_quorum", "no majority of the 3 that vote");
+    let stopped = agreed_but(|it| it.replica.as_mut().unwrap().failure = Some("its disk failed".to_owned()));
+    quorum(&node(stopped), 503, "no_quorum", "its disk failed");
+    let waits = agreed_but(|it| it.waits_for = Some("the cores have not met".to_owned()));
+    quorum(&node(waits), 503, "joining", "the cores have not met");
+}
+
+#[test]
+fn where_nothing_is_agreed_upon_health_goes_by_whether_the_node_acknowledges() {
+    quorum(&Server::start(), 200, "alone", "");
+    quorum(&Server::in_cluster(None), 503, "starting", "yet");
+    let replicant = || agreed_but(|it| it.replica = None);
+    for mut view in [view(), replicant()] {
+        view.fresh = true;
+        quorum(&Server::in_cluster(Some(view.clone())), 200, "quorum", "");
+        view.fresh = false;
+        quorum(&Server::in_cluster(Some(view)), 503, "no_quorum", "no majority");
+    }
 }

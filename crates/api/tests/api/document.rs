@@ -152,7 +152,7 @@ fn client(server: &Server) -> TcpStream {
 #[test]
 fn answers_are_what_the_document_says() {
     let document = document();
-    let server = Server::in_cluster(Some(crate::cluster::view()));
+    let server = Server::in_cluster(Some(crate::cluster::agreed()));
     let mut left: BTreeSet<(String, String)> =
         operations(&document).into_iter().map(|operation| (operation.method, operation.path)).collect();
     let mut ask = |method: &str, template: &str, target: &str, body: Option<Value>| -> Value {
@@ -191,6 +191,7 @@ fn answers_are_what_the_document_says() {
         "/health/live",
         "/health/ready",
         "/health/storage",
+        "/health/quorum",
         "/metrics",
         "/api/openapi.json",
         "/api/v1/whoami",
@@ -214,6 +215,7 @@ fn answers_are_what_the_document_says() {
         ask("GET", target, target, None);
     }
     ask("GET", "/api/docs", "/api/docs", None);
+    ask("DELETE", "/api/v1/cluster/nodes/{name}", "/api/v1/cluster/nodes/b", None);
     ask("GET", "/api/v1/clients/{client_id}", "/api/v1/clients/c", None);
     ask("GET", "/api/v1/clients/{client_id}", "/api/v1/clients/nobody", None);
     let subscriptions = "/api/v1/clients/{client_id}/subscriptions";

@@ -139,6 +139,35 @@ fn a_node_of_a_cluster_tells_of_its_links_and_of_what_it_knows_of_others() {
 }
 
 #[test]
+fn a_core_tells_of_the_members_and_of_its_part_in_the_agreement() {
+    let scrape = |view| Scrape::of(Server::in_cluster(Some(view)).get("/metrics").text());
+    let core = scrape(crate::cluster::agreed());
+    for (name, labels) in PROMISED_OF_AGREEMENT {
+        assert!(core.has(name, labels), "{name} {labels:?}");
+    }
+    for (name, labels, value) in [
+        ("meridian_cluster_members", &[("state", "alive")][..], 2.0),
+        ("meridian_cluster_members", &[("state", "suspect")], 1.0),
+        ("meridian_cluster_members", &[("state", "dead")], 2.0),
+        ("meridian_cluster_meta_leader", &[], 1.0),
+        ("meridian_cluster_meta_quorum", &[], 1.0),
+        ("meridian_cluster_meta_term", &[], 3.0),
+        ("meridian_cluster_meta_applied", &[], 40.0),
+    ] {
+        assert_eq!(core.get(name, labels), value, "{name} {labels:?}");
+    }
+    let mut of_replicant = crate::cluster::agreed();
+    of_replicant.membership.as_mut().unwrap().replica = None;
+    let replicant = scrape(of_replicant);
+    assert!(replicant.kinds.contains_key("meridian_cluster_members"));
+    let of_agreement = |name: &&String| name.starts_with("meridian_cluster_meta_");
+    assert_eq!(replicant.kinds.keys().find(of_agreement), None, "a replicant has no part in it");
+    let of_list = scrape(crate::cluster::view());
+    assert!(!of_list.kinds.contains_key("meridian_cluster_members"), "nobody agrees on a list");
+    assert_eq!(of_list.kinds.keys().find(of_agreement), None);
+}
+
+#[test]
 fn a_node_of_no_cluster_has_no_links() {
     for server in [Server::start(), Server::in_cluster(None)] {
         let scrape = Scrape::of(server.get("/metrics").text());
@@ -306,6 +335,15 @@ const PROMISED: &[(&str, &[&str])] = &[
     ("process_open_fds", &[]),
     ("process_max_fds", &[]),
     ("process_start_time_seconds", &[]),
+];
+
+/// Of a core, where the cores agree on the members, besides.
+const PROMISED_OF_AGREEMENT: &[(&str, &[&str])] = &[
+    ("meridian_cluster_members", &["state"]),
+    ("meridian_cluster_meta_leader", &[]),
+    ("meridian_cluster_meta_quorum", &[]),
+    ("meridian_cluster_meta_term", &[]),
+    ("meridian_cluster_meta_applied", &[]),
 ];
 
 /// Of a node that belongs to a cluster, besides.

@@ -362,7 +362,9 @@ impl Meta {
 
     /// An operator wants something to be agreed upon.
     pub fn wish(&mut self, now: Time, id: WishId, command: &Command) {
-        self.wishes.push(now.after(LIMIT), Some(id), command);
+        if !self.wishes.push(now.after(LIMIT), Some(id), command) {
+            self.answered.push_back((id, Err("too many such requests wait already".to_owned())));
+        }
         self.due = Time::default();
     }
 

@@ -1,27 +1,50 @@
-//! `meridian ctl cluster`: how the node's part in its cluster is, in short.
+//! `meridian ctl cluster`: how the node's part in its cluster is, in short, and who belongs to it.
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde_json::Value;
+use ureq::http::Method;
 
 use super::Command;
 use crate::client::Client;
+use crate::confirm::confirm;
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::fields::Fields as _;
+use crate::fields::{Fields as _, NOTHING};
 use crate::human;
-use crate::query::Query;
+use crate::query::{Query, encode};
+use crate::table::{Column, Table, left, right};
 
-/// Say how the node's part in its cluster is, and what to do when something is wrong
+/// Say how the node's part in its cluster is, who belongs to it, and what to do when something is wrong
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   meridian ctl cluster
   meridian ctl cluster --json | jq .fresh
+  meridian ctl cluster remove n3    a node that is dead and does not come back
   meridian ctl links            each link in a line
   meridian ctl routes --nodes   what is known of each node's routes
 
+The members are those that the cores agree on: `alive`, `suspect` when no core hears of a node, `dead` once a majority has agreed
+that this life of it is over. A dead node that starts again joins again; only one that does not come back has to be removed.
+
 Exit code 4: the node belongs to no cluster.")]
-pub struct ClusterArgs {}
+pub struct ClusterArgs {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Show it (the same as no verb)
+    Status,
+    /// Remove a dead node: nothing is kept for it any more
+    Remove {
+        // Not `node`: that is the flag which says who is asked.
+        /// Its name
+        #[arg(value_name = "NODE")]
+        name: String,
+    },
+}
 
 pub const CLUSTER: &str = "/api/v1/cluster";
 /// Frames that wait so long are a sign of a link that is too slow for what is published.
@@ -31,17 +54,74 @@ const RETRANSMITTED_MAX: f64 = 1.0;
 
 impl Command for ClusterArgs {
     fn run(self, console: &mut Console) -> Result<(), Failure> {
-        let view = console.client.get(CLUSTER, &Query::new())?;
-        if console.json {
-            return console.document(&view);
+        match self.verb {
+            None | Some(Verb::Status) => status(console),
+            Some(Verb::Remove { name }) => remove(console, &name),
         }
-        console.pairs(&about(&view))?;
-        console.flush()?;
-        for hint in hints(&view) {
-            console.note(&hint);
-        }
-        Ok(())
     }
+}
+
+const MEMBERS: &[Column] = &[
+    left("NODE"),
+    left("ROLE"),
+    left("REGION"),
+    left("ADDRESS"),
+    left("STATE"),
+    left("VOTE"),
+    right("INCARNATION"),
+];
+
+fn status(console: &mut Console) -> Result<(), Failure> {
+    let view = console.client.get(CLUSTER, &Query::new())?;
+    if console.json {
+        return console.document(&view);
+    }
+    console.pairs(&about(&view))?;
+    let members = view.list("membership.members");
+    if !members.is_empty() {
+        console.line("")?;
+        let knows_votes = !view.field("membership.replica").is_null();
+        let mut table = Table::new(MEMBERS);
+        members.iter().for_each(|member| table.row(row(member, knows_votes)));
+        console.table(&mut table)?;
+    }
+    console.flush()?;
+    for hint in hints(&view) {
+        console.note(&hint);
+    }
+    Ok(())
+}
+
+fn row(member: &Value, knows_votes: bool) -> Vec<String> {
+    let vote = match (member.truth("leads"), member.truth("votes")) {
+        (true, _) => "leads",
+        (false, true) => "votes",
+        // Of replicants that is true wherever it is asked.
+        (false, false) if knows_votes || member.text("role") == "replicant" => "no",
+        (false, false) => NOTHING,
+    };
+    let region = member.text("region");
+    vec![
+        member.cell("node"),
+        member.cell("role"),
+        if region.is_empty() { NOTHING.to_owned() } else { region },
+        member.cell("address"),
+        member.cell("state"),
+        vote.to_owned(),
+        member.cell("incarnation"),
+    ]
+}
+
+fn remove(console: &mut Console, node: &str) -> Result<(), Failure> {
+    confirm(
+        console,
+        &format!(
+            "Remove the node {node} from the cluster? Nothing is kept for its sessions any more. It may join again."
+        ),
+    )?;
+    let path = format!("{CLUSTER}/nodes/{}", encode(node));
+    let answer = console.client.send(Method::DELETE, &path, &Query::new(), None)?;
+    console.done(&answer, &format!("node {node} is removed"))
 }
 
 /// `None` when the node belongs to no cluster, or is too old to know of one.
@@ -89,8 +169,11 @@ fn about(view: &Value) -> Vec<(&'static str, String)> {
         ("node", format!("{} ({}{region})", view.cell("node"), view.cell("role"))),
         ("attached to", attached),
         ("fresh", fresh.to_owned()),
+        ("waits for", view.text("membership.waits_for")),
         ("nodes", nodes(view)),
         ("cores", cores(view)),
+        ("quorum", quorum(view)),
+        ("members", members(view)),
         ("routes", format!("{} filters of {} nodes", human::count(filters), view.list("routes").len())),
         (
             "SUBACKs",
@@ -137,6 +220,38 @@ fn reached(view: &Value) -> (usize, usize) {
     (up, all)
 }
 
+/// What the cores agree on, and by whom they are led; empty where nothing is agreed upon, and where this is not known.
+fn quorum(view: &Value) -> String {
+    let replica = view.field("membership.replica");
+    if replica.is_null() {
+        return String::new();
+    }
+    let voters = replica.whole("voters").unwrap_or(0);
+    let leader = match (&replica.text("part")[..], replica.text("leader")) {
+        ("leader", _) => "this node leads".to_owned(),
+        (_, leader) if leader.is_empty() => "nobody leads".to_owned(),
+        (_, leader) => format!("{leader} leads"),
+    };
+    let has = if replica.truth("quorum") { "yes" } else { "NO" };
+    format!(
+        "{has}: {leader} since term {}; {voters} vote, a majority is {}; change {} of {} taken in",
+        replica.count_cell("term"),
+        voters / 2 + 1,
+        replica.count_cell("applied"),
+        replica.count_cell("last")
+    )
+}
+
+/// By state; empty where the members are those of a list.
+fn members(view: &Value) -> String {
+    let members = view.list("membership.members");
+    if view.field("membership").is_null() {
+        return String::new();
+    }
+    let of = |state: &str| members.iter().filter(|member| member.text("state") == state).count();
+    format!("{}: {} alive, {} suspect, {} dead", members.len(), of("alive"), of("suspect"), of("dead"))
+}
+
 fn cores(view: &Value) -> String {
     let (up, all) = reached(view);
     format!("{up} of {all} reached, a majority is {}", all / 2 + 1)
@@ -169,6 +284,7 @@ fn hints(view: &Value) -> Vec<String> {
     let some = |path: &str| view.whole(path).is_some_and(|count| count > 0);
     let mut hints = Vec::new();
     let (up, all) = reached(view);
+    hints.extend(of_membership(view));
     if !view.truth("fresh") {
         hints.push(if up > all / 2 {
             "! not fresh, though a majority of cores is reached: routes are still taken in (meridian ctl routes --nodes), links are \
@@ -216,6 +332,31 @@ fn hints(view: &Value) -> Vec<String> {
     }
     if view.field("carrier.bbr").as_bool() == Some(false) {
         hints.push("! links do not use BBR: over long distances bulk is slow (modprobe tcp_bbr)".to_owned());
+    }
+    hints
+}
+
+fn of_membership(view: &Value) -> Vec<String> {
+    let mut hints = Vec::new();
+    let waits_for = view.text("membership.waits_for");
+    if !waits_for.is_empty() {
+        hints.push(format!("! no member yet: {waits_for}"));
+    }
+    let replica = view.field("membership.replica");
+    match replica.text("failure") {
+        failure if !failure.is_empty() => hints.push(format!(
+            "! this core takes no part in what the others agree on: {failure}. Look at its disk and restart it"
+        )),
+        _ if !replica.is_null() && !replica.truth("quorum") && waits_for.is_empty() => hints.push(
+            "! no quorum: this core hears no majority of those that vote, so nodes neither join nor die. Bring cores back".to_owned(),
+        ),
+        _ => {}
+    }
+    for member in view.list("membership.members").iter().filter(|member| member.text("state") == "dead") {
+        let node = member.cell("node");
+        hints.push(format!(
+            "! {node} is dead: start it again, or, when it does not come back, meridian ctl cluster remove {node}"
+        ));
     }
     hints
 }

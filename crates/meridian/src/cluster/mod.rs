@@ -4,6 +4,7 @@ mod incarnation;
 mod questions;
 mod settings;
 mod view;
+mod wishes;
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::Path;
@@ -28,6 +29,7 @@ use storage::{GroupId, Vacate};
 pub use settings::{ClusterNode, ClusterSettings};
 
 use self::questions::Questions;
+use self::wishes::Wishes;
 use crate::config::Config;
 use crate::store::MetaLog;
 
@@ -127,6 +129,7 @@ struct Shared {
     sender: OnceLock<Sender<Letter>>,
     view: Mutex<Option<Arc<View>>>,
     questions: Questions,
+    wishes: Wishes,
     /// Bytes of letters that the fabric has not seen yet.
     backlog: AtomicUsize,
 }
@@ -326,6 +329,10 @@ impl api::Cluster for Cluster {
     fn answer_by(&self, answerer: Arc<dyn api::Answerer>) {
         self.shared.questions.answer_by(answerer);
     }
+
+    fn remove(&self, node: &str, told: api::Removed) {
+        self.shared.wishes.wish_remove(self.shared.sender.get(), node, told);
+    }
 }
 
 impl Peers for Cluster {
@@ -371,6 +378,7 @@ impl Core for Served {
     fn turn(&mut self, now: Time) {
         self.fabric.turn(now);
         self.shared.questions.tend(&mut self.fabric, self.shared.sender.get());
+        self.shared.wishes.tend(&mut self.fabric);
         if self.looked.is_none_or(|looked| looked.after(LOOK) <= now) {
             self.looked = Some(now);
             let view = Arc::new(self.fabric.view(now));

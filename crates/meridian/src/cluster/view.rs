@@ -1,8 +1,11 @@
 //! A node's part in its cluster, as the API shows it.
 
-use api::{CarrierView, ClusterView, LaneView, LinkView, NodeRoutes};
+use api::{
+    CarrierView, ClusterView, LaneView, LinkView, MemberView, MembershipView, NodeRoutes, ReplicaView,
+};
 use carrier::Figures;
-use cluster::{ClassView, Link, Role, Routes, View};
+use cluster::meta::State;
+use cluster::{ClassView, Link, Membership, Replica, Role, Routes, View};
 use link::Class;
 
 pub fn of(view: &View, figures: &Figures) -> ClusterView {
@@ -32,6 +35,54 @@ pub fn of(view: &View, figures: &Figures) -> ClusterView {
         routes: view.routes.iter().map(routes).collect(),
         links: view.links.iter().map(link).collect(),
         carrier: carrier(figures),
+        membership: view.membership.as_ref().map(membership),
+    }
+}
+
+fn membership(membership: &Membership) -> MembershipView {
+    MembershipView {
+        founded: (membership.founded != 0).then(|| format!("{:032x}", membership.founded)),
+        index: membership.index,
+        waits_for: membership.waits_for.clone(),
+        members: membership.members.iter().map(member).collect(),
+        replica: membership.replica.as_ref().map(replica),
+    }
+}
+
+fn member(member: &cluster::MemberView) -> MemberView {
+    MemberView {
+        node: member.info.name.to_string(),
+        role: role(member.info.role),
+        region: member.info.region.to_string(),
+        address: member.info.address.to_string(),
+        incarnation: member.incarnation,
+        state: match member.state {
+            State::Alive => "alive",
+            State::Suspect(_) => "suspect",
+            State::Dead => "dead",
+        },
+        votes: member.votes,
+        leads: member.leads,
+    }
+}
+
+fn replica(replica: &Replica) -> ReplicaView {
+    ReplicaView {
+        part: match replica.part {
+            consensus::Role::Learner => "learner",
+            consensus::Role::Follower => "follower",
+            consensus::Role::Candidate => "candidate",
+            consensus::Role::Leader => "leader",
+            consensus::Role::Stopped => "stopped",
+        },
+        term: replica.term,
+        leader: replica.leader.as_ref().map(ToString::to_string),
+        last: replica.last,
+        applied: replica.applied,
+        quorum: replica.has_quorum,
+        voters: replica.voters,
+        learners: replica.learners,
+        failure: replica.failure.clone(),
     }
 }
 

@@ -1,15 +1,51 @@
 //! The node's part in its cluster, as Prometheus reads it. Left out where the node belongs to no cluster.
 
-use crate::cluster::{CarrierView, ClusterView, LaneView, LinkView, NodeRoutes};
+use crate::cluster::{CarrierView, ClusterView, LaneView, LinkView, MembershipView, NodeRoutes};
 use crate::metrics::{Kind, Text};
 
-/// The number of series grows with the nodes of the cluster, which are configured; not with clients or topics.
+/// The number of series grows with the nodes of the cluster, which have a limit; not with clients or topics.
 pub(super) fn cluster(text: &mut Text, view: &ClusterView) {
     own(text, view);
     nodes(text, &view.routes);
     links(text, &view.links);
     lanes(text, &view.links);
     carrier(text, &view.carrier);
+    if let Some(view) = &view.membership {
+        membership(text, view);
+    }
+}
+
+/// Where the cores agree on the members. What is of the agreement itself only cores tell.
+fn membership(text: &mut Text, view: &MembershipView) {
+    let help = "Members of the cluster as far as this node knows, by what the cores agree on: alive, suspect or dead.";
+    let mut family = text.family("meridian_cluster_members", Kind::Gauge, help);
+    for state in ["alive", "suspect", "dead"] {
+        let members = view.members.iter().filter(|member| member.state == state).count();
+        family.sample(&[("state", state)], members as f64);
+    }
+    let Some(replica) = &view.replica else { return };
+    let truth = |truth: bool| f64::from(u8::from(truth));
+    let rows = [
+        ("leader", "1 on the core that leads the others, 0 on these.", truth(replica.part == "leader")),
+        (
+            "quorum",
+            "Whether this core hears that a majority of cores agrees: 1, or 0.",
+            truth(replica.quorum),
+        ),
+        (
+            "term",
+            "Of the last election of a leader that this core knows of; grows with each.",
+            replica.term as f64,
+        ),
+        (
+            "applied",
+            "The last change that the cores agreed on and this one has taken in.",
+            replica.applied as f64,
+        ),
+    ];
+    for (name, help, value) in rows {
+        text.one(&format!("meridian_cluster_meta_{name}"), Kind::Gauge, help, value);
+    }
 }
 
 fn own(text: &mut Text, view: &ClusterView) {

@@ -1,0 +1,81 @@
+"""Commands about the members of a cluster, against three cores of their own."""
+
+import urllib.error
+import urllib.request
+
+from node import Node, free_port, until
+
+
+def health(node):
+    """Status and body of /health/quorum."""
+    try:
+        with urllib.request.urlopen(f"{node.url}/health/quorum", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refusal:
+        return refusal.code, refusal.read().decode()
+
+
+def states(node):
+    """What the node knows the members to be, by name."""
+    membership = node.json("cluster", "status")["membership"]
+    return {member["node"]: member["state"] for member in membership["members"]}
+
+
+def start(nodes, ports, secret, name):
+    join = ",".join(f"127.0.0.1:{port}" for port in ports.values())
+    settings = [f"cluster.listen=127.0.0.1:{ports[name]}", f"cluster.join={join}", f"cluster.secret_file={secret}",
+                "cluster.silence_max=500ms", "cluster.lease=500ms"]
+    nodes[name].launch("--name", name, *(word for setting in settings for word in ("--set", setting)))
+
+
+def members(_):
+    """cluster: three cores found one and agree who leads, one that is killed is dead, is removed when it is meant, and joins again"""
+    nodes = {name: Node() for name in ("n1", "n2", "n3")}
+    ports = {name: free_port() for name in nodes}
+    first, last = nodes["n1"], nodes["n3"]
+    secret = first.directory / "cluster.secret"
+    secret.write_text("a secret that is long enough")
+    try:
+        for name in nodes:
+            start(nodes, ports, secret, name)
+        for node in nodes.values():
+            node.ctl("health", "--wait", "20s")
+        alive = dict.fromkeys(nodes, "alive")
+        for node in nodes.values():
+            until(lambda node=node: states(node) == alive, "all know all members", 30)
+            until(lambda node=node: health(node)[0] == 200, "a majority agrees", 30)
+        replica = until(lambda: (it := first.json("cluster")["membership"]["replica"])["voters"] == 3 and it["leader"] and it, "three vote", 30)
+        text = first.text("cluster", "status")
+        assert "majority is 2" in text and "leads" in text and "INCARNATION" in text, (replica, text)
+        assert "stop it first" in first.ctl("cluster", "remove", "n3", "--yes", code=1).err
+        assert "n1, n2, n3" in first.ctl("cluster", "remove", "n4", "--yes", code=4).err
+        leads = lambda node: "meridian_cluster_meta_leader 1\n" in node.text("metrics", "meridian_cluster_meta")
+        until(lambda: sum(map(leads, nodes.values())) == 1, "one leads", 30)
+
+        last.process.kill()
+        last.process.wait(20)
+        until(lambda: states(first)["n3"] == "dead", "the others agree that it is dead", 60)
+        assert "meridian ctl cluster remove n3" in first.ctl("cluster").err
+        assert health(first)[0] == 200, health(first)
+        assert "n3" in first.ctl("cluster", "remove", "n3", code=2).err
+        assert first.text("cluster", "remove", "n3", "--yes") == "node n3 is removed\n"
+        for node in (first, nodes["n2"]):
+            until(lambda node=node: states(node) == {"n1": "alive", "n2": "alive"}, "it is a member no more", 30)
+        entries = first.json("audit", "--limit", "100")["items"]
+        assert any(entry["path"].endswith("/cluster/nodes/n3") and entry["status"] == 204 for entry in entries), entries
+
+        start(nodes, ports, secret, "n3")
+        until(lambda: states(first) == alive, "it has joined again", 60)
+
+        for node in (nodes["n2"], last):
+            node.process.kill()
+            node.process.wait(20)
+        status, body = until(lambda: (it := health(first))[0] == 503 and it, "one of three has no majority", 60)
+        assert "no_quorum" in body and "majority" in body, (status, body)
+        assert "no quorum" in first.ctl("cluster", "status").err
+    finally:
+        for node in nodes.values():
+            node.close()
+
+
+CHECKS = [members]
