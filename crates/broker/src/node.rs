@@ -353,6 +353,7 @@ impl Node {
         if let Some(group) = GroupName::parse(text) {
             let (shard, group) = (group.shard(), Box::new(group));
             let join = Request::JoinNode { group, node, members };
+            self.routes.joins();
             self.post(self.shard_host(shard), Letter::Request(shard, join));
         }
     }

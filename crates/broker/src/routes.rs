@@ -1,7 +1,7 @@
 //! The node's index, and what other nodes are to hear of its changes.
 
 use std::ops::Deref;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -22,6 +22,8 @@ pub struct Routes {
     peers: OnceLock<Arc<dyn Peers>>,
     /// Pairs of filter and other node in the index.
     of_peers: AtomicUsize,
+    /// Members of groups on other nodes that shards have not heard of yet.
+    joining: AtomicUsize,
     /// Nodes that are cut off, as bits; those beyond are taken to be there.
     down: [AtomicU64; 16],
 }
@@ -42,6 +44,7 @@ impl Routes {
             changes: Mutex::default(),
             peers: OnceLock::new(),
             of_peers: AtomicUsize::new(0),
+            joining: AtomicUsize::new(0),
             down: Default::default(),
         }
     }
@@ -83,6 +86,21 @@ impl Routes {
             self.of_peers.fetch_add(1, Relaxed);
         }
         Ok(())
+    }
+
+    /// A shard is told of members on another node, and [`Self::joined`] when it has dealt with that.
+    pub(crate) fn joins(&self) {
+        self.joining.fetch_add(1, Relaxed);
+    }
+
+    /// After the index has what follows from it.
+    pub(crate) fn joined(&self) {
+        self.joining.fetch_sub(1, Release);
+    }
+
+    /// Whether what other nodes want is in the index but for members of groups, of which shards are about to hear.
+    pub fn are_joining(&self) -> bool {
+        self.joining.load(Acquire) > 0
     }
 
     /// Pairs of filter and destination on this node: without what other nodes want.

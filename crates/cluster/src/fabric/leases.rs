@@ -14,6 +14,8 @@ use crate::wire::{Vector, Word};
 
 /// A node tells cores how far it is no more often than this, microseconds.
 const TELL_PAUSE: u64 = 10_000;
+/// From one look whether shards have heard of the members of groups to the next, microseconds.
+const JOINING_PAUSE: u64 = 1_000;
 /// Leases asked for in one lease.
 const RENEWALS: u32 = 4;
 
@@ -64,8 +66,12 @@ impl Fabric {
     pub(super) fn leases_due(&self) -> Time {
         let pause = (self.config.lease / RENEWALS).as_micros() as u64;
         let renew = Time(self.asked_at.0.saturating_add(pause));
-        let tell =
-            if self.untold().next().is_some() { Time(self.told_at.0 + TELL_PAUSE) } else { Time::NEVER };
+        let tell = match self.untold().next() {
+            // Nobody says when shards have heard of members: it takes them no longer than a turn.
+            Some(_) if self.node.routes.are_joining() => Time(self.tended_at.0 + JOINING_PAUSE),
+            Some(_) => Time(self.told_at.0 + TELL_PAUSE),
+            None => Time::NEVER,
+        };
         // Whoever waits for a lease to run out looks often.
         let settle = self.for_cluster.len() > 0 || self.peers.values().any(|peer| peer.settle.is_some());
         let look = if settle { Time(self.tended_at.0 + TELL_PAUSE) } else { Time::NEVER };
@@ -110,7 +116,8 @@ impl Fabric {
             return;
         }
         let vector: Vector = self.untold().collect();
-        if vector.is_empty() {
+        // What shards have not heard of is not known here.
+        if vector.is_empty() || self.node.routes.are_joining() {
             return;
         }
         self.told_at = now;
@@ -140,7 +147,7 @@ impl Fabric {
             }
         }
         let Some(grants) = &self.grants else { return };
-        if self.peers.values().all(|peer| peer.settle.is_none()) {
+        if self.peers.values().all(|peer| peer.settle.is_none()) || self.node.routes.are_joining() {
             return;
         }
         let vector: BTreeMap<_, _> = self

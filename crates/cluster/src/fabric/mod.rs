@@ -210,6 +210,11 @@ impl Fabric {
         &mut self.mesh
     }
 
+    /// Whose place that is.
+    pub fn node_at(&self, place: NodePlace) -> Option<NodeId> {
+        self.places.get(usize::from(place.0)).copied()
+    }
+
     pub fn counters(&self) -> Counters {
         self.counters
     }

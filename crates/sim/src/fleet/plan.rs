@@ -154,7 +154,7 @@ impl Plan {
             faults,
             is_tight,
             is_harassed: random.percent(50),
-            is_agreed: false,
+            is_agreed: seed % 4 == 1,
         }
     }
 }

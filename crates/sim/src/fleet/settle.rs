@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use broker::peers::Wants;
+use cluster::meta::State;
 use mqtt::QoS;
 
 use super::client::{Client, Keeps, Scene};
@@ -18,6 +19,8 @@ const SILENCE: usize = 4;
 /// Seconds until all nodes are joined, when nothing goes wrong any more: a connection that is dead is found to be, one that is being made is
 /// given up, and another is dialed, each of it after five seconds at most; then one more time after another five.
 const JOINED: usize = 25;
+/// And until the cores agree that all are there: they may have to elect one that leads, more than once, and cores come one at a time.
+const AGREED: usize = 90;
 
 impl Fleet {
     /// No more harm.
@@ -41,7 +44,8 @@ impl Fleet {
             self.run_until(until);
             // What one node has for another waits until they are joined, however quiet clients are.
             let mut is_quiet = self.are_joined();
-            assert!(is_quiet || second <= JOINED, "nodes are not joined after {second} s");
+            let patience = if self.plan.is_agreed { AGREED } else { JOINED };
+            assert!(is_quiet || second <= patience, "nodes are not joined after {second} s");
             for client in &mut self.clients {
                 is_quiet &= client.is_quiet() & !std::mem::take(&mut client.stirred);
             }
@@ -57,9 +61,14 @@ impl Fleet {
 
     /// Whether every node runs, and has its links to all others.
     fn are_joined(&mut self) -> bool {
+        let count = self.members.len();
         self.members.iter_mut().all(|member| {
-            let process = member.process.as_mut();
-            process.is_some_and(|process| process.fabric.mesh().peers().all(|peer| peer.is_up))
+            let Some(process) = &mut member.process else { return false };
+            let is_whole = process.fabric.meta().is_none_or(|meta| {
+                let alive = meta.roster().members.values().filter(|member| member.state == State::Alive);
+                meta.is_member() && alive.count() == count
+            });
+            is_whole && process.fabric.mesh().peers().all(|peer| peer.is_up)
         })
     }
 
@@ -69,7 +78,6 @@ impl Fleet {
         let mut known = Vec::new();
         for (number, member) in self.members.iter().enumerate() {
             let process = member.process.as_ref().expect("every node runs");
-            let others: Vec<usize> = (0..self.members.len()).filter(|other| *other != number).collect();
             let mut wanted = BTreeMap::<String, Wants>::new();
             let mut of_others = BTreeMap::<(usize, String), Wants>::new();
             process.node.broker().routes.for_each_wanted(|filter, place, wants| match place {
@@ -78,7 +86,9 @@ impl Fleet {
                     *all = all.with(wants);
                 }
                 Some(place) => {
-                    let other = others[usize::from(place.0)];
+                    let id = process.fabric.node_at(place).expect("a place is some node's");
+                    let of_name = |node: &cluster::NodeInfo| link::NodeId::of_name(&node.name) == id;
+                    let other = self.plan.nodes.iter().position(of_name).expect("there are no others");
                     let before = of_others.insert((other, filter.to_owned()), wants);
                     assert!(before.is_none(), "n{number} knows two things of n{other} and {filter}");
                 }

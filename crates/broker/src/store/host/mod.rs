@@ -356,7 +356,10 @@ impl ShardHost {
             Request::DeleteRetained { topic, token } => self.delete_retained(now, &topic, token, out),
             Request::Join(join) => self.join(*join, out),
             Request::Leave { group, member, reply } => self.leave(*group, member, reply, out),
-            Request::JoinNode { group, node, members } => self.join_node(*group, node, members),
+            Request::JoinNode { group, node, members } => {
+                self.join_node(*group, node, members);
+                self.node_routes.joined();
+            }
             Request::GiveHere { group, message, refusal, token } => {
                 self.give_here(now, &group, &message, (refusal, token), out);
             }
