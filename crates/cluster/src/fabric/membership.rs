@@ -244,6 +244,10 @@ impl Fabric {
         let place = self.new_place(id);
         self.node.routes.set_up(place, false);
         self.peers.insert(id, Peer::new(info.clone(), place));
+        // Others may have told of its routes before this node knew that it is a member.
+        for (key, interest) in self.replica.entries(WriterId(id.0)) {
+            put(&self.node, place, key, Some(*interest));
+        }
         let Some(guest) = guest else { return };
         if guest.is_up {
             self.link_event(now, id, Event::Up);
