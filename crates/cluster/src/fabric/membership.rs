@@ -336,16 +336,16 @@ impl Fabric {
         for (key, interest) in entries {
             self.replica.set(own, &key, Some(interest));
         }
-        // What was of the earlier life is void on the other side, too.
+        // What others knew was of the earlier life.
         self.core_knows = replog::Position::default();
         self.asked_settle = replog::Position::default();
         self.leases.forget();
         self.for_core.rebase(self.own_position());
         self.for_cluster.rebase(self.own_position());
         for peer in self.peers.values_mut() {
+            // It hears of the new life, and is fed with what that writes.
             peer.asked = None;
-            peer.fed.clear();
-            peer.feed = None;
+            peer.fed.iter_mut().for_each(|fed| fed.own = None);
         }
         self.told.clear();
     }
