@@ -76,7 +76,8 @@ impl Fabric {
     }
 
     pub(super) fn tend_membership(&mut self, now: Time) {
-        let Some(meta) = &mut self.meta else { return };
+        // Messages do not wait for what has nothing to do.
+        let Some(meta) = self.meta.as_mut().filter(|meta| meta.timeout() <= now) else { return };
         let own = self.grants.as_ref();
         let seen = |id: NodeId, is_up: bool| Seen {
             id,

@@ -387,10 +387,7 @@ impl Meta {
             group.turn(now);
         }
         self.take_outcomes(now);
-        let known = self.group.as_ref().map(|group| group.state().clone());
-        if let Some(roster) = known.filter(|roster| roster.index > self.roster.index) {
-            self.learn(roster);
-        }
+        self.learn_own();
         if now >= self.due {
             self.due = now.after(PAUSE);
             self.look(now, seen);
@@ -398,10 +395,22 @@ impl Meta {
                 group.turn(now);
             }
             self.take_outcomes(now);
+            self.learn_own();
         }
         self.tell_roster(seen);
         while let Some(transmit) = self.group.as_mut().and_then(Group::poll_transmit) {
             self.out.push_back(MetaFrame { to: transmit.to, word: OwnedWord::Replica(transmit.frame) });
+        }
+    }
+
+    /// Takes up what this core's replica has applied.
+    fn learn_own(&mut self) {
+        let Some(group) = &self.group else { return };
+        let state = group.state();
+        if state.index > self.roster.index {
+            let roster = state.clone();
+            drop(state);
+            self.learn(roster);
         }
     }
 

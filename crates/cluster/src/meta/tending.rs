@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use consensus::{Change, Group, Outcome, ReplicaId, Role as Part, Status, Undecided};
+use consensus::{Change, Outcome, ReplicaId, Role as Part, Status, Undecided};
 use link::{NodeId, Time};
 
 use super::watch::Sight;
@@ -243,8 +243,9 @@ impl Meta {
         let is_other = |(id, _): &&(ReplicaId, Option<u64>)| *id != group.id() && status.voters.contains(id);
         let next = status.replicated.iter().filter(is_other).max_by_key(|(_, last)| *last);
         if let (Part::Leader, Some((next, _))) = (status.role, next) {
-            let request = Group::transfer(group, *next);
+            let request = group.transfer(*next);
             self.asked.insert(request, Asker::Tending);
+            self.due = Time::default();
         }
     }
 }
