@@ -18,7 +18,7 @@ pub struct Card {
     pub incarnation: Incarnation,
     /// The cluster that it belongs to ([`Roster::founded`](super::Roster)); 0: to none yet.
     pub founded: u128,
-    /// Of a core that belongs to none: a hash of the names of all such cores that it knows of. 0: it founds a cluster alone.
+    /// Of a core: a hash of the names of all cores that it has met. 0: it founds a cluster alone.
     pub known: u64,
 }
 

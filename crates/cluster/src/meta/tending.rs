@@ -300,3 +300,95 @@ fn told(roster: &Roster, command: &Command) -> String {
         other => format!("{other:?}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::NodeInfo;
+    use crate::meta::Member;
+    use replog::Incarnation;
+
+    /// Cores by name, with their replicas.
+    fn roster(cores: &[(&str, u64)]) -> Roster {
+        let mut roster = Roster { founded: 1, ..Roster::default() };
+        for (name, replica) in cores {
+            let info =
+                NodeInfo { name: (*name).into(), role: Role::Core, region: "".into(), address: "h:1".into() };
+            let member = Member {
+                info,
+                incarnation: Incarnation(1),
+                state: State::Alive,
+                replica: Some(ReplicaId(*replica)),
+            };
+            roster.members.insert(NodeId::of_name(name), member);
+        }
+        roster
+    }
+
+    /// How the leader sees its group, whose last entry is 1,000: replicas, their nodes and how far they are.
+    fn status(voters: &[(&str, u64, u64)], learners: &[(&str, u64, u64)]) -> Status {
+        let all = || voters.iter().chain(learners);
+        Status {
+            role: Part::Leader,
+            term: 1,
+            leader: voters.first().map(|(_, replica, _)| ReplicaId(*replica)),
+            voters: voters.iter().map(|(_, replica, _)| ReplicaId(*replica)).collect(),
+            learners: learners.iter().map(|(_, replica, _)| ReplicaId(*replica)).collect(),
+            members: all()
+                .map(|(name, replica, _)| {
+                    (ReplicaId(*replica), consensus::Member { node: NodeId::of_name(name) })
+                })
+                .collect(),
+            is_changing: false,
+            last: Some(1000),
+            applied: Some(1000),
+            snapshot: None,
+            quorum_age: None,
+            replicated: all().map(|(_, replica, last)| (ReplicaId(*replica), Some(*last))).collect(),
+            failure: None,
+        }
+    }
+
+    fn votes(replicas: &[u64]) -> Option<Change> {
+        Some(Change::SetVoters(replicas.iter().map(|replica| ReplicaId(*replica)).collect()))
+    }
+
+    #[test]
+    fn a_core_learns_first_and_votes_when_it_has_most_and_the_number_stays_odd() {
+        let (two, three) = (roster(&[("a", 1), ("b", 2)]), roster(&[("a", 1), ("b", 2), ("c", 3)]));
+        let a = ("a", 1, 1000);
+        let add = Change::AddLearner(ReplicaId(2), consensus::Member { node: NodeId::of_name("b") });
+        assert_eq!(change_of(&two, &status(&[a], &[])), Some(add));
+        assert_eq!(change_of(&two, &status(&[a], &[("b", 2, 1000)])), None, "two bear no more than one");
+        let behind = status(&[a], &[("b", 2, 1000), ("c", 3, 800)]);
+        assert_eq!(change_of(&three, &behind), None);
+        let ready = status(&[a], &[("b", 2, 1000), ("c", 3, 950)]);
+        assert_eq!(change_of(&three, &ready), votes(&[1, 2, 3]));
+        let half_way = Status { is_changing: true, ..status(&[a, ("b", 2, 1000), ("c", 3, 950)], &[]) };
+        assert_eq!(change_of(&three, &half_way), votes(&[1, 2, 3]), "it is asked again");
+        assert_eq!(change_of(&three, &Status { is_changing: false, ..half_way }), None);
+    }
+
+    #[test]
+    fn a_core_with_an_empty_disk_takes_its_own_place_when_it_has_most() {
+        let wanted = roster(&[("a", 1), ("b", 2), ("c", 4)]);
+        let voters = [("a", 1, 1000), ("b", 2, 1000), ("c", 3, 900)];
+        assert!(matches!(
+            change_of(&wanted, &status(&voters, &[])),
+            Some(Change::AddLearner(ReplicaId(4), _))
+        ));
+        assert_eq!(change_of(&wanted, &status(&voters, &[("c", 4, 3)])), None);
+        assert_eq!(change_of(&wanted, &status(&voters, &[("c", 4, 990)])), votes(&[1, 2, 4]));
+    }
+
+    #[test]
+    fn whoever_is_removed_votes_no_more_and_a_learner_takes_the_place() {
+        let voters = [("a", 1, 1000), ("b", 2, 1000), ("c", 3, 900)];
+        assert_eq!(change_of(&roster(&[("a", 1), ("b", 2)]), &status(&voters, &[])), votes(&[1, 2]));
+        let four = roster(&[("a", 1), ("b", 2), ("d", 5)]);
+        assert_eq!(change_of(&four, &status(&voters, &[("d", 5, 1000)])), votes(&[1, 2, 5]));
+        let learner = status(&voters[..1], &[("b", 2, 1000)]);
+        assert_eq!(change_of(&roster(&[("a", 1)]), &learner), Some(Change::RemoveLearner(ReplicaId(2))));
+        assert_eq!(change_of(&Roster::default(), &status(&voters[..1], &[])), None, "somebody votes always");
+    }
+}
