@@ -132,11 +132,15 @@ mod tests {
         assert_eq!(args.config.name.as_deref(), Some("n"));
     }
 
-    /// What does not exist yet is not offered.
     #[test]
-    fn flags_of_what_is_not_there_are_refused() {
-        for flag in ["--role", "--join"] {
-            assert!(Cli::try_parse_from(["meridian", "start", flag, "x"]).is_err(), "{flag}");
-        }
+    fn a_node_joins_a_cluster_by_flags() {
+        let cli = parse(
+            "meridian --cluster-listen h:1 --join a:1,b:1 --role replicant --region eu --cluster-secret-file s",
+        );
+        let config = cli.start.config;
+        assert_eq!(config.cluster_listen.as_deref(), Some("h:1"));
+        assert_eq!(config.join.as_deref(), Some("a:1,b:1"));
+        assert_eq!((config.role.as_deref(), config.region.as_deref()), (Some("replicant"), Some("eu")));
+        assert_eq!(config.cluster_secret_file.as_deref(), Some("s"));
     }
 }
