@@ -14,7 +14,7 @@ use storage::{GroupId, Log, RecoveredGroup, Vacate};
 
 use crate::config::Config;
 use crate::journal::{Places, Store, Unreadable};
-use crate::machine::{Machine, State, StateMachine};
+use crate::machine::{Machine, Shared, State, StateMachine};
 use crate::mutation::{Mutation, mutated};
 use crate::network::{Network, Transmit};
 use crate::runtime::{Runtime, lock};
@@ -23,7 +23,7 @@ use crate::status::{Role, Status};
 use crate::vocabulary::{Command, Member, ReplicaId, Types};
 use crate::wire;
 
-pub(crate) type Raft<S> = openraft::Raft<Types, Machine<S>>;
+pub(crate) type Raft = openraft::Raft<Types, Machine>;
 
 /// Something that was asked of a group, until its [`Event`] comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -84,19 +84,25 @@ pub enum Change {
     RemoveLearner(ReplicaId),
 }
 
-/// A replica: an `openraft` node, its log, and its state.
+/// A [`Replica`] and the state that it makes.
+pub struct Group<S> {
+    replica: Replica,
+    state: Arc<Mutex<S>>,
+}
+
+/// An `openraft` node, its log, and its state.
 ///
 /// Its owner hands it frames ([`Self::receive`]) and what the log tells, calls [`Self::turn`] after any of it and when [`Self::timeout`] is
 /// due, and takes frames and events from it.
-pub struct Group<S: StateMachine> {
+pub struct Replica {
     config: Config,
     places: Places,
     runtime: Runtime,
-    raft: Raft<S>,
+    raft: Raft,
     network: Network,
     store: Store,
-    state: Arc<Mutex<State<S>>>,
-    server: Arc<Server<S>>,
+    state: Arc<Mutex<State>>,
+    server: Arc<Server>,
     events: Arc<Mutex<VecDeque<Event>>>,
     requests: u64,
     waiting: Arc<AtomicUsize>,
@@ -163,6 +169,40 @@ impl<S: StateMachine> Group<S> {
         places: Places,
         recovered: &[RecoveredGroup],
         machine: S,
+    ) -> Result<Self, StartError> {
+        let state = Arc::new(Mutex::new(machine));
+        let shared = Box::new(Shared(state.clone()));
+        Ok(Self { replica: Replica::start(now, config, log, places, recovered, shared)?, state })
+    }
+
+    /// The state, as far as it is applied here.
+    pub fn state(&self) -> StateGuard<'_, S> {
+        StateGuard(lock(&self.state))
+    }
+}
+
+impl<S> std::ops::Deref for Group<S> {
+    type Target = Replica;
+
+    fn deref(&self) -> &Replica {
+        &self.replica
+    }
+}
+
+impl<S> std::ops::DerefMut for Group<S> {
+    fn deref_mut(&mut self) -> &mut Replica {
+        &mut self.replica
+    }
+}
+
+impl Replica {
+    fn start(
+        now: Time,
+        config: Config,
+        log: Log,
+        places: Places,
+        recovered: &[RecoveredGroup],
+        machine: Box<dyn StateMachine>,
     ) -> Result<Self, StartError> {
         let store = Store::recover(log, places, recovered).map_err(StartError::Unreadable)?;
         let mut runtime = Runtime::new(now, config.seed);
@@ -279,11 +319,6 @@ impl<S: StateMachine> Group<S> {
         status
     }
 
-    /// The state, as far as it is applied here.
-    pub fn state(&self) -> StateGuard<'_, S> {
-        StateGuard(lock(&self.state))
-    }
-
     /// Makes the first members of a group that has none, once, on one of them; on others it does nothing.
     pub fn initialize(&mut self, members: BTreeMap<ReplicaId, Member>) -> RequestId {
         self.request(|raft| async move {
@@ -376,7 +411,7 @@ impl<S: StateMachine> Group<S> {
     }
 
     /// One that would wait too long is refused at once.
-    fn request<Asked>(&mut self, ask: impl FnOnce(Raft<S>) -> Asked) -> RequestId
+    fn request<Asked>(&mut self, ask: impl FnOnce(Raft) -> Asked) -> RequestId
     where
         Asked: Future<Output = Result<Outcome, Undecided>> + Send + 'static,
     {
@@ -443,18 +478,18 @@ impl Drop for Ticket {
 }
 
 /// The state of a replica, for as long as it is looked at.
-pub struct StateGuard<'a, S>(MutexGuard<'a, State<S>>);
+pub struct StateGuard<'a, S>(MutexGuard<'a, S>);
 
 impl<S> std::ops::Deref for StateGuard<'_, S> {
     type Target = S;
 
     fn deref(&self) -> &S {
-        &self.0.machine
+        &self.0
     }
 }
 
 impl<S> std::ops::DerefMut for StateGuard<'_, S> {
     fn deref_mut(&mut self) -> &mut S {
-        &mut self.0.machine
+        &mut self.0
     }
 }

@@ -21,7 +21,9 @@ mod vocabulary;
 mod wire;
 
 pub use config::Config;
-pub use group::{Change, Counters, Event, Group, Outcome, RequestId, StartError, StateGuard, Undecided};
+pub use group::{
+    Change, Counters, Event, Group, Outcome, Replica, RequestId, StartError, StateGuard, Undecided,
+};
 pub use journal::{Places, Unreadable};
 pub use machine::{InvalidSnapshot, StateMachine};
 pub use mutation::Mutation;

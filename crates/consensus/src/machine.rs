@@ -30,15 +30,32 @@ pub trait StateMachine: Send + 'static {
 #[derive(Debug)]
 pub struct InvalidSnapshot;
 
+/// A state that its owner looks at while a replica makes it: so nothing that is large depends on what it is.
+pub(crate) struct Shared<S>(pub Arc<Mutex<S>>);
+
+impl<S: StateMachine> StateMachine for Shared<S> {
+    fn apply(&mut self, index: u64, command: &[u8]) -> Vec<u8> {
+        lock(&self.0).apply(index, command)
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        lock(&self.0).snapshot()
+    }
+
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), InvalidSnapshot> {
+        lock(&self.0).restore(snapshot)
+    }
+}
+
 /// The state of one replica, and how far it is.
-pub(crate) struct State<S> {
-    pub machine: S,
+pub(crate) struct State {
+    machine: Box<dyn StateMachine>,
     pub applied: Option<LogId>,
     membership: StoredMembership,
 }
 
-pub(crate) struct Machine<S> {
-    state: Arc<Mutex<State<S>>>,
+pub(crate) struct Machine {
+    state: Arc<Mutex<State>>,
     store: Store,
 }
 
@@ -48,8 +65,8 @@ pub(crate) struct Builder {
     store: Store,
 }
 
-impl<S: StateMachine> Machine<S> {
-    pub fn new(machine: S, store: Store) -> (Self, Arc<Mutex<State<S>>>) {
+impl Machine {
+    pub fn new(machine: Box<dyn StateMachine>, store: Store) -> (Self, Arc<Mutex<State>>) {
         let state = State { machine, applied: None, membership: StoredMembership::default() };
         let state = Arc::new(Mutex::new(state));
         (Self { state: state.clone(), store }, state)
@@ -66,7 +83,7 @@ impl RaftSnapshotBuilder<Types> for Builder {
     }
 }
 
-impl<S: StateMachine> RaftStateMachine<Types> for Machine<S> {
+impl RaftStateMachine<Types> for Machine {
     type SnapshotData = Arc<[u8]>;
     type SnapshotBuilder = Builder;
 

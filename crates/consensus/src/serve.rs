@@ -6,17 +6,15 @@ use openraft::raft::{TransferLeaderRequest, VoteRequest};
 
 use crate::group::Raft;
 use crate::journal::Store;
-use crate::machine::StateMachine;
 use crate::runtime::lock;
 use crate::vocabulary::{ReplicaId, Snapshot, SnapshotMeta, Vote};
 use crate::wire::Body;
 
 /// What is kept between questions: a snapshot that comes in pieces.
-pub(crate) struct Server<S> {
+pub(crate) struct Server {
     store: Store,
     incoming: Mutex<Option<Incoming>>,
     bytes_max: u64,
-    state: std::marker::PhantomData<fn() -> S>,
 }
 
 struct Incoming {
@@ -27,17 +25,17 @@ struct Incoming {
     bytes: Vec<u8>,
 }
 
-impl<S: StateMachine> Server<S> {
+impl Server {
     pub fn new(store: Store, bytes_max: u64) -> Self {
-        Self { store, incoming: Mutex::default(), bytes_max, state: std::marker::PhantomData }
+        Self { store, incoming: Mutex::default(), bytes_max }
     }
 
-    pub async fn serve(&self, raft: &Raft<S>, from: ReplicaId, question: Body) -> Body {
+    pub async fn serve(&self, raft: &Raft, from: ReplicaId, question: Body) -> Body {
         self.try_serve(raft, from, question).await.unwrap_or(Body::Refused)
     }
 
     /// `None`: the replica has stopped, or the question is none.
-    async fn try_serve(&self, raft: &Raft<S>, from: ReplicaId, question: Body) -> Option<Body> {
+    async fn try_serve(&self, raft: &Raft, from: ReplicaId, question: Body) -> Option<Body> {
         match question {
             Body::Append(append) => {
                 Some(Body::Appended(raft.append_entries(append.into()).await.ok()?.into()))
