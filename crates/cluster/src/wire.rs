@@ -17,6 +17,7 @@
 //! 14 propose  number u64, command
 //! 15 proposed number u64, leader u64, answer
 //! 16 sight    whom a core does not hear
+//! 20 balance
 //! vector      (writer u64, incarnation u64, position u64)*
 //! varint      seven bits a byte, the lowest first, the top bit in all but the last
 //! ```
@@ -79,6 +80,8 @@ pub enum Word<'a> {
     },
     /// About what is agreed upon.
     Meta(MetaWord<'a>),
+    /// Replicants are to be spread evenly over the cores.
+    Balance,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,6 +156,7 @@ impl Word<'_> {
                     out.extend(count.to_le_bytes());
                 }
             }
+            Self::Balance => out.push(20),
             Self::Renew(stamp) => {
                 out.push(7);
                 out.extend(stamp.to_le_bytes());
@@ -260,6 +264,7 @@ pub fn decode(bytes: &[u8]) -> Option<Word<'_>> {
             Word::Meta(MetaWord::Proposed { number, leader, answer: rest })
         }
         16 => Word::Meta(MetaWord::Sight(rest)),
+        20 => Word::Balance,
         _ => return None,
     })
 }
@@ -320,7 +325,7 @@ mod tests {
     use super::*;
     use crate::asks::Unanswered;
 
-    fn words() -> [(Word<'static>, &'static str); 17] {
+    fn words() -> [(Word<'static>, &'static str); 18] {
         let vector = vec![(WriterId(2), Incarnation(3), Position(4))];
         let in_hex = "020000000000000003000000000000000400000000000000";
         let hello = Hello {
@@ -359,6 +364,7 @@ mod tests {
                 "0f050000000000000006000000000000006162",
             ),
             (Word::Meta(MetaWord::Sight(b"ab")), "106162"),
+            (Word::Balance, "14"),
         ]
     }
 

@@ -1,10 +1,11 @@
 //! Which core a replicant hears from, and what this node asks its peers for.
 
-use link::{NodeId, Time};
+use link::{Lane, NodeId, Time};
 use replog::Position;
 
 use super::Fabric;
 use crate::config::Role;
+use crate::wire::Word;
 
 impl Fabric {
     /// Chooses a core when there is none, and asks peers for what is to be heard from them now.
@@ -12,11 +13,7 @@ impl Fabric {
         if self.config.own.role == Role::Replicant {
             let is_up = |id: &NodeId| self.peers.get(id).is_some_and(|peer| peer.is_up);
             if !self.attached.as_ref().is_some_and(is_up) {
-                let next = self.best_core();
-                if next != self.attached {
-                    self.attached = next;
-                    self.core_knows = Position::default();
-                }
+                self.hear_from(self.best_core());
             }
         }
         let is_changed = |id: &NodeId| {
@@ -27,6 +24,43 @@ impl Fabric {
         let changed: Vec<NodeId> = self.peers.keys().copied().filter(is_changed).collect();
         for id in changed {
             self.say_hello(now, id);
+        }
+    }
+
+    /// Has the replicants spread evenly over the cores, each where its region has some. Those that hear of it compute the same.
+    pub(super) fn balance(&mut self, now: Time) {
+        let replicants = self.peers.iter().filter(|(_, peer)| !peer.is_core() && peer.is_up);
+        let replicants: Vec<NodeId> = replicants.map(|(id, _)| *id).collect();
+        for id in replicants {
+            // One that finds no place is told when the operator asks again.
+            self.say(now, id, Lane::CONTROL, &Word::Balance);
+        }
+        self.take_share();
+    }
+
+    /// Hears from the core that this replicant falls to when all are spread evenly.
+    pub(super) fn take_share(&mut self) {
+        if self.config.own.role != Role::Replicant {
+            return;
+        }
+        let up = || self.peers.iter().filter(|(_, peer)| peer.is_up);
+        let has_core = |region: &str| up().any(|(_, peer)| peer.is_core() && *peer.info.region == *region);
+        let own = &*self.config.own.region;
+        let is_served = has_core(own);
+        let in_place = |region: &str| if is_served { region == own } else { !has_core(region) };
+        let replicants = up().filter(|(_, peer)| !peer.is_core() && in_place(&peer.info.region));
+        let rank = replicants.filter(|(id, _)| **id < self.own).count();
+        let cores = up().filter(|(_, peer)| peer.is_core() && (!is_served || *peer.info.region == *own));
+        let cores: Vec<NodeId> = cores.map(|(id, _)| *id).collect();
+        if let Some(core) = cores.get(rank % cores.len().max(1)) {
+            self.hear_from(Some(*core));
+        }
+    }
+
+    fn hear_from(&mut self, core: Option<NodeId>) {
+        if core != self.attached {
+            self.attached = core;
+            self.core_knows = Position::default();
         }
     }
 

@@ -59,6 +59,23 @@ impl Fabric {
         self.meta.as_mut()?.poll_answered()
     }
 
+    /// This node is to be no member any more: [`Self::poll_wish`] tells when it is none. Its clients are gone before.
+    pub fn leave(&mut self, now: Time, id: WishId) {
+        match &mut self.meta {
+            Some(meta) => meta.leave(now, id),
+            None => self.wishes_refused.push_back(id),
+        }
+    }
+
+    /// An operator knows where other nodes are.
+    pub fn join_at(&mut self, now: Time, addresses: Vec<Box<str>>) {
+        let Some(meta) = &mut self.meta else { return };
+        meta.join_at(addresses);
+        // Those that are new are sought as the others are.
+        self.is_seeking = false;
+        self.seek(now);
+    }
+
     /// This node is about to stop: another core leads, if this one did.
     pub fn resign(&mut self, now: Time) {
         if let Some(meta) = &mut self.meta {
@@ -103,7 +120,7 @@ impl Fabric {
         let Some(meta) = &self.meta else { return };
         let hears_core = self.is_core() && self.peers.is_empty()
             || self.peers.values().any(|peer| peer.is_core() && peer.is_up);
-        let wants = !meta.is_member() || !hears_core;
+        let wants = !meta.is_leaving() && (!meta.is_member() || !hears_core);
         if wants != self.is_seeking {
             self.is_seeking = wants;
             for address in meta.join() {
@@ -289,7 +306,12 @@ impl Fabric {
         if let Some(life) = self.replica.incarnation(writer) {
             self.replica.declare_dead(writer, life);
         }
-        self.mesh.remove_peer(now, id);
+        if peer.is_up && self.guests.len() < GUESTS_MAX {
+            // It hears by this link that it is none.
+            self.guests.insert(id, Guest { since: now, is_up: true, early: Vec::new() });
+        } else {
+            self.mesh.remove_peer(now, id);
+        }
         self.retired.push(peer.place);
         self.attached.take_if(|attached| *attached == id);
         // Where the others hear from has to be said anew.

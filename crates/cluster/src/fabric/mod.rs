@@ -44,6 +44,12 @@ pub enum Letter {
     Log(LogNews),
     /// An operator wants something to be agreed upon: [`Fabric::poll_wish`] tells what came of it.
     Wish(WishId, Command),
+    /// The node is to be a member of its cluster no more: [`Fabric::poll_wish`] tells when it is none.
+    Leave(WishId),
+    /// An operator knows where other nodes are.
+    JoinAt(Vec<Box<str>>),
+    /// Replicants are to be spread evenly over the cores.
+    Balance,
     /// The node is about to stop.
     Resign,
 }
@@ -228,6 +234,9 @@ impl Fabric {
             Letter::Answer(to, answer) => self.answer(now, to, answer.as_deref()),
             Letter::Log(news) => self.log_news(news),
             Letter::Wish(id, command) => self.wish(now, id, &command),
+            Letter::Leave(id) => self.leave(now, id),
+            Letter::JoinAt(addresses) => self.join_at(now, addresses),
+            Letter::Balance => self.balance(now),
             Letter::Resign => self.resign(now),
         }
     }
@@ -368,6 +377,7 @@ impl Fabric {
             Word::Ask { number, question } => self.asked(now, from, number, question),
             Word::Answer { number, part, bytes } => self.answer_came(from, number, part, bytes),
             Word::Meta(word) => self.meta_word(now, from, &word),
+            Word::Balance => self.take_share(),
         }
     }
 

@@ -22,6 +22,10 @@ pub enum Command {
     Trust(NodeId, Incarnation),
     /// No core lets it acknowledge anything, and no grant of one holds any more: it is over.
     Bury(NodeId, Incarnation),
+    /// That life wants to be a member no more. A core votes until others can do without it.
+    Leave(NodeId, Incarnation),
+    /// That core is to lead. Whoever leads does it at once: it is never in the log.
+    Lead(NodeId),
 }
 
 /// What became of a command.
@@ -46,6 +50,7 @@ impl Command {
             Self::Suspect(id, incarnation) => life(4, id, incarnation),
             Self::Trust(id, incarnation) => life(5, id, incarnation),
             Self::Bury(id, incarnation) => life(6, id, incarnation),
+            Self::Leave(id, incarnation) => life(8, id, incarnation),
             Self::Found(id) => {
                 out.push(1);
                 out.extend(id.to_le_bytes());
@@ -56,6 +61,10 @@ impl Command {
             }
             Self::Remove(id) => {
                 out.push(3);
+                out.extend(id.0.to_le_bytes());
+            }
+            Self::Lead(id) => {
+                out.push(9);
                 out.extend(id.0.to_le_bytes());
             }
         }
@@ -73,12 +82,14 @@ impl Command {
                 Self::Join { info, incarnation, replica }
             }
             3 => Self::Remove(NodeId(reader.u64()?)),
-            4..=6 => {
+            9 => Self::Lead(NodeId(reader.u64()?)),
+            4..=6 | 8 => {
                 let (id, life) = (NodeId(reader.u64()?), Incarnation(reader.u64()?));
                 match kind {
                     4 => Self::Suspect(id, life),
                     5 => Self::Trust(id, life),
-                    _ => Self::Bury(id, life),
+                    6 => Self::Bury(id, life),
+                    _ => Self::Leave(id, life),
                 }
             }
             _ => return None,
@@ -160,6 +171,8 @@ mod tests {
             (Command::Suspect(id, life), format!("04{both}")),
             (Command::Trust(id, life), format!("05{both}")),
             (Command::Bury(id, life), format!("06{both}")),
+            (Command::Leave(id, life), format!("08{both}")),
+            (Command::Lead(id), "090200000000000000".to_owned()),
         ];
         for (command, golden) in cases {
             let bytes = command.encode();

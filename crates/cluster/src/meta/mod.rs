@@ -26,7 +26,7 @@ pub use roster::{Member, NODES_MAX, Roster, State};
 
 use crate::config::{NodeInfo, Role};
 use founding::Founding;
-use tending::Tending;
+use tending::{Course, Tending};
 use watch::{Sight, Watch};
 use wishes::{Reply, Wishes};
 
@@ -149,11 +149,25 @@ pub struct Meta {
     said_waiting: Option<(Time, String)>,
     /// This life's number is too small: the least that may join.
     refused: Option<Incarnation>,
+    leaving: Option<Leaving>,
     due: Time,
 }
 
+/// A node on its way out, or gone.
+#[derive(Debug)]
+struct Leaving {
+    /// Who waits for it.
+    waiting: Option<WishId>,
+    deadline: Time,
+}
+
+/// A node is waited for so long that leaves: cores go one after the other, each when the rest knows that the last has gone.
+const LEAVING_MAX: Duration = Duration::from_secs(60);
+
 /// Proposals of this node, and questions to the group, are waited for so long.
 const LIMIT: Duration = Duration::from_secs(5);
+/// Addresses where other nodes are to be met, at most.
+const ADDRESSES_MAX: usize = 64;
 /// From one look at what should be so to the next.
 const PAUSE: Duration = Duration::from_millis(250);
 /// From one word on what is waited for to the next of the same.
@@ -191,6 +205,7 @@ impl Meta {
             answered: VecDeque::new(),
             said_waiting: None,
             refused: None,
+            leaving: None,
             due: now,
         }
     }
@@ -203,6 +218,15 @@ impl Meta {
     /// Where other nodes are to be met.
     pub fn join(&self) -> &[Box<str>] {
         &self.config.join
+    }
+
+    /// More of these, until the process ends.
+    pub fn join_at(&mut self, addresses: Vec<Box<str>>) {
+        for address in addresses {
+            if self.config.join.len() < ADDRESSES_MAX && !self.config.join.contains(&address) {
+                self.config.join.push(address);
+            }
+        }
     }
 
     pub fn incarnation(&self) -> Incarnation {
@@ -256,7 +280,7 @@ impl Meta {
 
     /// The replica that stands for this node.
     pub fn replica(&self) -> Option<ReplicaId> {
-        self.group.as_ref().map(Group::id)
+        self.group.as_ref().map(|group| group.id())
     }
 
     /// Why this node does not take part yet, for people.
@@ -379,7 +403,7 @@ impl Meta {
 
     /// When [`Self::turn`] is due at the latest.
     pub fn timeout(&self) -> Time {
-        self.group.as_ref().map_or(Time::NEVER, Group::timeout).min(self.due)
+        self.group.as_ref().map_or(Time::NEVER, |group| group.timeout()).min(self.due)
     }
 
     pub fn turn(&mut self, now: Time, seen: &[Seen]) {
@@ -398,7 +422,7 @@ impl Meta {
             self.learn_own();
         }
         self.tell_roster(seen);
-        while let Some(transmit) = self.group.as_mut().and_then(Group::poll_transmit) {
+        while let Some(transmit) = self.group.as_mut().and_then(|group| group.poll_transmit()) {
             self.out.push_back(MetaFrame { to: transmit.to, word: OwnedWord::Replica(transmit.frame) });
         }
     }
@@ -425,6 +449,9 @@ impl Meta {
     }
 
     fn found_or_join(&mut self, now: Time) {
+        if self.leaving.is_some() {
+            return self.go_on_leaving(now);
+        }
         if self.roster.founded == 0 {
             if let Some(group) = &mut self.group {
                 let status = group.status(now);
@@ -434,8 +461,8 @@ impl Meta {
                 }
                 if status.voters.is_empty() && self.founding.founds() {
                     tracing::info!(node = %self.own.name, "founding a cluster: no node that was asked belongs to one");
-                    let own = consensus::Member { node: self.id };
-                    let request = group.initialize([(group.id(), own)].into());
+                    let own = (group.id(), consensus::Member { node: self.id });
+                    let request = group.initialize([own].into());
                     self.asked.insert(request, Asker::Tending);
                 } else if leads {
                     let request = group.propose(Command::Found(self.config.founding).encode(), LIMIT);
@@ -455,8 +482,45 @@ impl Meta {
         }
     }
 
+    /// This node wants to be no member any more, and never again in this process: [`Self::poll_answered`] tells when it is none.
+    pub fn leave(&mut self, now: Time, id: WishId) {
+        let has_other = self.roster.cores().any(|(id, core)| id != self.id && !core.leaves);
+        if self.own.role == Role::Core && !has_other {
+            let why = "it is the last core of its cluster, which would end with it";
+            self.answered.push_back((id, Err(why.to_owned())));
+            return;
+        }
+        self.leaving = Some(Leaving { waiting: Some(id), deadline: now.after(LEAVING_MAX) });
+        self.wishes.forget_own();
+        self.resign(now);
+        self.due = Time::default();
+    }
+
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.is_some()
+    }
+
+    fn go_on_leaving(&mut self, now: Time) {
+        let Some(leaving) = &mut self.leaving else { return };
+        let own = self.roster.members.get(&self.id).filter(|own| own.incarnation == self.incarnation);
+        let outcome = match own {
+            None => Ok(Answer::Done),
+            Some(_) if leaving.deadline <= now => {
+                Err("no majority of the cores has agreed in time that it leaves".to_owned())
+            }
+            Some(own) => {
+                if !own.leaves && leaving.waiting.is_some() && !self.wishes.has_own() {
+                    let command = Command::Leave(self.id, self.incarnation);
+                    self.wishes.push(now.after(LIMIT), None, &command);
+                }
+                return;
+            }
+        };
+        self.answered.extend(leaving.waiting.take().map(|id| (id, outcome)));
+    }
+
     fn replica_of_own(&self) -> Option<ReplicaId> {
-        self.group.as_ref().map(Group::id)
+        self.group.as_ref().map(|group| group.id())
     }
 
     /// Another life of this node begins: its last is over.
@@ -509,10 +573,11 @@ impl Meta {
     }
 
     fn take_outcomes(&mut self, now: Time) {
-        while let Some(event) = self.group.as_mut().and_then(Group::poll_event) {
+        while let Some(event) = self.group.as_mut().and_then(|group| group.poll_event()) {
             let asker = self.asked.remove(&event.request);
             let answer = match &event.outcome {
                 Ok(Outcome::Applied(_, answer)) => Answer::decode(answer),
+                Ok(Outcome::Transferred) => Some(Answer::Done),
                 _ => None,
             };
             match asker {
@@ -554,20 +619,20 @@ impl Meta {
 
     fn propose_for(&mut self, now: Time, from: NodeId, number: u64, command: &[u8]) {
         let leader = self.leader();
-        let allows = Command::decode(command).is_some_and(|command| self.allows(now, &command));
-        if let Some(group) = &mut self.group
-            && leader == Some(self.id)
-            && allows
-        {
-            let request = group.propose(command.to_vec(), LIMIT);
-            self.asked.insert(request, Asker::Other(from, number));
-            return;
-        }
-        let word = OwnedWord::Proposed(number, leader.map_or(0, |leader| leader.0), Vec::new());
+        let is_asked = leader == Some(self.id);
+        let answer = match is_asked.then(|| self.fulfil(now, command.to_vec())).flatten() {
+            Some(Course::Asked(request)) => {
+                self.asked.insert(request, Asker::Other(from, number));
+                return;
+            }
+            Some(Course::Is(answer)) => answer.encode(),
+            None => Vec::new(),
+        };
+        let word = OwnedWord::Proposed(number, leader.map_or(0, |leader| leader.0), answer);
         self.out.push_back(MetaFrame { to: from, word });
     }
 
-    fn came_of(&mut self, number: u64, answer: Answer) {
+    pub(super) fn came_of(&mut self, number: u64, answer: Answer) {
         if let Some(Reply::Operator(id)) = self.wishes.done(number) {
             self.answered.push_back((id, Ok(answer)));
             return;

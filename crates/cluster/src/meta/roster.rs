@@ -15,6 +15,8 @@ pub const NODES_MAX: usize = 1000;
 
 /// The first byte of a roster.
 const VERSION: u8 = 1;
+/// Beside a member's state.
+const LEAVES: u8 = 4;
 
 /// The members of a cluster, as of one index of the meta group's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,6 +35,8 @@ pub struct Member {
     /// Of its last life that has joined.
     pub incarnation: Incarnation,
     pub state: State,
+    /// It wants to be a member no more: it is one until it has no vote.
+    pub leaves: bool,
     /// Of a core: its part in the meta group.
     pub replica: Option<ReplicaId>,
 }
@@ -76,6 +80,11 @@ impl Roster {
                 Some(state @ State::Suspect(_)) => *state = State::Dead,
                 _ => return Answer::Done,
             },
+            Command::Leave(id, life) => match self.members.get_mut(&id) {
+                Some(member) if member.incarnation == life && !member.leaves => member.leaves = true,
+                _ => return Answer::Done,
+            },
+            Command::Lead(_) => return Answer::Refused,
         }
         self.index = index;
         Answer::Done
@@ -98,7 +107,9 @@ impl Roster {
         if self.founded == 0 || replica.is_some() != (info.role == Role::Core) {
             return Answer::Refused;
         }
-        match self.members.get(&id) {
+        let known = self.members.get(&id);
+        let leaves = known.is_some_and(|known| known.incarnation == incarnation && known.leaves);
+        match known {
             Some(known) if known.info.name != info.name => return Answer::Refused,
             Some(known) if known.incarnation == incarnation && known.state != State::Dead => {
                 // Said twice, or it has moved.
@@ -112,7 +123,7 @@ impl Roster {
             None if self.members.len() >= NODES_MAX => return Answer::Refused,
             Some(_) | None => {}
         }
-        self.members.insert(id, Member { info, incarnation, state: State::Alive, replica });
+        self.members.insert(id, Member { info, incarnation, state: State::Alive, leaves, replica });
         self.index = index;
         Answer::Done
     }
@@ -127,7 +138,7 @@ impl Roster {
                 State::Suspect(index) => (1, index),
                 State::Dead => (2, 0),
             };
-            out.push(state);
+            out.push(state | if member.leaves { LEAVES } else { 0 });
             out.extend(u64::to_le_bytes(since));
             super::command::put_member(&member.info, member.incarnation, member.replica, &mut out);
         }
@@ -144,14 +155,15 @@ impl Roster {
         let mut members = BTreeMap::new();
         while !reader.is_empty() {
             let (state, since) = (reader.u8()?, reader.u64()?);
-            let state = match state {
+            let leaves = state & LEAVES != 0;
+            let state = match state & !LEAVES {
                 0 => State::Alive,
                 1 => State::Suspect(since),
                 2 => State::Dead,
                 _ => return None,
             };
             let (info, incarnation, replica) = super::command::take_member(&mut reader)?;
-            let member = Member { info, incarnation, state, replica };
+            let member = Member { info, incarnation, state, leaves, replica };
             if members.len() >= NODES_MAX
                 || members.insert(NodeId::of_name(&member.info.name), member).is_some()
             {
@@ -271,7 +283,13 @@ mod tests {
             ("b", Role::Replicant, State::Dead, None),
         ];
         for (name, role, state, replica) in members {
-            let member = Member { info: info(name, role), incarnation: Incarnation(5), state, replica };
+            let member = Member {
+                info: info(name, role),
+                incarnation: Incarnation(5),
+                state,
+                leaves: state == State::Dead,
+                replica,
+            };
             roster.members.insert(NodeId::of_name(name), member);
         }
         let bytes = roster.encode();
@@ -280,7 +298,7 @@ mod tests {
             "01",
             "0900000000000000",
             "02010000000000000000000000000000",
-            "02",
+            "06",
             "0000000000000000",
             "01",
             "0500000000000000",

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use consensus::{Change, Outcome, ReplicaId, Role as Part, Status, Undecided};
+use consensus::{Change, Outcome, ReplicaId, RequestId, Role as Part, Status, Undecided};
 use link::{NodeId, Time};
 
 use super::watch::Sight;
-use super::{Asker, Command, LIMIT, Meta, MetaFrame, OwnedWord, PAUSE, Roster, Seen, State};
+use super::{Answer, Asker, Command, LIMIT, Meta, MetaFrame, OwnedWord, PAUSE, Roster, Seen, State};
 use crate::config::Role;
 
 /// A learner may vote when it lacks no more entries than that.
@@ -34,6 +34,13 @@ pub struct Tending {
     is_settled: bool,
     /// What was said last, and when.
     said: Option<(Time, Sight)>,
+}
+
+/// What becomes of a wish.
+#[derive(Debug)]
+pub enum Course {
+    Asked(RequestId),
+    Is(Answer),
 }
 
 impl Tending {
@@ -72,7 +79,12 @@ impl Meta {
                 is_core(id) != joins_as_core
             }
             Command::Remove(id) => is_core(*id),
-            Command::Found(_) | Command::Suspect(..) | Command::Trust(..) | Command::Bury(..) => false,
+            Command::Found(_)
+            | Command::Suspect(..)
+            | Command::Trust(..)
+            | Command::Bury(..)
+            | Command::Leave(..)
+            | Command::Lead(_) => false,
         };
         !changes_cores || self.tending.is_settled
     }
@@ -98,7 +110,7 @@ impl Meta {
             return;
         }
         self.tending.busy_until = None;
-        let command = self.verdict(now);
+        let command = self.verdict(now).or_else(|| self.departure(now, status));
         let change = change_of(&self.roster, status);
         let Some(group) = &mut self.group else { return };
         let request = match (command, change) {
@@ -188,6 +200,27 @@ impl Meta {
         None
     }
 
+    /// Whoever wants to leave and has no vote, or none any more, goes.
+    fn departure(&self, now: Time, status: &Status) -> Option<Command> {
+        let has_part = |replica: ReplicaId| status.members.iter().any(|(id, _)| *id == replica);
+        let leaving = self.roster.members.iter().filter(|(_, member)| member.leaves);
+        let mut gone = leaving.filter(|(_, member)| !member.replica.is_some_and(has_part));
+        let (id, _) = gone.next()?;
+        let command = Command::Remove(*id);
+        self.allows(now, &command).then_some(command)
+    }
+
+    /// Has the group, which this core leads, do what a wish says, if it may be now.
+    pub(super) fn fulfil(&mut self, now: Time, command: Vec<u8>) -> Option<Course> {
+        let decoded = Command::decode(&command).filter(|command| self.allows(now, command))?;
+        let group = self.group.as_mut()?;
+        Some(match decoded {
+            Command::Lead(node) if node == self.id => Course::Is(Answer::Done),
+            Command::Lead(node) => Course::Asked(group.transfer(self.roster.members.get(&node)?.replica?)),
+            _ => Course::Asked(group.propose(command, LIMIT)),
+        })
+    }
+
     /// Proposes what this node wants, or asks a core that can.
     pub(super) fn make_wishes(&mut self, now: Time, status: Option<&Status>, seen: &[Seen]) {
         for id in self.wishes.take_overdue(now) {
@@ -200,13 +233,10 @@ impl Meta {
         let cores: Vec<NodeId> = self.roster.cores().map(|(id, _)| id).filter(is_up).collect();
         for due in self.wishes.take_due(now) {
             if leads {
-                let allows = Command::decode(&due.command).is_some_and(|command| self.allows(now, &command));
-                match &mut self.group {
-                    Some(group) if allows => {
-                        let request = group.propose(due.command, LIMIT);
-                        self.asked.insert(request, Asker::Own(due.number));
-                    }
-                    _ => self.wishes.again(now, due.number),
+                match self.fulfil(now, due.command) {
+                    Some(Course::Asked(request)) => drop(self.asked.insert(request, Asker::Own(due.number))),
+                    Some(Course::Is(answer)) => self.came_of(due.number, answer),
+                    None => self.wishes.again(now, due.number),
                 }
                 continue;
             }
@@ -252,8 +282,9 @@ impl Meta {
 
 /// The next change of the replicas, when they are not what the roster wants.
 fn change_of(roster: &Roster, status: &Status) -> Option<Change> {
+    let staying = roster.cores().filter(|(_, member)| !member.leaves);
     let wanted: std::collections::BTreeMap<ReplicaId, NodeId> =
-        roster.cores().filter_map(|(id, member)| Some((member.replica?, id))).collect();
+        staying.filter_map(|(id, member)| Some((member.replica?, id))).collect();
     let is_known = |replica: &ReplicaId| status.voters.contains(replica) || status.learners.contains(replica);
     if let Some((replica, node)) = wanted.iter().find(|(replica, _)| !is_known(replica)) {
         return Some(Change::AddLearner(*replica, consensus::Member { node: *node }));
@@ -297,6 +328,7 @@ fn told(roster: &Roster, command: &Command) -> String {
         Command::Bury(id, _) => {
             format!("node {} is dead: nobody hears it, and it may acknowledge nothing", name(id))
         }
+        Command::Remove(id) => format!("node {} has left the cluster", name(id)),
         other => format!("{other:?}"),
     }
 }
@@ -318,6 +350,7 @@ mod tests {
                 info,
                 incarnation: Incarnation(1),
                 state: State::Alive,
+                leaves: false,
                 replica: Some(ReplicaId(*replica)),
             };
             roster.members.insert(NodeId::of_name(name), member);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use broker::settings::{Settings, SharedStrategy};
-use cluster::meta::State;
-use cluster::{Config, ForwardAck, NodeInfo, Role, WithoutQuorum};
+use cluster::meta::{Answer, Command, State, WishId};
+use cluster::{Config, ForwardAck, Letter, NodeInfo, Role, WithoutQuorum};
 use link::{MeshConfig, NodeId};
 use mqtt::QoS;
 use replog::{Batching, Incarnation};
@@ -628,4 +628,105 @@ impl Story {
         };
         (0..3).map(of).collect()
     }
+}
+
+impl Story {
+    /// An operator wants something of a node.
+    fn orders(&mut self, node: usize, letter: Letter) {
+        let process = self.fleet.members[node].process.as_mut().expect("runs");
+        let now = process.time(&self.fleet.cx);
+        process.fabric.letter(now, letter);
+        process.wake(&mut self.fleet.cx, 1);
+    }
+
+    /// What came of what an operator wanted of a node.
+    fn outcome(&mut self, node: usize) -> Option<Result<Answer, String>> {
+        let process = self.fleet.members[node].process.as_mut().expect("runs");
+        process.fabric.poll_wish().map(|(_, outcome)| outcome)
+    }
+
+    fn leaders(&self, nodes: std::ops::Range<usize>) -> Vec<Option<NodeId>> {
+        let process = |node: usize| self.fleet.members[node].process.as_ref().expect("runs");
+        nodes.map(|node| process(node).fabric.meta().expect("agreed").leader()).collect()
+    }
+}
+
+#[test]
+fn cores_that_leave_give_up_their_votes_and_the_last_stays() {
+    for first in 0..3 {
+        let mut story = agreed();
+        let (second, last) = ((first + 1) % 3, (first + 2) % 3);
+        story.passes(2 * SECOND);
+        for (leaves, stays, left) in [(first, second, 2), (second, last, 1)] {
+            story.orders(leaves, Letter::Leave(WishId(1)));
+            story.passes(20 * SECOND);
+            assert_eq!(story.outcome(leaves), Some(Ok(Answer::Done)), "n{leaves} of {left}, n{first} first");
+            assert_eq!(story.roster(leaves), None);
+            assert_eq!(story.roster(stays), Some((vec![State::Alive; left], left)));
+            // Nobody waits for it: the rest has a leader, and what it has left it does not join again.
+            story.passes(70 * SECOND);
+            assert_eq!(story.roster(stays), Some((vec![State::Alive; left], left)));
+            let meta =
+                story.fleet.members[stays].process.as_ref().and_then(|it| it.fabric.meta()).expect("agreed");
+            assert!(meta.leader().is_some(), "n{leaves} of {left}, n{first} first");
+        }
+        story.orders(last, Letter::Leave(WishId(2)));
+        story.passes(SECOND);
+        let outcome = story.outcome(last).expect("at once");
+        assert!(outcome.is_err_and(|why| why.contains("last core")));
+    }
+}
+
+#[test]
+fn a_core_leaves_when_a_majority_is_there_again_and_says_so_when_it_is_not() {
+    let mut story = agreed();
+    for node in [0, 1] {
+        story.part(2, node);
+    }
+    story.orders(2, Letter::Leave(WishId(1)));
+    story.passes(61 * SECOND);
+    let outcome = story.outcome(2).expect("its time is over");
+    assert!(outcome.is_err_and(|why| why.contains("no majority")));
+    assert_eq!(story.roster(0).map(|(states, _)| states.len()), Some(3), "nobody has heard of it");
+}
+
+#[test]
+fn the_lead_goes_where_an_operator_wants_it() {
+    let mut story = agreed();
+    for (asked, wanted) in [(0, 1), (2, 1), (2, 0), (1, 2), (1, 2)] {
+        let node = NodeId::of_name(&format!("n{wanted}"));
+        story.orders(asked, Letter::Wish(WishId(1), Command::Lead(node)));
+        story.passes(5 * SECOND);
+        assert_eq!(story.outcome(asked), Some(Ok(Answer::Done)), "n{wanted}, asked of n{asked}");
+        assert_eq!(story.leaders(0..3), [Some(node); 3]);
+    }
+    story.assert_whole();
+}
+
+#[test]
+fn a_core_that_is_back_gets_its_share_of_replicants_when_it_is_asked_for() {
+    let mut plan = plan(Duration::from_millis(5));
+    plan.is_agreed = true;
+    for (number, setup) in plan.setups.iter_mut().enumerate() {
+        setup.entropy = [number as u8 + 1; 48];
+    }
+    plan.nodes[2].role = Role::Replicant;
+    let mut story = Story::of(plan);
+    let attached = |story: &Story| {
+        let process = story.fleet.members[2].process.as_ref().expect("runs");
+        process.fabric.view(process.time(&story.fleet.cx)).attached.map(|name| name.to_string())
+    };
+    // The only replicant falls to the core with the smallest number.
+    let first = usize::from(NodeId::of_name("n1") < NodeId::of_name("n0"));
+    story.fleet.fault(&Fault::Kill { node: first });
+    story.passes(40 * SECOND);
+    let other = Some(format!("n{}", 1 - first));
+    assert_eq!(attached(&story), other, "a core that has just begun attracts nobody");
+    story.orders(1 - first, Letter::Balance);
+    story.passes(SECOND);
+    assert_eq!(attached(&story), Some(format!("n{first}")));
+    story.subscribes();
+    story.passes(3 * SECOND);
+    assert!(story.is_subscribed());
+    story.assert_serves();
 }
