@@ -16,16 +16,31 @@ pub trait Cluster: Send + Sync {
     /// Who answers other nodes from now on; before, nobody does.
     fn answer_by(&self, answerer: Arc<dyn Answerer>);
 
-    /// Lets the cores agree that `node` is no member any more, whatever its state. `told` is called once, from any thread, when they have,
-    /// or with why they have not; then they may still.
-    fn remove(&self, node: &str, told: Removed);
+    /// Has something done that concerns the whole cluster. `told` is called once, from any thread, when it is done, or with why it is not;
+    /// what the cores have to agree on may be done still then.
+    fn order(&self, order: Order, told: Obeyed);
+}
+
+/// What an operator wants of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The node of this name is no member any more, whatever its state.
+    Remove(String),
+    /// The core of this name leads.
+    Lead(String),
+    /// Replicants are spread evenly over the cores. Done when those that are there were told.
+    Balance,
+    /// Other nodes are to be met at these addresses, too, until the process ends.
+    JoinAt(Vec<String>),
+    /// This node stops, and is no member any more. Done when it has begun to.
+    Leave,
 }
 
 /// Hears what another node answers, or why it does not.
 pub type Told = Box<dyn FnOnce(Result<Vec<u8>, String>) + Send>;
 
-/// Hears that a node is no member any more, or why it still is.
-pub type Removed = Box<dyn FnOnce(Result<(), String>) + Send>;
+/// Hears that an order was carried out, or why it was not.
+pub type Obeyed = Box<dyn FnOnce(Result<(), String>) + Send>;
 
 /// Takes the answer for another node. Dropped without one, it tells that node that there is none.
 pub type Reply = Box<dyn FnOnce(Vec<u8>) + Send>;

@@ -38,7 +38,7 @@ mod turns;
 
 pub use cluster::{
     Answerer, CarrierView, Cluster, ClusterView, LaneView, LinkView, MemberView, MembershipView, NodeRoutes,
-    Removed, ReplicaView, Reply, Told,
+    Obeyed, Order, ReplicaView, Reply, Told,
 };
 pub use configuration::{
     Author, Change, Changed, Changes, ConfigView, Configuration, LogLevelView, Refused, Reloaded,

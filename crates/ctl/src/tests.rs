@@ -456,6 +456,61 @@ fn a_node_is_removed_when_it_is_meant() {
 }
 
 #[test]
+fn a_node_leaves_when_it_is_meant_and_is_told_what_that_costs() {
+    let mock = Mock::serve(|request| match request.method.as_str() {
+        "GET" => Reply::json(&agreed(true)),
+        _ => Reply::empty(),
+    });
+    let outcome = ctl(&mock, "cluster leave");
+    assert_eq!(outcome.code(), 2, "nobody can be asked");
+    assert!(
+        outcome.error().contains("Stop node n1") && outcome.error().contains("--yes"),
+        "{}",
+        outcome.error()
+    );
+    let outcome = ctl(&mock, "--yes cluster leave --discard-sessions");
+    assert!(outcome.out().contains("node n1 stops and leaves"));
+    let last = mock.requests().remove(2);
+    assert_eq!((&last.method[..], last.path()), ("POST", "/api/v1/cluster/leave"));
+    assert_eq!(last.json(), json!({"discard_sessions": true}));
+}
+
+#[test]
+fn what_is_to_become_of_a_cluster_is_asked_of_the_node() {
+    let cases = [
+        ("cluster transfer n2", "PUT", "/api/v1/cluster/leader", json!({"node": "n2"}), "node n2 leads"),
+        (
+            "cluster join h:1 i:2",
+            "POST",
+            "/api/v1/cluster/join",
+            json!({"addresses": ["h:1", "i:2"]}),
+            "looks there",
+        ),
+        ("cluster balance", "POST", "/api/v1/cluster/balance", Value::Null, "cluster nodes"),
+    ];
+    for (line, method, path, body, said) in cases {
+        let mock = Mock::always(Reply::empty());
+        assert!(ctl(&mock, line).out().contains(said), "{line}");
+        let request = mock.requests().pop().unwrap();
+        assert_eq!((&request.method[..], request.path()), (method, path), "{line}");
+        assert_eq!(if body.is_null() { Value::Null } else { request.json() }, body, "{line}");
+    }
+    assert_eq!(ctl(&Mock::always(Reply::empty()), "cluster join").code(), 2, "where?");
+}
+
+#[test]
+fn nodes_of_a_cluster_say_from_which_core_they_hear() {
+    let mock = Mock::always(Reply::json(&json!({
+        "items": [{"name": "n1", "state": "ready", "connections": 4, "cluster": {"role": "replicant", "attached_to": "n2"}}],
+        "next": null, "missing": ["n3"]})));
+    let outcome = ctl(&mock, "cluster nodes");
+    assert!(outcome.out.contains("HEARS FROM") && outcome.out.contains("n2"), "{}", outcome.out);
+    assert!(outcome.out.contains("no answer"), "{}", outcome.out);
+    assert_eq!(mock.requests()[0].path(), "/api/v1/nodes");
+    assert_eq!(ctl(&mock, "--json cluster nodes").json()["items"][0]["name"], "n1");
+}
+
+#[test]
 fn nodes_are_listed_with_what_is_known_of_their_routes() {
     let outcome = ctl(&Mock::serve(|_| Reply::json(&cluster("n1", 4))), "routes --nodes");
     let lines: Vec<&str> = outcome.out.lines().collect();

@@ -12,6 +12,18 @@ pub enum Signal {
     Reload,
 }
 
+/// Has this process stop as if an operator had sent SIGTERM.
+///
+/// # Errors
+/// Those of the system; none is known to happen.
+pub fn stop_this_process() -> io::Result<()> {
+    // SAFETY: neither call has preconditions.
+    match unsafe { libc::kill(libc::getpid(), libc::SIGTERM) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// The signals a node listens to, held back from every thread so that [`Signals::wait`] alone sees them.
 pub struct Signals(libc::sigset_t);
 

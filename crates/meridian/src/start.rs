@@ -222,6 +222,15 @@ fn serve(
     }
     node.stop(within);
     if let Some(cluster) = cluster {
+        if cluster.is_leaving() {
+            tracing::info!("leaving the cluster: the cores agree that this node is none of it any more");
+            match cluster.leave() {
+                Ok(()) => tracing::info!("this node has left the cluster"),
+                Err(why) => tracing::warn!(
+                    "stopped without having left the cluster: {why}. On another node: meridian ctl cluster remove {name}"
+                ),
+            }
+        }
         cluster.stop();
     }
     if let Some(store) = store {

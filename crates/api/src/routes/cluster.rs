@@ -1,22 +1,30 @@
-//! `/cluster`: the node's part in its cluster, and who belongs to it.
+//! `/cluster`: the node's part in its cluster, who belongs to it, and what operators do about that.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
 use axum::http::StatusCode;
+use serde::Deserialize;
 use tokio::sync::oneshot;
+use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::cluster::{Cluster, ClusterView};
-use crate::extract::Path;
+use crate::cluster::{Cluster, ClusterView, MembershipView, Order};
+use crate::extract::{Body, Path};
 use crate::problem::Problem;
 use crate::role::Caller;
 use crate::state::State;
 
 pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(cluster)).routes(routes!(remove))
+    OpenApiRouter::new()
+        .routes(routes!(cluster))
+        .routes(routes!(remove))
+        .routes(routes!(lead))
+        .routes(routes!(balance))
+        .routes(routes!(join))
+        .routes(routes!(leave))
 }
 
 /// The cores give up before; this is for a node that ends meanwhile.
@@ -53,38 +61,199 @@ async fn remove(state: State, caller: Caller, Path(name): Path<String>) -> Resul
     caller.note(|| name.clone());
     let (cluster, view) = part(&state)?;
     may_go(&view, &name)?;
+    obey(&*cluster, Order::Remove(name.clone())).await.map_err(|why| {
+        Problem::unavailable(format!(
+            "the cores did not agree to remove `{name}`: {why}. They may do so still: `meridian ctl cluster` says who is a member"
+        ))
+    })
+}
+
+/// Waits until an order is carried out.
+async fn obey(cluster: &dyn Cluster, order: Order) -> Result<StatusCode, String> {
     let (sender, receiver) = oneshot::channel();
     // Nobody waits any more when the request was given up meanwhile.
-    cluster.remove(&name, Box::new(move |removed| drop(sender.send(removed))));
-    let why = match tokio::time::timeout(PATIENCE, receiver).await {
-        Ok(Ok(Ok(()))) => return Ok(StatusCode::NO_CONTENT),
-        Ok(Ok(Err(why))) => why,
-        Ok(Err(_)) | Err(_) => "this node is stopping".to_owned(),
+    cluster.order(order, Box::new(move |obeyed| drop(sender.send(obeyed))));
+    match tokio::time::timeout(PATIENCE, receiver).await {
+        Ok(Ok(obeyed)) => obeyed.map(|()| StatusCode::NO_CONTENT),
+        Ok(Err(_)) | Err(_) => Err("this node is stopping".to_owned()),
+    }
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Leader {
+    /// The core that is to lead.
+    node: String,
+}
+
+/// Has another core lead the others, for a moment in which nothing is agreed upon. Nothing else depends on who leads.
+#[utoipa::path(
+    put, path = "/api/v1/cluster/leader", tag = "node", operation_id = "transfer_lead",
+    security(("token" = ["admin"])),
+    request_body = Leader,
+    responses((status = 204)),
+)]
+async fn lead(state: State, caller: Caller, Body(body): Body<Leader>) -> Result<StatusCode, Problem> {
+    caller.note(|| body.node.clone());
+    let (cluster, view) = part(&state)?;
+    let membership = agreed(&view, "nobody leads its cores")?;
+    may_lead(membership, &body.node)?;
+    obey(&*cluster, Order::Lead(body.node.clone())).await.map_err(|why| {
+        Problem::unavailable(format!(
+            "`{}` did not take the lead: {why}. `meridian ctl cluster` on a core says who leads, and who votes",
+            body.node
+        ))
+    })
+}
+
+/// Has the replicants spread evenly over the cores, those of a region over the cores of that region where it has some. They move within a
+/// second, and lose nothing by it.
+#[utoipa::path(
+    post, path = "/api/v1/cluster/balance", tag = "node", operation_id = "balance_replicants",
+    security(("token" = ["operator"])),
+    responses((status = 204)),
+)]
+async fn balance(state: State) -> Result<StatusCode, Problem> {
+    let (cluster, _) = part(&state)?;
+    obey(&*cluster, Order::Balance).await.map_err(Problem::unavailable)
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Join {
+    /// Cluster ports of nodes of the cluster: `HOST:PORT` each.
+    addresses: Vec<String>,
+}
+
+/// Addresses of one request.
+const ADDRESSES_MAX: usize = 16;
+
+/// Tells a node that waits for its cluster, or that hears no core any more, where other nodes are. It holds until the process ends:
+/// `cluster.join` says it for good.
+#[utoipa::path(
+    post, path = "/api/v1/cluster/join", tag = "node", operation_id = "join_cluster",
+    security(("token" = ["admin"])),
+    request_body = Join,
+    responses((status = 204)),
+)]
+async fn join(state: State, caller: Caller, Body(body): Body<Join>) -> Result<StatusCode, Problem> {
+    caller.note(|| body.addresses.join(", "));
+    let (cluster, view) = part(&state)?;
+    may_join(&view)?;
+    let is_address = |address: &String| {
+        let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
+        port.and_then(|port| port.parse::<u16>().ok()).is_some_and(|port| port > 0) && address.len() <= 261
     };
-    Err(Problem::unavailable(format!(
-        "the cores did not agree to remove `{name}`: {why}. They may do so still: `meridian ctl cluster` says who is a member"
-    )))
+    if body.addresses.is_empty() || body.addresses.len() > ADDRESSES_MAX {
+        return Err(Problem::invalid("addresses", format!("name 1 to {ADDRESSES_MAX} addresses")));
+    }
+    if let Some(bad) = body.addresses.iter().find(|address| !is_address(address)) {
+        return Err(Problem::invalid("addresses", format!("`{bad}` is not HOST:PORT of a cluster port")));
+    }
+    obey(&*cluster, Order::JoinAt(body.addresses)).await.map_err(Problem::unavailable)
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Leave {
+    /// Whether what durable sessions have on this node's disk may be lost for their clients.
+    #[serde(default)]
+    discard_sessions: bool,
+}
+
+/// Stops this node for good: its clients are disconnected, it gives up its vote, is no member of the cluster any more, and ends. When it
+/// starts again it joins as any other node does.
+#[utoipa::path(
+    post, path = "/api/v1/cluster/leave", tag = "node", operation_id = "leave_cluster",
+    security(("token" = ["admin"])),
+    request_body = Leave,
+    responses((status = 202, description = "It has begun to stop")),
+)]
+async fn leave(state: State, Body(body): Body<Leave>) -> Result<StatusCode, Problem> {
+    let (cluster, view) = part(&state)?;
+    let membership = agreed(&view, "a node does not leave it")?;
+    may_leave(&view, membership)?;
+    let sessions = state.admin.figures().total(|worker| worker.sessions);
+    if sessions > 0 && !body.discard_sessions {
+        return Err(Problem::conflict(format!(
+            "{sessions} durable sessions are kept on this node, and what is queued for them would not reach their clients any more: say \
+             that they may be lost (discard_sessions, `--discard-sessions`), or disconnect them elsewhere first"
+        )));
+    }
+    obey(&*cluster, Order::Leave).await.map_err(Problem::unavailable)?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+/// What the cores agree on.
+fn agreed<'a>(view: &'a ClusterView, so: &str) -> Result<&'a MembershipView, Problem> {
+    view.membership.as_ref().ok_or_else(|| {
+        Problem::conflict(format!(
+            "the members of this cluster are those of the [[cluster_node]] lists: {so}. Change the list on every node, and restart them \
+             one after the other"
+        ))
+    })
+}
+
+fn may_lead(membership: &MembershipView, name: &str) -> Result<(), Problem> {
+    let member = member(membership, name)?;
+    let why = match member.state {
+        _ if member.role != "core" => "is a replicant: only cores lead",
+        "alive" if membership.replica.is_some() && !member.votes => "has no vote yet: wait until it has",
+        "alive" => return Ok(()),
+        _ => "is not alive",
+    };
+    Err(Problem::conflict(format!("node `{name}` {why}")))
+}
+
+/// A node of one cluster does not become one of another by an address.
+fn may_join(view: &ClusterView) -> Result<(), Problem> {
+    let membership = agreed(view, "nobody joins it by an address")?;
+    if membership.waits_for.is_some() || membership.members.is_empty() {
+        return Ok(());
+    }
+    if membership.members.iter().all(|member| member.node == view.node) {
+        return Err(Problem::conflict(
+            "this node has begun a cluster of its own, and two clusters do not mix: stop it, remove its data directory, and start it with \
+             --join",
+        ));
+    }
+    if view.links.iter().any(|link| link.state == "up" && link.role == "core") {
+        return Err(Problem::conflict("this node is a member of its cluster already, and hears its cores"));
+    }
+    Ok(())
+}
+
+fn may_leave(view: &ClusterView, membership: &MembershipView) -> Result<(), Problem> {
+    if membership.waits_for.is_some() || !membership.members.iter().any(|member| member.node == view.node) {
+        return Err(Problem::conflict("this node is no member of the cluster yet: just stop it"));
+    }
+    let mut cores =
+        membership.members.iter().filter(|member| member.role == "core" && member.state == "alive");
+    if !cores.any(|core| core.node != view.node) {
+        return Err(Problem::conflict(
+            "no other core of the cluster is alive: without this node there would be nobody to agree that it leaves",
+        ));
+    }
+    Ok(())
+}
+
+fn member<'a>(membership: &'a MembershipView, name: &str) -> Result<&'a crate::cluster::MemberView, Problem> {
+    membership.members.iter().find(|member| member.node == name).ok_or_else(|| {
+        let known: Vec<&str> = membership.members.iter().map(|member| member.node.as_str()).collect();
+        Problem::not_found(format!(
+            "there is no node `{name}` in this cluster; there are {}",
+            if known.is_empty() { "none yet".to_owned() } else { known.join(", ") }
+        ))
+    })
 }
 
 /// Only what is dead is removed: a node that runs would join again, and what it has acknowledged could be lost meanwhile.
 fn may_go(view: &ClusterView, name: &str) -> Result<(), Problem> {
-    let Some(membership) = &view.membership else {
-        return Err(Problem::conflict(
-            "the members of this cluster are those of the [[cluster_node]] lists: take the node out of the list on every node, and \
-             restart them one after the other",
-        ));
-    };
-    let Some(member) = membership.members.iter().find(|member| member.node == name) else {
-        let known: Vec<&str> = membership.members.iter().map(|member| member.node.as_str()).collect();
-        return Err(Problem::not_found(format!(
-            "there is no node `{name}` in this cluster; there are {}",
-            if known.is_empty() { "none yet".to_owned() } else { known.join(", ") }
-        )));
-    };
-    match member.state {
+    match member(agreed(view, "a node that is on it is a member")?, name)?.state {
         "dead" => Ok(()),
         "alive" => Err(Problem::conflict(format!(
-            "node `{name}` is alive: stop it first, a node that runs would join again"
+            "node `{name}` is alive: stop it first, a node that runs would join again; or have it leave (`meridian ctl cluster leave`, \
+             asked of that node)"
         ))),
         _ => Err(Problem::conflict(format!(
             "the cores do not agree yet that node `{name}` is dead: stop it, and wait until `meridian ctl cluster` says so. That takes a \

@@ -45,7 +45,7 @@ impl api::Cluster for Member {
         self.together.answerers.lock().unwrap().insert(self.name.clone(), answerer);
     }
 
-    fn remove(&self, _: &str, told: api::Removed) {
+    fn order(&self, _: api::Order, told: api::Obeyed) {
         told(Err("there is nobody to agree".to_owned()));
     }
 }

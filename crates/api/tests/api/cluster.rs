@@ -3,7 +3,7 @@
 use api::{
     CarrierView, ClusterView, LaneView, LinkView, MemberView, MembershipView, NodeRoutes, ReplicaView, Role,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::Server;
 
@@ -239,6 +239,64 @@ fn nodes_are_removed_by_admins_only() {
         let answer = server.request("DELETE", "/api/v1/cluster/nodes/b", &headers, None);
         assert_eq!(answer.status, status, "{role:?}");
     }
+}
+
+#[test]
+fn the_lead_goes_to_a_core_that_has_a_vote() {
+    let server = Server::in_cluster(Some(agreed_but(|membership| membership.members[2].votes = false)));
+    let lead = |server: &Server, node: &str| {
+        server.write("PUT", "/api/v1/cluster/leader", Some(&json!({ "node": node })))
+    };
+    assert_eq!(lead(&Server::in_cluster(Some(agreed())), "c").status, 204);
+    assert!(lead(&server, "c").problem(409, "conflict").contains("no vote yet"));
+    assert!(lead(&server, "b").problem(409, "conflict").contains("not alive"));
+    assert!(lead(&server, "d").problem(409, "conflict").contains("only cores lead"));
+    lead(&server, "e").problem(404, "not-found");
+    let of_list = lead(&Server::in_cluster(Some(view())), "b").problem(409, "conflict");
+    assert!(of_list.contains("[[cluster_node]]"), "{of_list}");
+}
+
+#[test]
+fn a_node_leaves_a_cluster_that_can_go_on_without_it() {
+    let leave = |view: ClusterView, body: Value| {
+        Server::in_cluster(Some(view)).write("POST", "/api/v1/cluster/leave", Some(&body))
+    };
+    assert_eq!(leave(agreed(), json!({})).status, 202);
+    leave(agreed(), json!({"discard": true})).problem(400, "bad-request");
+    let last = agreed_but(|membership| membership.members[2].state = "suspect");
+    assert!(leave(last, json!({})).problem(409, "conflict").contains("nobody to agree"));
+    let none = agreed_but(|membership| drop(membership.members.remove(0)));
+    assert!(leave(none, json!({})).problem(409, "conflict").contains("no member"));
+    leave(view(), json!({})).problem(409, "conflict");
+    Server::start().write("POST", "/api/v1/cluster/leave", Some(&json!({}))).problem(404, "not-found");
+}
+
+#[test]
+fn a_node_that_looks_for_its_cluster_is_told_where_it_is() {
+    let join = |view: ClusterView, addresses: &[&str]| {
+        let body = json!({ "addresses": addresses });
+        Server::in_cluster(Some(view)).write("POST", "/api/v1/cluster/join", Some(&body))
+    };
+    let waits = || agreed_but(|membership| membership.waits_for = Some("others".to_owned()));
+    assert_eq!(join(waits(), &["h:7883", "[::1]:7883"]).status, 204);
+    for bad in ["h", "h:", ":7883", "h:0", "h:70000"] {
+        join(waits(), &[bad]).problem(422, "invalid");
+    }
+    join(waits(), &[]).problem(422, "invalid");
+    join(waits(), &["h:1"; 17]).problem(422, "invalid");
+    assert!(join(agreed(), &["h:1"]).problem(409, "conflict").contains("already"));
+    let alone = agreed_but(|membership| membership.members.truncate(1));
+    assert!(join(alone, &["h:1"]).problem(409, "conflict").contains("do not mix"));
+    let cut_off = ClusterView { links: vec![link("c", "suspect", None)], ..agreed() };
+    assert_eq!(join(cut_off, &["h:1"]).status, 204);
+}
+
+#[test]
+fn replicants_are_balanced_wherever_there_is_a_cluster() {
+    let balance = |server: Server| server.write("POST", "/api/v1/cluster/balance", None);
+    assert_eq!(balance(Server::in_cluster(Some(view()))).status, 204);
+    assert_eq!(balance(Server::in_cluster(Some(agreed()))).status, 204);
+    balance(Server::start()).problem(404, "not-found");
 }
 
 /// Status, what it is called, and a part of the reason.

@@ -216,6 +216,10 @@ fn answers_are_what_the_document_says() {
     }
     ask("GET", "/api/docs", "/api/docs", None);
     ask("DELETE", "/api/v1/cluster/nodes/{name}", "/api/v1/cluster/nodes/b", None);
+    ask("PUT", "/api/v1/cluster/leader", "/api/v1/cluster/leader", Some(json!({ "node": "c" })));
+    ask("POST", "/api/v1/cluster/balance", "/api/v1/cluster/balance", None);
+    ask("POST", "/api/v1/cluster/join", "/api/v1/cluster/join", Some(json!({ "addresses": ["h:1"] })));
+    ask("POST", "/api/v1/cluster/leave", "/api/v1/cluster/leave", Some(json!({})));
     ask("GET", "/api/v1/clients/{client_id}", "/api/v1/clients/c", None);
     ask("GET", "/api/v1/clients/{client_id}", "/api/v1/clients/nobody", None);
     let subscriptions = "/api/v1/clients/{client_id}/subscriptions";

@@ -423,8 +423,9 @@ impl api::Cluster for Part {
 
     fn answer_by(&self, _: Arc<dyn api::Answerer>) {}
 
-    fn remove(&self, node: &str, told: api::Removed) {
-        told(if node == "stuck" { Err("nobody leads".to_owned()) } else { Ok(()) });
+    fn order(&self, order: api::Order, told: api::Obeyed) {
+        let is_stuck = matches!(order, api::Order::Remove(node) if node == "stuck");
+        told(if is_stuck { Err("nobody leads".to_owned()) } else { Ok(()) });
     }
 }
 

@@ -1,10 +1,10 @@
-//! `meridian ctl cluster`: how the node's part in its cluster is, in short, and who belongs to it.
+//! `meridian ctl cluster`: how the node's part in its cluster is, in short, who belongs to it, and what is to become of them.
 
 use clap::{Args, Subcommand};
-use serde_json::Value;
+use serde_json::{Value, json};
 use ureq::http::Method;
 
-use super::Command;
+use super::{Command, status as nodes_table};
 use crate::client::Client;
 use crate::confirm::confirm;
 use crate::console::Console;
@@ -14,13 +14,18 @@ use crate::human;
 use crate::query::{Query, encode};
 use crate::table::{Column, Table, left, right};
 
-/// Say how the node's part in its cluster is, who belongs to it, and what to do when something is wrong
+/// Say how the node's part in its cluster is, who belongs to it, and what to do when something is wrong; change who belongs to it
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   meridian ctl cluster
   meridian ctl cluster --json | jq .fresh
+  meridian ctl cluster nodes        what each node serves, and from which core a replicant hears
+  meridian ctl cluster leave        stop the node that is asked for good: it is no member any more
   meridian ctl cluster remove n3    a node that is dead and does not come back
+  meridian ctl cluster transfer n2  have another core lead, before this one is taken down for long
+  meridian ctl cluster balance      spread the replicants evenly, after cores were away
+  meridian ctl cluster join 10.0.0.7:7883   tell a node that waits where another one is
   meridian ctl links            each link in a line
   meridian ctl routes --nodes   what is known of each node's routes
 
@@ -37,6 +42,37 @@ pub struct ClusterArgs {
 enum Verb {
     /// Show it (the same as no verb)
     Status,
+    /// List the nodes, each as it sees itself
+    Nodes,
+    /// Tell the node that is asked, which waits for its cluster or hears no core any more, where other nodes are
+    #[command(
+        after_help = "It holds until the process ends: cluster.join in the configuration says it for good."
+    )]
+    Join {
+        /// Their cluster ports, HOST:PORT
+        #[arg(required = true, value_name = "ADDRESS")]
+        addresses: Vec<String>,
+    },
+    /// Stop the node that is asked for good: its clients are disconnected, and it is no member any more
+    #[command(after_help = "\
+A node that is only stopped stays a member: a core counts in every majority until it is back. One that leaves gives up its vote first,
+so that the others need no more of each other than before; that can take half a minute. When it starts again it joins as a new node.
+
+What durable sessions have on the node's disk does not go elsewhere: --discard-sessions says that it may be lost.")]
+    Leave {
+        /// Leave even though clients lose what is queued for them on this node
+        #[arg(long)]
+        discard_sessions: bool,
+    },
+    /// Have another core lead the cores
+    Transfer {
+        // Not `node`: that is the flag which says who is asked.
+        /// Its name
+        #[arg(value_name = "NODE")]
+        name: String,
+    },
+    /// Spread the replicants evenly over the cores, those of a region over the cores of that region
+    Balance,
     /// Remove a dead node: nothing is kept for it any more
     Remove {
         // Not `node`: that is the flag which says who is asked.
@@ -56,6 +92,11 @@ impl Command for ClusterArgs {
     fn run(self, console: &mut Console) -> Result<(), Failure> {
         match self.verb {
             None | Some(Verb::Status) => status(console),
+            Some(Verb::Nodes) => nodes_of(console),
+            Some(Verb::Join { addresses }) => join(console, &addresses),
+            Some(Verb::Leave { discard_sessions }) => leave(console, discard_sessions),
+            Some(Verb::Transfer { name }) => transfer(console, &name),
+            Some(Verb::Balance) => balance(console),
             Some(Verb::Remove { name }) => remove(console, &name),
         }
     }
@@ -122,6 +163,54 @@ fn remove(console: &mut Console, node: &str) -> Result<(), Failure> {
     let path = format!("{CLUSTER}/nodes/{}", encode(node));
     let answer = console.client.send(Method::DELETE, &path, &Query::new(), None)?;
     console.done(&answer, &format!("node {node} is removed"))
+}
+
+fn nodes_of(console: &mut Console) -> Result<(), Failure> {
+    let nodes = console.client.get("/api/v1/nodes", &Query::new().with("limit", 1_000))?;
+    if console.json {
+        return console.document(&nodes);
+    }
+    nodes_table::members(console, &nodes)?;
+    console.flush()
+}
+
+fn join(console: &mut Console, addresses: &[String]) -> Result<(), Failure> {
+    let body = json!({ "addresses": addresses });
+    let answer = console.client.send(Method::POST, &format!("{CLUSTER}/join"), &Query::new(), Some(&body))?;
+    console.done(&answer, "it looks there, too: `meridian ctl cluster` says when it is a member")
+}
+
+fn leave(console: &mut Console, discard_sessions: bool) -> Result<(), Failure> {
+    let view = console.client.get(CLUSTER, &Query::new())?;
+    let node = view.cell("node");
+    let cores = view.list("membership.members");
+    let cores = cores.iter().filter(|it| it.text("role") == "core" && it.text("state") == "alive").count();
+    let rest = match (&view.text("role")[..], cores) {
+        ("core", 2) => {
+            " One core is left then, and with that everything that the cores have agreed on can be lost."
+        }
+        ("core", 3) => " Two cores are left then, and both have to be there for anything to be agreed upon.",
+        _ => "",
+    };
+    confirm(console, &format!("Stop node {node}, and have it be no member of the cluster any more?{rest}"))?;
+    let body = json!({ "discard_sessions": discard_sessions });
+    let path = format!("{CLUSTER}/leave");
+    let answer = console.client.send(Method::POST, &path, &Query::new(), Some(&body))?;
+    console.done(
+        &answer,
+        &format!("node {node} stops and leaves: `meridian ctl cluster` of another node says when it is gone"),
+    )
+}
+
+fn transfer(console: &mut Console, node: &str) -> Result<(), Failure> {
+    let path = format!("{CLUSTER}/leader");
+    let answer = console.client.send(Method::PUT, &path, &Query::new(), Some(&json!({ "node": node })))?;
+    console.done(&answer, &format!("node {node} leads"))
+}
+
+fn balance(console: &mut Console) -> Result<(), Failure> {
+    let answer = console.client.send(Method::POST, &format!("{CLUSTER}/balance"), &Query::new(), None)?;
+    console.done(&answer, "the replicants move: `meridian ctl cluster nodes` says from which core each hears")
 }
 
 /// `None` when the node belongs to no cluster, or is too old to know of one.

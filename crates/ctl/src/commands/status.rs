@@ -45,7 +45,10 @@ impl Command for StatusArgs {
         console.pairs(&about_node(&node, &whoami, cluster.as_ref()))?;
         console.line("")?;
         console.pairs(&about_work(&node, &stats))?;
-        members(console, &nodes)?;
+        if cluster.is_some() {
+            console.line("")?;
+            members(console, &nodes)?;
+        }
         listeners(console, &node)?;
         reactors(console, &stats)?;
         console.flush()?;
@@ -142,12 +145,13 @@ fn dropped(stats: &Value) -> String {
 }
 
 /// The nodes of the cluster, each as it sees itself.
-fn members(console: &mut Console, nodes: &Value) -> Result<(), Failure> {
+pub(super) fn members(console: &mut Console, nodes: &Value) -> Result<(), Failure> {
     let mut table = Table::new(&[
         left("NODE"),
         left("STATE"),
         left("ROLE"),
         left("REGION"),
+        left("HEARS FROM"),
         right("CLIENTS"),
         right("SUBS"),
         right("IN"),
@@ -164,6 +168,7 @@ fn members(console: &mut Console, nodes: &Value) -> Result<(), Failure> {
             state,
             node.cell("cluster.role"),
             node.cell("cluster.region"),
+            node.cell("cluster.attached_to"),
             node.count_cell("connections"),
             node.count_cell("subscriptions"),
             node.count_cell("messages_received"),
@@ -172,13 +177,13 @@ fn members(console: &mut Console, nodes: &Value) -> Result<(), Failure> {
         ]);
     }
     for node in nodes.list("missing").iter().filter_map(Value::as_str) {
-        let nothing = std::iter::repeat_n(crate::fields::NOTHING.to_owned(), 7);
+        let nothing = std::iter::repeat_n(crate::fields::NOTHING.to_owned(), 8);
         table.row([node.to_owned(), "no answer".to_owned()].into_iter().chain(nothing).collect());
     }
     if nodes.list("items").is_empty() {
         return Ok(());
     }
-    console.line("").and_then(|()| console.table(&mut table))
+    console.table(&mut table)
 }
 
 fn listeners(console: &mut Console, node: &Value) -> Result<(), Failure> {

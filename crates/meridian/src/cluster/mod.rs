@@ -8,17 +8,19 @@ mod wishes;
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::Path;
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ::tls::Expiry;
+use api::Order;
 use broker::Node;
 use broker::peers::{Outbound, Peers};
 use broker::settings::Durability;
 use carrier::{CarrierConfig, Core, Handle, Names, Sender, Tls, TlsFiles};
-use cluster::meta::{LogNews, Meta, MetaConfig, Roster};
+use cluster::meta::{Command, LogNews, Meta, MetaConfig, Roster};
 use cluster::{Fabric, Letter, Role, View};
 use consensus::{Group, LogGroup, Places, ReplicaId};
 use link::{BufferMax, Config as LinkConfig, Identity, Mesh, MeshConfig, NodeId, Secret, Time};
@@ -31,10 +33,13 @@ pub use settings::{ClusterNode, ClusterSettings};
 use self::questions::Questions;
 use self::wishes::Wishes;
 use crate::config::Config;
+use crate::signals;
 use crate::store::MetaLog;
 
 /// The secret has at least so many bytes: fewer could be guessed.
 const SECRET_MIN: usize = 16;
+/// The fabric waits as long as a minute.
+const LEAVING_MAX: Duration = Duration::from_secs(70);
 /// From one look at the fabric for operators to the next.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -48,6 +53,7 @@ pub struct Cluster {
     tls: Mutex<Option<Tls>>,
     /// How long another node's answer is waited for.
     answer_wait: Duration,
+    is_leaving: AtomicBool,
 }
 
 struct Prepared {
@@ -228,6 +234,7 @@ impl Cluster {
             shared: Arc::default(),
             tls: in_use,
             answer_wait: settings.answer_wait,
+            is_leaving: AtomicBool::new(false),
         })))
     }
 
@@ -295,6 +302,22 @@ impl Cluster {
         self.send(Letter::Resign);
     }
 
+    /// Whether an operator wants the node to be a member no more once it has stopped.
+    pub fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Relaxed)
+    }
+
+    /// Waits until the node is a member no more: its clients are gone. At most as long as the cores wait for each other.
+    ///
+    /// # Errors
+    /// Why it still is one.
+    pub fn leave(&self) -> Result<(), String> {
+        let (left, leaves) = mpsc::channel();
+        self.shared.wishes.leave(self.shared.sender.get(), Box::new(move |outcome| drop(left.send(outcome))));
+        // The fabric bounds it; this is for one that has ended.
+        leaves.recv_timeout(LEAVING_MAX).unwrap_or_else(|_| Err("the cores have not answered".to_owned()))
+    }
+
     /// Other nodes hear nothing more from this one.
     pub fn stop(&self) {
         if let Some(handle) = self.lock_handle().take() {
@@ -330,8 +353,25 @@ impl api::Cluster for Cluster {
         self.shared.questions.answer_by(answerer);
     }
 
-    fn remove(&self, node: &str, told: api::Removed) {
-        self.shared.wishes.wish_remove(self.shared.sender.get(), node, told);
+    fn order(&self, order: Order, told: api::Obeyed) {
+        let Shared { sender, wishes, .. } = &*self.shared;
+        let sender = sender.get();
+        match order {
+            Order::Remove(node) => wishes.wish(sender, Command::Remove(NodeId::of_name(&node)), told),
+            Order::Lead(node) => wishes.wish(sender, Command::Lead(NodeId::of_name(&node)), told),
+            Order::Balance => {
+                self.send(Letter::Balance);
+                told(Ok(()));
+            }
+            Order::JoinAt(addresses) => {
+                self.send(Letter::JoinAt(addresses.into_iter().map(Into::into).collect()));
+                told(Ok(()));
+            }
+            Order::Leave => {
+                self.is_leaving.store(true, Relaxed);
+                told(signals::stop_this_process().map_err(|error| error.to_string()));
+            }
+        }
     }
 }
 

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use api::Removed;
+use api::Obeyed;
 use carrier::Sender;
 use cluster::meta::{Answer, Command, WishId};
 use cluster::{Fabric, Letter};
-use link::NodeId;
 
 /// Wishes that wait, at most; as many as the fabric takes.
 const WISHES_MAX: usize = 256;
@@ -19,18 +18,26 @@ pub struct Wishes(Mutex<Waiting>);
 #[derive(Default)]
 struct Waiting {
     last: u64,
-    told: BTreeMap<WishId, Removed>,
+    told: BTreeMap<WishId, Obeyed>,
 }
 
 impl Wishes {
-    /// Wants `node` to be no member any more.
-    pub fn wish_remove(&self, sender: Option<&Sender<Letter>>, node: &str, told: Removed) {
+    /// Wants something to be agreed upon.
+    pub fn wish(&self, sender: Option<&Sender<Letter>>, command: Command, told: Obeyed) {
+        self.send(sender, told, |id| Letter::Wish(id, command));
+    }
+
+    /// Wants this node to be no member any more.
+    pub fn leave(&self, sender: Option<&Sender<Letter>>, told: Obeyed) {
+        self.send(sender, told, Letter::Leave);
+    }
+
+    fn send(&self, sender: Option<&Sender<Letter>>, told: Obeyed, letter: impl FnOnce(WishId) -> Letter) {
         let id = match self.wait(told) {
             Ok(id) => id,
             Err(told) => return told(Err("too many such requests wait already".to_owned())),
         };
-        let letter = Letter::Wish(id, Command::Remove(NodeId::of_name(node)));
-        let is_sent = sender.is_some_and(|sender| sender.send(letter).is_ok());
+        let is_sent = sender.is_some_and(|sender| sender.send(letter(id)).is_ok());
         if !is_sent {
             self.tell(id, Err("this node takes no part in the cluster at present".to_owned()));
         }
@@ -44,7 +51,7 @@ impl Wishes {
     }
 
     /// Gives it back when too many wait.
-    fn wait(&self, told: Removed) -> Result<WishId, Removed> {
+    fn wait(&self, told: Obeyed) -> Result<WishId, Obeyed> {
         let mut waiting = self.lock();
         if waiting.told.len() >= WISHES_MAX {
             return Err(told);
@@ -82,15 +89,17 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::sync::atomic::Ordering::Relaxed;
 
+    use link::NodeId;
+
     use super::*;
 
     #[test]
     fn who_asks_hears_once_that_nobody_can_do_it() {
         let (wishes, refused) = (Wishes::default(), Arc::<AtomicUsize>::default());
         let count = refused.clone();
-        wishes.wish_remove(
+        wishes.wish(
             None,
-            "b",
+            Command::Remove(NodeId::of_name("b")),
             Box::new(move |outcome| {
                 count.fetch_add(outcome.is_err().into(), Relaxed);
             }),
@@ -101,7 +110,7 @@ mod tests {
     #[test]
     fn an_answer_finds_its_wish_and_those_beyond_the_limit_are_refused() {
         let (wishes, heard) = (Wishes::default(), Arc::<Mutex<Vec<Result<(), String>>>>::default());
-        let told = || -> Removed {
+        let told = || -> Obeyed {
             let heard = heard.clone();
             Box::new(move |outcome| heard.lock().unwrap().push(outcome))
         };
@@ -109,7 +118,7 @@ mod tests {
         for _ in 1..WISHES_MAX {
             assert!(wishes.wait(told()).is_ok());
         }
-        wishes.wish_remove(None, "b", told());
+        wishes.leave(None, told());
         assert!(heard.lock().unwrap().pop().unwrap().unwrap_err().contains("too many"));
         wishes.tell(first, outcome(Answer::Done));
         wishes.tell(first, outcome(Answer::Refused));
