@@ -78,4 +78,48 @@ def members(_):
             node.close()
 
 
-CHECKS = [members]
+def come_and_go(_):
+    """cluster: a core that was told of another one joins, the lead is handed over, and cores leave until one is left"""
+    nodes = {name: Node() for name in ("n1", "n2", "n3")}
+    ports = {name: free_port() for name in nodes}
+    first, second, last = nodes.values()
+    secret = first.directory / "cluster.secret"
+    secret.write_text("a secret that is long enough")
+    nobody = free_port()
+    try:
+        for name in ("n1", "n2"):
+            start(nodes, ports, secret, name)
+        # It is told where others are when it runs already.
+        start(nodes, {**ports, "n1": nobody, "n2": nobody}, secret, "n3")
+        until(lambda: last.json("cluster")["membership"]["waits_for"], "it waits", 30)
+        assert "HOST:PORT" in last.ctl("cluster", "join", "nowhere", code=1).err
+        last.ctl("cluster", "join", f"127.0.0.1:{ports['n1']}")
+        last.ctl("health", "--wait", "30s")
+        alive = dict.fromkeys(nodes, "alive")
+        for node in nodes.values():
+            until(lambda node=node: states(node) == alive, "all know all members", 30)
+        until(lambda: first.json("cluster")["membership"]["replica"]["voters"] == 3, "three vote", 30)
+        assert "already" in last.ctl("cluster", "join", f"127.0.0.1:{ports['n1']}", code=1).err
+
+        for name in ("n2", "n1", "n3"):
+            assert last.text("cluster", "transfer", name) == f"node {name} leads\n"
+            until(lambda name=name: first.json("cluster")["membership"]["replica"]["leader"] == name, f"{name} leads", 30)
+        assert "n1, n2, n3" in last.ctl("cluster", "transfer", "n4", code=4).err
+        assert "HEARS FROM" in last.text("cluster", "nodes") and "n2" in last.text("cluster", "nodes")
+        last.ctl("cluster", "balance")
+
+        assert "--yes" in last.ctl("cluster", "leave", code=2).err
+        last.ctl("--yes", "cluster", "leave")
+        assert last.process.wait(60) == 0, "it has ended by itself"
+        until(lambda: states(first) == {"n1": "alive", "n2": "alive"}, "it has left", 30)
+        second.ctl("--yes", "cluster", "leave")
+        assert second.process.wait(60) == 0
+        until(lambda: states(first) == {"n1": "alive"}, "the next one, too", 30)
+        until(lambda: health(first)[0] == 200, "one is a majority of one", 30)
+        assert "nobody to agree" in first.ctl("--yes", "cluster", "leave", code=1).err
+    finally:
+        for node in nodes.values():
+            node.close()
+
+
+CHECKS = [members, come_and_go]

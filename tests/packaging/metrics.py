@@ -194,7 +194,7 @@ METRICS = {
     "meridian_cluster_asks_unanswered_total": (COUNTER, {}),
     "meridian_cluster_asked_total": (COUNTER, {}),
     "meridian_cluster_asked_refused_total": (COUNTER, {}),
-    "meridian_cluster_members": (GAUGE, {"state": {"alive", "suspect", "dead"}}),
+    "meridian_cluster_members": (GAUGE, {"state": {"alive", "leaving", "suspect", "dead"}}),
     "meridian_cluster_meta_leader": (GAUGE, {}),
     "meridian_cluster_meta_quorum": (GAUGE, {}),
     "meridian_cluster_meta_term": (GAUGE, {}),

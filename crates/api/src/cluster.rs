@@ -131,7 +131,8 @@ pub struct MemberView {
     pub address: String,
     /// Of the life that has joined.
     pub incarnation: u64,
-    /// `alive`, `suspect` (no core hears of it) or `dead` (the cores agree that this life is over).
+    /// `alive`, `leaving` (it has stopped, and gives up its vote), `suspect` (no core hears of it) or `dead` (the cores agree that this
+    /// life is over).
     pub state: &'static str,
     /// Whether it has a vote in what the cores agree on. Known to cores; false on replicants.
     pub votes: bool,

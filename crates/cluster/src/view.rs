@@ -46,6 +46,8 @@ pub struct MemberView {
     pub info: NodeInfo,
     pub incarnation: u64,
     pub state: State,
+    /// It wants to be a member no more.
+    pub leaves: bool,
     /// As far as this core knows: whether it has a vote, and whether it leads.
     pub votes: bool,
     pub leads: bool,

@@ -72,7 +72,7 @@ export interface AgreedMember {
   region: string;
   address: string;
   incarnation: number;
-  state: 'alive' | 'suspect' | 'dead';
+  state: 'alive' | 'leaving' | 'suspect' | 'dead';
   votes: boolean;
   leads: boolean;
 }

@@ -255,6 +255,7 @@ fn may_go(view: &ClusterView, name: &str) -> Result<(), Problem> {
             "node `{name}` is alive: stop it first, a node that runs would join again; or have it leave (`meridian ctl cluster leave`, \
              asked of that node)"
         ))),
+        "leaving" => Err(Problem::conflict(format!("node `{name}` is leaving already"))),
         _ => Err(Problem::conflict(format!(
             "the cores do not agree yet that node `{name}` is dead: stop it, and wait until `meridian ctl cluster` says so. That takes a \
              majority of them"

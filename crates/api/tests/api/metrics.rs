@@ -147,6 +147,7 @@ fn a_core_tells_of_the_members_and_of_its_part_in_the_agreement() {
     }
     for (name, labels, value) in [
         ("meridian_cluster_members", &[("state", "alive")][..], 2.0),
+        ("meridian_cluster_members", &[("state", "leaving")], 0.0),
         ("meridian_cluster_members", &[("state", "suspect")], 1.0),
         ("meridian_cluster_members", &[("state", "dead")], 2.0),
         ("meridian_cluster_meta_leader", &[], 1.0),

@@ -44,6 +44,7 @@ impl Fabric {
                 info: member.info.clone(),
                 incarnation: member.incarnation.0,
                 state: member.state,
+                leaves: member.leaves,
                 votes: has_vote(*id),
                 leads: leader == Some(*id),
             })

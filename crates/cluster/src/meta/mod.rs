@@ -534,7 +534,7 @@ impl Meta {
     }
 
     fn say_waiting(&mut self, now: Time) {
-        let waits = self.waits_for();
+        let waits = self.waits_for().filter(|_| !self.is_leaving());
         let (Some(what), last) = (waits, &self.said_waiting) else {
             if self.said_waiting.take().is_some() {
                 let members = self.roster.members.len();

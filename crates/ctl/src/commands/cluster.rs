@@ -338,7 +338,17 @@ fn members(view: &Value) -> String {
         return String::new();
     }
     let of = |state: &str| members.iter().filter(|member| member.text("state") == state).count();
-    format!("{}: {} alive, {} suspect, {} dead", members.len(), of("alive"), of("suspect"), of("dead"))
+    let leaving = match of("leaving") {
+        0 => String::new(),
+        some => format!("{some} leaving, "),
+    };
+    format!(
+        "{}: {} alive, {leaving}{} suspect, {} dead",
+        members.len(),
+        of("alive"),
+        of("suspect"),
+        of("dead")
+    )
 }
 
 fn cores(view: &Value) -> String {

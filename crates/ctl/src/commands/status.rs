@@ -163,11 +163,15 @@ pub(super) fn members(console: &mut Console, nodes: &Value) -> Result<(), Failur
             Some(false) => "not fresh".to_owned(),
             _ => node.cell("state"),
         };
+        let region = match node.text("cluster.region") {
+            none if none.is_empty() => crate::fields::NOTHING.to_owned(),
+            region => region,
+        };
         table.row(vec![
             node.cell("name"),
             state,
             node.cell("cluster.role"),
-            node.cell("cluster.region"),
+            region,
             node.cell("cluster.attached_to"),
             node.count_cell("connections"),
             node.count_cell("subscriptions"),

@@ -57,6 +57,7 @@ fn member(member: &cluster::MemberView) -> MemberView {
         address: member.info.address.to_string(),
         incarnation: member.incarnation,
         state: match member.state {
+            State::Alive if member.leaves => "leaving",
             State::Alive => "alive",
             State::Suspect(_) => "suspect",
             State::Dead => "dead",

@@ -17,9 +17,9 @@ pub(super) fn cluster(text: &mut Text, view: &ClusterView) {
 
 /// Where the cores agree on the members. What is of the agreement itself only cores tell.
 fn membership(text: &mut Text, view: &MembershipView) {
-    let help = "Members of the cluster as far as this node knows, by what the cores agree on: alive, suspect or dead.";
+    let help = "Members of the cluster as far as this node knows, by what the cores agree on: alive, leaving, suspect or dead.";
     let mut family = text.family("meridian_cluster_members", Kind::Gauge, help);
-    for state in ["alive", "suspect", "dead"] {
+    for state in ["alive", "leaving", "suspect", "dead"] {
         let members = view.members.iter().filter(|member| member.state == state).count();
         family.sample(&[("state", state)], members as f64);
     }
