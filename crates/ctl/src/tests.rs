@@ -495,7 +495,6 @@ fn what_is_to_become_of_a_cluster_is_asked_of_the_node() {
         assert_eq!((&request.method[..], request.path()), (method, path), "{line}");
         assert_eq!(if body.is_null() { Value::Null } else { request.json() }, body, "{line}");
     }
-    assert_eq!(ctl(&Mock::always(Reply::empty()), "cluster join").code(), 2, "where?");
 }
 
 #[test]
