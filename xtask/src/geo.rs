@@ -5,6 +5,7 @@ mod cluster;
 mod copies;
 mod generator;
 mod overload;
+mod startup;
 mod subscribe;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -17,12 +18,15 @@ use crate::repository::root;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only these: E1.1 to E1.9, E3, copies (may be given several times)
+    /// Only these: E1.1 to E1.10, E3, copies (may be given several times)
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Who knows of a subscription before SUBACK leaves, in the runs of E1
     #[arg(long, value_delimiter = ',', default_values = ["local", "core", "cluster"], value_parser = ["local", "core", "cluster"])]
     suback: Vec<String>,
+    /// How nodes know each other in E1.1 to E1.9 and the copies: the cores agree, or each has a list
+    #[arg(long, default_value = "agreed", value_parser = ["agreed", "list"])]
+    members: String,
     /// The program (default: the one that is built for this)
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
@@ -35,7 +39,7 @@ pub struct Args {
     /// Routes of the copies
     #[arg(long, value_delimiter = ',', default_values_t = [1_000_000])]
     routes: Vec<u32>,
-    /// How often each copy is made
+    /// How often each copy is made, and each cluster of E1.10 started
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
 }
@@ -46,8 +50,10 @@ pub fn run(args: &Args) -> Result<()> {
     child::catch_signals();
     let cases = subscribe::selected(&args.only);
     let with = |what: &str| args.only.is_empty() || args.only.iter().any(|name| name == what);
-    let (with_overload, with_copies) = (with("E3"), with("copies"));
-    ensure!(!cases.is_empty() || with_overload || with_copies, "--only takes E1.1 to E1.9, E3 and copies");
+    let (with_startup, with_overload, with_copies) = (with("E1.10"), with("E3"), with("copies"));
+    let is_any = !cases.is_empty() || with_startup || with_overload || with_copies;
+    ensure!(is_any, "--only takes E1.1 to E1.10, E3 and copies");
+    let is_agreed = args.members == "agreed";
     // Before anything is built: without root nothing comes of it.
     drop(start()?);
     let program = match &args.program {
@@ -60,13 +66,17 @@ pub fn run(args: &Args) -> Result<()> {
     let directory = root().join("target/geo");
     std::fs::create_dir_all(&directory)?;
     let (mut passed, mut failed) = (0, vec![]);
-    subscribe::run(&cases, &args.suback, (&program, &directory), (&mut passed, &mut failed))?;
+    let levels = (&args.suback[..], is_agreed);
+    subscribe::run(&cases, levels, (&program, &directory), (&mut passed, &mut failed))?;
+    if with_startup {
+        startup::run((&program, &directory), args.rounds, (&mut passed, &mut failed))?;
+    }
     if with_overload {
         overload::run(&program, &directory, args.seconds, (&mut passed, &mut failed))?;
     }
     if with_copies {
         let plan = (&args.routes[..], args.rounds);
-        copies::run(&program, &directory, plan, (&mut passed, &mut failed))?;
+        copies::run(&program, &directory, plan, is_agreed, (&mut passed, &mut failed))?;
     }
     for what in &failed {
         println!("failed: {what}");

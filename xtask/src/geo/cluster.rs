@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail};
 use lab::Lab;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -36,20 +37,38 @@ pub struct Plan<'a> {
     pub level: &'a str,
     /// `routing.batch_sync`.
     pub batch_sync: &'a str,
+    /// Whether the nodes find each other and the cores agree on the members; else all have a list.
+    pub is_agreed: bool,
 }
 
 pub struct Cluster<'a> {
     lab: &'a Lab,
     directory: PathBuf,
     nodes: Vec<(String, Guarded)>,
+    /// What each node's command line says of its cluster, by host.
+    flags: BTreeMap<String, Vec<String>>,
     /// From the start of the first process until each node reaches all others and knows their routes.
     pub start_up: Duration,
 }
 
 impl<'a> Cluster<'a> {
+    /// Starts the nodes, and waits until each reaches all others and knows their routes.
+    ///
     /// # Errors
-    /// A node that ends, or does not reach all others in time; its log is named.
+    /// A node that ends, or does not do so in time; its log is named.
     pub fn start(lab: &'a Lab, program: &Path, directory: &Path, plan: &Plan) -> Result<Self> {
+        let begun = Instant::now();
+        let mut started = Self::begin(lab, program, directory, plan)?;
+        started.wait_for_links()?;
+        started.start_up = begun.elapsed();
+        Ok(started)
+    }
+
+    /// The same, without the wait.
+    ///
+    /// # Errors
+    /// A node cannot be started.
+    pub fn begin(lab: &'a Lab, program: &Path, directory: &Path, plan: &Plan) -> Result<Self> {
         let directory = directory.join("nodes");
         let _ = fs::remove_dir_all(&directory);
         fs::create_dir_all(&directory)?;
@@ -61,21 +80,26 @@ impl<'a> Cluster<'a> {
         let cores = plan.cores.iter().map(|host| (*host, "core"));
         let replicants = plan.replicants.iter().map(|host| (*host, "replicant"));
         let hosts: Vec<(&str, &str)> = cores.chain(replicants).collect();
+        let address = |host: &str| Ok::<_, anyhow::Error>(SocketAddr::from((lab.address(host)?, LINK)));
+        let mut flags = BTreeMap::new();
+        let join: Result<Vec<String>> =
+            plan.cores.iter().map(|host| address(host).map(|address| address.to_string())).collect();
+        let join = join?.join(",");
         for (host, role) in &hosts {
-            let address = SocketAddr::from((lab.address(host)?, LINK));
-            writeln!(
-                config,
-                "\n[[cluster_node]]\nname = {host:?}\naddress = \"{address}\"\nrole = {role:?}"
-            )?;
+            let address = address(host)?.to_string();
+            if plan.is_agreed {
+                let words = ["--cluster-listen", &address, "--join", &join, "--role", role];
+                flags.insert((*host).to_owned(), words.map(str::to_owned).into());
+            } else {
+                let node = format!("name = {host:?}\naddress = {address:?}\nrole = {role:?}");
+                writeln!(config, "\n[[cluster_node]]\n{node}")?;
+            }
         }
-        let begun = Instant::now();
-        let mut started = Self { lab, directory, nodes: Vec::new(), start_up: Duration::ZERO };
+        let mut started = Self { lab, directory, nodes: Vec::new(), flags, start_up: Duration::ZERO };
         for (host, _) in &hosts {
             let process = started.start_node(program, host)?;
             started.nodes.push(((*host).to_owned(), process));
         }
-        started.wait_for_links()?;
-        started.start_up = begun.elapsed();
         Ok(started)
     }
 
@@ -121,6 +145,7 @@ impl<'a> Cluster<'a> {
         let mut command = Command::new(program);
         command.arg("start").arg("--config").arg(self.directory.join("cluster.toml"));
         command.args(["--name", host, "--workers", "2"]);
+        command.args(self.flags.get(host).into_iter().flatten());
         command.args(["--listen", &mqtt.to_string(), "--http", &http().to_string()]);
         // Nobody is in the lab but its own clients.
         command.args(["--set", "auth.allow_anonymous=true", "--set", "auth.no_match=allow"]);

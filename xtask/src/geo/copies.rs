@@ -22,6 +22,7 @@ pub fn run(
     program: &Path,
     directory: &Path,
     (counts, rounds): (&[u32], u32),
+    is_agreed: bool,
     (passed, failed): (&mut usize, &mut Vec<String>),
 ) -> Result<()> {
     println!(
@@ -36,7 +37,7 @@ pub fn run(
     );
     println!("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
     for count in counts {
-        match one(program, directory, *count, rounds) {
+        match one((program, directory), *count, rounds, is_agreed) {
             Ok(rows) => {
                 rows.iter().for_each(|row| println!("{row}"));
                 *passed += 1;
@@ -51,10 +52,16 @@ pub fn run(
 /// A copy, and the core's CPU for it.
 type Copied = (Copy, f64);
 
-fn one(program: &Path, directory: &Path, count: u32, rounds: u32) -> Result<Vec<String>> {
+fn one(
+    (program, directory): (&Path, &Path),
+    count: u32,
+    rounds: u32,
+    is_agreed: bool,
+) -> Result<Vec<String>> {
     let lab = start()?;
     lab.set(("fra", "hkg"), "rtt", TRIPS[0])?;
-    let plan = Plan { cores: &[CORE], replicants: &[REPLICANT], level: "core", batch_sync: "auto" };
+    let plan =
+        Plan { cores: &[CORE], replicants: &[REPLICANT], level: "core", batch_sync: "auto", is_agreed };
     let mut cluster = Cluster::start(&lab, program, directory, &plan)?;
     let mqtt = (lab.address(CORE)?, MQTT).into();
     let mut writers = lab.within(CORE, || Writers::subscribe(mqtt, count))??;

@@ -66,7 +66,7 @@ pub fn selected(only: &[String]) -> Vec<&'static Case> {
 
 pub fn run(
     cases: &[&Case],
-    levels: &[String],
+    (levels, is_agreed): (&[String], bool),
     (program, directory): (&Path, &Path),
     (passed, failed): (&mut usize, &mut Vec<String>),
 ) -> Result<()> {
@@ -88,7 +88,7 @@ pub fn run(
     println!("| --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |");
     for case in cases {
         for level in levels {
-            match measure(case, level, program, directory) {
+            match measure(case, level, is_agreed, (program, directory)) {
                 Ok(row) => {
                     println!("{row}");
                     *passed += 1;
@@ -101,13 +101,18 @@ pub fn run(
     Ok(())
 }
 
-fn measure(case: &Case, level: &str, program: &Path, directory: &Path) -> Result<String> {
+fn measure(
+    case: &Case,
+    level: &str,
+    is_agreed: bool,
+    (program, directory): (&Path, &Path),
+) -> Result<String> {
     let lab = start()?;
     let (cores, replicants): (&[&str], &[&str]) = match case.shape {
         Shape::Spread => (&["euc1", "ape1", "afs1"], &[]),
         Shape::Replicants => (&["aps1", "aps2", "aps3"], &["euc1", "ape1", "afs1"]),
     };
-    let plan = Plan { cores, replicants, level, batch_sync: case.batch_sync };
+    let plan = Plan { cores, replicants, level, batch_sync: case.batch_sync, is_agreed };
     let cluster = Cluster::start(&lab, program, directory, &plan)?;
     cluster.settle()?;
     let (host, count) = (lab.address("ape1")?.to_string(), case.clients.to_string());
