@@ -62,7 +62,20 @@ impl Feed {
         self.fed.insert(writer, Fed { incarnation, upto, copy: None });
     }
 
-    /// The next delta for the peer, if there is one and it is time. `wants` says of which writers the peer hears from this node.
+    /// The last delta found no place on the way to the peer: it comes again.
+    pub fn unsent<V: Value>(&mut self, replica: &Replica<V>, delta: &Delta<V>) {
+        self.acknowledged(Self::cost(delta));
+        if delta.after == Position::default() {
+            // Nothing of this life has been sent, not even that there is one.
+            self.fed.remove(&delta.writer);
+            return;
+        }
+        let copy = (delta.copy != Copied::No).then(|| replica.floor(delta.writer));
+        self.fed.insert(delta.writer, Fed { incarnation: delta.incarnation, upto: delta.after, copy });
+    }
+
+    /// The next delta for the peer, if there is one and it is time. `wants` says of which writers the peer hears from this node; a copy that
+    /// has begun is finished, whether it is wanted or not, for the peer hears of that writer from nobody else meanwhile.
     pub fn poll<V: Value>(
         &mut self,
         now: u64,
@@ -72,7 +85,8 @@ impl Feed {
         if self.in_flight >= self.batching.in_flight_max || now < self.due() {
             return None;
         }
-        let all = || replica.held().filter(|(writer, held)| wants(*writer) && self.is_behind(*writer, held));
+        let is_fed = |(writer, held): &(WriterId, &Held<V>)| self.is_fed(*writer, held, &wants);
+        let all = || replica.held().filter(is_fed);
         let (writer, held) = all().find(|(writer, _)| *writer > self.turn).or_else(|| all().next())?;
         self.turn = writer;
         let (delta, bytes) = self.next(writer, held);
@@ -103,8 +117,13 @@ impl Feed {
     /// When [`Self::poll`] is worth calling again, microseconds; `None` while the peer has heard of everything, or of as much as may be on
     /// its way.
     pub fn next_due<V: Value>(&self, replica: &Replica<V>, wants: impl Fn(WriterId) -> bool) -> Option<u64> {
-        let is_behind = || replica.held().any(|(writer, held)| wants(writer) && self.is_behind(writer, held));
-        (self.in_flight < self.batching.in_flight_max && is_behind()).then(|| self.due())
+        let is_fed = || replica.held().any(|(writer, held)| self.is_fed(writer, held, &wants));
+        (self.in_flight < self.batching.in_flight_max && is_fed()).then(|| self.due())
+    }
+
+    fn is_fed<V>(&self, writer: WriterId, held: &Held<V>, wants: impl Fn(WriterId) -> bool) -> bool {
+        let is_begun = |fed: &Fed| fed.copy.is_some() && fed.incarnation == held.incarnation;
+        (wants(writer) || self.fed.get(&writer).is_some_and(is_begun)) && self.is_behind(writer, held)
     }
 
     fn is_behind<V>(&self, writer: WriterId, held: &Held<V>) -> bool {

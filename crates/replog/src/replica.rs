@@ -14,6 +14,8 @@ pub struct Replica<V> {
     dead: BTreeMap<WriterId, Incarnation>,
     /// Logs of such, which are given up in portions.
     dying: Vec<(WriterId, Log<V>)>,
+    /// Sources that were refused something ([`Self::poll_unheard`]).
+    unheard: Vec<SourceId>,
     hasher: FixedState,
     tombstones_max: usize,
 }
@@ -24,11 +26,20 @@ pub(crate) struct Held<V> {
     pub log: Log<V>,
     /// Of all operations up to here it has heard, of those on the same key at least of the last.
     pub position: Position,
-    /// From whom a whole copy is coming, and how far it is.
-    copying: Option<(SourceId, Position)>,
+    copying: Option<Copying>,
     round: u32,
     is_own: bool,
     is_suspect: bool,
+}
+
+/// A whole copy that is coming.
+#[derive(Debug)]
+struct Copying {
+    source: SourceId,
+    /// How far it is.
+    upto: Position,
+    /// Others whose words could not be taken meanwhile, which do not know that.
+    refused: Vec<SourceId>,
 }
 
 /// A key of a writer has a value, or none. Told whenever that changes, and sometimes again when a writer begins a new life while what it
@@ -61,7 +72,8 @@ pub enum NotApplied {
     Old { known: Incarnation },
     /// Something before it is missing: to be asked for from here on.
     Gap { position: Position },
-    /// Another source is sending a whole copy.
+    /// Another source is sending a whole copy: when that has come, or is given up, this one has to be heard again
+    /// ([`Replica::poll_unheard`]).
     Copying,
 }
 
@@ -77,6 +89,7 @@ impl<V: Value> Replica<V> {
             writers: BTreeMap::new(),
             dead: BTreeMap::new(),
             dying: Vec::new(),
+            unheard: Vec::new(),
             hasher: FixedState::with_seed(hash_seed),
             tombstones_max,
         }
@@ -144,11 +157,19 @@ impl<V: Value> Replica<V> {
         }
         let Some(held) = self.writers.get_mut(&writer) else { return Err(NotApplied::Dead) };
         let begins = copy != Copied::No && after == Position::default();
-        let from = match held.copying {
-            _ if copy == Copied::No => held.position,
+        let from = match &mut held.copying {
+            // Whoever copies: nothing is missing before it.
+            _ if copy == Copied::No && after <= held.position => held.position,
             // Two copies of different times cannot be told from one without what was deleted between them.
-            Some((other, _)) if other != source => return Err(NotApplied::Copying),
-            Some((_, copied)) if !begins => copied,
+            Some(copying) if copying.source != source && !begins => {
+                if !copying.refused.contains(&source) {
+                    copying.refused.push(source);
+                }
+                return Err(NotApplied::Copying);
+            }
+            _ if copy == Copied::No => held.position,
+            Some(copying) if !begins => copying.upto,
+            // One that begins takes the place of another, whose source may have stopped.
             _ => Position::default(),
         };
         if after > from {
@@ -174,9 +195,14 @@ impl<V: Value> Replica<V> {
         }
         match copy {
             Copied::No => held.position = held.position.max(upto),
-            Copied::Part => held.copying = Some((source, from.max(upto))),
+            Copied::Part => {
+                let mut refused = held.copying.take().map_or(Vec::new(), |copying| copying.refused);
+                refused.retain(|other| *other != source);
+                held.copying = Some(Copying { source, upto: from.max(upto), refused });
+            }
             Copied::End => {
-                held.copying = None;
+                let refused = held.copying.take().map_or(Vec::new(), |copying| copying.refused);
+                self.unheard.extend(refused.into_iter().filter(|other| *other != source));
                 for key in held.log.sweep(held.round, upto) {
                     changes += 1;
                     on_change(Change { writer, key: &key, value: None });
@@ -191,9 +217,31 @@ impl<V: Value> Replica<V> {
 
     /// Nothing more comes from a source: its copies are given up, and what they brought stays.
     pub fn lost(&mut self, source: SourceId) {
+        self.unheard.retain(|unheard| *unheard != source);
         for held in self.writers.values_mut() {
-            held.copying.take_if(|(copying, _)| *copying == source);
+            if let Some(copying) = held.copying.take_if(|copying| copying.source == source) {
+                self.unheard.extend(copying.refused);
+            }
+            if let Some(copying) = &mut held.copying {
+                copying.refused.retain(|refused| *refused != source);
+            }
         }
+    }
+
+    /// Nothing comes from a source at present. Its copies go on when that changes, but for those for which others were refused.
+    pub fn falls_silent(&mut self, source: SourceId) {
+        for held in self.writers.values_mut() {
+            let is_given_up = |copying: &mut Copying| copying.source == source && !copying.refused.is_empty();
+            if let Some(copying) = held.copying.take_if(is_given_up) {
+                self.unheard.extend(copying.refused);
+            }
+        }
+    }
+
+    /// A source that was refused something for the copy of another one, which is no reason any more. It believes that this replica has
+    /// heard it: its feed has to begin again with what the replica has now. The call of [`Self::lost`] by which it does takes it from here.
+    pub fn poll_unheard(&mut self) -> Option<SourceId> {
+        self.unheard.pop()
     }
 
     /// An incarnation of a writer, and every one before it, is dead for good: its entries go ([`Self::forget_some`]), and what is still
@@ -276,6 +324,11 @@ impl<V: Value> Replica<V> {
         self.writers.get(&writer).map_or(0, |held| held.log.digest())
     }
 
+    /// Deletions of a writer up to there are forgotten.
+    pub(crate) fn floor(&self, writer: WriterId) -> Position {
+        self.writers.get(&writer).map_or(Position::default(), |held| held.log.floor())
+    }
+
     pub(crate) fn held(&self) -> impl Iterator<Item = (WriterId, &Held<V>)> {
         self.writers.iter().map(|(writer, held)| (*writer, held))
     }
@@ -286,6 +339,7 @@ impl<V: Value> Replica<V> {
             assert!(self.dead.get(writer).is_none_or(|dead| held.is_own || held.incarnation > *dead));
             assert!(held.log.floor() <= held.position, "only what was heard of is forgotten");
             assert!(!held.is_own || held.copying.is_none());
+            assert!(held.copying.as_ref().is_none_or(|copying| !copying.refused.contains(&copying.source)));
         }
     }
 }

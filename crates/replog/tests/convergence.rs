@@ -55,6 +55,8 @@ struct Wire {
     to: usize,
     feed: Feed,
     queue: VecDeque<Vec<u8>>,
+    /// Nothing comes of it for now.
+    is_silent: bool,
 }
 
 struct World {
@@ -94,7 +96,7 @@ impl World {
             let next = (node + 1) % nodes;
             for (from, to) in [(node, next), (next, node)] {
                 let feed = Feed::new(batching(), []);
-                world.wires.push(Wire { from, to, feed, queue: VecDeque::new() });
+                world.wires.push(Wire { from, to, feed, queue: VecDeque::new(), is_silent: false });
             }
         }
         world
@@ -124,8 +126,11 @@ impl World {
     }
 
     fn feed(&mut self, at: usize) {
-        let Wire { from, feed, queue, .. } = &mut self.wires[at];
+        let Wire { from, feed, queue, is_silent, .. } = &mut self.wires[at];
         if let Some(delta) = feed.poll(self.now, &self.nodes[*from].replica, |_| true) {
+            if *is_silent {
+                return feed.unsent(&self.nodes[*from].replica, &delta);
+            }
             let mut bytes = Vec::new();
             delta.encode(&mut bytes);
             queue.push_back(bytes);
@@ -133,7 +138,8 @@ impl World {
     }
 
     fn deliver(&mut self, at: usize, twice: bool) {
-        let Some(bytes) = self.wires[at].queue.pop_front() else { return };
+        let is_open = |wire: &mut Wire| (!wire.is_silent).then(|| wire.queue.pop_front()).flatten();
+        let Some(bytes) = is_open(&mut self.wires[at]) else { return };
         for _ in 0..=usize::from(twice) {
             let delta: Delta<Flags> = Delta::decode(&bytes).expect("our own bytes");
             let (id, incarnation) = (delta.writer, delta.incarnation);
@@ -153,6 +159,31 @@ impl World {
             };
             self.wires[at].feed.acknowledged(cost);
             self.count(what);
+        }
+        let reader = self.wires[at].to;
+        for wire in (0..self.wires.len()).filter(|wire| self.wires[*wire].is_silent) {
+            self.nodes[reader].replica.falls_silent(SourceId(wire as u64));
+        }
+        self.hear_again(reader);
+    }
+
+    /// Whoever could not be heard while another's copy came is asked anew.
+    fn hear_again(&mut self, reader: usize) {
+        while let Some(source) = self.nodes[reader].replica.poll_unheard() {
+            self.count("heard again");
+            self.reconnect(source.0 as usize);
+        }
+    }
+
+    /// A wire goes quiet with what is on it, or goes on.
+    fn silence(&mut self, at: usize) {
+        let Wire { to, is_silent, .. } = &mut self.wires[at];
+        *is_silent = !*is_silent;
+        if *is_silent {
+            let reader = *to;
+            self.nodes[reader].replica.falls_silent(SourceId(at as u64));
+            self.hear_again(reader);
+            self.count("silent");
         }
     }
 
@@ -195,16 +226,19 @@ impl World {
         }
     }
 
-    /// With good links everybody ends with what each writer has.
-    fn heal(&mut self) {
+    /// With what is left of the wires everybody ends with what each writer has: all of them, or one of the two ways round the ring, while what
+    /// goes the other way is silent for ever. None begins anew but by itself.
+    fn heal(&mut self, is_one_way: bool) {
         for at in 0..self.wires.len() {
-            self.reconnect(at);
+            if self.wires[at].is_silent != (is_one_way && at % 2 == 1) {
+                self.silence(at);
+            }
         }
         for _ in 0..400 {
             self.now += 10;
             for at in 0..self.wires.len() {
                 self.feed(at);
-                while !self.wires[at].queue.is_empty() {
+                while !self.wires[at].is_silent && !self.wires[at].queue.is_empty() {
                     self.deliver(at, false);
                 }
             }
@@ -214,7 +248,7 @@ impl World {
                 self.forget(reader, 100);
             }
             self.check();
-            assert!(!self.nodes[reader].replica.is_copying());
+            assert!(is_one_way || !self.nodes[reader].replica.is_copying());
             for node in 0..self.nodes.len() {
                 let entries = self.nodes[reader].replica.entries(writer(node));
                 let held: Map = entries.map(|(key, value)| (key.to_vec(), *value)).collect();
@@ -246,13 +280,15 @@ fn every_replica_ends_with_what_the_writers_have() {
                 90..94 => world.reconnect(wire),
                 94 => world.restart(node, &mut random),
                 95..97 => world.forget(node, 1 + random.below(5)),
+                97 => world.silence(wire),
                 _ => world.now += random.below(6) as u64,
             }
             if random.below(10) == 0 {
                 world.check();
             }
         }
-        let heal = std::panic::AssertUnwindSafe(|| world.heal());
+        let is_one_way = random.below(2) == 0;
+        let heal = std::panic::AssertUnwindSafe(|| world.heal(is_one_way));
         if let Err(panic) = std::panic::catch_unwind(heal) {
             eprintln!("again: MERIDIAN_REPLOG_SEED={seed} MERIDIAN_REPLOG_SEEDS=1 cargo test -p replog");
             std::panic::resume_unwind(panic);
@@ -261,7 +297,19 @@ fn every_replica_ends_with_what_the_writers_have() {
             *counts.entry(what).or_insert(0) += count;
         }
     }
-    for what in ["applied", "own", "dead", "old", "gap", "copying", "reconnected", "restarted"] {
+    let all = [
+        "applied",
+        "own",
+        "dead",
+        "old",
+        "gap",
+        "copying",
+        "reconnected",
+        "restarted",
+        "silent",
+        "heard again",
+    ];
+    for what in all {
         assert!(counts.get(what).is_some_and(|count| *count > 0), "{what} never happened: {counts:?}");
     }
 }
@@ -355,4 +403,122 @@ fn a_feed_without_answers_stops_at_its_bound() {
     assert!((4..10).contains(&deltas), "{deltas}");
     feed.acknowledged(1_000);
     assert!(feed.poll(u64::MAX / 2, &writer, |_| true).is_some());
+}
+
+/// What each of two feeds has to say at first of a map of which deletions are forgotten: two parts of a whole copy.
+fn two_copies() -> (Replica<Flags>, [Vec<Delta<Flags>>; 2]) {
+    let mut writer = Replica::new(1, 0);
+    writer.own(WriterId(1), Incarnation(1));
+    set(&mut writer, "gone", Some(1));
+    set(&mut writer, "gone", None);
+    for key in 0..3 {
+        set(&mut writer, &format!("key/{key}"), Some(1));
+    }
+    let copy = |_| {
+        let mut feed = Feed::new(Batching { bytes_max: 20, ..Batching::default() }, []);
+        let copy: Vec<_> = std::iter::from_fn(|| feed.poll(0, &writer, |_| true)).collect();
+        assert_eq!(copy.len(), 2);
+        copy
+    };
+    let copies = [0, 1].map(copy);
+    (writer, copies)
+}
+
+const A: SourceId = SourceId(1);
+const B: SourceId = SourceId(2);
+
+/// A reader with the first part of both copies, who has refused the rest of the first.
+fn reader_of_two() -> (Replica<Flags>, Delta<Flags>) {
+    let (_, [of_a, of_b]) = two_copies();
+    let mut reader = Replica::new(1, 0);
+    let mut apply = |source, delta: &Delta<Flags>| reader.apply(source, delta.clone(), |_| {});
+    assert!(apply(A, &of_a[0]).is_ok());
+    assert!(apply(B, &of_b[0]).is_ok(), "the other may have stopped");
+    assert_eq!(apply(A, &of_a[1]), Err(NotApplied::Copying));
+    assert_eq!(apply(A, &of_a[1]), Err(NotApplied::Copying));
+    assert_eq!(reader.poll_unheard(), None);
+    reader.check_invariants();
+    (reader, of_b[1].clone())
+}
+
+#[test]
+fn who_was_refused_for_a_copy_is_heard_again_when_that_ends_or_is_given_up() {
+    type End = fn(&mut Replica<Flags>, Delta<Flags>);
+    let ends: [End; 3] = [
+        |reader, rest| {
+            reader.apply(B, rest, |_| {}).expect("it is whole");
+        },
+        |reader, _| reader.lost(B),
+        |reader, _| reader.falls_silent(B),
+    ];
+    for end in ends {
+        let (mut reader, rest) = reader_of_two();
+        end(&mut reader, rest);
+        assert!(!reader.is_copying());
+        assert_eq!(reader.poll_unheard(), Some(A));
+        assert_eq!(reader.poll_unheard(), None, "once");
+    }
+    let (mut reader, rest) = reader_of_two();
+    reader.lost(A);
+    reader.apply(B, rest, |_| {}).expect("it is whole");
+    assert_eq!(reader.poll_unheard(), None, "it has begun again meanwhile");
+    assert_eq!(reader.size(WriterId(1)).0, 3);
+}
+
+/// A link that is cut for a moment does not begin a copy of a million keys again.
+#[test]
+fn a_copy_that_keeps_nobody_out_survives_silence() {
+    let (_, [of_a, _]) = two_copies();
+    let mut reader = Replica::new(1, 0);
+    reader.apply(A, of_a[0].clone(), |_| {}).expect("it begins");
+    reader.falls_silent(A);
+    reader.apply(A, of_a[1].clone(), |_| {}).expect("it goes on");
+    assert_eq!(reader.size(WriterId(1)).0, 3);
+}
+
+#[test]
+fn a_copy_that_has_begun_is_finished_when_nobody_wants_it_any_more() {
+    let (writer, _) = two_copies();
+    let mut feed = Feed::new(Batching { bytes_max: 20, ..Batching::default() }, []);
+    let mut reader = Replica::new(1, 0);
+    assert!(feed.poll(0, &writer, |_| false).is_none());
+    let first = feed.poll(0, &writer, |_| true).expect("a part");
+    reader.apply(A, first, |_| {}).expect("it begins");
+    assert!(feed.next_due(&writer, |_| false).is_some());
+    let rest = feed.poll(0, &writer, |_| false).expect("the end");
+    reader.apply(A, rest, |_| {}).expect("it ends");
+    assert!(!reader.is_copying());
+    assert!(feed.poll(0, &writer, |_| false).is_none());
+}
+
+#[test]
+fn a_part_of_a_copy_that_finds_no_place_is_sent_again_as_one() {
+    let (writer, _) = two_copies();
+    for unsent in [0, 1] {
+        let mut feed = Feed::new(Batching { bytes_max: 20, ..Batching::default() }, []);
+        let mut reader = Replica::new(1, 0);
+        for part in 0..2 {
+            let mut delta = feed.poll(0, &writer, |_| true).expect("a part");
+            if part == unsent {
+                feed.unsent(&writer, &delta);
+                let again = feed.poll(0, &writer, |_| true);
+                assert_eq!(again.as_ref(), Some(&delta));
+                delta = again.expect("it is there");
+            }
+            reader.apply(A, delta, |_| {}).expect("in order");
+        }
+        assert!(!reader.is_copying() && feed.poll(0, &writer, |_| true).is_none());
+        assert_eq!(reader.digest(WriterId(1)), writer.digest(WriterId(1)));
+    }
+}
+
+/// The entries of the life before would stay with its readers for ever.
+#[test]
+fn that_there_is_nothing_in_a_new_life_is_said_again_when_it_finds_no_place() {
+    let mut writer = Replica::<Flags>::new(1, 4);
+    writer.own(WriterId(1), Incarnation(2));
+    let mut feed = Feed::new(Batching::default(), [(WriterId(1), Incarnation(1), Position(9))]);
+    let news = feed.poll(0, &writer, |_| true).expect("a new life");
+    feed.unsent(&writer, &news);
+    assert_eq!(feed.poll(u64::MAX, &writer, |_| true), Some(news));
 }
