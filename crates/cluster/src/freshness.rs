@@ -7,6 +7,7 @@ use std::time::Duration;
 use link::{NodeId, Time};
 use replog::{Incarnation, Position, WriterId};
 
+use crate::mutation::{Mutation, mutated};
 use crate::wire::Vector;
 
 type Known = BTreeMap<WriterId, (Incarnation, Position)>;
@@ -37,7 +38,8 @@ const LOOKS: u32 = 4;
 
 impl Grants {
     pub fn new(now: Time, lease: Duration) -> Self {
-        Self { lease, recalled: now.after(longer(lease)), granted: BTreeMap::new(), past: VecDeque::new() }
+        let recalled = if mutated(Mutation::ForgetGrants) { now } else { now.after(longer(lease)) };
+        Self { lease, recalled, granted: BTreeMap::new(), past: VecDeque::new() }
     }
 
     /// How far this core is now.
@@ -162,7 +164,8 @@ impl Leases {
 
     /// These are the cores now; whether this node is one does not change.
     pub fn set_cores(&mut self, cores: &BTreeSet<NodeId>) {
-        self.cores = cores.len();
+        let counted = if mutated(Mutation::CountRemoved) { self.cores } else { 0 };
+        self.cores = cores.len().max(counted);
         self.until.retain(|core, _| cores.contains(core));
         self.settled.retain(|core, _| cores.contains(core));
     }

@@ -23,11 +23,33 @@ pub enum Mutation {
     ForgetCopies,
     /// A peer is told briefly, whether it can read that or not.
     AlwaysBrief,
+    /// A core that begins anew does not wait for what it had granted.
+    ForgetGrants,
+    /// A core that begins anew grants before it has heard what others were told that it knows.
+    GrantUninformed,
+    /// A core lets acknowledge whom it knows to be suspected.
+    GrantSuspects,
+    /// A node is declared dead as soon as it is suspected, whatever it was granted.
+    BuryAtOnce,
+    /// What the clients of a node that is suspected wanted goes before its death is agreed upon.
+    PurgeSuspects,
+    /// A node that learns that it was declared dead keeps its clients.
+    KeepClients,
+    /// A node that learns that it was declared dead does not begin anew.
+    StayDead,
+    /// A core founds a cluster although others that it was told of may do so, too.
+    FoundAlone,
+    /// Cores that were removed count when there has to be a majority.
+    CountRemoved,
+    /// Cores come and go several at a time.
+    ManyCoresAtOnce,
+    /// A life joins that is older than one that has joined before.
+    OldLivesJoin,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 19] = [
         Self::ConfirmEarly,
         Self::SubackEarly,
         Self::AlwaysFresh,
@@ -36,6 +58,17 @@ impl Mutation {
         Self::GiveTwice,
         Self::ForgetCopies,
         Self::AlwaysBrief,
+        Self::ForgetGrants,
+        Self::GrantUninformed,
+        Self::GrantSuspects,
+        Self::BuryAtOnce,
+        Self::PurgeSuspects,
+        Self::KeepClients,
+        Self::StayDead,
+        Self::FoundAlone,
+        Self::CountRemoved,
+        Self::ManyCoresAtOnce,
+        Self::OldLivesJoin,
     ];
 }
 

@@ -7,6 +7,16 @@ use crate::config::{NodeInfo, WithoutQuorum};
 use crate::view::{ClassView, Link, MemberView, Membership, Replica, Routes, View};
 
 impl Fabric {
+    /// Whether clients of this node may be told that what they publish at QoS 1 and 2 has been received.
+    pub fn may_acknowledge(&self, now: Time) -> bool {
+        self.config.without_quorum == WithoutQuorum::Serve || self.fresh_until() > now
+    }
+
+    /// The life of this node that others know of, or hear of next.
+    pub fn incarnation(&self) -> replog::Incarnation {
+        self.config.incarnation
+    }
+
     /// How things are.
     pub fn view(&self, now: Time) -> View {
         let routes = self.routes_view();
@@ -17,7 +27,7 @@ impl Fabric {
             own: self.config.own.clone(),
             incarnation: self.config.incarnation.0,
             attached: self.attached.and_then(|id| Some(self.peers.get(&id)?.info.name.clone())),
-            is_fresh: self.config.without_quorum == WithoutQuorum::Serve || self.fresh_until() > now,
+            is_fresh: self.may_acknowledge(now),
             subacks_waiting: (self.for_core.len() as u64, self.for_cluster.len() as u64),
             counters: self.counters,
             routes,

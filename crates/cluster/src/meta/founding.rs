@@ -10,6 +10,7 @@ use link::NodeId;
 
 use super::card::{Card, hash_of};
 use crate::config::Role;
+use crate::mutation::{Mutation, mutated};
 
 /// Nodes that are remembered before there is a cluster, at most.
 const KNOWN_MAX: usize = 256;
@@ -59,7 +60,7 @@ impl Founding {
         if self.role != Role::Core {
             return false;
         }
-        if self.join.is_empty() {
+        if self.join.is_empty() || mutated(Mutation::FoundAlone) {
             return true;
         }
         let (known, hash) = (self.known(), self.hash());

@@ -9,6 +9,7 @@ use replog::Incarnation;
 use super::command::{Answer, Command};
 use super::reader::Reader;
 use crate::config::{NodeInfo, Role};
+use crate::mutation::{Mutation, mutated};
 
 /// Nodes of one cluster, at most.
 pub const NODES_MAX: usize = 1000;
@@ -117,7 +118,7 @@ impl Roster {
                     return Answer::Done;
                 }
             }
-            Some(known) if known.incarnation >= incarnation => {
+            Some(known) if known.incarnation >= incarnation && !mutated(Mutation::OldLivesJoin) => {
                 return Answer::Old(Incarnation(known.incarnation.0.saturating_add(1)));
             }
             None if self.members.len() >= NODES_MAX => return Answer::Refused,
