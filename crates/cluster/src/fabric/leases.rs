@@ -26,7 +26,8 @@ impl Fabric {
             // What this node has not heard of is not known yet, either.
             self.began = now;
         }
-        self.is_informed = self.is_informed || self.is_member() && self.has_heard(now);
+        let has_heard = || self.has_heard(now) || mutated(Mutation::GrantUninformed);
+        self.is_informed = self.is_informed || self.is_member() && has_heard();
         if let Some(grants) = &mut self.grants {
             grants.look(now, self.replica.vector());
         }
@@ -158,7 +159,9 @@ impl Fabric {
         for (id, peer) in &mut self.peers {
             let Some(wanted) = peer.settle else { continue };
             let writer = WriterId(id.0);
-            let Some(known) = vector.get(&writer) else { continue };
+            // Of an earlier life more may be known than this one has written yet.
+            let is_of_life = |known: &&(replog::Incarnation, Position)| peer.incarnation == Some(known.0);
+            let Some(known) = vector.get(&writer).filter(is_of_life) else { continue };
             let settled = grants.settled(now, writer, *known);
             if settled > peer.settled {
                 let word = Word::Settled(known.0, settled);

@@ -6,10 +6,11 @@ use mqtt::ReasonCode;
 use replog::{Incarnation, WriterId};
 
 use super::Fabric;
-use super::routes::put;
+use super::routes::{put, source_of};
 use crate::config::NodeInfo;
 use crate::interest::Interest;
 use crate::meta::{Answer, Card, Command, LogNews, Member, Meta, MetaWord, Seen, State, WishId};
+use crate::mutation::{Mutation, mutated};
 use crate::peer::Peer;
 use crate::wire::Word;
 
@@ -211,7 +212,7 @@ impl Fabric {
     fn follow_roster(&mut self, now: Time) {
         let Some(meta) = &self.meta else { return };
         let roster = meta.roster().clone();
-        if meta.is_over() {
+        if meta.is_over() && !mutated(Mutation::StayDead) {
             self.begin_anew();
         }
         if roster.index == self.followed {
@@ -246,7 +247,8 @@ impl Fabric {
             Some(_) => {}
         }
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        let dead = (member.state == State::Dead).then_some(member.incarnation);
+        let is_purged = matches!(member.state, State::Suspect(_)) && mutated(Mutation::PurgeSuspects);
+        let dead = (member.state == State::Dead || is_purged).then_some(member.incarnation);
         if peer.dead == dead {
             return;
         }
@@ -293,6 +295,7 @@ impl Fabric {
         self.forget_behind(id);
         self.lose_asks(id);
         let Some(peer) = self.peers.remove(&id) else { return };
+        self.replica.lost(source_of(&peer));
         tracing::info!(node = &*peer.info.name, "the node is no member of the cluster any more");
         if let Some(meta) = &mut self.meta {
             meta.link_changed(id, false);
@@ -349,7 +352,9 @@ impl Fabric {
             tracing::warn!(
                 "the cores had agreed that this node is dead, since none of them heard it: its clients are disconnected, and it joins again"
             );
-            self.node.close_clients(ReasonCode::ServerBusy);
+            if !mutated(Mutation::KeepClients) {
+                self.node.close_clients(ReasonCode::ServerBusy);
+            }
         }
         self.config.incarnation = incarnation;
         let own = WriterId(self.own.0);

@@ -258,6 +258,7 @@ impl Fabric {
         }
         self.forget_the_dead();
         self.tend_membership(now);
+        self.ask_unheard();
         self.attach(now);
         self.feed_peers(now);
         self.tend_leases(now);
@@ -308,6 +309,7 @@ impl Fabric {
                 peer.is_up = false;
                 self.replica.set_suspect(WriterId(id.0), true);
                 self.node.routes.set_up(peer.place, false);
+                self.give_up_copies();
                 self.settle_messages(id, false);
                 self.lose_asks(id);
                 if let Some(meta) = &mut self.meta {

@@ -165,17 +165,25 @@ impl Fabric {
                 .collect(),
         };
         let is_said = self.say(now, id, Lane::ROUTES, &Word::Hello(hello));
-        let Some(peer) = self.peers.get_mut(&id).filter(|_| is_said) else { return };
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        if !is_said {
+            peer.asked = None; // It is asked again when there is room.
+            return;
+        }
         peer.hello = peer.hello.wrapping_add(1);
         peer.asked = Some(asks);
         self.replica.lost(source);
+        // A core that hears of this life only now has not understood what it was to settle.
+        self.asked_settle = Position::default();
     }
 
     pub(super) fn hello(&mut self, from: NodeId, hello: Hello) {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         let Hello { asks, number, load, vector, incarnation, .. } = hello;
         let theirs = vector.iter().find(|(writer, ..)| writer.0 == from.0);
-        peer.incarnation = Some(incarnation);
+        if peer.incarnation.replace(incarnation) != Some(incarnation) {
+            peer.settled = Position::default();
+        }
         peer.began_at.get_or_insert((incarnation, theirs.map_or(Position::default(), |(.., at)| *at)));
         let own = (WriterId(self.own.0), self.config.incarnation);
         let known = vector.iter().copied().find(|(writer, incarnation, _)| (*writer, *incarnation) == own);
@@ -221,7 +229,24 @@ impl Fabric {
         match applied {
             Ok(_) => self.is_forgetting = true,
             Err(NotApplied::Gap { .. }) => self.say_hello(now, from),
-            Err(NotApplied::Own | NotApplied::Dead | NotApplied::Old { .. } | NotApplied::Copying) => {}
+            Err(NotApplied::Copying) => self.give_up_copies(),
+            Err(NotApplied::Own | NotApplied::Dead | NotApplied::Old { .. }) => {}
+        }
+    }
+
+    /// A copy whose source is cut off keeps nobody out.
+    pub(super) fn give_up_copies(&mut self) {
+        for peer in self.peers.values().filter(|peer| !peer.is_up) {
+            self.replica.falls_silent(source_of(peer));
+        }
+    }
+
+    /// Peers whose words found no place while another's copy came are asked again.
+    pub(super) fn ask_unheard(&mut self) {
+        while let Some(source) = self.replica.poll_unheard() {
+            if let Some(peer) = self.peers.values_mut().find(|peer| source_of(peer) == source) {
+                peer.asked = None;
+            }
         }
     }
 
@@ -248,8 +273,7 @@ impl Fabric {
                         peer.fed.push_back(Fed { number, cost: Feed::cost(&delta), own });
                     }
                     Err(_) => {
-                        feed.acknowledged(Feed::cost(&delta));
-                        feed.rewind(delta.writer, delta.incarnation, delta.after);
+                        feed.unsent(&self.replica, &delta);
                         break;
                     }
                 }
@@ -297,6 +321,6 @@ fn wanted_by(peer: NodeId, asks: Asks, branch: &[WriterId]) -> impl Fn(WriterId)
 }
 
 /// What a peer feeds upon one hello.
-fn source_of(peer: &Peer) -> SourceId {
+pub(super) fn source_of(peer: &Peer) -> SourceId {
     SourceId(u64::from(peer.place.0) << 32 | u64::from(peer.hello))
 }
