@@ -25,6 +25,7 @@ pub use command::{Answer, Command};
 pub use roster::{Member, NODES_MAX, Roster, State};
 
 use crate::config::{NodeInfo, Role};
+use crate::mutation::{Mutation, mutated};
 use founding::Founding;
 use tending::{Course, Tending};
 use watch::{Sight, Watch};
@@ -243,7 +244,7 @@ impl Meta {
     pub fn is_over(&self) -> bool {
         let is_dead = self.roster.members.get(&self.id).is_some_and(|member| {
             member.incarnation == self.incarnation && member.state == State::Dead
-                || member.incarnation > self.incarnation
+                || member.incarnation > self.incarnation && !mutated(Mutation::OldLivesJoin)
         });
         is_dead || self.refused.is_some()
     }
@@ -257,7 +258,8 @@ impl Meta {
     pub fn may_be_granted(&self, node: NodeId, life: Option<Incarnation>) -> bool {
         let member = self.roster.members.get(&node);
         member.is_some_and(|member| {
-            member.state == State::Alive && life.is_none_or(|life| life == member.incarnation)
+            let is_suspect = matches!(member.state, State::Suspect(_)) && mutated(Mutation::GrantSuspects);
+            (member.state == State::Alive || is_suspect) && life.is_none_or(|life| life == member.incarnation)
         })
     }
 
@@ -575,6 +577,7 @@ impl Meta {
     fn take_outcomes(&mut self, now: Time) {
         while let Some(event) = self.group.as_mut().and_then(|group| group.poll_event()) {
             let asker = self.asked.remove(&event.request);
+            self.note_outcome(now, event.request, &event.outcome);
             let answer = match &event.outcome {
                 Ok(Outcome::Applied(_, answer)) => Answer::decode(answer),
                 Ok(Outcome::Transferred) => Some(Answer::Done),

@@ -9,6 +9,7 @@ use link::{NodeId, Time};
 use super::watch::Sight;
 use super::{Answer, Asker, Command, LIMIT, Meta, MetaFrame, OwnedWord, PAUSE, Roster, Seen, State};
 use crate::config::Role;
+use crate::mutation::{Mutation, mutated};
 
 /// A learner may vote when it lacks no more entries than that.
 const BEHIND_MAX: u64 = 100;
@@ -30,8 +31,10 @@ pub struct Tending {
     /// Since when the set of cores is what it is, and the index that made it so.
     cores: BTreeSet<NodeId>,
     cores_since: (Time, u64),
-    /// Whether another core may come or go.
+    /// Whether another core may come or go, as far as the roster says.
     is_settled: bool,
+    /// What may still change the set of cores, and is not in the roster.
+    unapplied: Option<Unapplied>,
     /// What was said last, and when.
     said: Option<(Time, Sight)>,
 }
@@ -43,6 +46,15 @@ pub enum Course {
     Is(Answer),
 }
 
+/// A change of the set of cores that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unapplied {
+    /// The group was asked for it.
+    Asked(RequestId),
+    /// It is unknown what became of it, or what an earlier leader has begun: it is among the entries up to here, if anywhere.
+    Upto(u64),
+}
+
 impl Tending {
     pub fn new(now: Time) -> Self {
         Self {
@@ -52,6 +64,7 @@ impl Tending {
             cores: BTreeSet::new(),
             cores_since: (now, 0),
             is_settled: false,
+            unapplied: None,
             said: None,
         }
     }
@@ -63,30 +76,47 @@ impl Tending {
 }
 
 impl Meta {
-    /// Whether a command may be proposed now: majorities of cores before and after have a core in common, as long as one comes or goes at
-    /// a time, and the next when all know of the last. So the cores of a new cluster come before its replicants.
-    pub(super) fn allows(&self, now: Time, command: &Command) -> bool {
-        let members = &self.roster.members;
-        let is_core = |id: NodeId| members.get(&id).is_some_and(super::Member::is_core);
-        let changes_cores = match command {
-            Command::Join { info, .. } => {
-                let (id, joins_as_core) = (NodeId::of_name(&info.name), info.role == Role::Core);
-                let is_new = !joins_as_core && !members.contains_key(&id);
-                let is_early = self.tending.began.after(FOUNDING) > now;
-                if is_new && is_early && self.founding.awaits_core(is_core) {
-                    return false;
-                }
-                is_core(id) != joins_as_core
-            }
-            Command::Remove(id) => is_core(*id),
+    /// What came of something that the group was asked for.
+    pub(super) fn note_outcome(
+        &mut self,
+        now: Time,
+        request: RequestId,
+        outcome: &Result<Outcome, Undecided>,
+    ) {
+        if self.tending.unapplied == Some(Unapplied::Asked(request)) {
+            let last = self.status(now).and_then(|status| status.last).unwrap_or(0);
+            self.tending.unapplied = outcome.as_ref().err().map(|_| Unapplied::Upto(last));
+        }
+    }
+
+    fn changes_cores(&self, command: &Command) -> bool {
+        let is_core = |id: &NodeId| self.roster.members.get(id).is_some_and(super::Member::is_core);
+        match command {
+            Command::Join { info, .. } => is_core(&NodeId::of_name(&info.name)) != (info.role == Role::Core),
+            Command::Remove(id) => is_core(id),
             Command::Found(_)
             | Command::Suspect(..)
             | Command::Trust(..)
             | Command::Bury(..)
             | Command::Leave(..)
             | Command::Lead(_) => false,
-        };
-        !changes_cores || self.tending.is_settled
+        }
+    }
+
+    /// Whether a command may be proposed now: majorities of cores before and after have a core in common, as long as one comes or goes at
+    /// a time, and the next when all know of the last. So the cores of a new cluster come before its replicants.
+    pub(super) fn allows(&self, now: Time, command: &Command) -> bool {
+        let members = &self.roster.members;
+        if let Command::Join { info, .. } = command {
+            let is_core = |id: NodeId| members.get(&id).is_some_and(super::Member::is_core);
+            let is_new = info.role != Role::Core && !members.contains_key(&NodeId::of_name(&info.name));
+            let is_early = self.tending.began.after(FOUNDING) > now;
+            if is_new && is_early && self.founding.awaits_core(is_core) {
+                return false;
+            }
+        }
+        let is_settled = self.tending.is_settled && self.tending.unapplied.is_none();
+        !self.changes_cores(command) || is_settled || mutated(Mutation::ManyCoresAtOnce)
     }
 
     pub(super) fn tend(&mut self, now: Time, status: Option<&Status>, seen: &[Seen]) {
@@ -98,6 +128,7 @@ impl Meta {
             self.tending = Tending { leads, ..Tending::new(now) };
             self.watch.forget();
             if leads {
+                self.tending.unapplied = status.last.map(Unapplied::Upto);
                 tracing::info!(term = status.term, "this core leads the meta group");
             }
         }
@@ -105,6 +136,11 @@ impl Meta {
             return;
         }
         self.watch.told(now, self.id, sight);
+        if let Some(Unapplied::Upto(last)) = self.tending.unapplied
+            && status.applied >= Some(last)
+        {
+            self.tending.unapplied = None;
+        }
         self.note_cores(now);
         if self.tending.busy_until.is_some_and(|until| until > now) || self.roster.founded == 0 {
             return;
@@ -112,6 +148,7 @@ impl Meta {
         self.tending.busy_until = None;
         let command = self.verdict(now).or_else(|| self.departure(now, status));
         let change = change_of(&self.roster, status);
+        let changes_cores = command.as_ref().is_some_and(|command| self.changes_cores(command));
         let Some(group) = &mut self.group else { return };
         let request = match (command, change) {
             (Some(command), _) => {
@@ -125,6 +162,9 @@ impl Meta {
             (None, None) => return,
         };
         self.asked.insert(request, Asker::Tending);
+        if changes_cores {
+            self.tending.unapplied = Some(Unapplied::Asked(request));
+        }
         self.tending.busy_until = Some(now.after(LIMIT));
     }
 
@@ -193,7 +233,8 @@ impl Meta {
             if suspected.is_none() && since.after(self.config.patience) <= now {
                 return Some(Command::Suspect(*id, life));
             }
-            if suspected.is_some() && opinion.barred_by >= majority {
+            let is_barred = opinion.barred_by >= majority || mutated(Mutation::BuryAtOnce);
+            if suspected.is_some() && is_barred {
                 return Some(Command::Bury(*id, life));
             }
         }
@@ -213,11 +254,18 @@ impl Meta {
     /// Has the group, which this core leads, do what a wish says, if it may be now.
     pub(super) fn fulfil(&mut self, now: Time, command: Vec<u8>) -> Option<Course> {
         let decoded = Command::decode(&command).filter(|command| self.allows(now, command))?;
+        let changes_cores = self.changes_cores(&decoded);
         let group = self.group.as_mut()?;
         Some(match decoded {
             Command::Lead(node) if node == self.id => Course::Is(Answer::Done),
             Command::Lead(node) => Course::Asked(group.transfer(self.roster.members.get(&node)?.replica?)),
-            _ => Course::Asked(group.propose(command, LIMIT)),
+            _ => {
+                let request = group.propose(command, LIMIT);
+                if changes_cores {
+                    self.tending.unapplied = Some(Unapplied::Asked(request));
+                }
+                Course::Asked(request)
+            }
         })
     }
 
