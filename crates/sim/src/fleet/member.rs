@@ -96,6 +96,8 @@ pub const SECRET: &[u8] = b"of the cluster";
 
 /// 2025, about, microseconds.
 const BEGAN: Micros = 1_750_000_000_000_000;
+/// Numbers from one start of a process to the next: it takes more of them when others have declared it dead.
+const NUMBERS_OF_A_LIFE: u64 = 1_000;
 /// Turns of a fabric from one look at everything to the next.
 const TURNS_BETWEEN_CHECKS: u64 = 50;
 
@@ -130,7 +132,7 @@ impl Member {
         let config = Config {
             own: info.clone(),
             others: others.map(|(_, info)| info.clone()).collect(),
-            incarnation: replog::Incarnation(self.incarnation),
+            incarnation: replog::Incarnation(self.incarnation * NUMBERS_OF_A_LIFE),
             world: (BEGAN + cx.now() + plan.skews[self.number]) / MILLI,
             ..plan.config.clone()
         };
