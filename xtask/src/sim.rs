@@ -10,6 +10,9 @@ pub struct Args {
     /// The first seed
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// From one seed to the next (default: 1)
+    #[arg(long)]
+    step: Option<u64>,
     /// Ends after so many minutes, whatever is left
     #[arg(long)]
     minutes: Option<u64>,
@@ -40,8 +43,13 @@ pub fn run(args: &Args) -> Result<()> {
         command.args(["--features", "trial"]);
     }
     command.args(["--", "--seed", &args.seed.to_string()]);
-    for (name, number) in [("--seeds", args.seeds), ("--minutes", args.minutes), ("--threads", args.threads)]
-    {
+    let numbers = [
+        ("--seeds", args.seeds),
+        ("--step", args.step),
+        ("--minutes", args.minutes),
+        ("--threads", args.threads),
+    ];
+    for (name, number) in numbers {
         if let Some(number) = number {
             command.args([name, &number.to_string()]);
         }

@@ -31,7 +31,7 @@ mod world;
 
 pub use endpoint::Endpoint;
 #[cfg(feature = "trial")]
-pub use mutation::Mutation;
+pub use mutation::{Mutation, Trial};
 pub use random::Random;
 pub use report::Report;
 pub use simulation::{Failure, Shape, Simulation};

@@ -53,6 +53,28 @@ impl Mutation {
     }
 }
 
+/// A scenario that notices a fault, played step by step.
+pub struct Trial {
+    pub mutation: Mutation,
+    scenario: fn(),
+}
+
+impl Trial {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let those = crate::fleet::TRIALS.into_iter();
+        those.map(|(mutation, scenario)| Self { mutation: Mutation::Cluster(mutation), scenario })
+    }
+
+    /// Whether something is wrong in the scenario, with the fault or without it.
+    pub fn is_noticed(&self, with_fault: bool) -> bool {
+        put_in(with_fault.then_some(self.mutation));
+        let result = std::panic::catch_unwind(self.scenario);
+        put_in(None);
+        result.is_err()
+    }
+}
+
 /// Puts one in, for the whole process; those of the log are put into a log.
 pub fn put_in(mutation: Option<Mutation>) {
     let (mut of_shard, mut of_cluster, mut of_link, mut of_consensus) = (None, None, None, None);

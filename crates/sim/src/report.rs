@@ -130,6 +130,8 @@ report! {
     fleet_strangers_replayed,
     fleet_strangers_proving,
     fleet_accepted,
+    /// Lives of nodes that cores agreed to be dead.
+    fleet_deaths,
     /// SUBACKs to whom all nodes were to know of it.
     fleet_subacks_cluster,
     /// Messages that were acknowledged after more than a second.
@@ -181,6 +183,10 @@ report! {
     fleet_check_features_theirs,
     fleet_check_features_none,
     fleet_check_features_later,
+    /// Looks at a node that runs and is agreed to be dead: it may acknowledge nothing.
+    fleet_check_dead,
+    /// Times that cores went by different sets of cores, of which no two had a majority each.
+    fleet_check_majorities,
     /// Routes of other nodes that were compared.
     fleet_check_routes,
     /// Pairs of nodes that exchanged messages in the end.

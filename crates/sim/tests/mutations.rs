@@ -1,10 +1,14 @@
 //! The simulator is worth something only if it notices a product that does it wrong. All of the list: `cargo xtask sim --mutations`.
 
-use sim::{Mutation, Simulation};
+use sim::{Mutation, Simulation, Trial};
 
 /// One after the other: a fault is put into the whole process.
 #[test]
 fn faults_in_the_product_are_noticed() {
+    for trial in Trial::all() {
+        assert!(trial.is_noticed(true), "{} is not noticed in its scenario", trial.mutation);
+        assert!(!trial.is_noticed(false), "something else is noticed in the scenario of {}", trial.mutation);
+    }
     let product = [
         shard::Mutation::AcknowledgeEarly,
         shard::Mutation::IgnoreCleanStart,

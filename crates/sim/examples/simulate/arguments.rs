@@ -1,10 +1,11 @@
 //! The command line.
 
 pub const HELP: &str = "\
-Usage: cargo xtask sim [--seeds N] [--seed S] [--minutes M] [--threads T] [--cluster | --full | --quorum] [--trace | --mutations]
+Usage: cargo xtask sim [--seeds N] [--seed S] [--step N] [--minutes M] [--threads T] [--cluster | --full | --quorum] [--trace | --mutations]
 
   --seeds N     simulations to run, 1000 if not given
   --seed S      the first seed, 0 if not given
+  --step N      from one seed to the next, 1 if not given: --cluster --seed 1 --step 4 takes those whose cores agree on the members
   --minutes M   ends after so long, whatever is left
   --threads T   simulations at one time; as many as there are processors if not given
   --cluster     several nodes, and what goes wrong between them
@@ -21,6 +22,7 @@ use sim::Shape;
 pub struct Arguments {
     pub seeds: u64,
     pub seed: u64,
+    pub step: u64,
     pub minutes: Option<u64>,
     pub threads: usize,
     pub shape: Shape,
@@ -36,6 +38,7 @@ impl Arguments {
         let mut parsed = Self {
             seeds: 1000,
             seed: 0,
+            step: 1,
             minutes: None,
             threads,
             shape: Shape::Node,
@@ -51,6 +54,7 @@ impl Arguments {
             match argument.as_str() {
                 "--seeds" => seeds = Some(number()?),
                 "--seed" => parsed.seed = number()?,
+                "--step" => parsed.step = number()?.max(1),
                 "--minutes" => parsed.minutes = Some(number()?),
                 "--threads" => parsed.threads = number()?.clamp(1, 256) as usize,
                 "--cluster" if parsed.shape == Shape::Node => parsed.shape = Shape::Cluster,

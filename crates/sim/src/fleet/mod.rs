@@ -9,7 +9,7 @@ mod hostile;
 mod member;
 mod oracle;
 mod plan;
-#[cfg(test)]
+#[cfg(any(test, feature = "trial"))]
 mod scenarios;
 mod settle;
 mod step;
@@ -17,5 +17,7 @@ mod stranger;
 mod wan;
 mod world;
 
+#[cfg(feature = "trial")]
+pub use scenarios::TRIALS;
 pub use step::Step;
 pub use world::Fleet;

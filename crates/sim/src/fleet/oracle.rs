@@ -217,12 +217,12 @@ impl Oracle {
         self.acknowledged.push(number);
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "trial"))]
     pub fn is_acknowledged(&self, number: usize) -> bool {
         self.messages[number].is_acknowledged
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "trial"))]
     pub fn has_come(&self, view: usize, number: usize) -> bool {
         self.views[view].arrived.contains(&number)
     }

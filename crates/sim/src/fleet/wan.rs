@@ -110,7 +110,7 @@ impl Wan {
     }
 
     /// All gets from one node to another again.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "trial"))]
     pub fn mend(&mut self, cx: &mut Context, from: usize, to: usize) {
         self.paths.remove(&(from, to));
         let those = self.wires.iter().flat_map(|(wire, it)| {

@@ -1,9 +1,11 @@
 //! One simulation of several nodes: what happens, to whom.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cluster::Role;
+use cluster::meta::State;
 use link::NodeId;
+use replog::Incarnation;
 
 use super::client::{Client, Scene};
 use super::hostile::{HOSTILE, Hostile};
@@ -37,6 +39,19 @@ pub struct Fleet {
     pub(super) strangers: Vec<Stranger>,
     pub(super) hostile: Hostile,
     pub(super) is_healing: bool,
+    pub(super) agreed: Agreed,
+}
+
+/// What the cores were found to have agreed on.
+#[derive(Debug, Default)]
+pub(super) struct Agreed {
+    /// The last roster that anybody knew.
+    index: u64,
+    founded: u128,
+    /// The last life of each node that is dead.
+    dead: BTreeMap<usize, Incarnation>,
+    /// The roster that each node knew.
+    known: BTreeMap<usize, u64>,
 }
 
 impl Fleet {
@@ -47,7 +62,7 @@ impl Fleet {
     }
 
     /// One in which only that happens which its owner does.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "trial"))]
     pub(super) fn of_plan(seed: u64, plan: Plan, trace: Trace) -> Self {
         Self::of(Random::new(seed), plan, trace)
     }
@@ -87,6 +102,7 @@ impl Fleet {
             strangers: Vec::new(),
             hostile: Hostile::default(),
             is_healing: false,
+            agreed: Agreed::default(),
         }
     }
 
@@ -199,6 +215,66 @@ impl Fleet {
         }
         process.look(&mut self.cx);
         process.node.take_ended();
+        let number = member.number;
+        if self.plan.is_agreed {
+            self.look_at_agreement(number);
+        }
+    }
+
+    /// Of cores that may let others acknowledge, no two majorities go by sets of cores that do not know of each other.
+    fn check_majorities(&mut self) {
+        let mut sets = BTreeMap::<BTreeSet<NodeId>, usize>::new();
+        for (process, info) in self.members.iter().zip(&self.plan.nodes) {
+            let meta = process.process.as_ref().and_then(|process| process.fabric.meta());
+            let Some(meta) = meta.filter(|meta| meta.may_grant()) else { continue };
+            let cores: BTreeSet<NodeId> = meta.roster().cores().map(|(id, _)| id).collect();
+            if cores.contains(&NodeId::of_name(&info.name)) {
+                *sets.entry(cores).or_default() += 1;
+            }
+        }
+        let majorities = sets.iter().filter(|(cores, knowing)| **knowing > cores.len() / 2);
+        assert!(majorities.count() <= 1, "two majorities of cores at one time: {sets:?}");
+        self.cx.report.fleet_check_majorities += u64::from(sets.len() > 1);
+    }
+
+    /// There is one cluster, and a life that is agreed to be dead may acknowledge nothing, whatever it knows of that.
+    fn look_at_agreement(&mut self, number: usize) {
+        let Some(process) = &self.members[number].process else { return };
+        let Some(roster) = process.fabric.meta().map(|meta| meta.roster().clone()) else { return };
+        let agreed = &mut self.agreed;
+        if roster.founded != 0 {
+            assert!(
+                agreed.founded == 0 || agreed.founded == roster.founded,
+                "n{number} belongs to another cluster than the others"
+            );
+            agreed.founded = roster.founded;
+        }
+        if agreed.known.insert(number, roster.index) != Some(roster.index) {
+            self.check_majorities();
+        }
+        let agreed = &mut self.agreed;
+        let mut suspects = vec![number];
+        if roster.index > agreed.index {
+            agreed.index = roster.index;
+            for (node, info) in self.plan.nodes.iter().enumerate() {
+                let member = roster.members.get(&NodeId::of_name(&info.name));
+                let Some(member) = member.filter(|member| member.state == State::Dead) else { continue };
+                if agreed.dead.insert(node, member.incarnation) != Some(member.incarnation) {
+                    suspects.push(node);
+                    self.cx.report.fleet_deaths += 1;
+                }
+            }
+        }
+        for node in suspects.into_iter().filter(|_| !self.oracle.serves_alone) {
+            let Some(dead) = self.agreed.dead.get(&node).copied() else { continue };
+            let process = self.members[node].process.as_ref();
+            let Some(process) = process.filter(|process| process.fabric.incarnation() <= dead) else {
+                continue;
+            };
+            let may = process.fabric.may_acknowledge(process.time(&self.cx));
+            assert!(!may, "n{node} is agreed to be dead, and may acknowledge messages");
+            self.cx.report.fleet_check_dead += 1;
+        }
     }
 
     /// Something arrives at a node's end of a client's connection.
