@@ -145,6 +145,7 @@ METRICS = {
     "meridian_protection_entries": (GAUGE, {}),
     "meridian_protection_evicted_total": (COUNTER, {}),
     "meridian_registry_records": (GAUGE, {"table": ANY}),
+    "meridian_registry_revision": (GAUGE, {}),
     "meridian_registry_bytes": (GAUGE, {}),
     "meridian_registry_changes_total": (COUNTER, {"result": {"accepted", "refused", "failed"}}),
     "meridian_registry_syncs_total": (COUNTER, {}),

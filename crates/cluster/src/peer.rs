@@ -198,10 +198,10 @@ mod tests {
             keys
         };
         assert_eq!(answer(first + 2, 1), [2]);
-        assert_eq!(answer(first + 2, 1), []);
+        assert!(answer(first + 2, 1).is_empty());
         assert_eq!(answer(first, 1), [0]);
-        assert_eq!(answer(first, 1), []);
-        assert_eq!(answer(first + 4, 1000), [], "never sent");
+        assert!(answer(first, 1).is_empty());
+        assert!(answer(first + 4, 1000).is_empty(), "never sent");
         assert_eq!(answer(first - 5, u32::MAX), [1, 3], "whatever a peer says");
         assert!(sent.waiting.is_empty());
     }

@@ -17,6 +17,8 @@
 //! 14 propose  number u64, command
 //! 15 proposed number u64, leader u64, answer
 //! 16 sight    whom a core does not hear
+//! 17 copied   how far a copy of the records is, and what it asks for
+//! 18 records  what it lacks
 //! 20 balance
 //! vector      (writer u64, incarnation u64, position u64)*
 //! varint      seven bits a byte, the lowest first, the top bit in all but the last
@@ -200,6 +202,14 @@ impl Word<'_> {
                     out.push(16);
                     out.extend(*sight);
                 }
+                MetaWord::Copied(ask) => {
+                    out.push(17);
+                    out.extend(*ask);
+                }
+                MetaWord::Records(told) => {
+                    out.push(18);
+                    out.extend(*told);
+                }
             },
         }
         out
@@ -264,6 +274,8 @@ pub fn decode(bytes: &[u8]) -> Option<Word<'_>> {
             Word::Meta(MetaWord::Proposed { number, leader, answer: rest })
         }
         16 => Word::Meta(MetaWord::Sight(rest)),
+        17 => Word::Meta(MetaWord::Copied(rest)),
+        18 => Word::Meta(MetaWord::Records(rest)),
         20 => Word::Balance,
         _ => return None,
     })
@@ -325,7 +337,7 @@ mod tests {
     use super::*;
     use crate::asks::Unanswered;
 
-    fn words() -> [(Word<'static>, &'static str); 18] {
+    fn words() -> [(Word<'static>, &'static str); 20] {
         let vector = vec![(WriterId(2), Incarnation(3), Position(4))];
         let in_hex = "020000000000000003000000000000000400000000000000";
         let hello = Hello {
@@ -364,6 +376,8 @@ mod tests {
                 "0f050000000000000006000000000000006162",
             ),
             (Word::Meta(MetaWord::Sight(b"ab")), "106162"),
+            (Word::Meta(MetaWord::Copied(b"ab")), "116162"),
+            (Word::Meta(MetaWord::Records(b"ab")), "126162"),
             (Word::Balance, "14"),
         ]
     }

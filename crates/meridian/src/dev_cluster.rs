@@ -192,7 +192,7 @@ fn start(nodes: &mut [Node], signals: &Signals) -> Result<bool, String> {
                     node.last_lines()
                 ));
             }
-            if !*said && node.links_up() == Some(others) {
+            if !*said && node.reaches(others) {
                 *said = true;
                 println!("{node}");
             }
@@ -294,17 +294,29 @@ impl Node {
         Some(status)
     }
 
-    /// Nodes that it reaches, as it says; `None` while it says nothing.
-    fn links_up(&self) -> Option<usize> {
+    /// Whether it reaches so many others, as it says. Where there are API keys it says to nobody else than that it takes its part.
+    fn reaches(&self, others: usize) -> bool {
+        let links_up = |body: String| -> Option<usize> {
+            let view: serde_json::Value = serde_json::from_str(&body).ok()?;
+            Some(view["links"].as_array()?.iter().filter(|link| link["state"] == "up").count())
+        };
+        match self.get("/api/v1/cluster") {
+            Some((401, _)) => self.get("/health/quorum").is_some_and(|(status, _)| status == 200),
+            Some((_, body)) => links_up(body) == Some(others),
+            None => false,
+        }
+    }
+
+    /// What its API answers: the status and the body.
+    fn get(&self, path: &str) -> Option<(u16, String)> {
         let mut stream = TcpStream::connect_timeout(&self.http, LOOK).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
-        write!(stream, "GET /api/v1/cluster HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.http)
-            .ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.http).ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
-        let (_, body) = answer.split_once("\r\n\r\n")?;
-        let view: serde_json::Value = serde_json::from_str(body).ok()?;
-        Some(view["links"].as_array()?.iter().filter(|link| link["state"] == "up").count())
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        let status = head.split(' ').nth(1)?.parse().ok()?;
+        Some((status, body.to_owned()))
     }
 
     fn command(&self) -> String {

@@ -7,7 +7,7 @@ use api::{Bound, Keys, Parts};
 use auth::{Bans, Guard, HttpServices, JwtLink, Link, RuleTable, Users};
 use broker::peers::Peers;
 use broker::settings::Durability;
-use registry::{Ledger as _, LocalLedger};
+use registry::{AgreedLedger, Ledger, LocalLedger};
 use settings::{Layers, Loaded};
 
 use crate::cli::VERSION;
@@ -32,7 +32,8 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
         }
     };
     let config = &loaded.tree;
-    let kept = match may_open(config) {
+    let name = config.node.name.clone().unwrap_or_else(system::host_name);
+    let kept = match may_open(config, &name) {
         Ok(kept) => kept,
         Err(refusal) => {
             eprintln!("{refusal}");
@@ -47,7 +48,6 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let name = config.node.name.clone().unwrap_or_else(system::host_name);
     // Outlives everything that logs.
     let otel = match Otel::start(&config.otel, &name) {
         Ok(otel) => otel,
@@ -68,25 +68,43 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
 
 /// What the data directory keeps, as far as it is looked at before the node starts.
 struct Kept {
-    ledger: Arc<LocalLedger>,
+    ledger: Arc<dyn Ledger>,
+    /// The same, where the cores agree on what is in it.
+    agreed: Option<Arc<AgreedLedger>>,
     keys: Keys,
 }
 
+impl Kept {
+    fn open(config: &Config, name: &str) -> Result<Self, String> {
+        let data_dir = &config.node.data_dir;
+        let (ledger, agreed): (Arc<dyn Ledger>, _) = if Cluster::agrees_on_records(config) {
+            let mut life = [0; 8];
+            getrandom::fill(&mut life).map_err(|error| format!("no randomness: {error}"))?;
+            let ledger = AgreedLedger::open(data_dir, name, u64::from_le_bytes(life));
+            let ledger = Arc::new(ledger.map_err(|error| error.to_string())?);
+            (ledger.clone(), Some(ledger))
+        } else {
+            (Arc::new(LocalLedger::open_own(data_dir).map_err(|error| error.to_string())?), None)
+        };
+        let keys = Keys::open(ledger.clone()).map_err(|error| error.to_string())?;
+        keys.import(data_dir).map_err(|error| error.to_string())?;
+        Ok(Self { ledger, agreed, keys })
+    }
+}
+
 /// Whether the node may be reached as it is configured. With the API's keys, for they are a part of the answer.
-fn may_open(config: &Config) -> Result<Kept, String> {
+fn may_open(config: &Config, name: &str) -> Result<Kept, String> {
     let data_dir = &config.node.data_dir;
     exposure::check(config).map_err(|refusal| refusal.to_string())?;
-    let ledger = Arc::new(LocalLedger::open(data_dir).map_err(|error| error.to_string())?);
-    let keys = Keys::open(ledger.clone()).map_err(|error| error.to_string())?;
-    keys.import(data_dir).map_err(|error| error.to_string())?;
-    exposure::check_http(&config.http, &keys, data_dir).map_err(|refusal| refusal.to_string())?;
-    Ok(Kept { ledger, keys })
+    let kept = Kept::open(config, name)?;
+    exposure::check_http(&config.http, &kept.keys, data_dir).map_err(|refusal| refusal.to_string())?;
+    Ok(kept)
 }
 
 fn serve(
     args: &ConfigArgs,
     (layers, loaded): (Layers, Loaded<Config>),
-    Kept { ledger, keys }: Kept,
+    Kept { ledger, agreed, keys }: Kept,
     signals: Signals,
     name: &str,
     log: &Arc<Log>,
@@ -155,6 +173,9 @@ fn serve(
         Durability::Memory => (None, None, None),
     };
     let cluster = Cluster::prepare(&config, name, meta)?;
+    if let (Some(cluster), Some(ledger)) = (&cluster, &agreed) {
+        cluster.copy_records(ledger)?;
+    }
     let peers = cluster.clone().map(|cluster| cluster as Arc<dyn Peers>);
     let node = Node::start(&config, guard.clone(), kept, peers).map_err(|error| error.to_string())?;
     let https = http.as_ref().map(Bound::certificates);

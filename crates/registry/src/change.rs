@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::state::Proposed;
+
 /// The name of a table: a few letters, digits and `_`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Table(&'static str);
@@ -89,6 +91,11 @@ impl Change {
 
     pub fn key(&self) -> &str {
         &self.key
+    }
+
+    pub(crate) fn proposed(&self) -> Proposed<'_> {
+        let (table, key, value) = (self.table.name(), &*self.key, self.value.as_deref());
+        Proposed { table, key, value, expected: self.expected }
     }
 }
 

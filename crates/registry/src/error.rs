@@ -10,7 +10,7 @@ use crate::change::Revision;
 pub enum ProposeError {
     /// A record is not what the proposal expects: ask again and decide again.
     Conflict {
-        table: &'static str,
+        table: Box<str>,
         key: Box<str>,
         found: Option<Revision>,
     },
@@ -37,6 +37,13 @@ pub enum ProposeError {
     },
     /// It was not opened for changes.
     ReadOnly,
+    /// The records are those of a cluster, and only its nodes change them while they run.
+    OfCluster,
+    /// The cluster has not agreed to it, and why. With `may_hold`, it may do so yet, or have done so.
+    NotAgreed {
+        why: String,
+        may_hold: bool,
+    },
     /// A disk did something that leaves unknown what is on it; nothing is accepted until the node starts again.
     Broken {
         why: String,
@@ -62,6 +69,14 @@ impl std::fmt::Display for ProposeError {
             }
             Self::Write { path, why } => write!(f, "{} cannot be written: {why}", path.display()),
             Self::ReadOnly => f.write_str("the registry was opened for reading only"),
+            Self::OfCluster => f.write_str(
+                "this data directory has a copy of what the cores of a cluster agree on, and a change of the copy would be lost: start the \
+                 node, and change it there (meridian ctl)",
+            ),
+            Self::NotAgreed { why, may_hold: false } => write!(f, "nothing has changed: {why}"),
+            Self::NotAgreed { why, may_hold: true } => {
+                write!(f, "it may be in force or not, so look before you try again: {why}")
+            }
             Self::Broken { why } => {
                 write!(f, "the registry takes no changes until the node is started again: {why}")
             }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::change::Change;
+use crate::state::Proposed;
 
 /// The first line. `records` lines follow that say what there was at revision `base`, and then what was changed since.
 #[derive(Debug, Serialize, Deserialize)]
@@ -14,6 +14,31 @@ pub struct Header {
     pub registry: u64,
     pub base: u64,
     pub records: u64,
+    /// In hexadecimal digits: the cluster whose records these are a copy of. Only version 2 has it, which earlier programs leave alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<String>,
+}
+
+impl Header {
+    /// `cluster` is 0 for a node's own records.
+    pub fn new(cluster: u128, base: u64, records: u64) -> Self {
+        let (registry, cluster) = match cluster {
+            0 => (VERSION, None),
+            number => (VERSION_OF_COPY, Some(format!("{number:032x}"))),
+        };
+        Self { registry, base, records, cluster }
+    }
+
+    /// `None` when it makes no sense.
+    pub fn founded(&self) -> Option<u128> {
+        match (&self.cluster, self.registry) {
+            (None, VERSION) => Some(0),
+            (Some(digits), VERSION_OF_COPY) => {
+                u128::from_str_radix(digits, 16).ok().filter(|number| *number != 0)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// The only field that is read of a journal of a later version.
@@ -61,10 +86,10 @@ pub struct Entry<'a> {
 
 impl<'a> Entry<'a> {
     /// # Errors
-    /// A value that is no JSON, which [`Change`] does not make.
-    pub fn of(change: &'a Change) -> serde_json::Result<Self> {
-        let value = change.value.as_deref().map(serde_json::from_str).transpose()?;
-        Ok(Self { table: change.table.name().into(), key: (&*change.key).into(), value })
+    /// A value that is no JSON, which [`Change`](crate::Change) does not make.
+    pub fn of(change: Proposed<'a>) -> serde_json::Result<Self> {
+        let value = change.value.map(serde_json::from_str).transpose()?;
+        Ok(Self { table: change.table.into(), key: change.key.into(), value })
     }
 }
 
@@ -89,4 +114,5 @@ pub fn document(line: &[u8]) -> Option<&str> {
 }
 
 pub const VERSION: u64 = 1;
+pub const VERSION_OF_COPY: u64 = 2;
 const SUM_LEN: usize = 8;

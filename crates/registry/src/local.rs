@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ mod reading;
 use journal::{Journal, Seen};
 
 use crate::change::{Applied, Change, Revision, Stored, Table};
-use crate::error::{OpenError, ProposeError};
+use crate::error::{OpenError, OpenFault, ProposeError};
 use crate::ledger::{Figures, Ledger, View};
 use crate::line::{Entry, Group};
-use crate::state::{Pending, State};
+use crate::state::{Durable, Pending, State};
 
 /// The name of the journal in a data directory.
 pub const FILE: &str = "registry.log";
@@ -57,27 +57,32 @@ pub struct LocalLedger {
 }
 
 /// A batch on its way, and what became of it.
-struct Waiting {
+pub(crate) struct Waiting {
     batch: Vec<Change>,
     done: Mutex<Option<Result<Revision, ProposeError>>>,
 }
 
-struct Core {
-    state: State,
+/// Records, their journal, and those who are told of changes.
+pub(crate) struct Core {
+    pub state: State,
     journal: Option<Journal>,
-    views: Vec<(Table, Arc<dyn View>)>,
-    figures: Figures,
+    pub views: Vec<(Table, Arc<dyn View>)>,
+    pub figures: Figures,
     read_only: bool,
     /// Why nothing is accepted any more.
     broken: Option<String>,
+    /// Of a copy: the journal lacks something, and is to be written anew.
+    is_behind: bool,
 }
 
-/// A change that is durable, on its way to the views.
-struct Durable {
-    table: Box<str>,
-    key: Box<str>,
-    value: Option<Box<str>>,
-    revision: Revision,
+impl Waiting {
+    pub fn new(batch: Vec<Change>) -> Arc<Self> {
+        Arc::new(Self { batch, done: Mutex::default() })
+    }
+
+    pub fn take_done(&self) -> Option<Result<Revision, ProposeError>> {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 impl LocalLedger {
@@ -105,6 +110,17 @@ impl LocalLedger {
         Ok(Self::of(core, limits))
     }
 
+    /// As [`LocalLedger::open`], for a node that belongs to no cluster whose cores agree on the records. A copy of such a cluster's is the
+    /// node's own from now on.
+    ///
+    /// # Errors
+    /// As [`LocalLedger::open`], and a journal that cannot be written.
+    pub fn open_own(data_dir: &Path) -> Result<Self, OpenError> {
+        let ledger = Self::open(data_dir)?;
+        ledger.core().take_over()?;
+        Ok(ledger)
+    }
+
     /// Reads the journal and changes nothing, not even what is torn.
     ///
     /// # Errors
@@ -128,31 +144,6 @@ impl LocalLedger {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What can be said of a batch without knowing any record.
-    fn check(&self, batch: &[Change]) -> Result<(), ProposeError> {
-        let limits = &self.limits;
-        if batch.len() > limits.changes_max {
-            return Err(ProposeError::BatchLong { changes: batch.len(), maximum: limits.changes_max });
-        }
-        for change in batch {
-            if change.key.is_empty() || change.key.len() > limits.key_max {
-                return Err(ProposeError::KeyLong { maximum: limits.key_max });
-            }
-            let value = change.value.as_deref().unwrap_or_default();
-            if value == "null" {
-                return Err(ProposeError::ValueNull);
-            }
-            if value.len() > limits.value_max {
-                return Err(ProposeError::ValueLong { bytes: value.len(), maximum: limits.value_max });
-            }
-        }
-        let bytes = bytes(batch);
-        if bytes > limits.batch_max {
-            return Err(ProposeError::ValueLong { bytes, maximum: limits.batch_max });
-        }
-        Ok(())
-    }
-
     /// Those that waited longest, as many as go into one line.
     fn next_group(&self) -> Vec<Arc<Waiting>> {
         let mut waiting = self.waiting();
@@ -169,16 +160,16 @@ impl LocalLedger {
 
 impl Ledger for LocalLedger {
     fn propose(&self, batch: Vec<Change>) -> Result<Revision, ProposeError> {
-        if let Err(refusal) = self.check(&batch) {
+        if let Err(refusal) = check(&batch, &self.limits) {
             self.core().figures.refused += 1;
             return Err(refusal);
         }
-        let mine = Arc::new(Waiting { batch, done: Mutex::default() });
+        let mine = Waiting::new(batch);
         self.waiting().push(mine.clone());
         loop {
             let mut core = self.core();
             // Whoever had the core before may have done it.
-            if let Some(done) = mine.done.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            if let Some(done) = mine.take_done() {
                 return done;
             }
             core.commit(&self.next_group(), &self.limits);
@@ -220,20 +211,15 @@ impl Ledger for LocalLedger {
     }
 
     fn figures(&self) -> Figures {
-        let core = self.core();
-        let mut figures = core.figures.clone();
-        figures.revision = core.state.revision;
-        // A table that somebody views is told of even while it is empty.
-        let viewed = core.views.iter().map(|(table, _)| (table.name(), 0));
-        let kept = core.state.tables().map(|(name, records)| (name, records.len()));
-        let records: BTreeMap<&str, usize> = viewed.chain(kept).collect();
-        figures.records = records.into_iter().map(|(name, count)| (name.into(), count)).collect();
-        figures.journal_bytes = core.journal.as_ref().map_or(0, Journal::len);
-        figures
+        self.core().figures()
     }
 }
 
 impl Core {
+    pub fn in_directory(data_dir: &Path) -> Self {
+        Self::new(Some(Journal::new(data_dir)))
+    }
+
     fn new(journal: Option<Journal>) -> Self {
         Self {
             state: State::default(),
@@ -242,10 +228,23 @@ impl Core {
             figures: Figures::default(),
             read_only: false,
             broken: None,
+            is_behind: false,
         }
     }
 
-    fn load(&mut self, untouched: bool) -> Result<(), OpenError> {
+    pub fn figures(&self) -> Figures {
+        let mut figures = self.figures.clone();
+        figures.revision = self.state.revision;
+        // A table that somebody views is told of even while it is empty.
+        let viewed = self.views.iter().map(|(table, _)| (table.name(), 0));
+        let kept = self.state.tables().map(|(name, records)| (name, records.len()));
+        let records: BTreeMap<&str, usize> = viewed.chain(kept).collect();
+        figures.records = records.into_iter().map(|(name, count)| (name.into(), count)).collect();
+        figures.journal_bytes = self.journal.as_ref().map_or(0, Journal::len);
+        figures
+    }
+
+    pub fn load(&mut self, untouched: bool) -> Result<(), OpenError> {
         let Some(journal) = &mut self.journal else { return Ok(()) };
         let _held = match untouched || !journal.exists() {
             true => None,
@@ -275,8 +274,7 @@ impl Core {
             Seen::Longer => {
                 let mut changes = Vec::new();
                 let mut note = |table: &str, key: &str, value: Option<&str>, revision| {
-                    let (table, key, value) = (table.into(), key.into(), value.map(Into::into));
-                    changes.push(Durable { table, key, value, revision });
+                    changes.push(Durable::new(table, key, value, revision));
                 };
                 let read = journal.read_on(&mut self.state, self.read_only, &mut note);
                 tell(&self.views, &changes);
@@ -286,21 +284,91 @@ impl Core {
                 let (state, torn) = journal.load(self.read_only)?;
                 self.state = state;
                 self.figures.torn_bytes += torn;
-                for (table, view) in &self.views {
-                    if let Err(why) = view.reset(&mut self.state.table(table.name())) {
-                        tracing::error!(
-                            table = table.name(),
-                            "what is known of a table stays what it was: {why}"
-                        );
-                    }
-                }
+                self.reset_views();
             }
         }
         Ok(())
     }
 
+    fn reset_views(&self) {
+        for (table, view) in &self.views {
+            if let Err(why) = view.reset(&mut self.state.table(table.name())) {
+                tracing::error!(table = table.name(), "what is known of a table stays what it was: {why}");
+            }
+        }
+    }
+
+    /// What was a copy of a cluster's records is the node's own.
+    fn take_over(&mut self) -> Result<(), OpenError> {
+        let Some(journal) = self.journal.as_mut().filter(|_| self.state.founded != 0) else { return Ok(()) };
+        let _held = journal.hold()?;
+        self.state.founded = 0;
+        let written = journal.rewrite(&self.state);
+        let path = journal.path().to_owned();
+        tracing::info!(path = %path.display(), "what the registry has of a cluster is this node's own from now on");
+        written.map_err(|error| OpenError { path, fault: OpenFault::Io(error) })
+    }
+
+    /// Keeps the journal of the node's own records under another name; gives that, if there was one.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn put_aside(&mut self) -> io::Result<Option<PathBuf>> {
+        match &mut self.journal {
+            Some(journal) if journal.exists() => journal.put_aside().map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// The copy is another one from now on. What the cores agree on is in force whether this disk takes it or not.
+    pub fn replace(&mut self, state: State) {
+        self.state = state;
+        self.reset_views();
+        self.is_behind = true;
+        self.write_copy(&[], 0);
+    }
+
+    /// The state has these changes, by batch, of which the first made this revision: so have views and journal.
+    pub fn follow(&mut self, batches: &[Vec<Durable>], first: u64) {
+        for changes in batches {
+            tell(&self.views, changes);
+        }
+        self.figures.accepted += batches.len() as u64;
+        self.write_copy(batches, first);
+    }
+
+    fn write_copy(&mut self, batches: &[Vec<Durable>], first: u64) {
+        let Some(journal) = &mut self.journal else { return };
+        let mut write = || -> Result<(), String> {
+            let _held = journal.hold().map_err(|error| error.to_string())?;
+            if self.is_behind || !journal.is_there() {
+                return journal.rewrite(&self.state).map_err(|error| error.to_string());
+            }
+            if batches.is_empty() {
+                return Ok(());
+            }
+            let batches: Result<Vec<_>, _> = batches.iter().map(|changes| entries(changes)).collect();
+            let batches = batches.map_err(|error| error.to_string())?;
+            let group = Group { revision: first, batches };
+            journal.append(&group).map_err(|failure| failure.error.to_string())
+        };
+        match write() {
+            Ok(()) => {
+                self.is_behind = false;
+                self.figures.syncs += 1;
+                self.compact_when_due();
+            }
+            Err(error) => {
+                self.is_behind = true;
+                self.figures.failed += 1;
+                let path = journal.path().display();
+                tracing::error!(%path, "what the cores agree on is in force, and this node's copy cannot be written: {error}");
+            }
+        }
+    }
+
     /// Decides on a group of batches, writes those that are accepted, and has them in force.
-    fn commit(&mut self, group: &[Arc<Waiting>], limits: &Limits) {
+    pub fn commit(&mut self, group: &[Arc<Waiting>], limits: &Limits) {
         let mut accepted: Vec<(&Arc<Waiting>, Revision)> = Vec::new();
         let answer = |one: &Waiting, result| {
             *one.done.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
@@ -315,7 +383,7 @@ impl Core {
         };
         let mut pending = Pending::default();
         for one in group {
-            match self.state.accept(&one.batch, &mut pending, limits) {
+            match self.state.accept(&one.batch, &mut pending, limits.records_max) {
                 Ok(revision) => accepted.push((one, revision)),
                 Err(refusal) => {
                     self.figures.refused += 1;
@@ -337,8 +405,7 @@ impl Core {
             for change in &one.batch {
                 let (table, key, value) = (change.table.name(), &*change.key, change.value.as_deref());
                 self.state.set(table, key, value, *revision);
-                let (table, key, value) = (table.into(), key.into(), value.map(Into::into));
-                changes.push(Durable { table, key, value, revision: *revision });
+                changes.push(Durable::new(table, key, value, *revision));
             }
         }
         tell(&self.views, &changes);
@@ -362,6 +429,9 @@ impl Core {
         let unusable = |error: OpenError| ProposeError::Write { why: error.to_string(), path: error.path };
         let held = journal.hold().map_err(unusable)?;
         self.catch_up().map_err(unusable)?;
+        if self.state.founded != 0 {
+            return Err(ProposeError::OfCluster);
+        }
         Ok(Some(held))
     }
 
@@ -409,8 +479,39 @@ impl Core {
     }
 }
 
+/// What can be said of a batch without knowing any record.
+///
+/// # Errors
+/// A limit that it breaks.
+pub(crate) fn check(batch: &[Change], limits: &Limits) -> Result<(), ProposeError> {
+    if batch.len() > limits.changes_max {
+        return Err(ProposeError::BatchLong { changes: batch.len(), maximum: limits.changes_max });
+    }
+    for change in batch {
+        if change.key.is_empty() || change.key.len() > limits.key_max {
+            return Err(ProposeError::KeyLong { maximum: limits.key_max });
+        }
+        let value = change.value.as_deref().unwrap_or_default();
+        if value == "null" {
+            return Err(ProposeError::ValueNull);
+        }
+        if value.len() > limits.value_max {
+            return Err(ProposeError::ValueLong { bytes: value.len(), maximum: limits.value_max });
+        }
+    }
+    let bytes = bytes(batch);
+    if bytes > limits.batch_max {
+        return Err(ProposeError::ValueLong { bytes, maximum: limits.batch_max });
+    }
+    Ok(())
+}
+
 fn entries_of(batch: &[Change]) -> serde_json::Result<Vec<Entry<'_>>> {
-    batch.iter().map(Entry::of).collect()
+    batch.iter().map(|change| Entry::of(change.proposed())).collect()
+}
+
+fn entries(changes: &[Durable]) -> serde_json::Result<Vec<Entry<'_>>> {
+    changes.iter().map(|change| Entry::of(change.proposed())).collect()
 }
 
 fn tell(views: &[(Table, Arc<dyn View>)], changes: &[Durable]) {

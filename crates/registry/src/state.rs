@@ -3,14 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 
-use crate::change::{Applied, Change, Revision, Stored};
+use crate::batch::{Batch, Mode};
+use crate::change::{Applied, Change, Expected, Revision, Stored};
 use crate::error::ProposeError;
-use crate::local::Limits;
 
 /// All records at one revision.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct State {
     pub revision: u64,
+    /// The number of the cluster whose records these are a copy of; 0: the node's own.
+    pub founded: u128,
     tables: BTreeMap<Box<str>, BTreeMap<Box<str>, Stored>>,
     records: usize,
     /// About what the journal takes for the records that there are.
@@ -25,6 +27,35 @@ pub struct Pending {
     more: isize,
 }
 
+/// A change as it is proposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Proposed<'a> {
+    pub table: &'a str,
+    pub key: &'a str,
+    /// JSON; `None` removes the record.
+    pub value: Option<&'a str>,
+    pub expected: Expected,
+}
+
+/// A change that holds, on its way to the views.
+pub struct Durable {
+    pub table: Box<str>,
+    pub key: Box<str>,
+    pub value: Option<Box<str>>,
+    pub revision: Revision,
+}
+
+impl Durable {
+    pub fn new(table: &str, key: &str, value: Option<&str>, revision: Revision) -> Self {
+        Self { table: table.into(), key: key.into(), value: value.map(Into::into), revision }
+    }
+
+    pub fn proposed(&self) -> Proposed<'_> {
+        let (table, key, value) = (&*self.table, &*self.key, self.value.as_deref());
+        Proposed { table, key, value, expected: Expected::Anything }
+    }
+}
+
 impl State {
     pub fn get(&self, table: &str, key: &str) -> Option<&Stored> {
         self.tables.get(table)?.get(key)
@@ -32,6 +63,10 @@ impl State {
 
     pub fn len(&self) -> usize {
         self.records
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.records == 0
     }
 
     pub fn live_bytes(&self) -> u64 {
@@ -87,29 +122,71 @@ impl State {
         &self,
         batch: &[Change],
         pending: &mut Pending,
-        limits: &Limits,
+        records_max: usize,
     ) -> Result<Revision, ProposeError> {
         let revision = Revision(self.revision + pending.batches + 1);
+        let proposed = batch.iter().map(Change::proposed);
+        let accepted = self.weigh(proposed, pending, revision, records_max);
+        accepted.map(|()| revision).map_err(|refused| match refused {
+            Refused::Conflict { table, key, found } => ProposeError::Conflict { table, key, found },
+            Refused::TooManyRecords => ProposeError::TooManyRecords { maximum: records_max },
+        })
+    }
+
+    fn weigh<'a>(
+        &self,
+        batch: impl Iterator<Item = Proposed<'a>>,
+        pending: &mut Pending,
+        revision: Revision,
+        records_max: usize,
+    ) -> Result<(), Refused> {
         let mut mine: HashMap<(Box<str>, Box<str>), Option<Revision>> = HashMap::new();
         let mut more = pending.more;
-        for change in batch {
-            let name: (Box<str>, Box<str>) = (change.table.name().into(), change.key.clone());
+        for Proposed { table, key, value, expected } in batch {
+            let name: (Box<str>, Box<str>) = (table.into(), key.into());
             let before = mine.get(&name).or_else(|| pending.records.get(&name)).copied();
-            let found = before.unwrap_or_else(|| self.get(&name.0, &name.1).map(|stored| stored.revision));
-            if !change.expected.holds(found) {
-                return Err(ProposeError::Conflict { table: change.table.name(), key: name.1, found });
+            let found = before.unwrap_or_else(|| self.get(table, key).map(|stored| stored.revision));
+            if !expected.holds(found) {
+                return Err(Refused::Conflict { table: name.0, key: name.1, found });
             }
-            more += isize::from(change.value.is_some()) - isize::from(found.is_some());
-            mine.insert(name, change.value.is_some().then_some(revision));
+            more += isize::from(value.is_some()) - isize::from(found.is_some());
+            mine.insert(name, value.is_some().then_some(revision));
         }
-        if more > pending.more && self.records.saturating_add_signed(more) > limits.records_max {
-            return Err(ProposeError::TooManyRecords { maximum: limits.records_max });
+        if more > pending.more && self.records.saturating_add_signed(more) > records_max {
+            return Err(Refused::TooManyRecords);
         }
         pending.records.extend(mine);
         pending.batches += 1;
         pending.more = more;
-        Ok(revision)
+        Ok(())
     }
+
+    /// Applies a batch of the cluster, if it can be accepted. Every copy at the same revision does the same.
+    ///
+    /// # Errors
+    /// What it expects is not so, or a limit; nothing has changed then.
+    pub fn apply(&mut self, batch: &Batch<'_>, records_max: usize) -> Result<Vec<Durable>, Refused> {
+        let revision = Revision(self.revision + 1);
+        let is_left_out = |change: &Proposed<'_>| {
+            batch.mode == Mode::Missing && self.get(change.table, change.key).is_some()
+        };
+        let changes = batch.changes.iter().copied().filter(|change| !is_left_out(change));
+        self.weigh(changes.clone(), &mut Pending::default(), revision, records_max)?;
+        let of = |change: Proposed<'_>| Durable::new(change.table, change.key, change.value, revision);
+        let changes: Vec<Durable> = changes.map(of).collect();
+        self.revision = revision.0;
+        for change in &changes {
+            self.set(&change.table, &change.key, change.value.as_deref(), revision);
+        }
+        Ok(changes)
+    }
+}
+
+/// Why a batch does not hold, for everybody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    Conflict { table: Box<str>, key: Box<str>, found: Option<Revision> },
+    TooManyRecords,
 }
 
 fn bytes(key: &str, value: &str) -> u64 {

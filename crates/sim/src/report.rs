@@ -187,6 +187,17 @@ report! {
     fleet_check_dead,
     /// Times that cores went by different sets of cores, of which no two had a majority each.
     fleet_check_majorities,
+    /// What operators proposed, what was agreed upon and refused of it, and what nobody knows of.
+    fleet_proposed,
+    fleet_records_accepted,
+    fleet_records_refused,
+    fleet_records_unknown,
+    /// Copies of records that were told single changes, and the whole.
+    fleet_tails,
+    fleet_wholes,
+    /// Changes that were agreed upon and found on every node, and those that were refused and found on none.
+    fleet_check_accepted,
+    fleet_check_refused,
     /// Routes of other nodes that were compared.
     fleet_check_routes,
     /// Pairs of nodes that exchanged messages in the end.

@@ -406,6 +406,8 @@ fn registry(text: &mut Text, figures: &registry::Figures) {
     let help = "Records of the registry: users, access rules, bans and API keys.";
     let mut family = text.family("meridian_registry_records", Kind::Gauge, help);
     figures.records.iter().for_each(|(table, records)| family.sample(&[("table", table)], *records as f64));
+    let help = "Changes that made the registry what it is: the same on all nodes of a cluster that have heard of everything.";
+    text.one("meridian_registry_revision", Kind::Gauge, help, figures.revision as f64);
     let help = "Bytes of the registry's file.";
     text.one("meridian_registry_bytes", Kind::Gauge, help, figures.journal_bytes as f64);
     let help = "Changes of the registry, by result.";

@@ -298,6 +298,7 @@ const PROMISED: &[(&str, &[&str])] = &[
     ("meridian_protection_entries", &[]),
     ("meridian_protection_evicted_total", &[]),
     ("meridian_registry_records", &["table"]),
+    ("meridian_registry_revision", &[]),
     ("meridian_registry_bytes", &[]),
     ("meridian_registry_changes_total", &["result"]),
     ("meridian_registry_syncs_total", &[]),

@@ -3,6 +3,7 @@
 use broker::peers::{NodePlace, Wants};
 use link::{Event, Lane, NodeId, Time};
 use mqtt::ReasonCode;
+use registry::{Delivery, Position};
 use replog::{Incarnation, WriterId};
 
 use super::Fabric;
@@ -75,6 +76,18 @@ impl Fabric {
         // Those that are new are sought as the others are.
         self.is_seeking = false;
         self.seek(now);
+    }
+
+    /// The owner's copy of the records is so far.
+    pub fn copied(&mut self, at: Position) {
+        if let Some(meta) = &mut self.meta {
+            meta.copied(at);
+        }
+    }
+
+    /// Something for the owner's copy of the records; the next comes when the owner says that this is in it.
+    pub fn poll_delivery(&mut self) -> Option<Delivery> {
+        self.meta.as_mut()?.poll_delivery()
     }
 
     /// This node is about to stop: another core leads, if this one did.

@@ -16,6 +16,7 @@ use broker::WorkerId;
 use broker::peers::{Inbound, NodePlace, Outbound};
 use bytes::Bytes;
 use link::{Class, Credit, Event, Lane, Mesh, MeshEvent, NodeId, Time};
+use registry::Position as RecordsPosition;
 use replog::{Position, Replica, WriterId};
 
 use crate::asks::{Asked, Asker, Question, Unanswered, Waiting};
@@ -50,6 +51,8 @@ pub enum Letter {
     JoinAt(Vec<Box<str>>),
     /// Replicants are to be spread evenly over the cores.
     Balance,
+    /// The owner's copy of the records is so far, and waits for what comes next: [`Fabric::poll_delivery`].
+    Copied(RecordsPosition),
     /// The node is about to stop.
     Resign,
 }
@@ -237,6 +240,7 @@ impl Fabric {
             Letter::Leave(id) => self.leave(now, id),
             Letter::JoinAt(addresses) => self.join_at(now, addresses),
             Letter::Balance => self.balance(now),
+            Letter::Copied(at) => self.copied(at),
             Letter::Resign => self.resign(now),
         }
     }

@@ -26,16 +26,31 @@ pub enum Command {
     Leave(NodeId, Incarnation),
     /// That core is to lead. Whoever leads does it at once: it is never in the log.
     Lead(NodeId),
+    /// Changes of records.
+    Records(RecordBatch),
+}
+
+/// An encoded batch of [`registry`]'s.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RecordBatch(pub Vec<u8>);
+
+/// Without what it says: it may hold the hash of a password.
+impl std::fmt::Debug for RecordBatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
 }
 
 /// What became of a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Done,
     /// A later life has joined, or this one is dead: one from this number on may join.
     Old(Incarnation),
     /// There is no cluster, or no place in it, or another node's name has the same number.
     Refused,
+    /// What the records say to a batch ([`registry::Answer`]).
+    Records(Vec<u8>),
 }
 
 impl Command {
@@ -67,6 +82,10 @@ impl Command {
                 out.push(9);
                 out.extend(id.0.to_le_bytes());
             }
+            Self::Records(batch) => {
+                out.push(7);
+                out.extend(&batch.0);
+            }
         }
         out
     }
@@ -92,6 +111,7 @@ impl Command {
                     _ => Self::Leave(id, life),
                 }
             }
+            7 => Self::Records(RecordBatch(reader.rest().into())),
             _ => return None,
         };
         reader.is_empty().then_some(command)
@@ -99,11 +119,12 @@ impl Command {
 }
 
 impl Answer {
-    pub fn encode(self) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Done => vec![0],
             Self::Old(next) => [&[1][..], &next.0.to_le_bytes()].concat(),
             Self::Refused => vec![2],
+            Self::Records(answer) => [&[3], &answer[..]].concat(),
         }
     }
 
@@ -114,6 +135,7 @@ impl Answer {
             0 => Self::Done,
             1 => Self::Old(Incarnation(reader.u64()?)),
             2 => Self::Refused,
+            3 => Self::Records(reader.rest().into()),
             _ => return None,
         })
     }
@@ -173,6 +195,7 @@ mod tests {
             (Command::Bury(id, life), format!("06{both}")),
             (Command::Leave(id, life), format!("08{both}")),
             (Command::Lead(id), "090200000000000000".to_owned()),
+            (Command::Records(RecordBatch(b"ab".into())), "076162".to_owned()),
         ];
         for (command, golden) in cases {
             let bytes = command.encode();
@@ -180,7 +203,9 @@ mod tests {
             assert_eq!(found, golden);
             assert_eq!(Command::decode(&bytes), Some(command));
             for length in 0..bytes.len() {
-                assert_eq!(Command::decode(&bytes[..length]), None);
+                let part = Command::decode(&bytes[..length]);
+                // What a batch is, is seen by the records.
+                assert!(part.is_none_or(|part| matches!(part, Command::Records(_))), "{length}");
             }
             for at in 0..bytes.len() {
                 for value in 0..=255 {
@@ -190,11 +215,13 @@ mod tests {
                 }
             }
         }
-        for answer in [Answer::Done, Answer::Old(Incarnation(7)), Answer::Refused] {
+        let records = Answer::Records(b"ab".into());
+        assert_eq!(records.encode(), b"\x03ab");
+        for answer in [Answer::Done, Answer::Old(Incarnation(7)), Answer::Refused, records] {
             assert_eq!(Answer::decode(&answer.encode()), Some(answer));
         }
         assert_eq!(Answer::Old(Incarnation(7)).encode(), [1, 7, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(Answer::decode(&[]), None);
-        assert_eq!(Answer::decode(&[3]), None);
+        assert_eq!(Answer::decode(&[4]), None);
     }
 }

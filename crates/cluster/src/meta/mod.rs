@@ -2,10 +2,13 @@
 //!
 //! Read [`Meta`] first. The state that is agreed upon is a [`Roster`]; a core has a replica of it, and tells it to everybody it is linked to.
 
+mod agreed;
 mod card;
 mod command;
+mod courier;
 mod founding;
 mod reader;
+mod records;
 mod roster;
 mod tending;
 mod watch;
@@ -20,12 +23,15 @@ use link::{NodeId, Time};
 use replog::Incarnation;
 use storage::{GroupId, Vacate};
 
+pub use agreed::Agreed;
 pub use card::Card;
-pub use command::{Answer, Command};
+pub use command::{Answer, Command, RecordBatch};
+pub use courier::CourierConfig;
 pub use roster::{Member, NODES_MAX, Roster, State};
 
 use crate::config::{NodeInfo, Role};
 use crate::mutation::{Mutation, mutated};
+use courier::Courier;
 use founding::Founding;
 use tending::{Course, Tending};
 use watch::{Sight, Watch};
@@ -44,6 +50,7 @@ pub struct MetaConfig {
     pub lease: Duration,
     /// Random: what a cluster is called that this node founds.
     pub founding: u128,
+    pub courier: CourierConfig,
 }
 
 /// What the log of the node tells a replica.
@@ -72,6 +79,10 @@ pub enum MetaWord<'a> {
     Proposed { number: u64, leader: u64, answer: &'a [u8] },
     /// A core tells the one that leads whom it does not hear.
     Sight(&'a [u8]),
+    /// How far the sender's copy of the records is, and what it asks for.
+    Copied(&'a [u8]),
+    /// What a copy lacks.
+    Records(&'a [u8]),
 }
 
 /// Something for another node.
@@ -89,6 +100,8 @@ pub enum OwnedWord {
     Propose(u64, Vec<u8>),
     Proposed(u64, u64, Vec<u8>),
     Sight(Vec<u8>),
+    Copied(Vec<u8>),
+    Records(Vec<u8>),
 }
 
 impl OwnedWord {
@@ -101,6 +114,8 @@ impl OwnedWord {
                 MetaWord::Proposed { number: *number, leader: *leader, answer }
             }
             Self::Sight(sight) => MetaWord::Sight(sight),
+            Self::Copied(ask) => MetaWord::Copied(ask),
+            Self::Records(told) => MetaWord::Records(told),
         }
     }
 }
@@ -131,13 +146,14 @@ pub struct Meta {
     incarnation: Incarnation,
     config: MetaConfig,
     /// Of a core.
-    group: Option<Group<Roster>>,
+    group: Option<Group<Agreed>>,
     roster: Arc<Roster>,
     encoded: Arc<[u8]>,
     founding: Founding,
     wishes: Wishes,
     tending: Tending,
     watch: Watch,
+    courier: Courier,
     /// What the group was asked for.
     asked: BTreeMap<RequestId, Asker>,
     /// This core's state has everything that was agreed upon before its life began.
@@ -181,16 +197,17 @@ impl Meta {
         own: NodeInfo,
         incarnation: Incarnation,
         config: MetaConfig,
-        group: Option<Group<Roster>>,
+        group: Option<Group<Agreed>>,
     ) -> Self {
         let id = NodeId::of_name(&own.name);
         debug_assert_eq!(group.is_some(), own.role == Role::Core);
-        let roster = Arc::new(group.as_ref().map(|group| group.state().clone()).unwrap_or_default());
+        let roster = Arc::new(group.as_ref().map(|group| group.state().roster.clone()).unwrap_or_default());
         Self {
             founding: Founding::new(id, own.role, &config.join, config.expect),
             wishes: Wishes::default(),
             tending: Tending::new(now),
             watch: Watch::default(),
+            courier: Courier::new(config.courier),
             encoded: roster.encode().into(),
             roster,
             own,
@@ -330,6 +347,7 @@ impl Meta {
             }
             self.watch.lost(node);
             self.wishes.lost(node);
+            self.courier.lost(node);
         }
         self.due = Time::default();
     }
@@ -360,10 +378,7 @@ impl Meta {
                     self.wishes.not_leader(now, from, *number, NodeId(*leader));
                     return true;
                 }
-                let answer = Answer::decode(answer);
-                if let Some(answer) = answer {
-                    self.came_of(*number, answer);
-                }
+                let answer = Answer::decode(answer).map(|answer| self.came_of(*number, answer));
                 answer.is_some()
             }
             MetaWord::Sight(bytes) => match Sight::decode(bytes) {
@@ -373,6 +388,8 @@ impl Meta {
                 }
                 None => false,
             },
+            MetaWord::Copied(ask) => self.asked_for_records(now, from, ask),
+            MetaWord::Records(told) => self.courier.told(now, from, self.roster.founded, told),
         }
     }
 
@@ -424,6 +441,7 @@ impl Meta {
             self.learn_own();
         }
         self.tell_roster(seen);
+        self.carry_records(now, seen);
         while let Some(transmit) = self.group.as_mut().and_then(|group| group.poll_transmit()) {
             self.out.push_back(MetaFrame { to: transmit.to, word: OwnedWord::Replica(transmit.frame) });
         }
@@ -433,8 +451,8 @@ impl Meta {
     fn learn_own(&mut self) {
         let Some(group) = &self.group else { return };
         let state = group.state();
-        if state.index > self.roster.index {
-            let roster = state.clone();
+        if state.roster.index > self.roster.index {
+            let roster = state.roster.clone();
             drop(state);
             self.learn(roster);
         }
@@ -590,7 +608,7 @@ impl Meta {
                 },
                 Some(Asker::Other(from, number)) => {
                     let leader = self.leader().unwrap_or(NodeId(0));
-                    let answer = answer.map(Answer::encode).unwrap_or_default();
+                    let answer = answer.map(|answer| answer.encode()).unwrap_or_default();
                     let word = OwnedWord::Proposed(number, leader.0, answer);
                     self.out.push_back(MetaFrame { to: from, word });
                 }
@@ -611,6 +629,11 @@ impl Meta {
             consensus::Role::Follower | consensus::Role::Learner => status.leader.is_some(),
             consensus::Role::Candidate | consensus::Role::Stopped => false,
         })
+    }
+
+    /// Whether this core's replica leads.
+    pub fn leads(&self, now: Time) -> bool {
+        self.status(now).is_some_and(|status| status.role == consensus::Role::Leader)
     }
 
     /// The node whose replica leads, as far as this core knows.

@@ -99,7 +99,8 @@ impl Meta {
             | Command::Trust(..)
             | Command::Bury(..)
             | Command::Leave(..)
-            | Command::Lead(_) => false,
+            | Command::Lead(_)
+            | Command::Records(_) => false,
         }
     }
 

@@ -1,5 +1,6 @@
 //! The node's part in a cluster: from the configuration to the thread that carries its links.
 
+mod copies;
 mod incarnation;
 mod questions;
 mod settings;
@@ -20,16 +21,18 @@ use broker::Node;
 use broker::peers::{Outbound, Peers};
 use broker::settings::Durability;
 use carrier::{CarrierConfig, Core, Handle, Names, Sender, Tls, TlsFiles};
-use cluster::meta::{Command, LogNews, Meta, MetaConfig, Roster};
+use cluster::meta::{Agreed, Command, LogNews, Meta, MetaConfig};
 use cluster::{Fabric, Letter, Role, View};
 use consensus::{Group, LogGroup, Places, ReplicaId};
 use link::{BufferMax, Config as LinkConfig, Identity, Mesh, MeshConfig, NodeId, Secret, Time};
+use registry::AgreedLedger;
 use ring::digest;
 use shardlog::MetaEvents;
 use storage::{GroupId, Vacate};
 
 pub use settings::{ClusterNode, ClusterSettings};
 
+use self::copies::Copies;
 use self::questions::Questions;
 use self::wishes::Wishes;
 use crate::config::Config;
@@ -84,7 +87,7 @@ impl PreparedMeta {
                 let of_group = consensus::Config::new(LogGroup(0), ReplicaId(id), member, self.seed);
                 let [entries, votes] = shardlog::META;
                 let places = Places { entries, votes };
-                let group = Group::start(now, of_group, log, places, &recovered, Roster::default());
+                let group = Group::start(now, of_group, log, places, &recovered, Agreed::default());
                 let group = group.map_err(|error| {
                     format!(
                         "what the cores have agreed on cannot be read: {error}. Restore a backup of the data directory, or remove it and have \
@@ -136,6 +139,7 @@ struct Shared {
     view: Mutex<Option<Arc<View>>>,
     questions: Questions,
     wishes: Wishes,
+    copies: Copies,
     /// Bytes of letters that the fabric has not seen yet.
     backlog: AtomicUsize,
 }
@@ -236,6 +240,19 @@ impl Cluster {
             answer_wait: settings.answer_wait,
             is_leaving: AtomicBool::new(false),
         })))
+    }
+
+    /// Whether the cores agree on the records ([`registry`]) too: not where the list of nodes is in the configuration.
+    pub fn agrees_on_records(config: &Config) -> bool {
+        belongs(config) && config.cluster_nodes.is_empty()
+    }
+
+    /// The records that the cores agree on are copied into this ledger from now on, and changes of it are proposed to them.
+    ///
+    /// # Errors
+    /// No thread.
+    pub fn copy_records(&self, ledger: &Arc<AgreedLedger>) -> Result<(), String> {
+        copies::start(&self.shared, ledger.clone())
     }
 
     /// Why the node takes no part, though it should.
@@ -419,6 +436,7 @@ impl Core for Served {
         self.fabric.turn(now);
         self.shared.questions.tend(&mut self.fabric, self.shared.sender.get());
         self.shared.wishes.tend(&mut self.fabric);
+        self.shared.copies.tend(now, &mut self.fabric);
         if self.looked.is_none_or(|looked| looked.after(LOOK) <= now) {
             self.looked = Some(now);
             let view = Arc::new(self.fabric.view(now));

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cluster::meta::MetaConfig;
+use cluster::meta::{CourierConfig, MetaConfig};
 use cluster::{Config, ForwardAck, NodeInfo, Role, WithoutQuorum};
 use replog::{Batching, Incarnation};
 use settings::{ByteSize, choices, section};
@@ -207,7 +207,14 @@ pub fn meta_config(cluster: &ClusterSettings, founding: u128) -> MetaConfig {
         0 => join.len().max(2),
         expect => expect,
     };
-    MetaConfig { join, expect, patience: Duration::ZERO, lease: cluster.lease, founding }
+    MetaConfig {
+        join,
+        expect,
+        patience: Duration::ZERO,
+        lease: cluster.lease,
+        founding,
+        courier: CourierConfig::default(),
+    }
 }
 
 /// What the cluster's core is told of a node that finds the others by itself.

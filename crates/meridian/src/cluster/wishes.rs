@@ -5,8 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use api::Obeyed;
 use carrier::Sender;
-use cluster::meta::{Answer, Command, WishId};
+use cluster::meta::{Answer, Command, RecordBatch, WishId};
 use cluster::{Fabric, Letter};
+use registry::{Told, Unagreed};
 
 /// Wishes that wait, at most; as many as the fabric takes.
 const WISHES_MAX: usize = 256;
@@ -18,56 +19,91 @@ pub struct Wishes(Mutex<Waiting>);
 #[derive(Default)]
 struct Waiting {
     last: u64,
-    told: BTreeMap<WishId, Obeyed>,
+    told: BTreeMap<WishId, Waiter>,
 }
+
+/// Who waits for what.
+enum Waiter {
+    Obeyed(Obeyed),
+    Records(Told),
+}
+
+impl Waiter {
+    /// Nothing has happened.
+    fn refuse(self, why: &str) {
+        match self {
+            Self::Obeyed(told) => told(Err(why.to_owned())),
+            Self::Records(told) => told(Err(Unagreed { why: why.to_owned(), may_hold: false })),
+        }
+    }
+
+    fn tell(self, outcome: Result<Answer, String>) {
+        match self {
+            Self::Obeyed(told) => told(outcome.and_then(obeyed)),
+            Self::Records(told) => told(match outcome {
+                Ok(Answer::Records(answer)) => Ok(answer),
+                Ok(_) => Err(Unagreed { why: "there is no cluster yet".to_owned(), may_hold: false }),
+                Err(why) => Err(Unagreed { why, may_hold: true }),
+            }),
+        }
+    }
+}
+
+const TOO_MANY: &str = "too many such requests wait already: try again in a moment";
+const NO_PART: &str = "this node takes no part in the cluster at present";
 
 impl Wishes {
     /// Wants something to be agreed upon.
     pub fn wish(&self, sender: Option<&Sender<Letter>>, command: Command, told: Obeyed) {
-        self.send(sender, told, |id| Letter::Wish(id, command));
+        self.send(sender, Waiter::Obeyed(told), |id| Letter::Wish(id, command));
     }
 
     /// Wants this node to be no member any more.
     pub fn leave(&self, sender: Option<&Sender<Letter>>, told: Obeyed) {
-        self.send(sender, told, Letter::Leave);
+        self.send(sender, Waiter::Obeyed(told), Letter::Leave);
     }
 
-    fn send(&self, sender: Option<&Sender<Letter>>, told: Obeyed, letter: impl FnOnce(WishId) -> Letter) {
-        let id = match self.wait(told) {
+    /// Wants a batch of changes of the records to hold.
+    pub fn wish_records(&self, sender: Option<&Sender<Letter>>, batch: Vec<u8>, told: Told) {
+        let command = Command::Records(RecordBatch(batch));
+        self.send(sender, Waiter::Records(told), |id| Letter::Wish(id, command));
+    }
+
+    fn send(&self, sender: Option<&Sender<Letter>>, waiter: Waiter, letter: impl FnOnce(WishId) -> Letter) {
+        let id = match self.wait(waiter) {
             Ok(id) => id,
-            Err(told) => return told(Err("too many such requests wait already".to_owned())),
+            Err(waiter) => return waiter.refuse(TOO_MANY),
         };
         let is_sent = sender.is_some_and(|sender| sender.send(letter(id)).is_ok());
-        if !is_sent {
-            self.tell(id, Err("this node takes no part in the cluster at present".to_owned()));
+        if !is_sent && let Some(waiter) = self.take(id) {
+            waiter.refuse(NO_PART);
         }
     }
 
     /// Takes from the fabric what came of wishes. Called after each of its turns.
     pub fn tend(&self, fabric: &mut Fabric) {
-        while let Some((id, answer)) = fabric.poll_wish() {
-            self.tell(id, answer.and_then(outcome));
+        while let Some((id, outcome)) = fabric.poll_wish() {
+            if let Some(waiter) = self.take(id) {
+                waiter.tell(outcome);
+            }
         }
     }
 
     /// Gives it back when too many wait.
-    fn wait(&self, told: Obeyed) -> Result<WishId, Obeyed> {
+    fn wait(&self, waiter: Waiter) -> Result<WishId, Waiter> {
         let mut waiting = self.lock();
         if waiting.told.len() >= WISHES_MAX {
-            return Err(told);
+            return Err(waiter);
         }
         waiting.last += 1;
         let id = WishId(waiting.last);
-        waiting.told.insert(id, told);
+        waiting.told.insert(id, waiter);
         Ok(id)
     }
 
     /// Nothing foreign is called while the lock is held.
-    fn tell(&self, id: WishId, outcome: Result<(), String>) {
-        let told = self.lock().told.remove(&id);
-        if let Some(told) = told {
-            told(outcome);
-        }
+    fn take(&self, id: WishId) -> Option<Waiter> {
+        self.lock().told.remove(&id)
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -75,11 +111,11 @@ impl Wishes {
     }
 }
 
-fn outcome(answer: Answer) -> Result<(), String> {
+fn obeyed(answer: Answer) -> Result<(), String> {
     match answer {
         Answer::Done => Ok(()),
         Answer::Old(_) => Err("a later life of the node has joined".to_owned()),
-        Answer::Refused => Err("there is no cluster yet".to_owned()),
+        Answer::Refused | Answer::Records(_) => Err("there is no cluster yet".to_owned()),
     }
 }
 
@@ -110,19 +146,37 @@ mod tests {
     #[test]
     fn an_answer_finds_its_wish_and_those_beyond_the_limit_are_refused() {
         let (wishes, heard) = (Wishes::default(), Arc::<Mutex<Vec<Result<(), String>>>>::default());
-        let told = || -> Obeyed {
+        let told = || -> Waiter {
             let heard = heard.clone();
-            Box::new(move |outcome| heard.lock().unwrap().push(outcome))
+            Waiter::Obeyed(Box::new(move |outcome| heard.lock().unwrap().push(outcome)))
         };
         let first = wishes.wait(told()).ok().unwrap();
         for _ in 1..WISHES_MAX {
             assert!(wishes.wait(told()).is_ok());
         }
-        wishes.leave(None, told());
+        wishes.send(None, told(), Letter::Leave);
         assert!(heard.lock().unwrap().pop().unwrap().unwrap_err().contains("too many"));
-        wishes.tell(first, outcome(Answer::Done));
-        wishes.tell(first, outcome(Answer::Refused));
+        wishes.take(first).unwrap().tell(Ok(Answer::Done));
+        assert!(wishes.take(first).is_none());
         assert_eq!(*heard.lock().unwrap(), [Ok(())]);
         assert!(wishes.wait(told()).is_ok(), "there is room again");
+    }
+
+    #[test]
+    fn what_came_of_a_batch_is_told_with_whether_it_may_hold() {
+        let (sender, receiver) = std::sync::mpsc::sync_channel(8);
+        let tell = |outcome: Option<Result<Answer, String>>| {
+            let sender = sender.clone();
+            let waiter = Waiter::Records(Box::new(move |told| sender.send(told).unwrap()));
+            match outcome {
+                Some(outcome) => waiter.tell(outcome),
+                None => waiter.refuse(NO_PART),
+            }
+            receiver.recv().unwrap().map_err(|unagreed| unagreed.may_hold)
+        };
+        assert_eq!(tell(Some(Ok(Answer::Records(vec![7])))), Ok(vec![7]));
+        assert_eq!(tell(Some(Ok(Answer::Refused))), Err(false));
+        assert_eq!(tell(Some(Err("late".into()))), Err(true));
+        assert_eq!(tell(None), Err(false));
     }
 }

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::FILE;
 use super::reading::{Note, Reading};
 use crate::error::{OpenError, OpenFault};
-use crate::line::{self, Group, Header, Kept, VERSION};
+use crate::line::{self, Group, Header, Kept};
 use crate::state::State;
 
 /// The journal of a data directory, as far as it was read.
@@ -158,6 +158,21 @@ impl Journal {
         read.map_err(|fault| OpenError { path: self.path.clone(), fault })
     }
 
+    /// Puts the journal aside under a name that nothing has; gives that.
+    ///
+    /// # Errors
+    /// Those of the system; it is where it was then.
+    pub fn put_aside(&mut self) -> io::Result<PathBuf> {
+        let name = |number: u32| self.directory.join(format!("{FILE}.before-cluster.{number}"));
+        let free = (1..ASIDE_MAX).map(name).find(|path| !path.exists());
+        let free =
+            free.ok_or_else(|| io::Error::other("too many journals were put aside: move them away"))?;
+        // The journal stays until another one takes its name in one step.
+        fs::hard_link(&self.path, &free).or_else(|_| fs::copy(&self.path, &free).map(drop))?;
+        File::open(&self.directory)?.sync_all()?;
+        Ok(free)
+    }
+
     /// Appends a line; it is on the disk when this returns.
     ///
     /// # Errors
@@ -235,7 +250,7 @@ impl Open {
 fn write_all(file: &File, state: &State) -> io::Result<()> {
     let mut out = BufWriter::with_capacity(256 << 10, file);
     let mut bytes = Vec::new();
-    let header = Header { registry: VERSION, base: state.revision, records: state.len() as u64 };
+    let header = Header::new(state.founded, state.revision, state.len() as u64);
     line::write(&mut bytes, &header)?;
     out.write_all(&bytes)?;
     for (table, records) in state.tables() {
@@ -252,5 +267,7 @@ fn write_all(file: &File, state: &State) -> io::Result<()> {
     file.sync_all()
 }
 
+/// Journals that were put aside, at most.
+const ASIDE_MAX: u32 = 100;
 const LOCK_FILE: &str = "registry.lock";
 const NEXT_FILE: &str = "registry.log.new";

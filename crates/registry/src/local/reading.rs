@@ -4,7 +4,7 @@ use std::io::{self, BufRead, Read as _};
 
 use crate::change::Revision;
 use crate::error::OpenFault;
-use crate::line::{Group, Header, Kept, VERSION, Versioned, document};
+use crate::line::{Group, Header, Kept, VERSION, VERSION_OF_COPY, Versioned, document};
 use crate::state::State;
 
 /// How far a journal was read.
@@ -117,10 +117,11 @@ impl Reading {
     fn take(&mut self, text: &str, state: &mut State, note: Note<'_>) -> Result<(), Wrong> {
         if !self.header {
             let Versioned { registry } = serde_json::from_str(text).map_err(|_| Wrong::NotAJournal)?;
-            if registry != VERSION {
+            if ![VERSION, VERSION_OF_COPY].contains(&registry) {
                 return Err(Wrong::Version(registry));
             }
             let header: Header = serde_json::from_str(text).map_err(|_| Wrong::NotAJournal)?;
+            state.founded = header.founded().ok_or(Wrong::NotAJournal)?;
             (self.header, self.kept, self.base) = (true, header.records, header.base);
             state.revision = header.base;
             return Ok(());

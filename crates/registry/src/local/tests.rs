@@ -106,7 +106,7 @@ fn a_batch_is_applied_whole_or_not_at_all() {
         let key: Box<str> = change.key().into();
         let found = found.map(Revision);
         let batch = vec![put(A, "new", "1"), change];
-        assert_eq!(ledger.propose(batch), Err(ProposeError::Conflict { table: "a", key, found }));
+        assert_eq!(ledger.propose(batch), Err(ProposeError::Conflict { table: "a".into(), key, found }));
         assert_eq!(get(ledger, "new"), None);
     }
     refused(&ledger, put(A, "x", "2").expecting(Expected::Absent), Some(1));
@@ -353,9 +353,9 @@ fn lines_that_are_missing_or_doubled_are_noticed() {
         "an empty file is a registry without records"
     );
     let mut later = Vec::new();
-    crate::line::write(&mut later, &serde_json::json!({"registry": 2, "more": 1})).unwrap();
+    crate::line::write(&mut later, &serde_json::json!({"registry": 3, "more": 1})).unwrap();
     std::fs::write(data.journal(), later).unwrap();
-    assert!(matches!(data.open().err().unwrap().fault, OpenFault::Version(2)));
+    assert!(matches!(data.open().err().unwrap().fault, OpenFault::Version(3)));
 }
 
 #[test]

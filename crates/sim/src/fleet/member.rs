@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use broker::peers::{Outbound, Peers};
 use bytes::Bytes;
-use cluster::meta::{LogNews, Meta, MetaConfig, Roster};
+use cluster::meta::{Agreed, Answer, CourierConfig, LogNews, Meta, MetaConfig, Roster, WishId};
 use cluster::{Config, Fabric, Letter, NodeInfo, Role};
 use consensus::{Group, LogGroup, Places, ReplicaId};
 use link::{
     Class, ConnectionId, Demand, Identity, LANES_MAX, Mesh, MeshConfig, NodeId, Output, Secret, Time,
 };
+use registry::{Delivery, Records, RecordsLimits};
 use replog::Incarnation;
 use shardlog::MetaEvents;
 use storage::{GroupId, Vacate};
@@ -76,6 +77,7 @@ pub struct Process {
     /// When each link was last not there, or another connection than before.
     shaken: BTreeMap<NodeId, (Micros, u64)>,
     turns: u64,
+    answers: Vec<(WishId, Option<Answer>)>,
 }
 
 pub struct Member {
@@ -89,6 +91,8 @@ pub struct Member {
     pub began: Micros,
     /// What it offers in this life.
     pub features: u64,
+    /// On its disk: what the cores agree on.
+    pub copy: registry::Copy,
 }
 
 pub const CLUSTER: [u8; 16] = [7; 16];
@@ -141,6 +145,10 @@ impl Member {
         if plan.is_agreed {
             let meta = meta(now, cx, plan, (info, incarnation), &mut node, mailbox.clone());
             fabric.join_cluster(now, meta);
+            if cx.random.percent(20) {
+                self.copy = registry::Copy::default();
+            }
+            fabric.copied(self.copy.position());
         }
         let mut process = Process {
             node,
@@ -151,6 +159,7 @@ impl Member {
             full: Vec::new(),
             shaken: BTreeMap::new(),
             turns: 0,
+            answers: Vec::new(),
         };
         process.wake(cx, 0);
         self.process = Some(process);
@@ -174,6 +183,7 @@ fn meta(
         patience: Duration::ZERO,
         lease: plan.config.lease,
         founding: u128::from(cx.random.draw()).max(1),
+        courier: CourierConfig { part_bytes: 300 },
     };
     let (log, told, recovered) = node.take_meta();
     let group = (own.role == Role::Core).then(|| {
@@ -182,7 +192,10 @@ fn meta(
         let of_group = consensus::Config::new(LogGroup(0), ReplicaId(id), member, cx.random.draw());
         let [entries, votes] = shardlog::META;
         let places = Places { entries, votes };
-        let group = Group::start(now, of_group, log, places, &recovered, Roster::default());
+        // Who is behind needs the whole soon.
+        let limits = RecordsLimits { tail_max: 12, ..RecordsLimits::default() };
+        let agreed = Agreed { roster: Roster::default(), records: Records::new(limits) };
+        let group = Group::start(now, of_group, log, places, &recovered, agreed);
         told.hear_meta(Box::new(LogHeard(mailbox)));
         group.expect("what the replica wrote is read")
     });
@@ -233,7 +246,7 @@ impl Process {
     }
 
     /// The fabric's turn.
-    pub fn turn(&mut self, cx: &mut Context, wan: &mut Wan) {
+    pub fn turn(&mut self, cx: &mut Context, wan: &mut Wan, copy: &mut registry::Copy) {
         if self.due > cx.now() {
             return;
         }
@@ -243,6 +256,17 @@ impl Process {
             self.fabric.letter(now, letter);
         }
         self.fabric.turn(now);
+        while let Some(delivery) = self.fabric.poll_delivery() {
+            assert!(copy.take(&delivery), "n{} was told what is not for its copy", self.number);
+            match delivery {
+                Delivery::Tail { .. } => cx.report.fleet_tails += 1,
+                Delivery::Whole { .. } => cx.report.fleet_wholes += 1,
+            }
+            self.fabric.copied(copy.position());
+        }
+        while let Some((wish, answer)) = self.fabric.poll_wish() {
+            self.answers.push((wish, answer.ok()));
+        }
         self.node.send_posted(cx);
         if self.fabric.meta().is_some() {
             self.node.look_at_log(cx);
@@ -259,6 +283,11 @@ impl Process {
             // A thread that is due at once turns at once, which takes a little.
             self.wake(cx, at.saturating_sub(cx.now()).max(20));
         }
+    }
+
+    /// What came of operators' wishes; nothing where that is not known.
+    pub fn take_answers(&mut self) -> Vec<(WishId, Option<Answer>)> {
+        std::mem::take(&mut self.answers)
     }
 
     /// Does what the mesh wants, and moves what it has to write.

@@ -7,6 +7,7 @@ mod client;
 mod faults;
 mod hostile;
 mod member;
+mod operators;
 mod oracle;
 mod plan;
 #[cfg(any(test, feature = "trial"))]

@@ -43,9 +43,9 @@ impl Fleet {
             let until = self.cx.now() + SECOND;
             self.run_until(until);
             // What one node has for another waits until they are joined, however quiet clients are.
-            let mut is_quiet = self.are_joined();
+            let mut is_quiet = self.are_joined() && self.copies_are_the_same();
             let patience = if self.plan.is_agreed { AGREED } else { JOINED };
-            assert!(is_quiet || second <= patience, "nodes are not joined after {second} s");
+            assert!(is_quiet || second <= patience, "nodes are not joined, or differ, after {second} s");
             for client in &mut self.clients {
                 is_quiet &= client.is_quiet() & !std::mem::take(&mut client.stirred);
             }

@@ -41,6 +41,8 @@ pub enum Step {
     Intruded {
         stranger: usize,
     },
+    /// An operator changes something that the cores agree on.
+    Operate,
     /// Somebody goes by the name of a node that may be dead.
     Impersonate,
     /// A client that had stopped goes on.

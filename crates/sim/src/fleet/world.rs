@@ -10,6 +10,7 @@ use replog::Incarnation;
 use super::client::{Client, Scene};
 use super::hostile::{HOSTILE, Hostile};
 use super::member::Member;
+use super::operators::Operators;
 use super::oracle::Oracle;
 use super::plan::Plan;
 use super::step::Step;
@@ -38,6 +39,7 @@ pub struct Fleet {
     pub(super) lives: u32,
     pub(super) strangers: Vec<Stranger>,
     pub(super) hostile: Hostile,
+    pub(super) operators: Operators,
     pub(super) is_healing: bool,
     pub(super) agreed: Agreed,
 }
@@ -76,6 +78,7 @@ impl Fleet {
             incarnation: 0,
             began: 0,
             features: 0,
+            copy: registry::Copy::default(),
         };
         let members: Vec<Member> = plan.setups.iter().enumerate().map(member).collect();
         let home = |number: usize| (number % 5 == 4).then_some(number % members.len());
@@ -101,6 +104,7 @@ impl Fleet {
             lives: 0,
             strangers: Vec::new(),
             hostile: Hostile::default(),
+            operators: Operators::default(),
             is_healing: false,
             agreed: Agreed::default(),
         }
@@ -126,6 +130,9 @@ impl Fleet {
             let at = self.cx.between(0, 2 * SECOND);
             self.cx.at(at, Event::Act { client });
         }
+        if self.plan.is_agreed {
+            self.cx.at(2 * SECOND, Event::Fleet(Step::Operate));
+        }
         if self.plan.is_harassed {
             self.cx.at(SECOND, Event::Act { client: HOSTILE });
         }
@@ -133,6 +140,7 @@ impl Fleet {
         self.heal();
         self.settle();
         self.check_routes();
+        self.check_records();
         self.exchange();
         self.check_features();
         let report = &mut self.cx.report;
@@ -209,7 +217,8 @@ impl Fleet {
         let Some(member) = self.members.iter_mut().find(of_life) else { return };
         let Some(process) = &mut member.process else { return };
         if let Event::Fleet(Step::Turn { .. }) = event {
-            process.turn(&mut self.cx, &mut self.wan);
+            process.turn(&mut self.cx, &mut self.wan, &mut member.copy);
+            self.operators.hear(process.take_answers());
         } else {
             process.node.handle(&mut self.cx, &mut self.net, &mut member.machine, event);
         }
@@ -384,6 +393,7 @@ impl Fleet {
             Step::Flap { one, other, until } => self.flap(one, other, until),
             Step::Intrude { stranger } => self.intrudes(stranger),
             Step::Intruded { stranger } => self.intruded(stranger),
+            Step::Operate => self.operate(),
             Step::Impersonate => self.impersonate(),
             Step::Resume { client, link } => self.resume(client, link),
         }

@@ -1,0 +1,110 @@
+//! The records that the cores agree on, on their way between the fabric and this node's ledger.
+
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use cluster::{Fabric, Letter};
+use link::Time;
+use registry::{Agree, AgreedLedger, Delivery, Known, Told};
+
+use super::Shared;
+
+/// How often a node that leads looks whether it has something that the cluster has not.
+const LOOK: Duration = Duration::from_secs(1);
+/// From one look at what is known to the next, unless something comes.
+const KNOW: Duration = Duration::from_millis(50);
+
+/// What the thread of the fabric and that of the ledger tell each other.
+#[derive(Default)]
+pub struct Copies {
+    deliveries: OnceLock<SyncSender<Delivery>>,
+    known: Mutex<(Known, Option<Time>)>,
+}
+
+impl Copies {
+    /// Takes from the fabric what has come. Called after each of its turns.
+    pub fn tend(&self, now: Time, fabric: &mut Fabric) {
+        let Some(deliveries) = self.deliveries.get() else { return };
+        while let Some(delivery) = fabric.poll_delivery() {
+            // There is room: the next comes when the ledger has taken this one.
+            if let Err(TrySendError::Full(_)) = deliveries.try_send(delivery) {
+                tracing::error!("a change that the cores agree on found no place on its way to the ledger");
+            }
+        }
+        let mut known = self.lock();
+        if known.1.is_some_and(|at| at.after(KNOW) > now) {
+            return;
+        }
+        if let Some(meta) = fabric.meta() {
+            let founded = meta.roster().founded;
+            let leads = meta.has_quorum(now) && meta.leads(now);
+            *known = (Known { founded, revision: meta.records_revision(), leads }, Some(now));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Known, Option<Time>)> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reaches the cores by way of the fabric.
+struct Cores(Weak<Shared>);
+
+impl Agree for Cores {
+    fn propose(&self, batch: Vec<u8>, told: Told) {
+        // Without the fabric nobody is told; who waits gives up.
+        if let Some(shared) = self.0.upgrade() {
+            shared.wishes.wish_records(shared.sender.get(), batch, told);
+        }
+    }
+
+    fn known(&self) -> Known {
+        self.0.upgrade().map(|shared| shared.copies.lock().0).unwrap_or_default()
+    }
+}
+
+/// The ledger follows what the cores agree on, on a thread of its own: it waits for the disk.
+///
+/// # Errors
+/// No thread.
+pub fn start(shared: &Arc<Shared>, ledger: Arc<AgreedLedger>) -> Result<(), String> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    if shared.copies.deliveries.set(sender).is_err() {
+        return Err("the records of the cluster are copied already".to_owned());
+    }
+    ledger.attach(Arc::new(Cores(Arc::downgrade(shared))));
+    let fabric = Arc::downgrade(shared);
+    let run = move || {
+        let (mut at, mut is_told) = (ledger.position(), false);
+        while let Some(shared) = fabric.upgrade() {
+            // What the fabric is not there to hear yet is said when it is.
+            if !is_told && let Some(sender) = shared.sender.get() {
+                is_told = sender.send(Letter::Copied(at)).is_ok();
+            }
+            drop(shared);
+            match receiver.recv_timeout(if is_told { LOOK } else { KNOW }) {
+                Ok(delivery) => {
+                    let before = at;
+                    (at, is_told) = (ledger.take(&delivery), false);
+                    if at == before {
+                        // The disk, or the cores, did not let it: not again at once.
+                        std::thread::sleep(LOOK);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => bring_in(&fabric, &ledger),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("records".to_owned()).spawn(run);
+    thread.map(drop).map_err(|error| format!("no thread for the records of the cluster: {error}"))
+}
+
+/// What the node had before it founded a cluster.
+fn bring_in(shared: &Weak<Shared>, ledger: &AgreedLedger) {
+    let leads = shared.upgrade().is_some_and(|shared| shared.copies.lock().0.leads);
+    if leads && let Err(error) = ledger.bring_in() {
+        tracing::warn!("what this node had before there was a cluster is brought in later: {error}");
+    }
+}

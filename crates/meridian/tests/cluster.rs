@@ -1,0 +1,201 @@
+//! What operators change on one node of a cluster of processes, on all of them.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn meridian(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_meridian"));
+    command.args(arguments).stdin(Stdio::null()).env_remove("MERIDIAN_TOKEN");
+    command
+}
+
+fn said(output: &Output) -> String {
+    [&output.stdout[..], &output.stderr[..]].iter().map(|bytes| String::from_utf8_lossy(bytes)).collect()
+}
+
+/// A directory of one test, removed at its end.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+/// Three cores and two replicants.
+struct Cluster {
+    process: Child,
+    port: u16,
+    directory: Directory,
+    token: Option<String>,
+}
+
+/// Longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Cluster {
+    fn new() -> Self {
+        let directory =
+            Directory(std::env::temp_dir().join(format!("meridian-cluster-{}", std::process::id())));
+        std::fs::create_dir_all(&directory.0).unwrap();
+        std::fs::write(directory.file("password"), "secret\n").unwrap();
+        // Away from those of other tests, and below those that systems give to clients.
+        let port = 25_000 + (std::process::id() % 2_000) as u16;
+        Self { process: Self::start(&directory, port), port, directory, token: None }
+    }
+
+    fn start(directory: &Directory, port: u16) -> Child {
+        let mut process = meridian(&["start", "--dev-cluster", "3+2", "--workers", "1"])
+            .args(["--listen", &format!("127.0.0.1:{port}"), "--http", &format!("127.0.0.1:{}", port + 1)])
+            .args(["--data-dir", &directory.file("data")])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map(|line| line.unwrap());
+        let joined = lines.find(|line| line.contains("all of them reach each other"));
+        assert!(joined.is_some(), "the nodes do not find each other");
+        // It goes on to say things, and somebody has to listen.
+        std::thread::spawn(move || lines.for_each(drop));
+        process
+    }
+
+    fn stop(&mut self) {
+        let id = self.process.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+        self.process.wait().unwrap();
+    }
+
+    fn restart(&mut self) {
+        self.stop();
+        self.process = Self::start(&self.directory, self.port);
+    }
+
+    /// `meridian ctl` on a node, counted from 1.
+    fn ctl(&self, node: u8, arguments: &[&str]) -> Output {
+        let url = format!("http://127.0.0.{node}:{}", self.port + 1);
+        let mut command = meridian(&["ctl", "--url", &url]);
+        if let Some(token) = &self.token {
+            command.env("MERIDIAN_TOKEN", token);
+        }
+        command.args(arguments).output().unwrap()
+    }
+
+    /// Asks until it is so, or too much time has passed; gives the last answer.
+    fn until(&self, node: u8, arguments: &[&str], is_so: impl Fn(&Output) -> bool) -> String {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let output = self.ctl(node, arguments);
+            if is_so(&output) {
+                return said(&output);
+            }
+            assert!(Instant::now() < until, "n{node}, {arguments:?}: {}", said(&output));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn does(&self, node: u8, arguments: &[&str]) -> String {
+        self.until(node, arguments, |output| output.status.success())
+    }
+
+    /// Whether a client of that name and password gets in at a node.
+    fn lets_in(&self, node: u8, user: &str, password: &str, client: &str) -> bool {
+        meridian(&["pub", "-h", &format!("127.0.0.{node}"), "-p", &self.port.to_string(), "-i", client])
+            .args(["-t", "a/b", "-m", "x", "-q", "1", "-u", user, "-P", password])
+            .output()
+            .unwrap()
+            .status
+            .success()
+    }
+
+    fn comes_to(&self, expected: bool, what: impl Fn() -> bool) {
+        let until = Instant::now() + PATIENCE;
+        while what() != expected {
+            assert!(Instant::now() < until, "it does not come to be {expected}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for node in 1..=5 {
+                let log = std::fs::read_to_string(self.directory.file(&format!("data/n{node}.log")));
+                eprintln!("n{node}:\n{}", log.unwrap_or_default());
+            }
+        }
+        let id = self.process.id().to_string();
+        // It ends its nodes; one that has ended already is nobody's.
+        let _ = Command::new("kill").args(["-INT", &id]).stderr(Stdio::null()).status();
+        let _ = self.process.wait();
+    }
+}
+
+const PASSWORD: &str = "secret";
+
+#[test]
+fn what_is_changed_on_one_node_holds_on_all_and_after_all_were_stopped() {
+    let mut cluster = Cluster::new();
+    let password = cluster.directory.file("password");
+    cluster.does(2, &["users", "add", "alice", "--password-file", &password]);
+    for node in 1..=5 {
+        cluster.comes_to(true, || cluster.lets_in(node, "alice", PASSWORD, "a"));
+        assert!(!cluster.lets_in(node, "alice", "another", "a"), "n{node}");
+    }
+    // Of two nodes that add the same user one does.
+    let twice = cluster.ctl(5, &["users", "add", "alice", "--password-file", &password]);
+    assert!(!twice.status.success() && said(&twice).contains("already"), "{}", said(&twice));
+    cluster.does(4, &["ban", "add", "client-id", "evil", "--reason", "a test"]);
+    for node in 1..=5 {
+        cluster.comes_to(false, || cluster.lets_in(node, "alice", PASSWORD, "evil"));
+    }
+    cluster.does(3, &["rules", "add", "deny everyone publish sealed/#"]);
+    cluster.does(1, &["rules", "add", "allow everyone all #"]);
+    for node in 1..=5 {
+        cluster.until(node, &["rules"], |output| {
+            said(output).contains("sealed/#") && said(output).contains("all #")
+        });
+    }
+    let added = cluster.ctl(1, &["keys", "add", "boss", "--role", "admin"]);
+    assert!(added.status.success(), "{}", said(&added));
+    let token = String::from_utf8(added.stdout).unwrap().trim().to_owned();
+    for node in 1..=5 {
+        cluster.until(node, &["users"], |output| !output.status.success());
+    }
+    cluster.token = Some(token);
+    for node in 1..=5 {
+        cluster.until(node, &["users"], |output| output.status.success() && said(output).contains("alice"));
+    }
+    // Somebody works on a data directory while nobody looks: a copy is no place for that.
+    let beside = meridian(&[
+        "key",
+        "add",
+        "beside",
+        "--role",
+        "admin",
+        "--data-dir",
+        &cluster.directory.file("data/n2"),
+    ])
+    .output();
+    let beside = beside.unwrap();
+    assert!(!beside.status.success() && said(&beside).contains("start the node"), "{}", said(&beside));
+    cluster.restart();
+    for node in 1..=5 {
+        cluster.until(node, &["users"], |output| output.status.success() && said(output).contains("alice"));
+        cluster.comes_to(true, || cluster.lets_in(node, "alice", PASSWORD, "a"));
+        assert!(!cluster.lets_in(node, "alice", PASSWORD, "evil"), "n{node}");
+    }
+    cluster.does(5, &["users", "remove", "alice", "--yes"]);
+    for node in 1..=5 {
+        cluster.until(node, &["users"], |output| output.status.success() && !said(output).contains("alice"));
+    }
+    cluster.stop();
+}

@@ -1,0 +1,391 @@
+//! The ledger of a node whose cluster agrees on the records: changes are proposed to all, and a copy of what came of them is kept here.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::batch::{Answer, BATCH_MAX, Batch, CHANGES_MAX, KEY_MAX, Mode, VALUE_MAX};
+use crate::change::{Change, Expected, Revision, Stored, Table};
+use crate::error::{OpenError, ProposeError};
+use crate::ledger::{Figures, Ledger, View};
+use crate::local::{Core, Limits, Waiting, check};
+use crate::records::{Delivery, Followed, Position, follow};
+use crate::state::{Proposed, State};
+
+/// Called once, with the [`Answer`]'s bytes.
+pub type Told = Box<dyn FnOnce(Result<Vec<u8>, Unagreed>) + Send>;
+
+/// How a ledger reaches those that decide.
+pub trait Agree: Send + Sync {
+    /// Has an encoded batch decided upon. Never waits.
+    fn propose(&self, batch: Vec<u8>, told: Told);
+
+    /// What this node knows of those that decide.
+    fn known(&self) -> Known;
+}
+
+/// What a node knows of the cluster that it belongs to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// The number of the cluster; 0: this node belongs to none yet.
+    pub founded: u128,
+    /// Changes that were agreed upon; `None` while this node has not heard.
+    pub revision: Option<u64>,
+    /// Decisions are made here at present.
+    pub leads: bool,
+}
+
+/// Why nothing is known to be decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unagreed {
+    pub why: String,
+    /// It may be decided yet, or have been.
+    pub may_hold: bool,
+}
+
+/// Records of a cluster. Until there is one, or it has records, the node's own are in force; they are brought in where the cluster has none,
+/// and put aside otherwise.
+pub struct AgreedLedger {
+    core: Mutex<Core>,
+    /// The copy has changed.
+    changed: Condvar,
+    agree: OnceLock<Arc<dyn Agree>>,
+    /// Held while the node's own records are brought in, or put aside.
+    settling: Mutex<()>,
+    /// Who this node is among those that bring records in.
+    name: Box<str>,
+    ids: Ids,
+    patience: Duration,
+}
+
+/// Numbers of proposals: no other node, and no other life of this one, has the same.
+struct Ids {
+    life: u64,
+    last: Mutex<u64>,
+}
+
+impl Ids {
+    fn next(&self) -> u128 {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        *last += 1;
+        u128::from(self.life) << 64 | u128::from(*last)
+    }
+}
+
+/// Who brings his records in, and whether he has. In the table [`BROUGHT`].
+#[derive(serde::Serialize, serde::Deserialize, PartialEq, Eq)]
+struct Brought {
+    by: Box<str>,
+    done: bool,
+}
+
+const BROUGHT: Table = Table::named("registry");
+const BROUGHT_KEY: &str = "brought_in";
+/// Changes, and bytes, of one batch that brings records in.
+const BRING_CHANGES: usize = 1_000;
+const BRING_BYTES: usize = 1 << 20;
+/// How long an answer, and then the change itself, is waited for, at most.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+impl AgreedLedger {
+    /// Opens the copy in this directory, or the node's own records. `life` is random; `name` is the node's.
+    ///
+    /// # Errors
+    /// As [`LocalLedger::open`](crate::LocalLedger::open).
+    pub fn open(data_dir: &Path, name: &str, life: u64) -> Result<Self, OpenError> {
+        let mut core = Core::in_directory(data_dir);
+        core.load(false)?;
+        Ok(Self {
+            core: Mutex::new(core),
+            changed: Condvar::new(),
+            agree: OnceLock::new(),
+            settling: Mutex::default(),
+            name: name.into(),
+            ids: Ids { life, last: Mutex::default() },
+            patience: PATIENCE,
+        })
+    }
+
+    /// From now on the cluster decides. Before that, what is proposed is of the node's own records.
+    pub fn attach(&self, agree: Arc<dyn Agree>) {
+        // Who attaches twice has two clusters, which nobody has.
+        let _ = self.agree.set(agree);
+    }
+
+    /// How far the copy is.
+    pub fn position(&self) -> Position {
+        let core = self.core();
+        match core.state.founded {
+            0 => Position::default(),
+            founded => Position { founded, revision: core.state.revision },
+        }
+    }
+
+    /// Takes what is told to the copy; gives how far it is then. Waits for the disk, and while own records are brought in.
+    pub fn take(&self, delivery: &Delivery) -> Position {
+        let _settling = self.settling.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut core = self.core();
+        let before = core.state.revision;
+        let is_own = core.state.founded == 0;
+        match follow(&mut core.state, delivery) {
+            Followed::Changes(batches) => core.follow(&batches, before + 1),
+            Followed::Another(state) => {
+                if is_own && self.is_unfinished(&state) && !core.state.is_empty() {
+                    let own = core.state.clone();
+                    drop(core);
+                    if let Err(error) = self.bring(&own, true) {
+                        tracing::warn!(
+                            "what this node had before there was a cluster is brought in later: {error}"
+                        );
+                        return Position::default();
+                    }
+                    core = self.core();
+                }
+                if is_own && !self.put_aside(&mut core, &state) {
+                    return Position::default();
+                }
+                core.replace(state);
+            }
+            Followed::Unfit => {
+                tracing::warn!("the copy of what the cores agree on is not theirs: it is made anew");
+                return Position::LOST;
+            }
+        }
+        drop(core);
+        self.changed.notify_all();
+        self.position()
+    }
+
+    /// This node has begun to bring its records in, and has not ended.
+    fn is_unfinished(&self, theirs: &State) -> bool {
+        let brought = theirs.get(BROUGHT.name(), BROUGHT_KEY);
+        let brought = brought.and_then(|stored| serde_json::from_str::<Brought>(&stored.value).ok());
+        brought == Some(Brought { by: self.name.clone(), done: false })
+    }
+
+    /// What the node had by itself goes, and is kept beside.
+    fn put_aside(&self, core: &mut Core, theirs: &State) -> bool {
+        if core.state.is_empty() {
+            return true;
+        }
+        let records = core.state.len();
+        match core.put_aside() {
+            Ok(Some(path)) => {
+                tracing::warn!(
+                    records, theirs = theirs.len(), kept = %path.display(),
+                    "this node's users, rules, bans, keys and settings are those of the cluster from now on; what it had before is kept aside"
+                );
+                true
+            }
+            Ok(None) => true,
+            Err(error) => {
+                tracing::error!(
+                    "what this node had before the cluster cannot be put aside, and stays in force: {error}"
+                );
+                false
+            }
+        }
+    }
+
+    /// Brings the node's own records in, if it has any and the cluster has none. To be called from time to time where decisions are made.
+    ///
+    /// # Errors
+    /// The cluster has not agreed; to be tried again.
+    pub fn bring_in(&self) -> Result<(), ProposeError> {
+        let _settling = self.settling.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = {
+            let core = self.core();
+            if core.state.founded != 0 || core.state.is_empty() {
+                return Ok(());
+            }
+            core.state.clone()
+        };
+        let known = self.agree.get().map(|agree| agree.known()).unwrap_or_default();
+        match known.revision {
+            _ if known.founded == 0 => Ok(()),
+            Some(0) => self.bring(&own, false),
+            Some(_) => Ok(()),
+            // It would be lost if the cluster has nothing yet, and somebody adds to that.
+            None => Err(ProposeError::NotAgreed {
+                why: "this node has not heard yet what the cores agree on: try again in a moment".to_owned(),
+                may_hold: false,
+            }),
+        }
+    }
+
+    fn bring(&self, own: &State, goes_on: bool) -> Result<(), ProposeError> {
+        let records = own.len();
+        tracing::info!(records, "bringing what this node has into the cluster, which has nothing yet");
+        let mark = |done: bool| Change::put(BROUGHT, BROUGHT_KEY, &Brought { by: self.name.clone(), done });
+        let mark = |done: bool| mark(done).map_err(|error| ProposeError::Broken { why: error.to_string() });
+        if !goes_on {
+            let began = mark(false)?.expecting(Expected::Absent);
+            match self.agree_on(&Batch::of(self.ids.next(), &[began]))?.outcome {
+                Ok(()) => {}
+                // Of two who begin at once one does, and what that one brings holds.
+                Err(ProposeError::Conflict { .. }) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        let mut changes: Vec<Proposed<'_>> = Vec::new();
+        let mut bytes = 0;
+        for (table, records) in own.tables() {
+            for (key, stored) in records {
+                if changes.len() >= BRING_CHANGES || bytes >= BRING_BYTES {
+                    self.bring_batch(std::mem::take(&mut changes))?;
+                    bytes = 0;
+                }
+                bytes += key.len() + stored.value.len();
+                changes.push(Proposed {
+                    table,
+                    key,
+                    value: Some(&stored.value),
+                    expected: Expected::Anything,
+                });
+            }
+        }
+        self.bring_batch(changes)?;
+        self.agree_on(&Batch::of(self.ids.next(), &[mark(true)?]))?.outcome?;
+        tracing::info!(records, "what this node had is the cluster's");
+        Ok(())
+    }
+
+    fn bring_batch(&self, changes: Vec<Proposed<'_>>) -> Result<(), ProposeError> {
+        let batch = Batch { id: self.ids.next(), mode: Mode::Missing, changes };
+        self.agree_on(&batch)?.outcome
+    }
+
+    /// Has a batch decided upon, and waits for that.
+    fn agree_on(&self, batch: &Batch<'_>) -> Result<Answer, ProposeError> {
+        let not = |why: &str, may_hold| ProposeError::NotAgreed { why: why.to_owned(), may_hold };
+        let Some(agree) = self.agree.get() else {
+            return Err(not("this node has not joined its cluster yet: try again in a moment", false));
+        };
+        if agree.known().founded == 0 {
+            return Err(not(
+                "this node belongs to no cluster yet (meridian ctl cluster status says what it waits for)",
+                false,
+            ));
+        }
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let told = move |outcome| {
+            // Who waited may have given up.
+            let _ = sender.send(outcome);
+        };
+        agree.propose(batch.encode(), Box::new(told));
+        match receiver.recv_timeout(self.patience) {
+            Ok(Ok(answer)) => {
+                Answer::decode(&answer).ok_or_else(|| not("the answer of the cores makes no sense", true))
+            }
+            Ok(Err(Unagreed { why, may_hold })) => Err(ProposeError::NotAgreed { why, may_hold }),
+            Err(_) => Err(not(
+                "no majority of the cores has answered in time: is one there? (meridian ctl cluster status)",
+                true,
+            )),
+        }
+    }
+
+    /// Until the copy here is so far. What is late here holds nevertheless.
+    fn await_copy(&self, revision: Revision) {
+        if revision == Revision(0) {
+            return;
+        }
+        let until = Instant::now() + self.patience;
+        let mut core = self.core();
+        while core.state.founded == 0 || core.state.revision < revision.0 {
+            let Some(left) = until.checked_duration_since(Instant::now()) else {
+                let here = core.state.revision;
+                return tracing::warn!(
+                    revision = revision.0,
+                    here,
+                    "this node has not heard yet of a change that was agreed upon"
+                );
+            };
+            core = self.changed.wait_timeout(core, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// A proposal before there is anybody to agree: of the node's own records.
+    fn propose_alone(&self, batch: Vec<Change>) -> Result<Revision, ProposeError> {
+        let mine = Waiting::new(batch);
+        self.core().commit(std::slice::from_ref(&mine), &Limits::default());
+        mine.take_done().unwrap_or(Err(ProposeError::ReadOnly))
+    }
+
+    fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn limits() -> Limits {
+    // What a batch takes as a line of a journal is more than what it takes here.
+    Limits {
+        key_max: KEY_MAX,
+        value_max: VALUE_MAX,
+        changes_max: CHANGES_MAX,
+        batch_max: BATCH_MAX,
+        ..Limits::default()
+    }
+}
+
+impl Ledger for AgreedLedger {
+    fn propose(&self, batch: Vec<Change>) -> Result<Revision, ProposeError> {
+        if let Err(refusal) = check(&batch, &limits()) {
+            self.core().figures.refused += 1;
+            return Err(refusal);
+        }
+        if self.agree.get().is_none() && self.core().state.founded == 0 {
+            return self.propose_alone(batch);
+        }
+        // Who adds to what the node has must not lose that.
+        self.bring_in()?;
+        let answer = self.agree_on(&Batch::of(self.ids.next(), &batch))?;
+        // Whoever was refused decides again by what he reads here.
+        self.await_copy(answer.revision);
+        match answer.outcome {
+            Ok(()) => Ok(answer.revision),
+            Err(refusal) => {
+                self.core().figures.refused += 1;
+                Err(refusal)
+            }
+        }
+    }
+
+    fn read(&self, table: Table, key: &str) -> Option<Stored> {
+        self.core().state.get(table.name(), key).cloned()
+    }
+
+    fn page(&self, table: Table, after: Option<&str>, limit: usize) -> Vec<(Box<str>, Stored)> {
+        let core = self.core();
+        let behind = core.state.behind(table.name(), after);
+        behind.take(limit).map(|(key, stored)| (key.clone(), stored.clone())).collect()
+    }
+
+    fn subscribe(&self, table: Table, view: Arc<dyn View>) -> Result<(), String> {
+        let mut core = self.core();
+        view.reset(&mut core.state.table(table.name()))?;
+        core.views.push((table, view));
+        Ok(())
+    }
+
+    /// It is told of changes.
+    fn catch_up(&self) {}
+
+    fn catch_up_now(&self) -> Result<(), ProposeError> {
+        if self.agree.get().is_none() && self.core().state.founded == 0 {
+            return Ok(());
+        }
+        self.bring_in()?;
+        let answer = self.agree_on(&Batch::of(self.ids.next(), &[]))?;
+        self.await_copy(answer.revision);
+        Ok(())
+    }
+
+    fn figures(&self) -> Figures {
+        self.core().figures()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+//! Operators who change records while everything goes wrong: what they were told is agreed upon is on every node in the end, and what they
+//! were told is not is on none.
+
+use std::collections::BTreeMap;
+
+use cluster::meta::{Answer, Command, RecordBatch, WishId};
+use registry::{Change, Expected, Revision, Table};
+
+use super::step::Step;
+use super::world::Fleet;
+use crate::schedule::{Event, MILLI, SECOND};
+
+const TABLE: Table = Table::named("records");
+/// So few that operators meet.
+const KEYS: usize = 6;
+
+/// A proposal; its number is what it writes.
+#[derive(Debug)]
+struct Said {
+    key: String,
+    is_removal: bool,
+    expected: Expected,
+    outcome: Outcome,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Unknown,
+    Accepted(u64),
+    Refused,
+}
+
+#[derive(Debug, Default)]
+pub struct Operators {
+    said: Vec<Said>,
+}
+
+impl Operators {
+    /// What came of wishes.
+    pub fn hear(&mut self, answers: Vec<(WishId, Option<Answer>)>) {
+        for (WishId(number), answer) in answers {
+            let Some(Answer::Records(answer)) = answer else { continue };
+            let answer = registry::Answer::decode(&answer).expect("an answer of a core is one");
+            let said = &mut self.said[number as usize];
+            assert_eq!(said.outcome, Outcome::Unknown, "proposal {number} is answered twice");
+            said.outcome = match answer.outcome {
+                Ok(()) => Outcome::Accepted(answer.revision.0),
+                Err(_) => Outcome::Refused,
+            };
+        }
+    }
+}
+
+impl Fleet {
+    /// An operator on some node changes something.
+    pub(super) fn operate(&mut self) {
+        if self.is_healing {
+            return;
+        }
+        let node = self.cx.random.below(self.members.len());
+        self.proposes(node);
+        let pause = self.cx.between(20 * MILLI, SECOND);
+        self.cx.after(pause, Event::Fleet(Step::Operate));
+    }
+
+    pub(super) fn proposes(&mut self, node: usize) {
+        let number = self.operators.said.len() as u64;
+        let member = &mut self.members[node];
+        let Some(process) = member.process.as_mut() else { return };
+        let random = &mut self.cx.random;
+        let key = format!("k{}", random.below(KEYS));
+        // By what this node knows, which may be old.
+        let known = member.copy.get(TABLE.name(), &key).map_or(Revision(0), |stored| stored.revision);
+        let expected = match random.below(5) {
+            0 => Expected::Absent,
+            1 => Expected::Present,
+            2 | 3 => Expected::At(known),
+            _ => Expected::Anything,
+        };
+        let is_removal = random.percent(25);
+        let change = match is_removal {
+            true => Change::remove(TABLE, key.as_str()),
+            false => Change::number(TABLE, key.as_str(), number),
+        };
+        self.operators.said.push(Said { key, is_removal, expected, outcome: Outcome::Unknown });
+        let batch = registry::encode_batch(u128::from(number) + 1, &[change.expecting(expected)]);
+        let now = process.time(&self.cx);
+        process.fabric.wish(now, WishId(number), &Command::Records(RecordBatch(batch)));
+        process.wake(&mut self.cx, 10);
+        self.cx.report.fleet_proposed += 1;
+    }
+
+    /// Something that nothing is in the way of.
+    #[cfg(test)]
+    pub(super) fn proposes_anew(&mut self, node: usize) {
+        let number = self.operators.said.len() as u64;
+        let process = self.members[node].process.as_mut().expect("it runs");
+        let (key, expected) = (format!("new{number}"), Expected::Absent);
+        let change = Change::number(TABLE, key.as_str(), number).expecting(expected);
+        let said = Said { key, is_removal: false, expected, outcome: Outcome::Unknown };
+        self.operators.said.push(said);
+        let batch = registry::encode_batch(u128::from(number) + 1, &[change]);
+        let now = process.time(&self.cx);
+        process.fabric.wish(now, WishId(number), &Command::Records(RecordBatch(batch)));
+        process.wake(&mut self.cx, 10);
+    }
+
+    /// Whether the copies of all nodes, where there are any, are what the cores have.
+    pub(super) fn copies_are_the_same(&self) -> bool {
+        if !self.plan.is_agreed {
+            return true;
+        }
+        let revisions = self.members.iter().filter_map(|member| {
+            let process = member.process.as_ref()?;
+            process.fabric.meta()?.records_revision()
+        });
+        let most = revisions.max().unwrap_or(0);
+        self.members.iter().all(|member| member.copy.position().revision == most)
+    }
+
+    /// Everybody has what was agreed upon.
+    pub(super) fn check_records(&mut self) {
+        if !self.plan.is_agreed {
+            return;
+        }
+        let copy = &self.members[0].copy;
+        for (node, member) in self.members.iter().enumerate() {
+            let digests = (member.copy.digest(), copy.digest());
+            assert_eq!(member.copy.position(), copy.position(), "n{node} is not as far as n0");
+            assert_eq!(digests.0, digests.1, "n{node} has other records than n0");
+        }
+        let said = &self.operators.said;
+        let revision = copy.position().revision;
+        let mut accepted = BTreeMap::new();
+        for (number, said) in said.iter().enumerate() {
+            let Outcome::Accepted(at) = said.outcome else { continue };
+            assert!(at <= revision, "proposal {number} made revision {at}, and {revision} is the last");
+            let other = accepted.insert(at, number);
+            assert_eq!(other, None, "two proposals made revision {at}");
+        }
+        let found: BTreeMap<&str, (usize, u64)> = copy
+            .table(TABLE.name())
+            .map(|record| {
+                let number = record.value.and_then(|value| value.parse().ok()).expect("a number");
+                (record.key, (number, record.revision.0))
+            })
+            .collect();
+        for (key, (number, at)) in &found {
+            let writer = &said[*number];
+            assert_eq!(writer.key, *key, "proposal {number} is under another key");
+            let outcome = writer.outcome;
+            let is_told = outcome == Outcome::Unknown || outcome == Outcome::Accepted(*at);
+            assert!(is_told, "proposal {number} holds as of {at}, and its operator was told {outcome:?}");
+        }
+        for (at, number) in &accepted {
+            let change = &said[*number];
+            let later = |is_removal: bool| {
+                said.iter().any(|other| {
+                    let is_later = match other.outcome {
+                        Outcome::Unknown => true,
+                        Outcome::Accepted(revision) => revision > *at,
+                        Outcome::Refused => false,
+                    };
+                    other.key == change.key && other.is_removal == is_removal && is_later
+                })
+            };
+            let holds = match found.get(change.key.as_str()) {
+                Some((writer, revision)) if *revision == *at => writer == number,
+                Some((_, revision)) => *revision > *at,
+                None => change.is_removal || later(true),
+            };
+            assert!(holds, "proposal {number}, agreed upon as revision {at}, is lost: {change:?}, {found:?}");
+            // What it relied on was so: nobody came between.
+            if let Expected::At(Revision(known)) = change.expected {
+                let between = accepted.range(known + 1..*at);
+                let other = between
+                    .filter(|(_, other)| said[**other].key == change.key)
+                    .map(|(_, other)| other)
+                    .next();
+                assert_eq!(other, None, "proposal {number} relied on revision {known}");
+            }
+        }
+        let report = &mut self.cx.report;
+        for said in said {
+            match said.outcome {
+                Outcome::Accepted(_) => report.fleet_records_accepted += 1,
+                Outcome::Refused => report.fleet_records_refused += 1,
+                Outcome::Unknown => report.fleet_records_unknown += 1,
+            }
+        }
+        report.fleet_check_accepted += accepted.len() as u64;
+        report.fleet_check_refused +=
+            said.iter().filter(|said| said.outcome == Outcome::Refused).count() as u64;
+    }
+}
