@@ -1,6 +1,10 @@
 //! `cargo xtask sim`: simulations of whole nodes (`crates/sim`, docs/simulator.md), built and run with what follows.
 
 use anyhow::{Context, Result, ensure};
+use std::process::Command;
+
+use crate::chaos::target;
+use crate::repository::root;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -37,12 +41,12 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let mut command = crate::repository::cargo();
-    command.args(["run", "--quiet", "--locked", "--package", "sim", "--example", "simulate"]);
-    if args.mutations {
-        command.args(["--features", "trial"]);
-    }
-    command.args(["--", "--seed", &args.seed.to_string()]);
+    // With the features of the whole workspace: what tests were built of is not built again.
+    let mut build = crate::repository::cargo();
+    build.args(["build", "--quiet", "--locked", "--workspace", "--example", "simulate"]).current_dir(root());
+    ensure!(build.status().context("cargo build")?.success(), "the simulator was not built, see above");
+    let mut command = Command::new(target::profile_directory(true).join("examples/simulate"));
+    command.args(["--seed", &args.seed.to_string()]);
     let numbers = [
         ("--seeds", args.seeds),
         ("--step", args.step),
@@ -59,7 +63,7 @@ pub fn run(args: &Args) -> Result<()> {
     command.args(args.quorum.then_some("--quorum"));
     command.args(args.trace.then_some("--trace"));
     command.args(args.mutations.then_some("--mutations"));
-    let status = command.status().context("cargo run")?;
+    let status = command.status().context("simulate")?;
     ensure!(status.success(), "something was wrong, see above");
     Ok(())
 }
