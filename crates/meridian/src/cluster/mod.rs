@@ -329,7 +329,7 @@ impl Cluster {
     /// # Errors
     /// Why it still is one.
     pub fn leave(&self) -> Result<(), String> {
-        let (left, leaves) = mpsc::channel();
+        let (left, leaves) = mpsc::sync_channel(1);
         self.shared.wishes.leave(self.shared.sender.get(), Box::new(move |outcome| drop(left.send(outcome))));
         // The fabric bounds it; this is for one that has ended.
         leaves.recv_timeout(LEAVING_MAX).unwrap_or_else(|_| Err("the cores have not answered".to_owned()))
