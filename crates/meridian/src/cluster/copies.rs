@@ -89,6 +89,7 @@ pub fn start(shared: &Arc<Shared>, ledger: Arc<AgreedLedger>) -> Result<(), Stri
                     (at, is_told) = (ledger.take(&delivery), false);
                     if at == before {
                         // The disk, or the cores, did not let it: not again at once.
+                        // tidy: allow(thread-sleep): a thread of its own with nothing else to do.
                         std::thread::sleep(LOOK);
                     }
                 }
