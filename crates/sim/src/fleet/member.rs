@@ -77,7 +77,7 @@ pub struct Process {
     /// When each link was last not there, or another connection than before.
     shaken: BTreeMap<NodeId, (Micros, u64)>,
     turns: u64,
-    answers: Vec<(WishId, Option<Answer>)>,
+    answers: Vec<(WishId, Result<Answer, String>)>,
 }
 
 pub struct Member {
@@ -264,8 +264,8 @@ impl Process {
             }
             self.fabric.copied(copy.position());
         }
-        while let Some((wish, answer)) = self.fabric.poll_wish() {
-            self.answers.push((wish, answer.ok()));
+        while let Some(outcome) = self.fabric.poll_wish() {
+            self.answers.push(outcome);
         }
         self.node.send_posted(cx);
         if self.fabric.meta().is_some() {
@@ -286,7 +286,7 @@ impl Process {
     }
 
     /// What came of operators' wishes; nothing where that is not known.
-    pub fn take_answers(&mut self) -> Vec<(WishId, Option<Answer>)> {
+    pub fn take_answers(&mut self) -> Vec<(WishId, Result<Answer, String>)> {
         std::mem::take(&mut self.answers)
     }
 

@@ -33,13 +33,22 @@ enum Outcome {
 #[derive(Debug, Default)]
 pub struct Operators {
     said: Vec<Said>,
+    /// What came of all else that they wanted.
+    pub ordered: Vec<Result<Answer, String>>,
 }
+
+/// Wishes from this number on are about something else than records.
+pub const ORDERS: u64 = 1 << 32;
 
 impl Operators {
     /// What came of wishes.
-    pub fn hear(&mut self, answers: Vec<(WishId, Option<Answer>)>) {
+    pub fn hear(&mut self, answers: Vec<(WishId, Result<Answer, String>)>) {
         for (WishId(number), answer) in answers {
-            let Some(Answer::Records(answer)) = answer else { continue };
+            if number >= ORDERS {
+                self.ordered.push(answer);
+                continue;
+            }
+            let Ok(Answer::Records(answer)) = answer else { continue };
             let answer = registry::Answer::decode(&answer).expect("an answer of a core is one");
             let said = &mut self.said[number as usize];
             assert_eq!(said.outcome, Outcome::Unknown, "proposal {number} is answered twice");

@@ -12,6 +12,8 @@ use mqtt::QoS;
 use replog::{Batching, Incarnation};
 
 use super::client::{Client, Keeps, Scene};
+#[cfg(test)]
+use super::operators::ORDERS;
 use super::oracle::{GROUPS, Level, RETAINED};
 use super::plan::{Fault, Plan};
 use super::world::Fleet;
@@ -965,10 +967,9 @@ impl Story {
         process.wake(&mut self.fleet.cx, 1);
     }
 
-    /// What came of what an operator wanted of a node.
-    fn outcome(&mut self, node: usize) -> Option<Result<Answer, String>> {
-        let process = self.fleet.members[node].process.as_mut().expect("runs");
-        process.fabric.poll_wish().map(|(_, outcome)| outcome)
+    /// What came of what an operator wanted last.
+    fn outcome(&mut self) -> Option<Result<Answer, String>> {
+        self.fleet.operators.ordered.pop()
     }
 
     fn leaders(&self, nodes: std::ops::Range<usize>) -> Vec<Option<NodeId>> {
@@ -984,9 +985,9 @@ fn cores_that_leave_give_up_their_votes_and_the_last_stays() {
         let (second, last) = ((first + 1) % 3, (first + 2) % 3);
         story.passes(2 * SECOND);
         for (leaves, stays, left) in [(first, second, 2), (second, last, 1)] {
-            story.orders(leaves, Letter::Leave(WishId(1)));
+            story.orders(leaves, Letter::Leave(WishId(ORDERS)));
             story.passes(20 * SECOND);
-            assert_eq!(story.outcome(leaves), Some(Ok(Answer::Done)), "n{leaves} of {left}, n{first} first");
+            assert_eq!(story.outcome(), Some(Ok(Answer::Done)), "n{leaves} of {left}, n{first} first");
             assert_eq!(story.roster(leaves), None);
             assert_eq!(story.roster(stays), Some((vec![State::Alive; left], left)));
             // Nobody waits for it: the rest has a leader, and what it has left it does not join again.
@@ -996,9 +997,9 @@ fn cores_that_leave_give_up_their_votes_and_the_last_stays() {
                 story.fleet.members[stays].process.as_ref().and_then(|it| it.fabric.meta()).expect("agreed");
             assert!(meta.leader().is_some(), "n{leaves} of {left}, n{first} first");
         }
-        story.orders(last, Letter::Leave(WishId(2)));
+        story.orders(last, Letter::Leave(WishId(ORDERS)));
         story.passes(SECOND);
-        let outcome = story.outcome(last).expect("at once");
+        let outcome = story.outcome().expect("at once");
         assert!(outcome.is_err_and(|why| why.contains("last core")));
     }
 }
@@ -1009,9 +1010,9 @@ fn a_core_leaves_when_a_majority_is_there_again_and_says_so_when_it_is_not() {
     for node in [0, 1] {
         story.part(2, node);
     }
-    story.orders(2, Letter::Leave(WishId(1)));
+    story.orders(2, Letter::Leave(WishId(ORDERS)));
     story.passes(61 * SECOND);
-    let outcome = story.outcome(2).expect("its time is over");
+    let outcome = story.outcome().expect("its time is over");
     assert!(outcome.is_err_and(|why| why.contains("no majority")));
     assert_eq!(story.roster(0).map(|(states, _)| states.len()), Some(3), "nobody has heard of it");
 }
@@ -1021,9 +1022,9 @@ fn the_lead_goes_where_an_operator_wants_it() {
     let mut story = agreed();
     for (asked, wanted) in [(0, 1), (2, 1), (2, 0), (1, 2), (1, 2)] {
         let node = NodeId::of_name(&format!("n{wanted}"));
-        story.orders(asked, Letter::Wish(WishId(1), Command::Lead(node)));
+        story.orders(asked, Letter::Wish(WishId(ORDERS), Command::Lead(node)));
         story.passes(5 * SECOND);
-        assert_eq!(story.outcome(asked), Some(Ok(Answer::Done)), "n{wanted}, asked of n{asked}");
+        assert_eq!(story.outcome(), Some(Ok(Answer::Done)), "n{wanted}, asked of n{asked}");
         assert_eq!(story.leaders(0..3), [Some(node); 3]);
     }
     story.assert_whole();
