@@ -91,6 +91,7 @@ def come_and_go(_):
             start(nodes, ports, secret, name)
         # It is told where others are when it runs already.
         start(nodes, {**ports, "n1": nobody, "n2": nobody}, secret, "n3")
+        last.ctl("health", "--wait", "20s")
         until(lambda: last.json("cluster")["membership"]["waits_for"], "it waits", 30)
         assert "HOST:PORT" in last.ctl("cluster", "join", "nowhere", code=1).err
         last.ctl("cluster", "join", f"127.0.0.1:{ports['n1']}")
