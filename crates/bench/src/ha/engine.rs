@@ -222,7 +222,12 @@ impl<'a> Engine<'a> {
         if *settled == 0 {
             *settled = self.now;
         }
-        self.now - *settled >= SETTLE || waited >= longest
+        // Whoever is on the way back is waited for as whoever is behind.
+        let settle = match self.connections.iter().all(Connection::ready) {
+            true => SETTLE,
+            false => SETTLE.max(self.plan.still.as_nanos() as u64),
+        };
+        self.now - *settled >= settle || waited >= longest
     }
 
     fn unacknowledged(&self) -> u64 {
