@@ -19,7 +19,7 @@
 //! 16 sight    whom a core does not hear
 //! 17 copied   how far a copy of the records is, and what it asks for
 //! 18 records  what it lacks
-//! 20 balance
+//! 19 balance
 //! vector      (writer u64, incarnation u64, position u64)*
 //! varint      seven bits a byte, the lowest first, the top bit in all but the last
 //! ```
@@ -158,7 +158,7 @@ impl Word<'_> {
                     out.extend(count.to_le_bytes());
                 }
             }
-            Self::Balance => out.push(20),
+            Self::Balance => out.push(19),
             Self::Renew(stamp) => {
                 out.push(7);
                 out.extend(stamp.to_le_bytes());
@@ -276,7 +276,7 @@ pub fn decode(bytes: &[u8]) -> Option<Word<'_>> {
         16 => Word::Meta(MetaWord::Sight(rest)),
         17 => Word::Meta(MetaWord::Copied(rest)),
         18 => Word::Meta(MetaWord::Records(rest)),
-        20 => Word::Balance,
+        19 => Word::Balance,
         _ => return None,
     })
 }
@@ -378,7 +378,7 @@ mod tests {
             (Word::Meta(MetaWord::Sight(b"ab")), "106162"),
             (Word::Meta(MetaWord::Copied(b"ab")), "116162"),
             (Word::Meta(MetaWord::Records(b"ab")), "126162"),
-            (Word::Balance, "14"),
+            (Word::Balance, "13"),
         ]
     }
 

@@ -353,20 +353,15 @@ impl Ledger for AgreedLedger {
     }
 
     fn read(&self, table: Table, key: &str) -> Option<Stored> {
-        self.core().state.get(table.name(), key).cloned()
+        self.core().read(table, key)
     }
 
     fn page(&self, table: Table, after: Option<&str>, limit: usize) -> Vec<(Box<str>, Stored)> {
-        let core = self.core();
-        let behind = core.state.behind(table.name(), after);
-        behind.take(limit).map(|(key, stored)| (key.clone(), stored.clone())).collect()
+        self.core().page(table, after, limit)
     }
 
     fn subscribe(&self, table: Table, view: Arc<dyn View>) -> Result<(), String> {
-        let mut core = self.core();
-        view.reset(&mut core.state.table(table.name()))?;
-        core.views.push((table, view));
-        Ok(())
+        self.core().subscribe(table, view)
     }
 
     /// It is told of changes.

@@ -177,20 +177,15 @@ impl Ledger for LocalLedger {
     }
 
     fn read(&self, table: Table, key: &str) -> Option<Stored> {
-        self.core().state.get(table.name(), key).cloned()
+        self.core().read(table, key)
     }
 
     fn page(&self, table: Table, after: Option<&str>, limit: usize) -> Vec<(Box<str>, Stored)> {
-        let core = self.core();
-        let behind = core.state.behind(table.name(), after);
-        behind.take(limit).map(|(key, stored)| (key.clone(), stored.clone())).collect()
+        self.core().page(table, after, limit)
     }
 
     fn subscribe(&self, table: Table, view: Arc<dyn View>) -> Result<(), String> {
-        let mut core = self.core();
-        view.reset(&mut core.state.table(table.name()))?;
-        core.views.push((table, view));
-        Ok(())
+        self.core().subscribe(table, view)
     }
 
     /// Looks once a second at most, and not while somebody else does.
@@ -230,6 +225,21 @@ impl Core {
             broken: None,
             is_behind: false,
         }
+    }
+
+    pub fn read(&self, table: Table, key: &str) -> Option<Stored> {
+        self.state.get(table.name(), key).cloned()
+    }
+
+    pub fn page(&self, table: Table, after: Option<&str>, limit: usize) -> Vec<(Box<str>, Stored)> {
+        let behind = self.state.behind(table.name(), after);
+        behind.take(limit).map(|(key, stored)| (key.clone(), stored.clone())).collect()
+    }
+
+    pub fn subscribe(&mut self, table: Table, view: Arc<dyn View>) -> Result<(), String> {
+        view.reset(&mut self.state.table(table.name()))?;
+        self.views.push((table, view));
+        Ok(())
     }
 
     pub fn figures(&self) -> Figures {
