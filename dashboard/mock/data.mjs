@@ -295,7 +295,7 @@ export function follow(level, send) {
 export const level = { level: 'info', until: null };
 export const setLevel = (body) => Object.assign(level, { level: body.level, until: body.for_s ? iso(Date.now() + body.for_s * 1000) : null });
 
-const setting = (name, value, type, doc, extra = {}) => ({ name, section: name.split('.')[0], value, default: value, type, doc, range: null, choices: null, source: 'default', reloadable: true, pending: null, ...extra });
+const setting = (name, value, type, doc, extra = {}) => ({ name, section: name.split('.')[0], value, default: value, type, doc, range: null, choices: null, source: 'default', reloadable: true, pending: null, cluster: null, ...extra });
 const settings = [
   setting('node.name', 'meridian-1', 'text', "What logs call this node; the machine's name when unset.", { source: 'file', default: null, reloadable: false }),
   setting('node.shutdown_timeout', '5s', 'duration', 'How long a stop may take: clients are told, what is on its way to them is sent, then the rest is cut off.', { range: '0s..=10m' }),
@@ -312,7 +312,7 @@ const settings = [
   setting('queue.wait', '5s', 'duration', 'How long a publisher waits for a place in the queue of an ephemeral subscriber before that one is closed.', { range: '0s..=10m' }),
 ];
 const versionList = [{ version: 1, at: iso(started), by: null, comment: 'start', changes: [] }];
-export const config = () => ({ version: versionList.at(-1).version, settings, file: '/etc/meridian/meridian.toml' });
+export const config = () => ({ version: versionList.at(-1).version, settings, file: '/etc/meridian/meridian.toml', refused: [] });
 export const versions = () => [...versionList].reverse();
 export function problemOf(name, value) {
   const one = settings.find((item) => item.name === name);
@@ -324,17 +324,18 @@ export function problemOf(name, value) {
   if (one.choices && !one.choices.includes(value)) return { name, detail: `One of ${one.choices.join(', ')}.` };
   return null;
 }
-export function change(changes, comment, by = 'ops') {
+export function change(changes, comment, by = 'ops', scope = 'node') {
   const changed = [];
   for (const [name, value] of Object.entries(changes)) {
     const one = settings.find((item) => item.name === name);
     changed.push({ name, before: one.value, after: value ?? one.default });
     one.value = value ?? one.default;
-    one.source = value === null ? 'default' : 'runtime';
+    one.source = value === null ? 'default' : scope === 'cluster' ? 'cluster' : 'runtime';
+    if (scope === 'cluster') one.cluster = value === null ? null : { value, by, comment, at: iso() };
   }
   const version = versionList.at(-1).version + 1;
   versionList.push({ version, at: iso(), by, comment, changes: changed });
-  return { version, changed };
+  return { version, changed, held: [] };
 }
 export function rollback(version) {
   const back = {};

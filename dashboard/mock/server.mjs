@@ -128,7 +128,7 @@ const routes = [
   ['PATCH', '/api/v1/config', 'admin', ({ body }) => {
     const problems = Object.entries(body.changes).map(([name, value]) => check(name, value)).filter(Boolean);
     if (problems.length > 0) refuse(422, `${problems.length} of the changes cannot be made; nothing was changed.`, problems);
-    return data.change(body.changes, body.comment ?? '');
+    return data.change(body.changes, body.comment ?? '', 'ops', body.scope);
   }],
   ['GET', '/api/v1/config/history', 'viewer', () => ({ items: data.versions(), next: null })],
   ['POST', '/api/v1/config/rollback', 'admin', ({ body }) => data.rollback(body.version)],

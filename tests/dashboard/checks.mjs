@@ -678,6 +678,34 @@ export const checks = [
     },
   ],
   [
+    'a setting is changed for all nodes, shown so, and taken back',
+    async (visitor) => {
+      const page = await visitor.open('configuration');
+      const scope = page.getByLabel('For whom changes are');
+      await scope.selectOption('cluster');
+      await page.getByRole('searchbox').fill('mqtt.inflight_max');
+      const setting = page.locator('[data-setting="mqtt.inflight_max"]');
+      const edit = () => setting.getByRole('button', { name: 'Edit mqtt.inflight_max' }).click();
+      const apply = async () => {
+        assert.equal(await scope.isDisabled(), true, 'what is drafted is for whom it was drafted');
+        await page.getByRole('button', { name: 'Review and apply…' }).click();
+        const dialog = page.getByRole('dialog', { name: 'Change the configuration of all nodes' });
+        await dialog.getByRole('button', { name: 'Apply' }).click();
+        await toast(page, '1 setting changed');
+      };
+      await edit();
+      await setting.getByRole('textbox').fill('19');
+      await setting.getByRole('button', { name: 'Check' }).click();
+      await apply();
+      await setting.getByText('19', { exact: true }).waitFor();
+      await setting.getByText('cluster', { exact: true }).waitFor();
+      await edit();
+      await setting.getByRole('button', { name: 'Take the change back' }).click();
+      await apply();
+      await gone(setting.getByText('19', { exact: true }));
+    },
+  ],
+  [
     'the file is read again on request',
     async (visitor) => {
       const page = await visitor.open('configuration');

@@ -24,6 +24,7 @@ def healthy():
     gauge("process_max_fds", 65_536)
     gauge("process_resident_memory_bytes", 300 * MIB)
     gauge("meridian_clients", 1_000)
+    gauge("meridian_config_refused", 0)
     gauge("meridian_queued_bytes", MIB, ',for="connected"')
     gauge("meridian_queued_bytes", 20 * MIB, ',for="absent"')
     gauge("meridian_queue_oldest_age_seconds", 3_600)
@@ -103,6 +104,7 @@ FIRING = {
     ),
     "MeridianNotFresh": (changed("meridian_cluster_fresh", "1x9 0x600"), 15),
     "MeridianNoQuorum": (changed("meridian_cluster_meta_quorum", "1x9 0x600"), 15),
+    "MeridianConfigRefused": (changed("meridian_config_refused", "0x9 2x600"), 20),
     "MeridianLinkQueueOld": (changed("meridian_link_queue_age_seconds", "9x600", ',peer="n3",class="assured"'), 15),
     "MeridianLinkRetransmits": (
         changed("meridian_link_frames_retransmitted_total", "0+300x600", ',peer="n3",class="assured"'),

@@ -144,6 +144,7 @@ METRICS = {
     "meridian_flapping_bans_total": (COUNTER, {"result": {"made", "failed"}}),
     "meridian_protection_entries": (GAUGE, {}),
     "meridian_protection_evicted_total": (COUNTER, {}),
+    "meridian_config_refused": (GAUGE, {}),
     "meridian_registry_records": (GAUGE, {"table": ANY}),
     "meridian_registry_revision": (GAUGE, {}),
     "meridian_registry_bytes": (GAUGE, {}),

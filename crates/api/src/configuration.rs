@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use registry::ProposeError;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -11,6 +12,17 @@ use crate::timestamp::Timestamp;
 
 /// Values by name of the setting, written as in the environment; `None` takes a change back that was made at run time.
 pub type Changes = BTreeMap<String, Option<String>>;
+
+/// For whom a change is meant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// This node.
+    #[default]
+    Node,
+    /// All nodes of the cluster. What a node has for itself goes over it.
+    Cluster,
+}
 
 /// Something wrong with one setting.
 pub type SettingProblem = FieldProblem;
@@ -21,13 +33,15 @@ pub trait Configuration: Send + Sync {
     fn view(&self) -> ConfigView;
 
     /// What is wrong with these changes; nothing when they can be made.
-    fn validate(&self, changes: &Changes) -> Vec<SettingProblem>;
+    fn validate(&self, scope: Scope, changes: &Changes) -> Vec<SettingProblem>;
 
+    /// For the cluster it waits for other nodes.
+    ///
     /// # Errors
-    /// [`Refused`]; then nothing has changed.
-    fn change(&self, changes: &Changes, author: &Author) -> Result<Changed, Refused>;
+    /// [`Refused`]; then nothing has changed, unless it says otherwise.
+    fn change(&self, scope: Scope, changes: &Changes, author: &Author) -> Result<Changed, Refused>;
 
-    /// Takes up the settings that were changed at run time as they were in `version`.
+    /// Takes up the settings that were changed on this node at run time as they were in `version`.
     ///
     /// # Errors
     /// [`Refused`]; then nothing has changed.
@@ -41,6 +55,9 @@ pub trait Configuration: Send + Sync {
 
     /// The newest first.
     fn history(&self) -> Vec<Version>;
+
+    /// Settings of the cluster that this node cannot take up.
+    fn refused(&self) -> usize;
 
     fn log_level(&self) -> LogLevelView;
 
@@ -70,6 +87,8 @@ pub struct ConfigView {
     pub settings: Vec<SettingView>,
     /// The configuration file, if one was named.
     pub file: Option<String>,
+    /// What the cluster agrees on and this node cannot take up: it goes by what it had before.
+    pub refused: Vec<SettingProblem>,
 }
 
 /// One setting.
@@ -88,12 +107,24 @@ pub struct SettingView {
     pub range: Option<&'static str>,
     /// The words it takes, when it is one of a few.
     pub choices: Option<Vec<&'static str>>,
-    /// `default`, `file`, `runtime`, `environment` or `command line`.
+    /// `default`, `file`, `cluster`, `runtime`, `environment` or `command line`.
     pub source: &'static str,
+    /// What the cluster agrees on, which need not be what this node goes by.
+    pub cluster: Option<AgreedValue>,
     /// Whether a running node can take up another value.
     pub reloadable: bool,
     /// The value that takes effect at the next start, when that is another one; empty when it is unset then.
     pub pending: Option<String>,
+}
+
+/// What holds for all nodes of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct AgreedValue {
+    pub value: String,
+    /// Name of the key; `null` when it was nobody's.
+    pub by: Option<String>,
+    pub comment: String,
+    pub at: Timestamp,
 }
 
 /// One setting that was changed.
@@ -108,8 +139,12 @@ pub struct Change {
 /// What a change did.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Changed {
+    /// Of this node's configuration.
     pub version: u64,
+    /// What is another value on this node now.
     pub changed: Vec<Change>,
+    /// Settings that were changed for the cluster, and that this node goes on taking from elsewhere.
+    pub held: Vec<SettingProblem>,
 }
 
 /// What reading the file again did.
@@ -148,6 +183,8 @@ pub enum Refused {
     NoVersion(u64),
     /// A file cannot be read or written, or what a setting names cannot be used.
     Failed(String),
+    /// The cluster has not agreed, or nobody knows whether it has.
+    NotAgreed(ProposeError),
 }
 
 impl std::fmt::Display for Refused {
@@ -162,6 +199,7 @@ impl std::fmt::Display for Refused {
             }
             Self::NoVersion(version) => write!(f, "there is no version {version} in the history"),
             Self::Failed(why) => f.write_str(why),
+            Self::NotAgreed(error) => error.fmt(f),
         }
     }
 }
@@ -174,6 +212,7 @@ impl From<Refused> for Problem {
                 "there is no version {version} in the history; GET /api/v1/config/history lists those there are"
             )),
             Refused::Failed(why) => Self::conflict(format!("nothing has changed: {why}")),
+            Refused::NotAgreed(error) => Self::unavailable(error.to_string()),
         }
     }
 }

@@ -41,14 +41,14 @@ pub use cluster::{
     Obeyed, Order, ReplicaView, Reply, Told,
 };
 pub use configuration::{
-    Author, Change, Changed, Changes, ConfigView, Configuration, LogLevelView, Refused, Reloaded,
-    SettingProblem, SettingView, Version,
+    AgreedValue, Author, Change, Changed, Changes, ConfigView, Configuration, LogLevelView, Refused,
+    Reloaded, Scope, SettingProblem, SettingView, Version,
 };
 pub use keys::{Key, KeyError, KeyFile, Keys, NewKey};
 pub use log_ring::LogRing;
 pub use openapi::document;
 pub use role::{Caller, Role};
-pub use server::{BindError, Bound, Server};
+pub use server::{BindError, Bound, Readiness, Server};
 pub use state::{ListenerFacts, NodeFacts, Parts, State};
 pub use storage::{Backup, BackupRefused, Durations, RecoveryView, Storage, StorageCondition, StorageView};
 pub use timestamp::Timestamp;

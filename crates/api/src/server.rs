@@ -116,7 +116,7 @@ impl Bound {
         Certificates(self.https.clone())
     }
 
-    /// Answers from now on. `/health/ready` says `starting` until [`Server::ready`].
+    /// Answers from now on. `/health/ready` says `starting` until [`Readiness::ready`].
     ///
     /// # Errors
     /// No threads to be had.
@@ -186,9 +186,9 @@ impl Server {
         self.state.address
     }
 
-    /// The node takes clients: `/health/ready` says so.
-    pub fn ready(&self) {
-        self.state.enter(Phase::Ready);
+    /// For whoever knows when the node takes clients.
+    pub fn readiness(&self) -> Readiness {
+        Readiness(self.state.clone())
     }
 
     /// The node stops taking clients: `/health/ready` says so. Everything else is still answered.
@@ -208,6 +208,16 @@ impl Server {
         }
         self.runtime.shutdown_timeout(STOP);
         self.state.audit.stop();
+    }
+}
+
+/// Says that the node takes clients.
+pub struct Readiness(State);
+
+impl Readiness {
+    /// `/health/ready` says so, unless the node stops already.
+    pub fn ready(&self) {
+        self.0.enter(Phase::Ready);
     }
 }
 

@@ -152,8 +152,9 @@ impl State {
         }
     }
 
+    /// Never goes back.
     pub(crate) fn enter(&self, phase: Phase) {
-        self.phase.store(phase as u8, Ordering::Release);
+        self.phase.fetch_max(phase as u8, Ordering::Release);
     }
 
     /// How the disk is; `None` where nothing is kept on it.

@@ -1,6 +1,6 @@
 //! The guard: answers the broker's questions from what is in force.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -47,6 +47,8 @@ pub struct Guard {
     services: OnceLock<HttpServices>,
     tokens: OnceLock<Arc<JwtLink>>,
     generation: AtomicU64,
+    /// It is not known yet who may come in.
+    is_closed: AtomicBool,
 }
 
 /// Why a guard cannot be made.
@@ -119,9 +121,20 @@ impl Guard {
             services: OnceLock::new(),
             tokens: OnceLock::new(),
             generation: AtomicU64::new(0),
+            is_closed: AtomicBool::new(false),
         };
         guard.start_threads(&guard.shared.policy()).map_err(OpenError::System)?;
         Ok(guard)
+    }
+
+    /// Lets nobody in (0x88, Server unavailable): who may come is not known yet.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+
+    /// Lets in whoever may come.
+    pub fn open_up(&self) {
+        self.is_closed.store(false, Ordering::Release);
     }
 
     /// The same guard with these bans.
@@ -185,6 +198,9 @@ impl Guard {
 
     /// What is asked before anything else, and costs nothing.
     fn refused_at_once(&self, credentials: &Credentials<'_>) -> Option<ReasonCode> {
+        if self.is_closed.load(Ordering::Acquire) {
+            return Some(ReasonCode::ServerUnavailable);
+        }
         if self.shared.is_banned(credentials) {
             return Some(ReasonCode::Banned);
         }

@@ -663,12 +663,15 @@ fn a_followed_log_shows_each_event_once() {
 fn configuration_is_shown_changed_and_checked() {
     let mock = Mock::serve(|request| {
         Reply::json(&match (&request.method[..], request.path()) {
-            ("GET", "/api/v1/config") => json!({"version": 3, "file": null, "settings": [
-                {"name": "mqtt.qos_max", "value": "1", "default": "2", "source": "runtime", "doc": "Highest QoS.", "reloadable": true, "choices": null, "range": "0..=2"},
-                {"name": "mqtt.retain", "value": "true", "default": "true", "source": "default"},
-            ]}),
+            ("GET", "/api/v1/config") => {
+                json!({"version": 3, "file": null, "refused": [{"name": "a.b", "detail": "no such setting"}], "settings": [
+                    {"name": "mqtt.qos_max", "value": "1", "default": "2", "source": "runtime", "doc": "Highest QoS.", "reloadable": true, "choices": null, "range": "0..=2",
+                     "cluster": {"value": "0", "by": "ops", "comment": "", "at": "2026-11-22T12:00:00.000Z"}},
+                    {"name": "mqtt.retain", "value": "true", "default": "true", "source": "default"},
+                ]})
+            }
             ("PATCH", _) => {
-                json!({"version": 4, "changed": [{"name": "mqtt.qos_max", "before": "1", "after": "2"}]})
+                json!({"version": 4, "changed": [{"name": "mqtt.qos_max", "before": "1", "after": "2"}], "held": [{"name": "a.b", "detail": "held"}]})
             }
             (_, "/api/v1/config/validate") => {
                 json!({"valid": false, "problems": [{"name": "x", "detail": "no such setting"}]})
@@ -683,11 +686,19 @@ fn configuration_is_shown_changed_and_checked() {
     let outcome = ctl(&mock, "config show mqtt.qos_mac");
     assert!(outcome.error().contains("is mqtt.qos_max meant?"), "{}", outcome.error());
     let text = ctl(&mock, "config set mqtt.qos_max=2 a.b=c=d --comment why").out();
-    assert_eq!(text, "mqtt.qos_max: 1 -> 2\nthis is version 4\n");
+    assert_eq!(text, "mqtt.qos_max: 1 -> 2\na.b: held\nthis is version 4\n");
     let change = mock.requests().pop().unwrap();
-    assert_eq!(change.json(), json!({"changes": {"mqtt.qos_max": "2", "a.b": "c=d"}, "comment": "why"}));
-    ctl(&mock, "config unset mqtt.qos_max").out();
-    assert_eq!(mock.requests().pop().unwrap().json()["changes"], json!({"mqtt.qos_max": null}));
+    let sent = json!({"changes": {"mqtt.qos_max": "2", "a.b": "c=d"}, "scope": "node", "comment": "why"});
+    assert_eq!(change.json(), sent);
+    ctl(&mock, "config unset mqtt.qos_max --cluster").out();
+    let sent = mock.requests().pop().unwrap().json();
+    assert_eq!((&sent["changes"], &sent["scope"]), (&json!({"mqtt.qos_max": null}), &json!("cluster")));
+    let agreed = ctl(&mock, "config get --cluster");
+    assert!(agreed.notes.contains("agrees on a.b, and this node cannot take it up: no such setting"));
+    let agreed = agreed.out();
+    let line = agreed.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>();
+    assert_eq!(line[..5], ["mqtt.qos_max", "0", "1", "runtime", "ops"]);
+    assert!(!agreed.contains("mqtt.retain"));
     let outcome = ctl(&mock, "config validate x=1");
     assert_eq!(outcome.code(), 1);
     assert!(outcome.error().contains("x: no such setting"));

@@ -264,7 +264,7 @@ impl ConfigArgs {
         let environment = std::env::vars_os()
             .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
             .collect();
-        Ok(Layers { file, runtime: None, environment, set: self.set.clone(), flags: self.flags() })
+        Ok(Layers { file, environment, set: self.set.clone(), flags: self.flags(), ..Layers::default() })
     }
 
     fn flags(&self) -> Vec<Flag> {

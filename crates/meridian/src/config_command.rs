@@ -107,10 +107,11 @@ the ones before it:
 1. the defaults below;
 2. one TOML file, `meridian start --config meridian.toml` ([meridian.example.toml](../meridian.example.toml) has every
    setting);
-3. what was changed while the node ran (`PATCH /api/v1/config`, `meridian ctl config set`), in `DATA_DIR/runtime.toml`;
-4. the environment: `MERIDIAN__SECTION__KEY`, such as `MERIDIAN__MQTT__QOS_MAX=1`;
-5. the command line: `--set section.key=value`, repeated as needed;
-6. the flags that stand for a setting: `--listen` (`[[listener]]` `address`), `--http` (`http.listen`), `--data-dir`
+3. what the nodes of a [cluster](clustering.md#users-rules-bans-keys-and-settings) agree on (`meridian ctl config set --cluster`);
+4. what was changed while the node ran (`PATCH /api/v1/config`, `meridian ctl config set`), in `DATA_DIR/runtime.toml`;
+5. the environment: `MERIDIAN__SECTION__KEY`, such as `MERIDIAN__MQTT__QOS_MAX=1`;
+6. the command line: `--set section.key=value`, repeated as needed;
+7. the flags that stand for a setting: `--listen` (`[[listener]]` `address`), `--http` (`http.listen`), `--data-dir`
    (`node.data_dir`), `--workers` (`edge.workers`), `--name` (`node.name`).
 
 Sections in double brackets can be repeated. Their entries count from 0: `MERIDIAN__LISTENER__0__ADDRESS`,
@@ -120,7 +121,8 @@ entry or add the next one; `--listen` replaces all entries, and `--set` can stil
 A size is written `512B`, `64KiB`, `1MiB`, `2GiB` (or `kB`, `MB`, `GB` in thousands); a duration `100ms`, `5s`, `10m`,
 `2h`, `7d`. An empty text in environment or `--set` unsets an optional setting. An unknown setting, a wrong value and a
 value out of range are errors that say where they are; `meridian config check` looks for them without starting
-anything, and `meridian config show` prints the settings in force with where each came from.
+anything, and `meridian config show` prints the settings in force with where each came from (of a node that runs, and of a
+cluster: `meridian ctl config`).
 
 SIGHUP makes a running node read its files again (so does `POST /api/v1/config/reload`): settings marked *on SIGHUP* take
 effect, and the password and ACL files are read again. When something is wrong with them, the node says so and keeps what

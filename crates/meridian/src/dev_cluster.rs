@@ -294,12 +294,15 @@ impl Node {
         Some(status)
     }
 
-    /// Whether it reaches so many others, as it says. Where there are API keys it says to nobody else than that it takes its part.
+    /// Whether it serves and reaches so many others, as it says. Where there are API keys it says to nobody else than that it takes its part.
     fn reaches(&self, others: usize) -> bool {
         let links_up = |body: String| -> Option<usize> {
             let view: serde_json::Value = serde_json::from_str(&body).ok()?;
             Some(view["links"].as_array()?.iter().filter(|link| link["state"] == "up").count())
         };
+        if self.get("/health/ready").is_none_or(|(status, _)| status != 200) {
+            return false;
+        }
         match self.get("/api/v1/cluster") {
             Some((401, _)) => self.get("/health/quorum").is_some_and(|(status, _)| status == 200),
             Some((_, body)) => links_up(body) == Some(others),

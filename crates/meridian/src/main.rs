@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 mod acl_command;
+mod agreed;
 mod bench_command;
 mod cli;
 mod client;

@@ -1,11 +1,14 @@
 //! The configuration of a running node: one owner, whoever wants to change it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use api::{
-    Author, Change, Changed, Changes, ConfigView, Configuration, LogLevelView, Refused, Reloaded,
+    Author, Change, Changed, Changes, ConfigView, Configuration, LogLevelView, Refused, Reloaded, Scope,
     SettingProblem, SettingView, Timestamp, Version, durable,
 };
 use auth::{Guard, JwtChange};
@@ -15,7 +18,8 @@ use settings::{
     waiting_for_restart,
 };
 
-use crate::config::{Config, ConfigArgs, LogLevel};
+use crate::agreed::{self, AgreedSettings, News, setting_problem};
+use crate::config::{Config, ConfigArgs, ConfigError, LogLevel};
 use crate::expiry::TlsFiles;
 use crate::exposure;
 use crate::history::History;
@@ -24,13 +28,17 @@ use crate::log::Log;
 /// The name of the file that keeps changes made at run time, in the data directory.
 pub const RUNTIME_FILE: &str = "runtime.toml";
 
-/// Owns the configuration of a running node. SIGHUP and the API change it here, one after the other.
+/// Owns the configuration of a running node. SIGHUP, the API and the cluster change it here, one after the other.
 pub struct Running {
     args: ConfigArgs,
+    agreed: AgreedSettings,
+    shutdown_timeout: Duration,
     guard: Arc<Guard>,
     node: Handles,
     log: Arc<Log>,
     now: Mutex<Now>,
+    /// How many settings of the cluster are not in force here.
+    refused: AtomicUsize,
 }
 
 /// What a running node is changed by.
@@ -47,13 +55,45 @@ struct Now {
     /// What is in force.
     config: Config,
     history: History,
+    /// What the cluster agrees on and this node cannot take up.
+    refused: Vec<SettingProblem>,
+}
+
+/// What a node is started with.
+pub struct Loading {
+    pub layers: Layers,
+    pub loaded: Loaded<Config>,
+    /// What the cluster agrees on and this node cannot take up.
+    pub refused: Vec<SettingProblem>,
+}
+
+impl Loading {
+    /// Puts what the cluster agrees on between the layers, as far as it holds here: a node that cannot take it up starts without it.
+    pub fn join(layers: Layers, loaded: Loaded<Config>, agreed: &AgreedSettings) -> Self {
+        let wanted = agreed.wanted();
+        let all = |why: String| {
+            let names = wanted.values().keys();
+            names.map(|name| SettingProblem { name: name.clone(), detail: why.clone() }).collect()
+        };
+        let joined = agreed::fit(&layers, wanted.clone());
+        let refused = match joined {
+            Ok((layers, loaded, refused)) => match exposure::check(&loaded.tree) {
+                Ok(()) => return Self { layers, loaded, refused },
+                Err(refusal) => all(refusal.to_string()),
+            },
+            // They were right a moment ago.
+            Err(problems) => all(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
+        };
+        Self { layers, loaded, refused }
+    }
 }
 
 impl Running {
     /// Takes over what the node was started with.
     pub fn new(
         args: ConfigArgs,
-        (layers, loaded): (Layers, Loaded<Config>),
+        Loading { layers, loaded, refused }: Loading,
+        agreed: AgreedSettings,
         guard: Arc<Guard>,
         node: Handles,
         log: Arc<Log>,
@@ -61,7 +101,60 @@ impl Running {
         let config = loaded.tree.clone();
         let runtime = layers.runtime.as_ref().map(|(_, runtime)| runtime.clone()).unwrap_or_default();
         let history = History::open(&config.node.data_dir, &runtime);
-        Self { args, guard, node, log, now: Mutex::new(Now { layers, loaded, config, history }) }
+        refused.iter().for_each(warn_refused);
+        Self {
+            args,
+            agreed,
+            shutdown_timeout: config.node.shutdown_timeout,
+            guard,
+            node,
+            log,
+            refused: AtomicUsize::new(refused.len()),
+            now: Mutex::new(Now { layers, loaded, config, history, refused }),
+        }
+    }
+
+    /// Takes up what the cluster agrees on whenever there is something new, on a thread of its own: it may wait for the disk.
+    ///
+    /// # Errors
+    /// No thread.
+    pub fn follow_cluster(self: &Arc<Self>, news: News) -> std::io::Result<()> {
+        let running = Arc::downgrade(self);
+        let follow = move || {
+            while let (Ok(()), Some(running)) = (news.recv(), running.upgrade()) {
+                running.settle(&mut running.lock());
+            }
+        };
+        std::thread::Builder::new().name("settings".to_owned()).spawn(follow).map(drop)
+    }
+
+    /// Takes up what the cluster agrees on, as far as this node can.
+    fn settle(&self, now: &mut Now) {
+        let before = now.layers.cluster.clone();
+        let mut refused = match agreed::fit(&now.layers, self.agreed.wanted()) {
+            Ok((layers, _, refused)) if layers.cluster == before => refused,
+            Ok((layers, loaded, mut refused)) => {
+                let names = differing(&before, &layers.cluster);
+                match self.take(now, layers, loaded, false, |_| Ok(())) {
+                    Ok(changed) if changed.is_empty() => {}
+                    Ok(changed) => {
+                        let author = self.agreed.author(names.iter().map(String::as_str));
+                        self.remember(now, &author, &changed);
+                    }
+                    Err(why) => {
+                        let problem = |name| SettingProblem { name, detail: why.to_string() };
+                        refused.extend(names.into_iter().map(problem));
+                    }
+                }
+                refused
+            }
+            // The other layers were right when they were read.
+            Err(problems) => problems.iter().map(setting_problem).collect(),
+        };
+        refused.sort_by(|a, b| a.name.cmp(&b.name));
+        refused.iter().filter(|one| !now.refused.contains(one)).for_each(warn_refused);
+        self.refused.store(refused.len(), Relaxed);
+        now.refused = refused;
     }
 
     /// Reads file, environment and the changes made at run time again, and takes up what can be taken up without a restart.
@@ -72,8 +165,10 @@ impl Running {
         let _span = tracing::info_span!("reload").entered();
         let mut now = self.lock();
         let data_dir = now.config.node.data_dir.clone();
-        let read = self.args.load_beside(&data_dir);
-        let (layers, loaded) = read.map_err(|error| Refused::Failed(error.to_string()))?;
+        let failed = |error: ConfigError| Refused::Failed(error.to_string());
+        let (layers, _) = self.args.load_beside(&data_dir).map_err(failed)?;
+        let joined = agreed::fit(&layers, now.layers.cluster.clone());
+        let (layers, loaded, _) = joined.map_err(|problems| failed(ConfigError::Problems(problems)))?;
         let changed = self.take(&mut now, layers, loaded, true, |_| Ok(()))?;
         let Now { loaded, config, .. } = &mut *now;
         let pending = waiting_for_restart(config, &mut loaded.tree);
@@ -84,6 +179,8 @@ impl Running {
         if !changed.is_empty() {
             self.remember(&mut now, &author, &changed);
         }
+        // What could not be taken up may be now: a file is there.
+        self.settle(&mut now);
         Ok(Reloaded { changed, pending })
     }
 
@@ -175,7 +272,7 @@ impl Running {
         for change in &changed {
             tracing::info!(setting = change.name, before = change.before, after = change.after, "changed");
         }
-        *now = Now { layers, loaded, config, history: std::mem::take(&mut now.history) };
+        (now.layers, now.loaded, now.config) = (layers, loaded, config);
         Ok(changed
             .into_iter()
             .map(|one| Change { name: one.name, before: one.before, after: one.after })
@@ -198,7 +295,46 @@ impl Running {
             None => Ok(()),
         })?;
         self.remember(now, author, &changed);
-        Ok(Changed { version: now.history.current(), changed })
+        Ok(Changed { version: now.history.current(), changed, held: Vec::new() })
+    }
+
+    /// Has the cluster agree on these changes, once it is clear that this node can take them up.
+    fn change_for_all(&self, changes: &Changes, author: &Author) -> Result<Changed, Refused> {
+        let mut now = self.lock();
+        self.agreed.ledger()?;
+        let (problems, wanted) = self.plan_for_all(&now, changes);
+        if !problems.is_empty() {
+            return Err(Refused::Settings(problems));
+        }
+        let joined = agreed::fit(&now.layers, wanted);
+        let (layers, loaded, _) =
+            joined.map_err(|problems| Refused::Settings(problems.iter().map(setting_problem).collect()))?;
+        let held = changes.keys().filter_map(|name| {
+            let holder = loaded.holder_over_cluster(name)?;
+            let detail = format!("this node goes by {holder}, which goes over what the cluster agrees on");
+            Some(SettingProblem { name: name.clone(), detail })
+        });
+        let held = held.collect();
+        let changed = self.take(&mut now, layers, loaded, false, |_| self.agreed.propose(changes, author))?;
+        if !changed.is_empty() {
+            self.remember(&mut now, &agreed::for_all(&author.by, &author.comment), &changed);
+        }
+        self.settle(&mut now);
+        Ok(Changed { version: now.history.current(), changed, held })
+    }
+
+    /// What is wrong with these changes, and what the cluster agrees on with them.
+    fn plan_for_all(&self, now: &Now, changes: &Changes) -> (Vec<SettingProblem>, Runtime) {
+        let mut wanted = self.agreed.wanted();
+        let mut problems = refusals(now, changes, Some(&wanted));
+        changes.iter().for_each(|(name, value)| wanted.put(name, value.as_deref()));
+        match agreed::fit(&now.layers, wanted.clone()) {
+            Ok((_, _, unfit)) => {
+                problems.extend(unfit.into_iter().filter(|one| changes.contains_key(&one.name)));
+            }
+            Err(more) => problems.extend(more.iter().map(setting_problem)),
+        }
+        (problems, wanted)
     }
 
     fn remember(&self, now: &mut Now, author: &Author, changes: &[Change]) {
@@ -214,7 +350,7 @@ impl Running {
 
     /// How long a stop may take.
     pub fn shutdown_timeout(&self) -> Duration {
-        self.lock().config.node.shutdown_timeout
+        self.shutdown_timeout
     }
 }
 
@@ -228,17 +364,19 @@ fn with_runtime(now: &Now, runtime: &Runtime) -> Result<(Layers, Loaded<Config>)
     let layers = Layers { runtime: Some((path, runtime.clone())), ..now.layers.clone() };
     match settings::load(&layers) {
         Ok(loaded) => Ok((layers, loaded)),
-        Err(problems) => Err(problems
-            .iter()
-            .map(|problem| SettingProblem {
-                name: problem.fault.name().unwrap_or_default().to_owned(),
-                detail: match &problem.fault {
-                    settings::Fault::Invalid { why, .. } => why.to_string(),
-                    fault => fault.to_string(),
-                },
-            })
-            .collect()),
+        Err(problems) => Err(problems.iter().map(setting_problem).collect()),
     }
+}
+
+fn warn_refused(problem: &SettingProblem) {
+    let SettingProblem { name, detail } = problem;
+    tracing::error!(setting = name, "the cluster agrees on what this node cannot take up: {detail}");
+}
+
+/// Names with another value in one than in the other.
+fn differing(before: &Runtime, after: &Runtime) -> Vec<String> {
+    let names: BTreeSet<&String> = before.values().keys().chain(after.values().keys()).collect();
+    names.into_iter().filter(|name| before.get(name) != after.get(name)).cloned().collect()
 }
 
 /// Where changes made at run time are kept.
@@ -246,15 +384,16 @@ pub fn runtime_path(data_dir: &Path) -> PathBuf {
     data_dir.join(RUNTIME_FILE)
 }
 
-/// What is wrong with single changes, before their values are looked at.
-fn refusals(now: &Now, changes: &Changes) -> Vec<SettingProblem> {
+/// What is wrong with single changes, before their values are looked at. Of the cluster's, when it agrees on `wanted`.
+fn refusals(now: &Now, changes: &Changes, wanted: Option<&Runtime>) -> Vec<SettingProblem> {
     let known = settings_of(&mut now.config.clone());
     let mut problems = Vec::new();
     for (name, value) in changes {
         let mut refuse = |detail| problems.push(SettingProblem { name: name.clone(), detail });
         let Some(setting) = known.iter().find(|setting| setting.name == *name) else {
             // With a value, what is not known is found when it is read, with the nearest known name.
-            if value.is_none() {
+            // What a later version has set for all can be taken back here.
+            if value.is_none() && wanted.is_none_or(|wanted| wanted.get(name).is_none()) {
                 let nearest = settings::nearest(name, known.iter().map(|setting| setting.name.as_str()));
                 refuse(format!(
                     "there is no such setting; the nearest known one is `{}`",
@@ -271,7 +410,9 @@ fn refusals(now: &Now, changes: &Changes) -> Vec<SettingProblem> {
                 "takes effect at the start of the node only: change the configuration file, and restart"
                     .to_owned(),
             );
-        } else if let Some(holder) = now.loaded.holder(name) {
+        } else if wanted.is_none()
+            && let Some(holder) = now.loaded.holder(name)
+        {
             refuse(format!("is held by {holder}, which goes over it: change that, and restart"));
         }
     }
@@ -282,7 +423,7 @@ fn refusals(now: &Now, changes: &Changes) -> Vec<SettingProblem> {
 fn plan(now: &Now, changes: &Changes) -> (Vec<SettingProblem>, Runtime) {
     let mut runtime = runtime_of(&now.layers);
     changes.iter().for_each(|(name, value)| runtime.put(name, value.as_deref()));
-    let mut problems = refusals(now, changes);
+    let mut problems = refusals(now, changes, None);
     if let Err(more) = with_runtime(now, &runtime) {
         problems.extend(more);
     }
@@ -302,6 +443,7 @@ impl Configuration for Running {
                 source: match now.loaded.source(&setting.name) {
                     Source::Default => "default",
                     Source::File { .. } => "file",
+                    Source::Cluster => "cluster",
                     Source::Runtime(_) => "runtime",
                     Source::Environment(_) => "environment",
                     Source::Set(_) | Source::Flag(_) => "command line",
@@ -314,6 +456,7 @@ impl Configuration for Running {
                 range: field.range,
                 choices: (!field.choices.is_empty())
                     .then(|| field.choices.iter().map(|choice| choice.name).collect()),
+                cluster: self.agreed.value(&setting.name),
                 reloadable: field.reload == Reload::OnReload,
                 pending: pending.map(|later| later.value.clone().unwrap_or_default()),
                 name: setting.name,
@@ -321,14 +464,21 @@ impl Configuration for Running {
         });
         let settings = settings.collect();
         let file = now.layers.file.as_ref().map(|(path, _)| path.display().to_string());
-        ConfigView { version: now.history.current(), settings, file }
+        ConfigView { version: now.history.current(), settings, file, refused: now.refused.clone() }
     }
 
-    fn validate(&self, changes: &Changes) -> Vec<SettingProblem> {
-        plan(&self.lock(), changes).0
+    fn validate(&self, scope: Scope, changes: &Changes) -> Vec<SettingProblem> {
+        let now = self.lock();
+        match scope {
+            Scope::Node => plan(&now, changes).0,
+            Scope::Cluster => self.plan_for_all(&now, changes).0,
+        }
     }
 
-    fn change(&self, changes: &Changes, author: &Author) -> Result<Changed, Refused> {
+    fn change(&self, scope: Scope, changes: &Changes, author: &Author) -> Result<Changed, Refused> {
+        if scope == Scope::Cluster {
+            return self.change_for_all(changes, author);
+        }
         let mut now = self.lock();
         let (problems, runtime) = plan(&now, changes);
         if !problems.is_empty() {
@@ -341,11 +491,10 @@ impl Configuration for Running {
         let mut now = self.lock();
         let runtime = now.history.runtime(version).ok_or(Refused::NoVersion(version))?;
         let current = runtime_of(&now.layers);
-        let names = runtime.values().keys().chain(current.values().keys());
-        let differing = names.filter(|name| runtime.get(name) != current.get(name));
+        let names = differing(&current, &runtime).into_iter();
         let changes: Changes =
-            differing.map(|name| (name.clone(), runtime.get(name).map(str::to_owned))).collect();
-        let problems = refusals(&now, &changes);
+            names.map(|name| (name.clone(), runtime.get(&name).map(str::to_owned))).collect();
+        let problems = refusals(&now, &changes, None);
         if !problems.is_empty() {
             return Err(Refused::Settings(problems));
         }
@@ -358,6 +507,10 @@ impl Configuration for Running {
 
     fn history(&self) -> Vec<Version> {
         self.lock().history.versions()
+    }
+
+    fn refused(&self) -> usize {
+        self.refused.load(Relaxed)
     }
 
     fn log_level(&self) -> LogLevelView {

@@ -3,13 +3,14 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use api::{Bound, Keys, Parts};
+use api::{Bound, Keys, Parts, Server};
 use auth::{Bans, Guard, HttpServices, JwtLink, Link, RuleTable, Users};
 use broker::peers::Peers;
 use broker::settings::Durability;
-use registry::{AgreedLedger, Ledger, LocalLedger};
+use registry::{AgreedLedger, Ledger, LocalLedger, Position};
 use settings::{Layers, Loaded};
 
+use crate::agreed::AgreedSettings;
 use crate::cli::VERSION;
 use crate::cluster::Cluster;
 use crate::config::{Config, ConfigArgs};
@@ -17,7 +18,7 @@ use crate::exposure;
 use crate::log::Log;
 use crate::node::Node;
 use crate::otel::Otel;
-use crate::running::Running;
+use crate::running::{Loading, Running};
 use crate::signals::{Signal, Signals};
 use crate::store::Store;
 use crate::system;
@@ -109,9 +110,13 @@ fn serve(
     name: &str,
     log: &Arc<Log>,
 ) -> Result<(), String> {
-    let config = loaded.tree.clone();
+    let agrees = loaded.tree.cluster_nodes.is_empty();
+    let (agreed_settings, news) = AgreedSettings::open(agrees.then(|| ledger.clone()))?;
+    let loading = Loading::join(layers, loaded, &agreed_settings);
+    let config = loading.loaded.tree.clone();
+    log.set_level(&config.log.level);
     tracing::info!(version = VERSION, name, "meridian starts");
-    if let Some((path, runtime)) = &layers.runtime {
+    if let Some((path, runtime)) = &loading.layers.runtime {
         let changes = runtime.values().len();
         tracing::info!(path = %path.display(), changes, "settings that were changed at run time hold");
     }
@@ -174,6 +179,12 @@ fn serve(
     };
     let cluster = Cluster::prepare(&config, name, meta)?;
     if let (Some(cluster), Some(ledger)) = (&cluster, &agreed) {
+        if ledger.position() == Position::default() {
+            guard.close();
+            tracing::info!(
+                "clients are let in once this node has the users, rules, bans and keys of its cluster"
+            );
+        }
         cluster.copy_records(ledger)?;
     }
     let peers = cluster.clone().map(|cluster| cluster as Arc<dyn Peers>);
@@ -181,14 +192,15 @@ fn serve(
     let https = http.as_ref().map(Bound::certificates);
     let handles = node.handles(https, cluster.clone());
     let files = handles.files.clone();
-    let running = Running::new(args.clone(), (layers, loaded), guard.clone(), handles, log.clone());
+    let running = Running::new(args.clone(), loading, agreed_settings, guard.clone(), handles, log.clone());
     let running = Arc::new(running);
+    running.follow_cluster(news).map_err(|error| format!("no thread for the cluster's settings: {error}"))?;
     let http = match http {
         None => None,
         Some(bound) => {
             let parts = Parts {
                 admin: node.admin(),
-                guard,
+                guard: guard.clone(),
                 configuration: running.clone(),
                 keys,
                 users,
@@ -206,10 +218,21 @@ fn serve(
             "sessions and retained messages are kept in memory only: a restart loses them (storage.durability = \"memory\")"
         );
     }
-    if let Some(http) = &http {
-        http.ready();
+    let readiness = http.as_ref().map(Server::readiness);
+    let opened = {
+        let guard = guard.clone();
+        move || {
+            guard.open_up();
+            if let Some(readiness) = readiness {
+                readiness.ready();
+            }
+            tracing::info!("the node serves");
+        }
+    };
+    match &cluster {
+        Some(cluster) if agreed.is_some() => cluster.when_records_known(opened),
+        _ => opened(),
     }
-    tracing::info!("the node serves");
     files.warn();
     if let Err(error) = files.warn_daily() {
         tracing::warn!(%error, "certificates that end soon are logged at a reload only");

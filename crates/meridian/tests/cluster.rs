@@ -1,6 +1,7 @@
 //! What operators change on one node of a cluster of processes, on all of them.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -193,9 +194,85 @@ fn what_is_changed_on_one_node_holds_on_all_and_after_all_were_stopped() {
         cluster.comes_to(true, || cluster.lets_in(node, "alice", PASSWORD, "a"));
         assert!(!cluster.lets_in(node, "alice", PASSWORD, "evil"), "n{node}");
     }
+    cluster.does(5, &["config", "set", "--cluster", "queue.messages_max=123", "--comment", "a test"]);
+    for node in 1..=5 {
+        cluster.until(node, &["config", "show", "queue.messages_max"], |output| said(output).contains("123"));
+    }
+    cluster.does(2, &["config", "set", "queue.messages_max=77"]);
+    cluster.does(1, &["config", "unset", "--cluster", "queue.messages_max"]);
+    for node in [1, 3, 4, 5] {
+        cluster.until(node, &["config", "show", "queue.messages_max"], |output| {
+            !said(output).contains("123") && said(output).contains("default")
+        });
+    }
+    let own = cluster.does(2, &["config", "get", "queue.messages_max"]);
+    assert!(own.contains("77") && own.contains("runtime"), "{own}");
     cluster.does(5, &["users", "remove", "alice", "--yes"]);
     for node in 1..=5 {
         cluster.until(node, &["users"], |output| output.status.success() && !said(output).contains("alice"));
     }
     cluster.stop();
+}
+
+/// A node that has not heard yet who may come lets nobody in, and says so.
+#[test]
+fn before_the_first_copy_of_users_and_rules_nobody_is_let_in() {
+    let directory =
+        Directory(std::env::temp_dir().join(format!("meridian-first-copy-{}", std::process::id())));
+    std::fs::create_dir_all(&directory.0).unwrap();
+    std::fs::write(directory.file("secret"), "0123456789abcdef0123456789abcdef\n").unwrap();
+    let port = 27_100 + (std::process::id() % 900) as u16 * 6;
+    let at = |offset: u16| format!("127.0.0.1:{}", port + offset);
+    let start = |name: &str, ports: [u16; 3], more: &[&str]| {
+        let [listen, http, cluster] = ports.map(at);
+        let process = meridian(&["start", "--name", name, "--workers", "1"])
+            .args(["--listen", &listen, "--http", &http, "--cluster-listen", &cluster])
+            .args(["--data-dir", &directory.file(name), "--cluster-secret-file", &directory.file("secret")])
+            .args(more)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Ended(process)
+    };
+    let ready = |http: u16| {
+        let mut answer = String::new();
+        if let Ok(mut stream) = TcpStream::connect(at(http)) {
+            write!(stream, "GET /health/ready HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", at(http))
+                .unwrap();
+            stream.read_to_string(&mut answer).unwrap();
+        }
+        answer
+    };
+    let publish = |listen: u16| {
+        let port = (port + listen).to_string();
+        meridian(&["pub", "-h", "127.0.0.1", "-p", &port, "-t", "a", "-m", "x", "-q", "1"]).output().unwrap()
+    };
+    let comes = |what: &dyn Fn() -> bool| {
+        let until = Instant::now() + PATIENCE;
+        while !what() {
+            assert!(Instant::now() < until, "it does not come to be so");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    // The one that it is to join is not there.
+    let _replicant = start("r", [0, 1, 2], &["--role", "replicant", "--join", &at(5)]);
+    comes(&|| ready(1).starts_with("HTTP/1.1 503 "));
+    assert!(ready(1).contains("users, rules, bans and keys"), "{}", ready(1));
+    let refused = publish(0);
+    assert!(!refused.status.success() && said(&refused).contains("Server unavailable"), "{}", said(&refused));
+    let _core = start("c", [3, 4, 5], &[]);
+    comes(&|| ready(4).starts_with("HTTP/1.1 200 "));
+    comes(&|| ready(1).starts_with("HTTP/1.1 200 "));
+    assert!(publish(0).status.success());
+}
+
+/// A process that ends with its test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // It may have ended by itself, which the test has noticed.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

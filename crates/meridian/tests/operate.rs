@@ -293,6 +293,57 @@ fn a_change_holds_at_once_and_over_a_restart_and_can_be_taken_back() {
 }
 
 #[test]
+fn what_is_set_for_a_cluster_lies_between_the_file_and_the_nodes_own_changes() {
+    let directory = Directory::new("agreed");
+    let config = directory.write("m.toml", "[queue]\nmessages_max = 700\n");
+    let arguments = ["--config", config.as_str(), "--set", "mqtt.retain_available=true"];
+    let node = Node::start(&directory, &arguments);
+    let patch = |node: &Node, scope: &str, changes: Value| {
+        let body = json!({"changes": changes, "scope": scope, "comment": "a test"});
+        node.request("PATCH", "/api/v1/config", Some(body))
+    };
+    let (status, changed) =
+        patch(&node, "cluster", json!({"queue.messages_max": "800", "log.level": "debug"}));
+    assert_eq!((status, changed["changed"].as_array().unwrap().len()), (200, 2), "{changed}");
+    let setting = node.setting("queue.messages_max");
+    assert_eq!((&setting["value"], &setting["source"]), (&json!("800"), &json!("cluster")));
+    assert_eq!(setting["cluster"]["comment"], "a test");
+    // The node's own goes over it, and is still there when the cluster's changes.
+    assert_eq!(patch(&node, "node", json!({"queue.messages_max": "900"})).0, 200);
+    let (status, changed) = patch(&node, "cluster", json!({"queue.messages_max": "850"}));
+    assert_eq!((status, &changed["changed"]), (200, &json!([])), "{changed}");
+    assert!(changed["held"][0]["detail"].as_str().unwrap().contains("runtime.toml"), "{changed}");
+    assert_eq!(node.setting("queue.messages_max")["value"], "900");
+    assert_eq!(node.setting("queue.messages_max")["cluster"]["value"], "850");
+    // Bad values change nothing, whoever else would take them.
+    for (name, value) in [
+        ("queue.messages_max", "many"),
+        ("queue.of_nobody", "1"),
+        ("edge.workers", "2"),
+        ("listener.0.address", "x"),
+    ] {
+        let (status, problem) = patch(&node, "cluster", json!({ name: value, "log.level": "warn" }));
+        assert_eq!((status, &problem["errors"][0]["name"]), (422, &json!(name)), "{problem}");
+    }
+    let (status, problem) = patch(&node, "cluster", json!({"auth.password_file": "/nonexistent/file"}));
+    assert_eq!(status, 409, "{problem}");
+    assert_eq!(node.setting("log.level")["value"], "debug");
+    assert_eq!(node.setting("auth.password_file")["cluster"], Value::Null);
+
+    node.stop();
+    let node = Node::start(&directory, &arguments);
+    assert_eq!(node.setting("log.level")["value"], "debug");
+    assert_eq!(patch(&node, "node", json!({"queue.messages_max": null})).0, 200);
+    assert_eq!(node.setting("queue.messages_max")["value"], "850");
+    assert_eq!(node.request("POST", "/api/v1/config/reload", None).0, 200);
+    assert_eq!(node.setting("queue.messages_max")["value"], "850");
+    assert_eq!(patch(&node, "cluster", json!({"queue.messages_max": null, "log.level": null})).0, 200);
+    assert_eq!(node.setting("queue.messages_max")["value"], "700");
+    let history = node.get("/api/v1/config/history");
+    assert_eq!(history["items"][0]["comment"], "for the whole cluster: a test");
+}
+
+#[test]
 fn what_cannot_be_changed_is_refused_with_the_reason_and_nothing_changes() {
     let directory = Directory::new("refuse");
     let node = Node::start(&directory, &["--set", "queue.wait=1s"]);

@@ -1,4 +1,5 @@
-//! The layers: defaults, file, changes at run time, environment, `--set`, flags; each goes over the ones before it.
+//! The layers: defaults, file, what holds for the cluster, changes at run time, environment, `--set`, flags; each goes over the ones
+//! before it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,6 +18,8 @@ use crate::value::{Invalid, Raw};
 pub struct Layers {
     /// The file's path, for messages, and its text.
     pub file: Option<(PathBuf, String)>,
+    /// What all nodes of the cluster agree on.
+    pub cluster: Runtime,
     /// What was changed while the program ran, and the path of the file that keeps it.
     pub runtime: Option<(PathBuf, Runtime)>,
     /// All variables of the environment; those that do not begin with [`ENVIRONMENT_PREFIX`] are ignored.
@@ -111,8 +114,10 @@ pub fn load<T: Tree>(layers: &Layers) -> Result<Loaded<T>, Vec<Problem>> {
         }
         document.assignments.into_iter().for_each(|assignment| loading.assign(assignment));
     }
+    layers.cluster.assignments(&Source::Cluster).for_each(|assignment| loading.assign(assignment));
     if let Some((path, runtime)) = &layers.runtime {
-        runtime.assignments(path).for_each(|assignment| loading.assign(assignment));
+        let source = Source::Runtime(path.clone());
+        runtime.assignments(&source).for_each(|assignment| loading.assign(assignment));
     }
     environment(&layers.environment).into_iter().for_each(|assignment| loading.assign(assignment));
     for flag in &layers.flags {

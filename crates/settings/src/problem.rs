@@ -14,6 +14,8 @@ pub enum Source {
         path: PathBuf,
         line: usize,
     },
+    /// What all nodes of the cluster agree on.
+    Cluster,
     /// A change made while the program ran; the file that keeps it.
     Runtime(PathBuf),
     /// The name of the variable.
@@ -29,6 +31,7 @@ impl fmt::Display for Source {
         match self {
             Self::Default => f.write_str("default"),
             Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Cluster => f.write_str("the cluster"),
             Self::Runtime(path) => write!(f, "{}", path.display()),
             Self::Environment(name) => write!(f, "environment {name}"),
             Self::Set(text) => write!(f, "--set {text}"),

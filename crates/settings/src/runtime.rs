@@ -66,11 +66,11 @@ impl Runtime {
         &self.0
     }
 
-    pub(crate) fn assignments(&self, path: &Path) -> impl Iterator<Item = Assignment> {
+    pub(crate) fn assignments(&self, source: &Source) -> impl Iterator<Item = Assignment> {
         self.0.iter().map(|(name, value)| Assignment {
             name: Name::parse(name, "."),
             raw: Raw::Text(value.clone()),
-            source: Source::Runtime(path.to_owned()),
+            source: source.clone(),
         })
     }
 }
@@ -185,8 +185,13 @@ pub fn waiting_for_restart<T: Tree>(running: &mut T, new: &mut T) -> Vec<String>
 impl<T> Loaded<T> {
     /// What goes over a change made at run time: environment or command line.
     pub fn holder(&self, name: &str) -> Option<&Source> {
+        self.holder_over_cluster(name).filter(|source| !matches!(source, Source::Runtime(_)))
+    }
+
+    /// What goes over what the cluster agrees on: changes made at run time, too.
+    pub fn holder_over_cluster(&self, name: &str) -> Option<&Source> {
         match self.source(name) {
-            Source::Default | Source::File { .. } | Source::Runtime(_) => None,
+            Source::Default | Source::File { .. } | Source::Cluster => None,
             held => Some(held),
         }
     }
@@ -259,6 +264,21 @@ mod tests {
             "environment MERIDIAN__QUEUE__MESSAGES_MAX"
         );
         assert!(loaded.holder("queue.owner").is_none() && loaded.holder("queue.pace").is_none());
+    }
+
+    #[test]
+    fn what_the_cluster_says_lies_between_file_and_run_time() {
+        let file = "[queue]\nmessages_max = 1\nowner = \"file\"";
+        let mut layers = layers(file, "[queue]\nmessages_max = \"2\"");
+        layers.cluster.put("queue.messages_max", Some("3"));
+        layers.cluster.put("queue.owner", Some("all"));
+        let loaded: Loaded<Config> = load(&layers).unwrap();
+        let queue = &loaded.tree.queue;
+        assert_eq!((queue.messages_max, queue.owner.as_deref()), (2, Some("all")));
+        assert_eq!(loaded.source("queue.owner"), &Source::Cluster);
+        assert!(loaded.holder("queue.messages_max").is_none());
+        assert!(matches!(loaded.holder_over_cluster("queue.messages_max"), Some(Source::Runtime(_))));
+        assert!(loaded.holder_over_cluster("queue.owner").is_none());
     }
 
     #[test]

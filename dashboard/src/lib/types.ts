@@ -350,6 +350,7 @@ export interface Setting {
   range: string | null;
   choices: string[] | null;
   source: string;
+  cluster: { value: string; by: string | null; comment: string; at: string } | null;
   reloadable: boolean;
   pending: string | null;
 }
@@ -358,6 +359,7 @@ export interface Configuration {
   version: number;
   settings: Setting[];
   file: string | null;
+  refused: { name: string; detail: string }[];
 }
 
 export interface SettingChange {

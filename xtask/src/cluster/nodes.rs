@@ -95,7 +95,7 @@ impl Nodes {
                 if let Some(status) = node.process.ended() {
                     bail!("{} ended ({status}), see {}", node.name, log.display());
                 }
-                let joined = node.view().is_ok_and(|view| is_joined(&view, wanted));
+                let joined = is_ready(node.http) && node.view().is_ok_and(|view| is_joined(&view, wanted));
                 if !joined {
                     missing = Some((node.name.clone(), log));
                 }
@@ -132,14 +132,24 @@ impl Node {
 
 /// `GET /api/v1/cluster` of the node that serves HTTP there.
 pub fn view(http: SocketAddr) -> Result<serde_json::Value> {
+    let answer = get(http, "/api/v1/cluster")?;
+    let (_, body) = answer.split_once("\r\n\r\n").context("no answer of HTTP")?;
+    Ok(serde_json::from_str(body)?)
+}
+
+/// Whether the node that serves HTTP there lets clients in.
+pub fn is_ready(http: SocketAddr) -> bool {
+    get(http, "/health/ready").is_ok_and(|answer| answer.starts_with("HTTP/1.1 200 "))
+}
+
+fn get(http: SocketAddr, path: &str) -> Result<String> {
     use std::io::Read as _;
     let mut stream = std::net::TcpStream::connect_timeout(&http, Duration::from_secs(2))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-    write!(stream, "GET /api/v1/cluster HTTP/1.1\r\nhost: {http}\r\nconnection: close\r\n\r\n")?;
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: {http}\r\nconnection: close\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
-    let (_, body) = answer.split_once("\r\n\r\n").context("no answer of HTTP")?;
-    Ok(serde_json::from_str(body)?)
+    Ok(answer)
 }
 
 /// Whether the node reaches all others, and knows of their routes.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::bench::child::{Guarded, interrupted};
 use crate::bench::door::process::Cpu;
-use crate::cluster::nodes::{is_joined, view};
+use crate::cluster::nodes::{is_joined, is_ready, view};
 
 pub const MQTT: u16 = 1883;
 const HTTP: u16 = 18083;
@@ -172,7 +172,10 @@ impl<'a> Cluster<'a> {
                     bail!("{host} ended ({status}), see {}/{host}.log", self.directory.display());
                 }
             }
-            let joined = |host: &str| self.view(host).is_ok_and(|view| is_joined(&view, wanted));
+            let joined = |host: &str| {
+                self.lab.within(host, || is_ready(http())).unwrap_or_default()
+                    && self.view(host).is_ok_and(|view| is_joined(&view, wanted))
+            };
             let Some((missing, _)) = self.nodes.iter().find(|(host, _)| !joined(host)) else { return Ok(()) };
             if interrupted() {
                 bail!("interrupted");

@@ -7,7 +7,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::ask::off_runtime;
-use crate::configuration::{Author, Change, Changed, Changes, ConfigView, Reloaded, SettingProblem, Version};
+use crate::configuration::{
+    Author, Change, Changed, Changes, ConfigView, Reloaded, Scope, SettingProblem, Version,
+};
 use crate::extract::Body;
 use crate::paging::Page;
 use crate::problem::Problem;
@@ -33,6 +35,9 @@ const COMMENT_MAX: usize = 1024;
 struct Validate {
     /// Values by name of the setting, written as in the environment; `null` takes a change back.
     changes: Changes,
+    /// `node` unless said.
+    #[serde(default)]
+    scope: Scope,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -46,6 +51,9 @@ struct Validated {
 struct Patch {
     /// Values by name of the setting, written as in the environment; `null` takes a change back.
     changes: Changes,
+    /// `node` unless said.
+    #[serde(default)]
+    scope: Scope,
     /// For the history.
     #[serde(default)]
     comment: String,
@@ -73,19 +81,20 @@ async fn view(state: State) -> Result<Json<ConfigView>, Problem> {
     security(("token" = ["operator"])), request_body = Validate, responses((status = 200, body = Validated)))]
 async fn validate(state: State, Body(body): Body<Validate>) -> Result<Json<Validated>, Problem> {
     bounded(&body.changes)?;
-    let problems = off_runtime(move || state.configuration.validate(&body.changes)).await?;
+    let problems = off_runtime(move || state.configuration.validate(body.scope, &body.changes)).await?;
     Ok(Json(Validated { valid: problems.is_empty(), problems }))
 }
 
-/// Changes settings, all of them or none. They hold at once and over restarts: they stand in `DATA_DIR/runtime.toml`, which goes
-/// over the configuration file.
+/// Changes settings, all of them or none. They hold at once and over restarts. Those of `node` stand in `DATA_DIR/runtime.toml`, which goes
+/// over the configuration file. Those of `cluster` are agreed upon by its cores and in force on all nodes, as soon as each has heard; they go
+/// over the file too, and `runtime.toml` goes over them.
 #[utoipa::path(patch, path = "/api/v1/config", tag = "configuration", operation_id = "config_change",
     security(("token" = ["admin"])), request_body = Patch, responses((status = 200, body = Changed)))]
 async fn change(state: State, caller: Caller, Body(body): Body<Patch>) -> Result<Json<Changed>, Problem> {
-    let Patch { changes, comment } = body;
+    let Patch { changes, scope, comment } = body;
     bounded(&changes)?;
     let author = author(&caller, comment)?;
-    let changed = off_runtime(move || state.configuration.change(&changes, &author)).await??;
+    let changed = off_runtime(move || state.configuration.change(scope, &changes, &author)).await??;
     caller.note(|| told(&changed.changed));
     Ok(Json(changed))
 }
@@ -97,7 +106,8 @@ async fn history(state: State) -> Result<Json<Page<Version>>, Problem> {
     off_runtime(move || state.configuration.history()).await.map(|versions| Json(Page::whole(versions)))
 }
 
-/// Takes up the changes made at run time as they were in that version; they become a new version.
+/// Takes up the changes made on this node at run time as they were in that version; they become a new version. What the cluster agrees on
+/// stays.
 #[utoipa::path(post, path = "/api/v1/config/rollback", tag = "configuration", operation_id = "config_rollback",
     security(("token" = ["admin"])), request_body = Rollback, responses((status = 200, body = Changed)))]
 async fn rollback(

@@ -19,6 +19,9 @@ pub(super) fn routes() -> OpenApiRouter<State> {
         .routes(routes!(quorum))
 }
 
+const WAITS: &str = "the node lets clients in once it has what the cores agree on: users, rules, bans and keys (GET /health/quorum says \
+                     whether it hears them)";
+
 #[derive(Serialize, ToSchema)]
 struct Health {
     /// `live`, `ready`, `starting` or `stopping`; of the storage `good`, `full`, `failed` or `memory`; of the cluster `quorum`,
@@ -37,14 +40,19 @@ async fn live() -> Json<Health> {
     Json(Health { status: "live", detail: None })
 }
 
-/// Whether the node takes clients: not before it has started, nor once it stops.
+/// Whether the node takes clients: not before it has started and, in a cluster whose cores agree on them, has the first copy of users, rules,
+/// bans and keys; nor once it stops.
 #[utoipa::path(get, path = "/health/ready", tag = "health", operation_id = "health_ready", security(()),
     responses((status = 200, body = Health), (status = 503, body = Health)))]
 async fn ready(state: State) -> (StatusCode, Json<Health>) {
     let phase = state.phase();
     let status = if phase == Phase::Ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let detail =
-        state.storage_condition().and_then(detail).filter(|_| phase == Phase::Ready).map(str::to_owned);
+    let detail = match phase {
+        Phase::Ready => state.storage_condition().and_then(detail),
+        Phase::Starting => state.cluster.as_ref().map(|_| WAITS),
+        Phase::Stopping => None,
+    };
+    let detail = detail.map(str::to_owned);
     (status, Json(Health { status: phase.name(), detail }))
 }
 

@@ -52,6 +52,8 @@ async fn metrics(state: State) -> Result<impl IntoResponse, Problem> {
     protection(&mut text, &state);
     services(&mut text, &state);
     registry(&mut text, &kept);
+    let help = "Settings that the cluster agrees on and this node cannot take up.";
+    text.one("meridian_config_refused", Kind::Gauge, help, state.configuration.refused() as f64);
     if let Some(stored) = &stored {
         storage(&mut text, stored);
     }
@@ -401,9 +403,9 @@ fn services(text: &mut Text, state: &State) {
     }
 }
 
-/// Users, access rules, bans and API keys, and the file that they are in.
+/// Users, access rules, bans, API keys and settings of the cluster, and the file that they are in.
 fn registry(text: &mut Text, figures: &registry::Figures) {
-    let help = "Records of the registry: users, access rules, bans and API keys.";
+    let help = "Records of the registry: users, access rules, bans, API keys and settings of the cluster.";
     let mut family = text.family("meridian_registry_records", Kind::Gauge, help);
     figures.records.iter().for_each(|(table, records)| family.sample(&[("table", table)], *records as f64));
     let help = "Changes that made the registry what it is: the same on all nodes of a cluster that have heard of everything.";

@@ -297,6 +297,7 @@ const PROMISED: &[(&str, &[&str])] = &[
     ("meridian_flapping_bans_total", &["result"]),
     ("meridian_protection_entries", &[]),
     ("meridian_protection_evicted_total", &[]),
+    ("meridian_config_refused", &[]),
     ("meridian_registry_records", &["table"]),
     ("meridian_registry_revision", &[]),
     ("meridian_registry_bytes", &[]),

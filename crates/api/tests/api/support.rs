@@ -10,7 +10,7 @@ use std::time::Duration;
 use api::settings::HttpSettings;
 use api::{
     Author, Bound, Changed, Changes, ConfigView, Configuration, Keys, ListenerFacts, LogLevelView, LogRing,
-    NodeFacts, Parts, Refused, Reloaded, Role, SettingProblem, Timestamp, Version,
+    NodeFacts, Parts, Refused, Reloaded, Role, Scope, SettingProblem, Timestamp, Version,
 };
 use api::{Backup, BackupRefused, Durations, RecoveryView, Storage, StorageCondition, StorageView};
 use auth::Guard;
@@ -131,7 +131,7 @@ impl Server {
         };
         let mqtt = node.listeners()[0].tcp.unwrap();
         let http = bound.serve(parts).unwrap();
-        http.ready();
+        http.readiness().ready();
         let address = http.address();
         Self { http: Some(http), node: Some(node), log, address, mqtt, directory }
     }
@@ -348,25 +348,27 @@ struct Fixed {
 
 impl Configuration for Fixed {
     fn view(&self) -> ConfigView {
-        ConfigView { version: 1, settings: Vec::new(), file: None }
+        ConfigView { version: 1, settings: Vec::new(), file: None, refused: Vec::new() }
     }
 
-    fn validate(&self, changes: &Changes) -> Vec<SettingProblem> {
+    fn validate(&self, _: Scope, changes: &Changes) -> Vec<SettingProblem> {
         let unknown =
             |name: &String| SettingProblem { name: name.clone(), detail: "there is no such setting".into() };
         changes.keys().map(unknown).collect()
     }
 
-    fn change(&self, changes: &Changes, _: &Author) -> Result<Changed, Refused> {
-        match self.validate(changes) {
-            problems if problems.is_empty() => Ok(Changed { version: 1, changed: Vec::new() }),
+    fn change(&self, scope: Scope, changes: &Changes, _: &Author) -> Result<Changed, Refused> {
+        match self.validate(scope, changes) {
+            problems if problems.is_empty() => {
+                Ok(Changed { version: 1, changed: Vec::new(), held: Vec::new() })
+            }
             problems => Err(Refused::Settings(problems)),
         }
     }
 
     fn rollback(&self, version: u64, _: &Author) -> Result<Changed, Refused> {
         match version {
-            1 => Ok(Changed { version: 1, changed: Vec::new() }),
+            1 => Ok(Changed { version: 1, changed: Vec::new(), held: Vec::new() }),
             other => Err(Refused::NoVersion(other)),
         }
     }
@@ -377,6 +379,10 @@ impl Configuration for Fixed {
 
     fn history(&self) -> Vec<Version> {
         Vec::new()
+    }
+
+    fn refused(&self) -> usize {
+        2
     }
 
     fn log_level(&self) -> LogLevelView {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use api::{
     Author, Bound, Changed, Changes, ConfigView, Configuration, KeyFile, Keys, LogLevelView, LogRing, NewKey,
-    NodeFacts, Parts, Refused, Reloaded, Role, Server, SettingProblem, Version,
+    NodeFacts, Parts, Refused, Reloaded, Role, Scope, Server, SettingProblem, Version,
 };
 use auth::{Bans, Guard, RuleTable, Users};
 use broker::settings::Settings;
@@ -105,7 +105,7 @@ impl World {
             cluster: None,
         });
         let server = server.unwrap();
-        server.ready();
+        server.readiness().ready();
         let http = Http { address: server.address(), token: None };
         (World { node: Some(node), server: Some(server), guard, data_dir, http }, tokens)
     }
@@ -206,14 +206,14 @@ struct Fixed;
 
 impl Configuration for Fixed {
     fn view(&self) -> ConfigView {
-        ConfigView { version: 1, settings: Vec::new(), file: None }
+        ConfigView { version: 1, settings: Vec::new(), file: None, refused: Vec::new() }
     }
 
-    fn validate(&self, _: &Changes) -> Vec<SettingProblem> {
+    fn validate(&self, _: Scope, _: &Changes) -> Vec<SettingProblem> {
         Vec::new()
     }
 
-    fn change(&self, _: &Changes, _: &Author) -> Result<Changed, Refused> {
+    fn change(&self, _: Scope, _: &Changes, _: &Author) -> Result<Changed, Refused> {
         Err(Refused::Failed("it is fixed".into()))
     }
 
@@ -227,6 +227,10 @@ impl Configuration for Fixed {
 
     fn history(&self) -> Vec<Version> {
         Vec::new()
+    }
+
+    fn refused(&self) -> usize {
+        0
     }
 
     fn log_level(&self) -> LogLevelView {

@@ -22,6 +22,8 @@ Examples:
   meridian ctl config show queue.messages_max          one setting, explained
   meridian ctl config validate queue.messages_max=500
   meridian ctl config set log.level=debug --comment 'ticket 4711'
+  meridian ctl config set --cluster queue.messages_max=500   on all nodes
+  meridian ctl config get --cluster                    what all nodes agree on
   meridian ctl config unset log.level                  takes a change at run time back
   meridian ctl config history
   meridian ctl config rollback 2
@@ -36,18 +38,24 @@ pub struct ConfigArgs {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Show settings
+    #[command(visible_alias = "get")]
     Show {
         /// A setting or a section; without it all
         name: Option<String>,
         /// Only those that are not their default
         #[arg(long)]
         changed: bool,
+        /// Only what the nodes of the cluster agree on, and whether this node goes by it
+        #[arg(long, conflicts_with = "changed")]
+        cluster: bool,
     },
     /// Change settings that can be changed while the node runs; all or none
     Set {
         /// What to change
         #[arg(value_name = "NAME=VALUE", required = true, value_parser = assignment)]
         changes: Vec<(String, String)>,
+        #[command(flatten)]
+        scope: Scope,
         /// Why: for the history
         #[arg(long, default_value = "")]
         comment: String,
@@ -57,6 +65,8 @@ enum Verb {
         /// Settings
         #[arg(value_name = "NAME", required = true)]
         names: Vec<String>,
+        #[command(flatten)]
+        scope: Scope,
         /// Why: for the history
         #[arg(long, default_value = "")]
         comment: String,
@@ -66,6 +76,8 @@ enum Verb {
         /// What would change
         #[arg(value_name = "NAME=VALUE", required = true, value_parser = assignment)]
         changes: Vec<(String, String)>,
+        #[command(flatten)]
+        scope: Scope,
     },
     /// List the last versions, the newest first
     History,
@@ -76,6 +88,20 @@ enum Verb {
     },
     /// Read the configuration file again
     Reload,
+}
+
+/// For whom.
+#[derive(Args, Clone, Copy, Debug)]
+struct Scope {
+    /// For all nodes of the cluster, those that join later included; what a node was told by itself goes over it there
+    #[arg(long)]
+    cluster: bool,
+}
+
+impl Scope {
+    fn name(self) -> &'static str {
+        if self.cluster { "cluster" } else { "node" }
+    }
 }
 
 fn assignment(text: &str) -> Result<(String, String), String> {
@@ -90,19 +116,26 @@ const CONFIG: &str = "/api/v1/config";
 impl Command for ConfigArgs {
     fn run(self, console: &mut Console) -> Result<(), Failure> {
         match self.verb {
-            None => show(console, None, true),
-            Some(Verb::Show { name, changed }) => show(console, name.as_deref(), changed),
-            Some(Verb::Set { changes, comment }) => {
+            None => show(console, None, Only::Changed),
+            Some(Verb::Show { name, changed, cluster }) => {
+                let only = match (changed, cluster) {
+                    (_, true) => Only::Agreed,
+                    (true, false) => Only::Changed,
+                    (false, false) => Only::Named,
+                };
+                show(console, name.as_deref(), only)
+            }
+            Some(Verb::Set { changes, scope, comment }) => {
                 let changes = changes.into_iter().map(|(name, value)| (name, value.into())).collect();
-                change(console, changes, &comment)
+                change(console, scope, changes, &comment)
             }
-            Some(Verb::Unset { names, comment }) => {
-                change(console, names.into_iter().map(|name| (name, Value::Null)).collect(), &comment)
+            Some(Verb::Unset { names, scope, comment }) => {
+                change(console, scope, names.into_iter().map(|name| (name, Value::Null)).collect(), &comment)
             }
-            Some(Verb::Validate { changes }) => {
+            Some(Verb::Validate { changes, scope }) => {
                 let changes: Map<_, _> =
                     changes.into_iter().map(|(name, value)| (name, value.into())).collect();
-                validate(console, &changes)
+                validate(console, scope, &changes)
             }
             Some(Verb::History) => history(console),
             Some(Verb::Rollback { version }) => {
@@ -121,7 +154,18 @@ impl Command for ConfigArgs {
     }
 }
 
-fn show(console: &mut Console, name: Option<&str>, changed: bool) -> Result<(), Failure> {
+/// Which settings are shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Only {
+    /// All that the name fits.
+    Named,
+    /// Those that are not their default.
+    Changed,
+    /// Those that the cluster agrees on.
+    Agreed,
+}
+
+fn show(console: &mut Console, name: Option<&str>, only: Only) -> Result<(), Failure> {
     let mut config = console.client.get(CONFIG, &Query::new())?;
     let Value::Array(mut settings) = take(&mut config, "settings") else {
         return Err(console.client.stranger("the configuration has no settings".to_owned()));
@@ -138,19 +182,26 @@ fn show(console: &mut Console, name: Option<&str>, changed: bool) -> Result<(), 
             return Err(Failure::Usage(format!("there is no setting {name}{nearest}")));
         }
     }
-    if changed {
-        settings.retain(|setting| {
+    settings.retain(|setting| match only {
+        Only::Named => true,
+        Only::Changed => {
             setting.field("value") != setting.field("default")
-                || setting.text("source") == "runtime"
+                || matches!(setting.text("source").as_str(), "runtime" | "cluster")
                 || !setting.field("pending").is_null()
-        });
-    }
+        }
+        Only::Agreed => !setting.field("cluster").is_null(),
+    });
     if console.json {
         config["settings"] = settings.into();
         return console.document(&config);
     }
     if let ([setting], Some(_)) = (&settings[..], name) {
-        return explain(console, setting);
+        explain(console, setting)?;
+        return warn(console, &config);
+    }
+    if only == Only::Agreed {
+        agreed(console, &settings)?;
+        return warn(console, &config);
     }
     let mut table = Table::new(&[left("SETTING"), left("VALUE"), left("FROM"), left("")]);
     for setting in &settings {
@@ -164,8 +215,38 @@ fn show(console: &mut Console, name: Option<&str>, changed: bool) -> Result<(), 
     console.flush()?;
     let file = config.text("file");
     let file = if file.is_empty() { "no file".to_owned() } else { file };
-    let more = if changed { "; `config show` shows all" } else { "" };
+    let more = if only == Only::Changed { "; `config show` shows all" } else { "" };
     console.note(&format!("version {}, {file}; {} settings{more}", config.cell("version"), settings.len()));
+    warn(console, &config)
+}
+
+/// What the nodes agree on, beside what this one goes by.
+fn agreed(console: &mut Console, settings: &[Value]) -> Result<(), Failure> {
+    let columns = [left("SETTING"), left("CLUSTER"), left("HERE"), left("FROM"), left("BY"), left("AT")];
+    let mut table = Table::new(&columns);
+    for setting in settings {
+        table.row(vec![
+            setting.cell("name"),
+            value(setting, "cluster.value"),
+            value(setting, "value"),
+            setting.cell("source"),
+            setting.cell("cluster.by"),
+            setting.time_cell("cluster.at"),
+        ]);
+    }
+    console.table(&mut table)?;
+    console.flush()
+}
+
+/// What is not as the cluster wants it.
+fn warn(console: &mut Console, config: &Value) -> Result<(), Failure> {
+    for problem in config.list("refused") {
+        console.note(&format!(
+            "the cluster agrees on {}, and this node cannot take it up: {}",
+            problem.cell("name"),
+            problem.cell("detail")
+        ));
+    }
     Ok(())
 }
 
@@ -179,6 +260,7 @@ fn explain(console: &mut Console, setting: &Value) -> Result<(), Failure> {
         ("setting", setting.cell("name")),
         ("value", value(setting, "value")),
         ("from", setting.cell("source")),
+        ("cluster", setting.text("cluster.value")),
         ("pending", setting.text("pending")),
         ("default", value(setting, "default")),
         ("type", setting.text("type")),
@@ -193,8 +275,13 @@ fn explain(console: &mut Console, setting: &Value) -> Result<(), Failure> {
     setting.text("doc").lines().try_for_each(|line| console.line(line.trim()))
 }
 
-fn change(console: &mut Console, changes: Map<String, Value>, comment: &str) -> Result<(), Failure> {
-    let body = json!({"changes": changes, "comment": comment});
+fn change(
+    console: &mut Console,
+    scope: Scope,
+    changes: Map<String, Value>,
+    comment: &str,
+) -> Result<(), Failure> {
+    let body = json!({"changes": changes, "scope": scope.name(), "comment": comment});
     let answer = console.client.send(Method::PATCH, CONFIG, &Query::new(), Some(&body))?;
     changed(console, &answer)
 }
@@ -209,6 +296,9 @@ fn changed(console: &mut Console, answer: &Value) -> Result<(), Failure> {
     }
     if answer.list("changed").is_empty() {
         console.line("nothing changed")?;
+    }
+    for held in answer.list("held") {
+        console.line(&format!("{}: {}", held.cell("name"), held.cell("detail")))?;
     }
     let pending: Vec<&str> = answer.list("pending").iter().filter_map(Value::as_str).collect();
     if !pending.is_empty() {
@@ -233,10 +323,10 @@ fn value(of: &Value, path: &str) -> String {
     if of.field(path).is_null() { "unset".to_owned() } else { of.cell(path) }
 }
 
-fn validate(console: &mut Console, changes: &Map<String, Value>) -> Result<(), Failure> {
+fn validate(console: &mut Console, scope: Scope, changes: &Map<String, Value>) -> Result<(), Failure> {
     let path = format!("{CONFIG}/validate");
-    let answer =
-        console.client.send(Method::POST, &path, &Query::new(), Some(&json!({"changes": changes})))?;
+    let body = json!({"changes": changes, "scope": scope.name()});
+    let answer = console.client.send(Method::POST, &path, &Query::new(), Some(&body))?;
     if console.json {
         console.document(&answer)?;
     }

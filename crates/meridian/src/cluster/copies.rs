@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cluster::{Fabric, Letter};
 use link::Time;
-use registry::{Agree, AgreedLedger, Delivery, Known, Told};
+use registry::{Agree, AgreedLedger, Delivery, Known, Position, Told};
 
 use super::Shared;
 
@@ -20,6 +20,16 @@ const KNOW: Duration = Duration::from_millis(50);
 pub struct Copies {
     deliveries: OnceLock<SyncSender<Delivery>>,
     known: Mutex<(Known, Option<Time>)>,
+    first: Mutex<First>,
+}
+
+/// Whether it is known whose records hold here: the first copy is there, or the cluster has none.
+#[derive(Default)]
+enum First {
+    #[default]
+    Awaited,
+    AwaitedBy(Box<dyn FnOnce() + Send>),
+    Here,
 }
 
 impl Copies {
@@ -39,8 +49,36 @@ impl Copies {
         if let Some(meta) = fabric.meta() {
             let founded = meta.roster().founded;
             let leads = meta.has_quorum(now) && meta.leads(now);
-            *known = (Known { founded, revision: meta.records_revision(), leads }, Some(now));
+            let revision = meta.records_revision();
+            *known = (Known { founded, revision, leads }, Some(now));
+            drop(known);
+            if founded != 0 && revision == Some(0) {
+                self.arrived();
+            }
         }
+    }
+
+    /// Calls it as soon as it is known whose records hold here; at once, when it is.
+    pub fn when_known(&self, call: Box<dyn FnOnce() + Send>) {
+        let mut first = self.lock_first();
+        match *first {
+            First::Here => {
+                drop(first);
+                call();
+            }
+            _ => *first = First::AwaitedBy(call),
+        }
+    }
+
+    fn arrived(&self) {
+        let before = std::mem::replace(&mut *self.lock_first(), First::Here);
+        if let First::AwaitedBy(call) = before {
+            call();
+        }
+    }
+
+    fn lock_first(&self) -> MutexGuard<'_, First> {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, (Known, Option<Time>)> {
@@ -74,6 +112,9 @@ pub fn start(shared: &Arc<Shared>, ledger: Arc<AgreedLedger>) -> Result<(), Stri
         return Err("the records of the cluster are copied already".to_owned());
     }
     ledger.attach(Arc::new(Cores(Arc::downgrade(shared))));
+    if ledger.position().founded != 0 {
+        shared.copies.arrived();
+    }
     let fabric = Arc::downgrade(shared);
     let run = move || {
         let (mut at, mut is_told) = (ledger.position(), false);
@@ -87,6 +128,12 @@ pub fn start(shared: &Arc<Shared>, ledger: Arc<AgreedLedger>) -> Result<(), Stri
                 Ok(delivery) => {
                     let before = at;
                     (at, is_told) = (ledger.take(&delivery), false);
+                    if at != Position::default()
+                        && at != Position::LOST
+                        && let Some(shared) = fabric.upgrade()
+                    {
+                        shared.copies.arrived();
+                    }
                     if at == before {
                         // The disk, or the cores, did not let it: not again at once.
                         // tidy: allow(thread-sleep): a thread of its own with nothing else to do.

@@ -255,6 +255,12 @@ impl Cluster {
         copies::start(&self.shared, ledger.clone())
     }
 
+    /// Calls it as soon as this node knows which users, rules, bans and keys hold: it has a copy of the cluster's, or that has none. Only where
+    /// the cores agree on them.
+    pub fn when_records_known(&self, call: impl FnOnce() + Send + 'static) {
+        self.shared.copies.when_known(Box::new(call));
+    }
+
     /// Why the node takes no part, though it should.
     ///
     /// # Errors
