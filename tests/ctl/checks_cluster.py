@@ -15,6 +15,13 @@ def health(node):
         return refusal.code, refusal.read().decode()
 
 
+def answers(node):
+    try:
+        return health(node)
+    except OSError:
+        return None
+
+
 def states(node):
     """What the node knows the members to be, by name."""
     membership = node.json("cluster", "status")["membership"]
@@ -87,12 +94,14 @@ def come_and_go(_):
     secret.write_text("a secret that is long enough")
     nobody = free_port()
     try:
-        for name in ("n1", "n2"):
-            start(nodes, ports, secret, name)
-        # It is told where others are when it runs already.
+        pair = {name: ports[name] for name in ("n1", "n2")}
+        for name in pair:
+            start(nodes, pair, secret, name)
+        # It is told where others are when it runs already. Until then it lets nobody in.
         start(nodes, {**ports, "n1": nobody, "n2": nobody}, secret, "n3")
-        last.ctl("health", "--wait", "20s")
+        until(lambda: answers(last), "it runs", 30)
         until(lambda: last.json("cluster")["membership"]["waits_for"], "it waits", 30)
+        assert "starting" in last.ctl("health", code=1).err
         assert "HOST:PORT" in last.ctl("cluster", "join", "nowhere", code=1).err
         last.ctl("cluster", "join", f"127.0.0.1:{ports['n1']}")
         last.ctl("health", "--wait", "30s")

@@ -1,5 +1,7 @@
 //! Who the other nodes are, where the cores agree on it.
 
+use std::collections::BTreeSet;
+
 use broker::peers::{NodePlace, Wants};
 use link::{Event, Lane, NodeId, Time};
 use mqtt::ReasonCode;
@@ -73,8 +75,6 @@ impl Fabric {
     pub fn join_at(&mut self, now: Time, addresses: Vec<Box<str>>) {
         let Some(meta) = &mut self.meta else { return };
         meta.join_at(addresses);
-        // Those that are new are sought as the others are.
-        self.is_seeking = false;
         self.seek(now);
     }
 
@@ -135,16 +135,11 @@ impl Fabric {
         let hears_core = self.is_core() && self.peers.is_empty()
             || self.peers.values().any(|peer| peer.is_core() && peer.is_up);
         let wants = !meta.is_leaving() && (!meta.is_member() || !hears_core);
-        if wants != self.is_seeking {
-            self.is_seeking = wants;
-            for address in meta.join() {
-                if wants {
-                    self.mesh.seek(now, address);
-                } else {
-                    self.mesh.seek_no_more(address);
-                }
-            }
-        }
+        let wanted: BTreeSet<&str> = if wants { meta.met_at().collect() } else { BTreeSet::new() };
+        let others = self.mesh.sought().filter(|address| !wanted.contains(address));
+        let others: Vec<Box<str>> = others.map(Into::into).collect();
+        others.iter().for_each(|address| self.mesh.seek_no_more(address));
+        wanted.iter().for_each(|address| self.mesh.seek(now, address));
         self.mesh.set_card(meta.card().encode().into());
     }
 

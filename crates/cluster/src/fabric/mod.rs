@@ -84,7 +84,6 @@ pub struct Fabric {
     meta: Option<Meta>,
     /// The roster that the peers are of.
     followed: u64,
-    is_seeking: bool,
     wishes_refused: VecDeque<WishId>,
     grants: Option<Grants>,
     leases: Leases,
@@ -187,7 +186,6 @@ impl Fabric {
             retired: Vec::new(),
             meta: None,
             followed: 0,
-            is_seeking: false,
             wishes_refused: VecDeque::new(),
             core_knows: Position::default(),
             for_core: Subacks::default(),

@@ -233,9 +233,11 @@ impl Meta {
         &self.roster
     }
 
-    /// Where other nodes are to be met.
-    pub fn join(&self) -> &[Box<str>] {
-        &self.config.join
+    /// Where other nodes are to be met: where the configuration says, and all cores of the cluster that this node has heard of. It may have
+    /// been told of one that does not lead, and the one that does lets it in.
+    pub fn met_at(&self) -> impl Iterator<Item = &str> {
+        let cores = self.roster.cores().filter(|(id, _)| *id != self.id).map(|(_, core)| &*core.info.address);
+        self.config.join.iter().map(|address| &**address).chain(cores)
     }
 
     /// More of these, until the process ends.

@@ -176,10 +176,15 @@ fn meta(
     node: &mut Node,
     mailbox: Arc<Mailbox>,
 ) -> Meta {
-    let cores = || plan.nodes.iter().filter(|node| node.role == Role::Core);
+    let is_met = |at: usize| match plan.nodes.iter().position(|node| node.name == own.name) {
+        Some(who) if !plan.meets.is_empty() => plan.meets[who].contains(&at),
+        _ => plan.nodes[at].role == Role::Core,
+    };
+    let met = (0..plan.nodes.len()).filter(|at| is_met(*at)).map(|at| plan.nodes[at].address.clone());
+    let join: Vec<_> = met.collect();
     let config = MetaConfig {
-        join: cores().map(|core| core.address.clone()).collect(),
-        expect: cores().count(),
+        expect: join.len(),
+        join,
         patience: Duration::ZERO,
         lease: plan.config.lease,
         founding: u128::from(cx.random.draw()).max(1),

@@ -106,6 +106,8 @@ pub struct Plan {
     pub is_harassed: bool,
     /// The nodes find each other, and the cores agree on who they are.
     pub is_agreed: bool,
+    /// Which nodes each is told of, where they find each other; all cores when it is empty.
+    pub meets: Vec<Vec<usize>>,
     /// What each node's clock is ahead: clocks of a cluster are about right.
     pub skews: Vec<Micros>,
 }
@@ -155,6 +157,7 @@ impl Plan {
             is_tight,
             is_harassed: random.percent(50),
             is_agreed: seed % 4 == 1,
+            meets: Vec::new(),
         }
     }
 }
