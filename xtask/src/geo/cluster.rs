@@ -88,10 +88,14 @@ impl<'a> Cluster<'a> {
         for (host, role) in &hosts {
             let address = address(host)?.to_string();
             if plan.is_agreed {
-                let words = ["--cluster-listen", &address, "--join", &join, "--role", role];
+                let region = region(host);
+                let words =
+                    ["--cluster-listen", &address, "--join", &join, "--role", role, "--region", region];
                 flags.insert((*host).to_owned(), words.map(str::to_owned).into());
             } else {
-                let node = format!("name = {host:?}\naddress = {address:?}\nrole = {role:?}");
+                let region = region(host);
+                let node =
+                    format!("name = {host:?}\naddress = {address:?}\nrole = {role:?}\nregion = {region:?}");
                 writeln!(config, "\n[[cluster_node]]\n{node}")?;
             }
         }
@@ -248,6 +252,11 @@ impl<'a> Cluster<'a> {
             line.and_then(|line| line.split_whitespace().next()).and_then(|kib| kib.parse::<u64>().ok());
         kib.map_or_else(|| bail!("{host} has no VmHWM"), |kib| Ok(kib / 1024))
     }
+}
+
+/// Hosts are named after where they are, and numbered.
+fn region(host: &str) -> &str {
+    host.trim_end_matches(|c: char| c.is_ascii_digit())
 }
 
 /// The same on every host: each has a loopback of its own.

@@ -1,6 +1,6 @@
 //! What a node says of itself to nodes that do not know it yet.
 
-use link::NodeId;
+use link::{CARD_MAX, NodeId};
 use replog::Incarnation;
 
 use super::reader::{Reader, put_text};
@@ -20,10 +20,12 @@ pub struct Card {
     pub founded: u128,
     /// Of a core: a hash of the names of all cores that it has met. 0: it founds a cluster alone.
     pub known: u64,
+    /// Of a core that belongs to no cluster yet: where others of these are, as many as find room.
+    pub others: Vec<Box<str>>,
 }
 
 impl Card {
-    /// At most 512 bytes, where region and address have the lengths that the configuration allows.
+    /// At most [`CARD_MAX`] bytes, where region and address have the lengths that the configuration allows.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         out.push(match self.role {
@@ -35,6 +37,12 @@ impl Card {
         out.extend(self.known.to_le_bytes());
         put_text(&self.region, &mut out);
         put_text(&self.address, &mut out);
+        for other in &self.others {
+            if out.len() + 1 + other.len() > CARD_MAX {
+                break;
+            }
+            put_text(other, &mut out);
+        }
         out
     }
 
@@ -56,6 +64,7 @@ impl Card {
             known: reader.u64()?,
             region: reader.text()?.into(),
             address: reader.text()?.into(),
+            others: std::iter::from_fn(|| reader.text().map(Into::into)).collect(),
         })
     }
 
@@ -94,6 +103,7 @@ mod tests {
             incarnation: Incarnation(2),
             founded: 3,
             known: 4,
+            others: vec!["a:1".into(), "b:1".into()],
         };
         let golden = concat!(
             "0101",
@@ -101,15 +111,23 @@ mod tests {
             "03000000000000000000000000000000",
             "0400000000000000",
             "026575",
-            "03683a31"
+            "03683a31",
+            "03613a31",
+            "03623a31"
         );
         let bytes = card.encode();
         let found: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(found, golden);
         assert_eq!(Card::decode(&bytes), Some(card));
-        for length in 0..bytes.len() {
+        // Before others were told of, a card ended behind its address.
+        let before = bytes.len() - 8;
+        assert_eq!(Card::decode(&bytes[..before]).map(|card| card.others.len()), Some(0));
+        for length in 0..before {
             assert_eq!(Card::decode(&bytes[..length]), None);
         }
+        let full = Card { others: vec!["h".repeat(100).into(); 9], ..Card::decode(&bytes).unwrap() };
+        assert!(full.encode().len() <= CARD_MAX);
+        assert_eq!(Card::decode(&full.encode()).unwrap().others.len(), 4);
         for at in 0..bytes.len() {
             for value in 0..=255 {
                 let mut bad = bytes.clone();

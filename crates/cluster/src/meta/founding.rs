@@ -1,25 +1,31 @@
 //! Which core begins a cluster, and who is known before there is one.
 //!
 //! Cores that belong to no cluster tell each other of whom they know. The one with the smallest id founds the cluster when it knows as many as
-//! are expected, has met one at each address that it was given, and all of them know the same ones. What a core knows only grows, so of
-//! two sets that such cores agree on one has all of the other, with the core that has founded by it, which says so.
+//! are expected, has met one at each address that it was given or told of, and all of them know the same ones. What a core knows only grows,
+//! so of two sets that such cores agree on one has all of the other, with the core that has founded by it, which says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use link::NodeId;
 
 use super::card::{Card, hash_of};
-use crate::config::Role;
+use crate::config::{NodeInfo, Role};
 use crate::mutation::{Mutation, mutated};
 
 /// Nodes that are remembered before there is a cluster, at most.
 const KNOWN_MAX: usize = 256;
+/// Addresses that are sought then, at most.
+const ADDRESSES_MAX: usize = 64;
 
 /// What this node has heard of others by introductions.
 #[derive(Debug)]
 pub struct Founding {
     own: NodeId,
     role: Role,
+    /// Where this node is met itself.
+    address: Box<str>,
+    /// It was given no address.
+    is_alone: bool,
     /// Addresses where others are to be met, and who was.
     join: BTreeMap<Box<str>, Option<NodeId>>,
     /// Cores of a new cluster, this one among them, at least.
@@ -29,9 +35,11 @@ pub struct Founding {
 }
 
 impl Founding {
-    pub fn new(own: NodeId, role: Role, join: &[Box<str>], expect: usize) -> Self {
+    pub fn new(own: NodeId, info: &NodeInfo, join: &[Box<str>], expect: usize) -> Self {
+        let is_alone = join.is_empty();
         let join = join.iter().map(|address| (address.clone(), None)).collect();
-        Self { own, role, join, expect, cards: BTreeMap::new() }
+        let (role, address) = (info.role, info.address.clone());
+        Self { own, role, address, is_alone, join, expect, cards: BTreeMap::new() }
     }
 
     /// A node has been met, perhaps at an address that was sought, and perhaps this one itself.
@@ -40,9 +48,34 @@ impl Founding {
             *met = Some(node);
         }
         let has_place = self.cards.len() < KNOWN_MAX || self.cards.contains_key(&node);
-        if node != self.own && card.role == Role::Core && has_place {
-            self.cards.insert(node, card.clone());
+        if node == self.own || card.role != Role::Core || !has_place {
+            return;
         }
+        self.cards.insert(node, card.clone());
+        if card.founded != 0 || self.role != Role::Core {
+            return;
+        }
+        // Of all who are about to begin, each has to meet each.
+        for other in &card.others {
+            if *other != self.address && self.join.len() < ADDRESSES_MAX && !self.is_met_at(other) {
+                self.join.entry(other.clone()).or_insert(None);
+            }
+        }
+    }
+
+    fn is_met_at(&self, address: &str) -> bool {
+        self.cards.values().any(|card| *card.address == *address)
+    }
+
+    /// Where others are to be met.
+    pub fn addresses(&self) -> impl Iterator<Item = &str> {
+        self.join.keys().map(|address| &**address)
+    }
+
+    /// Where this one has met others that are about to begin a cluster.
+    pub fn others(&self) -> Vec<Box<str>> {
+        let founding = self.cards.values().filter(|card| card.founded == 0);
+        founding.map(|card| card.address.clone()).collect()
     }
 
     /// All cores that this one has ever met, and itself: nothing is taken away, whatever they become.
@@ -52,7 +85,7 @@ impl Founding {
 
     /// What this node's card says of them.
     pub fn hash(&self) -> u64 {
-        if self.join.is_empty() { 0 } else { hash_of(self.known().into_iter()) }
+        if self.is_alone { 0 } else { hash_of(self.known().into_iter()) }
     }
 
     /// Whether this node is to begin a cluster. It belongs to none.
@@ -60,7 +93,7 @@ impl Founding {
         if self.role != Role::Core {
             return false;
         }
-        if self.join.is_empty() || mutated(Mutation::FoundAlone) {
+        if self.is_alone || mutated(Mutation::FoundAlone) {
             return true;
         }
         let (known, hash) = (self.known(), self.hash());
@@ -107,16 +140,24 @@ mod tests {
         Card {
             role: Role::Core,
             region: "".into(),
-            address: "".into(),
+            address: founding.address.clone(),
             incarnation: Incarnation(1),
             founded,
             known: founding.hash(),
+            others: founding.others(),
         }
+    }
+
+    fn info(node: u64, role: Role) -> NodeInfo {
+        NodeInfo { name: format!("n{node}").into(), role, region: "".into(), address: address(node) }
     }
 
     fn all(nodes: &[u64], expect: usize) -> Vec<Founding> {
         let join: Vec<Box<str>> = nodes.iter().map(|node| address(*node)).collect();
-        nodes.iter().map(|node| Founding::new(NodeId(*node), Role::Core, &join, expect)).collect()
+        nodes
+            .iter()
+            .map(|node| Founding::new(NodeId(*node), &info(*node, Role::Core), &join, expect))
+            .collect()
     }
 
     /// `who` meets `whom` at its address; that one meets it in turn.
@@ -131,10 +172,10 @@ mod tests {
 
     #[test]
     fn a_core_without_others_founds_and_a_replicant_never_does() {
-        assert!(Founding::new(NodeId(1), Role::Core, &[], 1).founds());
-        assert!(!Founding::new(NodeId(1), Role::Replicant, &[], 1).founds());
-        let mut second = Founding::new(NodeId(2), Role::Core, &[address(1)], 1);
-        let first = Founding::new(NodeId(7), Role::Core, &[], 1);
+        assert!(Founding::new(NodeId(1), &info(1, Role::Core), &[], 1).founds());
+        assert!(!Founding::new(NodeId(1), &info(1, Role::Replicant), &[], 1).founds());
+        let mut second = Founding::new(NodeId(2), &info(2, Role::Core), &[address(1)], 1);
+        let first = Founding::new(NodeId(7), &info(7, Role::Core), &[], 1);
         second.met(NodeId(7), &card_of(&first, 0), Some("h1"));
         assert!(!second.founds(), "the other founds alone");
     }
@@ -157,6 +198,28 @@ mod tests {
         assert!(cores[1].waits_for().contains("has not let this node in"));
     }
 
+    /// A core that was told of one other only is told of by that one.
+    #[test]
+    fn cores_tell_each_other_of_those_that_they_have_met() {
+        let given = [vec![1, 2], vec![1, 2], vec![2]];
+        let cores = given.iter().enumerate().map(|(at, join)| {
+            let join: Vec<_> = join.iter().map(|node| address(*node)).collect();
+            let own = at as u64 + 1;
+            Founding::new(NodeId(own), &info(own, Role::Core), &join, 2)
+        });
+        let mut cores: Vec<Founding> = cores.collect();
+        for _ in 0..4 {
+            for who in 0..3 {
+                let sought: Vec<Box<str>> = cores[who].addresses().map(Into::into).collect();
+                let whom = (0..3).filter(|at| sought.contains(&address(*at as u64 + 1)));
+                whom.for_each(|whom| meet(&mut cores, who, whom, &[0; 3]));
+            }
+        }
+        assert_eq!(cores.iter().map(Founding::founds).collect::<Vec<_>>(), [true, false, false]);
+        assert!(cores[0].addresses().any(|at| *at == *address(3)));
+        assert!(!cores[2].addresses().any(|at| *at == *address(3)), "itself it does not seek");
+    }
+
     /// In whatever order nodes meet, with lists of addresses that differ: of cores that know each other, directly or not, two never found.
     #[test]
     fn of_cores_that_know_each_other_one_founds() {
@@ -175,7 +238,7 @@ mod tests {
                 .map(|own| {
                     let some = nodes.iter().filter(|node| *node == own || random(4) > 0);
                     let join: Vec<Box<str>> = some.map(|node| address(*node)).collect();
-                    Founding::new(NodeId(*own), Role::Core, &join, expect)
+                    Founding::new(NodeId(*own), &info(*own, Role::Core), &join, expect)
                 })
                 .collect();
             let mut founded = vec![0; nodes.len()];

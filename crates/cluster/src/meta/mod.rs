@@ -203,7 +203,7 @@ impl Meta {
         debug_assert_eq!(group.is_some(), own.role == Role::Core);
         let roster = Arc::new(group.as_ref().map(|group| group.state().roster.clone()).unwrap_or_default());
         Self {
-            founding: Founding::new(id, own.role, &config.join, config.expect),
+            founding: Founding::new(id, &own, &config.join, config.expect),
             wishes: Wishes::default(),
             tending: Tending::new(now),
             watch: Watch::default(),
@@ -233,11 +233,12 @@ impl Meta {
         &self.roster
     }
 
-    /// Where other nodes are to be met: where the configuration says, and all cores of the cluster that this node has heard of. It may have
+    /// Where other nodes are to be met: where the configuration and other nodes say, and all cores of the cluster that this node has heard of. It may have
     /// been told of one that does not lead, and the one that does lets it in.
     pub fn met_at(&self) -> impl Iterator<Item = &str> {
         let cores = self.roster.cores().filter(|(id, _)| *id != self.id).map(|(_, core)| &*core.info.address);
-        self.config.join.iter().map(|address| &**address).chain(cores)
+        let join = self.config.join.iter().map(|address| &**address);
+        join.chain(self.founding.addresses()).chain(cores)
     }
 
     /// More of these, until the process ends.
@@ -291,6 +292,7 @@ impl Meta {
             incarnation: self.incarnation,
             founded: self.roster.founded,
             known: if self.own.role == Role::Core { self.founding.hash() } else { 0 },
+            others: if self.roster.founded == 0 { self.founding.others() } else { Vec::new() },
         }
     }
 
