@@ -56,11 +56,20 @@ struct Broker {
 
 impl Broker {
     fn new() -> Self {
+        let log = Arc::new(Appended::default());
+        Self::over(log.clone(), Some(log))
+    }
+
+    /// Nothing is kept on disk.
+    fn in_memory() -> Self {
+        Self::over(Arc::default(), None)
+    }
+
+    fn over(log: Arc<Appended>, store_log: Option<Arc<dyn StoreLog>>) -> Self {
         let mut settings = Settings::default();
         settings.sys.interval = Duration::ZERO;
-        let log = Arc::new(Appended::default());
         let life = Life { began: Time(1), incarnation: 1 };
-        let store = Store { log: Some(log.clone()), shards: Vec::new(), life, hash_key: [3; 16] };
+        let store = Store { log: store_log, shards: Vec::new(), life, hash_key: [3; 16] };
         let node = Node::with_store(settings, Arc::new(AllowAll), "test".into(), 1, store);
         let worker = Worker::new(WorkerId(0), node.clone());
         let letters = Arc::new(Mutex::new(Vec::new()));
@@ -224,31 +233,60 @@ fn what_could_wait_goes_when_the_node_stops() {
     assert!(commands.contains(&"Acknowledge".to_owned()), "{commands:?}");
 }
 
-/// A message for very many sessions does not keep a turn busy for as long as that takes.
-#[test]
-fn what_a_turn_hears_of_the_log_is_bounded() {
-    let mut broker = Broker::new();
-    let slots: Vec<_> = (0..10_000).map(|_| broker.worker.open(broker.now, None).slot).collect();
-    for (number, slot) in slots.iter().enumerate() {
-        broker.send(*slot, durable(VERSION, &format!("s{number}")));
-    }
+/// Durable sessions that are away and want `t`; all in one shard, or wherever they belong.
+fn absent(broker: &mut Broker, count: usize, in_one_shard: bool) {
+    let names = (0..).map(|number| format!("s{number}"));
+    let is_wanted = |name: &String| !in_one_shard || shard::client_bucket(name).is_multiple_of(SHARDS);
+    let names: Vec<_> = names.filter(is_wanted).take(count).collect();
+    let slots: Vec<_> = names.iter().map(|_| broker.worker.open(broker.now, None).slot).collect();
+    slots.iter().zip(&names).for_each(|(slot, name)| broker.send(*slot, durable(VERSION, name)));
     broker.settle();
-    for slot in &slots {
-        broker.send(*slot, subscribe(1).to("t", QoS::AtLeastOnce));
-    }
+    slots.iter().for_each(|slot| broker.send(*slot, subscribe(1).to("t", QoS::AtLeastOnce)));
     broker.settle();
     slots.iter().for_each(|slot| broker.send(*slot, goodbye()));
     broker.settle();
+}
+
+/// A message for very many sessions does not keep a turn busy for as long as that takes.
+#[test]
+fn what_a_turn_hears_of_the_log_is_bounded() {
+    for in_one_shard in [false, true] {
+        let mut broker = Broker::new();
+        absent(&mut broker, 10_000, in_one_shard);
+        let publisher = broker.connect(v5("p"));
+        broker.received(publisher);
+        broker.send(publisher, message("t", 1).qos1(1));
+        broker.turn();
+        assert!(!broker.sync().is_empty());
+        assert!(broker.worker.is_behind());
+        broker.worker.settle(broker.now);
+        assert_eq!(broker.received(publisher), [], "some have not their places yet");
+        assert!(broker.worker.next_timeout() <= broker.now);
+        broker.turn();
+        assert!(!broker.worker.is_behind());
+        assert_eq!(broker.received(publisher), [puback(1)]);
+    }
+}
+
+/// The same where nothing is kept on disk, and what comes meanwhile waits behind it.
+#[test]
+fn what_a_turn_does_without_a_log_is_bounded() {
+    let mut broker = Broker::in_memory();
+    absent(&mut broker, 1_500, true);
     let publisher = broker.connect(v5("p"));
     broker.received(publisher);
     broker.send(publisher, message("t", 1).qos1(1));
-    broker.turn();
-    assert!(!broker.sync().is_empty());
-    assert!(broker.worker.is_behind());
     broker.worker.settle(broker.now);
-    assert_eq!(broker.received(publisher), [], "some shards have not been heard");
-    assert!(broker.worker.next_timeout() <= broker.now);
-    broker.turn();
-    assert!(!broker.worker.is_behind());
-    assert_eq!(broker.received(publisher), [puback(1)]);
+    broker.send(publisher, message("t", 2).qos1(2));
+    broker.worker.settle(broker.now);
+    assert_eq!(broker.received(publisher), [], "some have not their places yet");
+    for _ in 0..10 {
+        assert!(broker.worker.next_timeout() <= broker.now || broker.worker.next_timeout() > Time(2));
+        broker.turn();
+    }
+    assert_eq!(broker.received(publisher), [puback(1), puback(2)]);
+    assert!(broker.worker.next_timeout() > broker.now, "nothing is left");
 }
+
+/// Shards of a node.
+const SHARDS: u16 = 16;

@@ -79,11 +79,31 @@ pub struct Shard {
     ids: Vec<u32>,
     /// Memory for the commands of a batch.
     commands: Vec<Decoded<'static>>,
+    /// The record that is applied in portions, as far as that is.
+    portion: Option<Portion>,
+    /// The portion ends when there are so many effects.
+    effects_max: usize,
     counts: Counts,
     parts: Parts,
     /// Pages of parts of which others are missing, while a checkpoint is read.
     pages: BTreeMap<u16, Pages>,
 }
+
+/// How far a record is applied of which there is too much for one go.
+#[derive(Clone, Copy, Debug, Default)]
+struct Portion {
+    /// The command to go on with.
+    command: u32,
+    /// Of a Publish: the routes in `matches` that are done, and the sessions that have the message.
+    routes: usize,
+    matched: u32,
+    /// What the clock and the retained messages were before the record.
+    before: u64,
+    retained: (usize, u64),
+}
+
+/// As many bytes of a part that has to be encoded before it changes count as an effect: about what takes as long.
+const SAVED_PER_EFFECT: usize = 256;
 
 impl Shard {
     /// An empty one. `hash_key` is the node's secret: who knew it could make filters and identifiers that collide. Nothing
@@ -120,6 +140,8 @@ impl Shard {
             matches: Vec::new(),
             ids: Vec::new(),
             commands: Vec::new(),
+            portion: None,
+            effects_max: usize::MAX,
             counts: Counts::default(),
             parts: Parts::new(),
             pages: BTreeMap::new(),
@@ -131,40 +153,75 @@ impl Shard {
     /// # Errors
     /// The record is not the next, or its payload is not a batch. Nothing has changed then.
     pub fn apply(&mut self, index: u64, batch: &[u8], effects: &mut Vec<Effect>) -> Result<(), ApplyError> {
-        self.apply_next(index, batch, effects)?;
-        if mutated(Mutation::ApplyTwice) && index.is_multiple_of(8) {
-            self.applied -= 1;
-            self.apply_next(index, batch, &mut Vec::new())?;
-        }
+        while !self.apply_some(index, batch, usize::MAX, effects)? {}
         Ok(())
     }
 
-    fn apply_next(&mut self, index: u64, batch: &[u8], effects: &mut Vec<Effect>) -> Result<(), ApplyError> {
-        let expected = self.applied + 1;
+    /// The same in portions, each of about `effects` effects, for a message may be for very many sessions. True when all of the record is
+    /// applied; until then the next portion of it is all that may be asked for, or a look at what is there.
+    ///
+    /// # Errors
+    /// As [`Self::apply`].
+    pub fn apply_some(
+        &mut self,
+        index: u64,
+        batch: &[u8],
+        portion: usize,
+        effects: &mut Vec<Effect>,
+    ) -> Result<bool, ApplyError> {
+        self.effects_max = effects.len().saturating_add(portion.max(1));
+        let done = self.apply_portion(index, batch, effects)?;
+        if done && mutated(Mutation::ApplyTwice) && index.is_multiple_of(8) {
+            self.applied -= 1;
+            self.effects_max = usize::MAX;
+            self.apply_portion(index, batch, &mut Vec::new())?;
+        }
+        Ok(done)
+    }
+
+    fn apply_portion(
+        &mut self,
+        index: u64,
+        batch: &[u8],
+        effects: &mut Vec<Effect>,
+    ) -> Result<bool, ApplyError> {
+        let expected = self.applied() + 1;
         if index != expected || index >= INDEX_MAX {
             return Err(ApplyError::OutOfOrder { expected, index });
         }
         let batch = Batch::decode(index, batch, std::mem::take(&mut self.commands))?;
-        self.touch(REST);
-        self.applied = index;
-        let before = self.now;
-        self.advance_clock(batch.now);
-        let retained = (self.retained.len(), self.retained.bytes());
-        for (ordinal, Decoded { command, message }) in (0_u32..).zip(&batch.commands) {
-            if let Command::Started { incarnation, elapsed_ms } = command {
-                self.started(*incarnation, before, *elapsed_ms);
-                effects.push(Effect::Answer { ordinal, answer: Answer::Done });
-                continue;
-            }
-            self.apply_command(ordinal, command, *message, effects);
+        let begun = self.portion.take();
+        let mut at = begun.unwrap_or(Portion {
+            before: self.now,
+            retained: (self.retained.len(), self.retained.bytes()),
+            ..Portion::default()
+        });
+        if begun.is_none() {
+            self.touch(REST);
+            self.applied = index;
+            self.advance_clock(batch.now);
         }
-        if retained != (self.retained.len(), self.retained.bytes()) {
+        while let Some(Decoded { command, message }) = batch.commands.get(at.command as usize) {
+            let is_enough = effects.len() >= self.effects_max;
+            if is_enough || !self.apply_command(&mut at, command, *message, effects) {
+                self.portion = Some(at);
+                self.commands = reused(batch.commands);
+                return Ok(false);
+            }
+            at.command += 1;
+        }
+        if at.retained != (self.retained.len(), self.retained.bytes()) {
             let (messages, bytes) = (self.retained.len() as u64, self.retained.bytes());
             effects.push(Effect::RetainedChanged { messages, bytes });
         }
         self.reader.quiescent();
         self.commands = reused(batch.commands);
-        Ok(())
+        Ok(true)
+    }
+
+    /// A record is applied in part.
+    pub fn is_midway(&self) -> bool {
+        self.portion.is_some()
     }
 
     /// Goes on behind a record that is lost: a repair could not save it. What it would have changed stays as it was.
@@ -173,22 +230,30 @@ impl Shard {
         self.applied = self.applied.max(index);
     }
 
+    /// False when there is more of it than the portion allows.
     fn apply_command(
         &mut self,
-        ordinal: u32,
+        at: &mut Portion,
         command: &Command<'_>,
         message: usize,
         effects: &mut Vec<Effect>,
-    ) {
+    ) -> bool {
+        let ordinal = at.command;
         let answer = match command {
-            Command::Started { .. } => Answer::Done,
+            Command::Started { incarnation, elapsed_ms } => {
+                self.started(*incarnation, at.before, *elapsed_ms);
+                Answer::Done
+            }
             Command::Configure(limits) => {
                 self.limits = *limits;
                 Answer::Done
             }
             Command::Tick => self.tick(effects),
             Command::Sweep { count } => self.sweep(*count, effects),
-            Command::Claim(claim) => return self.claim(ordinal, claim, effects),
+            Command::Claim(claim) => {
+                self.claim(ordinal, claim, effects);
+                return true;
+            }
             Command::Release { session, epoch, expiry_s, will } => {
                 self.release(*session, *epoch, *expiry_s, *will, effects)
             }
@@ -201,7 +266,10 @@ impl Shard {
             }
             Command::Publish { message: view, wait, identity } => {
                 let key = MessageKey::new(self.applied, message);
-                self.publish(ordinal, key, view, *wait, *identity, effects)
+                match self.publish(at, key, view, (*wait, *identity), effects) {
+                    Some(answer) => answer,
+                    None => return false,
+                }
             }
             Command::Forget(identity) => {
                 self.identities.remove(identity);
@@ -235,6 +303,7 @@ impl Shard {
             }
         };
         effects.push(Effect::Answer { ordinal, answer });
+        true
     }
 
     fn retain(&mut self, message: &MessageView<'_>) -> Answer {
@@ -285,6 +354,7 @@ impl Shard {
     fn touch(&mut self, bucket: u16) {
         if self.parts.touch(bucket) {
             let bytes = self.encode_part(bucket);
+            self.effects_max = self.effects_max.saturating_sub(bytes.len() / SAVED_PER_EFFECT);
             self.parts.save(bucket, bytes);
         }
     }

@@ -9,7 +9,7 @@ use crate::message::{MessageView, Shared};
 use crate::peers::NodePlace;
 use crate::store::{Completion, ShardOutput};
 
-/// What the log makes of batches in one turn, unless a single one leads to more.
+/// What the log makes of batches in one turn, about.
 const EFFECTS_AT_ONCE: usize = 8192;
 
 impl Worker {
@@ -78,7 +78,11 @@ impl Worker {
             && let Some((id, event)) = self.store_events.pop_front()
         {
             if let Some((_, shard)) = self.shards.iter_mut().find(|(shard, _)| *shard == id) {
-                effects += shard.store_event(self.now, event, &mut output);
+                let (had, rest) = shard.store_event(self.now, event, EFFECTS_AT_ONCE - effects, &mut output);
+                effects += had;
+                if let Some(rest) = rest {
+                    self.store_events.push_front((id, rest));
+                }
             }
         }
         self.carry_out(&mut output);

@@ -6,7 +6,11 @@ use crate::shard::Shard;
 impl Shard {
     /// Begins a checkpoint of the present state, of the parts that have changed since the last one began. Returns the index
     /// that it stands for. One that is under way is abandoned.
+    ///
+    /// # Panics
+    /// While a record [is applied in part](Self::is_midway).
     pub fn begin_checkpoint(&mut self) -> u64 {
+        assert!(!self.is_midway(), "a checkpoint stands for whole records");
         self.parts.begin(self.applied);
         self.applied
     }

@@ -61,9 +61,9 @@ impl Shard {
         self.id
     }
 
-    /// Index of the last record that was applied; 0 at first.
+    /// Index of the last record that was applied, all of it; 0 at first.
     pub fn applied(&self) -> u64 {
-        self.applied
+        self.applied - u64::from(self.is_midway())
     }
 
     /// The state's clock, ms.

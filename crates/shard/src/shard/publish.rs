@@ -9,8 +9,8 @@ use crate::ids::{Identity, MessageKey, SessionUid, fnv64};
 use crate::message::MessageView;
 use crate::mutation::{Mutation, mutated};
 use crate::route::{Options, Route};
-use crate::shard::Shard;
 use crate::shard::enqueue::{Arrival, WhenFull};
+use crate::shard::{Portion, Shard};
 
 /// What a Publish says, for each session that it reaches.
 struct Published<'a> {
@@ -24,45 +24,56 @@ struct Published<'a> {
 }
 
 impl Shard {
+    /// `None` when there are more sessions than the portion allows: it goes on behind the last one that has the message.
     pub(super) fn publish(
         &mut self,
-        ordinal: u32,
+        at: &mut Portion,
         key: MessageKey,
         view: &MessageView<'_>,
-        wait: bool,
-        identity: Option<Identity>,
+        (wait, identity): (bool, Option<Identity>),
         effects: &mut Vec<Effect>,
-    ) -> Answer {
+    ) -> Option<Answer> {
+        if at.routes == 0 && !self.find_sessions(view, identity) {
+            self.counts.repeated += 1;
+            return Some(Answer::Repeated);
+        }
+        let matches = std::mem::take(&mut self.matches);
+        let shared = matches.first().map(|route| route.slot) != matches.last().map(|route| route.slot);
+        let when_full = if wait { WhenFull::GoOver } else { WhenFull::Refuse };
+        let size = message_size(view.encoded_len());
+        let published = Published { ordinal: at.command, key, view, size, when_full, shared };
+        for routes in matches[at.routes..].chunk_by(|one, other| one.slot == other.slot) {
+            if effects.len() >= self.effects_max && at.routes > 0 {
+                self.matches = matches;
+                return None;
+            }
+            at.matched += u32::from(self.publish_to(&published, routes, effects));
+            at.routes += routes.len();
+        }
+        self.matches = matches;
+        at.routes = 0;
+        Some(Answer::Published { matched: std::mem::take(&mut at.matched) })
+    }
+
+    /// Fills `matches` with the subscriptions of those who get a message, session by session. False when it has come before.
+    fn find_sessions(&mut self, view: &MessageView<'_>, identity: Option<Identity>) -> bool {
+        self.matches.clear();
         if let Some(identity) = identity {
             if !self.identities.insert(identity) && !mutated(Mutation::ForgetIdentities) {
-                self.counts.repeated += 1;
-                return Answer::Repeated;
+                return false;
             }
             // The Packet Identifier is in use again, so its last message was released.
             self.identities.remove(&Identity { number: identity.number ^ 1, ..identity });
         }
         // What is delivered at QoS 0 no session keeps.
-        let Ok(topic) = TopicName::parse(view.topic) else { return Answer::Published { matched: 0 } };
-        if view.qos == QoS::AtMostOnce {
-            return Answer::Published { matched: 0 };
-        }
-        let mut matches = std::mem::take(&mut self.matches);
-        matches.clear();
-        self.reader.matches(topic, &mut matches);
-        if matches.len() > 1 {
+        if view.qos > QoS::AtMostOnce
+            && let Ok(topic) = TopicName::parse(view.topic)
+        {
+            self.reader.matches(topic, &mut self.matches);
             // Which order the index has depends on its history.
-            matches.sort_unstable_by_key(|route| (route.slot, route.id, route.options.0));
+            self.matches.sort_unstable_by_key(|route| (route.slot, route.id, route.options.0));
         }
-        let shared = matches.first().map(|route| route.slot) != matches.last().map(|route| route.slot);
-        let when_full = if wait { WhenFull::GoOver } else { WhenFull::Refuse };
-        let size = message_size(view.encoded_len());
-        let published = Published { ordinal, key, view, size, when_full, shared };
-        let mut matched = 0;
-        for routes in matches.chunk_by(|one, other| one.slot == other.slot) {
-            matched += u32::from(self.publish_to(&published, routes, effects));
-        }
-        self.matches = matches;
-        Answer::Published { matched }
+        true
     }
 
     /// One copy for all subscriptions of a session that match [MQTT-3.3.4-2] [MQTT-3.3.4-4]. True when it gets one.

@@ -97,7 +97,7 @@ impl ShardHost {
     pub(super) fn continue_checkpoint(&mut self) {
         let Some(log) = self.log.clone() else { return };
         self.move_away();
-        if self.checkpointing.writing.is_none() && self.checkpointing.is_wanted() {
+        if self.checkpointing.writing.is_none() && self.checkpointing.is_wanted() && !self.state.is_midway() {
             self.checkpointing.begin(self.state.begin_checkpoint(), self.state.live_bytes());
         }
         let Some(checkpoint) = self.checkpointing.writing else { return };

@@ -378,15 +378,25 @@ impl ShardHost {
         self.apply_at_once(now, out);
     }
 
-    /// Something that the log says. Returns how many effects it had on the state.
-    pub fn store_event(&mut self, now: Time, event: StoreEvent, out: &mut ShardOutput) -> usize {
+    /// Something that the log says. That batches are durable may lead to more than is good for one turn: up to about `effects_max` effects on
+    /// the state, and then to what is to be heard again in the next. Returns how many effects it had.
+    pub fn store_event(
+        &mut self,
+        now: Time,
+        event: StoreEvent,
+        effects_max: usize,
+        out: &mut ShardOutput,
+    ) -> (usize, Option<StoreEvent>) {
         match event {
-            StoreEvent::Durable(index) => return self.durable(now, index, out),
+            StoreEvent::Durable(index) => {
+                let effects = self.durable(now, index, effects_max, out);
+                return (effects, (!self.has_applied(index)).then_some(event));
+            }
             StoreEvent::Checkpointed(index) => self.checkpoint_durable(index),
             StoreEvent::Read(read) => self.was_read(now, read, out),
             StoreEvent::Vacate { segment, first, last } => self.vacate(segment, first, last),
             StoreEvent::Condition(condition) => self.condition = condition,
         }
-        0
+        (0, None)
     }
 }

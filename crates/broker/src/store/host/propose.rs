@@ -62,6 +62,8 @@ const LAZY_MS: u64 = 10;
 const SPARES: usize = 2;
 const SPARE_BYTES: usize = 256 * 1024;
 const SPARE_COMMANDS: usize = 1024;
+/// Without a log: what one batch leads to before others have their turn. A worker has up to 16 shards.
+const EFFECTS_AT_ONCE: usize = 512;
 /// Memory that is kept for effects.
 const EFFECTS_KEPT: usize = 4096;
 
@@ -180,6 +182,11 @@ impl Proposals {
         self.last_index + u64::from(self.open.is_some())
     }
 
+    /// Without a log nothing waits for anything but its turn.
+    pub fn has_underway(&self) -> bool {
+        !self.underway.is_empty()
+    }
+
     pub fn is_idle(&self) -> bool {
         self.open.is_none() && self.underway.is_empty()
     }
@@ -254,15 +261,18 @@ impl ShardHost {
         self.proposals.underway.push_back(batch);
     }
 
-    /// Without a log: applies what was proposed, and what comes of that.
+    /// Without a log: applies what was proposed, and what comes of that. What is too much for now is left for the next tick.
     pub(super) fn apply_at_once(&mut self, now: Time, out: &mut ShardOutput) {
         if self.log.is_some() {
             return;
         }
+        let mut effects = 0;
         loop {
             self.close_batch();
-            let Some(batch) = self.proposals.underway.pop_front() else { return };
-            self.apply_batch(now, batch, out);
+            if effects >= EFFECTS_AT_ONCE || self.proposals.underway.is_empty() {
+                return;
+            }
+            effects += self.apply_next(now, EFFECTS_AT_ONCE, out);
         }
     }
 
@@ -279,30 +289,44 @@ impl ShardHost {
         }
     }
 
-    /// Batches up to `index` are durable.
-    pub(super) fn durable(&mut self, now: Time, index: u64, out: &mut ShardOutput) -> usize {
-        let mut count = 0;
-        while let Some(batch) = self.proposals.underway.pop_front_if(|batch| batch.index <= index) {
-            count += self.apply_batch(now, batch, out);
+    /// Batches up to `index` are durable: they are applied until that has had about `effects_max` effects. Returns how many it had; what is
+    /// left is told by [`Self::has_applied`].
+    pub(crate) fn durable(
+        &mut self,
+        now: Time,
+        index: u64,
+        effects_max: usize,
+        out: &mut ShardOutput,
+    ) -> usize {
+        let mut effects = 0;
+        let is_durable = |batch: &Underway| batch.index <= index;
+        while effects < effects_max && self.proposals.underway.front().is_some_and(is_durable) {
+            effects += self.apply_next(now, effects_max - effects, out);
         }
-        count
+        effects
     }
 
-    /// Returns how many effects it had.
-    fn apply_batch(&mut self, now: Time, batch: Underway, out: &mut ShardOutput) -> usize {
-        let Underway { index, bytes, mut asked } = batch;
+    /// Applies the oldest batch, or goes on with it. Returns how many effects that had, one at least.
+    fn apply_next(&mut self, now: Time, effects_max: usize, out: &mut ShardOutput) -> usize {
+        let Some(mut batch) = self.proposals.underway.pop_front() else { return 1 };
         let mut effects = std::mem::take(&mut self.effects);
-        self.state.apply(index, &bytes, &mut effects).expect("a batch of our own, in order");
-        self.ages.note(index, now);
+        let applied = self.state.apply_some(batch.index, &batch.bytes, effects_max, &mut effects);
+        let is_applied = applied.expect("a batch of our own, in order");
+        self.ages.note(batch.index, now);
         let count = effects.len();
         for effect in effects.drain(..) {
-            self.effect(now, effect, &mut asked, out);
+            self.effect(now, effect, &mut batch.asked, out);
         }
         // A message for very many sessions leads to as many.
         effects.shrink_to(EFFECTS_KEPT);
         self.effects = effects;
-        self.proposals.recycle(bytes, asked);
+        if is_applied {
+            self.proposals.recycle(batch.bytes, batch.asked);
+        } else {
+            self.proposals.underway.push_front(batch);
+        }
         self.pump_touched(now, out);
-        count
+        // A portion may be spent on parts of a checkpoint alone.
+        if is_applied { count.max(1) } else { count.max(effects_max) }
     }
 }

@@ -20,7 +20,8 @@ impl ShardHost {
         let due = if self.ticking { Time::NEVER } else { Time(self.state.next_deadline()) };
         // Without a log nothing stays open.
         let own = self.checkpointing.due().min(self.proposals.due()).min(self.held_wills.due());
-        waiting.min(due).min(own)
+        let left = self.log.is_none() && self.proposals.has_underway();
+        waiting.min(due).min(own).min(if left { Time::default() } else { Time::NEVER })
     }
 
     pub fn tick(&mut self, now: Time, out: &mut ShardOutput) {
