@@ -57,6 +57,9 @@ impl Route {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options(u8);
 
+/// A bit that SUBSCRIBE leaves at 0 [MQTT-3.8.3-5]; shards know it too.
+const BEHIND_MOUNTPOINT: u8 = shard::BEHIND_MOUNTPOINT;
+
 impl Options {
     /// The options that [`Self::byte`] gave.
     pub(crate) fn from_byte(byte: u8) -> Self {
@@ -85,6 +88,16 @@ impl Options {
             1 => RetainHandling::SendIfNew,
             _ => RetainHandling::DoNotSend,
         }
+    }
+
+    /// The subscription is `#` behind a mountpoint: the topic that the mountpoint lies below matches its filter, and is not the client's.
+    pub(crate) fn is_behind_mountpoint(self) -> bool {
+        self.0 & BEHIND_MOUNTPOINT != 0
+    }
+
+    #[must_use]
+    pub(crate) fn behind_mountpoint(self) -> Self {
+        Self(self.0 | BEHIND_MOUNTPOINT)
     }
 
     /// The same options with this QoS.

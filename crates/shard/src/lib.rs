@@ -45,6 +45,7 @@ pub use mutation::mutate;
 pub use mutation::{Mutation, mutated};
 pub use queue::PINNED_MAX;
 pub use retained::RetainedPage;
+pub use route::BEHIND_MOUNTPOINT;
 pub use shard::{
     CLOCK_STEP_MAX_MS, Cursor, ELAPSED_MAX_MS, EntryView, Found, Orphan, SessionView, Shard, TICK_MAX,
     packet_id,

@@ -13,7 +13,11 @@ pub(crate) struct Route {
 
 const _: () = assert!(size_of::<Route>() == 12);
 
-/// Subscription Options in the one byte of the SUBSCRIBE packet.
+/// A bit of Subscription Options that SUBSCRIBE leaves at 0: the subscription is `#` of a client whose topics all begin with some levels, as
+/// its Client Identifier does, and which does not see these. Its filter also matches the topic that they lie below, which is not the client's.
+pub const BEHIND_MOUNTPOINT: u8 = 0x40;
+
+/// Subscription Options in the one byte of the SUBSCRIBE packet, and [`BEHIND_MOUNTPOINT`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Options(pub u8);
 
@@ -28,6 +32,10 @@ impl Options {
 
     pub fn retain_as_published(self) -> bool {
         self.0 & 8 != 0
+    }
+
+    pub fn is_behind_mountpoint(self) -> bool {
+        self.0 & BEHIND_MOUNTPOINT != 0
     }
 
     /// Options of one delivery for two subscriptions of a client: the higher QoS [MQTT-3.3.4-2]; RETAIN as published when one

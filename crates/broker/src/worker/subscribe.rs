@@ -2,7 +2,7 @@
 
 use mqtt::{
     Packet, Properties, ReasonCode, RetainHandling, SubAck, Subscribe, Subscription, SubscriptionOptions,
-    Unsubscribe,
+    TopicFilter, Unsubscribe,
 };
 
 use super::Worker;
@@ -70,7 +70,10 @@ impl Worker {
                 Err(Refusal::Connection(reason)) => return Err(reason),
             };
             let qos = granted_qos(asked.qos, self.settings.mqtt.qos_max);
-            let options = Options::from(asked).with_qos(qos);
+            let mut options = Options::from(asked).with_qos(qos);
+            if self.is_all_of_tenant(slot, subscription.filter) {
+                options = options.behind_mountpoint();
+            }
             let index = pending.reasons.len() as u32;
             let shared = subscription.share.is_some();
             let mut reason = qos as u8; // [MQTT-3.9.3-1]
@@ -116,6 +119,13 @@ impl Worker {
         }
         self.await_store(slot, pending);
         Ok(())
+    }
+
+    /// Whether a client behind a mountpoint wants everything there.
+    fn is_all_of_tenant(&self, slot: u32, filter: TopicFilter<'_>) -> bool {
+        let connection = self.connections.occupant_ref(slot);
+        let mounted = connection.filter(|connection| connection.marks.mounted);
+        mounted.is_some_and(|connection| connection.unmounted(filter.as_str()) == Some("#"))
     }
 
     fn check_subscription<'a>(

@@ -250,6 +250,35 @@ fn a_tenant_does_not_see_the_topic_that_its_mountpoint_lies_below() {
     });
 }
 
+/// Nor does it wait for a tenant's session that is away; what is the tenant's does, however its clients are called.
+#[test]
+fn the_topic_that_a_mountpoint_lies_below_takes_no_place_in_a_tenants_queue() {
+    at_the_desk(|net, _| {
+        let operator = net.connect(0, v5("operator").username("user=op"));
+        for (tenant, name) in [("a", "plain"), ("a", "b/c"), ("a/b", "deep")] {
+            let session = durable(V5, name).username(&format!("tenant={tenant}"));
+            let reader = net.connect(1, session.clone());
+            net.subscribe(reader, "#", ExactlyOnce);
+            net.subscribe(reader, "$share/g/#", AtLeastOnce);
+            net.lose(reader);
+            for id in 1..=2 {
+                net.send(operator, message(tenant, "above").qos1(id));
+            }
+            let known = format!("{tenant}/{name}");
+            let detail = net.ask(|admin, reply| admin.client(&known, reply)).flatten().expect("known");
+            assert_eq!(detail.session.expect("durable").queued_messages, 0, "{known}");
+            for (topic, id) in [(format!("{tenant}/b"), 3), (format!("{tenant}/b/c"), 4)] {
+                net.send(operator, message(&topic, "below").qos1(id));
+            }
+            let reader = net.resume(1, session.clone());
+            let mut topics = topics(net, reader);
+            topics.sort();
+            assert_eq!(topics, ["b", "b", "b/c", "b/c"], "{known}");
+            net.send(reader, goodbye().expiry(0));
+        }
+    });
+}
+
 /// What is in front of a mountpoint is called like what is behind it: neither gets the other's session, whose subscriptions reach
 /// further than it may see.
 #[test]

@@ -91,6 +91,9 @@ impl Shard {
                     continue;
                 }
             }
+            if route.options.is_behind_mountpoint() && self.is_above_mountpoint(slot, view.topic) {
+                continue;
+            }
             merged = Some(merged.map_or(route.options, |options| options.merge(route.options)));
             if route.id != 0 {
                 self.ids.push(route.id);
@@ -110,6 +113,20 @@ impl Shard {
         let side = Side { expires: view.expires, ids: Ids::of(&self.ids), group: None };
         self.enqueue(slot, Arrival { ordinal, entry, side, when_full }, effects);
         true
+    }
+
+    /// Whether the session's `#` matches a topic only because that is what its mountpoint lies below. To be asked for such a subscription.
+    fn is_above_mountpoint(&self, slot: u32, topic: &str) -> bool {
+        let Some(session) = self.sessions.at(slot) else { return false };
+        let below = session.client_id.strip_prefix(topic);
+        if !below.is_some_and(|rest| rest.starts_with('/')) {
+            return false;
+        }
+        // Identifiers may contain a slash as well, so one of the client's own topics may look like that.
+        let is_this = |(text, options, _): (&str, u8, u32)| {
+            Options(options).is_behind_mountpoint() && text.strip_suffix("/#") == Some(topic)
+        };
+        session.subscriptions.iter().any(is_this)
     }
 
     /// Sessions that a topic's messages are for, at most `limit` of them, and how many there are.

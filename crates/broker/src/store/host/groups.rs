@@ -143,10 +143,13 @@ impl ShardHost {
                 self.random ^= self.random >> 7;
                 self.random ^= self.random << 17;
                 let routes = &self.node_routes;
+                // For a tenant's `#` the topic that its mountpoint lies below is not there.
+                let is_above = group.name().filter.strip_suffix("/#") == Some(view.topic);
+                let is_its_own = |member: &GroupMember| !is_above || !member.options.is_behind_mountpoint();
                 let may_go = |node: NodePlace| !only_here && !not_to.contains(&node);
                 let is_candidate = |member: &GroupMember| match member.member {
                     Member::Node(node) => may_go(node) && routes.is_up(node),
-                    Member::Connection(_) | Member::Session(_) => true,
+                    Member::Connection(_) | Member::Session(_) => is_its_own(member),
                 };
                 let is_cut_off = |member: &GroupMember| match member.member {
                     Member::Node(node) => may_go(node) && !routes.is_up(node),
