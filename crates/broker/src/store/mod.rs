@@ -96,9 +96,8 @@ pub enum Request {
     Enqueue {
         session: SessionId,
         entries: Vec<Enqueue>,
-        /// The shared group on whose behalf, and whether it takes the session for connected: one that is not gives the message back, for
-        /// another member may be there.
-        group: Option<(Box<GroupName>, bool)>,
+        /// On behalf of a shared group.
+        group: Option<Box<OfGroup>>,
         token: Option<Token>,
         page: Option<ConnectionId>,
     },
@@ -161,13 +160,31 @@ pub enum Request {
     Bounce {
         group: GroupId,
         message: Message,
+        /// Of one that a member had left behind before.
+        identity: Option<Identity>,
         token: Option<Token>,
     },
     /// A message that a session has left behind unfinished, for another member of the group.
     GiveOrphan {
         group: Box<GroupName>,
         message: Message,
+        identity: Identity,
         token: Option<Token>,
+    },
+    /// Whether messages that sessions of the asking shard have left behind were given to a session here before the process died. Answered by
+    /// [`Request::OrphansKnown`].
+    WhoKnowsOrphans {
+        asker: ShardId,
+        orphans: Arc<[u64]>,
+    },
+    OrphansKnown {
+        by: ShardId,
+        orphans: Vec<u64>,
+    },
+    /// This shard remembers the identity of what somebody waits for; [`Request::Taken`] follows.
+    TakenBy {
+        key: u32,
+        by: ShardId,
     },
     /// A Will that was due is on its way: so many completions will come, from these shards among others, as bits.
     WillDispatched {
@@ -315,9 +332,9 @@ pub struct Release {
 /// What tells one message from another that its publisher may send again, on another connection or after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
-    /// [`SessionId::origin`]; with the highest bit set a shard, for Wills.
+    /// [`SessionId::origin`]; with the highest bit set a shard, for Wills, and with the next one too for orphans.
     pub origin: u64,
-    /// The Packet Identifier times 2, plus its toggle; of a Will its number times 2.
+    /// The Packet Identifier times 2, plus its toggle; of a Will or an orphan its number times 2.
     pub number: u64,
 }
 
@@ -330,6 +347,11 @@ impl Identity {
     /// Of a Will, by its shard's number for it.
     pub fn of_will(shard: ShardId, id: u64) -> Self {
         Self { origin: 1 << 63 | u64::from(shard.0), number: id * 2 }
+    }
+
+    /// Of a message that a member of a shared group left behind, by the shard's number for it.
+    pub fn of_orphan(shard: ShardId, id: u64) -> Self {
+        Self { origin: 3 << 62 | u64::from(shard.0), number: id * 2 }
     }
 
     /// The message before or after it under the same Packet Identifier: when one comes, nobody sends the other again.
@@ -360,6 +382,16 @@ pub struct Enqueue {
     pub retain: bool,
     pub subscription_ids: SubscriptionIds,
     pub group: Option<GroupId>,
+}
+
+/// A shared group gives a durable session a message.
+#[derive(Debug)]
+pub struct OfGroup {
+    pub name: GroupName,
+    /// It takes the session for connected: one that is not gives the message back, for another member may be there.
+    pub is_connected: bool,
+    /// Of what another member has left behind: it is given once, though the process may die before that is known.
+    pub identity: Option<Identity>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -176,7 +176,10 @@ impl Worker {
         let waited = overflow.into_iter().map(|overflow| overflow.entry);
         for entry in deliveries.into_unfinished().chain(waited) {
             if let Some(group) = entry.group {
-                self.request(group.shard, Request::Bounce { group, message: entry.message, token: None });
+                self.request(
+                    group.shard,
+                    Request::Bounce { group, message: entry.message, identity: None, token: None },
+                );
             }
         }
         for key in keys {

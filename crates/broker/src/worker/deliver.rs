@@ -580,7 +580,7 @@ impl Worker {
         let MemberDelivery { group, connection: id, message, options, subscription_id, token } = delivery;
         let connection = self.connections.get_mut(id.slot, id.generation);
         let Some(connection) = connection.filter(|connection| connection.phase == Phase::Open) else {
-            return self.request(group.shard, Request::Bounce { group, message, token });
+            return self.request(group.shard, Request::Bounce { group, message, identity: None, token });
         };
         let durable = connection.session.is_some();
         let mut shared = Shared::from(&message);

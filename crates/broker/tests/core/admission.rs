@@ -274,7 +274,8 @@ fn the_topic_that_a_mountpoint_lies_below_takes_no_place_in_a_tenants_queue() {
             let mut topics = topics(net, reader);
             topics.sort();
             assert_eq!(topics, ["b", "b", "b/c", "b/c"], "{known}");
-            net.send(reader, goodbye().expiry(0));
+            let last = net.connect(1, v5(name).username(&format!("tenant={tenant}")));
+            net.lose(last);
         }
     });
 }

@@ -342,6 +342,48 @@ fn what_was_begun_is_not_refused() {
     });
 }
 
+/// What a member leaves behind is given to another once, at whatever point of that the process dies.
+#[test]
+fn what_a_member_leaves_behind_comes_once_whenever_the_process_dies() {
+    for dies_after in 0..12 {
+        everywhere(settings, |net, log| {
+            let leaving = connect(net, log, 1, durable(V5, "leaving"));
+            net.send(leaving, subscribe(1).to("$share/g/t", ExactlyOnce));
+            net.sync(log);
+            net.lose(leaving);
+            net.sync(log);
+            let publisher = connect(net, log, 0, v5("p"));
+            net.send(publisher, message("t", "once").qos2(1));
+            net.sync(log);
+            assert_eq!(net.received(publisher), [pubrec(1)]);
+            for (place, name) in [(0, "a"), (1, "b"), (2, "c")] {
+                let staying = connect(net, log, place, durable(V5, name));
+                net.send(staying, subscribe(1).to("$share/g/t", ExactlyOnce));
+                net.sync(log);
+            }
+            net.connecting(2, v5("leaving"));
+            for _ in 0..dies_after {
+                log.sync();
+                net.run();
+            }
+            let (mut net, log) =
+                std::mem::replace(net, Net::with_log(1, settings(), Arc::new(AllowAll)).0).after_crash(log);
+            net.sync(&log);
+            let mut found = Vec::new();
+            for name in ["leaving", "a", "b", "c"] {
+                let peer = net.connecting(0, durable(V5, name));
+                net.sync(&log);
+                let payload = |sent| match sent {
+                    Sent::Publish(message) => Some(message.payload),
+                    _ => None,
+                };
+                found.extend(net.received(peer).into_iter().filter_map(payload));
+            }
+            assert_eq!(found, ["once"], "after {dies_after}");
+        });
+    }
+}
+
 /// Seed 59095: the first PUBLISH has its places, and its acknowledgement was lost. The refusal of its repetition was lost as well, and the
 /// next repetition was taken for another message.
 #[test]

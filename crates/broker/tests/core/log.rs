@@ -17,6 +17,8 @@ struct State {
     batches: BTreeMap<(u16, u64), Arc<Vec<u8>>>,
     /// Appended and not durable: the last index of each shard.
     pending: BTreeMap<u16, u64>,
+    /// The last durable index of each shard.
+    durable: BTreeMap<u16, u64>,
     appended: usize,
     condition: Condition,
 }
@@ -25,7 +27,22 @@ impl Log {
     /// What was appended so far is durable.
     pub fn sync(&self) {
         let pending = std::mem::take(&mut self.state().pending);
+        self.state().durable.extend(&pending);
         self.node().store_durable(pending.into_iter().map(|(shard, index)| (ShardId(shard), index)));
+    }
+
+    /// What is there when the process dies now: a log with what is durable, and the shards that come of it.
+    pub fn killed(&self, hash_key: [u8; 16]) -> (Arc<Log>, Vec<shard::Shard>) {
+        let State { mut batches, durable, .. } = std::mem::take(&mut *self.state());
+        batches.retain(|(shard, index), _| durable.get(shard).is_some_and(|last| index <= last));
+        let mut shards: Vec<_> = (0..16).map(|id| shard::Shard::new(id, hash_key)).collect();
+        for ((shard, index), batch) in &batches {
+            let applied = shards[usize::from(*shard)].apply(*index, batch, &mut Vec::new());
+            applied.expect("what was written is read");
+        }
+        let log = Log::default();
+        *log.state() = State { batches, durable, ..State::default() };
+        (Arc::new(log), shards)
     }
 
     /// Batches that were appended so far.

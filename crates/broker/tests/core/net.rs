@@ -33,6 +33,8 @@ pub struct Net {
     post: Arc<Mutex<Vec<(WorkerId, Letter)>>>,
 }
 
+const HASH_KEY: [u8; 16] = *b"0123456789abcdef";
+
 /// A client's network connection, for as long as the test lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Peer(pub usize);
@@ -99,14 +101,23 @@ impl Net {
 
     /// The same with a log; what is appended at the start is durable.
     pub fn with_log(workers: u16, settings: Settings, access: Arc<dyn Access>) -> (Self, Arc<Log>) {
-        let log = Arc::<Log>::default();
-        let hash_key = *b"0123456789abcdef";
-        let store = broker::Store {
-            log: Some(log.clone()),
-            shards: Vec::new(),
-            life: broker::Life::default(),
-            hash_key,
-        };
+        Self::from_log(workers, settings, access, (Arc::default(), Vec::new()))
+    }
+
+    /// The next life of a node that dies now. What is durable in its log is there.
+    pub fn after_crash(self, log: &Log) -> (Self, Arc<Log>) {
+        let (workers, settings) = (self.workers.len() as u16, (**self.workers[0].settings()).clone());
+        Self::from_log(workers, settings, Arc::new(AllowAll), log.killed(HASH_KEY))
+    }
+
+    fn from_log(
+        workers: u16,
+        settings: Settings,
+        access: Arc<dyn Access>,
+        (log, shards): (Arc<Log>, Vec<shard::Shard>),
+    ) -> (Self, Arc<Log>) {
+        let life = broker::Life::default();
+        let store = broker::Store { log: Some(log.clone()), shards, life, hash_key: HASH_KEY };
         let node = Node::with_store(settings, access, "test".into(), workers, store);
         let mut net = Self::around(node, workers, Travel::InOrder);
         net.node.connect_log();

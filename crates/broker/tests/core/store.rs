@@ -277,8 +277,12 @@ fn of_request(request: &Request) -> Kind {
         Request::ForgetOrigin { .. } => Kind::ForgetOrigin,
         Request::Join(_) => Kind::Join,
         Request::Leave { .. } | Request::JoinNode { .. } => Kind::Leave,
-        Request::Bounce { .. } | Request::GiveOrphan { .. } | Request::GiveHere { .. } => Kind::Bounce,
-        Request::Taken { .. } | Request::Given { .. } => Kind::Taken,
+        Request::Bounce { .. }
+        | Request::GiveOrphan { .. }
+        | Request::GiveHere { .. }
+        | Request::WhoKnowsOrphans { .. }
+        | Request::OrphansKnown { .. } => Kind::Bounce,
+        Request::Taken { .. } | Request::TakenBy { .. } | Request::Given { .. } => Kind::Taken,
         Request::WillDispatched { .. } => Kind::WillDispatched,
     }
 }

@@ -11,7 +11,7 @@ use crate::ids::{GroupId, SessionId, Time};
 use crate::mail::Token;
 use crate::message::Message;
 use crate::route::RouteKind;
-use crate::store::{Completion, Enqueue, GroupName, Identity, Request, session_uid};
+use crate::store::{Completion, Enqueue, Identity, OfGroup, Request, session_uid};
 
 impl ShardHost {
     /// A message for the sessions or groups that match, or for both.
@@ -114,32 +114,42 @@ impl ShardHost {
         now: Time,
         id: SessionId,
         entries: Vec<Enqueue>,
-        name: Option<&(Box<GroupName>, bool)>,
+        of_group: Option<&OfGroup>,
         waiter: Option<Waiter>,
         out: &mut ShardOutput,
     ) {
+        let asker = waiter.as_ref().and_then(Waiter::asker);
         let append = waiter.map(|waiter| self.new_append(waiter));
         // The group has not heard yet that this member has gone, as it was told before this came: somebody who is there shall have it.
-        if matches!(name, Some((_, true))) && !self.live.contains_key(&session_uid(id)) {
+        let identity = of_group.and_then(|group| group.identity);
+        let is_awaited = of_group.is_some_and(|group| group.is_connected);
+        if is_awaited && !self.live.contains_key(&session_uid(id)) {
             for entry in entries {
-                self.give_back(entry.group, entry.message, append, out);
+                self.give_back(entry.group, entry.message, identity, append, out);
             }
             return self.one_taken(now, append, out);
         }
-        let text = name.map(|(name, _)| name.text());
+        let text = of_group.map(|group| group.name.text());
         for entry in entries {
             let Enqueue { message, qos, retain, subscription_ids, group } = entry;
             if let Some(key) = append {
                 self.appends[key as usize].remaining += 1;
             }
             let append = self.go_ahead(now, &message, append, out);
+            if identity.is_some() {
+                if let Some(key) = append {
+                    self.appends[key as usize].identity = identity;
+                }
+                let by = self.id;
+                out.requests.extend(asker.map(|(shard, key)| (shard, Request::TakenBy { key, by })));
+            }
             let command = Command::Enqueue(shard::Enqueue {
                 session: session_uid(id),
                 message: message.view().stored(),
                 qos,
                 retain,
                 ids: subscription_ids.as_slice().to_vec(),
-                identity: None,
+                identity: identity.map(shard::Identity::from),
                 group: text.as_deref(),
             });
             self.propose(now, &command, Asked::Enqueue { message: message.clone(), append, group });
@@ -204,7 +214,7 @@ impl ShardHost {
             }
             Waiter::Will { id, .. } if reason == ReasonCode::QuotaExceeded && self.hold_will(now, id) => {}
             Waiter::Will { id, shards } => self.will_done(now, id, shards),
-            Waiter::Orphan(id) => self.propose(now, &Command::OrphanDone { id }, Asked::Nobody),
+            Waiter::Orphan { id, shards } => self.orphan_done(now, id, shards),
             Waiter::Unsynced(bytes) => self.unsynced -= bytes,
         }
     }
@@ -214,6 +224,7 @@ impl ShardHost {
         &mut self,
         group: Option<GroupId>,
         message: Message,
+        identity: Option<Identity>,
         append: Option<u32>,
         out: &mut ShardOutput,
     ) {
@@ -225,6 +236,6 @@ impl ShardHost {
             self.appends[key as usize].remaining += 1;
             Token::Append { shard: self.id, key }
         });
-        out.requests.push((group.shard, Request::Bounce { group, message, token }));
+        out.requests.push((group.shard, Request::Bounce { group, message, identity, token }));
     }
 }

@@ -10,7 +10,7 @@ use crate::ids::{ConnectionId, SessionId, Time};
 use crate::mail::{SessionDelivery, SubscriptionIds, Token};
 use crate::message::Message;
 use crate::store::log::{Purpose, Wanted};
-use crate::store::{Acknowledgement, Completion, GroupName, Request, session_id, session_uid};
+use crate::store::{Acknowledgement, Completion, GroupName, Identity, Request, session_id, session_uid};
 
 /// Bytes of one session's messages that are kept in memory although they lie on disk, for when their turn comes. What is pinned is
 /// kept beyond that, and so is what comes while all that is kept for clients of this shard is little.
@@ -250,9 +250,11 @@ impl ShardHost {
     fn give_orphan(&mut self, id: u64, message: Option<Message>, out: &mut ShardOutput) {
         let Some(orphan) = self.state.orphan(id) else { return };
         let (Some(message), Some(name)) = (message, GroupName::parse(orphan.group)) else { return };
-        let key = self.new_append(super::Waiter::Orphan(id));
+        let key = self.new_append(super::Waiter::Orphan { id, shards: 0 });
+        let identity = Identity::of_orphan(self.id, id);
         let token = Some(Token::Append { shard: self.id, key });
-        out.requests.push((name.shard(), Request::GiveOrphan { group: Box::new(name), message, token }));
+        out.requests
+            .push((name.shard(), Request::GiveOrphan { group: Box::new(name), message, identity, token }));
     }
 
     pub(super) fn acknowledge(

@@ -77,7 +77,8 @@ impl ShardHost {
             Asked::Publish { append, .. } | Asked::Retain { append } => self.one_taken(now, append, out),
             Asked::Enqueue { message, append, group } => {
                 if matches!(answer, Answer::Gone) {
-                    self.give_back(group, message, append, out);
+                    let identity = append.and_then(|key| self.appends.get(key as usize)?.identity);
+                    self.give_back(group, message, identity, append, out);
                 }
                 self.one_taken(now, append, out);
             }
@@ -96,7 +97,7 @@ impl ShardHost {
                 out.complete(Completion::Complete { connection, packet_id });
             }
             Asked::Clock { sweep } => self.ticked(now, &answer, sweep),
-            Asked::WillDone { identity, shards } => {
+            Asked::Forget { identity, shards } => {
                 let forget = |shard| (shard, Request::ForgetIdentity { identity });
                 out.requests.extend(shards_of(shards).map(forget));
             }

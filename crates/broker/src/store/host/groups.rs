@@ -9,7 +9,7 @@ use crate::message::Message;
 use crate::peers::{Members, NodePlace};
 use crate::route::{Options, Route, RouteKind};
 use crate::store::group::{Choice, Group, GroupMember};
-use crate::store::{Completion, Enqueue, GroupName, Join, Member, Request};
+use crate::store::{Completion, Enqueue, GroupName, Identity, Join, Member, OfGroup, Request};
 
 /// On which terms a message is given.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,6 +24,8 @@ pub(super) struct Giving<'a> {
     pub declined: Option<ReasonCode>,
     /// Nodes that it was offered to.
     pub offers: u8,
+    /// Of what another member has left behind.
+    pub identity: Option<Identity>,
     /// Whom the member answers.
     pub token: Option<Token>,
 }
@@ -131,7 +133,7 @@ impl ShardHost {
         now: Time,
         id: GroupId,
         message: &Message,
-        Giving { refusal, only_here, not_to, declined, offers, token }: Giving<'_>,
+        Giving { refusal, only_here, not_to, declined, offers, identity, token }: Giving<'_>,
         out: &mut ShardOutput,
     ) {
         let view = message.view();
@@ -191,7 +193,10 @@ impl ShardHost {
                     group: Some(id),
                 };
                 let group = self.groups.get(id.slot, id.generation);
-                let group = group.map(|group| (Box::new(group.name().clone()), connection.is_some()));
+                let group = group.map(|group| {
+                    let name = group.name().clone();
+                    Box::new(OfGroup { name, is_connected: connection.is_some(), identity })
+                });
                 let entries = vec![entry];
                 let request = Request::Enqueue { session, entries, group, token, page: None };
                 out.requests.push((session.shard, request));
@@ -227,7 +232,7 @@ impl ShardHost {
         now: Time,
         name: &GroupName,
         message: &Message,
-        token: Option<Token>,
+        (identity, token): (Identity, Option<Token>),
         out: &mut ShardOutput,
     ) {
         let Some((slot, generation)) = self.group_names.get(name).copied() else {
@@ -238,7 +243,7 @@ impl ShardHost {
             now,
             GroupId { shard: self.id, slot, generation },
             message,
-            Giving { token, ..Giving::default() },
+            Giving { identity: Some(identity), token, ..Giving::default() },
             out,
         );
     }

@@ -18,6 +18,7 @@ mod groups;
 mod inspect;
 mod live;
 mod look;
+mod orphans;
 mod ownership;
 mod propose;
 mod received;
@@ -46,7 +47,7 @@ use self::groups::Giving;
 use self::live::{Bodies, Live};
 use self::propose::{Asked, Proposals};
 use super::group::Group;
-use super::log::{Condition, Life, Purpose, StoreEvent, StoreLog, Wanted};
+use super::log::{Condition, Life, StoreEvent, StoreLog};
 use super::{Claim, Completion, DueWill, GroupName, Identity, Request, SHARDS};
 use crate::backlog::Backlog;
 use crate::counters::StoreCounters;
@@ -114,6 +115,8 @@ pub struct ShardHost {
     stamps: super::retained_stamps::Stamps,
     /// The batch with the last retained message that was sent here.
     retained_asked: u64,
+    /// What the last life's members have left behind, while shards are asked whether they have it.
+    sought: Option<orphans::Sought>,
     /// Wills that were due and that a shard refused.
     held_wills: wills::HeldWills,
     /// A `Tick` or `Sweep` is under way.
@@ -183,8 +186,11 @@ enum Waiter {
         id: u64,
         shards: u16,
     },
-    /// A message that a member of a shared group left behind.
-    Orphan(u64),
+    /// A message that a member of a shared group left behind, and the shards that were told its identity.
+    Orphan {
+        id: u64,
+        shards: u16,
+    },
     /// Nobody any more: it was acknowledged ahead of the disk, so many bytes.
     Unsynced(u64),
 }
@@ -267,6 +273,7 @@ impl ShardHost {
             known_to: HashMap::with_hasher(hasher),
             stamps: super::retained_stamps::Stamps::default(),
             retained_asked: 0,
+            sought: None,
             held_wills: wills::HeldWills::default(),
             ticking: false,
             limits: None,
@@ -291,11 +298,7 @@ impl ShardHost {
         self.recall_sessions(out);
         let wills: Vec<u64> = self.state.due_wills().map(|(id, _)| id).collect();
         wills.into_iter().for_each(|id| self.will_due(id, out));
-        let orphans = self.state.orphans().map(|(id, orphan)| (Purpose::Orphan { id }, orphan.key));
-        let wanted: Vec<_> = orphans.map(|(purpose, key)| Wanted { purpose, key }).collect();
-        if !wanted.is_empty() {
-            self.read(wanted);
-        }
+        self.seek_orphans(out);
         self.apply_at_once(now, out);
     }
 
@@ -330,7 +333,7 @@ impl ShardHost {
             }
             Request::Enqueue { session, entries, group, token, page } => {
                 let waiter = token.map(Waiter::Token).or(page.map(Waiter::Page));
-                self.enqueue(now, session, entries, group.as_ref(), waiter, out);
+                self.enqueue(now, session, entries, group.as_deref(), waiter, out);
             }
             Request::Acknowledge { session, connection, packet_id, kind } => {
                 self.acknowledge(now, session, connection, packet_id, kind, out);
@@ -364,12 +367,15 @@ impl ShardHost {
                 self.give_here(now, &group, &message, (refusal, token), out);
             }
             Request::Given { key, reason } => self.was_given(now, key, reason, out),
-            Request::Bounce { group, message, token } => {
-                self.give(now, group, &message, Giving { token, ..Giving::default() }, out);
+            Request::Bounce { group, message, identity, token } => {
+                self.give(now, group, &message, Giving { identity, token, ..Giving::default() }, out);
             }
-            Request::GiveOrphan { group, message, token } => {
-                self.give_left_behind(now, &group, &message, token, out);
+            Request::GiveOrphan { group, message, identity, token } => {
+                self.give_left_behind(now, &group, &message, (identity, token), out);
             }
+            Request::WhoKnowsOrphans { asker, orphans } => self.who_knows_orphans(asker, &orphans, out),
+            Request::OrphansKnown { by, orphans } => self.orphans_known(now, by, &orphans),
+            Request::TakenBy { key, by } => self.taken_by(key, by, out),
             Request::WillDispatched { key, outstanding, shards } => {
                 self.will_dispatched(now, key, outstanding, shards, out);
             }

@@ -116,8 +116,8 @@ pub(super) enum Asked {
         sweep: bool,
     },
     Overdue(SessionUid),
-    /// A Will has its places; afterwards nobody publishes it again.
-    WillDone {
+    /// A Will or an orphan has its places; afterwards nobody brings it again, and these shards may forget it.
+    Forget {
         identity: Identity,
         shards: u16,
     },

@@ -85,6 +85,6 @@ impl ShardHost {
     pub(super) fn will_done(&mut self, now: Time, id: u64, shards: u16) {
         let identity = Identity::of_will(self.id, id);
         let id = if mutated(Mutation::RepeatWills) { u64::MAX } else { id };
-        self.propose(now, &Command::WillDone { id }, Asked::WillDone { identity, shards });
+        self.propose(now, &Command::WillDone { id }, Asked::Forget { identity, shards });
     }
 }

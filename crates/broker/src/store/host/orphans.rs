@@ -1,0 +1,95 @@
+//! What a member of a shared group left behind, and who has it now.
+//!
+//! The state keeps an orphan until its new place is durable. The process may die in between, so the place remembers whose it is: the next
+//! life asks all shards before it gives an orphan to anybody.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use shard::Command;
+
+use super::propose::Asked;
+use super::{ShardHost, ShardOutput, Waiter};
+use crate::ids::{ShardId, Time};
+use crate::mail::Token;
+use crate::store::log::{Purpose, Wanted};
+use crate::store::{Identity, Request, SHARDS};
+
+/// Orphans of the last life.
+pub(super) struct Sought {
+    orphans: Arc<[u64]>,
+    /// Those that have a place, and the shards where, as bits.
+    known: BTreeMap<u64, u16>,
+    unanswered: u16,
+}
+
+impl Waiter {
+    /// The shard whose append waits, and its key there.
+    pub(super) fn asker(&self) -> Option<(ShardId, u32)> {
+        match self {
+            Waiter::Token(Token::Append { shard, key }) => Some((*shard, *key)),
+            _ => None,
+        }
+    }
+}
+
+impl ShardHost {
+    /// A life begins: the last one may have given orphans to others and not have lived to note it.
+    pub(super) fn seek_orphans(&mut self, out: &mut ShardOutput) {
+        let orphans: Arc<[u64]> = self.state.orphans().map(|(id, _)| id).collect();
+        if orphans.is_empty() {
+            return;
+        }
+        let asker = self.id;
+        let ask = |shard| (ShardId(shard), Request::WhoKnowsOrphans { asker, orphans: orphans.clone() });
+        out.requests.extend((0..SHARDS).map(ask));
+        self.sought = Some(Sought { orphans, known: BTreeMap::new(), unanswered: SHARDS });
+    }
+
+    pub(super) fn who_knows_orphans(&self, asker: ShardId, orphans: &[u64], out: &mut ShardOutput) {
+        let is_known = |id: &u64| self.state.knows(Identity::of_orphan(asker, *id).into());
+        let orphans = orphans.iter().copied().filter(is_known).collect();
+        out.requests.push((asker, Request::OrphansKnown { by: self.id, orphans }));
+    }
+
+    pub(super) fn orphans_known(&mut self, now: Time, by: ShardId, orphans: &[u64]) {
+        let Some(sought) = &mut self.sought else { return };
+        for id in orphans {
+            *sought.known.entry(*id).or_default() |= 1 << by.0;
+        }
+        sought.unanswered -= 1;
+        if sought.unanswered > 0 {
+            return;
+        }
+        let Some(Sought { orphans, known, .. }) = self.sought.take() else { return };
+        let mut wanted = Vec::new();
+        for id in orphans.iter().copied() {
+            match (known.get(&id), self.state.orphan(id)) {
+                (Some(shards), _) => self.orphan_done(now, id, *shards),
+                (None, Some(orphan)) => {
+                    wanted.push(Wanted { purpose: Purpose::Orphan { id }, key: orphan.key })
+                }
+                (None, None) => {}
+            }
+        }
+        if !wanted.is_empty() {
+            self.read(wanted);
+        }
+    }
+
+    /// A shard remembers the identity of what an append of this one waits for, perhaps on behalf of another's.
+    pub(super) fn taken_by(&mut self, key: u32, by: ShardId, out: &mut ShardOutput) {
+        let Some(append) = self.appends.get_mut(key as usize) else { return };
+        if let Waiter::Orphan { shards, .. } = &mut append.waiter {
+            *shards |= 1 << by.0;
+        } else if let Some((shard, key)) = append.waiter.asker() {
+            out.requests.push((shard, Request::TakenBy { key, by }));
+        }
+    }
+
+    /// An orphan has its place. Its identity is forgotten when that is durable, and no sooner.
+    pub(super) fn orphan_done(&mut self, now: Time, id: u64, shards: u16) {
+        let identity = Identity::of_orphan(self.id, id);
+        self.propose(now, &Command::OrphanDone { id }, Asked::Forget { identity, shards });
+    }
+}
