@@ -189,7 +189,18 @@ pub(crate) struct Flow {
     /// Questions about the packet that waits for its permission, and how often they were asked.
     pub questions: u32,
     pub asked: u8,
+    /// Of the retained message that waits to be told.
+    pub room: Room,
     pub probe: Probe,
+}
+
+/// Whether there is a place for a retained message, where most are taken: it is asked for before anybody has the message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Room {
+    #[default]
+    Unasked,
+    Asked,
+    Is(bool),
 }
 
 /// One delivery at a time that is watched on its way to its acknowledgement.

@@ -99,8 +99,10 @@ pub struct NodeLoad {
     pub sessions: AtomicU64,
     /// More than `limits.memory_queued_max` has waited for longer than `queue.wait`: what waits for absent clients gives way.
     pub absent_give_way: AtomicBool,
-    /// Retained messages of each shard, as of the last second.
+    /// Retained messages of each shard, of batches that are applied.
     pub retained: [RetainedFigures; SHARDS as usize],
+    /// There is no place for any more of them, or not for a large one.
+    pub retained_is_short: AtomicBool,
 }
 
 /// How many retained messages a shard has.
@@ -111,6 +113,19 @@ pub struct RetainedFigures {
 }
 
 impl NodeLoad {
+    /// What a shard has is noted.
+    pub fn note_retained(&self, own: ShardId, (messages, bytes): (u64, u64), settings: &Settings) {
+        let figures = &self.retained[own.index()];
+        figures.messages.store(messages, Relaxed);
+        figures.bytes.store(bytes, Relaxed);
+        let (others, others_bytes) = self.retained_elsewhere(own);
+        let limits = &settings.retained;
+        let largest = settings.mqtt.packet_size_max.bytes();
+        let is_short = messages + others >= limits.messages_max
+            || (bytes + others_bytes).saturating_add(largest) > limits.bytes_max.bytes();
+        self.retained_is_short.store(is_short, Relaxed);
+    }
+
     /// Retained messages of all shards but this one, and their bytes: limits are kept about right without a counter that all
     /// would write to.
     pub fn retained_elsewhere(&self, own: ShardId) -> (u64, u64) {
@@ -422,6 +437,11 @@ impl Node {
     /// The worker that hosts a shard of the session store.
     pub fn shard_host(&self, shard: ShardId) -> WorkerId {
         WorkerId(shard.0 % self.workers)
+    }
+
+    /// Whether it has to be asked if there is a place for another retained message.
+    pub(crate) fn is_short_of_retained(&self) -> bool {
+        self.load.retained_is_short.load(Relaxed)
     }
 
     /// The worker that has the retained messages of a [`place`](crate::retained::place).

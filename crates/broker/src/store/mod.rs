@@ -86,6 +86,12 @@ pub enum Request {
         refusal: Option<ReasonCode>,
         token: Option<Token>,
     },
+    /// Whether there is a place for a topic's retained message of about this size. Answered by [`Completion::RoomToRetain`].
+    AskRoomToRetain {
+        topic: Box<str>,
+        size: u64,
+        connection: ConnectionId,
+    },
     /// An operator deletes a topic's retained message. Answered by `token`: [`ReasonCode::NoSubscriptionExisted`] when there
     /// was none.
     DeleteRetained {
@@ -243,6 +249,10 @@ pub enum Completion {
     PageTaken {
         connection: ConnectionId,
     },
+    RoomToRetain {
+        connection: ConnectionId,
+        is_there: bool,
+    },
     /// A shared group has taken a member in, or refused it with an error; SUBACK may leave.
     Joined {
         connection: ConnectionId,
@@ -270,6 +280,7 @@ impl Completion {
             | Completion::Release { connection, .. }
             | Completion::Complete { connection, .. }
             | Completion::PageTaken { connection }
+            | Completion::RoomToRetain { connection, .. }
             | Completion::Joined { connection, .. }
             | Completion::Left { connection, .. } => *connection,
         }

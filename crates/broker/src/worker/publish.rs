@@ -11,12 +11,13 @@ use super::receive::Step;
 use super::trace::Passing;
 use crate::access::Rates;
 use crate::admin::Direction;
-use crate::connection::Flow;
+use crate::connection::{Flow, Room};
 use crate::durability::Durability;
 use crate::ids::{ConnectionId, SessionId, Time};
 use crate::mail::Token;
 use crate::message::MessageView;
 use crate::mount::mounted;
+use crate::retained;
 use crate::settings::PublishDenied;
 use crate::store::{Identity, Request, shards_of};
 
@@ -26,6 +27,9 @@ const OVERLOAD_RETRY_MS: u64 = 100;
 impl Worker {
     pub(super) fn publish_packet(&mut self, slot: u32, publish: &Publish<'_>, size: usize) -> Step {
         if self.node.access.asks_others() && self.awaits_permission(slot, publish) {
+            return Step::Blocked;
+        }
+        if publish.retain && self.awaits_room(slot, publish, size) {
             return Step::Blocked;
         }
         if let Some(retry) = self.must_wait(slot, publish, size) {
@@ -74,6 +78,40 @@ impl Worker {
             return connection.flow().budget.take(now, rates, size).err();
         }
         None
+    }
+
+    /// Whether a retained message waits to be told if there is a place for it. That is asked while nobody has it, for what is refused comes to
+    /// nobody; and only where places are few.
+    fn awaits_room(&mut self, slot: u32, publish: &Publish<'_>, size: usize) -> bool {
+        if publish.qos == QoS::AtMostOnce || publish.payload.is_empty() || !self.node.is_short_of_retained() {
+            return false;
+        }
+        let Some(connection) = self.connections.occupant(slot) else { return false };
+        let flow = connection.flow();
+        match flow.room {
+            Room::Unasked => {}
+            Room::Asked => return true,
+            Room::Is(_) => return false,
+        }
+        let alias = publish.properties.topic_alias().filter(|_| publish.topic.is_empty());
+        let aliased =
+            alias.and_then(|alias| flow.aliases_in.resolve(alias, self.settings.mqtt.topic_alias_max).ok());
+        let topic = aliased.as_deref().unwrap_or(publish.topic);
+        let topic = format!("{}{topic}", connection.mountpoint());
+        let place = retained::place(&topic);
+        if TopicName::parse(&topic).is_err() || place == retained::OWN {
+            return false;
+        }
+        connection.flow().room = Room::Asked;
+        let (connection, topic) = (connection.id, topic.into());
+        self.request(place, Request::AskRoomToRetain { topic, size: size as u64, connection });
+        true
+    }
+
+    pub(super) fn room_to_retain(&mut self, id: ConnectionId, is_there: bool) {
+        let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
+        connection.flow().room = Room::Is(is_there);
+        self.unblock(id.slot);
     }
 
     fn publish(&mut self, slot: u32, publish: &Publish<'_>, size: usize) -> Result<(), ReasonCode> {
@@ -174,7 +212,11 @@ impl Worker {
             let passing = Passing { dup: publish.dup, packet_id, ..Passing::of(&view) };
             self.trace_publish(slot, Direction::In, &passing);
         }
-        self.publish_and_acknowledge(slot, publish, name, view);
+        if publish.retain && self.has_no_room(slot) {
+            self.refuse_retained(slot, publish);
+        } else {
+            self.publish_and_acknowledge(slot, publish, name, view);
+        }
         self.scratch.properties = scratch;
         self.scratch.topic = room;
         Ok(())
@@ -295,6 +337,21 @@ impl Worker {
         let Some(connection) = self.connections.occupant(slot) else { return };
         connection.flow().inbound.wait(packet_id, qos, 0, reason);
         self.poll_inbound(slot);
+    }
+
+    /// What was asked for this retained message.
+    fn has_no_room(&mut self, slot: u32) -> bool {
+        let flow = self.connections.occupant(slot).and_then(|connection| connection.flow.as_mut());
+        flow.is_some_and(|flow| std::mem::take(&mut flow.room) == Room::Is(false))
+    }
+
+    fn refuse_retained(&mut self, slot: u32, publish: &Publish<'_>) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let Some(packet_id) = publish.packet_id else { return };
+        let again = connection.flow().inbound.was_dispatched(packet_id);
+        // At QoS 1 a message that is sent again is another, of which nobody has anything.
+        let repeated = publish.qos == QoS::ExactlyOnce && (publish.dup || again);
+        self.refuse_untaken(slot, (packet_id, publish.qos, repeated), ReasonCode::QuotaExceeded);
     }
 
     /// What an earlier connection of the client has dispatched is refused now, and so at an end.

@@ -129,6 +129,46 @@ fn retain_as_published_is_for_messages_that_pass_by() {
     }
 }
 
+/// A refusal says that nobody has the message: there is no place for it as a retained one, so it comes to nobody. What replaces another does.
+#[test]
+fn a_retained_message_without_a_place_comes_to_nobody() {
+    everywhere_with(
+        |settings| settings.retained.messages_max = 1,
+        |net| {
+            let witnesses = [v5("w"), durable(V5, "d"), durable(V5, "e")].map(|witness| {
+                let witness = net.connect(1, witness);
+                net.subscribe(witness, "r/#", ExactlyOnce);
+                witness
+            });
+            let publishers = [v5("p"), durable(V5, "q")].map(|publisher| net.connect(0, publisher));
+            net.send(publishers[0], message("r/1", "first").qos1(1).retain());
+            assert_eq!(net.received(publishers[0]), [puback(1)]);
+            for publisher in publishers {
+                net.send(publisher, message("r/2", "no").qos1(2).retain());
+                net.send(publisher, message("r/2", "nor this").qos2(3).retain());
+                let refused =
+                    [Sent::PubAck(2, ReasonCode::QuotaExceeded), Sent::PubRec(3, ReasonCode::QuotaExceeded)];
+                assert_eq!(net.received(publisher), refused);
+            }
+            let older = net.connect(2, v3("older"));
+            net.send(older, message("r/3", "no").qos1(1).retain());
+            assert_eq!(net.received(older), [Sent::Closed], "it cannot be told");
+            net.send(publishers[1], message("r/1", "last").qos2(3).retain());
+            assert_eq!(net.received(publishers[1]), [pubrec(3)]);
+            net.send(publishers[1], pubrel(3));
+            net.send(publishers[0], message("r/2", "live").qos1(4));
+            for witness in witnesses {
+                assert_eq!(net.payloads(witness), ["first", "last", "live"]);
+            }
+            let late = net.connect(2, v5("late"));
+            net.send(late, subscribe(1).to("r/#", AtMostOnce));
+            let found = net.received(late);
+            assert_eq!(found[1..], [message("r/1", "last").retain().into()]);
+            net.send(publishers[0], message("r/1", "").qos1(5).retain());
+        },
+    );
+}
+
 #[test]
 fn there_are_no_more_retained_messages_than_the_node_may_have() {
     everywhere_with(

@@ -236,6 +236,9 @@ fn failed(host: usize, request: Request, reason: ReasonCode) -> Option<Parcel> {
             return acknowledged(host, token?, reason);
         }
         Request::Receive { token, .. } => return acknowledged(host, token, reason),
+        Request::AskRoomToRetain { connection, .. } => {
+            Completion::RoomToRetain { connection, is_there: false }
+        }
         // Nobody hears of it, as after a crash.
         Request::ForgetIdentity { .. } => return None,
         other => panic!("no failure is known for {other:?}"),
@@ -266,7 +269,7 @@ fn of_request(request: &Request) -> Kind {
         Request::Unsubscribe { .. } => Kind::Unsubscribe,
         Request::Withdraw { .. } => Kind::Withdraw,
         Request::Append { .. } => Kind::Append,
-        Request::Retain { .. } => Kind::Retain,
+        Request::Retain { .. } | Request::AskRoomToRetain { .. } => Kind::Retain,
         Request::DeleteRetained { .. } => Kind::DeleteRetained,
         Request::Enqueue { .. } => Kind::Enqueue,
         Request::Acknowledge { .. } => Kind::Acknowledge,
@@ -297,7 +300,7 @@ fn of_completion(completion: &Completion) -> Kind {
         Completion::Deliver { .. } => Kind::Deliver,
         Completion::Release { .. } => Kind::PubRel,
         Completion::Complete { .. } => Kind::PubComp,
-        Completion::PageTaken { .. } => Kind::PageTaken,
+        Completion::PageTaken { .. } | Completion::RoomToRetain { .. } => Kind::PageTaken,
         Completion::Joined { .. } => Kind::Joined,
         Completion::Left { .. } => Kind::Left,
     }

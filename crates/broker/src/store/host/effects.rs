@@ -54,7 +54,7 @@ impl ShardHost {
             Effect::FilterRemoved { filter } => self.filter_removed(&filter),
             Effect::WillDue { id } => self.will_due(id, out),
             Effect::Orphaned { id, key, session, n } => self.orphaned((session, n), id, key, out),
-            Effect::RetainedChanged { .. } => {}
+            Effect::RetainedChanged { .. } => self.tend_retained(),
         }
     }
 

@@ -356,6 +356,11 @@ impl ShardHost {
             Request::Retain { message, stamp, copied_by, refusal, token } => {
                 self.retain(now, &message, (stamp, copied_by), (refusal, token), out);
             }
+            Request::AskRoomToRetain { topic, size, connection } => {
+                let is_there = self.has_room_to_retain(&topic, size);
+                self.counters.retained_refused += u64::from(!is_there);
+                out.complete(Completion::RoomToRetain { connection, is_there });
+            }
             Request::DeleteRetained { topic, token } => self.delete_retained(now, &topic, token, out),
             Request::Join(join) => self.join(*join, out),
             Request::Leave { group, member, reply } => self.leave(*group, member, reply, out),

@@ -1,7 +1,5 @@
 //! The shard's part of the retained messages: the last one of each topic that is durable.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use mqtt::{QoS, ReasonCode, TopicName};
 use shard::{Answer, Command};
 
@@ -27,7 +25,10 @@ impl ShardHost {
         (refusal, token): (Option<ReasonCode>, Option<Token>),
         out: &mut ShardOutput,
     ) {
-        if let Some(mut reason) = refusal.or_else(|| self.limit_refusal(message)) {
+        // A client's message was asked for before anybody had it: now it is kept.
+        let is_promised = matches!(token, Some(Token::Publish { .. }));
+        let limit = || if is_promised { None } else { self.limit_refusal(message) };
+        if let Some(mut reason) = refusal.or_else(limit) {
             self.counters.retained_refused += 1;
             if refusal.is_none() && matches!(token, Some(Token::Append { .. })) {
                 // A Will is tried again while there is no room, but not for these limits.
@@ -74,19 +75,20 @@ impl ShardHost {
     /// Whether it is beyond the limits of retained messages. They are about right only: what is under way is not counted.
     fn limit_refusal(&self, message: &Message) -> Option<ReasonCode> {
         let view = message.view();
-        if view.payload.is_empty() {
-            return None;
-        }
+        let fits = view.payload.is_empty()
+            || self.has_room_to_retain(view.topic, view.stored().encoded_len() as u64);
+        (!fits).then_some(ReasonCode::QuotaExceeded)
+    }
+
+    pub(super) fn has_room_to_retain(&self, topic: &str, size: u64) -> bool {
         let limits = &self.settings.retained;
         let (others, others_bytes) = self.load.retained_elsewhere(self.id);
         let (count, bytes) = (others + self.retained_len() as u64, others_bytes + self.retained_bytes());
-        let size = view.stored().encoded_len() as u64;
-        let before = self.state.retained(view.topic).map(|message| message.len() as u64);
+        let before = self.state.retained(topic).map(|message| message.len() as u64);
         let more = u64::from(before.is_none());
         let more_bytes = size.saturating_sub(before.unwrap_or(0));
-        let fits = more_bytes == 0 && more == 0
-            || count + more <= limits.messages_max && bytes + more_bytes <= limits.bytes_max.bytes();
-        (!fits).then_some(ReasonCode::QuotaExceeded)
+        more_bytes == 0 && more == 0
+            || count + more <= limits.messages_max && bytes + more_bytes <= limits.bytes_max.bytes()
     }
 
     pub(super) fn delete_retained(&mut self, now: Time, topic: &str, token: Token, out: &mut ShardOutput) {
@@ -178,10 +180,9 @@ impl ShardHost {
         (!stored.is_expired(now.0)).then(|| retained::whole(now, &Message::of_stored(&stored)))
     }
 
-    /// About once a second: others are told how much there is.
-    pub(crate) fn tend_retained(&mut self) {
-        let figures = &self.load.retained[self.id.index()];
-        figures.messages.store(self.retained_len() as u64, Relaxed);
-        figures.bytes.store(self.retained_bytes(), Relaxed);
+    /// When there are more or less, and about once a second: others are told how much there is.
+    pub(crate) fn tend_retained(&self) {
+        let is = (self.retained_len() as u64, self.retained_bytes());
+        self.load.note_retained(self.id, is, &self.settings);
     }
 }
