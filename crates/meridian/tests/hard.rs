@@ -234,6 +234,51 @@ fn a_directory_that_another_node_uses_or_that_cannot_be_written_is_refused() {
     assert!(said.contains("/proc/meridian"), "{said}");
 }
 
+/// A program that is older than what wrote the log says so, and changes nothing.
+#[test]
+fn a_log_of_a_newer_format_is_refused_with_advice() {
+    let data = filled("newer");
+    // The place of the format, and of the checksum over what stands before it.
+    for (file, checksum) in [(data.0.join("storage").join("identity"), 76), (data.segments().remove(0), 60)] {
+        let whole = std::fs::read(&file).unwrap();
+        let mut newer = whole.clone();
+        newer[8] = 9;
+        let sum = crc32c(&newer[..checksum]).to_le_bytes();
+        newer[checksum..checksum + 4].copy_from_slice(&sum);
+        std::fs::write(&file, newer).unwrap();
+        let said = refusal(&data.0);
+        assert!(said.contains("has format 9, and this program knows formats up to 1"), "{said}");
+        assert!(said.contains("written by a newer"), "{said}");
+        std::fs::write(&file, whole).unwrap();
+    }
+    assert!(Client::connect(&Node::start(&data), "reader", 60, None).1, "nothing was changed meanwhile");
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    let step = |sum: u32, _| if sum & 1 == 0 { sum >> 1 } else { sum >> 1 ^ 0x82f6_3b78 };
+    !bytes.iter().fold(!0, |sum, byte| (0..8).fold(sum ^ u32::from(*byte), step))
+}
+
+/// The file system is mounted read-only, in a place of its own, which not everybody may make.
+#[test]
+fn a_disk_that_is_read_only_is_refused() {
+    const MOUNTED: &str = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && touch \"$1/x\" 2>/dev/null; \
+         test -e \"$1/x\" && exit 99; mount | grep -q \" $1 .*ro\" || exit 99; shift; exec \"$@\"";
+    let data = filled("read-only");
+    let node = start(&data.0);
+    let mut command = Command::new("unshare");
+    command.args(["--map-root-user", "--mount", "sh", "-c", MOUNTED, "sh"]).arg(&data.0);
+    command.arg(node.get_program()).args(node.get_args()).stdin(Stdio::null());
+    let output = command.output().ok().filter(|output| output.status.code() == Some(1));
+    let Some(output) = output.filter(|output| output.stderr.windows(5).any(|text| text == b"ERROR")) else {
+        assert!(std::env::var_os("MERIDIAN_LAB_REQUIRED").is_none(), "nothing can be mounted here");
+        return eprintln!("not tried: nothing can be mounted here");
+    };
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("Read-only file system"), "{said}");
+    assert!(Client::connect(&Node::start(&data), "reader", 60, None).1, "when it can be written again");
+}
+
 /// Any clock that the file of a node may have: nobody's session ends of it.
 #[test]
 fn a_clock_that_jumps_by_a_year_ends_no_session() {

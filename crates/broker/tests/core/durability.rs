@@ -384,6 +384,77 @@ fn what_a_member_leaves_behind_comes_once_whenever_the_process_dies() {
     }
 }
 
+/// Everything that comes to a durable session, and is acknowledged.
+fn drained(net: &mut Net, log: &Log, name: &str) -> Vec<String> {
+    let peer = net.connecting(1, durable(V5, name));
+    let mut found = Vec::new();
+    loop {
+        net.sync(log);
+        let received = net.received(peer);
+        if received.is_empty() {
+            return found;
+        }
+        for packet in received {
+            if let Sent::Publish(message) = packet {
+                net.send(peer, puback(message.packet_id.expect("QoS 1")));
+                found.push(message.payload);
+            }
+        }
+    }
+}
+
+/// Clients that acknowledge nothing, or what they were never sent, or that use identifiers again: nobody else's messages suffer, nor do
+/// theirs, and what a crash leaves of them goes on.
+#[test]
+fn clients_that_break_the_rules_cost_nobody_a_message() {
+    everywhere(settings, |net, log| {
+        let [silent, early] = ["silent", "early"].map(|name| {
+            let peer = connect(net, log, 1, durable(V5, name).receive_max(2));
+            net.send(peer, subscribe(1).to("t", AtLeastOnce));
+            net.sync(log);
+            net.received(peer);
+            peer
+        });
+        absent(net, log, "witness");
+        let publisher = connect(net, log, 0, v5("p"));
+        for payload in ["1", "2", "3"] {
+            net.send(publisher, message("t", payload).qos1(7));
+            net.sync(log);
+            assert_eq!(net.received(publisher), [puback(7)]);
+        }
+        // In flight at the same time: at QoS 1 each is a message.
+        net.send(publisher, message("t", "4").qos1(8));
+        net.send(publisher, message("t", "5").qos1(8));
+        net.sync(log);
+        assert_eq!(net.received(publisher), [puback(8), puback(8)]);
+        // Not released: at QoS 2 the second is the first.
+        let lasting = connect(net, log, 0, durable(V5, "lasting"));
+        for payload in ["6", "another"] {
+            net.send(lasting, message("t", payload).qos2(9));
+            net.sync(log);
+            assert_eq!(net.received(lasting), [pubrec(9)]);
+        }
+        assert_eq!(
+            (net.payloads(silent), net.payloads(early)),
+            (vec!["1".into(), "2".into()], vec!["1".into(), "2".into()])
+        );
+        for id in [4, 99] {
+            net.send(early, puback(id));
+            net.sync(log);
+        }
+        let crashed = std::mem::replace(net, Net::with_log(1, settings(), Arc::new(AllowAll)).0);
+        let (mut net, log) = crashed.after_crash(log);
+        let all = ["1", "2", "3", "4", "5", "6"];
+        assert_eq!(drained(&mut net, &log, "silent"), all);
+        assert_eq!(drained(&mut net, &log, "early"), all);
+        let lasting = connect(&mut net, &log, 0, durable(V5, "lasting"));
+        net.send(lasting, message("t", "another").qos2(9).dup());
+        net.sync(&log);
+        assert_eq!(net.received(lasting), [pubrec(9)]);
+        check_found(&mut net, &log, "witness", &all);
+    });
+}
+
 /// Seed 59095: the first PUBLISH has its places, and its acknowledgement was lost. The refusal of its repetition was lost as well, and the
 /// next repetition was taken for another message.
 #[test]
