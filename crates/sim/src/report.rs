@@ -102,6 +102,9 @@ report! {
     /// Logs with a flipped bit that were refused, and those of which all could be read.
     check_damage_refused,
     check_damage_harmless,
+    /// Parts of checkpoints, and entries, that were compared after such a flip.
+    check_damage_parts,
+    check_damage_entries,
     /// Starts of a node of a cluster after the first.
     fleet_restarts,
     /// Groups of nodes that did not reach each other.

@@ -57,6 +57,10 @@ impl World {
                     let tells = |(group, index): (GroupId, u64)| (group, index) == (LAST, last);
                     assert_whole(&whole, &found, tells);
                     report.check_damage_harmless += 1;
+                    report.check_damage_parts +=
+                        whole.values().map(|(parts, _)| parts.len() as u64).sum::<u64>();
+                    report.check_damage_entries +=
+                        whole.values().map(|(_, entries)| entries.len() as u64).sum::<u64>();
                 }
             }
         }
