@@ -39,6 +39,7 @@ struct Waiting {
     reason: ReasonCode,
     keep: Keep,
     shards: u16,
+    is_spread: bool,
 }
 
 /// When the identifier of a QoS 2 message is to be remembered beyond the connection.
@@ -98,6 +99,8 @@ pub struct Completion {
     pub keep: Keep,
     /// Shards that have the message and know its identity, as bits.
     pub shards: u16,
+    /// As [`Inbound::last_is_spread`] said.
+    pub is_spread: bool,
 }
 
 impl Inbound {
@@ -193,7 +196,8 @@ impl Inbound {
 
     /// A PUBLISH was dispatched and waits for `outstanding` completions and for those before it.
     pub fn wait(&mut self, packet_id: PacketId, qos: QoS, outstanding: u32, reason: ReasonCode) {
-        self.push(Waiting { packet_id, qos, outstanding, reason, keep: Keep::Never, shards: 0 });
+        let (keep, shards) = (Keep::Never, 0);
+        self.push(Waiting { packet_id, qos, outstanding, reason, keep, shards, is_spread: false });
     }
 
     /// The same for a QoS 2 message of a session that outlives the connection. `shards` have it, as bits.
@@ -206,7 +210,15 @@ impl Inbound {
         shards: u16,
     ) {
         debug_assert!(outstanding > 0, "at least its identifier has to be remembered");
-        self.push(Waiting { packet_id, qos: QoS::ExactlyOnce, outstanding, reason, keep, shards });
+        let (qos, is_spread) = (QoS::ExactlyOnce, false);
+        self.push(Waiting { packet_id, qos, outstanding, reason, keep, shards, is_spread });
+    }
+
+    /// The last PUBLISH went to several, of which one may have it and another not.
+    pub fn last_is_spread(&mut self) {
+        if let Some(waiting) = self.waiting.back_mut() {
+            waiting.is_spread = true;
+        }
     }
 
     fn push(&mut self, waiting: Waiting) {
@@ -235,7 +247,7 @@ impl Inbound {
     /// The next acknowledgement that may leave.
     pub fn poll(&mut self) -> Option<Completion> {
         self.waiting.front().filter(|waiting| waiting.outstanding == 0)?;
-        let Waiting { packet_id, qos, reason, keep, shards, .. } = self.waiting.pop_front()?;
+        let Waiting { packet_id, qos, reason, keep, shards, is_spread, .. } = self.waiting.pop_front()?;
         self.first = self.first.wrapping_add(1);
         match qos {
             QoS::AtLeastOnce => self.unacknowledged -= 1,
@@ -245,7 +257,7 @@ impl Inbound {
             }
             QoS::AtMostOnce | QoS::ExactlyOnce => {}
         }
-        Some(Completion { packet_id, qos, reason, keep, shards })
+        Some(Completion { packet_id, qos, reason, keep, shards, is_spread })
     }
 
     /// PUBREL: the identifier may be used for a new message from now on [MQTT-4.3.3-11].

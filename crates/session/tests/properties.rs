@@ -323,7 +323,14 @@ fn publish(steps: &[Publishing]) {
                     if qos == QoS::ExactlyOnce && reason.is_error() {
                         client.forget(packet_id);
                     }
-                    Completion { packet_id: id(packet_id), qos, reason, keep: Keep::Never, shards: 0 }
+                    Completion {
+                        packet_id: id(packet_id),
+                        qos,
+                        reason,
+                        keep: Keep::Never,
+                        shards: 0,
+                        is_spread: false,
+                    }
                 });
                 assert_eq!(inbound.poll(), expected);
             }

@@ -52,6 +52,8 @@ pub(super) struct Dispatched {
     pub stored: bool,
     /// Nobody has it, for the log takes none.
     pub refused: Option<ReasonCode>,
+    /// It went to a shared group, whose member may not get it, and to others.
+    pub is_spread: bool,
 }
 
 impl Worker {
@@ -140,6 +142,11 @@ impl Worker {
         }
         self.scratch.routes = routes;
         let shards = for_sessions | for_groups;
+        if for_groups != 0 {
+            let stored = for_groups.count_ones() + for_sessions.count_ones();
+            let others = !local.is_empty() || is_kept;
+            result.is_spread = stored + result.outstanding + forwarded + u32::from(others) > 1;
+        }
         let is_alone = forwarded == 1 && result.outstanding == 0 && shards == 0 && local.is_empty();
         if is_alone && !view.retain && !publishing.repeated {
             self.forwarded_alone();

@@ -241,11 +241,21 @@ impl Worker {
             return self.publish_and_keep(slot, name, view, (session, packet_id, publish.dup), token);
         }
         let publishing = Publishing { token: Some(token), repeated: publish.dup, ..Publishing::default() };
-        let Dispatched { outstanding, matched, refused, .. } = self.dispatch_as(name, view, publishing);
+        let Dispatched { outstanding, matched, refused, is_spread, .. } =
+            self.dispatch_as(name, view, publishing);
         if let Some(reason) = refused {
             return self.refuse_untaken(slot, (packet_id, publish.qos, publish.dup), reason);
         }
         self.await_completions(slot, publish, outstanding, reason_of(matched));
+        if is_spread {
+            self.last_is_spread(slot);
+        }
+    }
+
+    fn last_is_spread(&mut self, slot: u32) {
+        if let Some(flow) = self.connections.occupant(slot).and_then(|connection| connection.flow.as_mut()) {
+            flow.inbound.last_is_spread();
+        }
     }
 
     /// A QoS 2 message of a session that outlives the connection. The store remembers its identifier before PUBREC leaves
@@ -271,7 +281,7 @@ impl Worker {
             repeated,
             ..Publishing::default()
         };
-        let Dispatched { mut outstanding, matched, shards, stored, refused } =
+        let Dispatched { mut outstanding, matched, shards, stored, refused, is_spread } =
             self.dispatch_as(name, view, publishing);
         if let Some(reason) = refused {
             return self.refuse_untaken(slot, (packet_id, QoS::ExactlyOnce, repeated), reason);
@@ -289,6 +299,9 @@ impl Worker {
             inbound.lingering |= earlier.map_or(0, |earlier| earlier | shards);
             let shards = if earlier.is_none() { shards } else { 0 };
             inbound.wait_and_keep(packet_id, outstanding, reason_of(matched), keep, shards);
+        }
+        if is_spread {
+            self.last_is_spread(slot);
         }
     }
 
@@ -415,9 +428,11 @@ impl Worker {
                 // 3.1.1 cannot refuse a PUBLISH: acknowledge it or close [MQTT3-3.3.5-2]. What the store could not keep must
                 // not look acknowledged.
                 let cannot_refuse = !connection.version.has_receive_maximum() && is_failure(done.reason);
-                // Its identifier cannot be remembered, but shards may have it.
-                let is_taken =
-                    done.reason == ReasonCode::ImplementationSpecificError && done.keep != Keep::Never;
+                // Its identifier cannot be remembered, but shards may have it; or a group's member does not get it, and others have it.
+                let is_taken = done.reason == ReasonCode::ImplementationSpecificError
+                    && done.keep != Keep::Never
+                    || done.reason == ReasonCode::UnspecifiedError
+                    || done.is_spread && is_failure(done.reason);
                 if cannot_refuse || is_taken {
                     flow.inbound.leave_unfinished(&done);
                     return self.close(slot, done.reason);

@@ -322,6 +322,55 @@ fn what_a_full_disk_refuses_comes_to_nobody() {
     });
 }
 
+/// Who gets a group's message is its shard's choice: others may have one that its member cannot get. Then its publisher is told neither that it
+/// was taken nor that it was refused.
+#[test]
+fn what_others_have_and_a_member_cannot_get_is_not_refused() {
+    everywhere(settings, |net, log| {
+        let member = connect(net, log, 1, durable(V5, "member"));
+        net.send(member, subscribe(1).to("$share/g/a/#", ExactlyOnce));
+        net.sync(log);
+        net.received(member);
+        let witness = connect(net, log, 2, v5("witness"));
+        net.subscribe(witness, "a/seen", AtLeastOnce);
+        let other = connect(net, log, 0, v5("other"));
+        // Some of them live where that group does.
+        for share in 0..40 {
+            net.subscribe(other, &format!("$share/{share}/a/groups"), AtLeastOnce);
+        }
+        let publishers = ["alone", "seen", "groups"].map(|topic| {
+            let [fleeting, lasting] = [v5(topic), durable(V5, &format!("lasting-{topic}"))];
+            (topic, connect(net, log, 0, fleeting), connect(net, log, 1, lasting))
+        });
+        log.becomes(Condition::Full);
+        net.run();
+        for (topic, fleeting, lasting) in publishers {
+            net.send(fleeting, message(&format!("a/{topic}"), topic).qos1(1));
+            net.send(lasting, message(&format!("a/{topic}"), topic).qos2(1));
+            net.sync(log);
+            if topic == "alone" {
+                assert_eq!(net.received(fleeting), [Sent::PubAck(1, ReasonCode::QuotaExceeded)]);
+                assert_eq!(net.received(lasting), [Sent::PubRec(1, ReasonCode::QuotaExceeded)]);
+                continue;
+            }
+            for publisher in [fleeting, lasting] {
+                let received = net.received(publisher);
+                let is_closed = matches!(received[..], [Sent::Disconnect { .. }, Sent::Closed]);
+                assert!(is_closed, "{topic}: {received:?}");
+            }
+        }
+        assert_eq!(net.payloads(witness), ["seen", "seen"]);
+        assert_eq!(net.payloads(member), [""; 0]);
+        log.becomes(Condition::Good);
+        let lasting = connect(net, log, 0, durable(V5, "lasting-seen"));
+        net.send(lasting, message("a/seen", "seen").qos2(1).dup());
+        net.sync(log);
+        assert_eq!(net.received(lasting), [pubrec(1)]);
+        assert_eq!(net.payloads(member), ["seen"]);
+        assert_eq!(net.payloads(witness), [""; 0], "it has it");
+    });
+}
+
 /// The disk is full between the first shard that has a message and the next: it is acknowledged, when there is room.
 #[test]
 fn what_was_begun_is_not_refused() {

@@ -314,9 +314,9 @@ fn a_retained_message_is_acknowledged_when_the_store_has_it() {
         assert_eq!(net.received(publisher), []);
         net.let_go();
         assert_eq!(net.received(publisher), [unmatched(1), unmatched(2), unmatched(3)]);
-        net.store.fail(Kind::Retain, ReasonCode::UnspecifiedError);
+        net.store.fail(Kind::Retain, ReasonCode::QuotaExceeded);
         net.send(publisher, message("r/2", 2).qos1(4).retain());
-        assert_eq!(net.received(publisher), [Sent::PubAck(4, ReasonCode::UnspecifiedError)]);
+        assert_eq!(net.received(publisher), [Sent::PubAck(4, ReasonCode::QuotaExceeded)]);
         net.store.heal();
         let client = net.connect(1, v5("c"));
         net.send(client, subscribe(1).to("#", AtMostOnce));

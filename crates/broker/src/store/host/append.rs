@@ -94,7 +94,9 @@ impl ShardHost {
         for route in matches.iter().filter(|route| route.kind == RouteKind::Group) {
             let group = GroupId { shard: self.id, slot: route.slot, generation: route.generation };
             let token = append.map(|key| {
-                self.appends[key as usize].remaining += 1;
+                let append = &mut self.appends[key as usize];
+                append.remaining += 1;
+                append.groups = append.groups.saturating_add(1);
                 Token::Append { shard: self.id, key }
             });
             self.give(now, group, message, Giving { refusal, token, ..Giving::default() }, out);
@@ -105,7 +107,7 @@ impl ShardHost {
 
     pub(super) fn new_append(&mut self, waiter: Waiter) -> u32 {
         let (again, identity, reason) = (Vec::new(), None, ReasonCode::Success);
-        self.appends.insert(Append { waiter, again, identity, remaining: 1, reason }) as u32
+        self.appends.insert(Append { waiter, again, identity, remaining: 1, groups: 0, reason }) as u32
     }
 
     /// Messages for one session: retained ones of a new subscription, or its share of a group's.
@@ -198,6 +200,9 @@ impl ShardHost {
         if append.remaining > 0 {
             return;
         }
+        if append.reason.is_error() && append.groups > 1 {
+            append.reason = ReasonCode::UnspecifiedError;
+        }
         let Append { waiter, again, identity, reason, .. } = self.appends.remove(key as usize);
         if let Some(identity) = identity {
             self.taking.remove(&identity);
@@ -212,7 +217,7 @@ impl ShardHost {
             Waiter::Groups { message, identity, append } => {
                 self.publish(now, message, Some(identity), append, out);
             }
-            Waiter::Will { id, .. } if reason == ReasonCode::QuotaExceeded && self.hold_will(now, id) => {}
+            Waiter::Will { id, .. } if is_for_room(reason) && self.hold_will(now, id) => {}
             Waiter::Will { id, shards } => self.will_done(now, id, shards),
             Waiter::Orphan { id, shards } => self.orphan_done(now, id, shards),
             Waiter::Unsynced(bytes) => self.unsynced -= bytes,
@@ -238,4 +243,9 @@ impl ShardHost {
         });
         out.requests.push((group.shard, Request::Bounce { group, message, identity, token }));
     }
+}
+
+/// Whether somebody has no room for a message, whoever else has it.
+fn is_for_room(reason: ReasonCode) -> bool {
+    matches!(reason, ReasonCode::QuotaExceeded | ReasonCode::UnspecifiedError)
 }

@@ -166,6 +166,8 @@ struct Append {
     again: Vec<Token>,
     identity: Option<Identity>,
     remaining: u32,
+    /// Groups that were given the message: one may have it and another not.
+    groups: u16,
     reason: ReasonCode,
 }
 
