@@ -2,6 +2,20 @@ use std::time::Duration;
 
 use crate::vocabulary::{LogGroup, Member, ReplicaId};
 
+/// [`Config::heartbeat`], where nobody says otherwise.
+pub const HEARTBEAT: Duration = Duration::from_millis(500);
+/// [`Config::election_timeout`], where nobody says otherwise.
+pub const ELECTION_TIMEOUT: Duration = Duration::from_millis(800);
+
+/// A link that stalls for so long deposes nobody.
+const STALL: Duration = Duration::from_millis(1000);
+/// Two heartbeats are further apart by that, at most: `openraft` looks at its clock no more often.
+const TICK_MILLIS: u128 = HEARTBEAT.as_millis() * 13 / 64 + 1;
+const _: () = assert!(
+    STALL.as_millis() + HEARTBEAT.as_millis() + TICK_MILLIS < 3 * ELECTION_TIMEOUT.as_millis(),
+    "a stall would be taken for a death"
+);
+
 /// What a replica is, and how patient.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -12,7 +26,9 @@ pub struct Config {
     /// How often a leader shows itself. Longer than a round trip to any other replica: a question that has no answer after three quarters
     /// of it is asked again.
     pub heartbeat: Duration,
-    /// A replica that has not heard of a leader for this long, or up to twice as long, wants to be one.
+    /// Replicas keep to a leader of which they have not heard for twice this time. After that time once to twice again, whoever has drawn least wants to lead.
+    /// Another leads so three to four times this after the last word of the one that is lost, and three round trips; votes that are split cost once to twice
+    /// this. Longer than `heartbeat` and than two round trips.
     pub election_timeout: Duration,
     /// Entries between one snapshot and the next.
     pub snapshot_after: u64,
@@ -31,8 +47,8 @@ impl Config {
             group,
             id,
             own,
-            heartbeat: Duration::from_millis(500),
-            election_timeout: Duration::from_secs(2),
+            heartbeat: HEARTBEAT,
+            election_timeout: ELECTION_TIMEOUT,
             snapshot_after: 5000,
             keep_entries: 1000,
             snapshot_bytes_max: 1 << 30,

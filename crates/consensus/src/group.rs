@@ -378,10 +378,10 @@ impl Replica {
         })
     }
 
-    /// Has another voter lead, if this replica does. Meanwhile nothing is agreed upon: one that does not take over within an election's time
-    /// is not waited for.
+    /// Has another voter lead, if this replica does. Meanwhile nothing is agreed upon: one that does not take over within twice
+    /// [`Config::election_timeout`] is not waited for.
     pub fn transfer(&mut self, to: ReplicaId) -> RequestId {
-        let patience = self.config.election_timeout;
+        let patience = self.config.election_timeout * 2;
         self.request(move |raft| async move {
             let metrics = raft.metrics().borrow_watched().clone();
             if !raft.is_leader() {

@@ -20,7 +20,7 @@ mod status;
 mod vocabulary;
 mod wire;
 
-pub use config::Config;
+pub use config::{Config, ELECTION_TIMEOUT, HEARTBEAT};
 pub use group::{
     Change, Counters, Event, Group, Outcome, Replica, RequestId, StartError, StateGuard, Undecided,
 };

@@ -35,8 +35,8 @@ pub struct Tending {
     is_settled: bool,
     /// What may still change the set of cores, and is not in the roster.
     unapplied: Option<Unapplied>,
-    /// What was said last, and when.
-    said: Option<(Time, Sight)>,
+    /// What was said last, when, and to whom.
+    said: Option<(Time, NodeId, Sight)>,
 }
 
 /// What becomes of a wish.
@@ -187,11 +187,14 @@ impl Meta {
         if !seen.iter().any(|seen| seen.id == leader && seen.is_up) {
             return;
         }
-        let is_news = self.tending.said.as_ref().is_none_or(|(_, said)| said != sight);
-        let is_old = self.tending.said.as_ref().is_none_or(|(at, _)| at.after(SIGHT_PAUSE) <= now);
-        if is_news || is_old {
+        let is_said = self
+            .tending
+            .said
+            .as_ref()
+            .is_some_and(|(at, to, said)| (*to, said) == (leader, sight) && at.after(SIGHT_PAUSE) > now);
+        if !is_said {
             self.out.push_back(MetaFrame { to: leader, word: OwnedWord::Sight(sight.encode()) });
-            self.tending.said = Some((now, sight.clone()));
+            self.tending.said = Some((now, leader, sight.clone()));
         }
     }
 

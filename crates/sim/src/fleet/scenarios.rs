@@ -969,6 +969,56 @@ fn a_life_that_has_written_less_than_the_one_before_has_its_subscriptions_settle
     story.assert_serves();
 }
 
+/// Three cores, 200 ms there and back.
+fn far_apart(time: Micros) -> Story {
+    let mut story = agreed_of(3, |plan| {
+        plan.latency = 100 * MILLI;
+        plan.mesh.link.silence_max = Duration::from_secs(5);
+    });
+    story
+        .until("all vote", |story| (0..3).all(|node| story.roster(node) == Some((vec![State::Alive; 3], 3))));
+    story.passes(time);
+    story
+}
+
+#[test]
+fn another_core_leads_soon_after_the_last_word_of_the_one_that_led() {
+    let mut times: Vec<Micros> = (0..9)
+        .map(|round| {
+            let mut story = far_apart(5 * SECOND + round * 170 * MILLI);
+            let (leader, now) = (story.leader(), story.fleet.cx.now());
+            story.isolate(leader);
+            story.until("another leads", |story| {
+                let others = (0..3).filter(|node| *node != leader);
+                let known: Vec<_> = others.filter_map(|node| story.meta(node)?.leader()).collect();
+                known.len() == 2 && known[0] == known[1] && known[0] != id(leader)
+            });
+            story.fleet.cx.now() - now
+        })
+        .collect();
+    times.sort_unstable();
+    assert!(times[4] < 4 * SECOND && times[8] < 7 * SECOND, "{times:?}");
+}
+
+/// Nor do both links of the leader that stall at one time.
+#[test]
+fn a_link_that_stalls_for_a_second_deposes_nobody() {
+    let mut story = far_apart(5 * SECOND);
+    let term = |story: &Story| {
+        let process = story.fleet.members[0].process.as_ref().expect("runs");
+        story.meta(0).and_then(|meta| meta.status(process.time(&story.fleet.cx))).expect("a core").term
+    };
+    let (leader, before) = (story.leader(), term(&story));
+    for round in 0..20 {
+        let now = story.fleet.cx.now();
+        for other in (0..3).filter(|node| *node != leader) {
+            story.fleet.wan.cut(now, leader, other, SECOND);
+        }
+        story.passes(3 * SECOND + round * 70 * MILLI);
+    }
+    assert_eq!((story.leader(), term(&story)), (leader, before));
+}
+
 impl Story {
     /// An operator wants something of a node.
     fn orders(&mut self, node: usize, letter: Letter) {

@@ -97,9 +97,14 @@ impl Quorum {
     pub fn new(seed: u64, trace: Trace) -> Self {
         let mut random = Random::new(seed ^ 0x71);
         let latency = *random.pick(&[100, MILLI, 20 * MILLI, 100 * MILLI]);
-        let election = if latency > 10 * MILLI { 2000 } else { *random.pick(&[150, 500, 2000]) };
+        let usual = consensus::ELECTION_TIMEOUT.as_millis() as u64;
+        let election = if latency > 10 * MILLI { usual } else { *random.pick(&[150, 500, usual]) };
         let tempo = Tempo {
-            heartbeat: Duration::from_millis(if election == 2000 { 500 } else { election / 4 }),
+            heartbeat: if election == usual {
+                consensus::HEARTBEAT
+            } else {
+                Duration::from_millis(election / 4)
+            },
             election_timeout: Duration::from_millis(election),
             snapshot_after: *random.pick(&[20, 100, 1000]),
             keep_entries: *random.pick(&[0, 5, 100]),
