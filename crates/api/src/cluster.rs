@@ -1,5 +1,6 @@
 //! What the server needs of whoever joins the node to a cluster.
 
+use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -24,8 +25,8 @@ pub trait Cluster: Send + Sync {
 /// What an operator wants of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// The node of this name is no member any more, whatever its state.
-    Remove(String),
+    /// The node of this name is no member any more, whatever its state, if it has not joined again in another life.
+    Remove { node: String, incarnation: u64 },
     /// The core of this name leads.
     Lead(String),
     /// Replicants are spread evenly over the cores. Done when those that are there were told.
@@ -40,7 +41,24 @@ pub enum Order {
 pub type Told = Box<dyn FnOnce(Result<Vec<u8>, String>) + Send>;
 
 /// Hears that an order was carried out, or why it was not.
-pub type Obeyed = Box<dyn FnOnce(Result<(), String>) + Send>;
+pub type Obeyed = Box<dyn FnOnce(Result<(), Disobeyed>) + Send>;
+
+/// Why an order was not carried out, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Disobeyed {
+    /// It does not fit what is so, and nothing comes of it.
+    Refused(String),
+    /// Nobody has said yes or no in time: what the cores have to agree on may be done still.
+    Unknown(String),
+}
+
+impl fmt::Display for Disobeyed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(why) | Self::Unknown(why) => f.write_str(why),
+        }
+    }
+}
 
 /// Takes the answer for another node. Dropped without one, it tells that node that there is none.
 pub type Reply = Box<dyn FnOnce(Vec<u8>) + Send>;

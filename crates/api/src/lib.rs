@@ -37,8 +37,8 @@ mod tls;
 mod turns;
 
 pub use cluster::{
-    Answerer, CarrierView, Cluster, ClusterView, LaneView, LinkView, MemberView, MembershipView, NodeRoutes,
-    Obeyed, Order, ReplicaView, Reply, Told,
+    Answerer, CarrierView, Cluster, ClusterView, Disobeyed, LaneView, LinkView, MemberView, MembershipView,
+    NodeRoutes, Obeyed, Order, ReplicaView, Reply, Told,
 };
 pub use configuration::{
     AgreedValue, Author, Change, Changed, Changes, ConfigView, Configuration, LogLevelView, Refused,

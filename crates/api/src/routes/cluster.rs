@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::cluster::{Cluster, ClusterView, MembershipView, Order};
+use crate::cluster::{Cluster, ClusterView, Disobeyed, MembershipView, Order};
 use crate::extract::{Body, Path};
 use crate::problem::Problem;
 use crate::role::Caller;
@@ -51,6 +51,8 @@ fn part(state: &State) -> Result<(Arc<dyn Cluster>, ClusterView), Problem> {
 }
 
 /// Removes a dead node from the cluster: nothing is kept for it any more. When it starts again it joins as any other node does.
+///
+/// Only the life goes that the node that is asked knows to be dead: when it has joined again meanwhile it stays, and the answer is 409.
 #[utoipa::path(
     delete, path = "/api/v1/cluster/nodes/{name}", tag = "node", operation_id = "remove_node",
     security(("token" = ["admin"])),
@@ -60,22 +62,23 @@ fn part(state: &State) -> Result<(Arc<dyn Cluster>, ClusterView), Problem> {
 async fn remove(state: State, caller: Caller, Path(name): Path<String>) -> Result<StatusCode, Problem> {
     caller.note(|| name.clone());
     let (cluster, view) = part(&state)?;
-    may_go(&view, &name)?;
-    obey(&*cluster, Order::Remove(name.clone())).await.map_err(|why| {
-        Problem::unavailable(format!(
+    let incarnation = may_go(&view, &name)?;
+    obey(&*cluster, Order::Remove { node: name.clone(), incarnation }).await.map_err(|disobeyed| match disobeyed {
+        Disobeyed::Refused(why) => Problem::conflict(format!("node `{name}` was not removed: {why}")),
+        Disobeyed::Unknown(why) => Problem::unavailable(format!(
             "the cores did not agree to remove `{name}`: {why}. They may do so still: `meridian ctl cluster` says who is a member"
-        ))
+        )),
     })
 }
 
 /// Waits until an order is carried out.
-async fn obey(cluster: &dyn Cluster, order: Order) -> Result<StatusCode, String> {
+async fn obey(cluster: &dyn Cluster, order: Order) -> Result<StatusCode, Disobeyed> {
     let (sender, receiver) = oneshot::channel();
     // Nobody waits any more when the request was given up meanwhile.
     cluster.order(order, Box::new(move |obeyed| drop(sender.send(obeyed))));
     match tokio::time::timeout(PATIENCE, receiver).await {
         Ok(Ok(obeyed)) => obeyed.map(|()| StatusCode::NO_CONTENT),
-        Ok(Err(_)) | Err(_) => Err("this node is stopping".to_owned()),
+        Ok(Err(_)) | Err(_) => Err(Disobeyed::Unknown("this node is stopping".to_owned())),
     }
 }
 
@@ -115,7 +118,7 @@ async fn lead(state: State, caller: Caller, Body(body): Body<Leader>) -> Result<
 )]
 async fn balance(state: State) -> Result<StatusCode, Problem> {
     let (cluster, _) = part(&state)?;
-    obey(&*cluster, Order::Balance).await.map_err(Problem::unavailable)
+    obey(&*cluster, Order::Balance).await.map_err(|why| Problem::unavailable(why.to_string()))
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -150,7 +153,7 @@ async fn join(state: State, caller: Caller, Body(body): Body<Join>) -> Result<St
     if let Some(bad) = body.addresses.iter().find(|address| !is_address(address)) {
         return Err(Problem::invalid("addresses", format!("`{bad}` is not HOST:PORT of a cluster port")));
     }
-    obey(&*cluster, Order::JoinAt(body.addresses)).await.map_err(Problem::unavailable)
+    obey(&*cluster, Order::JoinAt(body.addresses)).await.map_err(|why| Problem::unavailable(why.to_string()))
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -180,7 +183,7 @@ async fn leave(state: State, Body(body): Body<Leave>) -> Result<StatusCode, Prob
              that they may be lost (discard_sessions, `--discard-sessions`), or disconnect them elsewhere first"
         )));
     }
-    obey(&*cluster, Order::Leave).await.map_err(Problem::unavailable)?;
+    obey(&*cluster, Order::Leave).await.map_err(|why| Problem::unavailable(why.to_string()))?;
     Ok(StatusCode::ACCEPTED)
 }
 
@@ -247,10 +250,11 @@ fn member<'a>(membership: &'a MembershipView, name: &str) -> Result<&'a crate::c
     })
 }
 
-/// Only what is dead is removed: a node that runs would join again, and what it has acknowledged could be lost meanwhile.
-fn may_go(view: &ClusterView, name: &str) -> Result<(), Problem> {
-    match member(agreed(view, "a node that is on it is a member")?, name)?.state {
-        "dead" => Ok(()),
+/// The life that is to go. Only what is dead is removed: a node that runs would join again, and what it has acknowledged could be lost meanwhile.
+fn may_go(view: &ClusterView, name: &str) -> Result<u64, Problem> {
+    let member = member(agreed(view, "a node that is on it is a member")?, name)?;
+    match member.state {
+        "dead" => Ok(member.incarnation),
         "alive" => Err(Problem::conflict(format!(
             "node `{name}` is alive: stop it first, a node that runs would join again; or have it leave (`meridian ctl cluster leave`, \
              asked of that node)"

@@ -46,7 +46,7 @@ impl api::Cluster for Member {
     }
 
     fn order(&self, _: api::Order, told: api::Obeyed) {
-        told(Err("there is nobody to agree".to_owned()));
+        told(Err(api::Disobeyed::Unknown("there is nobody to agree".to_owned())));
     }
 }
 

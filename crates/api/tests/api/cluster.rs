@@ -224,6 +224,9 @@ fn only_a_dead_member_is_removed() {
     assert!(stuck.contains("nobody leads"), "{stuck}");
     let audit = server.get("/api/v1/audit").is(200).to_string();
     assert!(audit.contains("/cluster/nodes/b"), "{audit}");
+    let late = Server::in_cluster(Some(agreed_but(|membership| membership.members[1].incarnation = 8)));
+    let back = late.write("DELETE", "/api/v1/cluster/nodes/b", None).problem(409, "conflict");
+    assert!(back.contains("joined again") && !back.contains("may do so still"), "{back}");
 }
 
 #[test]

@@ -415,7 +415,7 @@ fn expiries() -> Vec<(String, Expiry)> {
     shown.map(|(listener, file, not_after)| (listener.to_owned(), expiry(file, not_after))).into()
 }
 
-/// A part in a cluster that does not change; the cores agree to remove whomever is not `stuck`.
+/// A part in a cluster that does not change; the cores agree to remove whomever is not `stuck` and lives no ninth life.
 struct Part(Option<api::ClusterView>);
 
 impl api::Cluster for Part {
@@ -430,8 +430,15 @@ impl api::Cluster for Part {
     fn answer_by(&self, _: Arc<dyn api::Answerer>) {}
 
     fn order(&self, order: api::Order, told: api::Obeyed) {
-        let is_stuck = matches!(order, api::Order::Remove(node) if node == "stuck");
-        told(if is_stuck { Err("nobody leads".to_owned()) } else { Ok(()) });
+        told(match order {
+            api::Order::Remove { node, .. } if node == "stuck" => {
+                Err(api::Disobeyed::Unknown("nobody leads".to_owned()))
+            }
+            api::Order::Remove { incarnation, .. } if incarnation != 9 => {
+                Err(api::Disobeyed::Refused("it has joined again meanwhile, in life 9".to_owned()))
+            }
+            _ => Ok(()),
+        });
     }
 }
 

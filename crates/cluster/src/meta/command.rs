@@ -14,8 +14,8 @@ pub enum Command {
     Found(u128),
     /// A life of a node begins, and every earlier one ends; or the node has another address. A core says its replica.
     Join { info: NodeInfo, incarnation: Incarnation, replica: Option<ReplicaId> },
-    /// The node is no member any more.
-    Remove(NodeId),
+    /// The node is no member any more, if that life of it is the last that has joined. Earlier versions said no life, and meant any.
+    Remove(NodeId, Option<Incarnation>),
     /// Nobody hears of that life of the node.
     Suspect(NodeId, Incarnation),
     /// Somebody hears of it again.
@@ -45,7 +45,7 @@ impl std::fmt::Debug for RecordBatch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Done,
-    /// A later life has joined, or this one is dead: one from this number on may join.
+    /// A later life has joined, or this one is dead: one from this number on may join. To [`Command::Remove`]: that life is the last that has joined.
     Old(Incarnation),
     /// There is no cluster, or no place in it, or another node's name has the same number.
     Refused,
@@ -66,6 +66,7 @@ impl Command {
             Self::Trust(id, incarnation) => life(5, id, incarnation),
             Self::Bury(id, incarnation) => life(6, id, incarnation),
             Self::Leave(id, incarnation) => life(8, id, incarnation),
+            Self::Remove(id, Some(incarnation)) => life(10, id, incarnation),
             Self::Found(id) => {
                 out.push(1);
                 out.extend(id.to_le_bytes());
@@ -74,7 +75,7 @@ impl Command {
                 out.push(2);
                 put_member(info, *incarnation, *replica, &mut out);
             }
-            Self::Remove(id) => {
+            Self::Remove(id, None) => {
                 out.push(3);
                 out.extend(id.0.to_le_bytes());
             }
@@ -100,15 +101,16 @@ impl Command {
                 let (info, incarnation, replica) = take_member(&mut reader)?;
                 Self::Join { info, incarnation, replica }
             }
-            3 => Self::Remove(NodeId(reader.u64()?)),
+            3 => Self::Remove(NodeId(reader.u64()?), None),
             9 => Self::Lead(NodeId(reader.u64()?)),
-            4..=6 | 8 => {
+            4..=6 | 8 | 10 => {
                 let (id, life) = (NodeId(reader.u64()?), Incarnation(reader.u64()?));
                 match kind {
                     4 => Self::Suspect(id, life),
                     5 => Self::Trust(id, life),
                     6 => Self::Bury(id, life),
-                    _ => Self::Leave(id, life),
+                    8 => Self::Leave(id, life),
+                    _ => Self::Remove(id, Some(life)),
                 }
             }
             7 => Self::Records(RecordBatch(reader.rest().into())),
@@ -189,7 +191,8 @@ mod tests {
         let cases = [
             (Command::Found(5), "0105000000000000000000000000000000".to_owned()),
             (join, "020003000000000000000400000000000000016102657503683a31".to_owned()),
-            (Command::Remove(id), "030200000000000000".to_owned()),
+            (Command::Remove(id, None), "030200000000000000".to_owned()),
+            (Command::Remove(id, Some(life)), format!("0a{both}")),
             (Command::Suspect(id, life), format!("04{both}")),
             (Command::Trust(id, life), format!("05{both}")),
             (Command::Bury(id, life), format!("06{both}")),

@@ -64,11 +64,13 @@ impl Roster {
             Command::Join { info, incarnation, replica } => {
                 return self.join(index, info, incarnation, replica);
             }
-            Command::Remove(id) => {
-                if self.members.remove(&id).is_none() {
-                    return Answer::Done;
+            Command::Remove(id, meant) => match self.members.get(&id) {
+                Some(member) if meant.is_some_and(|meant| meant != member.incarnation) => {
+                    return Answer::Old(member.incarnation);
                 }
-            }
+                Some(_) => drop(self.members.remove(&id)),
+                None => return Answer::Done,
+            },
             Command::Suspect(id, life) => match self.state_of(id, life) {
                 Some(state @ State::Alive) => *state = State::Suspect(index),
                 _ => return Answer::Done,
@@ -244,8 +246,27 @@ mod tests {
         assert_eq!(apply(&mut roster, 10, &join("a", 5)), Answer::Old(Incarnation(6)));
         assert_eq!(apply(&mut roster, 11, &join("a", 6)), Answer::Done);
         assert_eq!(state(&roster), State::Alive);
-        apply(&mut roster, 12, &Command::Remove(id));
+        apply(&mut roster, 12, &Command::Remove(id, None));
         assert!(roster.members.is_empty());
+    }
+
+    #[test]
+    fn only_the_life_that_is_meant_is_removed() {
+        let (id, remove) =
+            (NodeId::of_name("a"), |life| Command::Remove(NodeId::of_name("a"), Some(Incarnation(life))));
+        let mut roster = Roster { founded: 1, ..Roster::default() };
+        apply(&mut roster, 1, &join("a", 5));
+        apply(&mut roster, 2, &Command::Suspect(id, Incarnation(5)));
+        apply(&mut roster, 3, &Command::Bury(id, Incarnation(5)));
+        apply(&mut roster, 4, &join("a", 6));
+        for meant in [5, 7] {
+            assert_eq!(apply(&mut roster, 5, &remove(meant)), Answer::Old(Incarnation(6)));
+        }
+        assert_eq!((roster.members[&id].state, roster.index), (State::Alive, 4), "it came back");
+        assert_eq!(apply(&mut roster, 6, &remove(6)), Answer::Done);
+        assert_eq!((roster.members.len(), roster.index), (0, 6));
+        assert_eq!(apply(&mut roster, 7, &remove(6)), Answer::Done, "it was said twice");
+        assert_eq!(roster.index, 6);
     }
 
     #[test]

@@ -93,7 +93,7 @@ impl Meta {
         let is_core = |id: &NodeId| self.roster.members.get(id).is_some_and(super::Member::is_core);
         match command {
             Command::Join { info, .. } => is_core(&NodeId::of_name(&info.name)) != (info.role == Role::Core),
-            Command::Remove(id) => is_core(id),
+            Command::Remove(id, _) => is_core(id),
             Command::Found(_)
             | Command::Suspect(..)
             | Command::Trust(..)
@@ -250,8 +250,8 @@ impl Meta {
         let has_part = |replica: ReplicaId| status.members.iter().any(|(id, _)| *id == replica);
         let leaving = self.roster.members.iter().filter(|(_, member)| member.leaves);
         let mut gone = leaving.filter(|(_, member)| !member.replica.is_some_and(has_part));
-        let (id, _) = gone.next()?;
-        let command = Command::Remove(*id);
+        let (id, member) = gone.next()?;
+        let command = Command::Remove(*id, Some(member.incarnation));
         self.allows(now, &command).then_some(command)
     }
 
@@ -380,7 +380,7 @@ fn told(roster: &Roster, command: &Command) -> String {
         Command::Bury(id, _) => {
             format!("node {} is dead: nobody hears it, and it may acknowledge nothing", name(id))
         }
-        Command::Remove(id) => format!("node {} has left the cluster", name(id)),
+        Command::Remove(id, _) => format!("node {} has left the cluster", name(id)),
         other => format!("{other:?}"),
     }
 }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ::tls::Expiry;
-use api::Order;
+use api::{Disobeyed, Order};
 use broker::Node;
 use broker::peers::{Outbound, Peers};
 use broker::settings::Durability;
@@ -26,6 +26,7 @@ use cluster::{Fabric, Letter, Role, View};
 use consensus::{Group, LogGroup, Places, ReplicaId};
 use link::{BufferMax, Config as LinkConfig, Identity, Mesh, MeshConfig, NodeId, Secret, Time};
 use registry::AgreedLedger;
+use replog::Incarnation;
 use ring::digest;
 use shardlog::MetaEvents;
 use storage::{GroupId, Vacate};
@@ -338,7 +339,10 @@ impl Cluster {
         let (left, leaves) = mpsc::sync_channel(1);
         self.shared.wishes.leave(self.shared.sender.get(), Box::new(move |outcome| drop(left.send(outcome))));
         // The fabric bounds it; this is for one that has ended.
-        leaves.recv_timeout(LEAVING_MAX).unwrap_or_else(|_| Err("the cores have not answered".to_owned()))
+        match leaves.recv_timeout(LEAVING_MAX) {
+            Ok(outcome) => outcome.map_err(|why| why.to_string()),
+            Err(_) => Err("the cores have not answered".to_owned()),
+        }
     }
 
     /// Other nodes hear nothing more from this one.
@@ -380,7 +384,10 @@ impl api::Cluster for Cluster {
         let Shared { sender, wishes, .. } = &*self.shared;
         let sender = sender.get();
         match order {
-            Order::Remove(node) => wishes.wish(sender, Command::Remove(NodeId::of_name(&node)), told),
+            Order::Remove { node, incarnation } => {
+                let life = Some(Incarnation(incarnation));
+                wishes.wish(sender, Command::Remove(NodeId::of_name(&node), life), told);
+            }
             Order::Lead(node) => wishes.wish(sender, Command::Lead(NodeId::of_name(&node)), told),
             Order::Balance => {
                 self.send(Letter::Balance);
@@ -392,7 +399,7 @@ impl api::Cluster for Cluster {
             }
             Order::Leave => {
                 self.is_leaving.store(true, Relaxed);
-                told(signals::stop_this_process().map_err(|error| error.to_string()));
+                told(signals::stop_this_process().map_err(|error| Disobeyed::Unknown(error.to_string())));
             }
         }
     }

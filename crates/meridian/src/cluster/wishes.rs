@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use api::Obeyed;
+use api::{Disobeyed, Obeyed};
 use carrier::Sender;
 use cluster::meta::{Answer, Command, RecordBatch, WishId};
 use cluster::{Fabric, Letter};
 use registry::{Told, Unagreed};
+use replog::Incarnation;
 
 /// Wishes that wait, at most; as many as the fabric takes.
 const WISHES_MAX: usize = 256;
@@ -32,14 +33,14 @@ impl Waiter {
     /// Nothing has happened.
     fn refuse(self, why: &str) {
         match self {
-            Self::Obeyed(told) => told(Err(why.to_owned())),
+            Self::Obeyed(told) => told(Err(Disobeyed::Unknown(why.to_owned()))),
             Self::Records(told) => told(Err(Unagreed { why: why.to_owned(), may_hold: false })),
         }
     }
 
     fn tell(self, outcome: Result<Answer, String>) {
         match self {
-            Self::Obeyed(told) => told(outcome.and_then(obeyed)),
+            Self::Obeyed(told) => told(outcome.map_err(Disobeyed::Unknown).and_then(obeyed)),
             Self::Records(told) => told(match outcome {
                 Ok(Answer::Records(answer)) => Ok(answer),
                 Ok(_) => Err(Unagreed { why: "there is no cluster yet".to_owned(), may_hold: false }),
@@ -111,11 +112,13 @@ impl Wishes {
     }
 }
 
-fn obeyed(answer: Answer) -> Result<(), String> {
+fn obeyed(answer: Answer) -> Result<(), Disobeyed> {
     match answer {
         Answer::Done => Ok(()),
-        Answer::Old(_) => Err("a later life of the node has joined".to_owned()),
-        Answer::Refused | Answer::Records(_) => Err("there is no cluster yet".to_owned()),
+        Answer::Old(Incarnation(life)) => Err(Disobeyed::Refused(format!(
+            "it has joined again meanwhile, in life {life}: `meridian ctl cluster` says how that is"
+        ))),
+        Answer::Refused | Answer::Records(_) => Err(Disobeyed::Refused("there is no cluster yet".to_owned())),
     }
 }
 
@@ -135,7 +138,7 @@ mod tests {
         let count = refused.clone();
         wishes.wish(
             None,
-            Command::Remove(NodeId::of_name("b")),
+            Command::Remove(NodeId::of_name("b"), None),
             Box::new(move |outcome| {
                 count.fetch_add(outcome.is_err().into(), Relaxed);
             }),
@@ -145,7 +148,7 @@ mod tests {
 
     #[test]
     fn an_answer_finds_its_wish_and_those_beyond_the_limit_are_refused() {
-        let (wishes, heard) = (Wishes::default(), Arc::<Mutex<Vec<Result<(), String>>>>::default());
+        let (wishes, heard) = (Wishes::default(), Arc::<Mutex<Vec<Result<(), Disobeyed>>>>::default());
         let told = || -> Waiter {
             let heard = heard.clone();
             Waiter::Obeyed(Box::new(move |outcome| heard.lock().unwrap().push(outcome)))
@@ -155,10 +158,14 @@ mod tests {
             assert!(wishes.wait(told()).is_ok());
         }
         wishes.send(None, told(), Letter::Leave);
-        assert!(heard.lock().unwrap().pop().unwrap().unwrap_err().contains("too many"));
+        assert!(heard.lock().unwrap().pop().unwrap().unwrap_err().to_string().contains("too many"));
         wishes.take(first).unwrap().tell(Ok(Answer::Done));
         assert!(wishes.take(first).is_none());
         assert_eq!(*heard.lock().unwrap(), [Ok(())]);
+        let again = wishes.wait(told()).ok().unwrap();
+        wishes.take(again).unwrap().tell(Ok(Answer::Old(Incarnation(7))));
+        let why = heard.lock().unwrap().pop().unwrap().unwrap_err();
+        assert!(matches!(&why, Disobeyed::Refused(why) if why.contains("life 7")), "{why}");
         assert!(wishes.wait(told()).is_ok(), "there is room again");
     }
 

@@ -910,7 +910,7 @@ fn a_core_that_was_removed_counts_no_more() {
     story.passes(8 * SECOND);
     story.isolate(3);
     story.until("it is dead", |story| story.state(0, 3) == Some(State::Dead));
-    story.orders(0, Letter::Wish(WishId(1), Command::Remove(id(3))));
+    story.removes(0, 3, WishId(1));
     story.until("it is removed", |story| (0..3).all(|node| story.members(node) == 3));
     story.passes(5 * SECOND);
     story.isolate(2);
@@ -935,7 +935,7 @@ fn cores_go_one_after_the_other() {
         gone.iter().all(|node| story.state(leader, *node) == Some(State::Dead))
     });
     for (number, node) in gone.into_iter().enumerate() {
-        story.orders(leader, Letter::Wish(WishId(number as u64), Command::Remove(id(node))));
+        story.removes(leader, node, WishId(number as u64));
     }
     story.until("both are removed", |story| story.members(leader) == 3);
 }
@@ -1026,6 +1026,12 @@ impl Story {
         let now = process.time(&self.fleet.cx);
         process.fabric.letter(now, letter);
         process.wake(&mut self.fleet.cx, 1);
+    }
+
+    /// An operator has a node remove another one, in the life that the first knows of.
+    fn removes(&mut self, node: usize, gone: usize, wish: WishId) {
+        let life = self.known(node).members[&id(gone)].incarnation;
+        self.orders(node, Letter::Wish(wish, Command::Remove(id(gone), Some(life))));
     }
 
     /// What came of what an operator wanted last.
