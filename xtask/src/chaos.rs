@@ -1,6 +1,7 @@
 //! `cargo xtask chaos --single`: clients that outlive a broker, and a broker that is killed and started again at random
-//! moments. What was lost is `meridian bench ha`'s to say; this kills, starts, and times the way back.
+//! moments. What was lost is `meridian bench ha`'s to say; this kills, starts, and times the way back. With `--cluster` see [`cluster`].
 
+mod cluster;
 mod load;
 mod probe;
 mod schedule;
@@ -18,10 +19,27 @@ use std::time::{Duration, Instant};
 use target::Target;
 
 #[derive(clap::Args)]
+#[command(group(clap::ArgGroup::new("what").required(true)))]
 pub struct Args {
     /// One broker on this machine
-    #[arg(long, required = true)]
+    #[arg(long, group = "what")]
     single: bool,
+    /// Three cores and two replicants on this machine, and one fault after the other: kills, stops, a restart of each in turn. Of the options below it
+    /// takes --short, --fault, --program, --debug, --port, --dir, --rate, --size and --window
+    #[arg(long, group = "what")]
+    cluster: bool,
+    /// With --cluster: the loss of the core that leads and nothing else
+    #[arg(long, requires = "cluster")]
+    short: bool,
+    /// With --cluster: only these faults (may be given several times)
+    #[arg(long, requires = "cluster", conflicts_with = "short", value_name = "NAME", value_parser = cluster::fault_names())]
+    fault: Vec<String>,
+    /// With --cluster: the program (default: the one that is built for this)
+    #[arg(long, value_name = "FILE", requires = "cluster")]
+    program: Option<PathBuf>,
+    /// With --cluster: the first of two ports of each node, on 127.0.0.1 to 127.0.0.5; nodes connect to each other 6,000 above it
+    #[arg(long, default_value_t = 22883, value_parser = clap::value_parser!(u16).range(1..=59_000))]
+    port: u16,
     /// How often the broker is killed
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     kills: u32,
@@ -112,7 +130,9 @@ struct Record {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    ensure!(args.single, "only --single is there: one broker");
+    if args.cluster {
+        return cluster::run(args);
+    }
     let seconds = args.seconds.unwrap_or(args.kills * 2);
     let seed = args.seed.unwrap_or_else(schedule::fresh_seed);
     target::build(args.debug, args.start.is_none() && args.broker == Broker::Meridian)?;

@@ -28,6 +28,7 @@ const PUBLISHING: &str = "connected: publishing";
 const REPORT_MAX: Duration = Duration::from_secs(30);
 
 impl Load {
+    /// What `chaos --single` asks of a broker.
     pub fn start(args: &Args, seconds: u32, address: SocketAddr) -> Result<Load> {
         let mut command = Command::new(profile_directory(args.debug).join("mqload"));
         command.args(["bench", "ha", "--json", "-h", &address.to_string(), "-q", &args.qos]);
@@ -43,6 +44,11 @@ impl Load {
         ] {
             command.args([option, &value.to_string()]);
         }
+        Self::of(command, true)
+    }
+
+    /// A `bench ha` whose result is JSON. Its lines go to standard error where somebody is to see them.
+    pub fn of(mut command: Command, is_shown: bool) -> Result<Load> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Ctrl-C reaches us only: it is asked to end once, because a second signal would take its report away.
         command.process_group(0);
@@ -63,7 +69,9 @@ impl Load {
                     if line.contains(PUBLISHING) {
                         says.store(true, Relaxed);
                     }
-                    eprintln!("{line}");
+                    if is_shown {
+                        eprintln!("{line}");
+                    }
                 }
             }),
         })

@@ -30,7 +30,7 @@ pub struct Connection {
     pub stage: Stage,
     /// Tells events of this socket from those of an earlier one.
     pub generation: u32,
-    /// Which host, modulo their number.
+    /// Which host, modulo their number, unless it stays with its first.
     pub host: usize,
     /// Attempts that failed since it was ready.
     pub attempt: u32,

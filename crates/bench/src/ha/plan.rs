@@ -43,8 +43,9 @@ pub struct Options {
     /// Seconds until all clients have to be connected and subscribed
     #[arg(long, default_value = "15", value_parser = seconds)]
     setup: Duration,
-    /// Session Expiry Interval in seconds, MQTT 5.0; longer than the longest outage
-    #[arg(long, short = 'x', default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Session Expiry Interval in seconds, MQTT 5.0; longer than the longest outage. 0: sessions that end with their connections, whose clients may miss
+    /// what comes while they are away
+    #[arg(long, short = 'x', default_value_t = 3600)]
     expiry: u32,
     /// Keep Alive in seconds; 0: off. A client asks after a second of silence anyway
     #[arg(long, short = 'k', default_value_t = 10)]
@@ -55,6 +56,9 @@ pub struct Options {
     /// Longest pause before another attempt to connect, in milliseconds; the first is 50
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=600_000))]
     backoff_max: u32,
+    /// A client that loses its broker comes back to the same one, and never goes to the next
+    #[arg(long)]
+    stay: bool,
     /// Start of topics and Client Identifiers, without wildcards
     #[arg(long, default_value = "meridian-ha")]
     prefix: String,
@@ -98,6 +102,8 @@ pub struct Plan {
     pub username: Option<String>,
     pub password: Option<String>,
     pub keep_sessions: bool,
+    /// A client keeps to one host.
+    pub stays: bool,
     pub json: bool,
     pub quiet: bool,
     /// What this run's payloads begin with.
@@ -113,6 +119,13 @@ fn seconds(text: &str) -> Result<Duration, String> {
         Ok(Duration::from_secs_f64(seconds))
     } else {
         Err("it is between 0 and 10,000,000 seconds".into())
+    }
+}
+
+impl Plan {
+    /// Where a client connects: `attempt` goes up with each connection that it loses.
+    pub fn host(&self, number: usize, attempt: usize) -> SocketAddr {
+        self.hosts[if self.stays { number } else { attempt } % self.hosts.len()]
     }
 }
 
@@ -154,6 +167,7 @@ impl Options {
             username: self.target.login.username,
             password: self.target.login.password.map(|secret| secret.0),
             keep_sessions: self.keep_sessions,
+            stays: self.stay,
             json: self.target.json,
             quiet: self.target.quiet,
             run,

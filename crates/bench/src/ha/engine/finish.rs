@@ -4,7 +4,7 @@ use super::*;
 use crate::codec;
 
 /// Streams with a loss that the report names.
-const LOSSES_MAX: usize = 20;
+const LOSSES_MAX: usize = 200;
 
 impl Engine<'_> {
     pub(super) fn finish(mut self, begin: u64) -> Found {

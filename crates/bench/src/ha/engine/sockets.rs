@@ -27,7 +27,7 @@ impl Engine<'_> {
 
     fn open(&mut self, at: usize) {
         let connection = &mut self.connections[at];
-        let to = self.plan.hosts[connection.host % self.plan.hosts.len()];
+        let to = self.plan.host(connection.number, connection.host);
         connection.generation = connection.generation.wrapping_add(1);
         connection.began = self.now;
         connection.stage = Stage::Tcp;
@@ -69,7 +69,7 @@ impl Engine<'_> {
     fn greet(&mut self, at: usize) {
         let plan = self.plan;
         let connection = &mut self.connections[at];
-        let to = plan.hosts[connection.host % plan.hosts.len()];
+        let to = plan.host(connection.number, connection.host);
         if net::self_connected(connection.fd, to) {
             return self.close(at, "tcp connect: connected to itself");
         }

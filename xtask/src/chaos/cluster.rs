@@ -1,0 +1,405 @@
+//! `cargo xtask chaos --cluster`: five nodes whose cores agree on the members, clients on all of them, and one fault after the other. What was lost is
+//! `meridian bench ha`'s to say; this does the faults, and says how long it took until the cluster had come to terms with each.
+
+mod fleet;
+mod views;
+
+use super::Args;
+use super::load::Load;
+use super::target;
+use crate::bench::child::{self, until};
+use crate::cluster::client::Client;
+use crate::repository::root;
+use anyhow::{Context, Result, bail, ensure};
+use fleet::Fleet;
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// What happens to one node, or to each in turn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    Kill(Who),
+    /// SIGSTOP for so long.
+    Stop(Who, Duration),
+    /// SIGTERM to each, one after the other.
+    Roll,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Who {
+    Leader,
+    OtherCore,
+    Replicant,
+}
+
+/// In this order, by the names of `--fault`.
+const FAULTS: [(&str, Fault); 8] = [
+    ("kill-core", Fault::Kill(Who::OtherCore)),
+    (SHORT, Fault::Kill(Who::Leader)),
+    ("kill-replicant", Fault::Kill(Who::Replicant)),
+    ("stall-core", Fault::Stop(Who::OtherCore, SHORT_STOP)),
+    ("stall-leader", Fault::Stop(Who::Leader, SHORT_STOP)),
+    ("stop-core", Fault::Stop(Who::OtherCore, LONG_STOP)),
+    ("stop-leader", Fault::Stop(Who::Leader, LONG_STOP)),
+    ("roll", Fault::Roll),
+];
+/// What `--short` is.
+const SHORT: &str = "kill-leader";
+
+pub fn fault_names() -> [&'static str; FAULTS.len()] {
+    FAULTS.map(|(name, _)| name)
+}
+
+/// Shorter than `cluster.silence_max`: nobody takes it for a death.
+const SHORT_STOP: Duration = Duration::from_secs(2);
+const LONG_STOP: Duration = Duration::from_secs(10);
+/// Between the begin of publishing and the fault, and between the last of it and the end of publishing.
+const CALM: Duration = Duration::from_secs(1);
+/// What takes longer does not happen.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// A message is there by then, whatever else the machine does.
+const ARRIVAL: Duration = Duration::from_secs(20);
+/// Publishing ends when we say so.
+const PUBLISHING_S: u32 = 600;
+/// Publishers, and subscribers, of each load: one on each node.
+const CLIENTS: usize = 5;
+
+/// Clients of one kind.
+struct Clients {
+    name: &'static str,
+    /// Session Expiry Interval in seconds.
+    expiry: u32,
+    load: Load,
+}
+
+/// What was found.
+#[derive(Default)]
+struct Found {
+    passed: usize,
+    failed: Vec<String>,
+}
+
+impl Found {
+    fn check(&mut self, is_so: bool, what: impl FnOnce() -> String) {
+        if is_so {
+            self.passed += 1;
+        } else {
+            let what = what();
+            println!("  FAILED      {what}");
+            self.failed.push(what);
+        }
+    }
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let program = match &args.program {
+        Some(program) => program.canonicalize().with_context(|| program.display().to_string())?,
+        None => {
+            target::build(args.debug, true)?;
+            target::profile_directory(args.debug).join("meridian")
+        }
+    };
+    child::catch_signals();
+    let directory = match &args.dir {
+        Some(directory) => directory.clone(),
+        None => root().join("target/chaos-cluster"),
+    };
+    let begun = Instant::now();
+    let mut fleet = Fleet::start(&program, &directory, args.port)?;
+    fleet.wait_until_whole()?;
+    println!("5 nodes reach each other after {:.1} s", begun.elapsed().as_secs_f64());
+    let mut found = Found::default();
+    let is_wanted = |name: &str| match &args.fault[..] {
+        [] => !args.short || name == SHORT,
+        some => some.iter().any(|wanted| wanted == name),
+    };
+    for (name, fault) in FAULTS.into_iter().filter(|(name, _)| is_wanted(name)) {
+        if let Err(error) = suffer(args, (&program, &directory), &mut fleet, (name, fault), &mut found) {
+            found.check(false, || format!("{name}: {error:#}"));
+            // The next fault would be another one than is said.
+            break;
+        }
+    }
+    println!("{:.1} s", begun.elapsed().as_secs_f64());
+    for what in &found.failed {
+        println!("failed: {what}");
+    }
+    println!("{} passed, {} failed", found.passed, found.failed.len());
+    ensure!(found.failed.is_empty(), "see {}", directory.display());
+    Ok(())
+}
+
+/// One fault beside clients with sessions that last and others whose sessions end with their connections. What `bench ha` said is in the directory.
+fn suffer(
+    args: &Args,
+    (program, directory): (&Path, &Path),
+    fleet: &mut Fleet,
+    (fault_name, fault): (&str, Fault),
+    found: &mut Found,
+) -> Result<()> {
+    let victim = match fault {
+        Fault::Roll => None,
+        Fault::Kill(who) | Fault::Stop(who, _) => Some(pick(fleet, who)?),
+    };
+    println!("{}", said(fleet, fault, victim));
+    let hosts: Vec<String> = fleet.nodes.iter().map(|node| node.mqtt.to_string()).collect();
+    let mut clients = Vec::new();
+    for (name, expiry) in [("lasting", 3600), ("ephemeral", 0)] {
+        let mut command = Command::new(program);
+        command.args(["bench", "ha", "--json", "--stay", "-q", "mixed", "-h", &hosts.join(",")]);
+        command.args(["--prefix", &format!("chaos-{name}"), "--expiry", &expiry.to_string()]);
+        let numbers = [("--publishers", CLIENTS as u32), ("--subscribers", CLIENTS as u32)];
+        let rate = [("-R", args.rate / 2), ("-s", args.size), ("--window", args.window)];
+        for (option, value) in numbers.into_iter().chain(rate).chain([("--duration", PUBLISHING_S)]) {
+            command.args([option, &value.to_string()]);
+        }
+        clients.push(Clients { name, expiry, load: Load::of(command, false)? });
+    }
+    for clients in &mut clients {
+        clients.load.wait_until_publishing(PATIENCE)?;
+    }
+    child::until(CALM, || None::<()>);
+    match (fault, victim) {
+        (Fault::Kill(who), Some(victim)) => kill(fleet, who, victim, found)?,
+        (Fault::Stop(who, time), Some(victim)) => stop(fleet, (who, time), victim, found)?,
+        _ => roll(fleet, found)?,
+    }
+    child::until(CALM, || None::<()>);
+    exchange(fleet, found)?;
+    for clients in clients {
+        let (name, expiry) = (clients.name, clients.expiry);
+        let (verdict, _) = clients.load.finish(Duration::ZERO)?;
+        std::fs::write(directory.join(format!("{fault_name}-{name}.json")), verdict.to_string())?;
+        judge(fault, (name, expiry), victim, &verdict, found);
+    }
+    ensure!(!child::interrupted(), "interrupted");
+    Ok(())
+}
+
+fn pick(fleet: &Fleet, who: Who) -> Result<usize> {
+    let leader = fleet.leader()?;
+    let is_it = |at: &usize| match who {
+        Who::Leader => *at == leader,
+        Who::OtherCore => *at != leader && fleet.nodes[*at].is_core,
+        Who::Replicant => !fleet.nodes[*at].is_core,
+    };
+    (0..fleet.nodes.len()).find(is_it).context("there is no such node")
+}
+
+fn said(fleet: &Fleet, fault: Fault, victim: Option<usize>) -> String {
+    let name = victim.map_or("", |at| &fleet.nodes[at].name);
+    let who = |who: Who| match who {
+        Who::Leader => "the core that leads",
+        Who::OtherCore => "a core that does not lead",
+        Who::Replicant => "a replicant",
+    };
+    match fault {
+        Fault::Kill(it) => format!("SIGKILL of {}, {name}", who(it)),
+        Fault::Stop(it, time) => format!("SIGSTOP of {}, {name}, for {} s", who(it), time.as_secs()),
+        Fault::Roll => "SIGTERM and a start of each node in turn".to_owned(),
+    }
+}
+
+/// `name`, how long something took after `begun`.
+fn timed<T>(name: &str, begun: Instant, is_so: impl FnMut() -> Option<T>, found: &mut Found) -> Result<T> {
+    let Some(answer) = until(PATIENCE, is_so) else {
+        found.check(false, || format!("not in {} s: {name}", PATIENCE.as_secs()));
+        bail!("not in {} s: {name}", PATIENCE.as_secs());
+    };
+    println!("  {:5.1} s     {name}", begun.elapsed().as_secs_f64());
+    found.check(true, String::new);
+    Ok(answer)
+}
+
+fn kill(fleet: &mut Fleet, who: Who, victim: usize, found: &mut Found) -> Result<()> {
+    fleet.nodes[victim].end(libc::SIGKILL)?;
+    let begun = Instant::now();
+    is_given_up(fleet, who, victim, begun, found)?;
+    // Whoever knows of the death wants nothing more for the clients that were connected there.
+    let settled = || fleet.views(Some(victim)).know_the_same().then_some(());
+    timed("the others know the same routes", begun, settled, found)?;
+    let begun = Instant::now();
+    fleet.start_again(victim)?;
+    fleet.wait_until_whole()?;
+    println!("  {:5.1} s     from its start until all is as it was", begun.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Until another leads, if it did, and all others agree that it is dead.
+fn is_given_up(fleet: &Fleet, who: Who, victim: usize, begun: Instant, found: &mut Found) -> Result<()> {
+    let name = &fleet.nodes[victim].name;
+    if who == Who::Leader {
+        let led = || fleet.views(Some(victim)).leader().filter(|leader| leader != name);
+        let leader = timed("another core leads, as the other two say", begun, led, found)?;
+        println!("              it is {leader}");
+    }
+    let dead = || fleet.views(Some(victim)).agree(name, "dead").then_some(());
+    timed("all others know it to be dead", begun, dead, found)
+}
+
+fn stop(fleet: &mut Fleet, (who, time): (Who, Duration), victim: usize, found: &mut Found) -> Result<()> {
+    let name = fleet.nodes[victim].name.clone();
+    let begun = Instant::now();
+    fleet.nodes[victim].signal(libc::SIGSTOP);
+    let mut dies = false;
+    let outcome = if time > SHORT_STOP {
+        is_given_up(fleet, who, victim, begun, found)
+    } else {
+        // Nobody is asked anything else meanwhile: a look takes longer than the fault where it is slow.
+        while begun.elapsed() < time && !child::interrupted() {
+            dies |= fleet.views(Some(victim)).any_says(&name, "dead");
+        }
+        Ok(())
+    };
+    until(time.saturating_sub(begun.elapsed()), || None::<()>);
+    fleet.nodes[victim].signal(libc::SIGCONT);
+    outcome?;
+    let begun = Instant::now();
+    fleet.wait_until_whole()?;
+    println!("  {:5.1} s     from its going on until all is as it was", begun.elapsed().as_secs_f64());
+    found.check(!dies, || format!("{name} was taken to be dead after less than {} s", time.as_secs()));
+    Ok(())
+}
+
+fn roll(fleet: &mut Fleet, found: &mut Found) -> Result<()> {
+    for at in 0..fleet.nodes.len() {
+        let name = fleet.nodes[at].name.clone();
+        let ended = fleet.nodes[at].end(libc::SIGTERM)?;
+        let begun = Instant::now();
+        fleet.start_again(at)?;
+        fleet.wait_until_whole()?;
+        println!(
+            "  {:5.1} s     until {name} has ended, {:.1} s from its start until all is as it was",
+            ended.as_secs_f64(),
+            begun.elapsed().as_secs_f64()
+        );
+        found.check(true, String::new);
+    }
+    Ok(())
+}
+
+/// From each node to each, at each QoS.
+fn exchange(fleet: &Fleet, found: &mut Found) -> Result<()> {
+    let mut receivers = Vec::new();
+    for node in &fleet.nodes {
+        let mut client = Client::connect(node.mqtt, &format!("chaos-to-{}", node.name))?;
+        client.subscribe("chaos-exchange/+", 2, "cluster")?;
+        receivers.push((node, client));
+    }
+    let mut missing = Vec::new();
+    for from in &fleet.nodes {
+        let mut client = Client::connect(from.mqtt, &format!("chaos-from-{}", from.name))?;
+        for qos in 0..=2 {
+            let payload = format!("{} {qos}", from.name);
+            client.publish(&format!("chaos-exchange/{}", from.name), &payload, qos, false)?;
+            for (to, receiver) in &mut receivers {
+                let came = receiver.receive(ARRIVAL)?;
+                if came.is_none_or(|message| message.payload != payload) {
+                    missing.push(format!("QoS {qos} from {} to {}", from.name, to.name));
+                }
+            }
+        }
+    }
+    found.check(missing.is_empty(), || format!("did not come afterwards: {}", missing.join(", ")));
+    Ok(())
+}
+
+/// What of a verdict of `bench ha` was promised not to be.
+fn judge(
+    fault: Fault,
+    (name, expiry): (&str, u32),
+    victim: Option<usize>,
+    verdict: &Value,
+    found: &mut Found,
+) {
+    let number = |key: &str| verdict[key].as_u64().unwrap_or(0);
+    let losses = verdict["losses"].as_array().cloned().unwrap_or_default();
+    let place = |loss: &Value, key: &str| loss[key].as_u64().map_or(0, |number| number as usize % CLIENTS);
+    let (mut promised, mut other) = (0, 0);
+    for loss in &losses {
+        let count = loss["lost"].as_u64().unwrap_or(0);
+        // Whoever subscribed on the node that was away: of those with a session that lasts, what others had acknowledged while it was cut off, of the
+        // rest all that came meanwhile.
+        let was_away = match fault {
+            Fault::Roll | Fault::Kill(_) => true,
+            Fault::Stop(_, time) => time > SHORT_STOP,
+        };
+        let is_there = victim.is_some_and(|victim| victim != place(loss, "subscriber"));
+        if was_away && !is_there {
+            other += count;
+        } else {
+            promised += count;
+        }
+    }
+    println!(
+        "  {name:<12}{} sent, {} acknowledged, {} delivered; not delivered: {promised} where it is promised, {other} to those who were on a node that was \
+         away; twice: {} at QoS 1, {} at QoS 2; out of order: {}; {} sessions resumed, {} lost; longest silence {} ms",
+        number("sent"),
+        number("acknowledged"),
+        number("delivered"),
+        number("duplicated_qos1"),
+        number("duplicated_qos2"),
+        number("out_of_order"),
+        number("sessions_resumed"),
+        sessions_lost(verdict),
+        verdict["longest_silence_ms"]
+    );
+    found.check(promised == 0, || {
+        let which: Vec<String> = losses
+            .iter()
+            .map(|it| {
+                format!(
+                    "{} at QoS {} from {} to {}",
+                    it["lost"], it["qos"], it["publisher"], it["subscriber"]
+                )
+            })
+            .collect();
+        format!("{fault:?}, {name}: {promised} acknowledged messages did not come: {}", which.join(", "))
+    });
+    found.check(number("acknowledged") > 0, || format!("{fault:?}, {name}: nothing was acknowledged"));
+    let (clients, up) = (number("clients"), number("up_at_end"));
+    found.check(clients == up, || {
+        format!("{fault:?}, {name}: {up} of {clients} clients are connected at the end")
+    });
+    for wrong in
+        ["unacknowledged", "phantom", "foreign", "corrupt", "changed", "unexpected", "protocol_errors"]
+    {
+        found.check(number(wrong) == 0, || format!("{fault:?}, {name}: {} {wrong}", number(wrong)));
+    }
+    found.check(number("out_of_order") == 0, || {
+        format!("{fault:?}, {name}: {} messages out of order", number("out_of_order"))
+    });
+    let lost = sessions_lost(verdict);
+    found.check(expiry == 0 || lost == 0, || format!("{fault:?}, {name}: {lost} sessions were lost"));
+}
+
+fn sessions_lost(verdict: &Value) -> u64 {
+    let of = |who: &str| verdict["sessions_lost"][who].as_u64().unwrap_or(0);
+    of("publishers") + of("subscribers")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn failures(fault: Fault, victim: Option<usize>, subscriber: u64) -> usize {
+        let verdict = json!({
+            "acknowledged": 5, "clients": 1, "up_at_end": 1, "losses": [{ "lost": 2, "publisher": 0, "subscriber": subscriber, "qos": 1 }],
+        });
+        let mut found = Found::default();
+        judge(fault, ("lasting", 3600), victim, &verdict, &mut found);
+        found.failed.len()
+    }
+
+    #[test]
+    fn only_who_was_on_a_node_that_was_away_may_miss_something() {
+        assert_eq!(failures(Fault::Kill(Who::Leader), Some(2), 2), 0);
+        assert_eq!(failures(Fault::Kill(Who::Leader), Some(2), 1), 1);
+        assert_eq!(failures(Fault::Stop(Who::Leader, SHORT_STOP), Some(2), 2), 1, "nobody was given up");
+        assert_eq!(failures(Fault::Stop(Who::Leader, LONG_STOP), Some(2), 2), 0);
+        assert_eq!(failures(Fault::Roll, None, 4), 0);
+    }
+}

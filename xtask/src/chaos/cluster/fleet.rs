@@ -1,0 +1,232 @@
+//! The nodes of `meridian start --dev-cluster`, each of which can be killed, stopped and started again.
+
+use super::views::{self, Views};
+use crate::bench::child::{self, Guarded, until};
+use anyhow::{Context, Result, bail, ensure};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+pub struct Fleet {
+    /// Ends the nodes that it has started when it ends.
+    _parent: Guarded,
+    program: PathBuf,
+    directory: PathBuf,
+    pub nodes: Vec<Node>,
+}
+
+pub struct Node {
+    pub name: String,
+    pub is_core: bool,
+    pub mqtt: SocketAddr,
+    pub http: SocketAddr,
+    id: u32,
+    /// How it was started.
+    arguments: Vec<String>,
+    /// When it was started again, by us.
+    process: Option<Guarded>,
+}
+
+/// Until all nodes reach each other.
+const START: Duration = Duration::from_secs(60);
+/// Until a process that is asked to has ended.
+const STOP: Duration = Duration::from_secs(30);
+/// Until all is as it was before a fault.
+const WHOLE: Duration = Duration::from_secs(60);
+/// What the parent says when they do.
+const READY: &str = "all of them reach each other";
+
+impl Fleet {
+    /// Three cores and two replicants, and what is said beside the usual settings.
+    ///
+    /// # Errors
+    /// They do not reach each other in time; the logs are named.
+    pub fn start(program: &Path, directory: &Path, port: u16) -> Result<Self> {
+        let _ = fs::remove_dir_all(directory);
+        fs::create_dir_all(directory)?;
+        let mut command = Command::new(program);
+        command.args(["start", "--dev-cluster", "3+2", "--workers", "1"]);
+        command.args([
+            "--listen",
+            &format!("127.0.0.1:{port}"),
+            "--http",
+            &format!("127.0.0.1:{}", port + 1),
+        ]);
+        // What is promised of a subscription everywhere; and a full queue drops by its rule, which is not what is looked for.
+        for setting in ["routing.suback=cluster", "queue.messages_max=1000000", "queue.bytes_max=1GiB"] {
+            command.args(["--set", setting]);
+        }
+        command.arg("--data-dir").arg(directory).process_group(0);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command.stderr(File::create(directory.join("parent.log"))?);
+        let mut parent = Guarded::spawn(&mut command)?;
+        let said = lines(&mut parent)?;
+        let mut nodes = Vec::new();
+        let deadline = Instant::now() + START;
+        loop {
+            match said.recv_timeout(Duration::from_millis(100)) {
+                Ok(line) if line.contains(READY) => break,
+                Ok(line) => nodes.extend(Node::parse(&line)?),
+                Err(_) => {
+                    ensure!(!child::interrupted(), "interrupted");
+                    let is_there = parent.ended().is_none() && Instant::now() < deadline;
+                    ensure!(is_there, "no cluster came of it: see the logs in {}", directory.display());
+                }
+            }
+        }
+        // Its pipe is read to the end: it says more later.
+        std::thread::spawn(move || said.iter().for_each(drop));
+        ensure!(nodes.len() == 5, "{} of 5 nodes were said", nodes.len());
+        nodes.sort_by(|one: &Node, other| one.name.cmp(&other.name));
+        let (program, directory) = (program.to_owned(), directory.to_owned());
+        Ok(Self { _parent: parent, program, directory, nodes })
+    }
+
+    /// What all nodes say of their cluster but those that are not to be asked.
+    pub fn views(&self, without: Option<usize>) -> Views {
+        let asked = self.nodes.iter().enumerate().filter(|(at, _)| Some(*at) != without);
+        Views::new(asked.map(|(at, node)| (at, node.is_core, views::of(node.http))).collect())
+    }
+
+    /// The core that leads, by the word of all cores.
+    pub fn leader(&self) -> Result<usize> {
+        let found = until(WHOLE, || {
+            let leader = self.views(None).leader()?;
+            self.nodes.iter().position(|node| node.name == leader)
+        });
+        found.context("the cores do not name one leader")
+    }
+
+    /// Until all nodes are members, ready, reach each other and know the same routes: how long that took.
+    ///
+    /// # Errors
+    /// It is not so in time, or a process has ended by itself.
+    pub fn wait_until_whole(&mut self) -> Result<Duration> {
+        let begun = Instant::now();
+        let done = until(WHOLE, || {
+            let gone = self.nodes.iter_mut().find_map(|node| (!node.is_there()).then(|| node.name.clone()));
+            if let Some(name) = gone {
+                return Some(Err(name));
+            }
+            let is_ready = self.nodes.iter().all(|node| views::is_ready(node.http));
+            (is_ready && self.views(None).are_whole(self.nodes.len())).then_some(Ok(()))
+        });
+        let logs = self.directory.display();
+        match done {
+            Some(Ok(())) => Ok(begun.elapsed()),
+            Some(Err(name)) => bail!("{name} has ended by itself: see {logs}/{name}.log"),
+            None => {
+                bail!("not whole after {} s ({}): see {logs}", WHOLE.as_secs(), self.views(None).missing(5))
+            }
+        }
+    }
+
+    /// # Errors
+    /// The process cannot be started.
+    pub fn start_again(&mut self, at: usize) -> Result<()> {
+        let node = &mut self.nodes[at];
+        let log = self.directory.join(format!("{}.log", node.name));
+        let log = File::options().create(true).append(true).open(log)?;
+        let mut command = Command::new(&self.program);
+        command.args(&node.arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        command.process_group(0);
+        let process = Guarded::spawn(&mut command)?;
+        node.id = process.id();
+        node.process = Some(process);
+        Ok(())
+    }
+}
+
+impl Node {
+    /// `n1  core  mqtt://127.0.0.1:1883  http://127.0.0.1:18083  process 77  log PATH`; `None` for what tells of no node.
+    fn parse(line: &str) -> Result<Option<Self>> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [name, role, mqtt, http, "process", id, ..] = words[..] else { return Ok(None) };
+        let (Some(mqtt), Some(http)) = (mqtt.strip_prefix("mqtt://"), http.strip_prefix("http://")) else {
+            return Ok(None);
+        };
+        let id = id.parse()?;
+        let typed = fs::read(format!("/proc/{id}/cmdline"))?;
+        let typed = String::from_utf8(typed)?;
+        let arguments = typed.split_terminator('\0').skip(1).map(str::to_owned).collect();
+        Ok(Some(Self {
+            name: name.to_owned(),
+            is_core: role == "core",
+            mqtt: mqtt.parse()?,
+            http: http.parse()?,
+            id,
+            arguments,
+            process: None,
+        }))
+    }
+
+    pub fn signal(&self, signal: libc::c_int) {
+        // SAFETY: a process of ours, which nobody has waited for since it was last seen.
+        unsafe { libc::kill(self.id as i32, signal) };
+    }
+
+    /// Whether the process runs.
+    fn is_there(&mut self) -> bool {
+        match &mut self.process {
+            Some(process) => process.ended().is_none(),
+            None => is_running(self.id),
+        }
+    }
+
+    /// Sends a signal that ends the process, and waits until it is gone: how long that took.
+    ///
+    /// # Errors
+    /// It does not end in time.
+    pub fn end(&mut self, signal: libc::c_int) -> Result<Duration> {
+        ensure!(self.is_there(), "{} has ended by itself", self.name);
+        let begun = Instant::now();
+        self.signal(signal);
+        let gone = until(STOP, || (!self.is_there()).then_some(()));
+        gone.with_context(|| format!("{} has not ended in {} s", self.name, STOP.as_secs()))?;
+        Ok(begun.elapsed())
+    }
+}
+
+/// One that has ended is a zombie until its parent has looked.
+fn is_running(id: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+fn lines(process: &mut Guarded) -> Result<Receiver<String>> {
+    let stdout = process.child().stdout.take().context("a pipe")?;
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(std::io::Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(receiver)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_tells_of_a_node_or_of_none() {
+        let own = std::process::id();
+        let line = format!(
+            "n4  replicant mqtt://127.0.0.4:2883  http://127.0.0.4:2884  process {own}  log /d/n4.log"
+        );
+        let node = Node::parse(&line).unwrap().expect("a node");
+        assert_eq!((&node.name[..], node.is_core, node.id), ("n4", false, own));
+        assert_eq!((node.mqtt.port(), node.http.port()), (2883, 2884));
+        for other in ["", "3 cores and 2 replicants on this machine; the first start takes a few seconds"] {
+            assert!(Node::parse(other).unwrap().is_none());
+        }
+        assert!(is_running(own));
+    }
+}

@@ -1,0 +1,125 @@
+//! What the nodes of a cluster say of it, side by side.
+
+use crate::cluster::nodes::{is_joined, view};
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// A node that is stopped takes the connection and says nothing.
+const ANSWER: Duration = Duration::from_millis(500);
+
+/// What was said, by the node's place; `None` where nothing was.
+pub struct Views(Vec<(usize, bool, Option<Value>)>);
+
+pub fn of(http: SocketAddr) -> Option<Value> {
+    view(http).ok()
+}
+
+/// Whether the node says that it may be given clients.
+pub fn is_ready(http: SocketAddr) -> bool {
+    let ask = || {
+        let mut stream = TcpStream::connect_timeout(&http, ANSWER)?;
+        stream.set_read_timeout(Some(ANSWER))?;
+        write!(stream, "GET /health/ready HTTP/1.1\r\nhost: {http}\r\nconnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).map(|_| answer)
+    };
+    ask().is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
+}
+
+impl Views {
+    pub fn new(views: Vec<(usize, bool, Option<Value>)>) -> Self {
+        Self(views)
+    }
+
+    fn all(&self) -> impl Iterator<Item = Option<&Value>> {
+        self.0.iter().map(|(_, _, view)| view.as_ref())
+    }
+
+    /// Whom all cores that were asked call their leader, as long as each of them hears a quorum.
+    pub fn leader(&self) -> Option<String> {
+        let cores = self.0.iter().filter(|(_, is_core, _)| *is_core);
+        let said: Option<Vec<&str>> = cores
+            .map(|(_, _, view)| {
+                let replica = &view.as_ref()?["membership"]["replica"];
+                replica["leader"].as_str().filter(|_| replica["quorum"] == true)
+            })
+            .collect();
+        let said = said?;
+        let first = *said.first()?;
+        said.iter().all(|name| *name == first).then(|| first.to_owned())
+    }
+
+    /// Whether all who were asked know a node to be in that state.
+    pub fn agree(&self, node: &str, state: &str) -> bool {
+        self.all().all(|view| view.is_some_and(|view| state_of(view, node) == Some(state)))
+    }
+
+    /// Whether anybody who was asked knows a node to be in that state.
+    pub fn any_says(&self, node: &str, state: &str) -> bool {
+        self.all().flatten().any(|view| state_of(view, node) == Some(state))
+    }
+
+    /// Whether all who were asked know the same of each node's routes.
+    pub fn know_the_same(&self) -> bool {
+        let of = |view: &Value| -> Vec<(String, Value)> {
+            let routes = view["routes"].as_array().cloned().unwrap_or_default();
+            let known = routes.iter().map(|it| (it["node"].to_string(), it["digest"].clone()));
+            let mut known: Vec<_> = known.collect();
+            known.sort_by(|one, other| one.0.cmp(&other.0));
+            known
+        };
+        let mut known = self.all().map(|view| view.map(of));
+        let Some(Some(first)) = known.next() else { return false };
+        known.all(|it| it.as_ref() == Some(&first))
+    }
+
+    /// Whether this is a cluster of so many, none of whom lacks anything.
+    pub fn are_whole(&self, nodes: usize) -> bool {
+        self.leader().is_some() && self.missing(nodes).is_empty() && self.know_the_same()
+    }
+
+    /// Who lacks something, for people.
+    pub fn missing(&self, nodes: usize) -> String {
+        let lacks = |view: Option<&Value>| {
+            let Some(view) = view else { return true };
+            let members = view["membership"]["members"].as_array().map_or(&[][..], Vec::as_slice);
+            let alive = members.iter().filter(|member| member["state"] == "alive").count();
+            alive != nodes || !is_joined(view, nodes - 1)
+        };
+        let lacking = self.0.iter().filter(|(_, _, view)| lacks(view.as_ref()));
+        lacking.map(|(at, _, _)| format!("n{}", at + 1)).collect::<Vec<_>>().join(", ")
+    }
+}
+
+fn state_of<'a>(view: &'a Value, node: &str) -> Option<&'a str> {
+    let members = view["membership"]["members"].as_array()?;
+    members.iter().find(|member| member["node"] == node)?["state"].as_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn said(leader: &str, state: &str, digest: &str) -> Option<Value> {
+        Some(json!({
+            "membership": { "replica": { "leader": leader, "quorum": true }, "members": [{ "node": "n3", "state": state }] },
+            "routes": [{ "node": "n3", "digest": digest }],
+        }))
+    }
+
+    #[test]
+    fn what_is_so_is_said_by_all() {
+        let views = |two: Option<Value>| Views::new(vec![(0, true, said("n1", "dead", "a")), (1, true, two)]);
+        let same = views(said("n1", "dead", "a"));
+        assert_eq!(same.leader().as_deref(), Some("n1"));
+        assert!(same.agree("n3", "dead") && same.know_the_same());
+        let other = views(said("n2", "suspect", "b"));
+        assert_eq!(other.leader(), None);
+        assert!(!other.agree("n3", "dead") && other.any_says("n3", "dead") && !other.know_the_same());
+        let silent = views(None);
+        assert!(silent.leader().is_none() && !silent.agree("n3", "dead") && !silent.know_the_same());
+    }
+}
