@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use mqtt::TopicFilter;
@@ -26,6 +26,9 @@ pub struct Routes {
     joining: AtomicUsize,
     /// Nodes that are cut off, as bits; those beyond are taken to be there.
     down: [AtomicU64; 16],
+    /// How often another node has lost what was on its way to it, and which time of these was the last of each.
+    losses: AtomicU32,
+    lost: [AtomicU32; 1024],
 }
 
 /// What other nodes are to hear.
@@ -46,6 +49,8 @@ impl Routes {
             of_peers: AtomicUsize::new(0),
             joining: AtomicUsize::new(0),
             down: Default::default(),
+            losses: AtomicU32::new(0),
+            lost: [const { AtomicU32::new(0) }; 1024],
         }
     }
 
@@ -164,6 +169,23 @@ impl Routes {
         } else {
             word.fetch_or(bit, Relaxed)
         };
+    }
+
+    /// Another node has lost, or not taken, what was on its way to it: a message whose publisher was not told of it, and says it again, goes there again.
+    pub fn has_lost(&self, node: NodePlace) {
+        if let Some(lost) = self.lost.get(usize::from(node.0)) {
+            lost.store(self.losses.fetch_add(1, Relaxed) + 1, Release);
+        }
+    }
+
+    /// For [`Self::may_have_lost`].
+    pub(crate) fn losses(&self) -> u32 {
+        self.losses.load(Relaxed)
+    }
+
+    /// Whether a node may have lost what was sent to it when there had been so many losses. One for which there is no place here may have.
+    pub(crate) fn may_have_lost(&self, node: NodePlace, losses: u32) -> bool {
+        self.lost.get(usize::from(node.0)).is_none_or(|lost| lost.load(Acquire) > losses)
     }
 
     pub(crate) fn is_up(&self, node: NodePlace) -> bool {

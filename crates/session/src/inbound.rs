@@ -40,6 +40,7 @@ struct Waiting {
     keep: Keep,
     shards: u16,
     is_spread: bool,
+    losses: u32,
 }
 
 /// When the identifier of a QoS 2 message is to be remembered beyond the connection.
@@ -60,6 +61,8 @@ pub struct Dispatched {
     pub packet_id: PacketId,
     /// Shards that have it, as bits.
     pub shards: u16,
+    /// How often other nodes had lost what was on its way to them when it was dispatched. What was lost later may have been this.
+    pub losses: u32,
 }
 
 /// A QoS 2 identifier that is to be remembered now.
@@ -101,6 +104,8 @@ pub struct Completion {
     pub shards: u16,
     /// As [`Inbound::last_is_spread`] said.
     pub is_spread: bool,
+    /// As in [`Dispatched`].
+    pub losses: u32,
 }
 
 impl Inbound {
@@ -169,9 +174,9 @@ impl Inbound {
         self.dispatched = dispatched;
     }
 
-    /// Whether an earlier connection dispatched this message.
-    pub fn was_dispatched(&self, packet_id: PacketId) -> bool {
-        self.dispatched.iter().any(|dispatched| dispatched.packet_id == packet_id)
+    /// What an earlier connection dispatched of this identifier.
+    pub fn dispatched(&self, packet_id: PacketId) -> Option<&Dispatched> {
+        self.dispatched.iter().find(|dispatched| dispatched.packet_id == packet_id)
     }
 
     /// The shards that have this message from an earlier connection, as bits; `None` when none dispatched it.
@@ -183,35 +188,37 @@ impl Inbound {
     /// An acknowledgement does not leave after all, because the connection ends before.
     pub fn leave_unfinished(&mut self, done: &Completion) {
         if done.keep != Keep::Never {
-            self.dispatched.push(Dispatched { packet_id: done.packet_id, shards: done.shards });
+            let Completion { packet_id, shards, losses, .. } = *done;
+            self.dispatched.push(Dispatched { packet_id, shards, losses });
         }
     }
 
     /// What the next connection has to know: QoS 2 messages that were dispatched and not acknowledged.
     pub fn unfinished(&self) -> impl Iterator<Item = Dispatched> {
         let here = self.waiting.iter().filter(|waiting| waiting.keep != Keep::Never);
-        let here = here.map(|&Waiting { packet_id, shards, .. }| Dispatched { packet_id, shards });
+        let here =
+            here.map(|&Waiting { packet_id, shards, losses, .. }| Dispatched { packet_id, shards, losses });
         here.chain(self.dispatched.iter().copied())
     }
 
     /// A PUBLISH was dispatched and waits for `outstanding` completions and for those before it.
     pub fn wait(&mut self, packet_id: PacketId, qos: QoS, outstanding: u32, reason: ReasonCode) {
-        let (keep, shards) = (Keep::Never, 0);
-        self.push(Waiting { packet_id, qos, outstanding, reason, keep, shards, is_spread: false });
+        let (keep, shards, losses) = (Keep::Never, 0, 0);
+        self.push(Waiting { packet_id, qos, outstanding, reason, keep, shards, is_spread: false, losses });
     }
 
-    /// The same for a QoS 2 message of a session that outlives the connection. `shards` have it, as bits.
+    /// The same for a QoS 2 message of a session that outlives the connection.
     pub fn wait_and_keep(
         &mut self,
-        packet_id: PacketId,
+        dispatched: Dispatched,
         outstanding: u32,
         reason: ReasonCode,
         keep: Keep,
-        shards: u16,
     ) {
         debug_assert!(outstanding > 0, "at least its identifier has to be remembered");
+        let Dispatched { packet_id, shards, losses } = dispatched;
         let (qos, is_spread) = (QoS::ExactlyOnce, false);
-        self.push(Waiting { packet_id, qos, outstanding, reason, keep, shards, is_spread });
+        self.push(Waiting { packet_id, qos, outstanding, reason, keep, shards, is_spread, losses });
     }
 
     /// The last PUBLISH went to several, of which one may have it and another not.
@@ -247,7 +254,8 @@ impl Inbound {
     /// The next acknowledgement that may leave.
     pub fn poll(&mut self) -> Option<Completion> {
         self.waiting.front().filter(|waiting| waiting.outstanding == 0)?;
-        let Waiting { packet_id, qos, reason, keep, shards, is_spread, .. } = self.waiting.pop_front()?;
+        let Waiting { packet_id, qos, reason, keep, shards, is_spread, losses, .. } =
+            self.waiting.pop_front()?;
         self.first = self.first.wrapping_add(1);
         match qos {
             QoS::AtLeastOnce => self.unacknowledged -= 1,
@@ -257,7 +265,7 @@ impl Inbound {
             }
             QoS::AtMostOnce | QoS::ExactlyOnce => {}
         }
-        Some(Completion { packet_id, qos, reason, keep, shards, is_spread })
+        Some(Completion { packet_id, qos, reason, keep, shards, is_spread, losses })
     }
 
     /// PUBREL: the identifier may be used for a new message from now on [MQTT-4.3.3-11].
@@ -356,8 +364,9 @@ mod tests {
     fn an_identifier_is_remembered_when_everything_else_is_done() {
         let mut inbound = Inbound::default();
         inbound.receive(id(5));
-        inbound.wait_and_keep(id(5), 2, ReasonCode::Success, Keep::Last { unsynced: true }, 0b101);
-        let unfinished = [Dispatched { packet_id: id(5), shards: 0b101 }];
+        let five = Dispatched { packet_id: id(5), shards: 0b101, losses: 9 };
+        inbound.wait_and_keep(five, 2, ReasonCode::Success, Keep::Last { unsynced: true });
+        let unfinished = [five];
         assert_eq!(inbound.complete(0, ReasonCode::Success), None);
         let due = Due { packet_id: id(5), unsynced: true };
         assert_eq!(inbound.complete(0, ReasonCode::Success), Some(due));
@@ -373,7 +382,8 @@ mod tests {
     fn what_was_refused_is_not_remembered() {
         let mut inbound = Inbound::default();
         inbound.receive(id(5));
-        inbound.wait_and_keep(id(5), 2, ReasonCode::Success, Keep::Last { unsynced: false }, 1);
+        let five = Dispatched { packet_id: id(5), shards: 1, losses: 0 };
+        inbound.wait_and_keep(five, 2, ReasonCode::Success, Keep::Last { unsynced: false });
         assert_eq!(inbound.complete(0, ReasonCode::QuotaExceeded), None);
         assert_eq!(inbound.complete(0, ReasonCode::Success), None);
         let done = inbound.poll().expect("everything has come");
@@ -384,9 +394,12 @@ mod tests {
     #[test]
     fn what_an_earlier_connection_dispatched_is_known_once() {
         let mut inbound = Inbound::default();
-        let (five, six) =
-            (Dispatched { packet_id: id(5), shards: 3 }, Dispatched { packet_id: id(6), shards: 0 });
+        let (five, six) = (
+            Dispatched { packet_id: id(5), shards: 3, losses: 4 },
+            Dispatched { packet_id: id(6), shards: 0, losses: 5 },
+        );
         inbound.restore_dispatched(vec![five, six]);
+        assert_eq!((inbound.dispatched(id(5)), inbound.dispatched(id(7))), (Some(&five), None));
         assert_eq!(inbound.take_dispatched(id(7)), None);
         assert_eq!(inbound.take_dispatched(id(5)), Some(3));
         assert_eq!(inbound.take_dispatched(id(5)), None);

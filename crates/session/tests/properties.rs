@@ -330,6 +330,7 @@ fn publish(steps: &[Publishing]) {
                         keep: Keep::Never,
                         shards: 0,
                         is_spread: false,
+                        losses: 0,
                     }
                 });
                 assert_eq!(inbound.poll(), expected);

@@ -9,6 +9,7 @@ use super::deliver::EncodeOnce;
 use crate::ids::{ConnectionId, ShardId, WorkerId};
 use crate::mail::{BatchDelivery, Body, Letter, Target, Token};
 use crate::message::{MessageView, Shared};
+use crate::peers::{NodePlace, Wants};
 use crate::retained;
 use crate::route::{Route, RouteKind};
 use crate::store::{Identity, Request, shards_of};
@@ -23,8 +24,9 @@ pub(super) struct Publishing {
     pub token: Option<Token>,
     /// Of a message that may be sent again.
     pub identity: Option<Identity>,
-    /// An earlier connection has dispatched it: whoever is connected has it, the store may not.
-    pub again: bool,
+    /// An earlier connection has dispatched it, when other nodes had lost so often what was on its way to them: whoever is connected has it, the store
+    /// may not, nor may a node that has lost something since.
+    pub again: Option<u32>,
     /// It comes from another node: it is for clients of this one.
     pub is_forwarded: bool,
     /// When it was retained elsewhere; 0 when it comes from a client of this node.
@@ -48,7 +50,7 @@ pub(super) struct Dispatched {
     pub matched: bool,
     /// Shards that were told its identity, as bits.
     pub shards: u16,
-    /// Some of the completions are the store's.
+    /// Some of the completions are the store's, here or on another node.
     pub stored: bool,
     /// Nobody has it, for the log takes none.
     pub refused: Option<ReasonCode>,
@@ -109,7 +111,7 @@ impl Worker {
                     let same = same_receiver(rest);
                     let (routes, after) = rest.split_at(same);
                     rest = after;
-                    if publishing.again {
+                    if publishing.again.is_some() {
                         continue;
                     }
                     if first.place == self.id.0 {
@@ -131,9 +133,15 @@ impl Worker {
                     let same = same_receiver(rest);
                     let (routes, after) = rest.split_at(same);
                     rest = after;
-                    // What an earlier connection has sent there arrives, or is settled with whoever waits for it.
-                    if !publishing.is_forwarded && !publishing.again && stamp == 0 {
-                        forwarded += self.forward(routes, &view, &mut frame, token);
+                    // What an earlier connection has sent there arrives, unless the node has lost it.
+                    let place = NodePlace(first.place);
+                    let is_sent =
+                        publishing.again.is_some_and(|losses| !self.node.routes.may_have_lost(place, losses));
+                    if !publishing.is_forwarded && !is_sent && stamp == 0 {
+                        let completions = self.forward(routes, &view, &mut frame, token);
+                        forwarded += completions;
+                        let is_stored = routes.iter().any(|route| route.wants().includes(Wants::STORED));
+                        result.stored |= completions > 0 && is_stored;
                     }
                 }
                 // A shard's own index has these; the node's has not.
@@ -173,7 +181,7 @@ impl Worker {
         if view.retain {
             let outstanding = self.retain(&mut shared, stamp, refusal, token);
             result.outstanding += outstanding;
-            result.stored = outstanding > 0;
+            result.stored |= outstanding > 0;
         }
         result.stored |= shards != 0;
         result

@@ -272,8 +272,10 @@ impl Worker {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let inbound = &mut connection.flow().inbound;
         let identity = Identity::of_publish(session, packet_id, inbound.toggles.get(packet_id));
-        let again = inbound.was_dispatched(packet_id);
-        let repeated = again || dup;
+        let again = inbound.dispatched(packet_id).map(|earlier| earlier.losses);
+        let repeated = again.is_some() || dup;
+        // Before it is sent: what is lost from now on may be this.
+        let losses = self.node.routes.losses();
         let publishing = Publishing {
             token: Some(token),
             identity: Some(identity),
@@ -298,7 +300,8 @@ impl Worker {
             // What the earlier connection sent may be on its way still: it must not come as something new.
             inbound.lingering |= earlier.map_or(0, |earlier| earlier | shards);
             let shards = if earlier.is_none() { shards } else { 0 };
-            inbound.wait_and_keep(packet_id, outstanding, reason_of(matched), keep, shards);
+            let dispatched = session::Dispatched { packet_id, shards, losses };
+            inbound.wait_and_keep(dispatched, outstanding, reason_of(matched), keep);
         }
         if is_spread {
             self.last_is_spread(slot);
@@ -361,7 +364,7 @@ impl Worker {
     fn refuse_retained(&mut self, slot: u32, publish: &Publish<'_>) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let Some(packet_id) = publish.packet_id else { return };
-        let again = connection.flow().inbound.was_dispatched(packet_id);
+        let again = connection.flow().inbound.dispatched(packet_id).is_some();
         // At QoS 1 a message that is sent again is another, of which nobody has anything.
         let repeated = publish.qos == QoS::ExactlyOnce && (publish.dup || again);
         self.refuse_untaken(slot, (packet_id, publish.qos, repeated), ReasonCode::QuotaExceeded);

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use broker::peers::{Inbound, NodePlace, Outbound, Peers, Wants};
 use broker::{Node, WorkerId};
-use mqtt::QoS::AtLeastOnce;
+use mqtt::QoS::{AtLeastOnce, ExactlyOnce};
+use mqtt::Version::V5;
 use mqtt::{ReasonCode, TopicFilter};
 use sim::packets::*;
 
@@ -33,11 +34,15 @@ impl Peers for Others {
 
 /// Other nodes that want `a/#`, so many of them.
 fn joined(net: &Net, count: u16) -> Arc<Others> {
+    joined_wanting(net, count, Wants::ALL)
+}
+
+fn joined_wanting(net: &Net, count: u16, wants: Wants) -> Arc<Others> {
     let others = Arc::<Others>::default();
     net.node.join_cluster(others.clone(), Instant::now()).expect("joined");
     let filter = TopicFilter::parse("a/#").expect("a filter");
     for place in 0..count {
-        net.node.routes.set_peer(filter, NodePlace(place), Wants::ALL).expect("room");
+        net.node.routes.set_peer(filter, NodePlace(place), wants).expect("room");
     }
     others
 }
@@ -65,6 +70,13 @@ fn answer(net: &mut Net, others: &Others, reason: ReasonCode) -> Vec<bool> {
     }
     net.run();
     alone
+}
+
+/// Where messages go that were forwarded; nobody says that they have come.
+fn take_places(net: &mut Net, others: &Others) -> Vec<u16> {
+    net.send_to_peers();
+    let sent = std::mem::take(&mut *others.0.lock().expect("one thread"));
+    sent.iter().flat_map(|outbound| &outbound.forwards).map(|forward| forward.to.0).collect()
 }
 
 #[test]
@@ -102,6 +114,36 @@ fn a_message_that_somebody_may_have_is_not_refused() {
             );
             assert!(is_closed, "{sent:?}");
             leave(net, nodes);
+        });
+    }
+}
+
+/// [MQTT-4.3.3-8]: its publisher was told nothing. What the nodes have that are there they do not get twice.
+#[test]
+fn a_qos_2_message_that_a_node_has_lost_goes_there_again_and_to_no_other() {
+    for is_stored_here in [true, false] {
+        everywhere(|net| {
+            if is_stored_here {
+                let subscriber = net.connect(1, durable(V5, "s"));
+                net.subscribe(subscriber, "a/#", ExactlyOnce);
+            }
+            let publisher = net.connect(0, durable(V5, "p"));
+            let others = joined_wanting(net, 2, Wants::STORED);
+            net.send(publisher, message("a/1", "once").qos2(7));
+            net.node.routes.has_lost(NodePlace(1));
+            assert_eq!(answer(net, &others, ReasonCode::UnspecifiedError).len(), 2);
+            assert!(net.received(publisher).contains(&Sent::Closed));
+            for again in [1, 0] {
+                let publisher = net.resume(2, durable(V5, "p"));
+                net.send(publisher, message("a/1", "once").qos2(7).dup());
+                assert_eq!(take_places(net, &others), [1][..again], "what was lost is said again, once");
+                if again > 0 {
+                    net.lose(publisher);
+                } else {
+                    assert_eq!(net.received(publisher), [pubrec(7)]);
+                }
+            }
+            leave(net, 2);
         });
     }
 }

@@ -158,6 +158,7 @@ impl Fabric {
             } else if peer.incarnation.is_some_and(|life| known.is_some_and(|known| known > life)) {
                 // Another node has said that it began anew: what waits in the link to its earlier life will be lost.
                 self.counters.refused += 1;
+                self.node.routes.has_lost(forward.to);
                 Some(ReasonCode::UnspecifiedError)
             } else {
                 None
@@ -232,6 +233,9 @@ impl Fabric {
             }
         };
         let is_clean = forward.for_group || forward.is_alone;
+        if reason.is_error() {
+            self.node.routes.has_lost(forward.to);
+        }
         self.inbound[worker.index()].acknowledged.push((token, refusal(reason, is_clean)));
     }
 
@@ -297,6 +301,9 @@ impl Fabric {
         for Confirmed { lane, reason, first, count } in confirmed {
             let Some(sent) = peer.sent.get_mut(usize::from(*lane)) else { continue };
             let reason = reason_of(*reason);
+            if reason.is_error() {
+                self.node.routes.has_lost(peer.place);
+            }
             sent.answer(*first, *count, |waiting| {
                 let is_clean = waiting.if_lost == IfLost::GiveAnother || waiting.is_alone;
                 let reason = refusal(reason, is_clean);
@@ -309,6 +316,9 @@ impl Fabric {
     /// safe, so whoever sent it gets no acknowledgement.
     pub(super) fn settle_messages(&mut self, id: NodeId, is_forgotten: bool) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
+        if is_forgotten {
+            self.node.routes.has_lost(peer.place);
+        }
         for waiting in peer.take_sent() {
             let reason = match waiting.if_lost {
                 IfLost::GiveAnother => ReasonCode::ServerUnavailable,
