@@ -183,6 +183,8 @@ const LEAVING_MAX: Duration = Duration::from_secs(60);
 
 /// Proposals of this node, and questions to the group, are waited for so long.
 const LIMIT: Duration = Duration::from_secs(5);
+/// A leader has been answered by a majority within this time: nobody stands for election before that is over, so no two say at one time that they lead one.
+const QUORUM_AGE_MAX: Duration = Duration::from_millis(3 * consensus::ELECTION_TIMEOUT.as_millis() as u64);
 /// Addresses where other nodes are to be met, at most.
 const ADDRESSES_MAX: usize = 64;
 /// From one look at what should be so to the next.
@@ -628,7 +630,8 @@ impl Meta {
     pub fn has_quorum(&self, now: Time) -> bool {
         self.status(now).is_some_and(|status| match status.role {
             consensus::Role::Leader => {
-                status.voters.len() < 2 || status.quorum_age.is_some_and(|age| age < LIMIT.as_micros() as u64)
+                status.voters.len() < 2
+                    || status.quorum_age.is_some_and(|age| age < QUORUM_AGE_MAX.as_micros() as u64)
             }
             consensus::Role::Follower | consensus::Role::Learner => status.leader.is_some(),
             consensus::Role::Candidate | consensus::Role::Stopped => false,
