@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 pub struct Fleet {
@@ -38,6 +38,8 @@ const START: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_secs(30);
 /// Until all is as it was before a fault.
 const WHOLE: Duration = Duration::from_secs(60);
+/// Lines of the parent that nobody has read.
+const LINES_MAX: usize = 64;
 /// What the parent says when they do.
 const READY: &str = "all of them reach each other";
 
@@ -200,7 +202,7 @@ fn is_running(id: u32) -> bool {
 
 fn lines(process: &mut Guarded) -> Result<Receiver<String>> {
     let stdout = process.child().stdout.take().context("a pipe")?;
-    let (sender, receiver) = channel();
+    let (sender, receiver) = sync_channel(LINES_MAX);
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(std::io::Result::ok) {
             if sender.send(line).is_err() {
