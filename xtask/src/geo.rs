@@ -3,6 +3,7 @@
 
 mod cluster;
 mod copies;
+mod cuts;
 mod generator;
 mod overload;
 mod startup;
@@ -18,7 +19,7 @@ use crate::repository::root;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only these: E1.1 to E1.10, E3, copies (may be given several times)
+    /// Only these: E1.1 to E1.10, E3, copies, cuts (may be given several times)
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Who knows of a subscription before SUBACK leaves, in the runs of E1
@@ -50,9 +51,10 @@ pub fn run(args: &Args) -> Result<()> {
     child::catch_signals();
     let cases = subscribe::selected(&args.only);
     let with = |what: &str| args.only.is_empty() || args.only.iter().any(|name| name == what);
-    let (with_startup, with_overload, with_copies) = (with("E1.10"), with("E3"), with("copies"));
-    let is_any = !cases.is_empty() || with_startup || with_overload || with_copies;
-    ensure!(is_any, "--only takes E1.1 to E1.10, E3 and copies");
+    let (with_startup, with_overload) = (with("E1.10"), with("E3"));
+    let (with_copies, with_cuts) = (with("copies"), with("cuts"));
+    let is_any = !cases.is_empty() || with_startup || with_overload || with_copies || with_cuts;
+    ensure!(is_any, "--only takes E1.1 to E1.10, E3, copies and cuts");
     let is_agreed = args.members == "agreed";
     // Before anything is built: without root nothing comes of it.
     drop(start()?);
@@ -77,6 +79,9 @@ pub fn run(args: &Args) -> Result<()> {
     if with_copies {
         let plan = (&args.routes[..], args.rounds);
         copies::run(&program, &directory, plan, is_agreed, (&mut passed, &mut failed))?;
+    }
+    if with_cuts {
+        cuts::run((&program, &directory), (&mut passed, &mut failed))?;
     }
     for what in &failed {
         println!("failed: {what}");

@@ -111,7 +111,7 @@ fn one(program: &Path, directory: &Path, cores: &[&str], replicants: &[&str]) ->
     Ok(Times { new, back, led, dead })
 }
 
-fn leader_of(view: &Value) -> Option<String> {
+pub fn leader_of(view: &Value) -> Option<String> {
     view["membership"]["replica"]["leader"].as_str().map(str::to_owned)
 }
 

@@ -1,0 +1,202 @@
+//! Cuts: what nodes on several continents do while some do not reach others, and when they do again.
+
+use anyhow::{Context, Result, bail, ensure};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::cluster::{Cluster, MQTT, Plan};
+use super::start;
+use super::startup::leader_of;
+use crate::bench::child::interrupted;
+use crate::cluster::client::Client;
+
+const CORES: [&str; 3] = ["euc1", "ape1", "afs1"];
+const REPLICANT: &str = "aps1";
+/// As many as there are, of two continents each.
+const FOUR: [&str; 4] = ["euc1", "ape1", "afs1", "aps1"];
+/// Until a lost leader has another one, votes that are split counted in.
+const LEADERLESS_MAX: Duration = Duration::from_secs(8);
+/// A lease and more: whoever reaches no majority knows of it by then.
+const LEASE: Duration = Duration::from_secs(4);
+/// A message is there by then.
+const ARRIVAL: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(50);
+/// Of a link that comes and goes, and how often it does.
+const FLAP: Duration = Duration::from_millis(1500);
+const FLAPS: u32 = 5;
+
+type Case =
+    (&'static str, &'static [&'static str], &'static [&'static str], fn(&mut Cluster) -> Result<String>);
+
+const CASES: [Case; 5] = [
+    ("the continent of the leader is cut off", &CORES, &[REPLICANT], continent),
+    ("nothing of the leader reaches the others, and it hears them", &CORES, &[REPLICANT], one_way),
+    ("a link between two cores comes and goes", &CORES, &[REPLICANT], flapping),
+    ("a replicant is cut off from all cores", &CORES, &[REPLICANT], replicant),
+    ("four cores, two of which reach the other two no more", &FOUR, &[], even_split),
+];
+
+pub fn run(
+    (program, directory): (&Path, &Path),
+    (passed, failed): (&mut usize, &mut Vec<String>),
+) -> Result<()> {
+    println!("Cuts between nodes whose cores agree on the members, three continents and Mumbai.\n");
+    for (name, cores, replicants, case) in CASES {
+        let lab = start()?;
+        let plan = Plan { cores, replicants, level: "cluster", batch_sync: "auto", is_agreed: true };
+        let done = Cluster::start(&lab, program, directory, &plan).and_then(|mut cluster| {
+            let said = case(&mut cluster)?;
+            lab.heal()?;
+            cluster.wait_for_links()?;
+            let hosts: Vec<&str> = cores.iter().chain(replicants).copied().collect();
+            exchange(&cluster, &hosts)?;
+            Ok(said)
+        });
+        match done {
+            Ok(said) => {
+                println!("{name}: {said}");
+                *passed += 1;
+            }
+            Err(error) => failed.push(format!("{name}: {error:#}")),
+        }
+    }
+    println!();
+    Ok(())
+}
+
+/// The core that leads, and the others.
+fn parts(cluster: &Cluster) -> Result<(String, Vec<&'static str>)> {
+    let leader = leader_of(&cluster.view(CORES[0])?).context("nobody leads")?;
+    let others = CORES.into_iter().filter(|core| *core != leader).collect();
+    Ok((leader, others))
+}
+
+fn continent(cluster: &mut Cluster) -> Result<String> {
+    let (leader, others) = parts(cluster)?;
+    for other in others.iter().chain([&REPLICANT]) {
+        cluster.lab().cut(&leader, other)?;
+        cluster.lab().cut(other, &leader)?;
+    }
+    lost_leader(cluster, &leader, &others)
+}
+
+fn one_way(cluster: &mut Cluster) -> Result<String> {
+    let (leader, others) = parts(cluster)?;
+    for other in others.iter().chain([&REPLICANT]) {
+        cluster.lab().cut(&leader, other)?;
+    }
+    lost_leader(cluster, &leader, &others)
+}
+
+/// Another leads, at no time two do, and the first acknowledges nothing.
+fn lost_leader(cluster: &Cluster, leader: &str, others: &[&str]) -> Result<String> {
+    let begun = Instant::now();
+    let mut led = None;
+    while begun.elapsed() < LEADERLESS_MAX + LEASE {
+        ensure!(!interrupted(), "interrupted");
+        let leading = CORES.iter().filter(|core| leads(cluster, core)).count();
+        ensure!(leading < 2, "{leading} cores say at one time that they lead a majority");
+        if led.is_none() && others.iter().any(|core| leads(cluster, core)) {
+            led = Some(begun.elapsed());
+        }
+        std::thread::sleep(PAUSE);
+    }
+    let led = led.context("no other core leads")?;
+    ensure!(led < LEADERLESS_MAX, "another core leads after {:.1} s only", led.as_secs_f64());
+    ensure!(!acknowledges(cluster, leader)?, "{leader} acknowledges and reaches nobody");
+    for core in others {
+        ensure!(acknowledges(cluster, core)?, "{core} acknowledges nothing, and a majority is there");
+    }
+    Ok(format!("another led after {:.1} s", led.as_secs_f64()))
+}
+
+fn leads(cluster: &Cluster, host: &str) -> bool {
+    let view = cluster.view(host).unwrap_or_default();
+    let replica = &view["membership"]["replica"];
+    replica["part"] == "leader" && replica["quorum"] == true
+}
+
+fn flapping(cluster: &mut Cluster) -> Result<String> {
+    let (leader, others) = parts(cluster)?;
+    for _ in 0..FLAPS {
+        cluster.lab().cut(others[0], others[1])?;
+        cluster.lab().cut(others[1], others[0])?;
+        std::thread::sleep(FLAP);
+        cluster.lab().heal()?;
+        std::thread::sleep(FLAP);
+        let now = leader_of(&cluster.view(&leader)?);
+        ensure!(now.as_ref() == Some(&leader), "{leader} led, which reached all, and now it is {now:?}");
+    }
+    Ok(format!("{leader} led on"))
+}
+
+/// It serves its own clients what needs nobody else, and says that it acknowledges nothing.
+fn replicant(cluster: &mut Cluster) -> Result<String> {
+    let mut subscriber = connect(cluster, REPLICANT, "subscriber")?;
+    subscriber.subscribe("cuts/here", 1, "cluster")?;
+    for core in CORES {
+        cluster.lab().cut(REPLICANT, core)?;
+        cluster.lab().cut(core, REPLICANT)?;
+    }
+    std::thread::sleep(LEASE);
+    ensure!(cluster.view(REPLICANT)?["fresh"] == false, "it says that it is fresh");
+    connect(cluster, REPLICANT, "publisher")?.publish("cuts/here", "QoS 0", 0, false)?;
+    let came = subscriber.receive(ARRIVAL)?;
+    ensure!(
+        came.is_some_and(|message| message.payload == "QoS 0"),
+        "QoS 0 does not come to a client of the same node"
+    );
+    ensure!(!acknowledges(cluster, REPLICANT)?, "it acknowledges and reaches no core");
+    for core in CORES {
+        ensure!(acknowledges(cluster, core)?, "{core} acknowledges nothing");
+    }
+    Ok("QoS 0 went on there, QoS 1 waited".to_owned())
+}
+
+/// Neither half has a majority.
+fn even_split(cluster: &mut Cluster) -> Result<String> {
+    for one in &FOUR[..2] {
+        for other in &FOUR[2..] {
+            cluster.lab().cut(one, other)?;
+            cluster.lab().cut(other, one)?;
+        }
+    }
+    // Until links that carry nothing are known to.
+    std::thread::sleep(LEASE + Duration::from_secs(5));
+    for core in FOUR {
+        ensure!(cluster.view(core)?["fresh"] == false, "{core} says that it is fresh");
+        ensure!(!acknowledges(cluster, core)?, "{core} acknowledges and reaches half of the cores");
+    }
+    Ok("no half acknowledged".to_owned())
+}
+
+fn connect(cluster: &Cluster, host: &str, name: &str) -> Result<Client> {
+    let mqtt = (cluster.lab().address(host)?, MQTT).into();
+    cluster.lab().within(host, || Client::connect(mqtt, name))?
+}
+
+/// Whether a message of QoS 1 that nobody wants is acknowledged there.
+fn acknowledges(cluster: &Cluster, host: &str) -> Result<bool> {
+    let mut client = connect(cluster, host, "whether")?;
+    client.be_patient(Duration::from_secs(2));
+    Ok(client.publish("cuts/nobody", "whether", 1, false).is_ok())
+}
+
+/// From each to each, right after the links are there again.
+fn exchange(cluster: &Cluster, hosts: &[&str]) -> Result<()> {
+    let mut receivers = Vec::new();
+    for host in hosts {
+        let mut client = connect(cluster, host, "receiver")?;
+        client.subscribe("cuts/all", 1, "cluster")?;
+        receivers.push((host, client));
+    }
+    for from in hosts {
+        connect(cluster, from, "sender")?.publish("cuts/all", from, 1, false)?;
+        for (to, receiver) in &mut receivers {
+            if receiver.receive(ARRIVAL)?.is_none_or(|message| message.payload != **from) {
+                bail!("what {from} sent afterwards did not come to {to}");
+            }
+        }
+    }
+    Ok(())
+}
