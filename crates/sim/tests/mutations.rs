@@ -20,7 +20,7 @@ fn faults_in_the_product_are_noticed() {
         storage::Mutation::SkipSync,
         storage::Mutation::SkipDirectorySync,
         storage::Mutation::CutTooMuch,
-        storage::Mutation::FreeTooEarly,
+        storage::Mutation::NoChecksum,
     ];
     let between = [
         cluster::Mutation::SubackEarly,
