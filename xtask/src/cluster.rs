@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use client::{Client, Message};
-use nodes::Nodes;
+use nodes::{Members, Nodes};
 
 use crate::bench::child;
 use crate::chaos::target;
@@ -54,7 +54,8 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let directory = repository::root().join("target/cluster-smoke");
     let begun = Instant::now();
-    let mut cluster = Nodes::start(&program, &directory, (args.cores, args.replicants), args.port)?;
+    let size = (args.cores, args.replicants);
+    let mut cluster = Nodes::start(&program, &directory, size, args.port, Members::List)?;
     println!("{} nodes reach each other after {:.1} s", cluster.nodes.len(), begun.elapsed().as_secs_f64());
     let mut passed = 0;
     passed += pairs(&cluster)?;

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::copies::{self, Copy, Writers, publish_when_served};
-use super::nodes::Nodes;
+use super::nodes::{Members, Nodes};
 use super::{disconnect, peers};
 use crate::bench::child::{self, Guarded, interrupted};
 use crate::bench::door::process::Cpu;
@@ -17,7 +17,7 @@ use crate::repository;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only what has this in its name: messages, latency, subscribe, routes, disconnect, peers-latency, peers-messages
+    /// Only what has this in its name: messages, latency, subscribe, routes, idle, disconnect, peers-latency, peers-messages
     #[arg(long)]
     only: Option<String>,
     /// Measured seconds of each load, after one second of warm-up
@@ -46,6 +46,9 @@ pub struct Args {
     pub(super) debug: bool,
     #[arg(long, default_value_t = 22883)]
     pub(super) port: u16,
+    /// How nodes know who the others are
+    #[arg(long, value_enum, default_value_t = Members::Agreed)]
+    members: Members,
 }
 
 /// Whatever takes longer is stuck.
@@ -73,6 +76,9 @@ pub fn run(args: &Args) -> Result<()> {
     if is_wanted("routes") {
         routes(args, &programs, &mut page)?;
     }
+    if is_wanted("idle") {
+        idle(args, &programs, &mut page)?;
+    }
     if is_wanted("disconnect") {
         disconnect::run(args, &programs, &mut page)?;
     }
@@ -88,7 +94,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 pub(super) fn start(args: &Args, programs: &Path, nodes: (usize, usize)) -> Result<Nodes> {
     let directory = repository::root().join("target/fabric");
-    Nodes::start(&programs.join("meridian"), &directory, nodes, args.port)
+    Nodes::start(&programs.join("meridian"), &directory, nodes, args.port, args.members)
 }
 
 /// Throughput of pairs on one node and on two.
@@ -183,6 +189,72 @@ fn subscribe(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
     Ok(())
 }
 
+/// What a cluster costs that has nothing to do.
+fn idle(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
+    writeln!(page, "\nNodes without clients, {} s, after {} s of rest\n", IDLE.as_secs(), REST.as_secs())?;
+    writeln!(
+        page,
+        "| nodes | CPU of a core, ms/s | of a replicant | bytes/s from a core to others | from a replicant | memory of a core, MB | of a replicant |"
+    )?;
+    writeln!(page, "|---|---|---|---|---|---|---|")?;
+    for (cores, replicants) in [(1, 0), (3, 0), (3, 2), (3, 7)] {
+        let cluster = start(args, programs, (cores, replicants))?;
+        // Segments of a new log are filled with zeros.
+        pause(REST)?;
+        let before = figures(&cluster)?;
+        let begun = Instant::now();
+        pause(IDLE)?;
+        let after = figures(&cluster)?;
+        let time = begun.elapsed().as_secs_f64();
+        let mean = |nodes: std::ops::Range<usize>, of: &dyn Fn(usize) -> f64| match nodes.len() {
+            0 => "-".to_owned(),
+            len => format!("{:.1}", nodes.map(of).sum::<f64>() / len as f64),
+        };
+        let cpu = |at: usize| (after[at].cpu_s - before[at].cpu_s) * 1e3 / time;
+        let bytes = |at: usize| (after[at].sent - before[at].sent) as f64 / time;
+        let memory = |at: usize| after[at].memory as f64 / 1e6;
+        let (of_cores, others) = (0..cores, cores..cores + replicants);
+        let name = if replicants == 0 { format!("{cores}") } else { format!("{cores}+{replicants}") };
+        let row: Vec<String> = [&cpu as &dyn Fn(usize) -> f64, &bytes, &memory]
+            .into_iter()
+            .flat_map(|of| [mean(of_cores.clone(), of), mean(others.clone(), of)])
+            .collect();
+        writeln!(page, "| {name} | {} |", row.join(" | "))?;
+    }
+    Ok(())
+}
+
+const REST: Duration = Duration::from_secs(15);
+const IDLE: Duration = Duration::from_secs(30);
+
+struct NodeFigures {
+    cpu_s: f64,
+    sent: u64,
+    memory: u64,
+}
+
+fn figures(cluster: &Nodes) -> Result<Vec<NodeFigures>> {
+    let of = |node: &super::nodes::Node| {
+        Ok(NodeFigures {
+            cpu_s: Cpu::now(node.id())?.broker_s,
+            sent: node.view()?["carrier"]["bytes_written"].as_u64().context("bytes_written")?,
+            memory: anonymous(node.id())?,
+        })
+    };
+    cluster.nodes.iter().map(of).collect()
+}
+
+fn pause(time: Duration) -> Result<()> {
+    let until = Instant::now() + time;
+    while Instant::now() < until {
+        if interrupted() {
+            bail!("interrupted");
+        }
+        std::thread::sleep(Duration::from_millis(100).min(time));
+    }
+    Ok(())
+}
+
 /// Routes on their way to all nodes, and to one that comes back and has none.
 fn routes(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
     let mut cluster = start(args, programs, (3, 2))?;
@@ -193,6 +265,7 @@ fn routes(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
     let known = begun.elapsed();
     let last = cluster.nodes.len() - 1;
     let memory = anonymous(cluster.nodes[last].id())?;
+    let of_core = anonymous(cluster.nodes[1].id())?;
     let mut copies = Vec::new();
     for _ in 0..args.rounds {
         copies.push(copy(&mut cluster, last, &mut writers)?);
@@ -219,6 +292,11 @@ fn routes(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
         page,
         "| all of a replicant's memory, a route | {:.0} bytes |",
         memory as f64 / f64::from(count)
+    )?;
+    writeln!(
+        page,
+        "| all of a core's, that has no clients | {:.0} bytes |",
+        of_core as f64 / f64::from(count)
     )?;
     writeln!(
         page,

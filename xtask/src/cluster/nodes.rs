@@ -16,7 +16,18 @@ const START: Duration = Duration::from_secs(60);
 pub struct Nodes {
     program: PathBuf,
     directory: PathBuf,
+    /// How each node finds the others, where it does that by itself.
+    flags: Vec<Vec<String>>,
     pub nodes: Vec<Node>,
+}
+
+/// How nodes know who the others are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Members {
+    /// The cores agree on them.
+    Agreed,
+    /// All have the same list in their configuration.
+    List,
 }
 
 pub struct Node {
@@ -36,26 +47,44 @@ impl Nodes {
         directory: &Path,
         (cores, replicants): (usize, usize),
         port: u16,
+        members: Members,
     ) -> Result<Self> {
         let _ = fs::remove_dir_all(directory);
         fs::create_dir_all(directory)?;
         fs::write(directory.join("secret"), "a secret for the nodes of this test\n")?;
         let mut config = fs::File::create(directory.join("cluster.toml"))?;
         writeln!(config, "[cluster]\nsecret_file = {:?}", directory.join("secret"))?;
+        let address = |number| SocketAddr::from((host(number), port + 2));
+        let join: Vec<String> = (1..=cores).map(|number| address(number).to_string()).collect();
+        let mut flags = Vec::new();
         for number in 1..=cores + replicants {
             let role = if number <= cores { "core" } else { "replicant" };
-            let address = SocketAddr::from((host(number), port + 2));
-            writeln!(
-                config,
-                "\n[[cluster_node]]\nname = \"n{number}\"\naddress = \"{address}\"\nrole = \"{role}\""
-            )?;
+            let address = address(number).to_string();
+            match members {
+                Members::List => {
+                    writeln!(
+                        config,
+                        "\n[[cluster_node]]\nname = \"n{number}\"\naddress = \"{address}\"\nrole = \"{role}\""
+                    )?;
+                    flags.push(Vec::new());
+                }
+                Members::Agreed => {
+                    let mut words =
+                        vec!["--cluster-listen".to_owned(), address, "--role".to_owned(), role.to_owned()];
+                    // A core alone begins a cluster when it is told of nobody.
+                    if cores > 1 || number > cores {
+                        words.extend(["--join".to_owned(), join.join(",")]);
+                    }
+                    flags.push(words);
+                }
+            }
         }
         let mut nodes = Vec::new();
         for number in 1..=cores + replicants {
             let (mqtt, http) = ((host(number), port).into(), (host(number), port + 1).into());
-            nodes.push(start_node(program, directory, number, mqtt, http)?);
+            nodes.push(start_node(program, directory, (number, &flags[number - 1]), mqtt, http)?);
         }
-        let mut started = Self { program: program.to_owned(), directory: directory.to_owned(), nodes };
+        let mut started = Self { program: program.to_owned(), directory: directory.to_owned(), flags, nodes };
         started.wait_for_links()?;
         Ok(started)
     }
@@ -77,7 +106,8 @@ impl Nodes {
     /// The same, and does not wait.
     pub fn start_again(&mut self, at: usize) -> Result<()> {
         let Node { mqtt, http, .. } = self.nodes[at];
-        self.nodes[at] = start_node(&self.program, &self.directory, at + 1, mqtt, http)?;
+        let flags = &self.flags[at];
+        self.nodes[at] = start_node(&self.program, &self.directory, (at + 1, flags), mqtt, http)?;
         Ok(())
     }
 
@@ -171,7 +201,7 @@ fn host(number: usize) -> Ipv4Addr {
 fn start_node(
     program: &Path,
     directory: &Path,
-    number: usize,
+    (number, flags): (usize, &[String]),
     mqtt: SocketAddr,
     http: SocketAddr,
 ) -> Result<Node> {
@@ -179,7 +209,7 @@ fn start_node(
     let log = fs::File::create(directory.join(format!("{name}.log")))?;
     let mut command = Command::new(program);
     command.arg("start").arg("--config").arg(directory.join("cluster.toml"));
-    command.args(["--name", &name, "--workers", "2"]);
+    command.args(["--name", &name, "--workers", "2"]).args(flags);
     command.args(["--listen", &mqtt.to_string(), "--http", &http.to_string()]);
     command.arg("--data-dir").arg(directory.join(&name));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
