@@ -34,7 +34,7 @@ impl Fabric {
     /// The other nodes are those that the cores agree on, from now on. Before that there are none.
     pub fn join_cluster(&mut self, now: Time, meta: Meta) {
         debug_assert!(self.peers.is_empty() && self.meta.is_none());
-        self.mesh.set_card(meta.card().encode().into());
+        self.mesh.set_card(now, meta.card().encode().into());
         self.meta = Some(meta);
         self.seek(now);
         self.follow_roster(now);
@@ -140,7 +140,7 @@ impl Fabric {
         let others: Vec<Box<str>> = others.map(Into::into).collect();
         others.iter().for_each(|address| self.mesh.seek_no_more(address));
         wanted.iter().for_each(|address| self.mesh.seek(now, address));
-        self.mesh.set_card(meta.card().encode().into());
+        self.mesh.set_card(now, meta.card().encode().into());
     }
 
     /// Somebody who knows the secret has said who he is.

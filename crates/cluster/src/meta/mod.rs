@@ -329,8 +329,8 @@ impl Meta {
         }
         let ours = self.roster.founded;
         let is_other = ours != 0 && card.founded != 0 && card.founded != ours;
-        // A replicant can let nobody in.
-        !is_other && (card.role == Role::Core || ours != 0)
+        // A replicant can let nobody in. A core will, once there is a cluster: the link is there then.
+        !is_other && (card.role == Role::Core || self.own.role == Role::Core || ours != 0)
     }
 
     pub fn log_news(&mut self, news: LogNews) {

@@ -18,6 +18,8 @@ pub struct Sought {
     pub due: Time,
     /// What the next attempt waits for at most, if this one fails.
     pub pause: Duration,
+    /// The card has changed while the connection is made.
+    pub again: bool,
 }
 
 /// Addresses that are sought at one time.
@@ -26,13 +28,27 @@ pub const SOUGHT_MAX: usize = 256;
 pub const INTRODUCED_MAX: usize = 256;
 
 impl Mesh {
-    /// What this node says of itself over later connections: [`Identity::card`](crate::Identity::card).
+    /// What this node says of itself over later connections: [`Identity::card`](crate::Identity::card). When it is another than before, those that
+    /// are sought hear it soon: they may wait for it.
     ///
     /// # Panics
     /// It is longer than [`CARD_MAX`] bytes.
-    pub fn set_card(&mut self, card: Bytes) {
+    pub fn set_card(&mut self, now: Time, card: Bytes) {
         assert!(card.len() <= CARD_MAX, "a card of {} bytes", card.len());
+        if card == self.identity.card {
+            return;
+        }
         self.identity.card = card;
+        // What changes at once with many is said once.
+        let soon = now.after(self.config.dial_first);
+        for sought in self.sought.values_mut() {
+            if sought.connection.is_some() {
+                sought.again = true;
+            } else {
+                sought.due = sought.due.min(soon);
+                self.due = self.due.min(soon);
+            }
+        }
     }
 
     /// An address at which there is a node, or several behind one name, of which only that is known. It is dialed now and again until it is
@@ -47,7 +63,7 @@ impl Mesh {
                 format!("{SOUGHT_MAX} addresses are sought already: name fewer, or one name for many");
             return self.complain(now, Whom::Sought(address), &reason);
         }
-        let sought = Sought { connection: None, due: now, pause: self.config.dial_first };
+        let sought = Sought { connection: None, due: now, pause: self.config.dial_first, again: false };
         self.sought.insert(address.into(), sought);
         self.due = now.min(self.due);
     }
@@ -89,8 +105,9 @@ impl Mesh {
         self.half_open -= usize::from(connection.is_half_open());
         let address = (connection.origin == Origin::Sought).then(|| connection.address.clone());
         if let Some(sought) = address.as_ref().and_then(|address| self.sought.get_mut(address)) {
-            let (due, pause) = (now.after(self.config.seek_pause), self.config.dial_first);
-            *sought = Sought { connection: None, due, pause };
+            let pause = self.config.dial_first;
+            let due = now.after(if sought.again { pause } else { self.config.seek_pause });
+            *sought = Sought { connection: None, due, pause, again: false };
             self.due = due.min(self.due);
         }
         // The proof of the one that dialed may not have left yet.

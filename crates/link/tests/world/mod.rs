@@ -168,7 +168,7 @@ impl World {
         self.tags += 1;
         let node = &mut self.nodes[at];
         node.edition = self.tags;
-        node.mesh.set_card(card(&node.spec.name, node.edition));
+        node.mesh.set_card(self.now, card(&node.spec.name, node.edition));
     }
 
     /// Holds who was introduced against who there is.
