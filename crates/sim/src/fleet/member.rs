@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use broker::peers::{Outbound, Peers};
 use bytes::Bytes;
-use cluster::meta::{Agreed, Answer, CourierConfig, LogNews, Meta, MetaConfig, Roster, WishId};
+use cluster::meta::{Agreed, Answer, CourierConfig, LogNews, Meta, MetaConfig, Roster, State, WishId};
 use cluster::{Config, Fabric, Letter, NodeInfo, Role};
 use consensus::{Group, LogGroup, Places, ReplicaId};
 use link::{
@@ -74,11 +74,14 @@ pub struct Process {
     due: Micros,
     /// Connections that have something to write and find no room.
     full: Vec<ConnectionId>,
-    /// When each link was last not there, or another connection than before.
-    shaken: BTreeMap<NodeId, (Micros, u64)>,
+    /// When each link was last not there, or another connection than before, or its other end agreed to be dead.
+    shaken: BTreeMap<NodeId, (Micros, Standing)>,
     turns: u64,
     answers: Vec<(WishId, Result<Answer, String>)>,
 }
+
+/// What a node knows of another: connections of the link so far, and the life that is a member.
+type Standing = (u64, Option<Incarnation>);
 
 pub struct Member {
     pub number: usize,
@@ -341,16 +344,20 @@ impl Process {
 
     fn note_links(&mut self, cx: &Context) {
         let now = cx.now();
+        let roster = self.fabric.meta().map(|meta| meta.roster().clone());
         for peer in self.fabric.mesh().peers() {
-            let attached = peer.link.counters().attached;
-            let shaken = self.shaken.entry(peer.node).or_insert((now, attached));
-            if !peer.is_up || shaken.1 != attached {
-                *shaken = (now, attached);
+            let member = roster.as_ref().and_then(|roster| roster.members.get(&peer.node));
+            let is_dead = member.is_some_and(|member| member.state == State::Dead);
+            let standing = (peer.link.counters().attached, member.map(|member| member.incarnation));
+            let shaken = self.shaken.entry(peer.node).or_insert((now, standing));
+            if !peer.is_up || is_dead || shaken.1 != standing {
+                *shaken = (now, standing);
             }
         }
     }
 
-    /// Whether the link to another node was not there at some time since `since`, or came back.
+    /// Whether the link to another node was not there at some time since `since`, or came back, or that node was dead for all others:
+    /// publishers do not wait for it then.
     pub fn was_shaken(&mut self, node: NodeId, since: Micros) -> bool {
         let is_up = self.fabric.mesh().peer(node).is_some_and(|peer| peer.is_up);
         !is_up || self.shaken.get(&node).is_none_or(|(at, _)| *at >= since)
