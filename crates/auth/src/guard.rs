@@ -70,6 +70,23 @@ impl std::fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
+/// Settings and files that were read and can be used, and are not in force yet.
+pub struct GuardChange<'a> {
+    guard: &'a Guard,
+    policy: Policy,
+}
+
+impl GuardChange<'_> {
+    /// Puts it in force: whoever was let in before is looked at again.
+    pub fn apply(self) {
+        let Self { guard, policy } = self;
+        guard.shared.policy.store(Arc::new(policy));
+        guard.shared.recent.clear();
+        // After the store: whoever sees the new number meets the new rules.
+        guard.generation.fetch_add(1, Ordering::Release);
+    }
+}
+
 impl Guard {
     /// Reads the files and starts the threads. Bans are kept in memory only; see [`Guard::with_bans`].
     ///
@@ -149,18 +166,14 @@ impl Guard {
         &self.shared.bans
     }
 
-    /// Reads the files again. When one cannot be used everything stays as it was.
+    /// Reads settings and files again.
     ///
     /// # Errors
     /// What cannot be used.
-    pub fn reload(&self, settings: &Auth) -> Result<(), PolicyError> {
+    pub fn read(&self, settings: &Auth) -> Result<GuardChange<'_>, PolicyError> {
         let policy = Policy::read(settings, &self.given.0, &self.shared.book)?;
         self.start_threads(&policy).map_err(PolicyError::Threads)?;
-        self.shared.policy.store(Arc::new(policy));
-        self.shared.recent.clear();
-        // After the store: whoever sees the new number meets the new rules.
-        self.generation.fetch_add(1, Ordering::Release);
-        Ok(())
+        Ok(GuardChange { guard: self, policy })
     }
 
     /// Takes up other settings of protection. What it remembers stays.

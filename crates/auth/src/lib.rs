@@ -45,7 +45,7 @@ pub use bans::{
 };
 pub use chain::LinkFigures;
 pub use error::{Fault, FileError};
-pub use guard::{Figures, Guard, OpenError, PolicyError};
+pub use guard::{Figures, Guard, GuardChange, OpenError, PolicyError};
 pub use jwt::{JwksFigures, JwtChange, JwtError, JwtFigures, JwtLink};
 pub use link::{Attempt, Decoy, Link, Memory, Outcome, ScramRecord, ScramSource, Threads};
 pub use opinion::Opinion;
@@ -59,4 +59,7 @@ pub use rules::{AccessRule, Ground, Place, RULES_MAX, RuleError, RuleFault, Rule
 pub use users::{
     Existing, Imported, RatesRecord, USER_NAME_MAX, UserError, UserRecord, Users, hash_password,
 };
-pub use web::{Circuit, HttpAcl, HttpLink, HttpServices, ServiceError, ServiceFailures, ServiceFigures};
+pub use web::{
+    AclChange, Circuit, HttpAcl, HttpLink, HttpServices, LinkChange, ServiceError, ServiceFailures,
+    ServiceFigures, ServicesChange,
+};

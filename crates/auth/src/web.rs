@@ -21,9 +21,9 @@ mod template;
 
 pub mod settings;
 
-pub use acl::HttpAcl;
+pub use acl::{AclChange, HttpAcl};
 pub use breaker::Circuit;
 pub use figures::{ServiceFailures, ServiceFigures};
-pub use link::HttpLink;
+pub use link::{HttpLink, LinkChange};
 pub use service::ServiceError;
-pub use services::HttpServices;
+pub use services::{HttpServices, ServicesChange};

@@ -47,7 +47,7 @@ impl World {
         let mut edit = PasswordFileEdit::read(path).unwrap();
         change(&mut edit);
         edit.write(path).unwrap();
-        self.guard.reload(&self.settings).unwrap();
+        self.guard.read(&self.settings).unwrap().apply();
     }
 
     fn ban(&self, username: &str) {

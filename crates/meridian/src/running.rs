@@ -1,6 +1,7 @@
 //! The configuration of a running node: one owner, whoever wants to change it.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,8 +12,9 @@ use api::{
     Author, Change, Changed, Changes, ConfigView, Configuration, LogLevelView, Refused, Reloaded, Scope,
     SettingProblem, SettingView, Timestamp, Version, durable,
 };
-use auth::{Guard, JwtChange};
+use auth::{Guard, GuardChange, JwtChange, ServicesChange};
 use broker::admin::Admin;
+use carrier::Tls;
 use settings::{
     Layers, Loaded, Raw, Reload, Runtime, Source, Value as _, settings_of, take_reloadable,
     waiting_for_restart,
@@ -37,6 +39,8 @@ pub struct Running {
     node: Handles,
     log: Arc<Log>,
     now: Mutex<Now>,
+    /// Held by whoever is about to take up what the cluster agrees on; who has proposed it comes first, and knows best whose it is.
+    news: Mutex<()>,
     /// How many settings of the cluster are not in force here.
     refused: AtomicUsize,
 }
@@ -57,6 +61,23 @@ struct Now {
     history: History,
     /// What the cluster agrees on and this node cannot take up.
     refused: Vec<SettingProblem>,
+}
+
+/// Layers, and what they give.
+type Planned = (Layers, Loaded<Config>);
+
+/// A configuration that was read with its files and can be used, and is not in force yet.
+struct Prepared<'a> {
+    layers: Layers,
+    loaded: Loaded<Config>,
+    config: Config,
+    changed: Vec<settings::Changed>,
+    listeners: Option<edge::Renewed>,
+    https: Option<api::Renewed>,
+    links: Option<Tls>,
+    tokens: Option<JwtChange<'a>>,
+    services: Option<ServicesChange<'a>>,
+    policy: Option<GuardChange<'a>>,
 }
 
 /// What a node is started with.
@@ -111,6 +132,7 @@ impl Running {
             log,
             refused: AtomicUsize::new(refused.len()),
             now: Mutex::new(Now { layers, loaded, config, history, refused }),
+            news: Mutex::default(),
         }
     }
 
@@ -122,24 +144,32 @@ impl Running {
         let running = Arc::downgrade(self);
         let follow = move || {
             while let (Ok(()), Some(running)) = (news.recv(), running.upgrade()) {
-                running.settle(&mut running.lock());
+                let _news = running.lock_news();
+                running.settle(&mut running.lock(), None);
             }
         };
         std::thread::Builder::new().name("settings".to_owned()).spawn(follow).map(drop)
     }
 
-    /// Takes up what the cluster agrees on, as far as this node can.
-    fn settle(&self, now: &mut Now) {
+    /// Takes up what the cluster agrees on, as far as this node can, and says what has changed. By `author`, if it is known better than
+    /// from what there is.
+    fn settle(&self, now: &mut Now, author: Option<&Author>) -> Vec<Change> {
         let before = now.layers.cluster.clone();
+        let mut changed = Vec::new();
         let mut refused = match agreed::fit(&now.layers, self.agreed.wanted()) {
             Ok((layers, _, refused)) if layers.cluster == before => refused,
             Ok((layers, loaded, mut refused)) => {
                 let names = differing(&before, &layers.cluster);
-                match self.take(now, layers, loaded, false, |_| Ok(())) {
-                    Ok(changed) if changed.is_empty() => {}
-                    Ok(changed) => {
-                        let author = self.agreed.author(names.iter().map(String::as_str));
-                        self.remember(now, &author, &changed);
+                match self.prepare(now, layers, loaded, false) {
+                    Ok(prepared) => {
+                        changed = self.put_in_force(now, prepared);
+                        let author = match author {
+                            Some(author) => agreed::for_all(&author.by, &author.comment),
+                            None => self.agreed.author(names.iter().map(String::as_str)),
+                        };
+                        if !changed.is_empty() {
+                            self.remember(now, &author, &changed);
+                        }
                     }
                     Err(why) => {
                         let problem = |name| SettingProblem { name, detail: why.to_string() };
@@ -155,6 +185,7 @@ impl Running {
         refused.iter().filter(|one| !now.refused.contains(one)).for_each(warn_refused);
         self.refused.store(refused.len(), Relaxed);
         now.refused = refused;
+        changed
     }
 
     /// Reads file, environment and the changes made at run time again, and takes up what can be taken up without a restart.
@@ -165,11 +196,11 @@ impl Running {
         let _span = tracing::info_span!("reload").entered();
         let mut now = self.lock();
         let data_dir = now.config.node.data_dir.clone();
-        let failed = |error: ConfigError| Refused::Failed(error.to_string());
         let (layers, _) = self.args.load_beside(&data_dir).map_err(failed)?;
         let joined = agreed::fit(&layers, now.layers.cluster.clone());
         let (layers, loaded, _) = joined.map_err(|problems| failed(ConfigError::Problems(problems)))?;
-        let changed = self.take(&mut now, layers, loaded, true, |_| Ok(()))?;
+        let prepared = self.prepare(&now, layers, loaded, true)?;
+        let changed = self.put_in_force(&mut now, prepared);
         let Now { loaded, config, .. } = &mut *now;
         let pending = waiting_for_restart(config, &mut loaded.tree);
         for name in &pending {
@@ -180,80 +211,68 @@ impl Running {
             self.remember(&mut now, &author, &changed);
         }
         // What could not be taken up may be now: a file is there.
-        self.settle(&mut now);
+        self.settle(&mut now, None);
         Ok(Reloaded { changed, pending })
     }
 
-    /// Makes what the layers give the configuration in force. `keep` writes down what has to be written, after everything that can be
-    /// refused and before the first change.
-    fn take(
+    /// Reads what the layers give with all files that belong to it. Nothing of it is in force before [`Self::put_in_force`].
+    ///
+    /// # Errors
+    /// What cannot be used.
+    fn prepare(
         &self,
-        now: &mut Now,
+        now: &Now,
         layers: Layers,
         mut loaded: Loaded<Config>,
         files_may_differ: bool,
-        keep: impl FnOnce(&Layers) -> Result<(), Refused>,
-    ) -> Result<Vec<Change>, Refused> {
+    ) -> Result<Prepared<'_>, Refused> {
         let mut config = now.config.clone();
         let changed = take_reloadable(&mut config, &mut loaded.tree);
         // The listeners in force are the old ones; what guards them must still be enough.
-        exposure::check(&config).map_err(|refusal| Refused::Failed(refusal.to_string()))?;
-        let certificates = match files_may_differ {
-            true => Some(self.node.files.listeners.read(&config.edge)),
-            false => None,
-        };
-        let certificates = certificates.transpose().map_err(|error| Refused::Failed(error.to_string()))?;
-        let https = match &self.node.files.https {
-            Some(https) if files_may_differ => Some(https.read(&config.http)),
-            _ => None,
-        };
-        let https = https.transpose().map_err(|error| Refused::Failed(error.to_string()))?;
+        exposure::check(&config).map_err(failed)?;
         let guarding = files_may_differ
             || config.auth != now.config.auth
             || config.jwt != now.config.jwt
             || config.http_auth != now.config.http_auth
             || config.http_acl != now.config.http_acl;
-        let links = match &self.node.files.links {
-            Some(links) if files_may_differ => links.read_tls(&config.cluster),
-            _ => Ok(None),
-        };
-        let links = links.map_err(Refused::Failed)?;
-        let tokens = match self.guard.tokens() {
-            Some(tokens) if guarding => Some(tokens.read(&config.jwt)),
-            _ => None,
-        };
-        let tokens = tokens.transpose().map_err(|error| Refused::Failed(error.to_string()))?;
-        // Before the guard: whoever is being looked at is looked at again after its change.
-        let tokens_before = tokens.map(JwtChange::apply);
-        if guarding {
-            let taken = self.reload_services(&config).and_then(|()| {
-                self.guard.reload(&config.auth).map_err(|error| Refused::Failed(error.to_string()))
-            });
-            if let Err(refused) = taken {
-                if let Some(before) = tokens_before {
-                    before.apply();
-                }
-                // The guard keeps what it had; of the services one may have changed.
-                if let Err(error) = self.reload_services(&now.config) {
-                    tracing::error!("an HTTP service has settings that were to be taken back: {error}");
-                }
-                return Err(refused);
-            }
+        let tokens = self.guard.tokens().filter(|_| guarding);
+        let policy = guarding.then(|| self.guard.read(&config.auth));
+        let services = guarding.then(|| self.guard.http_services().read(&config.http_auth, &config.http_acl));
+        let TlsFiles { listeners, https, links } = &self.node.files;
+        let listeners = files_may_differ.then(|| listeners.read(&config.edge));
+        let https = https.as_ref().filter(|_| files_may_differ).map(|https| https.read(&config.http));
+        let links = links.as_ref().filter(|_| files_may_differ).map(|links| links.read_tls(&config.cluster));
+        Ok(Prepared {
+            listeners: listeners.transpose().map_err(failed)?,
+            https: https.transpose().map_err(failed)?,
+            links: links.transpose().map_err(Refused::Failed)?.flatten(),
+            tokens: tokens.map(|tokens| tokens.read(&config.jwt)).transpose().map_err(failed)?,
+            services: services.transpose().map_err(failed)?,
+            policy: policy.transpose().map_err(failed)?,
+            layers,
+            loaded,
+            config,
+            changed,
+        })
+    }
+
+    /// Says what has changed. Nothing of it can fail.
+    fn put_in_force(&self, now: &mut Now, prepared: Prepared<'_>) -> Vec<Change> {
+        let Prepared { layers, loaded, config, changed, listeners, https, links, tokens, services, policy } =
+            prepared;
+        let read_files = listeners.is_some();
+        // Before the policy: whoever is being looked at is looked at again after its change.
+        if let Some(tokens) = tokens {
+            tokens.apply();
         }
-        if let Err(refused) = keep(&layers) {
-            if let Some(before) = tokens_before {
-                before.apply();
-            }
-            if guarding && let Err(error) = self.reload_services(&now.config) {
-                tracing::error!("an HTTP service has settings that were to be taken back: {error}");
-            }
-            if guarding && let Err(error) = self.guard.reload(&now.config.auth) {
-                tracing::error!("access control has settings that were to be taken back: {error}");
-            }
-            return Err(refused);
+        if let Some(services) = services {
+            services.apply();
         }
-        if let Some(certificates) = certificates {
-            certificates.apply();
+        if let Some(policy) = policy {
+            policy.apply();
+        }
+        if let Some(listeners) = listeners {
+            listeners.apply();
         }
         if let Some(https) = https {
             https.apply();
@@ -261,7 +280,7 @@ impl Running {
         if let (Some(cluster), Some(tls)) = (&self.node.files.links, links) {
             cluster.renew(tls);
         }
-        if files_may_differ {
+        if read_files {
             self.node.files.warn();
         }
         self.guard.protect(&config.protection);
@@ -273,68 +292,65 @@ impl Running {
             tracing::info!(setting = change.name, before = change.before, after = change.after, "changed");
         }
         (now.layers, now.loaded, now.config) = (layers, loaded, config);
-        Ok(changed
+        changed
             .into_iter()
             .map(|one| Change { name: one.name, before: one.before, after: one.after })
-            .collect())
+            .collect()
     }
 
-    fn reload_services(&self, config: &Config) -> Result<(), Refused> {
-        let services = self.guard.http_services();
-        services
-            .reload(&config.http_auth, &config.http_acl)
-            .map_err(|error| Refused::Failed(error.to_string()))
-    }
-
-    /// Puts these changes of run time in the place of those there are.
-    fn adopt(&self, now: &mut Now, runtime: Runtime, author: &Author) -> Result<Changed, Refused> {
-        let (layers, loaded) = with_runtime(now, &runtime).map_err(Refused::Settings)?;
-        let changed = self.take(now, layers, loaded, false, |layers| match &layers.runtime {
-            Some((path, runtime)) => durable::replace(path, runtime.to_toml().as_bytes())
-                .map_err(|error| Refused::Failed(format!("{}: {error}", path.display()))),
-            None => Ok(()),
-        })?;
+    /// Makes these changes of run time those of the node, and writes them down first.
+    fn adopt(&self, now: &mut Now, (layers, loaded): Planned, author: &Author) -> Result<Changed, Refused> {
+        let prepared = self.prepare(now, layers, loaded, false)?;
+        if let Some((path, runtime)) = &prepared.layers.runtime {
+            durable::replace(path, runtime.to_toml().as_bytes())
+                .map_err(|error| Refused::Failed(format!("{}: {error}", path.display())))?;
+        }
+        let changed = self.put_in_force(now, prepared);
         self.remember(now, author, &changed);
         Ok(Changed { version: now.history.current(), changed, held: Vec::new() })
     }
 
-    /// Has the cluster agree on these changes, once it is clear that this node can take them up.
+    /// Has the cluster agree on these changes, once it is clear that this node can take them up; until then nothing of them is in force
+    /// here either. Waits for other nodes.
     fn change_for_all(&self, changes: &Changes, author: &Author) -> Result<Changed, Refused> {
-        let mut now = self.lock();
+        let _news = self.lock_news();
+        let now = self.lock();
         self.agreed.ledger()?;
-        let (problems, wanted) = self.plan_for_all(&now, changes);
-        if !problems.is_empty() {
-            return Err(Refused::Settings(problems));
-        }
-        let joined = agreed::fit(&now.layers, wanted);
-        let (layers, loaded, _) =
-            joined.map_err(|problems| Refused::Settings(problems.iter().map(setting_problem).collect()))?;
+        let (layers, loaded) = self.plan_for_all(&now, changes).map_err(Refused::Settings)?;
         let held = changes.keys().filter_map(|name| {
             let holder = loaded.holder_over_cluster(name)?;
             let detail = format!("this node goes by {holder}, which goes over what the cluster agrees on");
             Some(SettingProblem { name: name.clone(), detail })
         });
-        let held = held.collect();
-        let changed = self.take(&mut now, layers, loaded, false, |_| self.agreed.propose(changes, author))?;
-        if !changed.is_empty() {
-            self.remember(&mut now, &agreed::for_all(&author.by, &author.comment), &changed);
-        }
-        self.settle(&mut now);
+        let mut held: Vec<SettingProblem> = held.collect();
+        drop(self.prepare(&now, layers, loaded, false)?);
+        drop(now);
+        self.agreed.propose(changes, author)?;
+        let mut now = self.lock();
+        let changed = self.settle(&mut now, Some(author));
+        // A file may have gone meanwhile.
+        held.extend(now.refused.iter().filter(|one| changes.contains_key(&one.name)).cloned());
         Ok(Changed { version: now.history.current(), changed, held })
     }
 
-    /// What is wrong with these changes, and what the cluster agrees on with them.
-    fn plan_for_all(&self, now: &Now, changes: &Changes) -> (Vec<SettingProblem>, Runtime) {
+    /// What the layers are with these changes of the cluster, and what they give.
+    ///
+    /// # Errors
+    /// What is wrong with the changes.
+    fn plan_for_all(&self, now: &Now, changes: &Changes) -> Result<Planned, Vec<SettingProblem>> {
         let mut wanted = self.agreed.wanted();
         let mut problems = refusals(now, changes, Some(&wanted));
         changes.iter().for_each(|(name, value)| wanted.put(name, value.as_deref()));
-        match agreed::fit(&now.layers, wanted.clone()) {
-            Ok((_, _, unfit)) => {
-                problems.extend(unfit.into_iter().filter(|one| changes.contains_key(&one.name)));
-            }
+        match agreed::fit(&now.layers, wanted) {
             Err(more) => problems.extend(more.iter().map(setting_problem)),
+            Ok((layers, loaded, unfit)) => {
+                problems.extend(unfit.into_iter().filter(|one| changes.contains_key(&one.name)));
+                if problems.is_empty() {
+                    return Ok((layers, loaded));
+                }
+            }
         }
-        (problems, wanted)
+        Err(problems)
     }
 
     fn remember(&self, now: &mut Now, author: &Author, changes: &[Change]) {
@@ -348,10 +364,18 @@ impl Running {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn lock_news(&self) -> MutexGuard<'_, ()> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// How long a stop may take.
     pub fn shutdown_timeout(&self) -> Duration {
         self.shutdown_timeout
     }
+}
+
+fn failed(why: impl Display) -> Refused {
+    Refused::Failed(why.to_string())
 }
 
 fn runtime_of(layers: &Layers) -> Runtime {
@@ -359,9 +383,9 @@ fn runtime_of(layers: &Layers) -> Runtime {
 }
 
 /// The layers with these changes of run time, and what they give together.
-fn with_runtime(now: &Now, runtime: &Runtime) -> Result<(Layers, Loaded<Config>), Vec<SettingProblem>> {
+fn with_runtime(now: &Now, runtime: Runtime) -> Result<Planned, Vec<SettingProblem>> {
     let path = runtime_path(&now.config.node.data_dir);
-    let layers = Layers { runtime: Some((path, runtime.clone())), ..now.layers.clone() };
+    let layers = Layers { runtime: Some((path, runtime)), ..now.layers.clone() };
     match settings::load(&layers) {
         Ok(loaded) => Ok((layers, loaded)),
         Err(problems) => Err(problems.iter().map(setting_problem).collect()),
@@ -419,15 +443,17 @@ fn refusals(now: &Now, changes: &Changes, wanted: Option<&Runtime>) -> Vec<Setti
     problems
 }
 
-/// What is wrong with these changes, and the changes of run time with them.
-fn plan(now: &Now, changes: &Changes) -> (Vec<SettingProblem>, Runtime) {
+/// What the layers are with these changes of run time, and what they give; or what is wrong with the changes.
+fn plan(now: &Now, changes: &Changes) -> Result<Planned, Vec<SettingProblem>> {
     let mut runtime = runtime_of(&now.layers);
     changes.iter().for_each(|(name, value)| runtime.put(name, value.as_deref()));
     let mut problems = refusals(now, changes, None);
-    if let Err(more) = with_runtime(now, &runtime) {
-        problems.extend(more);
+    match with_runtime(now, runtime) {
+        Ok(planned) if problems.is_empty() => return Ok(planned),
+        Ok(_) => {}
+        Err(more) => problems.extend(more),
     }
-    (problems, runtime)
+    Err(problems)
 }
 
 impl Configuration for Running {
@@ -469,10 +495,11 @@ impl Configuration for Running {
 
     fn validate(&self, scope: Scope, changes: &Changes) -> Vec<SettingProblem> {
         let now = self.lock();
-        match scope {
-            Scope::Node => plan(&now, changes).0,
-            Scope::Cluster => self.plan_for_all(&now, changes).0,
-        }
+        let planned = match scope {
+            Scope::Node => plan(&now, changes),
+            Scope::Cluster => self.plan_for_all(&now, changes),
+        };
+        planned.err().unwrap_or_default()
     }
 
     fn change(&self, scope: Scope, changes: &Changes, author: &Author) -> Result<Changed, Refused> {
@@ -480,11 +507,8 @@ impl Configuration for Running {
             return self.change_for_all(changes, author);
         }
         let mut now = self.lock();
-        let (problems, runtime) = plan(&now, changes);
-        if !problems.is_empty() {
-            return Err(Refused::Settings(problems));
-        }
-        self.adopt(&mut now, runtime, author)
+        let planned = plan(&now, changes).map_err(Refused::Settings)?;
+        self.adopt(&mut now, planned, author)
     }
 
     fn rollback(&self, version: u64, author: &Author) -> Result<Changed, Refused> {
@@ -498,7 +522,8 @@ impl Configuration for Running {
         if !problems.is_empty() {
             return Err(Refused::Settings(problems));
         }
-        self.adopt(&mut now, runtime, author)
+        let planned = with_runtime(&now, runtime).map_err(Refused::Settings)?;
+        self.adopt(&mut now, planned, author)
     }
 
     fn reload(&self, by: &str) -> Result<Reloaded, Refused> {

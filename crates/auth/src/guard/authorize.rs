@@ -31,8 +31,8 @@ impl Guard {
     }
 
     /// Those that were set; none before.
-    pub fn http_services(&self) -> HttpServices {
-        self.services.get().cloned().unwrap_or_default()
+    pub fn http_services(&self) -> &HttpServices {
+        self.services.get().unwrap_or(&HttpServices::NONE)
     }
 
     fn rules_changed(&self) {

@@ -174,7 +174,7 @@ fn a_password_is_hashed_once_and_then_remembered() {
     assert_eq!(ask(&guard, Some("alice"), Some("wonderland")).0, Some(Verdict::Allow));
     assert_eq!(ask(&guard, Some("alice"), Some("wrong")).0, None, "wrong ones are never remembered");
     assert_eq!(guard.figures().remembered, 1);
-    guard.reload(&files.settings).unwrap();
+    guard.read(&files.settings).unwrap().apply();
     assert_eq!(ask(&guard, Some("alice"), Some("wonderland")).0, None, "a reload forgets");
 }
 
@@ -226,7 +226,7 @@ fn a_reload_brings_new_users_and_rules_and_a_new_generation() {
     edit.write(path).unwrap();
     std::fs::write(files.settings.acl_file.as_ref().unwrap(), "user alice\ntopic write a\n").unwrap();
     let before = guard.generation();
-    guard.reload(&files.settings).unwrap();
+    guard.read(&files.settings).unwrap().apply();
     assert!(guard.generation() > before);
     assert!(!may(&guard, alice, Action::Receive) && may(&guard, alice, publish));
     assert_eq!(login(&guard, "carol", "new"), Verdict::Allow);
@@ -238,7 +238,7 @@ fn a_bad_file_changes_nothing() {
     let guard = files.open();
     std::fs::write(files.settings.acl_file.as_ref().unwrap(), "user alice\ntopic raed a\n").unwrap();
     std::fs::write(files.settings.password_file.as_ref().unwrap(), "").unwrap();
-    let error = guard.reload(&files.settings).unwrap_err().to_string();
+    let error = guard.read(&files.settings).map(drop).unwrap_err().to_string();
     assert!(error.contains("acl:2: unknown access `raed`"), "{error}");
     assert_eq!(guard.generation(), 0);
     assert_eq!(login(&guard, "alice", "wonderland"), Verdict::Allow);
@@ -258,7 +258,7 @@ fn a_banned_client_is_refused_before_anything_else_is_asked() {
     assert_eq!(ask(&guard, Some("alice"), Some("wonderland")).0, Some(BANNED));
     assert_eq!(guard.figures(), Figures { banned: 1, ..Figures::default() });
     assert_eq!(login(&guard, "bob", "pass:word"), Verdict::Allow);
-    guard.reload(&files.settings).unwrap();
+    guard.read(&files.settings).unwrap().apply();
     assert_eq!(ask(&guard, Some("alice"), Some("wonderland")).0, Some(BANNED), "a reload keeps bans");
     bans.remove(ban.id, SystemTime::now()).unwrap();
     assert_eq!(login(&guard, "alice", "wonderland"), Verdict::Allow);

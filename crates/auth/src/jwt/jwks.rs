@@ -227,12 +227,11 @@ impl Jwks {
         self.0.unknown_key_ids.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Keeps the set by these terms from now on, and fetches soon. The terms until now.
-    pub fn change(&self, terms: Arc<Terms>) -> Arc<Terms> {
-        let before = self.0.terms.swap(terms);
+    /// Keeps the set by these terms from now on, and fetches soon.
+    pub fn change(&self, terms: Arc<Terms>) {
+        self.0.terms.store(terms);
         self.0.state().wanted = true;
         self.0.wanted.notify_one();
-        before
     }
 
     pub fn figures(&self) -> JwksFigures {

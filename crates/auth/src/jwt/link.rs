@@ -149,15 +149,13 @@ impl JwtLink {
 }
 
 impl JwtChange<'_> {
-    /// Puts it in force. What it returns puts back what was in force before.
-    pub fn apply(self) -> Self {
+    /// Puts it in force.
+    pub fn apply(self) {
         let Self { link, desk, terms } = self;
         let before = link.desk.swap(desk);
-        let terms = match (&before.keyring, terms) {
-            (Keyring::Set(jwks), Some(terms)) => Some(jwks.change(terms)),
-            _ => None,
-        };
-        Self { link, desk: before, terms }
+        if let (Keyring::Set(jwks), Some(terms)) = (&before.keyring, terms) {
+            jwks.change(terms);
+        }
     }
 }
 

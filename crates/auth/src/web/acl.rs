@@ -24,6 +24,12 @@ pub struct HttpAcl {
     counters: Arc<Counters>,
 }
 
+/// Settings and files that were read and can be used, and are not in force yet.
+pub struct AclChange<'a> {
+    acl: &'a HttpAcl,
+    office: Office,
+}
+
 /// What the settings gave. Its threads end when it is dropped and what is queued is done.
 struct Office {
     desk: Arc<Desk>,
@@ -55,15 +61,14 @@ impl HttpAcl {
         Ok(Some(Self { office: ArcSwap::from_pointee(office), counters }))
     }
 
-    /// Takes other settings, with the headers and certificates that are in their files now. Nothing is remembered from before. `false`
-    /// when there is no URL any more: then everything stays as it was.
+    /// Reads other settings, with the headers and certificates that are in their files now. `None` when there is no URL any more: then
+    /// everything stays as it was.
     ///
     /// # Errors
-    /// The setting that cannot be used; everything stays as it was.
-    pub fn reload(&self, settings: &HttpAclSettings) -> Result<bool, ServiceError> {
-        let Some(office) = Office::open(settings, &self.counters)? else { return Ok(false) };
-        self.office.store(Arc::new(office));
-        Ok(true)
+    /// The setting that cannot be used.
+    pub fn read(&self, settings: &HttpAclSettings) -> Result<Option<AclChange<'_>>, ServiceError> {
+        let office = Office::open(settings, &self.counters)?;
+        Ok(office.map(|office| AclChange { acl: self, office }))
     }
 
     /// Never waits. With [`Opinion::Later`] it took what `later` returns, and drops it when the answer is there; the answer then
@@ -112,6 +117,13 @@ impl HttpAcl {
     pub fn figures(&self) -> ServiceFigures {
         let office = self.office.load();
         self.counters.figures(office.desk.service.circuit(), office.desk.answers.len())
+    }
+}
+
+impl AclChange<'_> {
+    /// Puts it in force. Nothing is remembered from before.
+    pub fn apply(self) {
+        self.acl.office.store(Arc::new(self.office));
     }
 }
 

@@ -23,6 +23,12 @@ pub struct HttpLink {
     counters: Arc<Counters>,
 }
 
+/// Settings and files that were read and can be used, and are not in force yet.
+pub struct LinkChange<'a> {
+    link: &'a HttpLink,
+    desk: Desk,
+}
+
 /// What the settings gave.
 struct Desk {
     service: Service,
@@ -44,20 +50,26 @@ impl HttpLink {
         Ok(Some(Self { desk: ArcSwap::from_pointee(desk), counters }))
     }
 
-    /// Takes other settings, with the headers and certificates that are in their files now. Nothing is remembered from before. `false`
-    /// when there is no URL any more: then everything stays as it was.
+    /// Reads other settings, with the headers and certificates that are in their files now. `None` when there is no URL any more: then
+    /// everything stays as it was.
     ///
     /// # Errors
-    /// The setting that cannot be used; everything stays as it was.
-    pub fn reload(&self, settings: &HttpAuthSettings) -> Result<bool, ServiceError> {
-        let Some(desk) = Desk::open(settings, &self.counters)? else { return Ok(false) };
-        self.desk.store(Arc::new(desk));
-        Ok(true)
+    /// The setting that cannot be used.
+    pub fn read(&self, settings: &HttpAuthSettings) -> Result<Option<LinkChange<'_>>, ServiceError> {
+        let desk = Desk::open(settings, &self.counters)?;
+        Ok(desk.map(|desk| LinkChange { link: self, desk }))
     }
 
     pub fn figures(&self) -> ServiceFigures {
         let desk = self.desk.load();
         self.counters.figures(desk.service.circuit(), desk.answers.len())
+    }
+}
+
+impl LinkChange<'_> {
+    /// Puts it in force. Nothing is remembered from before.
+    pub fn apply(self) {
+        self.link.desk.store(Arc::new(self.desk));
     }
 }
 

@@ -6,9 +6,9 @@ use broker::access::{Action, AskAgain, Identity};
 
 use crate::authority::Source;
 use crate::opinion::Opinion;
-use crate::web::acl::HttpAcl;
+use crate::web::acl::{AclChange, HttpAcl};
 use crate::web::figures::ServiceFigures;
-use crate::web::link::HttpLink;
+use crate::web::link::{HttpLink, LinkChange};
 use crate::web::service::ServiceError;
 use crate::web::settings::{HttpAclSettings, HttpAuthSettings};
 
@@ -19,7 +19,27 @@ pub struct HttpServices {
     acl: Option<Arc<HttpAcl>>,
 }
 
+/// Settings and files that were read and can be used, and are not in force yet.
+pub struct ServicesChange<'a> {
+    link: Option<LinkChange<'a>>,
+    acl: Option<AclChange<'a>>,
+}
+
+impl ServicesChange<'_> {
+    /// Puts them in force.
+    pub fn apply(self) {
+        if let Some(link) = self.link {
+            link.apply();
+        }
+        if let Some(acl) = self.acl {
+            acl.apply();
+        }
+    }
+}
+
 impl HttpServices {
+    pub const NONE: Self = Self { link: None, acl: None };
+
     /// Connects to nobody yet.
     ///
     /// # Errors
@@ -28,18 +48,18 @@ impl HttpServices {
         Ok(Self { link: HttpLink::open(auth)?.map(Arc::new), acl: HttpAcl::open(acl)?.map(Arc::new) })
     }
 
-    /// Takes other settings for those that there are, with what is in their files now.
+    /// Reads other settings for those that there are, with what is in their files now.
     ///
     /// # Errors
-    /// The setting that cannot be used. Then the first service may have its new settings: the caller goes back to the old ones.
-    pub fn reload(&self, auth: &HttpAuthSettings, acl: &HttpAclSettings) -> Result<(), ServiceError> {
-        if let Some(link) = &self.link {
-            link.reload(auth)?;
-        }
-        if let Some(source) = &self.acl {
-            source.reload(acl)?;
-        }
-        Ok(())
+    /// The setting that cannot be used.
+    pub fn read(
+        &self,
+        auth: &HttpAuthSettings,
+        acl: &HttpAclSettings,
+    ) -> Result<ServicesChange<'_>, ServiceError> {
+        let link = self.link.as_ref().map(|link| link.read(auth)).transpose()?.flatten();
+        let acl = self.acl.as_ref().map(|source| source.read(acl)).transpose()?.flatten();
+        Ok(ServicesChange { link, acl })
     }
 
     pub fn link(&self) -> Option<&Arc<HttpLink>> {

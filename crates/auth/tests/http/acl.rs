@@ -205,11 +205,11 @@ fn a_reload_forgets_answers_and_loses_nobody() {
     let settings = HttpAclSettings { timeout: Duration::from_secs(20), ..settings(server.url("/")) };
     let (acl, asker) = (acl(&settings), Asker::default());
     assert_eq!(asker.ask(&acl, PUBLISH, "a"), Opinion::Later);
-    assert_eq!(acl.reload(&settings), Ok(true));
+    acl.read(&settings).unwrap().unwrap().apply();
     server.release();
     until("it is woken", || asker.woken.load(Ordering::Relaxed) == 1);
     assert_eq!(asker.learn(&acl, PUBLISH, "a"), Opinion::Allow);
-    assert_eq!(acl.reload(&HttpAclSettings::default()), Ok(false));
+    assert!(acl.read(&HttpAclSettings::default()).unwrap().is_none());
 }
 
 /// A client that asks and goes, and a source that goes: nobody is left waiting.

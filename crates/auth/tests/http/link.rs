@@ -121,7 +121,7 @@ fn a_request_tells_who_asks_with_the_headers_of_the_file() {
     });
     assert_eq!(server.last(), who);
     std::fs::write(headers, "Authorization: Bearer t1ken\n").unwrap();
-    assert_eq!(link.reload(&settings), Ok(true));
+    link.read(&settings).unwrap().unwrap().apply();
     assert_eq!(link.work(&alice()), admit());
     assert!(server.requests()[1].headers.contains(&"authorization: Bearer t1ken".to_owned()));
 }
@@ -263,7 +263,7 @@ fn an_outage_opens_the_circuit_and_recovery_closes_it() {
         failures_max: 1,
         ..forgetful(server.url("/"))
     };
-    assert_eq!(link.reload(&short), Ok(true));
+    link.read(&short).unwrap().unwrap().apply();
     assert!(why(link.work(&alice())).contains("503"));
     down.store(false, Ordering::Relaxed);
     until("it tries again", || link.at_once(alice().credentials()).is_none());
@@ -307,7 +307,7 @@ fn answers_are_remembered_for_these_credentials_only() {
     }
     let figures = link.figures();
     assert_eq!((figures.requests, figures.cached, figures.remembered), (2, 10, 2));
-    assert_eq!(link.reload(&settings), Ok(true));
+    link.read(&settings).unwrap().unwrap().apply();
     assert_eq!(link.at_once(alice().credentials()), None, "nothing is remembered from before");
     assert_eq!(link.figures().remembered, 0);
 }

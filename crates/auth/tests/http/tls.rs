@@ -67,7 +67,7 @@ fn a_certificate_is_shown_to_a_service_that_wants_one() {
         client_key: Some(file("m-key", &key.serialize_pem())),
         ..without.clone()
     };
-    assert_eq!(link.reload(&with), Ok(true));
+    link.read(&with).unwrap().unwrap().apply();
     assert_eq!(ask(&link), Outcome::Admit(Box::default()));
 
     let other_key = KeyPair::generate().unwrap();
@@ -93,7 +93,7 @@ fn a_certificate_is_shown_to_a_service_that_wants_one() {
         ),
         (HttpAuthSettings { ca_file: Some(file("m-empty", "")), ..with }, "there is no certificate"),
     ] {
-        let error = link.reload(&settings).unwrap_err().to_string();
+        let error = link.read(&settings).map(drop).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     }
     assert_eq!(ask(&link), Outcome::Admit(Box::default()), "everything stayed as it was");

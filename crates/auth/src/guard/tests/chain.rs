@@ -354,7 +354,7 @@ fn what_was_found_by_settings_of_before_is_found_out_again() {
     let guard = open(&settings(), vec![users, Scripted::new("http", &asked)]);
     let (_, verdict) = ask(&guard, Some("a"), Some("b"));
     beginning.recv().unwrap();
-    guard.reload(&Auth { chain: names("http"), ..settings() }).unwrap();
+    guard.read(&Auth { chain: names("http"), ..settings() }).unwrap().apply();
     go.send(()).unwrap();
     assert_eq!(verdict.recv(), Ok(BAD));
     assert_eq!(taken(&asked), ["users a", "http a"]);
