@@ -15,6 +15,7 @@ use std::path::PathBuf;
 
 use crate::bench::child;
 use crate::chaos::target;
+use crate::cluster::nodes::Members;
 use crate::repository::root;
 
 #[derive(clap::Args)]
@@ -26,8 +27,8 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', default_values = ["local", "core", "cluster"], value_parser = ["local", "core", "cluster"])]
     suback: Vec<String>,
     /// How nodes know each other in E1.1 to E1.9 and the copies: the cores agree, or each has a list
-    #[arg(long, default_value = "agreed", value_parser = ["agreed", "list"])]
-    members: String,
+    #[arg(long, value_enum, default_value = "agreed")]
+    members: Members,
     /// The program (default: the one that is built for this)
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
@@ -55,7 +56,7 @@ pub fn run(args: &Args) -> Result<()> {
     let (with_copies, with_cuts) = (with("copies"), with("cuts"));
     let is_any = !cases.is_empty() || with_startup || with_overload || with_copies || with_cuts;
     ensure!(is_any, "--only takes E1.1 to E1.10, E3, copies and cuts");
-    let is_agreed = args.members == "agreed";
+    let is_agreed = args.members == Members::Agreed;
     // Before anything is built: without root nothing comes of it.
     drop(start()?);
     let program = match &args.program {

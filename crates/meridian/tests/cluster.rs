@@ -115,13 +115,13 @@ impl Cluster {
             .status
             .success()
     }
+}
 
-    fn comes_to(&self, expected: bool, what: impl Fn() -> bool) {
-        let until = Instant::now() + PATIENCE;
-        while what() != expected {
-            assert!(Instant::now() < until, "it does not come to be {expected}");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+fn comes_to(expected: bool, what: impl Fn() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while what() != expected {
+        assert!(Instant::now() < until, "it does not come to be {expected}");
+        std::thread::sleep(Duration::from_millis(100));
     }
 }
 
@@ -148,7 +148,7 @@ fn what_is_changed_on_one_node_holds_on_all_and_after_all_were_stopped() {
     let password = cluster.directory.file("password");
     cluster.does(2, &["users", "add", "alice", "--password-file", &password]);
     for node in 1..=5 {
-        cluster.comes_to(true, || cluster.lets_in(node, "alice", PASSWORD, "a"));
+        comes_to(true, || cluster.lets_in(node, "alice", PASSWORD, "a"));
         assert!(!cluster.lets_in(node, "alice", "another", "a"), "n{node}");
     }
     // Of two nodes that add the same user one does.
@@ -156,7 +156,7 @@ fn what_is_changed_on_one_node_holds_on_all_and_after_all_were_stopped() {
     assert!(!twice.status.success() && said(&twice).contains("already"), "{}", said(&twice));
     cluster.does(4, &["ban", "add", "client-id", "evil", "--reason", "a test"]);
     for node in 1..=5 {
-        cluster.comes_to(false, || cluster.lets_in(node, "alice", PASSWORD, "evil"));
+        comes_to(false, || cluster.lets_in(node, "alice", PASSWORD, "evil"));
     }
     cluster.does(3, &["rules", "add", "deny everyone publish sealed/#"]);
     cluster.does(1, &["rules", "add", "allow everyone all #"]);
@@ -191,7 +191,7 @@ fn what_is_changed_on_one_node_holds_on_all_and_after_all_were_stopped() {
     cluster.restart();
     for node in 1..=5 {
         cluster.until(node, &["users"], |output| output.status.success() && said(output).contains("alice"));
-        cluster.comes_to(true, || cluster.lets_in(node, "alice", PASSWORD, "a"));
+        comes_to(true, || cluster.lets_in(node, "alice", PASSWORD, "a"));
         assert!(!cluster.lets_in(node, "alice", PASSWORD, "evil"), "n{node}");
     }
     cluster.does(5, &["config", "set", "--cluster", "queue.messages_max=123", "--comment", "a test"]);
@@ -247,22 +247,15 @@ fn before_the_first_copy_of_users_and_rules_nobody_is_let_in() {
         let port = (port + listen).to_string();
         meridian(&["pub", "-h", "127.0.0.1", "-p", &port, "-t", "a", "-m", "x", "-q", "1"]).output().unwrap()
     };
-    let comes = |what: &dyn Fn() -> bool| {
-        let until = Instant::now() + PATIENCE;
-        while !what() {
-            assert!(Instant::now() < until, "it does not come to be so");
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    };
     // The one that it is to join is not there.
     let _replicant = start("r", [0, 1, 2], &["--role", "replicant", "--join", &at(5)]);
-    comes(&|| ready(1).starts_with("HTTP/1.1 503 "));
+    comes_to(true, || ready(1).starts_with("HTTP/1.1 503 "));
     assert!(ready(1).contains("users, rules, bans and keys"), "{}", ready(1));
     let refused = publish(0);
     assert!(!refused.status.success() && said(&refused).contains("Server unavailable"), "{}", said(&refused));
     let _core = start("c", [3, 4, 5], &[]);
-    comes(&|| ready(4).starts_with("HTTP/1.1 200 "));
-    comes(&|| ready(1).starts_with("HTTP/1.1 200 "));
+    comes_to(true, || ready(4).starts_with("HTTP/1.1 200 "));
+    comes_to(true, || ready(1).starts_with("HTTP/1.1 200 "));
     assert!(publish(0).status.success());
 }
 

@@ -245,13 +245,8 @@ fn figures(cluster: &Nodes) -> Result<Vec<NodeFigures>> {
 }
 
 fn pause(time: Duration) -> Result<()> {
-    let until = Instant::now() + time;
-    while Instant::now() < until {
-        if interrupted() {
-            bail!("interrupted");
-        }
-        std::thread::sleep(Duration::from_millis(100).min(time));
-    }
+    let _ = child::until(time, || None::<()>);
+    ensure!(!interrupted(), "interrupted");
     Ok(())
 }
 

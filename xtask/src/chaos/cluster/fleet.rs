@@ -2,6 +2,7 @@
 
 use super::views::{self, Views};
 use crate::bench::child::{self, Guarded, until};
+use crate::cluster::nodes::is_ready;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -115,7 +116,7 @@ impl Fleet {
             if let Some(name) = gone {
                 return Some(Err(name));
             }
-            let is_ready = self.nodes.iter().all(|node| views::is_ready(node.http));
+            let is_ready = self.nodes.iter().all(|node| is_ready(node.http));
             (is_ready && self.views(None).are_whole(self.nodes.len())).then_some(Ok(()))
         });
         let logs = self.directory.display();

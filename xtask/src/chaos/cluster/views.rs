@@ -2,30 +2,13 @@
 
 use crate::cluster::nodes::{is_joined, view};
 use serde_json::Value;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
-
-/// A node that is stopped takes the connection and says nothing.
-const ANSWER: Duration = Duration::from_millis(500);
+use std::net::SocketAddr;
 
 /// What was said, by the node's place; `None` where nothing was.
 pub struct Views(Vec<(usize, bool, Option<Value>)>);
 
 pub fn of(http: SocketAddr) -> Option<Value> {
     view(http).ok()
-}
-
-/// Whether the node says that it may be given clients.
-pub fn is_ready(http: SocketAddr) -> bool {
-    let ask = || {
-        let mut stream = TcpStream::connect_timeout(&http, ANSWER)?;
-        stream.set_read_timeout(Some(ANSWER))?;
-        write!(stream, "GET /health/ready HTTP/1.1\r\nhost: {http}\r\nconnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).map(|_| answer)
-    };
-    ask().is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
 }
 
 impl Views {
