@@ -45,11 +45,13 @@ pub enum Mutation {
     ManyCoresAtOnce,
     /// A life joins that is older than one that has joined before.
     OldLivesJoin,
+    /// What is for a later life of a peer than its link is about is lost with that.
+    SendToTheDead,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::ConfirmEarly,
         Self::SubackEarly,
         Self::AlwaysFresh,
@@ -69,6 +71,7 @@ impl Mutation {
         Self::CountRemoved,
         Self::ManyCoresAtOnce,
         Self::OldLivesJoin,
+        Self::SendToTheDead,
     ];
 }
 

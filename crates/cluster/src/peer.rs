@@ -27,6 +27,8 @@ pub struct Peer {
     pub asks_by: u32,
     /// Of its life that the link is about.
     pub incarnation: Option<Incarnation>,
+    /// Others have said that it has begun a later life, to which messages go from then on.
+    pub is_ahead: bool,
     /// How far its own changes were when this node first heard of it.
     pub began_at: Option<(Incarnation, Position)>,
     /// Nodes that are attached to it, as it says.
@@ -108,6 +110,7 @@ impl Peer {
             asks: Asks::Nothing,
             asks_by: 0,
             incarnation: None,
+            is_ahead: false,
             began_at: None,
             load: 0,
             feed: None,
@@ -132,6 +135,7 @@ impl Peer {
     pub fn restarted(&mut self) {
         self.life = self.life.wrapping_add(1);
         self.incarnation = None;
+        self.is_ahead = false;
         self.asked = None;
         self.asks = Asks::Nothing;
         self.feed = None;

@@ -76,8 +76,8 @@ pub enum Event {
     Up,
     /// There is no first channel: the peer is suspect.
     Suspect,
-    /// The peer has forgotten the link, as after a restart. Nothing that waited for it or for its acknowledgement will arrive;
-    /// all lanes begin anew with number 0.
+    /// The peer has forgotten the link, as after a restart. Nothing that waited for it or for its acknowledgement will arrive,
+    /// but for what was sent after [`Link::expect_restart`]; all lanes begin anew with number 0.
     Restarted,
     /// A channel was silent for too long: its connection is to be closed.
     Silent { channel: ChannelId },
@@ -233,6 +233,13 @@ impl Link {
         if self.peer.take().is_some() {
             self.restart();
         }
+    }
+
+    /// Others know that the peer has begun anew, and it has not said so here yet: what is sent in assured lanes from now on is for its new
+    /// life, and waits for that.
+    pub fn expect_restart(&mut self) {
+        let assured = self.sending.iter_mut().filter(|sending| sending.lane().class() == Class::Assured);
+        assured.for_each(Sending::expect_restart);
     }
 
     /// Whom the state of the lanes is about, once there was somebody.
@@ -549,17 +556,24 @@ impl Link {
     }
 
     fn restart(&mut self) {
+        // Before it is suspect: what waits for a suspect peer may arrive yet.
+        self.events.push_back(Event::Restarted);
         self.drop_channels();
-        for sending in &self.sending {
-            self.counters.at(sending.lane().class()).lost += sending.frames();
-        }
-        self.sending = Lane::all().map(Sending::new).collect();
-        self.receiving = Lane::all().map(|lane| Receiving::new(lane, self.config.window)).collect();
         self.held = [0; Class::ALL.len()];
         (self.ready, self.untold) = (Lanes::NONE, Lanes::NONE);
+        for sending in std::mem::take(&mut self.sending) {
+            let (lane, frames) = (sending.lane(), sending.frames());
+            let sending = sending.restarted();
+            self.counters.at(lane.class()).lost += frames - sending.frames();
+            self.held[lane.class() as usize] += sending.held();
+            if sending.frames() > 0 {
+                self.ready.insert(lane);
+            }
+            self.sending.push(sending);
+        }
+        self.receiving = Lane::all().map(|lane| Receiving::new(lane, self.config.window)).collect();
         self.life += 1;
         self.counters.restarts += 1;
-        self.events.push_back(Event::Restarted);
     }
 }
 

@@ -243,6 +243,13 @@ impl Mesh {
         Ok(number)
     }
 
+    /// As [`Link::expect_restart`].
+    pub fn expect_restart(&mut self, peer: NodeId) {
+        if let Some(known) = self.peers.get_mut(&peer) {
+            known.link.expect_restart();
+        }
+    }
+
     /// A frame that came from a peer has been dealt with.
     pub fn consume(&mut self, peer: NodeId, credit: Credit) {
         if let Some(known) = self.peers.get_mut(&peer) {

@@ -28,6 +28,8 @@ pub struct Sending {
     limit: u64,
     /// A frame waits for credit.
     is_stalled: bool,
+    /// Frames from this number on are for the peer's next life.
+    next_life: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -57,7 +59,24 @@ impl Sending {
             written: 0,
             limit: 0,
             is_stalled: false,
+            next_life: None,
         }
+    }
+
+    /// What is taken from now on is for the peer's next life.
+    pub fn expect_restart(&mut self) {
+        let end = self.end();
+        self.next_life.get_or_insert(end);
+    }
+
+    /// The way out to the peer's next life, with what waits for that.
+    pub fn restarted(mut self) -> Self {
+        let mut next = Self::new(self.lane);
+        if let Some(first) = self.next_life {
+            next.frames = self.frames.split_off(first.saturating_sub(self.first) as usize);
+            next.held = next.frames.iter().map(|waiting| waiting.frame.len() as u64).sum();
+        }
+        next
     }
 
     pub fn lane(&self) -> Lane {

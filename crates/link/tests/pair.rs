@@ -76,6 +76,7 @@ fn whatever_happens_to_connections_frames_arrive_once_and_in_order() {
                     restarts += 1;
                     pair.restart(side, &mut random);
                 }
+                98 => pair.expect_restart(side),
                 _ => pair.pass(random.below(3_000) as u64),
             }
             pair.check();
@@ -145,6 +146,29 @@ fn what_is_urgent_leaves_first() {
     pair.carry_all();
     assert_eq!(pair.arrivals(Side::B), order);
     pair.heal(&mut random);
+}
+
+/// Others know first that a peer has begun anew: what is sent from then on arrives there, and what was sent before does not.
+#[test]
+fn what_is_for_the_next_life_of_a_peer_waits_for_it() {
+    let mut random = Random::new(6);
+    let mut pair = Pair::new(config(), 2, &mut random);
+    pair.connect_all(&mut random);
+    pair.send(Side::A, Lane::assured(1), 100).expect("there is room");
+    pair.send(Side::A, Lane::CLAIMS, 100).expect("there is room");
+    pair.expect_restart(Side::A);
+    for lane in [Lane::assured(1), Lane::assured(2), Lane::CLAIMS, Lane::assured(2)] {
+        pair.send(Side::A, lane, 100).expect("there is room");
+    }
+    pair.restart(Side::B, &mut random);
+    pair.heal(&mut random);
+    let arrived = [1, 2].map(|lane| pair.delivered(Side::B, Lane::assured(lane)));
+    assert_eq!((arrived, pair.delivered(Side::B, Lane::CLAIMS)), ([1, 2], 0));
+    assert_eq!(pair.link(Side::A).counters().of(Class::Assured).lost, 1);
+    // Not for the life after that.
+    pair.restart(Side::B, &mut random);
+    pair.heal(&mut random);
+    assert_eq!(pair.delivered(Side::B, Lane::assured(2)), 0);
 }
 
 #[test]

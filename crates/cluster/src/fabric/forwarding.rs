@@ -149,23 +149,11 @@ impl Fabric {
             return;
         };
         if !peer.is_up
+            && forward.for_group
             && let Some(token) = forward.token
         {
-            let known = self.replica.incarnation(WriterId(id.0));
-            let refusal = if forward.for_group {
-                // The node was there when it was chosen. Another may have a member that is there.
-                Some(ReasonCode::ServerBusy)
-            } else if peer.incarnation.is_some_and(|life| known.is_some_and(|known| known > life)) {
-                // Another node has said that it began anew: what waits in the link to its earlier life will be lost.
-                self.counters.refused += 1;
-                self.node.routes.has_lost(forward.to);
-                Some(ReasonCode::UnspecifiedError)
-            } else {
-                None
-            };
-            if let Some(reason) = refusal {
-                return self.inbound[worker.index()].acknowledged.push((token, reason));
-            }
+            // The node was there when it was chosen. Another may have a member that is there.
+            return self.inbound[worker.index()].acknowledged.push((token, ReasonCode::ServerBusy));
         }
         let may_be_lost = forward.qos == QoS::AtMostOnce && !forward.is_kept;
         let lane_of = if may_be_lost { Lane::best_effort } else { Lane::assured };
@@ -211,7 +199,7 @@ impl Fabric {
                 let if_lost = match forward {
                     // A QoS 2 message is one member's from its first sending on [MQTT-4.8.2-6].
                     Forward { for_group: true, qos: QoS::AtLeastOnce, .. } => IfLost::GiveAnother,
-                    Forward { stored: true, .. } => IfLost::Refuse,
+                    Forward { stored: true, .. } if !peer.is_ahead => IfLost::Refuse,
                     _ => IfLost::Nothing,
                 };
                 let sent = Waiting::new(number, worker, token, if_lost, forward.is_alone);
@@ -312,11 +300,25 @@ impl Fabric {
         }
     }
 
+    /// A node has a later life than it has said here, if it is a peer whose link is about an earlier one: messages are for that from now on.
+    pub(super) fn expect_restart(&mut self, writer: WriterId) {
+        let (id, known) = (NodeId(writer.0), self.replica.incarnation(writer));
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        if !peer.is_ahead && peer.incarnation.is_some_and(|life| Some(life) < known) {
+            peer.is_ahead = true;
+            if !mutated(Mutation::SendToTheDead) {
+                self.mesh.expect_restart(id);
+            }
+            self.node.routes.has_lost(peer.place);
+        }
+    }
+
     /// A peer is cut off, or has forgotten what it was sent: publishers go on. What a durable session should have had and is lost was not
     /// safe, so whoever sent it gets no acknowledgement.
     pub(super) fn settle_messages(&mut self, id: NodeId, is_forgotten: bool) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        if is_forgotten {
+        // Of one that is ahead this was said when it was heard of; what was sent since waits in the link.
+        if is_forgotten && !peer.is_ahead {
             self.node.routes.has_lost(peer.place);
         }
         for waiting in peer.take_sent() {

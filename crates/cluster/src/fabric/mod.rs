@@ -319,19 +319,18 @@ impl Fabric {
                 }
             }
             Event::Restarted => {
-                peer.restarted();
+                self.settle_messages(id, true);
+                if let Some(peer) = self.peers.get_mut(&id) {
+                    peer.restarted();
+                }
                 if let Some(grants) = &mut self.grants {
                     grants.restarted(id);
                 }
                 if self.attached == Some(id) {
                     self.core_knows = Position::default();
                 }
-                self.settle_messages(id, true);
                 self.forget_behind(id);
                 self.lose_asks(id);
-                if self.peers.get(&id).is_some_and(|peer| peer.is_up) {
-                    self.say_hello(now, id);
-                }
             }
             Event::Acknowledged { lane, next } if lane == Lane::ROUTES => self.delta_arrived(id, next),
             // Messages are answered by their receiver; what else there is needs no answer.

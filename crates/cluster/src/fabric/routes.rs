@@ -219,6 +219,7 @@ impl Fabric {
         if self.is_of_the_dead(delta.writer, delta.incarnation) {
             return;
         }
+        let writer = delta.writer;
         let (peers, node, counters) = (&self.peers, &self.node, &mut self.counters);
         let applied = self.replica.apply(source, delta, |change| {
             counters.routes_applied += 1;
@@ -227,7 +228,10 @@ impl Fabric {
             }
         });
         match applied {
-            Ok(_) => self.is_forgetting = true,
+            Ok(_) => {
+                self.is_forgetting = true;
+                self.expect_restart(writer);
+            }
             Err(NotApplied::Gap { .. }) => self.say_hello(now, from),
             Err(NotApplied::Copying) => self.give_up_copies(),
             Err(NotApplied::Own | NotApplied::Dead | NotApplied::Old { .. }) => {}

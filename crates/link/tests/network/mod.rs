@@ -29,6 +29,8 @@ impl Side {
 struct End {
     link: Link,
     sent: BTreeMap<Lane, Vec<u64>>,
+    /// How many of them are not for the peer's next life, once that is expected.
+    expected: Option<BTreeMap<Lane, usize>>,
     received: BTreeMap<Lane, Vec<u64>>,
     acknowledged: BTreeMap<Lane, u64>,
     credits: VecDeque<Credit>,
@@ -56,6 +58,7 @@ impl End {
         Self {
             link,
             sent: BTreeMap::new(),
+            expected: None,
             received: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
             credits: VecDeque::new(),
@@ -64,7 +67,16 @@ impl End {
     }
 
     fn forget(&mut self) {
-        self.sent.clear();
+        let expected = self.expected.take();
+        self.sent.retain(|lane, sent| {
+            let Some(expected) = expected.as_ref().filter(|_| lane.class() == Class::Assured) else {
+                return false;
+            };
+            let before = expected.get(lane).copied().unwrap_or(0);
+            let arrived = self.acknowledged.get(lane).map_or(0, |next| *next as usize);
+            sent.drain(..before.max(arrived));
+            !sent.is_empty()
+        });
         self.received.clear();
         self.acknowledged.clear();
     }
@@ -103,6 +115,14 @@ impl Pair {
         }
         sent.push(self.frames);
         Ok(())
+    }
+
+    /// What a side sends in assured lanes from now on is for the other's next life.
+    pub fn expect_restart(&mut self, side: Side) {
+        let end = &mut self.ends[side as usize];
+        end.link.expect_restart();
+        let sent = &end.sent;
+        end.expected.get_or_insert_with(|| sent.iter().map(|(lane, sent)| (*lane, sent.len())).collect());
     }
 
     /// Gives credit back for up to `count` frames.

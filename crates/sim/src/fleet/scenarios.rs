@@ -285,6 +285,29 @@ fn a_core_that_begins_anew_hears_of_every_node_before_it_grants_anything() {
     assert!(story.has_come(number));
 }
 
+/// Seed 504 of `--cluster`: a node hears from others what a peer wants that has begun anew, when its own link is about the life before.
+#[cfg_attr(test, test)]
+fn what_others_say_that_a_new_life_wants_goes_there() {
+    let mut plan = plan(Duration::ZERO);
+    plan.add(Role::Replicant);
+    let mut story = Story::of(plan);
+    let publisher = story.connects(3);
+    story.part(0, 3);
+    story.passes(4 * SECOND);
+    story.restart(0);
+    story.fleet.connect(SUBSCRIBER, 0);
+    story.passes(100 * MILLI);
+    story.subscribes();
+    story.passes(5 * SECOND);
+    assert!(story.is_subscribed(), "it is known to the replicant by way of another core");
+    let number = story.says_as(publisher, "t/0", QoS::AtLeastOnce, Keeps::Nothing);
+    story.passes(SECOND);
+    assert!(story.is_acknowledged(number));
+    story.join(0, 3);
+    story.passes(5 * SECOND);
+    assert!(story.has_come(number));
+}
+
 /// While a node has no lease others are told that all know what it does not. It is not let in with what was known a lease ago.
 #[test]
 fn a_node_whose_lease_has_lapsed_hears_all_before_it_has_another() {
@@ -1121,7 +1144,7 @@ fn a_core_that_is_back_gets_its_share_of_replicants_when_it_is_asked_for() {
 
 /// Faults of the product, and what notices each of them.
 #[cfg(feature = "trial")]
-pub const TRIALS: [(cluster::Mutation, fn()); 11] = [
+pub const TRIALS: [(cluster::Mutation, fn()); 12] = [
     (cluster::Mutation::ForgetGrants, cores_that_begin_anew_wait_for_the_leases_that_they_have_forgotten),
     (
         cluster::Mutation::GrantUninformed,
@@ -1142,4 +1165,5 @@ pub const TRIALS: [(cluster::Mutation, fn()); 11] = [
     (cluster::Mutation::CountRemoved, a_core_that_was_removed_counts_no_more),
     (cluster::Mutation::ManyCoresAtOnce, cores_go_one_after_the_other),
     (cluster::Mutation::OldLivesJoin, a_node_that_has_lost_its_number_takes_a_greater_one_than_any_before),
+    (cluster::Mutation::SendToTheDead, what_others_say_that_a_new_life_wants_goes_there),
 ];
