@@ -1,5 +1,6 @@
 """Commands about the members of a cluster, against three cores of their own."""
 
+import json
 import urllib.error
 import urllib.request
 
@@ -80,6 +81,9 @@ def members(_):
         status, body = until(lambda: (it := health(first))[0] == 503 and it, "one of three has no majority", 60)
         assert "no_quorum" in body and "majority" in body, (status, body)
         assert "no quorum" in first.ctl("cluster", "status").err
+        refused = first.ctl("ban", "add", "client-id", "c", code=3).err
+        assert "look before you try again" in refused and "cluster status" in refused, refused
+        assert json.loads(first.ctl("--json", "rules", "add", "allow everyone publish a", code=3).err)["status"] == 503
     finally:
         for node in nodes.values():
             node.close()

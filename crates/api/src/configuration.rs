@@ -212,7 +212,7 @@ impl From<Refused> for Problem {
                 "there is no version {version} in the history; GET /api/v1/config/history lists those there are"
             )),
             Refused::Failed(why) => Self::conflict(format!("nothing has changed: {why}")),
-            Refused::NotAgreed(error) => Self::unavailable(error.to_string()),
+            Refused::NotAgreed(error) => error.into(),
         }
     }
 }

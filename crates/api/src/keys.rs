@@ -78,7 +78,7 @@ pub struct NewKey {
     pub expires_in: Option<Duration>,
 }
 
-/// Why the keys cannot be read or changed. Nothing has changed then.
+/// Why the keys cannot be read or changed.
 #[derive(Debug)]
 pub enum KeyError {
     Unreadable {
@@ -89,8 +89,10 @@ pub enum KeyError {
         path: PathBuf,
         error: String,
     },
-    /// The registry cannot be used, or does not take it.
+    /// The registry cannot be used.
     Registry(String),
+    /// The registry does not take it.
+    Write(ProposeError),
     Random(getrandom::Error),
     BadName,
     Exists(String),
@@ -110,6 +112,7 @@ impl fmt::Display for KeyError {
                 path.display()
             ),
             Self::Registry(why) => f.write_str(why),
+            Self::Write(error) => error.fmt(f),
             Self::Random(error) => write!(f, "the system gives no randomness: {error}"),
             Self::BadName => {
                 write!(f, "a name is 1 to {NAME_MAX} characters of a-z, A-Z, 0-9, `.`, `_`, `-`, `@`")
@@ -312,7 +315,7 @@ impl Keys {
         let new = theirs.iter().filter(|key| !known.iter().any(|other| other.name == key.name));
         let changes = new.map(put).collect::<Result<Vec<_>, _>>()?;
         let count = changes.len();
-        self.ledger.propose(changes).map_err(unwritten)?;
+        self.ledger.propose(changes).map_err(KeyError::Write)?;
         let renamed = fs::rename(&path, data_dir.join(format!("{LEGACY_FILE}.imported")));
         renamed.and_then(|()| fs::File::open(data_dir)?.sync_all()).map_err(|error| {
             KeyError::Registry(format!(
@@ -366,7 +369,7 @@ impl Keys {
     /// A bad or known name, too many keys, a registry that does not take it; [`KeyError::LastAdmin`] when it is no admin's and there is
     /// no live one.
     pub fn add(&self, new: &NewKey) -> Result<(Key, String), KeyError> {
-        self.ledger.catch_up_now().map_err(unwritten)?;
+        self.ledger.catch_up_now().map_err(KeyError::Write)?;
         if new.role != Role::Admin && !self.leaves_admin(None) {
             return Err(KeyError::LastAdmin);
         }
@@ -396,7 +399,7 @@ impl Keys {
         match self.ledger.propose(vec![put(&key)?.expecting(Expected::Absent)]) {
             Ok(_) => Ok((key, token)),
             Err(ProposeError::Conflict { .. }) => Err(KeyError::Exists(new.name.clone())),
-            Err(error) => Err(unwritten(error)),
+            Err(error) => Err(KeyError::Write(error)),
         }
     }
 
@@ -406,7 +409,7 @@ impl Keys {
     /// No such key, a registry that does not take it; [`KeyError::LastAdmin`] when it is the last live one of an admin, unless it is the
     /// last of all and `to_none` is allowed.
     pub fn remove(&self, name: &str, to_none: bool) -> Result<(), KeyError> {
-        self.ledger.catch_up_now().map_err(unwritten)?;
+        self.ledger.catch_up_now().map_err(KeyError::Write)?;
         let keys = self.known.keys.load();
         let known = keys.iter().any(|key| *key.name == *name);
         let last_of_all = known && keys.len() == 1;
@@ -428,7 +431,7 @@ impl Keys {
         match self.ledger.propose(vec![change]) {
             Ok(_) => Ok(()),
             Err(ProposeError::Conflict { .. }) => Err(unknown()),
-            Err(error) => Err(unwritten(error)),
+            Err(error) => Err(KeyError::Write(error)),
         }
     }
 
@@ -453,8 +456,4 @@ impl Keys {
 
 fn put(key: &Key) -> Result<Change, KeyError> {
     Change::put(TABLE, &*key.name, key).map_err(|error| KeyError::Registry(error.to_string()))
-}
-
-fn unwritten(error: ProposeError) -> KeyError {
-    KeyError::Registry(error.to_string())
 }

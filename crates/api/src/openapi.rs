@@ -26,7 +26,9 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
              needs stands in its security requirement; none is needed while there is no API key and the server is \
              bound to a loopback address. Lists come in pages: go on with `cursor` until `next` is null. Whatever \
              changes something needs `Content-Type: application/json`. In a cluster, what is about clients and subscriptions is \
-             answered for all nodes; `missing` in an answer names those that did not answer.",
+             answered for all nodes; `missing` in an answer names those that did not answer. What the cores agree on (users, rules, bans, keys and settings of \
+             the cluster) changes when a majority of them agrees; 503 with `Retry-After` otherwise: `not-agreed` has changed \
+             nothing, `undecided` may hold, so look before you try again.",
         ))
         .license(Some(LicenseBuilder::new().name("Apache-2.0").identifier(Some("Apache-2.0")).build()))
         .build();

@@ -5,6 +5,7 @@ use axum::http::header::{ALLOW, CONTENT_TYPE, HeaderName, RETRY_AFTER, WWW_AUTHE
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use broker::admin::Invalid;
+use registry::ProposeError;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -23,6 +24,10 @@ pub enum Kind {
     TooManyRequests,
     Internal,
     Unavailable,
+    /// Nothing has changed.
+    NotAgreed,
+    /// The cores may agree yet, or have done so.
+    Undecided,
 }
 
 impl Kind {
@@ -46,6 +51,14 @@ impl Kind {
             Self::Unavailable => {
                 (StatusCode::SERVICE_UNAVAILABLE, "unavailable", "The node cannot answer now")
             }
+            Self::NotAgreed => {
+                (StatusCode::SERVICE_UNAVAILABLE, "not-agreed", "The cores have not agreed to it")
+            }
+            Self::Undecided => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "undecided",
+                "It is not known whether the cores agreed to it",
+            ),
         }
     }
 
@@ -98,7 +111,9 @@ impl Problem {
     pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
         let header = match kind {
             Kind::Unauthorized => Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
-            Kind::TooManyRequests => Some((RETRY_AFTER, HeaderValue::from_static("1"))),
+            Kind::TooManyRequests | Kind::NotAgreed | Kind::Undecided => {
+                Some((RETRY_AFTER, HeaderValue::from_static("1")))
+            }
             _ => None,
         };
         Self(Box::new(Facts { kind, detail: detail.into(), errors: Vec::new(), header }))
@@ -231,6 +246,29 @@ impl From<Invalid> for Problem {
             ),
             Invalid::Exists => Self::conflict("there is one already"),
             Invalid::TooMany => Self::too_many("there are as many as there may be; end one of them first"),
+        }
+    }
+}
+
+/// Why a change of the registry is not in force.
+impl From<ProposeError> for Problem {
+    fn from(error: ProposeError) -> Self {
+        let detail = error.to_string();
+        match error {
+            ProposeError::NotAgreed { may_hold: false, .. } => Self::new(Kind::NotAgreed, detail),
+            ProposeError::NotAgreed { may_hold: true, .. } => Self::new(Kind::Undecided, detail),
+            ProposeError::Conflict { .. } | ProposeError::TooManyRecords { .. } => Self::conflict(detail),
+            ProposeError::KeyLong { .. }
+            | ProposeError::ValueLong { .. }
+            | ProposeError::BatchLong { .. } => Self::too_large(detail),
+            ProposeError::ValueNull
+            | ProposeError::Write { .. }
+            | ProposeError::ReadOnly
+            | ProposeError::OfCluster
+            | ProposeError::Broken { .. } => {
+                tracing::error!("the registry did not take a change: {detail}");
+                Self::internal(detail)
+            }
         }
     }
 }

@@ -52,7 +52,7 @@ pub struct NewBan {
 /// Bytes of a ban's reason.
 pub const REASON_MAX: usize = 1024;
 
-/// Why a ban cannot be made or taken back. Nothing has changed then.
+/// Why a ban cannot be made or taken back.
 #[derive(Debug)]
 pub enum BanError {
     /// The same is banned already, by this ban.
@@ -73,7 +73,7 @@ impl std::fmt::Display for BanError {
                 write!(f, "there are {maximum} bans; delete some, or raise `auth.bans_max`")
             }
             Self::ReasonLong => write!(f, "the reason has more than {REASON_MAX} bytes; shorten it"),
-            Self::Write(error) => write!(f, "bans are as they were: {error}"),
+            Self::Write(error) => error.fmt(f),
         }
     }
 }

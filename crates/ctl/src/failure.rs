@@ -36,7 +36,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// 0 done, 1 refused or failed, 2 usage, 3 node not reachable, 4 not found, 5 not permitted.
+    /// 0 done, 1 refused or failed, 2 usage, 3 not reachable or not available now, 4 not found, 5 not permitted.
     pub fn code(&self) -> u8 {
         match self {
             Self::Unreachable { .. }
@@ -46,6 +46,7 @@ impl Failure {
             Self::Refused(problem) => match problem.status {
                 401 | 403 => 5,
                 404 => 4,
+                503 => 3,
                 _ => 1,
             },
             Self::Usage(_) => 2,
@@ -124,8 +125,11 @@ impl fmt::Display for Failure {
                     ),
                     403 => f.write_str("\n  `meridian ctl whoami` says which role this key has."),
                     _ => match problem.retry_after_s {
-                        Some(seconds) => write!(f, "\n  Try again in {seconds} s."),
-                        None => Ok(()),
+                        // Where it may hold already, the detail says what to do.
+                        Some(seconds) if problem.slug != "undecided" => {
+                            write!(f, "\n  Try again in {seconds} s.")
+                        }
+                        _ => Ok(()),
                     },
                 }
             }
@@ -159,7 +163,7 @@ mod tests {
             (refused(403), 5),
             (refused(404), 4),
             (refused(422), 1),
-            (refused(503), 1),
+            (refused(503), 3),
             (Failure::Usage(String::new()), 2),
             (Failure::Declined, 1),
             (Failure::Output(io::ErrorKind::BrokenPipe.into()), 0),

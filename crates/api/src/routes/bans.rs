@@ -187,13 +187,10 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T, Problem> {
     let changed = tokio::task::spawn_blocking(change).await;
     let changed = changed.map_err(|_| Problem::internal("the change broke off; see the log"))?;
-    changed.map_err(|error| match &error {
+    changed.map_err(|error| match error {
         BanError::Exists(_) => Problem::conflict(error.to_string()),
         BanError::TooMany { .. } => Problem::invalid("value", error.to_string()),
         BanError::ReasonLong => Problem::invalid("reason", error.to_string()),
-        BanError::Write(_) => {
-            tracing::error!(%error, "bans are as they were");
-            Problem::internal(error.to_string())
-        }
+        BanError::Write(error) => error.into(),
     })
 }

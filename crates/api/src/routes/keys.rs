@@ -103,6 +103,7 @@ impl From<KeyError> for Problem {
             KeyError::BadName => Self::invalid("name", detail),
             KeyError::Unknown(_) => Self::not_found(detail),
             KeyError::Exists(_) | KeyError::TooMany | KeyError::LastAdmin => Self::conflict(detail),
+            KeyError::Write(error) => error.into(),
             KeyError::Unreadable { .. }
             | KeyError::NotUnderstood { .. }
             | KeyError::Registry(_)

@@ -285,10 +285,7 @@ impl From<RuleTableError> for Problem {
             | RuleTableError::Blank
             | RuleTableError::Lines
             | RuleTableError::Long => Self::invalid("rule", detail),
-            RuleTableError::Registry(_) => {
-                tracing::error!("rules are as they were: {detail}");
-                Self::internal(detail)
-            }
+            RuleTableError::Registry(error) => error.into(),
         }
     }
 }

@@ -373,14 +373,19 @@ impl From<UserError> for Problem {
                 Self::not_found(detail + "; `GET /api/v1/users?search=` finds those there are")
             }
             UserError::Exists(_) | UserError::TooMany { .. } => Self::conflict(detail),
-            UserError::Twice(_) | UserError::Of { .. } => Self::invalid("users", detail),
+            UserError::Registry(error) => error.into(),
+            UserError::Of { error, .. } => match *error {
+                UserError::Registry(error) => Self::new(Self::from(error).kind(), detail),
+                _ => Self::invalid("users", detail),
+            },
+            UserError::Twice(_) => Self::invalid("users", detail),
             UserError::Fields(fields) => Self::invalid_fields(
                 fields
                     .into_iter()
                     .map(|(name, detail)| FieldProblem { name: name.to_owned(), detail })
                     .collect(),
             ),
-            UserError::Damaged { .. } | UserError::Registry(_) | UserError::System(_) => {
+            UserError::Damaged { .. } | UserError::System(_) => {
                 tracing::error!("users are as they were: {detail}");
                 Self::internal(detail)
             }

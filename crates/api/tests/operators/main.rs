@@ -13,6 +13,7 @@ mod roles;
 mod rules;
 mod subscriptions;
 mod trace;
+mod unagreed;
 mod users;
 mod world;
 

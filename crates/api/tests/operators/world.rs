@@ -1,7 +1,7 @@
 //! A node, its HTTP server and a data directory, for one test.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use api::{
 use auth::{Bans, Guard, RuleTable, Users};
 use broker::settings::Settings;
 use edge::settings::{EdgeSettings, Listener};
-use registry::{Ledger, LocalLedger};
+use registry::{Agree, AgreedLedger, Ledger, LocalLedger};
 use serde_json::Value;
 
 use crate::client::{Client, With};
@@ -33,15 +33,29 @@ impl World {
     }
 
     pub fn with(change: impl FnOnce(&mut Settings)) -> World {
-        World::of(change, &[]).0
+        World::of(change, &[], &local).0
+    }
+
+    /// A node whose records are those of a cluster.
+    pub fn in_cluster(cores: Arc<dyn Agree>) -> World {
+        let agreed = |data_dir: &Path| {
+            let ledger = AgreedLedger::open(data_dir, "node-1", 1).unwrap();
+            ledger.attach(cores.clone());
+            Arc::new(ledger) as Arc<dyn Ledger>
+        };
+        World::of(|_| {}, &[], &agreed).0
     }
 
     /// With API keys, whose tokens come in the order of the roles.
     pub fn with_keys(roles: &[Role]) -> (World, Vec<String>) {
-        World::of(|_| {}, roles)
+        World::of(|_| {}, roles, &local)
     }
 
-    fn of(change: impl FnOnce(&mut Settings), roles: &[Role]) -> (World, Vec<String>) {
+    fn of(
+        change: impl FnOnce(&mut Settings),
+        roles: &[Role],
+        open: &dyn Fn(&Path) -> Arc<dyn Ledger>,
+    ) -> (World, Vec<String>) {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let data_dir =
@@ -54,7 +68,7 @@ impl World {
         let mut broker = Settings::default();
         broker.sys.interval = Duration::ZERO;
         change(&mut broker);
-        let ledger: Arc<dyn Ledger> = Arc::new(LocalLedger::open(&data_dir).unwrap());
+        let ledger = open(&data_dir);
         let bans = Bans::open(ledger.clone(), 100).unwrap();
         let guard = Guard::open(&auth::settings::Auth { workers: 1, ..Default::default() }).unwrap();
         let guard = Arc::new(guard.with_bans(Arc::new(bans)));
@@ -199,6 +213,10 @@ impl Drop for World {
         // A test that failed says more than a directory that stays.
         let _ = std::fs::remove_dir_all(&self.data_dir);
     }
+}
+
+fn local(data_dir: &Path) -> Arc<dyn Ledger> {
+    Arc::new(LocalLedger::open(data_dir).unwrap())
 }
 
 /// A configuration that nobody changes.

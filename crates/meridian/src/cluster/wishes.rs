@@ -43,7 +43,7 @@ impl Waiter {
             Self::Obeyed(told) => told(outcome.map_err(Disobeyed::Unknown).and_then(obeyed)),
             Self::Records(told) => told(match outcome {
                 Ok(Answer::Records(answer)) => Ok(answer),
-                Ok(_) => Err(Unagreed { why: "there is no cluster yet".to_owned(), may_hold: false }),
+                Ok(_) => Err(Unagreed { why: NO_CLUSTER.to_owned(), may_hold: false }),
                 Err(why) => Err(Unagreed { why, may_hold: true }),
             }),
         }
@@ -51,7 +51,9 @@ impl Waiter {
 }
 
 const TOO_MANY: &str = "too many such requests wait already: try again in a moment";
-const NO_PART: &str = "this node takes no part in the cluster at present";
+const NO_CLUSTER: &str = "there is no cluster yet (meridian ctl cluster status says what it waits for)";
+const NO_PART: &str =
+    "this node takes no part in the cluster at present, as it starts or stops: try again in a moment";
 
 impl Wishes {
     /// Wants something to be agreed upon.
@@ -118,7 +120,7 @@ fn obeyed(answer: Answer) -> Result<(), Disobeyed> {
         Answer::Old(Incarnation(life)) => Err(Disobeyed::Refused(format!(
             "it has joined again meanwhile, in life {life}: `meridian ctl cluster` says how that is"
         ))),
-        Answer::Refused | Answer::Records(_) => Err(Disobeyed::Refused("there is no cluster yet".to_owned())),
+        Answer::Refused | Answer::Records(_) => Err(Disobeyed::Refused(NO_CLUSTER.to_owned())),
     }
 }
 
