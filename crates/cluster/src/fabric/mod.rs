@@ -250,7 +250,10 @@ impl Fabric {
         while let Some(event) = self.mesh.poll_event() {
             match event {
                 MeshEvent::Link { peer, event } => self.link_event(now, peer, event),
-                MeshEvent::Refused { who, reason, unsaid } => {
+                MeshEvent::Refused { who, reason, unsaid, passes: true } => {
+                    tracing::info!(%who, unsaid, "not joined yet: {reason}");
+                }
+                MeshEvent::Refused { who, reason, unsaid, passes: false } => {
                     tracing::warn!(%who, unsaid, "not joined: {reason}");
                 }
                 MeshEvent::Introduced { name, card, address } => {

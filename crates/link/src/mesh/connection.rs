@@ -15,6 +15,8 @@ pub struct Connection {
     pub stage: Stage,
     /// The name that somebody who dialed has said, proved or not.
     pub says: Option<Box<str>>,
+    /// One of the two has not heard of the other yet, and will.
+    pub is_early: bool,
     /// What of the handshake is not written yet.
     pub out: Output,
     /// Among those that may have output.
@@ -57,6 +59,7 @@ impl Connection {
             origin,
             stage,
             says: None,
+            is_early: false,
             out: Output::default(),
             is_queued: false,
         }

@@ -11,6 +11,14 @@ use crate::node::NodeId;
 use crate::output::Output;
 use crate::time::Time;
 
+/// What is wrong with whom.
+struct Complaint<'a> {
+    whom: Whom<'a>,
+    reason: &'a str,
+    /// Nobody has to do anything.
+    passes: bool,
+}
+
 impl Mesh {
     /// A connection has ended, or could not be made, as `why` says.
     pub fn closed(&mut self, now: Time, id: ConnectionId, why: &str) {
@@ -126,23 +134,29 @@ impl Mesh {
 
     /// Says what is wrong with a connection: to the log, and to those who look at the peer.
     fn accuse(&mut self, now: Time, connection: &Connection, reason: &str) {
-        let name = match connection.peer.and_then(|node| self.peers.get_mut(&node)) {
-            Some(peer) => {
-                peer.last_error = Some((now, reason.into()));
-                peer.name.clone()
-            }
-            None if connection.origin == Origin::Sought => {
-                return self.complain(now, Whom::Sought(&connection.address), reason);
-            }
-            None => return self.complain(now, Whom::Stranger(&connection.address), reason),
+        let peer = connection.peer.and_then(|node| self.peers.get_mut(&node));
+        let name = peer.map(|peer| {
+            peer.last_error = Some((now, reason.into()));
+            peer.name.clone()
+        });
+        let whom = match (&name, connection.origin) {
+            (Some(name), _) => Whom::Peer(name),
+            (None, Origin::Sought) => Whom::Sought(&connection.address),
+            (None, _) => Whom::Stranger(&connection.address),
         };
-        self.complain(now, Whom::Peer(&name), reason);
+        self.say(now, Complaint { whom, reason, passes: connection.is_early });
     }
 
     pub(super) fn complain(&mut self, now: Time, whom: Whom<'_>, reason: &str) {
+        self.say(now, Complaint { whom, reason, passes: false });
+    }
+
+    fn say(&mut self, now: Time, complaint: Complaint<'_>) {
+        let Complaint { whom, reason, passes } = complaint;
         if let Some(unsaid) = self.complaints.complain(now, whom, reason) {
             let (Whom::Peer(who) | Whom::Sought(who) | Whom::Stranger(who)) = whom;
-            self.events.push_back(MeshEvent::Refused { who: who.into(), reason: reason.into(), unsaid });
+            let (who, reason) = (who.into(), reason.into());
+            self.events.push_back(MeshEvent::Refused { who, reason, unsaid, passes });
         }
     }
 

@@ -35,5 +35,6 @@ pub enum MeshEvent {
     Introduced { name: Box<str>, card: Bytes, address: Option<Box<str>> },
     /// For the log: somebody was refused or cannot be joined. `who` is the name of a peer, a sought address, or that of somebody else;
     /// `reason` says what to do. The same comes again after a while only; `unsaid` is how often it happened in between.
-    Refused { who: Box<str>, reason: Box<str>, unsaid: u64 },
+    /// `passes`: nobody has to do anything.
+    Refused { who: Box<str>, reason: Box<str>, unsaid: u64, passes: bool },
 }

@@ -54,8 +54,24 @@ impl Mesh {
     fn refuse(&mut self, now: Time, id: ConnectionId, error: &PeerError) {
         self.counters.refused += 1;
         self.counters.taken += u64::from(*error == PeerError::Refuses { reason: Refusal::Taken });
-        let Some(connection) = self.connections.get(&id) else { return };
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let is_unknown = matches!(
+            error,
+            PeerError::Refuses { reason: Refusal::Unknown }
+                | PeerError::RefusedBy { reason: Refusal::Unknown }
+        );
+        // Who finds the others by introductions hears of all of them, if not in the same order.
+        connection.is_early = is_unknown && self.config.introduces && connection.origin != Origin::Sought;
         let reason = match (&connection.says, connection.origin) {
+            (Some(name), Origin::Accepted) if connection.is_early => {
+                format!(
+                    "says to be {name:?}: this node waits to hear of it from the cores, and refuses it until then"
+                )
+            }
+            (_, Origin::Slot(_)) if connection.is_early => format!(
+                "at {}: the node there waits to hear of this one from the cores; it is tried again until then",
+                connection.address
+            ),
             (Some(name), Origin::Accepted) => format!("says to be {name:?}: {error}"),
             // The address is whom the complaint is about.
             (_, Origin::Sought) => refused_introduction(error),

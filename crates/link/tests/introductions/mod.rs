@@ -312,15 +312,18 @@ fn an_introduction_that_is_said_again_is_not_believed() {
 
 /// Whoever makes an ordinary connection is refused before it has proved anything, and so not heard of.
 #[test]
-fn a_dialer_that_is_no_peer_is_refused_as_ever() {
+fn a_dialer_that_is_no_peer_yet_is_refused_and_both_say_what_they_wait_for() {
     let mut specs = specs(2, 2);
     let world = World::new(specs.clone(), 12);
     let acceptor = usize::from(world.id(0) < world.id(1));
     specs[acceptor].peers.clear();
-    specs[acceptor].config.introduces = true;
+    for spec in &mut specs {
+        spec.config.introduces = true;
+    }
     let mut world = World::new(specs, 12);
     world.run(10_000);
-    assert_eq!(world.said(acceptor, "add it to the list of peers"), 1);
-    assert_eq!(world.said(1 - acceptor, "add it to the list of peers"), 1);
+    assert_eq!(world.said(acceptor, "this node waits to hear of it"), 1);
+    assert_eq!(world.said(1 - acceptor, "the node there waits to hear of this one"), 1);
+    assert_eq!(world.said(0, "list of peers") + world.said(1, "list of peers"), 0, "there is none");
     assert!(world.nodes.iter().all(|node| node.introduced.is_empty()));
 }

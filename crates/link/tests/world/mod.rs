@@ -324,8 +324,9 @@ impl World {
         }
         while let Some(event) = self.nodes[at].mesh.poll_event() {
             match event {
-                MeshEvent::Refused { who, reason, unsaid } => {
+                MeshEvent::Refused { who, reason, unsaid, passes } => {
                     assert!(!reason.is_empty() && !who.is_empty() && unsaid < 100_000);
+                    assert_eq!(passes, reason.contains("waits to hear"), "{reason}");
                     self.nodes[at].log.push((self.now, who.into(), reason.into()));
                 }
                 MeshEvent::Link { peer, event } => self.happened(at, peer, event),
