@@ -147,6 +147,11 @@ impl Mesh {
         self.say(now, Complaint { whom, reason, passes: connection.is_early });
     }
 
+    /// What the owner of the mesh finds wrong with a node. It comes back as [`MeshEvent::Refused`], as seldom as what the mesh finds.
+    pub fn complain_of(&mut self, now: Time, name: &str, reason: &str) {
+        self.complain(now, Whom::Peer(name), reason);
+    }
+
     pub(super) fn complain(&mut self, now: Time, whom: Whom<'_>, reason: &str) {
         self.say(now, Complaint { whom, reason, passes: false });
     }
