@@ -10,8 +10,8 @@ pub struct Channel {
     pub lanes: Lanes,
     pub decoder: Decoder,
     pub heard: Time,
-    /// When the last ping became due.
-    pub pinged: Time,
+    /// When a ping becomes due.
+    pub ping_at: Time,
     pub ping_due: bool,
     /// The peer wants these echoed.
     pub pong: Option<Time>,
@@ -24,13 +24,14 @@ pub struct Channel {
 }
 
 impl Channel {
-    pub fn new(now: Time, generation: u32, lanes: Lanes, places: Vec<Place>) -> Self {
+    /// One whose first ping is due; another is at `ping_at`.
+    pub fn new(now: Time, ping_at: Time, generation: u32, lanes: Lanes, places: Vec<Place>) -> Self {
         Self {
             generation,
             lanes,
             decoder: Decoder::default(),
             heard: now,
-            pinged: now,
+            ping_at,
             ping_due: true,
             pong: None,
             places: Some(places),

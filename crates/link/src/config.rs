@@ -9,7 +9,7 @@ pub struct Config {
     pub window: u64,
     /// Bytes of a class that wait for the peer or for its acknowledgement.
     pub buffer_max: BufferMax,
-    /// A ping leaves at least so often on every channel.
+    /// A ping leaves so often on every channel, unless the peer's do: then it is their answers.
     pub heartbeat: Duration,
     /// A channel on which nothing came for so long is dead.
     pub silence_max: Duration,

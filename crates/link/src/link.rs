@@ -139,7 +139,8 @@ impl Link {
         self.generations += 1;
         let lanes = self.carried(index);
         let places = lanes.map(|lane| self.receiving[usize::from(lane.byte())].place()).collect();
-        self.channels[usize::from(index)] = Some(Channel::new(now, self.generations, lanes, places));
+        let ping_at = now.after(self.config.heartbeat);
+        self.channels[usize::from(index)] = Some(Channel::new(now, ping_at, self.generations, lanes, places));
         self.writable |= 1 << index;
         self.counters.attached += 1;
         ChannelId { index, generation: self.generations }
@@ -282,13 +283,18 @@ impl Link {
     /// Adds what a channel has to write, until `out` holds `budget` bytes; the last frame may go beyond. First what the peer waits for,
     /// then frames by their class.
     pub fn output(&mut self, now: Time, id: ChannelId, budget: usize, out: &mut Output) {
-        let begun = out.len();
+        let (begun, heartbeat) = (out.len(), self.config.heartbeat);
         let Some(channel) = self.channel(id) else { return };
         if let Some(places) = channel.places.take() {
             wire::put_resume(&places, out);
         }
         if let Some(time) = channel.pong.take() {
             wire::put_pong(time, out);
+            // One sign of life in each direction is enough, and the peer's next comes before this node's. Over the first channel both measure
+            // how far the other is.
+            if id.index != 0 {
+                channel.ping_at = now.after(2 * heartbeat);
+            }
         }
         if std::mem::take(&mut channel.ping_due) {
             wire::put_ping(now, out);
@@ -321,16 +327,14 @@ impl Link {
 
     /// When [`Self::handle_timeout`] is due.
     pub fn timeout(&self) -> Time {
-        let Config { silence_max, heartbeat, .. } = self.config;
-        let due = self
-            .channels
-            .iter()
-            .flatten()
-            .map(|channel| channel.pinged.after(heartbeat).min(channel.heard.after(silence_max)));
+        let silence_max = self.config.silence_max;
+        let channels = self.channels.iter().flatten();
+        let due = channels.map(|channel| channel.ping_at.min(channel.heard.after(silence_max)));
         due.min().unwrap_or(Time::NEVER)
     }
 
-    /// Time has passed: pings become due, channels that are silent are dropped.
+    /// Time has passed: pings become due, channels that are silent are dropped. What is nearly due leaves with the rest, so that a node at
+    /// rest wakes up once for all.
     pub fn handle_timeout(&mut self, now: Time) {
         let Config { silence_max, heartbeat, .. } = self.config;
         for index in 0..self.channels.len() as u8 {
@@ -340,8 +344,8 @@ impl Link {
                 self.counters.silent += 1;
                 self.drop_channel(index);
                 self.events.push_back(Event::Silent { channel });
-            } else if channel.pinged.after(heartbeat) <= now {
-                channel.pinged = now;
+            } else if channel.ping_at <= now.after(heartbeat / NEARLY) {
+                channel.ping_at = now.after(heartbeat);
                 channel.ping_due = true;
                 self.writable |= 1 << index;
             }
@@ -577,5 +581,7 @@ impl Link {
     }
 }
 
+/// What is due within this part of a heartbeat is nearly due. With less than half of one, two channels could miss each other for ever.
+const NEARLY: u32 = 2;
 /// Bytes that a lane writes before another of its class has its turn.
 const QUANTUM: usize = 64 * 1024;

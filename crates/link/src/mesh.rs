@@ -309,8 +309,9 @@ impl Mesh {
             };
             self.fail(now, id, &reason, Output::default());
         }
-        let due = self.peers.iter().filter(|(_, peer)| peer.link.timeout() <= now);
-        let due: Vec<NodeId> = due.map(|(node, _)| *node).collect();
+        // With one link that is due, the others do what nearly is.
+        let is_due = self.peers.values().any(|peer| peer.link.timeout() <= now);
+        let due: Vec<NodeId> = if is_due { self.peers.keys().copied().collect() } else { Vec::new() };
         for node in due {
             if let Some(peer) = self.peers.get_mut(&node) {
                 peer.link.handle_timeout(now);

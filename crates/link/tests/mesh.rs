@@ -354,3 +354,17 @@ fn strangers_are_hung_up_on_and_cost_a_line_in_a_while() {
     world.send(0, 1, Lane::CLAIMS, 50).expect("it is there");
     world.heal();
 }
+
+#[test]
+fn a_node_at_rest_wakes_up_by_itself_twice_in_a_heartbeat_at_most_for_all_of_its_peers() {
+    let mut world = joined(specs(5, 4));
+    world.run(3_000);
+    let wakeups = |world: &World| world.nodes.iter().map(|node| node.wakeups).collect::<Vec<_>>();
+    let before = wakeups(&world);
+    world.run(60_000);
+    for (before, after) in before.iter().zip(wakeups(&world)) {
+        // Once for all pings; and once in vain, where a peer's ping has come before the one that was due.
+        assert!((55..=125).contains(&(after - before)), "{} in a minute", after - before);
+    }
+    assert!(world.is_joined());
+}

@@ -201,3 +201,30 @@ fn an_idle_link_stays_up() {
     // An idle minute costs a few dozen records.
     assert!(pair.link(Side::A).counters().bytes_sent < 12_000);
 }
+
+/// One sign of life in each direction over each connection, whenever they were made, and one for the round trip.
+#[test]
+fn a_link_at_rest_says_no_more_than_it_has_to_and_wakes_up_once_for_all_of_it() {
+    let mut random = Random::new(6);
+    let mut pair = Pair::new(Config::default(), 4, &mut random);
+    for _ in 0..40 {
+        pair.dial(&mut random);
+        pair.pass(170);
+        pair.carry_all();
+    }
+    let before = pair.spent();
+    for _ in 0..6_000 {
+        pair.pass(10);
+        pair.carry_all();
+    }
+    let (wakeups, bytes) = pair.spent();
+    let wakeups = [wakeups[0] - before.0[0], wakeups[1] - before.0[1]];
+    assert!(wakeups.iter().all(|count| *count <= 62), "in a minute: {wakeups:?}");
+    // Two pings and two answers over the first connection, one and one over the other three.
+    let bytes = bytes - before.1;
+    assert!((59 * 10 * PING..=62 * 10 * PING).contains(&bytes), "{bytes}");
+    assert!(pair.link(Side::A).round_trip().is_some() && pair.link(Side::B).round_trip().is_some());
+}
+
+/// Bytes of a ping, or its answer.
+const PING: u64 = 20;

@@ -35,6 +35,7 @@ struct End {
     acknowledged: BTreeMap<Lane, u64>,
     credits: VecDeque<Credit>,
     arrivals: Vec<Lane>,
+    wakeups: u64,
 }
 
 struct Connection {
@@ -63,6 +64,7 @@ impl End {
             acknowledged: BTreeMap::new(),
             credits: VecDeque::new(),
             arrivals: Vec::new(),
+            wakeups: 0,
         }
     }
 
@@ -137,6 +139,12 @@ impl Pair {
     pub fn dial(&mut self, random: &mut Random) {
         let index = random.below(self.connections.len());
         self.connect(index, random);
+    }
+
+    /// Times at which each side had something to do by itself, and bytes that both have sent.
+    pub fn spent(&self) -> ([u64; 2], u64) {
+        let bytes = self.ends.iter().map(|end| end.link.counters().bytes_sent).sum();
+        (self.ends.each_ref().map(|end| end.wakeups), bytes)
     }
 
     pub fn connect_all(&mut self, random: &mut Random) {
@@ -255,6 +263,7 @@ impl Pair {
         for end in &mut self.ends {
             if end.link.timeout() <= self.now {
                 end.link.handle_timeout(self.now);
+                end.wakeups += 1;
             }
         }
         self.settle();

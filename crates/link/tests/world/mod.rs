@@ -33,6 +33,8 @@ pub struct Node {
     /// What the log says.
     pub log: Vec<(Time, String, String)>,
     pub dials: u64,
+    /// Times at which it had something to do by itself.
+    pub wakeups: u64,
     /// What its card says, which is its name and this number.
     pub edition: u64,
     /// Who was introduced: the name, the number on the card, and where it was found.
@@ -160,7 +162,7 @@ impl World {
             mesh.seek(self.now, &address.to_string());
         }
         let (log, introduced) = (Vec::new(), Vec::new());
-        Node { spec, mesh, is_running: true, peers, log, dials: 0, edition, introduced }
+        Node { spec, mesh, is_running: true, peers, log, dials: 0, wakeups: 0, edition, introduced }
     }
 
     /// A node says something else of itself from now on.
@@ -250,6 +252,7 @@ impl World {
         let now = self.now;
         if self.nodes[at].mesh.timeout() <= now {
             self.nodes[at].mesh.handle_timeout(now);
+            self.nodes[at].wakeups += 1;
         }
         self.settle(at);
         while let Some(id) = self.nodes[at].mesh.poll_writable() {

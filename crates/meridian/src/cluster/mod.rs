@@ -44,8 +44,9 @@ use crate::store::MetaLog;
 const SECRET_MIN: usize = 16;
 /// The fabric waits as long as a minute.
 const LEAVING_MAX: Duration = Duration::from_secs(70);
-/// From one look at the fabric for operators to the next.
+/// From one look at the fabric for operators to the next, and how much later that may be while nothing else is to be done.
 const LOOK: Duration = Duration::from_millis(500);
+const LOOK_LATE: Duration = Duration::from_millis(150);
 
 /// What joins the node to the others of its cluster.
 pub struct Cluster {
@@ -458,7 +459,7 @@ impl Core for Served {
     }
 
     fn timeout(&self) -> Time {
-        let look = self.looked.map_or(Time::default(), |looked| looked.after(LOOK));
+        let look = self.looked.map_or(Time::default(), |looked| looked.after(LOOK + LOOK_LATE));
         self.fabric.timeout().min(look)
     }
 }
