@@ -198,6 +198,10 @@ fn what_is_changed_on_one_node_holds_on_all_and_after_all_were_stopped() {
     for node in 1..=5 {
         cluster.until(node, &["config", "show", "queue.messages_max"], |output| said(output).contains("123"));
     }
+    // Beside a node that runs, from what it keeps.
+    let kept =
+        meridian(&["config", "show", "--data-dir", &cluster.directory.file("data/n4")]).output().unwrap();
+    assert!(kept.status.success() && said(&kept).contains("messages_max = 123"), "{}", said(&kept));
     cluster.does(2, &["config", "set", "queue.messages_max=77"]);
     cluster.does(1, &["config", "unset", "--cluster", "queue.messages_max"]);
     for node in [1, 3, 4, 5] {
