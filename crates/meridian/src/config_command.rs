@@ -73,6 +73,9 @@ fn check(args: &ConfigArgs) -> Result<String, String> {
         Ok(nodes) => out.push_str(&format!("cluster: {nodes} nodes, this one is {name:?}\n")),
         Err(problem) => problems.push(problem),
     }
+    if let Some(advice) = cluster::advice(&config) {
+        out.push_str(&format!("cluster: {advice}\n"));
+    }
     if let Err(refusal) = exposure::check(&config) {
         problems.push(refusal.to_string());
     }

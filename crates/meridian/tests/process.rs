@@ -226,6 +226,28 @@ fn what_is_wrong_with_a_cluster_is_said_before_a_start() {
     assert!(!holds && text.contains("node.name"), "{text}");
     let (holds, text) = check(&bad, "a");
     assert!(!holds && text.contains("secret"), "{text}");
+    let second = list.replace("\"a\"", "\"b\"");
+    let even = directory.write("even.toml", &format!("[cluster]\nsecret_file = {secret:?}\n{list}{second}"));
+    let (holds, text) = check(&even, "a");
+    assert!(holds && text.contains("of 2 cores 2 have to be there"), "{text}");
+    // A node says the same, and does not start.
+    let good = ["--config", &good, "--name", "a"];
+    let alone = ["--cluster-listen", "127.0.0.1:7883", "--cluster-secret-file", &secret];
+    for (arguments, says) in [
+        ([&good[..], &["--join", "10.0.0.2:7883"]].concat(), "take one of them away"),
+        ([&good[..], &["--role", "replicant"]].concat(), "take cluster.role away"),
+        (alone.to_vec(), "storage.durability = \"local-disk\""),
+        ([&alone[..], &["--join", "10.0.0.2:7883"]].concat(), "cluster.advertise"),
+        (vec!["--cluster-listen", "0.0.0.0:7883", "--cluster-secret-file", &secret], "cluster.advertise"),
+        (vec!["--join", "10.0.0.2:7883", "--cluster-secret-file", &secret], "--cluster-listen"),
+    ] {
+        let output = run(&[&["start", "--listen", "127.0.0.1:0"], &arguments[..]].concat());
+        assert!(
+            !output.status.success() && stderr(&output).contains(says),
+            "{arguments:?}: {}",
+            stderr(&output)
+        );
+    }
 }
 
 fn set_password(users: &str, user: &str, password: &str) {

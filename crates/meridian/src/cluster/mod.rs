@@ -157,6 +157,11 @@ pub fn check(config: &Config, name: &str) -> Result<usize, String> {
     Ok(config.cluster_nodes.len())
 }
 
+/// What is better otherwise about the cluster, though it holds.
+pub fn advice(config: &Config) -> Option<String> {
+    settings::advice(&config.cluster_nodes)
+}
+
 /// Whether the node belongs to a cluster.
 fn belongs(config: &Config) -> bool {
     let settings = &config.cluster;
@@ -172,11 +177,8 @@ fn checked(config: &Config, name: &str) -> Result<(Secret, Option<Tls>), String>
                 .to_owned());
         }
     } else {
-        if config.cluster.join.is_some() {
-            return Err("cluster.join and [[cluster_node]] are two ways to say who the other nodes are: take one of them away"
-                .to_owned());
-        }
         settings::check(&config.cluster_nodes, name)?;
+        settings::check_listed(&config.cluster, &config.cluster_nodes, name)?;
     }
     Ok((secret(&config.cluster)?, tls(&config.cluster)?))
 }
@@ -193,6 +195,9 @@ impl Cluster {
         }
         let is_agreed = nodes.is_empty();
         let (secret, tls) = checked(config, name)?;
+        if let Some(advice) = advice(config) {
+            tracing::warn!("{advice}");
+        }
         let own = nodes.iter().find(|node| node.name == name);
         let address =
             settings.listen.clone().or_else(|| own.map(|own| own.address.clone())).unwrap_or_default();

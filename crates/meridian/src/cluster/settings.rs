@@ -1,3 +1,4 @@
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -128,6 +129,12 @@ pub fn check(nodes: &[ClusterNode], own: &str) -> Result<(), String> {
                 node.address
             ));
         }
+        if is_wildcard(&node.address) {
+            return Err(format!(
+                "cluster_node.{place}: nobody can be reached at {:?}: name an address of that node, and set its cluster.listen to this one",
+                node.address
+            ));
+        }
         if nodes[..place].iter().any(|earlier| earlier.name == node.name) {
             return Err(format!(
                 "cluster_node.{place}: there is another node {:?}: each needs a name of its own",
@@ -149,6 +156,33 @@ pub fn check(nodes: &[ClusterNode], own: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Settings of this node that its place in the list of nodes contradicts, with what to do about it.
+pub fn check_listed(cluster: &ClusterSettings, nodes: &[ClusterNode], own: &str) -> Result<(), String> {
+    let role = nodes.iter().find(|node| node.name == own).map(|node| node.role);
+    let wrong = if cluster.join.is_some() {
+        "cluster.join and [[cluster_node]] are two ways to say who the other nodes are: take one of them away"
+    } else if cluster.advertise.is_some() {
+        "with [[cluster_node]] the list says where nodes are reached: write the address there, and take cluster.advertise away"
+    } else if cluster.role == RoleSetting::Replicant && role == Some(RoleSetting::Core) {
+        "cluster.role is replicant, and in the list of nodes this one is a core: the list says which; take cluster.role away"
+    } else {
+        return Ok(());
+    };
+    Err(wrong.to_owned())
+}
+
+/// What is better otherwise, though it holds.
+pub fn advice(nodes: &[ClusterNode]) -> Option<String> {
+    let cores = nodes.iter().filter(|node| node.role == RoleSetting::Core).count();
+    (cores > 0 && cores % 2 == 0).then(|| {
+        format!(
+            "of {cores} cores {} have to be there, so that no more may be lost than of {}: let one of them be a replicant, or add one",
+            cores / 2 + 1,
+            cores - 1
+        )
+    })
+}
+
 /// What is wrong with how a node is to find a cluster whose cores agree on its members, with what to do about it.
 pub fn check_agreed(cluster: &ClusterSettings, own: &str) -> Result<(), String> {
     if own.is_empty() || own.len() > 255 {
@@ -157,14 +191,19 @@ pub fn check_agreed(cluster: &ClusterSettings, own: &str) -> Result<(), String> 
     if cluster.region.len() > 63 {
         return Err("cluster.region: at most 63 bytes".to_owned());
     }
+    if cluster.id.is_empty() {
+        return Err("cluster.id: a cluster needs a name, the same on all of its nodes".to_owned());
+    }
+    if cluster.listen.is_none() {
+        return Err("other nodes have to reach this one: set cluster.listen (--cluster-listen), such as 10.0.0.1:7883".to_owned());
+    }
     let advertised = advertised(cluster);
     if !is_address(&advertised) || advertised.len() > 255 {
         return Err(format!(
             "cluster.listen: {advertised:?} is no address; expected HOST:PORT, such as 10.0.0.1:7883"
         ));
     }
-    let host = advertised.rsplit_once(':').map_or("", |(host, _)| host);
-    if ["0.0.0.0", "[::]", "*"].contains(&host) {
+    if is_wildcard(&advertised) {
         return Err(format!(
             "cluster.listen: other nodes cannot reach this one at {advertised:?}: set cluster.advertise to an address at which they can"
         ));
@@ -175,6 +214,12 @@ pub fn check_agreed(cluster: &ClusterSettings, own: &str) -> Result<(), String> 
                 "cluster.join: {address:?} is no address; expected HOST:PORT, such as 10.0.0.1:7883"
             ));
         }
+    }
+    if is_here_only(&advertised) && join(cluster).iter().any(|address| is_elsewhere(address)) {
+        return Err(format!(
+            "cluster.listen: only nodes on this machine can reach this one at {advertised:?}, and cluster.join names others: set cluster.listen, \
+             or cluster.advertise, to an address at which they can"
+        ));
     }
     if cluster.role == RoleSetting::Replicant && join(cluster).is_empty() {
         return Err(
@@ -188,6 +233,25 @@ pub fn check_agreed(cluster: &ClusterSettings, own: &str) -> Result<(), String> 
 fn is_address(text: &str) -> bool {
     text.rsplit_once(':')
         .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
+}
+
+fn host(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or("", |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
+/// An address at which a node may listen, and nobody finds it.
+fn is_wildcard(address: &str) -> bool {
+    host(address) == "*" || host(address).parse().is_ok_and(|address: IpAddr| address.is_unspecified())
+}
+
+fn is_here_only(address: &str) -> bool {
+    host(address) == "localhost" || host(address).parse().is_ok_and(|address: IpAddr| address.is_loopback())
+}
+
+/// On another machine for sure. What a name stands for is not known yet.
+fn is_elsewhere(address: &str) -> bool {
+    host(address).parse().is_ok_and(|address: IpAddr| !address.is_loopback() && !address.is_unspecified())
 }
 
 fn advertised(cluster: &ClusterSettings) -> String {
@@ -309,11 +373,29 @@ mod tests {
             (vec![node("", "h:1", RoleSetting::Core)], "", "a name of 1 to 255 bytes"),
             (vec![node("a", "h", RoleSetting::Core)], "a", "HOST:PORT"),
             (vec![node("a", "h:99999", RoleSetting::Core)], "a", "HOST:PORT"),
+            (vec![node("a", "[::]:1", RoleSetting::Core)], "a", "nobody can be reached"),
             (vec![b()], "b", "core"),
         ] {
             let error = check(&nodes, own).expect_err("is wrong");
             assert!(error.contains(says), "{error}");
         }
+    }
+
+    #[test]
+    fn what_a_list_contradicts_is_refused_and_an_even_number_of_cores_is_advised_against() {
+        let nodes = ["a", "b", "c", "d"].map(|name| node(name, "10.0.0.1:1", RoleSetting::Core));
+        let of = |change: &dyn Fn(&mut ClusterSettings)| {
+            let mut settings = ClusterSettings::default();
+            change(&mut settings);
+            check_listed(&settings, &nodes, "a").map_err(|why| why.split_once(' ').unwrap().0.to_owned())
+        };
+        assert_eq!(of(&|_| ()), Ok(()));
+        assert_eq!(of(&|settings| settings.join = Some("h:1".into())), Err("cluster.join".into()));
+        assert_eq!(of(&|settings| settings.advertise = Some("h:1".into())), Err("with".into()));
+        assert_eq!(of(&|settings| settings.role = RoleSetting::Replicant), Err("cluster.role".into()));
+        assert_eq!(advice(&nodes[..3]), None);
+        let advice = advice(&nodes).expect("four");
+        assert!(advice.starts_with("of 4 cores 3 have") && advice.contains("than of 3"), "{advice}");
     }
 
     #[test]
@@ -333,6 +415,19 @@ mod tests {
             (core.clone(), "", "node.name"),
             (settings("h", "", RoleSetting::Core), "n", "HOST:PORT"),
             (settings("0.0.0.0:7883", "", RoleSetting::Core), "n", "cluster.advertise"),
+            (settings("[::]:7883", "", RoleSetting::Core), "n", "cluster.advertise"),
+            (
+                settings("127.0.0.1:7883", "127.0.0.2:1,10.0.0.2:7883", RoleSetting::Core),
+                "n",
+                "only nodes on this machine",
+            ),
+            (
+                settings("localhost:7883", "[fd00::2]:7883", RoleSetting::Core),
+                "n",
+                "only nodes on this machine",
+            ),
+            (ClusterSettings { id: String::new(), ..core.clone() }, "n", "cluster.id"),
+            (ClusterSettings { listen: None, ..core.clone() }, "n", "--cluster-listen"),
             (settings("h:1", "a", RoleSetting::Core), "n", "cluster.join"),
             (settings("h:1", "", RoleSetting::Replicant), "n", "--join"),
             (ClusterSettings { region: "x".repeat(64), ..core }, "n", "cluster.region"),
