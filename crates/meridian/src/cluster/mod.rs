@@ -92,8 +92,8 @@ impl PreparedMeta {
                 let group = Group::start(now, of_group, log, places, &recovered, Agreed::default());
                 let group = group.map_err(|error| {
                     format!(
-                        "what the cores have agreed on cannot be read: {error}. Restore a backup of the data directory, or remove it and have \
-                         the node join as a new one"
+                        "what the cores have agreed on cannot be read: {error}. An older copy of it would not do, as this core may have promised \
+                         others more since: move the data directory away and start the node with an empty one, and it takes its place anew"
                     )
                 })?;
                 told.hear_meta(Box::new(LogHeard(shared.clone())));
