@@ -209,3 +209,18 @@ fn a_peer_that_has_moved_is_found_at_the_next_address_of_its_name() {
     dials.until_is(&News::Restarted(id));
     exchange(&dials, &accepts, 1_000);
 }
+
+/// A name of no address, then of hundreds at which nobody is, then of others than before.
+#[test]
+fn a_name_may_stand_for_nothing_for_hundreds_and_for_something_else_the_next_time() {
+    let (b, c) = (Spec::new("b").start(), Spec::new("c").start());
+    let a = seeker("a").start();
+    let sought = name("nonsense.example:1", Vec::new());
+    a.seek(&sought);
+    a.until_refused("the name has no address");
+    let strangers = (0..300_u16).map(|at| SocketAddr::from(([127, 9, (at >> 8) as u8, at as u8], 9)));
+    name(&sought, strangers.chain(b.handle.addresses().iter().copied()).collect());
+    a.until_introduced("b", Some(&sought));
+    name(&sought, c.handle.addresses().to_vec());
+    a.until_introduced("c", Some(&sought));
+}
