@@ -129,7 +129,7 @@ Examples:
 A list shows the first 100; --limit N shows more, --all all. --json prints one document; with --all, and where a stream
 is followed, one document on each line (NDJSON).
 
-Exit codes: 0 done, 1 refused or failed, 2 wrong command line, 3 node not reachable, 4 not found, 5 not permitted.
+Exit codes: 0 done, 1 refused or failed, 2 wrong command line, 3 node not reachable or not able to, 4 not found, 5 not permitted.
 docs/ctl.md tells more.")]
 pub struct CtlArgs {
     #[command(flatten)]

@@ -37,7 +37,7 @@ Examples:
   meridian top --once                 two looks --interval apart, as text
   meridian top --json | jq .rates     the same for scripts
 
-Exit codes: 0 done, 1 refused or failed, 2 wrong command line, 3 node not reachable, 5 not permitted.
+Exit codes: 0 done, 1 refused or failed, 2 wrong command line, 3 node not reachable or not able to, 5 not permitted.
 Colours are off when NO_COLOR is set.")]
 pub struct TopArgs {
     #[command(flatten)]
