@@ -225,6 +225,47 @@ def damaged(_):
             node.close()
 
 
+def restored(_):
+    """cluster: a core that is started from a backup, which does not know what it promised since, takes its place anew"""
+    nodes = {name: Node() for name in ("n1", "n2", "n3")}
+    ports = {name: free_port() for name in nodes}
+    first, last = nodes["n1"], nodes["n3"]
+    secret = first.directory / "cluster.secret"
+    secret.write_text("a secret that is long enough")
+    storage = last.directory / "data" / "storage"
+
+    def changes():
+        """How often whoever led has changed who the replicas are."""
+        logs = [(node.directory / "node.log").read_text(errors="replace") for node in nodes.values()]
+        return sum(log.count("the replicas of the meta group change") for log in logs)
+
+    try:
+        for name in nodes:
+            start(nodes, ports, secret, name)
+        for node in nodes.values():
+            node.ctl("health", "--wait", "30s")
+        until(lambda: first.json("cluster")["membership"]["replica"]["voters"] == 3, "three vote", 30)
+        last.stop()
+        last.run("storage", "backup", str(last.directory / "data"), str(last.directory / "backup"))
+        start(nodes, ports, secret, "n3")
+        last.ctl("health", "--wait", "30s")
+        before = changes()
+        first.ctl("rules", "add", "deny everyone publish since")
+        until(lambda: "since" in last.text("rules"), "the last one knows of it", 30)
+        last.stop()
+        storage.rename(last.directory / "lost")
+        last.run("storage", "restore", str(last.directory / "backup"), str(last.directory / "data"))
+        start(nodes, ports, secret, "n3")
+        last.ctl("health", "--wait", "30s")
+        until(lambda: health(last)[0] == 200, "it takes part again", 30)
+        until(lambda: "since" in last.text("rules"), "it has what was agreed upon", 30)
+        until(lambda: first.json("cluster")["membership"]["replica"]["voters"] == 3, "it votes", 30)
+        assert changes() > before, "it is another replica"
+    finally:
+        for node in nodes.values():
+            node.close()
+
+
 def flip(storage, text):
     """Changes a bit of each record of the log that has this text."""
     found = 0
@@ -239,4 +280,4 @@ def flip(storage, text):
     assert found, "the text is in no record"
 
 
-CHECKS = [members, come_and_go, strangers, damaged]
+CHECKS = [members, come_and_go, strangers, damaged, restored]

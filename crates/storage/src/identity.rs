@@ -11,7 +11,7 @@ const FORMAT: u16 = 1;
 const MAGIC: &[u8; 8] = b"MRDNODE\n";
 const BYTES: usize = 80;
 
-/// Made once, when a log is created, and never changed. The secret is not shown.
+/// Made once, when a log or a copy of one is created, and never changed. The secret is not shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Identity {
     /// Which log it is: every segment says so too.
@@ -20,6 +20,9 @@ pub struct Identity {
     pub secret: [u8; 32],
     /// Milliseconds since 1970, by the wall clock of that time.
     pub created_ms: u64,
+    /// 0 for the first, and random for a copy that was made of it, by a backup or a repair: who has promised others something by what is in
+    /// the one may not have it in the other.
+    pub copy: u64,
 }
 
 impl std::fmt::Debug for Identity {
@@ -41,7 +44,15 @@ impl Identity {
             log: log.try_into().expect("16 bytes"),
             secret: secret.try_into().expect("32 bytes"),
             created_ms,
+            copy: 0,
         }
+    }
+
+    /// That of another copy.
+    pub(crate) fn copied(&self) -> Result<Self, Error> {
+        let mut copy = [0; 8];
+        random(&mut copy)?;
+        Ok(Self { copy: u64::from_le_bytes(copy) | 1, ..self.clone() })
     }
 
     /// Reads the file; `None` when there is none.
@@ -78,6 +89,7 @@ impl Identity {
             log: bytes[12..28].try_into().expect("16 bytes"),
             secret: bytes[28..60].try_into().expect("32 bytes"),
             created_ms: u64_at(&bytes, 60),
+            copy: u64_at(&bytes, 68),
         }))
     }
 
@@ -88,6 +100,7 @@ impl Identity {
         put(&mut bytes, 12, &self.log);
         put(&mut bytes, 28, &self.secret);
         put(&mut bytes, 60, &self.created_ms.to_le_bytes());
+        put(&mut bytes, 68, &self.copy.to_le_bytes());
         let crc = crc32c::crc32c(&bytes[..76]);
         put(&mut bytes, 76, &crc.to_le_bytes());
         bytes
@@ -96,6 +109,11 @@ impl Identity {
     pub(crate) fn write(&self, disk: &dyn Disk) -> Result<(), Error> {
         replace(disk, IDENTITY_FILE, &self.encode()).map_err(Error::io(&disk.path(IDENTITY_FILE), "write"))
     }
+}
+
+/// Random bytes of the system.
+pub(crate) fn random(bytes: &mut [u8]) -> Result<(), Error> {
+    getrandom::fill(bytes).map_err(|error| Error::Invalid(format!("the system has no random bytes: {error}")))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::disk::Disk;
 use crate::error::{Error, Lost};
 use crate::events::LogEvents;
 use crate::id::SegmentId;
-use crate::identity::Identity;
+use crate::identity::{Identity, random};
 use crate::keeper::Keeper;
 use crate::load::{Loaded, load};
 use crate::log::Log;
@@ -154,8 +154,7 @@ fn entropy(options: &Options) -> Result<[u8; 48], Error> {
         return Ok(entropy);
     }
     let mut bytes = [0; 48];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| Error::Invalid(format!("the system has no random bytes: {error}")))?;
+    random(&mut bytes)?;
     Ok(bytes)
 }
 

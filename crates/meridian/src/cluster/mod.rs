@@ -82,9 +82,10 @@ impl PreparedMeta {
         let own = config.own.clone();
         let group = match self.log {
             Some(MetaLog { log, told, recovered }) => {
-                // Another log is another replica: what this one has promised, that one does not know.
-                let id =
-                    log.identity().log.first_chunk().map_or(1, |first| u64::from_le_bytes(*first).max(1));
+                // Another log, or another copy of it, is another replica: what this one has promised, that one does not know.
+                let identity = log.identity();
+                let first = identity.log.first_chunk().map_or(1, |first| u64::from_le_bytes(*first));
+                let id = (first ^ identity.copy).max(1);
                 let member = consensus::Member { node: NodeId::of_name(&own.name) };
                 let of_group = consensus::Config::new(LogGroup(0), ReplicaId(id), member, self.seed);
                 let [entries, votes] = shardlog::META;

@@ -108,7 +108,7 @@ fn copy_segments(
     }
     to.sync_dir().map_err(Error::io(&to.path(""), "sync"))?;
     // Last: without it, what was copied so far is not taken for a log.
-    identity.write(to)?;
+    identity.copied()?.write(to)?;
     Ok(report)
 }
 

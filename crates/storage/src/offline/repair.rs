@@ -6,7 +6,7 @@ use super::copy::refuse_log;
 use crate::disk::Disk;
 use crate::error::{Error, Lost};
 use crate::id::{GroupId, SegmentId};
-use crate::identity::Identity;
+use crate::identity::{Identity, random};
 use crate::open::{gaps, open};
 use crate::options::Options;
 use crate::queue::{Item, Record};
@@ -49,7 +49,7 @@ impl RepairReport {
 }
 
 /// Reads every record that is whole, wherever it is, and writes what counts of them into a new log on an empty disk. The damaged log is not
-/// changed. The new one has the same id and secret; entries that are lost are marked as such, and passed over by whoever recovers.
+/// changed. The new one is a copy with the same id and secret; entries that are lost are marked as such, and passed over by whoever recovers.
 ///
 /// # Errors
 /// [`Error::Invalid`] when there is a log at the destination, or nothing to save; [`Error::Io`]; [`Error::Newer`].
@@ -78,7 +78,7 @@ pub fn repair(from: &dyn Disk, to: Arc<dyn Disk>) -> Result<RepairReport, Error>
         now_ms: identity.created_ms,
         ..Options::default()
     };
-    let mut opened = open(to, options, Box::new(()), &mut |_| {})?;
+    let mut opened = open(to.clone(), options, Box::new(()), &mut |_| {})?;
     for (group, known) in &state.groups {
         let lost = gaps(known);
         let repaired = RepairedGroup {
@@ -98,6 +98,7 @@ pub fn repair(from: &dyn Disk, to: Arc<dyn Disk>) -> Result<RepairReport, Error>
         commit(&mut opened.writer)?;
         report.groups.push(repaired);
     }
+    identity.copied()?.write(&*to)?;
     Ok(report)
 }
 
@@ -129,8 +130,7 @@ fn identity(disk: &dyn Disk, ids: &[SegmentId], report: &mut RepairReport) -> Re
         ));
     };
     let mut entropy = [0; 48];
-    getrandom::fill(&mut entropy)
-        .map_err(|error| Error::Invalid(format!("the system has no random bytes: {error}")))?;
+    random(&mut entropy)?;
     entropy[..16].copy_from_slice(&segment.header.log);
     Ok(Identity::new(&entropy, 0))
 }
