@@ -57,7 +57,8 @@ fn door_until_with(node: &Node, enough: impl Fn(&DoorFigures) -> bool, wake: imp
         }
         assert!(Instant::now() < until, "{sum:?}");
         wake();
-        std::thread::yield_now();
+        // Seldom enough that what is opened only to wake somebody is no crowd of its own.
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -103,7 +104,7 @@ fn slow_handshakes_end() {
             for mut stream in slow(node, 50, bytes) {
                 assert!(is_closed(&mut stream));
             }
-            door_until(node, |door| door.closed_timeout == 50);
+            door_until(node, |door| door.closed_timeout >= 50);
         });
     }
 }
