@@ -36,6 +36,8 @@ pub struct Peer {
     pub feed: Option<Feed>,
     /// Deltas on their way to it.
     pub fed: VecDeque<Fed>,
+    /// A whole copy of this node's own changes has been sent to it since its hello: what it has taken in of that, and of what came behind, its next one says.
+    pub is_copied: bool,
     /// Messages on their way to it, by lane.
     pub sent: [Sent; LANES_MAX as usize],
     pub confirms: Confirms,
@@ -115,6 +117,7 @@ impl Peer {
             load: 0,
             feed: None,
             fed: VecDeque::new(),
+            is_copied: false,
             sent: Default::default(),
             confirms: Confirms::default(),
             copies: None,
@@ -140,6 +143,7 @@ impl Peer {
         self.asks = Asks::Nothing;
         self.feed = None;
         self.fed.clear();
+        self.is_copied = false;
         self.confirms.clear();
         self.copies = None;
         self.settle = None;

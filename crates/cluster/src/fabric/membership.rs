@@ -389,6 +389,7 @@ impl Fabric {
             // It hears of the new life, and is fed with what that writes.
             peer.asked = None;
             peer.fed.iter_mut().for_each(|fed| fed.own = None);
+            peer.is_copied = false;
         }
         self.told.clear();
     }

@@ -8,7 +8,7 @@ use broker::{Node, RouteChange};
 use bytes::Bytes;
 use link::{Lane, NodeId, Time};
 use mqtt::TopicFilter;
-use replog::{Change, Delta, Feed, NotApplied, Position, SourceId, WriterId};
+use replog::{Change, Copied, Delta, Feed, NotApplied, Position, SourceId, WriterId};
 
 use super::Fabric;
 use crate::config::Role;
@@ -197,6 +197,7 @@ impl Fabric {
             self.inbound.iter_mut().for_each(|inbound| inbound.copies.push((place, copies)));
         }
         peer.fed.clear();
+        peer.is_copied = false;
         peer.feed = (asks != Asks::Nothing).then(|| Feed::new(self.config.batching.clone(), vector));
         // What it has heard already, perhaps from another, it hears no more.
         if self.attached == Some(from)
@@ -208,18 +209,18 @@ impl Fabric {
 
     pub(super) fn delta(&mut self, now: Time, from: NodeId, number: u32, bytes: &[u8]) {
         let Some(peer) = self.peers.get(&from) else { return };
-        if peer.hello != number {
-            return; // Of a feed that is no more: what it says comes again.
-        }
-        let source = source_of(peer);
+        let (source, is_past) = (source_of(peer), peer.hello != number);
         let Ok(delta) = Delta::decode(bytes) else {
             self.counters.malformed += 1;
             return;
         };
-        if self.is_of_the_dead(delta.writer, delta.incarnation) {
+        let is_copy = delta.copy != Copied::No;
+        // Of a feed that is no more a copy comes again. Of what else it says the sender takes the link's acknowledgement for an answer.
+        if is_past && is_copy || self.is_of_the_dead(delta.writer, delta.incarnation) {
             return;
         }
         let writer = delta.writer;
+        let ends_own_copy = delta.copy == Copied::End && writer.0 == from.0;
         let (peers, node, counters) = (&self.peers, &self.node, &mut self.counters);
         let applied = self.replica.apply(source, delta, |change| {
             counters.routes_applied += 1;
@@ -231,7 +232,12 @@ impl Fabric {
             Ok(_) => {
                 self.is_forgetting = true;
                 self.expect_restart(writer);
+                // Its parts may have been refused for the copy of another: whoever writes hears how far this node is.
+                if ends_own_copy {
+                    self.say_hello(now, from);
+                }
             }
+            Err(NotApplied::Gap { .. }) if is_past => {}
             Err(NotApplied::Gap { .. }) => self.say_hello(now, from),
             Err(NotApplied::Copying) => self.give_up_copies(),
             Err(NotApplied::Own | NotApplied::Dead | NotApplied::Old { .. }) => {}
@@ -273,7 +279,9 @@ impl Fabric {
                 }
                 match self.mesh.send(now, *id, Lane::ROUTES, frame) {
                     Ok(number) => {
-                        let own = (delta.writer == own).then_some(delta.upto);
+                        let is_own = delta.writer == own;
+                        peer.is_copied |= is_own && delta.copy != Copied::No;
+                        let own = (is_own && !peer.is_copied).then_some(delta.upto);
                         peer.fed.push_back(Fed { number, cost: Feed::cost(&delta), own });
                     }
                     Err(_) => {

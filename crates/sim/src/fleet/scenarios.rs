@@ -216,6 +216,27 @@ impl Story {
         known
     }
 
+    /// Until SUBACK has come, before the time is over after which it comes in any case.
+    fn until_granted(&mut self, client: usize, filter: &str) {
+        let (.., view) = self.fleet.clients[client].place().expect("the client is connected");
+        let mut waited = 0;
+        while !self.fleet.oracle.view(view).granted.contains_key(filter) {
+            self.passes(MILLI);
+            waited += 1;
+            assert!(waited < 90_000, "no SUBACK for {filter}");
+        }
+    }
+
+    /// Whether a node knows that another one wants a filter.
+    fn knows_route(&self, node: usize, wanted: &str) -> bool {
+        let process = self.fleet.members[node].process.as_ref().expect("the node runs");
+        let mut is_known = false;
+        process.node.broker().routes.for_each_wanted(|filter, place, _| {
+            is_known |= place.is_some() && filter == wanted;
+        });
+        is_known
+    }
+
     fn part(&mut self, one: usize, other: usize) {
         let now = self.fleet.cx.now();
         self.fleet.wan.cut(now, one, other, LONG);
@@ -598,8 +619,8 @@ fn a_copy_of_routes_whose_source_is_lost_keeps_no_other_out() {
     story.with(subscriber, |client, scene| client.leaves(scene, "u/7"));
     story.passes(SECOND);
     let now = story.fleet.cx.now();
-    story.fleet.wan.slow(now, source, reader, 4_000, LONG);
     story.join(reader, source);
+    story.fleet.wan.slow(now, source, reader, 4_000, LONG);
     let mut waited = 0;
     while story.routes_known(reader) < 10 {
         story.passes(10 * MILLI);
@@ -619,6 +640,74 @@ fn a_copy_of_routes_whose_source_is_lost_keeps_no_other_out() {
     story.passes(5 * SECOND);
     assert!(story.is_acknowledged(number), "two of three cores are there, and both know all routes");
     assert!(story.came_to(subscriber, number));
+}
+
+/// A replicant tells its core what its clients want, in a whole copy, and so does another core, which begins later and knows less: what the replicant says
+/// finds no place meanwhile. SUBACK of level `core` waits until it has one.
+#[test]
+fn a_core_that_hears_of_a_replicant_by_another_core_does_not_know_what_it_has_not_taken_in() {
+    let mut mixed = plan(Duration::ZERO);
+    mixed.add(Role::Replicant);
+    mixed.config.tombstones_max = 0;
+    (mixed.config.batching.bytes_max, mixed.config.batching.in_flight_max) = (40, 200);
+    (mixed.mesh.link.heartbeat, mixed.mesh.link.silence_max) =
+        (Duration::from_secs(1), Duration::from_secs(20));
+    mixed.config.suback_wait = Duration::from_secs(100);
+    let (away, relay, reader, replicant) = (0, 1, PUBLISHER_NODE, 3);
+    let mut story = Story::of(mixed);
+    let subscriber = story.connects(replicant);
+    // So that the replicant is attached to the relay.
+    story.part(replicant, away);
+    story.part(replicant, reader);
+    story.passes(22 * SECOND);
+    // The reader misses a deletion.
+    story.part(reader, away);
+    story.part(reader, relay);
+    story.passes(22 * SECOND);
+    let all = (0..300).map(|number| (format!("u/{number}"), QoS::AtLeastOnce)).collect();
+    story.with(subscriber, |client, scene| client.subscribes_to(scene, all, Level::Core));
+    story.passes(SECOND);
+    story.with(subscriber, |client, scene| client.leaves(scene, "u/7"));
+    story.passes(SECOND);
+    story.part(replicant, relay);
+    story.passes(22 * SECOND);
+    for source in [replicant, relay] {
+        story.join(source, reader);
+        let now = story.fleet.cx.now();
+        story.fleet.wan.slow(now, source, reader, 500, LONG);
+        story.until("a copy begins", |story| story.routes_known(reader) > 0);
+    }
+    let filters = vec![("t/#".to_owned(), QoS::AtLeastOnce)];
+    story.with(subscriber, |client, scene| client.subscribes_to(scene, filters, Level::Core));
+    story.until_granted(subscriber, "t/#");
+    assert!(story.knows_route(reader, "t/#"));
+}
+
+/// The link between a replicant and its core is lost again and again, with what was on it. Both say anew what they hear from each other, and what was sent
+/// before that arrives after it: SUBACK of level `core` leaves when it has been taken in, not when it has arrived.
+#[test]
+fn what_a_core_is_told_while_the_link_comes_back_is_known_to_it_when_the_suback_leaves() {
+    // It is dialed, and sends what it has before it hears anything.
+    let replicant = (0..3).max_by_key(|node| id(*node)).expect("there are some");
+    let (core, other) = ((replicant + 1) % 3, (replicant + 2) % 3);
+    let mut mixed = plan(Duration::ZERO);
+    (mixed.nodes[replicant].role, mixed.latency) = (Role::Replicant, 50 * MILLI);
+    let mut story = Story::of(mixed);
+    story.part(replicant, other);
+    story.passes(2 * SECOND);
+    let subscriber = story.connects(replicant);
+    for round in 0..100 {
+        for wire in story.fleet.wan.between(core, replicant) {
+            story.fleet.wan.lose(&mut story.fleet.cx, wire);
+        }
+        story.passes(round * 7 * MILLI);
+        let filter = format!("u/{round}");
+        let filters = vec![(filter.clone(), QoS::AtLeastOnce)];
+        story.with(subscriber, |client, scene| client.subscribes_to(scene, filters, Level::Core));
+        story.until_granted(subscriber, &filter);
+        assert!(story.knows_route(core, &filter), "round {round}");
+        story.passes(SECOND);
+    }
 }
 
 /// Cores that find each other, each with a log of its own.
