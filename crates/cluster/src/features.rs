@@ -9,5 +9,14 @@ pub const ANSWERS: u64 = 2;
 /// The node reads packed frames (`packing.rs`).
 pub const PACKS: u64 = 4;
 
+/// A core reads batches of records in the log of the meta group ([`Command::Records`](crate::meta::Command)).
+pub const RECORDS: u64 = 8;
+
+/// A core reads in that log which life of a node is removed ([`Command::Remove`](crate::meta::Command)).
+pub const LIVES: u64 = 16;
+
+/// What a core has to understand of that log.
+pub const LOG: u64 = RECORDS | LIVES;
+
 /// All that this version can.
-pub const FEATURES: u64 = BRIEF | ANSWERS | PACKS;
+pub const FEATURES: u64 = BRIEF | ANSWERS | PACKS | LOG;

@@ -47,11 +47,13 @@ pub enum Mutation {
     OldLivesJoin,
     /// What is for a later life of a peer than its link is about is lost with that.
     SendToTheDead,
+    /// The log is opened to what some cores do not understand.
+    AdoptUnread,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::ConfirmEarly,
         Self::SubackEarly,
         Self::AlwaysFresh,
@@ -72,6 +74,7 @@ impl Mutation {
         Self::ManyCoresAtOnce,
         Self::OldLivesJoin,
         Self::SendToTheDead,
+        Self::AdoptUnread,
     ];
 }
 

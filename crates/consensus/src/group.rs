@@ -14,7 +14,7 @@ use storage::{GroupId, Log, RecoveredGroup, Vacate};
 
 use crate::config::Config;
 use crate::journal::{Places, Store, Unreadable};
-use crate::machine::{Machine, Shared, State, StateMachine};
+use crate::machine::{LATER, Machine, Shared, State, StateMachine};
 use crate::mutation::{Mutation, mutated};
 use crate::network::{Network, Transmit};
 use crate::runtime::{Runtime, lock};
@@ -125,6 +125,8 @@ pub struct Counters {
 #[derive(Debug)]
 pub enum StartError {
     Unreadable(Unreadable),
+    /// A later version of the program wrote it.
+    Later,
     Failed(String),
 }
 
@@ -132,6 +134,7 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable(error) => error.fmt(f),
+            Self::Later => f.write_str(LATER),
             Self::Failed(why) => f.write_str(why),
         }
     }
@@ -210,7 +213,10 @@ impl Replica {
         let (machine, state) = Machine::new(machine, store.clone());
         let settings = Arc::new(settings(&config)?);
         let raft = Raft::new(config.id, settings, network.clone(), store.clone(), machine);
-        let raft = runtime.run_until(raft).map_err(|error| StartError::Failed(error.to_string()))?;
+        let raft = runtime.run_until(raft).map_err(|error| match lock(&state).is_outdated {
+            true => StartError::Later,
+            false => StartError::Failed(error.to_string()),
+        })?;
         runtime.run(now);
         let server = Arc::new(Server::new(store.clone(), config.snapshot_bytes_max));
         Ok(Self {
@@ -315,6 +321,9 @@ impl Replica {
         if let Some(panic) = self.runtime.panic() {
             status.role = Role::Stopped;
             status.failure = Some(panic.to_owned());
+        }
+        if lock(&self.state).is_outdated {
+            status.failure = Some(LATER.to_owned());
         }
         status
     }

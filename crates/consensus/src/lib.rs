@@ -25,7 +25,7 @@ pub use group::{
     Change, Counters, Event, Group, Outcome, Replica, RequestId, StartError, StateGuard, Undecided,
 };
 pub use journal::{Places, Unreadable};
-pub use machine::{InvalidSnapshot, StateMachine};
+pub use machine::{Later, StateMachine, Unread};
 pub use mutation::Mutation;
 #[cfg(feature = "trial")]
 pub use mutation::mutate;

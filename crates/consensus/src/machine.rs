@@ -14,7 +14,10 @@ use crate::vocabulary::{Answer, LogId, Snapshot, SnapshotMeta, StoredMembership,
 /// What replicas agree on makes the same state on each of them: it depends on nothing but the commands.
 pub trait StateMachine: Send + 'static {
     /// Applies one command, and says what its proposer gets. `index` grows with each.
-    fn apply(&mut self, index: u64, command: &[u8]) -> Vec<u8>;
+    ///
+    /// # Errors
+    /// It is of a later version of the program: the replica stops before it, as it could not make the same state as others.
+    fn apply(&mut self, index: u64, command: &[u8]) -> Result<Vec<u8>, Later>;
 
     /// All of it, in bytes.
     fn snapshot(&self) -> Vec<u8>;
@@ -23,18 +26,34 @@ pub trait StateMachine: Send + 'static {
     ///
     /// # Errors
     /// They are no snapshot, or one of a later version: the replica stops.
-    fn restore(&mut self, snapshot: &[u8]) -> Result<(), InvalidSnapshot>;
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), Unread>;
 }
 
-/// Bytes that are no snapshot of this state.
+/// What was agreed upon asks for a later version of the program.
 #[derive(Debug)]
-pub struct InvalidSnapshot;
+pub struct Later;
+
+/// Why a snapshot is not read.
+#[derive(Debug)]
+pub enum Unread {
+    /// The bytes are no snapshot of this state.
+    Invalid,
+    Later,
+}
+
+/// What people are told then.
+pub(crate) const LATER: &str =
+    "the cores have agreed on what this version of the program does not understand: update this node";
+
+fn later() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, LATER)
+}
 
 /// A state that its owner looks at while a replica makes it: so nothing that is large depends on what it is.
 pub(crate) struct Shared<S>(pub Arc<Mutex<S>>);
 
 impl<S: StateMachine> StateMachine for Shared<S> {
-    fn apply(&mut self, index: u64, command: &[u8]) -> Vec<u8> {
+    fn apply(&mut self, index: u64, command: &[u8]) -> Result<Vec<u8>, Later> {
         lock(&self.0).apply(index, command)
     }
 
@@ -42,7 +61,7 @@ impl<S: StateMachine> StateMachine for Shared<S> {
         lock(&self.0).snapshot()
     }
 
-    fn restore(&mut self, snapshot: &[u8]) -> Result<(), InvalidSnapshot> {
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), Unread> {
         lock(&self.0).restore(snapshot)
     }
 }
@@ -52,6 +71,8 @@ pub(crate) struct State {
     machine: Box<dyn StateMachine>,
     pub applied: Option<LogId>,
     membership: StoredMembership,
+    /// It stopped before what a later version has agreed on.
+    pub is_outdated: bool,
 }
 
 pub(crate) struct Machine {
@@ -67,7 +88,8 @@ pub(crate) struct Builder {
 
 impl Machine {
     pub fn new(machine: Box<dyn StateMachine>, store: Store) -> (Self, Arc<Mutex<State>>) {
-        let state = State { machine, applied: None, membership: StoredMembership::default() };
+        let membership = StoredMembership::default();
+        let state = State { machine, applied: None, membership, is_outdated: false };
         let state = Arc::new(Mutex::new(state));
         (Self { state: state.clone(), store }, state)
     }
@@ -101,7 +123,13 @@ impl RaftStateMachine<Types> for Machine {
             let mut state = lock(&self.state);
             let answer = match entry.payload {
                 EntryPayload::Blank => Vec::new(),
-                EntryPayload::Normal(command) => state.machine.apply(entry.log_id.index, &command.0),
+                EntryPayload::Normal(command) => {
+                    let answer = state.machine.apply(entry.log_id.index, &command.0);
+                    answer.map_err(|Later| {
+                        state.is_outdated = true;
+                        later()
+                    })?
+                }
                 EntryPayload::Membership(membership) => {
                     state.membership = StoredMembership::new(Some(entry.log_id), membership);
                     Vec::new()
@@ -125,8 +153,12 @@ impl RaftStateMachine<Types> for Machine {
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: Arc<[u8]>) -> io::Result<()> {
         {
             let mut state = lock(&self.state);
-            state.machine.restore(&snapshot).map_err(|InvalidSnapshot| {
-                io::Error::new(io::ErrorKind::InvalidData, "a snapshot that this version cannot read")
+            state.machine.restore(&snapshot).map_err(|unread| match unread {
+                Unread::Invalid => io::Error::new(io::ErrorKind::InvalidData, "no snapshot of this state"),
+                Unread::Later => {
+                    state.is_outdated = true;
+                    later()
+                }
             })?;
             state.applied = meta.last_log_id;
             state.membership = meta.last_membership.clone();

@@ -58,6 +58,8 @@ impl Setup {
 pub enum Refused {
     /// The power went meanwhile, or the disk failed: it is tried again.
     Disk,
+    /// A later version has written what the cores agree on.
+    Outdated,
     /// It will not start from what is there.
     Broken(String),
 }

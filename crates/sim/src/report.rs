@@ -201,6 +201,11 @@ report! {
     /// Changes that were agreed upon and found on every node, and those that were refused and found on none.
     fleet_check_accepted,
     fleet_check_refused,
+    /// Changes that were refused because some core would not have understood them.
+    fleet_check_unread,
+    /// Cores of versions before that did not start from what was agreed upon, and looks at such that are no members.
+    fleet_outdated,
+    fleet_check_outdated,
     /// Routes of other nodes that were compared.
     fleet_check_routes,
     /// Pairs of nodes that exchanged messages in the end.

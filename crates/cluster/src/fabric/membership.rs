@@ -109,11 +109,12 @@ impl Fabric {
     pub(super) fn tend_membership(&mut self, now: Time) {
         // Messages do not wait for what has nothing to do.
         let Some(meta) = self.meta.as_mut().filter(|meta| meta.timeout() <= now) else { return };
-        let own = self.grants.as_ref();
+        let (own, mesh) = (self.grants.as_ref(), &self.mesh);
         let seen = |id: NodeId, is_up: bool| Seen {
             id,
             is_up,
             holds_grant: own.is_some_and(|grants| grants.holds(now, id)),
+            features: mesh.peer(id).filter(|_| is_up).map(|peer| peer.features),
         };
         let peers = self.peers.iter().map(|(id, peer)| seen(*id, peer.is_up));
         let guests = self.guests.iter().map(|(id, guest)| seen(*id, guest.is_up));

@@ -1,60 +1,105 @@
 //! All that the cores agree on: who belongs to the cluster, and the records that operators change.
 
-use consensus::{InvalidSnapshot, StateMachine};
+use consensus::{Later, StateMachine, Unread};
 use registry::Records;
 
 use super::command::{Answer, Command};
+use super::reader::Reader;
 use super::roster::Roster;
+use crate::features::{LOG, RECORDS};
 
-/// The first byte of a snapshot; that of a roster alone, of earlier versions, is another.
-const VERSION: u8 = 2;
+/// The first byte of a snapshot.
+const ROSTER: u8 = 1;
+const WITH_RECORDS: u8 = 2;
+const WITH_FEATURES: u8 = 3;
 
 /// The state of the meta group.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Agreed {
     pub roster: Roster,
     pub records: Records,
+    /// Features that the log may ask of cores: all of them understand these.
+    pub adopted: u64,
+    /// Features that this core understands.
+    understood: u64,
+}
+
+impl Default for Agreed {
+    fn default() -> Self {
+        Self::new(Records::default(), LOG)
+    }
+}
+
+impl Agreed {
+    /// Nothing is agreed upon yet.
+    pub fn new(records: Records, understood: u64) -> Self {
+        Self { roster: Roster::default(), records, adopted: 0, understood: understood & LOG }
+    }
+
+    /// Features that the log may ask of cores. Earlier versions asked for those of records without a word.
+    pub fn asked_for(&self) -> u64 {
+        self.adopted | if self.records.revision() > 0 { RECORDS } else { 0 }
+    }
+
+    fn adopt(&mut self, features: u64) -> Result<Answer, Later> {
+        if features & !self.understood != 0 {
+            return Err(Later);
+        }
+        self.adopted |= features;
+        Ok(Answer::Done)
+    }
 }
 
 impl StateMachine for Agreed {
-    fn apply(&mut self, index: u64, command: &[u8]) -> Vec<u8> {
+    fn apply(&mut self, index: u64, command: &[u8]) -> Result<Vec<u8>, Later> {
         let answer = match Command::decode(command) {
             Some(Command::Records(_)) if self.roster.founded == 0 => Answer::Refused,
             Some(Command::Records(batch)) => Answer::Records(self.records.apply(&batch.0)),
+            Some(Command::Adopt(features)) => self.adopt(features)?,
             Some(command) => self.roster.change(index, command),
-            // What a later version proposes, this one cannot follow; nobody proposes it before all can.
+            // What a later version proposes comes behind an [`Command::Adopt`] that this one does not pass.
             None => Answer::Refused,
         };
-        answer.encode()
+        Ok(answer.encode())
     }
 
-    /// `2, length of the roster u32, the roster, the records`.
+    /// `2, length of the roster u32, the roster, the records`; where features were adopted `3, adopted u64`, and the same behind it.
     fn snapshot(&self) -> Vec<u8> {
         let roster = self.roster.encode();
-        let mut out = vec![VERSION];
+        let mut out = vec![WITH_RECORDS];
+        if self.adopted != 0 {
+            out = vec![WITH_FEATURES];
+            out.extend(self.adopted.to_le_bytes());
+        }
         out.extend((roster.len() as u32).to_le_bytes());
         out.extend(roster);
         out.extend(self.records.snapshot());
         out
     }
 
-    fn restore(&mut self, snapshot: &[u8]) -> Result<(), InvalidSnapshot> {
-        let (roster, records) = match snapshot.split_first() {
-            Some((&VERSION, rest)) => {
-                let (length, rest) = rest.split_first_chunk().ok_or(InvalidSnapshot)?;
-                let length = u32::from_le_bytes(*length) as usize;
-                rest.split_at_checked(length).ok_or(InvalidSnapshot)?
-            }
-            // Before there were records.
-            _ => (snapshot, &[][..]),
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), Unread> {
+        let mut reader = Reader::new(snapshot);
+        let version = reader.u8().ok_or(Unread::Invalid)?;
+        let adopted = match version {
+            ROSTER | WITH_RECORDS => 0,
+            WITH_FEATURES => reader.u64().ok_or(Unread::Invalid)?,
+            _ => return Err(Unread::Later),
         };
-        let roster = Roster::decode(roster).ok_or(InvalidSnapshot)?;
+        if adopted & !self.understood != 0 {
+            return Err(Unread::Later);
+        }
+        let roster = match version {
+            ROSTER => Some(snapshot),
+            _ => reader.u32().and_then(|length| reader.bytes(length as usize)),
+        };
+        let roster = roster.and_then(Roster::decode).ok_or(Unread::Invalid)?;
+        let records = if version == ROSTER { &[][..] } else { reader.rest() };
         if records.is_empty() {
             self.records = Records::new(self.records.limits());
         } else if !self.records.restore(records) {
-            return Err(InvalidSnapshot);
+            return Err(Unread::Invalid);
         }
-        self.roster = roster;
+        (self.roster, self.adopted) = (roster, adopted);
         Ok(())
     }
 }
@@ -69,9 +114,13 @@ mod tests {
 
     fn agreed() -> Agreed {
         let mut agreed = Agreed::default();
-        agreed.apply(1, &Command::Found(3).encode());
-        agreed.apply(2, &Command::Records(RecordBatch(BATCH.into())).encode());
+        apply(&mut agreed, 1, &Command::Found(3));
+        apply(&mut agreed, 2, &Command::Records(RecordBatch(BATCH.into())));
         agreed
+    }
+
+    fn apply(agreed: &mut Agreed, index: u64, command: &Command) -> Option<Answer> {
+        Answer::decode(&agreed.apply(index, &command.encode()).expect("this version understands it"))
     }
 
     #[test]
@@ -80,8 +129,8 @@ mod tests {
         assert_eq!((agreed.roster.index, agreed.roster.founded), (1, 3));
         assert_eq!((agreed.records.revision(), agreed.records.get("t", "a")), (1, Some("7")));
         let mut before = Agreed::default();
-        let answer = before.apply(1, &Command::Records(RecordBatch(BATCH.into())).encode());
-        assert_eq!((Answer::decode(&answer), before.records.revision()), (Some(Answer::Refused), 0));
+        let answer = apply(&mut before, 1, &Command::Records(RecordBatch(BATCH.into())));
+        assert_eq!((answer, before.records.revision()), (Some(Answer::Refused), 0));
     }
 
     #[test]
@@ -101,5 +150,27 @@ mod tests {
             let is_whole = length == 5 + agreed.roster.encode().len();
             assert_eq!(part.restore(&bytes[..length]).is_ok(), is_whole, "{length}");
         }
+    }
+
+    #[test]
+    fn who_does_not_understand_what_is_adopted_stops_there() {
+        let mut agreed = agreed();
+        assert_eq!(agreed.asked_for(), RECORDS, "earlier versions did not say so");
+        assert_eq!(agreed.snapshot()[0], WITH_RECORDS, "they read it");
+        assert_eq!(apply(&mut agreed, 3, &Command::Adopt(LOG)), Some(Answer::Done));
+        assert_eq!((agreed.adopted, agreed.roster.index), (LOG, 1));
+        let (bytes, later) = (agreed.snapshot(), Command::Adopt(1 << 40).encode());
+        assert!(agreed.apply(4, &later).is_err());
+        assert_eq!(agreed.snapshot(), bytes);
+        let mut again = Agreed::default();
+        again.restore(&bytes).expect("it was just made");
+        assert_eq!(again.snapshot(), bytes);
+        let mut earlier = Agreed::new(Records::default(), RECORDS);
+        assert!(matches!(earlier.restore(&bytes), Err(Unread::Later)));
+        assert!(matches!(again.restore(&[WITH_FEATURES + 1, 0]), Err(Unread::Later)));
+        for length in 0..14 {
+            assert!(matches!(again.restore(&bytes[..length]), Err(Unread::Invalid)), "{length}");
+        }
+        assert_eq!(again.snapshot(), bytes);
     }
 }

@@ -6,6 +6,7 @@ use replog::Incarnation;
 
 use super::reader::{Reader, put_text};
 use crate::config::{NodeInfo, Role};
+use crate::features::{LIVES, RECORDS};
 
 /// A change of the roster. One that does not fit what is so when it is applied changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub enum Command {
     Lead(NodeId),
     /// Changes of records.
     Records(RecordBatch),
+    /// All cores understand these features, as do all that join from now on: the log may ask for them.
+    Adopt(u64),
 }
 
 /// An encoded batch of [`registry`]'s.
@@ -51,9 +54,20 @@ pub enum Answer {
     Refused,
     /// What the records say to a batch ([`registry::Answer`]).
     Records(Vec<u8>),
+    /// Not all cores are known to understand it: which ones, and what to do, for people.
+    Unread(Box<str>),
 }
 
 impl Command {
+    /// Features that every core has to understand before it is in the log.
+    pub fn asks_for(&self) -> u64 {
+        match self {
+            Self::Records(_) => RECORDS,
+            Self::Remove(_, Some(_)) => LIVES,
+            _ => 0,
+        }
+    }
+
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut life = |kind: u8, id: &NodeId, incarnation: &Incarnation| {
@@ -87,6 +101,10 @@ impl Command {
                 out.push(7);
                 out.extend(&batch.0);
             }
+            Self::Adopt(features) => {
+                out.push(11);
+                out.extend(features.to_le_bytes());
+            }
         }
         out
     }
@@ -114,6 +132,7 @@ impl Command {
                 }
             }
             7 => Self::Records(RecordBatch(reader.rest().into())),
+            11 => Self::Adopt(reader.u64()?),
             _ => return None,
         };
         reader.is_empty().then_some(command)
@@ -127,6 +146,7 @@ impl Answer {
             Self::Old(next) => [&[1][..], &next.0.to_le_bytes()].concat(),
             Self::Refused => vec![2],
             Self::Records(answer) => [&[3], &answer[..]].concat(),
+            Self::Unread(why) => [&[4], why.as_bytes()].concat(),
         }
     }
 
@@ -138,6 +158,7 @@ impl Answer {
             1 => Self::Old(Incarnation(reader.u64()?)),
             2 => Self::Refused,
             3 => Self::Records(reader.rest().into()),
+            4 => Self::Unread(String::from_utf8_lossy(reader.rest()).into()),
             _ => return None,
         })
     }
@@ -199,6 +220,7 @@ mod tests {
             (Command::Leave(id, life), format!("08{both}")),
             (Command::Lead(id), "090200000000000000".to_owned()),
             (Command::Records(RecordBatch(b"ab".into())), "076162".to_owned()),
+            (Command::Adopt(24), "0b1800000000000000".to_owned()),
         ];
         for (command, golden) in cases {
             let bytes = command.encode();
@@ -219,12 +241,13 @@ mod tests {
             }
         }
         let records = Answer::Records(b"ab".into());
-        assert_eq!(records.encode(), b"\x03ab");
-        for answer in [Answer::Done, Answer::Old(Incarnation(7)), Answer::Refused, records] {
+        let unread = Answer::Unread("ab".into());
+        assert_eq!((records.encode(), unread.encode()), (b"\x03ab".to_vec(), b"\x04ab".to_vec()));
+        for answer in [Answer::Done, Answer::Old(Incarnation(7)), Answer::Refused, records, unread] {
             assert_eq!(Answer::decode(&answer.encode()), Some(answer));
         }
         assert_eq!(Answer::Old(Incarnation(7)).encode(), [1, 7, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(Answer::decode(&[]), None);
-        assert_eq!(Answer::decode(&[4]), None);
+        assert_eq!(Answer::decode(&[5]), None);
     }
 }

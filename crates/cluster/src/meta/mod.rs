@@ -2,6 +2,7 @@
 //!
 //! Read [`Meta`] first. The state that is agreed upon is a [`Roster`]; a core has a replica of it, and tells it to everybody it is linked to.
 
+mod adoption;
 mod agreed;
 mod card;
 mod command;
@@ -30,6 +31,7 @@ pub use courier::CourierConfig;
 pub use roster::{Member, NODES_MAX, Roster, State};
 
 use crate::config::{NodeInfo, Role};
+use crate::features::LOG;
 use crate::mutation::{Mutation, mutated};
 use courier::Courier;
 use founding::Founding;
@@ -51,6 +53,8 @@ pub struct MetaConfig {
     /// Random: what a cluster is called that this node founds.
     pub founding: u128,
     pub courier: CourierConfig,
+    /// What this node understands, as its handshakes say.
+    pub features: u64,
 }
 
 /// What the log of the node tells a replica.
@@ -127,6 +131,8 @@ pub struct Seen {
     pub is_up: bool,
     /// What this core has granted it may hold still.
     pub holds_grant: bool,
+    /// What both nodes understand; of one that is cut off nothing is known.
+    pub features: Option<u64>,
 }
 
 /// Who asked the group for something.
@@ -161,11 +167,16 @@ pub struct Meta {
     barrier_at: Time,
     /// The index that each linked node was told last.
     told: BTreeMap<NodeId, u64>,
+    /// What linked nodes understand.
+    features: BTreeMap<NodeId, u64>,
     out: VecDeque<MetaFrame>,
     answered: VecDeque<(WishId, Result<Answer, String>)>,
     said_waiting: Option<(Time, String)>,
+    has_said_stopped: bool,
     /// This life's number is too small: the least that may join.
     refused: Option<Incarnation>,
+    /// Why the cores do not let this node in.
+    kept_out: Option<Box<str>>,
     leaving: Option<Leaving>,
     due: Time,
 }
@@ -221,10 +232,13 @@ impl Meta {
             is_caught_up: false,
             barrier_at: Time::default(),
             told: BTreeMap::new(),
+            features: BTreeMap::new(),
             out: VecDeque::new(),
             answered: VecDeque::new(),
             said_waiting: None,
             refused: None,
+            kept_out: None,
+            has_said_stopped: false,
             leaving: None,
             due: now,
         }
@@ -313,7 +327,9 @@ impl Meta {
         if self.is_member() {
             return None;
         }
-        Some(if self.roster.founded == 0 {
+        Some(if let Some(why) = &self.kept_out {
+            why.to_string()
+        } else if self.roster.founded == 0 {
             self.founding.waits_for()
         } else {
             "the cores have not let this node in yet: a majority of them has to be there".to_owned()
@@ -347,6 +363,7 @@ impl Meta {
     /// A node is linked, or cut off.
     pub fn link_changed(&mut self, node: NodeId, is_up: bool) {
         self.told.remove(&node);
+        self.features.remove(&node);
         if !is_up {
             if let Some(group) = &mut self.group {
                 group.lost(node);
@@ -439,6 +456,7 @@ impl Meta {
         self.learn_own();
         if now >= self.due {
             self.due = now.after(PAUSE);
+            self.features = seen.iter().filter_map(|seen| Some((seen.id, seen.features?))).collect();
             self.look(now, seen);
             if let Some(group) = &mut self.group {
                 group.turn(now);
@@ -469,6 +487,7 @@ impl Meta {
         self.found_or_join(now);
         self.say_waiting(now);
         let status = self.status(now);
+        self.say_stopped(status.as_ref());
         self.ask_barrier(now, status.as_ref());
         self.tend(now, status.as_ref(), seen);
         self.make_wishes(now, status.as_ref(), seen);
@@ -575,6 +594,14 @@ impl Meta {
         self.said_waiting = Some((now, what));
     }
 
+    fn say_stopped(&mut self, status: Option<&Status>) {
+        let failure = status.and_then(|status| status.failure.as_ref());
+        if let Some(why) = failure.filter(|_| !self.has_said_stopped) {
+            tracing::error!(node = %self.own.name, "this core takes no part in what the cores agree on any more: {why}");
+            self.has_said_stopped = true;
+        }
+    }
+
     /// After its start a core asks whether it has everything that was agreed upon.
     fn ask_barrier(&mut self, now: Time, status: Option<&Status>) {
         let (Some(group), Some(status)) = (&mut self.group, status) else { return };
@@ -653,11 +680,13 @@ impl Meta {
     fn propose_for(&mut self, now: Time, from: NodeId, number: u64, command: &[u8]) {
         let leader = self.leader();
         let is_asked = leader == Some(self.id);
-        let answer = match is_asked.then(|| self.fulfil(now, command.to_vec())).flatten() {
+        let answer = match is_asked.then(|| self.fulfil(now, from, command.to_vec())).flatten() {
             Some(Course::Asked(request)) => {
                 self.asked.insert(request, Asker::Other(from, number));
                 return;
             }
+            // Versions before know no such answer.
+            Some(Course::Is(Answer::Unread(_))) if !self.has_features(from, LOG) => Answer::Refused.encode(),
             Some(Course::Is(answer)) => answer.encode(),
             None => Vec::new(),
         };
@@ -669,6 +698,9 @@ impl Meta {
         if let Some(Reply::Operator(id)) = self.wishes.done(number) {
             self.answered.push_back((id, Ok(answer)));
             return;
+        }
+        if let Answer::Unread(why) = &answer {
+            self.kept_out = Some(why.clone());
         }
         if let Answer::Old(next) = answer
             && next > self.incarnation

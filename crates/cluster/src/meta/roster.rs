@@ -87,7 +87,7 @@ impl Roster {
                 Some(member) if member.incarnation == life && !member.leaves => member.leaves = true,
                 _ => return Answer::Done,
             },
-            Command::Lead(_) | Command::Records(_) => return Answer::Refused,
+            Command::Lead(_) | Command::Records(_) | Command::Adopt(_) => return Answer::Refused,
         }
         self.index = index;
         Answer::Done

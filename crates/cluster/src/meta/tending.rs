@@ -6,9 +6,11 @@ use std::time::Duration;
 use consensus::{Change, Outcome, ReplicaId, RequestId, Role as Part, Status, Undecided};
 use link::{NodeId, Time};
 
+use super::adoption::Form;
 use super::watch::Sight;
 use super::{Answer, Asker, Command, LIMIT, Meta, MetaFrame, OwnedWord, PAUSE, Roster, Seen, State};
 use crate::config::Role;
+use crate::features::LIVES;
 use crate::mutation::{Mutation, mutated};
 
 /// A learner may vote when it lacks no more entries than that.
@@ -100,7 +102,8 @@ impl Meta {
             | Command::Bury(..)
             | Command::Leave(..)
             | Command::Lead(_)
-            | Command::Records(_) => false,
+            | Command::Records(_)
+            | Command::Adopt(_) => false,
         }
     }
 
@@ -118,6 +121,20 @@ impl Meta {
         }
         let is_settled = self.tending.is_settled && self.tending.unapplied.is_none();
         !self.changes_cores(command) || is_settled || mutated(Mutation::ManyCoresAtOnce)
+    }
+
+    /// Whether neither a core may come or go nor anything be adopted before a command is applied.
+    fn is_exclusive(&self, command: &Command) -> bool {
+        matches!(command, Command::Adopt(_)) || self.changes_cores(command)
+    }
+
+    /// What the roster says of the cores goes for the whole log: nothing that changes them is in it unapplied, and none is about to come that was there
+    /// when the cluster began.
+    pub(super) fn knows_cores(&self, now: Time) -> bool {
+        let members = &self.roster.members;
+        let is_core = |id: NodeId| members.get(&id).is_some_and(super::Member::is_core);
+        let is_early = self.tending.began.after(FOUNDING) > now;
+        self.tending.unapplied.is_none() && !(is_early && self.founding.awaits_core(is_core))
     }
 
     pub(super) fn tend(&mut self, now: Time, status: Option<&Status>, seen: &[Seen]) {
@@ -148,8 +165,9 @@ impl Meta {
         }
         self.tending.busy_until = None;
         let command = self.verdict(now).or_else(|| self.departure(now, status));
+        let command = command.or_else(|| self.adoption(now, status));
         let change = change_of(&self.roster, status);
-        let changes_cores = command.as_ref().is_some_and(|command| self.changes_cores(command));
+        let is_exclusive = command.as_ref().is_some_and(|command| self.is_exclusive(command));
         let Some(group) = &mut self.group else { return };
         let request = match (command, change) {
             (Some(command), _) => {
@@ -163,7 +181,7 @@ impl Meta {
             (None, None) => return,
         };
         self.asked.insert(request, Asker::Tending);
-        if changes_cores {
+        if is_exclusive {
             self.tending.unapplied = Some(Unapplied::Asked(request));
         }
         self.tending.busy_until = Some(now.after(LIMIT));
@@ -251,21 +269,30 @@ impl Meta {
         let leaving = self.roster.members.iter().filter(|(_, member)| member.leaves);
         let mut gone = leaving.filter(|(_, member)| !member.replica.is_some_and(has_part));
         let (id, member) = gone.next()?;
-        let command = Command::Remove(*id, Some(member.incarnation));
+        let command = Command::Remove(*id, self.may_ask_for(LIVES).then_some(member.incarnation));
         self.allows(now, &command).then_some(command)
     }
 
-    /// Has the group, which this core leads, do what a wish says, if it may be now.
-    pub(super) fn fulfil(&mut self, now: Time, command: Vec<u8>) -> Option<Course> {
-        let decoded = Command::decode(&command).filter(|command| self.allows(now, command))?;
-        let changes_cores = self.changes_cores(&decoded);
+    /// Has the group, which this core leads, do what a wish of a node says, if it may be now.
+    pub(super) fn fulfil(&mut self, now: Time, from: NodeId, command: Vec<u8>) -> Option<Course> {
+        let Some(decoded) = Command::decode(&command) else {
+            return Some(Course::Is(self.unread_here()));
+        };
+        if !self.allows(now, &decoded) {
+            return None;
+        }
+        let command = match self.form(now, from, decoded)? {
+            Form::Command(command) => command,
+            Form::Is(answer) => return Some(Course::Is(answer)),
+        };
+        let is_exclusive = self.is_exclusive(&command);
         let group = self.group.as_mut()?;
-        Some(match decoded {
+        Some(match command {
             Command::Lead(node) if node == self.id => Course::Is(Answer::Done),
             Command::Lead(node) => Course::Asked(group.transfer(self.roster.members.get(&node)?.replica?)),
             _ => {
-                let request = group.propose(command, LIMIT);
-                if changes_cores {
+                let request = group.propose(command.encode(), LIMIT);
+                if is_exclusive {
                     self.tending.unapplied = Some(Unapplied::Asked(request));
                 }
                 Course::Asked(request)
@@ -285,7 +312,7 @@ impl Meta {
         let cores: Vec<NodeId> = self.roster.cores().map(|(id, _)| id).filter(is_up).collect();
         for due in self.wishes.take_due(now) {
             if leads {
-                match self.fulfil(now, due.command) {
+                match self.fulfil(now, self.id, due.command) {
                     Some(Course::Asked(request)) => drop(self.asked.insert(request, Asker::Own(due.number))),
                     Some(Course::Is(answer)) => self.came_of(due.number, answer),
                     None => self.wishes.again(now, due.number),
@@ -381,6 +408,9 @@ fn told(roster: &Roster, command: &Command) -> String {
             format!("node {} is dead: nobody hears it, and it may acknowledge nothing", name(id))
         }
         Command::Remove(id, _) => format!("node {} has left the cluster", name(id)),
+        Command::Adopt(features) => {
+            format!("all cores understand what may be agreed upon from now on (features {features:#x})")
+        }
         other => format!("{other:?}"),
     }
 }

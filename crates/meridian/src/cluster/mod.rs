@@ -23,7 +23,7 @@ use broker::settings::Durability;
 use carrier::{CarrierConfig, Core, Handle, Names, Sender, Tls, TlsFiles};
 use cluster::meta::{Agreed, Command, LogNews, Meta, MetaConfig};
 use cluster::{Fabric, Letter, Role, View};
-use consensus::{Group, LogGroup, Places, ReplicaId};
+use consensus::{Group, LogGroup, Places, ReplicaId, StartError};
 use link::{BufferMax, Config as LinkConfig, Identity, Mesh, MeshConfig, NodeId, Secret, Time};
 use registry::AgreedLedger;
 use replog::Incarnation;
@@ -91,11 +91,12 @@ impl PreparedMeta {
                 let [entries, votes] = shardlog::META;
                 let places = Places { entries, votes };
                 let group = Group::start(now, of_group, log, places, &recovered, Agreed::default());
-                let group = group.map_err(|error| {
-                    format!(
-                        "what the cores have agreed on cannot be read: {error}. An older copy of it would not do, as this core may have promised \
-                         others more since: move the data directory away and start the node with an empty one, and it takes its place anew"
-                    )
+                let group = group.map_err(|error| match error {
+                    StartError::Later => error.to_string(),
+                    _ => format!(
+                        "what the cores have agreed on cannot be read: {error}. Restore a backup, or move the data directory away and start the \
+                         node with an empty one: either way it takes its place anew"
+                    ),
                 })?;
                 told.hear_meta(Box::new(LogHeard(shared.clone())));
                 Some(group)

@@ -278,6 +278,7 @@ pub fn meta_config(cluster: &ClusterSettings, founding: u128) -> MetaConfig {
         lease: cluster.lease,
         founding,
         courier: CourierConfig::default(),
+        features: cluster::FEATURES,
     }
 }
 

@@ -43,6 +43,7 @@ impl Waiter {
             Self::Obeyed(told) => told(outcome.map_err(Disobeyed::Unknown).and_then(obeyed)),
             Self::Records(told) => told(match outcome {
                 Ok(Answer::Records(answer)) => Ok(answer),
+                Ok(Answer::Unread(why)) => Err(Unagreed { why: why.into(), may_hold: false }),
                 Ok(_) => Err(Unagreed { why: NO_CLUSTER.to_owned(), may_hold: false }),
                 Err(why) => Err(Unagreed { why, may_hold: true }),
             }),
@@ -120,6 +121,7 @@ fn obeyed(answer: Answer) -> Result<(), Disobeyed> {
         Answer::Old(Incarnation(life)) => Err(Disobeyed::Refused(format!(
             "it has joined again meanwhile, in life {life}: `meridian ctl cluster` says how that is"
         ))),
+        Answer::Unread(why) => Err(Disobeyed::Refused(why.into())),
         Answer::Refused | Answer::Records(_) => Err(Disobeyed::Refused(NO_CLUSTER.to_owned())),
     }
 }

@@ -157,6 +157,13 @@ impl Fleet {
         member.machine.count(&mut self.cx);
         match member.start(&mut self.cx, &self.plan, life) {
             Ok(()) => self.cx.say(|| format!("n{node}: life {life} begins")),
+            Err(Refused::Outdated) => {
+                self.cx.say(|| format!("n{node}: its version does not understand what was agreed upon"));
+                self.cx.report.fleet_outdated += 1;
+                self.members[node].machine.kill();
+                self.members[node].log = Some(cluster::LOG);
+                self.cx.after(SECOND, Event::Fleet(Step::Start { node }));
+            }
             Err(Refused::Disk) => self.cx.after(SECOND, Event::Fleet(Step::Start { node })),
             Err(Refused::Broken(why)) => panic!("n{node} does not start: {why}"),
         }

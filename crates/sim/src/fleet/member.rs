@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use broker::peers::{Outbound, Peers};
 use bytes::Bytes;
-use cluster::meta::{Agreed, Answer, CourierConfig, LogNews, Meta, MetaConfig, Roster, State, WishId};
+use cluster::meta::{Agreed, Answer, CourierConfig, LogNews, Meta, MetaConfig, State, WishId};
 use cluster::{Config, Fabric, Letter, NodeInfo, Role};
-use consensus::{Group, LogGroup, Places, ReplicaId};
+use consensus::{Group, LogGroup, Places, ReplicaId, StartError};
 use link::{
     Class, ConnectionId, Demand, Identity, LANES_MAX, Mesh, MeshConfig, NodeId, Output, Secret, Time,
 };
@@ -94,6 +94,8 @@ pub struct Member {
     pub began: Micros,
     /// What it offers in this life.
     pub features: u64,
+    /// What it understands of what cores agree on; chance says where it is `None`.
+    pub log: Option<u64>,
     /// On its disk: what the cores agree on.
     pub copy: registry::Copy,
 }
@@ -125,9 +127,7 @@ impl Member {
         (self.incarnation, self.began) = (self.incarnation + 1, cx.now());
         let now = Time(node.micros(cx.now()));
         let info = plan.nodes[self.number].clone();
-        // As after an upgrade, or before one: bits that this version does not know are of a later one.
-        let later = *cx.random.pick(&[0, 1 << 40]);
-        self.features = *cx.random.pick(&[0, cluster::FEATURES]) | later;
+        self.features = self.offers(cx);
         let (name, card) = (info.name.clone(), Bytes::new());
         let identity = Identity { name, cluster: CLUSTER, features: self.features, card };
         let mut random = Random::new(cx.random.draw());
@@ -146,7 +146,7 @@ impl Member {
         let incarnation = config.incarnation;
         let mut fabric = Fabric::new(now, config, node.broker().clone(), mesh, cx.random.draw());
         if plan.is_agreed {
-            let meta = meta(now, cx, plan, (info, incarnation), &mut node, mailbox.clone());
+            let meta = meta(now, cx, plan, (info, incarnation), self.features, &mut node, mailbox.clone())?;
             fabric.join_cluster(now, meta);
             if cx.random.percent(20) {
                 self.copy = registry::Copy::default();
@@ -168,6 +168,16 @@ impl Member {
         self.process = Some(process);
         Ok(())
     }
+
+    /// As after an upgrade, or before one: any part of what this version can, and bits that it does not know, of a later one. Few understand less of what
+    /// cores agree on than this version does.
+    fn offers(&self, cx: &mut Context) -> u64 {
+        let later = *cx.random.pick(&[0, 1 << 40]);
+        let some = cx.random.draw();
+        let of_links = *cx.random.pick(&[0, cluster::FEATURES, some]) & cluster::FEATURES & !cluster::LOG;
+        let of_log = if cx.random.percent(12) { some >> 1 } else { u64::MAX };
+        later | of_links | self.log.unwrap_or(of_log) & cluster::LOG
+    }
 }
 
 /// The node's part in what the cores agree on.
@@ -176,9 +186,10 @@ fn meta(
     cx: &mut Context,
     plan: &Plan,
     (own, incarnation): (NodeInfo, Incarnation),
+    features: u64,
     node: &mut Node,
     mailbox: Arc<Mailbox>,
-) -> Meta {
+) -> Result<Meta, Refused> {
     let is_met = |at: usize| match plan.nodes.iter().position(|node| node.name == own.name) {
         Some(who) if !plan.meets.is_empty() => plan.meets[who].contains(&at),
         _ => plan.nodes[at].role == Role::Core,
@@ -192,9 +203,10 @@ fn meta(
         lease: plan.config.lease,
         founding: u128::from(cx.random.draw()).max(1),
         courier: CourierConfig { part_bytes: 300 },
+        features,
     };
     let (log, told, recovered) = node.take_meta();
-    let group = (own.role == Role::Core).then(|| {
+    let start = || {
         let id = log.identity().log.first_chunk().map_or(1, |first| u64::from_le_bytes(*first).max(1));
         let member = consensus::Member { node: NodeId::of_name(&own.name) };
         let of_group = consensus::Config::new(LogGroup(0), ReplicaId(id), member, cx.random.draw());
@@ -202,12 +214,16 @@ fn meta(
         let places = Places { entries, votes };
         // Who is behind needs the whole soon.
         let limits = RecordsLimits { tail_max: 12, ..RecordsLimits::default() };
-        let agreed = Agreed { roster: Roster::default(), records: Records::new(limits) };
+        let agreed = Agreed::new(Records::new(limits), features);
         let group = Group::start(now, of_group, log, places, &recovered, agreed);
         told.hear_meta(Box::new(LogHeard(mailbox)));
-        group.expect("what the replica wrote is read")
-    });
-    Meta::new(now, own, incarnation, config, group)
+        match group {
+            Err(StartError::Later) => Err(Refused::Outdated),
+            group => Ok(group.expect("what the replica wrote is read")),
+        }
+    };
+    let group = (own.role == Role::Core).then(start).transpose()?;
+    Ok(Meta::new(now, own, incarnation, config, group))
 }
 
 /// Passes on what the log says to the replica.

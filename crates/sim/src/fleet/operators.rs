@@ -33,6 +33,8 @@ enum Outcome {
 #[derive(Debug, Default)]
 pub struct Operators {
     said: Vec<Said>,
+    /// Proposals that not all cores would have understood.
+    pub unread: u64,
     /// What came of all else that they wanted.
     pub ordered: Vec<Result<Answer, String>>,
 }
@@ -48,13 +50,18 @@ impl Operators {
                 self.ordered.push(answer);
                 continue;
             }
-            let Ok(Answer::Records(answer)) = answer else { continue };
-            let answer = registry::Answer::decode(&answer).expect("an answer of a core is one");
             let said = &mut self.said[number as usize];
             assert_eq!(said.outcome, Outcome::Unknown, "proposal {number} is answered twice");
-            said.outcome = match answer.outcome {
-                Ok(()) => Outcome::Accepted(answer.revision.0),
-                Err(_) => Outcome::Refused,
+            said.outcome = match answer {
+                Ok(Answer::Records(answer)) => {
+                    let answer = registry::Answer::decode(&answer).expect("an answer of a core is one");
+                    answer.outcome.map_or(Outcome::Refused, |()| Outcome::Accepted(answer.revision.0))
+                }
+                Ok(Answer::Unread(_)) => {
+                    self.unread += 1;
+                    Outcome::Refused
+                }
+                _ => Outcome::Unknown,
             };
         }
     }
@@ -100,7 +107,7 @@ impl Fleet {
     }
 
     /// Something that nothing is in the way of.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "trial"))]
     pub(super) fn proposes_anew(&mut self, node: usize) {
         let number = self.operators.said.len() as u64;
         let process = self.members[node].process.as_mut().expect("it runs");
@@ -197,6 +204,7 @@ impl Fleet {
                 Outcome::Unknown => report.fleet_records_unknown += 1,
             }
         }
+        report.fleet_check_unread += self.operators.unread;
         report.fleet_check_accepted += accepted.len() as u64;
         report.fleet_check_refused +=
             said.iter().filter(|said| said.outcome == Outcome::Refused).count() as u64;

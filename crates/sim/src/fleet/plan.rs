@@ -108,6 +108,8 @@ pub struct Plan {
     pub is_agreed: bool,
     /// Which nodes each is told of, where they find each other; all cores when it is empty.
     pub meets: Vec<Vec<usize>>,
+    /// Nodes of a version that understands nothing of what cores agree on beyond the members.
+    pub old: Vec<usize>,
     /// What each node's clock is ahead: clocks of a cluster are about right.
     pub skews: Vec<Micros>,
 }
@@ -158,6 +160,7 @@ impl Plan {
             is_harassed: random.percent(50),
             is_agreed: seed % 4 == 1,
             meets: Vec::new(),
+            old: Vec::new(),
         }
     }
 }

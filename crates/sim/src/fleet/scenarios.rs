@@ -12,7 +12,6 @@ use mqtt::QoS;
 use replog::{Batching, Incarnation};
 
 use super::client::{Client, Keeps, Scene};
-#[cfg(test)]
 use super::operators::ORDERS;
 use super::oracle::{GROUPS, Level, RETAINED};
 use super::plan::{Fault, Plan};
@@ -74,6 +73,7 @@ fn plan(batching: Duration) -> Plan {
         is_harassed: false,
         is_agreed: false,
         meets: Vec::new(),
+        old: Vec::new(),
         skews: vec![0; 3],
     }
 }
@@ -105,6 +105,7 @@ impl Story {
         fleet.wan.is_calm = true;
         fleet.net.calm = true;
         for node in 0..fleet.members.len() {
+            fleet.members[node].log.get_or_insert(cluster::LOG);
             fleet.start(node);
         }
         let mut story = Self { fleet };
@@ -788,6 +789,15 @@ impl Story {
         (0..3).map(|at| self.known(0).members[&id(at)].incarnation.0).collect()
     }
 
+    /// What the log may ask of cores, as one of them knows.
+    fn adopted(&self, node: usize) -> u64 {
+        self.meta(node).and_then(Meta::adopted).expect("a core that runs")
+    }
+
+    fn revisions(&self) -> Vec<u64> {
+        self.fleet.members.iter().map(|member| member.copy.position().revision).collect()
+    }
+
     fn founded(&self) -> Vec<u128> {
         (0..3).map(|node| self.known(node).founded).collect()
     }
@@ -1022,7 +1032,7 @@ fn a_core_that_was_removed_counts_no_more() {
     story.passes(8 * SECOND);
     story.isolate(3);
     story.until("it is dead", |story| story.state(0, 3) == Some(State::Dead));
-    story.removes(0, 3, WishId(1));
+    story.removes(0, 3, WishId(ORDERS));
     story.until("it is removed", |story| (0..3).all(|node| story.members(node) == 3));
     story.passes(5 * SECOND);
     story.isolate(2);
@@ -1047,7 +1057,7 @@ fn cores_go_one_after_the_other() {
         gone.iter().all(|node| story.state(leader, *node) == Some(State::Dead))
     });
     for (number, node) in gone.into_iter().enumerate() {
-        story.removes(leader, node, WishId(number as u64));
+        story.removes(leader, node, WishId(ORDERS + number as u64));
     }
     story.until("both are removed", |story| story.members(leader) == 3);
 }
@@ -1079,6 +1089,50 @@ fn a_life_that_has_written_less_than_the_one_before_has_its_subscriptions_settle
     story.passes(5 * SECOND);
     assert!(story.is_subscribed());
     story.assert_serves();
+}
+
+/// One of three cores does not read records. They are refused until it is updated, and then no core of a version before takes part any more.
+#[cfg_attr(test, test)]
+fn what_some_core_does_not_understand_is_agreed_upon_when_it_is_updated() {
+    let mut story = agreed_of(3, |plan| plan.old = vec![1]);
+    story.passes(20 * SECOND);
+    for node in [0, 2] {
+        story.fleet.proposes_anew(node);
+    }
+    story.passes(5 * SECOND);
+    assert_eq!((story.adopted(0), story.fleet.operators.unread), (0, 2));
+    assert_eq!(story.revisions(), [0; 3]);
+    story.fleet.members[1].log = Some(cluster::LOG);
+    story.restart(1);
+    story.until("all understand it", |story| story.adopted(0) == cluster::LOG);
+    story.fleet.proposes_anew(0);
+    story.passes(3 * SECOND);
+    assert_eq!(story.revisions(), [1; 3]);
+    story.fleet.members[0].log = Some(0);
+    story.restart(0);
+    assert_eq!(story.fleet.report().fleet_outdated, 1, "its log is of a later version");
+    story.passes(20 * SECOND);
+    story.assert_whole();
+    story.fleet.check_records();
+}
+
+/// It is removed in the form that all understand.
+#[test]
+fn what_a_core_that_is_gone_understands_counts_until_it_is_removed() {
+    let mut story = agreed_of(4, |plan| plan.old = vec![3]);
+    story.passes(20 * SECOND);
+    story.isolate(3);
+    story.until("it is dead", |story| story.state(0, 3) == Some(State::Dead));
+    story.fleet.proposes_anew(0);
+    story.passes(5 * SECOND);
+    assert_eq!((story.adopted(0), story.fleet.operators.unread), (0, 1));
+    story.removes(0, 3, WishId(ORDERS));
+    story.until("it is removed", |story| (0..3).all(|node| story.members(node) == 3));
+    story.until("the rest understands it", |story| story.adopted(0) == cluster::LOG);
+    assert_eq!(story.outcome(), Some(Ok(Answer::Done)));
+    story.fleet.proposes_anew(1);
+    story.passes(3 * SECOND);
+    assert_eq!(story.revisions()[..3], [1; 3]);
 }
 
 /// Three cores, 200 ms there and back.
@@ -1233,7 +1287,7 @@ fn a_core_that_is_back_gets_its_share_of_replicants_when_it_is_asked_for() {
 
 /// Faults of the product, and what notices each of them.
 #[cfg(feature = "trial")]
-pub const TRIALS: [(cluster::Mutation, fn()); 12] = [
+pub const TRIALS: [(cluster::Mutation, fn()); 13] = [
     (cluster::Mutation::ForgetGrants, cores_that_begin_anew_wait_for_the_leases_that_they_have_forgotten),
     (
         cluster::Mutation::GrantUninformed,
@@ -1253,6 +1307,7 @@ pub const TRIALS: [(cluster::Mutation, fn()); 12] = [
     (cluster::Mutation::FoundAlone, nodes_that_know_addresses_only_form_one_cluster),
     (cluster::Mutation::CountRemoved, a_core_that_was_removed_counts_no_more),
     (cluster::Mutation::ManyCoresAtOnce, cores_go_one_after_the_other),
+    (cluster::Mutation::AdoptUnread, what_some_core_does_not_understand_is_agreed_upon_when_it_is_updated),
     (cluster::Mutation::OldLivesJoin, a_node_that_has_lost_its_number_takes_a_greater_one_than_any_before),
     (cluster::Mutation::SendToTheDead, what_others_say_that_a_new_life_wants_goes_there),
 ];

@@ -8,6 +8,7 @@ use mqtt::QoS;
 
 use super::client::{Client, Keeps, Scene};
 use super::oracle::{GROUP_TOPICS, GROUPS, Level, RETAINED, SHARE};
+use super::plan::Fault;
 use super::step::Step;
 use super::world::Fleet;
 use crate::schedule::{Event, SECOND};
@@ -26,6 +27,7 @@ impl Fleet {
     /// No more harm.
     pub(super) fn heal(&mut self) {
         self.cx.say(|| "healing".to_owned());
+        self.update_all();
         self.is_healing = true;
         self.net.calm = true;
         self.wan.heal(&mut self.cx);
@@ -33,6 +35,17 @@ impl Fleet {
         self.turn_strangers_out();
         for node in 0..self.members.len() {
             self.cx.after(0, Event::Fleet(Step::Start { node }));
+        }
+    }
+
+    /// Nodes of versions before are replaced by those of this one.
+    fn update_all(&mut self) {
+        for node in 0..self.members.len() {
+            let member = &mut self.members[node];
+            member.log = Some(cluster::LOG);
+            if self.plan.is_agreed && member.features & cluster::LOG != cluster::LOG {
+                self.fault(&Fault::Kill { node });
+            }
         }
     }
 
@@ -59,14 +72,15 @@ impl Fleet {
         panic!("it never becomes quiet: {waiting:?}");
     }
 
-    /// Whether every node runs, and has its links to all others.
+    /// Whether every node runs, and has its links to all others, and the log may ask for all that this version understands.
     fn are_joined(&mut self) -> bool {
         let count = self.members.len();
         self.members.iter_mut().all(|member| {
             let Some(process) = &mut member.process else { return false };
             let is_whole = process.fabric.meta().is_none_or(|meta| {
                 let alive = meta.roster().members.values().filter(|member| member.state == State::Alive);
-                meta.is_member() && alive.count() == count
+                let is_open = meta.adopted().is_none_or(|adopted| adopted == cluster::LOG);
+                meta.is_member() && alive.count() == count && is_open
             });
             is_whole && process.fabric.mesh().peers().all(|peer| peer.is_up)
         })
@@ -136,7 +150,7 @@ impl Fleet {
                 let known = peer.map(|peer| peer.features);
                 assert_eq!(known, Some(offers[node] & offers[other]), "n{node} of what n{other} can");
                 let report = &mut self.cx.report;
-                match [node, other].map(|at| offers[at] & cluster::FEATURES != 0) {
+                match [node, other].map(|at| offers[at] & cluster::FEATURES & !cluster::LOG != 0) {
                     [true, true] => report.fleet_check_features_both += 1,
                     [true, false] => report.fleet_check_features_own += 1,
                     [false, true] => report.fleet_check_features_theirs += 1,

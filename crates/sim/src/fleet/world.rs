@@ -54,6 +54,8 @@ pub(super) struct Agreed {
     dead: BTreeMap<usize, Incarnation>,
     /// The roster that each node knew.
     known: BTreeMap<usize, u64>,
+    /// What the log may ask of cores.
+    adopted: u64,
 }
 
 impl Fleet {
@@ -78,6 +80,7 @@ impl Fleet {
             incarnation: 0,
             began: 0,
             features: 0,
+            log: plan.old.contains(&number).then_some(0),
             copy: registry::Copy::default(),
         };
         let members: Vec<Member> = plan.setups.iter().enumerate().map(member).collect();
@@ -227,6 +230,7 @@ impl Fleet {
         let number = member.number;
         if self.plan.is_agreed {
             self.look_at_agreement(number);
+            self.check_adopted(number);
         }
     }
 
@@ -244,6 +248,25 @@ impl Fleet {
         let majorities = sets.iter().filter(|(cores, knowing)| **knowing > cores.len() / 2);
         assert!(majorities.count() <= 1, "two majorities of cores at one time: {sets:?}");
         self.cx.report.fleet_check_majorities += u64::from(sets.len() > 1);
+    }
+
+    /// A core that is a member understands what the log may ask of it.
+    fn check_adopted(&mut self, number: usize) {
+        let member = &self.members[number];
+        let Some(meta) = member.process.as_ref().and_then(|process| process.fabric.meta()) else { return };
+        let Some(adopted) = meta.adopted() else { return };
+        self.agreed.adopted |= adopted;
+        let lacking = self.agreed.adopted & !member.features;
+        if lacking != 0 {
+            let incarnation = meta.incarnation();
+            let id = NodeId::of_name(&self.plan.nodes[number].name);
+            let others = self.members.iter().filter_map(|member| member.process.as_ref()?.fabric.meta());
+            let last = others.map(|meta| meta.roster()).max_by_key(|roster| roster.index);
+            let known = last.and_then(|roster| roster.members.get(&id));
+            let is_member = known.is_some_and(|known| known.incarnation == incarnation);
+            assert!(!is_member, "n{number} does not understand {lacking:#x}, which the log may ask of it");
+            self.cx.report.fleet_check_outdated += 1;
+        }
     }
 
     /// There is one cluster, and a life that is agreed to be dead may acknowledge nothing, whatever it knows of that.

@@ -1,6 +1,6 @@
 //! The state that replicas agree on here: the list of all that was proposed.
 
-use consensus::{InvalidSnapshot, StateMachine};
+use consensus::{Later, StateMachine, Unread};
 
 /// What was applied: index and number of each proposal, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,10 +25,10 @@ pub fn command(number: u64, padding: usize) -> Vec<u8> {
 }
 
 impl StateMachine for Ledger {
-    fn apply(&mut self, index: u64, command: &[u8]) -> Vec<u8> {
+    fn apply(&mut self, index: u64, command: &[u8]) -> Result<Vec<u8>, Later> {
         let number = command.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
         self.entries.push((index, number));
-        number.to_le_bytes().to_vec()
+        Ok(number.to_le_bytes().to_vec())
     }
 
     fn snapshot(&self) -> Vec<u8> {
@@ -36,10 +36,10 @@ impl StateMachine for Ledger {
         numbers.flat_map(u64::to_le_bytes).collect()
     }
 
-    fn restore(&mut self, snapshot: &[u8]) -> Result<(), InvalidSnapshot> {
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), Unread> {
         let (numbers, rest) = snapshot.as_chunks::<16>();
         if !rest.is_empty() {
-            return Err(InvalidSnapshot);
+            return Err(Unread::Invalid);
         }
         let number = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
         self.entries = numbers.iter().map(|pair| (number(pair), number(&pair[8..]))).collect();

@@ -152,6 +152,7 @@ impl World {
                 scene.machine.cut(&mut scene.cx);
                 return self.start_soon(false);
             }
+            Err(Refused::Outdated) => unreachable!("it agrees with nobody"),
             Err(Refused::Broken(why)) => panic!("the node does not start: {why}"),
         }
         self.lives += 1;
