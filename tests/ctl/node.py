@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -13,12 +14,19 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 BINARY = str(pathlib.Path(os.environ.get("MERIDIAN_BIN", TARGET / "debug" / "meridian")).resolve())
+PORTS = iter(range(random.randrange(12_000, 24_000), 32_000))
 
 
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """One that nothing else takes before the node does: each once, and below those that the system gives to connections."""
+    for port in PORTS:
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    raise AssertionError("no port is free")
 
 
 def until(holds, what, seconds=10):
@@ -69,16 +77,19 @@ class Node:
         self.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def run(self, *arguments, code=0, stdin=None, token=None, **more):
+    def run(self, *arguments, code=0, stdin=None, token=None, **variables):
         """`meridian ..` with this node's URL; its exit code must be `code`."""
-        given = environment(MERIDIAN_URL=self.url, **more)
+        given = environment(MERIDIAN_URL=self.url, **variables)
         if token or self.token:
             given["MERIDIAN_TOKEN"] = token or self.token
         if isinstance(stdin, str):
             stdin = stdin.encode()
         done = subprocess.run([BINARY, *arguments], input=stdin or b"", capture_output=True, env=given, timeout=40, check=False)
         out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
-        assert done.returncode == code, f"{' '.join(arguments)}: exit code {done.returncode}, not {code}\n{out}{err}"
+        ended = self.process and self.process.poll()
+        log = self.directory / "node.log"
+        more = f"\nThe node has ended with {ended}:\n{log.read_text(errors='replace')[-2000:]}" if ended is not None and log.exists() else ""
+        assert done.returncode == code, f"{' '.join(arguments)}: exit code {done.returncode}, not {code}\n{out}{err}{more}"
         done.out, done.err = out, err
         return done
 
