@@ -235,6 +235,12 @@ impl Fabric {
             return;
         }
         self.followed = roster.index;
+        let is_member = self.is_member();
+        if is_member && !self.was_member {
+            // Whoever had removed an earlier life of this node meanwhile has forgotten what it was asked for.
+            self.ask_anew();
+        }
+        self.was_member = is_member;
         for (id, member) in &roster.members {
             if *id != self.own {
                 self.follow_member(now, *id, member);
@@ -387,11 +393,17 @@ impl Fabric {
         self.for_core.rebase(self.own_position());
         self.for_cluster.rebase(self.own_position());
         for peer in self.peers.values_mut() {
-            // It hears of the new life, and is fed with what that writes.
-            peer.asked = None;
             peer.fed.iter_mut().for_each(|fed| fed.own = None);
             peer.is_copied = false;
         }
+        // They hear of the new life, and are fed with what that writes.
+        self.was_member = false;
+        self.ask_anew();
+    }
+
+    /// All peers are told what this node is and asked for what it wants to hear, as if for the first time.
+    fn ask_anew(&mut self) {
+        self.peers.values_mut().for_each(|peer| peer.asked = None);
         self.told.clear();
     }
 

@@ -95,6 +95,8 @@ pub struct Fabric {
     began: Time,
     /// This core knows what others may have been told that it knows.
     is_informed: bool,
+    /// This life of the node is a member, as the roster that was followed last says.
+    was_member: bool,
     /// Cores were asked to settle this node's changes up to here.
     asked_settle: Position,
     now: Time,
@@ -198,6 +200,7 @@ impl Fabric {
             tended_at: now,
             began: now,
             is_informed: false,
+            was_member: false,
             asked_settle: Position::default(),
             now,
             inbound: (0..workers).map(|_| Inbound::default()).collect(),
