@@ -1,9 +1,9 @@
-//! Names of hosts, on a thread of their own: the system's resolver blocks.
+//! Names of hosts, on threads of their own: the system's resolver blocks.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 
 use crate::config::CarrierConfig;
@@ -15,23 +15,31 @@ pub struct Resolver {
     waiting: BTreeMap<Box<str>, Vec<u64>>,
 }
 
-/// Names that wait for the thread; a mesh asks again for those that find no place.
+/// Names that wait for a thread; a mesh asks again for those that find no place.
 const QUESTIONS_MAX: usize = 1024;
+/// A name whose servers do not answer takes a thread for half a minute: others do not wait for it.
+const THREADS: usize = 4;
 
 impl Resolver {
     /// # Errors
-    /// No thread could be started.
+    /// A thread could not be started.
     pub fn start<L: Send + 'static>(config: &CarrierConfig, answers: Sender<L>) -> io::Result<Self> {
         let (thread, resolve) = (&config.thread, config.resolve);
         let (questions, asked) = mpsc::sync_channel::<Box<str>>(QUESTIONS_MAX);
-        thread::Builder::new().name(format!("{thread}-names")).spawn(move || {
-            for address in asked {
-                let found = resolve(&address);
-                if answers.mail(Mail::Resolved { address, found }).is_err() {
-                    return;
+        let asked = Arc::new(Mutex::new(asked));
+        for _ in 0..THREADS {
+            let (asked, answers) = (asked.clone(), answers.clone());
+            thread::Builder::new().name(format!("{thread}-names")).spawn(move || {
+                loop {
+                    let next = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let Ok(address) = next else { return };
+                    let found = resolve(&address);
+                    if answers.mail(Mail::Resolved { address, found }).is_err() {
+                        return;
+                    }
                 }
-            }
-        })?;
+            })?;
+        }
         Ok(Self { questions, waiting: BTreeMap::new() })
     }
 
