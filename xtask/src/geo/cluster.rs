@@ -88,10 +88,10 @@ impl<'a> Cluster<'a> {
         for (host, role) in &hosts {
             let address = address(host)?.to_string();
             if plan.is_agreed {
-                let region = region(host);
-                let words =
-                    ["--cluster-listen", &address, "--join", &join, "--role", role, "--region", region];
-                flags.insert((*host).to_owned(), words.map(str::to_owned).into());
+                let (region, expect) = (region(host), format!("cluster.expect={}", plan.cores.len()));
+                let who = ["--cluster-listen", &address, "--role", role, "--region", region];
+                let words = who.into_iter().chain(["--join", &join, "--set", &expect]);
+                flags.insert((*host).to_owned(), words.map(str::to_owned).collect());
             } else {
                 let region = region(host);
                 let node =
