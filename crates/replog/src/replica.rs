@@ -278,6 +278,12 @@ impl<V: Value> Replica<V> {
         !self.dying.is_empty()
     }
 
+    /// Keys of earlier lives of a writer that are not forgotten yet.
+    pub fn dying(&self, writer: WriterId) -> impl Iterator<Item = &[u8]> {
+        let those = self.dying.iter().filter(move |(of, _)| *of == writer);
+        those.flat_map(|(_, log)| log.iter().map(|(key, _)| key))
+    }
+
     /// Nobody hears of a writer at present; its entries stay.
     pub fn set_suspect(&mut self, writer: WriterId, is_suspect: bool) {
         if let Some(held) = self.writers.get_mut(&writer) {

@@ -324,9 +324,10 @@ impl Fabric {
         }
         self.node.routes.set_up(peer.place, false);
         let writer = WriterId(id.0);
-        let entries: Vec<Box<[u8]>> = self.replica.entries(writer).map(|(key, _)| key.into()).collect();
-        for key in entries {
-            put(&self.node, peer.place, &key, None);
+        // What is left of earlier lives, too: when it is forgotten, another place may be the node's.
+        let of_last = self.replica.entries(writer).map(|(key, _)| key);
+        for key in of_last.chain(self.replica.dying(writer)) {
+            put(&self.node, peer.place, key, None);
         }
         if let Some(life) = self.replica.incarnation(writer) {
             self.replica.declare_dead(writer, life);
@@ -337,6 +338,8 @@ impl Fabric {
         } else {
             self.mesh.remove_peer(now, id);
         }
+        // Nobody is there. The node has another place when it comes back, and what is for everybody would be for both.
+        self.places[usize::from(peer.place.0)] = self.own;
         self.retired.push(peer.place);
         self.attached.take_if(|attached| *attached == id);
         // Where the others hear from has to be said anew.

@@ -1062,6 +1062,38 @@ fn cores_go_one_after_the_other() {
     story.until("both are removed", |story| story.members(leader) == 3);
 }
 
+/// Two nodes are removed, and the one that went first comes back first. It has one place with the others then: what is retained there is for all places, and
+/// would come to it twice.
+#[test]
+fn a_node_that_was_removed_and_joins_again_hears_everything_once() {
+    let mut story = agreed_of(5, |_| ());
+    story.passes(10 * SECOND);
+    let gone = [3, 4];
+    for node in gone {
+        story.isolate(node);
+    }
+    story.until("they are dead", |story| {
+        gone.iter().all(|node| story.state(0, *node) == Some(State::Dead))
+    });
+    for (number, node) in gone.into_iter().enumerate() {
+        story.removes(0, node, WishId(ORDERS + number as u64));
+        story.until("it is removed", |story| (0..3).all(|at| story.members(at) == 4 - number));
+    }
+    for other in 0..3 {
+        story.join(other, 3);
+    }
+    story.until("it has joined again", |story| (0..4).all(|node| story.members(node) == 4));
+    let reader = story.connects(3);
+    let filters = vec![(RETAINED.to_owned(), QoS::ExactlyOnce)];
+    story.with(reader, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+    story.passes(3 * SECOND);
+    let writer = story.connects(0);
+    let number = story.says_as(writer, "r/0", QoS::ExactlyOnce, Keeps::Message);
+    story.passes(3 * SECOND);
+    // Whatever comes twice ends the simulation.
+    assert!(story.came_to(reader, number) && story.is_acknowledged(number));
+}
+
 /// A node has written much, is declared dead, and has written little since it joined again. What cores have settled of its life before is none of what
 /// it waits for now.
 #[test]
