@@ -195,6 +195,10 @@ report! {
     fleet_records_accepted,
     fleet_records_refused,
     fleet_records_unknown,
+    /// Cores that left, that were removed when they were dead, and that came back with an empty disk.
+    fleet_cores_left,
+    fleet_cores_removed,
+    fleet_disks_emptied,
     /// Copies of records that were told single changes, and the whole.
     fleet_tails,
     fleet_wholes,

@@ -115,7 +115,7 @@ impl Fleet {
     }
 
     /// A node's process dies, by itself or with its machine.
-    fn kill(&mut self, node: usize, with_machine: bool) {
+    pub(super) fn kill(&mut self, node: usize, with_machine: bool) {
         let (plan, member) = (&self.plan, &mut self.members[node]);
         let Some(mut process) = member.process.take() else { return };
         let life = process.node.life();
@@ -149,7 +149,7 @@ impl Fleet {
 
     pub(super) fn start(&mut self, node: usize) {
         let member = &mut self.members[node];
-        if member.process.is_some() {
+        if member.process.is_some() || member.is_off {
             return;
         }
         let life = self.lives;

@@ -74,7 +74,7 @@ pub struct Process {
     due: Micros,
     /// Connections that have something to write and find no room.
     full: Vec<ConnectionId>,
-    /// When each link was last not there, or another connection than before, or its other end agreed to be dead.
+    /// When each link was last not there, or another connection than before, or its other end agreed to be dead or no member.
     shaken: BTreeMap<NodeId, (Micros, Standing)>,
     turns: u64,
     answers: Vec<(WishId, Result<Answer, String>)>,
@@ -96,6 +96,8 @@ pub struct Member {
     pub features: u64,
     /// What it understands of what cores agree on; chance says where it is `None`.
     pub log: Option<u64>,
+    /// An operator has switched it off.
+    pub is_off: bool,
     /// On its disk: what the cores agree on.
     pub copy: registry::Copy,
 }
@@ -364,9 +366,10 @@ impl Process {
         for peer in self.fabric.mesh().peers() {
             let member = roster.as_ref().and_then(|roster| roster.members.get(&peer.node));
             let is_dead = member.is_some_and(|member| member.state == State::Dead);
+            let is_out = is_dead || member.is_none() && roster.is_some();
             let standing = (peer.link.counters().attached, member.map(|member| member.incarnation));
             let shaken = self.shaken.entry(peer.node).or_insert((now, standing));
-            if !peer.is_up || is_dead || shaken.1 != standing {
+            if !peer.is_up || is_out || shaken.1 != standing {
                 *shaken = (now, standing);
             }
         }

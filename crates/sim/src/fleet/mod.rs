@@ -9,6 +9,7 @@ mod hostile;
 mod member;
 mod operators;
 mod oracle;
+mod outgoing;
 mod plan;
 #[cfg(any(test, feature = "trial"))]
 mod scenarios;

@@ -75,6 +75,7 @@ impl Fleet {
         }
         let node = self.cx.random.below(self.members.len());
         self.proposes(node);
+        self.take_cores_out();
         let pause = self.cx.between(20 * MILLI, SECOND);
         self.cx.after(pause, Event::Fleet(Step::Operate));
     }

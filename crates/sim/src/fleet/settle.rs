@@ -27,6 +27,7 @@ impl Fleet {
     /// No more harm.
     pub(super) fn heal(&mut self) {
         self.cx.say(|| "healing".to_owned());
+        self.end_taking_out();
         self.update_all();
         self.is_healing = true;
         self.net.calm = true;

@@ -12,6 +12,7 @@ use super::hostile::{HOSTILE, Hostile};
 use super::member::Member;
 use super::operators::Operators;
 use super::oracle::Oracle;
+use super::outgoing::Outgoing;
 use super::plan::Plan;
 use super::step::Step;
 use super::stranger::Stranger;
@@ -40,6 +41,7 @@ pub struct Fleet {
     pub(super) strangers: Vec<Stranger>,
     pub(super) hostile: Hostile,
     pub(super) operators: Operators,
+    pub(super) outgoing: Option<Outgoing>,
     pub(super) is_healing: bool,
     pub(super) agreed: Agreed,
 }
@@ -80,6 +82,7 @@ impl Fleet {
             incarnation: 0,
             began: 0,
             features: 0,
+            is_off: false,
             log: plan.old.contains(&number).then_some(0),
             copy: registry::Copy::default(),
         };
@@ -108,6 +111,7 @@ impl Fleet {
             strangers: Vec::new(),
             hostile: Hostile::default(),
             operators: Operators::default(),
+            outgoing: None,
             is_healing: false,
             agreed: Agreed::default(),
         }

@@ -68,6 +68,12 @@ impl Oracle {
         self.retained.writes.entry(message.topic.clone()).or_default().push(write);
     }
 
+    /// What a node has retained by itself may be nowhere else.
+    pub fn loses_disk(&mut self, node: usize) {
+        let writes = self.retained.writes.values_mut().flatten();
+        writes.filter(|write| write.node == node).for_each(|write| write.is_assured = false);
+    }
+
     fn write(&mut self, number: usize) -> Option<&mut Write> {
         let writes = self.retained.writes.get_mut(&self.messages[number].topic)?;
         writes.iter_mut().rev().find(|write| write.number == number)
