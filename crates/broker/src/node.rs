@@ -1,7 +1,7 @@
 //! What all workers of a node share.
 
 use std::hash::{DefaultHasher, Hasher};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -60,6 +60,8 @@ pub struct Node {
     /// Where shards make things durable, if they do.
     pub(crate) log: Option<Arc<dyn StoreLog>>,
     pub(crate) life: Life,
+    /// Workers that have taken over what was found.
+    begun: AtomicU16,
     /// The shards as they were found, until their workers take them over.
     found: Mutex<Vec<Shard>>,
     /// Assigned Client Identifiers are made of this and a counter.
@@ -187,6 +189,7 @@ impl Node {
             log,
             life,
             found: Mutex::new(shards),
+            begun: AtomicU16::new(0),
             assigned: AtomicU64::new(0),
         })
     }
@@ -279,6 +282,22 @@ impl Node {
         if let Some(mailbox) = self.mailbox.get() {
             mailbox(worker, letter);
         }
+    }
+
+    /// A worker's shards go on: what their sessions want is in the index.
+    pub(crate) fn worker_begins(&self) {
+        self.begun.fetch_add(1, Release);
+        // Others hear what this node begins with when all of it is there.
+        if self.has_begun()
+            && let Some(peers) = self.routes.peers()
+        {
+            peers.routes_changed();
+        }
+    }
+
+    /// Whether all that sessions from earlier lives want is in the index.
+    pub fn has_begun(&self) -> bool {
+        self.begun.load(Acquire) >= self.workers
     }
 
     /// The state that a shard begins with: what was found on the disk, or nothing.

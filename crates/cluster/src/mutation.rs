@@ -49,11 +49,13 @@ pub enum Mutation {
     SendToTheDead,
     /// The log is opened to what some cores do not understand.
     AdoptUnread,
+    /// What the sessions of a node want that has begun anew is forgotten before it has told all of it.
+    ForgetEarly,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::ConfirmEarly,
         Self::SubackEarly,
         Self::AlwaysFresh,
@@ -75,6 +77,7 @@ impl Mutation {
         Self::OldLivesJoin,
         Self::SendToTheDead,
         Self::AdoptUnread,
+        Self::ForgetEarly,
     ];
 }
 

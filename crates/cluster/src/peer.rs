@@ -8,7 +8,7 @@ use replog::{Feed, Incarnation, Position};
 use crate::behind::Behind;
 use crate::config::{NodeInfo, Role};
 use crate::confirms::Confirms;
-use crate::wire::Asks;
+use crate::wire::{Asks, Hello};
 
 /// What this node keeps of another one.
 #[derive(Debug)]
@@ -29,8 +29,12 @@ pub struct Peer {
     pub incarnation: Option<Incarnation>,
     /// Others have said that it has begun a later life, to which messages go from then on.
     pub is_ahead: bool,
-    /// How far its own changes were when this node first heard of it.
+    /// How far its own changes were when it first said hello in its life: what its sessions had wanted before is among them.
     pub began_at: Option<(Incarnation, Position)>,
+    /// What it asked for last.
+    pub last_hello: Option<Hello>,
+    /// Its life that is a member, where the cores agree on members.
+    pub member: Option<Incarnation>,
     /// Nodes that are attached to it, as it says.
     pub load: u32,
     pub feed: Option<Feed>,
@@ -114,6 +118,8 @@ impl Peer {
             incarnation: None,
             is_ahead: false,
             began_at: None,
+            last_hello: None,
+            member: None,
             load: 0,
             feed: None,
             fed: VecDeque::new(),
@@ -138,6 +144,7 @@ impl Peer {
     pub fn restarted(&mut self) {
         self.life = self.life.wrapping_add(1);
         self.incarnation = None;
+        self.last_hello = None;
         self.is_ahead = false;
         self.asked = None;
         self.asks = Asks::Nothing;

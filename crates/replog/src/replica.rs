@@ -6,6 +6,9 @@ use crate::delta::{Copied, Delta, Operation, Value};
 use crate::id::{Incarnation, Position, WriterId};
 use crate::log::{Log, NO_ROUND};
 
+/// Lives of a writer that are kept while what it has now is not complete.
+const LIVES_KEPT: usize = 3;
+
 /// What one node holds of the maps of all writers: its own, complete, and others' as far as it has heard.
 #[derive(Debug)]
 pub struct Replica<V> {
@@ -254,34 +257,62 @@ impl<V: Value> Replica<V> {
         }
     }
 
+    /// A life of a writer is not dead after all.
+    pub fn revive(&mut self, writer: WriterId, incarnation: Incarnation) {
+        if self.dead.get(&writer).is_some_and(|dead| *dead >= incarnation) {
+            self.dead.insert(writer, Incarnation(incarnation.0.saturating_sub(1)));
+        }
+    }
+
     fn bury(&mut self, writer: WriterId) {
         if let Some(held) = self.writers.remove(&writer) {
             self.dying.push((writer, held.log));
         }
     }
 
-    /// Forgets up to `count` entries of the dead. False when there are no more.
-    pub fn forget_some(&mut self, count: usize, mut on_change: impl FnMut(Change<'_, V>)) -> bool {
-        let Some((writer, log)) = self.dying.last_mut() else { return false };
-        let writer = *writer;
-        let keys = log.drain(count);
+    /// Forgets up to `count` entries of the dead. `may_go` says of a writer, and how far the replica is with the life that it has now, whether what is not
+    /// in that life is void: until then its entries stay. False when there are no more that may go.
+    pub fn forget_some(
+        &mut self,
+        count: usize,
+        may_go: impl Fn(WriterId, Option<(Incarnation, Position)>) -> bool,
+        mut on_change: impl FnMut(Change<'_, V>),
+    ) -> bool {
+        let Some(at) = self.next_to_forget(&may_go) else { return false };
+        let (writer, log) = &mut self.dying[at];
+        let (writer, keys) = (*writer, log.drain(count));
         if keys.is_empty() {
-            self.dying.pop();
+            self.dying.remove(at);
         }
         for key in keys {
             // A later life may have it, too.
-            let value = self.writers.get(&writer).and_then(|held| held.log.get(&key));
-            if value.is_none() {
-                on_change(Change { writer, key: &key, value });
+            let is_held = self.writers.get(&writer).is_some_and(|held| held.log.get(&key).is_some());
+            let is_kept = || self.dying(writer).any(|(_, log)| log.get(&key).is_some());
+            if !is_held && !is_kept() {
+                on_change(Change { writer, key: &key, value: None });
             }
         }
-        !self.dying.is_empty()
+        self.next_to_forget(&may_go).is_some()
+    }
+
+    /// The oldest life that goes. A writer that begins anew again and again keeps few of its lives.
+    fn next_to_forget(
+        &self,
+        may_go: impl Fn(WriterId, Option<(Incarnation, Position)>) -> bool,
+    ) -> Option<usize> {
+        let now = |writer| self.writers.get(&writer).map(|held| (held.incarnation, held.position));
+        self.dying
+            .iter()
+            .position(|(writer, _)| may_go(*writer, now(*writer)) || self.dying(*writer).count() > LIVES_KEPT)
+    }
+
+    fn dying(&self, writer: WriterId) -> impl Iterator<Item = &(WriterId, Log<V>)> {
+        self.dying.iter().filter(move |(of, _)| *of == writer)
     }
 
     /// Keys of earlier lives of a writer that are not forgotten yet.
-    pub fn dying(&self, writer: WriterId) -> impl Iterator<Item = &[u8]> {
-        let those = self.dying.iter().filter(move |(of, _)| *of == writer);
-        those.flat_map(|(_, log)| log.iter().map(|(key, _)| key))
+    pub fn remains(&self, writer: WriterId) -> impl Iterator<Item = &[u8]> {
+        self.dying(writer).flat_map(|(_, log)| log.iter().map(|(key, _)| key))
     }
 
     /// Nobody hears of a writer at present; its entries stay.

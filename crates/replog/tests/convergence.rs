@@ -217,7 +217,7 @@ impl World {
 
     fn forget(&mut self, node: usize, count: usize) {
         let Node { replica, mirror, .. } = &mut self.nodes[node];
-        replica.forget_some(count, |change| note(mirror, &change));
+        replica.forget_some(count, |_, _| true, |change| note(mirror, &change));
     }
 
     fn check(&self) {

@@ -176,6 +176,7 @@ impl Worker {
             node,
         };
         worker.start_shards();
+        worker.node.worker_begins();
         worker
     }
 

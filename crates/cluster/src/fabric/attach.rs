@@ -10,6 +10,11 @@ use crate::wire::Word;
 impl Fabric {
     /// Chooses a core when there is none, and asks peers for what is to be heard from them now.
     pub(super) fn attach(&mut self, now: Time) {
+        // Others go by how much a node begins with.
+        if !self.has_begun && self.node.has_begun() {
+            self.routes_changed();
+            self.has_begun = true;
+        }
         if self.config.own.role == Role::Replicant {
             let is_up = |id: &NodeId| self.peers.get(id).is_some_and(|peer| peer.is_up);
             if !self.attached.as_ref().is_some_and(is_up) {

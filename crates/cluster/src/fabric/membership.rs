@@ -15,13 +15,15 @@ use crate::interest::Interest;
 use crate::meta::{Answer, Card, Command, LogNews, Member, Meta, MetaWord, Seen, State, WishId};
 use crate::mutation::{Mutation, mutated};
 use crate::peer::Peer;
-use crate::wire::Word;
+use crate::wire::{Hello, Word};
 
 /// A node that is linked and belongs to no cluster yet, or to one that this node wants to join.
 #[derive(Debug)]
 pub(super) struct Guest {
     since: Time,
     is_up: bool,
+    /// What it asked for when it was a member, which it says no more, and the last hello to it.
+    last: Option<(Hello, u32)>,
     /// What it has said as to a member: it knows earlier than this node that both are. As much as the link gives credit for.
     early: Vec<Event>,
 }
@@ -29,6 +31,8 @@ pub(super) struct Guest {
 /// A guest that becomes no member goes after this, microseconds.
 const GUEST_MAX: u64 = 60_000_000;
 const GUESTS_MAX: usize = 256;
+/// Microseconds.
+const PLACE_RESTS: u64 = 30_000_000;
 
 impl Fabric {
     /// The other nodes are those that the cores agree on, from now on. Before that there are none.
@@ -162,7 +166,7 @@ impl Fabric {
         if meta.met(id, &card, address) {
             if self.guests.len() < GUESTS_MAX && !self.guests.contains_key(&id) {
                 self.mesh.add_peer(now, name, &card.address);
-                self.guests.insert(id, Guest { since: now, is_up: false, early: Vec::new() });
+                self.guests.insert(id, Guest { since: now, is_up: false, last: None, early: Vec::new() });
             }
             return;
         }
@@ -214,7 +218,10 @@ impl Fabric {
                 }
             }
             Event::Received { .. } => guest.early.push(event),
-            Event::Restarted => guest.early.clear(),
+            Event::Restarted => {
+                guest.early.clear();
+                guest.last = None;
+            }
             Event::Acknowledged { .. } | Event::Silent { .. } => {}
         }
     }
@@ -269,6 +276,11 @@ impl Fabric {
             Some(_) => {}
         }
         let Some(peer) = self.peers.get_mut(&id) else { return };
+        peer.member = Some(member.incarnation);
+        if member.state != State::Dead {
+            // It may have been removed before, in this life, and not know of that.
+            self.replica.revive(WriterId(id.0), member.incarnation);
+        }
         let is_purged = matches!(member.state, State::Suspect(_)) && mutated(Mutation::PurgeSuspects);
         let dead = (member.state == State::Dead || is_purged).then_some(member.incarnation);
         if peer.dead == dead {
@@ -283,7 +295,7 @@ impl Fabric {
     fn add_peer(&mut self, now: Time, id: NodeId, info: &NodeInfo) {
         let guest = self.guests.remove(&id);
         self.mesh.add_peer(now, &info.name, &info.address);
-        let place = self.new_place(id);
+        let place = self.new_place(now, id);
         self.node.routes.set_up(place, false);
         self.peers.insert(id, Peer::new(info.clone(), place));
         // Others may have told of its routes before this node knew that it is a member.
@@ -294,16 +306,21 @@ impl Fabric {
         if guest.is_up {
             self.link_event(now, id, Event::Up);
         }
+        if let Some((hello, said)) = guest.last {
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.hello = said;
+            }
+            self.hello(id, hello);
+        }
         for event in guest.early {
             self.link_event(now, id, event);
         }
     }
 
-    /// The first that nobody has; one that somebody had is free when nothing of him is left in the index.
-    fn new_place(&mut self, id: NodeId) -> NodePlace {
-        let is_dying = !self.retired.is_empty() && self.is_forgetting;
-        let free = if is_dying { None } else { self.retired.pop() };
-        let place = free.unwrap_or(NodePlace(self.places.len() as u16));
+    /// One that nobody has, and nobody had a moment ago: what was on its way to him would be for another.
+    fn new_place(&mut self, now: Time, id: NodeId) -> NodePlace {
+        let free = self.retired.pop_front_if(|(since, _)| now.since(*since) > PLACE_RESTS);
+        let place = free.map_or(NodePlace(self.places.len() as u16), |(_, place)| place);
         match self.places.get_mut(usize::from(place.0)) {
             Some(known) => *known = id,
             None => self.places.push(id),
@@ -326,21 +343,24 @@ impl Fabric {
         let writer = WriterId(id.0);
         // What is left of earlier lives, too: when it is forgotten, another place may be the node's.
         let of_last = self.replica.entries(writer).map(|(key, _)| key);
-        for key in of_last.chain(self.replica.dying(writer)) {
+        for key in of_last.chain(self.replica.remains(writer)) {
             put(&self.node, peer.place, key, None);
         }
-        if let Some(life) = self.replica.incarnation(writer) {
+        // It may have begun another already, which is no member yet.
+        if let Some(life) = peer.member {
             self.replica.declare_dead(writer, life);
+            self.is_forgetting = true;
         }
         if peer.is_up && self.guests.len() < GUESTS_MAX {
             // It hears by this link that it is none.
-            self.guests.insert(id, Guest { since: now, is_up: true, early: Vec::new() });
+            let last = peer.last_hello.map(|hello| (hello, peer.hello));
+            self.guests.insert(id, Guest { since: now, is_up: true, last, early: Vec::new() });
         } else {
             self.mesh.remove_peer(now, id);
         }
         // Nobody is there. The node has another place when it comes back, and what is for everybody would be for both.
         self.places[usize::from(peer.place.0)] = self.own;
-        self.retired.push(peer.place);
+        self.retired.push_back((now, peer.place));
         self.attached.take_if(|attached| *attached == id);
         // Where the others hear from has to be said anew.
         self.told.clear();
@@ -367,15 +387,13 @@ impl Fabric {
     /// The others have given up this life of this node, or it may not begin: its clients go, and another one begins.
     fn begin_anew(&mut self) {
         let Some(meta) = &mut self.meta else { return };
-        let was_member = meta
-            .roster()
-            .members
-            .get(&self.own)
-            .is_some_and(|member| member.incarnation == self.config.incarnation);
+        let known = meta.roster().members.get(&self.own);
+        let is_known = known.is_some_and(|member| member.incarnation == self.config.incarnation);
+        let was_member = meta.was_member() || is_known;
         let incarnation = meta.begin_anew();
         if was_member {
             tracing::warn!(
-                "the cores had agreed that this node is dead, since none of them heard it: its clients are disconnected, and it joins again"
+                "the cores had agreed that this node is dead or no member, since none of them heard it: its clients are disconnected, and it joins again"
             );
             if !mutated(Mutation::KeepClients) {
                 self.node.close_clients(ReasonCode::ServerBusy);

@@ -17,7 +17,7 @@ use broker::peers::{Inbound, NodePlace, Outbound};
 use bytes::Bytes;
 use link::{Class, Credit, Event, Lane, Mesh, MeshEvent, NodeId, Time};
 use registry::Position as RecordsPosition;
-use replog::{Position, Replica, WriterId};
+use replog::{Incarnation, Position, Replica, WriterId};
 
 use crate::asks::{Asked, Asker, Question, Unanswered, Waiting};
 use crate::config::{Config, Role, WithoutQuorum};
@@ -25,6 +25,7 @@ use crate::features::{BRIEF, PACKS};
 use crate::freshness::{Grants, Leases};
 use crate::interest::Interest;
 use crate::meta::{Command, LogNews, Meta, WishId};
+use crate::mutation::{Mutation, mutated};
 use crate::packing;
 use crate::peer::Peer;
 use crate::subacks::Subacks;
@@ -79,7 +80,7 @@ pub struct Fabric {
     /// Nodes that are linked and no members.
     guests: BTreeMap<NodeId, membership::Guest>,
     /// Places that nobody has any more.
-    retired: Vec<NodePlace>,
+    retired: VecDeque<(Time, NodePlace)>,
     /// Where the members are agreed upon.
     meta: Option<Meta>,
     /// The roster that the peers are of.
@@ -107,6 +108,8 @@ pub struct Fabric {
     open_credits: Vec<Vec<(NodeId, Credit)>>,
     /// Writers are still being forgotten.
     is_forgetting: bool,
+    /// What this node's sessions from earlier lives want is among its changes: it says hello from then on.
+    has_begun: bool,
     /// This node's questions that wait, and what came of others; questions of peers that the owner has not seen.
     waiting: Waiting,
     answered: VecDeque<(u64, Result<Bytes, Unanswered>)>,
@@ -185,7 +188,7 @@ impl Fabric {
             replica,
             attached: None,
             guests: BTreeMap::new(),
-            retired: Vec::new(),
+            retired: VecDeque::new(),
             meta: None,
             followed: 0,
             wishes_refused: VecDeque::new(),
@@ -207,6 +210,7 @@ impl Fabric {
             credits: slab::Slab::new(),
             open_credits: (0..workers).map(|_| Vec::new()).collect(),
             is_forgetting: false,
+            has_begun: false,
             waiting: Waiting::default(),
             answered: VecDeque::new(),
             asked: VecDeque::new(),
@@ -414,7 +418,13 @@ impl Fabric {
     /// Entries of writers that began a new life.
     fn forget_the_dead(&mut self) {
         let (peers, node) = (&self.peers, &self.node);
-        self.is_forgetting = self.replica.forget_some(FORGET_AT_ONCE, |change| {
+        // What its durable sessions want holds until they are known to want it still.
+        let is_complete = |writer: WriterId, now: Option<(Incarnation, Position)>| {
+            let Some((peer, now)) = peers.get(&NodeId(writer.0)).zip(now) else { return true };
+            peer.began_at.is_some_and(|began| began.0 == now.0 && began.1 <= now.1)
+                || mutated(Mutation::ForgetEarly)
+        };
+        self.is_forgetting = self.replica.forget_some(FORGET_AT_ONCE, is_complete, |change| {
             routes::put_route(node, peers, &change);
         });
     }

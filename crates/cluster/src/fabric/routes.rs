@@ -147,6 +147,9 @@ impl Fabric {
         if mutated(Mutation::ForgetHello) && peer.life > 0 {
             return;
         }
+        if !self.has_begun {
+            return;
+        }
         let asks = self.wants_from(id, peer);
         let source = source_of(peer);
         let own = WriterId(self.own.0);
@@ -179,12 +182,17 @@ impl Fabric {
 
     pub(super) fn hello(&mut self, from: NodeId, hello: Hello) {
         let Some(peer) = self.peers.get_mut(&from) else { return };
+        peer.last_hello = Some(hello.clone());
         let Hello { asks, number, load, vector, incarnation, .. } = hello;
         let theirs = vector.iter().find(|(writer, ..)| writer.0 == from.0);
         if peer.incarnation.replace(incarnation) != Some(incarnation) {
             peer.settled = Position::default();
         }
-        peer.began_at.get_or_insert((incarnation, theirs.map_or(Position::default(), |(.., at)| *at)));
+        if peer.began_at.is_none_or(|(known, _)| known != incarnation) {
+            peer.began_at = Some((incarnation, theirs.map_or(Position::default(), |(.., at)| *at)));
+        }
+        // Perhaps all that it began with is known already.
+        self.is_forgetting = true;
         let own = (WriterId(self.own.0), self.config.incarnation);
         let known = vector.iter().copied().find(|(writer, incarnation, _)| (*writer, *incarnation) == own);
         (peer.asks, peer.asks_by, peer.load) = (asks, number, load);

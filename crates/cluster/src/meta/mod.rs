@@ -154,6 +154,8 @@ pub struct Meta {
     /// Of a core.
     group: Option<Group<Agreed>>,
     roster: Arc<Roster>,
+    /// This life has been a member.
+    was_member: bool,
     encoded: Arc<[u8]>,
     founding: Founding,
     wishes: Wishes,
@@ -223,6 +225,7 @@ impl Meta {
             courier: Courier::new(config.courier),
             encoded: roster.encode().into(),
             roster,
+            was_member: false,
             own,
             id,
             incarnation,
@@ -276,13 +279,19 @@ impl Meta {
         member.is_some_and(|member| member.incarnation == self.incarnation && member.state != State::Dead)
     }
 
+    /// Whether this life of this node has ever belonged to the cluster.
+    pub fn was_member(&self) -> bool {
+        self.was_member
+    }
+
     /// Whether this life was a member and is none any more: others have given it up, or another life has taken its name.
     pub fn is_over(&self) -> bool {
         let is_dead = self.roster.members.get(&self.id).is_some_and(|member| {
             member.incarnation == self.incarnation && member.state == State::Dead
                 || member.incarnation > self.incarnation && !mutated(Mutation::OldLivesJoin)
         });
-        is_dead || self.refused.is_some()
+        let is_removed = self.was_member && !self.roster.members.contains_key(&self.id) && !self.is_leaving();
+        is_dead || is_removed || self.refused.is_some()
     }
 
     /// Whether this core may let others acknowledge: it knows whom not to.
@@ -424,6 +433,7 @@ impl Meta {
         }
         self.encoded = roster.encode().into();
         self.roster = Arc::new(roster);
+        self.was_member |= self.is_member();
     }
 
     /// An operator wants something to be agreed upon.
@@ -573,6 +583,7 @@ impl Meta {
         let known = self.roster.members.get(&self.id).map_or(Incarnation(0), |member| member.incarnation);
         let next = Incarnation(known.max(self.incarnation).0.saturating_add(1));
         self.incarnation = self.refused.take().map_or(next, |refused| refused.max(next));
+        self.was_member = false;
         self.wishes.forget_own();
         self.due = Time::default();
         self.incarnation

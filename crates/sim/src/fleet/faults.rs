@@ -121,9 +121,11 @@ impl Fleet {
         let life = process.node.life();
         self.cx.say(|| format!("n{node}: life {life} is over"));
         let is_sent = plan.config.forward_ack == cluster::ForwardAck::Sent;
+        // Whoever leaves lets his clients go, and hears of the others no more before they hear of him.
+        let is_away = is_sent || member.leaves;
         self.oracle.node_dies(life, |other, since| {
             let mut is_shaken = || process.was_shaken(NodeId::of_name(&plan.nodes[other].name), since);
-            other != node && (is_sent || is_shaken())
+            other != node && (is_away || is_shaken())
         });
         let links: Vec<_> =
             self.homes.iter().filter(|(_, home)| **home == (node, life)).map(|(link, _)| *link).collect();

@@ -98,6 +98,8 @@ pub struct Member {
     pub log: Option<u64>,
     /// An operator has switched it off.
     pub is_off: bool,
+    /// It was told to leave, in this life.
+    pub leaves: bool,
     /// On its disk: what the cores agree on.
     pub copy: registry::Copy,
 }
@@ -126,7 +128,7 @@ impl Member {
             assert_eq!(joined, Ok(()));
         };
         let mut node = Node::start_in(cx, &mut self.machine, self.setup.clone(), life, join)?;
-        (self.incarnation, self.began) = (self.incarnation + 1, cx.now());
+        (self.incarnation, self.began, self.leaves) = (self.incarnation + 1, cx.now(), false);
         let now = Time(node.micros(cx.now()));
         let info = plan.nodes[self.number].clone();
         self.features = self.offers(cx);
@@ -362,24 +364,35 @@ impl Process {
 
     fn note_links(&mut self, cx: &Context) {
         let now = cx.now();
-        let roster = self.fabric.meta().map(|meta| meta.roster().clone());
-        for peer in self.fabric.mesh().peers() {
-            let member = roster.as_ref().and_then(|roster| roster.members.get(&peer.node));
-            let is_dead = member.is_some_and(|member| member.state == State::Dead);
-            let is_out = is_dead || member.is_none() && roster.is_some();
-            let standing = (peer.link.counters().attached, member.map(|member| member.incarnation));
-            let shaken = self.shaken.entry(peer.node).or_insert((now, standing));
-            if !peer.is_up || is_out || shaken.1 != standing {
+        let peers: Vec<_> = self.fabric.mesh().peers().map(|peer| peer.node).collect();
+        for node in peers {
+            let (is_there, standing) = (self.reaches(node), self.standing(node));
+            let shaken = self.shaken.entry(node).or_insert((now, standing));
+            if !is_there || shaken.1 != standing {
                 *shaken = (now, standing);
             }
         }
     }
 
-    /// Whether the link to another node was not there at some time since `since`, or came back, or that node was dead for all others:
+    fn standing(&mut self, node: NodeId) -> Standing {
+        let attached = self.fabric.mesh().peer(node).map_or(0, |peer| peer.link.counters().attached);
+        let member = self.fabric.meta().and_then(|meta| meta.roster().members.get(&node));
+        (attached, member.map(|member| member.incarnation))
+    }
+
+    /// Whether this node's publishers wait for another node.
+    fn reaches(&mut self, node: NodeId) -> bool {
+        let is_up = self.fabric.mesh().peer(node).is_some_and(|peer| peer.is_up);
+        let is_member = self.fabric.meta().is_none_or(|meta| {
+            meta.roster().members.get(&node).is_some_and(|member| member.state != State::Dead)
+        });
+        is_up && is_member
+    }
+
+    /// Whether the link to another node was not there at some time since `since`, or came back, or that node was dead for all others, or no member:
     /// publishers do not wait for it then.
     pub fn was_shaken(&mut self, node: NodeId, since: Micros) -> bool {
-        let is_up = self.fabric.mesh().peer(node).is_some_and(|peer| peer.is_up);
-        !is_up || self.shaken.get(&node).is_none_or(|(at, _)| *at >= since)
+        !self.reaches(node) || self.shaken.get(&node).is_none_or(|(at, _)| *at >= since)
     }
 
     /// What waits in links is bounded, and nothing is sent twice over a connection that lives.

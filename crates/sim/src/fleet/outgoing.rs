@@ -3,6 +3,7 @@
 use cluster::meta::{Command, Roster, State, WishId};
 use cluster::{Letter, Role};
 use link::NodeId;
+use mqtt::ReasonCode;
 
 use super::operators::ORDERS;
 use super::step::Step;
@@ -48,7 +49,7 @@ impl Fleet {
         let way = *self.cx.random.pick(&[Way::Leaves, Way::Removed]);
         self.cx.say(|| format!("operator: takes n{node} out: {way:?}"));
         match way {
-            Way::Leaves => self.order(node, Letter::Leave(WishId(ORDERS))),
+            Way::Leaves => self.tell_to_leave(node),
             Way::Removed => self.switch_off(node),
         }
         self.outgoing = Some(Outgoing { node, since: self.cx.now(), way });
@@ -92,6 +93,16 @@ impl Fleet {
         let Some(process) = &mut self.members[node].process else { return };
         process.fabric.letter(process.time(&self.cx), letter);
         process.wake(&mut self.cx, 10);
+    }
+
+    /// As the product does when it is told: its clients go first.
+    fn tell_to_leave(&mut self, node: usize) {
+        let member = &mut self.members[node];
+        member.leaves = true;
+        if let Some(process) = &member.process {
+            process.node.broker().close_clients(ReasonCode::ServerBusy);
+        }
+        self.order(node, Letter::Leave(WishId(ORDERS)));
     }
 
     fn switch_off(&mut self, node: usize) {

@@ -711,6 +711,33 @@ fn what_a_core_is_told_while_the_link_comes_back_is_known_to_it_when_the_suback_
     }
 }
 
+/// A node whose sessions want much begins anew. Others hear of that little by little, and know all the time that its sessions want what they wanted.
+#[cfg_attr(test, test)]
+fn what_sessions_want_holds_while_their_node_tells_it_anew() {
+    let mut many = plan(Duration::ZERO);
+    (many.config.batching.bytes_max, many.config.batching.in_flight_max) = (40, 200);
+    many.latency = 50 * MILLI;
+    let mut story = Story::of(many);
+    let (number, home) = (story.fleet.clients.len(), 0);
+    story.fleet.clients.push(Client::new(number, Some(home)));
+    story.fleet.connect(number, home);
+    story.passes(SECOND);
+    let filters: Vec<_> = (0..60).map(|number| (format!("u/{number}"), QoS::AtLeastOnce)).collect();
+    story.with(number, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+    story.until("all is known", |story| story.routes_known(PUBLISHER_NODE) == 60);
+    story.restart(home);
+    for _ in 0..6_000 {
+        story.passes(MILLI);
+        assert_eq!(story.routes_known(PUBLISHER_NODE), 60, "a message would miss a session that is there");
+    }
+    assert_eq!(story.link(PUBLISHER_NODE, home), (true, 1));
+    // A later life may want less.
+    story.fleet.connect(number, home);
+    story.passes(SECOND);
+    story.with(number, |client, scene| client.leaves(scene, "u/7"));
+    story.until("it is known", |story| story.routes_known(PUBLISHER_NODE) == 59);
+}
+
 /// Cores that find each other, each with a log of its own.
 fn agreed_of(cores: usize, change: impl FnOnce(&mut Plan)) -> Story {
     let mut plan = plan(Duration::from_millis(5));
@@ -1072,9 +1099,7 @@ fn a_node_that_was_removed_and_joins_again_hears_everything_once() {
     for node in gone {
         story.isolate(node);
     }
-    story.until("they are dead", |story| {
-        gone.iter().all(|node| story.state(0, *node) == Some(State::Dead))
-    });
+    story.until("they are dead", |story| gone.iter().all(|node| story.state(0, *node) == Some(State::Dead)));
     for (number, node) in gone.into_iter().enumerate() {
         story.removes(0, node, WishId(ORDERS + number as u64));
         story.until("it is removed", |story| (0..3).all(|at| story.members(at) == 4 - number));
@@ -1319,7 +1344,7 @@ fn a_core_that_is_back_gets_its_share_of_replicants_when_it_is_asked_for() {
 
 /// Faults of the product, and what notices each of them.
 #[cfg(feature = "trial")]
-pub const TRIALS: [(cluster::Mutation, fn()); 13] = [
+pub const TRIALS: [(cluster::Mutation, fn()); 14] = [
     (cluster::Mutation::ForgetGrants, cores_that_begin_anew_wait_for_the_leases_that_they_have_forgotten),
     (
         cluster::Mutation::GrantUninformed,
@@ -1339,6 +1364,7 @@ pub const TRIALS: [(cluster::Mutation, fn()); 13] = [
     (cluster::Mutation::FoundAlone, nodes_that_know_addresses_only_form_one_cluster),
     (cluster::Mutation::CountRemoved, a_core_that_was_removed_counts_no_more),
     (cluster::Mutation::ManyCoresAtOnce, cores_go_one_after_the_other),
+    (cluster::Mutation::ForgetEarly, what_sessions_want_holds_while_their_node_tells_it_anew),
     (cluster::Mutation::AdoptUnread, what_some_core_does_not_understand_is_agreed_upon_when_it_is_updated),
     (cluster::Mutation::OldLivesJoin, a_node_that_has_lost_its_number_takes_a_greater_one_than_any_before),
     (cluster::Mutation::SendToTheDead, what_others_say_that_a_new_life_wants_goes_there),

@@ -83,6 +83,7 @@ impl Fleet {
             began: 0,
             features: 0,
             is_off: false,
+            leaves: false,
             log: plan.old.contains(&number).then_some(0),
             copy: registry::Copy::default(),
         };
