@@ -335,6 +335,11 @@ impl Node {
         self.last_stamp.store(u64::from(own), Relaxed);
     }
 
+    /// The time of the world when this node's [`Time`] was [`Self::began`] is another one than was thought, milliseconds.
+    pub fn set_world(&self, world: u64) {
+        self.world.store(world, Relaxed);
+    }
+
     /// So many places of other nodes there are now.
     pub fn set_others(&self, others: u16) {
         self.others.store(others, Relaxed);

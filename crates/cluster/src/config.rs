@@ -11,7 +11,7 @@ pub struct Config {
     pub others: Vec<NodeInfo>,
     /// Of this life of the node: greater than that of every earlier one.
     pub incarnation: Incarnation,
-    /// Milliseconds of the world's clock when the node's own began.
+    /// Milliseconds of the world's clock when the node's own began; [`Fabric::set_world`](crate::Fabric::set_world) tells when that was set.
     pub world: u64,
     /// How changes of routes are gathered.
     pub batching: Batching,

@@ -15,8 +15,11 @@ pub const RECORDS: u64 = 8;
 /// A core reads in that log which life of a node is removed ([`Command::Remove`](crate::meta::Command)).
 pub const LIVES: u64 = 16;
 
+/// The node says what its clock of the world says ([`Word::AskClock`](crate::wire::Word::AskClock)).
+pub const CLOCKS: u64 = 32;
+
 /// What a core has to understand of that log.
 pub const LOG: u64 = RECORDS | LIVES;
 
 /// All that this version can.
-pub const FEATURES: u64 = BRIEF | ANSWERS | PACKS | LOG;
+pub const FEATURES: u64 = BRIEF | ANSWERS | PACKS | LOG | CLOCKS;

@@ -15,6 +15,8 @@ pub struct View {
     pub attached: Option<Box<str>>,
     /// Whether a majority of cores lets this node acknowledge messages of QoS 1 and 2, or nobody has to.
     pub is_fresh: bool,
+    /// By how much this node's clock is ahead of those of most nodes, milliseconds; `None` while it agrees with them.
+    pub clock_off: Option<i64>,
     /// SUBACKs that wait for the core, and for the cluster.
     pub subacks_waiting: (u64, u64),
     pub counters: Counters,
@@ -102,6 +104,10 @@ pub struct Link {
     pub version: u16,
     pub features: u64,
     pub round_trip: Option<u64>,
+    /// By how much the peer's clock is ahead of this node's, milliseconds, as it said last.
+    pub clock_ahead: Option<i64>,
+    /// That is too much, and not because this node's clock is wrong.
+    pub clock_differs: bool,
     pub bytes_sent: u64,
     pub bytes_received: u64,
     /// Connections that were made, silences that ended one, and times that the peer had forgotten the link.

@@ -20,13 +20,15 @@
 //! 17 copied   how far a copy of the records is, and what it asks for
 //! 18 records  what it lacks
 //! 19 balance
+//! 20 ask clock stamp u64
+//! 21 clock    stamp u64 of the question, milliseconds since 1970 u64
 //! vector      (writer u64, incarnation u64, position u64)*
 //! varint      seven bits a byte, the lowest first, the top bit in all but the last
 //! ```
 //!
 //! Part: 0 the last of an answer, 4 there is more; no answer: 1 too busy, 2 too large, anything else nobody answers.
 //!
-//! Fields that a later version adds behind these are ignored, but for the lists, which go to the end, as deltas, questions, answers and all from 12 on do.
+//! Fields that a later version adds behind these are ignored, but for the lists, which go to the end, as deltas, questions, answers and all from 12 to 18 do.
 
 use replog::{Incarnation, Position, WriterId};
 
@@ -84,6 +86,14 @@ pub enum Word<'a> {
     Meta(MetaWord<'a>),
     /// Replicants are to be spread evenly over the cores.
     Balance,
+    /// The sender asks what the receiver's clock of the world says, at a time of its own; only of peers with
+    /// [`CLOCKS`](crate::features::CLOCKS).
+    AskClock(u64),
+    /// Asked then, the sender's clock says so.
+    Clock {
+        stamp: u64,
+        world: u64,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,6 +169,15 @@ impl Word<'_> {
                 }
             }
             Self::Balance => out.push(19),
+            Self::AskClock(stamp) => {
+                out.push(20);
+                out.extend(stamp.to_le_bytes());
+            }
+            Self::Clock { stamp, world } => {
+                out.push(21);
+                out.extend(stamp.to_le_bytes());
+                out.extend(world.to_le_bytes());
+            }
             Self::Renew(stamp) => {
                 out.push(7);
                 out.extend(stamp.to_le_bytes());
@@ -277,6 +296,8 @@ pub fn decode(bytes: &[u8]) -> Option<Word<'_>> {
         17 => Word::Meta(MetaWord::Copied(rest)),
         18 => Word::Meta(MetaWord::Records(rest)),
         19 => Word::Balance,
+        20 => Word::AskClock(number(rest)?),
+        21 => Word::Clock { stamp: number(rest)?, world: number(rest)? },
         _ => return None,
     })
 }
@@ -337,7 +358,7 @@ mod tests {
     use super::*;
     use crate::asks::Unanswered;
 
-    fn words() -> [(Word<'static>, &'static str); 20] {
+    fn words() -> [(Word<'static>, &'static str); 22] {
         let vector = vec![(WriterId(2), Incarnation(3), Position(4))];
         let in_hex = "020000000000000003000000000000000400000000000000";
         let hello = Hello {
@@ -379,6 +400,8 @@ mod tests {
             (Word::Meta(MetaWord::Copied(b"ab")), "116162"),
             (Word::Meta(MetaWord::Records(b"ab")), "126162"),
             (Word::Balance, "13"),
+            (Word::AskClock(8), "140800000000000000"),
+            (Word::Clock { stamp: 8, world: 9 }, "1508000000000000000900000000000000"),
         ]
     }
 

@@ -88,6 +88,7 @@ impl Fabric {
         for id in self.cores_there() {
             self.say(now, id, Lane::CONTROL, &Word::Renew(now.0));
         }
+        self.ask_clocks(now);
     }
 
     pub(super) fn asked_for_lease(&mut self, now: Time, from: NodeId, stamp: u64) {

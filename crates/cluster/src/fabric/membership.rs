@@ -335,6 +335,7 @@ impl Fabric {
         self.lose_asks(id);
         let Some(peer) = self.peers.remove(&id) else { return };
         self.replica.lost(source_of(&peer));
+        self.clocks.forget(id);
         tracing::info!(node = &*peer.info.name, "the node is no member of the cluster any more");
         if let Some(meta) = &mut self.meta {
             meta.link_changed(id, false);

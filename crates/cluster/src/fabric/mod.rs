@@ -2,6 +2,7 @@
 
 mod asks;
 mod attach;
+mod clocks;
 mod forwarding;
 mod leases;
 mod membership;
@@ -20,8 +21,9 @@ use registry::Position as RecordsPosition;
 use replog::{Incarnation, Position, Replica, WriterId};
 
 use crate::asks::{Asked, Asker, Question, Unanswered, Waiting};
+use crate::clocks::Clocks;
 use crate::config::{Config, Role, WithoutQuorum};
-use crate::features::{BRIEF, PACKS};
+use crate::features::{BRIEF, CLOCKS, PACKS};
 use crate::freshness::{Grants, Leases};
 use crate::interest::Interest;
 use crate::meta::{Command, LogNews, Meta, WishId};
@@ -88,6 +90,7 @@ pub struct Fabric {
     wishes_refused: VecDeque<WishId>,
     grants: Option<Grants>,
     leases: Leases,
+    clocks: Clocks,
     /// How far this node is, as it last told the cores, and when.
     told: BTreeMap<WriterId, (replog::Incarnation, Position)>,
     told_at: Time,
@@ -197,6 +200,7 @@ impl Fabric {
             for_cluster: Subacks::default(),
             grants: is_core.then(|| Grants::new(now, config.lease)),
             leases: Leases::new(config.lease, cores, is_core),
+            clocks: Clocks::new(config.world),
             told: BTreeMap::new(),
             told_at: Time::default(),
             asked_at: Time::default(),
@@ -274,6 +278,7 @@ impl Fabric {
         self.attach(now);
         self.feed_peers(now);
         self.tend_leases(now);
+        self.judge_clocks(now);
         self.send_behind(now);
         self.tell_confirmed(now);
         self.release_subacks(now);
@@ -310,6 +315,7 @@ impl Fabric {
                 self.asked_settle = Position::default();
                 // A node without a lease asks at once, not when it would have asked again.
                 self.asked_at = Time::default();
+                self.clocks.link_up(now, id);
                 self.replica.set_suspect(WriterId(id.0), false);
                 self.node.routes.set_up(peer.place, true);
                 self.say_hello(now, id);
@@ -319,6 +325,7 @@ impl Fabric {
             }
             Event::Suspect => {
                 peer.is_up = false;
+                self.clocks.link_down(id);
                 self.replica.set_suspect(WriterId(id.0), true);
                 self.node.routes.set_up(peer.place, false);
                 self.give_up_copies();
@@ -329,6 +336,7 @@ impl Fabric {
                 }
             }
             Event::Restarted => {
+                self.clocks.restarted(now, id);
                 self.settle_messages(id, true);
                 if let Some(peer) = self.peers.get_mut(&id) {
                     peer.restarted();
@@ -391,6 +399,9 @@ impl Fabric {
             Word::Answer { number, part, bytes } => self.answer_came(from, number, part, bytes),
             Word::Meta(word) => self.meta_word(now, from, &word),
             Word::Balance => self.take_share(),
+            Word::AskClock(_) | Word::Clock { .. } if !self.can(from, CLOCKS) => self.counters.malformed += 1,
+            Word::AskClock(stamp) => self.clock_asked(now, from, stamp),
+            Word::Clock { stamp, world } => self.clocks.answered(now, from, stamp, world),
         }
     }
 

@@ -279,9 +279,8 @@ impl Cluster {
         let Some(Prepared { config, mesh, carrier, hash_seed, meta }) = prepared else { return Ok(()) };
         let elapsed = clock.elapsed();
         let now = Time(elapsed.as_micros() as u64);
-        let began =
-            SystemTime::now().checked_sub(elapsed).and_then(|began| began.duration_since(UNIX_EPOCH).ok());
-        let config = cluster::Config { world: began.map_or(0, |began| began.as_millis() as u64), ..config };
+        let began = SystemTime::now().checked_sub(elapsed).map_or(0, since_1970);
+        let config = cluster::Config { world: began, ..config };
         let meta = match meta {
             Some(meta) => Some(meta.start(now, &config, &self.shared)?),
             None => None,
@@ -460,6 +459,8 @@ impl Core for Served {
         self.shared.copies.tend(now, &mut self.fabric);
         if self.looked.is_none_or(|looked| looked.after(LOOK) <= now) {
             self.looked = Some(now);
+            // NTP may have set it.
+            self.fabric.set_world(now, since_1970(SystemTime::now()));
             let view = Arc::new(self.fabric.view(now));
             *self.shared.view.lock().unwrap_or_else(PoisonError::into_inner) = Some(view);
         }
@@ -469,6 +470,11 @@ impl Core for Served {
         let look = self.looked.map_or(Time::default(), |looked| looked.after(LOOK + LOOK_LATE));
         self.fabric.timeout().min(look)
     }
+}
+
+/// Milliseconds; 0 before.
+fn since_1970(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 fn fill(bytes: &mut [u8]) {
