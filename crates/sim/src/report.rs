@@ -186,6 +186,8 @@ report! {
     fleet_check_features_theirs,
     fleet_check_features_none,
     fleet_check_features_later,
+    /// Links over which a clock was asked for that is right.
+    fleet_check_clocks,
     /// Looks at a node that runs and is agreed to be dead: it may acknowledge nothing.
     fleet_check_dead,
     /// Times that cores went by different sets of cores, of which no two had a majority each.

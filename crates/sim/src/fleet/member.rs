@@ -100,6 +100,8 @@ pub struct Member {
     pub is_off: bool,
     /// It was told to leave, in this life.
     pub leaves: bool,
+    /// The same of links.
+    pub links: Option<u64>,
     /// On its disk: what the cores agree on.
     pub copy: registry::Copy,
 }
@@ -108,7 +110,7 @@ pub const CLUSTER: [u8; 16] = [7; 16];
 pub const SECRET: &[u8] = b"of the cluster";
 
 /// 2025, about, microseconds.
-const BEGAN: Micros = 1_750_000_000_000_000;
+pub const BEGAN: Micros = 1_750_000_000_000_000;
 /// Numbers from one start of a process to the next: it takes more of them when others have declared it dead.
 const NUMBERS_OF_A_LIFE: u64 = 1_000;
 /// Turns of a fabric from one look at everything to the next.
@@ -180,7 +182,7 @@ impl Member {
         let some = cx.random.draw();
         let of_links = *cx.random.pick(&[0, cluster::FEATURES, some]) & cluster::FEATURES & !cluster::LOG;
         let of_log = if cx.random.percent(12) { some >> 1 } else { u64::MAX };
-        later | of_links | self.log.unwrap_or(of_log) & cluster::LOG
+        later | self.links.unwrap_or(of_links) | self.log.unwrap_or(of_log) & cluster::LOG
     }
 }
 

@@ -20,6 +20,9 @@ use crate::node::Setup;
 use crate::schedule::{MILLI, Micros, SECOND};
 use crate::trace::Trace;
 
+#[cfg(test)]
+mod clocks;
+
 /// As long as a scenario may take.
 const LONG: Micros = 1_000 * SECOND;
 
@@ -101,11 +104,17 @@ impl Plan {
 
 impl Story {
     fn of(plan: Plan) -> Self {
+        Self::of_links(plan, |_| None)
+    }
+
+    /// The same, where it is not chance that says what a node offers for its links.
+    fn of_links(plan: Plan, links: impl Fn(usize) -> Option<u64>) -> Self {
         let mut fleet = Fleet::of_plan(7, plan, Trace::default());
         fleet.wan.is_calm = true;
         fleet.net.calm = true;
         for node in 0..fleet.members.len() {
             fleet.members[node].log.get_or_insert(cluster::LOG);
+            fleet.members[node].links = links(node);
             fleet.start(node);
         }
         let mut story = Self { fleet };

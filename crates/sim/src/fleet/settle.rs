@@ -146,6 +146,12 @@ impl Fleet {
             let process = member.process.as_mut().expect("every node runs");
             let malformed = process.fabric.counters().malformed;
             assert_eq!(malformed, 0, "n{node} was told what it cannot read");
+            let view = process.fabric.view(process.time(&self.cx));
+            assert_eq!(view.clock_off, None, "n{node}, whose clock is right");
+            for link in &view.links {
+                assert!(!link.clock_differs, "n{node} complains of the clock of {}", link.peer.name);
+                self.cx.report.fleet_check_clocks += u64::from(link.clock_ahead.is_some());
+            }
             for (other, info) in self.plan.nodes.iter().enumerate().filter(|(other, _)| *other != node) {
                 let peer = process.fabric.mesh().peer(link::NodeId::of_name(&info.name));
                 let known = peer.map(|peer| peer.features);

@@ -85,6 +85,7 @@ impl Fleet {
             is_off: false,
             leaves: false,
             log: plan.old.contains(&number).then_some(0),
+            links: None,
             copy: registry::Copy::default(),
         };
         let members: Vec<Member> = plan.setups.iter().enumerate().map(member).collect();
