@@ -14,6 +14,7 @@ import traceback
 
 import checks_access
 import checks_change
+import checks_clocks
 import checks_cluster
 import checks_live
 import checks_look
@@ -21,7 +22,7 @@ import checks_top
 from node import Node
 
 # In this order: those of access come last, because they end the node's openness.
-MODULES = [checks_look, checks_change, checks_live, checks_top, checks_cluster, checks_access]
+MODULES = [checks_look, checks_change, checks_live, checks_top, checks_cluster, checks_clocks, checks_access]
 
 
 def main():

@@ -69,6 +69,7 @@ def healthy():
     gauge("meridian_cluster_meta_quorum", 1)
     for peer in ("n2", "n3"):
         gauge("meridian_link_up", 1, f',peer="{peer}"')
+        gauge("meridian_link_clock_ahead_seconds", -0.4, f',peer="{peer}"')
         for lane in ("control", "assured"):
             gauge("meridian_link_queue_age_seconds", 0, f',peer="{peer}",class="{lane}"')
             counter("meridian_link_frames_sent_total", 6_000, f',peer="{peer}",class="{lane}"')
@@ -104,6 +105,7 @@ FIRING = {
     ),
     "MeridianNotFresh": (changed("meridian_cluster_fresh", "1x9 0x600"), 15),
     "MeridianNoQuorum": (changed("meridian_cluster_meta_quorum", "1x9 0x600"), 15),
+    "MeridianClocksDiffer": (changed("meridian_link_clock_ahead_seconds", "0x9 -3600x600", ',peer="n3"'), 20),
     "MeridianConfigRefused": (changed("meridian_config_refused", "0x9 2x600"), 20),
     "MeridianLinkQueueOld": (changed("meridian_link_queue_age_seconds", "9x600", ',peer="n3",class="assured"'), 15),
     "MeridianLinkRetransmits": (

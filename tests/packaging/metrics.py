@@ -211,6 +211,7 @@ METRICS = {
     "meridian_link_connections": (GAUGE, {"peer": ANY}),
     "meridian_link_connections_wanted": (GAUGE, {"peer": ANY}),
     "meridian_link_round_trip_seconds": (GAUGE, {"peer": ANY}),
+    "meridian_link_clock_ahead_seconds": (GAUGE, {"peer": ANY}),
     "meridian_link_bytes_sent_total": (COUNTER, {"peer": ANY}),
     "meridian_link_bytes_received_total": (COUNTER, {"peer": ANY}),
     "meridian_link_connected_total": (COUNTER, {"peer": ANY}),

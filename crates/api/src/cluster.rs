@@ -84,6 +84,9 @@ pub struct ClusterView {
     /// Whether this node acknowledges messages of QoS 1 and 2: a majority of cores says that it knows all routes, or it does not ask
     /// (`cluster.without_quorum`).
     pub fresh: bool,
+    /// By how much this node's clock is ahead of those of most nodes, or behind when it is less than 0; null while it agrees with them to
+    /// two seconds. Then it is this machine's clock that has to be set.
+    pub clock_off_s: Option<f64>,
     /// SUBACKs that wait until the core knows of the subscription.
     pub subacks_waiting_core: u64,
     /// SUBACKs that wait until the cluster knows of the subscription.
@@ -219,6 +222,11 @@ pub struct LinkView {
     /// Features that both have, as bits.
     pub features: u64,
     pub round_trip_ms: Option<f64>,
+    /// By how much the other node's clock is ahead of this node's, or behind when it is less than 0, as it said within the last minute or
+    /// so; null while that is not known.
+    pub clock_ahead_s: Option<f64>,
+    /// Whether that is more than two seconds, and not because it is this node's clock that is wrong (`clock_off_s`).
+    pub clock_differs: bool,
     pub bytes_sent: u64,
     pub bytes_received: u64,
     /// Connections that were made.

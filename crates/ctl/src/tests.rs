@@ -362,6 +362,31 @@ fn links_are_a_line_each_and_their_trouble_is_told() {
 }
 
 #[test]
+fn clocks_that_differ_are_told_with_what_sets_them() {
+    let with = |own: Value, n2: f64, differs: bool| {
+        let mock = Mock::serve(move |_| {
+            let mut view = cluster("n1", 4);
+            view["clock_off_s"] = own.clone();
+            view["links"][0]["clock_ahead_s"] = n2.into();
+            view["links"][0]["clock_differs"] = differs.into();
+            Reply::json(&view)
+        });
+        (ctl(&mock, "cluster status").notes, ctl(&mock, "links").out)
+    };
+    let (notes, links) = with(Value::Null, -3600.5, true);
+    assert!(notes.contains("the clock of n2 is 1h behind that of this node: timedatectl"), "{notes}");
+    let cell = |links: &str, line: usize| links.lines().nth(line).unwrap().contains(" -1h ");
+    assert!(cell(&links, 1) && !cell(&links, 2) && links.contains("CLOCK"), "{links}");
+    let (notes, links) = with(3600.0.into(), -3600.0, false);
+    assert!(notes.contains("the clock of this node (n1) is 1h ahead of those of most nodes"), "{notes}");
+    assert!(!notes.contains("clock of n2") && cell(&links, 1), "{notes}");
+    let (notes, _) = with(3600.0.into(), -7200.0, true);
+    assert!(notes.contains("the clock of n2 is 1h behind those of most nodes"), "{notes}");
+    let (notes, links) = with(Value::Null, 0.25, false);
+    assert!(!notes.contains("clock") && links.contains("+250ms"), "{notes} {links}");
+}
+
+#[test]
 fn the_cluster_is_told_in_short_with_what_to_do() {
     let mock = Mock::serve(|_| Reply::json(&cluster("n1", 4)));
     let outcome = ctl(&mock, "cluster");

@@ -43,6 +43,7 @@ pub fn view() -> ClusterView {
         incarnation: 9,
         attached_to: None,
         fresh: false,
+        clock_off_s: None,
         subacks_waiting_core: 2,
         subacks_waiting_cluster: 5,
         subacks_overdue: 1,
@@ -144,6 +145,8 @@ fn link(node: &str, state: &'static str, round_trip_ms: Option<f64>) -> LinkView
         version: 1,
         features: 0,
         round_trip_ms,
+        clock_ahead_s: round_trip_ms.map(|_| -3600.5),
+        clock_differs: round_trip_ms.is_some(),
         bytes_sent: 9000,
         bytes_received: 8000,
         connected: 4,
@@ -165,6 +168,9 @@ fn a_node_shows_its_links_and_what_it_knows_of_each_node() {
     assert_eq!((&shown["node"], &shown["fresh"]), (&"a".into(), &false.into()));
     assert_eq!((&shown["links"][0]["node"], &shown["links"][0]["state"]), (&"b".into(), &"suspect".into()));
     assert_eq!(shown["links"][1]["lanes"][0]["class"], "assured");
+    assert_eq!((&shown["links"][0]["clock_ahead_s"], &shown["clock_off_s"]), (&Value::Null, &Value::Null));
+    let c = &shown["links"][1];
+    assert_eq!((&c["clock_ahead_s"], &c["clock_differs"]), (&(-3600.5).into(), &true.into()));
     assert_eq!(
         (&shown["routes"][1]["suspect"], &shown["routes"][1]["digest"]),
         (&true.into(), &"00000000000000ff".into())

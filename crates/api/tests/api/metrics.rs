@@ -127,15 +127,17 @@ fn a_node_of_a_cluster_tells_of_its_links_and_of_what_it_knows_of_others() {
         ("meridian_link_up", &[("peer", "b")], 0.0),
         ("meridian_link_up", &[("peer", "c")], 1.0),
         ("meridian_link_round_trip_seconds", &[("peer", "c")], 0.0015),
+        ("meridian_link_clock_ahead_seconds", &[("peer", "c")], -3600.5),
         ("meridian_link_frames_retransmitted_total", &[("peer", "b"), ("class", "assured")], 7.0),
         ("meridian_link_queue_age_seconds", &[("peer", "b"), ("class", "assured")], 2.5),
         ("meridian_carrier_bbr", &[], 1.0),
     ] {
         assert_eq!(scrape.get(name, labels), value, "{name} {labels:?}");
     }
-    let untold =
-        scrape.samples.iter().filter(|sample| sample.0 == "meridian_link_round_trip_seconds").count();
-    assert_eq!(untold, 1, "nothing is made up for a link that never was");
+    for name in ["meridian_link_round_trip_seconds", "meridian_link_clock_ahead_seconds"] {
+        let told = scrape.samples.iter().filter(|sample| sample.0 == name).count();
+        assert_eq!(told, 1, "nothing is made up for a link that never was");
+    }
 }
 
 #[test]
@@ -375,6 +377,7 @@ const PROMISED_IN_CLUSTER: &[(&str, &[&str])] = &[
     ("meridian_link_connections", &["peer"]),
     ("meridian_link_connections_wanted", &["peer"]),
     ("meridian_link_round_trip_seconds", &["peer"]),
+    ("meridian_link_clock_ahead_seconds", &["peer"]),
     ("meridian_link_bytes_sent_total", &["peer"]),
     ("meridian_link_bytes_received_total", &["peer"]),
     ("meridian_link_connected_total", &["peer"]),

@@ -408,6 +408,7 @@ fn hints(view: &Value) -> Vec<String> {
                 .to_owned(),
         );
     }
+    hints.extend(of_clocks(view));
     for link in view.list("links") {
         let node = link.cell("node");
         let oldest = link.list("lanes").iter().filter_map(|lane| lane.number("oldest_s")).fold(0.0, f64::max);
@@ -433,6 +434,40 @@ fn hints(view: &Value) -> Vec<String> {
         hints.push("! links do not use BBR: over long distances bulk is slow (modprobe tcp_bbr)".to_owned());
     }
     hints
+}
+
+/// How far two clocks are apart, which is not known to the millisecond.
+pub fn apart(ahead: f64) -> String {
+    let seconds = ahead.abs();
+    human::seconds(if seconds < 10.0 { seconds } else { seconds.round() })
+}
+
+/// Which clocks are wrong.
+fn of_clocks(view: &Value) -> Vec<String> {
+    let fix = "timedatectl set-ntp true or chronyc makestep sets it, and nothing has to be restarted";
+    let apart = |ahead: f64| format!("{} {}", apart(ahead), if ahead < 0.0 { "behind" } else { "ahead of" });
+    let own = view.number("clock_off_s");
+    let of_own = own.map(|off| {
+        format!(
+            "! the clock of this node ({}) is {} those of most nodes: {fix}",
+            view.cell("node"),
+            apart(off)
+        )
+    });
+    let others = view.list("links").iter().filter(|link| link.truth("clock_differs"));
+    let of_others = others.filter_map(|link| {
+        let (node, ahead) = (link.cell("node"), link.number("clock_ahead_s")?);
+        Some(match own {
+            None => format!(
+                "! the clock of {node} is {} that of this node: {fix}, where it is wrong",
+                apart(ahead)
+            ),
+            Some(off) => {
+                format!("! the clock of {node} is {} those of most nodes: {fix}", apart(ahead + off))
+            }
+        })
+    });
+    of_own.into_iter().chain(of_others).collect()
 }
 
 fn of_membership(view: &Value) -> Vec<String> {

@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::Command;
-use super::cluster::{CLUSTER, trouble};
+use super::cluster::{CLUSTER, apart, trouble};
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::fields::{Fields as _, NOTHING, take};
@@ -20,9 +20,10 @@ Examples:
   meridian ctl links
   meridian ctl links --json | jq -r '.items[] | select(.state != \"up\") | .node'
 
-SENT and RECEIVED are bytes on the wire. RETRANSMITTED is the share of frames that were sent again because a connection was
-lost. WAITING is what waits to be sent, by class, and how long the oldest has waited. STALLS counts how often frames waited
-because the other node had not read enough, DROPS frames that found no place or were lost.")]
+CLOCK is how far the other node's clock is ahead of this node's, or behind. SENT and RECEIVED are bytes on the wire.
+RETRANSMITTED is the share of frames that were sent again because a connection was lost. WAITING is what waits to be sent, by
+class, and how long the oldest has waited. STALLS counts how often frames waited because the other node had not read enough,
+DROPS frames that found no place or were lost.")]
 pub struct LinksArgs {}
 
 impl Command for LinksArgs {
@@ -36,6 +37,7 @@ impl Command for LinksArgs {
             left("STATE"),
             right("SINCE"),
             right("RTT"),
+            right("CLOCK"),
             right("CONNECTIONS"),
             right("SENT"),
             right("RECEIVED"),
@@ -62,6 +64,7 @@ fn row(link: &Value) -> Vec<String> {
         link.cell("state"),
         link.seconds_cell("state_s"),
         round_trip(link),
+        clock(link),
         format!("{}/{}", link.cell("connections"), link.cell("connections_wanted")),
         link.bytes_cell("bytes_sent"),
         link.bytes_cell("bytes_received"),
@@ -79,6 +82,16 @@ fn round_trip(link: &Value) -> String {
         Some(ms) if ms < 10.0 => format!("{ms:.2}ms"),
         _ => link.ms_cell("round_trip_ms"),
     }
+}
+
+fn clock(link: &Value) -> String {
+    link.number("clock_ahead_s").map_or_else(
+        || NOTHING.to_owned(),
+        |ahead| {
+            let sign = if ahead < 0.0 { "-" } else { "+" };
+            format!("{sign}{}", apart(ahead))
+        },
+    )
 }
 
 /// Of all classes.

@@ -17,6 +17,7 @@ pub fn of(view: &View, figures: &Figures) -> ClusterView {
         incarnation: view.incarnation,
         attached_to: view.attached.as_ref().map(ToString::to_string),
         fresh: view.is_fresh,
+        clock_off_s: view.clock_off.map(of_clocks),
         subacks_waiting_core: view.subacks_waiting.0,
         subacks_waiting_cluster: view.subacks_waiting.1,
         subacks_overdue: counters.subacks_overdue,
@@ -124,6 +125,8 @@ fn link(link: &Link) -> LinkView {
         version: link.version,
         features: link.features,
         round_trip_ms: link.round_trip.map(|micros| micros as f64 / 1e3),
+        clock_ahead_s: link.clock_ahead.map(of_clocks),
+        clock_differs: link.clock_differs,
         bytes_sent: link.bytes_sent,
         bytes_received: link.bytes_received,
         connected: link.attached,
@@ -178,6 +181,11 @@ fn carrier(figures: &Figures) -> CarrierView {
         letters: figures.letters,
         bbr: !figures.is_congestion_refused,
     }
+}
+
+/// Clocks are told in milliseconds.
+fn of_clocks(ms: i64) -> f64 {
+    ms as f64 / 1e3
 }
 
 fn seconds(micros: u64) -> f64 {

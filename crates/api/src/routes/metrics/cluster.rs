@@ -130,6 +130,8 @@ fn links(text: &mut Text, links: &[LinkView]) {
     each("connections_wanted", gauge, help, |link| Some(link.connections_wanted as f64));
     let help = "From a frame to the other node to its echo; left out before the first.";
     each("round_trip_seconds", gauge, help, |link| link.round_trip_ms.map(|ms| ms / 1e3));
+    let help = "By how much the other node's clock is ahead of this node's, or behind when it is less than 0; left out while it is not known.";
+    each("clock_ahead_seconds", gauge, help, |link| link.clock_ahead_s);
     each("bytes_sent_total", counter, "Bytes sent to the other node.", |link| Some(link.bytes_sent as f64));
     let help = "Bytes received from the other node.";
     each("bytes_received_total", counter, help, |link| Some(link.bytes_received as f64));
