@@ -157,6 +157,11 @@ impl AgreedLedger {
         self.position()
     }
 
+    /// What the disk did not take of the copy is written, if it takes it now. To be called from time to time.
+    pub fn tidy(&self) {
+        self.core().catch_up_copy();
+    }
+
     /// This node has begun to bring its records in, and has not ended.
     fn is_unfinished(&self, theirs: &State) -> bool {
         let brought = theirs.get(BROUGHT.name(), BROUGHT_KEY);

@@ -73,6 +73,8 @@ pub(crate) struct Core {
     broken: Option<String>,
     /// Of a copy: the journal lacks something, and is to be written anew.
     is_behind: bool,
+    /// It was said that it does.
+    has_said_behind: bool,
 }
 
 impl Waiting {
@@ -224,6 +226,7 @@ impl Core {
             read_only: false,
             broken: None,
             is_behind: false,
+            has_said_behind: false,
         }
     }
 
@@ -362,8 +365,13 @@ impl Core {
             let group = Group { revision: first, batches };
             journal.append(&group).map_err(|failure| failure.error.to_string())
         };
-        match write() {
+        let written = write();
+        let path = journal.path().display();
+        match written {
             Ok(()) => {
+                if std::mem::take(&mut self.has_said_behind) {
+                    tracing::info!(%path, "this node's copy of what the cores agree on is written again");
+                }
                 self.is_behind = false;
                 self.figures.syncs += 1;
                 self.compact_when_due();
@@ -371,9 +379,18 @@ impl Core {
             Err(error) => {
                 self.is_behind = true;
                 self.figures.failed += 1;
-                let path = journal.path().display();
-                tracing::error!(%path, "what the cores agree on is in force, and this node's copy cannot be written: {error}");
+                // A disk that is full says so at every change, and at each look.
+                if !std::mem::replace(&mut self.has_said_behind, true) {
+                    tracing::error!(%path, "what the cores agree on is in force, and this node's copy cannot be written: {error}");
+                }
             }
+        }
+    }
+
+    /// What a disk did not take of a copy is tried again.
+    pub fn catch_up_copy(&mut self) {
+        if self.is_behind {
+            self.write_copy(&[], 0);
         }
     }
 

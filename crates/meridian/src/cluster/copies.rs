@@ -140,7 +140,10 @@ pub fn start(shared: &Arc<Shared>, ledger: Arc<AgreedLedger>) -> Result<(), Stri
                         std::thread::sleep(LOOK);
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => bring_in(&fabric, &ledger),
+                Err(RecvTimeoutError::Timeout) => {
+                    ledger.tidy();
+                    bring_in(&fabric, &ledger);
+                }
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
