@@ -21,7 +21,7 @@ pub struct Keeper {
     complaint: Option<String>,
 }
 
-/// The log is left alone up to so many segments.
+/// The log is left alone up to so many segments, as long as there is room.
 const SEGMENTS_MIN: u64 = 4;
 /// Freed segments that are kept beyond the reserve, so that they need not be made again.
 const SPARES_OVER: usize = 4;
@@ -118,7 +118,8 @@ impl Keeper {
         if state.groups.values().any(|group| group.silent) {
             return Ok(false);
         }
-        let least = SEGMENTS_MIN * self.shared.options.segment_bytes;
+        // On a full disk the reserve is used up by what goes on, if nothing is freed.
+        let least = if state.full { 0 } else { SEGMENTS_MIN * self.shared.options.segment_bytes };
         let excess = state.total_bytes().saturating_sub(least.max(2 * state.live_bytes()));
         let mut asked: u64 =
             state.vacating.keys().filter_map(|id| state.segments.get(id)).map(|s| s.bytes).sum();

@@ -189,6 +189,31 @@ fn a_record_larger_than_a_segment_takes_the_place_of_the_reserve() {
     assert_eq!(entries(&open_on(&disk.crash()).0, 1), [(1, large)]);
 }
 
+/// What frees space on a full disk comes out of the reserve, which would be used up if a short log were left alone.
+#[test]
+fn a_full_disk_frees_a_short_log_of_which_little_is_live() {
+    let disk = FaultDisk::new(9);
+    let (mut opened, told) = open_on(&disk);
+    settle(&mut opened);
+    disk.set_capacity(Some(disk.used()));
+    let (mut asked, mut rounds) = (vec![], 0);
+    for index in 1..=100 {
+        opened.log.append([entry(1, index, &[1; 900])]);
+        while told.durable(1) < index {
+            rounds += 1;
+            assert!(rounds < 1000, "entry {index} finds no room: {:?}", opened.log.stats());
+            opened.writer.commit_once().expect("no failure");
+            opened.keeper.keep();
+            for vacate in told.vacates() {
+                let checkpoint = told.durable(1);
+                opened.log.append([world::part(1, 1, checkpoint, b"all"), world::done(1, checkpoint)]);
+                asked.push(vacate);
+            }
+            asked.retain(|vacate| opened.log.vacated(vacate.group, vacate.segment).is_err());
+        }
+    }
+}
+
 /// A checkpoint, a move and the note that a segment is free are small: they do not wait behind what does not fit.
 #[test]
 fn a_full_disk_frees_itself_although_a_large_entry_waits() {
