@@ -172,7 +172,8 @@ fn serve(
     let http = Bound::bind(&config.http).map_err(|error| error.to_string())?;
     let (store, kept, meta) = match config.storage.durability {
         Durability::LocalDisk => {
-            let (store, kept, meta) = Store::open(&config.storage, &config.node.data_dir)?;
+            let (store, kept, meta) =
+                Store::open(&config.storage, &config.node.data_dir, Cluster::has_replica(&config))?;
             (Some(store), Some(kept), Some(meta))
         }
         Durability::Memory => (None, None, None),

@@ -97,7 +97,7 @@ pub fn open(
         None => {
             let file = disk.path(&SegmentId(1).file());
             let bytes = shared.options.segment_bytes;
-            let spare = take_spare(&shared, 0)?.ok_or(Error::Full { file, bytes })?;
+            let spare = take_spare(&shared, 0, 0)?.ok_or(Error::Full { file, bytes })?;
             start_segment(&shared, spare, SegmentId(1), 1, 0)?
         }
     };
@@ -232,6 +232,7 @@ pub(crate) fn look(
                 commit: loaded.commit + 1,
                 commit_at: loaded.commit_at,
                 sealed: loaded.sealed,
+                kept: false,
             });
         }
         found.state.replay(id, loaded.index);

@@ -1,6 +1,7 @@
 //! How a log is kept.
 
 use crate::error::Error;
+use crate::id::GroupId;
 
 /// Bounds and sizes. [`Options::default`] is what a node uses.
 #[derive(Clone, Debug)]
@@ -10,6 +11,8 @@ pub struct Options {
     pub segment_bytes: u64,
     /// Bytes kept as empty segments, for what frees space when the disk is full. At least two segments are kept.
     pub reserve_bytes: u64,
+    /// Groups that others wait for: their entries come first, and one empty segment of the reserve is theirs when the disk is full.
+    pub urgent: &'static [GroupId],
     /// Most bytes that one commit writes, unless a single record is larger.
     pub commit_bytes_max: u64,
     /// Most bytes of parts in one commit, so that checkpoints delay nobody. One part is always taken.
@@ -34,6 +37,7 @@ impl Default for Options {
         Self {
             segment_bytes: 64 << 20,
             reserve_bytes: 128 << 20,
+            urgent: &[],
             commit_bytes_max: 8 << 20,
             low_bytes_per_commit: 1 << 20,
             entropy: None,
@@ -66,6 +70,11 @@ impl Options {
     /// Empty segments kept ready.
     pub(crate) fn spares(&self) -> usize {
         (self.reserve_bytes.div_ceil(self.segment_bytes) as usize).max(2)
+    }
+
+    /// Of them, those that are for the entries of urgent groups and what frees space.
+    pub(crate) fn spares_kept(&self) -> usize {
+        usize::from(!self.urgent.is_empty())
     }
 
     #[cfg(feature = "trial")]

@@ -97,9 +97,10 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    pub fn push(&mut self, item: Item) {
-        let queue = match item {
+    pub fn push(&mut self, item: Item, urgent: &[GroupId]) {
+        let queue = match &item {
             Item::Floor(_) => &mut self.first,
+            Item::Record(Record::Entry { group, .. }) if urgent.contains(group) => &mut self.first,
             _ if item.low() => &mut self.low,
             _ => &mut self.high,
         };

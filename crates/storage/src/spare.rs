@@ -18,14 +18,17 @@ pub(crate) struct Spare {
     pub bytes: u64,
 }
 
-/// One that is ready, or a new one; `None` when there is no room for it.
-pub(crate) fn take_spare(shared: &Shared, need: u64) -> Result<Option<Spare>, Error> {
+/// One that is ready, or a new one; `None` when there is no room for it. So many of those that are ready stay on a full disk.
+pub(crate) fn take_spare(shared: &Shared, need: u64, stay: usize) -> Result<Option<Spare>, Error> {
     let disk = &*shared.disk;
     let whole = (HEADER + FOOTER) as u64 + SegmentIndex::default().encoded_len() + need;
     let bytes = shared.options.segment_bytes.max(whole.next_multiple_of(512));
     let large = bytes > shared.options.segment_bytes;
     if !large {
-        let ready = shared.state().spares.pop_front();
+        let ready = {
+            let mut state = shared.state();
+            if state.full && state.spares.len() <= stay { None } else { state.spares.pop_front() }
+        };
         if let Some(name) = ready {
             let file = disk.open(&name).map_err(Error::io(&disk.path(&name), "open"))?;
             return Ok(Some(Spare { name, file, bytes }));
@@ -34,7 +37,7 @@ pub(crate) fn take_spare(shared: &Shared, need: u64) -> Result<Option<Spare>, Er
     let name = shared.state().spare_name();
     let mut made = make_spare(disk, &name, bytes);
     // A record that is larger than a segment may take the place of the reserve: it would hold up everything behind it.
-    while large && made.as_ref().is_err_and(is_full) && give_up_spare(shared)? {
+    while large && made.as_ref().is_err_and(is_full) && give_up_spare(shared, stay)? {
         made = make_spare(disk, &name, bytes);
     }
     shared.state().starved = large && made.as_ref().is_err_and(is_full);
@@ -45,8 +48,12 @@ pub(crate) fn take_spare(shared: &Shared, need: u64) -> Result<Option<Spare>, Er
     }
 }
 
-fn give_up_spare(shared: &Shared) -> Result<bool, Error> {
-    let Some(name) = shared.state().spares.pop_front() else { return Ok(false) };
+fn give_up_spare(shared: &Shared, stay: usize) -> Result<bool, Error> {
+    let given_up = {
+        let mut state = shared.state();
+        if state.spares.len() <= stay { None } else { state.spares.pop_front() }
+    };
+    let Some(name) = given_up else { return Ok(false) };
     shared.disk.remove(&name).map_err(Error::io(&shared.disk.path(&name), "remove"))?;
     Ok(true)
 }
@@ -95,5 +102,6 @@ pub(crate) fn start_segment(
         commit,
         commit_at: HEADER as u64,
         sealed: false,
+        kept: false,
     })
 }

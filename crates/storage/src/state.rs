@@ -193,7 +193,7 @@ impl Shared {
         for item in items {
             records += 1;
             bytes += item.size();
-            queue.push(item);
+            queue.push(item, self.options.urgent);
         }
         self.queued_records.fetch_add(records, Ordering::Relaxed);
         self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);

@@ -56,21 +56,27 @@ pub(crate) struct OpenSegment {
     pub commit_at: u64,
     /// It has its index already: the next record goes elsewhere.
     pub sealed: bool,
+    /// It is the last that there was on a full disk: entries that are not urgent wait until there is room.
+    pub kept: bool,
 }
 
 /// What may be chosen.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
     All,
-    /// On a full disk what does not fit waits, and checkpoints, which free space, may overtake it: they stand for entries that are durable.
+    /// On a full disk what does not fit waits, and checkpoints, which free space, may overtake it: they stand for entries that are durable. So may
+    /// entries of urgent groups.
     WhatFrees,
 }
 
 enum Choice {
     Nothing,
     Items(Vec<Item>),
-    /// The first one does not fit into the open segment.
-    Roll(u64),
+    /// The first one does not fit into the open segment, and so many of the spares are not for it.
+    Roll {
+        need: u64,
+        stay: usize,
+    },
 }
 
 impl OpenSegment {
@@ -161,20 +167,34 @@ impl Writer {
             let items = match self.choose(Scope::All) {
                 Choice::Nothing => return Ok(Commit::Idle),
                 Choice::Items(items) => items,
-                Choice::Roll(need) => {
-                    let room = self.roll(need)?;
-                    if !room {
-                        self.tell_full();
-                    }
-                    match self.choose(if room { Scope::All } else { Scope::WhatFrees }) {
-                        Choice::Items(items) => items,
-                        _ => return Ok(self.no_room()),
-                    }
-                }
+                Choice::Roll { need, stay } => match self.choose_after_roll(need, stay)? {
+                    Some(items) => items,
+                    None => return Ok(self.no_room()),
+                },
             };
             self.prepare(items);
         }
         self.write(started)
+    }
+
+    /// What goes into the next segment, or, if there is none for what comes first, what may overtake that.
+    fn choose_after_roll(&mut self, need: u64, stay: usize) -> Result<Option<Vec<Item>>, Error> {
+        let mut scope = Scope::All;
+        if !self.roll(need, stay)? {
+            self.tell_full();
+            scope = Scope::WhatFrees;
+        }
+        let mut chosen = self.choose(scope);
+        if let Choice::Roll { need, stay: 0 } = chosen
+            && stay > 0
+            && self.roll(need, 0)?
+        {
+            chosen = self.choose(scope);
+        }
+        Ok(match chosen {
+            Choice::Items(items) => Some(items),
+            _ => None,
+        })
     }
 
     fn tell_full(&self) {
@@ -208,20 +228,31 @@ impl Writer {
             self.low.append(&mut queue.low);
         }
         let (commit, low) = (self.shared.options.commit_bytes_max, self.shared.options.low_bytes_per_commit);
-        let (mut items, mut total, mut cost) = (vec![], 0, 0);
-        for (queue, limit) in [(&mut self.first, commit), (&mut self.high, commit), (&mut self.low, low)] {
+        if self.open.kept && !self.shared.state().full {
+            self.open.kept = false;
+        }
+        let (mut items, mut total, mut cost, mut waiting) = (vec![], 0, 0, Choice::Nothing);
+        let kept = self.shared.options.spares_kept();
+        let queues = [(&mut self.first, commit, 0), (&mut self.high, commit, kept), (&mut self.low, low, 0)];
+        for (place, (queue, limit, stay)) in queues.into_iter().enumerate() {
             let mut bytes = 0;
             while let Some(item) = queue.front() {
-                if scope == Scope::WhatFrees && item.kind() == Kind::Entry {
+                let (size, more) = (item.size(), SegmentIndex::cost(item.kind()));
+                // Those in the first queue are urgent.
+                let is_usual = item.kind() == Kind::Entry && place > 0;
+                if scope == Scope::WhatFrees && is_usual {
                     break;
                 }
-                let (size, more) = (item.size(), SegmentIndex::cost(item.kind()));
+                if self.open.kept && is_usual {
+                    waiting = Choice::Roll { need: size + more, stay };
+                    break;
+                }
                 if bytes > 0 && bytes + size > limit {
                     break;
                 }
                 if !self.open.fits(total + size, cost + more) {
                     if items.is_empty() {
-                        return Choice::Roll(size + more);
+                        return Choice::Roll { need: size + more, stay };
                     }
                     // What comes later must not overtake it.
                     return Choice::Items(items);
@@ -232,7 +263,7 @@ impl Writer {
                 items.extend(queue.pop_front());
             }
         }
-        if items.is_empty() { Choice::Nothing } else { Choice::Items(items) }
+        if items.is_empty() { waiting } else { Choice::Items(items) }
     }
 
     /// Gives each record its place, tells the books, and encodes all of them.
@@ -341,9 +372,10 @@ impl Writer {
         }
     }
 
-    /// Closes the open segment with its index and opens another one, in which a record of `need` bytes fits. False: there is no room.
-    fn roll(&mut self, need: u64) -> Result<bool, Error> {
-        let Some(spare) = take_spare(&self.shared, need)? else { return Ok(false) };
+    /// Closes the open segment with its index and opens another one, in which a record of `need` bytes fits. False: there is no room, but for what
+    /// has to stay.
+    fn roll(&mut self, need: u64, stay: usize) -> Result<bool, Error> {
+        let Some(spare) = take_spare(&self.shared, need, stay)? else { return Ok(false) };
         if !self.seal()? {
             if spare.bytes == self.shared.options.segment_bytes {
                 self.shared.state().spares.push_front(spare.name);
@@ -358,6 +390,10 @@ impl Writer {
             self.open.chain,
         )?;
         self.open = open;
+        self.open.kept = {
+            let state = self.shared.state();
+            stay < self.shared.options.spares_kept() && state.full && state.spares.is_empty()
+        };
         self.shared.kick_keeper();
         Ok(true)
     }

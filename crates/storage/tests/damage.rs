@@ -189,6 +189,45 @@ fn a_record_larger_than_a_segment_takes_the_place_of_the_reserve() {
     assert_eq!(entries(&open_on(&disk.crash()).0, 1), [(1, large)]);
 }
 
+/// Others wait for an urgent group: what is usual leaves it a segment, and waits behind it.
+#[test]
+fn an_urgent_group_goes_on_when_a_full_disk_has_stopped_the_others() {
+    let disk = FaultDisk::new(10);
+    let options = Options { urgent: &[GroupId(7)], ..options() };
+    let (mut opened, told) = try_open(&disk, &options).expect("a new log");
+    settle(&mut opened);
+    disk.set_capacity(Some(disk.used()));
+    let mut index = 0;
+    let mut append = |opened: &mut storage::Opened| {
+        index += 1;
+        opened.log.append([entry(1, index, &[1; 900])]);
+        index
+    };
+    let stuck = loop {
+        let index = append(&mut opened);
+        if opened.writer.commit_once().expect("no failure") == Commit::NoRoom {
+            break index;
+        }
+        opened.keeper.keep();
+        assert!(index < 100, "the disk is never full");
+    };
+    // More than is left of the segment that is open, and less than one.
+    for urgent in 1..=20 {
+        append(&mut opened);
+        opened.log.append([entry(7, urgent, &[7; 100])]);
+        for _ in 0..3 {
+            opened.writer.commit_once().expect("no failure");
+            opened.keeper.keep();
+        }
+        assert_eq!((told.durable(7), told.durable(1)), (urgent, stuck - 1));
+    }
+    disk.set_capacity(None);
+    settle(&mut opened);
+    assert_eq!((told.durable(7), told.durable(1)), (20, stuck + 20));
+    let again = try_open(&disk.crash(), &options).expect("what it wrote").0;
+    assert_eq!((entries(&again, 7).len(), entries(&again, 1).len() as u64), (20, stuck + 20));
+}
+
 /// What frees space on a full disk comes out of the reserve, which would be used up if a short log were left alone.
 #[test]
 fn a_full_disk_frees_a_short_log_of_which_little_is_live() {

@@ -256,6 +256,11 @@ impl Cluster {
         belongs(config) && config.cluster_nodes.is_empty()
     }
 
+    /// Whether this node is one of the cores that agree.
+    pub fn has_replica(config: &Config) -> bool {
+        Self::agrees_on_records(config) && config.cluster.role == settings::RoleSetting::Core
+    }
+
     /// The records that the cores agree on are copied into this ledger from now on, and changes of it are proposed to them.
     ///
     /// # Errors

@@ -64,19 +64,22 @@ const NOTED_EVERY: Duration = Duration::from_secs(5);
 
 impl Store {
     /// Opens the store, and makes it where there is none; what it takes is said in the log. Also returns what the broker begins with, and
-    /// what a core's replica of the meta group does.
+    /// what a core's replica of the meta group does. `is_core`: there is such a replica.
     ///
     /// # Errors
     /// Text that says what is wrong and what to do.
     pub fn open(
         settings: &StorageSettings,
         data_dir: &Path,
+        is_core: bool,
     ) -> Result<(Self, broker::Store, MetaLog), String> {
         let directory = data_dir.join(DIRECTORY);
         let disk = RealDisk::open(&directory).map_err(|error| error.to_string())?;
         let options = storage::Options {
             segment_bytes: settings.segment_size.bytes() / 512 * 512,
             reserve_bytes: settings.reserve.bytes(),
+            // Other cores wait for what they agree on.
+            urgent: if is_core { &shardlog::META } else { &[] },
             now_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64),
             ..storage::Options::default()
         };

@@ -86,6 +86,7 @@ impl World {
             commit_bytes_max: [600, 2000, 8 << 20][random.below(3) as usize],
             low_bytes_per_commit: [200, 1 << 20][random.below(2) as usize],
             entropy: Some([trial.seed as u8; 48]),
+            urgent: if trial.seed.is_multiple_of(2) { &[GroupId(2)] } else { &[] },
             mutation: trial.mutation,
             ..Options::default()
         };
