@@ -24,8 +24,8 @@ pub struct Args {
     /// One broker on this machine
     #[arg(long, group = "what")]
     single: bool,
-    /// Three cores and two replicants on this machine, and one fault after the other: kills, stops, a restart of each in turn. Of the options below it
-    /// takes --short, --fault, --program, --debug, --port, --dir, --rate, --size and --window
+    /// Three cores and two replicants on this machine, and one fault after the other: kills, stops, all cores at once, a restart of each in turn, full disks
+    /// (as root), and many nodes that start at once. Of the options below it takes --short, --fault, --program, --debug, --port, --dir, --rate, --size and --window
     #[arg(long, group = "what")]
     cluster: bool,
     /// With --cluster: the loss of the core that leads and nothing else
@@ -37,7 +37,7 @@ pub struct Args {
     /// With --cluster: the program (default: the one that is built for this)
     #[arg(long, value_name = "FILE", requires = "cluster")]
     program: Option<PathBuf>,
-    /// With --cluster: the first of two ports of each node, on 127.0.0.1 to 127.0.0.5; nodes connect to each other 6,000 above it
+    /// With --cluster: the first of two ports of each node, on 127.0.0.1 and on; nodes connect to each other 6,000 above it
     #[arg(long, default_value_t = 22883, value_parser = clap::value_parser!(u16).range(1..=59_000))]
     port: u16,
     /// How often the broker is killed

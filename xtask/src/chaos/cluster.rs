@@ -1,7 +1,12 @@
 //! `cargo xtask chaos --cluster`: five nodes whose cores agree on the members, clients on all of them, and one fault after the other. What was lost is
-//! `meridian bench ha`'s to say; this does the faults, and says how long it took until the cluster had come to terms with each.
+//! `meridian bench ha`'s to say; this does the faults, and says how long it took until the cluster had come to terms with each. Disks that are full are
+//! those of a cluster of their own, and twenty nodes that start at once are another one ([`Ground`]).
 
+mod all_cores;
+mod disks;
 mod fleet;
+mod full;
+mod storm;
 mod views;
 
 use super::Args;
@@ -11,7 +16,7 @@ use crate::bench::child::{self, until};
 use crate::cluster::client::Client;
 use crate::repository::root;
 use anyhow::{Context, Result, bail, ensure};
-use fleet::Fleet;
+use fleet::{Fleet, Plan};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -25,6 +30,49 @@ enum Fault {
     Stop(Who, Duration),
     /// SIGTERM to each, one after the other.
     Roll,
+    /// SIGKILL of all cores at the same moment.
+    KillCores,
+    /// Its disk has no room.
+    Fill(Who),
+    /// All replicants of many are killed at once and begin at once.
+    JoinStorm,
+}
+
+impl Fault {
+    fn ground(self) -> Ground {
+        match self {
+            Self::Kill(_) | Self::Stop(..) | Self::Roll | Self::KillCores => Ground::Five,
+            Self::Fill(_) => Ground::SmallDisks,
+            Self::JoinStorm => Ground::Twenty,
+        }
+    }
+}
+
+/// The cluster that a fault is done to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Ground {
+    Five,
+    /// The same; each core has a small disk, and a log that is soon full.
+    SmallDisks,
+    Twenty,
+}
+
+const GROUNDS: [Ground; 3] = [Ground::Five, Ground::SmallDisks, Ground::Twenty];
+
+impl Ground {
+    fn plan(self) -> Plan {
+        let five = Plan { name: "five", cores: 3, replicants: 2, disk_mib: None, settings: &[] };
+        match self {
+            Self::Five => five,
+            Self::SmallDisks => Plan {
+                name: "disks",
+                disk_mib: Some(full::DISK_MIB),
+                settings: &["storage.segment_size=1MiB", "storage.reserve=2MiB"],
+                ..five
+            },
+            Self::Twenty => Plan { name: "twenty", replicants: 17, ..five },
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,7 +83,7 @@ enum Who {
 }
 
 /// In this order, by the names of `--fault`.
-const FAULTS: [(&str, Fault); 8] = [
+const FAULTS: [(&str, Fault); 12] = [
     ("kill-core", Fault::Kill(Who::OtherCore)),
     (SHORT, Fault::Kill(Who::Leader)),
     ("kill-replicant", Fault::Kill(Who::Replicant)),
@@ -43,7 +91,11 @@ const FAULTS: [(&str, Fault); 8] = [
     ("stall-leader", Fault::Stop(Who::Leader, SHORT_STOP)),
     ("stop-core", Fault::Stop(Who::OtherCore, LONG_STOP)),
     ("stop-leader", Fault::Stop(Who::Leader, LONG_STOP)),
+    ("kill-cores", Fault::KillCores),
     ("roll", Fault::Roll),
+    ("fill-core", Fault::Fill(Who::OtherCore)),
+    ("fill-leader", Fault::Fill(Who::Leader)),
+    ("join-storm", Fault::JoinStorm),
 ];
 /// What `--short` is.
 const SHORT: &str = "kill-leader";
@@ -107,20 +159,26 @@ pub fn run(args: &Args) -> Result<()> {
         None => root().join("target/chaos-cluster"),
     };
     let begun = Instant::now();
-    let mut fleet = Fleet::start(&program, &directory, args.port)?;
-    fleet.wait_until_whole()?;
-    println!("5 nodes reach each other after {:.1} s", begun.elapsed().as_secs_f64());
     let mut found = Found::default();
     let is_wanted = |name: &str| match &args.fault[..] {
         [] => !args.short || name == SHORT,
         some => some.iter().any(|wanted| wanted == name),
     };
-    for (name, fault) in FAULTS.into_iter().filter(|(name, _)| is_wanted(name)) {
-        if let Err(error) = suffer(args, (&program, &directory), &mut fleet, (name, fault), &mut found) {
-            found.check(false, || format!("{name}: {error:#}"));
-            // The next fault would be another one than is said.
-            break;
+    for ground in GROUNDS {
+        let faults = FAULTS.into_iter().filter(|(name, fault)| fault.ground() == ground && is_wanted(name));
+        let faults: Vec<_> = faults.collect();
+        let names: Vec<&str> = faults.iter().map(|(name, _)| *name).collect();
+        if faults.is_empty() {
+            continue;
         }
+        if ground == Ground::SmallDisks
+            && let Err(error) = disks::apart()
+        {
+            println!("skipped: {}: only root can give a core a disk of its own ({error})", names.join(", "));
+            continue;
+        }
+        let directory = directory.join(ground.plan().name);
+        on(args, (&program, &directory), ground, &faults, &mut found)?;
     }
     println!("{:.1} s", begun.elapsed().as_secs_f64());
     for what in &found.failed {
@@ -128,6 +186,34 @@ pub fn run(args: &Args) -> Result<()> {
     }
     println!("{} passed, {} failed", found.passed, found.failed.len());
     ensure!(found.failed.is_empty(), "see {}", directory.display());
+    Ok(())
+}
+
+/// One fault after the other, to one cluster.
+fn on(
+    args: &Args,
+    (program, directory): (&Path, &Path),
+    ground: Ground,
+    faults: &[(&str, Fault)],
+    found: &mut Found,
+) -> Result<()> {
+    let plan = ground.plan();
+    let begun = Instant::now();
+    let mut fleet = Fleet::start(program, directory, args.port, &plan)?;
+    fleet.wait_until_whole()?;
+    let (nodes, seconds) = (plan.cores + plan.replicants, begun.elapsed().as_secs_f64());
+    println!("{nodes} nodes reach each other {seconds:.1} s after they were started at once");
+    for fault in faults {
+        let suffered = match fault.1 {
+            Fault::JoinStorm => storm::suffer(&mut fleet, found),
+            _ => suffer(args, (program, directory), &mut fleet, *fault, found),
+        };
+        if let Err(error) = suffered {
+            found.check(false, || format!("{}: {error:#}", fault.0));
+            // The next fault would be another one than is said.
+            break;
+        }
+    }
     Ok(())
 }
 
@@ -140,8 +226,8 @@ fn suffer(
     found: &mut Found,
 ) -> Result<()> {
     let victim = match fault {
-        Fault::Roll => None,
-        Fault::Kill(who) | Fault::Stop(who, _) => Some(pick(fleet, who)?),
+        Fault::Roll | Fault::KillCores | Fault::JoinStorm => None,
+        Fault::Kill(who) | Fault::Stop(who, _) | Fault::Fill(who) => Some(pick(fleet, who)?),
     };
     println!("{}", said(fleet, fault, victim));
     let hosts: Vec<String> = fleet.nodes.iter().map(|node| node.mqtt.to_string()).collect();
@@ -161,9 +247,12 @@ fn suffer(
         clients.load.wait_until_publishing(PATIENCE)?;
     }
     child::until(CALM, || None::<()>);
+    let mut away = away(fleet, fault, victim);
     match (fault, victim) {
         (Fault::Kill(who), Some(victim)) => kill(fleet, who, victim, found)?,
         (Fault::Stop(who, time), Some(victim)) => stop(fleet, (who, time), victim, found)?,
+        (Fault::Fill(_), Some(victim)) => away.extend(full::suffer(fleet, victim, found)?),
+        (Fault::KillCores, _) => all_cores::suffer(fleet, found)?,
         _ => roll(fleet, found)?,
     }
     child::until(CALM, || None::<()>);
@@ -172,10 +261,22 @@ fn suffer(
         let (name, expiry) = (clients.name, clients.expiry);
         let (verdict, _) = clients.load.finish(Duration::ZERO)?;
         std::fs::write(directory.join(format!("{fault_name}-{name}.json")), verdict.to_string())?;
-        judge(fault, (name, expiry), victim, &verdict, found);
+        judge(fault, (name, expiry), &away, &verdict, found);
     }
     ensure!(!child::interrupted(), "interrupted");
     Ok(())
+}
+
+/// The nodes that are not there for so long that others give them up.
+fn away(fleet: &Fleet, fault: Fault, victim: Option<usize>) -> Vec<usize> {
+    let all = 0..fleet.nodes.len();
+    match fault {
+        Fault::Kill(_) => victim.into_iter().collect(),
+        Fault::Stop(_, time) if time > SHORT_STOP => victim.into_iter().collect(),
+        Fault::Stop(..) | Fault::Fill(_) => Vec::new(),
+        Fault::KillCores => all.filter(|at| fleet.nodes[*at].is_core).collect(),
+        Fault::Roll | Fault::JoinStorm => all.collect(),
+    }
 }
 
 fn pick(fleet: &Fleet, who: Who) -> Result<usize> {
@@ -199,6 +300,9 @@ fn said(fleet: &Fleet, fault: Fault, victim: Option<usize>) -> String {
         Fault::Kill(it) => format!("SIGKILL of {}, {name}", who(it)),
         Fault::Stop(it, time) => format!("SIGSTOP of {}, {name}, for {} s", who(it), time.as_secs()),
         Fault::Roll => "SIGTERM and a start of each node in turn".to_owned(),
+        Fault::KillCores => "SIGKILL of all cores at once".to_owned(),
+        Fault::Fill(it) => format!("no room on the disk of {}, {name}", who(it)),
+        Fault::JoinStorm => "SIGKILL of all replicants at once, and a start".to_owned(),
     }
 }
 
@@ -307,13 +411,7 @@ fn exchange(fleet: &Fleet, found: &mut Found) -> Result<()> {
 }
 
 /// What of a verdict of `bench ha` was promised not to be.
-fn judge(
-    fault: Fault,
-    (name, expiry): (&str, u32),
-    victim: Option<usize>,
-    verdict: &Value,
-    found: &mut Found,
-) {
+fn judge(fault: Fault, (name, expiry): (&str, u32), away: &[usize], verdict: &Value, found: &mut Found) {
     let number = |key: &str| verdict[key].as_u64().unwrap_or(0);
     let losses = verdict["losses"].as_array().cloned().unwrap_or_default();
     let place = |loss: &Value, key: &str| loss[key].as_u64().map_or(0, |number| number as usize % CLIENTS);
@@ -322,12 +420,7 @@ fn judge(
         let count = loss["lost"].as_u64().unwrap_or(0);
         // Whoever subscribed on the node that was away: of those with a session that lasts, what others had acknowledged while it was cut off, of the
         // rest all that came meanwhile.
-        let was_away = match fault {
-            Fault::Roll | Fault::Kill(_) => true,
-            Fault::Stop(_, time) => time > SHORT_STOP,
-        };
-        let is_there = victim.is_some_and(|victim| victim != place(loss, "subscriber"));
-        if was_away && !is_there {
+        if away.contains(&place(loss, "subscriber")) {
             other += count;
         } else {
             promised += count;
@@ -385,21 +478,21 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn failures(fault: Fault, victim: Option<usize>, subscriber: u64) -> usize {
+    fn failures(fault: Fault, away: &[usize], subscriber: u64) -> usize {
         let verdict = json!({
             "acknowledged": 5, "clients": 1, "up_at_end": 1, "losses": [{ "lost": 2, "publisher": 0, "subscriber": subscriber, "qos": 1 }],
         });
         let mut found = Found::default();
-        judge(fault, ("lasting", 3600), victim, &verdict, &mut found);
+        judge(fault, ("lasting", 3600), away, &verdict, &mut found);
         found.failed.len()
     }
 
     #[test]
     fn only_who_was_on_a_node_that_was_away_may_miss_something() {
-        assert_eq!(failures(Fault::Kill(Who::Leader), Some(2), 2), 0);
-        assert_eq!(failures(Fault::Kill(Who::Leader), Some(2), 1), 1);
-        assert_eq!(failures(Fault::Stop(Who::Leader, SHORT_STOP), Some(2), 2), 1, "nobody was given up");
-        assert_eq!(failures(Fault::Stop(Who::Leader, LONG_STOP), Some(2), 2), 0);
-        assert_eq!(failures(Fault::Roll, None, 4), 0);
+        assert_eq!(failures(Fault::Kill(Who::Leader), &[2], 2), 0);
+        assert_eq!(failures(Fault::Kill(Who::Leader), &[2], 1), 1);
+        assert_eq!(failures(Fault::KillCores, &[0, 1, 2], 3), 1, "a replicant was there");
+        assert_eq!(failures(Fault::Fill(Who::Leader), &[], 2), 1, "a full disk gives nobody up");
+        assert_eq!(failures(Fault::Roll, &[0, 1, 2, 3, 4], 4), 0);
     }
 }

@@ -33,11 +33,17 @@ struct Packet {
 impl Client {
     /// A client with a session that ends with its connection, and no Keep Alive.
     pub fn connect(address: SocketAddr, id: &str) -> Result<Self> {
+        Self::connect_lasting(address, id, 0)
+    }
+
+    /// The same, with a Session Expiry Interval in seconds.
+    pub fn connect_lasting(address: SocketAddr, id: &str, expiry: u32) -> Result<Self> {
         let stream = TcpStream::connect_timeout(&address, ANSWER).with_context(|| format!("{address}"))?;
         stream.set_nodelay(true)?;
         let mut client =
             Self { stream, bytes: Vec::new(), received: VecDeque::new(), next_id: 0, patience: ANSWER };
-        let mut body = b"\0\x04MQTT\x05\x02\0\0\0".to_vec();
+        let mut body = b"\0\x04MQTT\x05\x02\0\0\x05\x11".to_vec();
+        body.extend(expiry.to_be_bytes());
         put_text(id, &mut body);
         client.send(0x10, &body)?;
         let connack = client.answer(0x20)?;

@@ -172,7 +172,8 @@ pub fn is_ready(http: SocketAddr) -> bool {
     get(http, "/health/ready").is_ok_and(|answer| answer.starts_with("HTTP/1.1 200 "))
 }
 
-fn get(http: SocketAddr, path: &str) -> Result<String> {
+/// The whole answer of the node that serves HTTP there.
+pub fn get(http: SocketAddr, path: &str) -> Result<String> {
     use std::io::Read as _;
     let mut stream = std::net::TcpStream::connect_timeout(&http, Duration::from_secs(2))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;

@@ -1,8 +1,9 @@
 //! The nodes of `meridian start --dev-cluster`, each of which can be killed, stopped and started again.
 
+use super::disks;
 use super::views::{self, Views};
 use crate::bench::child::{self, Guarded, until};
-use crate::cluster::nodes::is_ready;
+use crate::cluster::nodes::{get, is_ready};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -12,6 +13,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
+
+/// What a cluster is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Its directory, below that of the whole run.
+    pub name: &'static str,
+    pub cores: usize,
+    pub replicants: usize,
+    /// Each core has a disk of its own, of so many MiB.
+    pub disk_mib: Option<u32>,
+    pub settings: &'static [&'static str],
+}
 
 pub struct Fleet {
     /// Ends the nodes that it has started when it ends.
@@ -45,15 +58,19 @@ const LINES_MAX: usize = 64;
 const READY: &str = "all of them reach each other";
 
 impl Fleet {
-    /// Three cores and two replicants, and what is said beside the usual settings.
+    /// The nodes of a plan, all at the same moment, and what is said beside the usual settings.
     ///
     /// # Errors
     /// They do not reach each other in time; the logs are named.
-    pub fn start(program: &Path, directory: &Path, port: u16) -> Result<Self> {
+    pub fn start(program: &Path, directory: &Path, port: u16, plan: &Plan) -> Result<Self> {
         let _ = fs::remove_dir_all(directory);
         fs::create_dir_all(directory)?;
+        for core in (1..=plan.cores).map(|number| directory.join(format!("n{number}"))) {
+            plan.disk_mib.map_or(Ok(()), |mib| disks::mount(&core, mib))?;
+        }
         let mut command = Command::new(program);
-        command.args(["start", "--dev-cluster", "3+2", "--workers", "1"]);
+        let size = format!("{}+{}", plan.cores, plan.replicants);
+        command.args(["start", "--dev-cluster", &size, "--workers", "1"]);
         command.args([
             "--listen",
             &format!("127.0.0.1:{port}"),
@@ -61,7 +78,8 @@ impl Fleet {
             &format!("127.0.0.1:{}", port + 1),
         ]);
         // What is promised of a subscription everywhere; and a full queue drops by its rule, which is not what is looked for.
-        for setting in ["routing.suback=cluster", "queue.messages_max=1000000", "queue.bytes_max=1GiB"] {
+        let usual = ["routing.suback=cluster", "queue.messages_max=1000000", "queue.bytes_max=1GiB"];
+        for setting in usual.iter().chain(plan.settings) {
             command.args(["--set", setting]);
         }
         command.arg("--data-dir").arg(directory).process_group(0);
@@ -84,8 +102,10 @@ impl Fleet {
         }
         // Its pipe is read to the end: it says more later.
         std::thread::spawn(move || said.iter().for_each(drop));
-        ensure!(nodes.len() == 5, "{} of 5 nodes were said", nodes.len());
-        nodes.sort_by(|one: &Node, other| one.name.cmp(&other.name));
+        let wanted = plan.cores + plan.replicants;
+        ensure!(nodes.len() == wanted, "{} of {wanted} nodes were said", nodes.len());
+        // n2 comes before n10.
+        nodes.sort_by(|one: &Node, other| (one.name.len(), &one.name).cmp(&(other.name.len(), &other.name)));
         let (program, directory) = (program.to_owned(), directory.to_owned());
         Ok(Self { _parent: parent, program, directory, nodes })
     }
@@ -124,9 +144,57 @@ impl Fleet {
             Some(Ok(())) => Ok(begun.elapsed()),
             Some(Err(name)) => bail!("{name} has ended by itself: see {logs}/{name}.log"),
             None => {
-                bail!("not whole after {} s ({}): see {logs}", WHOLE.as_secs(), self.views(None).missing(5))
+                bail!(
+                    "not whole after {} s ({}): see {logs}",
+                    WHOLE.as_secs(),
+                    self.views(None).missing(self.nodes.len())
+                )
             }
         }
+    }
+
+    /// What `meridian ctl` says that is asked to do something on that node.
+    ///
+    /// # Errors
+    /// It fails; what it says is told.
+    pub fn ctl(&self, at: usize, words: &[&str]) -> Result<String> {
+        let mut command = Command::new(&self.program);
+        command.arg("ctl").args(["--url", &format!("http://{}", self.nodes[at].http)]).args(words);
+        let done = command.stdin(Stdio::null()).output()?;
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let few: String = words.join(" ").chars().take(80).collect();
+        ensure!(done.status.success(), "ctl {few} at {}: {}", self.nodes[at].name, said(&done.stderr));
+        Ok(said(&done.stdout) + &said(&done.stderr))
+    }
+
+    /// Where a node keeps what it keeps.
+    pub fn data(&self, at: usize) -> PathBuf {
+        self.directory.join(&self.nodes[at].name)
+    }
+
+    /// What the node has logged since it was first started.
+    pub fn log(&self, at: usize) -> String {
+        let path = self.directory.join(format!("{}.log", self.nodes[at].name));
+        fs::read(path).map_or_else(|_| String::new(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// SIGKILL to all of these, and then until they are gone.
+    ///
+    /// # Errors
+    /// One has ended by itself before.
+    pub fn kill_at_once(&mut self, which: &[usize]) -> Result<()> {
+        for at in which {
+            ensure!(self.nodes[*at].is_there(), "{} has ended by itself", self.nodes[*at].name);
+        }
+        for at in which {
+            self.nodes[*at].signal(libc::SIGKILL);
+        }
+        for at in which {
+            let node = &mut self.nodes[*at];
+            let gone = until(STOP, || (!node.is_there()).then_some(()));
+            gone.with_context(|| format!("{} has not ended", node.name))?;
+        }
+        Ok(())
     }
 
     /// # Errors
@@ -145,7 +213,35 @@ impl Fleet {
     }
 }
 
+impl Drop for Fleet {
+    /// Nobody waits for an orderly end, which takes longer the more there are.
+    fn drop(&mut self) {
+        for node in &mut self.nodes {
+            if node.is_there() {
+                node.signal(libc::SIGKILL);
+            }
+        }
+    }
+}
+
 impl Node {
+    /// What its `/health/...` answers: the status and the rest.
+    pub fn health(&self, what: &str) -> Option<(u16, String)> {
+        let answer = get(self.http, &format!("/health/{what}")).ok()?;
+        Some((answer.split(' ').nth(1)?.parse().ok()?, answer))
+    }
+
+    /// Bytes of memory of the process: now, and at most.
+    pub fn memory(&self) -> (u64, u64) {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id)).unwrap_or_default();
+        let of = |key: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(key));
+            let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+            kib.unwrap_or(0) << 10
+        };
+        (of("VmRSS:"), of("VmHWM:"))
+    }
+
     /// `n1  core  mqtt://127.0.0.1:1883  http://127.0.0.1:18083  process 77  log PATH`; `None` for what tells of no node.
     fn parse(line: &str) -> Result<Option<Self>> {
         let words: Vec<&str> = line.split_whitespace().collect();

@@ -2,6 +2,7 @@
 
 use crate::cluster::nodes::{is_joined, view};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 /// What was said, by the node's place; `None` where nothing was.
@@ -32,6 +33,29 @@ impl Views {
         let said = said?;
         let first = *said.first()?;
         said.iter().all(|name| *name == first).then(|| first.to_owned())
+    }
+
+    /// The term of the core that leads, if all cores that were asked name the same.
+    pub fn term(&self) -> Option<u64> {
+        let cores = self.0.iter().filter(|(_, is_core, _)| *is_core);
+        let said: Option<Vec<u64>> =
+            cores.map(|(_, _, view)| view.as_ref()?["membership"]["replica"]["term"].as_u64()).collect();
+        let said = said?;
+        let first = *said.first()?;
+        said.iter().all(|term| *term == first).then_some(first)
+    }
+
+    /// How many replicants hear from each core.
+    pub fn spread(&self) -> BTreeMap<String, usize> {
+        let mut spread: BTreeMap<String, usize> = BTreeMap::new();
+        for view in self.all().flatten() {
+            if view["role"] == "core" {
+                spread.entry(view["node"].as_str().unwrap_or_default().to_owned()).or_default();
+            } else {
+                *spread.entry(view["attached_to"].as_str().unwrap_or("nobody").to_owned()).or_default() += 1;
+            }
+        }
+        spread
     }
 
     /// Whether all who were asked know a node to be in that state.
@@ -91,6 +115,23 @@ mod tests {
             "membership": { "replica": { "leader": leader, "quorum": true }, "members": [{ "node": "n3", "state": state }] },
             "routes": [{ "node": "n3", "digest": digest }],
         }))
+    }
+
+    #[test]
+    fn replicants_are_counted_at_the_cores_from_which_they_hear() {
+        let replicant = |core: Value| Some(json!({ "node": "n9", "role": "replicant", "attached_to": core }));
+        let core = |name: &str| {
+            Some(json!({ "node": name, "role": "core", "membership": { "replica": { "term": 4 } } }))
+        };
+        let views = Views::new(vec![
+            (0, true, core("n1")),
+            (1, true, core("n2")),
+            (2, false, replicant(json!("n2"))),
+            (3, false, replicant(Value::Null)),
+        ]);
+        let spread: Vec<(String, usize)> = views.spread().into_iter().collect();
+        assert_eq!(spread, [("n1".into(), 0), ("n2".into(), 1), ("nobody".into(), 1)]);
+        assert_eq!(views.term(), Some(4));
     }
 
     #[test]
