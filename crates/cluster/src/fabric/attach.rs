@@ -15,6 +15,9 @@ impl Fabric {
             self.routes_changed();
             self.has_begun = true;
         }
+        if self.share_at.take_if(|at| *at <= now).is_some() {
+            self.take_share();
+        }
         if self.config.own.role == Role::Replicant {
             let is_up = |id: &NodeId| self.peers.get(id).is_some_and(|peer| peer.is_up);
             if !self.attached.as_ref().is_some_and(is_up) {

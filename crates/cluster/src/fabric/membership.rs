@@ -1,6 +1,7 @@
 //! Who the other nodes are, where the cores agree on it.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use broker::peers::{NodePlace, Wants};
 use link::{Event, Lane, NodeId, Time};
@@ -31,8 +32,10 @@ pub(super) struct Guest {
 /// A guest that becomes no member goes after this, microseconds.
 const GUEST_MAX: u64 = 60_000_000;
 const GUESTS_MAX: usize = 256;
-/// Microseconds.
+/// A place that is free is nobody's for so long, microseconds.
 const PLACE_RESTS: u64 = 30_000_000;
+/// A node that has become a member knows the others after this.
+const SETTLED: Duration = Duration::from_secs(5);
 
 impl Fabric {
     /// The other nodes are those that the cores agree on, from now on. Before that there are none.
@@ -246,6 +249,7 @@ impl Fabric {
         if is_member && !self.was_member {
             // Whoever had removed an earlier life of this node meanwhile has forgotten what it was asked for.
             self.ask_anew();
+            self.share_at = Some(now.after(SETTLED));
         }
         self.was_member = is_member;
         for (id, member) in &roster.members {

@@ -75,6 +75,8 @@ pub struct Fabric {
     replica: Replica<Interest>,
     /// The core that this replicant hears from.
     attached: Option<NodeId>,
+    /// A replicant that has just become a member hears from whichever core it met first; then it takes its share.
+    share_at: Option<Time>,
     /// This node's changes up to here are known to that core.
     core_knows: Position,
     for_core: Subacks,
@@ -190,6 +192,7 @@ impl Fabric {
             places,
             replica,
             attached: None,
+            share_at: None,
             guests: BTreeMap::new(),
             retired: VecDeque::new(),
             meta: None,
@@ -299,6 +302,7 @@ impl Fabric {
             .min(self.leases_due())
             .min(self.waiting.due())
             .min(soon)
+            .min(self.share_at.unwrap_or(Time::NEVER))
             .min(meta)
     }
 

@@ -1351,6 +1351,24 @@ fn a_core_that_is_back_gets_its_share_of_replicants_when_it_is_asked_for() {
     story.assert_serves();
 }
 
+/// Each hears at first from the core that it has met first, which may be the same for all.
+#[test]
+fn replicants_that_begin_at_once_are_spread_over_the_cores() {
+    let replicants = 3..9;
+    let mut story = agreed_of(9, |plan| {
+        plan.nodes[3..9].iter_mut().for_each(|node| node.role = Role::Replicant);
+    });
+    story.passes(20 * SECOND);
+    let mut counts = std::collections::BTreeMap::new();
+    for node in replicants {
+        let process = story.fleet.members[node].process.as_ref().expect("runs");
+        let view = process.fabric.view(process.time(&story.fleet.cx));
+        *counts.entry(view.attached.map(|name| name.to_string())).or_insert(0) += 1;
+    }
+    let even = ["n0", "n1", "n2"].map(|core| (Some(core.to_owned()), 2));
+    assert_eq!(counts.into_iter().collect::<Vec<_>>(), even);
+}
+
 /// Faults of the product, and what notices each of them.
 #[cfg(feature = "trial")]
 pub const TRIALS: [(cluster::Mutation, fn()); 14] = [

@@ -11,7 +11,7 @@ const FIRST_TERM: u64 = 1;
 /// They were just started at once, all of them.
 pub fn suffer(fleet: &mut Fleet, found: &mut Found) -> Result<()> {
     let first = led(fleet)?;
-    say(fleet);
+    is_spread(fleet, found)?;
     found.check(first.1 == FIRST_TERM, || format!("the cores have elected until term {}", first.1));
     let replicants: Vec<usize> = (0..fleet.nodes.len()).filter(|at| !fleet.nodes[*at].is_core).collect();
     println!("SIGKILL of {} replicants at once, and a start of all of them", replicants.len());
@@ -22,13 +22,9 @@ pub fn suffer(fleet: &mut Fleet, found: &mut Found) -> Result<()> {
     }
     fleet.wait_until_whole()?;
     println!("  {:5.1} s     from their start until all is as it was", begun.elapsed().as_secs_f64());
-    say(fleet);
+    is_spread(fleet, found)?;
     let again = led(fleet)?;
     found.check(again == first, || format!("{first:?} led, and now {again:?}: the cores have elected again"));
-    fleet.ctl(0, &["cluster", "balance"])?;
-    let begun = Instant::now();
-    timed("ctl cluster balance has spread the replicants", begun, || is_even(fleet).then_some(()), found)?;
-    say(fleet);
     fleet.wait_until_whole()?;
     exchange(fleet, found)
 }
@@ -40,8 +36,10 @@ fn led(fleet: &Fleet) -> Result<(String, u64)> {
     Ok((fleet.nodes[leader].name.clone(), term))
 }
 
-/// Where the replicants hear from, and the memory.
-fn say(fleet: &Fleet) {
+/// Where the replicants hear from once they have taken their shares, and the memory.
+fn is_spread(fleet: &Fleet, found: &mut Found) -> Result<()> {
+    let begun = Instant::now();
+    timed("until the replicants are spread evenly", begun, || is_even(fleet).then_some(()), found)?;
     let spread = fleet.views(None).spread();
     let counts: Vec<String> = spread.iter().map(|(core, count)| format!("{core} {count}")).collect();
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
@@ -54,6 +52,7 @@ fn say(fleet: &Fleet) {
         mib(all),
         mib(top)
     );
+    Ok(())
 }
 
 /// Whether no core has two replicants more than another.
