@@ -219,7 +219,7 @@ impl Meta {
         let roster = Arc::new(group.as_ref().map(|group| group.state().roster.clone()).unwrap_or_default());
         Self {
             founding: Founding::new(id, &own, &config.join, config.expect),
-            wishes: Wishes::default(),
+            wishes: Wishes::new(incarnation),
             tending: Tending::new(now),
             watch: Watch::default(),
             courier: Courier::new(config.courier),

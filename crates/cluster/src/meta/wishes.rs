@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use link::{NodeId, Time};
+use replog::Incarnation;
 
 use super::{Command, WishId};
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Wishes {
+    /// Of no other life of the node: what it has asked for may be answered in a later one.
     last: u64,
     all: BTreeMap<u64, Wish>,
 }
@@ -48,8 +50,15 @@ const AGAIN: Duration = Duration::from_millis(200);
 const UNANSWERED: Duration = Duration::from_secs(2);
 /// Wishes of operators that wait, at most.
 const WISHES_MAX: usize = 256;
+/// Lives are some 1,000 apart, and counted in milliseconds of the world's clock: that leaves room for a thousand million wishes until the year 2248.
+const NUMBER_BITS: u32 = 20;
 
 impl Wishes {
+    /// Of a life.
+    pub fn new(incarnation: Incarnation) -> Self {
+        Self { last: incarnation.0 << NUMBER_BITS, all: BTreeMap::new() }
+    }
+
     /// False when too many wait.
     pub fn push(&mut self, deadline: Time, operator: Option<WishId>, command: &Command) -> bool {
         if operator.is_some() && self.all.len() >= WISHES_MAX {
