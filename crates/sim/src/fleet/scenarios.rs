@@ -720,6 +720,37 @@ fn what_a_core_is_told_while_the_link_comes_back_is_known_to_it_when_the_suback_
     }
 }
 
+/// Durable sessions get messages of QoS 2 in their order, though one of them waits for a group's member on another node, and the next one for a member here.
+#[test]
+fn messages_keep_their_order_though_groups_take_them_at_different_times() {
+    let mut slow = plan(Duration::ZERO);
+    slow.latency = 50 * MILLI;
+    let mut story = Story::of(slow);
+    let mut readers = Vec::new();
+    // One of them is of the group's shard.
+    for _ in 0..40 {
+        let reader = story.fleet.clients.len();
+        story.fleet.clients.push(Client::new(reader, Some(PUBLISHER_NODE)));
+        story.fleet.connect(reader, PUBLISHER_NODE);
+        story.passes(100 * MILLI);
+        let filters = vec![("g/0".to_owned(), QoS::ExactlyOnce)];
+        story.with(reader, |client, scene| client.subscribes_to(scene, filters, Level::Local));
+        readers.push(reader);
+    }
+    let near = story.connects(PUBLISHER_NODE);
+    story.joins_group(SUBSCRIBER);
+    story.joins_group(near);
+    story.passes(3 * SECOND);
+    // What it sends may be sent again, as its session lasts.
+    let writer = readers[0];
+    let said: Vec<usize> =
+        (0..8).map(|_| story.says_as(writer, "g/0", QoS::ExactlyOnce, Keeps::Nothing)).collect();
+    // Whatever comes behind a later one ends the simulation. Not all of them take all at once.
+    story.passes(5 * SECOND);
+    assert!(said.iter().all(|message| story.is_acknowledged(*message) && story.got_in_group(*message) == 1));
+    assert!(readers.into_iter().all(|reader| story.came_to(reader, said[0])));
+}
+
 /// A node whose sessions want much begins anew. Others hear of that little by little, and know all the time that its sessions want what they wanted.
 #[cfg_attr(test, test)]
 fn what_sessions_want_holds_while_their_node_tells_it_anew() {

@@ -13,6 +13,15 @@ use crate::message::Message;
 use crate::route::RouteKind;
 use crate::store::{Completion, Enqueue, Identity, OfGroup, Request, session_uid};
 
+/// A message for groups, and then for sessions.
+pub struct Ordered {
+    identity: Identity,
+    message: Message,
+    append: Option<u32>,
+    /// What became of it among the groups, when that is known.
+    taken: Option<ReasonCode>,
+}
+
 impl ShardHost {
     /// A message for the sessions or groups that match, or for both.
     pub(super) fn append(
@@ -52,14 +61,39 @@ impl ShardHost {
             self.taking.insert(identity, key);
             self.appends[key as usize].identity = Some(identity);
         }
-        if !groups {
+        if !groups && !self.ordered.contains_key(&identity.origin) {
             return self.publish(now, message, Some(identity), append, out);
         }
         // What is known by its identity is given to nobody again, so the groups have it first: a crash in between may bring it twice
         // to one of them, but loses it to none.
-        let first = self.new_append(Waiter::Groups { message: message.clone(), identity, append });
-        self.give_to_groups(now, &message, (refusal, Some(first)), out);
+        let ordered = Ordered { identity, message: message.clone(), append, taken: None };
+        self.ordered.entry(identity.origin).or_default().push_back(ordered);
+        let first = self.new_append(Waiter::Groups(identity));
+        if groups {
+            self.give_to_groups(now, &message, (refusal, Some(first)), out);
+        }
         self.one_taken(now, Some(first), out);
+    }
+
+    /// The groups have a message, or cannot have it: the sessions get those of its publisher in their order [MQTT-4.6.0-6].
+    fn groups_took(&mut self, now: Time, identity: Identity, reason: ReasonCode, out: &mut ShardOutput) {
+        let queue = self.ordered.entry(identity.origin).or_default();
+        if let Some(ordered) = queue.iter_mut().find(|ordered| ordered.identity == identity) {
+            ordered.taken = Some(reason);
+        }
+        let mut ready = Vec::new();
+        while let Some(ordered) = queue.pop_front_if(|ordered| ordered.taken.is_some()) {
+            ready.push(ordered);
+        }
+        if queue.is_empty() {
+            self.ordered.remove(&identity.origin);
+        }
+        for Ordered { identity, message, append, taken } in ready {
+            match append.zip(taken.filter(|reason| reason.is_error())) {
+                Some((append, reason)) => self.taken(now, append, reason, out),
+                None => self.publish(now, message, Some(identity), append, out),
+            }
+        }
     }
 
     pub(super) fn publish(
@@ -211,12 +245,7 @@ impl ShardHost {
         match waiter {
             Waiter::Token(token) => out.acknowledged.push((token, reason)),
             Waiter::Page(connection) => out.complete(Completion::PageTaken { connection }),
-            Waiter::Groups { append: Some(append), .. } if reason.is_error() => {
-                self.taken(now, append, reason, out);
-            }
-            Waiter::Groups { message, identity, append } => {
-                self.publish(now, message, Some(identity), append, out);
-            }
+            Waiter::Groups(identity) => self.groups_took(now, identity, reason, out),
             Waiter::Will { id, .. } if is_for_room(reason) && self.hold_will(now, id) => {}
             Waiter::Will { id, shards } => self.will_done(now, id, shards),
             Waiter::Orphan { id, shards } => self.orphan_done(now, id, shards),

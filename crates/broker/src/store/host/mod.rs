@@ -31,7 +31,7 @@ mod wills;
 pub(crate) use inspect::SUBSCRIPTIONS_AT_ONCE;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap as StdHashMap};
+use std::collections::{BinaryHeap, HashMap as StdHashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -105,6 +105,8 @@ pub struct ShardHost {
     unsynced: u64,
     /// Messages that their publishers may send again and that have not all their places yet, with their appends.
     taking: HashMap<Identity, u32>,
+    /// By origin, messages whose groups come before the sessions: each waits for those before it, whose members may be slower.
+    ordered: HashMap<u64, VecDeque<append::Ordered>>,
     /// Sessions whose publishers wait, by when their patience ends. An entry counts while its session's `armed` says so.
     deadlines: BinaryHeap<Reverse<(Time, SessionUid)>>,
     /// QoS 2 messages that earlier connections of a session dispatched in this life.
@@ -177,12 +179,8 @@ enum Waiter {
     Token(Token),
     /// A connection that has more retained messages to come.
     Page(ConnectionId),
-    /// Members of groups that get a message before the sessions do, which then get it under its identity.
-    Groups {
-        message: Message,
-        identity: Identity,
-        append: Option<u32>,
-    },
+    /// Members of groups that get a message before the sessions do: it is among [`ShardHost::ordered`].
+    Groups(Identity),
     /// A Will that was due, and the shards that were told its identity.
     Will {
         id: u64,
@@ -270,6 +268,7 @@ impl ShardHost {
             appends: slab::Slab::new(),
             unsynced: 0,
             taking: HashMap::with_hasher(hasher.clone()),
+            ordered: HashMap::with_hasher(hasher.clone()),
             deadlines: BinaryHeap::new(),
             dispatched: HashMap::with_hasher(hasher.clone()),
             known_to: HashMap::with_hasher(hasher),
