@@ -10,8 +10,6 @@ use crate::replica::{Held, Replica};
 #[derive(Debug)]
 pub struct Feed {
     batching: Batching,
-    /// Microseconds from one delta to the next, as far as the peer is.
-    interval: u64,
     fed: BTreeMap<WriterId, Fed>,
     /// Microseconds.
     last: Option<u64>,
@@ -23,7 +21,7 @@ pub struct Feed {
 /// How changes are gathered.
 #[derive(Clone, Debug)]
 pub struct Batching {
-    /// After a delta has left, the next one waits so long, or an eighth of the [round trip](Feed::set_round_trip). Zero: each change leaves by itself.
+    /// After a delta has left, the next one waits so long. Zero: each change leaves by itself.
     pub interval: Duration,
     /// Bytes of keys in one delta, without the last; a whole copy is made of such.
     pub bytes_max: usize,
@@ -45,12 +43,6 @@ struct Fed {
     copy: Option<Position>,
 }
 
-/// A connection that was quiet may send ten packets before the first answer (RFC 6928, and again after a pause by RFC 2861), however small they are: deltas of
-/// one round trip are fewer, as other words go there, too.
-const DELTAS_OF_A_ROUND_TRIP: u64 = 8;
-/// What that adds at most, microseconds.
-const INTERVAL_MAX: u64 = 50_000;
-
 /// Beside the key of each operation: its numbers.
 const OPERATION: u64 = 8;
 
@@ -62,16 +54,7 @@ impl Feed {
     ) -> Self {
         let fed = |(writer, incarnation, upto)| (writer, Fed { incarnation, upto, copy: None });
         let fed = vector.into_iter().map(fed).collect();
-        let interval = micros(batching.interval);
-        Self { batching, interval, fed, last: None, in_flight: 0, turn: WriterId(0) }
-    }
-
-    /// How long an answer from the peer takes, microseconds: many small deltas would wait for one.
-    pub fn set_round_trip(&mut self, round_trip: u64) {
-        let given = micros(self.batching.interval);
-        if given > 0 {
-            self.interval = given.max((round_trip / DELTAS_OF_A_ROUND_TRIP).min(INTERVAL_MAX));
-        }
+        Self { batching, fed, last: None, in_flight: 0, turn: WriterId(0) }
     }
 
     /// The peer misses what comes after a position: it is sent again.
@@ -127,7 +110,8 @@ impl Feed {
 
     /// When the next delta may leave, microseconds.
     pub fn due(&self) -> u64 {
-        self.last.map_or(0, |last| last.saturating_add(self.interval))
+        let interval = u64::try_from(self.batching.interval.as_micros()).unwrap_or(u64::MAX);
+        self.last.map_or(0, |last| last.saturating_add(interval))
     }
 
     /// When [`Self::poll`] is worth calling again, microseconds; `None` while the peer has heard of everything, or of as much as may be on
@@ -184,8 +168,4 @@ impl Feed {
         self.fed.insert(writer, Fed { incarnation, upto, copy: fed.copy.filter(|_| !is_end) });
         (Delta { writer, incarnation, after, upto, copy, operations }, bytes)
     }
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

@@ -353,26 +353,6 @@ fn a_lone_change_leaves_at_once_and_many_leave_together() {
 }
 
 #[test]
-fn a_peer_that_is_far_away_is_told_fewer_and_larger_deltas() {
-    let deltas_of = |batching: Batching| {
-        let (mut writer, _) = one_to_one();
-        let mut feed = Feed::new(batching, []);
-        feed.set_round_trip(100_000);
-        let begun = 1_000_000_000;
-        let sent = (0..100).filter(|step| {
-            set(&mut writer, &format!("k{step}"), Some(1));
-            feed.poll(begun + step * 1_000, &writer, |_| true).is_some()
-        });
-        sent.count()
-    };
-    assert_eq!(deltas_of(Batching::default()), 8, "of a round trip");
-    let slow = Batching { interval: Duration::from_millis(25), ..Batching::default() };
-    assert_eq!(deltas_of(slow), 4, "as it was given");
-    let single = Batching { interval: Duration::ZERO, bytes_max: 1, ..Batching::default() };
-    assert_eq!(deltas_of(single), 100, "nothing is gathered");
-}
-
-#[test]
 fn changes_on_one_key_that_were_not_sent_yet_are_one() {
     let (mut writer, mut reader) = one_to_one();
     for round in 0..50 {

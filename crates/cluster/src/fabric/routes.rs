@@ -275,9 +275,6 @@ impl Fabric {
         for (id, peer) in &mut self.peers {
             let Some(feed) = &mut peer.feed else { continue };
             let wants = wanted_by(*id, peer.asks, &branch);
-            if let Some(round_trip) = self.mesh.peer(*id).and_then(|status| status.link.round_trip()) {
-                feed.set_round_trip(round_trip);
-            }
             while let Some(delta) = feed.poll(now.0, &self.replica, &wants) {
                 let mut bytes = Vec::with_capacity(64 + 32 * delta.operations.len());
                 delta.encode(&mut bytes);
