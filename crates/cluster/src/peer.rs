@@ -27,7 +27,8 @@ pub struct Peer {
     pub asks_by: u32,
     /// Of its life that the link is about.
     pub incarnation: Option<Incarnation>,
-    /// Others have said that it has begun a later life, to which messages go from then on.
+    /// It has begun a later life, as others have said, or may have forgotten this node: messages are for the link that follows, unless it
+    /// goes on with this one.
     pub is_ahead: bool,
     /// How far its own changes were when it first said hello in its life: what its sessions had wanted before is among them.
     pub began_at: Option<(Incarnation, Position)>,

@@ -243,6 +243,11 @@ impl Link {
         assured.for_each(Sending::expect_restart);
     }
 
+    /// The peer has begun anew without forgetting what this link is about: what was to wait for its new life is sent as all else is.
+    pub fn expect_no_restart(&mut self) {
+        self.sending.iter_mut().for_each(Sending::expect_no_restart);
+    }
+
     /// Whom the state of the lanes is about, once there was somebody.
     pub fn peer(&self) -> Option<LinkId> {
         self.peer

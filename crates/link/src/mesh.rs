@@ -250,6 +250,13 @@ impl Mesh {
         }
     }
 
+    /// As [`Link::expect_no_restart`].
+    pub fn expect_no_restart(&mut self, peer: NodeId) {
+        if let Some(known) = self.peers.get_mut(&peer) {
+            known.link.expect_no_restart();
+        }
+    }
+
     /// A frame that came from a peer has been dealt with.
     pub fn consume(&mut self, peer: NodeId, credit: Credit) {
         if let Some(known) = self.peers.get_mut(&peer) {

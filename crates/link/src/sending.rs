@@ -69,6 +69,11 @@ impl Sending {
         self.next_life.get_or_insert(end);
     }
 
+    /// The peer goes on as it is: what waits for its next life is for this one.
+    pub fn expect_no_restart(&mut self) {
+        self.next_life = None;
+    }
+
     /// The way out to the peer's next life, with what waits for that.
     pub fn restarted(mut self) -> Self {
         let mut next = Self::new(self.lane);

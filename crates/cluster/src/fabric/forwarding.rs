@@ -300,17 +300,24 @@ impl Fabric {
         }
     }
 
-    /// A node has a later life than it has said here, if it is a peer whose link is about an earlier one: messages are for that from now on.
+    /// A node has a later life than the one that this node's link to it is about, if it is a peer: messages are for that from now on. Where
+    /// the link is about a life that has said nothing yet, it may be so once the peer is cut off.
     pub(super) fn expect_restart(&mut self, writer: WriterId) {
-        let (id, known) = (NodeId(writer.0), self.replica.incarnation(writer));
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        if !peer.is_ahead && peer.incarnation.is_some_and(|life| Some(life) < known) {
-            peer.is_ahead = true;
-            if !mutated(Mutation::SendToTheDead) {
-                self.mesh.expect_restart(id);
-            }
-            self.node.routes.has_lost(peer.place);
+        let id = NodeId(writer.0);
+        let Some((peer, known)) = self.peers.get(&id).zip(self.replica.incarnation(writer)) else { return };
+        if !peer.is_ahead && peer.incarnation.map_or(!peer.is_up, |life| life < known) {
+            self.expect_other_link(id);
         }
+    }
+
+    /// A peer may have forgotten the link: what is sent from now on is for the link that follows, if it has.
+    pub(super) fn expect_other_link(&mut self, id: NodeId) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        peer.is_ahead = true;
+        if !mutated(Mutation::SendToTheDead) {
+            self.mesh.expect_restart(id);
+        }
+        self.node.routes.has_lost(peer.place);
     }
 
     /// A peer is cut off, or has forgotten what it was sent: publishers go on. What a durable session should have had and is lost was not

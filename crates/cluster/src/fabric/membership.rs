@@ -422,6 +422,10 @@ impl Fabric {
             peer.fed.iter_mut().for_each(|fed| fed.own = None);
             peer.is_copied = false;
         }
+        // Where this node was removed, others have forgotten their links to it.
+        let away: Vec<NodeId> =
+            self.peers.iter().filter(|(_, peer)| !peer.is_up).map(|(id, _)| *id).collect();
+        away.into_iter().for_each(|id| self.expect_other_link(id));
         // They hear of the new life, and are fed with what that writes.
         self.was_member = false;
         self.ask_anew();

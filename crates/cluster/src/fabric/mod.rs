@@ -335,6 +335,10 @@ impl Fabric {
                 self.give_up_copies();
                 self.settle_messages(id, false);
                 self.lose_asks(id);
+                self.expect_restart(WriterId(id.0));
+                if !self.is_member() {
+                    self.expect_other_link(id);
+                }
                 if let Some(meta) = &mut self.meta {
                     meta.link_changed(id, false);
                 }

@@ -188,6 +188,11 @@ impl Fabric {
         if peer.incarnation.replace(incarnation) != Some(incarnation) {
             peer.settled = Position::default();
         }
+        // The life that others have told of is one of the process that the link is about already: it waits for no other.
+        if peer.is_ahead && Some(incarnation) >= self.replica.incarnation(WriterId(from.0)) {
+            peer.is_ahead = false;
+            self.mesh.expect_no_restart(from);
+        }
         if peer.began_at.is_none_or(|(known, _)| known != incarnation) {
             peer.began_at = Some((incarnation, theirs.map_or(Position::default(), |(.., at)| *at)));
         }

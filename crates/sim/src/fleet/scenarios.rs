@@ -22,6 +22,8 @@ use crate::trace::Trace;
 
 #[cfg(test)]
 mod clocks;
+#[cfg(test)]
+mod links;
 
 /// As long as a scenario may take.
 const LONG: Micros = 1_000 * SECOND;
