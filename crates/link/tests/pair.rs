@@ -76,6 +76,7 @@ fn whatever_happens_to_connections_frames_arrive_once_and_in_order() {
                     restarts += 1;
                     pair.restart(side, &mut random);
                 }
+                98 if random.below(2) == 0 => pair.expect_no_restart(side),
                 98 => pair.expect_restart(side),
                 _ => pair.pass(random.below(3_000) as u64),
             }
@@ -169,6 +170,22 @@ fn what_is_for_the_next_life_of_a_peer_waits_for_it() {
     pair.restart(Side::B, &mut random);
     pair.heal(&mut random);
     assert_eq!(pair.delivered(Side::B, Lane::assured(2)), 0);
+}
+
+/// The new life is that of the same process: what it has is not for the one after it.
+#[test]
+fn what_was_for_the_next_life_of_a_peer_that_goes_on_is_for_this_one() {
+    let mut random = Random::new(7);
+    let mut pair = Pair::new(config(), 2, &mut random);
+    pair.connect_all(&mut random);
+    pair.expect_restart(Side::A);
+    pair.send(Side::A, Lane::assured(1), 100).expect("there is room");
+    pair.expect_no_restart(Side::A);
+    pair.send(Side::A, Lane::assured(1), 100).expect("there is room");
+    pair.restart(Side::B, &mut random);
+    pair.heal(&mut random);
+    assert_eq!(pair.delivered(Side::B, Lane::assured(1)), 0);
+    assert_eq!(pair.link(Side::A).counters().of(Class::Assured).lost, 2);
 }
 
 #[test]

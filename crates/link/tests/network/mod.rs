@@ -127,6 +127,13 @@ impl Pair {
         end.expected.get_or_insert_with(|| sent.iter().map(|(lane, sent)| (*lane, sent.len())).collect());
     }
 
+    /// The other side goes on: what was sent for its next life is for this one.
+    pub fn expect_no_restart(&mut self, side: Side) {
+        let end = &mut self.ends[side as usize];
+        end.link.expect_no_restart();
+        end.expected = None;
+    }
+
     /// Gives credit back for up to `count` frames.
     pub fn consume(&mut self, side: Side, count: usize) {
         let end = &mut self.ends[side as usize];
