@@ -50,6 +50,17 @@ impl Fleet {
         }
     }
 
+    /// What the nodes think to be agreed upon, for whoever reads the trace.
+    fn tell_members(&mut self) {
+        for (node, member) in self.members.iter().enumerate() {
+            let Some(process) = &member.process else { continue };
+            let Some(meta) = process.fabric.meta() else { continue };
+            let now = process.time(&self.cx);
+            let (roster, status, waits_for) = (meta.roster(), meta.status(now), meta.waits_for());
+            self.cx.say(|| format!("n{node}: {roster:?}, {status:?}, waits for {waits_for:?}"));
+        }
+    }
+
     /// Until nothing happens any more.
     pub(super) fn settle(&mut self) {
         let mut silent = 0;
@@ -59,7 +70,10 @@ impl Fleet {
             // What one node has for another waits until they are joined, however quiet clients are.
             let mut is_quiet = self.are_joined() && self.copies_are_the_same();
             let patience = if self.plan.is_agreed { AGREED } else { JOINED };
-            assert!(is_quiet || second <= patience, "nodes are not joined, or differ, after {second} s");
+            if !is_quiet && second > patience {
+                self.tell_members();
+                panic!("nodes are not joined, or differ, after {second} s");
+            }
             for client in &mut self.clients {
                 is_quiet &= client.is_quiet() & !std::mem::take(&mut client.stirred);
             }
