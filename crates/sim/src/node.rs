@@ -232,7 +232,7 @@ impl Node {
 
     /// The replica may have written something.
     pub fn look_at_log(&mut self, cx: &mut Context) {
-        if self.log.log().stats().queue_records > 0 {
+        if self.log.log().queue_records() > 0 {
             self.commit_soon(cx);
         }
     }
@@ -291,13 +291,13 @@ impl Node {
 
     fn commit(&mut self, cx: &mut Context) {
         self.committing = false;
-        let before = self.log.log().stats();
+        let before = self.log.log().tally();
         let result = self.writer.commit_once();
         self.send_posted(cx);
         self.keep_soon(cx);
         match result {
             Ok(Commit::Wrote { .. }) => {
-                let after = self.log.log().stats();
+                let after = self.log.log().tally();
                 cx.report.checkpoints += u64::from(after.checkpoint_bytes > before.checkpoint_bytes);
                 self.commit_soon(cx);
             }
@@ -335,9 +335,9 @@ impl Node {
 
     fn keep(&mut self, cx: &mut Context) {
         self.keeping = false;
-        let before = self.log.log().stats().freed;
+        let before = self.log.log().tally().freed;
         let worked = self.keeper.keep();
-        cx.report.segments_freed += self.log.log().stats().freed - before;
+        cx.report.segments_freed += self.log.log().tally().freed - before;
         self.send_posted(cx);
         self.commit_soon(cx);
         if worked {

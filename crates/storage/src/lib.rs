@@ -57,6 +57,6 @@ pub use open::{Opened, Progress, open};
 pub use options::Options;
 pub use queue::Record;
 pub use recovery::{RecoveredEntry, RecoveredGroup, Recovery, RecoveryReport};
-pub use stats::{GroupStats, Stats};
+pub use stats::{GroupStats, Stats, Tally};
 pub use threads::{LogThreads, spawn};
 pub use writer::{Commit, Writer};

@@ -10,7 +10,7 @@ use crate::identity::Identity;
 use crate::queue::{Item, Record};
 use crate::record::{Kind, PAYLOAD_MAX};
 use crate::state::{Shared, read_record};
-use crate::stats::Stats;
+use crate::stats::{Stats, Tally};
 
 /// Appends and reads. Cheap to clone; every handle is the same log.
 #[derive(Clone)]
@@ -122,7 +122,20 @@ impl Log {
         &self.shared.identity
     }
 
-    /// Figures, as of now.
+    /// Records that nobody has begun to write, which [`Self::stats`] tells, too.
+    #[must_use]
+    pub fn queue_records(&self) -> u64 {
+        self.shared.queued_records.load(Ordering::Relaxed)
+    }
+
+    /// A few of the figures of [`Self::stats`], at the cost of a lock.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        let counters = self.shared.counters();
+        Tally { checkpoint_bytes: counters.checkpoint_bytes, freed: counters.freed }
+    }
+
+    /// Figures, as of now. Takes time in proportion to the groups and segments.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut stats = {

@@ -85,3 +85,10 @@ impl Counters {
         self.sync.record(took);
     }
 }
+
+/// What somebody may ask for often: the same as in [`Stats`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub checkpoint_bytes: u64,
+    pub freed: u64,
+}

@@ -463,7 +463,7 @@ impl Quorum {
     pub(super) fn kill(&mut self, place: usize, after: Micros) {
         let at = &mut self.places[place];
         let Some(replica) = at.replica.take() else { return };
-        let is_idle = replica.log.stats().queue_records == 0;
+        let is_idle = replica.log.queue_records() == 0;
         at.had_applied = replica.group.state().last().filter(|_| is_idle && !replica.has_failed);
         if at.sync_fails {
             at.had_applied = None;
