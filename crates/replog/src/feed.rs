@@ -16,6 +16,8 @@ pub struct Feed {
     in_flight: u64,
     /// Whose turn it was.
     turn: WriterId,
+    /// The revision of the replica at which there was nothing for the peer: nobody looks again before there is another.
+    nothing_at: Option<u64>,
 }
 
 /// How changes are gathered.
@@ -54,17 +56,24 @@ impl Feed {
     ) -> Self {
         let fed = |(writer, incarnation, upto)| (writer, Fed { incarnation, upto, copy: None });
         let fed = vector.into_iter().map(fed).collect();
-        Self { batching, fed, last: None, in_flight: 0, turn: WriterId(0) }
+        Self { batching, fed, last: None, in_flight: 0, turn: WriterId(0), nothing_at: None }
     }
 
     /// The peer misses what comes after a position: it is sent again.
     pub fn rewind(&mut self, writer: WriterId, incarnation: Incarnation, upto: Position) {
         self.fed.insert(writer, Fed { incarnation, upto, copy: None });
+        self.nothing_at = None;
+    }
+
+    /// The peer hears of other writers from this node than before: `wants` says something else from now on.
+    pub fn wants_changed(&mut self) {
+        self.nothing_at = None;
     }
 
     /// The last delta found no place on the way to the peer: it comes again.
     pub fn unsent<V: Value>(&mut self, replica: &Replica<V>, delta: &Delta<V>) {
         self.acknowledged(Self::cost(delta));
+        self.nothing_at = None;
         if delta.after == Position::default() {
             // Nothing of this life has been sent, not even that there is one.
             self.fed.remove(&delta.writer);
@@ -74,20 +83,26 @@ impl Feed {
         self.fed.insert(delta.writer, Fed { incarnation: delta.incarnation, upto: delta.after, copy });
     }
 
-    /// The next delta for the peer, if there is one and it is time. `wants` says of which writers the peer hears from this node; a copy that
-    /// has begun is finished, whether it is wanted or not, for the peer hears of that writer from nobody else meanwhile.
+    /// The next delta for the peer, if there is one and it is time. `wants` says of which writers the peer hears from this node, the same until
+    /// [`Self::wants_changed`]; a copy that has begun is finished, whether it is wanted or not, for the peer hears of that writer from nobody
+    /// else meanwhile. It is always of the same replica.
     pub fn poll<V: Value>(
         &mut self,
         now: u64,
         replica: &Replica<V>,
         wants: impl Fn(WriterId) -> bool,
     ) -> Option<Delta<V>> {
-        if self.in_flight >= self.batching.in_flight_max || now < self.due() {
+        let is_idle = self.nothing_at == Some(replica.revision());
+        if is_idle || self.in_flight >= self.batching.in_flight_max || now < self.due() {
             return None;
         }
         let is_fed = |(writer, held): &(WriterId, &Held<V>)| self.is_fed(*writer, held, &wants);
         let all = || replica.held().filter(is_fed);
-        let (writer, held) = all().find(|(writer, _)| *writer > self.turn).or_else(|| all().next())?;
+        let Some((writer, held)) = all().find(|(writer, _)| *writer > self.turn).or_else(|| all().next())
+        else {
+            self.nothing_at = Some(replica.revision());
+            return None;
+        };
         self.turn = writer;
         let (delta, bytes) = self.next(writer, held);
         self.in_flight += bytes;
@@ -117,6 +132,9 @@ impl Feed {
     /// When [`Self::poll`] is worth calling again, microseconds; `None` while the peer has heard of everything, or of as much as may be on
     /// its way.
     pub fn next_due<V: Value>(&self, replica: &Replica<V>, wants: impl Fn(WriterId) -> bool) -> Option<u64> {
+        if self.nothing_at == Some(replica.revision()) {
+            return None;
+        }
         let is_fed = || replica.held().any(|(writer, held)| self.is_fed(writer, held, &wants));
         (self.in_flight < self.batching.in_flight_max && is_fed()).then(|| self.due())
     }

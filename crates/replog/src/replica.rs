@@ -21,6 +21,8 @@ pub struct Replica<V> {
     unheard: Vec<SourceId>,
     hasher: FixedState,
     tombstones_max: usize,
+    /// Another one with each change of what the writers have.
+    revision: u64,
 }
 
 #[derive(Debug)]
@@ -95,6 +97,7 @@ impl<V: Value> Replica<V> {
             unheard: Vec::new(),
             hasher: FixedState::with_seed(hash_seed),
             tombstones_max,
+            revision: 0,
         }
     }
 
@@ -103,6 +106,7 @@ impl<V: Value> Replica<V> {
         let own = Held { is_own: true, ..self.fresh(incarnation) };
         self.bury(writer);
         self.writers.insert(writer, own);
+        self.revision += 1;
     }
 
     fn fresh(&self, incarnation: Incarnation) -> Held<V> {
@@ -127,6 +131,7 @@ impl<V: Value> Replica<V> {
         held.position.0 += 1;
         held.log.put(key, held.position, value, NO_ROUND);
         held.log.compact(self.tombstones_max, held.position);
+        self.revision += 1;
         Some(held.position)
     }
 
@@ -156,6 +161,7 @@ impl<V: Value> Replica<V> {
                 let fresh = self.fresh(incarnation);
                 self.bury(writer);
                 self.writers.insert(writer, fresh);
+                self.revision += 1;
             }
         }
         let Some(held) = self.writers.get_mut(&writer) else { return Err(NotApplied::Dead) };
@@ -215,6 +221,7 @@ impl<V: Value> Replica<V> {
             }
         }
         held.log.compact(self.tombstones_max, held.position);
+        self.revision += 1;
         Ok(Applied { position: held.position, changes })
     }
 
@@ -267,6 +274,7 @@ impl<V: Value> Replica<V> {
     fn bury(&mut self, writer: WriterId) {
         if let Some(held) = self.writers.remove(&writer) {
             self.dying.push((writer, held.log));
+            self.revision += 1;
         }
     }
 
@@ -329,6 +337,16 @@ impl<V: Value> Replica<V> {
     /// How far the replica is with each writer.
     pub fn vector(&self) -> impl Iterator<Item = (WriterId, Incarnation, Position)> {
         self.writers.iter().map(|(writer, held)| (*writer, held.incarnation, held.position))
+    }
+
+    /// While this is the same so is [`Self::vector`], and no feed finds more than before.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// How far the replica is with a writer.
+    pub fn position(&self, writer: WriterId) -> Option<Position> {
+        self.writers.get(&writer).map(|held| held.position)
     }
 
     /// The life of a writer that the replica is about.

@@ -482,6 +482,8 @@ fn a_copy_that_has_begun_is_finished_when_nobody_wants_it_any_more() {
     let mut feed = Feed::new(Batching { bytes_max: 20, ..Batching::default() }, []);
     let mut reader = Replica::new(1, 0);
     assert!(feed.poll(0, &writer, |_| false).is_none());
+    assert!(feed.next_due(&writer, |_| false).is_none());
+    feed.wants_changed();
     let first = feed.poll(0, &writer, |_| true).expect("a part");
     reader.apply(A, first, |_| {}).expect("it begins");
     assert!(feed.next_due(&writer, |_| false).is_some());

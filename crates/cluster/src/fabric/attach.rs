@@ -5,6 +5,7 @@ use replog::Position;
 
 use super::Fabric;
 use crate::config::Role;
+use crate::peer::Peer;
 use crate::wire::Word;
 
 impl Fabric {
@@ -24,12 +25,9 @@ impl Fabric {
                 self.hear_from(self.best_core());
             }
         }
-        let is_changed = |id: &NodeId| {
-            self.peers
-                .get(id)
-                .is_some_and(|peer| peer.is_up && peer.asked != Some(self.wants_from(*id, peer)))
-        };
-        let changed: Vec<NodeId> = self.peers.keys().copied().filter(is_changed).collect();
+        let is_changed =
+            |(id, peer): &(&NodeId, &Peer)| peer.is_up && peer.asked != Some(self.wants_from(**id, peer));
+        let changed: Vec<NodeId> = self.peers.iter().filter(is_changed).map(|(id, _)| *id).collect();
         for id in changed {
             self.say_hello(now, id);
         }
@@ -76,7 +74,7 @@ impl Fabric {
     /// for this node each time.
     fn best_core(&self) -> Option<NodeId> {
         let cores = self.peers.iter().filter(|(_, peer)| peer.is_core() && peer.is_up);
-        let order = |(id, peer): &(&NodeId, &crate::peer::Peer)| {
+        let order = |(id, peer): &(&NodeId, &Peer)| {
             (peer.info.region != self.config.own.region, peer.load, id.0 ^ self.own.0)
         };
         cores.min_by_key(order).map(|(id, _)| *id)

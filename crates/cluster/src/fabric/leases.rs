@@ -19,6 +19,21 @@ const JOINING_PAUSE: u64 = 1_000;
 /// Leases asked for in one lease.
 const RENEWALS: u32 = 4;
 
+/// How far this node is, as it last told the cores.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    vector: BTreeMap<WriterId, (replog::Incarnation, Position)>,
+    /// The replica's revision of which they were told everything.
+    all_of: Option<u64>,
+}
+
+impl Told {
+    /// It counts for nothing any more.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
 impl Fabric {
     pub(super) fn tend_leases(&mut self, now: Time) {
         self.tended_at = now;
@@ -107,8 +122,10 @@ impl Fabric {
     /// Writers with whom this node is further than it has told.
     fn untold(&self) -> impl Iterator<Item = (WriterId, replog::Incarnation, Position)> {
         let own = WriterId(self.own.0);
-        self.replica.vector().filter(move |(writer, incarnation, position)| {
-            *writer != own && self.told.get(writer) != Some(&(*incarnation, *position))
+        let is_behind = self.told.all_of != Some(self.replica.revision());
+        let vector = is_behind.then(|| self.replica.vector()).into_iter().flatten();
+        vector.filter(move |(writer, incarnation, position)| {
+            *writer != own && self.told.vector.get(writer) != Some(&(*incarnation, *position))
         })
     }
 
@@ -118,13 +135,17 @@ impl Fabric {
             return;
         }
         let vector: Vector = self.untold().collect();
+        if vector.is_empty() {
+            self.told.all_of = Some(self.replica.revision());
+            return;
+        }
         // What shards have not heard of is not known here.
-        if vector.is_empty() || self.node.routes.are_joining() {
+        if self.node.routes.are_joining() {
             return;
         }
         self.told_at = now;
         for (writer, incarnation, position) in &vector {
-            self.told.insert(*writer, (*incarnation, *position));
+            self.told.vector.insert(*writer, (*incarnation, *position));
         }
         let has_none = self.fresh_until() <= now;
         let (whole, brief) = (Word::Applied(vector.clone()), Word::Brief(vector));

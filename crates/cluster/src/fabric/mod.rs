@@ -73,6 +73,8 @@ pub struct Fabric {
     /// By their places.
     places: Vec<NodeId>,
     replica: Replica<Interest>,
+    /// Writers whose changes this node tells other cores: itself and those that are attached to it.
+    branch: Vec<WriterId>,
     /// The core that this replicant hears from.
     attached: Option<NodeId>,
     /// A replicant that has just become a member hears from whichever core it met first; then it takes its share.
@@ -94,7 +96,7 @@ pub struct Fabric {
     leases: Leases,
     clocks: Clocks,
     /// How far this node is, as it last told the cores, and when.
-    told: BTreeMap<WriterId, (replog::Incarnation, Position)>,
+    told: leases::Told,
     told_at: Time,
     asked_at: Time,
     tended_at: Time,
@@ -191,6 +193,7 @@ impl Fabric {
             peers,
             places,
             replica,
+            branch: Vec::new(),
             attached: None,
             share_at: None,
             guests: BTreeMap::new(),
@@ -204,7 +207,7 @@ impl Fabric {
             grants: is_core.then(|| Grants::new(now, config.lease)),
             leases: Leases::new(config.lease, cores, is_core),
             clocks: Clocks::new(config.world),
-            told: BTreeMap::new(),
+            told: leases::Told::default(),
             told_at: Time::default(),
             asked_at: Time::default(),
             tended_at: now,

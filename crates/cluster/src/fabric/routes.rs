@@ -80,8 +80,7 @@ impl Fabric {
 
     /// This node's own last change.
     pub(super) fn own_position(&self) -> Position {
-        let own = WriterId(self.own.0);
-        self.replica.vector().find(|(writer, ..)| *writer == own).map_or(Position::default(), |(.., at)| at)
+        self.replica.position(WriterId(self.own.0)).unwrap_or_default()
     }
 
     /// SUBSCRIBEs whose filters are among the changes taken up.
@@ -104,12 +103,14 @@ impl Fabric {
 
     /// SUBACKs leave whose subscriptions are known, or whose time is over.
     pub(super) fn release_subacks(&mut self, now: Time) {
-        let settled = self.settled();
         while let Some((connection, ticket)) = self.for_core.pop_known(self.core_knows) {
             self.inbound[connection.worker.index()].announced.push((connection, ticket, true));
         }
-        while let Some((connection, ticket)) = self.for_cluster.pop_known(settled) {
-            self.inbound[connection.worker.index()].announced.push((connection, ticket, true));
+        if self.for_cluster.len() > 0 {
+            let settled = self.settled();
+            while let Some((connection, ticket)) = self.for_cluster.pop_known(settled) {
+                self.inbound[connection.worker.index()].announced.push((connection, ticket, true));
+            }
         }
         // A client that asked for no more than the core hears when there is none that this node takes part alone.
         while let Some((connection, ticket)) = self.for_core.pop_overdue(now) {
@@ -275,11 +276,11 @@ impl Fabric {
 
     /// Sends peers what they have asked for and not heard.
     pub(super) fn feed_peers(&mut self, now: Time) {
+        self.follow_branch();
         let own = WriterId(self.own.0);
-        let branch: Vec<WriterId> = self.branch().collect();
         for (id, peer) in &mut self.peers {
             let Some(feed) = &mut peer.feed else { continue };
-            let wants = wanted_by(*id, peer.asks, &branch);
+            let wants = wanted_by(*id, peer.asks, &self.branch);
             while let Some(delta) = feed.poll(now.0, &self.replica, &wants) {
                 let mut bytes = Vec::with_capacity(64 + 32 * delta.operations.len());
                 delta.encode(&mut bytes);
@@ -308,9 +309,8 @@ impl Fabric {
 
     /// When a feed has something to send at the latest.
     pub(super) fn feeds_due(&self) -> Time {
-        let branch: Vec<WriterId> = self.branch().collect();
         let due = self.peers.iter().filter_map(|(id, peer)| {
-            peer.feed.as_ref()?.next_due(&self.replica, wanted_by(*id, peer.asks, &branch))
+            peer.feed.as_ref()?.next_due(&self.replica, wanted_by(*id, peer.asks, &self.branch))
         });
         due.min().map_or(Time::NEVER, Time)
     }
@@ -329,10 +329,15 @@ impl Fabric {
         }
     }
 
-    /// Writers whose changes this node tells other cores: itself and those that are attached to it.
-    fn branch(&self) -> impl Iterator<Item = WriterId> {
+    /// Another node may be attached to this one, or one no more.
+    fn follow_branch(&mut self) {
         let attached = self.peers.iter().filter(|(_, peer)| !peer.is_core() && peer.asks == Asks::All);
-        [self.own].into_iter().chain(attached.map(|(id, _)| *id)).map(|id| WriterId(id.0))
+        let branch =
+            || [self.own].into_iter().chain(attached.clone().map(|(id, _)| *id)).map(|id| WriterId(id.0));
+        if !branch().eq(self.branch.iter().copied()) {
+            self.branch = branch().collect();
+            self.peers.values_mut().filter_map(|peer| peer.feed.as_mut()).for_each(Feed::wants_changed);
+        }
     }
 }
 
