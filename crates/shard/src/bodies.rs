@@ -139,12 +139,13 @@ impl Bodies {
 
     /// What is held for these entries and no others.
     pub fn check_invariants<'a>(&self, entries: impl Iterator<Item = &'a Entry>) {
-        let mut shared: HashMap<MessageKey, u32> = HashMap::new();
+        let entries: Vec<&Entry> = entries.collect();
+        let mut shared = HashMap::with_capacity_and_hasher(entries.len(), self.shared.hasher().clone());
         let (mut live, mut sides) = (0, 0);
         for entry in entries {
             sides += usize::from(entry.side != 0);
             assert!(entry.side == 0 || self.side(entry).is_some_and(|side| !side.is_empty()));
-            let count = shared.entry(entry.key).or_insert(0);
+            let count = shared.entry(entry.key).or_insert(0u32);
             *count += 1;
             if *count == 1 {
                 live += entry.size();
