@@ -1,8 +1,9 @@
 //! Virtual time, and what happens when.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::collections::binary_heap::PeekMut;
+
+use slab::Slab;
 
 use crate::fleet::Step;
 use crate::net::{Direction, Link};
@@ -54,45 +55,10 @@ pub enum Event {
 #[derive(Default)]
 pub struct Schedule {
     now: Micros,
-    events: BinaryHeap<Due>,
-    /// Events ever put in.
-    known: u64,
+    /// Small, for they are moved about: of each event when it happens, what orders it among those of that time, and where it is.
+    due: BinaryHeap<Reverse<(u128, usize)>>,
+    events: Slab<Event>,
     handled: u64,
-}
-
-/// The next one is the greatest.
-struct Due {
-    at: Micros,
-    tie: u64,
-    /// Of two that are the same otherwise the first that was put in comes first.
-    number: u64,
-    event: Event,
-}
-
-impl Due {
-    fn key(&self) -> Reverse<(Micros, u64, u64)> {
-        Reverse((self.at, self.tie, self.number))
-    }
-}
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
-    }
-}
-
-impl Eq for Due {}
-
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Due {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.key().cmp(&other.key())
-    }
 }
 
 impl Schedule {
@@ -107,17 +73,21 @@ impl Schedule {
 
     /// `tie` orders what happens at one time.
     pub fn at(&mut self, at: Micros, tie: u64, event: Event) {
-        self.known += 1;
-        self.events.push(Due { at: at.max(self.now), tie, number: self.known, event });
+        let at = at.max(self.now);
+        self.due.push(Reverse((u128::from(at) << 64 | u128::from(tie), self.events.insert(event))));
     }
 
     /// Moves to the next event, unless it is later than `until`.
     pub fn next(&mut self, until: Micros) -> Option<Event> {
-        let next = self.events.peek_mut().filter(|next| next.at <= until)?;
-        let Due { at, event, .. } = PeekMut::pop(next);
+        let Reverse((first, _)) = self.due.peek()?;
+        let at = (first >> 64) as Micros;
+        if at > until {
+            return None;
+        }
+        let Reverse((_, place)) = self.due.pop()?;
         self.now = at;
         self.handled += 1;
-        Some(event)
+        Some(self.events.remove(place))
     }
 
     /// Nothing happens until then.
