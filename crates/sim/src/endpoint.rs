@@ -1,6 +1,6 @@
 //! A client's side of a connection. It insists on what the server owes every client, whatever a test looks at.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use mqtt::{Packet, QoS, Version, decode, frame};
 
@@ -12,10 +12,10 @@ pub struct Endpoint {
     unread: Vec<u8>,
     received: VecDeque<Sent>,
     limits: Limits,
-    aliases: HashMap<u16, String>,
+    aliases: BTreeMap<u16, String>,
     /// Identifiers of messages from the server that are not finished; those that count against Receive Maximum.
-    open: HashSet<u16>,
-    counted: HashSet<u16>,
+    open: BTreeSet<u16>,
+    counted: BTreeSet<u16>,
 }
 
 /// What the client has said it takes.
@@ -32,9 +32,9 @@ impl Endpoint {
             unread: Vec::new(),
             received: VecDeque::new(),
             limits: Limits { receive_max: 65_535, packet_size_max: usize::MAX, alias_max: 0 },
-            aliases: HashMap::new(),
-            open: HashSet::new(),
-            counted: HashSet::new(),
+            aliases: BTreeMap::new(),
+            open: BTreeSet::new(),
+            counted: BTreeSet::new(),
         }
     }
 

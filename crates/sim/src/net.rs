@@ -38,8 +38,8 @@ struct Wire {
 
 #[derive(Default)]
 pub struct Net {
-    wires: BTreeMap<Link, Wire>,
-    opened: usize,
+    /// By link.
+    wires: Vec<Wire>,
     /// By client: until then nothing arrives, in either direction.
     parted: BTreeMap<usize, Micros>,
     /// Nothing goes wrong any more.
@@ -49,15 +49,13 @@ pub struct Net {
 impl Net {
     /// A connection of a client.
     pub fn open(&mut self, client: usize) -> Link {
-        let link = self.opened;
-        self.opened += 1;
-        self.wires.insert(link, Wire { client, to_node: Pipe::default(), to_client: Pipe::default() });
-        link
+        self.wires.push(Wire { client, to_node: Pipe::default(), to_client: Pipe::default() });
+        self.wires.len() - 1
     }
 
     /// Connections so far, which is the next one's number.
     pub fn opened(&self) -> Link {
-        self.opened
+        self.wires.len()
     }
 
     /// Sends, in pieces of the seed's choice.
@@ -83,7 +81,7 @@ impl Net {
     fn push(&mut self, cx: &mut Context, link: Link, direction: Direction, piece: Piece) {
         let slow = !self.calm && cx.random.percent(2);
         let delay = if slow { cx.between(MILLI, SECOND) } else { cx.between(20, 3 * MILLI) };
-        let Some(wire) = self.wires.get_mut(&link) else { return };
+        let Some(wire) = self.wires.get_mut(link) else { return };
         let parted = self.parted.get(&wire.client).copied().unwrap_or(0);
         let pipe = wire.pipe(direction);
         if pipe.broken {
@@ -97,13 +95,13 @@ impl Net {
 
     /// The piece that has arrived; `None` when it was lost.
     pub fn take(&mut self, link: Link, direction: Direction) -> Option<Piece> {
-        self.wires.get_mut(&link)?.pipe(direction).pieces.pop_front()
+        self.wires.get_mut(link)?.pipe(direction).pieces.pop_front()
     }
 
     /// The connection is lost: some of what is under way still arrives, perhaps half of a packet. Both ends learn of it some time.
     pub fn lose(&mut self, cx: &mut Context, link: Link) {
         let patience = if self.calm { 10 * MILLI } else { 3 * SECOND };
-        let Some(wire) = self.wires.get_mut(&link) else { return };
+        let Some(wire) = self.wires.get_mut(link) else { return };
         if wire.to_node.broken && wire.to_client.broken {
             return;
         }
@@ -128,8 +126,7 @@ impl Net {
 
     /// The node is gone, and with it its ends of all connections. Clients learn of it some time.
     pub fn lose_all(&mut self, cx: &mut Context) {
-        let links: Vec<Link> = self.wires.keys().copied().collect();
-        for link in links {
+        for link in 0..self.wires.len() {
             self.lose(cx, link);
         }
     }
@@ -141,7 +138,7 @@ impl Net {
     }
 
     pub fn client_of(&self, link: Link) -> Option<usize> {
-        Some(self.wires.get(&link)?.client)
+        Some(self.wires.get(link)?.client)
     }
 }
 

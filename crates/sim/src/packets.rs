@@ -424,7 +424,8 @@ impl Message {
         });
         Message {
             topic: publish.topic.into(),
-            payload: String::from_utf8_lossy(publish.payload).into_owned(),
+            payload: str::from_utf8(publish.payload)
+                .map_or_else(|_| String::from_utf8_lossy(publish.payload).into_owned(), str::to_owned),
             qos: publish.qos,
             retain: publish.retain,
             dup: publish.dup,

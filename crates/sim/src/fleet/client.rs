@@ -344,7 +344,10 @@ impl Client {
         // Now and then one that is too large to be copied for each receiver.
         let width = if scene.cx.random.percent(4) { 1 + scene.cx.random.below(20_000) } else { 1 };
         let payload = match keeps {
-            Keeps::Nothing | Keeps::Message => format!("{number:.>width$}"),
+            Keeps::Nothing | Keeps::Message => {
+                let number = number.to_string();
+                ".".repeat(width.saturating_sub(number.len())) + &number
+            }
             Keeps::Deletion => String::new(),
         };
         let is_retained = keeps != Keeps::Nothing;

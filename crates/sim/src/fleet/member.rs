@@ -10,7 +10,8 @@ use cluster::meta::{Agreed, Answer, CourierConfig, LogNews, Meta, MetaConfig, St
 use cluster::{Config, Fabric, Letter, NodeInfo, Role};
 use consensus::{Group, LogGroup, Places, ReplicaId, StartError};
 use link::{
-    Class, ConnectionId, Demand, Identity, LANES_MAX, Mesh, MeshConfig, NodeId, Output, Secret, Time,
+    Class, ConnectionId, Demand, Identity, LANES_MAX, Mesh, MeshConfig, NodeId, Output, PeerStatus, Secret,
+    Time,
 };
 use registry::{Delivery, Records, RecordsLimits};
 use replog::Incarnation;
@@ -366,9 +367,12 @@ impl Process {
 
     fn note_links(&mut self, cx: &Context) {
         let now = cx.now();
-        let peers: Vec<_> = self.fabric.mesh().peers().map(|peer| peer.node).collect();
-        for node in peers {
-            let (is_there, standing) = (self.reaches(node), self.standing(node));
+        let seen = |peer: PeerStatus<'_>| (peer.node, peer.is_up, peer.link.counters().attached);
+        let peers: Vec<_> = self.fabric.mesh().peers().map(seen).collect();
+        for (node, is_up, attached) in peers {
+            let is_there = is_up && self.is_member(node);
+            let member = self.fabric.meta().and_then(|meta| meta.roster().members.get(&node));
+            let standing = (attached, member.map(|member| member.incarnation));
             let shaken = self.shaken.entry(node).or_insert((now, standing));
             if !is_there || shaken.1 != standing {
                 *shaken = (now, standing);
@@ -376,19 +380,16 @@ impl Process {
         }
     }
 
-    fn standing(&mut self, node: NodeId) -> Standing {
-        let attached = self.fabric.mesh().peer(node).map_or(0, |peer| peer.link.counters().attached);
-        let member = self.fabric.meta().and_then(|meta| meta.roster().members.get(&node));
-        (attached, member.map(|member| member.incarnation))
-    }
-
     /// Whether this node's publishers wait for another node.
     fn reaches(&mut self, node: NodeId) -> bool {
-        let is_up = self.fabric.mesh().peer(node).is_some_and(|peer| peer.is_up);
-        let is_member = self.fabric.meta().is_none_or(|meta| {
+        self.fabric.mesh().peer(node).is_some_and(|peer| peer.is_up) && self.is_member(node)
+    }
+
+    /// Whether another node belongs to the cluster and lives, as far as this one knows.
+    fn is_member(&self, node: NodeId) -> bool {
+        self.fabric.meta().is_none_or(|meta| {
             meta.roster().members.get(&node).is_some_and(|member| member.state != State::Dead)
-        });
-        is_up && is_member
+        })
     }
 
     /// Whether the link to another node was not there at some time since `since`, or came back, or that node was dead for all others, or no member:

@@ -263,6 +263,11 @@ impl Oracle {
         }
     }
 
+    /// Whether messages were acknowledged since the last call of [`Self::take_acknowledged`].
+    pub fn has_acknowledged(&self) -> bool {
+        !self.acknowledged.is_empty()
+    }
+
     /// Messages that were acknowledged since the last call.
     pub fn take_acknowledged(&mut self) -> Vec<usize> {
         std::mem::take(&mut self.acknowledged)

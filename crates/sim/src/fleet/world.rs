@@ -175,7 +175,9 @@ impl Fleet {
     pub(super) fn run_until(&mut self, until: Micros) {
         while let Some(event) = self.cx.schedule.next(until) {
             self.happens(event);
-            self.weigh_acknowledgements();
+            if self.oracle.has_acknowledged() {
+                self.weigh_acknowledgements();
+            }
         }
         self.cx.schedule.pass_to(until);
     }
@@ -278,7 +280,8 @@ impl Fleet {
     /// There is one cluster, and a life that is agreed to be dead may acknowledge nothing, whatever it knows of that.
     fn look_at_agreement(&mut self, number: usize) {
         let Some(process) = &self.members[number].process else { return };
-        let Some(roster) = process.fabric.meta().map(|meta| meta.roster().clone()) else { return };
+        let Some(roster) = process.fabric.meta().map(|meta| meta.roster()) else { return };
+        let index = roster.index;
         let agreed = &mut self.agreed;
         if roster.founded != 0 {
             assert!(
@@ -287,13 +290,14 @@ impl Fleet {
             );
             agreed.founded = roster.founded;
         }
-        if agreed.known.insert(number, roster.index) != Some(roster.index) {
+        let news = (index > agreed.index).then(|| roster.clone());
+        if agreed.known.insert(number, index) != Some(index) {
             self.check_majorities();
         }
         let agreed = &mut self.agreed;
         let mut suspects = vec![number];
-        if roster.index > agreed.index {
-            agreed.index = roster.index;
+        if let Some(roster) = news {
+            agreed.index = index;
             for (node, info) in self.plan.nodes.iter().enumerate() {
                 let member = roster.members.get(&NodeId::of_name(&info.name));
                 let Some(member) = member.filter(|member| member.state == State::Dead) else { continue };
