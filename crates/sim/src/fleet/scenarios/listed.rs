@@ -1,0 +1,543 @@
+//! Clusters whose nodes are a list: what each tells the others, who may acknowledge, and what becomes of that when something is gone.
+
+use super::*;
+
+/// Cores have granted a lease, and forget that as they begin anew: the node that holds it may still acknowledge what a subscriber does not get.
+#[cfg_attr(test, test)]
+pub(super) fn cores_that_begin_anew_wait_for_the_leases_that_they_have_forgotten() {
+    let mut story = Story::of(plan(Duration::ZERO));
+    story.part(2, 0);
+    story.part(2, 1);
+    story.restart(0);
+    story.restart(1);
+    // The lease of the third node began before the cut and holds for some time.
+    story.passes(300 * MILLI);
+    story.fleet.connect(SUBSCRIBER, 0);
+    story.passes(100 * MILLI);
+    story.subscribes();
+    story.passes(600 * MILLI);
+    let held = story.publishes();
+    story.passes(200 * MILLI);
+    assert!(story.is_acknowledged(held), "it has a lease still");
+    assert!(!story.is_subscribed(), "a node that may acknowledge does not know it");
+    story.passes(12 * SECOND);
+    assert!(story.is_subscribed());
+    assert!(!story.has_come(held));
+    let late = story.publishes();
+    story.passes(SECOND);
+    assert!(!story.is_acknowledged(late), "it has no lease any more");
+}
+
+/// A core that begins anew does not know a subscription that it once helped to settle: it lets nobody acknowledge before it has heard of it.
+#[cfg_attr(test, test)]
+pub(super) fn a_core_that_begins_anew_hears_of_every_node_before_it_grants_anything() {
+    let mut story = Story::of(plan(Duration::ZERO));
+    story.part(2, 0);
+    story.part(2, 1);
+    story.passes(4 * SECOND);
+    story.subscribes();
+    story.passes(SECOND);
+    assert!(story.is_subscribed(), "who does not know it may not acknowledge");
+    story.part(0, 1);
+    story.restart(1);
+    story.join(2, 1);
+    story.passes(2 * SECOND);
+    let number = story.publishes();
+    story.passes(3 * SECOND);
+    assert!(!story.is_acknowledged(number), "neither of the two has heard of the subscription");
+    story.join(0, 1);
+    story.passes(5 * SECOND);
+    assert!(story.is_acknowledged(number));
+    // It knows now who wants it, and keeps it for a node that it does not reach.
+    story.join(2, 0);
+    story.passes(10 * SECOND);
+    assert!(story.has_come(number));
+}
+
+/// Seed 504 of `--cluster`: a node hears from others what a peer wants that has begun anew, when its own link is about the life before.
+#[cfg_attr(test, test)]
+pub(super) fn what_others_say_that_a_new_life_wants_goes_there() {
+    let mut plan = plan(Duration::ZERO);
+    plan.add(Role::Replicant);
+    let mut story = Story::of(plan);
+    let publisher = story.connects(3);
+    story.part(0, 3);
+    story.passes(4 * SECOND);
+    story.restart(0);
+    story.fleet.connect(SUBSCRIBER, 0);
+    story.passes(100 * MILLI);
+    story.subscribes();
+    story.passes(5 * SECOND);
+    assert!(story.is_subscribed(), "it is known to the replicant by way of another core");
+    let number = story.says_as(publisher, "t/0", QoS::AtLeastOnce, Keeps::Nothing);
+    story.passes(SECOND);
+    assert!(story.is_acknowledged(number));
+    story.join(0, 3);
+    story.passes(5 * SECOND);
+    assert!(story.has_come(number));
+}
+
+/// While a node has no lease others are told that all know what it does not. It is not let in with what was known a lease ago.
+#[test]
+fn a_node_whose_lease_has_lapsed_hears_all_before_it_has_another() {
+    // Changes of routes take their time, so that a lease could be there before them.
+    let mut story = Story::of(plan(Duration::from_millis(1_500)));
+    story.part(2, 0);
+    story.part(2, 1);
+    story.passes(4 * SECOND);
+    story.subscribes();
+    story.passes(4 * SECOND);
+    assert!(story.is_subscribed(), "who does not know it may not acknowledge");
+    story.join(2, 0);
+    story.join(2, 1);
+    let number = story.publishes();
+    let mut waited = 0;
+    while !story.is_acknowledged(number) {
+        story.passes(10 * MILLI);
+        waited += 1;
+        assert!(waited < 2_000, "it never has a lease again");
+    }
+    story.passes(SECOND);
+    assert!(
+        story.has_come(number),
+        "it was acknowledged, and the subscriber had a SUBACK before it was sent"
+    );
+}
+
+/// A strategy that likes one node best offers a message there, hears that nobody is there any more, and does not offer it there again.
+#[test]
+fn a_group_whose_favourite_has_left_gives_the_message_to_another_node() {
+    let mut slow = plan(Duration::from_secs(5));
+    for setup in &mut slow.setups {
+        setup.settings.shared.strategy = broker::settings::SharedStrategy::HashTopic;
+    }
+    let mut story = Story::of(slow);
+    let other = story.connects(1);
+    story.joins_group(SUBSCRIBER);
+    story.joins_group(other);
+    story.passes(20 * SECOND);
+    let first = story.says("g/0", QoS::AtLeastOnce, Keeps::Nothing);
+    story.passes(SECOND);
+    assert_eq!(story.got_in_group(first), 1);
+    let place = |story: &Story, client: usize| story.fleet.clients[client].place().map(|(.., view)| view);
+    let chosen = story.fleet.oracle.last_in_group(first, GROUPS[0]);
+    let leaver = if place(&story, other) == chosen { other } else { SUBSCRIBER };
+    story.with(leaver, |client, scene| client.leaves(scene, GROUPS[0]));
+    // Others have not heard of it.
+    story.passes(100 * MILLI);
+    let second = story.says("g/0", QoS::AtLeastOnce, Keeps::Nothing);
+    story.passes(SECOND);
+    assert!(story.is_acknowledged(second));
+    assert_eq!(story.got_in_group(second), 1, "the other member is there");
+}
+
+/// A group whose only member is on a node that is cut off keeps its messages for it, as they are kept for other subscribers.
+#[test]
+fn what_is_for_a_group_waits_for_a_node_that_is_cut_off_when_nobody_else_is_there() {
+    let mut story = Story::of(plan(Duration::ZERO));
+    story.joins_group(SUBSCRIBER);
+    story.passes(2 * SECOND);
+    story.part(2, 0);
+    story.passes(2 * SECOND);
+    let number = story.says("g/0", QoS::AtLeastOnce, Keeps::Nothing);
+    story.passes(SECOND);
+    assert!(story.is_acknowledged(number), "the other two cores are enough");
+    assert_eq!(story.got_in_group(number), 0);
+    story.join(2, 0);
+    story.passes(5 * SECOND);
+    assert_eq!(story.got_in_group(number), 1);
+}
+
+/// What is on its way to a node that begins anew is lost with the link, and that node has had its copies already.
+#[test]
+fn what_is_retained_for_the_earlier_life_of_a_node_is_told_to_the_next() {
+    let mut story = Story::of(plan(Duration::ZERO));
+    let before = story.says("r/1", QoS::AtMostOnce, Keeps::Message);
+    story.passes(SECOND);
+    story.part(2, 1);
+    story.restart(1);
+    story.passes(2 * SECOND);
+    let written = story.says("r/0", QoS::AtMostOnce, Keeps::Message);
+    story.says("r/1", QoS::AtMostOnce, Keeps::Deletion);
+    story.passes(SECOND);
+    assert_eq!(story.retained(1), [before]);
+    story.join(2, 1);
+    story.passes(5 * SECOND);
+    for node in 0..3 {
+        assert_eq!(story.retained(node), [written], "n{node}");
+    }
+}
+
+/// A node that is away for long is dialed more and more rarely. When it proves to be there, in a new life, it has to be dialed once more, with an id
+/// of the link that stands for that life: at once, and not after such a pause, in which neither of the two would know what the other wants.
+#[test]
+fn a_node_that_was_away_for_long_and_began_anew_is_joined_at_once() {
+    let mut patient = plan(Duration::ZERO);
+    patient.mesh.dial_max = Duration::from_secs(30);
+    let mut story = Story::of(patient);
+    story.part(1, 0);
+    story.part(2, 0);
+    story.restart(0);
+    story.passes(120 * SECOND);
+    assert_eq!(story.link(1, 0), (false, 0), "nobody has heard of its new life");
+    story.join(1, 0);
+    story.join(2, 0);
+    let mut waited = 0;
+    while story.link(1, 0).1 == 0 {
+        story.passes(10 * MILLI);
+        waited += 1;
+        assert!(waited < 4_000, "nobody dials it");
+    }
+    story.passes(SECOND);
+    assert_eq!(story.link(1, 0), (true, 1));
+}
+
+/// A member has messages that were acknowledged to their publisher, and its connection is lost. Its node gives them to the nodes that have other
+/// members, as far as it has heard: where there is none any more, they come back and go to somebody else.
+#[test]
+fn what_a_member_leaves_behind_finds_another_though_a_node_has_none_any_more() {
+    let mut slow = plan(Duration::from_secs(5));
+    for setup in &mut slow.setups {
+        setup.settings.shared.strategy = broker::settings::SharedStrategy::Local;
+    }
+    let mut story = Story::of(slow);
+    let (near, leaver, other) = (story.connects(2), story.connects(1), story.connects(1));
+    for member in [SUBSCRIBER, near, leaver] {
+        story.joins_group(member);
+    }
+    story.passes(20 * SECOND);
+    let numbers: Vec<usize> = (0..6).map(|_| story.says("g/0", QoS::AtLeastOnce, Keeps::Nothing)).collect();
+    story.passes(SECOND);
+    for number in &numbers {
+        assert!(
+            story.is_acknowledged(*number) && story.got_in_group(*number) == 1,
+            "the nearest member has it"
+        );
+    }
+    // What changes after this is told after five seconds.
+    let filters = vec![("t/1".to_owned(), QoS::AtLeastOnce)];
+    story.with(other, |client, scene| client.subscribes_to(scene, filters, Level::Local));
+    story.passes(100 * MILLI);
+    story.with(leaver, |client, scene| client.leaves(scene, GROUPS[0]));
+    story.passes(100 * MILLI);
+    story.fleet.fault(&Fault::LoseClient { client: near });
+    story.passes(3 * SECOND);
+    for number in numbers {
+        assert_eq!(story.got_in_group(number), 2, "{number} is for the subscriber now");
+    }
+}
+
+/// A core deletes, tells another core and not the replicant, which it does not reach, and begins anew. The other core tells it what it has
+/// forgotten; the replicant hears of that from nobody else, for it asks that other core for routes and has had its copies.
+#[test]
+fn what_a_node_retained_in_an_earlier_life_is_told_to_those_who_missed_it() {
+    let mut mixed = plan(Duration::ZERO);
+    mixed.nodes[1].role = Role::Replicant;
+    let mut story = Story::of(mixed);
+    // So that the replicant is attached to the first node.
+    story.part(2, 1);
+    story.passes(2 * SECOND);
+    story.join(2, 1);
+    story.passes(2 * SECOND);
+    let before = story.says("r/1", QoS::AtMostOnce, Keeps::Message);
+    story.passes(SECOND);
+    story.part(2, 1);
+    story.says("r/1", QoS::AtMostOnce, Keeps::Deletion);
+    story.passes(SECOND);
+    assert!(story.retained(0).is_empty());
+    assert_eq!(story.retained(1), [before]);
+    story.restart(2);
+    story.join(2, 1);
+    story.passes(10 * SECOND);
+    for node in 0..3 {
+        assert!(story.retained(node).is_empty(), "n{node}");
+    }
+}
+
+/// A replicant deletes, tells one core only, and begins anew. It hears of routes from the other core, which does not know of that: the one that does
+/// tells the replicant what it had done, and the replicant all others.
+#[test]
+fn what_a_node_retained_in_an_earlier_life_is_told_to_it() {
+    let mut mixed = plan(Duration::ZERO);
+    mixed.nodes[2].role = Role::Replicant;
+    let mut story = Story::of(mixed);
+    let writer = story.connects(0);
+    let before = story.says_as(writer, "r/1", QoS::AtMostOnce, Keeps::Message);
+    story.passes(SECOND);
+    story.part(2, 0);
+    story.passes(2 * SECOND);
+    story.says("r/1", QoS::AtMostOnce, Keeps::Deletion);
+    story.passes(SECOND);
+    assert_eq!(story.retained(0), [before]);
+    assert!(story.retained(1).is_empty());
+    story.part(2, 1);
+    story.restart(2);
+    story.join(2, 0);
+    story.passes(5 * SECOND);
+    story.join(2, 1);
+    story.passes(5 * SECOND);
+    for node in 0..3 {
+        assert!(story.retained(node).is_empty(), "n{node}");
+    }
+}
+
+/// As documented: a node that was away brings back what the others have deleted when all of them have begun anew meanwhile. What comes back may be
+/// older than what was deleted, though that had been acknowledged.
+#[test]
+fn what_comes_back_from_a_node_that_was_away_may_be_older_than_what_was_deleted() {
+    let mut story = Story::of(plan(Duration::ZERO));
+    let old = story.says("r/0", QoS::AtLeastOnce, Keeps::Message);
+    story.passes(SECOND);
+    story.part(1, 0);
+    story.part(1, 2);
+    story.passes(2 * SECOND);
+    let new = story.says("r/0", QoS::AtLeastOnce, Keeps::Message);
+    story.passes(2 * SECOND);
+    assert!(story.is_acknowledged(old) && story.is_acknowledged(new));
+    story.says("r/0", QoS::AtMostOnce, Keeps::Deletion);
+    story.passes(SECOND);
+    story.restart(0);
+    story.restart(2);
+    story.passes(5 * SECOND);
+    story.join(1, 0);
+    story.join(1, 2);
+    story.passes(10 * SECOND);
+    let readers: Vec<usize> = (0..3).map(|node| story.reads(node)).collect();
+    for reader in &readers {
+        let found = &story.fleet.oracle.view(*reader).retained;
+        assert_eq!(found.values().collect::<Vec<_>>(), [&old]);
+    }
+    story.fleet.oracle.check_retained(&mut story.fleet.cx, &readers);
+}
+
+/// Links hold little: of what is retained while a node is cut off one message finds a place, and so does one of what it is sent when it begins anew. The
+/// others are sent when there is room, and all nodes have the same.
+#[test]
+fn what_is_retained_and_finds_no_place_in_a_link_is_sent_when_there_is_room() {
+    for begins_anew in [false, true] {
+        let mut tight = plan(Duration::ZERO);
+        tight.mesh.link.buffer_max.assured = 50;
+        let mut story = Story::of(tight);
+        story.part(2, 1);
+        story.part(0, 1);
+        story.passes(2 * SECOND);
+        let written = ["r/0", "r/1", "r/a/b", "r/a/c"].map(|topic| {
+            let number = story.says(topic, QoS::AtLeastOnce, Keeps::Message);
+            story.passes(SECOND);
+            assert!(story.is_acknowledged(number));
+            number
+        });
+        assert!(story.retained(1).is_empty());
+        if begins_anew {
+            story.restart(1);
+            story.passes(SECOND);
+        }
+        story.join(2, 1);
+        story.join(0, 1);
+        story.passes(10 * SECOND);
+        for node in 0..3 {
+            assert_eq!(story.retained(node), written, "n{node}, which began anew: {begins_anew}");
+        }
+    }
+}
+
+/// A core has begun to tell another one what the clients of a replicant want, in a whole copy, and both it and the replicant's link to it are
+/// lost. The core that the replicant moves to has told the same meanwhile, which was refused for the first copy's sake.
+#[test]
+fn a_copy_of_routes_whose_source_is_lost_keeps_no_other_out() {
+    let mut mixed = plan(Duration::ZERO);
+    mixed.add(Role::Replicant);
+    mixed.config.tombstones_max = 0;
+    (mixed.config.batching.bytes_max, mixed.config.batching.in_flight_max) = (40, 200);
+    let (near, source, reader, replicant) = (0, 1, PUBLISHER_NODE, 3);
+    let mut story = Story::of(mixed);
+    let subscriber = story.connects(replicant);
+    // So that the replicant is attached to the source.
+    story.part(replicant, near);
+    story.part(replicant, reader);
+    story.passes(2 * SECOND);
+    // The reader misses a deletion.
+    story.part(reader, near);
+    story.part(reader, source);
+    story.passes(2 * SECOND);
+    let all = (0..60).map(|number| (format!("u/{number}"), QoS::AtLeastOnce));
+    let all = all.chain([("t/#".to_owned(), QoS::AtLeastOnce)]).collect();
+    story.with(subscriber, |client, scene| client.subscribes_to(scene, all, Level::Core));
+    story.passes(SECOND);
+    story.with(subscriber, |client, scene| client.leaves(scene, "u/7"));
+    story.passes(SECOND);
+    let now = story.fleet.cx.now();
+    story.join(reader, source);
+    story.fleet.wan.slow(now, source, reader, 4_000, LONG);
+    let mut waited = 0;
+    while story.routes_known(reader) < 10 {
+        story.passes(10 * MILLI);
+        waited += 1;
+        assert!(waited < 500, "no copy begins");
+    }
+    assert!(story.routes_known(reader) < 40, "it goes on");
+    for node in [near, reader, replicant] {
+        story.part(source, node);
+    }
+    story.join(reader, near);
+    story.join(replicant, near);
+    story.passes(5 * SECOND);
+    story.join(replicant, reader);
+    story.passes(5 * SECOND);
+    let number = story.publishes();
+    story.passes(5 * SECOND);
+    assert!(story.is_acknowledged(number), "two of three cores are there, and both know all routes");
+    assert!(story.came_to(subscriber, number));
+}
+
+/// A replicant tells its core what its clients want, in a whole copy, and so does another core, which begins later and knows less: what the replicant says
+/// finds no place meanwhile. SUBACK of level `core` waits until it has one.
+#[test]
+fn a_core_that_hears_of_a_replicant_by_another_core_does_not_know_what_it_has_not_taken_in() {
+    let mut mixed = plan(Duration::ZERO);
+    mixed.add(Role::Replicant);
+    mixed.config.tombstones_max = 0;
+    (mixed.config.batching.bytes_max, mixed.config.batching.in_flight_max) = (40, 200);
+    (mixed.mesh.link.heartbeat, mixed.mesh.link.silence_max) =
+        (Duration::from_secs(1), Duration::from_secs(20));
+    mixed.config.suback_wait = Duration::from_secs(100);
+    let (away, relay, reader, replicant) = (0, 1, PUBLISHER_NODE, 3);
+    let mut story = Story::of(mixed);
+    let subscriber = story.connects(replicant);
+    // So that the replicant is attached to the relay.
+    story.part(replicant, away);
+    story.part(replicant, reader);
+    story.passes(22 * SECOND);
+    // The reader misses a deletion.
+    story.part(reader, away);
+    story.part(reader, relay);
+    story.passes(22 * SECOND);
+    let all = (0..300).map(|number| (format!("u/{number}"), QoS::AtLeastOnce)).collect();
+    story.with(subscriber, |client, scene| client.subscribes_to(scene, all, Level::Core));
+    story.passes(SECOND);
+    story.with(subscriber, |client, scene| client.leaves(scene, "u/7"));
+    story.passes(SECOND);
+    story.part(replicant, relay);
+    story.passes(22 * SECOND);
+    for source in [replicant, relay] {
+        story.join(source, reader);
+        let now = story.fleet.cx.now();
+        story.fleet.wan.slow(now, source, reader, 500, LONG);
+        story.until("a copy begins", |story| story.routes_known(reader) > 0);
+    }
+    let filters = vec![("t/#".to_owned(), QoS::AtLeastOnce)];
+    story.with(subscriber, |client, scene| client.subscribes_to(scene, filters, Level::Core));
+    story.until_granted(subscriber, "t/#");
+    assert!(story.knows_route(reader, "t/#"));
+}
+
+/// The link between a replicant and its core is lost again and again, with what was on it. Both say anew what they hear from each other, and what was sent
+/// before that arrives after it: SUBACK of level `core` leaves when it has been taken in, not when it has arrived.
+#[test]
+fn what_a_core_is_told_while_the_link_comes_back_is_known_to_it_when_the_suback_leaves() {
+    // It is dialed, and sends what it has before it hears anything.
+    let replicant = (0..3).max_by_key(|node| id(*node)).expect("there are some");
+    let (core, other) = ((replicant + 1) % 3, (replicant + 2) % 3);
+    let mut mixed = plan(Duration::ZERO);
+    (mixed.nodes[replicant].role, mixed.latency) = (Role::Replicant, 50 * MILLI);
+    let mut story = Story::of(mixed);
+    story.part(replicant, other);
+    story.passes(2 * SECOND);
+    let subscriber = story.connects(replicant);
+    for round in 0..100 {
+        for wire in story.fleet.wan.between(core, replicant) {
+            story.fleet.wan.lose(&mut story.fleet.cx, wire);
+        }
+        story.passes(round * 7 * MILLI);
+        let filter = format!("u/{round}");
+        let filters = vec![(filter.clone(), QoS::AtLeastOnce)];
+        story.with(subscriber, |client, scene| client.subscribes_to(scene, filters, Level::Core));
+        story.until_granted(subscriber, &filter);
+        assert!(story.knows_route(core, &filter), "round {round}");
+        story.passes(SECOND);
+    }
+}
+
+/// Durable sessions get messages of QoS 2 in their order, though one of them waits for a group's member on another node, and the next one for a member here.
+#[test]
+fn messages_keep_their_order_though_groups_take_them_at_different_times() {
+    let mut slow = plan(Duration::ZERO);
+    slow.latency = 50 * MILLI;
+    let mut story = Story::of(slow);
+    let mut readers = Vec::new();
+    // One of them is of the group's shard.
+    for _ in 0..40 {
+        let reader = story.fleet.clients.len();
+        story.fleet.clients.push(Client::new(reader, Some(PUBLISHER_NODE)));
+        story.fleet.connect(reader, PUBLISHER_NODE);
+        story.passes(100 * MILLI);
+        let filters = vec![("g/0".to_owned(), QoS::ExactlyOnce)];
+        story.with(reader, |client, scene| client.subscribes_to(scene, filters, Level::Local));
+        readers.push(reader);
+    }
+    let near = story.connects(PUBLISHER_NODE);
+    story.joins_group(SUBSCRIBER);
+    story.joins_group(near);
+    story.passes(3 * SECOND);
+    // What it sends may be sent again, as its session lasts.
+    let writer = readers[0];
+    let said: Vec<usize> =
+        (0..8).map(|_| story.says_as(writer, "g/0", QoS::ExactlyOnce, Keeps::Nothing)).collect();
+    // Whatever comes behind a later one ends the simulation. Not all of them take all at once.
+    story.passes(5 * SECOND);
+    assert!(said.iter().all(|message| story.is_acknowledged(*message) && story.got_in_group(*message) == 1));
+    assert!(readers.into_iter().all(|reader| story.came_to(reader, said[0])));
+}
+
+/// A node whose sessions want much begins anew. Others hear of that little by little, and know all the time that its sessions want what they wanted.
+#[cfg_attr(test, test)]
+pub(super) fn what_sessions_want_holds_while_their_node_tells_it_anew() {
+    let mut many = plan(Duration::ZERO);
+    (many.config.batching.bytes_max, many.config.batching.in_flight_max) = (40, 200);
+    many.latency = 50 * MILLI;
+    let mut story = Story::of(many);
+    let (number, home) = (story.fleet.clients.len(), 0);
+    story.fleet.clients.push(Client::new(number, Some(home)));
+    story.fleet.connect(number, home);
+    story.passes(SECOND);
+    let filters: Vec<_> = (0..60).map(|number| (format!("u/{number}"), QoS::AtLeastOnce)).collect();
+    story.with(number, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+    story.until("all is known", |story| story.routes_known(PUBLISHER_NODE) == 60);
+    story.restart(home);
+    for _ in 0..6_000 {
+        story.passes(MILLI);
+        assert_eq!(story.routes_known(PUBLISHER_NODE), 60, "a message would miss a session that is there");
+    }
+    assert_eq!(story.link(PUBLISHER_NODE, home), (true, 1));
+    // A later life may want less.
+    story.fleet.connect(number, home);
+    story.passes(SECOND);
+    story.with(number, |client, scene| client.leaves(scene, "u/7"));
+    story.until("it is known", |story| story.routes_known(PUBLISHER_NODE) == 59);
+}
+
+/// A node has died before it said hello over a link that had just been made: nobody said whom that is about.
+#[test]
+fn what_is_sent_over_a_link_to_a_life_that_said_nothing_is_for_the_next() {
+    let mut plan = plan(Duration::ZERO);
+    plan.add(Role::Replicant);
+    let mut story = Story::of(plan);
+    let publisher = story.connects(REPLICANT);
+    story.restart(0);
+    let mut waited = 0;
+    while story.link(REPLICANT, 0) != (true, 1) {
+        story.passes(20);
+        waited += 1;
+        assert!(waited < 100_000, "the link comes back");
+    }
+    story.fleet.fault(&Fault::Kill { node: 0 });
+    story.part(0, REPLICANT);
+    story.fleet.start(0);
+    story.passes(4 * SECOND);
+    story.fleet.connect(SUBSCRIBER, 0);
+    story.passes(SECOND);
+    story.subscribes();
+    story.passes(5 * SECOND);
+    assert!(story.is_subscribed(), "it is known to the replicant by way of another core");
+    story.assert_waits_for_the_first_node(publisher);
+}
