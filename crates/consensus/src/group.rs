@@ -366,9 +366,14 @@ impl Replica {
         })
     }
 
-    /// Changes the members, if this replica leads.
+    /// Changes the members, if this replica leads. One that has given up its vote leads on for a moment, and changes them no more: `openraft`
+    /// asserts that whoever does has a vote.
     pub fn change_members(&mut self, change: Change, limit: Duration) -> RequestId {
         self.request(move |raft| async move {
+            let metrics = raft.metrics().borrow_watched().clone();
+            if !metrics.membership_config.voter_ids().any(|voter| voter == metrics.id) {
+                return Err(Undecided::NotLeader(None));
+            }
             let change = async {
                 match change {
                     Change::AddLearner(id, member) => raft.add_learner(id, member, false).await,
