@@ -69,9 +69,9 @@ impl Checkpointing {
 
     /// When there is something to do: at once or not at all.
     pub fn due(&self) -> Time {
-        let is_busy = self.writing.is_some()
-            || self.is_wanted()
+        let can_go_on =
             || self.vacating.iter().find(|one| one.moved_by.is_none()).is_some_and(Vacating::can_go_on);
+        let is_busy = self.writing.is_some() || self.is_wanted() || !self.vacating.is_empty() && can_go_on();
         if is_busy { Time::default() } else { Time::NEVER }
     }
 
