@@ -139,20 +139,25 @@ impl Bodies {
 
     /// What is held for these entries and no others.
     pub fn check_invariants<'a>(&self, entries: impl Iterator<Item = &'a Entry>) {
-        let entries: Vec<&Entry> = entries.collect();
-        let mut shared = HashMap::with_capacity_and_hasher(entries.len(), self.shared.hasher().clone());
+        let mut shared = HashMap::with_capacity_and_hasher(self.shared.len(), self.shared.hasher().clone());
+        let mut alone = Vec::new();
         let (mut live, mut sides) = (0, 0);
         for entry in entries {
             sides += usize::from(entry.side != 0);
             assert!(entry.side == 0 || self.side(entry).is_some_and(|side| !side.is_empty()));
-            let count = shared.entry(entry.key).or_insert(0u32);
-            *count += 1;
-            if *count == 1 {
-                live += entry.size();
-            }
-            assert!(*count == 1 || entry.is_shared(), "entries that share a message say so");
             assert_eq!(entry.is_shared(), self.shared.contains_key(&entry.key));
+            let mut is_first = true;
+            if entry.is_shared() {
+                let count = shared.entry(entry.key).or_insert(0u32);
+                *count += 1;
+                is_first = *count == 1;
+            } else {
+                alone.push(entry.key);
+            }
+            live += if is_first { entry.size() } else { 0 };
         }
+        alone.sort_unstable();
+        assert!(alone.is_sorted_by(|one, next| one < next), "entries that share a message say so");
         assert_eq!(sides, self.sides.len());
         assert_eq!(live, self.live);
         for (key, count) in &self.shared {
