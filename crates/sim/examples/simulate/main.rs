@@ -5,6 +5,10 @@ mod search;
 
 use std::process::ExitCode;
 
+/// As in the product: a simulation asks for memory millions of times.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let arguments = match arguments::Arguments::parse(std::env::args().skip(1)) {
         Ok(arguments) => arguments,
