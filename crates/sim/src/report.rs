@@ -232,9 +232,6 @@ report! {
     quorum_transfers,
     /// Disks that were lost.
     quorum_wiped,
-    /// Disks that had no room for another segment, and had it again.
-    quorum_disks_full,
-    quorum_disks_room,
     quorum_pauses,
     quorum_partitions,
     quorum_isolated,
@@ -244,8 +241,6 @@ report! {
     quorum_check_applied,
     quorum_check_read,
     quorum_check_resumed,
-    /// Times that something of a replica became durable on a full disk, where something else of its node waited for room.
-    quorum_check_full,
     /// Replicas that reached nobody and raised no term.
     quorum_check_isolated,
     quorum_check_kept,

@@ -110,29 +110,4 @@ impl Queue {
     pub fn is_empty(&self) -> bool {
         self.first.is_empty() && self.high.is_empty() && self.low.is_empty()
     }
-
-    /// Whether there is nothing for the writer to try. One that is stalled has found no room for what is usual; what comes since and may overtake
-    /// that is tried at once.
-    pub fn rests(&self, stalled: bool) -> bool {
-        let nothing = if stalled { self.first.is_empty() && self.low.is_empty() } else { self.is_empty() };
-        nothing && !self.kicked && !self.stopped
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Other nodes wait for what is urgent, for a second each time where the next try is waited for.
-    #[test]
-    fn what_may_overtake_wakes_a_writer_that_has_found_no_room() {
-        let entry = |group| Record::Entry { group, term: 1, index: 1, payload: Arc::default() };
-        let done = Record::Done { group: GroupId(1), checkpoint: 1 };
-        for (record, rests) in [(entry(GroupId(1)), true), (entry(GroupId(7)), false), (done, false)] {
-            let mut queue = Queue::default();
-            assert!(queue.rests(true) && queue.rests(false));
-            queue.push(Item::Record(record.clone()), &[GroupId(7)]);
-            assert_eq!((queue.rests(true), queue.rests(false)), (rests, false), "{record:?}");
-        }
-    }
 }

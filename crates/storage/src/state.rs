@@ -218,7 +218,7 @@ impl Shared {
     pub fn wait_for_work(&self, limit: std::time::Duration, stalled: bool) -> bool {
         let queue = self.queue();
         let idle = |q: &mut Queue| {
-            q.idle = q.rests(stalled);
+            q.idle = !q.kicked && !q.stopped && (stalled || q.is_empty());
             q.idle
         };
         let (mut queue, _) =

@@ -5,7 +5,6 @@
 
 mod faults;
 mod ledger;
-mod neighbour;
 mod oracle;
 mod replica;
 mod settle;
