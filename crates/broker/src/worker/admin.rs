@@ -47,8 +47,8 @@ impl Worker {
             }
             Ask::Queue { shard, client_id, limit, payload, reply } => match self.known(shard, &client_id) {
                 Some(Known { session: Some(session), .. }) => {
-                    match self.shards.iter_mut().find(|(id, _)| *id == shard) {
-                        Some((_, shard)) => shard.look_into_queue(self.now, session, limit, payload, reply),
+                    match self.shards.get_mut(shard) {
+                        Some(shard) => shard.look_into_queue(self.now, session, limit, payload, reply),
                         None => reply(None),
                     }
                 }
@@ -108,7 +108,7 @@ impl Worker {
             Ask::Traces(list) => self.tracing = Tracing::of(&list),
             Ask::Settings(settings) => {
                 let mut output = std::mem::take(&mut self.shard_output);
-                for (_, shard) in &mut self.shards {
+                for shard in self.shards.iter_mut() {
                     shard.set_settings(self.now, settings.clone(), &mut output);
                 }
                 self.carry_out(&mut output);
@@ -128,7 +128,7 @@ impl Worker {
     }
 
     pub(super) fn shard(&self, id: ShardId) -> Option<&ShardHost> {
-        self.shards.iter().find(|(shard, _)| *shard == id).map(|(_, shard)| shard)
+        self.shards.get(id)
     }
 
     fn known(&self, shard: ShardId, client_id: &str) -> Option<Known> {
@@ -368,9 +368,9 @@ impl Worker {
             return self.post(connection.worker, ask.into());
         }
         let mut output = std::mem::take(&mut self.shard_output);
-        let host = self.shards.iter_mut().find(|(id, _)| *id == shard);
+        let host = self.shards.get_mut(shard);
         let session_ended = match (host, session) {
-            (Some((_, host)), Some(session)) if end_session => {
+            (Some(host), Some(session)) if end_session => {
                 host.kick_session(self.now, session, &mut output)
             }
             _ => false,
@@ -385,7 +385,7 @@ impl Worker {
         let Travelling { topic, limit, matches, .. } = &mut *travelling;
         if let Ok(name) = TopicName::parse(topic) {
             self.connections_would_get(name, *limit, matches);
-            for (_, shard) in &mut self.shards {
+            for shard in self.shards.iter_mut() {
                 shard.who_would_get(name, *limit, matches);
             }
         }
