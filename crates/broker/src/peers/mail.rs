@@ -51,6 +51,8 @@ pub struct Forward {
     pub is_kept: bool,
     /// It is for a member of a shared group: when it does not arrive, another gets it.
     pub for_group: bool,
+    /// And no member is anywhere that is not cut off: it waits in the link.
+    pub waits: bool,
     /// Nobody else gets it, or may have got it before: a refusal means that nobody has it.
     pub is_alone: bool,
     /// Who waits until it has arrived there.

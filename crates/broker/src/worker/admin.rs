@@ -46,12 +46,10 @@ impl Worker {
                 reply(self.subscriptions_of(connection, from, limit));
             }
             Ask::Queue { shard, client_id, limit, payload, reply } => match self.known(shard, &client_id) {
-                Some(Known { session: Some(session), .. }) => {
-                    match self.shards.get_mut(shard) {
-                        Some(shard) => shard.look_into_queue(self.now, session, limit, payload, reply),
-                        None => reply(None),
-                    }
-                }
+                Some(Known { session: Some(session), .. }) => match self.shards.get_mut(shard) {
+                    Some(shard) => shard.look_into_queue(self.now, session, limit, payload, reply),
+                    None => reply(None),
+                },
                 Some(Known { owner: Some(connection), session: None }) => {
                     let ask = Ask::ConnectionQueue { connection, limit, payload, reply };
                     self.post(connection.worker, ask.into());
@@ -370,9 +368,7 @@ impl Worker {
         let mut output = std::mem::take(&mut self.shard_output);
         let host = self.shards.get_mut(shard);
         let session_ended = match (host, session) {
-            (Some(host), Some(session)) if end_session => {
-                host.kick_session(self.now, session, &mut output)
-            }
+            (Some(host), Some(session)) if end_session => host.kick_session(self.now, session, &mut output),
             _ => false,
         };
         self.carry_out(&mut output);

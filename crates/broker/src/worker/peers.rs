@@ -17,7 +17,7 @@ use crate::peers::{
 };
 use crate::retained::{self, Scan};
 use crate::route::Route;
-use crate::store::{GroupName, Request};
+use crate::store::{GroupName, Offer, Request};
 
 /// The User Property of a SUBSCRIBE that says who is to know of it before SUBACK.
 const SUBACK_PROPERTY: &str = "suback";
@@ -74,6 +74,7 @@ impl Worker {
             stored,
             is_kept: false,
             for_group: false,
+            waits: false,
             is_alone: false,
             token,
         };
@@ -110,6 +111,7 @@ impl Worker {
                 stored,
                 is_kept: true,
                 for_group: false,
+                waits: false,
                 is_alone: false,
                 token,
             };
@@ -136,28 +138,22 @@ impl Worker {
     }
 
     /// A shared group's message for a member on another node.
-    pub(super) fn forward_to_group(
-        &mut self,
-        to: NodePlace,
-        group: &GroupName,
-        message: &Message,
-        token: Option<Token>,
-    ) {
-        let view = message.view();
-        let text = group.text();
+    pub(super) fn forward_to_group(&mut self, offer: &Offer) {
+        let view = offer.message.view();
+        let text = offer.group.text();
         let beside = Beside { group: Some(&text), ..Beside::default() };
         let (frame, topic_hash) = self.frame(&mut None, &view, beside);
-        let (qos, stored) = (view.qos, false);
         let forward = Forward {
-            to,
+            to: offer.to,
             frame,
             topic_hash,
-            qos,
-            stored,
+            qos: view.qos,
+            stored: false,
             is_kept: false,
             for_group: true,
+            waits: offer.waits,
             is_alone: false,
-            token,
+            token: offer.token,
         };
         self.outbound.forwards.push(forward);
         self.counters.forwarded += 1;
@@ -317,6 +313,7 @@ impl Worker {
             stored: false,
             is_kept: true,
             for_group: false,
+            waits: false,
             is_alone: false,
             token,
         });

@@ -141,8 +141,8 @@ impl Worker {
                 Token::Append { .. } | Token::Given { .. } => self.answer(token, reason),
             }
         }
-        for (node, group, message, token) in output.given.drain(..) {
-            self.forward_to_group(node, &group, &message, token);
+        for offer in output.given.drain(..) {
+            self.forward_to_group(&offer);
         }
         for (node, topic, stamp) in output.deleted.drain(..) {
             let all = (0..self.node.others()).map(NodePlace).filter(|_| node.is_none());

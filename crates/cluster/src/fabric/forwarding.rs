@@ -150,6 +150,7 @@ impl Fabric {
         };
         if !peer.is_up
             && forward.for_group
+            && !forward.waits
             && let Some(token) = forward.token
         {
             // The node was there when it was chosen. Another may have a member that is there.
@@ -192,7 +193,7 @@ impl Fabric {
         };
         let reason = match sent {
             Ok(number)
-                if peer.is_up
+                if (peer.is_up || forward.waits)
                     && self.config.forward_ack == ForwardAck::Received
                     && !mutated(Mutation::ConfirmEarly) =>
             {
@@ -207,7 +208,7 @@ impl Fabric {
             }
             // It waits for the node in the link; the publisher does not.
             Ok(_) => ReasonCode::Success,
-            Err(_) if !peer.is_up => {
+            Err(_) if !peer.is_up && !forward.waits => {
                 self.counters.dropped_suspect += 1;
                 ReasonCode::Success
             }

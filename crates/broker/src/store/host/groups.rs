@@ -46,6 +46,18 @@ pub struct Given {
     offers: u8,
 }
 
+/// A message for a member of a shared group on another node.
+#[derive(Debug)]
+pub struct Offer {
+    pub to: NodePlace,
+    pub group: Box<GroupName>,
+    pub message: Message,
+    /// Hears whether a member there has it.
+    pub token: Option<Token>,
+    /// Nobody else is there, and that node is cut off: it waits for the node.
+    pub waits: bool,
+}
+
 /// Nodes that a message is offered to and that do not take it.
 const OFFERS_MAX: u8 = 16;
 
@@ -207,17 +219,26 @@ impl ShardHost {
                     MemberDelivery { group: id, connection, message, options, subscription_id, token };
                 out.letters.push((connection.worker, Letter::Member(Box::new(delivery))));
             }
-            (Member::Node(node), _) if is_waiting => {
-                self.give_elsewhere(node, id, message, None, out);
-                self.answer(now, token, out);
-            }
             (Member::Node(node), _) => {
                 let refused = not_to.to_vec();
                 let kept = message.clone();
-                let given = || Given { group: id, message: kept, token, to: node, refused, declined, offers };
-                // What a member left behind nobody waits for, and it was acknowledged: when that node has nobody, another gets it.
-                let is_assured = qos > QoS::AtMostOnce || token.is_some();
-                self.give_elsewhere(node, id, message, is_assured.then(given), out);
+                // What a member left behind, or what waits for a node that is cut off, nobody waits for, and it was acknowledged: when that
+                // node has nobody, another gets it.
+                let is_assured = qos > QoS::AtMostOnce || token.is_some() && !is_waiting;
+                let token_kept = if is_waiting { None } else { token };
+                let given = || Given {
+                    group: id,
+                    message: kept,
+                    token: token_kept,
+                    to: node,
+                    refused,
+                    declined,
+                    offers,
+                };
+                self.give_elsewhere((node, is_waiting), id, message, is_assured.then(given), out);
+                if is_waiting {
+                    self.answer(now, token, out);
+                }
             }
             (_, None) => {
                 self.counters.dropped_no_member += 1;
@@ -282,7 +303,7 @@ impl ShardHost {
 
     fn give_elsewhere(
         &mut self,
-        node: NodePlace,
+        (to, waits): (NodePlace, bool),
         id: GroupId,
         message: &Message,
         given: Option<Given>,
@@ -291,7 +312,7 @@ impl ShardHost {
         let Some(group) = self.groups.get(id.slot, id.generation) else { return };
         let name = Box::new(group.name().clone());
         let token = given.map(|given| Token::Given { shard: self.id, key: self.given.insert(given) as u32 });
-        out.given.push((node, name, message.clone(), token));
+        out.given.push(Offer { to, group: name, message: message.clone(), token, waits });
     }
 
     /// A member on another node has the message, or there is none: then somebody else gets it.

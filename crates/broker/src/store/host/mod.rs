@@ -28,6 +28,7 @@ mod time;
 mod unsynced;
 mod wills;
 
+pub use groups::Offer;
 pub(crate) use inspect::SUBSCRIPTIONS_AT_ONCE;
 
 use std::cmp::Reverse;
@@ -145,7 +146,7 @@ pub struct ShardOutput {
     /// Wills that are due.
     pub wills: Vec<DueWill>,
     /// Messages for members of groups on other nodes.
-    pub given: Vec<(NodePlace, Box<GroupName>, Message, Option<Token>)>,
+    pub given: Vec<Offer>,
     /// Topics of which nothing is retained any more, as of then: for a node that does not know it, or for all.
     pub deleted: Vec<(Option<NodePlace>, Box<str>, u64)>,
     /// What another node has sent a copy of, retained then and not known here before.

@@ -148,6 +148,29 @@ fn what_is_for_a_group_waits_for_a_node_that_is_cut_off_when_nobody_else_is_ther
     assert_eq!(story.got_in_group(number), 1);
 }
 
+/// The same, and the member that the message waits for leaves meanwhile: another one is there, on a node that was cut off, too.
+#[test]
+fn what_waited_for_a_member_that_has_left_is_given_to_another() {
+    let mut ours = plan(Duration::ZERO);
+    ours.config.without_quorum = WithoutQuorum::Serve;
+    let mut story = Story::of(ours);
+    let other = story.connects(1);
+    story.joins_group(SUBSCRIBER);
+    story.joins_group(other);
+    story.passes(2 * SECOND);
+    story.isolate(2);
+    story.passes(2 * SECOND);
+    let numbers: Vec<usize> = (0..8).map(|_| story.says("g/0", QoS::AtLeastOnce, Keeps::Nothing)).collect();
+    story.passes(SECOND);
+    assert!(numbers.iter().all(|number| story.is_acknowledged(*number)));
+    story.with(other, |client, scene| client.leaves(scene, GROUPS[0]));
+    story.passes(SECOND);
+    story.release(2);
+    story.passes(10 * SECOND);
+    let given: Vec<u32> = numbers.iter().map(|number| story.got_in_group(*number)).collect();
+    assert_eq!(given, [1; 8]);
+}
+
 /// What is on its way to a node that begins anew is lost with the link, and that node has had its copies already.
 #[test]
 fn what_is_retained_for_the_earlier_life_of_a_node_is_told_to_the_next() {
