@@ -302,11 +302,11 @@ impl Fabric {
     }
 
     /// A node has a later life than the one that this node's link to it is about, if it is a peer: messages are for that from now on. Where
-    /// the link is about a life that has said nothing yet, it may be so once the peer is cut off.
+    /// the link is about a life that has said nothing yet, it may be so.
     pub(super) fn expect_restart(&mut self, writer: WriterId) {
         let id = NodeId(writer.0);
         let Some((peer, known)) = self.peers.get(&id).zip(self.replica.incarnation(writer)) else { return };
-        if !peer.is_ahead && peer.incarnation.map_or(!peer.is_up, |life| life < known) {
+        if !peer.is_ahead && peer.incarnation.is_none_or(|life| life < known) {
             self.expect_other_link(id);
         }
     }

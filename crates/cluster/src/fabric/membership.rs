@@ -301,7 +301,12 @@ impl Fabric {
         self.mesh.add_peer(now, &info.name, &info.address);
         let place = self.new_place(now, id);
         self.node.routes.set_up(place, false);
-        self.peers.insert(id, Peer::new(info.clone(), place));
+        let mut peer = Peer::new(info.clone(), place);
+        // Hellos of a link are counted on: the first answer is to what was said when the other was a member before.
+        if let Some((_, said)) = guest.as_ref().and_then(|guest| guest.last.as_ref()) {
+            peer.hello = *said;
+        }
+        self.peers.insert(id, peer);
         // Others may have told of its routes before this node knew that it is a member.
         for (key, interest) in self.replica.entries(WriterId(id.0)) {
             put(&self.node, place, key, Some(*interest));
@@ -310,15 +315,13 @@ impl Fabric {
         if guest.is_up {
             self.link_event(now, id, Event::Up);
         }
-        if let Some((hello, said)) = guest.last {
-            if let Some(peer) = self.peers.get_mut(&id) {
-                peer.hello = said;
-            }
+        if let Some((hello, _)) = guest.last {
             self.hello(id, hello);
         }
         for event in guest.early {
             self.link_event(now, id, event);
         }
+        self.expect_restart(WriterId(id.0));
     }
 
     /// One that nobody has, and nobody had a moment ago: what was on its way to him would be for another.

@@ -666,3 +666,82 @@ fn what_a_node_sends_that_was_removed_and_is_back_is_not_lost_with_the_old_links
     assert!(story.is_subscribed());
     story.assert_waits_for_the_first_node(publisher);
 }
+
+/// A node is no member any more for another one, over a link that stays, and is one again. What it tells then answers what it is asked then, and
+/// not what it was asked before.
+#[test]
+fn what_a_node_tells_that_is_a_member_again_over_the_same_link_answers_what_it_is_asked_then() {
+    let mut story = agreed_of(5, |plan| plan.config.tombstones_max = 0);
+    let gone = [3, 4];
+    for node in gone {
+        story.isolate(node);
+    }
+    story.until("they are dead", |story| gone.iter().all(|node| story.state(0, *node) == Some(State::Dead)));
+    story.removes(0, 4, WishId(ORDERS));
+    story.until("it is removed", |story| (0..3).all(|node| story.members(node) == 4));
+    // The two know nothing of that, and ask each other as members do.
+    story.join(3, 4);
+    story.passes(5 * SECOND);
+    for other in 0..3 {
+        story.join(3, other);
+    }
+    story.until("the one has joined again", |story| story.members(3) == 4);
+    story.release(4);
+    story.until("so has the other", |story| (0..5).all(|node| story.members(node) == 5));
+    assert_eq!(story.link(3, 4), (true, 0), "the link has stayed");
+    let [stays, goes] = [("s/#", 4), ("t/#", 4)].map(|(filter, node)| {
+        let client = story.connects(node);
+        let filters = vec![(filter.to_owned(), QoS::AtLeastOnce)];
+        story.with(client, |client, scene| client.subscribes_to(scene, filters, Level::Local));
+        story.until("the other knows", |story| story.knows_route(3, filter));
+        client
+    });
+    // What it wants no more is told by all that it wants still.
+    story.with(goes, |client, scene| client.leaves(scene, "t/#"));
+    story.until("the other knows that, too", |story| !story.knows_route(3, "t/#"));
+    assert!(story.knows_route(3, "s/#"), "{stays}");
+}
+
+/// A node was killed before it was a member, and is one in its next life. A core still has a link to the first, which looks as if it worked: what is for
+/// the node's clients waits for the life that they are connected to.
+#[test]
+fn what_is_for_a_member_is_not_lost_with_a_link_to_a_life_that_was_none() {
+    let mut story = agreed_of(4, |plan| plan.nodes[REPLICANT].role = Role::Replicant);
+    let leader = story.leader();
+    let core = (0..3).find(|node| *node != leader).expect("there are three");
+    let publisher = story.connects(core);
+    story.isolate(REPLICANT);
+    story.until("it is dead", |story| story.state(leader, REPLICANT) == Some(State::Dead));
+    story.removes(leader, REPLICANT, WishId(ORDERS));
+    story.until("it is removed", |story| (0..3).all(|node| story.members(node) == 3));
+    // It ends before it has heard of a cluster, and says nothing to members of one.
+    story.restart(REPLICANT);
+    story.join(core, REPLICANT);
+    let is_linked = |story: &mut Story| {
+        let process = story.fleet.members[core].process.as_mut().expect("the node runs");
+        process.fabric.mesh().peer(id(REPLICANT)).is_some_and(|peer| peer.is_up)
+    };
+    while !is_linked(&mut story) {
+        story.passes(MILLI);
+    }
+    story.part(core, REPLICANT);
+    story.restart(REPLICANT);
+    for other in (0..3).filter(|node| *node != core) {
+        story.join(other, REPLICANT);
+    }
+    story.until("it has joined", |story| (0..4).all(|node| story.members(node) == 4));
+    let subscriber = story.fleet.clients.len();
+    story.fleet.clients.push(Client::member(subscriber));
+    story.fleet.connect(subscriber, REPLICANT);
+    story.passes(100 * MILLI);
+    let filters = vec![("t/#".to_owned(), QoS::AtLeastOnce)];
+    story.with(subscriber, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+    story.until_granted(subscriber, "t/#");
+    assert_eq!(story.link(core, REPLICANT), (true, 0), "the core has not noticed");
+    let number = story.says_as(publisher, "t/0", QoS::AtLeastOnce, Keeps::Nothing);
+    story.passes(100 * MILLI);
+    story.join(core, REPLICANT);
+    story.passes(10 * SECOND);
+    assert!(story.is_acknowledged(number));
+    assert!(story.came_to(subscriber, number));
+}
