@@ -36,6 +36,8 @@ pub struct Client {
     line: Option<Line>,
     /// Something came since somebody looked.
     pub stirred: bool,
+    /// When it does something next by itself.
+    pub due: Micros,
 }
 
 /// The client's part of a session that outlives its connection.
@@ -92,7 +94,16 @@ pub enum Keeps {
 impl Client {
     pub fn new(number: usize, home: Option<usize>) -> Self {
         let name = format!("client {number}");
-        Self { name, home, is_member: false, paused: 0, session: None, line: None, stirred: false }
+        Self {
+            name,
+            home,
+            is_member: false,
+            paused: 0,
+            session: None,
+            line: None,
+            stirred: false,
+            due: Micros::MAX,
+        }
     }
 
     /// One that subscribes to shared groups and to nothing else.
@@ -211,6 +222,10 @@ impl Client {
     }
 
     /// Sends all acknowledgements that it took its time for.
+    pub fn has_answers(&self) -> bool {
+        self.line.as_ref().is_some_and(|line| !line.to_send.is_empty())
+    }
+
     pub fn answers(&mut self, scene: &mut Scene<'_>, count: usize) {
         for _ in 0..count {
             let Some(packet) = self.line.as_mut().and_then(|line| line.to_send.pop_front()) else { return };

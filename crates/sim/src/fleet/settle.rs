@@ -14,7 +14,7 @@ use super::world::Fleet;
 use crate::schedule::{Event, SECOND};
 
 /// Seconds until everybody must have got everything.
-const PATIENCE: usize = 180;
+const PATIENCE: usize = 600;
 /// Seconds of silence, in which the slowest timer runs, but for those by which nodes find each other.
 const SILENCE: usize = 4;
 /// Seconds until all nodes are joined, when nothing goes wrong any more: a connection that is dead is found to be, one that is being made is
@@ -242,7 +242,7 @@ impl Fleet {
             let number = self.clients.len();
             self.clients.push(client(number));
             self.connect(number, node);
-            self.cx.after(SECOND / 10, Event::Act { client: number });
+            self.acts_after(number, SECOND / 10);
         }
         first
     }

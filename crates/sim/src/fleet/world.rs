@@ -25,6 +25,9 @@ use crate::report::Report;
 use crate::schedule::{Event, MILLI, Micros, SECOND, Schedule};
 use crate::trace::Trace;
 
+/// When nothing goes wrong any more, from what comes to a client to its answer.
+const ANSWER: Micros = 20 * MILLI;
+
 /// A cluster through all that goes wrong, then healing.
 pub struct Fleet {
     pub(super) cx: Context,
@@ -136,8 +139,8 @@ impl Fleet {
             self.cx.at(*at, Event::Fault { number });
         }
         for client in 0..self.clients.len() {
-            let at = self.cx.between(0, 2 * SECOND);
-            self.cx.at(at, Event::Act { client });
+            let delay = self.cx.between(0, 2 * SECOND);
+            self.acts_after(client, delay);
         }
         if self.plan.is_agreed {
             self.cx.at(2 * SECOND, Event::Fleet(Step::Operate));
@@ -202,6 +205,9 @@ impl Fleet {
                         let (client, mut scene) = self.client_of(link);
                         if let Some(client) = client {
                             client.reads(&mut scene, link, &bytes);
+                        }
+                        if self.is_healing {
+                            self.answers_soon(link);
                         }
                     }
                     Some(net::Piece::End) => self.client_loses(link),
@@ -350,6 +356,10 @@ impl Fleet {
         if number == HOSTILE {
             return self.harass();
         }
+        if self.clients[number].due > self.cx.now() {
+            return;
+        }
+        self.clients[number].due = Micros::MAX;
         let is_healing = self.is_healing;
         if self.clients[number].link().is_none() {
             let home = self.clients[number].home();
@@ -365,8 +375,31 @@ impl Fleet {
             }
         }
         let pace = self.plan.pace;
-        let delay = if is_healing { 20 * MILLI } else { self.cx.between(MILLI, pace) };
-        self.cx.after(delay, Event::Act { client: number });
+        let delay = match self.clients[number].link() {
+            _ if !is_healing => self.cx.between(MILLI, pace),
+            // What comes is answered soon after it has come.
+            Some(_) => SECOND,
+            None => ANSWER,
+        };
+        self.acts_after(number, delay);
+    }
+
+    /// A client does something so much later, if it does nothing before.
+    pub(super) fn acts_after(&mut self, number: usize, delay: Micros) {
+        let (at, client) = (self.cx.now() + delay, &mut self.clients[number]);
+        if at < client.due {
+            client.due = at;
+            self.cx.at(at, Event::Act { client: number });
+        }
+    }
+
+    fn answers_soon(&mut self, link: Link) {
+        let client = self.net.client_of(link);
+        if let Some(number) =
+            client.filter(|number| self.clients.get(*number).is_some_and(Client::has_answers))
+        {
+            self.acts_after(number, ANSWER);
+        }
     }
 
     /// A client connects to a node, if that runs.
