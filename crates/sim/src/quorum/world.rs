@@ -602,3 +602,6 @@ impl Quorum {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
