@@ -115,7 +115,7 @@ pub const BEGAN: Micros = 1_750_000_000_000_000;
 /// Numbers from one start of a process to the next: it takes more of them when others have declared it dead.
 const NUMBERS_OF_A_LIFE: u64 = 1_000;
 /// Turns of a fabric from one look at everything to the next.
-const TURNS_BETWEEN_CHECKS: u64 = 50;
+const TURNS_BETWEEN_CHECKS: u64 = 100;
 
 impl Member {
     /// Starts the node's process, as life `life` of all lives of all nodes.

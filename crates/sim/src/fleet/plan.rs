@@ -153,7 +153,7 @@ impl Plan {
             jitter: *random.pick(&[100, 2 * MILLI, 30 * MILLI]),
             nodes,
             clients,
-            pace: if is_full { 4 * SECOND } else { SECOND },
+            pace: if is_full { 8 * SECOND } else { SECOND },
             length,
             faults,
             is_tight,

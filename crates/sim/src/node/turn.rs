@@ -13,7 +13,7 @@ use crate::schedule::{Event, MILLI, Micros};
 /// As the edge does: writing may lead to more.
 const FLUSH_ROUNDS: usize = 4;
 /// Turns from one look at everything to the next.
-const TURNS_BETWEEN_CHECKS: u64 = 100;
+const TURNS_BETWEEN_CHECKS: u64 = 200;
 
 impl Node {
     /// A client has connected.
