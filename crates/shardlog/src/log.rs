@@ -32,10 +32,48 @@ pub trait MetaEvents: Send + Sync {
 #[derive(Default)]
 pub struct Told {
     node: OnceLock<Weak<Node>>,
-    meta: OnceLock<Box<dyn MetaEvents>>,
-    /// What the log wants back of the meta group before somebody hears it.
-    unheard: Mutex<Vec<Vacate>>,
+    meta: Mutex<Hearer>,
     condition: AtomicU8,
+}
+
+/// Who hears what is about the groups of [`META`].
+enum Hearer {
+    /// Nobody yet: it is kept. A replica may write before anybody hears the log, and waits until that is on the disk.
+    Later(Vec<Tale>),
+    Now(Box<dyn MetaEvents>),
+}
+
+enum Tale {
+    Durable(GroupId, u64),
+    Checkpointed(GroupId, u64),
+    Vacate(Vacate),
+    Failed,
+}
+
+impl Default for Hearer {
+    fn default() -> Self {
+        Self::Later(Vec::new())
+    }
+}
+
+impl Hearer {
+    fn hear(&mut self, tale: Tale) {
+        match self {
+            Self::Later(tales) => tales.push(tale),
+            Self::Now(meta) => tale.tell(&**meta),
+        }
+    }
+}
+
+impl Tale {
+    fn tell(self, meta: &dyn MetaEvents) {
+        match self {
+            Self::Durable(group, index) => meta.durable(group, index),
+            Self::Checkpointed(group, index) => meta.checkpoint_durable(group, index),
+            Self::Vacate(vacate) => meta.vacate(vacate),
+            Self::Failed => meta.failed(),
+        }
+    }
 }
 
 impl Told {
@@ -45,15 +83,17 @@ impl Told {
         }
     }
 
-    /// Somebody hears what is about the groups of [`META`] from now on. The first call counts.
+    /// Somebody hears what is about the groups of [`META`], from the beginning on. The first call counts.
     pub fn hear_meta(&self, meta: Box<dyn MetaEvents>) {
-        let mut unheard = self.unheard();
-        let meta = self.meta.get_or_init(|| meta);
-        unheard.drain(..).for_each(|vacate| meta.vacate(vacate));
+        let mut hearer = self.meta();
+        if let Hearer::Later(tales) = &mut *hearer {
+            tales.drain(..).for_each(|tale| tale.tell(&*meta));
+            *hearer = Hearer::Now(meta);
+        }
     }
 
-    fn unheard(&self) -> MutexGuard<'_, Vec<Vacate>> {
-        self.unheard.lock().unwrap_or_else(PoisonError::into_inner)
+    fn meta(&self) -> MutexGuard<'_, Hearer> {
+        self.meta.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn node(&self) -> Option<Arc<Node>> {
@@ -79,9 +119,8 @@ pub struct Events(pub Arc<Told>);
 
 impl LogEvents for Events {
     fn durable(&mut self, groups: &[(GroupId, u64)]) {
-        if let Some(meta) = self.0.meta.get() {
-            let of_meta = groups.iter().filter(|(group, _)| META.contains(group));
-            of_meta.for_each(|(group, index)| meta.durable(*group, *index));
+        for (group, index) in groups.iter().filter(|(group, _)| META.contains(group)) {
+            self.0.meta().hear(Tale::Durable(*group, *index));
         }
         if let Some(node) = self.0.node() {
             let of_shards = groups.iter().filter(|(group, _)| !META.contains(group));
@@ -91,20 +130,14 @@ impl LogEvents for Events {
 
     fn checkpoint_durable(&mut self, group: GroupId, index: u64) {
         if META.contains(&group) {
-            self.0.meta.get().into_iter().for_each(|meta| meta.checkpoint_durable(group, index));
-            return;
+            return self.0.meta().hear(Tale::Checkpointed(group, index));
         }
         self.0.event(shard_of(group), StoreEvent::Checkpointed(index));
     }
 
     fn vacate(&mut self, vacate: Vacate) {
         if META.contains(&vacate.group) {
-            let mut unheard = self.0.unheard();
-            match self.0.meta.get() {
-                Some(meta) => meta.vacate(vacate),
-                None => unheard.push(vacate),
-            }
-            return;
+            return self.0.meta().hear(Tale::Vacate(vacate));
         }
         let Vacate { group, segment, first, last } = vacate;
         self.0.event(shard_of(group), StoreEvent::Vacate { segment: segment.0, first, last });
@@ -127,7 +160,7 @@ impl LogEvents for Events {
             %error,
             "the disk has failed: nothing is acknowledged any more that has to be kept. Look at the disk, then restart the node"
         );
-        self.0.meta.get().into_iter().for_each(|meta| meta.failed());
+        self.0.meta().hear(Tale::Failed);
         self.0.condition(Condition::Failed);
     }
 }
@@ -226,5 +259,49 @@ impl StoreLog for ShardLog {
             1 => Condition::Full,
             _ => Condition::Failed,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Heard(Arc<Mutex<Vec<(GroupId, u64)>>>);
+
+    impl MetaEvents for Heard {
+        fn durable(&self, group: GroupId, index: u64) {
+            self.0.lock().unwrap().push((group, index));
+        }
+
+        fn checkpoint_durable(&self, group: GroupId, index: u64) {
+            self.durable(group, 100 + index);
+        }
+
+        fn vacate(&self, vacate: Vacate) {
+            self.durable(vacate.group, vacate.last);
+        }
+
+        fn failed(&self) {
+            self.durable(META[0], u64::MAX);
+        }
+    }
+
+    /// A replica that votes alone does so when it begins, and the log may be faster than whoever is to hear it.
+    #[test]
+    fn what_is_written_before_somebody_hears_of_it_is_told_then_in_order() {
+        let told = Arc::new(Told::default());
+        let mut events = Events(told.clone());
+        let [entries, votes] = META;
+        events.durable(&[(entries, 7), (GroupId(3), 1), (votes, 1)]);
+        events.checkpoint_durable(entries, 7);
+        events.vacate(Vacate { group: entries, segment: SegmentId(1), first: 1, last: 5 });
+        let heard = Heard::default();
+        let all = heard.0.clone();
+        told.hear_meta(Box::new(heard));
+        let before = [(entries, 7), (votes, 1), (entries, 107), (entries, 5)];
+        assert_eq!(*all.lock().unwrap(), before);
+        events.durable(&[(votes, 2)]);
+        assert_eq!(all.lock().unwrap()[before.len()..], [(votes, 2)]);
     }
 }

@@ -28,7 +28,7 @@ use link::{BufferMax, Config as LinkConfig, Identity, Mesh, MeshConfig, NodeId, 
 use registry::AgreedLedger;
 use replog::Incarnation;
 use ring::digest;
-use shardlog::MetaEvents;
+use shardlog::{MetaEvents, Told};
 use storage::{GroupId, Vacate};
 
 pub use settings::{ClusterNode, ClusterSettings};
@@ -78,9 +78,10 @@ struct PreparedMeta {
 }
 
 impl PreparedMeta {
-    fn start(self, now: Time, config: &cluster::Config, shared: &Arc<Shared>) -> Result<Meta, String> {
+    /// Who tells of the log is to be heard once somebody can hear it.
+    fn start(self, now: Time, config: &cluster::Config) -> Result<(Meta, Option<Arc<Told>>), String> {
         let own = config.own.clone();
-        let group = match self.log {
+        let (group, told) = match self.log {
             Some(MetaLog { log, told, recovered }) => {
                 // Another log, or another copy of it, is another replica: what this one has promised, that one does not know.
                 let identity = log.identity();
@@ -98,24 +99,20 @@ impl PreparedMeta {
                          node with an empty one: either way it takes its place anew"
                     ),
                 })?;
-                told.hear_meta(Box::new(LogHeard(shared.clone())));
-                Some(group)
+                (Some(group), Some(told))
             }
-            None => None,
+            None => (None, None),
         };
-        Ok(Meta::new(now, own, config.incarnation, self.config, group))
+        Ok((Meta::new(now, own, config.incarnation, self.config, group), told))
     }
 }
 
 /// Passes on what the log says to the replica.
-struct LogHeard(Arc<Shared>);
+struct LogHeard(Sender<Letter>);
 
 impl LogHeard {
     fn tell(&self, news: LogNews) {
-        // The thread of the fabric is there before anything was written.
-        if let Some(sender) = self.0.sender.get() {
-            let _ = sender.send(Letter::Log(news));
-        }
+        let _ = self.0.send(Letter::Log(news));
     }
 }
 
@@ -286,19 +283,21 @@ impl Cluster {
         let now = Time(elapsed.as_micros() as u64);
         let began = SystemTime::now().checked_sub(elapsed).map_or(0, since_1970);
         let config = cluster::Config { world: began, ..config };
-        let meta = match meta {
-            Some(meta) => Some(meta.start(now, &config, &self.shared)?),
-            None => None,
-        };
+        let meta = meta.map(|meta| meta.start(now, &config)).transpose()?;
         let mut fabric = Fabric::new(now, config, node.clone(), mesh, hash_seed);
-        if let Some(meta) = meta {
+        let mut of_log = None;
+        if let Some((meta, told)) = meta {
             fabric.join_cluster(now, meta);
+            of_log = told;
         }
         let served = Served { fabric, shared: self.shared.clone(), looked: None };
         let handle =
             carrier::spawn(served, CarrierConfig { clock, ..carrier }).map_err(|error| error.to_string())?;
         for address in handle.addresses() {
             tracing::info!(%address, "listening for other nodes of the cluster");
+        }
+        if let Some(told) = of_log {
+            told.hear_meta(Box::new(LogHeard(handle.sender())));
         }
         let _ = self.shared.sender.set(handle.sender());
         *self.lock_handle() = Some(handle);
