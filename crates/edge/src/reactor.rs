@@ -349,7 +349,7 @@ impl Reactor {
         }
     }
 
-    fn timeout(&mut self) -> Option<Duration> {
+    fn timeout(&self) -> Option<Duration> {
         let paused =
             self.accepting.iter().filter(|accepting| accepting.pending).map(|accepting| accepting.not_before);
         let stopping =

@@ -17,7 +17,7 @@ use session::Dispatched;
 use shard::SessionUid;
 
 pub use host::ShardOutput;
-pub(crate) use host::{Held, Offer, SUBSCRIPTIONS_AT_ONCE, ShardHost};
+pub(crate) use host::{Offer, SUBSCRIPTIONS_AT_ONCE, ShardHost};
 pub use log::{Condition, Life, Purpose, Store, StoreEvent, StoreLog, Wanted};
 
 use crate::durability::Durability;

@@ -46,10 +46,12 @@ impl Worker {
                 reply(self.subscriptions_of(connection, from, limit));
             }
             Ask::Queue { shard, client_id, limit, payload, reply } => match self.known(shard, &client_id) {
-                Some(Known { session: Some(session), .. }) => match self.shards.get_mut(shard) {
-                    Some(shard) => shard.look_into_queue(self.now, session, limit, payload, reply),
-                    None => reply(None),
-                },
+                Some(Known { session: Some(session), .. }) => {
+                    match self.shards.iter_mut().find(|(id, _)| *id == shard) {
+                        Some((_, shard)) => shard.look_into_queue(self.now, session, limit, payload, reply),
+                        None => reply(None),
+                    }
+                }
                 Some(Known { owner: Some(connection), session: None }) => {
                     let ask = Ask::ConnectionQueue { connection, limit, payload, reply };
                     self.post(connection.worker, ask.into());
@@ -106,7 +108,7 @@ impl Worker {
             Ask::Traces(list) => self.tracing = Tracing::of(&list),
             Ask::Settings(settings) => {
                 let mut output = std::mem::take(&mut self.shard_output);
-                for shard in self.shards.iter_mut() {
+                for (_, shard) in &mut self.shards {
                     shard.set_settings(self.now, settings.clone(), &mut output);
                 }
                 self.carry_out(&mut output);
@@ -126,7 +128,7 @@ impl Worker {
     }
 
     pub(super) fn shard(&self, id: ShardId) -> Option<&ShardHost> {
-        self.shards.get(id)
+        self.shards.iter().find(|(shard, _)| *shard == id).map(|(_, shard)| shard)
     }
 
     fn known(&self, shard: ShardId, client_id: &str) -> Option<Known> {
@@ -366,9 +368,11 @@ impl Worker {
             return self.post(connection.worker, ask.into());
         }
         let mut output = std::mem::take(&mut self.shard_output);
-        let host = self.shards.get_mut(shard);
+        let host = self.shards.iter_mut().find(|(id, _)| *id == shard);
         let session_ended = match (host, session) {
-            (Some(host), Some(session)) if end_session => host.kick_session(self.now, session, &mut output),
+            (Some((_, host)), Some(session)) if end_session => {
+                host.kick_session(self.now, session, &mut output)
+            }
             _ => false,
         };
         self.carry_out(&mut output);
@@ -381,7 +385,7 @@ impl Worker {
         let Travelling { topic, limit, matches, .. } = &mut *travelling;
         if let Ok(name) = TopicName::parse(topic) {
             self.connections_would_get(name, *limit, matches);
-            for shard in self.shards.iter_mut() {
+            for (_, shard) in &mut self.shards {
                 shard.who_would_get(name, *limit, matches);
             }
         }

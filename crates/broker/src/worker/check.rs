@@ -35,19 +35,21 @@ impl Worker {
                 "a message waits for those who have it not"
             );
         }
-        self.shards.check_invariants();
+        for (_, shard) in &self.shards {
+            shard.check_invariants();
+        }
     }
 
     /// Messages that the shards here know because their publishers may send them again.
     pub fn identities(&self) -> usize {
-        self.shards.iter().map(|shard| shard.identities()).sum()
+        self.shards.iter().map(|(_, shard)| shard.identities()).sum()
     }
 
     /// What is true besides when nothing is under way, nobody is connected and no session is left.
     pub fn check_quiet(&self) {
         self.check_invariants();
         assert_eq!(self.connections.len(), 0);
-        for shard in self.shards.iter() {
+        for (_, shard) in &self.shards {
             shard.check_quiet();
         }
     }

@@ -13,7 +13,6 @@ mod connect;
 mod deliver;
 mod dispatch;
 mod exchange;
-mod hosts;
 mod operators;
 mod peers;
 mod permission;
@@ -79,7 +78,7 @@ pub struct Worker {
     wheel: Wheel,
     dirty: Vec<u32>,
     woken: Vec<u32>,
-    shards: hosts::Hosts,
+    shards: Vec<(ShardId, ShardHost)>,
     shard_output: ShardOutput,
     /// What the log has said and nobody has heard yet: bounded by the batches and reads under way.
     store_events: VecDeque<(ShardId, StoreEvent)>,
@@ -185,12 +184,12 @@ impl Worker {
     fn start_shards(&mut self) {
         let mut output = std::mem::take(&mut self.shard_output);
         let (now, life) = (self.now, self.node.life);
-        for shard in self.shards.iter_mut() {
+        for (_, shard) in &mut self.shards {
             shard.start(now, life, &mut output);
         }
         self.carry_out(&mut output);
         self.shard_output = output;
-        if self.shards.iter().any(|shard| shard.retained_len() > 0) {
+        if self.shards.iter().any(|(_, shard)| shard.retained_len() > 0) {
             self.published().retained_used.store(true, std::sync::atomic::Ordering::SeqCst);
         }
     }
@@ -394,8 +393,8 @@ impl Worker {
     }
 
     /// When [`Self::tick`] is due, at the latest.
-    pub fn next_timeout(&mut self) -> Time {
-        let shards = self.shards.next_deadline();
+    pub fn next_timeout(&self) -> Time {
+        let shards = self.shards.iter().map(|(_, shard)| shard.next_deadline()).min().unwrap_or(Time::NEVER);
         let behind = if self.is_behind() { Time::default() } else { Time::NEVER };
         self.wheel.next().min(shards).min(self.housekeeping_due).min(self.sys_due).min(behind)
     }
@@ -416,17 +415,18 @@ impl Worker {
             self.timer(timer);
         }
         self.due = due;
-        let mut output = std::mem::take(&mut self.shard_output);
-        let mut from = 0;
-        while let Some(next) = self.shards.tick(from, now, &mut output) {
-            self.carry_out(&mut output);
-            from = next;
+        for at in 0..self.shards.len() {
+            if self.shards[at].1.next_deadline() <= now {
+                let mut output = std::mem::take(&mut self.shard_output);
+                self.shards[at].1.tick(now, &mut output);
+                self.carry_out(&mut output);
+                self.shard_output = output;
+            }
         }
-        self.shard_output = output;
         if self.housekeeping_due <= now {
             self.housekeeping_due = Time(now.0 + 1000);
             self.tend_retained();
-            self.shards.iter().for_each(ShardHost::report_live);
+            self.shards.iter().for_each(|(_, shard)| shard.report_live());
             self.publish_figures();
             // Two workers that weigh at once may leave the older result behind.
             self.node.weigh(now);
@@ -447,12 +447,16 @@ impl Worker {
             self.outbox[connection.worker.index()].letters.push(Letter::Passed(connection, ticket));
         }
         if self.node.log.is_some() {
-            self.shards.end_turn(self.now, self.stopping);
+            // Those that can wait go together, for one sync.
+            let all = self.stopping || self.shards.iter().any(|(_, shard)| shard.batch_is_due(self.now));
+            self.shards.iter_mut().for_each(|(_, shard)| shard.end_turn(all));
         }
         use std::sync::atomic::Ordering::Relaxed;
         let published = &self.node.published[self.id.index()];
-        let held = self.shards.held();
-        let (connected, absent) = (self.queued_bytes + held.for_connected, held.for_absent);
+        let held = self.shards.iter().map(|(_, shard)| shard.held());
+        let (connected, absent) = held.fold((self.queued_bytes, 0), |(connected, absent), held| {
+            (connected + held.for_connected, absent + held.for_absent)
+        });
         let is = (published.queued_bytes.load(Relaxed), published.absent_bytes.load(Relaxed));
         if is != (connected + absent, absent) {
             published.queued_bytes.store(connected + absent, Relaxed);
@@ -540,23 +544,23 @@ impl Worker {
     fn publish_figures(&mut self) {
         use std::sync::atomic::Ordering::Relaxed;
         let mut store = StoreCounters { refused_by_log: self.refused_by_log, ..StoreCounters::default() };
-        for shard in self.shards.iter() {
+        for (_, shard) in &self.shards {
             store.add(&shard.counters);
         }
         let published = &self.node.published[self.id.index()];
         published
             .connections
             .store(self.counters.clients_connected - self.counters.clients_disconnected, Relaxed);
-        published.sessions.store(self.shards.iter().map(|shard| shard.sessions() as u64).sum(), Relaxed);
+        published.sessions.store(self.shards.iter().map(|(_, shard)| shard.sessions() as u64).sum(), Relaxed);
         let (retained, retained_bytes) = self.retained_figures();
         published.retained_messages.store(retained, Relaxed);
         published.retained_bytes.store(retained_bytes, Relaxed);
         published
             .session_subscriptions
-            .store(self.shards.iter().map(|shard| shard.subscriptions() as u64).sum(), Relaxed);
+            .store(self.shards.iter().map(|(_, shard)| shard.subscriptions() as u64).sum(), Relaxed);
         published.slow.store(self.slow.len() as u64, Relaxed);
         let mut waiting = self.walk_backlog();
-        for shard in self.shards.iter_mut() {
+        for (_, shard) in &mut self.shards {
             waiting.add(shard.walk_backlog(self.now));
         }
         let published = &self.node.published[self.id.index()];

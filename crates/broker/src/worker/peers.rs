@@ -286,7 +286,7 @@ impl Worker {
 
     /// Tells another node what was deleted here: it may have missed that.
     pub(super) fn copy_deletions(&mut self, to: NodePlace, which: Copies) {
-        let known = self.shards.iter().flat_map(|shard| shard.retained_deletions());
+        let known = self.shards.iter().flat_map(|(_, shard)| shard.retained_deletions());
         let wanted: Vec<(Box<str>, u64)> = known
             .filter(|(_, at)| self.is_copied(which, *at))
             .map(|(topic, at)| (topic.into(), at))

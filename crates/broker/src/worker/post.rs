@@ -41,7 +41,7 @@ impl Worker {
     fn letter(&mut self, letter: Letter) {
         match letter {
             Letter::Request(shard, request) => {
-                let Some(host) = self.shards.get_mut(shard) else {
+                let Some((_, host)) = self.shards.iter_mut().find(|(id, _)| *id == shard) else {
                     debug_assert!(false, "a request for a shard that is hosted elsewhere");
                     return;
                 };
@@ -77,7 +77,7 @@ impl Worker {
         while effects < EFFECTS_AT_ONCE
             && let Some((id, event)) = self.store_events.pop_front()
         {
-            if let Some(shard) = self.shards.get_mut(id) {
+            if let Some((_, shard)) = self.shards.iter_mut().find(|(shard, _)| *shard == id) {
                 let (had, rest) = shard.store_event(self.now, event, EFFECTS_AT_ONCE - effects, &mut output);
                 effects += had;
                 if let Some(rest) = rest {

@@ -165,14 +165,14 @@ impl Worker {
     /// Messages that are retained here, and their bytes.
     pub(super) fn retained_figures(&self) -> (u64, u64) {
         let own = (self.own_retained.len() as u64, self.own_retained.bytes());
-        self.shards.iter().fold(own, |(messages, bytes), shard| {
+        self.shards.iter().fold(own, |(messages, bytes), (_, shard)| {
             (messages + shard.retained_len() as u64, bytes + shard.retained_bytes())
         })
     }
 
     /// About once a second.
     pub(super) fn tend_retained(&mut self) {
-        for shard in self.shards.iter_mut() {
+        for (_, shard) in &mut self.shards {
             shard.tend_retained();
         }
     }

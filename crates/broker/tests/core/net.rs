@@ -343,7 +343,7 @@ impl Net {
     pub fn pass(&mut self, milliseconds: u64) {
         let until = Time(self.now.0 + milliseconds);
         loop {
-            let next = self.workers.iter_mut().map(Worker::next_timeout).min().unwrap_or(Time::NEVER);
+            let next = self.workers.iter().map(Worker::next_timeout).min().unwrap_or(Time::NEVER);
             let next = next.max(Time(self.now.0 + 1));
             if next > until {
                 break;

@@ -252,8 +252,7 @@ impl ShardHost {
         }
     }
 
-    /// What is in the open batch goes to the log, or without one is ready to be applied.
-    pub(crate) fn close_batch(&mut self) {
+    fn close_batch(&mut self) {
         let Some(batch) = self.proposals.close() else { return };
         if let Some(log) = &self.log {
             self.checkpointing.appended(batch.bytes.len());
@@ -277,14 +276,17 @@ impl ShardHost {
         }
     }
 
-    /// When a batch for which nobody waits has been open for long enough, [`Time::NEVER`] without one.
-    pub fn batch_due(&self) -> Time {
-        self.proposals.due()
+    /// Whether a batch for which nobody waits has been open for long enough.
+    pub fn batch_is_due(&self, now: Time) -> bool {
+        self.proposals.due() <= now
     }
 
-    /// Whether somebody waits for what is in the open batch.
-    pub fn is_urgent(&self) -> bool {
-        self.proposals.open.as_ref().is_some_and(|open| open.urgent)
+    /// The end of a turn, with a log: the open batch goes there; one for which nobody waits only when `all` do.
+    pub fn end_turn(&mut self, all: bool) {
+        let urgent = self.proposals.open.as_ref().is_some_and(|open| open.urgent);
+        if urgent || all {
+            self.close_batch();
+        }
     }
 
     /// Batches up to `index` are durable: they are applied until that has had about `effects_max` effects. Returns how many it had; what is
