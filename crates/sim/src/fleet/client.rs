@@ -260,6 +260,7 @@ impl Client {
     pub fn loses_link(&mut self, scene: &mut Scene<'_>, link: Link) {
         if self.link() == Some(link) {
             scene.cx.say(|| format!("{} finds {link} closed", self.name));
+            scene.oracle.link_ends(link);
             self.ends_line(scene);
         }
     }

@@ -217,6 +217,13 @@ impl Oracle {
         self.acknowledged.push(number);
     }
 
+    /// A node has closed the link, or it was lost: what was sent over it at QoS 0 may have been on its way.
+    pub fn link_ends(&mut self, link: Link) {
+        for message in self.messages.iter_mut().filter(|message| message.link == link) {
+            message.is_acknowledged &= message.qos != QoS::AtMostOnce;
+        }
+    }
+
     #[cfg(any(test, feature = "trial"))]
     pub fn is_acknowledged(&self, number: usize) -> bool {
         self.messages[number].is_acknowledged

@@ -17,6 +17,8 @@ pub struct Outgoing {
     node: usize,
     since: Micros,
     way: Way,
+    /// The roster in which it was last seen as a member.
+    seen_in: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +43,9 @@ impl Fleet {
 
     fn take_core_out(&mut self) {
         let cores = (0..self.members.len()).filter(|node| self.plan.nodes[*node].role == Role::Core);
-        let cores: Vec<usize> = cores.filter(|node| self.knows_member(*node)).collect();
+        let Some(roster) = self.last_roster() else { return };
+        let cores: Vec<usize> = cores.filter(|node| roster.members.contains_key(&self.id_of(*node))).collect();
+        let seen_in = roster.index;
         if cores.len() < 3 {
             return;
         }
@@ -52,12 +56,12 @@ impl Fleet {
             Way::Leaves => self.tell_to_leave(node),
             Way::Removed => self.switch_off(node),
         }
-        self.outgoing = Some(Outgoing { node, since: self.cx.now(), way });
+        self.outgoing = Some(Outgoing { node, since: self.cx.now(), way, seen_in });
     }
 
     fn go_on_with(&mut self, outgoing: Outgoing) {
-        let Outgoing { node, since, way } = outgoing;
-        if !self.knows_member(node) {
+        let Outgoing { node, since, way, seen_in } = outgoing;
+        if self.is_out(node, seen_in) {
             match way {
                 Way::Leaves => self.cx.report.fleet_cores_left += 1,
                 Way::Removed => self.cx.report.fleet_cores_removed += 1,
@@ -140,11 +144,17 @@ impl Fleet {
         }
     }
 
-    /// Whether a node is a member, as those know who know most.
-    fn knows_member(&self, node: usize) -> bool {
+    /// Whether a node is no member any more, as those know who know most. Who began anew may know less than what was seen before, or
+    /// nothing.
+    fn is_out(&self, node: usize, seen_in: u64) -> bool {
+        let last = self.last_roster().filter(|roster| roster.index > seen_in);
+        last.is_some_and(|roster| !roster.members.contains_key(&self.id_of(node)))
+    }
+
+    /// What those know who know most.
+    fn last_roster(&self) -> Option<&Roster> {
         let metas = self.members.iter().filter_map(|member| member.process.as_ref()?.fabric.meta());
-        let last = metas.map(|meta| &**meta.roster()).max_by_key(|roster: &&Roster| roster.index);
-        last.is_some_and(|roster| roster.members.contains_key(&self.id_of(node)))
+        metas.map(|meta| &**meta.roster()).max_by_key(|roster| roster.index)
     }
 
     fn id_of(&self, node: usize) -> NodeId {
