@@ -18,8 +18,11 @@ pub const LIVES: u64 = 16;
 /// The node says what its clock of the world says ([`Word::AskClock`](crate::wire::Word::AskClock)).
 pub const CLOCKS: u64 = 32;
 
+/// The node passes on what others want to be agreed upon ([`MetaWord::Pass`](crate::meta::MetaWord::Pass)).
+pub const PASSES: u64 = 64;
+
 /// What a core has to understand of that log.
 pub const LOG: u64 = RECORDS | LIVES;
 
 /// All that this version can.
-pub const FEATURES: u64 = BRIEF | ANSWERS | PACKS | LOG | CLOCKS;
+pub const FEATURES: u64 = BRIEF | ANSWERS | PACKS | LOG | CLOCKS | PASSES;

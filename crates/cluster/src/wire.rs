@@ -22,13 +22,14 @@
 //! 19 balance
 //! 20 ask clock stamp u64
 //! 21 clock    stamp u64 of the question, milliseconds since 1970 u64
+//! 22 pass     number u64, command
 //! vector      (writer u64, incarnation u64, position u64)*
 //! varint      seven bits a byte, the lowest first, the top bit in all but the last
 //! ```
 //!
 //! Part: 0 the last of an answer, 4 there is more; no answer: 1 too busy, 2 too large, anything else nobody answers.
 //!
-//! Fields that a later version adds behind these are ignored, but for the lists, which go to the end, as deltas, questions, answers and all from 12 to 18 do.
+//! Fields that a later version adds behind these are ignored, but for the lists, which go to the end, as deltas, questions, answers, all from 12 to 18 and what is passed on do.
 
 use replog::{Incarnation, Position, WriterId};
 
@@ -211,6 +212,11 @@ impl Word<'_> {
                     out.extend(number.to_le_bytes());
                     out.extend(*command);
                 }
+                MetaWord::Pass { number, command } => {
+                    out.push(22);
+                    out.extend(number.to_le_bytes());
+                    out.extend(*command);
+                }
                 MetaWord::Proposed { number, leader, answer } => {
                     out.push(15);
                     out.extend(number.to_le_bytes());
@@ -298,6 +304,7 @@ pub fn decode(bytes: &[u8]) -> Option<Word<'_>> {
         19 => Word::Balance,
         20 => Word::AskClock(number(rest)?),
         21 => Word::Clock { stamp: number(rest)?, world: number(rest)? },
+        22 => Word::Meta(MetaWord::Pass { number: number(rest)?, command: rest }),
         _ => return None,
     })
 }
@@ -358,7 +365,7 @@ mod tests {
     use super::*;
     use crate::asks::Unanswered;
 
-    fn words() -> [(Word<'static>, &'static str); 22] {
+    fn words() -> [(Word<'static>, &'static str); 23] {
         let vector = vec![(WriterId(2), Incarnation(3), Position(4))];
         let in_hex = "020000000000000003000000000000000400000000000000";
         let hello = Hello {
@@ -402,6 +409,7 @@ mod tests {
             (Word::Balance, "13"),
             (Word::AskClock(8), "140800000000000000"),
             (Word::Clock { stamp: 8, world: 9 }, "1508000000000000000900000000000000"),
+            (Word::Meta(MetaWord::Pass { number: 5, command: b"ab" }), "1605000000000000006162"),
         ]
     }
 

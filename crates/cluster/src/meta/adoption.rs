@@ -9,7 +9,7 @@ use link::NodeId;
 use link::Time;
 
 use super::{Answer, Command, Meta};
-use crate::features::LOG;
+use crate::features::{LOG, PASSES};
 use crate::mutation::{Mutation, mutated};
 
 /// What is made of a wish.
@@ -33,6 +33,11 @@ impl Meta {
 
     pub(super) fn has_features(&self, node: NodeId, wanted: u64) -> bool {
         self.understands(node).is_some_and(|features| features & wanted == wanted)
+    }
+
+    /// Whether a linked node passes on what others want.
+    pub(super) fn passes_on(&self, node: NodeId) -> bool {
+        self.features.get(&node).is_some_and(|features| features & PASSES != 0)
     }
 
     pub(super) fn may_ask_for(&self, features: u64) -> bool {

@@ -79,6 +79,9 @@ pub enum MetaWord<'a> {
     Roster(&'a [u8]),
     /// The sender wants this to be agreed upon.
     Propose { number: u64, command: &'a [u8] },
+    /// The same, of a core that does not lead either: the sender does not reach the one that does. Only to peers with
+    /// [`PASSES`](crate::features::PASSES).
+    Pass { number: u64, command: &'a [u8] },
     /// What became of it; empty: this node does not lead, but perhaps `leader` does.
     Proposed { number: u64, leader: u64, answer: &'a [u8] },
     /// A core tells the one that leads whom it does not hear.
@@ -102,6 +105,7 @@ pub enum OwnedWord {
     Replica(Vec<u8>),
     Roster(Arc<[u8]>),
     Propose(u64, Vec<u8>),
+    Pass(u64, Vec<u8>),
     Proposed(u64, u64, Vec<u8>),
     Sight(Vec<u8>),
     Copied(Vec<u8>),
@@ -114,6 +118,7 @@ impl OwnedWord {
             Self::Replica(frame) => MetaWord::Replica(frame),
             Self::Roster(roster) => MetaWord::Roster(roster),
             Self::Propose(number, command) => MetaWord::Propose { number: *number, command },
+            Self::Pass(number, command) => MetaWord::Pass { number: *number, command },
             Self::Proposed(number, leader, answer) => {
                 MetaWord::Proposed { number: *number, leader: *leader, answer }
             }
@@ -405,6 +410,10 @@ impl Meta {
                 self.propose_for(now, from, *number, command);
                 true
             }
+            MetaWord::Pass { number, command } => {
+                self.pass_on(now, from, *number, command);
+                true
+            }
             MetaWord::Proposed { number, leader, answer } => {
                 if answer.is_empty() {
                     self.wishes.not_leader(now, from, *number, NodeId(*leader));
@@ -438,7 +447,7 @@ impl Meta {
 
     /// An operator wants something to be agreed upon.
     pub fn wish(&mut self, now: Time, id: WishId, command: &Command) {
-        if !self.wishes.push(now.after(LIMIT), Some(id), command) {
+        if !self.wishes.push(now.after(LIMIT), Reply::Operator(id), command.encode()) {
             self.answered.push_back((id, Err("too many such requests wait already".to_owned())));
         }
         self.due = Time::default();
@@ -533,7 +542,7 @@ impl Meta {
         if !is_told && !self.is_over() && !self.wishes.has_own() {
             let (info, incarnation) = (self.own.clone(), self.incarnation);
             let join = Command::Join { info, incarnation, replica: self.replica_of_own() };
-            self.wishes.push(now.after(LIMIT), None, &join);
+            self.wishes.push(now.after(LIMIT), Reply::Own, join.encode());
         }
     }
 
@@ -566,7 +575,7 @@ impl Meta {
             Some(own) => {
                 if !own.leaves && leaving.waiting.is_some() && !self.wishes.has_own() {
                     let command = Command::Leave(self.id, self.incarnation);
-                    self.wishes.push(now.after(LIMIT), None, &command);
+                    self.wishes.push(now.after(LIMIT), Reply::Own, command.encode());
                 }
                 return;
             }
@@ -651,10 +660,7 @@ impl Meta {
                     _ => self.wishes.again(now, number),
                 },
                 Some(Asker::Other(from, number)) => {
-                    let leader = self.leader().unwrap_or(NodeId(0));
-                    let answer = answer.map(|answer| answer.encode()).unwrap_or_default();
-                    let word = OwnedWord::Proposed(number, leader.0, answer);
-                    self.out.push_back(MetaFrame { to: from, word });
+                    self.tell_outcome(from, number, answer.map(|answer| answer.encode()).unwrap_or_default());
                 }
                 Some(Asker::Tending) => self.tending.done(now, &event.outcome),
                 Some(Asker::Barrier) => self.is_caught_up |= event.outcome == Ok(Outcome::Readable),
@@ -689,8 +695,7 @@ impl Meta {
     }
 
     fn propose_for(&mut self, now: Time, from: NodeId, number: u64, command: &[u8]) {
-        let leader = self.leader();
-        let is_asked = leader == Some(self.id);
+        let is_asked = self.leader() == Some(self.id);
         let answer = match is_asked.then(|| self.fulfil(now, from, command.to_vec())).flatten() {
             Some(Course::Asked(request)) => {
                 self.asked.insert(request, Asker::Other(from, number));
@@ -701,14 +706,31 @@ impl Meta {
             Some(Course::Is(answer)) => answer.encode(),
             None => Vec::new(),
         };
-        let word = OwnedWord::Proposed(number, leader.map_or(0, |leader| leader.0), answer);
-        self.out.push_back(MetaFrame { to: from, word });
+        self.tell_outcome(from, number, answer);
+    }
+
+    /// Another node does not reach the core that leads: this one wants it in its stead.
+    fn pass_on(&mut self, now: Time, from: NodeId, number: u64, command: &[u8]) {
+        // Whether a core understands what is agreed upon those say who know it.
+        let is_of_a_core = matches!(Command::decode(command), Some(Command::Join { replica: Some(_), .. }));
+        if is_of_a_core || self.leader() == Some(self.id) {
+            return self.propose_for(now, from, number, command);
+        }
+        if !self.wishes.push(now.after(LIMIT), Reply::Other(from, number), command.to_vec()) {
+            self.tell_outcome(from, number, Vec::new());
+        }
+    }
+
+    fn tell_outcome(&mut self, to: NodeId, number: u64, answer: Vec<u8>) {
+        let leader = self.leader().unwrap_or(NodeId(0));
+        self.out.push_back(MetaFrame { to, word: OwnedWord::Proposed(number, leader.0, answer) });
     }
 
     pub(super) fn came_of(&mut self, number: u64, answer: Answer) {
-        if let Some(Reply::Operator(id)) = self.wishes.done(number) {
-            self.answered.push_back((id, Ok(answer)));
-            return;
+        match self.wishes.done(number) {
+            Some(Reply::Operator(id)) => return self.answered.push_back((id, Ok(answer))),
+            Some(Reply::Other(from, number)) => return self.tell_outcome(from, number, answer.encode()),
+            Some(Reply::Own) | None => {}
         }
         if let Answer::Unread(why) = &answer {
             self.kept_out = Some(why.clone());

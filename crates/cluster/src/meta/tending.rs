@@ -319,14 +319,19 @@ impl Meta {
                 }
                 continue;
             }
-            let known = due.hint.or_else(|| self.leader()).filter(is_up);
+            let leader = due.hint.or_else(|| self.leader());
             let next = || cores.get(due.tries as usize % cores.len().max(1)).copied();
-            let Some(to) = known.or_else(next) else {
+            let Some(to) = leader.filter(is_up).or_else(next) else {
                 self.wishes.again(now, due.number);
                 continue;
             };
             self.wishes.asked(due.number, to);
-            self.out.push_back(MetaFrame { to, word: OwnedWord::Propose(due.number, due.command) });
+            let is_out_of_reach = leader.is_some_and(|leader| leader != to);
+            let word = match is_out_of_reach && self.passes_on(to) {
+                true => OwnedWord::Pass(due.number, due.command),
+                false => OwnedWord::Propose(due.number, due.command),
+            };
+            self.out.push_back(MetaFrame { to, word });
         }
     }
 

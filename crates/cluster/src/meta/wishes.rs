@@ -1,4 +1,4 @@
-//! What this node wants to be agreed upon, until it is or its time is over. Commands may be proposed again: they say what is to be so.
+//! What this node wants to be agreed upon, or one for which it speaks, until it is or its time is over. Commands may be proposed again: they say what is to be so.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use link::{NodeId, Time};
 use replog::Incarnation;
 
-use super::{Command, WishId};
+use super::WishId;
 
 #[derive(Debug)]
 pub struct Wishes {
@@ -34,6 +34,8 @@ pub enum Reply {
     /// Nobody: the node sees for itself.
     Own,
     Operator(WishId),
+    /// A node that does not reach the core that leads, and its number for it.
+    Other(NodeId, u64),
 }
 
 /// A wish that is to be proposed now.
@@ -48,7 +50,7 @@ pub struct Due {
 /// From a refusal, or a question that nobody has answered, to the next attempt.
 const AGAIN: Duration = Duration::from_millis(200);
 const UNANSWERED: Duration = Duration::from_secs(2);
-/// Wishes of operators that wait, at most.
+/// Wishes of operators and other nodes that wait, at most.
 const WISHES_MAX: usize = 256;
 /// Lives are some 1,000 apart, and counted in milliseconds of the world's clock: that leaves room for a thousand million wishes until the year 2248.
 const NUMBER_BITS: u32 = 20;
@@ -59,22 +61,19 @@ impl Wishes {
         Self { last: incarnation.0 << NUMBER_BITS, all: BTreeMap::new() }
     }
 
-    /// False when too many wait.
-    pub fn push(&mut self, deadline: Time, operator: Option<WishId>, command: &Command) -> bool {
-        if operator.is_some() && self.all.len() >= WISHES_MAX {
+    /// False when too many wait. What another node asks for again is the same wish.
+    pub fn push(&mut self, deadline: Time, reply: Reply, command: Vec<u8>) -> bool {
+        if matches!(reply, Reply::Other(..))
+            && let Some(wish) = self.all.values_mut().find(|wish| wish.reply == reply)
+        {
+            wish.deadline = deadline;
+            return true;
+        }
+        if reply != Reply::Own && self.all.len() >= WISHES_MAX {
             return false;
         }
         self.last += 1;
-        let reply = operator.map_or(Reply::Own, Reply::Operator);
-        let wish = Wish {
-            reply,
-            command: command.encode(),
-            deadline,
-            due: Time::default(),
-            asked: None,
-            hint: None,
-            tries: 0,
-        };
+        let wish = Wish { reply, command, deadline, due: Time::default(), asked: None, hint: None, tries: 0 };
         self.all.insert(self.last, wish);
         true
     }
@@ -119,8 +118,9 @@ impl Wishes {
         }
     }
 
-    /// Whoever was asked is cut off.
+    /// Whoever was asked is cut off, or whoever asked.
     pub fn lost(&mut self, node: NodeId) {
+        self.all.retain(|_, wish| !matches!(wish.reply, Reply::Other(from, _) if from == node));
         for wish in self.all.values_mut().filter(|wish| wish.asked == Some(node)) {
             (wish.asked, wish.hint, wish.due) = (None, None, Time::default());
         }
@@ -134,12 +134,52 @@ impl Wishes {
     pub fn take_overdue(&mut self, now: Time) -> Vec<WishId> {
         let mut overdue = Vec::new();
         self.all.retain(|_, wish| {
-            let Reply::Operator(id) = wish.reply else { return wish.deadline > now };
-            if wish.deadline <= now {
+            let is_overdue = wish.deadline <= now;
+            if let (true, Reply::Operator(id)) = (is_overdue, wish.reply) {
                 overdue.push(id);
             }
-            wish.deadline > now
+            !is_overdue
         });
         overdue
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LATER: Time = Time(5_000_000);
+
+    fn wishes() -> Wishes {
+        Wishes::new(Incarnation(1))
+    }
+
+    #[test]
+    fn what_another_node_asks_for_again_is_one_wish_that_ends_with_its_link() {
+        let mut wishes = wishes();
+        let (from, other) = (NodeId(7), NodeId(8));
+        for _ in 0..2 {
+            assert!(wishes.push(LATER, Reply::Other(from, 3), vec![1]));
+        }
+        assert!(wishes.push(LATER, Reply::Other(from, 4), vec![2]));
+        assert!(wishes.push(LATER, Reply::Other(other, 3), vec![3]));
+        let due = wishes.take_due(Time(0));
+        assert_eq!(due.iter().map(|due| &*due.command).collect::<Vec<_>>(), [&[1][..], &[2], &[3]]);
+        assert_eq!(wishes.done(due[0].number), Some(Reply::Other(from, 3)));
+        wishes.lost(from);
+        assert_eq!(wishes.done(due[1].number), None);
+        assert_eq!(wishes.take_overdue(LATER), []);
+        assert_eq!(wishes.done(due[2].number), None, "nobody waits for what another node wanted");
+    }
+
+    #[test]
+    fn wishes_of_others_are_as_many_as_there_is_room_for() {
+        let mut wishes = wishes();
+        for number in 0..WISHES_MAX as u64 {
+            assert!(wishes.push(LATER, Reply::Other(NodeId(7), number), Vec::new()));
+        }
+        assert!(!wishes.push(LATER, Reply::Other(NodeId(7), u64::MAX), Vec::new()));
+        assert!(!wishes.push(LATER, Reply::Operator(WishId(1)), Vec::new()));
+        assert!(wishes.push(LATER, Reply::Own, Vec::new()));
     }
 }

@@ -44,7 +44,8 @@ impl Fleet {
     fn take_core_out(&mut self) {
         let cores = (0..self.members.len()).filter(|node| self.plan.nodes[*node].role == Role::Core);
         let Some(roster) = self.last_roster() else { return };
-        let cores: Vec<usize> = cores.filter(|node| roster.members.contains_key(&self.id_of(*node))).collect();
+        let cores: Vec<usize> =
+            cores.filter(|node| roster.members.contains_key(&self.id_of(*node))).collect();
         let seen_in = roster.index;
         if cores.len() < 3 {
             return;

@@ -1,13 +1,21 @@
 //! Clusters whose cores agree on the members: who joins, is dead, leaves and is removed, and what operators want of them.
 
-use cluster::Letter;
 use cluster::meta::{Answer, Command, Meta, Roster, State, WishId};
+use cluster::{FEATURES, LOG, Letter, PASSES};
 
 use super::super::operators::ORDERS;
 use super::*;
 
 /// Cores that find each other, each with a log of its own.
 fn agreed_of(cores: usize, change: impl FnOnce(&mut Plan)) -> Story {
+    agreed_of_links(cores, |_| None, change)
+}
+
+fn agreed_of_links(
+    cores: usize,
+    links: impl Fn(usize) -> Option<u64>,
+    change: impl FnOnce(&mut Plan),
+) -> Story {
     let mut plan = plan(Duration::from_millis(5));
     while plan.nodes.len() < cores {
         plan.add(Role::Core);
@@ -17,7 +25,7 @@ fn agreed_of(cores: usize, change: impl FnOnce(&mut Plan)) -> Story {
         setup.entropy = [number as u8 + 1; 48];
     }
     change(&mut plan);
-    let mut story = Story::of(plan);
+    let mut story = Story::of_links(plan, links);
     let nodes = 0..cores;
     story.until("all belong to it", |story| nodes.clone().all(|node| story.members(node) == cores));
     story
@@ -744,4 +752,27 @@ fn what_is_for_a_member_is_not_lost_with_a_link_to_a_life_that_was_none() {
     story.passes(10 * SECOND);
     assert!(story.is_acknowledged(number));
     assert!(story.came_to(subscriber, number));
+}
+
+/// A core that does not lead passes on what a node wants that does not reach the one that does: to be a member, and what its operators want.
+#[test]
+fn who_does_not_reach_the_core_that_leads_has_another_speak_for_it() {
+    // Of the cores one does not, as it is of a version that cannot.
+    for old in 0..3 {
+        let links = |node| Some(if node == old { FEATURES & !LOG & !PASSES } else { FEATURES & !LOG });
+        let mut story = agreed_of_links(4, links, |plan| plan.nodes[REPLICANT].role = Role::Replicant);
+        let leader = story.leader();
+        let life = story.known(leader).members[&id(REPLICANT)].incarnation;
+        story.part(leader, REPLICANT);
+        story.restart(REPLICANT);
+        story.until("it is a member in its next life", |story| {
+            story.members(REPLICANT) == 4 && story.known(leader).members[&id(REPLICANT)].incarnation > life
+        });
+        story.until("it has all records", |story| story.fleet.copies_are_the_same());
+        let revision = story.revisions()[REPLICANT];
+        story.fleet.proposes_anew(REPLICANT);
+        story.passes(SECOND);
+        assert_eq!(story.revisions(), [revision + 1; 4], "n{old} is old, n{leader} leads");
+        assert_eq!(story.leader(), leader);
+    }
 }
