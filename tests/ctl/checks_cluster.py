@@ -343,7 +343,7 @@ def full(_):
         for leader in ("n3", "n1", "n2"):
             assert first.text("cluster", "transfer", leader) == f"node {leader} leads\n"
             for node in nodes.values():
-                until(lambda: replica(node)["leader"] == leader and replica(node)["quorum"], f"{leader} leads for all", 60)
+                until(lambda: replica(node)["leader"] == leader and replica(node)["quorum"], f"{leader} leads for all", 20)
         for node in nodes.values():
             assert agrees(node, f"full-{node.mqtt}"), "changes are agreed upon"
             assert has(node, f"full-{node.mqtt}")

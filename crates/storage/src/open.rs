@@ -232,7 +232,7 @@ pub(crate) fn look(
                 commit: loaded.commit + 1,
                 commit_at: loaded.commit_at,
                 sealed: loaded.sealed,
-                kept: false,
+                is_last: true,
             });
         }
         found.state.replay(id, loaded.index);

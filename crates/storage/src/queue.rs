@@ -83,7 +83,7 @@ impl Item {
 /// Bounded by whoever appends: a group has at most so much in flight, which [`Stats::queue_bytes`](crate::Stats::queue_bytes) shows.
 #[derive(Default)]
 pub(crate) struct Queue {
-    /// What frees space: it goes even where nothing else fits.
+    /// What frees space or others wait for: it goes even where nothing else fits.
     pub first: VecDeque<Item>,
     pub high: VecDeque<Item>,
     pub low: VecDeque<Item>,

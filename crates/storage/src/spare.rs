@@ -16,6 +16,8 @@ pub(crate) struct Spare {
     pub name: String,
     pub file: Arc<dyn DiskFile>,
     pub bytes: u64,
+    /// It is the last of those that were ready.
+    pub is_last: bool,
 }
 
 /// One that is ready, or a new one; `None` when there is no room for it. So many of those that are ready stay on a full disk.
@@ -27,11 +29,13 @@ pub(crate) fn take_spare(shared: &Shared, need: u64, stay: usize) -> Result<Opti
     if !large {
         let ready = {
             let mut state = shared.state();
-            if state.full && state.spares.len() <= stay { None } else { state.spares.pop_front() }
+            let ready =
+                if state.full && state.spares.len() <= stay { None } else { state.spares.pop_front() };
+            ready.map(|name| (name, state.spares.is_empty()))
         };
-        if let Some(name) = ready {
+        if let Some((name, is_last)) = ready {
             let file = disk.open(&name).map_err(Error::io(&disk.path(&name), "open"))?;
-            return Ok(Some(Spare { name, file, bytes }));
+            return Ok(Some(Spare { name, file, bytes, is_last }));
         }
     }
     let name = shared.state().spare_name();
@@ -42,7 +46,7 @@ pub(crate) fn take_spare(shared: &Shared, need: u64, stay: usize) -> Result<Opti
     }
     shared.state().starved = large && made.as_ref().is_err_and(is_full);
     match made {
-        Ok(file) => Ok(Some(Spare { name, file, bytes })),
+        Ok(file) => Ok(Some(Spare { name, file, bytes, is_last: false })),
         Err(error) if is_full(&error) => Ok(None),
         Err(error) => Err(Error::io(&disk.path(&name), "create")(error)),
     }
@@ -102,6 +106,6 @@ pub(crate) fn start_segment(
         commit,
         commit_at: HEADER as u64,
         sealed: false,
-        kept: false,
+        is_last: spare.is_last,
     })
 }

@@ -214,11 +214,13 @@ impl Shared {
         self.wake_writer.notify_one();
     }
 
-    /// Waits until there is something to write or to tell, or for `limit`; false once it is to stop and nothing is left.
+    /// Waits until there is something to write or to tell, or for `limit`; when `stalled`, only for what goes where nothing else fits. False once it
+    /// is to stop and nothing is left.
     pub fn wait_for_work(&self, limit: std::time::Duration, stalled: bool) -> bool {
         let queue = self.queue();
         let idle = |q: &mut Queue| {
-            q.idle = !q.kicked && !q.stopped && (stalled || q.is_empty());
+            let is_done = if stalled { q.first.is_empty() } else { q.is_empty() };
+            q.idle = !q.kicked && !q.stopped && is_done;
             q.idle
         };
         let (mut queue, _) =

@@ -56,8 +56,8 @@ pub(crate) struct OpenSegment {
     pub commit_at: u64,
     /// It has its index already: the next record goes elsewhere.
     pub sealed: bool,
-    /// It is the last that there was on a full disk: entries that are not urgent wait until there is room.
-    pub kept: bool,
+    /// It is the last of those that were ready when it was opened.
+    pub is_last: bool,
 }
 
 /// What may be chosen.
@@ -86,6 +86,8 @@ impl OpenSegment {
     }
 }
 
+/// Of the last segment that there is on a full disk, this part is for urgent entries alone: checkpoints may be larger than what is left.
+const MARGIN: u64 = 4;
 /// Larger ones are given back after use.
 const BUFFER_MAX: usize = 16 << 20;
 
@@ -219,6 +221,15 @@ impl Writer {
         Commit::NoRoom
     }
 
+    /// Whether the open segment is the last that there is on a full disk, and some entries are urgent: others wait until there is room. Who opened
+    /// it may not have known that the disk is full.
+    fn is_kept(&self) -> bool {
+        self.open.is_last && self.shared.options.spares_kept() > 0 && {
+            let state = self.shared.state();
+            state.full && state.spares.is_empty()
+        }
+    }
+
     /// Takes what one commit may hold.
     fn choose(&mut self, scope: Scope) -> Choice {
         {
@@ -228,13 +239,12 @@ impl Writer {
             self.low.append(&mut queue.low);
         }
         let (commit, low) = (self.shared.options.commit_bytes_max, self.shared.options.low_bytes_per_commit);
-        if self.open.kept && !self.shared.state().full {
-            self.open.kept = false;
-        }
+        let is_kept = self.is_kept();
         let (mut items, mut total, mut cost, mut waiting) = (vec![], 0, 0, Choice::Nothing);
         let kept = self.shared.options.spares_kept();
         let queues = [(&mut self.first, commit, 0), (&mut self.high, commit, kept), (&mut self.low, low, 0)];
         for (place, (queue, limit, stay)) in queues.into_iter().enumerate() {
+            let margin = if is_kept && place > 0 { self.open.segment.bytes / MARGIN } else { 0 };
             let mut bytes = 0;
             while let Some(item) = queue.front() {
                 let (size, more) = (item.size(), SegmentIndex::cost(item.kind()));
@@ -243,14 +253,14 @@ impl Writer {
                 if scope == Scope::WhatFrees && is_usual {
                     break;
                 }
-                if self.open.kept && is_usual {
+                if is_kept && is_usual {
                     waiting = Choice::Roll { need: size + more, stay };
                     break;
                 }
                 if bytes > 0 && bytes + size > limit {
                     break;
                 }
-                if !self.open.fits(total + size, cost + more) {
+                if !self.open.fits(total + size + margin, cost + more) {
                     if items.is_empty() {
                         return Choice::Roll { need: size + more, stay };
                     }
@@ -390,10 +400,6 @@ impl Writer {
             self.open.chain,
         )?;
         self.open = open;
-        self.open.kept = {
-            let state = self.shared.state();
-            stay < self.shared.options.spares_kept() && state.full && state.spares.is_empty()
-        };
         self.shared.kick_keeper();
         Ok(true)
     }

@@ -228,6 +228,32 @@ fn an_urgent_group_goes_on_when_a_full_disk_has_stopped_the_others() {
     assert_eq!((entries(&again, 7).len(), entries(&again, 1).len() as u64), (20, stuck + 20));
 }
 
+/// A checkpoint may be larger than all that is left: what others wait for has a place all the same.
+#[test]
+fn an_urgent_group_goes_on_when_checkpoints_have_taken_what_is_left_of_a_full_disk() {
+    let disk = FaultDisk::new(11);
+    let options = Options { urgent: &[GroupId(7)], ..options() };
+    let (mut opened, told) = try_open(&disk, &options).expect("a new log");
+    settle(&mut opened);
+    opened.log.append([entry(1, 1, &[1; 900])]);
+    settle(&mut opened);
+    disk.set_capacity(Some(disk.used()));
+    let parts = (0..100).map(|part| world::part(1, part, 1, &[1; 300]));
+    opened.log.append(parts.chain([world::done(1, 1)]));
+    while opened.writer.commit_once().expect("no failure") != Commit::NoRoom {
+        opened.keeper.keep();
+    }
+    for urgent in 1..=5 {
+        opened.log.append([entry(7, urgent, &[7; 100])]);
+        opened.writer.commit_once().expect("no failure");
+        assert_eq!(told.durable(7), urgent);
+    }
+    disk.set_capacity(None);
+    settle(&mut opened);
+    let again = try_open(&disk.crash(), &options).expect("what it wrote").0;
+    assert_eq!((entries(&again, 7).len(), entries(&again, 1).len()), (5, 0));
+}
+
 /// What frees space on a full disk comes out of the reserve, which would be used up if a short log were left alone.
 #[test]
 fn a_full_disk_frees_a_short_log_of_which_little_is_live() {
