@@ -203,6 +203,9 @@ const LEAVING_MAX: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(5);
 /// A leader has been answered by a majority within this time: nobody stands for election before that is over, so no two say at one time that they lead one.
 const QUORUM_AGE_MAX: Duration = Duration::from_millis(3 * consensus::ELECTION_TIMEOUT.as_millis() as u64);
+/// Some core was asked first that has not answered, and may agree yet.
+const NOT_KNOWN: &str =
+    "not all cores were reached in time, so whether it holds is not known: look, and try again";
 /// Addresses where other nodes are to be met, at most.
 const ADDRESSES_MAX: usize = 64;
 /// From one look at what should be so to the next.
@@ -415,6 +418,11 @@ impl Meta {
                 true
             }
             MetaWord::Proposed { number, leader, answer } => {
+                if let Some((to, number)) = self.wishes.take_passed(*number) {
+                    let word = OwnedWord::Proposed(number, *leader, answer.to_vec());
+                    self.out.push_back(MetaFrame { to, word });
+                    return true;
+                }
                 if answer.is_empty() {
                     self.wishes.not_leader(now, from, *number, NodeId(*leader));
                     return true;
@@ -709,15 +717,18 @@ impl Meta {
         self.tell_outcome(from, number, answer);
     }
 
-    /// Another node does not reach the core that leads: this one wants it in its stead.
+    /// Another node does not reach the core that leads: this one asks that in its stead. Not for ever, and not again: who wants it does that.
     fn pass_on(&mut self, now: Time, from: NodeId, number: u64, command: &[u8]) {
         // Whether a core understands what is agreed upon those say who know it.
         let is_of_a_core = matches!(Command::decode(command), Some(Command::Join { replica: Some(_), .. }));
-        if is_of_a_core || self.leader() == Some(self.id) {
-            return self.propose_for(now, from, number, command);
-        }
-        if !self.wishes.push(now.after(LIMIT), Reply::Other(from, number), command.to_vec()) {
-            self.tell_outcome(from, number, Vec::new());
+        let leader = self.leader().filter(|leader| !is_of_a_core && self.features.contains_key(leader));
+        let Some(leader) = leader else { return self.propose_for(now, from, number, command) };
+        match self.wishes.pass(now, (from, number), leader) {
+            Some(number) => {
+                let word = OwnedWord::Propose(number, command.to_vec());
+                self.out.push_back(MetaFrame { to: leader, word });
+            }
+            None => self.tell_outcome(from, number, Vec::new()),
         }
     }
 
@@ -727,10 +738,11 @@ impl Meta {
     }
 
     pub(super) fn came_of(&mut self, number: u64, answer: Answer) {
-        match self.wishes.done(number) {
-            Some(Reply::Operator(id)) => return self.answered.push_back((id, Ok(answer))),
-            Some(Reply::Other(from, number)) => return self.tell_outcome(from, number, answer.encode()),
-            Some(Reply::Own) | None => {}
+        if let Some((Reply::Operator(id), is_doubtful)) = self.wishes.done(number) {
+            let is_refused_for_now = matches!(answer, Answer::Unread(_));
+            let outcome =
+                if is_doubtful && is_refused_for_now { Err(NOT_KNOWN.to_owned()) } else { Ok(answer) };
+            return self.answered.push_back((id, outcome));
         }
         if let Answer::Unread(why) = &answer {
             self.kept_out = Some(why.clone());

@@ -1,4 +1,5 @@
-//! What this node wants to be agreed upon, or one for which it speaks, until it is or its time is over. Commands may be proposed again: they say what is to be so.
+//! What this node wants to be agreed upon, until it is or its time is over. Commands may be proposed again: they say what is to be so. And what it
+//! passes on for others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,6 +14,18 @@ pub struct Wishes {
     /// Of no other life of the node: what it has asked for may be answered in a later one.
     last: u64,
     all: BTreeMap<u64, Wish>,
+    /// By the number under which the core that leads was asked.
+    passed: BTreeMap<u64, Passed>,
+}
+
+/// What another node wants, which does not reach the core that leads.
+#[derive(Debug)]
+struct Passed {
+    from: NodeId,
+    /// Its own number for it.
+    number: u64,
+    to: NodeId,
+    deadline: Time,
 }
 
 #[derive(Debug)]
@@ -26,6 +39,8 @@ struct Wish {
     asked: Option<NodeId>,
     hint: Option<NodeId>,
     tries: u32,
+    /// Somebody was asked who has not answered, and may still propose it.
+    is_doubtful: bool,
 }
 
 /// Who is told what came of a wish.
@@ -34,8 +49,6 @@ pub enum Reply {
     /// Nobody: the node sees for itself.
     Own,
     Operator(WishId),
-    /// A node that does not reach the core that leads, and its number for it.
-    Other(NodeId, u64),
 }
 
 /// A wish that is to be proposed now.
@@ -50,7 +63,9 @@ pub struct Due {
 /// From a refusal, or a question that nobody has answered, to the next attempt.
 const AGAIN: Duration = Duration::from_millis(200);
 const UNANSWERED: Duration = Duration::from_secs(2);
-/// Wishes of operators and other nodes that wait, at most.
+/// An answer to what was passed on is waited for so long.
+const PASSED: Duration = Duration::from_secs(10);
+/// Wishes of operators that wait, at most, and as many of other nodes.
 const WISHES_MAX: usize = 256;
 /// Lives are some 1,000 apart, and counted in milliseconds of the world's clock: that leaves room for a thousand million wishes until the year 2248.
 const NUMBER_BITS: u32 = 20;
@@ -58,22 +73,25 @@ const NUMBER_BITS: u32 = 20;
 impl Wishes {
     /// Of a life.
     pub fn new(incarnation: Incarnation) -> Self {
-        Self { last: incarnation.0 << NUMBER_BITS, all: BTreeMap::new() }
+        Self { last: incarnation.0 << NUMBER_BITS, all: BTreeMap::new(), passed: BTreeMap::new() }
     }
 
-    /// False when too many wait. What another node asks for again is the same wish.
+    /// False when too many wait.
     pub fn push(&mut self, deadline: Time, reply: Reply, command: Vec<u8>) -> bool {
-        if matches!(reply, Reply::Other(..))
-            && let Some(wish) = self.all.values_mut().find(|wish| wish.reply == reply)
-        {
-            wish.deadline = deadline;
-            return true;
-        }
         if reply != Reply::Own && self.all.len() >= WISHES_MAX {
             return false;
         }
         self.last += 1;
-        let wish = Wish { reply, command, deadline, due: Time::default(), asked: None, hint: None, tries: 0 };
+        let wish = Wish {
+            reply,
+            command,
+            deadline,
+            due: Time::default(),
+            asked: None,
+            hint: None,
+            tries: 0,
+            is_doubtful: false,
+        };
         self.all.insert(self.last, wish);
         true
     }
@@ -92,6 +110,7 @@ impl Wishes {
         due.map(|(number, wish)| {
             wish.due = now.after(UNANSWERED);
             wish.tries += 1;
+            wish.is_doubtful |= wish.asked.take().is_some();
             Due { number: *number, command: wish.command.clone(), hint: wish.hint, tries: wish.tries }
         })
         .collect()
@@ -107,6 +126,7 @@ impl Wishes {
     pub fn not_leader(&mut self, now: Time, from: NodeId, number: u64, leader: NodeId) {
         let Some(wish) = self.all.get_mut(&number).filter(|wish| wish.asked == Some(from)) else { return };
         let is_known = leader != NodeId(0) && leader != from;
+        wish.asked = None;
         wish.hint = is_known.then_some(leader);
         // At once, but for leaders that name each other.
         wish.due = if is_known && wish.tries < 3 { now } else { now.after(AGAIN) };
@@ -120,14 +140,31 @@ impl Wishes {
 
     /// Whoever was asked is cut off, or whoever asked.
     pub fn lost(&mut self, node: NodeId) {
-        self.all.retain(|_, wish| !matches!(wish.reply, Reply::Other(from, _) if from == node));
+        self.passed.retain(|_, passed| passed.from != node && passed.to != node);
         for wish in self.all.values_mut().filter(|wish| wish.asked == Some(node)) {
-            (wish.asked, wish.hint, wish.due) = (None, None, Time::default());
+            (wish.hint, wish.due) = (None, Time::default());
         }
     }
 
-    pub fn done(&mut self, number: u64) -> Option<Reply> {
-        self.all.remove(&number).map(|wish| wish.reply)
+    /// Who is told, and whether somebody may still propose it.
+    pub fn done(&mut self, number: u64) -> Option<(Reply, bool)> {
+        self.all.remove(&number).map(|wish| (wish.reply, wish.is_doubtful))
+    }
+
+    /// What another node wants is asked for once: its number here, unless too much is on its way.
+    pub fn pass(&mut self, now: Time, (from, number): (NodeId, u64), to: NodeId) -> Option<u64> {
+        self.passed.retain(|_, passed| passed.deadline > now);
+        if self.passed.len() >= WISHES_MAX {
+            return None;
+        }
+        self.last += 1;
+        self.passed.insert(self.last, Passed { from, number, to, deadline: now.after(PASSED) });
+        Some(self.last)
+    }
+
+    /// Whose it was, and what that calls it, if this came of something passed on.
+    pub fn take_passed(&mut self, number: u64) -> Option<(NodeId, u64)> {
+        self.passed.remove(&number).map(|passed| (passed.from, passed.number))
     }
 
     /// Those whose time is over: the operators who wait.
@@ -149,37 +186,58 @@ mod tests {
     use super::*;
 
     const LATER: Time = Time(5_000_000);
+    const CORE: NodeId = NodeId(7);
+    const LEADER: NodeId = NodeId(8);
 
-    fn wishes() -> Wishes {
-        Wishes::new(Incarnation(1))
+    /// A wish of an operator that a core was asked for.
+    fn asked() -> (Wishes, u64) {
+        let mut wishes = Wishes::new(Incarnation(1));
+        assert!(wishes.push(LATER, Reply::Operator(WishId(1)), vec![1]));
+        let number = wishes.take_due(Time(0))[0].number;
+        wishes.asked(number, CORE);
+        (wishes, number)
     }
 
     #[test]
-    fn what_another_node_asks_for_again_is_one_wish_that_ends_with_its_link() {
-        let mut wishes = wishes();
-        let (from, other) = (NodeId(7), NodeId(8));
-        for _ in 0..2 {
-            assert!(wishes.push(LATER, Reply::Other(from, 3), vec![1]));
+    fn what_nobody_has_answered_may_still_be_proposed() {
+        let (mut wishes, number) = asked();
+        assert_eq!(wishes.done(number), Some((Reply::Operator(WishId(1)), false)));
+        for is_lost in [true, false] {
+            let (mut wishes, number) = asked();
+            if is_lost {
+                wishes.lost(CORE);
+            }
+            assert_eq!(wishes.take_due(Time(2_000_000)).len(), 1);
+            assert_eq!(wishes.done(number), Some((Reply::Operator(WishId(1)), true)));
         }
-        assert!(wishes.push(LATER, Reply::Other(from, 4), vec![2]));
-        assert!(wishes.push(LATER, Reply::Other(other, 3), vec![3]));
-        let due = wishes.take_due(Time(0));
-        assert_eq!(due.iter().map(|due| &*due.command).collect::<Vec<_>>(), [&[1][..], &[2], &[3]]);
-        assert_eq!(wishes.done(due[0].number), Some(Reply::Other(from, 3)));
-        wishes.lost(from);
-        assert_eq!(wishes.done(due[1].number), None);
-        assert_eq!(wishes.take_overdue(LATER), []);
-        assert_eq!(wishes.done(due[2].number), None, "nobody waits for what another node wanted");
+        let (mut wishes, number) = asked();
+        wishes.not_leader(Time(1), CORE, number, LEADER);
+        let due = wishes.take_due(Time(1));
+        assert_eq!((due[0].number, due[0].hint), (number, Some(LEADER)));
+        wishes.asked(number, LEADER);
+        assert_eq!(wishes.done(number), Some((Reply::Operator(WishId(1)), false)));
     }
 
     #[test]
-    fn wishes_of_others_are_as_many_as_there_is_room_for() {
-        let mut wishes = wishes();
+    fn what_is_passed_on_has_one_answer_and_ends_with_either_link() {
+        let mut wishes = Wishes::new(Incarnation(1));
+        let mut pass = |from, number| wishes.pass(Time(0), (NodeId(from), number), LEADER).expect("a place");
+        let numbers = [pass(1, 5), pass(2, 5), pass(3, 5)];
+        assert_eq!(wishes.take_passed(numbers[0]), Some((NodeId(1), 5)));
+        assert_eq!(wishes.take_passed(numbers[0]), None);
+        wishes.lost(NodeId(2));
+        assert_eq!(wishes.take_passed(numbers[1]), None);
+        wishes.lost(LEADER);
+        assert_eq!(wishes.take_passed(numbers[2]), None);
+    }
+
+    #[test]
+    fn no_more_is_passed_on_than_there_is_room_for() {
+        let mut wishes = Wishes::new(Incarnation(1));
         for number in 0..WISHES_MAX as u64 {
-            assert!(wishes.push(LATER, Reply::Other(NodeId(7), number), Vec::new()));
+            assert!(wishes.pass(Time(0), (CORE, number), LEADER).is_some());
         }
-        assert!(!wishes.push(LATER, Reply::Other(NodeId(7), u64::MAX), Vec::new()));
-        assert!(!wishes.push(LATER, Reply::Operator(WishId(1)), Vec::new()));
-        assert!(wishes.push(LATER, Reply::Own, Vec::new()));
+        assert_eq!(wishes.pass(Time(0), (CORE, u64::MAX), LEADER), None);
+        assert!(wishes.pass(Time(0).after(PASSED), (CORE, u64::MAX), LEADER).is_some());
     }
 }

@@ -1,7 +1,7 @@
 //! Clusters whose cores agree on the members: who joins, is dead, leaves and is removed, and what operators want of them.
 
+use cluster::Letter;
 use cluster::meta::{Answer, Command, Meta, Roster, State, WishId};
-use cluster::{FEATURES, LOG, Letter, PASSES};
 
 use super::super::operators::ORDERS;
 use super::*;
@@ -759,7 +759,10 @@ fn what_is_for_a_member_is_not_lost_with_a_link_to_a_life_that_was_none() {
 fn who_does_not_reach_the_core_that_leads_has_another_speak_for_it() {
     // Of the cores one does not, as it is of a version that cannot.
     for old in 0..3 {
-        let links = |node| Some(if node == old { FEATURES & !LOG & !PASSES } else { FEATURES & !LOG });
+        let links = |node| {
+            let all = cluster::FEATURES & !cluster::LOG;
+            Some(if node == old { all & !cluster::PASSES } else { all })
+        };
         let mut story = agreed_of_links(4, links, |plan| plan.nodes[REPLICANT].role = Role::Replicant);
         let leader = story.leader();
         let life = story.known(leader).members[&id(REPLICANT)].incarnation;
