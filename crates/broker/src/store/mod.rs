@@ -343,11 +343,14 @@ pub struct Release {
 /// What tells one message from another that its publisher may send again, on another connection or after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
-    /// [`SessionId::origin`]; with the highest bit set a shard, for Wills, and with the next one too for orphans.
+    /// [`SessionId::origin`]; with [`OF_SHARD`] a shard, for Wills, and with the next bit too for orphans.
     pub origin: u64,
     /// The Packet Identifier times 2, plus its toggle; of a Will or an orphan its number times 2.
     pub number: u64,
 }
+
+/// In an origin: it is no session.
+const OF_SHARD: u64 = 1 << 63;
 
 impl Identity {
     /// Of a QoS 2 PUBLISH. The toggle flips with each release, so that an identifier's next message is another.
@@ -357,12 +360,17 @@ impl Identity {
 
     /// Of a Will, by its shard's number for it.
     pub fn of_will(shard: ShardId, id: u64) -> Self {
-        Self { origin: 1 << 63 | u64::from(shard.0), number: id * 2 }
+        Self { origin: OF_SHARD | u64::from(shard.0), number: id * 2 }
     }
 
     /// Of a message that a member of a shared group left behind, by the shard's number for it.
     pub fn of_orphan(shard: ShardId, id: u64) -> Self {
-        Self { origin: 3 << 62 | u64::from(shard.0), number: id * 2 }
+        Self { origin: OF_SHARD | 1 << 62 | u64::from(shard.0), number: id * 2 }
+    }
+
+    /// The messages that are to keep their order have this in common: those of one publisher. Wills and orphans are each of another one.
+    pub fn line(self) -> (u64, u64) {
+        (self.origin, if self.origin & OF_SHARD == 0 { 0 } else { self.number })
     }
 
     /// The message before or after it under the same Packet Identifier: when one comes, nobody sends the other again.

@@ -217,6 +217,40 @@ fn a_will_waits_for_a_place_in_a_full_queue() {
     }
 }
 
+/// A group's member that takes nothing holds up the Wills that it is to get, and no others.
+#[test]
+fn wills_of_different_clients_do_not_wait_for_each_other() {
+    const CLIENTS: usize = 40;
+    everywhere_with(
+        |settings| settings.queue.messages_max = 1,
+        |net| {
+            let member = net.connect(2, v5("member").receive_max(1));
+            net.subscribe(member, "$share/g/w/group", AtLeastOnce);
+            let publisher = net.connect(1, v5("p"));
+            for id in 1..=2 {
+                net.send(publisher, message("w/group", id).qos1(id));
+            }
+            // One of them is of the group's shard.
+            let readers: Vec<Peer> =
+                (0..CLIENTS).map(|at| net.connect(at % 3, durable(V5, &format!("reader {at}")))).collect();
+            for reader in &readers {
+                net.subscribe(*reader, "w/reader", AtLeastOnce);
+            }
+            for topic in ["w/group", "w/reader"] {
+                for at in 0..CLIENTS {
+                    let connecting = durable(V5, &format!("{topic} {at}"));
+                    let client = net.connect(0, connecting.will(message(topic, at).qos(AtLeastOnce)));
+                    net.lose(client);
+                }
+            }
+            for reader in readers {
+                assert_eq!(net.payloads(reader).len(), CLIENTS);
+            }
+            assert_eq!(net.payloads(member), ["1"]);
+        },
+    );
+}
+
 /// [MQTT-3.1.3-9]: what the last CONNECT said counts, also when that said nothing of a Will.
 #[test]
 fn a_resumed_session_has_the_will_of_its_last_connection() {

@@ -61,13 +61,13 @@ impl ShardHost {
             self.taking.insert(identity, key);
             self.appends[key as usize].identity = Some(identity);
         }
-        if !groups && !self.ordered.contains_key(&identity.origin) {
+        if !groups && !self.ordered.contains_key(&identity.line()) {
             return self.publish(now, message, Some(identity), append, out);
         }
         // What is known by its identity is given to nobody again, so the groups have it first: a crash in between may bring it twice
         // to one of them, but loses it to none.
         let ordered = Ordered { identity, message: message.clone(), append, taken: None };
-        self.ordered.entry(identity.origin).or_default().push_back(ordered);
+        self.ordered.entry(identity.line()).or_default().push_back(ordered);
         let first = self.new_append(Waiter::Groups(identity));
         if groups {
             self.give_to_groups(now, &message, (refusal, Some(first)), out);
@@ -77,7 +77,7 @@ impl ShardHost {
 
     /// The groups have a message, or cannot have it: the sessions get those of its publisher in their order [MQTT-4.6.0-6].
     fn groups_took(&mut self, now: Time, identity: Identity, reason: ReasonCode, out: &mut ShardOutput) {
-        let queue = self.ordered.entry(identity.origin).or_default();
+        let queue = self.ordered.entry(identity.line()).or_default();
         if let Some(ordered) = queue.iter_mut().find(|ordered| ordered.identity == identity) {
             ordered.taken = Some(reason);
         }
@@ -86,7 +86,7 @@ impl ShardHost {
             ready.push(ordered);
         }
         if queue.is_empty() {
-            self.ordered.remove(&identity.origin);
+            self.ordered.remove(&identity.line());
         }
         for Ordered { identity, message, append, taken } in ready {
             match append.zip(taken.filter(|reason| reason.is_error())) {

@@ -106,8 +106,8 @@ pub struct ShardHost {
     unsynced: u64,
     /// Messages that their publishers may send again and that have not all their places yet, with their appends.
     taking: HashMap<Identity, u32>,
-    /// By origin, messages whose groups come before the sessions: each waits for those before it, whose members may be slower.
-    ordered: HashMap<u64, VecDeque<append::Ordered>>,
+    /// By [`Identity::line`], messages whose groups come before the sessions: each waits for those before it, whose members may be slower.
+    ordered: HashMap<(u64, u64), VecDeque<append::Ordered>>,
     /// Sessions whose publishers wait, by when their patience ends. An entry counts while its session's `armed` says so.
     deadlines: BinaryHeap<Reverse<(Time, SessionUid)>>,
     /// QoS 2 messages that earlier connections of a session dispatched in this life.
