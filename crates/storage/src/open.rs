@@ -232,7 +232,8 @@ pub(crate) fn look(
                 commit: loaded.commit + 1,
                 commit_at: loaded.commit_at,
                 sealed: loaded.sealed,
-                is_last: true,
+                // What a start writes does not wait.
+                is_last: false,
             });
         }
         found.state.replay(id, loaded.index);

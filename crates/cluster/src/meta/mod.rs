@@ -418,7 +418,7 @@ impl Meta {
                 true
             }
             MetaWord::Proposed { number, leader, answer } => {
-                if let Some((to, number)) = self.wishes.take_passed(*number) {
+                if let Some((to, number)) = self.wishes.take_passed(from, *number) {
                     let word = OwnedWord::Proposed(number, *leader, answer.to_vec());
                     self.out.push_back(MetaFrame { to, word });
                     return true;

@@ -162,8 +162,9 @@ impl Wishes {
         Some(self.last)
     }
 
-    /// Whose it was, and what that calls it, if this came of something passed on.
-    pub fn take_passed(&mut self, number: u64) -> Option<(NodeId, u64)> {
+    /// Whose it was, and what that calls it, if this is an answer to something passed on.
+    pub fn take_passed(&mut self, by: NodeId, number: u64) -> Option<(NodeId, u64)> {
+        self.passed.get(&number).filter(|passed| passed.to == by)?;
         self.passed.remove(&number).map(|passed| (passed.from, passed.number))
     }
 
@@ -223,12 +224,13 @@ mod tests {
         let mut wishes = Wishes::new(Incarnation(1));
         let mut pass = |from, number| wishes.pass(Time(0), (NodeId(from), number), LEADER).expect("a place");
         let numbers = [pass(1, 5), pass(2, 5), pass(3, 5)];
-        assert_eq!(wishes.take_passed(numbers[0]), Some((NodeId(1), 5)));
-        assert_eq!(wishes.take_passed(numbers[0]), None);
+        assert_eq!(wishes.take_passed(CORE, numbers[0]), None, "it was not asked");
+        assert_eq!(wishes.take_passed(LEADER, numbers[0]), Some((NodeId(1), 5)));
+        assert_eq!(wishes.take_passed(LEADER, numbers[0]), None);
         wishes.lost(NodeId(2));
-        assert_eq!(wishes.take_passed(numbers[1]), None);
+        assert_eq!(wishes.take_passed(LEADER, numbers[1]), None);
         wishes.lost(LEADER);
-        assert_eq!(wishes.take_passed(numbers[2]), None);
+        assert_eq!(wishes.take_passed(LEADER, numbers[2]), None);
     }
 
     #[test]
