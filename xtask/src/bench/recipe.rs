@@ -107,6 +107,7 @@ impl Place<'_> {
     fn fill(&self, text: &str) -> String {
         let mut text = text
             .replace("{peers}", &peers().display().to_string())
+            .replace("{repository}", &root().display().to_string())
             .replace("{directory}", &self.directory.display().to_string());
         if let Some(address) = self.address {
             text = text
@@ -235,7 +236,7 @@ mod tests {
     #[test]
     fn the_recipes_of_the_repository_are_understood() {
         let names: Vec<String> = built_in().into_iter().map(|recipe| recipe.name).collect();
-        assert_eq!(names, ["nats", "rumqttd"]);
+        assert_eq!(names, ["nats", "rmqtt", "rumqttd"]);
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub struct Args {
     /// Clients that are gone at once
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(600..=110_000))]
     pub(super) crowd: u32,
-    /// Clusters of other brokers that are measured beside ours, of mosquitto, nats (default: those that are there)
+    /// Clusters of other brokers that are measured beside ours, of mosquitto, nats, rmqtt (default: those that are there)
     #[arg(long, value_delimiter = ',')]
     pub(super) beside: Vec<String>,
     /// Use the binaries that are there

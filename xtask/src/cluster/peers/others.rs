@@ -12,7 +12,7 @@ use crate::bench::child::{Guarded, interrupted};
 use crate::bench::recipe;
 
 /// Those that are known.
-pub const NAMES: [&str; 2] = ["mosquitto", "nats"];
+pub const NAMES: [&str; 3] = ["mosquitto", "nats", "rmqtt"];
 /// Until messages cross.
 const START: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(200);
@@ -36,6 +36,7 @@ impl Others {
         match name {
             "mosquitto" => two_with_a_bridge(port),
             "nats" => three_with_jetstream(port + 10),
+            "rmqtt" => two_that_broadcast(port + 20),
             _ => bail!("{name} is none of {}", NAMES.join(", ")),
         }
     }
@@ -111,11 +112,30 @@ fn two_with_a_bridge(port: u16) -> Result<Others> {
     Ok(others)
 }
 
+/// What a recipe starts.
+fn installed(name: &str) -> Result<(recipe::Recipe, PathBuf)> {
+    let recipe = recipe::built_in().into_iter().find(|recipe| recipe.name == name).context("a recipe")?;
+    recipe.ensure_there(std::env::var_os("CI").is_none())?;
+    let program = recipe.program().with_context(|| format!("{name} is not there"))?;
+    Ok((recipe, program))
+}
+
+/// Two brokers that tell each other of every message.
+fn two_that_broadcast(port: u16) -> Result<Others> {
+    let (recipe, program) = installed("rmqtt")?;
+    let mut others = Others::new(format!("{}, broadcasting", recipe.version()), port)?;
+    let own = |number| address(number, port + 1).to_string();
+    let nodes = [1, 2].map(|number| format!("{number}@{}", own(number)));
+    for number in [1, 2] {
+        let mqtt = address(number, port).to_string();
+        others.spawn(&program, &[&number.to_string(), &mqtt, &own(number), &nodes[0], &nodes[1]])?;
+    }
+    Ok(others)
+}
+
 /// Three servers: MQTT at QoS 1 and 2 needs JetStream, and that three of them.
 fn three_with_jetstream(port: u16) -> Result<Others> {
-    let recipe = recipe::built_in().into_iter().find(|recipe| recipe.name == "nats").context("a recipe")?;
-    recipe.ensure_there(std::env::var_os("CI").is_none())?;
-    let program = recipe.program().context("nats-server is not there")?;
+    let (recipe, program) = installed("nats")?;
     let mut others = Others::new(format!("{}, JetStream", recipe.version()), port)?;
     let routes: Vec<String> =
         (1..=3).map(|number| format!("\"nats://{}\"", address(number, port + 2))).collect();
