@@ -156,7 +156,7 @@ fn an_agent_for_everybody_needs_a_secret() {
 
 #[test]
 fn nobody_there_is_said() {
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let closed = crate::nobody();
     let (code, text) = said(&format!("bench conn -h 127.0.0.1 --agents {closed}"));
     assert!(text.contains(&format!("agent {closed}")) && text.contains("bench agent"), "{text}");
     assert_eq!(code, Some(2));

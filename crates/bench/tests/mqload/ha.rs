@@ -3,7 +3,6 @@
 use crate::broker::{Behaviour, Broker, Fault, canned};
 use crate::{Outcome, mqload};
 use serde_json::json;
-use std::net::TcpListener;
 
 /// Two publishers, one subscriber and 400 messages, where `more` says nothing else.
 fn ha(address: &str, more: &str) -> Outcome {
@@ -132,7 +131,7 @@ fn a_small_receive_maximum_is_kept() {
 
 #[test]
 fn clients_go_to_the_next_host() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = crate::nobody();
     let broker = Broker::start(Behaviour { cut_after: Some(100), ..Behaviour::default() });
     let run = ha(&format!("{nobody},{}", broker.address), "--backoff-max 10");
     assert_eq!((run.number("/lost"), run.code), (0, 0), "{}", run.json);
@@ -141,7 +140,7 @@ fn clients_go_to_the_next_host() {
 
 #[test]
 fn nothing_begins_without_a_broker() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = crate::nobody();
     let run = ha(&nobody.to_string(), "--setup 0.3");
     assert!(run.at("/error").as_str().unwrap().contains("ECONNREFUSED"), "{}", run.json);
     assert_eq!((run.number("/sent"), run.code), (0, 2));

@@ -10,7 +10,13 @@ mod tx_rx;
 mod wire;
 
 use serde_json::Value;
+use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
+
+/// Where nobody listens, nor any broker of another test: those have another address.
+pub fn nobody() -> SocketAddr {
+    TcpListener::bind("127.0.0.9:0").unwrap().local_addr().unwrap()
+}
 
 /// The report of one run of mqload and its exit code.
 pub struct Outcome {

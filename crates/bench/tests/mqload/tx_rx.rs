@@ -3,7 +3,6 @@
 use crate::broker::{Behaviour, Broker, Fault};
 use crate::mqload;
 use serde_json::json;
-use std::net::TcpListener;
 
 #[test]
 fn every_size_and_qos_is_a_row() {
@@ -53,7 +52,7 @@ fn two_hosts_that_are_no_cluster_are_noticed() {
 
 #[test]
 fn nobody_listens() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = crate::nobody();
     let run = mqload(&format!("bench tx-rx -h {nobody} --json"));
     assert!(run.at("/problems/0").as_str().unwrap().contains("ECONNREFUSED"), "{}", run.json);
     assert_eq!(run.code, 2);

@@ -61,7 +61,8 @@ fn too_few_descriptors_are_said_with_the_limit() {
 
 #[test]
 fn what_cannot_be_is_said_before_anything_begins() {
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // At an address of its own: another test may be given its port.
+    let closed = std::net::TcpListener::bind("127.0.0.9:0").unwrap().local_addr().unwrap();
     for (line, says) in [
         (format!("conn -h {closed} -c 2 -i 0"), "ECONNREFUSED (nobody listens there"),
         ("conn -h no-such-host.invalid".to_owned(), "no address for no-such-host.invalid"),
