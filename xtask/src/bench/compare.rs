@@ -170,7 +170,7 @@ mod tests {
             let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
             wanted(&names, &known).map(|kinds| kinds.iter().map(Kind::to_string).collect::<Vec<_>>())
         };
-        assert_eq!(chosen(&[]).unwrap(), ["meridian", "mosquitto", "nats", "rumqttd"]);
+        assert_eq!(chosen(&[]).unwrap(), ["meridian", "mosquitto", "nats", "rmqtt", "rumqttd"]);
         assert_eq!(chosen(&["nats", "meridian"]).unwrap(), ["meridian", "nats"]);
         assert!(format!("{}", chosen(&["emqx"]).unwrap_err()).contains("there are meridian, mosquitto"));
     }
@@ -194,8 +194,8 @@ mod tests {
             known(&args(&format!("compare --brokers-file {}", path.display())))
         };
         let names = |kinds: Vec<Kind>| kinds.iter().map(Kind::to_string).collect::<Vec<_>>();
-        assert_eq!(names(with("[flashmq]\nprogram = \"flashmq\"").unwrap())[4..], ["flashmq"]);
-        assert_eq!(names(with("[nats]\nprogram = \"mine\"").unwrap()).len(), 4);
+        assert_eq!(names(with("[flashmq]\nprogram = \"flashmq\"").unwrap())[5..], ["flashmq"]);
+        assert_eq!(names(with("[nats]\nprogram = \"mine\"").unwrap()).len(), 5);
         assert!(with("[mosquitto]\nprogram = \"m\"").is_err());
     }
 }
