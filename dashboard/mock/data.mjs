@@ -58,13 +58,13 @@ export const nodes = () => {
   const names = Object.keys(PLACES);
   const link = (from, to) => ({
     node: to, role: PLACES[to][0], region: PLACES[to][1], state: to === 'edge-warehouse' ? 'suspect' : 'up', state_s: 812.5,
-    round_trip_ms: to === 'edge-warehouse' ? null : PLACES[from][1] === PLACES[to][1] ? 0.4 : 88.2, retransmitted_percent: from === 'meridian-3' ? 1.8 : 0,
+    round_trip_ms: to === 'edge-warehouse' ? null : PLACES[from][1] === PLACES[to][1] ? 0.4 : 88.2, clock_ahead_s: to === 'edge-warehouse' ? null : 0.002, clock_differs: false, retransmitted_percent: from === 'meridian-3' ? 1.8 : 0,
     waiting_bytes: to === 'edge-warehouse' ? 4_812_300 : 0, waiting_frames: to === 'edge-warehouse' ? 18_223 : 0, oldest_s: to === 'edge-warehouse' ? 92.5 : 0, bytes_sent: 912_338_112, bytes_received: 712_445_871,
     last_error: to === 'edge-warehouse' ? 'it cannot be reached at 10.2.0.9:7883: connection timed out' : null,
   });
   const items = names.filter((name) => name !== 'edge-warehouse').map((name, i) => ({
     ...node(), name, connections: [1184, 977, 1302, 211][i],
-    cluster: { role: PLACES[name][0], region: PLACES[name][1], fresh: true, attached_to: PLACES[name][0] === 'replicant' ? 'meridian-2' : null, links: names.filter((other) => other !== name).map((other) => link(name, other)) },
+    cluster: { role: PLACES[name][0], region: PLACES[name][1], fresh: true, attached_to: PLACES[name][0] === 'replicant' ? 'meridian-2' : null, clock_off_s: null, links: names.filter((other) => other !== name).map((other) => link(name, other)) },
   }));
   return { items, next: null, missing: ['edge-warehouse'] };
 };

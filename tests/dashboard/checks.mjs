@@ -58,7 +58,7 @@ export const checks = [
       const page = await visitor.open('cluster');
       await heading(page, 'Cluster');
       await page.getByText('This node belongs to no cluster.').waitFor();
-      await page.getByText('[[cluster_node]]').waitFor();
+      await page.getByText('meridian start --dev-cluster 3+2').waitFor();
       assert.equal(await page.getByRole('table').count(), 0);
     },
     'real',
@@ -126,6 +126,33 @@ export const checks = [
       told.membership = null;
       await gone(page.getByText('no member yet'));
       assert.equal(await table.count(), 0, 'nobody agrees on a list');
+      await page.unrouteAll({ behavior: 'ignoreErrors' });
+    },
+  ],
+  [
+    'a wrong clock is told, by the node whose it is where most others agree, and on its links',
+    async (visitor) => {
+      const told = made.nodes();
+      const page = await visitor.open('cluster');
+      await page.route(/\/api\/v1\/nodes(\?|$)/, (route) => route.fulfill({ json: told }));
+      await page.route(/\/api\/v1\/cluster(\?|$)/, (route) => route.fulfill({ json: made.cluster() }));
+      const links = page.getByRole('table', { name: 'Links' });
+      const status = page.getByRole('status').filter({ hasText: 'clock' });
+      await links.getByText('agrees', { exact: true }).first().waitFor({ timeout: 20_000 });
+      assert.equal(await status.count(), 0);
+      const of = (name) => told.items.find((info) => info.name === name).cluster;
+      of('edge-lobby').clock_off_s = -3600.5;
+      for (const info of told.items) {
+        for (const link of info.cluster.links) {
+          if (link.node === 'edge-lobby') Object.assign(link, { clock_ahead_s: -3600.5, clock_differs: true });
+        }
+      }
+      await status.getByText('The clock of edge-lobby is 1h behind those of most nodes. Set it').waitFor();
+      await page.getByRole('table', { name: 'Nodes' }).getByRole('row').filter({ hasText: 'edge-lobby' }).getByText('wrong clock').waitFor();
+      assert.equal(await links.getByText('1h behind').count(), 3);
+      if (process.env.SCREENSHOT_CLUSTER) await page.screenshot({ path: process.env.SCREENSHOT_CLUSTER.replace('.png', '-clock.png'), fullPage: true });
+      of('edge-lobby').clock_off_s = null;
+      await status.getByText('The clock of edge-lobby is 1h behind that of meridian-1. The clock of edge-lobby is 1h behind that of meridian-2.').waitFor();
       await page.unrouteAll({ behavior: 'ignoreErrors' });
     },
   ],

@@ -1,5 +1,6 @@
 // A cluster as its nodes tell of themselves, put together: who is there, who is only heard of, and how each link is.
 
+import { count, span } from './format';
 import type { AgreedMember, Membership, NodeInfo, NodeLink, Page } from './types';
 
 export type Health = 'good' | 'warn' | 'bad';
@@ -60,7 +61,8 @@ export function members(now: Look, before: Look | null): Member[] {
     member.info = info;
     member.rates = rates(info, now.at, before);
     const held = info.cluster?.fresh === false;
-    member.state = info.state !== 'ready' ? info.state : held ? 'not fresh' : 'ready';
+    const off = (info.cluster?.clock_off_s ?? null) !== null;
+    member.state = info.state !== 'ready' ? info.state : held ? 'not fresh' : off ? 'wrong clock' : 'ready';
     member.health = member.state === 'ready' ? 'good' : 'warn';
   }
   for (const info of now.page.items) {
@@ -116,6 +118,28 @@ export function seen(page: Page<NodeInfo>): Seen[] {
 export function healthOf(link: NodeLink): Health {
   if (link.state !== 'up') return 'bad';
   return link.retransmitted_percent > RETRANSMITTED_MAX || link.oldest_s > OLDEST_MAX ? 'warn' : 'good';
+}
+
+/** How far a clock is from another one. */
+export const apart = (ahead: number) => `${span(Math.abs(ahead))} ${ahead < 0 ? 'behind' : 'ahead'}`;
+
+/** Of wrong clocks as many are named. */
+const CLOCKS_MAX = 3;
+
+/** Clocks that are wrong, a sentence each: of nodes that differ from most, and of two where nobody knows which it is. */
+export function clocks(page: Page<NodeInfo>): string[] {
+  const off = (info: NodeInfo) => info.cluster?.clock_off_s ?? null;
+  const wrong = new Set(page.items.filter((info) => off(info) !== null).map((info) => info.name));
+  const own = page.items.flatMap((info) => (off(info) === null ? [] : [`The clock of ${info.name} is ${apart(off(info)!)}${off(info)! < 0 ? '' : ' of'} those of most nodes.`]));
+  const told = new Set<string>();
+  const unsure = seen(page).flatMap((one) => {
+    const pair = [one.from, one.node].sort().join(' ');
+    if (!one.clock_differs || one.clock_ahead_s === null || wrong.has(one.from) || wrong.has(one.node) || told.has(pair)) return [];
+    told.add(pair);
+    return [`The clock of ${one.node} is ${apart(one.clock_ahead_s)}${one.clock_ahead_s < 0 ? '' : ' of'} that of ${one.from}.`];
+  });
+  const all = [...own, ...unsure];
+  return all.length <= CLOCKS_MAX ? all : [...all.slice(0, CLOCKS_MAX), `${count(all.length - CLOCKS_MAX)} more.`];
 }
 
 const worse: Record<Health, number> = { good: 0, warn: 1, bad: 2 };

@@ -47,6 +47,7 @@ export interface NodeInfo {
     region: string;
     fresh: boolean;
     attached_to: string | null;
+    clock_off_s: number | null;
     links: NodeLink[];
   };
 }
@@ -85,6 +86,8 @@ export interface NodeLink {
   state: 'up' | 'suspect';
   state_s: number;
   round_trip_ms: number | null;
+  clock_ahead_s: number | null;
+  clock_differs: boolean;
   retransmitted_percent: number;
   waiting_bytes: number;
   waiting_frames: number;

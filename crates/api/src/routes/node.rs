@@ -67,6 +67,8 @@ struct Part {
     fresh: bool,
     /// The core that this replicant hears from.
     attached_to: Option<String>,
+    /// By how much its clock is ahead of those of most nodes, or behind when it is less than 0; null while it agrees with them to two seconds.
+    clock_off_s: Option<f64>,
     links: Vec<PartLink>,
 }
 
@@ -82,6 +84,10 @@ struct PartLink {
     /// For how long it has been so.
     state_s: f64,
     round_trip_ms: Option<f64>,
+    /// By how much the other node's clock is ahead of this node's, or behind when it is less than 0; null while that is not known.
+    clock_ahead_s: Option<f64>,
+    /// Whether that is more than two seconds, and not because it is this node's clock that is wrong.
+    clock_differs: bool,
     retransmitted_percent: f64,
     /// That wait for the other node or its acknowledgement.
     waiting_bytes: u64,
@@ -105,6 +111,8 @@ impl Part {
             state: link.state,
             state_s: link.state_s,
             round_trip_ms: link.round_trip_ms,
+            clock_ahead_s: link.clock_ahead_s,
+            clock_differs: link.clock_differs,
             retransmitted_percent: link.retransmitted_percent,
             bytes_sent: link.bytes_sent,
             bytes_received: link.bytes_received,
@@ -115,6 +123,7 @@ impl Part {
             region: view.region,
             fresh: view.fresh,
             attached_to: view.attached_to,
+            clock_off_s: view.clock_off_s,
             links: links.collect(),
         }
     }

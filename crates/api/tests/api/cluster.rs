@@ -171,6 +171,11 @@ fn a_node_shows_its_links_and_what_it_knows_of_each_node() {
     assert_eq!((&shown["links"][0]["clock_ahead_s"], &shown["clock_off_s"]), (&Value::Null, &Value::Null));
     let c = &shown["links"][1];
     assert_eq!((&c["clock_ahead_s"], &c["clock_differs"]), (&(-3600.5).into(), &true.into()));
+    let nodes = server.get("/api/v1/nodes").is(200);
+    let part = &nodes["items"][0]["cluster"];
+    let c = &part["links"][1];
+    assert_eq!((&c["clock_ahead_s"], &c["clock_differs"]), (&(-3600.5).into(), &true.into()));
+    assert_eq!((&part["links"][0]["clock_ahead_s"], &part["clock_off_s"]), (&Value::Null, &Value::Null));
     assert_eq!(
         (&shown["routes"][1]["suspect"], &shown["routes"][1]["digest"]),
         (&true.into(), &"00000000000000ff".into())
