@@ -293,9 +293,14 @@ impl Replica {
         self.store.lock().vacate(vacate);
     }
 
-    /// The log has failed: the replica stops.
+    /// The log has failed: the replica stops. It leads no more, and others, who hear nothing of it, elect another leader.
     pub fn fail(&mut self, why: &str) {
         self.store.lock().fail(why);
+        let raft = self.raft.clone();
+        self.runtime.spawn(async move {
+            // It has stopped by itself when something waited for the log.
+            let _ = raft.shutdown().await;
+        });
     }
 
     pub fn turn(&mut self, now: Time) {
@@ -321,6 +326,10 @@ impl Replica {
         if let Some(panic) = self.runtime.panic() {
             status.role = Role::Stopped;
             status.failure = Some(panic.to_owned());
+        }
+        if let Some(why) = self.store.lock().failed() {
+            status.role = Role::Stopped;
+            status.failure = Some(why.to_owned());
         }
         if lock(&self.state).is_outdated {
             status.failure = Some(LATER.to_owned());

@@ -388,6 +388,11 @@ impl Journal {
         self.held.clear();
     }
 
+    /// Why nothing becomes durable any more.
+    pub fn failed(&self) -> Option<&str> {
+        self.failed.as_deref()
+    }
+
     fn failure(&self) -> io::Error {
         io::Error::other(self.failed.clone().unwrap_or_else(|| "the log has stopped".into()))
     }

@@ -17,6 +17,8 @@ mod network;
 mod runtime;
 mod serve;
 mod status;
+#[cfg(test)]
+mod tests;
 mod vocabulary;
 mod wire;
 

@@ -1,8 +1,12 @@
 //! Answers the questions of other replicas.
 
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
 use std::sync::Mutex;
+use std::task::Poll;
 
 use openraft::raft::{TransferLeaderRequest, VoteRequest};
+use tokio::sync::RwLock;
 
 use crate::group::Raft;
 use crate::journal::Store;
@@ -14,6 +18,8 @@ use crate::wire::Body;
 pub(crate) struct Server {
     store: Store,
     incoming: Mutex<Option<Incoming>>,
+    /// Held by those whose entries are not in the log yet.
+    appending: RwLock<()>,
     bytes_max: u64,
 }
 
@@ -27,7 +33,7 @@ struct Incoming {
 
 impl Server {
     pub fn new(store: Store, bytes_max: u64) -> Self {
-        Self { store, incoming: Mutex::default(), bytes_max }
+        Self { store, incoming: Mutex::default(), appending: RwLock::default(), bytes_max }
     }
 
     pub async fn serve(&self, raft: &Raft, from: ReplicaId, question: Body) -> Body {
@@ -38,6 +44,7 @@ impl Server {
     async fn try_serve(&self, raft: &Raft, from: ReplicaId, question: Body) -> Option<Body> {
         match question {
             Body::Append(append) => {
+                let _appending = self.appending.read().await;
                 Some(Body::Appended(raft.append_entries(append.into()).await.ok()?.into()))
             }
             Body::Vote { vote, last, is_pre_vote, is_transfer } => {
@@ -63,13 +70,23 @@ impl Server {
                     Err(expected) => return Some(Body::Received { vote, offset: expected }),
                 };
                 let last = whole.meta.last_log_id;
+                // What it says of the log has to hold still when `openraft` takes the snapshot up.
+                let appended = self.appending.write().await;
                 if self.store.lock().has_from(&vote, last) {
                     // `openraft` would take its log to be shorter than it is.
                     self.store.settle().await.ok()?;
                     return Some(Body::Received { vote, offset: size });
                 }
                 let snapshot = Snapshot { meta: whole.meta, snapshot: whole.bytes.into() };
-                let response = raft.install_full_snapshot(vote, snapshot).await.ok()?;
+                let mut installing = pin!(raft.install_full_snapshot(vote, snapshot));
+                let first = poll_fn(|cx| Poll::Ready(installing.as_mut().poll(cx))).await;
+                // `openraft` has it: what comes now comes behind it, and need not wait until it is durable.
+                drop(appended);
+                let response = match first {
+                    Poll::Ready(response) => response,
+                    Poll::Pending => installing.await,
+                };
+                let response = response.ok()?;
                 Some(Body::Received { vote: response.vote, offset: size })
             }
             _ => None,
