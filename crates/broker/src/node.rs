@@ -56,6 +56,8 @@ pub struct Node {
     is_stamping: AtomicBool,
     world: AtomicU64,
     last_stamp: AtomicU64,
+    /// Another node has retained something for which there was no room here.
+    lacks_retained: AtomicBool,
     pub(crate) load: Arc<NodeLoad>,
     /// Where shards make things durable, if they do.
     pub(crate) log: Option<Arc<dyn StoreLog>>,
@@ -185,6 +187,7 @@ impl Node {
             is_stamping: AtomicBool::new(false),
             world: AtomicU64::new(0),
             last_stamp: AtomicU64::new(0),
+            lacks_retained: AtomicBool::new(false),
             load: Arc::default(),
             log,
             life,
@@ -448,6 +451,18 @@ impl Node {
             Condition::Full => Some(ReasonCode::QuotaExceeded),
             Condition::Failed => Some(ReasonCode::ImplementationSpecificError),
         })
+    }
+
+    /// What another node has retained finds no room.
+    pub(crate) fn misses_retained(&self) {
+        self.lacks_retained.store(true, Relaxed);
+    }
+
+    /// Whether something that others have retained is missing, and there may be room for it now. True once.
+    pub(crate) fn takes_missed_retained(&self) -> bool {
+        self.lacks_retained.load(Relaxed)
+            && self.refusal().is_none()
+            && self.lacks_retained.swap(false, Relaxed)
     }
 
     /// Whether the log takes messages has changed.

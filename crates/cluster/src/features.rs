@@ -21,8 +21,11 @@ pub const CLOCKS: u64 = 32;
 /// The node passes on what others want to be agreed upon ([`MetaWord::Pass`](crate::meta::MetaWord::Pass)).
 pub const PASSES: u64 = 64;
 
+/// The node copies what is retained again ([`Word::Lacks`](crate::wire::Word::Lacks)).
+pub const COPIES: u64 = 128;
+
 /// What a core has to understand of that log.
 pub const LOG: u64 = RECORDS | LIVES;
 
 /// All that this version can.
-pub const FEATURES: u64 = BRIEF | ANSWERS | PACKS | LOG | CLOCKS | PASSES;
+pub const FEATURES: u64 = BRIEF | ANSWERS | PACKS | LOG | CLOCKS | PASSES | COPIES;

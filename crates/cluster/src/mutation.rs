@@ -51,11 +51,13 @@ pub enum Mutation {
     AdoptUnread,
     /// What the sessions of a node want that has begun anew is forgotten before it has told all of it.
     ForgetEarly,
+    /// What a peer had no room for is not copied to it again.
+    IgnoreLacks,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::ConfirmEarly,
         Self::SubackEarly,
         Self::AlwaysFresh,
@@ -78,6 +80,7 @@ impl Mutation {
         Self::SendToTheDead,
         Self::AdoptUnread,
         Self::ForgetEarly,
+        Self::IgnoreLacks,
     ];
 }
 

@@ -48,6 +48,8 @@ pub struct Peer {
     pub confirms: Confirms,
     /// What of that which is retained here is on its way to it, or has arrived.
     pub copies: Option<Copies>,
+    /// It is to be asked to copy to this node what is retained there.
+    pub is_lacked: bool,
     /// What of it has found no place yet.
     pub behind: Behind,
     /// Its changes up to here are to be settled, and are not.
@@ -128,6 +130,7 @@ impl Peer {
             sent: Default::default(),
             confirms: Confirms::default(),
             copies: None,
+            is_lacked: false,
             behind: Behind::default(),
             settle: None,
             settled: Position::default(),
@@ -154,6 +157,7 @@ impl Peer {
         self.is_copied = false;
         self.confirms.clear();
         self.copies = None;
+        self.is_lacked = false;
         self.settle = None;
         self.settled = Position::default();
         self.answering = 0;

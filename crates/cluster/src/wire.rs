@@ -23,6 +23,7 @@
 //! 20 ask clock stamp u64
 //! 21 clock    stamp u64 of the question, milliseconds since 1970 u64
 //! 22 pass     number u64, command
+//! 23 lacks
 //! vector      (writer u64, incarnation u64, position u64)*
 //! varint      seven bits a byte, the lowest first, the top bit in all but the last
 //! ```
@@ -95,6 +96,9 @@ pub enum Word<'a> {
         stamp: u64,
         world: u64,
     },
+    /// The sender had no room for what is retained elsewhere, and has some now: it is to be copied to it again; only of peers with
+    /// [`COPIES`](crate::features::COPIES).
+    Lacks,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,6 +174,7 @@ impl Word<'_> {
                 }
             }
             Self::Balance => out.push(19),
+            Self::Lacks => out.push(23),
             Self::AskClock(stamp) => {
                 out.push(20);
                 out.extend(stamp.to_le_bytes());
@@ -305,6 +310,7 @@ pub fn decode(bytes: &[u8]) -> Option<Word<'_>> {
         20 => Word::AskClock(number(rest)?),
         21 => Word::Clock { stamp: number(rest)?, world: number(rest)? },
         22 => Word::Meta(MetaWord::Pass { number: number(rest)?, command: rest }),
+        23 => Word::Lacks,
         _ => return None,
     })
 }
@@ -365,7 +371,7 @@ mod tests {
     use super::*;
     use crate::asks::Unanswered;
 
-    fn words() -> [(Word<'static>, &'static str); 23] {
+    fn words() -> [(Word<'static>, &'static str); 24] {
         let vector = vec![(WriterId(2), Incarnation(3), Position(4))];
         let in_hex = "020000000000000003000000000000000400000000000000";
         let hello = Hello {
@@ -410,6 +416,7 @@ mod tests {
             (Word::AskClock(8), "140800000000000000"),
             (Word::Clock { stamp: 8, world: 9 }, "1508000000000000000900000000000000"),
             (Word::Meta(MetaWord::Pass { number: 5, command: b"ab" }), "1605000000000000006162"),
+            (Word::Lacks, "17"),
         ]
     }
 

@@ -22,6 +22,8 @@ pub struct Outbound {
     pub answers: Vec<(PeerTicket, ReasonCode)>,
     /// [`Inbound::key`]s of what was worked through.
     pub taken: Vec<u32>,
+    /// What other nodes have retained found no room here for a while: they are to copy it again.
+    pub lacks_retained: bool,
 }
 
 /// A copy of what a node has retained and this one had not.
@@ -132,6 +134,7 @@ impl Outbound {
             announces: Vec::new(),
             answers: Vec::new(),
             taken: Vec::new(),
+            lacks_retained: false,
         }
     }
 
@@ -150,6 +153,7 @@ impl Outbound {
             && self.announces.is_empty()
             && self.answers.is_empty()
             && self.taken.is_empty()
+            && !self.lacks_retained
     }
 }
 

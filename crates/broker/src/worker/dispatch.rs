@@ -84,6 +84,9 @@ impl Worker {
         let mut rest = routes_of(&self.reader, name, &mut routes);
         let needs_log = view.retain || view.qos > QoS::AtMostOnce && !rest.is_empty();
         let refusal = if needs_log { self.node.refusal() } else { None };
+        if refusal.is_some() && view.retain && publishing.is_forwarded {
+            self.node.misses_retained();
+        }
         if refusal.is_some() && publishing.is_refusable() && needs_places(rest, &view, &publishing) {
             self.refused_by_log += 1;
             self.scratch.routes = routes;

@@ -426,6 +426,7 @@ impl Worker {
         if self.housekeeping_due <= now {
             self.housekeeping_due = Time(now.0 + 1000);
             self.tend_retained();
+            self.ask_for_missed_retained();
             self.shards.iter().for_each(|(_, shard)| shard.report_live());
             self.publish_figures();
             // Two workers that weigh at once may leave the older result behind.

@@ -272,6 +272,9 @@ impl Worker {
         }
         let token = key.map(|key| Token::Forwarded { worker: self.id, key });
         let (message, refusal) = (view.to_message(), self.node.refusal());
+        if refusal.is_some() {
+            self.node.misses_retained();
+        }
         let stamp = stamp.max(1);
         self.request(place, Request::Retain { message, stamp, copied_by, refusal, token });
     }
@@ -282,6 +285,11 @@ impl Worker {
         let (frame, topic_hash) = self.frame(&mut None, &message.view(), beside);
         let is_own = self.node.is_own_stamp(stamp);
         self.outbound.learned.push(Learned { from, frame, topic_hash, is_own });
+    }
+
+    /// About once a second. Of the workers one asks for what all have missed.
+    pub(super) fn ask_for_missed_retained(&mut self) {
+        self.outbound.lacks_retained |= self.id.index() == 0 && self.node.takes_missed_retained();
     }
 
     /// Tells another node what was deleted here: it may have missed that.

@@ -12,6 +12,7 @@ use replog::WriterId;
 use super::Fabric;
 use crate::behind::Copied;
 use crate::config::ForwardAck;
+use crate::features::COPIES;
 use crate::mutation::{Mutation, mutated};
 use crate::packing;
 use crate::peer::{IfLost, Peer, Waiting};
@@ -20,7 +21,8 @@ use crate::wire::{Confirmed, Word};
 impl Fabric {
     /// What a worker has for other nodes.
     pub(super) fn outbound(&mut self, now: Time, outbound: Outbound) {
-        let Outbound { worker, frames, forwards, learned, announces, answers, taken } = outbound;
+        let Outbound { worker, frames, forwards, learned, announces, answers, taken, lacks_retained } =
+            outbound;
         // Subscriptions come before the messages of whoever made them.
         self.routes_changed();
         self.announced(now, &announces);
@@ -36,10 +38,43 @@ impl Fabric {
         for (ticket, reason) in answers {
             self.answered(ticket, reason);
         }
+        if lacks_retained {
+            self.lacks_retained = true;
+            self.counters.lacked += 1;
+            self.peers.values_mut().for_each(|peer| peer.is_lacked = true);
+        }
         for key in taken {
             for (peer, credit) in self.credits.try_remove(key as usize).unwrap_or_default() {
                 self.mesh.consume(peer, credit);
             }
+        }
+    }
+
+    /// Peers are asked for what they have retained, those that are not there when they are.
+    pub(super) fn ask_for_copies(&mut self, now: Time) {
+        if !self.lacks_retained {
+            return;
+        }
+        let those: Vec<NodeId> =
+            self.peers.iter().filter(|(_, peer)| peer.is_lacked).map(|(id, _)| *id).collect();
+        self.lacks_retained = !those.is_empty();
+        for id in those {
+            let is_up = self.peers.get(&id).is_some_and(|peer| peer.is_up);
+            // One that cannot copies again when one of the two begins anew.
+            let is_asked = is_up && (!self.can(id, COPIES) || self.say(now, id, Lane::ROUTES, &Word::Lacks));
+            if let Some(peer) = self.peers.get_mut(&id).filter(|_| is_asked) {
+                peer.is_lacked = false;
+            }
+        }
+    }
+
+    /// A peer had no room for what was copied to it.
+    pub(super) fn copy_again(&mut self, from: NodeId) {
+        let Some(peer) = self.peers.get(&from) else { return };
+        // One that was not copied anything yet has missed nothing.
+        if let Some(copies) = peer.copies {
+            let place = peer.place;
+            self.inbound.iter_mut().for_each(|inbound| inbound.copies.push((place, copies)));
         }
     }
 

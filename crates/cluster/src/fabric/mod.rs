@@ -23,7 +23,7 @@ use replog::{Incarnation, Position, Replica, WriterId};
 use crate::asks::{Asked, Asker, Question, Unanswered, Waiting};
 use crate::clocks::Clocks;
 use crate::config::{Config, Role, WithoutQuorum};
-use crate::features::{BRIEF, CLOCKS, PACKS};
+use crate::features::{BRIEF, CLOCKS, COPIES, PACKS};
 use crate::freshness::{Grants, Leases};
 use crate::interest::Interest;
 use crate::meta::{Command, LogNews, Meta, WishId};
@@ -85,6 +85,8 @@ pub struct Fabric {
     for_cluster: Subacks,
     /// Nodes that are linked and no members.
     guests: BTreeMap<NodeId, membership::Guest>,
+    /// Some peer is to be asked for what it has retained.
+    lacks_retained: bool,
     /// Places that nobody has any more.
     retired: VecDeque<(Time, NodePlace)>,
     /// Where the members are agreed upon.
@@ -141,6 +143,8 @@ pub struct Counters {
     pub subacks_overdue: u64,
     /// Copies of retained messages that found too much on the way to another node: they are sent later.
     pub untold: u64,
+    /// Times that peers were asked for what they have retained, as there had been no room for it here.
+    pub lacked: u64,
     /// Bytes of peers that were no words.
     pub malformed: u64,
     /// Questions to other nodes, for operators, and those that got no answer.
@@ -197,6 +201,7 @@ impl Fabric {
             attached: None,
             share_at: None,
             guests: BTreeMap::new(),
+            lacks_retained: false,
             retired: VecDeque::new(),
             meta: None,
             followed: 0,
@@ -286,6 +291,7 @@ impl Fabric {
         self.tend_leases(now);
         self.judge_clocks(now);
         self.send_behind(now);
+        self.ask_for_copies(now);
         self.tell_confirmed(now);
         self.release_subacks(now);
         self.tend_asks(now);
@@ -413,6 +419,9 @@ impl Fabric {
             Word::AskClock(_) | Word::Clock { .. } if !self.can(from, CLOCKS) => self.counters.malformed += 1,
             Word::AskClock(stamp) => self.clock_asked(now, from, stamp),
             Word::Clock { stamp, world } => self.clocks.answered(now, from, stamp, world),
+            Word::Lacks if !self.can(from, COPIES) => self.counters.malformed += 1,
+            Word::Lacks if mutated(Mutation::IgnoreLacks) => {}
+            Word::Lacks => self.copy_again(from),
         }
     }
 
