@@ -11,7 +11,7 @@ use broker::access::AllowAll;
 use broker::settings::Settings;
 use broker::{Batch, Letter, Time, Worker, WorkerId};
 use shardlog::{Events, Moment, Reading, ShardLog, Told};
-use storage::{Commit, Keeper, RecoveredGroup, Writer};
+use storage::{Commit, GroupId, Keeper, RecoveredGroup, Writer};
 
 use self::log::Tapped;
 use crate::context::Context;
@@ -28,6 +28,8 @@ pub struct Setup {
     pub commit_bytes_max: u64,
     pub low_bytes_per_commit: u64,
     pub entropy: [u8; 48],
+    /// Groups of the log for which a full disk keeps a place.
+    pub urgent: &'static [GroupId],
     /// Longest sync of the disk, when all is well.
     pub sync_max: Micros,
     #[cfg(feature = "trial")]
@@ -46,6 +48,7 @@ impl Setup {
             commit_bytes_max: self.commit_bytes_max,
             low_bytes_per_commit: self.low_bytes_per_commit,
             entropy: Some(self.entropy),
+            urgent: self.urgent,
             now_ms: moment.wall.as_millis() as u64,
             #[cfg(feature = "trial")]
             mutation: self.mutation,
@@ -97,6 +100,10 @@ pub struct Node {
     writer: Writer,
     keeper: Keeper,
     committing: bool,
+    /// Records that waited when there was no room for the first of them.
+    stalled: Option<u64>,
+    /// That is tried again then.
+    retry_at: Micros,
     keeping: bool,
     asked: Arc<Mutex<Vec<Reading>>>,
     readers: [VecDeque<Reading>; 2],
@@ -185,6 +192,8 @@ impl Node {
             writer: opened.writer,
             keeper: opened.keeper,
             committing: false,
+            stalled: None,
+            retry_at: 0,
             keeping: false,
             asked,
             readers: Default::default(),
@@ -230,9 +239,13 @@ impl Node {
         (self.log.log().clone(), self.told.clone(), std::mem::take(&mut self.meta))
     }
 
-    /// The replica may have written something.
+    /// The replica may have written something, which goes where other things find no room.
     pub fn look_at_log(&mut self, cx: &mut Context) {
-        if self.log.log().queue_records() > 0 {
+        let records = self.log.log().queue_records();
+        if self.stalled.is_some_and(|known| records > known) {
+            self.stalled = None;
+        }
+        if records > 0 {
             self.commit_soon(cx);
         }
     }
@@ -290,7 +303,7 @@ impl Node {
     }
 
     fn commit(&mut self, cx: &mut Context) {
-        self.committing = false;
+        (self.committing, self.stalled) = (false, None);
         let before = self.log.log().tally();
         let result = self.writer.commit_once();
         self.send_posted(cx);
@@ -303,8 +316,11 @@ impl Node {
             }
             Ok(Commit::Idle) => {}
             Ok(Commit::NoRoom) => {
-                self.committing = true;
-                cx.after(SECOND, Event::Commit { life: self.life });
+                self.stalled = Some(self.log.log().queue_records());
+                if self.retry_at <= cx.now() {
+                    self.retry_at = cx.now() + SECOND;
+                    cx.at(self.retry_at, Event::Commit { life: self.life });
+                }
             }
             Err(error) => {
                 if self.failed.is_none() {
@@ -317,7 +333,7 @@ impl Node {
 
     /// Unless it is at it.
     fn commit_soon(&mut self, cx: &mut Context) {
-        if !self.committing && self.failed.is_none() {
+        if !self.committing && self.stalled.is_none() && self.failed.is_none() {
             self.committing = true;
             let slow = cx.random.percent(2);
             let time = if slow { cx.between(MILLI, SECOND) } else { cx.between(100, self.setup.sync_max) };

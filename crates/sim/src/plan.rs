@@ -73,6 +73,7 @@ impl Plan {
         let mut entropy = [0; 48];
         entropy.iter_mut().for_each(|byte| *byte = random.draw() as u8);
         let setup = Setup {
+            urgent: &[],
             settings,
             workers: 1 + random.below(4) as u16,
             segment_bytes: *random.pick(&[8 << 10, 16 << 10, 64 << 10, 256 << 10]),

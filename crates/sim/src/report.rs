@@ -121,6 +121,8 @@ report! {
     fleet_half_open,
     /// Times that a node could not write to another for the network's slowness.
     fleet_full,
+    /// Times that a node asked others for what they had retained while its disk was full.
+    fleet_lacked,
     /// Frames that went again after a lost connection.
     fleet_retransmitted,
     /// What a client did that keeps to no rules.
@@ -232,6 +234,9 @@ report! {
     quorum_transfers,
     /// Disks that were lost.
     quorum_wiped,
+    /// Disks that had no room for another segment, and had it again.
+    quorum_disks_full,
+    quorum_disks_room,
     quorum_pauses,
     quorum_partitions,
     quorum_isolated,
@@ -241,6 +246,8 @@ report! {
     quorum_check_applied,
     quorum_check_read,
     quorum_check_resumed,
+    /// Times that something of a replica became durable on a full disk, where something else of its node waited for room.
+    quorum_check_full,
     /// Replicas that reached nobody and raised no term.
     quorum_check_isolated,
     quorum_check_kept,
@@ -249,11 +256,15 @@ report! {
 impl Report {
     /// The figures of a simulation of this shape.
     pub fn figures(&self, shape: Shape) -> impl Iterator<Item = (&'static str, u64)> {
-        let of_both = ["seeds", "seconds", "events", "starts", "kills", "power_cuts", "clock_jumps"];
+        let of_both =
+            ["seeds", "seconds", "events", "starts", "kills", "power_cuts", "clock_jumps", "disks_full"];
+        let not_of_quorum = ["clock_jumps", "disks_full"];
         self.each().filter(move |(name, _)| match shape {
             Shape::Node => !name.starts_with("fleet_") && !name.starts_with("quorum_"),
             Shape::Cluster | Shape::FullCluster => name.starts_with("fleet_") || of_both.contains(name),
-            Shape::Quorum => name.starts_with("quorum_") || of_both.contains(name) && *name != "clock_jumps",
+            Shape::Quorum => {
+                name.starts_with("quorum_") || of_both.contains(name) && !not_of_quorum.contains(name)
+            }
         })
     }
 

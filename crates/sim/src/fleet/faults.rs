@@ -56,6 +56,11 @@ impl Fleet {
                 }
             }
             Fault::ClockJump { node } => self.members[*node].machine.jump(&mut self.cx),
+            Fault::Full { node, room, time } => {
+                let disk = &self.members[*node].machine.disk;
+                disk.set_capacity(Some(disk.used() + room));
+                self.cx.after(*time, Event::Fleet(Step::Room { node: *node }));
+            }
             Fault::LoseClient { client } => {
                 if let Some(link) = self.clients[*client].link() {
                     self.net.lose(&mut self.cx, link);

@@ -103,6 +103,8 @@ pub struct Member {
     pub leaves: bool,
     /// The same of links.
     pub links: Option<u64>,
+    /// What it offers in any case.
+    pub always: u64,
     /// On its disk: what the cores agree on.
     pub copy: registry::Copy,
 }
@@ -183,7 +185,7 @@ impl Member {
         let some = cx.random.draw();
         let of_links = *cx.random.pick(&[0, cluster::FEATURES, some]) & cluster::FEATURES & !cluster::LOG;
         let of_log = if cx.random.percent(12) { some >> 1 } else { u64::MAX };
-        later | self.links.unwrap_or(of_links) | self.log.unwrap_or(of_log) & cluster::LOG
+        later | self.always | self.links.unwrap_or(of_links) | self.log.unwrap_or(of_log) & cluster::LOG
     }
 }
 

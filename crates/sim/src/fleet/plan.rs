@@ -66,6 +66,12 @@ pub enum Fault {
     ClockJump {
         node: usize,
     },
+    /// A node's disk has room for so many bytes more, and for so long.
+    Full {
+        node: usize,
+        room: u64,
+        time: Micros,
+    },
     /// A client's connection is lost.
     LoseClient {
         client: usize,
@@ -143,10 +149,20 @@ impl Plan {
             let (client, time) = (random.below(clients), SECOND / 10 + random.draw() % (10 * SECOND));
             faults.push((random.draw() % length, Fault::PauseClient { client, time }));
         }
+        for _ in 0..random.below(if is_full { 6 } else { 3 }) {
+            let (node, room) = (random.below(count), random.draw() % 100_000);
+            let time = SECOND / 2 + random.draw() % (10 * SECOND);
+            faults.push((random.draw() % length, Fault::Full { node, room, time }));
+        }
         faults.sort_by_key(|(at, _)| *at);
+        let is_agreed = seed % 4 == 1;
+        let mut setups: Vec<Setup> = (0..count).map(|_| setup(random)).collect();
+        if is_agreed {
+            setups[..cores].iter_mut().for_each(|setup| setup.urgent = &shardlog::META);
+        }
         Self {
             skews: (0..count).map(|_| random.draw() % SKEW_MAX).collect(),
-            setups: (0..count).map(|_| setup(random)).collect(),
+            setups,
             config: config(random, nodes[0].clone()),
             mesh: mesh(random, is_tight),
             latency: *random.pick(&[50, MILLI, 20 * MILLI, 100 * MILLI]),
@@ -158,10 +174,17 @@ impl Plan {
             faults,
             is_tight,
             is_harassed: random.percent(50),
-            is_agreed: seed % 4 == 1,
+            is_agreed,
             meets: Vec::new(),
             old: Vec::new(),
         }
+    }
+}
+
+impl Plan {
+    /// Whether a node's disk is full at some time.
+    pub fn fills_disk(&self, node: usize) -> bool {
+        self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Full { node: full, .. } if *full == node))
     }
 }
 
@@ -185,6 +208,7 @@ fn setup(random: &mut Random) -> Setup {
     let mut entropy = [0; 48];
     entropy.iter_mut().for_each(|byte| *byte = random.draw() as u8);
     Setup {
+        urgent: &[],
         settings,
         workers: 1 + random.below(3) as u16,
         segment_bytes: *random.pick(&[64 << 10, 256 << 10]),

@@ -38,6 +38,7 @@ fn plan(batching: Duration) -> Plan {
     let mut settings = Settings::default();
     settings.sys.interval = Duration::ZERO;
     let setup = Setup {
+        urgent: &[],
         settings,
         workers: 1,
         segment_bytes: 64 << 10,
@@ -305,7 +306,11 @@ fn id(node: usize) -> NodeId {
 
 /// Faults of the product, and what notices each of them.
 #[cfg(feature = "trial")]
-pub const TRIALS: [(cluster::Mutation, fn()); 14] = [
+pub const TRIALS: [(cluster::Mutation, fn()); 15] = [
+    (
+        cluster::Mutation::IgnoreLacks,
+        listed::what_is_retained_while_a_disk_is_full_is_kept_there_when_there_is_room,
+    ),
     (
         cluster::Mutation::ForgetGrants,
         listed::cores_that_begin_anew_wait_for_the_leases_that_they_have_forgotten,

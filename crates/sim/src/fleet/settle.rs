@@ -35,6 +35,7 @@ impl Fleet {
         // A crowd of them would keep nodes out for as long as handshakes may take.
         self.turn_strangers_out();
         for node in 0..self.members.len() {
+            self.cx.after(0, Event::Fleet(Step::Room { node }));
             self.cx.after(0, Event::Fleet(Step::Start { node }));
         }
     }

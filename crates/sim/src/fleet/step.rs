@@ -41,6 +41,10 @@ pub enum Step {
     Intruded {
         stranger: usize,
     },
+    /// There is room on a node's disk again.
+    Room {
+        node: usize,
+    },
     /// An operator changes something that the cores agree on.
     Operate,
     /// Somebody goes by the name of a node that may be dead.

@@ -77,6 +77,9 @@ impl Fleet {
     }
 
     fn of(mut random: Random, plan: Plan, trace: Trace) -> Self {
+        // What a node without it has missed while a disk was full is missing for good.
+        let is_full = (0..plan.nodes.len()).any(|node| plan.fills_disk(node));
+        let always = if is_full { cluster::COPIES } else { 0 };
         let member = |(number, setup): (usize, &crate::node::Setup)| Member {
             number,
             machine: Machine::new(random.draw()),
@@ -89,6 +92,7 @@ impl Fleet {
             leaves: false,
             log: plan.old.contains(&number).then_some(0),
             links: None,
+            always,
             copy: registry::Copy::default(),
         };
         let members: Vec<Member> = plan.setups.iter().enumerate().map(member).collect();
@@ -163,6 +167,7 @@ impl Fleet {
             if let Some(process) = &mut member.process {
                 process.check(&mut self.cx);
                 self.cx.report.fleet_retransmitted += process.retransmitted();
+                self.cx.report.fleet_lacked += process.fabric.counters().lacked;
             }
         }
     }
@@ -459,6 +464,7 @@ impl Fleet {
             Step::Flap { one, other, until } => self.flap(one, other, until),
             Step::Intrude { stranger } => self.intrudes(stranger),
             Step::Intruded { stranger } => self.intruded(stranger),
+            Step::Room { node } => self.members[node].machine.disk.set_capacity(None),
             Step::Operate => self.operate(),
             Step::Impersonate => self.impersonate(),
             Step::Resume { client, link } => self.resume(client, link),
@@ -513,7 +519,8 @@ impl Fleet {
                 if is_new && knowing <= cores / 2 {
                     return true;
                 }
-                if !view.is_durable && !is_tight {
+                // What has waited for a node that was cut off finds no place on a full disk.
+                if !view.is_durable && !is_tight && !plan.fills_disk(view.node) {
                     return false;
                 }
                 let process = members[message.node].process.as_mut();

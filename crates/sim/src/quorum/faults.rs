@@ -15,6 +15,8 @@ pub enum Fault {
     Wipe { place: usize },
     /// The next sync fails.
     FailSync { place: usize },
+    /// The disk has room for so many bytes more, and for so long; something else of the node writes meanwhile, and may need all that it has.
+    Full { place: usize, room: u64, time: Micros, holds: bool },
     /// SIGSTOP, and later SIGCONT.
     Pause { place: usize, time: Micros },
     /// Nothing gets through between two groups.
@@ -42,7 +44,8 @@ impl Fault {
             (0..places).filter(|at| *at == always || *at != never && random.percent(40)).collect()
         };
         let (group, voters) = (some(place, other), some(place, places));
-        match random.below(100) {
+        let (room, holds) = (random.draw() % 50_000, random.percent(50));
+        match random.below(108) {
             0..=11 => Self::Kill { place },
             12..=21 => Self::Cut { place },
             22..=25 => Self::CutMany { places: group },
@@ -57,7 +60,8 @@ impl Fault {
             }
             77..=83 => Self::Lose { one: place, other },
             84..=92 => Self::Resize { voters },
-            _ => Self::Transfer { to: place },
+            93..=99 => Self::Transfer { to: place },
+            _ => Self::Full { place, room, time, holds },
         }
     }
 }

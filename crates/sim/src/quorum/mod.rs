@@ -5,6 +5,7 @@
 
 mod faults;
 mod ledger;
+mod neighbour;
 mod oracle;
 mod replica;
 mod settle;

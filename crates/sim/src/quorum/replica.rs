@@ -9,10 +9,14 @@ use storage::fault::FaultDisk;
 use storage::{GroupId, Keeper, Log, LogEvents, Options, Vacate, Writer};
 
 use super::ledger::Ledger;
+use super::neighbour::{self, Neighbour};
 use crate::random::Random;
+use crate::report::Report;
 use crate::schedule::Micros;
 
 pub const PLACES: Places = Places { entries: GroupId(1), votes: GroupId(2) };
+/// Of [`PLACES`], as those of a core's.
+const URGENT: [GroupId; 2] = [PLACES.entries, PLACES.votes];
 pub const GROUP: LogGroup = LogGroup(0);
 
 /// What the log tells, until the replica takes it.
@@ -23,6 +27,8 @@ pub enum Tale {
     Durable(GroupId, u64),
     Checkpoint(GroupId, u64),
     Vacate(Vacate),
+    Full,
+    Room,
     Failed(String),
 }
 
@@ -49,9 +55,13 @@ impl LogEvents for Told {
         self.tell(Tale::Vacate(vacate));
     }
 
-    fn full(&mut self) {}
+    fn full(&mut self) {
+        self.tell(Tale::Full);
+    }
 
-    fn room(&mut self) {}
+    fn room(&mut self) {
+        self.tell(Tale::Room);
+    }
 
     fn failed(&mut self, error: &storage::Error) {
         self.tell(Tale::Failed(error.to_string()));
@@ -77,8 +87,11 @@ pub struct Replica {
     pub writer: Writer,
     pub keeper: Keeper,
     told: Told,
+    pub neighbour: Neighbour,
     /// A commit of the log is on its way.
     pub commits: bool,
+    /// What found no room is tried again then.
+    pub retry_at: Micros,
     /// Nothing of it happens until then.
     pub paused_until: Micros,
     /// When the turn is that is on its way.
@@ -89,18 +102,31 @@ pub struct Replica {
 
 impl Replica {
     /// Takes in what the log has told.
-    pub fn hear(&mut self) {
-        for tale in self.told.take() {
+    pub fn hear(&mut self, now: Micros, report: &mut Report) {
+        let tales = self.told.take();
+        // What is durable at one time is told one after the other.
+        let stays = |tale: &Tale| !matches!(tale, Tale::Durable(neighbour::GROUP, _));
+        let overtakes = self.neighbour.is_stalled() && tales.iter().all(stays);
+        for tale in tales {
             match tale {
-                Tale::Durable(group, index) => self.group.durable(group, index),
+                Tale::Durable(neighbour::GROUP, index) => self.neighbour.durable(index),
+                Tale::Durable(group, index) => {
+                    report.quorum_check_full += u64::from(overtakes);
+                    self.group.durable(group, index);
+                }
+                Tale::Checkpoint(neighbour::GROUP, index) => self.neighbour.checkpoint_durable(index),
                 Tale::Checkpoint(group, index) => self.group.checkpoint_durable(group, index),
+                Tale::Vacate(vacate) if vacate.group == neighbour::GROUP => self.neighbour.vacate(vacate),
                 Tale::Vacate(vacate) => self.group.vacate(vacate),
+                Tale::Full => report.quorum_disks_full += 1,
+                Tale::Room => report.quorum_disks_room += 1,
                 Tale::Failed(why) => {
                     self.has_failed = true;
                     self.group.fail(&why);
                 }
             }
         }
+        self.neighbour.tidy(now);
     }
 }
 
@@ -142,6 +168,7 @@ impl Place {
         let options = Options {
             segment_bytes: tempo.segment_bytes,
             reserve_bytes: 2 * tempo.segment_bytes,
+            urgent: &URGENT,
             low_bytes_per_commit: tempo.low_bytes_per_commit,
             entropy: Some(entropy),
             ..Options::default()
@@ -157,6 +184,7 @@ impl Place {
             keep_entries: tempo.keep_entries,
             ..Config::new(GROUP, self.id, Member { node: node(at) }, random.draw())
         };
+        let neighbour = Neighbour::new(log.clone(), tempo.segment_bytes, &recovery.groups);
         let group = Group::start(now, config, log.clone(), PLACES, &recovery.groups, Ledger::default());
         let group = group.expect("what was written can be read");
         self.replica = Some(Replica {
@@ -165,7 +193,9 @@ impl Place {
             writer,
             keeper,
             told,
+            neighbour,
             commits: false,
+            retry_at: 0,
             paused_until: 0,
             turn_at: Micros::MAX,
             has_failed: false,

@@ -41,6 +41,16 @@ pub enum Step {
     Fault {
         number: usize,
     },
+    /// The rest of a node writes something, until then.
+    Neighbour {
+        place: usize,
+        life: u32,
+        until: Micros,
+    },
+    /// There is room on a disk again.
+    Room {
+        place: usize,
+    },
     /// The term of a replica that reaches nobody, once what was under way has arrived, and at the end.
     Isolated {
         place: usize,
@@ -90,6 +100,8 @@ pub struct Quorum {
     pub(super) is_calm: bool,
 }
 
+/// How often the rest of a node writes while its disk is full.
+const NEIGHBOURS_PACE: Micros = 20 * MILLI;
 /// How long a proposal waits.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -221,6 +233,8 @@ impl Quorum {
                 self.cx.say(|| format!("{fault:?}"));
                 self.fail(fault);
             }
+            Step::Neighbour { place, life, until } => self.neighbour(place, life, until),
+            Step::Room { place } => self.places[place].disk.set_capacity(None),
             Step::Isolated { place, life } => self.isolated(place, life),
             Step::Rejoins { place, life, term } => {
                 if let Some(now) = self.term(place, life).filter(|_| !self.is_calm) {
@@ -273,7 +287,7 @@ impl Quorum {
             let until = replica.paused_until;
             return self.turn_at(place, until);
         }
-        replica.hear();
+        replica.hear(now, &mut self.cx.report);
         replica.group.turn(Time(now));
         let status = replica.group.status(Time(now));
         if status.role == Role::Leader {
@@ -337,6 +351,19 @@ impl Quorum {
                 replica.commits = false;
                 return;
             }
+            // Whatever the replica has next is tried at once, as it may be what goes on.
+            Ok(storage::Commit::NoRoom) => {
+                replica.neighbour.finds_no_room();
+                let worked = replica.keeper.keep();
+                replica.commits = worked;
+                if worked {
+                    self.cx.after(delay, Event::Quorum(Step::Commit { place, life }));
+                } else if replica.retry_at <= now {
+                    replica.retry_at = now + SECOND;
+                    self.cx.after(SECOND, Event::Quorum(Step::Commit { place, life }));
+                }
+                return;
+            }
             Ok(_) => {
                 let _ = replica.keeper.keep();
                 self.cx.after(delay, Event::Quorum(Step::Commit { place, life }));
@@ -349,6 +376,19 @@ impl Quorum {
             }
         }
         self.turn(place);
+    }
+
+    fn neighbour(&mut self, place: usize, life: u32, until: Micros) {
+        let now = self.cx.now();
+        let Some(replica) = self.replica(place, life) else { return };
+        if now > until || replica.has_failed {
+            return;
+        }
+        if replica.paused_until <= now {
+            replica.neighbour.writes();
+            self.turn(place);
+        }
+        self.cx.after(NEIGHBOURS_PACE, Event::Quorum(Step::Neighbour { place, life, until }));
     }
 
     fn send(&mut self, from: usize, to: usize, bytes: Vec<u8>) {
@@ -507,6 +547,16 @@ impl Quorum {
                 at.disk.set_plan(storage::fault::FaultPlan { sync_fails_at, ..Default::default() });
                 at.sync_fails = true;
                 self.cx.report.syncs_failed += 1;
+            }
+            Fault::Full { place, room, time, holds } => {
+                let at = &mut self.places[place];
+                at.disk.set_capacity(Some(at.disk.used() + room));
+                let (life, until) = (at.life, now + time);
+                if let Some(replica) = at.replica.as_mut().filter(|_| holds) {
+                    replica.neighbour.holds(until);
+                }
+                self.cx.after(0, Event::Quorum(Step::Neighbour { place, life, until }));
+                self.cx.at(until, Event::Quorum(Step::Room { place }));
             }
             Fault::Pause { place, time } => {
                 if let Some(replica) = &mut self.places[place].replica {

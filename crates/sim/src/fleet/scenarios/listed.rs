@@ -364,6 +364,38 @@ fn what_is_retained_and_finds_no_place_in_a_link_is_sent_when_there_is_room() {
     }
 }
 
+/// A node whose disk is full keeps nothing of what is retained and deleted elsewhere: it asks for that when there is room, and has the same as the others.
+#[cfg_attr(test, test)]
+pub(super) fn what_is_retained_while_a_disk_is_full_is_kept_there_when_there_is_room() {
+    let mut story = Story::of_links(plan(Duration::ZERO), |_| Some(cluster::FEATURES));
+    let old = story.says("r/0", QoS::AtLeastOnce, Keeps::Message);
+    story.passes(SECOND);
+    assert_eq!(story.retained(1), [old]);
+    story.fleet.fault(&Fault::Full { node: 1, room: 0, time: LONG });
+    // Until its log needs more than it has.
+    for _ in 0..3_000 {
+        story.says("r/1", QoS::AtMostOnce, Keeps::Message);
+        story.passes(MILLI);
+    }
+    story.passes(SECOND);
+    let new = story.says("r/a/b", QoS::AtMostOnce, Keeps::Message);
+    let last = story.says("r/1", QoS::AtMostOnce, Keeps::Message);
+    story.says("r/0", QoS::AtMostOnce, Keeps::Deletion);
+    story.passes(5 * SECOND);
+    assert_eq!(story.retained(0), [last, new]);
+    let lacked = |story: &Story| {
+        let process = story.fleet.members[1].process.as_ref().expect("the node runs");
+        process.fabric.counters().lacked
+    };
+    assert!(story.fleet.members[1].machine.disk.counts().full > 0 && lacked(&story) == 0);
+    story.fleet.members[1].machine.disk.set_capacity(None);
+    story.passes(10 * SECOND);
+    assert_eq!(lacked(&story), 1);
+    for node in 0..3 {
+        assert_eq!(story.retained(node), [last, new], "n{node}");
+    }
+}
+
 /// A core has begun to tell another one what the clients of a replicant want, in a whole copy, and both it and the replicant's link to it are
 /// lost. The core that the replicant moves to has told the same meanwhile, which was refused for the first copy's sake.
 #[test]
