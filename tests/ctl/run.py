@@ -16,13 +16,14 @@ import checks_access
 import checks_change
 import checks_clocks
 import checks_cluster
+import checks_limits
 import checks_live
 import checks_look
 import checks_top
 from node import Node
 
 # In this order: those of access come last, because they end the node's openness.
-MODULES = [checks_look, checks_change, checks_live, checks_top, checks_cluster, checks_clocks, checks_access]
+MODULES = [checks_look, checks_change, checks_live, checks_top, checks_cluster, checks_clocks, checks_limits, checks_access]
 
 
 def main():

@@ -23,7 +23,7 @@ pub trait Storage: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StorageCondition {
     Good,
-    /// No room: what has to be kept is refused until there is.
+    /// No room, or no file descriptor, for another part of the log: what has to be kept is refused until there is.
     Full,
     /// A write or sync failed: nothing is kept any more.
     Failed,
@@ -46,7 +46,7 @@ impl StorageCondition {
 pub struct StorageView {
     /// `good`, `full` or `failed`.
     pub state: &'static str,
-    /// Why it failed, and damage that was found.
+    /// Why it failed, damage that was found, or what there is none of.
     pub detail: Option<String>,
     pub directory: String,
     /// Segments that hold records.

@@ -54,7 +54,7 @@ impl LogEvents for Told {
 
     fn vacate(&mut self, _: Vacate) {}
 
-    fn full(&mut self) {}
+    fn full(&mut self, _: storage::Lack) {}
 
     fn room(&mut self) {}
 

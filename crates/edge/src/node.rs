@@ -33,6 +33,8 @@ pub struct Options {
     pub store: Option<broker::Store>,
     /// What joins the node to the others of its cluster, if it belongs to one.
     pub peers: Option<Arc<dyn Peers>>,
+    /// Descriptors that the rest of the process may need: clients get what is left, where `limits.connections_max` does not say how many.
+    pub descriptors_kept: usize,
 }
 
 /// A running node.
@@ -183,12 +185,12 @@ impl std::error::Error for StartError {
 
 /// Binds the listeners and starts one reactor per worker.
 pub fn start(options: Options) -> Result<Node, StartError> {
-    let Options { edge, broker, access, version, store, peers } = options;
+    let Options { edge, broker, access, version, store, peers, descriptors_kept } = options;
     let workers = match edge.workers {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         workers => workers,
     };
-    let connections_max = connections_max(broker.limits.connections_max as usize, workers)?;
+    let connections_max = connections_max(broker.limits.connections_max as usize, workers, descriptors_kept)?;
     let shared = match store {
         Some(store) => broker::Node::with_store(broker, access, version, workers as u16, store),
         None => {
@@ -332,17 +334,18 @@ fn bind_all(edge: &EdgeSettings, workers: usize) -> Result<(Vec<Bound>, Listener
     Ok((bound, listeners))
 }
 
-/// Descriptors that are not connections: listeners, polls, logs, a password file being read.
+/// Descriptors that are needed in any case: listeners, polls, logs, a password file being read.
 const DESCRIPTORS_RESERVED: usize = 64;
 
-fn connections_max(wanted: usize, workers: usize) -> Result<usize, StartError> {
+fn connections_max(wanted: usize, workers: usize, kept: usize) -> Result<usize, StartError> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a valid, writable rlimit for the length of the call.
     let result = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     let limit = if result == 0 { usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX) } else { 1024 };
     let available = limit.saturating_sub(DESCRIPTORS_RESERVED + 4 * workers);
     match wanted {
-        0 => Ok(available),
+        // With few of them clients have half.
+        0 => Ok(available.saturating_sub(kept).max(available / 2)),
         wanted if wanted > available => Err(StartError::Descriptors { wanted, limit }),
         wanted => Ok(wanted),
     }
@@ -360,5 +363,20 @@ pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         IpAddr::V4(ip) => SocketAddr::new(IpAddr::V4(ip), address.port()),
         IpAddr::V6(_) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_leave_descriptors_to_others_but_have_half() {
+        let all = connections_max(0, 2, 0).expect("no limit is set");
+        assert_eq!(connections_max(0, 2, 100).ok(), Some(all - 100));
+        assert_eq!(connections_max(0, 2, all).ok(), Some(all / 2));
+        assert_eq!(connections_max(all, 2, 100).ok(), Some(all), "who says how many gets them");
+        assert!(matches!(connections_max(all + 1, 2, 0), Err(StartError::Descriptors { .. })));
+        assert!(connections_max(0, usize::MAX / 8, 0).is_ok_and(|none| none == 0));
     }
 }

@@ -18,6 +18,8 @@ use crate::running::Handles;
 pub struct Node(edge::Node);
 
 impl Node {
+    /// `segments`: those that the log has now.
+    ///
     /// # Errors
     /// An address that cannot be opened and the like; the text says what to do.
     pub fn start(
@@ -25,12 +27,14 @@ impl Node {
         access: Arc<Guard>,
         store: Option<broker::Store>,
         peers: Option<Arc<dyn Peers>>,
+        segments: u64,
     ) -> Result<Self, edge::StartError> {
         let node = edge::start(edge::Options {
             edge: config.edge.clone(),
             broker: config.broker.clone(),
             access,
             version: format!("meridian {VERSION}"),
+            descriptors_kept: descriptors_kept(config, peers.is_some(), segments),
             store,
             peers,
         })?;
@@ -76,4 +80,21 @@ impl Node {
         let stopped = self.0.stop(within);
         tracing::info!(connections = stopped.connections, cut_off = stopped.forced, "stopped");
     }
+}
+
+/// Segments that a log may come to have besides twice those that it has at start: each is open.
+const SEGMENTS_KEPT: u64 = 64;
+/// Links to so many nodes, and handshakes of others.
+const LINKS_KEPT: (usize, usize) = (32, 64);
+
+/// Descriptors for operators, other nodes and the log: clients must not take them.
+fn descriptors_kept(config: &Config, has_peers: bool, segments: u64) -> usize {
+    let (nodes, handshakes) = LINKS_KEPT;
+    let links = if has_peers { nodes * usize::from(config.cluster.connections) + handshakes } else { 0 };
+    let http = if config.http.listen != api::settings::Listen::Off {
+        config.http.connections_max as usize
+    } else {
+        0
+    };
+    http + links + (2 * segments + SEGMENTS_KEPT) as usize
 }

@@ -189,7 +189,9 @@ fn serve(
         cluster.copy_records(ledger)?;
     }
     let peers = cluster.clone().map(|cluster| cluster as Arc<dyn Peers>);
-    let node = Node::start(&config, guard.clone(), kept, peers).map_err(|error| error.to_string())?;
+    let segments = store.as_ref().map_or(0, Store::segments);
+    let node =
+        Node::start(&config, guard.clone(), kept, peers, segments).map_err(|error| error.to_string())?;
     let https = http.as_ref().map(Bound::certificates);
     let handles = node.handles(https, cluster.clone());
     let files = handles.files.clone();

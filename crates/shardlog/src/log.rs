@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use broker::{Condition, Message, Node, ShardId, StoreEvent, StoreLog, Wanted};
 use shard::{Mutation, mutated};
-use storage::{GroupId, Log, LogEvents, Record, SegmentId, Vacate};
+use storage::{GroupId, Lack, Log, LogEvents, Record, SegmentId, Vacate};
 
 /// The groups of the node's replica of the meta group: its entries, and its votes.
 pub const META: [GroupId; 2] = [GroupId(0), GroupId(u16::MAX)];
@@ -143,15 +143,15 @@ impl LogEvents for Events {
         self.0.event(shard_of(group), StoreEvent::Vacate { segment: segment.0, first, last });
     }
 
-    fn full(&mut self) {
+    fn full(&mut self, lack: Lack) {
         tracing::error!(
-            "the disk is full: messages for durable sessions are refused until there is room (other work goes on)"
+            "{lack}: messages for durable sessions are refused until there is some (other work goes on)"
         );
         self.0.condition(Condition::Full);
     }
 
     fn room(&mut self) {
-        tracing::info!("the disk has room again: messages for durable sessions are taken");
+        tracing::info!("the log has room again: messages for durable sessions are taken");
         self.0.condition(Condition::Good);
     }
 

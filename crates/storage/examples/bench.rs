@@ -29,7 +29,7 @@ impl LogEvents for Told {
     }
     fn checkpoint_durable(&mut self, _: GroupId, _: u64) {}
     fn vacate(&mut self, _: Vacate) {}
-    fn full(&mut self) {}
+    fn full(&mut self, _: storage::Lack) {}
     fn room(&mut self) {}
     fn failed(&mut self, error: &Error) {
         eprintln!("{error}");

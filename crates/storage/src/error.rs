@@ -79,6 +79,36 @@ impl Error {
     }
 }
 
+/// What there is none of, so that there cannot be another segment. It can be waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lack {
+    /// The disk, or the quota, is used up.
+    #[default]
+    Room,
+    /// This process, or the machine, has as many files and connections open as it may.
+    Descriptors,
+}
+
+impl Lack {
+    pub(crate) fn of(error: &io::Error) -> Option<Self> {
+        match error.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => Some(Self::Descriptors),
+            _ => is_full(error).then_some(Self::Room),
+        }
+    }
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Self::Room => "the disk is full",
+            Self::Descriptors => {
+                "no file descriptor is left for the log (raise the limit, LimitNOFILE= or ulimit -n, or lower limits.connections_max)"
+            }
+        })
+    }
+}
+
 /// Whether the error says that the disk, or the quota, is used up.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)

@@ -1,6 +1,6 @@
 //! What the log tells its groups.
 
-use crate::error::Error;
+use crate::error::{Error, Lack};
 use crate::id::{GroupId, SegmentId};
 
 /// Called on the log's thread (by [`Writer::commit_once`](crate::Writer::commit_once)), between one commit and the next: while a call
@@ -16,9 +16,9 @@ pub trait LogEvents: Send {
     /// The segment is to be freed: see [`Vacate`].
     fn vacate(&mut self, vacate: Vacate);
 
-    /// The disk has no room for another spare segment. Propose only what frees space or is small, until [`room`](Self::room): it is
+    /// There cannot be another spare segment, for lack of this. Propose only what frees space or is small, until [`room`](Self::room): it is
     /// written into what `storage.reserve` kept.
-    fn full(&mut self);
+    fn full(&mut self, lack: Lack);
 
     /// There is room again.
     fn room(&mut self);
@@ -45,7 +45,7 @@ impl LogEvents for () {
     fn durable(&mut self, _: &[(GroupId, u64)]) {}
     fn checkpoint_durable(&mut self, _: GroupId, _: u64) {}
     fn vacate(&mut self, _: Vacate) {}
-    fn full(&mut self) {}
+    fn full(&mut self, _: Lack) {}
     fn room(&mut self) {}
     fn failed(&mut self, _: &Error) {}
 }

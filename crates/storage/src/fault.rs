@@ -26,6 +26,8 @@ pub struct FaultPlan {
     pub sync_fails_at: Option<u64>,
     /// The write at or after this operation fails for lack of room, after a part of it; once.
     pub write_full_at: Option<u64>,
+    /// No file can be opened or made for lack of descriptors. [`FaultDisk::set_no_descriptors`] changes it.
+    pub no_descriptors: bool,
     /// Room for so many bytes of files; `None`: no bound. [`FaultDisk::set_capacity`] changes it.
     pub capacity: Option<u64>,
 }
@@ -127,6 +129,10 @@ impl FaultDisk {
     }
 
     /// More room, or less.
+    pub fn set_no_descriptors(&self, none_left: bool) {
+        self.lock().plan.no_descriptors = none_left;
+    }
+
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.lock().plan.capacity = bytes;
     }
@@ -264,6 +270,10 @@ impl Inner {
         Ok(self.dead)
     }
 
+    fn descriptor(&self) -> io::Result<()> {
+        if self.plan.no_descriptors { Err(Error::from_raw_os_error(libc::EMFILE)) } else { Ok(()) }
+    }
+
     fn alive(&self) -> io::Result<()> {
         if self.dead { Err(power_cut()) } else { Ok(()) }
     }
@@ -355,6 +365,7 @@ impl Disk for FaultDisk {
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
         let mut inner = self.lock();
         let cut = inner.operation()?;
+        inner.descriptor()?;
         let room = inner.plan.capacity.is_none_or(|capacity| inner.used() + bytes <= capacity);
         if !room {
             inner.counts.full += 1;
@@ -372,6 +383,7 @@ impl Disk for FaultDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let inner = self.lock();
         inner.alive()?;
+        inner.descriptor()?;
         Ok(Arc::new(FaultFile { disk: self.clone(), id: inner.id(name)? }))
     }
 

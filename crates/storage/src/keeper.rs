@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, is_full};
+use crate::error::{Error, Lack};
 use crate::events::Vacate;
 use crate::id::{GroupId, SegmentId};
 use crate::options::mutated;
 use crate::queue::Item;
 use crate::record::size;
 use crate::segment::Pin;
-use crate::spare::make_spare;
+use crate::spare::{Spare, make_spare};
 use crate::state::{Notice, Shared, State, read_record};
 
 /// Housekeeping of the log.
@@ -79,29 +79,42 @@ impl Keeper {
                 return Ok(false);
             }
             if state.spares.len() >= wanted {
-                return Ok(state.set_full(false));
+                return Ok(state.set_full(None));
             }
             state.spare_name()
         };
         let disk = &*self.shared.disk;
-        let made = make_spare(disk, &name, self.shared.options.segment_bytes).and_then(|_| disk.sync_dir());
+        let bytes = self.shared.options.segment_bytes;
+        let made = make_spare(disk, &name, bytes).and_then(|file| disk.sync_dir().map(|()| file));
         match made {
-            Ok(()) => {
+            Ok(file) => {
                 let mut state = self.shared.state();
-                state.spares.push_back(name);
+                state.spares.push_back(Spare::new(name, file, bytes));
                 if state.spares.len() >= wanted {
-                    state.set_full(false);
+                    state.set_full(None);
                 }
                 drop(state);
                 self.shared.kick_keeper();
                 Ok(true)
             }
             Err(error) => {
-                let changed = self.shared.state().set_full(true);
+                let lack = Lack::of(&error);
+                let mut state = self.shared.state();
+                // Connections come and go: as long as some are ready, nothing is refused for that.
+                if lack == Some(Lack::Descriptors) && state.full.is_none() && !state.spares.is_empty() {
+                    let complaint = Lack::Descriptors.to_string();
+                    if self.complaint.as_ref() != Some(&complaint) {
+                        tracing::warn!("{complaint}: it goes on with the segments that are ready");
+                        self.complaint = Some(complaint);
+                    }
+                    return Ok(false);
+                }
+                let changed = state.set_full(Some(lack.unwrap_or(Lack::Room)));
+                drop(state);
                 if changed {
                     self.shared.counters().full_count += 1;
                 }
-                if is_full(&error) {
+                if lack.is_some() {
                     return Ok(changed);
                 }
                 if changed {
@@ -119,7 +132,7 @@ impl Keeper {
             return Ok(false);
         }
         // On a full disk the reserve is used up by what goes on, if nothing is freed.
-        let least = if state.full { 0 } else { SEGMENTS_MIN * self.shared.options.segment_bytes };
+        let least = if state.full.is_some() { 0 } else { SEGMENTS_MIN * self.shared.options.segment_bytes };
         let excess = state.total_bytes().saturating_sub(least.max(2 * state.live_bytes()));
         let mut asked: u64 =
             state.vacating.keys().filter_map(|id| state.segments.get(id)).map(|s| s.bytes).sum();
@@ -229,7 +242,8 @@ impl Keeper {
             // Before the next one goes: a crash must not keep this one and lose that.
             result.and_then(|()| disk.sync_dir()).map_err(failed)?;
             self.shared.counters().freed += 1;
-            self.shared.state().spares.extend(recycle);
+            let spare = recycle.map(|name| Spare::new(name, segment.file.clone(), segment.bytes));
+            self.shared.state().spares.extend(spare);
             worked = true;
         }
     }

@@ -44,7 +44,7 @@ pub mod trial;
 mod writer;
 
 pub use disk::{Disk, DiskFile, LOCK_FILE, RealDisk};
-pub use error::{Corrupt, Error, Lost};
+pub use error::{Corrupt, Error, Lack, Lost};
 pub use events::{LogEvents, Vacate};
 pub use histogram::Histogram;
 pub use id::{GroupId, SegmentId};

@@ -18,7 +18,7 @@ use crate::record::Kind;
 use crate::recovery::{Recovery, RecoveryReport};
 use crate::scan::Scan;
 use crate::segment::{SPARE, Segment};
-use crate::spare::{start_segment, take_spare};
+use crate::spare::{Spare, start_segment, take_spare};
 use crate::state::{Shared, State};
 use crate::writer::{OpenSegment, Writer};
 
@@ -179,11 +179,11 @@ pub(crate) fn look(
     for name in names.iter().filter(|name| name.starts_with(SPARE) && !name.ends_with(".new")) {
         let number = name[SPARE.len()..].parse().unwrap_or(0);
         found.state.spare_next = found.state.spare_next.max(number);
-        let length = disk.open(name).and_then(|file| file.len());
-        if length.is_ok_and(|length| length == options.segment_bytes) {
-            found.state.spares.push_back(name.clone());
-        } else {
-            found.rubbish.push(name.clone());
+        match disk.open(name) {
+            Ok(file) if file.len().is_ok_and(|length| length == options.segment_bytes) => {
+                found.state.spares.push_back(Spare::new(name.clone(), file, options.segment_bytes));
+            }
+            _ => found.rubbish.push(name.clone()),
         }
     }
     check_identity(disk, &found, &ids)?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::disk::{Disk, DiskFile};
-use crate::error::{Error, is_full};
+use crate::error::{Error, Lack, is_full};
 use crate::id::SegmentId;
 use crate::options::mutated;
 use crate::segment::{FOOTER, HEADER, Segment, SegmentHeader};
@@ -16,26 +16,29 @@ pub(crate) struct Spare {
     pub name: String,
     pub file: Arc<dyn DiskFile>,
     pub bytes: u64,
-    /// It is the last of those that were ready.
+    /// It was the last of those that were ready, when it was taken.
     pub is_last: bool,
 }
 
-/// One that is ready, or a new one; `None` when there is no room for it. So many of those that are ready stay on a full disk.
+impl Spare {
+    pub fn new(name: String, file: Arc<dyn DiskFile>, bytes: u64) -> Self {
+        Self { name, file, bytes, is_last: false }
+    }
+}
+
+/// One that is ready, or a new one; `None` when there is no room or no descriptor for it. So many of those that are ready stay on a full disk.
 pub(crate) fn take_spare(shared: &Shared, need: u64, stay: usize) -> Result<Option<Spare>, Error> {
     let disk = &*shared.disk;
     let whole = (HEADER + FOOTER) as u64 + SegmentIndex::default().encoded_len() + need;
     let bytes = shared.options.segment_bytes.max(whole.next_multiple_of(512));
     let large = bytes > shared.options.segment_bytes;
     if !large {
-        let ready = {
-            let mut state = shared.state();
-            let ready =
-                if state.full && state.spares.len() <= stay { None } else { state.spares.pop_front() };
-            ready.map(|name| (name, state.spares.is_empty()))
-        };
-        if let Some((name, is_last)) = ready {
-            let file = disk.open(&name).map_err(Error::io(&disk.path(&name), "open"))?;
-            return Ok(Some(Spare { name, file, bytes, is_last }));
+        let mut state = shared.state();
+        let is_kept = state.full.is_some() && state.spares.len() <= stay;
+        let ready = if is_kept { None } else { state.spares.pop_front() };
+        if let Some(ready) = ready {
+            let is_last = state.spares.is_empty();
+            return Ok(Some(Spare { is_last, ..ready }));
         }
     }
     let name = shared.state().spare_name();
@@ -44,10 +47,14 @@ pub(crate) fn take_spare(shared: &Shared, need: u64, stay: usize) -> Result<Opti
     while large && made.as_ref().is_err_and(is_full) && give_up_spare(shared, stay)? {
         made = make_spare(disk, &name, bytes);
     }
-    shared.state().starved = large && made.as_ref().is_err_and(is_full);
+    let lack = made.as_ref().err().and_then(Lack::of);
+    let mut state = shared.state();
+    state.starved = large && lack == Some(Lack::Room);
+    state.lack = lack.unwrap_or_default();
+    drop(state);
     match made {
-        Ok(file) => Ok(Some(Spare { name, file, bytes, is_last: false })),
-        Err(error) if is_full(&error) => Ok(None),
+        Ok(file) => Ok(Some(Spare::new(name, file, bytes))),
+        Err(_) if lack.is_some() => Ok(None),
         Err(error) => Err(Error::io(&disk.path(&name), "create")(error)),
     }
 }
@@ -57,7 +64,7 @@ fn give_up_spare(shared: &Shared, stay: usize) -> Result<bool, Error> {
         let mut state = shared.state();
         if state.spares.len() <= stay { None } else { state.spares.pop_front() }
     };
-    let Some(name) = given_up else { return Ok(false) };
+    let Some(Spare { name, .. }) = given_up else { return Ok(false) };
     shared.disk.remove(&name).map_err(Error::io(&shared.disk.path(&name), "remove"))?;
     Ok(true)
 }

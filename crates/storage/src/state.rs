@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::book::Book;
 use crate::disk::Disk;
 use crate::entries::Entries;
-use crate::error::Error;
+use crate::error::{Error, Lack};
 use crate::events::Vacate;
 use crate::id::{GroupId, SegmentId};
 use crate::identity::Identity;
@@ -16,6 +16,7 @@ use crate::queue::{Item, Queue};
 use crate::record::{HEADER, RecordHeader};
 use crate::segment::{Pin, Segment};
 use crate::segment_index::SegmentIndex;
+use crate::spare::Spare;
 use crate::stats::{Counters, GroupStats};
 
 pub(crate) struct Shared {
@@ -46,14 +47,17 @@ pub(crate) struct State {
     pub groups: BTreeMap<GroupId, Group>,
     /// Segments before it are not needed. Durable.
     pub floor: SegmentId0,
-    /// Files of empty segments.
-    pub spares: VecDeque<String>,
+    /// Empty segments. They are open: what becomes the next segment needs no descriptor.
+    pub spares: VecDeque<Spare>,
     pub spare_next: u64,
     /// Segments that are being freed, with the groups that have not answered.
     pub vacating: BTreeMap<SegmentId, BTreeSet<GroupId>>,
     /// For the writer to tell.
     pub notices: VecDeque<Notice>,
-    pub full: bool,
+    /// What there is none of, so that there cannot be another spare.
+    pub full: Option<Lack>,
+    /// What there was none of when a segment was last needed and could not be made.
+    pub lack: Lack,
     /// A record larger than a segment waits for room: spares would only take it away.
     pub starved: bool,
     /// Moves that are queued.
@@ -81,7 +85,7 @@ pub(crate) struct Group {
 
 pub(crate) enum Notice {
     Vacate(Vacate),
-    Full,
+    Full(Lack),
     Room,
 }
 
@@ -137,11 +141,11 @@ impl State {
         self.groups.iter().map(figures).collect()
     }
 
-    pub fn set_full(&mut self, full: bool) -> bool {
+    pub fn set_full(&mut self, full: Option<Lack>) -> bool {
         let changed = self.full != full;
         if changed {
             self.full = full;
-            self.notices.push_back(if full { Notice::Full } else { Notice::Room });
+            self.notices.push_back(full.map_or(Notice::Room, Notice::Full));
         }
         changed
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::error::Lack;
 use crate::histogram::Histogram;
 use crate::id::GroupId;
 
@@ -38,8 +39,8 @@ pub struct Stats {
     pub sync: Histogram,
     /// How long each commit took: encoding, writing, syncing.
     pub commit: Histogram,
-    /// The disk has no room for another spare.
-    pub full: bool,
+    /// What there is none of, so that there cannot be another spare.
+    pub full: Option<Lack>,
     /// Times that it became so.
     pub full_count: u64,
     /// Why the log stopped, if it did.

@@ -156,7 +156,7 @@ impl Writer {
             let notice = self.shared.state().notices.pop_front();
             match notice {
                 Some(Notice::Vacate(vacate)) => self.events.vacate(vacate),
-                Some(Notice::Full) => self.events.full(),
+                Some(Notice::Full(lack)) => self.events.full(lack),
                 Some(Notice::Room) => self.events.room(),
                 None => return,
             }
@@ -200,7 +200,11 @@ impl Writer {
     }
 
     fn tell_full(&self) {
-        if self.shared.state().set_full(true) {
+        let mut state = self.shared.state();
+        let lack = state.lack;
+        let changed = state.set_full(Some(lack));
+        drop(state);
+        if changed {
             self.shared.counters().full_count += 1;
         }
     }
@@ -226,7 +230,7 @@ impl Writer {
     fn is_kept(&self) -> bool {
         self.open.is_last && self.shared.options.spares_kept() > 0 && {
             let state = self.shared.state();
-            state.full && state.spares.is_empty()
+            state.full.is_some() && state.spares.is_empty()
         }
     }
 
@@ -388,7 +392,7 @@ impl Writer {
         let Some(spare) = take_spare(&self.shared, need, stay)? else { return Ok(false) };
         if !self.seal()? {
             if spare.bytes == self.shared.options.segment_bytes {
-                self.shared.state().spares.push_front(spare.name);
+                self.shared.state().spares.push_front(spare);
             }
             return Ok(false);
         }

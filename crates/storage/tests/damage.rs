@@ -306,3 +306,33 @@ fn a_full_disk_frees_itself_although_a_large_entry_waits() {
     }
     assert_eq!(told.durable(1), 31, "{:?}", opened.log.stats());
 }
+
+/// Clients may have all descriptors of the process. What is written goes into segments that are ready, and waits when there are none; nothing fails.
+#[test]
+fn a_lack_of_descriptors_delays_and_loses_nothing() {
+    let disk = FaultDisk::new(12);
+    let (mut opened, told) = open_on(&disk);
+    settle(&mut opened);
+    let news = || {
+        let news = told.0.lock().expect("news");
+        (news.full, news.room, news.failed)
+    };
+    disk.set_no_descriptors(true);
+    let mut last = 0;
+    // Two segments are ready, beside the one that is open.
+    while told.durable(1) == last {
+        last += 1;
+        opened.log.append([entry(1, last, &[1; 1000])]);
+        opened.keeper.keep();
+        opened.writer.commit_once().expect("no failure");
+        assert!(last < 30, "it does not wait");
+    }
+    assert!(last > 6 && news().2 == 0, "{last} entries, {:?}", news());
+    opened.keeper.keep();
+    opened.writer.commit_once().expect("no failure");
+    assert_eq!(news(), (1, 0, 0));
+    disk.set_no_descriptors(false);
+    settle(&mut opened);
+    assert_eq!((news(), told.durable(1)), ((1, 1, 0), last));
+    assert_eq!(entries(&try_open(&disk.crash(), &options()).expect("what it wrote").0, 1).len() as u64, last);
+}

@@ -108,7 +108,7 @@ fn detail(condition: StorageCondition) -> Option<&'static str> {
     match condition {
         StorageCondition::Good => None,
         StorageCondition::Full => Some(
-            "the disk is full: messages for durable sessions and retained messages are refused until there is room; QoS 0, \
+            "the disk is full, or no file descriptor is left for the log: messages for durable sessions and retained messages are refused until there is room; QoS 0, \
              sessions without expiry and acknowledgements go on",
         ),
         StorageCondition::Failed => Some(

@@ -98,6 +98,7 @@ impl Server {
             version: "test".to_owned(),
             store: None,
             peers: None,
+            descriptors_kept: 0,
         })
         .unwrap();
         let listeners = node.listeners().iter().cloned().map(|bound| ListenerFacts {

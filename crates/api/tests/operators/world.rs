@@ -88,6 +88,7 @@ impl World {
             version: "test".into(),
             store: None,
             peers: None,
+            descriptors_kept: 0,
         })
         .unwrap();
 

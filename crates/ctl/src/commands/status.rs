@@ -253,8 +253,10 @@ fn warnings(node: &Value, stats: &Value, whoami: &Value) -> Vec<String> {
         warnings.push(format!("the node is {}", node.text("state")));
     }
     match &node.text("storage")[..] {
-        "full" => warnings
-            .push("the disk is full: what has to be kept is refused (meridian ctl storage)".to_owned()),
+        "full" => warnings.push(
+            "the log finds no room: what has to be kept is refused (meridian ctl storage says why)"
+                .to_owned(),
+        ),
         "failed" => {
             warnings.push("the disk has failed: nothing is kept any more (meridian ctl storage)".to_owned())
         }

@@ -78,7 +78,7 @@ fn show(console: &mut Console) -> Result<(), Failure> {
     console.flush()?;
     match &log.text("state")[..] {
         "full" => console.note(
-            "! the disk is full: messages for durable sessions and retained messages are refused until there is room; QoS 0, \
+            "! the disk is full, or no file descriptor is left for the log: messages for durable sessions and retained messages are refused until there is room; QoS 0, \
              sessions without expiry and acknowledgements go on",
         ),
         "failed" => console.note(

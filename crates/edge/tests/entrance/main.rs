@@ -83,6 +83,7 @@ impl Node {
             version: "entrance".into(),
             store: None,
             peers: None,
+            descriptors_kept: 0,
         })?;
         Ok(Node { node, edge, shown })
     }

@@ -44,8 +44,16 @@ impl Node {
         change(&mut broker, &mut listener);
         let edge = EdgeSettings { workers, listeners: vec![listener], ..Default::default() };
         let access = Arc::new(AllowAll);
-        edge::start(Options { edge, broker, access, version: "robustness".into(), store: None, peers: None })
-            .map(Node)
+        edge::start(Options {
+            edge,
+            broker,
+            access,
+            version: "robustness".into(),
+            store: None,
+            peers: None,
+            descriptors_kept: 0,
+        })
+        .map(Node)
     }
 
     fn address(&self) -> SocketAddr {

@@ -143,6 +143,11 @@ impl Store {
         self.operator.clone()
     }
 
+    /// Segments of the log now.
+    pub fn segments(&self) -> u64 {
+        self.log.log().stats().segments as u64
+    }
+
     /// After the node has ended: writes what is queued, and closes.
     pub fn close(self) {
         self.threads.stop();

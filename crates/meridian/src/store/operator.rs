@@ -54,7 +54,7 @@ impl Storage for Operator {
         let stats = self.log.log().stats();
         StorageView {
             state: self.condition().name(),
-            detail: stats.failed.or(stats.damage),
+            detail: stats.failed.or(stats.damage).or_else(|| stats.full.map(|lack| lack.to_string())),
             directory: self.directory.display().to_string(),
             segments: stats.segments as u64,
             bytes: stats.bytes,

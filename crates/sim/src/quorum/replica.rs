@@ -55,7 +55,7 @@ impl LogEvents for Told {
         self.tell(Tale::Vacate(vacate));
     }
 
-    fn full(&mut self) {
+    fn full(&mut self, _: storage::Lack) {
         self.tell(Tale::Full);
     }
 

@@ -16,6 +16,8 @@ pub const LOCK_FILE: &str = "lock";
 #[derive(Debug)]
 pub struct RealDisk {
     directory: PathBuf,
+    /// The directory, to be synced: that needs no descriptor then.
+    opened: File,
     writable: bool,
     /// Held for its lock.
     _lock: Option<File>,
@@ -34,6 +36,7 @@ impl RealDisk {
             .mode(0o700)
             .create(&directory)
             .map_err(Error::io(&shown, "create"))?;
+        let opened = File::open(&directory).map_err(Error::io(&shown, "open"))?;
         let path = directory.join(LOCK_FILE);
         let shown = path.display().to_string();
         let mut lock = OpenOptions::new()
@@ -51,7 +54,7 @@ impl RealDisk {
             .and_then(|()| lock.rewind())
             .and_then(|()| lock.write_all(note.as_bytes()))
             .map_err(Error::io(&shown, "write"))?;
-        Ok(Self { directory, writable: true, _lock: Some(lock) })
+        Ok(Self { directory, opened, writable: true, _lock: Some(lock) })
     }
 
     /// Opens a directory to look at it only. It is refused while a process uses it; on a disk that cannot be written, where there is no
@@ -67,6 +70,7 @@ impl RealDisk {
                 "{shown} is not a directory: give the directory in which the node keeps its log"
             )));
         }
+        let opened = File::open(&directory).map_err(Error::io(&shown, "open"))?;
         let path = directory.join(LOCK_FILE);
         let lock = match File::open(&path) {
             Ok(lock) => {
@@ -76,7 +80,7 @@ impl RealDisk {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(Error::io(&path.display().to_string(), "open")(error)),
         };
-        Ok(Self { directory, writable: false, _lock: lock })
+        Ok(Self { directory, opened, writable: false, _lock: lock })
     }
 
     /// Where it is.
@@ -151,7 +155,7 @@ impl Disk for RealDisk {
     }
 
     fn sync_dir(&self) -> io::Result<()> {
-        File::open(&self.directory)?.sync_all()
+        self.opened.sync_all()
     }
 
     fn path(&self, name: &str) -> String {

@@ -7,7 +7,7 @@ use super::model::{Memory, Model, encode_part};
 use super::{Tally, Trial};
 use crate::fault::{FaultDisk, FaultPlan, Random};
 use crate::id::GroupId;
-use crate::{Commit, Error, LogEvents, Opened, Options, RecoveredGroup, SegmentId, Vacate, open};
+use crate::{Commit, Error, Lack, LogEvents, Opened, Options, RecoveredGroup, SegmentId, Vacate, open};
 
 /// What the log told since it was last looked at.
 #[derive(Clone, Default)]
@@ -42,7 +42,7 @@ impl LogEvents for News {
     fn vacate(&mut self, vacate: Vacate) {
         self.push(Event::Vacate(vacate));
     }
-    fn full(&mut self) {
+    fn full(&mut self, _: Lack) {
         self.push(Event::Full);
     }
     fn room(&mut self) {

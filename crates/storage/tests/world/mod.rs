@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use storage::fault::FaultDisk;
-use storage::{Error, GroupId, LogEvents, Opened, Options, Record, Vacate, open};
+use storage::{Error, GroupId, Lack, LogEvents, Opened, Options, Record, Vacate, open};
 
 /// What the log told.
 #[derive(Clone, Default)]
@@ -32,7 +32,7 @@ impl LogEvents for Told {
     fn vacate(&mut self, vacate: Vacate) {
         self.0.lock().expect("news").vacate.push(vacate);
     }
-    fn full(&mut self) {
+    fn full(&mut self, _: Lack) {
         self.0.lock().expect("news").full += 1;
     }
     fn room(&mut self) {

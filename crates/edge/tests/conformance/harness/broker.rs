@@ -236,6 +236,7 @@ impl Node {
             version: "conformance".into(),
             store: None,
             peers: None,
+            descriptors_kept: 0,
         })
         .expect("the node starts");
         let address = node.listeners()[0].tcp.expect("a TCP address");
