@@ -27,11 +27,12 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
 """
 
 
-def library(directory):
-    source, built = directory / "wrong.c", directory / "wrong.so"
-    source.write_text(WRONG)
-    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", built, source, "-ldl"], check=True, timeout=60)
-    return built
+def built(directory, name, text):
+    """A library of that C code, to be loaded before others."""
+    source, library = directory / f"{name}.c", directory / f"{name}.so"
+    source.write_text(text)
+    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True, timeout=60)
+    return library
 
 
 def ahead(node, of):
@@ -48,7 +49,7 @@ def an_hour_off(_):
     secret.write_text("a secret that is long enough")
     switch = first.directory / "wrong"
     switch.touch()
-    preloaded = {"LD_PRELOAD": str(library(first.directory)), "WRONG_WHILE": str(switch)}
+    preloaded = {"LD_PRELOAD": str(built(first.directory, "wrong", WRONG)), "WRONG_WHILE": str(switch)}
     try:
         for name in nodes:
             os.environ.update(preloaded if name == "n2" else {})

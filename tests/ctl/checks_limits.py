@@ -1,9 +1,33 @@
-"""What a node does when the operating system gives it no more of something."""
+"""What a node does when the machine fails it: no descriptors, or a disk that does not write."""
 
+import os
 import socket
 import subprocess
 
-from node import Node, until
+from checks_cluster import asked, health, said, start
+from checks_clocks import built
+from node import Node, free_port, until
+
+# A disk that cannot be written while the file is there.
+BROKEN = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+int fdatasync(int descriptor) {
+    static int (*real)(int);
+    if (!real)
+        real = dlsym(RTLD_NEXT, "fdatasync");
+    const char *file = getenv("BROKEN_WHILE");
+    if (file && access(file, F_OK) == 0) {
+        errno = EIO;
+        return -1;
+    }
+    return real(descriptor);
+}
+"""
 
 DESCRIPTORS = 300
 
@@ -42,4 +66,47 @@ def no_descriptors(_):
         node.close()
 
 
-CHECKS = [no_descriptors]
+def leader(node):
+    """Who leads, as a core knows it."""
+    return (node.json("cluster")["membership"]["replica"] or {}).get("leader")
+
+
+def broken_disk(_):
+    """limits: a core whose disk fails leads no more, says why, and another one does, though nothing was to be agreed upon"""
+    nodes = {name: Node() for name in ("n1", "n2", "n3")}
+    ports = {name: free_port() for name in nodes}
+    first = nodes["n1"]
+    secret = first.directory / "cluster.secret"
+    secret.write_text("a secret that is long enough")
+    library = built(first.directory, "broken", BROKEN)
+    try:
+        for name, node in nodes.items():
+            preloaded = {"LD_PRELOAD": str(library), "BROKEN_WHILE": str(node.directory / "broken")}
+            os.environ.update(preloaded)
+            try:
+                start(nodes, ports, secret, name)
+            finally:
+                for variable in preloaded:
+                    os.environ.pop(variable)
+        for node in nodes.values():
+            node.ctl("health", "--wait", "30s")
+            until(lambda node=node: health(node)[0] == 200, "a majority agrees", 30)
+        until(lambda: first.json("cluster")["membership"]["replica"]["voters"] == 3, "three vote", 30)
+        name = until(lambda: leader(first), "one leads", 30)
+        victim, others = nodes[name], [node for other, node in nodes.items() if other != name]
+        (victim.directory / "broken").touch()
+        # Something of its own is to be written.
+        subprocess.run(["mosquitto_pub", "-p", str(victim.mqtt), "-t", "kept", "-m", "x", "-r"], check=True, timeout=10, capture_output=True)
+        status, body = until(lambda: (it := health(victim))[0] == 503 and it, "it takes no part", 20)
+        assert "failed" in body, (status, body)
+        assert asked(victim, "/health/storage")[0] == 503
+        assert said(victim, "ERROR", "the disk has failed"), (victim.directory / "node.log").read_text()[-2000:]
+        for node in others:
+            until(lambda node=node: leader(node) not in (None, name), "another leads", 30)
+        others[0].ctl("ban", "add", "client-id", "somebody")
+    finally:
+        for node in nodes.values():
+            node.close()
+
+
+CHECKS = [no_descriptors, broken_disk]
