@@ -121,6 +121,8 @@ report! {
     fleet_half_open,
     /// Times that a node could not write to another for the network's slowness.
     fleet_full,
+    /// Nodes that were started again because a sync of their disks had failed.
+    fleet_disks_failed,
     /// Times that a node asked others for what they had retained while its disk was full.
     fleet_lacked,
     /// Frames that went again after a lost connection.

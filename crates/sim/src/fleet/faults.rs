@@ -1,7 +1,9 @@
 //! What goes wrong.
 
 use link::NodeId;
+use storage::fault::FaultPlan;
 
+use super::member::Member;
 use super::plan::Fault;
 use super::step::Step;
 use super::world::Fleet;
@@ -60,6 +62,11 @@ impl Fleet {
                 let disk = &self.members[*node].machine.disk;
                 disk.set_capacity(Some(disk.used() + room));
                 self.cx.after(*time, Event::Fleet(Step::Room { node: *node }));
+            }
+            Fault::FailSync { node, after } => {
+                let machine = &self.members[*node].machine;
+                let at = machine.disk.operations() + after;
+                machine.plan(FaultPlan { sync_fails_at: Some(at), ..FaultPlan::default() });
             }
             Fault::LoseClient { client } => {
                 if let Some(link) = self.clients[*client].link() {
@@ -152,6 +159,16 @@ impl Fleet {
         let time = self.cx.between(10 * MILLI, 4 * SECOND);
         self.cx.after(time, Event::Fleet(Step::Start { node }));
         self.cx.after(time.saturating_sub(10 * MILLI), Event::Fleet(Step::Impersonate));
+    }
+
+    /// Somebody starts the node again whose disk has failed, or the machine.
+    pub(super) fn ends(&mut self, life: u32) {
+        let is_it =
+            |member: &Member| member.process.as_ref().is_some_and(|process| process.node.life() == life);
+        let Some(node) = self.members.iter().position(is_it) else { return };
+        let with_machine = self.cx.random.percent(60);
+        self.cx.report.fleet_disks_failed += 1;
+        self.kill(node, with_machine);
     }
 
     pub(super) fn start(&mut self, node: usize) {

@@ -72,6 +72,11 @@ pub enum Fault {
         room: u64,
         time: Micros,
     },
+    /// A sync of a node's disk fails, so many operations later: it keeps nothing any more until it is started again.
+    FailSync {
+        node: usize,
+        after: u64,
+    },
     /// A client's connection is lost.
     LoseClient {
         client: usize,
@@ -153,6 +158,10 @@ impl Plan {
             let (node, room) = (random.below(count), random.draw() % 100_000);
             let time = SECOND / 2 + random.draw() % (10 * SECOND);
             faults.push((random.draw() % length, Fault::Full { node, room, time }));
+        }
+        for _ in 0..random.below(if is_full { 4 } else { 2 }) {
+            let (node, after) = (random.below(count), random.draw() % 50);
+            faults.push((random.draw() % length, Fault::FailSync { node, after }));
         }
         faults.sort_by_key(|(at, _)| *at);
         let is_agreed = seed % 4 == 1;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use broker::peers::Wants;
 use cluster::meta::State;
 use mqtt::QoS;
+use storage::fault::FaultPlan;
 
 use super::client::{Client, Keeps, Scene};
 use super::oracle::{GROUP_TOPICS, GROUPS, Level, RETAINED, SHARE};
@@ -35,7 +36,13 @@ impl Fleet {
         // A crowd of them would keep nodes out for as long as handshakes may take.
         self.turn_strangers_out();
         for node in 0..self.members.len() {
-            self.cx.after(0, Event::Fleet(Step::Room { node }));
+            let member = &self.members[node];
+            member.machine.plan(FaultPlan::default());
+            let failed = member.process.as_ref().filter(|process| process.node.failed().is_some());
+            if let Some(process) = failed {
+                let life = process.node.life();
+                self.ends(life);
+            }
             self.cx.after(0, Event::Fleet(Step::Start { node }));
         }
     }

@@ -41,6 +41,10 @@ pub enum Step {
     Intruded {
         stranger: usize,
     },
+    /// A node whose disk has failed is started again.
+    End {
+        life: u32,
+    },
     /// There is room on a node's disk again.
     Room {
         node: usize,

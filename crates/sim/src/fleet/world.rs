@@ -243,6 +243,10 @@ impl Fleet {
             self.operators.hear(process.take_answers());
         } else {
             process.node.handle(&mut self.cx, &mut self.net, &mut member.machine, event);
+            if process.node.failed() == Some(self.cx.now()) {
+                let after = self.cx.between(0, 5 * SECOND);
+                self.cx.after(after, Event::Fleet(Step::End { life }));
+            }
         }
         process.look(&mut self.cx);
         process.node.take_ended();
@@ -464,6 +468,7 @@ impl Fleet {
             Step::Flap { one, other, until } => self.flap(one, other, until),
             Step::Intrude { stranger } => self.intrudes(stranger),
             Step::Intruded { stranger } => self.intruded(stranger),
+            Step::End { life } => self.ends(life),
             Step::Room { node } => self.members[node].machine.disk.set_capacity(None),
             Step::Operate => self.operate(),
             Step::Impersonate => self.impersonate(),
