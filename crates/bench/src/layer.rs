@@ -124,19 +124,17 @@ impl Layer {
     fn open_tls(&mut self, mut bytes: &[u8], wire: &mut Vec<u8>) -> Result<Vec<u8>, String> {
         let mut opened = vec![];
         let Some(tls) = &mut self.tls else { return Ok(opened) };
-        while !bytes.is_empty() {
-            tls.read_tls(&mut bytes).map_err(|error| error.to_string())?;
-            if let Err(error) = tls.process_new_packets() {
-                let why = tls::explain(&error, &self.host);
-                // The server learns of it by an alert, if it still reads.
-                let _ = tls.write_tls(wire);
-                return Err(why);
-            }
-            match tls.reader().read_to_end(&mut opened) {
-                Ok(_) => {}
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error.to_string()),
-            }
+        let mut is_over = false;
+        while !is_over && !bytes.is_empty() {
+            is_over = match open_some(tls, &mut bytes, &mut opened) {
+                Ok(is_over) => is_over,
+                Err(OpenError::Io(error)) => return Err(error.to_string()),
+                Err(OpenError::Tls(error)) => {
+                    // The server learns of it by an alert, if it still reads.
+                    let _ = tls.write_tls(wire);
+                    return Err(tls::explain(&error, &self.host));
+                }
+            };
         }
         self.flush_tls(wire)?;
         Ok(opened)
@@ -165,6 +163,22 @@ impl Layer {
     }
 }
 
+enum OpenError {
+    Io(std::io::Error),
+    Tls(rustls::Error),
+}
+
+/// Takes some of `bytes` and appends to `opened` what is whole. True when the server has ended TLS: nothing that follows is taken.
+fn open_some(tls: &mut ClientConnection, bytes: &mut &[u8], opened: &mut Vec<u8>) -> Result<bool, OpenError> {
+    let taken = tls.read_tls(bytes).map_err(OpenError::Io)?;
+    let state = tls.process_new_packets().map_err(OpenError::Tls)?;
+    match tls.reader().read_to_end(opened) {
+        Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => return Err(OpenError::Io(error)),
+        _ => {}
+    }
+    Ok(taken == 0 || state.peer_has_closed())
+}
+
 /// `[::1]:8883` is `::1`.
 fn host_of(named: &str) -> &str {
     let host = named.rsplit_once(':').map_or(named, |(host, _)| host);
@@ -173,6 +187,9 @@ fn host_of(named: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use rustls::pki_types::PrivateKeyDer;
+    use rustls::{RootCertStore, ServerConfig, ServerConnection};
+
     use super::*;
 
     #[test]
@@ -180,5 +197,67 @@ mod tests {
         for (named, host) in [("a.b:1", "a.b"), ("[::1]:8883", "::1"), ("127.0.0.1:1", "127.0.0.1")] {
             assert_eq!(host_of(named), host);
         }
+    }
+
+    /// Two ends that have shaken hands: the server that is measured, and ours.
+    fn pair() -> (ServerConnection, ClientConnection) {
+        let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+        let certificate = issued.cert.der().clone();
+        let key = PrivateKeyDer::try_from(issued.signing_key.serialize_der()).expect("a key");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let server = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.clone()], key)
+            .expect("a server");
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate).expect("a root");
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = ServerName::try_from("localhost").expect("a name");
+        let mut server = ServerConnection::new(Arc::new(server)).expect("a server");
+        let mut client = ClientConnection::new(Arc::new(client), name).expect("a client");
+        for _ in 0..3 {
+            let mut said = Vec::new();
+            while client.wants_write() {
+                client.write_tls(&mut said).expect("to memory");
+            }
+            server.read_tls(&mut &said[..]).expect("from memory");
+            server.process_new_packets().expect("a handshake");
+            let answer = output(&mut server);
+            let mut unread = &answer[..];
+            while !unread.is_empty() {
+                assert!(open_some(&mut client, &mut unread, &mut Vec::new()).is_ok_and(|is_over| !is_over));
+            }
+        }
+        (server, client)
+    }
+
+    fn output(server: &mut ServerConnection) -> Vec<u8> {
+        let mut wire = Vec::new();
+        while server.wants_write() {
+            server.write_tls(&mut wire).expect("to memory");
+        }
+        wire
+    }
+
+    /// A server could keep us busy for ever.
+    #[test]
+    fn what_follows_the_end_of_tls_is_left_alone() {
+        let (mut server, mut client) = pair();
+        server.writer().write_all(b"data").expect("buffered");
+        server.send_close_notify();
+        let mut wire = output(&mut server);
+        wire.extend([0; 8_000]);
+        let (mut unread, mut opened, mut rounds) = (&wire[..], Vec::new(), 0);
+        while !open_some(&mut client, &mut unread, &mut opened).ok().expect("no fault") {
+            rounds += 1;
+            assert!(rounds < 100, "{} bytes are never taken", unread.len());
+        }
+        assert_eq!(opened, b"data");
     }
 }

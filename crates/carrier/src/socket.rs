@@ -25,6 +25,8 @@ pub struct Socket {
     pub attempt: Option<Attempt>,
     /// What [`link::Mesh::output`] gave and the socket did not take.
     pending: VecDeque<Bytes>,
+    /// The peer has ended TLS: nothing that comes after that is read.
+    is_over: bool,
     /// Its last write did not take everything: wait for the socket's word.
     pub is_blocked: bool,
     /// Among those that may have more to read.
@@ -68,6 +70,7 @@ impl Socket {
             stage,
             attempt: None,
             pending: VecDeque::new(),
+            is_over: false,
             is_blocked: false,
             is_ready: false,
             is_writing: false,
@@ -93,6 +96,9 @@ impl Socket {
     /// # Errors
     /// The end of the connection; what came before it is lost, as it would be on the way.
     pub fn read(&mut self, scratch: &mut [u8]) -> Result<(usize, Bytes, bool), Ended> {
+        if self.is_over {
+            return Err(Ended::Closed);
+        }
         let count = match self.stream.read(scratch) {
             Ok(0) => return Err(Ended::Closed),
             Ok(count) => count,
@@ -100,12 +106,16 @@ impl Socket {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok((0, Bytes::new(), true)),
             Err(error) => return Err(error.into()),
         };
-        // A short read has emptied the socket; what comes later makes an event.
-        let is_more = count == scratch.len();
         let bytes = match &mut self.tls {
             None => Bytes::copy_from_slice(&scratch[..count]),
-            Some(tls) => decrypt(tls, &scratch[..count])?,
+            Some(tls) => {
+                let mut plain = Vec::new();
+                self.is_over = decrypt(tls, &scratch[..count], &mut plain)?;
+                plain.into()
+            }
         };
+        // A short read has emptied the socket; what comes later makes an event. The end of TLS is told by the next read.
+        let is_more = count == scratch.len() || self.is_over;
         Ok((count, bytes, is_more))
     }
 
@@ -218,23 +228,99 @@ fn advance(pending: &mut VecDeque<Bytes>, mut count: usize) {
     }
 }
 
-fn decrypt(tls: &mut Connection, mut wire: &[u8]) -> Result<Bytes, Ended> {
-    let mut plain = Vec::new();
-    while !wire.is_empty() {
-        tls.read_tls(&mut wire)?;
-        let state = tls.process_new_packets().map_err(Ended::Tls)?;
-        let mut left = state.plaintext_bytes_to_read();
-        let mut reader = tls.reader();
-        while left > 0 {
-            let Ok(some) = reader.fill_buf() else { break };
-            let count = some.len();
-            plain.extend_from_slice(some);
-            reader.consume(count);
-            left = left.saturating_sub(count);
+/// Appends to `plain` what is whole. True when the peer has ended TLS; what follows that is left alone.
+fn decrypt(tls: &mut Connection, mut wire: &[u8], plain: &mut Vec<u8>) -> Result<bool, Ended> {
+    let mut is_over = false;
+    while !is_over && !wire.is_empty() {
+        is_over = decrypt_some(tls, &mut wire, plain)?;
+    }
+    Ok(is_over)
+}
+
+/// One round of [`decrypt`]: takes some of `wire`, or says that the peer has ended TLS. rustls takes nothing after that, and says so by no
+/// error.
+fn decrypt_some(tls: &mut Connection, wire: &mut &[u8], plain: &mut Vec<u8>) -> Result<bool, Ended> {
+    let taken = tls.read_tls(wire)?;
+    let state = tls.process_new_packets().map_err(Ended::Tls)?;
+    let mut left = state.plaintext_bytes_to_read();
+    let mut reader = tls.reader();
+    while left > 0 {
+        let Ok(some) = reader.fill_buf() else { break };
+        let count = some.len();
+        plain.extend_from_slice(some);
+        reader.consume(count);
+        left = left.saturating_sub(count);
+    }
+    Ok(taken == 0 || state.peer_has_closed())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rustls::crypto::ring;
+    use rustls::pki_types::{PrivateKeyDer, ServerName};
+    use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
+
+    use super::*;
+
+    /// Two ends that have shaken hands: who is read from, and who reads.
+    fn pair() -> (Connection, Connection) {
+        let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+        let certificate = issued.cert.der().clone();
+        let key = PrivateKeyDer::try_from(issued.signing_key.serialize_der()).expect("a key");
+        let provider = Arc::new(ring::default_provider());
+        let server = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.clone()], key)
+            .expect("a server");
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate).expect("a root");
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = ServerName::try_from("localhost").expect("a name");
+        let mut peer: Connection = ClientConnection::new(Arc::new(client), name).expect("a client").into();
+        let mut ours: Connection = ServerConnection::new(Arc::new(server)).expect("a server").into();
+        for _ in 0..3 {
+            let said = output(&mut peer);
+            assert!(decrypt(&mut ours, &said, &mut Vec::new()).is_ok_and(|is_over| !is_over));
+            let answer = output(&mut ours);
+            assert!(decrypt(&mut peer, &answer, &mut Vec::new()).is_ok_and(|is_over| !is_over));
         }
-        if state.peer_has_closed() && plain.is_empty() {
-            return Err(Ended::Closed);
+        assert!(!ours.is_handshaking());
+        (peer, ours)
+    }
+
+    fn output(tls: &mut Connection) -> Vec<u8> {
+        let mut wire = Vec::new();
+        while tls.wants_write() {
+            tls.write_tls(&mut wire).expect("to memory");
+        }
+        wire
+    }
+
+    /// Whoever has a certificate of the cluster could keep the thread busy for ever.
+    #[test]
+    fn what_follows_the_end_of_tls_ends_the_reading() {
+        for said in [&b"data"[..], b""] {
+            let (mut peer, mut ours) = pair();
+            peer.writer().write_all(said).expect("buffered");
+            peer.send_close_notify();
+            let mut wire = output(&mut peer);
+            wire.extend([0; 8_000]);
+            let (mut unread, mut plain, mut rounds) = (&wire[..], Vec::new(), 0);
+            while !decrypt_some(&mut ours, &mut unread, &mut plain).ok().expect("no fault") {
+                rounds += 1;
+                assert!(rounds < 100, "{} bytes are never taken", unread.len());
+            }
+            assert_eq!(plain, said, "what was said before the end counts");
+            assert!(decrypt(&mut ours, &wire, &mut plain).is_ok_and(|is_over| is_over));
+            assert_eq!(plain, said);
         }
     }
-    Ok(plain.into())
 }

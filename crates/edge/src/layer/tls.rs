@@ -381,4 +381,40 @@ mod tests {
         }
         assert!(survived < 400, "some were damaged");
     }
+
+    /// rustls takes no bytes after that: it is not asked for more with the same ones.
+    #[test]
+    fn what_follows_the_end_of_tls_is_not_waited_for() {
+        let (server, client) = configurations();
+        let name = ServerName::try_from("localhost").expect("a name");
+        let mut peer = ClientConnection::new(client, name).expect("a client");
+        let mut tls = Tls::new(server).expect("a server");
+        let (mut arrived, mut answer) = (Arrived::default(), Vec::new());
+        let output = |peer: &mut ClientConnection| {
+            let mut wire = Vec::new();
+            while peer.wants_write() {
+                peer.write_tls(&mut wire).expect("to memory");
+            }
+            wire
+        };
+        for _ in 0..3 {
+            tls.receive(&output(&mut peer), &mut arrived, &mut answer).expect("a handshake");
+            let mut unread = &answer[..];
+            while !unread.is_empty() {
+                assert_ne!(peer.read_tls(&mut unread).expect("from memory"), 0);
+                peer.process_new_packets().expect("a handshake");
+            }
+            answer.clear();
+        }
+        std::io::Write::write_all(&mut peer.writer(), b"data").expect("buffered");
+        peer.send_close_notify();
+        let mut wire = output(&mut peer);
+        wire.extend([0; 8_000]);
+        assert_eq!(tls.receive(&wire, &mut arrived, &mut answer), Err(LayerError::Closed));
+        assert_eq!(arrived.plain, b"data", "what was said before the end counts");
+        // More of it is bounded, and says nothing.
+        let more =
+            (0..100).take_while(|_| tls.receive(&[0; 8_000], &mut arrived, &mut answer).is_ok()).count();
+        assert!(more < 100 && arrived.plain == b"data");
+    }
 }
