@@ -193,15 +193,15 @@ impl<C: Core> Carrier<C> {
 
     fn event(&mut self, number: u64, event: &Event) {
         let Some(socket) = self.sockets.get_mut(&number) else { return };
+        let is_read_closed = event.is_read_closed() || event.is_error();
+        socket.is_read_closed |= is_read_closed;
         if socket.stage == Stage::Connecting {
             if event.is_writable() || event.is_error() || event.is_write_closed() {
                 self.connected(number);
             }
             return;
         }
-        if (event.is_readable() || event.is_read_closed() || event.is_error())
-            && !std::mem::replace(&mut socket.is_ready, true)
-        {
+        if (event.is_readable() || is_read_closed) && !std::mem::replace(&mut socket.is_ready, true) {
             self.ready.push(number);
         }
         if event.is_writable() || event.is_write_closed() {
@@ -317,7 +317,7 @@ impl<C: Core> Carrier<C> {
             Ok(Some(error)) | Err(error) => Some(error),
         };
         let Some(socket) = self.remove(number) else { return };
-        let Socket { id, stream, attempt: Some(attempt), .. } = socket else { return };
+        let Socket { id, stream, attempt: Some(attempt), is_read_closed, .. } = socket else { return };
         if let Some(error) = failed {
             self.turns.failed(&attempt);
             if attempt.is_last() {
@@ -329,6 +329,8 @@ impl<C: Core> Carrier<C> {
             Ok(tls) => {
                 let mut socket = Socket::new(id, stream, tls, Stage::Open);
                 (socket.attempt, socket.is_ready) = (Some(attempt), true);
+                // It came with the connection, and comes no second time.
+                socket.is_read_closed = is_read_closed;
                 // It is polled already.
                 self.sockets.insert(number, socket);
                 self.counts.connections.store(self.sockets.len() as u64, Ordering::Relaxed);

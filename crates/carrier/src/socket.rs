@@ -27,6 +27,8 @@ pub struct Socket {
     pending: VecDeque<Bytes>,
     /// The peer has ended TLS: nothing that comes after that is read.
     is_over: bool,
+    /// The peer says nothing more behind what waits to be read, or the connection has failed: there is no further event.
+    pub is_read_closed: bool,
     /// Its last write did not take everything: wait for the socket's word.
     pub is_blocked: bool,
     /// Among those that may have more to read.
@@ -71,6 +73,7 @@ impl Socket {
             attempt: None,
             pending: VecDeque::new(),
             is_over: false,
+            is_read_closed: false,
             is_blocked: false,
             is_ready: false,
             is_writing: false,
@@ -114,8 +117,9 @@ impl Socket {
                 plain.into()
             }
         };
-        // A short read has emptied the socket; what comes later makes an event. The end of TLS is told by the next read.
-        let is_more = count == scratch.len() || self.is_over;
+        // A short read has emptied the socket; what comes later makes an event. After the peer's end only an empty read is the end, and
+        // that of TLS is told by the next read.
+        let is_more = count == scratch.len() || self.is_read_closed || self.is_over;
         Ok((count, bytes, is_more))
     }
 

@@ -4,7 +4,7 @@ mod introductions;
 mod node;
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 
@@ -319,6 +319,22 @@ fn garbage_on_the_port_disturbs_nobody() {
     }
     exchange(&a, &b, 1_000);
     assert_eq!((a.retransmitted(), a.handle.figures().connections), (0, 3));
+}
+
+/// Polling tells of both at once, and of neither again: nobody waits until a ping is missed.
+#[test]
+fn the_end_of_a_connection_that_comes_with_bytes_is_noticed() {
+    let mesh = MeshConfig { handshake_max: 10 * PATIENCE, ..Spec::new("a").mesh };
+    let a = Spec { mesh, ..Spec::new("a") }.start();
+    let (resume, until) = channel::<()>();
+    a.letter(Letter::Halt(until));
+    let mut stranger = TcpStream::connect(("127.0.0.1", a.port())).expect("it listens");
+    stranger.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    stranger.write_all(b"MLNK").expect("it takes them");
+    stranger.shutdown(Shutdown::Write).expect("it is connected");
+    drop(resume);
+    assert_eq!(stranger.read(&mut [0; 1]).expect("it hangs up"), 0);
+    assert_eq!(a.handle.figures().accepted, 1);
 }
 
 #[test]
