@@ -10,6 +10,9 @@ use std::path::Path;
 /// Crates that know no sockets, files, clocks, threads or runtimes.
 const CORES: [&str; 5] = ["mqtt", "routing", "session", "shard", "broker"];
 
+/// Crates that start threads of a node.
+const THREADED: [&str; 7] = ["api", "auth", "carrier", "edge", "meridian", "registry", "storage"];
+
 struct Rule {
     name: &'static str,
     /// Where it holds.
@@ -81,6 +84,12 @@ const RULES: &[Rule] = &[
         holds: |p| !p.test && p.package().is_some(),
         breaks: |code| code.contains("thread::sleep"),
         instead: "wait for the event, or hand out a deadline by `poll_timeout`; a sleeping reactor serves nobody",
+    },
+    Rule {
+        name: "thread",
+        holds: |p| !p.test && p.package().is_some_and(|p| THREADED.contains(&p)),
+        breaks: |code| code.contains("thread::Builder") || code.contains("thread::spawn"),
+        instead: "the process ends with a thread that the node cannot do without: use `vital::spawn`, or say who answers for its panic",
     },
     Rule {
         name: "anyhow",
@@ -252,6 +261,15 @@ mod tests {
             broken("crates/edge/src/a.rs", false, &["// tidy: allow(thread-sleep):", sleep]),
             ["thread-sleep"]
         );
+    }
+
+    #[test]
+    fn a_thread_of_a_node_ends_the_process_or_says_why_not() {
+        let line = ["thread::Builder::new().spawn(run)"];
+        assert_eq!(broken("crates/storage/src/a.rs", false, &line), ["thread"]);
+        assert!(broken("crates/storage/src/a.rs", true, &line).is_empty());
+        assert!(broken("crates/bench/src/a.rs", false, &line).is_empty());
+        assert!(broken("crates/storage/src/a.rs", false, &["vital::spawn(name, run)"]).is_empty());
     }
 
     #[test]

@@ -2,14 +2,18 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
 /// The node's part in its cluster.
 pub trait Cluster: Send + Sync {
-    /// How things were at most a second ago; `None` until the node takes its part.
+    /// How things were when the thread that carries the links was last heard of; `None` until the node takes its part.
     fn view(&self) -> Option<ClusterView>;
+
+    /// How long ago that was: less than a second, unless the thread is stuck. Zero where there is no such thread, or not any more.
+    fn silence(&self) -> Duration;
 
     /// Asks another node. `told` is called once, from any thread, with its answer or with why there is none.
     fn ask(&self, node: &str, question: Vec<u8>, told: Told);

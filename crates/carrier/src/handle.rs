@@ -1,7 +1,9 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use mio::{Poll, Waker};
 
@@ -21,6 +23,8 @@ pub struct Handle<L> {
     addresses: Vec<SocketAddr>,
     counts: Arc<Counts>,
     thread: Option<JoinHandle<()>>,
+    /// Nothing comes; its other end goes with the thread.
+    ended: Receiver<()>,
 }
 
 /// Binds the addresses and starts the thread.
@@ -42,10 +46,13 @@ pub fn spawn<C: Core + 'static>(core: C, config: CarrierConfig) -> io::Result<Ha
         listeners.push(Listener::new(socket));
     }
     let resolver = Resolver::start(&config, sender.clone())?;
-    let name = config.thread.to_string();
+    let (name, (until, ended)) = (config.thread.to_string(), sync_channel(0));
     let carrier = Carrier::new(core, config, poll, inbox, listeners, resolver, counts.clone())?;
-    let thread = thread::Builder::new().name(name).spawn(move || carrier.run())?;
-    Ok(Handle { sender, addresses, counts, thread: Some(thread) })
+    let thread = vital::spawn(name, move || {
+        carrier.run();
+        drop(until);
+    })?;
+    Ok(Handle { sender, addresses, counts, thread: Some(thread), ended })
 }
 
 impl<L> Handle<L> {
@@ -69,16 +76,32 @@ impl<L> Handle<L> {
         let _ = self.sender.mail(Mail::Renewed(tls));
     }
 
-    /// Closes all connections and waits for the end of the thread. False when it had ended by a fault.
-    pub fn stop(mut self) -> bool {
-        self.end()
+    /// Closes all connections and waits for the end of the thread.
+    pub fn stop(mut self) {
+        self.end();
     }
 
-    fn end(&mut self) -> bool {
-        let Some(thread) = self.thread.take() else { return true };
+    /// The same, but waits so long at most. False when the thread has not ended by then: it is stuck, and left to itself.
+    pub fn stop_within(mut self, within: Duration) -> bool {
+        self.tell();
+        let is_stuck = self.ended.recv_timeout(within) == Err(RecvTimeoutError::Timeout);
+        if is_stuck {
+            self.thread = None;
+        }
+        !is_stuck
+    }
+
+    fn end(&mut self) {
+        self.tell();
+        if let Some(thread) = self.thread.take() {
+            // One that panics ends the process.
+            let _ = thread.join();
+        }
+    }
+
+    fn tell(&self) {
         // It may have ended already.
         let _ = self.sender.mail(Mail::Stop);
-        thread.join().is_ok()
     }
 }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::thread;
 
 use crate::config::CarrierConfig;
 use crate::mailbox::{Mail, Sender};
@@ -29,7 +28,7 @@ impl Resolver {
         let asked = Arc::new(Mutex::new(asked));
         for _ in 0..THREADS {
             let (asked, answers) = (asked.clone(), answers.clone());
-            thread::Builder::new().name(format!("{thread}-names")).spawn(move || {
+            vital::spawn(format!("{thread}-names"), move || {
                 loop {
                     let next = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(address) = next else { return };

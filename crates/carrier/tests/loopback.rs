@@ -7,6 +7,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use carrier::{Names, Tls, TlsFiles};
 use link::MeshConfig;
@@ -23,7 +24,7 @@ fn two_nodes_exchange_frames() {
     assert_eq!(figures.connections, 3);
     assert!(figures.bytes_read > 100_000 * 100 && figures.bytes_written > 100_000 * 100, "{figures:?}");
     assert!(figures.reads < 100_000 && figures.writes < 100_000, "frames go together: {figures:?}");
-    assert!(a.handle.stop() && b.handle.stop());
+    assert!(a.handle.stop_within(PATIENCE) && b.handle.stop_within(PATIENCE));
 }
 
 #[test]
@@ -362,6 +363,15 @@ fn more_connections_than_allowed_are_hung_up_on() {
 }
 
 #[test]
+fn a_thread_that_is_stuck_is_not_waited_for_any_longer_than_said() {
+    let a = Spec::new("a").start();
+    let (resume, until) = channel::<()>();
+    a.letter(Letter::Halt(until));
+    assert!(!a.handle.stop_within(Duration::from_millis(1)));
+    drop(resume);
+}
+
+#[test]
 fn a_port_that_is_taken_is_named() {
     let a = Spec::new("a").start();
     let taken = a.handle.addresses()[0];
@@ -381,5 +391,5 @@ fn a_congestion_control_that_the_kernel_does_not_have_is_said_and_done_without()
     let handle = node::idle(config).expect("it listens all the same");
     assert!(handle.figures().is_congestion_refused);
     assert!(TcpStream::connect(handle.addresses()[0]).is_ok());
-    assert!(handle.stop());
+    assert!(handle.stop_within(PATIENCE));
 }

@@ -231,14 +231,10 @@ pub fn start(options: Options) -> Result<Node, StartError> {
         let (shared, mailboxes, doors) = (shared.clone(), mailboxes.clone(), doors.clone());
         let handshakes = edge.handshakes_per_turn as usize;
         let run = move || {
-            // Half a broker is worse than none: whoever supervises the process starts a whole one.
-            let guard = AbortOnPanic;
             let reactor = Reactor::new(index as u16, shared, poll, inbox, mailboxes, listeners, clock);
-            let stopped = reactor.limited_to(doors, connections_max, handshakes).run();
-            std::mem::forget(guard);
-            stopped
+            reactor.limited_to(doors, connections_max, handshakes).run()
         };
-        match std::thread::Builder::new().name(format!("reactor-{index}")).spawn(run) {
+        match vital::spawn(format!("reactor-{index}"), run) {
             Ok(thread) => node.threads.push(thread),
             Err(error) => {
                 node.stop(Duration::ZERO);
@@ -247,15 +243,6 @@ pub fn start(options: Options) -> Result<Node, StartError> {
         }
     }
     Ok(node)
-}
-
-struct AbortOnPanic;
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        tracing::error!("a reactor failed: the process ends");
-        std::process::abort();
-    }
 }
 
 impl Node {

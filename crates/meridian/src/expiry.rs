@@ -63,6 +63,7 @@ impl TlsFiles {
                 self.warn();
             }
         };
+        // tidy: allow(thread): what it would say is said at a reload, too.
         thread::Builder::new().name("certificates".to_owned()).stack_size(STACK).spawn(daily).map(drop)
     }
 }

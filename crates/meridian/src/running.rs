@@ -148,7 +148,7 @@ impl Running {
                 running.settle(&mut running.lock(), None);
             }
         };
-        std::thread::Builder::new().name("settings".to_owned()).spawn(follow).map(drop)
+        vital::spawn("settings", follow).map(drop)
     }
 
     /// Takes up what the cluster agrees on, as far as this node can, and says what has changed. By `author`, if it is known better than

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::{Bound, Keys, Parts, Server};
 use auth::{Bans, Guard, HttpServices, JwtLink, Link, RuleTable, Users};
@@ -23,7 +24,10 @@ use crate::signals::{Signal, Signals};
 use crate::store::Store;
 use crate::system;
 
-/// Exits with 0 after a stop, with 1 when the node did not start.
+/// The thread of the links has so long to end, however short the stop is to be.
+const LINKS_END_MIN: Duration = Duration::from_secs(5);
+
+/// Exits with 0 after a stop, with 1 when the node did not start, or a thread of it did not end.
 pub fn run(args: &ConfigArgs) -> ExitCode {
     let (layers, loaded) = match args.load() {
         Ok(loaded) => loaded,
@@ -255,6 +259,7 @@ fn serve(
     if let Some(http) = &http {
         http.stopping();
     }
+    // tidy: allow(thread): the process ends anyway.
     let impatient = std::thread::Builder::new().name("stop".to_owned()).spawn(move || {
         // A reload that comes now has nothing to reload.
         while let Ok(Signal::Reload) = signals.wait() {}
@@ -268,6 +273,7 @@ fn serve(
         cluster.resign();
     }
     node.stop(within);
+    let mut is_stuck = false;
     if let Some(cluster) = cluster {
         if cluster.is_leaving() {
             tracing::info!("leaving the cluster: the cores agree that this node is none of it any more");
@@ -278,13 +284,18 @@ fn serve(
                 ),
             }
         }
-        cluster.stop();
+        is_stuck = !cluster.stop(within.max(LINKS_END_MIN));
     }
     if let Some(store) = store {
         store.close();
     }
     if let Some(http) = http {
         http.stop();
+    }
+    if is_stuck {
+        return Err("the thread that carries the node's links did not end in time: it is stuck, and goes with the process. What had to \
+                    be kept is kept"
+            .to_owned());
     }
     Ok(())
 }

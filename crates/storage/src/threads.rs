@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::keeper::Keeper;
@@ -26,8 +26,7 @@ const LOOK: Duration = Duration::from_secs(1);
 pub fn spawn(mut writer: Writer, mut keeper: Keeper) -> io::Result<LogThreads> {
     let shared = writer.shared().clone();
     let mut threads = LogThreads { shared: shared.clone(), writer: None, keeper: None };
-    let named = |name: &str| thread::Builder::new().name(name.to_owned());
-    threads.writer = Some(named("log").spawn(move || {
+    threads.writer = Some(vital::spawn("log", move || {
         loop {
             match writer.commit_once() {
                 Ok(Commit::Wrote { .. }) => {}
@@ -46,7 +45,7 @@ pub fn spawn(mut writer: Writer, mut keeper: Keeper) -> io::Result<LogThreads> {
             }
         }
     })?);
-    threads.keeper = Some(named("log-keeper").spawn(move || {
+    threads.keeper = Some(vital::spawn("log-keeper", move || {
         while keeper.wait(LOOK) {
             keeper.keep();
         }
@@ -65,9 +64,8 @@ impl LogThreads {
         self.shared.stop_writer();
         self.shared.stop_keeper();
         for thread in [self.writer.take(), self.keeper.take()].into_iter().flatten() {
-            if thread.join().is_err() {
-                tracing::error!("a thread of the log panicked");
-            }
+            // One that panics ends the process.
+            let _ = thread.join();
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Whether the node lives, and whether it takes work.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::http::StatusCode;
 use serde::Serialize;
@@ -22,10 +24,15 @@ pub(super) fn routes() -> OpenApiRouter<State> {
 const WAITS: &str = "the node lets clients in once it has what the cores agree on: users, rules, bans and keys (GET /health/quorum says \
                      whether it hears them)";
 
+/// The thread that carries the links is heard of twice a second, also when it has nothing to do. One that is busy for as long as this, or
+/// waits for the machine, is of no use to clients either.
+const STUCK_AFTER: Duration = Duration::from_secs(5);
+const STUCK: &str = "stuck";
+
 #[derive(Serialize, ToSchema)]
 struct Health {
     /// `live`, `ready`, `starting` or `stopping`; of the storage `good`, `full`, `failed` or `memory`; of the cluster `quorum`,
-    /// `no_quorum`, `joining`, `starting` or `alone`.
+    /// `no_quorum`, `joining`, `starting` or `alone`; `stuck` when the thread that carries the links is not heard of.
     status: &'static str,
     /// What does not work, and what does.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,11 +48,17 @@ async fn live() -> Json<Health> {
 }
 
 /// Whether the node takes clients: not before it has started and, in a cluster whose cores agree on them, has the first copy of users, rules,
-/// bans and keys; nor once it stops.
+/// bans and keys; nor once it stops, nor while the thread that carries its links is not heard of for 5 seconds.
 #[utoipa::path(get, path = "/health/ready", tag = "health", operation_id = "health_ready", security(()),
     responses((status = 200, body = Health), (status = 503, body = Health)))]
 async fn ready(state: State) -> (StatusCode, Json<Health>) {
     let phase = state.phase();
+    if phase == Phase::Ready
+        && let Some(why) = stuck(&state)
+    {
+        let health = Health { status: STUCK, detail: Some(why) };
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(health));
+    }
     let status = if phase == Phase::Ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let detail = match phase {
         Phase::Ready => state.storage_condition().and_then(detail),
@@ -67,11 +80,14 @@ async fn storage(state: State) -> (StatusCode, Json<Health>) {
     (status, Json(Health { status: condition.map_or("memory", StorageCondition::name), detail }))
 }
 
-/// Whether this node is a member of its cluster and hears that a majority of cores agrees; 503 with the reason otherwise. A node without a
-/// cluster needs nobody. Where nothing is agreed upon (static lists, replicants): whether it acknowledges messages of QoS 1 and 2.
+/// Whether this node is a member of its cluster and hears that a majority of cores agrees; 503 with the reason otherwise, and while the
+/// thread that carries its links is not heard of for 5 seconds. A node without a cluster needs nobody. Where nothing is agreed upon (static lists, replicants): whether it acknowledges messages of QoS 1 and 2.
 #[utoipa::path(get, path = "/health/quorum", tag = "health", operation_id = "health_quorum", security(()),
     responses((status = 200, body = Health), (status = 503, body = Health)))]
 async fn quorum(state: State) -> (StatusCode, Json<Health>) {
+    if let Some(why) = stuck(&state) {
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(Health { status: STUCK, detail: Some(why) }));
+    }
     let (status, detail) = match state.cluster.as_ref().map(|cluster| cluster.view()) {
         None => ("alone", None),
         Some(None) => ("starting", Some("the node does not take its part in the cluster yet".to_owned())),
@@ -82,6 +98,18 @@ async fn quorum(state: State) -> (StatusCode, Json<Health>) {
     };
     let code = if detail.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (code, Json(Health { status, detail }))
+}
+
+/// What is wrong when the thread that carries the links says nothing: what it said last holds no more.
+fn stuck(state: &State) -> Option<String> {
+    let silence = state.cluster.as_ref()?.silence();
+    (silence >= STUCK_AFTER).then(|| {
+        format!(
+            "the thread that carries this node's links has not been heard of for {} s: nothing goes to other nodes or comes from them; restart \
+             the node",
+            silence.as_secs()
+        )
+    })
 }
 
 /// Why no majority of cores carries this node, and what that is called.

@@ -1,5 +1,7 @@
 //! What operators see of the node's part in its cluster.
 
+use std::time::Duration;
+
 use api::{
     CarrierView, ClusterView, LaneView, LinkView, MemberView, MembershipView, NodeRoutes, ReplicaView, Role,
 };
@@ -349,4 +351,20 @@ fn where_nothing_is_agreed_upon_health_goes_by_whether_the_node_acknowledges() {
         view.fresh = false;
         quorum(&Server::in_cluster(Some(view)), 503, "no_quorum", "no majority");
     }
+}
+
+#[test]
+fn a_thread_of_links_that_is_not_heard_of_is_no_good_health() {
+    let silent = |silence| Server::in_silent_cluster(Some(agreed()), Duration::from_millis(silence));
+    let server = silent(4_999);
+    quorum(&server, 200, "quorum", "");
+    assert_eq!(server.get("/health/ready").is(200)["status"], "ready");
+    let server = silent(5_000);
+    quorum(&server, 503, "stuck", "not been heard of for 5 s");
+    let ready = server.get("/health/ready").is(503);
+    assert_eq!(ready["status"], "stuck");
+    assert!(ready["detail"].as_str().unwrap_or_default().contains("restart"), "{ready}");
+    server.stopping();
+    assert_eq!(server.get("/health/ready").is(503)["status"], "stopping");
+    assert_eq!(server.get("/health/live").is(200)["status"], "live");
 }

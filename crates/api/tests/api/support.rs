@@ -56,7 +56,12 @@ impl Server {
 
     /// In open mode, of a node that belongs to a cluster; `None` from it is one that does not take its part yet.
     pub fn in_cluster(view: Option<api::ClusterView>) -> Self {
-        Self::in_directory(fresh_directory(), Some(Arc::new(Part(view))), |_| ())
+        Self::in_silent_cluster(view, Duration::ZERO)
+    }
+
+    /// The same, of whose thread of links nothing is heard for so long.
+    pub fn in_silent_cluster(view: Option<api::ClusterView>, silence: Duration) -> Self {
+        Self::in_directory(fresh_directory(), Some(Arc::new(Part(view, silence))), |_| ())
     }
 
     /// In open mode, one of the nodes of a cluster.
@@ -417,11 +422,15 @@ fn expiries() -> Vec<(String, Expiry)> {
 }
 
 /// A part in a cluster that does not change; the cores agree to remove whomever is not `stuck` and lives no ninth life.
-struct Part(Option<api::ClusterView>);
+struct Part(Option<api::ClusterView>, Duration);
 
 impl api::Cluster for Part {
     fn view(&self) -> Option<api::ClusterView> {
         self.0.clone()
+    }
+
+    fn silence(&self) -> Duration {
+        self.1
     }
 
     fn ask(&self, _: &str, _: Vec<u8>, told: api::Told) {

@@ -36,7 +36,7 @@ impl Deadlines {
     pub fn start() -> std::io::Result<Self> {
         let inner = Arc::new(Inner::default());
         let watch = inner.clone();
-        std::thread::Builder::new().name("auth-clock".to_owned()).spawn(move || watch.run())?;
+        vital::spawn("auth-clock", move || watch.run())?;
         Ok(Self(inner))
     }
 

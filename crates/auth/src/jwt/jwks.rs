@@ -162,10 +162,7 @@ impl Jwks {
             Duration::ZERO
         };
         let run = shared.clone();
-        std::thread::Builder::new()
-            .name("jwks".to_owned())
-            .spawn(move || run.run(first))
-            .map_err(JwtError::System)?;
+        vital::spawn("jwks", move || run.run(first)).map_err(JwtError::System)?;
         Ok(Self(shared))
     }
 

@@ -102,8 +102,7 @@ impl Flapping {
         }
         let (queue, orders) = sync_channel(ORDERS_MAX);
         let counters = self.counters.clone();
-        let thread = std::thread::Builder::new().name("auth-bans".to_owned());
-        if let Err(error) = thread.spawn(move || make_bans(&orders, &counters)) {
+        if let Err(error) = vital::spawn("auth-bans", move || make_bans(&orders, &counters)) {
             tracing::error!(%error, "clients that flap are refused, but not banned");
             return None;
         }

@@ -146,10 +146,7 @@ impl Office {
         let jobs = Arc::new(Mutex::new(jobs));
         for index in 0..settings.connections_max {
             let (desk, jobs) = (desk.clone(), jobs.clone());
-            std::thread::Builder::new()
-                .name(format!("http-acl-{index}"))
-                .spawn(move || run(&desk, &jobs))
-                .map_err(system)?;
+            vital::spawn(format!("http-acl-{index}"), move || run(&desk, &jobs)).map_err(system)?;
         }
         Ok(Some(Self { desk, queue }))
     }

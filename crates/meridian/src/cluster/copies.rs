@@ -148,7 +148,7 @@ pub fn start(shared: &Arc<Shared>, ledger: Arc<AgreedLedger>) -> Result<(), Stri
             }
         }
     };
-    let thread = std::thread::Builder::new().name("records".to_owned()).spawn(run);
+    let thread = vital::spawn("records", run);
     thread.map(drop).map_err(|error| format!("no thread for the records of the cluster: {error}"))
 }
 

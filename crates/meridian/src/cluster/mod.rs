@@ -137,12 +137,26 @@ impl MetaEvents for LogHeard {
 #[derive(Default)]
 struct Shared {
     sender: OnceLock<Sender<Letter>>,
-    view: Mutex<Option<Arc<View>>>,
+    seen: Mutex<Seen>,
     questions: Questions,
     wishes: Wishes,
     copies: Copies,
     /// Bytes of letters that the fabric has not seen yet.
     backlog: AtomicUsize,
+}
+
+/// What the fabric's thread has said of itself.
+#[derive(Default)]
+struct Seen {
+    view: Option<Arc<View>>,
+    /// When it was heard of last; its start counts.
+    at: Option<Instant>,
+}
+
+impl Shared {
+    fn lock_seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The number of nodes in the list, when it, and the files of links, can be used; 0 when the node belongs to no cluster.
@@ -290,6 +304,7 @@ impl Cluster {
             fabric.join_cluster(now, meta);
             of_log = told;
         }
+        self.shared.lock_seen().at = Some(Instant::now());
         let served = Served { fabric, shared: self.shared.clone(), looked: None };
         let handle =
             carrier::spawn(served, CarrierConfig { clock, ..carrier }).map_err(|error| error.to_string())?;
@@ -356,11 +371,12 @@ impl Cluster {
         }
     }
 
-    /// Other nodes hear nothing more from this one.
-    pub fn stop(&self) {
-        if let Some(handle) = self.lock_handle().take() {
-            handle.stop();
-        }
+    /// Other nodes hear nothing more from this one. False when the thread of the links has not ended `within` that time: it is stuck.
+    pub fn stop(&self, within: Duration) -> bool {
+        // Not held while the thread is waited for: the API looks at it meanwhile.
+        let handle = self.lock_handle().take();
+        self.shared.lock_seen().at = None;
+        handle.is_none_or(|handle| handle.stop_within(within))
     }
 
     fn lock_handle(&self) -> MutexGuard<'_, Option<Handle<Letter>>> {
@@ -378,8 +394,12 @@ impl Cluster {
 impl api::Cluster for Cluster {
     fn view(&self) -> Option<api::ClusterView> {
         let figures = self.lock_handle().as_ref()?.figures();
-        let view = self.shared.view.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let view = self.shared.lock_seen().view.clone()?;
         Some(view::of(&view, &figures))
+    }
+
+    fn silence(&self) -> Duration {
+        self.shared.lock_seen().at.map_or(Duration::ZERO, |at| at.elapsed())
     }
 
     fn ask(&self, node: &str, question: Vec<u8>, told: api::Told) {
@@ -466,7 +486,7 @@ impl Core for Served {
             // NTP may have set it.
             self.fabric.set_world(now, since_1970(SystemTime::now()));
             let view = Arc::new(self.fabric.view(now));
-            *self.shared.view.lock().unwrap_or_else(PoisonError::into_inner) = Some(view);
+            *self.shared.lock_seen() = Seen { view: Some(view), at: Some(Instant::now()) };
         }
     }
 
@@ -540,4 +560,80 @@ fn resolve(address: &str) -> Result<Vec<SocketAddr>, String> {
     let mut addresses: Vec<SocketAddr> = found.collect();
     addresses.dedup();
     Ok(addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+    use std::thread;
+
+    use super::*;
+
+    /// It does nothing more from its first letter until the other end of the channel is dropped.
+    struct Stuck(Mesh, Receiver<()>);
+
+    impl Core for Stuck {
+        type Letter = Letter;
+
+        fn letter(&mut self, _: Time, _: Letter) {
+            // Nothing ever comes.
+            let _ = self.1.recv();
+        }
+
+        fn mesh(&mut self) -> &mut Mesh {
+            &mut self.0
+        }
+
+        fn turn(&mut self, _: Time) {}
+
+        fn timeout(&self) -> Time {
+            Time::NEVER
+        }
+    }
+
+    /// A node's part in a cluster whose thread is stuck until the channel's end is dropped.
+    fn stuck() -> (Cluster, mpsc::Sender<()>) {
+        let identity = Identity { name: "a".into(), cluster: [1; 16], features: 0, card: Default::default() };
+        let mesh = Mesh::new(identity, Secret::new(b"secret"), Box::new(fill), MeshConfig::default());
+        let (resume, until) = channel();
+        let handle = carrier::spawn(Stuck(mesh, until), CarrierConfig::default()).expect("a thread");
+        let cluster = Cluster {
+            prepared: Mutex::default(),
+            handle: Mutex::new(Some(handle)),
+            shared: Arc::default(),
+            tls: Mutex::default(),
+            answer_wait: Duration::ZERO,
+            is_leaving: AtomicBool::new(false),
+        };
+        let sender = cluster.lock_handle().as_ref().map(Handle::sender).expect("it runs");
+        assert!(sender.send(Letter::Resign).is_ok());
+        (cluster, resume)
+    }
+
+    #[test]
+    fn a_stop_does_not_wait_for_ever_for_a_thread_that_is_stuck() {
+        let (cluster, resume) = stuck();
+        assert!(!cluster.stop(Duration::from_millis(1)));
+        assert!(cluster.stop(Duration::ZERO), "nothing is left to stop");
+        drop(resume);
+    }
+
+    #[test]
+    fn nobody_who_looks_waits_for_a_thread_that_is_to_end() {
+        let (cluster, resume) = stuck();
+        thread::scope(|scope| {
+            let stopped = scope.spawn(|| cluster.stop(Duration::from_secs(60)));
+            let is_free = || cluster.handle.try_lock().is_ok_and(|handle| handle.is_none());
+            // tidy: allow(thread-sleep): a test that looks again.
+            let is_seen = (0..5_000).any(|_| {
+                is_free() || {
+                    thread::sleep(Duration::from_millis(1));
+                    false
+                }
+            });
+            drop(resume);
+            assert!(stopped.join().expect("no panic"), "it ends once it can");
+            assert!(is_seen, "whoever asks for the view waits for the thread");
+        });
+    }
 }

@@ -8,7 +8,7 @@ mod restoring;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use api::RecoveryView;
@@ -163,9 +163,8 @@ impl Store {
         );
         let (end, thread) = self.clock;
         drop(end);
-        if thread.join().is_err() {
-            tracing::error!("the thread that keeps the time panicked");
-        }
+        // One that panics ends the process.
+        let _ = thread.join();
     }
 }
 
@@ -186,5 +185,5 @@ fn note_time(file: ClockFile, began: Duration) -> std::io::Result<(SyncSender<()
         // Once more: a stop may take long.
         let _ = file.write(&clock::now(began + started.elapsed()));
     };
-    Ok((end, thread::Builder::new().name("clock".to_owned()).spawn(run)?))
+    Ok((end, vital::spawn("clock", run)?))
 }

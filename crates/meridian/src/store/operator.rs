@@ -112,6 +112,7 @@ impl Storage for Operator {
             }
             ended(&told, copied);
         };
+        // tidy: allow(thread): the node does without a backup.
         let spawned = thread::Builder::new().name("backup".to_owned()).spawn(run);
         spawned.map_err(|error| BackupRefused::Failed(format!("no thread for the backup: {error}")))?;
         *last = Some(backup.clone());

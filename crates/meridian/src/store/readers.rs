@@ -27,9 +27,7 @@ impl Readers {
         let asked = Arc::new(Mutex::new(asked));
         let threads = (0..READERS).map(|number| {
             let (log, told, asked) = (log.clone(), told.clone(), asked.clone());
-            std::thread::Builder::new()
-                .name(format!("log-reader-{number}"))
-                .spawn(move || read_all(&log, &told, &asked))
+            vital::spawn(format!("log-reader-{number}"), move || read_all(&log, &told, &asked))
         });
         let threads = threads.collect::<Result<_, _>>()?;
         let reads = Arc::new(Mutex::new(Some(reads)));
@@ -46,9 +44,8 @@ impl Readers {
     pub fn stop(self) {
         drop(self.reads.lock().unwrap_or_else(PoisonError::into_inner).take());
         for reader in self.threads {
-            if reader.join().is_err() {
-                tracing::error!("a thread that reads the log panicked");
-            }
+            // One that panics ends the process.
+            let _ = reader.join();
         }
     }
 }
