@@ -191,6 +191,7 @@ METRICS = {
     "meridian_cluster_routes_refused_total": (COUNTER, {}),
     "meridian_cluster_messages_refused_total": (COUNTER, {}),
     "meridian_cluster_malformed_total": (COUNTER, {}),
+    "meridian_cluster_crowded_total": (COUNTER, {}),
     "meridian_cluster_asks_total": (COUNTER, {}),
     "meridian_cluster_compressed_bytes_total": (COUNTER, {"when": {"before", "after"}}),
     "meridian_cluster_asks_unanswered_total": (COUNTER, {}),

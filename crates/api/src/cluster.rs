@@ -109,6 +109,8 @@ pub struct ClusterView {
     pub refused: u64,
     /// What peers sent and was no word of a node.
     pub malformed: u64,
+    /// Connections to the port for other nodes that were closed because too many did not say who they are.
+    pub crowded: u64,
     /// Questions of operators to other nodes.
     pub asks: u64,
     /// Those that got no answer.

@@ -242,7 +242,7 @@ impl<C: Core> Carrier<C> {
 
     fn accepted(&mut self, stream: mio::net::TcpStream, from: SocketAddr) {
         add(&self.counts.accepted, 1);
-        let Some(id) = self.core.mesh().accepted(self.now, &from.to_string()) else { return };
+        let Some(id) = self.core.mesh().accepted(self.now, from) else { return };
         let tls = match self.config.tls.as_ref().map(Tls::accept).transpose() {
             Ok(tls) => tls,
             Err(error) => return self.core.mesh().broken(self.now, id, &explain(&error)),

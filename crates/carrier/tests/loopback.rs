@@ -339,7 +339,7 @@ fn the_end_of_a_connection_that_comes_with_bytes_is_noticed() {
 }
 
 #[test]
-fn more_connections_than_allowed_are_hung_up_on() {
+fn of_more_connections_than_allowed_the_oldest_are_hung_up_on() {
     let few = MeshConfig { handshakes_max: 4, handshake_max: PATIENCE, ..Spec::new("a").mesh };
     let a = Spec { mesh: few.clone(), ..Spec::new("a") }.start();
     let b = Spec { mesh: few, ..Spec::new("b") }.start();
@@ -353,9 +353,10 @@ fn more_connections_than_allowed_are_hung_up_on() {
         stranger.set_read_timeout(Some(PATIENCE)).expect("a time-out");
         stranger
     };
-    let kept: Vec<TcpStream> = (0..4).map(|_| connect()).collect();
-    for _ in 0..10 {
-        assert!(matches!(connect().read(&mut [0; 1]), Ok(0) | Err(_)));
+    let mut strangers: Vec<TcpStream> = (0..14).map(|_| connect()).collect();
+    let kept = strangers.split_off(10);
+    for mut stranger in strangers {
+        assert!(matches!(stranger.read(&mut [0; 1]), Ok(0) | Err(_)), "it makes room for the next");
     }
     assert_eq!(a.look(|_, mesh| mesh.counters().crowded), 10);
     exchange(&a, &b, 1_000);

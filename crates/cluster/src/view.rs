@@ -20,6 +20,8 @@ pub struct View {
     /// SUBACKs that wait for the core, and for the cluster.
     pub subacks_waiting: (u64, u64),
     pub counters: Counters,
+    /// Connections of others that were closed because too many handshakes went on.
+    pub crowded: u64,
     /// This node first, then the others by name.
     pub routes: Vec<Routes>,
     /// By name.

@@ -54,7 +54,7 @@ fn main() {
     assert!(dials.mesh.node() < accepts.mesh.node());
     dials.mesh.handle_timeout(now);
     let Some(link::Demand::Dial { connection, .. }) = dials.mesh.poll_demand() else { panic!("it dials") };
-    let accepted = accepts.mesh.accepted(now, "there").expect("there is room");
+    let accepted = accepts.mesh.accepted(now, ([127, 0, 0, 1], 1).into()).expect("there is room");
     dials.mesh.dialed(now, connection);
     for _ in 0..4 {
         carry(now, &mut dials, &mut accepts, accepted);

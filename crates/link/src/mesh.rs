@@ -4,6 +4,7 @@ mod complaints;
 mod config;
 mod connection;
 mod counters;
+mod crowd;
 mod dial;
 mod end;
 mod event;
@@ -12,6 +13,7 @@ mod peer;
 mod seek;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 
 use bytes::Bytes;
 use ring::hmac;
@@ -30,6 +32,7 @@ use crate::output::Output;
 use crate::time::Time;
 use complaints::{Complaints, Whom};
 use connection::{Connection, Origin, Stage};
+use crowd::{Crowded, Network};
 use peer::{Peer, Slot};
 use seek::{INTRODUCED_MAX, SOUGHT_MAX, Sought};
 
@@ -71,6 +74,7 @@ pub struct Mesh {
     /// Those of them that anybody with the secret may cause at any time.
     introductions: VecDeque<MeshEvent>,
     complaints: Complaints,
+    crowded: Crowded,
     counters: MeshCounters,
     /// Nothing is due before.
     due: Time,
@@ -100,6 +104,7 @@ impl Mesh {
             events: VecDeque::new(),
             introductions: VecDeque::new(),
             complaints: Complaints::new(config.complaint_pause),
+            crowded: Crowded::default(),
             counters: MeshCounters::default(),
             due: Time::NEVER,
             config,
@@ -149,10 +154,11 @@ impl Mesh {
         self.peers.remove(&node);
     }
 
-    /// Somebody has connected from the address `from`. `None` when too many handshakes go on already: the connection is to be closed.
-    pub fn accepted(&mut self, now: Time, from: &str) -> Option<ConnectionId> {
-        if self.half_open >= self.config.handshakes_max {
-            self.counters.crowded += 1;
+    /// Somebody has connected from the address `from`. `None` when too many handshakes go on already and none of them makes room: the
+    /// connection is to be closed.
+    pub fn accepted(&mut self, now: Time, from: SocketAddr) -> Option<ConnectionId> {
+        let network = Network::of(from.ip());
+        if !self.make_room(now, network) {
             return None;
         }
         self.half_open += 1;
@@ -162,7 +168,8 @@ impl Mesh {
         let handshake = Handshake::accept(&self.identity, self.secret.clone(), nonce).into();
         let by = now.after(self.config.handshake_max);
         let stage = Stage::Shaking { handshake, by, own: NO_LINK };
-        Some(self.insert(Connection::new(None, from, Origin::Accepted, stage)))
+        let connection = Connection::new(None, &from.to_string(), Origin::Accepted, stage);
+        Some(self.insert(Connection { network: Some(network), ..connection }))
     }
 
     /// A connection that [`Demand::Dial`] asked for is there.
@@ -362,6 +369,7 @@ impl Mesh {
     pub fn check_invariants(&self) {
         let half_open = self.connections.values().filter(|connection| connection.is_half_open());
         assert_eq!(half_open.count(), self.half_open);
+        assert!(self.half_open <= self.config.handshakes_max);
         assert!(self.sought.len() <= SOUGHT_MAX && self.introductions.len() <= INTRODUCED_MAX);
         for (address, sought) in &self.sought {
             let Some(connection) = sought.connection.map(|id| &self.connections[&id]) else { continue };

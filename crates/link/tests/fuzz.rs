@@ -182,7 +182,7 @@ fn whatever_comes_over_a_connection_nobody_is_introduced_as_somebody_else() {
         let Some(Demand::Dial { connection: at_seeks, peer: None, .. }) = seeks.poll_demand() else {
             panic!("it seeks")
         };
-        let at_accepts = accepts.accepted(now, "1.2.3.4:5").expect("there is room");
+        let at_accepts = accepts.accepted(now, ([1, 2, 3, 4], 5).into()).expect("there is room");
         seeks.dialed(now, at_seeks);
         let when = random.below(6);
         for round in 0..6 {
@@ -230,7 +230,7 @@ fn whatever_comes_over_a_connection_a_mesh_stays_in_order() {
         let Some(Demand::Dial { connection: at_dials, .. }) = dials.poll_demand() else {
             panic!("the smaller one dials")
         };
-        let at_accepts = accepts.accepted(now, "1.2.3.4:5").expect("there is room");
+        let at_accepts = accepts.accepted(now, ([1, 2, 3, 4], 5).into()).expect("there is room");
         dials.dialed(now, at_dials);
         let when = random.below(8);
         for round in 0..8 {

@@ -55,6 +55,7 @@ pub fn view() -> ClusterView {
         dropped_suspect: 0,
         refused: 0,
         malformed: 0,
+        crowded: 7,
         asks: 6,
         asks_unanswered: 1,
         asked: 4,

@@ -121,6 +121,7 @@ fn a_node_of_a_cluster_tells_of_its_links_and_of_what_it_knows_of_others() {
     }
     for (name, labels, value) in [
         ("meridian_cluster_fresh", &[][..], 0.0),
+        ("meridian_cluster_crowded_total", &[], 7.0),
         ("meridian_cluster_subacks_waiting", &[("for", "cluster")], 5.0),
         ("meridian_cluster_node_suspect", &[("node", "b")], 1.0),
         ("meridian_cluster_node_filters", &[("node", "a")], 3.0),
@@ -362,6 +363,7 @@ const PROMISED_IN_CLUSTER: &[(&str, &[&str])] = &[
     ("meridian_cluster_routes_refused_total", &[]),
     ("meridian_cluster_messages_refused_total", &[]),
     ("meridian_cluster_malformed_total", &[]),
+    ("meridian_cluster_crowded_total", &[]),
     ("meridian_cluster_asks_total", &[]),
     ("meridian_cluster_compressed_bytes_total", &["when"]),
     ("meridian_cluster_asks_unanswered_total", &[]),

@@ -96,6 +96,7 @@ impl Core for Counting {
         while let Some(event) = self.mesh.poll_event() {
             match event {
                 MeshEvent::Refused { reason, .. } => self.tell(News::Refused(reason.into())),
+                MeshEvent::Crowded { .. } => {}
                 MeshEvent::Link { peer, event } => self.happened(peer, event),
                 MeshEvent::Introduced { name, card, address } => {
                     self.tell(News::Introduced(name.into(), card, address.map(String::from)));

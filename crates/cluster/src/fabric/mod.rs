@@ -278,6 +278,13 @@ impl Fabric {
                 MeshEvent::Refused { who, reason, unsaid, passes: false } => {
                     tracing::warn!(%who, unsaid, "not joined: {reason}");
                 }
+                MeshEvent::Crowded { address, closed } => {
+                    tracing::warn!(
+                        %address, closed,
+                        "too many connect to the port for other nodes and do not say who they are, most from this address: connections are \
+                         closed to make room. See to it that only nodes reach that port"
+                    );
+                }
                 MeshEvent::Introduced { name, card, address } => {
                     self.introduced(now, &name, &card, address.as_deref());
                 }

@@ -31,6 +31,7 @@ impl Fabric {
             clock_off: self.clocks.off(),
             subacks_waiting: (self.for_core.len() as u64, self.for_cluster.len() as u64),
             counters: self.counters,
+            crowded: self.mesh.counters().crowded,
             routes,
             links,
             membership: self.membership_view(now),

@@ -20,8 +20,11 @@ pub struct MeshConfig {
     pub seek_pause: Duration,
     /// Whether those who know the secret and are no peers are told who this node is, and are heard of. Others are refused.
     pub introduces: bool,
-    /// Connections from others whose handshake is not done.
+    /// Connections from others whose handshake is not done. With more, those that have said nothing make room.
     pub handshakes_max: usize,
+    /// Of them, those from one address, or one network of 64 bits of version 6. Several nodes may be at one address, with all their
+    /// connections.
+    pub handshakes_per_address: usize,
     /// The same complaint about the same peer comes again only after this.
     pub complaint_pause: Duration,
 }
@@ -37,6 +40,7 @@ impl Default for MeshConfig {
             seek_pause: Duration::from_secs(2),
             introduces: false,
             handshakes_max: 64,
+            handshakes_per_address: 32,
             complaint_pause: Duration::from_secs(60),
         }
     }

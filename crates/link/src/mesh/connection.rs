@@ -1,3 +1,4 @@
+use super::crowd::Network;
 use crate::handshake::{Handshake, LinkId};
 use crate::link::ChannelId;
 use crate::node::NodeId;
@@ -11,6 +12,8 @@ pub struct Connection {
     pub peer: Option<NodeId>,
     /// The address that it was dialed at or comes from.
     pub address: Box<str>,
+    /// Where it comes from, of those that somebody else has dialed.
+    pub network: Option<Network>,
     pub origin: Origin,
     pub stage: Stage,
     /// The name that somebody who dialed has said, proved or not.
@@ -56,6 +59,7 @@ impl Connection {
         Self {
             peer,
             address: address.into(),
+            network: None,
             origin,
             stage,
             says: None,

@@ -7,7 +7,7 @@ pub struct MeshCounters {
     pub dials_failed: u64,
     /// Connections of others that were taken in.
     pub accepted: u64,
-    /// Connections of others that found too many handshakes going on.
+    /// Connections of others that were closed because too many handshakes went on: those that made room, and those that found none.
     pub crowded: u64,
     /// Handshakes that were refused, by either side.
     pub refused: u64,

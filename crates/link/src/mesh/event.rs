@@ -1,3 +1,5 @@
+use std::net::IpAddr;
+
 use bytes::Bytes;
 
 use crate::link::Event;
@@ -37,4 +39,7 @@ pub enum MeshEvent {
     /// `reason` says what to do. The same comes again after a while only; `unsaid` is how often it happened in between.
     /// `passes`: nobody has to do anything.
     Refused { who: Box<str>, reason: Box<str>, unsaid: u64, passes: bool },
+    /// For the log: all places for handshakes of others, or all of one address, are taken, most of them by `address` or its network. It
+    /// comes again after a while only; `closed` is how many connections were closed for it since the last time, this one included.
+    Crowded { address: IpAddr, closed: u64 },
 }

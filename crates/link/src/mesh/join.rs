@@ -137,6 +137,7 @@ impl Mesh {
             slot.is_anew = false;
         }
         connection.peer = Some(node);
+        peer.network = connection.network.or(peer.network);
         connection.stage = Stage::Channel { id: channel, since: now };
         peer.channels.resize(usize::from(established.channels), None);
         peer.channels[usize::from(channel.index())] = Some(id);

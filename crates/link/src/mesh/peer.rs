@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use super::crowd::Network;
 use super::event::ConnectionId;
 use crate::lane::Class;
 use crate::link::Link;
@@ -11,6 +12,8 @@ use crate::time::Time;
 pub struct Peer {
     pub name: Box<str>,
     pub address: Box<str>,
+    /// Where it has last dialed from.
+    pub network: Option<Network>,
     pub link: Link,
     /// The connections that this node dials; none when the peer dials.
     pub slots: Vec<Slot>,
@@ -75,6 +78,7 @@ impl Peer {
         Self {
             name: name.into(),
             address: address.into(),
+            network: None,
             link,
             slots,
             channels: Vec::new(),
@@ -86,6 +90,11 @@ impl Peer {
             features: 0,
             last_error: None,
         }
+    }
+
+    /// Where it is, as far as that is known without asking for names.
+    pub fn networks(&self) -> impl Iterator<Item = Network> {
+        self.network.into_iter().chain(Network::of_text(&self.address))
     }
 
     pub fn status(&self, node: NodeId) -> PeerStatus<'_> {

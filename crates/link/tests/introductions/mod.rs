@@ -150,6 +150,7 @@ fn complaints(world: &mut World, at: usize) -> Vec<String> {
     while let Some(event) = world.nodes[at].mesh.poll_event() {
         match event {
             MeshEvent::Refused { reason, .. } => reasons.push(reason.into()),
+            MeshEvent::Crowded { address, closed } => reasons.push(format!("{closed} of {address}")),
             other => panic!("{other:?}"),
         }
     }
@@ -223,11 +224,21 @@ fn addresses_that_are_sought_have_a_bound() {
 
 /// One that knows the secret and introduces itself, by hand; returns what it heard.
 fn introduce(world: &mut World, to: usize, identity: &Identity, proves: bool) -> Option<Progress> {
+    introduce_from([10, 9, 9, 9], world, to, identity, proves)
+}
+
+fn introduce_from(
+    from: [u8; 4],
+    world: &mut World,
+    to: usize,
+    identity: &Identity,
+    proves: bool,
+) -> Option<Progress> {
     let (mut out, now) = (Output::default(), world.now);
     let secret = Secret::new(b"secret");
     let mut dials = Handshake::dial(identity, secret, LinkId(0), (0, 0), [3; 32], &mut out);
     let mesh = &mut world.nodes[to].mesh;
-    let id = mesh.accepted(now, "10.9.9.9:99")?;
+    let id = mesh.accepted(now, (from, 99).into())?;
     mesh.input(now, id, out.take().concat().into());
     let mut answer = Output::default();
     mesh.output(now, id, 1 << 20, &mut answer);
@@ -274,10 +285,37 @@ fn introductions_without_a_proof_count_as_handshakes_and_end() {
     }
     assert_eq!(introduce(&mut world, 1, &named("x"), false), None);
     assert_eq!(world.nodes[1].mesh.counters().crowded, 1);
-    assert_eq!(complaints(&mut world, 1), [""; 0]);
+    assert_eq!(complaints(&mut world, 1), ["1 of 10.9.9.9"]);
     world.run(6_000);
     assert_eq!((world.nodes[1].mesh.counters().late, world.nodes[1].mesh.connections()), (8, 0));
     assert!(world.nodes[1].introduced.is_empty());
+}
+
+/// Whoever knows the number of the cluster can say a name, and then nothing for as long as a handshake may take.
+#[test]
+fn who_comes_from_where_a_peer_is_finds_a_place_whatever_strangers_have_said() {
+    let mut specs = specs(2, 2);
+    specs.iter_mut().for_each(|spec| spec.config.introduces = true);
+    let mut world = World::new(specs, 12);
+    world.run(8_000);
+    assert!(world.is_joined());
+    // Who is dialed knows where the other is.
+    let (at, other) = if world.id(0) < world.id(1) { (1, 0) } else { (0, 1) };
+    let before = world.nodes[at].mesh.connections();
+    for last in 0..8 {
+        let name = named(&format!("x{last}"));
+        introduce_from([10, 9, 9, last], &mut world, at, &name, false).expect("there is room");
+    }
+    let now = world.now;
+    let mesh = &mut world.nodes[at].mesh;
+    assert_eq!(mesh.accepted(now, ([10, 9, 9, 99], 99).into()), None, "one stranger is like the other");
+    let node = mesh.accepted(now, ([10, 0, 0, other as u8], 99).into());
+    assert!(node.is_some());
+    for last in 0..20 {
+        assert_eq!(mesh.accepted(now, ([10, 9, 8, last], 99).into()), None, "it keeps its place");
+    }
+    assert_eq!((mesh.connections() - before, mesh.counters().crowded), (8, 22));
+    mesh.check_invariants();
 }
 
 /// What one node said to another is worth nothing to whoever has heard it.
@@ -286,7 +324,7 @@ fn an_introduction_that_is_said_again_is_not_believed() {
     let mut world = World::new(seeker_and_sought(), 11);
     let now = world.now;
     let at_seeker = dial(&mut world, 0);
-    let at_sought = world.nodes[1].mesh.accepted(now, "10.0.0.1:1").expect("there is room");
+    let at_sought = world.nodes[1].mesh.accepted(now, ([10, 0, 0, 1], 1).into()).expect("there is room");
     let mut spoken = Vec::new();
     for (from, at, to, at_other) in
         [(0, at_seeker, 1, at_sought), (1, at_sought, 0, at_seeker), (0, at_seeker, 1, at_sought)]

@@ -1,6 +1,7 @@
 //! Nodes with a mesh each, on a network of bytes that are slow, cut, swallowed, and on one clock; against what meshes promise.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -332,12 +333,17 @@ impl World {
                     assert_eq!(passes, reason.contains("waits to hear"), "{reason}");
                     self.nodes[at].log.push((self.now, who.into(), reason.into()));
                 }
+                MeshEvent::Crowded { address, closed } => self.crowded(at, address, closed),
                 MeshEvent::Link { peer, event } => self.happened(at, peer, event),
                 MeshEvent::Introduced { name, card, address } => {
                     self.introduced(at, &name, &card, address.as_deref());
                 }
             }
         }
+    }
+
+    fn crowded(&mut self, at: usize, address: IpAddr, closed: u64) {
+        self.nodes[at].log.push((self.now, address.to_string(), format!("{closed} made room")));
     }
 
     fn can_reach(&self, from: usize, to: usize) -> bool {
@@ -354,8 +360,8 @@ impl World {
         if !is_there || !self.can_reach(from, to) {
             return self.nodes[from].mesh.closed(now, id, "connection refused");
         }
-        let Some(accepted) = self.nodes[to].mesh.accepted(now, &format!("10.0.0.{from}:{}", id.number()))
-        else {
+        let address = ([10, 0, 0, from as u8], id.number() as u16).into();
+        let Some(accepted) = self.nodes[to].mesh.accepted(now, address) else {
             return self.nodes[from].mesh.closed(now, id, "connection reset");
         };
         self.wires.push(Wire {
@@ -535,8 +541,14 @@ impl World {
 
     /// A stranger connects to a node and sends bytes; returns whether it was hung up on, and what it was told.
     pub fn stranger(&mut self, to: usize, pieces: &[&[u8]]) -> (bool, Vec<u8>) {
+        self.stranger_from(9, to, pieces)
+    }
+
+    /// The same, from the address 10.9.9.`last`.
+    pub fn stranger_from(&mut self, last: u8, to: usize, pieces: &[&[u8]]) -> (bool, Vec<u8>) {
         let now = self.now;
-        let Some(id) = self.nodes[to].mesh.accepted(now, "10.9.9.9:99") else { return (true, Vec::new()) };
+        let from = ([10, 9, 9, last], 99).into();
+        let Some(id) = self.nodes[to].mesh.accepted(now, from) else { return (true, Vec::new()) };
         let mut said = Vec::new();
         for piece in pieces {
             self.nodes[to].mesh.input(now, id, Bytes::copy_from_slice(piece));
@@ -553,7 +565,7 @@ impl World {
                     said.extend(last);
                 }
                 Demand::Dial { connection, .. } => self.nodes[to].mesh.closed(now, connection, "not now"),
-                Demand::Close { .. } => {}
+                Demand::Close { connection, last, .. } => self.hang_up(to, connection, last),
             }
         }
         while let Some(event) = self.nodes[to].mesh.poll_event() {
@@ -561,6 +573,7 @@ impl World {
                 MeshEvent::Refused { who, reason, .. } => {
                     self.nodes[to].log.push((now, who.into(), reason.into()));
                 }
+                MeshEvent::Crowded { address, closed } => self.crowded(to, address, closed),
                 MeshEvent::Link { peer, event } => self.happened(to, peer, event),
                 MeshEvent::Introduced { name, card, address } => {
                     self.introduced(to, &name, &card, address.as_deref());

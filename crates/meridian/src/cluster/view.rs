@@ -27,6 +27,7 @@ pub fn of(view: &View, figures: &Figures) -> ClusterView {
         dropped_suspect: counters.dropped_suspect,
         refused: counters.refused,
         malformed: counters.malformed,
+        crowded: view.crowded,
         asks: counters.asks,
         asks_unanswered: counters.asks_unanswered,
         asked: counters.asked,

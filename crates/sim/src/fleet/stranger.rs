@@ -52,8 +52,9 @@ pub struct Stranger {
     handshake: Option<Handshake>,
 }
 
-/// Connections of a crowd: more than a node lets in.
-const CROWD: usize = 70;
+/// Connections of a crowd, and the addresses that they may come from: more than a node lets in, be it of all or of each.
+const CROWD: usize = 140;
+const CROWD_ADDRESSES: usize = 3;
 /// The handshake's end is due at the node's next turn.
 const SLACK: Micros = SECOND;
 
@@ -61,15 +62,17 @@ impl Fleet {
     /// Somebody connects to a node's cluster port.
     pub(super) fn intrude(&mut self, node: usize, kind: Kind) {
         let count = if kind == Kind::Crowd { CROWD } else { 1 };
+        let addresses = 1 + self.strangers.len() % CROWD_ADDRESSES;
         let handshake_max = self.plan.mesh.handshake_max.as_micros() as Micros;
-        for _ in 0..count {
+        for number in 0..count {
             let Some(process) = self.members[node].process.as_mut() else { return };
             let (now, life) = (process.time(&self.cx), process.node.life());
-            let from = format!("10.9.0.{node}:{}", self.strangers.len());
-            let Some(connection) = process.fabric.mesh().accepted(now, &from) else {
-                self.cx.report.fleet_strangers_crowded += 1;
-                continue;
-            };
+            let mesh = process.fabric.mesh();
+            let before = mesh.counters().crowded;
+            let from = [10, 9, (number % addresses) as u8, node as u8];
+            let connection = mesh.accepted(now, (from, number as u16).into());
+            self.cx.report.fleet_strangers_crowded += mesh.counters().crowded - before;
+            let Some(connection) = connection else { continue };
             process.wake(&mut self.cx, 10);
             self.wan.watch(life, connection);
             let (unsaid, handshake) = self.words_of(node, kind);

@@ -167,9 +167,9 @@ impl Wan {
     }
 
     /// The wish has reached the other node, whose number is returned; `None` when it did not, or nobody wishes it any more.
-    pub fn reached(&mut self, cx: &mut Context, wire: usize) -> Option<usize> {
+    pub fn reached(&mut self, cx: &mut Context, wire: usize) -> Option<[usize; 2]> {
         let it = self.wires.get(&wire)?;
-        let (from, to) = (it.nodes[0], it.nodes[1]);
+        let [from, to] = it.nodes;
         if it.ends[0].is_none() {
             self.wires.remove(&wire);
             return None;
@@ -178,7 +178,7 @@ impl Wan {
             cx.after(AGAIN, Event::Fleet(Step::Dial { wire }));
             return None;
         }
-        Some(to)
+        Some([from, to])
     }
 
     /// The other node answers: with its end, or with a refusal.

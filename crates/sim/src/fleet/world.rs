@@ -441,11 +441,12 @@ impl Fleet {
                 }
             }
             Step::Dial { wire } => {
-                let Some(node) = self.wan.reached(&mut self.cx, wire) else { return };
+                let Some([from, node]) = self.wan.reached(&mut self.cx, wire) else { return };
+                let from = ([10, 0, 0, from as u8], wire as u16).into();
                 let end = self.members.get_mut(node).and_then(|member| {
                     let process = member.process.as_mut()?;
                     let (now, life) = (process.time(&self.cx), process.node.life());
-                    let connection = process.fabric.mesh().accepted(now, &format!("10.0.0.1:{wire}"))?;
+                    let connection = process.fabric.mesh().accepted(now, from)?;
                     process.wake(&mut self.cx, 10);
                     Some(End { node, life, connection })
                 });

@@ -72,6 +72,11 @@ fn own(text: &mut Text, view: &ClusterView) {
         ("routes_refused", "Routes of other nodes that found no place.", view.routes_refused),
         ("messages_refused", "Messages of QoS 1 and 2 that found no place and were refused.", view.refused),
         ("malformed", "What peers sent and was no word of a node.", view.malformed),
+        (
+            "crowded",
+            "Connections to the port for other nodes that were closed because too many did not say who they are.",
+            view.crowded,
+        ),
         ("asks", "Questions of operators to other nodes.", view.asks),
         (
             "asks_unanswered",
