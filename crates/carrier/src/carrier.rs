@@ -231,8 +231,11 @@ impl<C: Core> Carrier<C> {
                         ) => {}
                     Err(error) => {
                         add(&self.counts.accept_errors, 1);
-                        tracing::warn!(%error, "another node's connection cannot be accepted: check the limit of open files");
-                        self.listeners[at].not_before = self.now.after(ACCEPT_PAUSE);
+                        let listener = &mut self.listeners[at];
+                        listener.not_before = self.now.after(ACCEPT_PAUSE);
+                        if let Some(unsaid) = listener.complaint.again(self.now) {
+                            tracing::warn!(%error, unsaid, "another node's connection cannot be accepted: check the limit of open files");
+                        }
                         break;
                     }
                 }

@@ -6,6 +6,7 @@
 //! one call of [`link::Mesh::output`] gave it.
 
 mod carrier;
+mod complaint;
 mod config;
 mod figures;
 mod handle;

@@ -1,6 +1,8 @@
 use link::Time;
 use mio::net::TcpListener;
 
+use crate::complaint::Complaint;
+
 /// One address where other nodes connect to.
 #[derive(Debug)]
 pub struct Listener {
@@ -9,10 +11,12 @@ pub struct Listener {
     pub is_pending: bool,
     /// The system had no room: not before.
     pub not_before: Time,
+    /// It cannot accept.
+    pub complaint: Complaint,
 }
 
 impl Listener {
     pub fn new(socket: TcpListener) -> Self {
-        Self { socket, is_pending: true, not_before: Time(0) }
+        Self { socket, is_pending: true, not_before: Time(0), complaint: Complaint::default() }
     }
 }

@@ -5,6 +5,7 @@ mod node;
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
+use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -393,4 +394,35 @@ fn a_congestion_control_that_the_kernel_does_not_have_is_said_and_done_without()
     assert!(handle.figures().is_congestion_refused);
     assert!(TcpStream::connect(handle.addresses()[0]).is_ok());
     assert!(handle.stop_within(PATIENCE));
+}
+
+/// Set for the process that has no descriptors left.
+const CHILD: &str = "CARRIER_CHILD";
+
+#[test]
+fn connections_that_cannot_be_accepted_are_told_of_once() {
+    let own = "connections_that_cannot_be_accepted_are_told_of_once";
+    if std::env::var_os(CHILD).is_some() {
+        tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+        return cannot_accept();
+    }
+    let program = std::env::current_exe().expect("this program");
+    let mut child = Command::new("sh");
+    child.args(["-c", "ulimit -n 64; exec \"$0\" --exact \"$1\" --nocapture"]).arg(program).arg(own);
+    let child = child.env(CHILD, "1").output().expect("it runs");
+    let said = String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success(), "{said}");
+    assert_eq!(said.matches("cannot be accepted").count(), 1, "{said}");
+}
+
+/// It tries again and again.
+fn cannot_accept() {
+    let a = Spec::new("a").start();
+    let address = a.handle.addresses()[0];
+    let mut files: Vec<_> = (0..).map_while(|_| std::fs::File::open("/dev/null").ok()).collect();
+    files.pop();
+    let _stranger = TcpStream::connect(address).expect("the last descriptor");
+    while a.handle.figures().accept_errors < 3 {
+        std::thread::yield_now();
+    }
 }
