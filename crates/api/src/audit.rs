@@ -41,7 +41,7 @@ pub struct Entry {
     pub method: String,
     /// With its query.
     pub path: String,
-    /// Status of the answer.
+    /// Status of the answer, whether or not somebody still waited for it.
     pub status: u16,
     /// What was done, or why not.
     pub detail: Option<String>,

@@ -1,5 +1,6 @@
 //! What handlers take from a request. Whatever is wrong with it becomes a problem document.
 
+use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
@@ -47,16 +48,7 @@ impl<T: DeserializeOwned> FromRequest<State> for Body<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &State) -> Result<Self, Problem> {
-        let max = state.settings.body_max.bytes() as usize;
-        let body = Limited::new(request.into_body(), max);
-        let bytes = match body.collect().await {
-            Ok(body) => body.to_bytes(),
-            Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
-                state.metrics.rejected.body();
-                return Err(too_large(state));
-            }
-            Err(error) => return Err(Problem::bad_request(format!("the body broke off: {error}"))),
-        };
+        let bytes = whole(state, request.into_body()).await?;
         if bytes.iter().all(u8::is_ascii_whitespace) {
             return Err(Problem::bad_request("a JSON body is needed here, and there is none"));
         }
@@ -67,6 +59,22 @@ impl<T: DeserializeOwned> FromRequest<State> for Body<T> {
         })?;
         deserializer.end().map_err(|error| wrong(error, "."))?;
         Ok(Self(value))
+    }
+}
+
+/// Reads a body to its end.
+///
+/// # Errors
+/// 413 beyond `http.body_max`, 400 when it breaks off.
+pub(crate) async fn whole(state: &State, body: axum::body::Body) -> Result<Bytes, Problem> {
+    let max = state.settings.body_max.bytes() as usize;
+    match Limited::new(body, max).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
+            state.metrics.rejected.body();
+            Err(too_large(state))
+        }
+        Err(error) => Err(Problem::bad_request(format!("the body broke off: {error}"))),
     }
 }
 

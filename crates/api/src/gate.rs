@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State as FromState};
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, Method, StatusCode};
@@ -10,7 +11,8 @@ use axum::response::{IntoResponse, Response};
 
 use crate::across::Passed;
 use crate::audit::Entry;
-use crate::extract::too_large;
+use crate::caught::Caught;
+use crate::extract::{too_large, whole};
 use crate::host;
 use crate::keys::Denied;
 use crate::operations::Operation;
@@ -25,20 +27,75 @@ pub struct Peer(pub SocketAddr);
 
 /// Lets a request through to its handler, or answers why not; writes it into the audit log when it is meant to change something.
 pub async fn gate(FromState(state): FromState<State>, mut request: Request, next: Next) -> Response {
-    let entry = (!is_reading(request.method())).then(|| Entry::of(&request));
-    let is_passed = request.extensions().get::<Passed>().is_some();
-    let (caller, response) = match admit(&state, &request) {
-        Ok(caller) => {
-            request.extensions_mut().insert(caller.clone());
-            (Some(caller), next.run(request).await)
+    let wanted = (!is_reading(request.method())).then(|| Wanted::of(&request));
+    match (admit(&state, &request), wanted) {
+        (Ok(caller), None) => {
+            request.extensions_mut().insert(caller);
+            next.run(request).await
         }
-        Err(Refusal { caller, problem }) => (caller, problem.into_response()),
+        // What nobody handles changes nothing, and whoever asks for it may be anybody: no body is read.
+        (Ok(caller), Some(wanted)) if request.extensions().get::<MatchedPath>().is_none() => {
+            let response = next.run(request).await;
+            unchanged(&state, Some(&caller), wanted, response).await
+        }
+        (Ok(caller), Some(wanted)) => change(state, caller, wanted, request, next).await,
+        (Err(Refusal { problem, .. }), None) => problem.into_response(),
+        (Err(Refusal { caller, problem }), Some(wanted)) => {
+            unchanged(&state, caller.as_ref(), wanted, problem.into_response()).await
+        }
+    }
+}
+
+/// Writes down what was answered where nothing was begun.
+async fn unchanged(state: &State, caller: Option<&Caller>, wanted: Wanted, response: Response) -> Response {
+    if let Some(entry) = wanted.told(caller, &response) {
+        state.audit.write(entry).await;
+    }
+    response
+}
+
+/// Has a change carried out and written down, whether or not somebody goes on waiting for it.
+async fn change(state: State, caller: Caller, wanted: Wanted, request: Request, next: Next) -> Response {
+    // A body that comes slowly, or not, takes nobody's place.
+    let (parts, body) = request.into_parts();
+    let begun = whole(&state, body).await.and_then(|body| Ok((body, state.changes.begin()?)));
+    let (body, mut place) = match begun {
+        Ok(begun) => begun,
+        Err(problem) => return unchanged(&state, Some(&caller), wanted, problem.into_response()).await,
     };
-    if let Some(mut entry) = entry
-        && response.extensions().get::<Unwritten>().is_none()
+    let mut request = Request::from_parts(parts, Body::from(body));
+    request.extensions_mut().insert(caller.clone());
+    let carried_out = tokio::spawn(async move {
+        let handled = Caught::new(async { Ok(next.run(request).await) });
+        let response = place.outcome(handled).await;
+        if let Some(entry) = wanted.told(Some(&caller), &response) {
+            state.audit.write(entry).await;
+        }
+        response
+    });
+    carried_out.await.unwrap_or_else(|_| Problem::unavailable("the node is stopping").into_response())
+}
+
+/// A request that is meant to change something, as the audit log has it.
+struct Wanted {
+    entry: Entry,
+    /// Of another node.
+    is_passed: bool,
+}
+
+impl Wanted {
+    fn of(request: &Request) -> Self {
+        Self { entry: Entry::of(request), is_passed: request.extensions().get::<Passed>().is_some() }
+    }
+
+    /// With what came of it; `None` where that is not written down.
+    fn told(self, caller: Option<&Caller>, response: &Response) -> Option<Entry> {
+        let Self { mut entry, is_passed } = self;
         // A node that is asked for a client that it does not have has done nothing.
-        && !(is_passed && response.status() == StatusCode::NOT_FOUND)
-    {
+        let does_nothing = is_passed && response.status() == StatusCode::NOT_FOUND;
+        if does_nothing || response.extensions().get::<Unwritten>().is_some() {
+            return None;
+        }
         entry.at = Timestamp::now();
         entry.status = response.status().as_u16();
         if let Some(caller) = caller {
@@ -49,12 +106,12 @@ pub async fn gate(FromState(state): FromState<State>, mut request: Request, next
         if let Some(ProblemDetail(detail)) = response.extensions().get() {
             entry.detail = Some(detail.clone());
         }
-        state.audit.write(entry).await;
+        Some(entry)
     }
-    response
 }
 
-fn is_reading(method: &Method) -> bool {
+/// Whether a request of this method changes nothing.
+pub fn is_reading(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 

@@ -10,6 +10,8 @@ mod across;
 mod ask;
 mod assets;
 mod audit;
+mod caught;
+mod changes;
 mod cluster;
 mod configuration;
 pub mod durable;

@@ -155,6 +155,13 @@ impl Problem {
         Self::new(Kind::Unavailable, detail)
     }
 
+    /// The node has too much to do of this kind; in a moment it may not have.
+    pub fn busy(detail: impl Into<String>) -> Self {
+        let mut problem = Self::unavailable(detail);
+        problem.0.header = Some((RETRY_AFTER, HeaderValue::from_static("1")));
+        problem
+    }
+
     /// One field is wrong: 422.
     pub fn invalid(name: impl Into<String>, detail: impl Into<String>) -> Self {
         let (name, detail) = (name.into(), detail.into());

@@ -1,14 +1,10 @@
 //! The server: its address, its runtime, its connections.
 
 use std::fmt;
-use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -30,7 +26,8 @@ use tower_service::Service as _;
 
 use crate::across::{Answering, across};
 use crate::audit::Audit;
-use crate::gate::{Peer, gate};
+use crate::caught::Caught;
+use crate::gate::{Peer, gate, is_reading};
 use crate::operations::Operations;
 use crate::paced::Paced;
 use crate::problem::Problem;
@@ -196,7 +193,8 @@ impl Server {
         self.state.enter(Phase::Stopping);
     }
 
-    /// Ends streams and connections, and the threads; cuts off after about two seconds what does not end.
+    /// Ends streams and connections, changes that are under way, and the threads; cuts off each after about two seconds. Then the audit log
+    /// has an entry for every change that was begun.
     pub fn stop(self) {
         self.stopping();
         self.stop.send_replace(true);
@@ -206,6 +204,7 @@ impl Server {
         if !self.runtime.block_on(ended) {
             tracing::info!("HTTP connections are cut off");
         }
+        self.runtime.block_on(self.state.changes.end(STOP));
         self.runtime.shutdown_timeout(STOP);
         self.state.audit.stop();
     }
@@ -402,16 +401,18 @@ async fn answer(
     let last = request.headers().contains_key(TRANSFER_ENCODING);
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(Peer(canonical(peer)));
-    let within = state.settings.request_timeout;
-    let handled = tokio::time::timeout(within, Caught(Box::pin(router.call(request)))).await;
+    let (within, reads) = (state.settings.request_timeout, is_reading(request.method()));
+    let handled = tokio::time::timeout(within, Caught::new(router.call(request))).await;
     let mut response = match handled {
-        Ok(Ok(response)) => response,
-        Ok(Err(Panicked)) => {
-            tracing::error!("a handler of HTTP failed");
-            Problem::internal("this is a mistake of the node; its log says more").into_response()
-        }
+        Ok(response) => response,
         Err(_) => {
-            let detail = format!("no answer within {within:?} (http.request_timeout), the body included");
+            let begun = if reads {
+                ""
+            } else {
+                ": what was begun goes on, and the audit log will say what came of it"
+            };
+            let detail =
+                format!("no answer within {within:?} (http.request_timeout), the body included{begun}");
             let mut response = Problem::unavailable(detail).into_response();
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             response
@@ -443,23 +444,4 @@ const POLICY: &str =
 
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
-}
-
-struct Panicked;
-
-/// A future whose panic is a value: one request's mistake is not the connection's.
-struct Caught<F>(Pin<Box<F>>);
-
-impl<F: Future<Output = Result<Response<Body>, std::convert::Infallible>>> Future for Caught<F> {
-    type Output = Result<Response<Body>, Panicked>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // After a panic the future is not polled again.
-        match std::panic::catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx))) {
-            Ok(Poll::Ready(Ok(response))) => Poll::Ready(Ok(response)),
-            Ok(Poll::Ready(Err(never))) => match never {},
-            Ok(Poll::Pending) => Poll::Pending,
-            Err(_) => Poll::Ready(Err(Panicked)),
-        }
-    }
 }

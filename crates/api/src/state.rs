@@ -14,6 +14,7 @@ use broker::admin::Admin;
 use tls::Expiry;
 
 use crate::audit::Audit;
+use crate::changes::Changes;
 use crate::cluster::Cluster;
 use crate::configuration::Configuration;
 use crate::keys::Keys;
@@ -85,6 +86,7 @@ pub struct Shared {
     pub address: SocketAddr,
     pub(crate) streams: Streams,
     pub(crate) audit: Audit,
+    pub(crate) changes: Changes,
     pub(crate) metrics: HttpMetrics,
     pub(crate) operations: Operations,
     pub(crate) turns: TurnWindow,
@@ -135,6 +137,7 @@ impl State {
             address,
             streams: Streams::new(settings.streams_max as usize),
             audit,
+            changes: Changes::new(settings.connections_max),
             metrics: HttpMetrics::new(settings.refusals_per_second),
             operations,
             turns: TurnWindow::default(),

@@ -5,6 +5,7 @@ mod across;
 mod assets;
 mod audit;
 mod bad_input;
+mod changes;
 mod cluster;
 mod document;
 mod hostile;

@@ -69,6 +69,11 @@ impl Server {
         Self::named(name, fresh_directory(), Some(part), |_| ())
     }
 
+    /// In open mode, with a configuration of its own.
+    pub fn configured(configuration: Arc<dyn Configuration>, change: impl FnOnce(&mut HttpSettings)) -> Self {
+        Self::of("test", fresh_directory(), None, configuration, change)
+    }
+
     fn in_directory(
         directory: PathBuf,
         cluster: Option<Arc<dyn api::Cluster>>,
@@ -81,6 +86,16 @@ impl Server {
         name: &str,
         directory: PathBuf,
         cluster: Option<Arc<dyn api::Cluster>>,
+        change: impl FnOnce(&mut HttpSettings),
+    ) -> Self {
+        Self::of(name, directory, cluster, Arc::new(Fixed::default()), change)
+    }
+
+    fn of(
+        name: &str,
+        directory: PathBuf,
+        cluster: Option<Arc<dyn api::Cluster>>,
+        configuration: Arc<dyn Configuration>,
         change: impl FnOnce(&mut HttpSettings),
     ) -> Self {
         let mut settings = HttpSettings {
@@ -126,7 +141,7 @@ impl Server {
         let parts = Parts {
             admin: node.admin(),
             guard,
-            configuration: Arc::new(Fixed::default()),
+            configuration,
             keys: Keys::open(ledger.clone()).unwrap(),
             users: Arc::new(auth::Users::open(ledger.clone(), 50).unwrap()),
             rules: Arc::new(auth::RuleTable::open(ledger).unwrap()),
@@ -158,6 +173,12 @@ impl Server {
     }
 
     pub fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&str>) -> Answer {
+        let mut client = self.ask(method, path, headers, body);
+        client.answer(method)
+    }
+
+    /// Sends a request, whose answer comes on this connection.
+    pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&str>) -> Client {
         let mut text = format!("{method} {path} HTTP/1.1\r\n");
         if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
             text.push_str(&format!("Host: {}\r\n", self.address));
@@ -172,7 +193,7 @@ impl Server {
         text.push_str(body.unwrap_or_default());
         let mut client = self.connect();
         client.send(text.as_bytes());
-        client.answer(method)
+        client
     }
 
     pub fn connect(&self) -> Client {

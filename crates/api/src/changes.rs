@@ -1,0 +1,114 @@
+//! Requests that are meant to change something: each is carried out in a task of its own, which a connection only waits for. What was begun
+//! goes on when the connection is gone or the time of the request is over, and the audit log says what came of it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::response::{IntoResponse as _, Response};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, watch};
+
+use crate::problem::Problem;
+
+/// Those that are under way.
+#[derive(Debug)]
+pub struct Changes {
+    places: Arc<Semaphore>,
+    places_max: u32,
+    cut_off: watch::Sender<bool>,
+}
+
+/// A place among those that are under way, until it is dropped.
+pub struct Place {
+    _place: OwnedSemaphorePermit,
+    cut_off: watch::Receiver<bool>,
+}
+
+impl Changes {
+    /// As many as there may be connections: whoever waits for a change finds a place, unless too many were left behind.
+    pub fn new(places_max: u32) -> Self {
+        let places = Arc::new(Semaphore::new(places_max as usize));
+        Self { places, places_max, cut_off: watch::Sender::new(false) }
+    }
+
+    /// # Errors
+    /// 503: too many are under way, or the node stops.
+    pub fn begin(&self) -> Result<Place, Problem> {
+        match self.places.clone().try_acquire_owned() {
+            Ok(place) => Ok(Place { _place: place, cut_off: self.cut_off.subscribe() }),
+            Err(TryAcquireError::NoPermits) => Err(Problem::busy(format!(
+                "{} changes are under way, as many as there may be connections (http.connections_max): nothing has changed; try again in \
+                 a moment",
+                self.places_max
+            ))),
+            Err(TryAcquireError::Closed) => {
+                Err(Problem::unavailable("the node is stopping: nothing has changed"))
+            }
+        }
+    }
+
+    /// Waits until nothing is under way and begins nothing more. What takes longer than `within` is cut off; then its entry in the audit
+    /// log says so, for which there is as much time again.
+    pub async fn end(&self, within: Duration) {
+        let ended = || tokio::time::timeout(within, self.places.acquire_many(self.places_max));
+        if ended().await.is_err() {
+            tracing::warn!("changes by HTTP are cut off: what came of them is not known");
+            self.cut_off.send_replace(true);
+            if ended().await.is_err() {
+                tracing::warn!("the audit log misses what was cut off");
+            }
+        }
+        self.places.close();
+    }
+}
+
+impl Place {
+    /// What came of it, or that nobody knows when it is cut off.
+    pub async fn outcome(&mut self, handled: impl Future<Output = Response>) -> Response {
+        tokio::select! {
+            biased;
+            response = handled => response,
+            () = async { drop(self.cut_off.wait_for(|cut_off| *cut_off).await) } => {
+                let detail = "the node stopped before it was known what came of it: look before you try again";
+                Problem::unavailable(detail).into_response()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run<F: Future>(future: F) -> F::Output {
+        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
+    }
+
+    #[test]
+    fn there_is_no_more_than_there_may_be() {
+        let changes = Changes::new(1);
+        let place = changes.begin().ok().unwrap();
+        let problem = changes.begin().err().unwrap();
+        assert!(problem.detail().contains("http.connections_max"), "{}", problem.detail());
+        assert_eq!(problem.into_response().headers()["retry-after"], "1");
+        drop(place);
+        assert!(changes.begin().is_ok());
+    }
+
+    #[test]
+    fn a_stop_cuts_off_what_does_not_end_and_waits_until_that_is_said() {
+        run(async {
+            let changes = Changes::new(2);
+            let mut place = changes.begin().ok().unwrap();
+            let told = async {
+                let response = place.outcome(std::future::pending()).await;
+                drop(place);
+                response
+            };
+            let (response, ()) = tokio::join!(told, changes.end(Duration::from_millis(10)));
+            assert_eq!(response.status(), 503);
+            let problem = changes.begin().err().unwrap();
+            assert!(problem.detail().contains("stopping"), "{}", problem.detail());
+        });
+    }
+}

@@ -1,0 +1,204 @@
+//! Changes whose clients do not wait for them.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use api::{
+    Author, Change, Changed, Changes, ConfigView, Configuration, LogLevelView, Refused, Reloaded, Scope,
+    SettingProblem, Version,
+};
+use serde_json::{Value, json};
+
+use crate::support::{Client, Server};
+
+/// A configuration of which every change waits until it is let go.
+#[derive(Default)]
+struct Held {
+    now: Mutex<Now>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Now {
+    begun: Vec<String>,
+    is_let_go: bool,
+}
+
+impl Held {
+    fn let_go(&self) {
+        self.now.lock().unwrap().is_let_go = true;
+        self.changed.notify_all();
+    }
+
+    /// The comments of changes that were begun, once there are so many.
+    fn begun(&self, number: usize) -> Vec<String> {
+        let now = self.now.lock().unwrap();
+        let until = |now: &mut Now| now.begun.len() < number;
+        let (now, late) = self.changed.wait_timeout_while(now, PATIENCE, until).unwrap();
+        assert!(!late.timed_out(), "{:?}", now.begun);
+        now.begun.clone()
+    }
+}
+
+/// Lets go of what a test holds, however that ends: a server waits for its threads.
+struct LetsGo(Arc<Held>);
+
+impl Drop for LetsGo {
+    fn drop(&mut self) {
+        self.0.let_go();
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+impl Configuration for Held {
+    fn view(&self) -> ConfigView {
+        ConfigView { version: 1, settings: Vec::new(), file: None, refused: Vec::new() }
+    }
+
+    fn validate(&self, _: Scope, _: &Changes) -> Vec<SettingProblem> {
+        Vec::new()
+    }
+
+    fn change(&self, _: Scope, _: &Changes, author: &Author) -> Result<Changed, Refused> {
+        let mut now = self.now.lock().unwrap();
+        now.begun.push(author.comment.clone());
+        self.changed.notify_all();
+        drop(self.changed.wait_while(now, |now| !now.is_let_go).unwrap());
+        let change = Change { name: author.comment.clone(), before: None, after: Some("7".to_owned()) };
+        Ok(Changed { version: 2, changed: vec![change], held: Vec::new() })
+    }
+
+    fn rollback(&self, version: u64, _: &Author) -> Result<Changed, Refused> {
+        Err(Refused::NoVersion(version))
+    }
+
+    fn reload(&self, _: &str) -> Result<Reloaded, Refused> {
+        Ok(Reloaded { changed: Vec::new(), pending: Vec::new() })
+    }
+
+    fn history(&self) -> Vec<Version> {
+        Vec::new()
+    }
+
+    fn refused(&self) -> usize {
+        0
+    }
+
+    fn log_level(&self) -> LogLevelView {
+        LogLevelView { level: "info".to_owned(), until: None }
+    }
+
+    fn set_log_level(&self, level: &str, _: Option<Duration>) -> Result<u64, String> {
+        panic!("nobody knows the level {level}")
+    }
+
+    fn revert_log_level(&self, _: u64) {}
+}
+
+fn held(change: impl FnOnce(&mut api::settings::HttpSettings)) -> (Server, LetsGo) {
+    let held = Arc::<Held>::default();
+    (Server::configured(held.clone(), change), LetsGo(held))
+}
+
+/// Asks for a change of the node and does not wait for the answer.
+fn ask(server: &Server, comment: &str) -> Client {
+    let body = json!({ "changes": { "a": "7" }, "comment": comment }).to_string();
+    server.ask("PATCH", "/api/v1/config", &[("Content-Type", "application/json")], Some(&body))
+}
+
+/// Waits until the server knows that so many clients are there, who asks this one among them.
+fn until_connected(server: &Server, number: usize) {
+    let line = format!("\nmeridian_http_connections {number}\n");
+    until(|| server.get("/metrics").text().contains(&line));
+}
+
+fn until(holds: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "it does not come true");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The audit log, the oldest entry first, once there are so many.
+fn audit(server: &Server, number: usize) -> Vec<(u64, String)> {
+    let entries = || -> Vec<(u64, String)> {
+        let answer = server.get("/api/v1/audit").json();
+        let entry = |entry: &Value| {
+            (entry["status"].as_u64().unwrap(), entry["detail"].as_str().unwrap_or_default().to_owned())
+        };
+        answer["items"].as_array().unwrap().iter().rev().map(entry).collect()
+    };
+    until(|| entries().len() >= number);
+    entries()
+}
+
+#[test]
+fn what_a_client_that_has_gone_wanted_is_in_the_audit_log() {
+    let (server, held) = held(|_| ());
+    let client = ask(&server, "one");
+    held.0.begun(1);
+    drop(client);
+    until_connected(&server, 1);
+    held.0.let_go();
+    assert_eq!(audit(&server, 1), [(200, "one unset -> 7".to_owned())]);
+}
+
+#[test]
+fn what_took_longer_than_a_request_may_is_in_the_audit_log() {
+    let (server, held) = held(|settings| settings.request_timeout = Duration::from_millis(100));
+    let detail = ask(&server, "one").answer("PATCH").problem(503, "unavailable");
+    assert!(detail.contains("the audit log will say"), "{detail}");
+    held.0.let_go();
+    assert_eq!(audit(&server, 1), [(200, "one unset -> 7".to_owned())]);
+}
+
+#[test]
+fn of_what_a_stop_cuts_off_the_audit_log_says_that_nobody_knows() {
+    let (mut server, held) = held(|_| ());
+    drop(ask(&server, "one"));
+    held.0.begun(1);
+    server.stop_http();
+    let text = std::fs::read_to_string(server.directory.join("audit.log")).unwrap();
+    let line: Value = serde_json::from_str(text.trim_end()).unwrap();
+    assert_eq!(line["status"], 503);
+    assert!(line["detail"].as_str().unwrap().contains("before it was known"), "{line}");
+}
+
+#[test]
+fn a_handler_that_fails_is_in_the_audit_log() {
+    let (server, _held) = held(|_| ());
+    let level = json!({ "level": "debug" });
+    server.write("PUT", "/api/v1/log/level", Some(&level)).problem(500, "internal");
+    let entries = audit(&server, 1);
+    assert_eq!(entries[0].0, 500, "{entries:?}");
+}
+
+#[test]
+fn nobody_waits_for_the_body_of_what_is_not_handled() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let head =
+        format!("POST /nowhere HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n", server.address);
+    client.send(format!("{head}Content-Length: 100000\r\n\r\n").as_bytes());
+    client.answer("POST").problem(404, "not-found");
+    assert_eq!(audit(&server, 1)[0].0, 404);
+}
+
+#[test]
+fn there_are_as_many_changes_at_once_as_there_may_be_connections() {
+    let (server, held) = held(|settings| settings.connections_max = 2);
+    for number in 1..=2 {
+        let client = ask(&server, "left behind");
+        held.0.begun(number);
+        drop(client);
+        until_connected(&server, 1);
+    }
+    let answer = ask(&server, "one more").answer("PATCH");
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    assert!(answer.problem(503, "unavailable").contains("http.connections_max"));
+    held.0.let_go();
+    let statuses: Vec<_> = audit(&server, 3).into_iter().map(|(status, _)| status).collect();
+    assert_eq!(statuses, [503, 200, 200]);
+}
