@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use broker::admin::{Invalid, Reply};
 use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 
 use crate::problem::Problem;
+use crate::role::Caller;
+use crate::state::State;
 
 /// How long a reactor has for its answer. It answers between two turns, so only one that is badly overloaded needs more; what has to
 /// wait for clients, such as a publish into full queues, may need as much as `queue.wait`.
@@ -52,13 +55,50 @@ async fn answer<T>(receiver: oneshot::Receiver<T>, within: Duration) -> Result<T
     }
 }
 
-/// Runs what takes as long as the disk, or looks at much, on a thread where that is no harm.
+/// Changes records, which the cores of a cluster have to agree on: in order, and not once the caller is gone.
+///
+/// # Errors
+/// Those of [`Lane::run`](crate::lane::Lane::run).
+pub async fn propose<T: Send + 'static>(
+    state: &State,
+    caller: &Caller,
+    change: impl FnOnce(&State) -> T + Send + 'static,
+) -> Result<T, Problem> {
+    let shared = state.clone();
+    state.records_lane.run(caller, move || change(&shared)).await
+}
+
+/// Changes what this node alone has: in order, and not once the caller is gone.
+///
+/// # Errors
+/// Those of [`Lane::run`](crate::lane::Lane::run).
+pub async fn change_node<T: Send + 'static>(
+    state: &State,
+    caller: &Caller,
+    change: impl FnOnce(&State) -> T + Send + 'static,
+) -> Result<T, Problem> {
+    let shared = state.clone();
+    state.node_lane.run(caller, move || change(&shared)).await
+}
+
+/// Runs what takes as long as the disk, or looks at much, on a thread where that is no harm. It is not begun once this future is dropped.
 ///
 /// # Errors
 /// 500 when it failed; then it is a mistake of ours.
 pub async fn off_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
     let mistake = |_| Problem::internal("this is a mistake of the node; its log says more");
-    tokio::task::spawn_blocking(work).await.map_err(mistake)
+    let working = tokio::task::spawn_blocking(work);
+    let _unless_begun = Cancels(working.abort_handle());
+    working.await.map_err(mistake)
+}
+
+/// Has no effect on what was begun.
+struct Cancels(AbortHandle);
+
+impl Drop for Cancels {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use tokio::sync::watch;
 
 use crate::across::Passed;
 use crate::audit::Entry;
@@ -63,6 +64,8 @@ async fn change(state: State, caller: Caller, wanted: Wanted, request: Request, 
         Ok(begun) => begun,
         Err(problem) => return unchanged(&state, Some(&caller), wanted, problem.into_response()).await,
     };
+    let (waits, attended) = watch::channel(());
+    let caller = caller.attended(attended);
     let mut request = Request::from_parts(parts, Body::from(body));
     request.extensions_mut().insert(caller.clone());
     let carried_out = tokio::spawn(async move {
@@ -73,7 +76,11 @@ async fn change(state: State, caller: Caller, wanted: Wanted, request: Request, 
         }
         response
     });
-    carried_out.await.unwrap_or_else(|_| Problem::unavailable("the node is stopping").into_response())
+    let response =
+        carried_out.await.unwrap_or_else(|_| Problem::unavailable("the node is stopping").into_response());
+    // Until here, where the connection does not drop this before.
+    drop(waits);
+    response
 }
 
 /// A request that is meant to change something, as the audit log has it.

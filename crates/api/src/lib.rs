@@ -19,6 +19,7 @@ mod extract;
 mod gate;
 mod host;
 mod keys;
+mod lane;
 mod log_ring;
 mod metrics;
 mod openapi;

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 use utoipa::ToSchema;
 
 use crate::problem::Problem;
@@ -48,11 +49,32 @@ pub struct Caller {
     pub address: SocketAddr,
     /// What the audit log says about the request besides its path.
     note: Arc<OnceLock<String>>,
+    /// Its other end is gone when nobody waits for the answer any more. `None` for what only reads.
+    attended: Option<watch::Receiver<()>>,
 }
 
 impl Caller {
     pub(crate) fn new(name: Option<Arc<str>>, role: Role, address: SocketAddr) -> Self {
-        Self { name, role, address, note: Arc::default() }
+        Self { name, role, address, note: Arc::default(), attended: None }
+    }
+
+    /// With somebody who waits for the answer for as long as the other end is there.
+    pub(crate) fn attended(self, attended: watch::Receiver<()>) -> Self {
+        Self { attended: Some(attended), ..self }
+    }
+
+    /// Whether nobody waits any more for what is to be changed.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.attended.as_ref().is_some_and(|attended| attended.has_changed().is_err())
+    }
+
+    /// Returns when nobody waits any more for what is to be changed.
+    pub(crate) async fn gone(&self) {
+        match self.attended.clone() {
+            // Nothing is ever sent.
+            Some(mut attended) => while attended.changed().await.is_ok() {},
+            None => std::future::pending().await,
+        }
     }
 
     /// The key's name, or nothing: for `by` fields.

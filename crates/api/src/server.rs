@@ -37,8 +37,10 @@ use crate::tls::{CertificateError, Certificates, Https, NotServed};
 
 /// Threads of the runtime: one can be busy with a long page while the other answers whether the node lives.
 const THREADS: usize = 2;
-/// Threads for what waits for the disk.
-const BLOCKING_THREADS: usize = 4;
+/// Threads for what waits for the disk or looks at much, and one for each lane of changes, which may wait for other nodes.
+const BLOCKING_THREADS: usize = 4 + LANES;
+/// See [`crate::lane`].
+const LANES: usize = 2;
 /// Priority of all of them, as `nice` counts it: packets go first when there is not enough for all.
 const NICE: libc::c_int = 5;
 /// Bytes of a request's header, at most: of its target 64 KiB can be used.

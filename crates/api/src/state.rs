@@ -18,6 +18,7 @@ use crate::changes::Changes;
 use crate::cluster::Cluster;
 use crate::configuration::Configuration;
 use crate::keys::Keys;
+use crate::lane::Lane;
 use crate::log_ring::LogRing;
 use crate::metrics::HttpMetrics;
 use crate::operations::Operations;
@@ -87,6 +88,10 @@ pub struct Shared {
     pub(crate) streams: Streams,
     pub(crate) audit: Audit,
     pub(crate) changes: Changes,
+    /// Changes of records, which the cores of a cluster have to agree on.
+    pub(crate) records_lane: Lane,
+    /// Changes that this node makes by itself, and writes.
+    pub(crate) node_lane: Lane,
     pub(crate) metrics: HttpMetrics,
     pub(crate) operations: Operations,
     pub(crate) turns: TurnWindow,
@@ -138,6 +143,8 @@ impl State {
             streams: Streams::new(settings.streams_max as usize),
             audit,
             changes: Changes::new(settings.connections_max),
+            records_lane: Lane::of_records(),
+            node_lane: Lane::of_node(),
             metrics: HttpMetrics::new(settings.refusals_per_second),
             operations,
             turns: TurnWindow::default(),

@@ -11,6 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{closing, listing};
+use crate::ask::propose;
 use crate::extract::{Body, Path, Query};
 use crate::paging::{self, Page};
 use crate::problem::{FieldProblem, Problem};
@@ -148,8 +149,7 @@ async fn add(
     caller.note(|| format!("{} {}", body.kind, body.value));
     let now = SystemTime::now();
     let new = body.check(caller.by(), now)?;
-    let guard = state.guard.clone();
-    let ban = blocking(move || guard.bans().add(new, now)).await?;
+    let ban = propose(&state, &caller, move |state| state.guard.bans().add(new, now)).await??;
     // After the ban is in force: whoever is closed does not come back.
     let target = ban.target.clone();
     let closed = closing::close(&state, move |who| target.matches(who.client_id, who.username, who.address));
@@ -174,23 +174,20 @@ async fn remove(state: State, caller: Caller, Path(id): Path<String>) -> Result<
     let unknown =
         || Problem::not_found(format!("there is no ban `{id}`; `GET /api/v1/bans` lists those there are"));
     let number = id.parse().map_err(|_| unknown())?;
-    let guard = state.guard.clone();
-    let removed = blocking(move || guard.bans().remove(BanId(number), SystemTime::now())).await?;
-    let removed = removed.ok_or_else(unknown)?;
+    let removed =
+        propose(&state, &caller, move |state| state.guard.bans().remove(BanId(number), SystemTime::now()));
+    let removed = removed.await??.ok_or_else(unknown)?;
     caller.note(|| format!("{} {}", removed.target.kind().name(), removed.target));
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Bans write a file.
-async fn blocking<T: Send + 'static>(
-    change: impl FnOnce() -> Result<T, BanError> + Send + 'static,
-) -> Result<T, Problem> {
-    let changed = tokio::task::spawn_blocking(change).await;
-    let changed = changed.map_err(|_| Problem::internal("the change broke off; see the log"))?;
-    changed.map_err(|error| match error {
-        BanError::Exists(_) => Problem::conflict(error.to_string()),
-        BanError::TooMany { .. } => Problem::invalid("value", error.to_string()),
-        BanError::ReasonLong => Problem::invalid("reason", error.to_string()),
-        BanError::Write(error) => error.into(),
-    })
+impl From<BanError> for Problem {
+    fn from(error: BanError) -> Self {
+        match error {
+            BanError::Exists(_) => Self::conflict(error.to_string()),
+            BanError::TooMany { .. } => Self::invalid("value", error.to_string()),
+            BanError::ReasonLong => Self::invalid("reason", error.to_string()),
+            BanError::Write(error) => error.into(),
+        }
+    }
 }

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::ask::off_runtime;
+use crate::ask::{change_node, off_runtime, propose};
 use crate::configuration::{
     Author, Change, Changed, Changes, ConfigView, Reloaded, Scope, SettingProblem, Version,
 };
@@ -94,7 +94,11 @@ async fn change(state: State, caller: Caller, Body(body): Body<Patch>) -> Result
     let Patch { changes, scope, comment } = body;
     bounded(&changes)?;
     let author = author(&caller, comment)?;
-    let changed = off_runtime(move || state.configuration.change(scope, &changes, &author)).await??;
+    let change = move |state: &State| state.configuration.change(scope, &changes, &author);
+    let changed = match scope {
+        Scope::Node => change_node(&state, &caller, change).await??,
+        Scope::Cluster => propose(&state, &caller, change).await??,
+    };
     caller.note(|| told(&changed.changed));
     Ok(Json(changed))
 }
@@ -118,7 +122,8 @@ async fn rollback(
     let Rollback { version, comment } = body;
     let comment = if comment.is_empty() { format!("back to version {version}") } else { comment };
     let author = author(&caller, comment)?;
-    let changed = off_runtime(move || state.configuration.rollback(version, &author)).await??;
+    let rollback = move |state: &State| state.configuration.rollback(version, &author);
+    let changed = change_node(&state, &caller, rollback).await??;
     caller.note(|| format!("version {version}: {}", told(&changed.changed)));
     Ok(Json(changed))
 }
@@ -128,7 +133,7 @@ async fn rollback(
     security(("token" = ["admin"])), responses((status = 200, body = Reloaded)))]
 async fn reload(state: State, caller: Caller) -> Result<Json<Reloaded>, Problem> {
     let by = caller.by().to_owned();
-    let reloaded = off_runtime(move || {
+    let reloaded = change_node(&state, &caller, move |state| {
         state.keys.look();
         state.configuration.reload(&by)
     })

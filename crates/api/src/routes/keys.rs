@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::ask::off_runtime;
+use crate::ask::propose;
 use crate::extract::{Body, Path};
 use crate::keys::{Key, KeyError, NewKey};
 use crate::paging::Page;
@@ -82,7 +82,7 @@ async fn add(
     caller.note(|| format!("key {} for a {}", body.name, body.role.name()));
     let new =
         NewKey { name: body.name, role: body.role, expires_in: body.expires_in_s.map(Duration::from_secs) };
-    let (key, token) = off_runtime(move || state.keys.add(&new)).await??;
+    let (key, token) = propose(&state, &caller, move |state| state.keys.add(&new)).await??;
     Ok((StatusCode::CREATED, Json(Added { key: KeyView::of(key, None), token })))
 }
 
@@ -90,9 +90,9 @@ async fn add(
 #[utoipa::path(delete, path = "/api/v1/keys/{name}", tag = "access", operation_id = "key_remove",
     security(("token" = ["admin"])), params(("name" = String, Path, description = "Name of the key")),
     responses((status = 204, description = "It is gone")))]
-async fn remove(state: State, Path(name): Path<String>) -> Result<StatusCode, Problem> {
+async fn remove(state: State, caller: Caller, Path(name): Path<String>) -> Result<StatusCode, Problem> {
     let to_none = state.address.ip().to_canonical().is_loopback();
-    off_runtime(move || state.keys.remove(&name, to_none)).await??;
+    propose(&state, &caller, move |state| state.keys.remove(&name, to_none)).await??;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -7,7 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::ask::ask;
+use crate::ask::{ask, off_runtime};
 use crate::extract::Query;
 use crate::paging;
 use crate::problem::Problem;
@@ -78,7 +78,7 @@ async fn list(state: State, Query(query): Query<RoutesQuery>) -> Result<Json<Rou
         ));
     };
     let admin = state.admin.clone();
-    let listed = tokio::task::spawn_blocking(move || {
+    let listed = off_runtime(move || {
         // Held to the end, also when the request is given up before.
         let _turn = turn;
         let prefix = query.prefix.unwrap_or_default();
@@ -91,8 +91,7 @@ async fn list(state: State, Query(query): Query<RoutesQuery>) -> Result<Json<Rou
         let more = more && found.is_empty();
         (found, more)
     });
-    let (found, truncated) =
-        listed.await.map_err(|_| Problem::internal("the listing broke off; see the log"))?;
+    let (found, truncated) = listed.await?;
     let total = state.admin.figures().routes;
     let items = found.into_iter().map(|found| Route {
         filter: found.filter.into(),

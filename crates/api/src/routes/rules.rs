@@ -9,7 +9,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::listing;
-use crate::ask::off_runtime;
+use crate::ask::propose;
 use crate::extract::{Body, Path, Query};
 use crate::paging::{self, Page};
 use crate::problem::Problem;
@@ -175,7 +175,7 @@ async fn add(
     caller.note(|| rule.clone());
     check_position(position)?;
     let (new, by) = (NewRule { text: rule, enabled, description }, authorship(&caller));
-    let item = changed(state, move |rules| rules.add(&new, position, &by)).await?;
+    let item = changed(&state, &caller, move |rules| rules.add(&new, position, &by)).await?;
     Ok((StatusCode::CREATED, Json(item)))
 }
 
@@ -194,7 +194,7 @@ async fn replace(
     caller.note(|| body.rule.clone());
     let (id, by) = (number(&id)?, authorship(&caller));
     let new = NewRule::from(body);
-    Ok(Json(changed(state, move |rules| rules.replace(id, &new, &by)).await?))
+    Ok(Json(changed(&state, &caller, move |rules| rules.replace(id, &new, &by)).await?))
 }
 
 /// Moves a rule to another place.
@@ -212,7 +212,7 @@ async fn place(
     caller.note(|| format!("to {}", body.position));
     check_position(Some(body.position))?;
     let (id, by) = (number(&id)?, authorship(&caller));
-    Ok(Json(changed(state, move |rules| rules.move_to(id, body.position, &by)).await?))
+    Ok(Json(changed(&state, &caller, move |rules| rules.move_to(id, body.position, &by)).await?))
 }
 
 /// Removes a rule.
@@ -223,7 +223,7 @@ async fn place(
 )]
 async fn remove(state: State, caller: Caller, Path(id): Path<String>) -> Result<StatusCode, Problem> {
     let id = number(&id)?;
-    let removed = off_runtime(move || state.rules.remove(id)).await??;
+    let removed = propose(&state, &caller, move |state| state.rules.remove(id)).await??;
     caller.note(|| removed.text);
     Ok(StatusCode::NO_CONTENT)
 }
@@ -243,19 +243,21 @@ async fn replace_all(
     let by = authorship(&caller);
     let new: Vec<NewRule> = body.rules.into_iter().map(NewRule::from).collect();
     let rules = new.len();
-    off_runtime(move || state.rules.replace_all(&new, &by)).await??;
+    propose(&state, &caller, move |state| state.rules.replace_all(&new, &by)).await??;
     Ok(Json(RuleCount { rules }))
 }
 
 async fn changed<P>(
-    state: State,
+    state: &State,
+    caller: &Caller,
     change: impl FnOnce(&RuleTable) -> Result<(usize, P), RuleTableError> + Send + 'static,
 ) -> Result<RuleItem, Problem>
 where
     P: std::ops::Deref<Target = StoredRule>,
 {
-    let changed =
-        off_runtime(move || change(&state.rules).map(|(position, rule)| RuleItem::of(position, &rule)));
+    let changed = propose(state, caller, move |state| {
+        change(&state.rules).map(|(position, rule)| RuleItem::of(position, &rule))
+    });
     Ok(changed.await??)
 }
 

@@ -7,9 +7,10 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::ask::off_runtime;
+use crate::ask::{change_node, off_runtime};
 use crate::extract::Body;
 use crate::problem::{FieldProblem, Problem};
+use crate::role::Caller;
 use crate::state::State;
 use crate::storage::{Backup, BackupRefused, StorageView};
 
@@ -55,7 +56,11 @@ struct BackupBody {
     request_body = BackupBody,
     responses((status = 202, body = Backup)),
 )]
-async fn backup(state: State, Body(body): Body<BackupBody>) -> Result<(StatusCode, Json<Backup>), Problem> {
+async fn backup(
+    state: State,
+    caller: Caller,
+    Body(body): Body<BackupBody>,
+) -> Result<(StatusCode, Json<Backup>), Problem> {
     if !is_name(&body.name) {
         let detail = "expected up to 64 letters, digits, `.`, `_` and `-`, the first one a letter or a digit"
             .to_owned();
@@ -64,7 +69,7 @@ async fn backup(state: State, Body(body): Body<BackupBody>) -> Result<(StatusCod
     let Some(storage) = state.storage.clone() else {
         return Err(Problem::conflict("the node keeps nothing on disk (storage.durability = \"memory\")"));
     };
-    match off_runtime(move || storage.start_backup(&body.name)).await? {
+    match change_node(&state, &caller, move |_| storage.start_backup(&body.name)).await? {
         Ok(backup) => Ok((StatusCode::ACCEPTED, Json(backup))),
         Err(BackupRefused::Conflict(detail)) => Err(Problem::conflict(detail)),
         Err(BackupRefused::Name(detail)) => {

@@ -19,7 +19,7 @@ use body::{Hashed, Patch, UserBody, hashed};
 use item::UserItem;
 
 use super::{closing, listing};
-use crate::ask::off_runtime;
+use crate::ask::{off_runtime, propose};
 use crate::extract::{Body, Path, Query};
 use crate::paging::{self, Page};
 use crate::problem::{FieldProblem, Problem};
@@ -151,7 +151,7 @@ async fn add(
     let name = user.take_name()?;
     caller.note(|| format!("user {name:?}"));
     let secrets = hashed(user.password.clone(), user.password_hash.clone(), user.scram_iterations).await?;
-    let added = off_runtime(move || {
+    let added = propose(&state, &caller, move |state| {
         let record = with(user.record(UserRecord::new(now_ms())), secrets);
         state.users.add(&name, &record)?;
         Ok::<_, UserError>(UserItem::of(&name, &record))
@@ -167,6 +167,7 @@ async fn add(
 )]
 async fn replace(
     state: State,
+    caller: Caller,
     Path(name): Path<String>,
     Query(query): Query<ChangeQuery>,
     Body(body): Body<UserBody>,
@@ -176,7 +177,7 @@ async fn replace(
     }
     known(&state, &name).await?;
     let secrets = hashed(body.password.clone(), body.password_hash.clone(), body.scram_iterations).await?;
-    change(state, name, query, move |record| with(body.record(record), secrets.clone())).await
+    change(state, caller, name, query, move |record| with(body.record(record), secrets.clone())).await
 }
 
 /// Changes a user's password, or whether it may get in. The user's connections are closed.
@@ -196,7 +197,7 @@ async fn patch(
     known(&state, &name).await?;
     let secrets = hashed(body.password, body.password_hash, body.scram_iterations).await?;
     let enabled = body.enabled;
-    change(state, name, query, move |record| {
+    change(state, caller, name, query, move |record| {
         let enabled = enabled.unwrap_or(record.enabled);
         with(UserRecord { enabled, ..record }, secrets.clone())
     })
@@ -211,11 +212,12 @@ async fn patch(
 )]
 async fn remove(
     state: State,
+    caller: Caller,
     Path(name): Path<String>,
     Query(query): Query<ChangeQuery>,
 ) -> Result<Json<RemovedUser>, Problem> {
-    let (shared, gone) = (state.clone(), name.clone());
-    off_runtime(move || shared.users.remove(&gone)).await??;
+    let gone = name.clone();
+    propose(&state, &caller, move |state| state.users.remove(&gone)).await??;
     let disconnected = close(&state, query, [name].into()).await?;
     Ok(Json(RemovedUser { disconnected }))
 }
@@ -294,8 +296,7 @@ async fn import(
         ExistingName::Keep => Existing::Keep,
         ExistingName::Replace => Existing::Replace,
     };
-    let shared = state.clone();
-    let done = off_runtime(move || shared.users.import(&records, existing)).await??;
+    let done = propose(&state, &caller, move |state| state.users.import(&records, existing)).await??;
     let (added, replaced, kept) = (done.added, done.replaced.len(), done.kept);
     let disconnected = match replaced {
         0 => 0,
@@ -309,13 +310,14 @@ const PASSWORDS_MAX: usize = 200;
 
 async fn change(
     state: State,
+    caller: Caller,
     name: String,
     query: ChangeQuery,
     change: impl Fn(UserRecord) -> UserRecord + Send + 'static,
 ) -> Result<Json<ChangedUser>, Problem> {
-    let (shared, of) = (state.clone(), name.clone());
-    let changed = off_runtime(move || {
-        shared.users.change(&of, |record| UserRecord { changed_ms: now_ms(), ..change(record) })
+    let of = name.clone();
+    let changed = propose(&state, &caller, move |state| {
+        state.users.change(&of, |record| UserRecord { changed_ms: now_ms(), ..change(record) })
     });
     let (before, after) = changed.await??;
     let words =

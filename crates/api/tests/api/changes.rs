@@ -1,6 +1,6 @@
 //! Changes whose clients do not wait for them.
 
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use api::{
@@ -26,7 +26,7 @@ struct Now {
 
 impl Held {
     fn let_go(&self) {
-        self.now.lock().unwrap().is_let_go = true;
+        self.now.lock().unwrap_or_else(PoisonError::into_inner).is_let_go = true;
         self.changed.notify_all();
     }
 
@@ -103,7 +103,11 @@ fn held(change: impl FnOnce(&mut api::settings::HttpSettings)) -> (Server, LetsG
 
 /// Asks for a change of the node and does not wait for the answer.
 fn ask(server: &Server, comment: &str) -> Client {
-    let body = json!({ "changes": { "a": "7" }, "comment": comment }).to_string();
+    ask_for(server, "node", comment)
+}
+
+fn ask_for(server: &Server, scope: &str, comment: &str) -> Client {
+    let body = json!({ "changes": { "a": "7" }, "comment": comment, "scope": scope }).to_string();
     server.ask("PATCH", "/api/v1/config", &[("Content-Type", "application/json")], Some(&body))
 }
 
@@ -157,7 +161,7 @@ fn what_took_longer_than_a_request_may_is_in_the_audit_log() {
 #[test]
 fn of_what_a_stop_cuts_off_the_audit_log_says_that_nobody_knows() {
     let (mut server, held) = held(|_| ());
-    drop(ask(&server, "one"));
+    let _client = ask(&server, "one");
     held.0.begun(1);
     server.stop_http();
     let text = std::fs::read_to_string(server.directory.join("audit.log")).unwrap();
@@ -189,8 +193,8 @@ fn nobody_waits_for_the_body_of_what_is_not_handled() {
 #[test]
 fn there_are_as_many_changes_at_once_as_there_may_be_connections() {
     let (server, held) = held(|settings| settings.connections_max = 2);
-    for number in 1..=2 {
-        let client = ask(&server, "left behind");
+    for (scope, number) in [("node", 1), ("cluster", 2)] {
+        let client = ask_for(&server, scope, "left behind");
         held.0.begun(number);
         drop(client);
         until_connected(&server, 1);
@@ -201,4 +205,39 @@ fn there_are_as_many_changes_at_once_as_there_may_be_connections() {
     held.0.let_go();
     let statuses: Vec<_> = audit(&server, 3).into_iter().map(|(status, _)| status).collect();
     assert_eq!(statuses, [503, 200, 200]);
+}
+
+#[test]
+fn changes_that_wait_for_the_cluster_hold_up_nothing_else() {
+    let (server, held) = held(|_| ());
+    let clients: Vec<_> = (0..8).map(|number| ask_for(&server, "cluster", &number.to_string())).collect();
+    held.0.begun(1);
+    for path in ["/metrics", "/api/v1/config", "/api/v1/users", "/health/ready"] {
+        assert_eq!(server.get(path).status, 200, "{path}");
+    }
+    let node = ask(&server, "of the node");
+    assert!(held.0.begun(2).contains(&"of the node".to_owned()));
+    held.0.let_go();
+    for mut client in clients.into_iter().chain([node]) {
+        client.answer("PATCH").is(200);
+    }
+}
+
+#[test]
+fn what_was_not_begun_when_its_client_went_is_not_begun_and_said_so() {
+    let (server, held) = held(|_| ());
+    let mut first = ask_for(&server, "cluster", "first");
+    held.0.begun(1);
+    let given_up: Vec<_> = (0..8).map(|number| ask_for(&server, "cluster", &format!("{number}"))).collect();
+    until_connected(&server, 10);
+    drop(given_up);
+    until_connected(&server, 2);
+    let mut last = ask_for(&server, "cluster", "last");
+    held.0.let_go();
+    first.answer("PATCH").is(200);
+    last.answer("PATCH").is(200);
+    assert_eq!(held.0.begun(2), ["first", "last"]);
+    let entries = audit(&server, 2);
+    let not_begun = |(status, why): &&(u64, String)| *status == 503 && why.contains("was not begun");
+    assert_eq!(entries.iter().filter(not_begun).count(), entries.len() - 2, "{entries:?}");
 }
