@@ -2,6 +2,7 @@
 
 import errno
 import json
+import signal
 import subprocess
 import urllib.error
 import urllib.request
@@ -137,6 +138,62 @@ def come_and_go(_):
         until(lambda: states(first) == {"n1": "alive"}, "the next one, too", 30)
         until(lambda: health(first)[0] == 200, "one is a majority of one", 30)
         assert "nobody to agree" in first.ctl("--yes", "cluster", "leave", code=1).err
+    finally:
+        for node in nodes.values():
+            node.close()
+
+
+def leaves_once(_):
+    """cluster: who leaves may be told so again without harm, who stops already stays a member, and leaving that fails is an error"""
+    nodes = {name: Node() for name in ("n1", "n2", "n3")}
+    ports = {name: free_port() for name in nodes}
+    first, second, last = nodes.values()
+    secret = first.directory / "cluster.secret"
+    secret.write_text("a secret that is long enough")
+    long = ["cluster.lease=10s", "cluster.silence_max=10s", "node.shutdown_timeout=20s"]
+    leave = lambda node, **more: node.ctl("--yes", "cluster", "leave", **more)
+    try:
+        for name in nodes:
+            start(nodes, ports, secret, name, *long)
+        for node in nodes.values():
+            node.ctl("health", "--wait", "60s")
+        until(lambda: first.json("cluster")["membership"]["replica"]["voters"] == 3, "three vote", 60)
+
+        # A client that reads nothing has it take a while to stop.
+        stays = last.subscriber("stays", "t", qos=0)
+        stays.send_signal(signal.SIGSTOP)
+        large = last.directory / "large"
+        large.write_bytes(b"x" * 1_000_000)
+        for _ in range(30):
+            subprocess.run(["mosquitto_pub", "-p", str(last.mqtt), "-t", "t", "-f", str(large)], capture_output=True, timeout=20, check=True)
+        last.process.terminate()
+        until(lambda: said(last, "INFO", "stopping"), "it stops")
+        assert "begun to stop" in leave(last, code=1).err
+        assert last.process.poll() is None, "it stops as it was told"
+        stays.kill()
+        assert last.process.wait(60) == 0
+        start(nodes, ports, secret, "n3", *long)
+        last.ctl("health", "--wait", "60s")
+        until(lambda: states(first) == dict.fromkeys(nodes, "alive"), "it is a member still", 60)
+        until(lambda: states(last) == dict.fromkeys(nodes, "alive"), "it knows that", 60)
+
+        # Without a majority it cannot leave.
+        for node in (first, second):
+            node.process.send_signal(signal.SIGSTOP)
+        assert "stops and leaves" in leave(last).out
+        until(lambda: said(last, "leaving the cluster"), "it leaves", 30)
+        assert "stops and leaves" in leave(last).out
+        assert last.process.poll() is None, "it goes on leaving"
+        for node in (first, second):
+            node.process.send_signal(signal.SIGCONT)
+        assert last.process.wait(90) == 0
+        until(lambda: states(first) == {"n1": "alive", "n2": "alive"}, "it has left", 60)
+
+        until(lambda: states(second) == {"n1": "alive", "n2": "alive"}, "the other one knows that", 60)
+        first.process.send_signal(signal.SIGSTOP)
+        assert "stops and leaves" in leave(second).out
+        assert second.process.wait(120) == 1, "it is a member still"
+        assert said(second, "ERROR", "without having left the cluster", "cluster remove n2")
     finally:
         for node in nodes.values():
             node.close()
@@ -379,4 +436,4 @@ def flip(storage, text):
     assert found, "the text is in no record"
 
 
-CHECKS = [members, come_and_go, strangers, damaged, restored, full]
+CHECKS = [members, come_and_go, leaves_once, strangers, damaged, restored, full]

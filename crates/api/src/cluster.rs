@@ -24,6 +24,9 @@ pub trait Cluster: Send + Sync {
     /// Has something done that concerns the whole cluster. `told` is called once, from any thread, when it is done, or with why it is not;
     /// what the cores have to agree on may be done still then.
     fn order(&self, order: Order, told: Obeyed);
+
+    /// Whether this node was told to leave, and stops for that.
+    fn is_leaving(&self) -> bool;
 }
 
 /// What an operator wants of the cluster.
@@ -37,7 +40,7 @@ pub enum Order {
     Balance,
     /// Other nodes are to be met at these addresses, too, until the process ends.
     JoinAt(Vec<String>),
-    /// This node stops, and is no member any more. Done when it has begun to.
+    /// This node stops, and is no member any more. Done when it has begun to, and refused when it stops already for another reason.
     Leave,
 }
 

@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub enum Signal {
     /// SIGTERM or SIGINT.
     Stop,
+    /// This process wants to stop by itself: [`stop_this_process`].
+    OwnStop,
     /// SIGHUP.
     Reload,
 }
 
-/// Has this process stop as if an operator had sent SIGTERM.
+/// Has this process stop. Nobody takes it for the second signal of an impatient operator.
 ///
 /// # Errors
 /// Those of the system; none is known to happen.
@@ -54,12 +56,21 @@ impl Signals {
     /// # Errors
     /// Those of the system; none is known to happen.
     pub fn wait(&self) -> io::Result<Signal> {
-        let mut signal = 0;
-        // SAFETY: both pointers are valid for the call, and the set was made by `hold`.
-        match unsafe { libc::sigwait(&self.0, &mut signal) } {
-            0 if signal == libc::SIGHUP => Ok(Signal::Reload),
-            0 => Ok(Signal::Stop),
-            error => Err(io::Error::from_raw_os_error(error)),
+        let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::uninit();
+        loop {
+            // SAFETY: both pointers are valid for the call, and the set was made by `hold`.
+            match unsafe { libc::sigwaitinfo(&self.0, info.as_mut_ptr()) } {
+                libc::SIGHUP => return Ok(Signal::Reload),
+                // SAFETY: the call has filled it in, and these signals come from processes only, whose id they have.
+                signal if signal >= 0 && unsafe { is_own(info.assume_init_ref()) } => {
+                    return Ok(Signal::OwnStop);
+                }
+                signal if signal >= 0 => return Ok(Signal::Stop),
+                _ => match io::Error::last_os_error() {
+                    error if error.kind() == io::ErrorKind::Interrupted => {}
+                    error => return Err(error),
+                },
+            }
         }
     }
 
@@ -82,6 +93,15 @@ impl Signals {
             },
         }
     }
+}
+
+/// Whether a signal was sent by [`stop_this_process`].
+///
+/// # Safety
+/// The signal was sent by a process, or by the kernel, which has the id 0.
+unsafe fn is_own(info: &libc::siginfo_t) -> bool {
+    // SAFETY: the caller says that there is an id; the other call has no preconditions.
+    info.si_code == libc::SI_USER && unsafe { info.si_pid() == libc::getpid() }
 }
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);

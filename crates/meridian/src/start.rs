@@ -27,7 +27,7 @@ use crate::system;
 /// The thread of the links has so long to end, however short the stop is to be.
 const LINKS_END_MIN: Duration = Duration::from_secs(5);
 
-/// Exits with 0 after a stop, with 1 when the node did not start, or a thread of it did not end.
+/// Exits with 0 after a stop, with 1 when the node did not start, was to leave its cluster and has not, or a thread of it did not end.
 pub fn run(args: &ConfigArgs) -> ExitCode {
     let (layers, loaded) = match args.load() {
         Ok(loaded) => loaded,
@@ -246,7 +246,7 @@ fn serve(
     }
     loop {
         match signals.wait().map_err(|error| format!("signals cannot be waited for: {error}"))? {
-            Signal::Stop => break,
+            Signal::Stop | Signal::OwnStop => break,
             Signal::Reload => match running.reload_all("SIGHUP") {
                 Ok(_) => tracing::info!("reloaded"),
                 Err(refused) => tracing::error!("not reloaded, everything stays as it was: {refused}"),
@@ -255,33 +255,32 @@ fn serve(
     }
 
     let within = running.shutdown_timeout();
-    tracing::info!(?within, "stopping; a second signal ends at once");
+    let is_leaving = cluster.as_ref().is_some_and(|cluster| cluster.stopping());
+    match is_leaving {
+        true => tracing::info!(?within, "stopping, to leave the cluster; a signal ends at once"),
+        false => tracing::info!(?within, "stopping; a second signal ends at once"),
+    }
     if let Some(http) = &http {
         http.stopping();
     }
     // tidy: allow(thread): the process ends anyway.
     let impatient = std::thread::Builder::new().name("stop".to_owned()).spawn(move || {
-        // A reload that comes now has nothing to reload.
-        while let Ok(Signal::Reload) = signals.wait() {}
+        // A reload that comes now has nothing to reload, and who was asked to leave may hear of it when it stops already.
+        while let Ok(Signal::Reload | Signal::OwnStop) = signals.wait() {}
         std::process::exit(1);
     });
     if let Err(error) = impatient {
         tracing::warn!(%error, "a second signal will not be noticed");
     }
     let _span = tracing::info_span!("stop").entered();
-    if let Some(cluster) = &cluster {
-        cluster.resign();
-    }
     node.stop(within);
-    let mut is_stuck = false;
+    let (mut is_stuck, mut left) = (false, Ok(()));
     if let Some(cluster) = cluster {
-        if cluster.is_leaving() {
+        if is_leaving {
             tracing::info!("leaving the cluster: the cores agree that this node is none of it any more");
-            match cluster.leave() {
-                Ok(()) => tracing::info!("this node has left the cluster"),
-                Err(why) => tracing::warn!(
-                    "stopped without having left the cluster: {why}. On another node: meridian ctl cluster remove {name}"
-                ),
+            left = cluster.leave();
+            if left.is_ok() {
+                tracing::info!("this node has left the cluster");
             }
         }
         is_stuck = !cluster.stop(within.max(LINKS_END_MIN));
@@ -297,5 +296,10 @@ fn serve(
                     be kept is kept"
             .to_owned());
     }
-    Ok(())
+    left.map_err(|why| {
+        format!(
+            "stopped without having left the cluster: {why}. It is a member still: start it and have it leave again, or remove it when it is \
+             dead, on another node: meridian ctl cluster remove {name}"
+        )
+    })
 }

@@ -15,7 +15,7 @@ use crate::cluster::{Cluster, ClusterView, Disobeyed, MembershipView, Order};
 use crate::extract::{Body, Path};
 use crate::problem::Problem;
 use crate::role::Caller;
-use crate::state::State;
+use crate::state::{Phase, State};
 
 pub(super) fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new()
@@ -38,12 +38,16 @@ async fn cluster(state: State) -> Result<Json<ClusterView>, Problem> {
     part(&state).map(|(_, view)| Json(view))
 }
 
-fn part(state: &State) -> Result<(Arc<dyn Cluster>, ClusterView), Problem> {
-    let Some(cluster) = &state.cluster else {
-        return Err(Problem::not_found(
+fn of_state(state: &State) -> Result<&Arc<dyn Cluster>, Problem> {
+    state.cluster.as_ref().ok_or_else(|| {
+        Problem::not_found(
             "this node belongs to no cluster: its configuration has neither cluster.listen nor a [[cluster_node]]",
-        ));
-    };
+        )
+    })
+}
+
+fn part(state: &State) -> Result<(Arc<dyn Cluster>, ClusterView), Problem> {
+    let cluster = of_state(state)?;
     match cluster.view() {
         Some(view) => Ok((cluster.clone(), view)),
         None => Err(Problem::unavailable("the node does not take its part in the cluster yet")),
@@ -165,7 +169,8 @@ struct Leave {
 }
 
 /// Stops this node for good: its clients are disconnected, it gives up its vote, is no member of the cluster any more, and ends. When it
-/// starts again it joins as any other node does.
+/// starts again it joins as any other node does. A node that leaves already says the same again; one that stops for another reason stays a
+/// member, and the answer is 409.
 #[utoipa::path(
     post, path = "/api/v1/cluster/leave", tag = "node", operation_id = "leave_cluster",
     security(("token" = ["admin"])),
@@ -173,6 +178,12 @@ struct Leave {
     responses((status = 202, description = "It has begun to stop")),
 )]
 async fn leave(state: State, Body(body): Body<Leave>) -> Result<StatusCode, Problem> {
+    if of_state(&state)?.is_leaving() {
+        return Ok(StatusCode::ACCEPTED);
+    }
+    if state.phase() == Phase::Stopping {
+        return Err(stays("it has begun to stop"));
+    }
     let (cluster, view) = part(&state)?;
     let membership = agreed(&view, "a node does not leave it")?;
     may_leave(&view, membership)?;
@@ -183,8 +194,18 @@ async fn leave(state: State, Body(body): Body<Leave>) -> Result<StatusCode, Prob
              that they may be lost (discard_sessions, `--discard-sessions`), or disconnect them elsewhere first"
         )));
     }
-    obey(&*cluster, Order::Leave).await.map_err(|why| Problem::unavailable(why.to_string()))?;
-    Ok(StatusCode::ACCEPTED)
+    match obey(&*cluster, Order::Leave).await {
+        Ok(_) => Ok(StatusCode::ACCEPTED),
+        Err(Disobeyed::Refused(why)) => Err(stays(&why)),
+        Err(Disobeyed::Unknown(why)) => Err(Problem::unavailable(why)),
+    }
+}
+
+fn stays(why: &str) -> Problem {
+    Problem::conflict(format!(
+        "this node does not leave its cluster: {why}. It stays a member; have it leave when it runs again, or remove it when it is dead \
+         (`meridian ctl cluster remove`, asked of another node)"
+    ))
 }
 
 /// What the cores agree on.

@@ -52,6 +52,10 @@ impl api::Cluster for Member {
     fn order(&self, _: api::Order, told: api::Obeyed) {
         told(Err(api::Disobeyed::Unknown("there is nobody to agree".to_owned())));
     }
+
+    fn is_leaving(&self) -> bool {
+        false
+    }
 }
 
 /// Three nodes, `a`, `b` and `c`.

@@ -294,6 +294,19 @@ fn a_node_leaves_a_cluster_that_can_go_on_without_it() {
 }
 
 #[test]
+fn a_node_that_leaves_says_so_again_and_one_that_stops_does_not_leave() {
+    let leave = |server: &Server| server.write("POST", "/api/v1/cluster/leave", Some(&json!({})));
+    let leaves = Server::in_cluster(Some(agreed()));
+    assert_eq!((leave(&leaves).status, leave(&leaves).status), (202, 202));
+    leaves.stopping();
+    assert_eq!(leave(&leaves).status, 202);
+    let stops = Server::in_cluster(Some(agreed()));
+    stops.stopping();
+    let detail = leave(&stops).problem(409, "conflict");
+    assert!(detail.contains("begun to stop") && detail.contains("stays a member"), "{detail}");
+}
+
+#[test]
 fn a_node_that_looks_for_its_cluster_is_told_where_it_is() {
     let join = |view: ClusterView, addresses: &[&str]| {
         let body = json!({ "addresses": addresses });

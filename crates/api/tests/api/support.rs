@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -61,7 +61,8 @@ impl Server {
 
     /// The same, of whose thread of links nothing is heard for so long.
     pub fn in_silent_cluster(view: Option<api::ClusterView>, silence: Duration) -> Self {
-        Self::in_directory(fresh_directory(), Some(Arc::new(Part(view, silence))), |_| ())
+        let part = Part { view, silence, leaves: AtomicBool::new(false) };
+        Self::in_directory(fresh_directory(), Some(Arc::new(part)), |_| ())
     }
 
     /// In open mode, one of the nodes of a cluster.
@@ -442,16 +443,21 @@ fn expiries() -> Vec<(String, Expiry)> {
     shown.map(|(listener, file, not_after)| (listener.to_owned(), expiry(file, not_after))).into()
 }
 
-/// A part in a cluster that does not change; the cores agree to remove whomever is not `stuck` and lives no ninth life.
-struct Part(Option<api::ClusterView>, Duration);
+/// A part in a cluster that does not change; the cores agree to remove whomever is not `stuck` and lives no ninth life. It is told to leave
+/// once.
+struct Part {
+    view: Option<api::ClusterView>,
+    silence: Duration,
+    leaves: AtomicBool,
+}
 
 impl api::Cluster for Part {
     fn view(&self) -> Option<api::ClusterView> {
-        self.0.clone()
+        self.view.clone()
     }
 
     fn silence(&self) -> Duration {
-        self.1
+        self.silence
     }
 
     fn ask(&self, _: &str, _: Vec<u8>, told: api::Told) {
@@ -468,8 +474,15 @@ impl api::Cluster for Part {
             api::Order::Remove { incarnation, .. } if incarnation != 9 => {
                 Err(api::Disobeyed::Refused("it has joined again meanwhile, in life 9".to_owned()))
             }
+            api::Order::Leave if self.leaves.swap(true, Ordering::Relaxed) => {
+                Err(api::Disobeyed::Unknown("it leaves twice".to_owned()))
+            }
             _ => Ok(()),
         });
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.leaves.load(Ordering::Relaxed)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The node's part in a cluster: from the configuration to the thread that carries its links.
 
 mod copies;
+mod ending;
 mod incarnation;
 mod questions;
 mod settings;
@@ -9,14 +10,14 @@ mod wishes;
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::Path;
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ::tls::Expiry;
-use api::{Disobeyed, Order};
+use api::Order;
 use broker::Node;
 use broker::peers::{Outbound, Peers};
 use broker::settings::Durability;
@@ -34,6 +35,7 @@ use storage::{GroupId, Vacate};
 pub use settings::{ClusterNode, ClusterSettings};
 
 use self::copies::Copies;
+use self::ending::Ending;
 use self::questions::Questions;
 use self::wishes::Wishes;
 use crate::config::Config;
@@ -58,7 +60,7 @@ pub struct Cluster {
     tls: Mutex<Option<Tls>>,
     /// How long another node's answer is waited for.
     answer_wait: Duration,
-    is_leaving: AtomicBool,
+    ending: Ending,
 }
 
 struct Prepared {
@@ -258,7 +260,7 @@ impl Cluster {
             shared: Arc::default(),
             tls: in_use,
             answer_wait: settings.answer_wait,
-            is_leaving: AtomicBool::new(false),
+            ending: Ending::default(),
         })))
     }
 
@@ -347,14 +349,12 @@ impl Cluster {
         self.tls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The node is about to stop: another core leads, if this one did.
-    pub fn resign(&self) {
+    /// The node stops, and is not told to leave any more: another core leads, if this one did. Whether an operator wants the node to be
+    /// a member no more once it has stopped.
+    pub fn stopping(&self) -> bool {
+        self.ending.stop();
         self.send(Letter::Resign);
-    }
-
-    /// Whether an operator wants the node to be a member no more once it has stopped.
-    pub fn is_leaving(&self) -> bool {
-        self.is_leaving.load(Relaxed)
+        self.ending.leaves()
     }
 
     /// Waits until the node is a member no more: its clients are gone. At most as long as the cores wait for each other.
@@ -428,11 +428,12 @@ impl api::Cluster for Cluster {
                 self.send(Letter::JoinAt(addresses.into_iter().map(Into::into).collect()));
                 told(Ok(()));
             }
-            Order::Leave => {
-                self.is_leaving.store(true, Relaxed);
-                told(signals::stop_this_process().map_err(|error| Disobeyed::Unknown(error.to_string())));
-            }
+            Order::Leave => told(self.ending.leave(signals::stop_this_process)),
         }
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.ending.leaves()
     }
 }
 
