@@ -3,15 +3,17 @@
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
+use api::durable;
+
+use crate::cluster;
 use crate::config::ConfigArgs;
-use crate::signals::{Signal, Signals};
+use crate::signals::{self, Signal, Signals};
 
 /// So many cores, and so many replicants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,19 +66,29 @@ pub fn run(size: Size, args: &ConfigArgs) -> ExitCode {
     match serve(size, args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("{why}");
+            warn(&why);
             ExitCode::FAILURE
         }
     }
 }
 
+/// For whoever reads: one that has gone away, as `head` does and a terminal that is closed, misses it, and the nodes go on.
+fn say(text: impl fmt::Display) {
+    let _ = writeln!(io::stdout(), "{text}");
+}
+
+/// As [`say`], about what went wrong.
+fn warn(text: impl fmt::Display) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
 fn serve(size: Size, args: &ConfigArgs) -> Result<(), String> {
     let mut nodes = plan(size, args)?;
     let signals = Signals::hold().map_err(|error| format!("signals cannot be held back: {error}"))?;
-    println!(
+    say(format_args!(
         "{} cores and {} replicants on this machine; the first start takes a few seconds",
         size.cores, size.replicants
-    );
+    ));
     let started = start(&mut nodes, &signals);
     let result = match started {
         Ok(true) => watch(&mut nodes, &signals),
@@ -115,7 +127,7 @@ fn plan(size: Size, args: &ConfigArgs) -> Result<Vec<Node>, String> {
     std::fs::create_dir_all(directory).map_err(said)?;
     let directory = directory.canonicalize().map_err(said)?;
     let secret = directory.join("cluster.secret");
-    keep_secret(&secret).map_err(|error| format!("{}: {error}", secret.display()))?;
+    keep_secret(&secret)?;
     let host = |number: u8| IpAddr::from(Ipv4Addr::new(127, 0, 0, number));
     let cluster_port = mqtt + CLUSTER_PORT;
     let cores = (1..=size.cores).map(|number| SocketAddr::new(host(number), cluster_port).to_string());
@@ -159,16 +171,18 @@ fn plan(size: Size, args: &ConfigArgs) -> Result<Vec<Node>, String> {
 }
 
 /// The same one every time, so that nodes that are started alone find the others.
-fn keep_secret(path: &Path) -> io::Result<()> {
-    let mut file = match std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
-        Err(error) => return Err(error),
-    };
+fn keep_secret(path: &Path) -> Result<(), String> {
+    let said = |error: &dyn fmt::Display| format!("{}: {error}", path.display());
+    if path.try_exists().map_err(|error| said(&error))? {
+        return match cluster::read_secret(path) {
+            Ok(_) => Ok(()),
+            Err(why) => Err(format!("{why}. Or remove it: the next start makes another for all nodes")),
+        };
+    }
     let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
+    getrandom::fill(&mut bytes).map_err(|error| said(&error))?;
     let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    writeln!(file, "{text}")
+    durable::replace(path, format!("{text}\n").as_bytes()).map_err(|error| said(&error))
 }
 
 /// False when somebody has ended it meanwhile.
@@ -194,7 +208,7 @@ fn start(nodes: &mut [Node], signals: &Signals) -> Result<bool, String> {
             }
             if !*said && node.reaches(others) {
                 *said = true;
-                println!("{node}");
+                say(node);
             }
         }
         if Instant::now() > until {
@@ -205,13 +219,13 @@ fn start(nodes: &mut [Node], signals: &Signals) -> Result<bool, String> {
             ));
         }
     }
-    println!(
+    say(format_args!(
         "all of them reach each other. Ctrl-C ends them. To try it:\n  meridian sub -h {first} -p {port} -t 'greetings/#' &\n  meridian pub -h {last} -p {port} -t greetings/you -m 'good morning' -q 1\n  meridian ctl --url http://{http} cluster",
         first = nodes[0].mqtt.ip(),
         last = nodes[nodes.len() - 1].mqtt.ip(),
         port = nodes[0].mqtt.port(),
         http = nodes[0].http,
-    );
+    ));
     Ok(true)
 }
 
@@ -223,7 +237,11 @@ fn watch(nodes: &mut [Node], signals: &Signals) -> Result<(), String> {
         }
         for node in nodes.iter_mut() {
             if let Some(how) = node.ended() {
-                println!("{} has ended ({how}). To start it again:\n  {}", node.name, node.command());
+                say(format_args!(
+                    "{} has ended ({how}). To start it again:\n  {}",
+                    node.name,
+                    node.command()
+                ));
             }
         }
         if nodes.iter().all(|node| node.process.is_none()) {
@@ -232,13 +250,17 @@ fn watch(nodes: &mut [Node], signals: &Signals) -> Result<(), String> {
     }
 }
 
-/// Waits a moment for a signal that ends the cluster.
+/// Waits a moment for a signal that ends the cluster. There is nothing to reload, so SIGHUP is the end of the terminal.
 fn ends(signals: &Signals, limit: Duration) -> Result<bool, String> {
     let signal = signals.wait_for(limit).map_err(|error| format!("signals cannot be waited for: {error}"))?;
-    Ok(signal == Some(Signal::Stop))
+    Ok(match signal {
+        Some(Signal::Reload) => !signals::outlives_terminal(),
+        signal => signal.is_some(),
+    })
 }
 
-/// All at once: a node that others have left waits for nobody. Who asks once more does not wait either.
+/// All at once: a node that others have left waits for nobody. Who asks once more does not wait either; a terminal that ends does so more
+/// than once.
 fn stop(nodes: &mut [Node], signals: &Signals) {
     for node in nodes.iter() {
         if let Some(process) = &node.process {
@@ -254,12 +276,12 @@ fn stop(nodes: &mut [Node], signals: &Signals) {
         if nodes.iter().all(|node| node.process.is_none()) {
             return;
         }
-        if Instant::now() > until || !matches!(ends(signals, LOOK / 10), Ok(false)) {
+        if Instant::now() > until || !matches!(signals.wait_for(LOOK / 10), Ok(None | Some(Signal::Reload))) {
             break;
         }
     }
     for process in nodes.iter_mut().filter_map(|node| node.process.as_mut()) {
-        eprintln!("process {} has not ended: killed", process.id());
+        warn(format_args!("process {} has not ended: killed", process.id()));
         // It may have ended just now.
         let _ = process.kill();
         let _ = process.wait();
@@ -360,5 +382,20 @@ mod tests {
         for bad in ["", "0+2", "3+", "+2", "3-2", "21", "15+15", "255+1", "-1"] {
             assert!(bad.parse::<Size>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_secret_is_made_once_and_one_that_a_crash_left_empty_is_named() {
+        let directory = std::env::temp_dir().join(format!("meridian-dev-secret-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("cluster.secret");
+        keep_secret(&path).unwrap();
+        let first = std::fs::read(&path).unwrap();
+        keep_secret(&path).unwrap();
+        assert_eq!((first.len(), &first), (65, &std::fs::read(&path).unwrap()));
+        std::fs::write(&path, "").unwrap();
+        let why = keep_secret(&path).unwrap_err();
+        assert!(why.contains("cluster.secret has 0 bytes") && why.contains("remove it"), "{why}");
+        std::fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -26,6 +26,16 @@ pub fn stop_this_process() -> io::Result<()> {
     }
 }
 
+/// Whether this process was started to outlive its terminal, as `nohup` does: SIGHUP is ignored.
+pub fn outlives_terminal() -> bool {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: the pointer is valid for the call, which fills in what it points to when it succeeds, and changes nothing.
+    unsafe {
+        libc::sigaction(libc::SIGHUP, std::ptr::null(), action.as_mut_ptr()) == 0
+            && action.assume_init().sa_sigaction == libc::SIG_IGN
+    }
+}
+
 /// The signals a node listens to, held back from every thread so that [`Signals::wait`] alone sees them.
 pub struct Signals(libc::sigset_t);
 

@@ -409,6 +409,53 @@ fn a_cluster_to_try_needs_one_command() {
     }
 }
 
+/// A cluster of one core, whose node serves.
+fn one_core(directory: &Directory, port: u16, change: impl FnOnce(&mut Command)) -> (Child, String) {
+    let mut command = meridian(&["start", "--dev-cluster", "1", "--data-dir", &directory.file("data")]);
+    command.args(["--listen", &format!("127.0.0.1:{port}"), "--http", &format!("127.0.0.1:{}", port + 1)]);
+    command.env_remove("MERIDIAN__STORAGE__DURABILITY").stdout(Stdio::piped()).stderr(Stdio::piped());
+    change(&mut command);
+    let mut cluster = command.spawn().unwrap();
+    let mut lines = BufReader::new(cluster.stdout.take().unwrap()).lines();
+    let node = line_with(&mut lines, "mqtt://");
+    let id = node.split_whitespace().skip_while(|word| *word != "process").nth(1).unwrap().to_owned();
+    // From here on nobody reads what it says.
+    (cluster, id)
+}
+
+fn signal(name: &str, id: &str) {
+    assert!(Command::new("kill").args([name, id]).status().unwrap().success());
+}
+
+#[test]
+fn a_cluster_to_try_goes_on_when_nobody_reads_and_ends_with_its_terminal() {
+    let directory = Directory::new("dev-terminal");
+    let (mut cluster, _) = one_core(&directory, dev_port() + 4, |_| ());
+    signal("-HUP", &cluster.id().to_string());
+    let status = cluster.wait().unwrap();
+    assert!(status.success(), "{status}");
+    let address = format!("127.0.0.1:{}", dev_port() + 4);
+    assert!(std::net::TcpStream::connect(&address).is_err(), "{address} is still served");
+}
+
+#[test]
+fn a_cluster_to_try_may_outlive_its_terminal() {
+    let directory = Directory::new("dev-nohup");
+    let (cluster, node) = one_core(&directory, dev_port() + 6, |command| {
+        // SAFETY: one system call is made between fork and exec; it takes two numbers.
+        unsafe {
+            std::os::unix::process::CommandExt::pre_exec(command, || {
+                libc::signal(libc::SIGHUP, libc::SIG_IGN);
+                Ok(())
+            });
+        }
+    });
+    signal("-HUP", &cluster.id().to_string());
+    signal("-9", &node);
+    let output = cluster.wait_with_output().unwrap();
+    assert!(!output.status.success() && stderr(&output).contains("no node is left"), "{}", stderr(&output));
+}
+
 #[test]
 fn a_cluster_to_try_says_what_is_in_its_way() {
     let taken = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
@@ -426,4 +473,7 @@ fn a_cluster_to_try_says_what_is_in_its_way() {
     assert!(said.contains(&format!("127.0.0.2:{port}")) && said.contains("--listen"), "{said}");
     assert!(with(&["--config", "x.toml"]).contains("--set"));
     assert!(with(&["--listen", "x"]).contains("only its port"));
+    std::fs::write(directory.0.join("data/cluster.secret"), "").unwrap();
+    let said = with(&["--listen", &format!("127.0.0.1:{}", dev_port() + 2)]);
+    assert!(said.contains("cluster.secret has 0 bytes") && said.contains("remove it"), "{said}");
 }

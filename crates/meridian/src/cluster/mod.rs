@@ -523,7 +523,11 @@ fn secret(settings: &ClusterSettings) -> Result<Secret, String> {
     Ok(Secret::new(&secret))
 }
 
-fn read_secret(path: &Path) -> Result<Vec<u8>, String> {
+/// The secret that nodes of a cluster share, as the file has it.
+///
+/// # Errors
+/// A file that cannot be read or has too little in it, with what to do about it.
+pub fn read_secret(path: &Path) -> Result<Vec<u8>, String> {
     let text =
         std::fs::read(path).map_err(|error| format!("cluster.secret_file: {}: {error}", path.display()))?;
     let secret = text.trim_ascii();
