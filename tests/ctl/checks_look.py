@@ -2,9 +2,11 @@
 
 import json
 import re
+import socket
 import subprocess
+import time
 
-from node import BINARY, end, environment, free_port, until
+from node import BINARY, Node, end, environment, free_port, until
 
 COMMANDS = ["status", "health", "whoami", "clients", "client", "sessions", "kick", "storage", "subscriptions", "routes", "retained", "publish",
             "trace", "ban", "config", "log", "topic-metrics", "slow", "top-talkers", "keys", "audit", "metrics"]
@@ -199,6 +201,25 @@ def a_terminal_is_never_told_what_a_client_says(node):
     node.ctl("retained", "delete", "raw/x")
 
 
+def crowded(_):
+    """http: a node without descriptors says once that it takes nobody in, and takes them in when there is room"""
+    node = Node()
+    node.within = ["sh", "-c", 'ulimit -n 150 && exec "$@"', "sh"]
+    try:
+        node.start()
+        said = lambda: (node.directory / "node.log").read_text().count("an HTTP connection was not accepted")
+        crowd = [socket.create_connection(("127.0.0.1", node.http)) for _ in range(200)]
+        until(said, "it says so", 20)
+        # It tries again ten times a second.
+        time.sleep(2)
+        assert said() == 1, (node.directory / "node.log").read_text()[-2000:]
+        for one in crowd:
+            one.close()
+        node.ctl("health", "--wait", "20s")
+    finally:
+        node.close()
+
+
 CHECKS = [every_command_explains_itself, a_wrong_command_line_is_2, an_absent_node_is_3, another_server_is_3, health_and_whoami,
           status, clients, one_client, sessions_and_queues, subscriptions_and_routes, figures, a_closed_pipe_is_no_error,
-          completions, a_terminal_is_never_told_what_a_client_says]
+          completions, a_terminal_is_never_told_what_a_client_says, crowded]

@@ -13,6 +13,7 @@ mod audit;
 mod caught;
 mod changes;
 mod cluster;
+mod complaints;
 mod configuration;
 pub mod durable;
 mod extract;

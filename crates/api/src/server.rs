@@ -27,6 +27,7 @@ use tower_service::Service as _;
 use crate::across::{Answering, across};
 use crate::audit::Audit;
 use crate::caught::Caught;
+use crate::complaints::Complaints;
 use crate::gate::{Peer, gate, is_reading};
 use crate::operations::Operations;
 use crate::paced::Paced;
@@ -234,6 +235,7 @@ struct Accepting {
 impl Accepting {
     async fn run(mut self, listener: tokio::net::TcpListener) {
         let told = Arc::new(Semaphore::new(TOLD_MAX));
+        let mut complaints = Complaints::default();
         loop {
             let accepted = tokio::select! {
                 biased;
@@ -244,7 +246,9 @@ impl Accepting {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     // Descriptors may have run out; trying again at once would only take time from who could free some.
-                    tracing::warn!(%error, "an HTTP connection was not accepted");
+                    if let Some(unsaid) = complaints.another(Instant::now()) {
+                        tracing::warn!(%error, unsaid, "an HTTP connection was not accepted; said once a minute at most");
+                    }
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 }
