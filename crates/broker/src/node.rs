@@ -56,7 +56,7 @@ pub struct Node {
     is_stamping: AtomicBool,
     world: AtomicU64,
     last_stamp: AtomicU64,
-    /// Another node has retained something for which there was no room here.
+    /// Other nodes have retained something for which there was no room here.
     lacks_retained: AtomicBool,
     pub(crate) load: Arc<NodeLoad>,
     /// Where shards make things durable, if they do.
@@ -453,7 +453,7 @@ impl Node {
         })
     }
 
-    /// What another node has retained finds no room.
+    /// What other nodes have retained, or do now, finds no room.
     pub(crate) fn misses_retained(&self) {
         self.lacks_retained.store(true, Relaxed);
     }

@@ -84,7 +84,8 @@ impl Worker {
         let mut rest = routes_of(&self.reader, name, &mut routes);
         let needs_log = view.retain || view.qos > QoS::AtMostOnce && !rest.is_empty();
         let refusal = if needs_log { self.node.refusal() } else { None };
-        if refusal.is_some() && view.retain && publishing.is_forwarded {
+        if refusal.is_some() && view.retain {
+            // Other nodes keep it, one of QoS 0 of this node's own clients, too.
             self.node.misses_retained();
         }
         if refusal.is_some() && publishing.is_refusable() && needs_places(rest, &view, &publishing) {

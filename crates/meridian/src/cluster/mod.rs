@@ -608,7 +608,7 @@ mod tests {
             shared: Arc::default(),
             tls: Mutex::default(),
             answer_wait: Duration::ZERO,
-            is_leaving: AtomicBool::new(false),
+            ending: Ending::default(),
         };
         let sender = cluster.lock_handle().as_ref().map(Handle::sender).expect("it runs");
         assert!(sender.send(Letter::Resign).is_ok());
