@@ -176,6 +176,8 @@ def leaves_once(_):
         last.ctl("health", "--wait", "60s")
         until(lambda: states(first) == dict.fromkeys(nodes, "alive"), "it is a member still", 60)
         until(lambda: states(last) == dict.fromkeys(nodes, "alive"), "it knows that", 60)
+        # In this life, too, and not only from before.
+        until(lambda: last.json("cluster")["membership"]["waits_for"] is None, "it has joined", 60)
 
         # Without a majority it cannot leave.
         for node in (first, second):
