@@ -264,11 +264,13 @@ impl<V: Value> Replica<V> {
         }
     }
 
-    /// A life of a writer is not dead after all.
-    pub fn revive(&mut self, writer: WriterId, incarnation: Incarnation) {
-        if self.dead.get(&writer).is_some_and(|dead| *dead >= incarnation) {
+    /// A life of a writer is not dead after all. Whether it counted as dead: then what was told of it was refused.
+    pub fn revive(&mut self, writer: WriterId, incarnation: Incarnation) -> bool {
+        let was_dead = self.dead.get(&writer).is_some_and(|dead| *dead >= incarnation);
+        if was_dead {
             self.dead.insert(writer, Incarnation(incarnation.0.saturating_sub(1)));
         }
+        was_dead
     }
 
     fn bury(&mut self, writer: WriterId) {

@@ -281,18 +281,20 @@ impl Fabric {
         }
         let Some(peer) = self.peers.get_mut(&id) else { return };
         peer.member = Some(member.incarnation);
-        if member.state != State::Dead {
-            // It may have been removed before, in this life, and not know of that.
-            self.replica.revive(WriterId(id.0), member.incarnation);
-        }
+        // It may have been removed before, in this life, and not know of that; or in one with a greater number, and has lost that with its disk.
+        let is_revived =
+            member.state != State::Dead && self.replica.revive(WriterId(id.0), member.incarnation);
         let is_purged = matches!(member.state, State::Suspect(_)) && mutated(Mutation::PurgeSuspects);
         let dead = (member.state == State::Dead || is_purged).then_some(member.incarnation);
-        if peer.dead == dead {
-            return;
+        if peer.dead != dead {
+            peer.dead = dead;
+            if let Some(life) = dead {
+                self.bury(id, life);
+            }
         }
-        peer.dead = dead;
-        if let Some(life) = dead {
-            self.bury(id, life);
+        if is_revived {
+            // What others have told of it was refused, and they count it as told.
+            self.ask_anew();
         }
     }
 
