@@ -43,7 +43,7 @@ pub fn run(client: Client, interval: Duration) -> Result<(), Failure> {
     drop(restore);
     match outcome {
         // The terminal was closed while we ran: there is nobody to tell.
-        Err(Failure::Output(error)) if gone(&error) => Ok(()),
+        Err(Failure::Output(error)) if gone(&error) || is_closed(0) => Ok(()),
         other => other,
     }
 }
@@ -51,20 +51,24 @@ pub fn run(client: Client, interval: Duration) -> Result<(), Failure> {
 /// Ends the process when its terminal is closed: nobody is left to draw for, and reading from what is no more would go on without end.
 fn end_with_the_terminal() -> Result<(), Failure> {
     let watch = || {
-        let mut terminal = libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 };
-        loop {
-            // SAFETY: `terminal` is one valid, writable pollfd for the length of the call.
-            let found = unsafe { libc::poll(&raw mut terminal, 1, -1) };
-            if found > 0 {
-                std::process::exit(0);
-            }
-            if found < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-                return;
-            }
+        if is_closed(-1) {
+            std::process::exit(0);
         }
     };
     let thread = std::thread::Builder::new().name("terminal".to_owned()).spawn(watch);
     thread.map(drop).map_err(trouble)
+}
+
+/// Whether the terminal is closed, within so many milliseconds; -1 waits for it. False also where that cannot be told.
+fn is_closed(within_ms: libc::c_int) -> bool {
+    let mut terminal = libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 };
+    loop {
+        // SAFETY: `terminal` is one valid, writable pollfd for the length of the call.
+        let found = unsafe { libc::poll(&raw mut terminal, 1, within_ms) };
+        if found >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return found > 0;
+        }
+    }
 }
 
 fn trouble(error: io::Error) -> Failure {
