@@ -121,8 +121,9 @@ fn lacks_quorum(view: &ClusterView) -> Option<(&'static str, String)> {
         Some(replica) => match &replica.failure {
             Some(failure) => format!("this core takes no part in the agreement any more: {failure}"),
             None if !replica.quorum => format!(
-                "this core hears no majority of the {} that vote: members neither join nor die, and publishers of QoS 1 and 2 wait",
-                replica.voters
+                "this core hears no majority of the {} that vote, or not the one that leads: members neither join nor die as far as it knows{}",
+                replica.voters,
+                if view.fresh { "" } else { ", and publishers of QoS 1 and 2 wait" }
             ),
             None => return None,
         },
