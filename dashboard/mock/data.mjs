@@ -77,7 +77,7 @@ export const cluster = () => ({
       node: name, role: PLACES[name][0], region: PLACES[name][1], address: `${name}:7883`, incarnation: 4, state: name === 'edge-warehouse' ? 'dead' : 'alive',
       votes: PLACES[name][0] === 'core', leads: name === 'meridian-2',
     })),
-    replica: { part: 'follower', term: 7, leader: 'meridian-2', quorum: true, voters: 3, failure: null },
+    replica: { part: 'follower', term: 7, leader: 'meridian-2', leader_by: null, quorum: true, voters: 3, failure: null },
   },
 });
 

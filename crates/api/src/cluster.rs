@@ -179,6 +179,8 @@ pub struct ReplicaView {
     pub term: u64,
     /// The node that leads; null while none is known.
     pub leader: Option<String>,
+    /// The core that hands on what this one and the node that leads say to each other, where the two do not reach each other; null otherwise.
+    pub leader_by: Option<String>,
     /// Of the last entry of its log.
     pub last: u64,
     /// Of the last entry that its state has.

@@ -18,8 +18,8 @@ pub const LIVES: u64 = 16;
 /// The node says what its clock of the world says ([`Word::AskClock`](crate::wire::Word::AskClock)).
 pub const CLOCKS: u64 = 32;
 
-/// The node passes on what others want to be agreed upon ([`MetaWord::Pass`](crate::meta::MetaWord::Pass)).
-pub const PASSES: u64 = 64;
+/// The node hands on what nodes that are not linked say to agree ([`MetaWord::Relay`](crate::meta::MetaWord::Relay)).
+pub const RELAYS: u64 = 64;
 
 /// The node copies what is retained again ([`Word::Lacks`](crate::wire::Word::Lacks)).
 pub const COPIES: u64 = 128;
@@ -28,4 +28,4 @@ pub const COPIES: u64 = 128;
 pub const LOG: u64 = RECORDS | LIVES;
 
 /// All that this version can.
-pub const FEATURES: u64 = BRIEF | ANSWERS | PACKS | LOG | CLOCKS | PASSES | COPIES;
+pub const FEATURES: u64 = BRIEF | ANSWERS | PACKS | LOG | CLOCKS | RELAYS | COPIES;

@@ -26,7 +26,7 @@ mod wire;
 pub use asks::{ANSWER_MAX, Asked, Asker, QUESTION_MAX, Question, Unanswered};
 pub use config::{Config, ForwardAck, NodeInfo, Role, WithoutQuorum};
 pub use fabric::{Counters, Fabric, Letter};
-pub use features::{CLOCKS, COPIES, FEATURES, LIVES, LOG, PACKS, PASSES, RECORDS};
+pub use features::{CLOCKS, COPIES, FEATURES, LIVES, LOG, PACKS, RECORDS, RELAYS};
 pub use mutation::Mutation;
 #[cfg(feature = "trial")]
 pub use mutation::mutate;

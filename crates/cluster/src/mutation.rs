@@ -53,11 +53,13 @@ pub enum Mutation {
     ForgetEarly,
     /// What a peer had no room for is not copied to it again.
     IgnoreLacks,
+    /// Nobody speaks for nodes that do not reach each other.
+    ForgetWays,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::ConfirmEarly,
         Self::SubackEarly,
         Self::AlwaysFresh,
@@ -81,6 +83,7 @@ impl Mutation {
         Self::AdoptUnread,
         Self::ForgetEarly,
         Self::IgnoreLacks,
+        Self::ForgetWays,
     ];
 }
 

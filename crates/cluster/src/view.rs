@@ -64,6 +64,8 @@ pub struct Replica {
     pub term: u64,
     /// The node that leads.
     pub leader: Option<Box<str>>,
+    /// The core that hands on what the two say to each other, where they are not linked.
+    pub leader_by: Option<Box<str>>,
     /// Entries in its log, and those that its state has.
     pub last: u64,
     pub applied: u64,

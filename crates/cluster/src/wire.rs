@@ -22,7 +22,7 @@
 //! 19 balance
 //! 20 ask clock stamp u64
 //! 21 clock    stamp u64 of the question, milliseconds since 1970 u64
-//! 22 pass     number u64, command
+//! 22 relay    from u64, to u64, features u64, a word
 //! 23 lacks
 //! vector      (writer u64, incarnation u64, position u64)*
 //! varint      seven bits a byte, the lowest first, the top bit in all but the last
@@ -30,8 +30,9 @@
 //!
 //! Part: 0 the last of an answer, 4 there is more; no answer: 1 too busy, 2 too large, anything else nobody answers.
 //!
-//! Fields that a later version adds behind these are ignored, but for the lists, which go to the end, as deltas, questions, answers, all from 12 to 18 and what is passed on do.
+//! Fields that a later version adds behind these are ignored, but for the lists, which go to the end, as deltas, questions, answers, all from 12 to 18 and what is relayed do.
 
+use link::NodeId;
 use replog::{Incarnation, Position, WriterId};
 
 use crate::asks::Part;
@@ -217,10 +218,12 @@ impl Word<'_> {
                     out.extend(number.to_le_bytes());
                     out.extend(*command);
                 }
-                MetaWord::Pass { number, command } => {
+                MetaWord::Relay { from, to, features, word } => {
                     out.push(22);
-                    out.extend(number.to_le_bytes());
-                    out.extend(*command);
+                    for number in [from.0, to.0, *features] {
+                        out.extend(number.to_le_bytes());
+                    }
+                    out.extend(*word);
                 }
                 MetaWord::Proposed { number, leader, answer } => {
                     out.push(15);
@@ -309,7 +312,10 @@ pub fn decode(bytes: &[u8]) -> Option<Word<'_>> {
         19 => Word::Balance,
         20 => Word::AskClock(number(rest)?),
         21 => Word::Clock { stamp: number(rest)?, world: number(rest)? },
-        22 => Word::Meta(MetaWord::Pass { number: number(rest)?, command: rest }),
+        22 => {
+            let (from, to, features) = (NodeId(number(rest)?), NodeId(number(rest)?), number(rest)?);
+            Word::Meta(MetaWord::Relay { from, to, features, word: rest })
+        }
         23 => Word::Lacks,
         _ => return None,
     })
@@ -415,7 +421,10 @@ mod tests {
             (Word::Balance, "13"),
             (Word::AskClock(8), "140800000000000000"),
             (Word::Clock { stamp: 8, world: 9 }, "1508000000000000000900000000000000"),
-            (Word::Meta(MetaWord::Pass { number: 5, command: b"ab" }), "1605000000000000006162"),
+            (
+                Word::Meta(MetaWord::Relay { from: NodeId(5), to: NodeId(6), features: 7, word: b"ab" }),
+                "160500000000000000060000000000000007000000000000006162",
+            ),
             (Word::Lacks, "17"),
         ]
     }

@@ -209,7 +209,7 @@ impl Replica {
     ) -> Result<Self, StartError> {
         let store = Store::recover(log, places, recovered).map_err(StartError::Unreadable)?;
         let mut runtime = Runtime::new(now, config.seed);
-        let network = Network::new(config.group, config.id);
+        let network = Network::new(config.group, config.id, config.seed as u32);
         let (machine, state) = Machine::new(machine, store.clone());
         let settings = Arc::new(settings(&config)?);
         let raft = Raft::new(config.id, settings, network.clone(), store.clone(), machine);

@@ -59,8 +59,9 @@ impl Drop for Waiting<'_> {
 }
 
 impl Network {
-    pub fn new(group: LogGroup, own: ReplicaId) -> Self {
-        let calls = Calls { group, own, count: 0, waiting: BTreeMap::new(), out: VecDeque::new() };
+    /// Questions are counted from `count` on: answers to those of an earlier life may be on their way.
+    pub fn new(group: LogGroup, own: ReplicaId, count: u32) -> Self {
+        let calls = Calls { group, own, count, waiting: BTreeMap::new(), out: VecDeque::new() };
         Self(Arc::new(Mutex::new(calls)))
     }
 

@@ -418,7 +418,7 @@ fn agreed(quorum: bool) -> Value {
     };
     view["membership"] = json!({"founded": "ff", "index": 40, "waits_for": null,
         "members": [member("n1", "alive", false), member("n2", "alive", true), member("n3", "dead", false)],
-        "replica": {"part": "follower", "term": 1234, "leader": "n2", "last": 41, "applied": 40, "quorum": quorum, "voters": 3,
+        "replica": {"part": "follower", "term": 1234, "leader": "n2", "leader_by": null, "last": 41, "applied": 40, "quorum": quorum, "voters": 3,
             "learners": 0, "failure": null}});
     view
 }
@@ -444,6 +444,13 @@ fn the_members_are_told_with_who_leads() {
     assert!(outcome.notes.contains("meridian ctl cluster remove n3"), "{}", outcome.notes);
     assert!(!outcome.notes.contains("no quorum"), "{}", outcome.notes);
     assert_eq!(ctl(&mock, "cluster").out, outcome.out, "without a verb it is the same");
+    let by_another = Mock::serve(|_| {
+        let mut view = agreed(true);
+        view["membership"]["replica"]["leader_by"] = "n3".into();
+        Reply::json(&view)
+    });
+    let outcome = ctl(&by_another, "cluster status");
+    assert!(outcome.out.contains("n2 leads, which this node hears by way of n3 since"), "{}", outcome.out);
 }
 
 #[test]

@@ -107,7 +107,8 @@ export function quorum(membership: Membership | null): { good: boolean; text: st
   if (!replica) return null;
   if (replica.failure) return { good: false, text: `This core takes no part in what the others agree on: ${replica.failure}` };
   if (!replica.quorum) return { good: false, text: `No quorum: this core hears no majority of the ${replica.voters} that vote. Nodes neither join nor are given up.` };
-  const leader = replica.leader === null ? 'nobody leads' : `${replica.leader} leads`;
+  const by = replica.leader_by === null ? '' : `, heard by way of ${replica.leader_by}`;
+  const leader = replica.leader === null ? 'nobody leads' : `${replica.leader} leads${by}`;
   return { good: true, text: `quorum of ${replica.voters} votes, ${leader}` };
 }
 

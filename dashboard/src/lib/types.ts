@@ -61,6 +61,8 @@ export interface Membership {
     part: 'leader' | 'follower' | 'candidate' | 'learner' | 'stopped';
     term: number;
     leader: string | null;
+    /** The core that hands on what the two say to each other, where they do not reach each other. */
+    leader_by: string | null;
     quorum: boolean;
     voters: number;
     failure: string | null;

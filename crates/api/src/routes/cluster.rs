@@ -277,7 +277,7 @@ fn may_go(view: &ClusterView, name: &str) -> Result<u64, Problem> {
     match member.state {
         "dead" => Ok(member.incarnation),
         "alive" => Err(Problem::conflict(format!(
-            "node `{name}` is alive, as far as the cores agree: stop it first (one that is gone already is dead as soon as a majority of the cores agrees on it, which a cluster of two cannot), a node that runs would join again; or have it leave (`meridian ctl cluster leave`, \
+            "node `{name}` is alive, as far as the cores agree: stop it first (one that is gone already is dead as soon as a majority of the cores agrees on it, or half of an even number with the core that leads), a node that runs would join again; or have it leave (`meridian ctl cluster leave`, \
              asked of that node)"
         ))),
         "leaving" => Err(Problem::conflict(format!("node `{name}` is leaving already"))),

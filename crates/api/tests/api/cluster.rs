@@ -85,6 +85,7 @@ pub fn agreed() -> ClusterView {
         part: "leader",
         term: 3,
         leader: Some("a".to_owned()),
+        leader_by: None,
         last: 41,
         applied: 40,
         quorum: true,

@@ -130,7 +130,9 @@ impl Fabric {
         while let Some(frame) = meta.poll_frame() {
             let word = Word::Meta(frame.word.word()).encode();
             // What finds no place is said again: everything here is.
-            let _ = self.mesh.send(now, frame.to, Lane::CONTROL, word.into());
+            if self.mesh.send(now, frame.to, Lane::CONTROL, word.into()).is_err() {
+                meta.unsent(&frame);
+            }
         }
         self.follow_roster(now);
         self.seek(now);

@@ -62,16 +62,14 @@ impl Fabric {
             })
             .collect();
         members.sort_by(|a, b| a.info.name.cmp(&b.info.name));
-        // A replica that cannot win an election keeps the leader that it had, however long ago it has heard it.
-        let hears_leader = leader
-            .is_some_and(|leader| leader == self.own || self.peers.get(&leader).is_some_and(|it| it.is_up));
         let replica = status.as_ref().map(|status| Replica {
             part: status.role,
             term: status.term,
             leader: leader.and_then(name),
+            leader_by: meta.leader_by(now).and_then(name),
             last: status.last.unwrap_or(0),
             applied: status.applied.unwrap_or(0),
-            has_quorum: hears_leader && meta.has_quorum(now),
+            has_quorum: meta.has_quorum(now),
             voters: status.voters.len() as u64,
             learners: status.learners.len() as u64,
             failure: status.failure.clone(),

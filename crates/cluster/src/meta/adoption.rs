@@ -9,7 +9,7 @@ use link::NodeId;
 use link::Time;
 
 use super::{Answer, Command, Meta};
-use crate::features::{LOG, PASSES};
+use crate::features::LOG;
 use crate::mutation::{Mutation, mutated};
 
 /// What is made of a wish.
@@ -26,18 +26,15 @@ impl Meta {
 
     /// What a node understands of the log, if that is known.
     fn understands(&self, node: NodeId) -> Option<u64> {
-        let features =
-            if node == self.id { Some(self.config.features) } else { self.features.get(&node).copied() };
-        features.map(|features| features & LOG)
+        if node == self.id {
+            return Some(self.config.features & LOG);
+        }
+        let linked = self.features.get(&node).copied();
+        linked.or_else(|| self.ways.features(node)).map(|features| features & LOG)
     }
 
     pub(super) fn has_features(&self, node: NodeId, wanted: u64) -> bool {
         self.understands(node).is_some_and(|features| features & wanted == wanted)
-    }
-
-    /// Whether a linked node passes on what others want.
-    pub(super) fn passes_on(&self, node: NodeId) -> bool {
-        self.features.get(&node).is_some_and(|features| features & PASSES != 0)
     }
 
     pub(super) fn may_ask_for(&self, features: u64) -> bool {

@@ -13,6 +13,7 @@ mod records;
 mod roster;
 mod tending;
 mod watch;
+mod ways;
 mod wishes;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -37,6 +38,7 @@ use courier::Courier;
 use founding::Founding;
 use tending::{Course, Tending};
 use watch::{Sight, Watch};
+use ways::Ways;
 use wishes::{Reply, Wishes};
 
 /// How a node takes part in what is agreed upon.
@@ -79,9 +81,6 @@ pub enum MetaWord<'a> {
     Roster(&'a [u8]),
     /// The sender wants this to be agreed upon.
     Propose { number: u64, command: &'a [u8] },
-    /// The same, of a core that does not lead either: the sender does not reach the one that does. Only to peers with
-    /// [`PASSES`](crate::features::PASSES).
-    Pass { number: u64, command: &'a [u8] },
     /// What became of it; empty: this node does not lead, but perhaps `leader` does.
     Proposed { number: u64, leader: u64, answer: &'a [u8] },
     /// A core tells the one that leads whom it does not hear.
@@ -90,6 +89,9 @@ pub enum MetaWord<'a> {
     Copied(&'a [u8]),
     /// What a copy lacks.
     Records(&'a [u8]),
+    /// A word between two nodes that are not linked, which the receiver is to hand on, or for which it was handed on. `features` are those of `from`. Only to peers with
+    /// [`RELAYS`](crate::features::RELAYS).
+    Relay { from: NodeId, to: NodeId, features: u64, word: &'a [u8] },
 }
 
 /// Something for another node.
@@ -105,11 +107,11 @@ pub enum OwnedWord {
     Replica(Vec<u8>),
     Roster(Arc<[u8]>),
     Propose(u64, Vec<u8>),
-    Pass(u64, Vec<u8>),
     Proposed(u64, u64, Vec<u8>),
     Sight(Vec<u8>),
     Copied(Vec<u8>),
     Records(Vec<u8>),
+    Relay { from: NodeId, to: NodeId, features: u64, word: Vec<u8> },
 }
 
 impl OwnedWord {
@@ -118,13 +120,15 @@ impl OwnedWord {
             Self::Replica(frame) => MetaWord::Replica(frame),
             Self::Roster(roster) => MetaWord::Roster(roster),
             Self::Propose(number, command) => MetaWord::Propose { number: *number, command },
-            Self::Pass(number, command) => MetaWord::Pass { number: *number, command },
             Self::Proposed(number, leader, answer) => {
                 MetaWord::Proposed { number: *number, leader: *leader, answer }
             }
             Self::Sight(sight) => MetaWord::Sight(sight),
             Self::Copied(ask) => MetaWord::Copied(ask),
             Self::Records(told) => MetaWord::Records(told),
+            Self::Relay { from, to, features, word } => {
+                MetaWord::Relay { from: *from, to: *to, features: *features, word }
+            }
         }
     }
 }
@@ -166,6 +170,7 @@ pub struct Meta {
     wishes: Wishes,
     tending: Tending,
     watch: Watch,
+    ways: Ways,
     courier: Courier,
     /// What the group was asked for.
     asked: BTreeMap<RequestId, Asker>,
@@ -185,6 +190,8 @@ pub struct Meta {
     /// Why the cores do not let this node in.
     kept_out: Option<Box<str>>,
     leaving: Option<Leaving>,
+    /// The leader's replica has said something, then.
+    leader_heard: Option<(NodeId, Time)>,
     due: Time,
 }
 
@@ -230,6 +237,7 @@ impl Meta {
             wishes: Wishes::new(incarnation),
             tending: Tending::new(now),
             watch: Watch::default(),
+            ways: Ways::default(),
             courier: Courier::new(config.courier),
             encoded: roster.encode().into(),
             roster,
@@ -251,6 +259,7 @@ impl Meta {
             kept_out: None,
             has_said_stopped: false,
             leaving: None,
+            leader_heard: None,
             due: now,
         }
     }
@@ -381,6 +390,7 @@ impl Meta {
     pub fn link_changed(&mut self, node: NodeId, is_up: bool) {
         self.told.remove(&node);
         self.features.remove(&node);
+        self.ways.changed(node);
         if !is_up {
             if let Some(group) = &mut self.group {
                 group.lost(node);
@@ -399,6 +409,9 @@ impl Meta {
             MetaWord::Replica(frame) => {
                 if let Some(group) = &mut self.group {
                     group.receive(from, frame);
+                    if self.leader() == Some(from) {
+                        self.leader_heard = Some((from, now));
+                    }
                 }
                 true
             }
@@ -413,16 +426,7 @@ impl Meta {
                 self.propose_for(now, from, *number, command);
                 true
             }
-            MetaWord::Pass { number, command } => {
-                self.pass_on(now, from, *number, command);
-                true
-            }
             MetaWord::Proposed { number, leader, answer } => {
-                if let Some((to, number)) = self.wishes.take_passed(from, *number) {
-                    let word = OwnedWord::Proposed(number, *leader, answer.to_vec());
-                    self.out.push_back(MetaFrame { to, word });
-                    return true;
-                }
                 if answer.is_empty() {
                     self.wishes.not_leader(now, from, *number, NodeId(*leader));
                     return true;
@@ -432,13 +436,18 @@ impl Meta {
             }
             MetaWord::Sight(bytes) => match Sight::decode(bytes) {
                 Some(sight) => {
-                    self.watch.told(now, from, sight);
+                    if self.roster.members.get(&from).is_some_and(Member::is_core) {
+                        self.watch.told(now, from, sight);
+                    }
                     true
                 }
                 None => false,
             },
             MetaWord::Copied(ask) => self.asked_for_records(now, from, ask),
             MetaWord::Records(told) => self.courier.told(now, from, self.roster.founded, told),
+            MetaWord::Relay { from: of, to, features, word } => {
+                self.relayed(now, from, (*of, *to, *features), word)
+            }
         }
     }
 
@@ -496,6 +505,7 @@ impl Meta {
         while let Some(transmit) = self.group.as_mut().and_then(|group| group.poll_transmit()) {
             self.out.push_back(MetaFrame { to: transmit.to, word: OwnedWord::Replica(transmit.frame) });
         }
+        self.find_ways(now, seen);
     }
 
     /// Takes up what this core's replica has applied.
@@ -678,14 +688,18 @@ impl Meta {
         }
     }
 
-    /// Whether a majority of the voters has been heard lately.
+    /// Whether a majority of the voters has been heard lately: of a follower that it hears its leader.
     pub fn has_quorum(&self, now: Time) -> bool {
         self.status(now).is_some_and(|status| match status.role {
             consensus::Role::Leader => {
                 status.voters.len() < 2
                     || status.quorum_age.is_some_and(|age| age < QUORUM_AGE_MAX.as_micros() as u64)
             }
-            consensus::Role::Follower | consensus::Role::Learner => status.leader.is_some(),
+            // A replica that cannot win an election keeps the leader that it had, however long ago it has heard it.
+            consensus::Role::Follower | consensus::Role::Learner => {
+                let heard = self.leader_heard.filter(|(leader, _)| self.leader() == Some(*leader));
+                heard.is_some_and(|(_, at)| at.after(QUORUM_AGE_MAX) > now)
+            }
             consensus::Role::Candidate | consensus::Role::Stopped => false,
         })
     }
@@ -715,21 +729,6 @@ impl Meta {
             None => Vec::new(),
         };
         self.tell_outcome(from, number, answer);
-    }
-
-    /// Another node does not reach the core that leads: this one asks that in its stead. Not for ever, and not again: who wants it does that.
-    fn pass_on(&mut self, now: Time, from: NodeId, number: u64, command: &[u8]) {
-        // Whether a core understands what is agreed upon those say who know it.
-        let is_of_a_core = matches!(Command::decode(command), Some(Command::Join { replica: Some(_), .. }));
-        let leader = self.leader().filter(|leader| !is_of_a_core && self.features.contains_key(leader));
-        let Some(leader) = leader else { return self.propose_for(now, from, number, command) };
-        match self.wishes.pass(now, (from, number), leader) {
-            Some(number) => {
-                let word = OwnedWord::Propose(number, command.to_vec());
-                self.out.push_back(MetaFrame { to: leader, word });
-            }
-            None => self.tell_outcome(from, number, Vec::new()),
-        }
     }
 
     fn tell_outcome(&mut self, to: NodeId, number: u64, answer: Vec<u8>) {

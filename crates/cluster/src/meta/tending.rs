@@ -33,6 +33,8 @@ pub struct Tending {
     /// Since when the set of cores is what it is, and the index that made it so.
     cores: BTreeSet<NodeId>,
     cores_since: (Time, u64),
+    /// Since when each core that is not dead has known that set.
+    counted_since: Option<Time>,
     /// Whether another core may come or go, as far as the roster says.
     is_settled: bool,
     /// What may still change the set of cores, and is not in the roster.
@@ -65,6 +67,7 @@ impl Tending {
             busy_until: None,
             cores: BTreeSet::new(),
             cores_since: (now, 0),
+            counted_since: None,
             is_settled: false,
             unapplied: None,
             said: None,
@@ -118,6 +121,11 @@ impl Meta {
             if is_new && is_early && self.founding.awaits_core(is_core) {
                 return false;
             }
+        }
+        let is_of_a_core = matches!(command, Command::Join { info, .. } if info.role == Role::Core);
+        if is_of_a_core && self.tending.unapplied.is_some() {
+            // It may not understand what is about to be adopted.
+            return false;
         }
         let is_settled = self.tending.is_settled && self.tending.unapplied.is_none();
         !self.changes_cores(command) || is_settled || mutated(Mutation::ManyCoresAtOnce)
@@ -202,7 +210,7 @@ impl Meta {
 
     fn tell_sight(&mut self, now: Time, sight: &Sight, seen: &[Seen]) {
         let Some(leader) = self.leader().filter(|leader| *leader != self.id) else { return };
-        if !seen.iter().any(|seen| seen.id == leader && seen.is_up) {
+        if !self.may_reach(leader, seen) {
             return;
         }
         let is_said = self
@@ -222,8 +230,13 @@ impl Meta {
         if cores != self.tending.cores {
             self.tending.cores = cores;
             self.tending.cores_since = (now, self.roster.index);
+            self.tending.counted_since = None;
         }
         let (since, index) = self.tending.cores_since;
+        let living = self.roster.cores().filter(|(_, core)| core.state != State::Dead).map(|(id, _)| id);
+        if self.tending.counted_since.is_none() && self.watch.have_applied(now, index, living) {
+            self.tending.counted_since = Some(now);
+        }
         let alive = self.roster.cores().filter(|(_, core)| core.state == State::Alive).map(|(id, _)| id);
         let all_know = self.watch.have_applied(now, index, alive);
         let has_replicants = self.roster.members.values().any(|member| !member.is_core());
@@ -231,9 +244,21 @@ impl Meta {
         self.tending.is_settled = all_know && (is_over || !has_replicants);
     }
 
+    /// So many cores that have granted nothing any more leave too few for a majority: half of an even number is enough, once nobody counts by an earlier
+    /// set of cores.
+    fn enough_cores(&self, now: Time) -> usize {
+        let cores = self.roster.cores().count();
+        let lag = self.config.lease * LEASES;
+        let count_alike = self.tending.counted_since.is_some_and(|since| since.after(lag) <= now);
+        if count_alike { cores - cores / 2 } else { cores / 2 + 1 }
+    }
+
     /// What is to be said of whom nobody hears.
     fn verdict(&mut self, now: Time) -> Option<Command> {
-        let majority = self.roster.cores().count() / 2 + 1;
+        if !self.has_quorum(now) {
+            return None;
+        }
+        let enough = self.enough_cores(now);
         let roster = self.roster.clone();
         for (id, member) in roster.members.iter().filter(|(id, _)| **id != self.id) {
             let suspected = match member.state {
@@ -244,7 +269,7 @@ impl Meta {
             let life = member.incarnation;
             let is_core = |core| roster.members.get(&core).is_some_and(super::Member::is_core);
             let opinion = self.watch.opinion(now, (*id, life), suspected, is_core);
-            if opinion.is_heard || opinion.cut_off_by < majority {
+            if opinion.is_heard || opinion.cut_off_by < enough {
                 self.watch.heard(*id);
                 if opinion.is_heard && suspected.is_some() {
                     return Some(Command::Trust(*id, life));
@@ -255,7 +280,7 @@ impl Meta {
             if suspected.is_none() && since.after(self.config.patience) <= now {
                 return Some(Command::Suspect(*id, life));
             }
-            let is_barred = opinion.barred_by >= majority || mutated(Mutation::BuryAtOnce);
+            let is_barred = opinion.barred_by >= enough || mutated(Mutation::BuryAtOnce);
             if suspected.is_some() && is_barred {
                 return Some(Command::Bury(*id, life));
             }
@@ -321,17 +346,21 @@ impl Meta {
             }
             let leader = due.hint.or_else(|| self.leader());
             let next = || cores.get(due.tries as usize % cores.len().max(1)).copied();
-            let Some(to) = leader.filter(is_up).or_else(next) else {
+            // One that is not linked may be gone, and another lead: which the next core may know.
+            let is_tried = |id: &NodeId| is_up(id) || due.tries % 2 == 1 && self.may_reach(*id, seen);
+            let Some(to) = leader.filter(is_tried).or_else(next) else {
                 self.wishes.again(now, due.number);
                 continue;
             };
             self.wishes.asked(due.number, to);
-            let is_out_of_reach = leader.is_some_and(|leader| leader != to);
-            let word = match is_out_of_reach && self.passes_on(to) {
-                true => OwnedWord::Pass(due.number, due.command),
-                false => OwnedWord::Propose(due.number, due.command),
-            };
-            self.out.push_back(MetaFrame { to, word });
+            self.out.push_back(MetaFrame { to, word: OwnedWord::Propose(due.number, due.command) });
+        }
+    }
+
+    /// There was no place for it on a link.
+    pub fn unsent(&mut self, frame: &MetaFrame) {
+        if let OwnedWord::Roster(_) = frame.word {
+            self.told.remove(&frame.to);
         }
     }
 

@@ -1,5 +1,4 @@
-//! What this node wants to be agreed upon, until it is or its time is over. Commands may be proposed again: they say what is to be so. And what it
-//! passes on for others.
+//! What this node wants to be agreed upon, until it is or its time is over. Commands may be proposed again: they say what is to be so.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,18 +13,6 @@ pub struct Wishes {
     /// Of no other life of the node: what it has asked for may be answered in a later one.
     last: u64,
     all: BTreeMap<u64, Wish>,
-    /// By the number under which the core that leads was asked.
-    passed: BTreeMap<u64, Passed>,
-}
-
-/// What another node wants, which does not reach the core that leads.
-#[derive(Debug)]
-struct Passed {
-    from: NodeId,
-    /// Its own number for it.
-    number: u64,
-    to: NodeId,
-    deadline: Time,
 }
 
 #[derive(Debug)]
@@ -63,9 +50,7 @@ pub struct Due {
 /// From a refusal, or a question that nobody has answered, to the next attempt.
 const AGAIN: Duration = Duration::from_millis(200);
 const UNANSWERED: Duration = Duration::from_secs(2);
-/// An answer to what was passed on is waited for so long.
-const PASSED: Duration = Duration::from_secs(10);
-/// Wishes of operators that wait, at most, and as many of other nodes.
+/// Wishes of operators that wait, at most.
 const WISHES_MAX: usize = 256;
 /// Lives are some 1,000 apart, and counted in milliseconds of the world's clock: that leaves room for a thousand million wishes until the year 2248.
 const NUMBER_BITS: u32 = 20;
@@ -73,7 +58,7 @@ const NUMBER_BITS: u32 = 20;
 impl Wishes {
     /// Of a life.
     pub fn new(incarnation: Incarnation) -> Self {
-        Self { last: incarnation.0 << NUMBER_BITS, all: BTreeMap::new(), passed: BTreeMap::new() }
+        Self { last: incarnation.0 << NUMBER_BITS, all: BTreeMap::new() }
     }
 
     /// False when too many wait.
@@ -138,9 +123,8 @@ impl Wishes {
         }
     }
 
-    /// Whoever was asked is cut off, or whoever asked.
+    /// Whoever was asked is cut off.
     pub fn lost(&mut self, node: NodeId) {
-        self.passed.retain(|_, passed| passed.from != node && passed.to != node);
         for wish in self.all.values_mut().filter(|wish| wish.asked == Some(node)) {
             (wish.hint, wish.due) = (None, Time::default());
         }
@@ -149,23 +133,6 @@ impl Wishes {
     /// Who is told, and whether somebody may still propose it.
     pub fn done(&mut self, number: u64) -> Option<(Reply, bool)> {
         self.all.remove(&number).map(|wish| (wish.reply, wish.is_doubtful))
-    }
-
-    /// What another node wants is asked for once: its number here, unless too much is on its way.
-    pub fn pass(&mut self, now: Time, (from, number): (NodeId, u64), to: NodeId) -> Option<u64> {
-        self.passed.retain(|_, passed| passed.deadline > now);
-        if self.passed.len() >= WISHES_MAX {
-            return None;
-        }
-        self.last += 1;
-        self.passed.insert(self.last, Passed { from, number, to, deadline: now.after(PASSED) });
-        Some(self.last)
-    }
-
-    /// Whose it was, and what that calls it, if this is an answer to something passed on.
-    pub fn take_passed(&mut self, by: NodeId, number: u64) -> Option<(NodeId, u64)> {
-        self.passed.get(&number).filter(|passed| passed.to == by)?;
-        self.passed.remove(&number).map(|passed| (passed.from, passed.number))
     }
 
     /// Those whose time is over: the operators who wait.
@@ -217,29 +184,5 @@ mod tests {
         assert_eq!((due[0].number, due[0].hint), (number, Some(LEADER)));
         wishes.asked(number, LEADER);
         assert_eq!(wishes.done(number), Some((Reply::Operator(WishId(1)), false)));
-    }
-
-    #[test]
-    fn what_is_passed_on_has_one_answer_and_ends_with_either_link() {
-        let mut wishes = Wishes::new(Incarnation(1));
-        let mut pass = |from, number| wishes.pass(Time(0), (NodeId(from), number), LEADER).expect("a place");
-        let numbers = [pass(1, 5), pass(2, 5), pass(3, 5)];
-        assert_eq!(wishes.take_passed(CORE, numbers[0]), None, "it was not asked");
-        assert_eq!(wishes.take_passed(LEADER, numbers[0]), Some((NodeId(1), 5)));
-        assert_eq!(wishes.take_passed(LEADER, numbers[0]), None);
-        wishes.lost(NodeId(2));
-        assert_eq!(wishes.take_passed(LEADER, numbers[1]), None);
-        wishes.lost(LEADER);
-        assert_eq!(wishes.take_passed(LEADER, numbers[2]), None);
-    }
-
-    #[test]
-    fn no_more_is_passed_on_than_there_is_room_for() {
-        let mut wishes = Wishes::new(Incarnation(1));
-        for number in 0..WISHES_MAX as u64 {
-            assert!(wishes.pass(Time(0), (CORE, number), LEADER).is_some());
-        }
-        assert_eq!(wishes.pass(Time(0), (CORE, u64::MAX), LEADER), None);
-        assert!(wishes.pass(Time(0).after(PASSED), (CORE, u64::MAX), LEADER).is_some());
     }
 }

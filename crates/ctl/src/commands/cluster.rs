@@ -319,7 +319,10 @@ fn quorum(view: &Value) -> String {
     let leader = match (&replica.text("part")[..], replica.text("leader")) {
         ("leader", _) => "this node leads".to_owned(),
         (_, leader) if leader.is_empty() => "nobody leads".to_owned(),
-        (_, leader) => format!("{leader} leads"),
+        (_, leader) => match replica.text("leader_by") {
+            by if by.is_empty() => format!("{leader} leads"),
+            by => format!("{leader} leads, which this node hears by way of {by}"),
+        },
     };
     let has = if replica.truth("quorum") { "yes" } else { "NO" };
     format!(

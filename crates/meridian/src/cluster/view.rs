@@ -80,6 +80,7 @@ fn replica(replica: &Replica) -> ReplicaView {
         },
         term: replica.term,
         leader: replica.leader.as_ref().map(ToString::to_string),
+        leader_by: replica.leader_by.as_ref().map(ToString::to_string),
         last: replica.last,
         applied: replica.applied,
         quorum: replica.has_quorum,

@@ -306,7 +306,7 @@ fn id(node: usize) -> NodeId {
 
 /// Faults of the product, and what notices each of them.
 #[cfg(feature = "trial")]
-pub const TRIALS: [(cluster::Mutation, fn()); 15] = [
+pub const TRIALS: [(cluster::Mutation, fn()); 16] = [
     (
         cluster::Mutation::IgnoreLacks,
         listed::what_is_retained_while_a_disk_is_full_is_kept_there_when_there_is_room,
@@ -335,6 +335,10 @@ pub const TRIALS: [(cluster::Mutation, fn()); 15] = [
     (
         cluster::Mutation::StayDead,
         agreed::whoever_is_cut_off_is_dead_for_the_others_acknowledges_nothing_and_joins_again,
+    ),
+    (
+        cluster::Mutation::ForgetWays,
+        agreed::a_core_that_does_not_reach_the_one_that_leads_hears_it_by_way_of_another,
     ),
     (cluster::Mutation::FoundAlone, agreed::nodes_that_know_addresses_only_form_one_cluster),
     (cluster::Mutation::CountRemoved, agreed::a_core_that_was_removed_counts_no_more),

@@ -54,6 +54,12 @@ impl Story {
         self.known(node).members.get(&id(of)).map(|member| member.state)
     }
 
+    /// Whether a node may acknowledge.
+    fn is_fresh(&self, node: usize) -> bool {
+        let process = self.fleet.members[node].process.as_ref().expect("the node runs");
+        process.fabric.may_acknowledge(process.time(&self.fleet.cx))
+    }
+
     fn leader(&self) -> usize {
         let leads = |node: &usize| self.meta(*node).is_some_and(|meta| meta.leader() == Some(id(*node)));
         (0..self.fleet.members.len()).find(leads).expect("somebody leads")
@@ -754,28 +760,91 @@ fn what_is_for_a_member_is_not_lost_with_a_link_to_a_life_that_was_none() {
     assert!(story.came_to(subscriber, number));
 }
 
-/// A core that does not lead passes on what a node wants that does not reach the one that does: to be a member, and what its operators want.
+/// A core hands on what a node wants that does not reach the one that leads: to be a member, and what its operators want.
 #[test]
 fn who_does_not_reach_the_core_that_leads_has_another_speak_for_it() {
     // Of the cores one does not, as it is of a version that cannot.
     for old in 0..3 {
         let links = |node| {
             let all = cluster::FEATURES & !cluster::LOG;
-            Some(if node == old { all & !cluster::PASSES } else { all })
+            Some(if node == old { all & !cluster::RELAYS } else { all })
         };
         let mut story = agreed_of_links(4, links, |plan| plan.nodes[REPLICANT].role = Role::Replicant);
         let leader = story.leader();
         let life = story.known(leader).members[&id(REPLICANT)].incarnation;
         story.part(leader, REPLICANT);
         story.restart(REPLICANT);
-        story.until("it is a member in its next life", |story| {
+        let joins = |story: &Story| {
             story.members(REPLICANT) == 4 && story.known(leader).members[&id(REPLICANT)].incarnation > life
-        });
+        };
+        if leader == old {
+            // It does not read what is handed on.
+            story.passes(10 * SECOND);
+            assert!(!joins(&story), "n{leader} leads");
+            continue;
+        }
+        story.until("it is a member in its next life", joins);
         story.until("it has all records", |story| story.fleet.copies_are_the_same());
         let revision = story.revisions()[REPLICANT];
         story.fleet.proposes_anew(REPLICANT);
-        story.passes(SECOND);
+        story.passes(3 * SECOND);
         assert_eq!(story.revisions(), [revision + 1; 4], "n{old} is old, n{leader} leads");
         assert_eq!(story.leader(), leader);
     }
+}
+
+/// Two cores do not reach each other, and each reaches a third: all agree as before, whichever of them leads, begins anew, or is asked.
+#[cfg_attr(test, test)]
+pub(super) fn a_core_that_does_not_reach_the_one_that_leads_hears_it_by_way_of_another() {
+    let mut story = agreed_of_links(3, |_| Some(cluster::FEATURES & !cluster::LOG), |_| ());
+    let leader = story.leader();
+    let far = (leader + 1) % 3;
+    story.part(leader, far);
+    story.passes(5 * SECOND);
+    for asked in [leader, far, (leader + 2) % 3] {
+        let revision = story.revisions()[leader];
+        story.fleet.proposes_anew(asked);
+        story.passes(3 * SECOND);
+        assert_eq!(
+            story.revisions(),
+            [revision + 1; 3],
+            "n{asked} was asked, n{leader} leads, n{far} is far"
+        );
+    }
+    let life = story.known(leader).members[&id(far)].incarnation;
+    story.restart(far);
+    story.until("it is a member in its next life", |story| {
+        story.members(far) == 3 && story.known(leader).members[&id(far)].incarnation > life
+    });
+    story.until("all is well", |story| {
+        (0..3).all(|node| story.roster(node) == Some((vec![State::Alive; 3], 3)))
+    });
+    assert_eq!((story.leader(), story.link(leader, far).0), (leader, false));
+    // The far one leads in the end.
+    story.orders(far, Letter::Wish(WishId(ORDERS), Command::Lead(id(far))));
+    story.until("it leads", |story| {
+        (0..3).all(|node| story.meta(node).and_then(Meta::leader) == Some(id(far)))
+    });
+    let revision = story.revisions()[far];
+    story.fleet.proposes_anew(leader);
+    story.passes(3 * SECOND);
+    assert_eq!(story.revisions(), [revision + 1; 3]);
+}
+
+/// Two cores have one vote. Where the other is gone, half of the cores are no majority, and enough to say that it is dead: the other half is none either.
+#[test]
+fn one_of_two_cores_is_dead_for_the_other_which_leads_and_can_be_removed() {
+    let mut story = agreed_of(3, |plan| plan.nodes[2].role = Role::Replicant);
+    story.passes(15 * SECOND);
+    let leader = story.leader();
+    let gone = 1 - leader;
+    story.isolate(gone);
+    story.until("it is dead", |story| story.state(leader, gone) == Some(State::Dead));
+    story.passes(5 * SECOND);
+    assert!(!story.is_fresh(leader) && !story.is_fresh(2), "one of two cores is no majority");
+    assert!(!story.is_fresh(gone));
+    story.removes(leader, gone, WishId(ORDERS));
+    story.until("the rest goes on", |story| story.is_fresh(leader) && story.is_fresh(2));
+    story.release(gone);
+    story.until("it has joined again", |story| (0..3).all(|node| story.members(node) == 3));
 }
