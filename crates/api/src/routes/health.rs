@@ -80,8 +80,8 @@ async fn storage(state: State) -> (StatusCode, Json<Health>) {
     (status, Json(Health { status: condition.map_or("memory", StorageCondition::name), detail }))
 }
 
-/// Whether this node is a member of its cluster and hears that a majority of cores agrees; 503 with the reason otherwise, and while the
-/// thread that carries its links is not heard of for 5 seconds. A node without a cluster needs nobody. Where nothing is agreed upon (static lists, replicants): whether it acknowledges messages of QoS 1 and 2.
+/// Whether this node is a member of its cluster, acknowledges messages of QoS 1 and 2 (`fresh` of `GET /cluster`) and, as a core, hears that a majority of those that vote agrees; 503 with the reason otherwise, and while the
+/// thread that carries its links is not heard of for 5 seconds. A node without a cluster needs nobody.
 #[utoipa::path(get, path = "/health/quorum", tag = "health", operation_id = "health_quorum", security(()),
     responses((status = 200, body = Health), (status = 503, body = Health)))]
 async fn quorum(state: State) -> (StatusCode, Json<Health>) {
@@ -125,7 +125,10 @@ fn lacks_quorum(view: &ClusterView) -> Option<(&'static str, String)> {
                 replica.voters,
                 if view.fresh { "" } else { ", and publishers of QoS 1 and 2 wait" }
             ),
-            None => return None,
+            None if view.fresh => return None,
+            None => "no majority of all cores, those without a vote among them, lets this core acknowledge: publishers of QoS 1 and 2 wait. Start those that \
+                     are gone, or remove them when they are dead (meridian ctl cluster remove NAME)"
+                .to_owned(),
         },
         None if view.fresh => return None,
         None => "no majority of cores lets this node acknowledge: publishers of QoS 1 and 2 wait".to_owned(),
