@@ -157,6 +157,20 @@ impl AgreedLedger {
         self.position()
     }
 
+    /// The cluster has no records yet, nor has this node: an empty copy is written, so that the node knows in its next life whose records hold, whoever is
+    /// there then. Gives how far the copy is.
+    pub fn take_nothing(&self, founded: u128) -> Position {
+        let _settling = self.settling.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut core = self.core();
+        if core.state.founded == 0 && core.state.is_empty() {
+            let mut nothing = State::default();
+            nothing.founded = founded;
+            core.replace(nothing);
+        }
+        drop(core);
+        self.position()
+    }
+
     /// What the disk did not take of the copy is written, if it takes it now. To be called from time to time.
     pub fn tidy(&self) {
         self.core().catch_up_copy();

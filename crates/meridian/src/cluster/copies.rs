@@ -143,6 +143,11 @@ pub fn start(shared: &Arc<Shared>, ledger: Arc<AgreedLedger>) -> Result<(), Stri
                 Err(RecvTimeoutError::Timeout) => {
                     ledger.tidy();
                     bring_in(&fabric, &ledger);
+                    let known = fabric.upgrade().map(|shared| shared.copies.lock().0).unwrap_or_default();
+                    if at == Position::default() && known.founded != 0 && known.revision == Some(0) {
+                        at = ledger.take_nothing(known.founded);
+                        is_told = at == Position::default();
+                    }
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             }

@@ -173,6 +173,25 @@ fn a_copy_outlives_the_process_and_is_no_beginning_for_another_program() {
 }
 
 #[test]
+fn a_copy_of_nothing_outlives_the_process_and_takes_what_comes() {
+    let (data, other) = (DataDir::new(), DataDir::new());
+    let cores = Cores::new(OURS);
+    assert_eq!(cores.open(&data, "a").take_nothing(OURS), Position { founded: OURS, revision: 0 });
+    let again = cores.open(&data, "a");
+    assert_eq!(again.position(), Position { founded: OURS, revision: 0 });
+    cores.join(&again);
+    again.propose(vec![put("x", 1)]).unwrap();
+    assert_eq!(again.position(), Position { founded: OURS, revision: 1 });
+    // What a node has by itself stays until it is known what becomes of it.
+    let own = LocalLedger::open(&other.0).unwrap();
+    own.propose(vec![put("y", 1)]).unwrap();
+    drop(own);
+    let own = cores.open(&other, "b");
+    assert_eq!(own.take_nothing(OURS), Position::default());
+    assert_eq!(get(&*own, "y").as_deref(), Some("1"));
+}
+
+#[test]
 fn what_a_node_had_alone_is_the_clusters_when_that_has_nothing() {
     let (one, two) = (DataDir::new(), DataDir::new());
     let own = LocalLedger::open(&one.0).unwrap();
