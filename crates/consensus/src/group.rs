@@ -9,7 +9,7 @@ use std::time::Duration;
 use link::{NodeId, Time};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ChangeMembershipError, ClientWriteError, LinearizableReadError, RaftError};
-use openraft::{AsyncRuntime, ChangeMembers, SnapshotPolicy};
+use openraft::{AsyncRuntime, ChangeMembers, Precondition, SnapshotPolicy};
 use storage::{GroupId, Log, RecoveredGroup, Vacate};
 
 use crate::config::Config;
@@ -375,7 +375,7 @@ impl Replica {
         })
     }
 
-    /// Changes the members, if this replica leads. One that has given up its vote leads on for a moment, and changes them no more: `openraft`
+    /// Changes the members, if this replica leads and they are still what it knows. One that has given up its vote leads on for a moment, and changes them no more: `openraft`
     /// asserts that whoever does has a vote.
     pub fn change_members(&mut self, change: Change, limit: Duration) -> RequestId {
         self.request(move |raft| async move {
@@ -383,17 +383,16 @@ impl Replica {
             if !metrics.membership_config.voter_ids().any(|voter| voter == metrics.id) {
                 return Err(Undecided::NotLeader(None));
             }
-            let change = async {
-                match change {
-                    Change::AddLearner(id, member) => raft.add_learner(id, member, false).await,
-                    Change::SetVoters(voters) => raft.change_membership(voters, false).await,
-                    Change::RemoveLearner(id) => {
-                        let gone = ChangeMembers::RemoveNodes(BTreeSet::from([id]));
-                        raft.change_membership(gone, false).await
-                    }
+            let last_membership_log_id = *metrics.membership_config.log_id();
+            let known = [Precondition::LastMembershipLogId { last_membership_log_id }];
+            let (change, keeps) = match change {
+                Change::AddLearner(id, member) => {
+                    (ChangeMembers::AddNodes(BTreeMap::from([(id, member)])), true)
                 }
+                Change::SetVoters(voters) => (ChangeMembers::ReplaceAllVoters(voters), false),
+                Change::RemoveLearner(id) => (ChangeMembers::RemoveNodes(BTreeSet::from([id])), false),
             };
-            match Runtime::timeout(limit, change).await {
+            match Runtime::timeout(limit, raft.change_membership_if(change, keeps, known)).await {
                 Ok(Ok(_)) => Ok(Outcome::Changed),
                 Ok(Err(RaftError::APIError(error))) => Err(undecided(error)),
                 Ok(Err(RaftError::Fatal(_))) | Err(_) => Err(Undecided::Unknown),
