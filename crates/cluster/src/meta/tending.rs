@@ -423,6 +423,17 @@ fn change_of(roster: &Roster, status: &Status) -> Option<Change> {
     if (target.len() + ready.len()).is_multiple_of(2) {
         ready.pop();
     }
+    let leader = status.leader.filter(|leader| target.contains(leader) && wanted.contains_key(leader));
+    if let (true, Some(leader), true) = (target.len().is_multiple_of(2), leader, ready.is_empty()) {
+        let is_alive = |replica: &ReplicaId| {
+            let member = wanted.get(replica).and_then(|node| roster.members.get(node));
+            member.is_some_and(|member| member.state == State::Alive)
+        };
+        let others = target.iter().copied().filter(|replica| *replica != leader);
+        if let Some(one) = others.min_by_key(is_alive) {
+            target.remove(&one);
+        }
+    }
     target.extend(ready);
     if !target.is_empty() && (target != status.voters || status.is_changing) {
         return Some(Change::SetVoters(target));
@@ -533,7 +544,11 @@ mod tests {
     #[test]
     fn whoever_is_removed_votes_no_more_and_a_learner_takes_the_place() {
         let voters = [("a", 1, 1000), ("b", 2, 1000), ("c", 3, 900)];
-        assert_eq!(change_of(&roster(&[("a", 1), ("b", 2)]), &status(&voters, &[])), votes(&[1, 2]));
+        let two = roster(&[("a", 1), ("b", 2)]);
+        assert_eq!(change_of(&two, &status(&voters, &[])), votes(&[1]), "two bear no more than one");
+        assert_eq!(change_of(&two, &status(&voters[..2], &[])), votes(&[1]));
+        let leaves = Status { leader: Some(ReplicaId(3)), ..status(&voters, &[]) };
+        assert_eq!(change_of(&two, &leaves), votes(&[1, 2]), "whoever leads then says who goes");
         let four = roster(&[("a", 1), ("b", 2), ("d", 5)]);
         assert_eq!(change_of(&four, &status(&voters, &[("d", 5, 1000)])), votes(&[1, 2, 5]));
         let learner = status(&voters[..1], &[("b", 2, 1000)]);

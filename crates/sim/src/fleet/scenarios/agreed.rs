@@ -535,10 +535,10 @@ fn cores_that_leave_give_up_their_votes_and_the_last_stays() {
             story.passes(20 * SECOND);
             assert_eq!(story.outcome(), Some(Ok(Answer::Done)), "n{leaves} of {left}, n{first} first");
             assert_eq!(story.roster(leaves), None);
-            assert_eq!(story.roster(stays), Some((vec![State::Alive; left], left)));
+            assert_eq!(story.roster(stays), Some((vec![State::Alive; left], 1)), "two bear no more than one");
             // Nobody waits for it: the rest has a leader, and what it has left it does not join again.
             story.passes(70 * SECOND);
-            assert_eq!(story.roster(stays), Some((vec![State::Alive; left], left)));
+            assert_eq!(story.roster(stays), Some((vec![State::Alive; left], 1)), "two bear no more than one");
             let meta =
                 story.fleet.members[stays].process.as_ref().and_then(|it| it.fabric.meta()).expect("agreed");
             assert!(meta.leader().is_some(), "n{leaves} of {left}, n{first} first");
@@ -847,4 +847,23 @@ fn one_of_two_cores_is_dead_for_the_other_which_leads_and_can_be_removed() {
     story.until("the rest goes on", |story| story.is_fresh(leader) && story.is_fresh(2));
     story.release(gone);
     story.until("it has joined again", |story| (0..3).all(|node| story.members(node) == 3));
+}
+
+/// One core of three is gone for good and removed, and then another one: what is left goes on each time.
+#[test]
+fn of_three_cores_two_are_removed_one_after_the_other() {
+    let mut story = agreed();
+    story.passes(15 * SECOND);
+    let leader = story.leader();
+    for gone in [(leader + 1) % 3, (leader + 2) % 3] {
+        story.fleet.fault(&Fault::Kill { node: gone });
+        story.isolate(gone);
+        story.until("it is dead", |story| story.state(leader, gone) == Some(State::Dead));
+        story.removes(leader, gone, WishId(ORDERS));
+        story.until("the rest goes on", |story| {
+            story.is_fresh(leader) && story.roster(leader).is_some_and(|it| it.1 == 1)
+        });
+        story.passes(15 * SECOND);
+    }
+    assert_eq!(story.roster(leader), Some((vec![State::Alive], 1)));
 }
