@@ -61,8 +61,26 @@ impl Grants {
         let known = &mut self.granted.entry(node).or_default().applied;
         for (writer, incarnation, position) in vector {
             let known = known.entry(writer).or_default();
-            *known = (*known).max((incarnation, position));
+            // What it says last is so: a life with a greater number may be over.
+            let is_last = known.0 <= incarnation || !mutated(Mutation::RememberLives);
+            if is_last && (known.0 != incarnation || known.1 < position) {
+                *known = (incarnation, position);
+            }
         }
+    }
+
+    /// Some lives of a writer are over: nobody has to know what they wrote, and whoever does knows nothing of those that follow.
+    pub fn forget_lives(&mut self, writer: WriterId, is_over: impl Fn(Incarnation) -> bool) {
+        let forget = |known: &mut Known| {
+            if known.get(&writer).is_some_and(|(life, _)| is_over(*life)) {
+                known.remove(&writer);
+            }
+        };
+        for granted in self.granted.values_mut() {
+            forget(&mut granted.applied);
+            granted.entry.iter_mut().for_each(forget);
+        }
+        self.past.iter_mut().for_each(|(_, known)| forget(known));
     }
 
     /// Whether what was granted to a node may hold.
@@ -134,7 +152,7 @@ impl Grants {
         }
         let others = self.granted.iter().filter(|(node, granted)| node.0 != writer.0 && granted.until > now);
         let positions = others.map(|(_, granted)| match granted.applied.get(&writer) {
-            Some((known, position)) if *known >= incarnation => *position,
+            Some((known, position)) if *known == incarnation => *position,
             _ => Position::default(),
         });
         positions.min().map_or(own, |least| least.min(own))
@@ -268,6 +286,29 @@ mod tests {
         assert!(grants.renew(at(5000), NodeId(2), known(7).into_iter()));
         grants.restarted(NodeId(2));
         assert!(!grants.renew(at(5000), NodeId(2), known(7).into_iter()));
+    }
+
+    /// A writer was removed, and is back in a life with a smaller number. What a node knows of the greater one is nothing that it has to know.
+    #[test]
+    fn what_was_known_of_a_life_that_is_over_counts_for_no_other() {
+        let life = |life, position| vec![(WRITER, Incarnation(life), Position(position))];
+        let mut grants = Grants::new(at(0), LEASE);
+        let settled = |grants: &Grants, ms| grants.settled(at(ms), WRITER, (Incarnation(1), Position(9))).0;
+        grants.applied(NodeId(2), life(51, 2));
+        grants.look(at(3000), life(51, 2).into_iter());
+        assert!(grants.renew(at(3000), NodeId(2), life(51, 2).into_iter()));
+        assert_eq!(settled(&grants, 3001), 0, "it was told of another life");
+        grants.forget_lives(WRITER, |life| life > Incarnation(1));
+        assert!(!grants.renew(at(3001), NodeId(3), life(1, 9).into_iter()));
+        grants.applied(NodeId(2), life(1, 1));
+        assert_eq!(settled(&grants, 3002), 0, "another one may have a lease soon");
+        grants.applied(NodeId(3), life(51, 99));
+        grants.applied(NodeId(3), life(1, 8));
+        assert!(!grants.renew(at(3003), NodeId(3), nothing()));
+        grants.applied(NodeId(3), life(1, 9));
+        assert!(grants.renew(at(3004), NodeId(3), nothing()));
+        assert_eq!(settled(&grants, 3005), 1);
+        assert!(grants.renew(at(5100), NodeId(2), nothing()), "what it knew a lease ago is not asked for");
     }
 
     #[test]

@@ -55,11 +55,13 @@ pub enum Mutation {
     IgnoreLacks,
     /// Nobody speaks for nodes that do not reach each other.
     ForgetWays,
+    /// What nodes know of a life of a node that was removed is taken for what they know of the next one, which has a smaller number.
+    RememberLives,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::ConfirmEarly,
         Self::SubackEarly,
         Self::AlwaysFresh,
@@ -84,6 +86,7 @@ impl Mutation {
         Self::ForgetEarly,
         Self::IgnoreLacks,
         Self::ForgetWays,
+        Self::RememberLives,
     ];
 }
 

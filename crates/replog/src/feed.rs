@@ -96,7 +96,7 @@ impl Feed {
         if is_idle || self.in_flight >= self.batching.in_flight_max || now < self.due() {
             return None;
         }
-        let is_fed = |(writer, held): &(WriterId, &Held<V>)| self.is_fed(*writer, held, &wants);
+        let is_fed = |(writer, held): &(WriterId, &Held<V>)| self.is_fed(replica, *writer, held, &wants);
         let all = || replica.held().filter(is_fed);
         let Some((writer, held)) = all().find(|(writer, _)| *writer > self.turn).or_else(|| all().next())
         else {
@@ -135,18 +135,28 @@ impl Feed {
         if self.nothing_at == Some(replica.revision()) {
             return None;
         }
-        let is_fed = || replica.held().any(|(writer, held)| self.is_fed(writer, held, &wants));
+        let is_fed = || replica.held().any(|(writer, held)| self.is_fed(replica, writer, held, &wants));
         (self.in_flight < self.batching.in_flight_max && is_fed()).then(|| self.due())
     }
 
-    fn is_fed<V>(&self, writer: WriterId, held: &Held<V>, wants: impl Fn(WriterId) -> bool) -> bool {
+    fn is_fed<V: Value>(
+        &self,
+        replica: &Replica<V>,
+        writer: WriterId,
+        held: &Held<V>,
+        wants: impl Fn(WriterId) -> bool,
+    ) -> bool {
         let is_begun = |fed: &Fed| fed.copy.is_some() && fed.incarnation == held.incarnation;
-        (wants(writer) || self.fed.get(&writer).is_some_and(is_begun)) && self.is_behind(writer, held)
+        (wants(writer) || self.fed.get(&writer).is_some_and(is_begun))
+            && self.is_behind(replica, writer, held)
     }
 
-    fn is_behind<V>(&self, writer: WriterId, held: &Held<V>) -> bool {
+    fn is_behind<V: Value>(&self, replica: &Replica<V>, writer: WriterId, held: &Held<V>) -> bool {
         match self.fed.get(&writer) {
-            Some(fed) if fed.incarnation > held.incarnation => false,
+            // What the peer knows of one that is over is worth nothing.
+            Some(fed) if fed.incarnation > held.incarnation && !replica.is_dead(writer, fed.incarnation) => {
+                false
+            }
             Some(fed) if fed.incarnation == held.incarnation => {
                 fed.upto < held.position || fed.copy.is_some()
             }

@@ -13,8 +13,7 @@ const LIVES_KEPT: usize = 3;
 #[derive(Debug)]
 pub struct Replica<V> {
     writers: BTreeMap<WriterId, Held<V>>,
-    /// Incarnations that were declared dead, and with them all before.
-    dead: BTreeMap<WriterId, Incarnation>,
+    dead: BTreeMap<WriterId, Dead>,
     /// Logs of such, which are given up in portions.
     dying: Vec<(WriterId, Log<V>)>,
     /// Sources that were refused something ([`Self::poll_unheard`]).
@@ -35,6 +34,14 @@ pub(crate) struct Held<V> {
     round: u32,
     is_own: bool,
     is_suspect: bool,
+}
+
+/// Lives of a writer that are over: all up to one, but for one that goes on nevertheless. A writer that has lost its number may begin one with a smaller
+/// number than it had before.
+#[derive(Debug, Default)]
+struct Dead {
+    upto: Incarnation,
+    but: Option<Incarnation>,
 }
 
 /// A whole copy that is coming.
@@ -146,7 +153,7 @@ impl<V: Value> Replica<V> {
         mut on_change: impl FnMut(Change<'_, V>),
     ) -> Result<Applied, NotApplied> {
         let Delta { writer, incarnation, after, upto, copy, operations } = delta;
-        if self.dead.get(&writer).is_some_and(|dead| *dead >= incarnation) {
+        if self.is_dead(writer, incarnation) {
             return Err(NotApplied::Dead);
         }
         let known = self.writers.get(&writer);
@@ -158,10 +165,8 @@ impl<V: Value> Replica<V> {
             Some(known) if known == incarnation => {}
             _ => {
                 // What an earlier life wrote is void.
-                let fresh = self.fresh(incarnation);
                 self.bury(writer);
-                self.writers.insert(writer, fresh);
-                self.revision += 1;
+                self.begin(writer, incarnation);
             }
         }
         let Some(held) = self.writers.get_mut(&writer) else { return Err(NotApplied::Dead) };
@@ -258,19 +263,58 @@ impl<V: Value> Replica<V> {
     /// on its way is refused.
     pub fn declare_dead(&mut self, writer: WriterId, incarnation: Incarnation) {
         let dead = self.dead.entry(writer).or_default();
-        *dead = incarnation.max(*dead);
-        if self.writers.get(&writer).is_some_and(|held| held.incarnation <= incarnation && !held.is_own) {
-            self.bury(writer);
-        }
+        dead.upto = incarnation.max(dead.upto);
+        dead.but.take_if(|but| *but <= incarnation);
+        self.bury_if_dead(writer);
     }
 
     /// A life of a writer is not dead after all. Whether it counted as dead: then what was told of it was refused.
     pub fn revive(&mut self, writer: WriterId, incarnation: Incarnation) -> bool {
-        let was_dead = self.dead.get(&writer).is_some_and(|dead| *dead >= incarnation);
-        if was_dead {
-            self.dead.insert(writer, Incarnation(incarnation.0.saturating_sub(1)));
+        let was_dead = self.is_dead(writer, incarnation);
+        if let Some(dead) = self.dead.get_mut(&writer).filter(|_| was_dead) {
+            dead.but = Some(incarnation);
+            if self.bury_if_dead(writer) {
+                self.begin(writer, incarnation);
+            }
         }
         was_dead
+    }
+
+    /// A life of a writer goes on, and what was told of a later one is void, of which nothing more is taken. Whether there was such a life: then what was told of
+    /// the one that goes on was refused.
+    pub fn void_later(&mut self, writer: WriterId, incarnation: Incarnation) -> bool {
+        let Some(held) =
+            self.writers.get(&writer).filter(|held| held.incarnation > incarnation && !held.is_own)
+        else {
+            return false;
+        };
+        let later = held.incarnation;
+        let dead = self.dead.entry(writer).or_default();
+        *dead = Dead { upto: later.max(dead.upto), but: Some(incarnation) };
+        self.bury(writer);
+        self.begin(writer, incarnation);
+        true
+    }
+
+    /// Whether a life of a writer was declared dead.
+    pub fn is_dead(&self, writer: WriterId, incarnation: Incarnation) -> bool {
+        self.dead.get(&writer).is_some_and(|dead| incarnation <= dead.upto && dead.but != Some(incarnation))
+    }
+
+    /// A life of which nothing is known yet.
+    fn begin(&mut self, writer: WriterId, incarnation: Incarnation) {
+        let fresh = self.fresh(incarnation);
+        self.writers.insert(writer, fresh);
+        self.revision += 1;
+    }
+
+    fn bury_if_dead(&mut self, writer: WriterId) -> bool {
+        let held = self.writers.get(&writer).filter(|held| !held.is_own);
+        let is_dead = held.is_some_and(|held| self.is_dead(writer, held.incarnation));
+        if is_dead {
+            self.bury(writer);
+        }
+        is_dead
     }
 
     fn bury(&mut self, writer: WriterId) {
@@ -393,7 +437,7 @@ impl<V: Value> Replica<V> {
     pub fn check_invariants(&self) {
         for (writer, held) in &self.writers {
             held.log.check_invariants();
-            assert!(self.dead.get(writer).is_none_or(|dead| held.is_own || held.incarnation > *dead));
+            assert!(held.is_own || !self.is_dead(*writer, held.incarnation));
             assert!(held.log.floor() <= held.position, "only what was heard of is forgotten");
             assert!(!held.is_own || held.copying.is_none());
             assert!(held.copying.as_ref().is_none_or(|copying| !copying.refused.contains(&copying.source)));

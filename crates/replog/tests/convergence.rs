@@ -524,3 +524,42 @@ fn that_there_is_nothing_in_a_new_life_is_said_again_when_it_finds_no_place() {
     feed.unsent(&writer, &news);
     assert_eq!(feed.poll(u64::MAX, &writer, |_| true), Some(news));
 }
+
+/// A writer has lost its number with its disk, and its clock was ahead before.
+#[test]
+fn a_life_with_a_smaller_number_is_taken_when_the_greater_one_is_over_and_the_greater_no_more() {
+    let id = WriterId(1);
+    let life = |number: u64, key: &str| {
+        let mut writer = Replica::<Flags>::new(1, 4);
+        writer.own(id, Incarnation(number));
+        set(&mut writer, key, Some(1));
+        let delta = Feed::new(batching(), []).poll(0, &writer, |_| true).expect("a change");
+        (writer, delta)
+    };
+    let ((_, ahead), (behind, delta), (_, next)) = (life(51, "a"), life(1, "b"), life(2, "c"));
+    let mut reader = Replica::<Flags>::new(1, 4);
+    reader.apply(A, ahead.clone(), |_| {}).expect("the first");
+    reader.declare_dead(id, Incarnation(51));
+    assert!(reader.revive(id, Incarnation(1)) && !reader.revive(id, Incarnation(1)));
+    // Some other node has not heard that it is over.
+    assert_eq!(reader.apply(B, ahead.clone(), |_| {}), Err(NotApplied::Dead));
+    reader.apply(A, delta.clone(), |_| {}).expect("it goes on");
+    assert_eq!(reader.digest(id), behind.digest(id));
+    // That node says how far it is, and hears of the life that goes on.
+    let mut feed = Feed::new(batching(), [(id, Incarnation(51), Position(1))]);
+    assert!(feed.poll(0, &reader, |_| true).is_some_and(|told| told.incarnation == Incarnation(1)));
+    let mut other = Replica::<Flags>::new(1, 4);
+    other.apply(B, ahead, |_| {}).expect("the first");
+    assert_eq!(other.apply(A, delta.clone(), |_| {}), Err(NotApplied::Old { known: Incarnation(51) }));
+    assert!(other.void_later(id, Incarnation(1)) && !other.void_later(id, Incarnation(1)));
+    assert_eq!(other.vector().collect::<Vec<_>>(), [(id, Incarnation(1), Position(0))]);
+    other.apply(A, delta, |_| {}).expect("it goes on");
+    for mut replica in [reader, other] {
+        assert_eq!(replica.apply(A, next.clone(), |_| {}), Err(NotApplied::Dead), "not named yet");
+        assert!(replica.revive(id, Incarnation(2)));
+        replica.apply(A, next.clone(), |_| {}).expect("it goes on");
+        assert_eq!(replica.entries(id).count(), 1);
+        assert!(replica.is_dead(id, Incarnation(1)) && replica.is_dead(id, Incarnation(51)));
+        replica.check_invariants();
+    }
+}

@@ -72,8 +72,9 @@ impl Fabric {
         let vector: BTreeMap<_, _> =
             self.replica.vector().map(|(writer, life, position)| (writer, (life, position))).collect();
         let is_heard = |(id, peer): (&NodeId, &Peer)| {
-            peer.began_at
-                .is_some_and(|began| vector.get(&WriterId(id.0)).is_some_and(|known| *known >= began))
+            peer.began_at.is_some_and(|(life, began)| {
+                vector.get(&WriterId(id.0)).is_some_and(|known| known.0 == life && known.1 >= began)
+            })
         };
         now >= self.began.after(self.config.suback_wait) || self.peers.iter().all(is_heard)
     }

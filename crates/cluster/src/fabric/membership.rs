@@ -273,6 +273,16 @@ impl Fabric {
     }
 
     fn follow_member(&mut self, now: Time, id: NodeId, member: &Member) {
+        let (writer, life) = (WriterId(id.0), member.incarnation);
+        // It was removed meanwhile, and has lost its number with its disk.
+        let is_smaller = |peer: &Peer| peer.member.is_some_and(|known| known > life);
+        if self.peers.get(&id).is_some_and(is_smaller) {
+            self.remove_peer(now, id);
+        }
+        // What was told of a life after this one was of one that never joined, before the node was removed: it may have lost that number, too.
+        let is_gone_back = !self.peers.contains_key(&id)
+            && member.state != State::Dead
+            && self.replica.void_later(writer, life);
         match self.peers.get_mut(&id) {
             None => self.add_peer(now, id, &member.info),
             Some(peer) if peer.info != member.info => {
@@ -282,21 +292,30 @@ impl Fabric {
             Some(_) => {}
         }
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        peer.member = Some(member.incarnation);
-        // It may have been removed before, in this life, and not know of that; or in one with a greater number, and has lost that with its disk.
-        let is_revived =
-            member.state != State::Dead && self.replica.revive(WriterId(id.0), member.incarnation);
+        peer.member = Some(life);
+        // It may have been removed before, in this life, and not know of that; or in one with a greater number.
+        let is_revived = member.state != State::Dead && self.replica.revive(writer, life);
         let is_purged = matches!(member.state, State::Suspect(_)) && mutated(Mutation::PurgeSuspects);
-        let dead = (member.state == State::Dead || is_purged).then_some(member.incarnation);
+        let dead = (member.state == State::Dead || is_purged).then_some(life);
         if peer.dead != dead {
             peer.dead = dead;
             if let Some(life) = dead {
                 self.bury(id, life);
             }
         }
-        if is_revived {
+        if is_revived || is_gone_back {
+            self.forget_lives(writer);
             // What others have told of it was refused, and they count it as told.
             self.ask_anew();
+        }
+    }
+
+    /// What others know of lives of a node that are over counts for nothing.
+    fn forget_lives(&mut self, writer: WriterId) {
+        self.is_forgetting = true;
+        let replica = &self.replica;
+        if let Some(grants) = self.grants.as_mut().filter(|_| !mutated(Mutation::RememberLives)) {
+            grants.forget_lives(writer, |life| replica.is_dead(writer, life));
         }
     }
 
@@ -311,6 +330,10 @@ impl Fabric {
             peer.hello = *said;
         }
         self.peers.insert(id, peer);
+        // It may have been a member before, and have lost what it knew then.
+        if let Some(grants) = &mut self.grants {
+            grants.restarted(id);
+        }
         // Others may have told of its routes before this node knew that it is a member.
         for (key, interest) in self.replica.entries(WriterId(id.0)) {
             put(&self.node, place, key, Some(*interest));
@@ -361,7 +384,7 @@ impl Fabric {
         // It may have begun another already, which is no member yet.
         if let Some(life) = peer.member {
             self.replica.declare_dead(writer, life);
-            self.is_forgetting = true;
+            self.forget_lives(writer);
         }
         if peer.is_up && self.guests.len() < GUESTS_MAX {
             // It hears by this link that it is none.

@@ -402,8 +402,11 @@ impl Fabric {
             // What was not agreed upon is no word.
             Word::Brief(_) if !self.can(from, BRIEF) => self.counters.malformed += 1,
             Word::Applied(vector) | Word::Brief(vector) => {
+                let replica = &self.replica;
+                let is_of_use =
+                    |(writer, life, _): &(WriterId, Incarnation, Position)| !replica.is_dead(*writer, *life);
                 if let Some(grants) = &mut self.grants {
-                    grants.applied(from, vector);
+                    grants.applied(from, vector.into_iter().filter(is_of_use).collect());
                 }
             }
             Word::Settle(position) => {

@@ -122,7 +122,7 @@ impl Fleet {
     }
 
     /// Another machine takes the place, where no client's session is lost by that.
-    fn empty_disk(&mut self, node: usize) {
+    pub(super) fn empty_disk(&mut self, node: usize) {
         if self.clients.iter().any(|client| client.home() == Some(node)) {
             return;
         }

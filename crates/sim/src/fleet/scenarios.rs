@@ -306,7 +306,7 @@ fn id(node: usize) -> NodeId {
 
 /// Faults of the product, and what notices each of them.
 #[cfg(feature = "trial")]
-pub const TRIALS: [(cluster::Mutation, fn()); 16] = [
+pub const TRIALS: [(cluster::Mutation, fn()); 17] = [
     (
         cluster::Mutation::IgnoreLacks,
         listed::what_is_retained_while_a_disk_is_full_is_kept_there_when_there_is_room,
@@ -351,6 +351,10 @@ pub const TRIALS: [(cluster::Mutation, fn()); 16] = [
     (
         cluster::Mutation::OldLivesJoin,
         agreed::a_node_that_has_lost_its_number_takes_a_greater_one_than_any_before,
+    ),
+    (
+        cluster::Mutation::RememberLives,
+        agreed::a_node_that_left_and_joins_with_a_smaller_number_is_heard_as_any_other,
     ),
     (cluster::Mutation::SendToTheDead, listed::what_others_say_that_a_new_life_wants_goes_there),
 ];

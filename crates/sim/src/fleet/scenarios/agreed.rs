@@ -518,6 +518,36 @@ impl Story {
         self.fleet.operators.ordered.pop()
     }
 
+    /// A node is not there any more, and another machine takes its place, whose clock says that so many lives were before.
+    fn is_replaced(&mut self, node: usize, lives: u64) {
+        self.fleet.fault(&Fault::Kill { node });
+        self.fleet.empty_disk(node);
+        self.fleet.members[node].incarnation = lives;
+        self.fleet.start(node);
+    }
+
+    /// Whoever subscribes on a node, to much and then to one thing more, is told in time that all know it, and gets what is published for it.
+    fn assert_settles(&mut self, node: usize) {
+        let client = self.connects(node);
+        let filters = (0..60).map(|number| (format!("u/{number}"), QoS::AtLeastOnce)).collect();
+        self.with(client, |client, scene| client.subscribes_to(scene, filters, Level::Local));
+        self.passes(SECOND);
+        let subscriber = self.fleet.clients.len();
+        self.fleet.clients.push(Client::member(subscriber));
+        self.fleet.connect(subscriber, node);
+        self.passes(SECOND);
+        let filters = vec![("t/#".to_owned(), QoS::AtLeastOnce)];
+        self.with(subscriber, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+        self.passes(5 * SECOND);
+        let place = self.fleet.clients[subscriber].place();
+        let is_granted =
+            place.is_some_and(|(.., view)| self.fleet.oracle.view(view).granted.contains_key("t/#"));
+        assert!(is_granted, "no SUBACK on n{node}");
+        let number = self.publishes();
+        self.passes(2 * SECOND);
+        assert!(self.is_acknowledged(number) && self.came_to(subscriber, number));
+    }
+
     fn leaders(&self, nodes: std::ops::Range<usize>) -> Vec<Option<NodeId>> {
         let process = |node: usize| self.fleet.members[node].process.as_ref().expect("runs");
         nodes.map(|node| process(node).fabric.meta().expect("agreed").leader()).collect()
@@ -866,4 +896,55 @@ fn of_three_cores_two_are_removed_one_after_the_other() {
         story.passes(15 * SECOND);
     }
     assert_eq!(story.roster(leader), Some((vec![State::Alive], 1)));
+}
+
+/// The clock of a node was ahead. It has left, and is back without its disk, with a clock that is right.
+#[cfg_attr(test, test)]
+pub(super) fn a_node_that_left_and_joins_with_a_smaller_number_is_heard_as_any_other() {
+    let mut story = agreed_of(4, |plan| {
+        plan.nodes[2..].iter_mut().for_each(|node| node.role = Role::Replicant);
+    });
+    story.fleet.members[REPLICANT].incarnation = 50;
+    story.restart(REPLICANT);
+    story.until("it is a member in a great life", |story| {
+        story.known(0).members[&id(REPLICANT)].incarnation.0 > 50_000 && story.members(REPLICANT) == 4
+    });
+    let client = story.connects(REPLICANT);
+    let filters = vec![("s/#".to_owned(), QoS::AtLeastOnce)];
+    story.with(client, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+    story.until("all know that", |story| (0..3).all(|node| story.knows_route(node, "s/#")));
+    story.orders(REPLICANT, Letter::Leave(WishId(ORDERS)));
+    story.until("it has left", |story| (0..3).all(|node| story.members(node) == 3));
+    story.is_replaced(REPLICANT, 0);
+    story.until("it is back", |story| (0..4).all(|node| story.members(node) == 4));
+    assert!(story.known(0).members[&id(REPLICANT)].incarnation.0 < 50_000);
+    story.assert_settles(REPLICANT);
+}
+
+/// A node tells others what it wants in a life that never joins, as there is no majority, and is removed before it comes back with a smaller number.
+#[test]
+fn a_life_that_never_joined_is_no_reason_not_to_hear_one_with_a_smaller_number() {
+    let mut story = agreed_of(4, |plan| {
+        plan.nodes[2..].iter_mut().for_each(|node| node.role = Role::Replicant);
+    });
+    story.part(0, 1);
+    story.passes(5 * SECOND);
+    story.fleet.members[REPLICANT].incarnation = 50;
+    story.restart(REPLICANT);
+    story.passes(5 * SECOND);
+    let client = story.connects(REPLICANT);
+    let filters = vec![("s/#".to_owned(), QoS::AtLeastOnce)];
+    story.with(client, |client, scene| client.subscribes_to(scene, filters, Level::Local));
+    story.until("a core knows", |story| (0..2).any(|node| story.knows_route(node, "s/#")));
+    story.fleet.fault(&Fault::Kill { node: REPLICANT });
+    story.fleet.members[REPLICANT].is_off = true;
+    story.join(0, 1);
+    story.until("it is dead", |story| story.state(0, REPLICANT) == Some(State::Dead));
+    story.removes(0, REPLICANT, WishId(ORDERS));
+    story.until("it is removed", |story| (0..3).all(|node| story.members(node) == 3));
+    story.fleet.members[REPLICANT].is_off = false;
+    story.is_replaced(REPLICANT, 1);
+    story.until("it is back", |story| (0..4).all(|node| story.members(node) == 4));
+    assert!(story.known(0).members[&id(REPLICANT)].incarnation.0 < 50_000);
+    story.assert_settles(REPLICANT);
 }
