@@ -113,7 +113,7 @@ def come_and_go(_):
         until(lambda: answers(last), "it runs", 30)
         until(lambda: last.json("cluster")["membership"]["waits_for"], "it waits", 30)
         assert "starting" in last.ctl("health", code=1).err
-        assert "HOST:PORT" in last.ctl("cluster", "join", "nowhere", code=1).err
+        assert "write nowhere:PORT" in last.ctl("cluster", "join", "nowhere", code=2).err
         last.ctl("cluster", "join", f"127.0.0.1:{ports['n1']}")
         last.ctl("health", "--wait", "30s")
         alive = dict.fromkeys(nodes, "alive")

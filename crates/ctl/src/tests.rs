@@ -508,6 +508,17 @@ fn a_node_leaves_when_it_is_meant_and_is_told_what_that_costs() {
 }
 
 #[test]
+fn an_address_that_cannot_be_one_is_not_sent() {
+    for (address, says) in
+        [("http://h:1", "no scheme is wanted: write h:1"), ("h", "write h:PORT"), ("[::1", "brackets")]
+    {
+        let error =
+            Line::try_parse_from(["ctl", "cluster", "join", "a:1", address]).err().unwrap().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+}
+
+#[test]
 fn what_is_to_become_of_a_cluster_is_asked_of_the_node() {
     let cases = [
         ("cluster transfer n2", "PUT", "/api/v1/cluster/leader", json!({"node": "n2"}), "node n2 leads"),

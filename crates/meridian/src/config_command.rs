@@ -144,7 +144,7 @@ Sections in double brackets can be repeated. Their entries count from 0: `MERIDI
 entry or add the next one; `--listen` replaces all entries, and `--set` can still refine those it makes.
 
 A size is written `512B`, `64KiB`, `1MiB`, `2GiB` (or `kB`, `MB`, `GB` in thousands); a duration `100ms`, `5s`, `10m`,
-`2h`, `7d`. An empty text in environment or `--set` unsets an optional setting. An unknown setting, a wrong value and a
+`2h`, `7d`; an address `10.0.0.1:7883`, `a.example.com:7883` or `[fd00::1]:7883`, addresses with commas between them. An empty text in environment or `--set` unsets an optional setting. An unknown setting, a wrong value and a
 value out of range are errors that say where they are; `meridian config check` looks for them without starting
 anything, and `meridian config show` prints those that a node would start with, and where each came from: of what a cluster
 agrees on, the copy in `DATA_DIR`. `meridian ctl config` asks a node that runs.

@@ -240,6 +240,8 @@ fn what_is_wrong_with_a_cluster_is_said_before_a_start() {
         ([&alone[..], &["--join", "10.0.0.2:7883"]].concat(), "cluster.advertise"),
         (vec!["--cluster-listen", "0.0.0.0:7883", "--cluster-secret-file", &secret], "cluster.advertise"),
         (vec!["--join", "10.0.0.2:7883", "--cluster-secret-file", &secret], "--cluster-listen"),
+        (vec!["--join", "10.0.0.2:7883,http://10.0.0.3:7883"], "--join: cluster.join: expected HOST:PORT"),
+        (vec!["--cluster-listen", "10.0.0.1"], "the port is missing: write 10.0.0.1:PORT"),
     ] {
         let output = run(&[&["start", "--listen", "127.0.0.1:0"], &arguments[..]].concat());
         assert!(

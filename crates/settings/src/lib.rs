@@ -13,6 +13,7 @@ mod byte_size;
 mod choices;
 mod document;
 mod duration;
+mod host_port;
 mod layers;
 mod nearest;
 mod problem;
@@ -23,6 +24,7 @@ mod tree;
 mod value;
 
 pub use byte_size::ByteSize;
+pub use host_port::{HostPort, HostPorts, NotHostPort};
 pub use layers::{ENVIRONMENT_PREFIX, Flag, Layers, Loaded, load};
 pub use nearest::nearest;
 pub use problem::{Fault, Problem, Source};

@@ -106,6 +106,8 @@ fn example_value(field: &Field) -> &'static str {
         "integer" => "1",
         "size" => "\"1MiB\"",
         "duration" => "\"1s\"",
+        "address" => "\"10.0.0.1:7883\"",
+        "addresses" => "\"10.0.0.1:7883,10.0.0.2:7883\"",
         _ => "\"...\"",
     }
 }

@@ -37,8 +37,20 @@ impl fmt::Display for Raw {
 /// Why a value cannot be had by a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Invalid {
-    Type { expected: String, found: String },
-    Range { found: String, range: &'static str },
+    Type {
+        expected: String,
+        found: String,
+    },
+    /// Not of the form that is expected, and why not.
+    Form {
+        expected: &'static str,
+        found: String,
+        why: String,
+    },
+    Range {
+        found: String,
+        range: &'static str,
+    },
     UnknownKey,
 }
 
@@ -46,6 +58,7 @@ impl fmt::Display for Invalid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Type { expected, found } => write!(f, "expected {expected}, found {found}"),
+            Self::Form { expected, found, why } => write!(f, "expected {expected}, found {found}: {why}"),
             Self::Range { found, range } => write!(f, "{found} is out of range, allowed is {range}"),
             Self::UnknownKey => f.write_str("there is no such setting"),
         }

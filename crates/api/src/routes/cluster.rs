@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::http::StatusCode;
 use serde::Deserialize;
+use settings::{HostPort, NotHostPort};
 use tokio::sync::oneshot;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -147,17 +148,17 @@ async fn join(state: State, caller: Caller, Body(body): Body<Join>) -> Result<St
     caller.note(|| body.addresses.join(", "));
     let (cluster, view) = part(&state)?;
     may_join(&view)?;
-    let is_address = |address: &String| {
-        let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
-        port.and_then(|port| port.parse::<u16>().ok()).is_some_and(|port| port > 0) && address.len() <= 261
-    };
     if body.addresses.is_empty() || body.addresses.len() > ADDRESSES_MAX {
         return Err(Problem::invalid("addresses", format!("name 1 to {ADDRESSES_MAX} addresses")));
     }
-    if let Some(bad) = body.addresses.iter().find(|address| !is_address(address)) {
-        return Err(Problem::invalid("addresses", format!("`{bad}` is not HOST:PORT of a cluster port")));
+    let mut addresses = Vec::new();
+    for text in &body.addresses {
+        let address: HostPort = text.parse().map_err(|why: NotHostPort| {
+            Problem::invalid("addresses", format!("{text:?} is not HOST:PORT of a cluster port: {why}"))
+        })?;
+        addresses.push(address.as_str().to_owned());
     }
-    obey(&*cluster, Order::JoinAt(body.addresses)).await.map_err(|why| Problem::unavailable(why.to_string()))
+    obey(&*cluster, Order::JoinAt(addresses)).await.map_err(|why| Problem::unavailable(why.to_string()))
 }
 
 #[derive(Deserialize, ToSchema)]

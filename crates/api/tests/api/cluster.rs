@@ -315,9 +315,11 @@ fn a_node_that_looks_for_its_cluster_is_told_where_it_is() {
     };
     let waits = || agreed_but(|membership| membership.waits_for = Some("others".to_owned()));
     assert_eq!(join(waits(), &["h:7883", "[::1]:7883"]).status, 204);
-    for bad in ["h", "h:", ":7883", "h:0", "h:70000"] {
+    for bad in ["h", "h:", ":7883", "h:0", "h:70000", "[::1", "h:port"] {
         join(waits(), &[bad]).problem(422, "invalid");
     }
+    let detail = join(waits(), &["h:1", "http://10.0.0.1:7883"]).problem(422, "invalid");
+    assert!(detail.contains("no scheme is wanted: write 10.0.0.1:7883"), "{detail}");
     join(waits(), &[]).problem(422, "invalid");
     join(waits(), &["h:1"; 17]).problem(422, "invalid");
     assert!(join(agreed(), &["h:1"]).problem(409, "conflict").contains("already"));

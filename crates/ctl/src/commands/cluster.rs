@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
+use settings::HostPort;
 use ureq::http::Method;
 
 use super::{Command, status as nodes_table};
@@ -51,7 +52,7 @@ enum Verb {
     Join {
         /// Their cluster ports, HOST:PORT
         #[arg(required = true, value_name = "ADDRESS")]
-        addresses: Vec<String>,
+        addresses: Vec<HostPort>,
     },
     /// Stop the node that is asked for good: its clients are disconnected, and it is no member any more
     #[command(after_help = "\
@@ -174,7 +175,8 @@ fn nodes_of(console: &mut Console) -> Result<(), Failure> {
     console.flush()
 }
 
-fn join(console: &mut Console, addresses: &[String]) -> Result<(), Failure> {
+fn join(console: &mut Console, addresses: &[HostPort]) -> Result<(), Failure> {
+    let addresses: Vec<_> = addresses.iter().map(HostPort::as_str).collect();
     let body = json!({ "addresses": addresses });
     let answer = console.client.send(Method::POST, &format!("{CLUSTER}/join"), &Query::new(), Some(&body))?;
     console.done(&answer, "it looks there, too: `meridian ctl cluster` says when it is a member")

@@ -16,6 +16,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use ::settings::HostPort;
 use ::tls::Expiry;
 use api::Order;
 use broker::Node;
@@ -214,9 +215,8 @@ impl Cluster {
             tracing::warn!("{advice}");
         }
         let own = nodes.iter().find(|node| node.name == name);
-        let address =
-            settings.listen.clone().or_else(|| own.map(|own| own.address.clone())).unwrap_or_default();
-        let listen = resolve(&address)?;
+        let listen = settings.listen.as_ref().or_else(|| own.and_then(|own| own.address.as_ref()));
+        let listen = listen.map(resolve).transpose()?.unwrap_or_default();
         let batches = config.broker.routing.batch_sync == broker::settings::BatchSync::Auto;
         let incarnation = incarnation::next(&config.node.data_dir)?;
         let of_cluster = if is_agreed {
@@ -558,9 +558,11 @@ fn tls(settings: &ClusterSettings) -> Result<Option<Tls>, String> {
     }
 }
 
-fn resolve(address: &str) -> Result<Vec<SocketAddr>, String> {
-    let found = address.to_socket_addrs();
-    let found = found.map_err(|error| format!("cluster.listen: {address}: {error}; expected HOST:PORT"))?;
+fn resolve(address: &HostPort) -> Result<Vec<SocketAddr>, String> {
+    let found = address.as_str().to_socket_addrs();
+    let found = found.map_err(|error| {
+        format!("cluster.listen: {address}: {error}; a name has to be one that this machine's resolver knows")
+    })?;
     // One that a name has twice is bound once.
     let mut addresses: Vec<SocketAddr> = found.collect();
     addresses.dedup();

@@ -1,11 +1,10 @@
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use cluster::meta::{CourierConfig, MetaConfig};
 use cluster::{Config, ForwardAck, NodeInfo, Role, WithoutQuorum};
 use replog::{Batching, Incarnation};
-use settings::{ByteSize, choices, section};
+use settings::{ByteSize, HostPort, HostPorts, choices, section};
 
 section! {
     /// The cluster that this node belongs to: with `listen`, one whose members the cores agree on; with `[[cluster_node]]`, one of a fixed
@@ -16,13 +15,13 @@ section! {
         pub id: String = "meridian", at start;
         /// A file with the secret that all nodes of the cluster know, of 16 bytes or more; space around it does not count.
         pub secret_file: Option<PathBuf> = "", at start;
-        /// Where other nodes connect to. With `[[cluster_node]]`: the address of this node there when unset.
-        pub listen: Option<String> = "", at start;
+        /// Where other nodes connect to, `HOST:PORT`. With `[[cluster_node]]`: the address of this node there when unset.
+        pub listen: Option<HostPort> = "", at start;
         /// Where other nodes reach this one, `HOST:PORT`, when that is not `listen`.
-        pub advertise: Option<String> = "", at start;
+        pub advertise: Option<HostPort> = "", at start;
         /// Cluster ports of some nodes, as in `10.0.0.1:7883,10.0.0.2:7883`, where this one finds the others; a name may have many addresses.
         /// All cores may have the same list. A core without any begins a cluster by itself.
-        pub join: Option<String> = "", at start;
+        pub join: Option<HostPorts> = "", at start;
         /// Cores that a new cluster waits for; as many as `join` has addresses, and two at least, when 0.
         pub expect: u16 = "0" in "0..=99", at start;
         /// `core`: the node votes, and others hear from it. `replicant`: it hears from one core.
@@ -69,7 +68,7 @@ section! {
         /// Its `node.name`.
         pub name: String = "", at start;
         /// Where other nodes reach it, `HOST:PORT`.
-        pub address: String = "", at start;
+        pub address: Option<HostPort> = "", at start;
         /// Whether other nodes hear from it.
         pub role: RoleSetting = "core", at start;
         /// Where it is: nodes of one region are near each other.
@@ -123,16 +122,15 @@ pub fn check(nodes: &[ClusterNode], own: &str) -> Result<(), String> {
         if node.name.is_empty() || node.name.len() > 255 {
             return Err(format!("cluster_node.{place}: a name of 1 to 255 bytes is needed"));
         }
-        if !is_address(&node.address) {
+        let Some(address) = &node.address else {
             return Err(format!(
-                "cluster_node.{place}: {:?} is no address; expected HOST:PORT, such as 10.0.0.1:7883",
-                node.address
+                "cluster_node.{place}: it says not where {:?} is reached: add its address, such as address = \"10.0.0.1:7883\"",
+                node.name
             ));
-        }
-        if is_wildcard(&node.address) {
+        };
+        if address.is_unspecified() {
             return Err(format!(
-                "cluster_node.{place}: nobody can be reached at {:?}: name an address of that node, and set its cluster.listen to this one",
-                node.address
+                "cluster_node.{place}: nobody can be reached at {address}: name an address of that node, and set its cluster.listen to this one"
             ));
         }
         if nodes[..place].iter().any(|earlier| earlier.name == node.name) {
@@ -197,30 +195,7 @@ pub fn check_agreed(cluster: &ClusterSettings, own: &str) -> Result<(), String> 
     if cluster.listen.is_none() {
         return Err("other nodes have to reach this one: set cluster.listen (--cluster-listen), such as 10.0.0.1:7883".to_owned());
     }
-    let advertised = advertised(cluster);
-    if !is_address(&advertised) || advertised.len() > 255 {
-        return Err(format!(
-            "cluster.listen: {advertised:?} is no address; expected HOST:PORT, such as 10.0.0.1:7883"
-        ));
-    }
-    if is_wildcard(&advertised) {
-        return Err(format!(
-            "cluster.listen: other nodes cannot reach this one at {advertised:?}: set cluster.advertise to an address at which they can"
-        ));
-    }
-    for address in join(cluster) {
-        if !is_address(&address) {
-            return Err(format!(
-                "cluster.join: {address:?} is no address; expected HOST:PORT, such as 10.0.0.1:7883"
-            ));
-        }
-    }
-    if is_here_only(&advertised) && join(cluster).iter().any(|address| is_elsewhere(address)) {
-        return Err(format!(
-            "cluster.listen: only nodes on this machine can reach this one at {advertised:?}, and cluster.join names others: set cluster.listen, \
-             or cluster.advertise, to an address at which they can"
-        ));
-    }
+    check_reached(cluster)?;
     if cluster.role == RoleSetting::Replicant && join(cluster).is_empty() {
         return Err(
             "a replicant joins a cluster: set cluster.join (--join) to the addresses of some of its cores"
@@ -230,43 +205,46 @@ pub fn check_agreed(cluster: &ClusterSettings, own: &str) -> Result<(), String> 
     Ok(())
 }
 
-fn is_address(text: &str) -> bool {
-    text.rsplit_once(':')
-        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
-}
-
-fn host(address: &str) -> &str {
-    let host = address.rsplit_once(':').map_or("", |(host, _)| host);
-    host.trim_start_matches('[').trim_end_matches(']')
-}
-
-/// An address at which a node may listen, and nobody finds it.
-fn is_wildcard(address: &str) -> bool {
-    host(address) == "*" || host(address).parse().is_ok_and(|address: IpAddr| address.is_unspecified())
-}
-
-fn is_here_only(address: &str) -> bool {
-    host(address) == "localhost" || host(address).parse().is_ok_and(|address: IpAddr| address.is_loopback())
+/// Whether those who are met can reach this node.
+fn check_reached(cluster: &ClusterSettings) -> Result<(), String> {
+    let Some(advertised) = advertised(cluster) else { return Ok(()) };
+    let setting = if cluster.advertise.is_some() { "cluster.advertise" } else { "cluster.listen" };
+    if advertised.is_unspecified() {
+        return Err(format!(
+            "{setting}: other nodes cannot reach this one at {advertised}: set cluster.advertise to an address at which they can"
+        ));
+    }
+    if advertised.is_loopback() && join(cluster).iter().any(is_elsewhere) {
+        return Err(format!(
+            "{setting}: only nodes on this machine can reach this one at {advertised}, and cluster.join names others: set cluster.listen, \
+             or cluster.advertise, to an address at which they can"
+        ));
+    }
+    Ok(())
 }
 
 /// On another machine for sure. What a name stands for is not known yet.
-fn is_elsewhere(address: &str) -> bool {
-    host(address).parse().is_ok_and(|address: IpAddr| !address.is_loopback() && !address.is_unspecified())
+fn is_elsewhere(address: &HostPort) -> bool {
+    address.ip().is_some_and(|ip| !ip.is_loopback() && !ip.is_unspecified())
 }
 
-fn advertised(cluster: &ClusterSettings) -> String {
-    cluster.advertise.clone().or_else(|| cluster.listen.clone()).unwrap_or_default()
+fn advertised(cluster: &ClusterSettings) -> Option<&HostPort> {
+    cluster.advertise.as_ref().or(cluster.listen.as_ref())
 }
 
 /// Where other nodes are to be met.
-pub fn join(cluster: &ClusterSettings) -> Vec<Box<str>> {
-    let join = cluster.join.as_deref().unwrap_or_default();
-    join.split(',').map(str::trim).filter(|address| !address.is_empty()).map(Into::into).collect()
+fn join(cluster: &ClusterSettings) -> &[HostPort] {
+    cluster.join.as_ref().map_or(&[], |join| &join.0)
+}
+
+/// As the cluster's core has addresses.
+fn text(address: Option<&HostPort>) -> Box<str> {
+    address.map(|address| address.as_str().into()).unwrap_or_default()
 }
 
 /// How the node takes part in what cores agree on. The settings have been checked.
 pub fn meta_config(cluster: &ClusterSettings, founding: u128) -> MetaConfig {
-    let join = join(cluster);
+    let join: Vec<_> = join(cluster).iter().map(|address| address.as_str().into()).collect();
     let expect = match usize::from(cluster.expect) {
         0 => join.len().max(2),
         expect => expect,
@@ -293,7 +271,7 @@ pub fn agreed_config(
         name: own.into(),
         role: role(cluster.role),
         region: cluster.region.as_str().into(),
-        address: advertised(cluster).into(),
+        address: text(advertised(cluster)),
     };
     of(cluster, own, Vec::new(), batches, incarnation)
 }
@@ -317,7 +295,7 @@ pub fn config(
         name: node.name.as_str().into(),
         role: role(node.role),
         region: node.region.as_str().into(),
-        address: node.address.as_str().into(),
+        address: text(node.address.as_ref()),
     };
     let others = nodes.iter().filter(|node| node.name != own).map(info).collect();
     let own = info(nodes.iter().find(|node| node.name == own)?);
@@ -357,10 +335,20 @@ fn of(
 
 #[cfg(test)]
 mod tests {
+    use settings::{Raw, Value};
+
     use super::*;
 
+    fn at(address: &str) -> Option<HostPort> {
+        Value::from_raw(&Raw::Text(address.to_owned())).expect(address)
+    }
+
+    fn joined(addresses: &str) -> Option<HostPorts> {
+        Value::from_raw(&Raw::Text(addresses.to_owned())).expect(addresses)
+    }
+
     fn node(name: &str, address: &str, role: RoleSetting) -> ClusterNode {
-        ClusterNode { name: name.into(), address: address.into(), role, ..ClusterNode::default() }
+        ClusterNode { name: name.into(), address: at(address), role, ..ClusterNode::default() }
     }
 
     #[test]
@@ -372,8 +360,7 @@ mod tests {
             (vec![a(), b()], "c", "node.name"),
             (vec![a(), a()], "a", "a name of its own"),
             (vec![node("", "h:1", RoleSetting::Core)], "", "a name of 1 to 255 bytes"),
-            (vec![node("a", "h", RoleSetting::Core)], "a", "HOST:PORT"),
-            (vec![node("a", "h:99999", RoleSetting::Core)], "a", "HOST:PORT"),
+            (vec![node("a", "", RoleSetting::Core)], "a", "add its address"),
             (vec![node("a", "[::]:1", RoleSetting::Core)], "a", "nobody can be reached"),
             (vec![b()], "b", "core"),
         ] {
@@ -391,8 +378,8 @@ mod tests {
             check_listed(&settings, &nodes, "a").map_err(|why| why.split_once(' ').unwrap().0.to_owned())
         };
         assert_eq!(of(&|_| ()), Ok(()));
-        assert_eq!(of(&|settings| settings.join = Some("h:1".into())), Err("cluster.join".into()));
-        assert_eq!(of(&|settings| settings.advertise = Some("h:1".into())), Err("with".into()));
+        assert_eq!(of(&|settings| settings.join = joined("h:1")), Err("cluster.join".into()));
+        assert_eq!(of(&|settings| settings.advertise = at("h:1")), Err("with".into()));
         assert_eq!(of(&|settings| settings.role = RoleSetting::Replicant), Err("cluster.role".into()));
         assert_eq!(advice(&nodes[..3]), None);
         let advice = advice(&nodes).expect("four");
@@ -402,8 +389,8 @@ mod tests {
     #[test]
     fn how_to_find_a_cluster_is_checked_and_a_mistake_says_how_to_mend_it() {
         let settings = |listen: &str, join: &str, role| ClusterSettings {
-            listen: Some(listen.to_owned()),
-            join: Some(join.to_owned()),
+            listen: at(listen),
+            join: joined(join),
             role,
             ..ClusterSettings::default()
         };
@@ -414,7 +401,6 @@ mod tests {
         assert_eq!(meta_config(&ClusterSettings { expect: 3, ..core.clone() }, 7).expect, 3);
         for (settings, own, says) in [
             (core.clone(), "", "node.name"),
-            (settings("h", "", RoleSetting::Core), "n", "HOST:PORT"),
             (settings("0.0.0.0:7883", "", RoleSetting::Core), "n", "cluster.advertise"),
             (settings("[::]:7883", "", RoleSetting::Core), "n", "cluster.advertise"),
             (
@@ -429,7 +415,6 @@ mod tests {
             ),
             (ClusterSettings { id: String::new(), ..core.clone() }, "n", "cluster.id"),
             (ClusterSettings { listen: None, ..core.clone() }, "n", "--cluster-listen"),
-            (settings("h:1", "a", RoleSetting::Core), "n", "cluster.join"),
             (settings("h:1", "", RoleSetting::Replicant), "n", "--join"),
             (ClusterSettings { region: "x".repeat(64), ..core }, "n", "cluster.region"),
         ] {
@@ -437,7 +422,7 @@ mod tests {
             assert!(error.contains(says), "{error}");
         }
         let open = settings("0.0.0.0:7883", "", RoleSetting::Core);
-        let advertise = Some("10.0.0.1:7883".to_owned());
+        let advertise = at("10.0.0.1:7883");
         assert_eq!(check_agreed(&ClusterSettings { advertise, ..open }, "n"), Ok(()));
     }
 

@@ -186,9 +186,9 @@ fn a_reload_renews_the_certificates_of_links() {
     authority.issue_expired("link", &["a.cluster"]);
     authority.write("cluster.secret", "a secret that is long enough");
     let config = "[[listener]]\naddress = \"127.0.0.1:0\"\n[http]\nlisten = \"127.0.0.1:0\"\n[node]\nname = \"a\"\n\
-                  [cluster]\nsecret_file = \"cluster.secret\"\nlisten = \"127.0.0.1:0\"\ntls_certificate = \"link.crt\"\n\
+                  [cluster]\nsecret_file = \"cluster.secret\"\nlisten = \"127.83.11.1:7883\"\ntls_certificate = \"link.crt\"\n\
                   tls_key = \"link.key\"\ntls_ca = \"ca.pem\"\n[[cluster_node]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\n\
-                  [[cluster_node]]\nname = \"b\"\naddress = \"127.0.0.1:1\"\n";
+                  [[cluster_node]]\nname = \"b\"\naddress = \"127.0.0.1:2\"\n";
     let mut node = Node::start(&authority, config, &[]);
     let line = node.wait_for("the certificate has expired");
     assert!(line.contains("listener=\"cluster\"") && line.contains("link.crt"), "{line}");
