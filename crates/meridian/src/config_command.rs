@@ -76,6 +76,9 @@ fn check(args: &ConfigArgs) -> Result<String, String> {
     if let Some(advice) = cluster::advice(&config) {
         out.push_str(&format!("cluster: {advice}\n"));
     }
+    if let Some(warning) = cluster::out_of_date(&config.cluster) {
+        out.push_str(&format!("warning: {warning}\n"));
+    }
     if let Err(refusal) = exposure::check(&config) {
         problems.push(refusal.to_string());
     }

@@ -24,7 +24,7 @@ impl TlsFiles {
         let https = self.https.iter().flat_map(api::Certificates::expiries);
         let links = self.links.iter().flat_map(|links| links.expiries());
         let others = https.map(|expiry| ("http".to_owned(), expiry));
-        let others = others.chain(links.map(|expiry| ("cluster".to_owned(), expiry)));
+        let others = others.chain(links.map(|expiry| (CLUSTER.to_owned(), expiry)));
         self.listeners.expiries().into_iter().chain(others).collect()
     }
 
@@ -36,6 +36,9 @@ impl TlsFiles {
             let Some(days) = expiry.days_to_warn_of(now) else { continue };
             let (kind, file, over) = (expiry.kind.name(), expiry.file.display(), expiry.is_over(now));
             let what = match (expiry.kind, over) {
+                (ExpiryKind::Server, true) if listener == CLUSTER => {
+                    "the certificate has expired, and other nodes refuse it"
+                }
                 (ExpiryKind::Server, true) => {
                     "the certificate has expired, and clients that check it stay away"
                 }
@@ -68,6 +71,8 @@ impl TlsFiles {
     }
 }
 
+/// What the certificates of links are called, where others have the name of a listener.
+const CLUSTER: &str = "cluster";
 const DAY: Duration = Duration::from_hours(24);
 /// Bytes: a line of the log is all that is written from it.
 const STACK: usize = 256 * 1024;

@@ -226,7 +226,7 @@ fn what_is_wrong_with_a_cluster_is_said_before_a_start() {
     assert!(!holds && text.contains("node.name"), "{text}");
     let (holds, text) = check(&bad, "a");
     assert!(!holds && text.contains("secret"), "{text}");
-    let second = list.replace("\"a\"", "\"b\"");
+    let second = list.replace("\"a\"", "\"b\"").replace("10.0.0.1", "10.0.0.2");
     let even = directory.write("even.toml", &format!("[cluster]\nsecret_file = {secret:?}\n{list}{second}"));
     let (holds, text) = check(&even, "a");
     assert!(holds && text.contains("of 2 cores 2 have to be there"), "{text}");

@@ -55,6 +55,16 @@ impl HostPort {
         };
         self.port == other.port && are_hosts_same
     }
+
+    /// Whether one machine cannot listen at both, as far as is known without looking names up.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let covers = |one: &Self, another: &Self| match one.ip() {
+            Some(IpAddr::V6(ip)) => ip.is_unspecified(),
+            Some(IpAddr::V4(ip)) => ip.is_unspecified() && !matches!(another.ip(), Some(IpAddr::V6(_))),
+            None => false,
+        };
+        self.port == other.port && (self.is_same(other) || covers(self, other) || covers(other, self))
+    }
 }
 
 impl fmt::Display for HostPort {
@@ -314,6 +324,24 @@ mod tests {
         assert_eq!((of("h:1").ip(), of("[::ffff:10.0.0.1]:1").ip()), (None, "10.0.0.1".parse().ok()));
         assert!(of("[fd00:0::1]:1").is_same(&of("[fd00::1]:1")) && of("H:1").is_same(&of("h:1")));
         assert!(!of("h:1").is_same(&of("h:2")) && !of("h:1").is_same(&of("10.0.0.1:1")));
+    }
+
+    #[test]
+    fn an_address_overlaps_with_every_address_of_the_machine() {
+        let overlap = |one: &str, other: &str| read(one).unwrap().overlaps(&read(other).unwrap());
+        for (one, other) in [
+            ("10.0.0.1:1", "10.0.0.1:1"),
+            ("0.0.0.0:1", "10.0.0.1:1"),
+            ("h:1", "0.0.0.0:1"),
+            ("[::]:1", "10.0.0.1:1"),
+        ] {
+            assert!(overlap(one, other) && overlap(other, one), "{one} {other}");
+        }
+        for (one, other) in
+            [("10.0.0.1:1", "10.0.0.2:1"), ("0.0.0.0:1", "10.0.0.1:2"), ("0.0.0.0:1", "[fd00::1]:1")]
+        {
+            assert!(!overlap(one, other) && !overlap(other, one), "{one} {other}");
+        }
     }
 
     #[test]

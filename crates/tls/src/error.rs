@@ -18,6 +18,10 @@ pub enum TlsError {
     BadAuthority { path: PathBuf, error: rustls::Error },
     /// Certificate and key cannot be used together.
     Unfit { certificate: PathBuf, key: PathBuf, error: rustls::Error },
+    /// It is shown as a server and as a client, and is not for both.
+    Purpose { certificate: PathBuf },
+    /// None of the authorities stands for it.
+    NotSigned { certificate: PathBuf, authorities: PathBuf, error: rustls::Error },
     /// The system has no authorities, and none was named.
     NoAuthorities { why: String },
     /// What was asked for cannot be had of the library.
@@ -52,6 +56,19 @@ impl fmt::Display for TlsError {
                 "{} and {} cannot be used together ({error}): the key has to be the one that the first certificate was made of",
                 certificate.display(),
                 key.display()
+            ),
+            Self::Purpose { certificate } => write!(
+                f,
+                "{}: the certificate is not for both servers and clients, and it is shown as both: make it with extendedKeyUsage = \
+                 serverAuth, clientAuth",
+                certificate.display()
+            ),
+            Self::NotSigned { certificate, authorities, error } => write!(
+                f,
+                "{}: the certificate is not signed by an authority of {} ({error}): name the file of the authority that signed it, and let \
+                 the certificate's file have the intermediate ones behind it",
+                certificate.display(),
+                authorities.display()
             ),
             Self::NoAuthorities { why } => write!(
                 f,

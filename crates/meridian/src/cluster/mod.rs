@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ::settings::HostPort;
-use ::tls::Expiry;
+use ::tls::{Age, Expiry, check_mutual};
 use api::Order;
 use broker::Node;
 use broker::peers::{Outbound, Peers};
@@ -211,6 +211,7 @@ impl Cluster {
         }
         let is_agreed = nodes.is_empty();
         let (secret, tls) = checked(config, name)?;
+        warn_of_the_future(settings);
         if let Some(advice) = advice(config) {
             tracing::warn!("{advice}");
         }
@@ -329,7 +330,9 @@ impl Cluster {
         if self.lock_tls().is_none() {
             return Ok(None);
         }
-        tls(settings)
+        let tls = tls(settings)?;
+        warn_of_the_future(settings);
+        Ok(tls)
     }
 
     /// Connections from now on use these certificates; those that there are go on.
@@ -552,9 +555,54 @@ fn tls(settings: &ClusterSettings) -> Result<Option<Tls>, String> {
                 authorities: authorities.clone(),
                 names: Names::Any,
             };
-            Tls::load(&files).map(Some).map_err(|error| format!("cluster.tls: {error}"))
+            let tls = Tls::load(&files).map_err(|error| format!("cluster.tls: {error}"))?;
+            check_mutual(certificate, authorities, now()).map_err(|error| format!("cluster.tls: {error}"))?;
+            Ok(Some(tls))
         }
         _ => Err("cluster.tls_certificate, cluster.tls_key and cluster.tls_ca belong together: set all three, or none".to_owned()),
+    }
+}
+
+/// Unix time in seconds.
+fn now() -> u64 {
+    since_1970(SystemTime::now()) / 1_000
+}
+
+/// What the clock says against the certificate of links.
+pub fn out_of_date(settings: &ClusterSettings) -> Option<String> {
+    let (certificate, age) = certificate_age(settings)?;
+    let (state, fix) = match age {
+        Age::Valid => return None,
+        Age::Over(seconds) => (format!("has expired {} ago", span(seconds)), "renew it"),
+        Age::NotYet(seconds) => {
+            (format!("is valid in {} only", span(seconds)), "set the clock of this machine, or make another")
+        }
+    };
+    Some(format!(
+        "cluster.tls_certificate: {} {state}, and other nodes refuse it: {fix}",
+        certificate.display()
+    ))
+}
+
+/// `None` without TLS, and when something else is wrong, which is said by whoever checks it.
+fn certificate_age(settings: &ClusterSettings) -> Option<(&Path, Age)> {
+    let (certificate, authorities) = (settings.tls_certificate.as_ref()?, settings.tls_ca.as_ref()?);
+    Some((certificate, check_mutual(certificate, authorities, now()).ok()?))
+}
+
+/// What ends soon, or has, is logged with the certificates of listeners.
+fn warn_of_the_future(settings: &ClusterSettings) {
+    let is_future = certificate_age(settings).is_some_and(|(_, age)| matches!(age, Age::NotYet(_)));
+    if let Some(warning) = out_of_date(settings).filter(|_| is_future) {
+        tracing::warn!("{warning}");
+    }
+}
+
+fn span(seconds: u64) -> String {
+    match seconds {
+        0..7_200 => format!("{} minutes", seconds / 60),
+        7_200..172_800 => format!("{} hours", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
     }
 }
 

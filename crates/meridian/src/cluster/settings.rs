@@ -133,12 +133,27 @@ pub fn check(nodes: &[ClusterNode], own: &str) -> Result<(), String> {
                 "cluster_node.{place}: nobody can be reached at {address}: name an address of that node, and set its cluster.listen to this one"
             ));
         }
+        let is_same = |earlier: &ClusterNode| earlier.address.as_ref().is_some_and(|it| it.is_same(address));
+        if let Some(earlier) = nodes[..place].iter().find(|earlier| is_same(earlier)) {
+            return Err(format!(
+                "cluster_node.{place}: {address} is the address of {:?} too: each node needs one of its own",
+                earlier.name
+            ));
+        }
         if nodes[..place].iter().any(|earlier| earlier.name == node.name) {
             return Err(format!(
                 "cluster_node.{place}: there is another node {:?}: each needs a name of its own",
                 node.name
             ));
         }
+    }
+    let here = nodes.iter().position(|node| node.address.as_ref().is_some_and(HostPort::is_loopback));
+    let has_elsewhere = nodes.iter().filter_map(|node| node.address.as_ref()).any(is_elsewhere);
+    if let Some(place) = here.filter(|_| has_elsewhere) {
+        return Err(format!(
+            "cluster_node.{place}: its address is reached from the same machine only, and other nodes are on other machines: write an address at \
+             which they reach it"
+        ));
     }
     if !nodes.iter().any(|node| node.name == own) {
         let names: Vec<_> = nodes.iter().map(|node| node.name.as_str()).collect();
@@ -358,7 +373,13 @@ mod tests {
         assert_eq!(check(&[a(), b()], "b"), Ok(()));
         for (nodes, own, says) in [
             (vec![a(), b()], "c", "node.name"),
-            (vec![a(), a()], "a", "a name of its own"),
+            (vec![a(), node("a", "127.0.0.1:3", RoleSetting::Core)], "a", "a name of its own"),
+            (vec![a(), node("c", "127.0.0.1:1", RoleSetting::Core)], "a", "is the address of \"a\" too"),
+            (
+                vec![a(), node("c", "10.0.0.1:1", RoleSetting::Core)],
+                "a",
+                "cluster_node.0: its address is reached",
+            ),
             (vec![node("", "h:1", RoleSetting::Core)], "", "a name of 1 to 255 bytes"),
             (vec![node("a", "", RoleSetting::Core)], "a", "add its address"),
             (vec![node("a", "[::]:1", RoleSetting::Core)], "a", "nobody can be reached"),

@@ -52,6 +52,21 @@ impl Authority {
         });
     }
 
+    /// One that is good from 2100 on.
+    pub fn issue_for_later(&self, name: &str, names: &[&str]) {
+        self.issue_with(name, names, |params| {
+            params.not_before = date_time_ymd(2100, 1, 1);
+            params.not_after = date_time_ymd(2101, 1, 1);
+        });
+    }
+
+    /// One that clients cannot show.
+    pub fn issue_for_servers(&self, name: &str, names: &[&str]) {
+        self.issue_with(name, names, |params| {
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        });
+    }
+
     fn issue_with(&self, name: &str, names: &[&str], change: impl FnOnce(&mut CertificateParams)) {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();

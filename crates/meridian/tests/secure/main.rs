@@ -4,5 +4,6 @@ mod authority;
 mod bench;
 mod clients;
 mod exposed;
+mod links;
 mod node;
 mod operators;
