@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use crate::document;
-use crate::nearest::distance;
+use crate::nearest::{distance, unlikeness};
 use crate::problem::{Fault, Problem, Source};
 use crate::runtime::Runtime;
 use crate::section::{Description, Section};
@@ -253,11 +253,12 @@ impl<T: Tree> Loading<T> {
     fn nearest(&mut self, unknown: &Name) -> String {
         // A name without a section, such as a key above the first section of the file, can be either.
         let key = if unknown.key.is_empty() { &unknown.section } else { &unknown.key };
-        let mut best = (usize::MAX, String::new());
+        let mut best = ((usize::MAX, 0), String::new());
         let mut consider = |description: &Description, index: &str| {
             let section_distance = distance(&unknown.section, description.name);
             for field in description.fields {
-                let score = 2 * distance(key, field.key) + section_distance.min(3);
+                let (first, second) = unlikeness(key, field.key);
+                let score = (2 * first + section_distance.min(3), second);
                 if score < best.0 {
                     best = (score, format!("{}{index}.{}", description.name, field.key));
                 }

@@ -22,13 +22,33 @@ pub fn distance(a: &str, b: &str) -> usize {
     older[b.len()]
 }
 
-/// The first of the `known` names with the fewest edits; `None` when nothing is known.
+/// How unlike a known name an unknown one is: what is compared first, and what decides between equals. A name that was written in part, or
+/// with its words in another order, is no further than one slip.
+pub fn unlikeness(unknown: &str, known: &str) -> (usize, usize) {
+    let edits = distance(unknown, known);
+    let is_beginning = unknown.chars().count() >= BEGINNING_MIN && known.starts_with(unknown);
+    let is_related = is_beginning || has_words(known, unknown) || has_words(unknown, known);
+    (if is_related { edits.min(1) } else { edits }, edits)
+}
+
+fn words(name: &str) -> impl Iterator<Item = &str> {
+    name.split(['_', '.']).filter(|word| !word.is_empty())
+}
+
+/// Whether all words of one name, at least one, are words of another.
+fn has_words(name: &str, of: &str) -> bool {
+    words(of).next().is_some() && words(of).all(|word| words(name).any(|other| other == word))
+}
+
+/// The first of the `known` names that is least unlike; `None` when nothing is known.
 pub fn nearest<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    known.into_iter().min_by_key(|name| distance(unknown, name))
+    known.into_iter().min_by_key(|name| unlikeness(unknown, name))
 }
 
 /// Characters compared: what a user typed is unbounded.
 const LEN_MAX: usize = 64;
+/// Fewer characters begin too many names.
+const BEGINNING_MIN: usize = 3;
 
 #[cfg(test)]
 mod tests {
@@ -50,6 +70,20 @@ mod tests {
         assert_eq!(nearest("seesion", ["mqtt", "session", "sys"]), Some("session"));
         assert_eq!(nearest("ab", ["ax", "ay"]), Some("ax"));
         assert_eq!(nearest("ab", []), None);
+    }
+
+    #[test]
+    fn a_part_of_a_name_or_its_words_in_another_order_are_near() {
+        let known =
+            ["cluster.expect", "cluster.secret_file", "cluster.tls_certificate", "mqtt.packet_size_max"];
+        for (unknown, meant) in [
+            ("cluster.secret", "cluster.secret_file"),
+            ("cluster.tls_cert", "cluster.tls_certificate"),
+            ("mqtt.max_packet_size", "mqtt.packet_size_max"),
+            ("cluster.expet", "cluster.expect"),
+        ] {
+            assert_eq!(nearest(unknown, known), Some(meant));
+        }
     }
 
     proptest::proptest! {
