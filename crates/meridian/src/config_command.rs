@@ -15,6 +15,7 @@ use crate::cluster;
 use crate::config::{Config, ConfigArgs};
 use crate::exposure;
 use crate::running::Loading;
+use crate::secrets;
 use crate::system;
 
 #[derive(Debug, Subcommand)]
@@ -73,12 +74,9 @@ fn check(args: &ConfigArgs) -> Result<String, String> {
         Ok(nodes) => out.push_str(&format!("cluster: {nodes} nodes, this one is {name:?}\n")),
         Err(problem) => problems.push(problem),
     }
-    if let Some(advice) = cluster::advice(&config) {
-        out.push_str(&format!("cluster: {advice}\n"));
-    }
-    if let Some(warning) = cluster::out_of_date(&config.cluster) {
-        out.push_str(&format!("warning: {warning}\n"));
-    }
+    let warnings = secrets::open_to_others(&config).into_iter().chain(cluster::out_of_date(&config.cluster));
+    warnings.for_each(|warning| out.push_str(&format!("warning: {warning}\n")));
+    cluster::advice(&config).iter().for_each(|advice| out.push_str(&format!("advice: {advice}\n")));
     if let Err(refusal) = exposure::check(&config) {
         problems.push(refusal.to_string());
     }

@@ -25,6 +25,7 @@ mod node;
 mod otel;
 mod passwd;
 mod running;
+mod secrets;
 mod signals;
 mod start;
 mod storage;

@@ -13,13 +13,14 @@ use settings::{Layers, Loaded};
 
 use crate::agreed::AgreedSettings;
 use crate::cli::VERSION;
-use crate::cluster::Cluster;
+use crate::cluster::{self, Cluster};
 use crate::config::{Config, ConfigArgs};
 use crate::exposure;
 use crate::log::Log;
 use crate::node::Node;
 use crate::otel::Otel;
 use crate::running::{Loading, Running};
+use crate::secrets;
 use crate::signals::{Signal, Signals};
 use crate::store::Store;
 use crate::system;
@@ -168,6 +169,9 @@ fn serve(
     guard.set_http_services(services);
     if let Some(tokens) = tokens {
         guard.set_tokens(tokens);
+    }
+    for advice in secrets::open_to_others(&config).iter().chain(&cluster::advice(&config)) {
+        tracing::warn!("{advice}");
     }
     // Before the node: one that cannot be operated as configured does not start.
     if let Some(warning) = exposure::plain_text_warning(&config.http) {

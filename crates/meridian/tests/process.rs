@@ -1,6 +1,8 @@
 //! The binary as its users meet it: processes, signals, exit codes, files.
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
@@ -229,7 +231,14 @@ fn what_is_wrong_with_a_cluster_is_said_before_a_start() {
     let second = list.replace("\"a\"", "\"b\"").replace("10.0.0.1", "10.0.0.2");
     let even = directory.write("even.toml", &format!("[cluster]\nsecret_file = {secret:?}\n{list}{second}"));
     let (holds, text) = check(&even, "a");
-    assert!(holds && text.contains("of 2 cores 2 have to be there"), "{text}");
+    assert!(holds && text.contains("advice: of 2 cores 2 have to be there"), "{text}");
+    std::fs::set_permissions(&secret, Permissions::from_mode(0o644)).unwrap();
+    let (holds, text) = check(&even, "a");
+    assert!(holds && text.contains("warning: cluster.secret_file") && text.contains("chmod 600"), "{text}");
+    let http = ["--http", "127.0.0.1:7883", "--role", "replicant", "--join", "127.0.0.1:7884"];
+    let here = ["--name", "a", "--cluster-listen", "0.0.0.0:7883", "--set", "cluster.advertise=127.0.0.1:7883"];
+    let output = run(&[&["config", "check", "--cluster-secret-file", &secret], &http[..], &here].concat());
+    assert!(stderr(&output).contains("http.listen is 127.0.0.1:7883"), "{}", stderr(&output));
     // A node says the same, and does not start.
     let good = ["--config", &good, "--name", "a"];
     let alone = ["--cluster-listen", "127.0.0.1:7883", "--cluster-secret-file", &secret];

@@ -174,8 +174,11 @@ pub fn check(config: &Config, name: &str) -> Result<usize, String> {
 }
 
 /// What is better otherwise about the cluster, though it holds.
-pub fn advice(config: &Config) -> Option<String> {
-    settings::advice(&config.cluster_nodes)
+pub fn advice(config: &Config) -> Vec<String> {
+    match belongs(config) {
+        true => settings::advice(&config.cluster, &config.cluster_nodes),
+        false => settings::unused(&config.cluster).into_iter().collect(),
+    }
 }
 
 /// Whether the node belongs to a cluster.
@@ -196,7 +199,31 @@ fn checked(config: &Config, name: &str) -> Result<(Secret, Option<Tls>), String>
         settings::check(&config.cluster_nodes, name)?;
         settings::check_listed(&config.cluster, &config.cluster_nodes, name)?;
     }
+    check_apart(config, name)?;
     Ok((secret(&config.cluster)?, tls(&config.cluster)?))
+}
+
+/// Where other nodes connect to this one.
+fn listens_at<'a>(config: &'a Config, name: &str) -> Option<&'a HostPort> {
+    let own = || config.cluster_nodes.iter().find(|node| node.name == name)?.address.as_ref();
+    config.cluster.listen.as_ref().or_else(own)
+}
+
+/// Whether nobody else is to listen where other nodes connect.
+fn check_apart(config: &Config, name: &str) -> Result<(), String> {
+    let Some(listen) = listens_at(config, name) else { return Ok(()) };
+    let clients = config.edge.listeners.iter().enumerate();
+    let clients =
+        clients.map(|(place, listener)| (format!("listener.{place}.address"), listener.address.clone()));
+    let http = ("http.listen".to_owned(), config.http.listen.to_string());
+    // What is no address with a port of its own, such as `off`, is in nobody's way.
+    let overlaps = |text: &str| text.parse().is_ok_and(|other: HostPort| other.overlaps(listen));
+    match clients.chain([http]).find(|(_, address)| overlaps(address)) {
+        Some((setting, address)) => Err(format!(
+            "other nodes connect to {listen} (cluster.listen), and {setting} is {address}: they need ports of their own, such as 7883 for nodes"
+        )),
+        None => Ok(()),
+    }
 }
 
 impl Cluster {
@@ -212,12 +239,7 @@ impl Cluster {
         let is_agreed = nodes.is_empty();
         let (secret, tls) = checked(config, name)?;
         warn_of_the_future(settings);
-        if let Some(advice) = advice(config) {
-            tracing::warn!("{advice}");
-        }
-        let own = nodes.iter().find(|node| node.name == name);
-        let listen = settings.listen.as_ref().or_else(|| own.and_then(|own| own.address.as_ref()));
-        let listen = listen.map(resolve).transpose()?.unwrap_or_default();
+        let listen = listens_at(config, name).map(resolve).transpose()?.unwrap_or_default();
         let batches = config.broker.routing.batch_sync == broker::settings::BatchSync::Auto;
         let incarnation = incarnation::next(&config.node.data_dir)?;
         let of_cluster = if is_agreed {

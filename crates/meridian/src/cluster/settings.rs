@@ -184,14 +184,52 @@ pub fn check_listed(cluster: &ClusterSettings, nodes: &[ClusterNode], own: &str)
     Err(wrong.to_owned())
 }
 
-/// What is better otherwise, though it holds.
-pub fn advice(nodes: &[ClusterNode]) -> Option<String> {
-    let cores = nodes.iter().filter(|node| node.role == RoleSetting::Core).count();
-    (cores > 0 && cores % 2 == 0).then(|| {
+/// What is better otherwise, or not as it may be meant, though it holds.
+pub fn advice(cluster: &ClusterSettings, nodes: &[ClusterNode]) -> Vec<String> {
+    let is_listed = !nodes.is_empty();
+    let listed = nodes.iter().filter(|node| node.role == RoleSetting::Core).count();
+    let cores = if is_listed { listed } else { usize::from(cluster.expect) };
+    let whose = if is_listed { "" } else { " that a new cluster waits for (cluster.expect)" };
+    let is_even = cores > 0 && cores % 2 == 0;
+    let even = is_even.then(|| {
         format!(
-            "of {cores} cores {} have to be there, so that no more may be lost than of {}: let one of them be a replicant, or add one",
+            "of {cores} cores{whose} {} have to be there, so that no more may be lost than of {}: let one of them be a replicant, or add one",
             cores / 2 + 1,
             cores - 1
+        )
+    });
+    even.into_iter().chain(is_alone(cluster)).collect()
+}
+
+fn is_alone(cluster: &ClusterSettings) -> Option<String> {
+    let own = advertised(cluster)?;
+    let here = |address: &HostPort| {
+        address.is_same(own) || cluster.listen.as_ref().is_some_and(|it| address.is_same(it))
+    };
+    let join = join(cluster);
+    let is_alone = cluster.role == RoleSetting::Core && !join.is_empty() && join.iter().all(here);
+    (is_alone && cluster.expect != 1).then(|| {
+        "cluster.join names this node only: until it belongs to a cluster it waits for another core that has its address in join. Name others, \
+         or take cluster.join away: then it begins a cluster by itself"
+            .to_owned()
+    })
+}
+
+/// Settings of a cluster in the configuration of a node that belongs to none.
+pub fn unused(cluster: &ClusterSettings) -> Option<String> {
+    let settings = [
+        ("advertise", cluster.advertise.is_some()),
+        ("role", cluster.role != RoleSetting::Core),
+        ("expect", cluster.expect != 0),
+        ("tls_certificate", cluster.tls_certificate.is_some()),
+        ("secret_file", cluster.secret_file.is_some()),
+    ];
+    let said: Vec<_> =
+        settings.iter().filter(|(_, is_set)| *is_set).map(|(name, _)| format!("cluster.{name}")).collect();
+    (!said.is_empty()).then(|| {
+        format!(
+            "{} of a node that belongs to no cluster: set cluster.listen (--cluster-listen) and cluster.join (--join) where it is to belong to one",
+            said.join(", ")
         )
     })
 }
@@ -391,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_list_contradicts_is_refused_and_an_even_number_of_cores_is_advised_against() {
+    fn what_a_list_contradicts_is_refused() {
         let nodes = ["a", "b", "c", "d"].map(|name| node(name, "10.0.0.1:1", RoleSetting::Core));
         let of = |change: &dyn Fn(&mut ClusterSettings)| {
             let mut settings = ClusterSettings::default();
@@ -402,9 +440,47 @@ mod tests {
         assert_eq!(of(&|settings| settings.join = joined("h:1")), Err("cluster.join".into()));
         assert_eq!(of(&|settings| settings.advertise = at("h:1")), Err("with".into()));
         assert_eq!(of(&|settings| settings.role = RoleSetting::Replicant), Err("cluster.role".into()));
-        assert_eq!(advice(&nodes[..3]), None);
-        let advice = advice(&nodes).expect("four");
-        assert!(advice.starts_with("of 4 cores 3 have") && advice.contains("than of 3"), "{advice}");
+    }
+
+    #[test]
+    fn an_even_number_of_cores_is_advised_against() {
+        let nodes = ["a", "b", "c", "d"].map(|name| node(name, "10.0.0.1:1", RoleSetting::Core));
+        let settings = ClusterSettings::default();
+        assert_eq!(advice(&settings, &nodes[..3]), Vec::<String>::new());
+        let [advised] = &advice(&settings, &nodes)[..] else { panic!("four") };
+        assert!(advised.starts_with("of 4 cores 3 have") && advised.contains("than of 3"), "{advised}");
+        let expecting = |expect| advice(&ClusterSettings { expect, ..ClusterSettings::default() }, &[]);
+        let [advised] = &expecting(2)[..] else { panic!("two") };
+        assert!(advised.starts_with("of 2 cores that") && advised.contains("cluster.expect"), "{advised}");
+        assert!([0, 1, 3].into_iter().all(|expect| expecting(expect).is_empty()));
+    }
+
+    #[test]
+    fn a_core_that_joins_itself_only_is_told_of() {
+        let of = |listen: &str, advertise: &str, join: &str| {
+            let settings = ClusterSettings {
+                listen: at(listen),
+                advertise: at(advertise),
+                join: joined(join),
+                ..ClusterSettings::default()
+            };
+            advice(&settings, &[])
+        };
+        assert!(of("10.0.0.1:1", "", "10.0.0.1:1")[0].contains("names this node only"));
+        assert!(of("0.0.0.0:1", "a.example:1", "A.example:1")[0].contains("names this node only"));
+        for (listen, join) in
+            [("10.0.0.1:1", ""), ("10.0.0.1:1", "10.0.0.1:1,10.0.0.2:1"), ("10.0.0.1:1", "10.0.0.1:2")]
+        {
+            assert_eq!(of(listen, "", join), Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn settings_of_a_cluster_that_there_is_not_are_told_of() {
+        assert_eq!(unused(&ClusterSettings::default()), None);
+        let secret_file = Some("secret".into());
+        let told = unused(&ClusterSettings { secret_file, ..ClusterSettings::default() }).expect("advice");
+        assert!(told.starts_with("cluster.secret_file of") && told.contains("--cluster-listen"), "{told}");
     }
 
     #[test]

@@ -1,0 +1,81 @@
+//! Files that nobody else should be able to read.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use crate::config::Config;
+
+/// What every user of the machine may do with a file: read or write it.
+const OTHERS: u32 = 0o006;
+
+/// Those of which every user of this machine could have the secret, with what to do about it. A group may have it: it is the node's own, where
+/// the files are root's.
+pub fn open_to_others(config: &Config) -> Vec<String> {
+    let open = of(config).into_iter().filter(|(_, path)| is_open(path));
+    let warning = |(setting, path): (String, &Path)| {
+        let path = path.display();
+        format!(
+            "{setting}: every user of this machine may read {path}: chmod 600 {path} (640 for a group of the node's own)"
+        )
+    };
+    open.map(warning).collect()
+}
+
+/// With the settings that name them.
+fn of(config: &Config) -> Vec<(String, &Path)> {
+    let Config { http, auth: _, jwt, http_auth, http_acl, cluster, edge, .. } = config;
+    let named = [
+        ("cluster.secret_file", &cluster.secret_file),
+        ("cluster.tls_key", &cluster.tls_key),
+        ("http.tls_key", &http.tls_key),
+        ("jwt.secret_file", &jwt.secret_file),
+        ("http_auth.headers_file", &http_auth.headers_file),
+        ("http_auth.client_key", &http_auth.client_key),
+        ("http_acl.headers_file", &http_acl.headers_file),
+        ("http_acl.client_key", &http_acl.client_key),
+    ];
+    let named = named.into_iter().filter_map(|(name, path)| Some((name.to_owned(), path.as_deref()?)));
+    let of_listeners = edge.listeners.iter().enumerate().filter_map(|(place, listener)| {
+        Some((format!("listener.{place}.tls_key"), listener.tls_key.as_deref()?))
+    });
+    named.chain(of_listeners).collect()
+}
+
+fn is_open(path: &Path) -> bool {
+    // One that is not there, or cannot be looked at, is complained of by whoever reads it.
+    std::fs::metadata(path)
+        .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & OTHERS != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+
+    use super::*;
+
+    #[test]
+    fn a_secret_that_every_user_may_read_is_told_of_with_its_setting() {
+        let path = std::env::temp_dir().join(format!("meridian-secret-{}", std::process::id()));
+        std::fs::write(&path, "secret").unwrap();
+        let mut config = Config::default();
+        config.cluster.secret_file = Some(path.clone());
+        config.edge.listeners[1].tls_key = Some(path.clone());
+        config.http.tls_key = Some("/nonexistent/key".into());
+        let told = |mode| {
+            std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            open_to_others(&config)
+        };
+        for mode in [0o644, 0o604, 0o602] {
+            let [of_cluster, of_listener] = &told(mode)[..] else { panic!("two: {:?}", told(mode)) };
+            assert!(
+                of_cluster.starts_with("cluster.secret_file: ") && of_cluster.contains("chmod 600 "),
+                "{of_cluster}"
+            );
+            assert!(of_listener.starts_with("listener.1.tls_key: "), "{of_listener}");
+        }
+        for mode in [0o600, 0o640, 0o400] {
+            assert_eq!(told(mode), Vec::<String>::new());
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+}
