@@ -203,7 +203,9 @@ def config(node):
     assert "no.such" in said, said
     problem = json.loads(node.ctl("--json", "config", "set", "queue.messages_max=lots", code=1).err)
     assert problem["status"] == 422 and problem["errors"][0]["name"] == "queue.messages_max", problem
-    assert "changed" in node.json("config", "reload")
+    reloaded = node.json("config", "reload")
+    assert reloaded["changed"] == [] and any(file.endswith("runtime.toml") for file in reloaded["files"]), reloaded
+    assert "no setting changed\nread again: " in node.text("config", "reload")
 
 
 def counted_topics(node):

@@ -738,7 +738,7 @@ export const checks = [
       const page = await visitor.open('configuration');
       await page.getByRole('button', { name: 'Reload file…' }).click();
       await page.getByRole('dialog').getByRole('button', { name: 'Reload' }).click();
-      await toast(page, 'Nothing changed');
+      await toast(page, 'No setting changed');
     },
   ],
   [

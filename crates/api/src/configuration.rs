@@ -147,12 +147,14 @@ pub struct Changed {
     pub held: Vec<SettingProblem>,
 }
 
-/// What reading the file again did.
+/// What reading the files again did.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Reloaded {
     pub changed: Vec<Change>,
     /// Settings that differ and take effect at the next start.
     pub pending: Vec<String>,
+    /// The files that were read again, those of certificates among them: whatever has changed in them holds now.
+    pub files: Vec<String>,
 }
 
 /// One version of the configuration.

@@ -719,7 +719,7 @@ fn configuration_is_shown_changed_and_checked() {
             (_, "/api/v1/config/validate") => {
                 json!({"valid": false, "problems": [{"name": "x", "detail": "no such setting"}]})
             }
-            _ => json!({"changed": [], "pending": ["edge.workers"]}),
+            _ => json!({"changed": [], "pending": ["edge.workers"], "files": ["m.toml", "server.crt"]}),
         })
     });
     let changed = ctl(&mock, "config").out();
@@ -745,7 +745,24 @@ fn configuration_is_shown_changed_and_checked() {
     let outcome = ctl(&mock, "config validate x=1");
     assert_eq!(outcome.code(), 1);
     assert!(outcome.error().contains("x: no such setting"));
-    assert!(ctl(&mock, "config reload").out().contains("edge.workers"));
+    let text = ctl(&mock, "config reload").out();
+    assert_eq!(
+        text,
+        "no setting changed\nread again: m.toml, server.crt\nfrom the next start on: edge.workers\n"
+    );
+}
+
+#[test]
+fn a_change_for_the_cluster_that_is_none_here_says_why() {
+    let held = json!([{"name": "a.b", "detail": "this node goes by --set, which goes over what the cluster agrees on"}]);
+    let mock = Mock::always(Reply::json(&json!({"version": 4, "changed": [], "held": held})));
+    let text = ctl(&mock, "config set --cluster a.b=1").out();
+    assert_eq!(
+        text,
+        "nothing changes on this node\na.b: this node goes by --set, which goes over what the cluster agrees on\nthis is version 4\n"
+    );
+    let mock = Mock::always(Reply::json(&json!({"version": 4, "changed": [], "held": []})));
+    assert_eq!(ctl(&mock, "config set a.b=1").out(), "nothing changed\nthis is version 4\n");
 }
 
 #[test]

@@ -24,6 +24,7 @@ mod log;
 mod node;
 mod otel;
 mod passwd;
+mod reread;
 mod running;
 mod secrets;
 mod signals;

@@ -26,6 +26,7 @@ use crate::expiry::TlsFiles;
 use crate::exposure;
 use crate::history::History;
 use crate::log::Log;
+use crate::reread;
 
 /// The name of the file that keeps changes made at run time, in the data directory.
 pub const RUNTIME_FILE: &str = "runtime.toml";
@@ -212,7 +213,8 @@ impl Running {
         }
         // What could not be taken up may be now: a file is there.
         self.settle(&mut now, None);
-        Ok(Reloaded { changed, pending })
+        let files = reread::files(&now.layers, &now.config, &self.node.files);
+        Ok(Reloaded { changed, pending, files })
     }
 
     /// Reads what the layers give with all files that belong to it. Nothing of it is in force before [`Self::put_in_force`].

@@ -252,7 +252,7 @@ fn serve(
         match signals.wait().map_err(|error| format!("signals cannot be waited for: {error}"))? {
             Signal::Stop | Signal::OwnStop => break,
             Signal::Reload => match running.reload_all("SIGHUP") {
-                Ok(_) => tracing::info!("reloaded"),
+                Ok(reloaded) => tracing::info!(files = reloaded.files.join(", "), "reloaded"),
                 Err(refused) => tracing::error!("not reloaded, everything stays as it was: {refused}"),
             },
         }

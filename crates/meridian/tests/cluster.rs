@@ -203,6 +203,8 @@ fn what_is_changed_on_one_node_holds_on_all_and_after_all_were_stopped() {
         meridian(&["config", "show", "--data-dir", &cluster.directory.file("data/n4")]).output().unwrap();
     assert!(kept.status.success() && said(&kept).contains("messages_max = 123"), "{}", said(&kept));
     cluster.does(2, &["config", "set", "queue.messages_max=77"]);
+    let held = cluster.does(2, &["config", "set", "--cluster", "queue.messages_max=78"]);
+    assert!(held.contains("nothing changes on this node\nqueue.messages_max: this node goes by"), "{held}");
     cluster.does(1, &["config", "unset", "--cluster", "queue.messages_max"]);
     for node in [1, 3, 4, 5] {
         cluster.until(node, &["config", "show", "queue.messages_max"], |output| {

@@ -404,6 +404,7 @@ fn reading_the_file_again_is_the_same_by_signal_and_by_http() {
     );
     // `--listen` goes over the listeners of the file.
     assert_eq!(reloaded["pending"], json!(["mqtt.qos_max"]));
+    assert_eq!(reloaded["files"], json!([config]));
     let setting = node.setting("mqtt.qos_max");
     assert_eq!(
         (&setting["value"], &setting["pending"], &setting["reloadable"]),
@@ -419,7 +420,8 @@ fn reading_the_file_again_is_the_same_by_signal_and_by_http() {
 
     directory.write("m.toml", "[queue]\nmessages_max = 8\n");
     node.signal("-HUP");
-    node.wait_for("reloaded");
+    let line = node.wait_for("reloaded");
+    assert!(line.contains(&config), "{line}");
     assert_eq!(node.setting("queue.messages_max")["value"], "8");
     let history = node.get("/api/v1/config/history");
     assert_eq!((&history["items"][0]["by"], &history["items"][1]["by"]), (&"SIGHUP".into(), &Value::Null));

@@ -236,7 +236,8 @@ fn what_is_wrong_with_a_cluster_is_said_before_a_start() {
     let (holds, text) = check(&even, "a");
     assert!(holds && text.contains("warning: cluster.secret_file") && text.contains("chmod 600"), "{text}");
     let http = ["--http", "127.0.0.1:7883", "--role", "replicant", "--join", "127.0.0.1:7884"];
-    let here = ["--name", "a", "--cluster-listen", "0.0.0.0:7883", "--set", "cluster.advertise=127.0.0.1:7883"];
+    let here =
+        ["--name", "a", "--cluster-listen", "0.0.0.0:7883", "--set", "cluster.advertise=127.0.0.1:7883"];
     let output = run(&[&["config", "check", "--cluster-secret-file", &secret], &http[..], &here].concat());
     assert!(stderr(&output).contains("http.listen is 127.0.0.1:7883"), "{}", stderr(&output));
     // A node says the same, and does not start.

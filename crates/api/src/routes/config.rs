@@ -128,7 +128,8 @@ async fn rollback(
     Ok(Json(changed))
 }
 
-/// Reads configuration file, environment, password file and access rules again, as SIGHUP does.
+/// Reads configuration file, password file, access rules, certificates and the other files that settings name again, as SIGHUP does, and says
+/// which.
 #[utoipa::path(post, path = "/api/v1/config/reload", tag = "configuration", operation_id = "config_reload",
     security(("token" = ["admin"])), responses((status = 200, body = Reloaded)))]
 async fn reload(state: State, caller: Caller) -> Result<Json<Reloaded>, Problem> {
@@ -138,7 +139,7 @@ async fn reload(state: State, caller: Caller) -> Result<Json<Reloaded>, Problem>
         state.configuration.reload(&by)
     })
     .await??;
-    caller.note(|| told(&reloaded.changed));
+    caller.note(|| format!("{}; read again: {}", told(&reloaded.changed), reloaded.files.join(", ")));
     Ok(Json(reloaded))
 }
 

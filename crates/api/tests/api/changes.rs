@@ -74,7 +74,7 @@ impl Configuration for Held {
     }
 
     fn reload(&self, _: &str) -> Result<Reloaded, Refused> {
-        Ok(Reloaded { changed: Vec::new(), pending: Vec::new() })
+        Ok(Reloaded { changed: Vec::new(), pending: Vec::new(), files: vec!["m.toml".to_owned()] })
     }
 
     fn history(&self) -> Vec<Version> {

@@ -402,7 +402,7 @@ impl Configuration for Fixed {
     }
 
     fn reload(&self, _: &str) -> Result<Reloaded, Refused> {
-        Ok(Reloaded { changed: Vec::new(), pending: Vec::new() })
+        Ok(Reloaded { changed: Vec::new(), pending: Vec::new(), files: vec!["m.toml".to_owned()] })
     }
 
     fn history(&self) -> Vec<Version> {

@@ -27,7 +27,7 @@ Examples:
   meridian ctl config unset log.level                  takes a change at run time back
   meridian ctl config history
   meridian ctl config rollback 2
-  meridian ctl config reload                           reads the file again, as SIGHUP does
+  meridian ctl config reload                           reads the files again, as SIGHUP does
 
 `meridian config` (without ctl) is about files, not about a running node.")]
 pub struct ConfigArgs {
@@ -86,7 +86,7 @@ enum Verb {
         /// The version, as the history shows it
         version: u64,
     },
-    /// Read the configuration file again
+    /// Read the configuration file again, and those that it names: users, rules, certificates
     Reload,
 }
 
@@ -294,8 +294,16 @@ fn changed(console: &mut Console, answer: &Value) -> Result<(), Failure> {
     for change in answer.list("changed") {
         console.line(&difference(change))?;
     }
-    if answer.list("changed").is_empty() {
-        console.line("nothing changed")?;
+    let is_same = answer.list("changed").is_empty();
+    let files: Vec<&str> = answer.list("files").iter().filter_map(Value::as_str).collect();
+    match (files.is_empty(), answer.list("held").is_empty()) {
+        (false, _) if is_same => console.line("no setting changed")?,
+        (true, false) if is_same => console.line("nothing changes on this node")?,
+        (true, true) if is_same => console.line("nothing changed")?,
+        _ => {}
+    }
+    if !files.is_empty() {
+        console.line(&format!("read again: {}", files.join(", ")))?;
     }
     for held in answer.list("held") {
         console.line(&format!("{}: {}", held.cell("name"), held.cell("detail")))?;

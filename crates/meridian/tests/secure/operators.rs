@@ -203,7 +203,8 @@ fn a_reload_renews_the_certificates_of_links() {
     assert_eq!(series(&node), "978307200");
     authority.issue("link", &["a.cluster"]);
     node.reload();
-    node.wait_for("reloaded");
+    let line = node.wait_for("reloaded");
+    assert!(line.contains("link.crt, link.key, ca.pem") && !line.contains("cluster.secret"), "{line}");
     assert_eq!(series(&node), "67090118400");
     let other = Authority::new();
     other.issue("link", &["a.cluster"]);
