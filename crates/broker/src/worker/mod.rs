@@ -20,6 +20,7 @@ mod post;
 mod publish;
 mod receive;
 mod recheck;
+mod refusals;
 mod retained;
 mod subscribe;
 mod sys;

@@ -21,6 +21,8 @@ use crate::store::{GroupName, Offer, Request};
 
 /// The User Property of a SUBSCRIBE that says who is to know of it before SUBACK.
 const SUBACK_PROPERTY: &str = "suback";
+/// Why a connection ends whose SUBACK would have had to wait for longer than `cluster.suback_wait`.
+const UNKNOWN_ELSEWHERE: &str = "Server busy: other nodes of the cluster have not said in time that they know the subscription; subscribe again";
 
 /// A message that is forwarded in this turn: where it is in the frames, and the hash of its topic.
 pub(super) type InFrames = Option<(Range<usize>, u32)>;
@@ -209,7 +211,7 @@ impl Worker {
                 self.one_stored(connection, ticket, AckKind::Sub);
             } else if self.connections.get_mut(connection.slot, connection.generation).is_some() {
                 // Whether others know of the subscription is not known: neither granted nor refused.
-                self.close(connection.slot, ReasonCode::ServerBusy);
+                self.close_because(connection.slot, ReasonCode::ServerBusy, UNKNOWN_ELSEWHERE);
             }
         }
     }

@@ -1,13 +1,13 @@
 //! SUBSCRIBE and UNSUBSCRIBE.
 
 use mqtt::{
-    Packet, Properties, ReasonCode, RetainHandling, SubAck, Subscribe, Subscription, SubscriptionOptions,
-    TopicFilter, Unsubscribe,
+    Packet, PropertiesBuf, Property, ReasonCode, RetainHandling, SubAck, Subscribe, Subscription,
+    SubscriptionOptions, TopicFilter, Unsubscribe,
 };
 
-use super::Worker;
 use super::connect::granted_qos;
 use super::publish::is_beyond_limits;
+use super::{Worker, refusals};
 use crate::access::Action;
 use crate::connection::{AckKind, PendingAck, PendingFilter};
 use crate::ids::{ConnectionId, Ticket};
@@ -393,10 +393,14 @@ impl Worker {
 
     /// SUBACK or UNSUBACK, then the retained messages of new subscriptions [MQTT-3.8.4-1] [MQTT-3.10.4-4].
     fn finish_ack(&mut self, slot: u32, pending: PendingAck) {
-        // Under the packet's identifier [MQTT3-2.3.1-7], and bare: nothing could make it too large [MQTT-3.9.2-1] [MQTT-3.9.2-2]
-        // [MQTT-3.11.2-1] [MQTT-3.11.2-2].
-        let ack =
-            |packet_id| SubAck { packet_id, properties: Properties::default(), reasons: &pending.reasons };
+        let why = self.refusal(slot, &pending.reasons);
+        let properties = PropertiesBuf::from_iter(why.as_deref().map(Property::ReasonString));
+        // Under the packet's identifier [MQTT3-2.3.1-7].
+        let ack = |packet_id| SubAck {
+            packet_id,
+            properties: properties.as_properties(),
+            reasons: &pending.reasons,
+        };
         match (pending.kind, pending.ticket.packet_id()) {
             (AckKind::Unsub, Some(id)) => self.send(slot, &Packet::UnsubAck(ack(id))),
             (AckKind::Sub, Some(id)) => self.send(slot, &Packet::SubAck(ack(id))),
@@ -421,7 +425,21 @@ impl Worker {
             self.begin_retained(slot, jobs);
         }
     }
+
+    /// The Reason String of a SUBACK or UNSUBACK: for clients that want to know [MQTT-3.1.2-29], where it makes the packet no larger than they
+    /// take [MQTT-3.9.2-1] [MQTT-3.11.2-1]. There are no User Properties that could [MQTT-3.9.2-2] [MQTT-3.11.2-2].
+    fn refusal(&self, slot: u32, reasons: &[u8]) -> Option<String> {
+        let connection = self.connections.occupant_ref(slot)?;
+        if !connection.version.has_properties() || !connection.marks.problem_information {
+            return None;
+        }
+        let room = (connection.packet_size_max as usize).saturating_sub(ACK_FRAME + reasons.len());
+        refusals::told(reasons).filter(|why| why.len() <= room)
+    }
 }
+
+/// Bytes of a SUBACK or UNSUBACK besides its Reason Codes and the text of its Reason String, at most.
+const ACK_FRAME: usize = 16;
 
 /// Why a subscription is not granted.
 #[derive(Clone, Copy, Debug)]

@@ -15,13 +15,24 @@ pub struct Client {
     pub held: bool,
     /// Bytes that the worker has not taken yet.
     pub unsent: Vec<u8>,
+    /// The bytes that came last.
+    pub last: Vec<u8>,
     end: Endpoint,
 }
 
 impl Client {
     pub fn new(worker: usize, slot: u32, version: Version) -> Self {
         let end = Endpoint::new(version);
-        Self { worker, slot, gone: false, reads: true, held: false, unsent: Vec::new(), end }
+        Self {
+            worker,
+            slot,
+            gone: false,
+            reads: true,
+            held: false,
+            unsent: Vec::new(),
+            last: Vec::new(),
+            end,
+        }
     }
 
     /// Puts a packet behind those to be sent.
@@ -31,6 +42,7 @@ impl Client {
 
     /// Bytes came.
     pub fn read(&mut self, bytes: &[u8]) {
+        self.last = bytes.to_vec();
         self.end.read(bytes);
     }
 

@@ -147,3 +147,26 @@ fn a_qos_2_message_that_a_node_has_lost_goes_there_again_and_to_no_other() {
         });
     }
 }
+
+/// Neither granted nor refused: whether other nodes know of the subscription is not known.
+#[test]
+fn a_subscription_that_others_do_not_know_in_time_ends_its_connection_which_hears_why() {
+    everywhere(|net| {
+        let client = net.connect(0, v5("c"));
+        let others = joined(net, 1);
+        net.send(client, subscribe(1).to("x", AtLeastOnce));
+        assert_eq!(net.received(client), []);
+        net.send_to_peers();
+        let outbound = std::mem::take(&mut *others.0.lock().expect("one thread"));
+        for Outbound { worker: WorkerId(worker), announces, .. } in outbound {
+            let announced =
+                announces.into_iter().map(|announce| (announce.connection, announce.ticket, false)).collect();
+            net.node.post_inbound(WorkerId(worker), Inbound { announced, ..Inbound::default() });
+        }
+        net.run();
+        assert_eq!(net.closed(client), Some(Some(ReasonCode::ServerBusy)));
+        let text = String::from_utf8_lossy(&net.client(client).last).into_owned();
+        assert!(text.contains("know the subscription; subscribe again"), "{text}");
+        leave(net, 1);
+    });
+}

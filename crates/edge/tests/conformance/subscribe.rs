@@ -193,3 +193,25 @@ fn nothing_is_lost_while_a_subscription_is_replaced() {
         subscriber.nothing_from(&mut publisher);
     });
 }
+
+/// 3.9.2.1.2: a refused subscription comes with its reason where there is room for it [MQTT-3.9.2-1].
+#[test]
+fn a_refusal_says_why_where_the_packet_has_room_for_it() {
+    v5(|b| {
+        let topic = b.topic("t");
+        let filters = [(topic.as_str(), at(QOS_0)), ("a/#/b", at(QOS_0))];
+        let why = |client: &mut Client| {
+            client.send_subscribe(1, &filters, &[]);
+            let suback = client.suback();
+            assert_eq!(suback.reasons, [0, ReasonCode::TopicFilterInvalid.as_u8()]);
+            suback.properties.as_properties().reason_string().map(str::to_owned)
+        };
+        let told = why(&mut b.connect("a")).expect("a reason");
+        assert!(told.starts_with("Topic Filter 2: Topic Filter invalid: "), "{told}");
+        let (mut small, _) = b.connect_with(b.client("b").with(Property::MaximumPacketSize(64)));
+        assert_eq!(why(&mut small), None);
+        let mut client = b.connect("c");
+        client.send_subscribe(2, &filters[..1], &[]);
+        assert_eq!(client.suback().properties.as_properties().reason_string(), None);
+    });
+}
