@@ -272,23 +272,36 @@ impl ConfigArgs {
         if !self.listen.is_empty() {
             flags.push(Flag::List("--listen", "listener", "address", self.listen.clone()));
         }
-        let values = [
-            ("--http", "http.listen", &self.http),
-            ("--data-dir", "node.data_dir", &self.data_dir),
-            ("--workers", "edge.workers", &self.workers),
-            ("--name", "node.name", &self.name),
-            ("--cluster-listen", "cluster.listen", &self.cluster_listen),
-            ("--join", "cluster.join", &self.join),
-            ("--role", "cluster.role", &self.role),
-            ("--region", "cluster.region", &self.region),
-            ("--cluster-secret-file", "cluster.secret_file", &self.cluster_secret_file),
-        ];
-        for (flag, setting, value) in values {
-            flags.extend(value.iter().map(|value| Flag::Value(flag, setting, value.clone())));
+        for (flag, setting, value) in FLAGS {
+            flags.extend(value(self).iter().map(|value| Flag::Value(flag, setting, value.clone())));
         }
         flags
     }
 }
+
+/// The setting that a flag, such as `--http`, stands for; `None` when it stands for none, or is not known.
+pub fn setting_of_flag(flag: &str) -> Option<&'static str> {
+    let known = FLAGS.iter().map(|(flag, setting, _)| (*flag, *setting));
+    known
+        .chain([("--listen", "listener.address")])
+        .find(|(name, _)| *name == flag)
+        .map(|(_, setting)| setting)
+}
+
+type ValueOf = fn(&ConfigArgs) -> &Option<String>;
+
+/// Flags that stand for one setting each.
+const FLAGS: [(&str, &str, ValueOf); 9] = [
+    ("--http", "http.listen", |args| &args.http),
+    ("--data-dir", "node.data_dir", |args| &args.data_dir),
+    ("--workers", "edge.workers", |args| &args.workers),
+    ("--name", "node.name", |args| &args.name),
+    ("--cluster-listen", "cluster.listen", |args| &args.cluster_listen),
+    ("--join", "cluster.join", |args| &args.join),
+    ("--role", "cluster.role", |args| &args.role),
+    ("--region", "cluster.region", |args| &args.region),
+    ("--cluster-secret-file", "cluster.secret_file", |args| &args.cluster_secret_file),
+];
 
 fn joined(layers: &Layers) -> Result<Loaded<Config>, ConfigError> {
     settings::load(layers).map_err(ConfigError::Problems)

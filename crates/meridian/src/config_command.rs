@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use api::{Keys, SettingProblem};
 use auth::{Acl, PasswordFile};
-use clap::Subcommand;
+use clap::{Command, CommandFactory as _, Subcommand};
 use registry::{Ledger, LocalLedger};
 
 use crate::agreed::AgreedSettings;
+use crate::cli::Cli;
 use crate::cluster;
-use crate::config::{Config, ConfigArgs};
+use crate::config::{Config, ConfigArgs, setting_of_flag};
 use crate::exposure;
 use crate::running::Loading;
 use crate::secrets;
@@ -115,7 +116,23 @@ fn agreed(config: &Config) -> Result<AgreedSettings, String> {
 }
 
 fn reference() -> String {
-    REFERENCE_HEAD.to_owned() + &settings::reference::<Config>()
+    REFERENCE_HEAD.to_owned() + &flags() + &settings::reference::<Config>()
+}
+
+/// The flags of `meridian start`, as `--help` has them.
+fn flags() -> String {
+    let mut out = FLAGS_HEAD.to_owned();
+    let command = Cli::command();
+    for flag in command.find_subcommand("start").into_iter().flat_map(Command::get_arguments) {
+        let Some(name) = flag.get_long().map(|name| format!("--{name}")) else { continue };
+        let values = flag.get_value_names().unwrap_or_default();
+        let values: Vec<String> = values.iter().map(|value| format!(" {value}")).collect();
+        let setting = setting_of_flag(&name).map_or(String::new(), |setting| format!("`{setting}`"));
+        let meaning = flag.get_help().map(ToString::to_string).unwrap_or_default();
+        let (values, meaning) = (values.concat(), meaning.replace('|', "\\|"));
+        out.push_str(&format!("| `{name}{values}` | {setting} | {meaning} |\n"));
+    }
+    out
 }
 
 fn example() -> String {
@@ -137,8 +154,7 @@ the ones before it:
 4. what was changed while the node ran (`PATCH /api/v1/config`, `meridian ctl config set`), in `DATA_DIR/runtime.toml`;
 5. the environment: `MERIDIAN__SECTION__KEY`, such as `MERIDIAN__MQTT__QOS_MAX=1`;
 6. the command line: `--set section.key=value`, repeated as needed;
-7. the flags that stand for a setting: `--listen` (`[[listener]]` `address`), `--http` (`http.listen`), `--data-dir`
-   (`node.data_dir`), `--workers` (`edge.workers`), `--name` (`node.name`).
+7. the [flags](#flags-of-meridian-start) that stand for a setting, such as `--http` for `http.listen`.
 
 Sections in double brackets can be repeated. Their entries count from 0: `MERIDIAN__LISTENER__0__ADDRESS`,
 `--set listener.1.address=[::1]:1883`. Entries of the file replace the default one; environment and `--set` change an
@@ -154,6 +170,15 @@ SIGHUP makes a running node read its files again (so does `POST /api/v1/config/r
 effect, and the password and ACL files are read again. When something is wrong with them, the node says so and keeps what
 it has. The same settings can be changed through the API; each change is a version with author and comment, of which the
 last 100 are kept, and rolling back makes an old version a new one.
+";
+
+const FLAGS_HEAD: &str = "
+## Flags of `meridian start`
+
+`meridian start --help` says the same. Without a command `meridian` starts a node too.
+
+| flag | setting | meaning |
+|---|---|---|
 ";
 
 const EXAMPLE_HEAD: &str = "\
@@ -179,6 +204,23 @@ mod tests {
             of.iter().map(|(name, value)| ((*name).to_owned(), Some((*value).to_owned()))).collect();
         agreed.propose(&changes, &Author::default()).unwrap();
         path
+    }
+
+    /// Those that have a word of their own for a setting, and those that have none.
+    #[test]
+    fn every_flag_of_a_start_is_in_the_reference_with_its_setting() {
+        let reference = reference();
+        for row in [
+            "| `--config FILE` |  | Configuration file (TOML); none is read unless named |",
+            "| `--listen ADDRESS` | `listener.address` | Where clients connect",
+            "| `--cluster-listen ADDRESS` | `cluster.listen` | ",
+            "| `--join ADDRESS[,ADDRESS]...` | `cluster.join` | ",
+            "| `--dev-cluster CORES+REPLICANTS` |  | ",
+        ] {
+            assert!(reference.contains(row), "{row}");
+        }
+        let start = Cli::command().find_subcommand("start").map(|start| start.get_arguments().count());
+        assert_eq!(reference.matches("\n| `--").count(), start.expect("a command"));
     }
 
     #[test]
