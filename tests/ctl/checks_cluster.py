@@ -231,9 +231,8 @@ def strangers(_):
         for which, name, here, there in [
             ("own", "n1", "give each node a name of its own", "give each node a name of its own"),
             ("taken", "n2", "another process with this name", "another process with this name"),
-            # What others at the same address do wrong the core says once in a while only.
-            ("secret", "n4", "does not know the cluster's secret", ""),
-            ("other", "n5", "different clusters: check the cluster's id", ""),
+            ("secret", "n4", "does not know the cluster's secret", "the cluster's secret is not the same on both: check the secret's file"),
+            ("other", "n5", "different clusters: check the cluster's id", "different clusters: check the cluster's id"),
         ]:
             start_as(which, name, *(["cluster.id=another"] if which == "other" else []))
             until(lambda it=nodes[which], words=here: said(it, "not joined", words), f"{which} hears why", 30)

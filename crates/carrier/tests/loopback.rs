@@ -84,7 +84,7 @@ fn a_node_with_another_secret_is_refused() {
     }
     let (dials, accepts) = if a.id < b.id { (&a, &b) } else { (&b, &a) };
     dials.until_refused("does not know the cluster's secret");
-    accepts.until_refused("before the handshake was done");
+    accepts.until_refused("the cluster's secret is not the same on both: check the secret's file");
     assert!(a.look(|_, mesh| mesh.peers().all(|peer| !peer.is_up)));
 }
 

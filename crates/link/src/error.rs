@@ -48,6 +48,10 @@ pub enum Refusal {
     Taken,
     /// Of the two it is the other that dials.
     Direction,
+    /// Who has dialed finds another node there.
+    Elsewhere,
+    /// Who has dialed wants nothing of it any more, or dials again at once: nobody has to do anything.
+    Withdrawn,
 }
 
 impl Refusal {
@@ -61,6 +65,8 @@ impl Refusal {
             Self::Unknown => 6,
             Self::Taken => 7,
             Self::Direction => 8,
+            Self::Elsewhere => 9,
+            Self::Withdrawn => 10,
         }
     }
 
@@ -74,6 +80,8 @@ impl Refusal {
             Self::Unknown,
             Self::Taken,
             Self::Direction,
+            Self::Elsewhere,
+            Self::Withdrawn,
         ];
         all.into_iter().find(|refusal| refusal.byte() == byte)
     }
@@ -93,6 +101,8 @@ impl fmt::Display for Refusal {
                  restart this passes within seconds"
             },
             Self::Direction => "of these two nodes the other one dials: their names say so, and both should know",
+            Self::Elsewhere => "another node was to be where it has dialed: check the addresses of both",
+            Self::Withdrawn => "it has given up this connection",
         })
     }
 }

@@ -7,6 +7,7 @@
 //!                                 card (length u16) | proof 32
 //!       or  "MLNK" | length u16 | reason u8, not 0
 //! dialer    proof 32
+//!       or  "MLNK" | length u16 | reason u8, not 0
 //! ```
 //!
 //! A proof is HMAC-SHA-256 with the secret over who proves and all that was said before it. Fields that a later version adds behind
@@ -104,6 +105,8 @@ pub struct Handshake {
     secret: Secret,
     stage: Stage,
     pending: BytesMut,
+    /// As whom the dialer has introduced itself, of which nothing is proved.
+    says: Option<Box<str>>,
 }
 
 #[derive(Debug)]
@@ -169,13 +172,13 @@ impl Handshake {
         let hello = message(&body);
         out.put(&hello);
         let stage = Stage::Dialed { hello, place, identity: identity.clone() };
-        Self { secret, stage, pending: BytesMut::new() }
+        Self { secret, stage, pending: BytesMut::new(), says: None }
     }
 
     /// Waits for a peer that dials. `nonce` is random.
     pub fn accept(identity: &Identity, secret: Secret, nonce: [u8; NONCE]) -> Self {
         let stage = Stage::Accepting { identity: identity.clone(), nonce };
-        Self { secret, stage, pending: BytesMut::new() }
+        Self { secret, stage, pending: BytesMut::new(), says: None }
     }
 
     /// Bytes have come; those that belong to the handshake are taken from `input`.
@@ -189,19 +192,24 @@ impl Handshake {
                     self.stage = Stage::Dialed { hello, place, identity };
                     return Ok(Progress::Waits);
                 };
-                let established = self.answered(&hello, &answer, place, &identity, out)?;
-                Ok(Progress::Done(Box::new(established)))
+                let answered = self.answered(&hello, &answer, place, &identity, out);
+                match &answered {
+                    Err(PeerError::WrongSecret) => out.put(&refusal(Refusal::Secret)),
+                    Err(PeerError::Refuses { reason }) => out.put(&refusal(*reason)),
+                    _ => {}
+                }
+                Ok(Progress::Done(Box::new(answered?)))
             }
             Stage::Accepting { identity, nonce } => {
                 let Some(hello) = self.message(input, 0)? else {
                     self.stage = Stage::Accepting { identity, nonce };
                     return Ok(Progress::Waits);
                 };
-                let established = match said_by_dialer(&hello, &identity) {
+                let established = match said_by_dialer(&hello, &identity, &mut self.says) {
                     Ok(established) => established,
                     Err(error) => {
                         if let PeerError::Refuses { reason } = &error {
-                            out.put(&message(&[reason.byte()]));
+                            out.put(&refusal(*reason));
                         }
                         return Err(error);
                     }
@@ -216,6 +224,13 @@ impl Handshake {
             }
             Stage::Proving { established, transcript } => {
                 self.fill(input, PROOF);
+                // No proof is as short, and none begins so but by chance: the dialer says why it sends none.
+                if let [said @ .., reason] = &self.pending[..]
+                    && said == [&MAGIC[..], &[1, 0]].concat()
+                    && let Some(reason) = Refusal::of_byte(*reason)
+                {
+                    return Err(PeerError::RefusedBy { reason });
+                }
                 if self.pending.len() < PROOF {
                     self.stage = Stage::Proving { established, transcript };
                     return Ok(Progress::Waits);
@@ -225,6 +240,11 @@ impl Handshake {
             }
             Stage::Over => Err(PeerError::BadHandshake { what: "bytes after its end" }),
         }
+    }
+
+    /// The name that the dialer has said, whatever came of it.
+    pub fn says(&self) -> Option<&str> {
+        self.says.as_deref()
     }
 
     /// What the dialer that was named said of itself, of which nothing is proved yet.
@@ -237,7 +257,7 @@ impl Handshake {
 
     /// The acceptor wants none of the peer that was named: tells it so. The connection is to be closed, after `out` was written.
     pub fn refuse(&mut self, reason: Refusal, out: &mut Output) -> PeerError {
-        out.put(&message(&[reason.byte()]));
+        out.put(&refusal(reason));
         self.pending.clear();
         PeerError::Refuses { reason }
     }
@@ -352,7 +372,16 @@ impl Handshake {
     }
 }
 
-fn said_by_dialer(hello: &Bytes, identity: &Identity) -> Result<Established, PeerError> {
+/// What says in place of an answer or a proof that none comes.
+pub fn refusal(reason: Refusal) -> Bytes {
+    message(&[reason.byte()])
+}
+
+fn said_by_dialer(
+    hello: &Bytes,
+    identity: &Identity,
+    says: &mut Option<Box<str>>,
+) -> Result<Established, PeerError> {
     let mut reader = Reader(&hello[PREFIX..]);
     let (oldest, newest) = (u16::from_le_bytes(reader.take()?), u16::from_le_bytes(reader.take()?));
     let refuse = |reason| Err(PeerError::Refuses { reason });
@@ -362,6 +391,7 @@ fn said_by_dialer(hello: &Bytes, identity: &Identity) -> Result<Established, Pee
     let (features, cluster, link) = reader.identity()?;
     let [channel, channels] = reader.take()?;
     let (name, card) = (reader.name()?, reader.card()?);
+    *says = Some(name.clone());
     let is_introduction = (channel, channels) == (0, 0);
     if cluster != identity.cluster {
         return refuse(Refusal::Cluster);

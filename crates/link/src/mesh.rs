@@ -30,9 +30,10 @@ use crate::link::{Credit, Event, Link};
 use crate::node::NodeId;
 use crate::output::Output;
 use crate::time::Time;
-use complaints::{Complaints, Whom};
+use complaints::Complaints;
 use connection::{Connection, Origin, Stage};
 use crowd::{Crowded, Network};
+use end::{Complaint, checks};
 use peer::{Peer, Slot};
 use seek::{INTRODUCED_MAX, SOUGHT_MAX, Sought};
 
@@ -125,7 +126,7 @@ impl Mesh {
         let node = NodeId::of_name(name);
         if node == self.node {
             let reason = "a peer has this node's own name: give each node a name of its own, or take it off the list of peers";
-            return self.complain(now, Whom::Peer(name), reason);
+            return self.complain(now, Complaint { address, name: Some(name), reason, passes: false });
         }
         if let Some(peer) = self.peers.get_mut(&node) {
             if *peer.address != *address {
@@ -203,7 +204,7 @@ impl Mesh {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         if let Err(error) = peer.link.input(now, channel, bytes) {
             self.counters.peer_errors += 1;
-            self.fail(now, id, &error.to_string(), Output::default());
+            self.fail(now, id, &error.to_string(), None);
         }
         self.look(now, node);
     }
@@ -312,16 +313,19 @@ impl Mesh {
         for id in late {
             self.counters.late += 1;
             let reason = match self.connections.get(&id) {
-                Some(connection) if connection.is_dialed() => format!(
-                    "it was not joined within {:?} at {}: check that the node runs, its address and the firewalls between",
-                    self.config.handshake_max, connection.address
-                ),
+                Some(connection) if connection.is_dialed() => {
+                    format!(
+                        "it was not joined within {:?}: {}",
+                        self.config.handshake_max,
+                        checks(connection.origin)
+                    )
+                }
                 _ => format!(
                     "it did not join within {:?}: it is no node, or overloaded",
                     self.config.handshake_max
                 ),
             };
-            self.fail(now, id, &reason, Output::default());
+            self.fail(now, id, &reason, None);
         }
         // With one link that is due, the others do what nearly is.
         let is_due = self.peers.values().any(|peer| peer.link.timeout() <= now);

@@ -112,7 +112,7 @@ fn not_introduced(change: impl FnOnce(&mut Spec), at_seeker: &str, at_sought: &s
 #[test]
 fn a_node_with_another_secret_is_not_introduced() {
     let change = |spec: &mut Spec| spec.secret = "guess".into();
-    not_introduced(change, "does not know the cluster's secret", "before the handshake was done");
+    not_introduced(change, "does not know the cluster's secret", "secret is not the same on both");
 }
 
 #[test]

@@ -162,11 +162,8 @@ impl Fabric {
         };
         let id = NodeId::of_name(name);
         if id == self.own && card.address != self.config.own.address {
-            let reason = format!(
-                "at {} there is another node with this node's name: give each node a name of its own",
-                card.address
-            );
-            return self.mesh.complain_of(now, name, &reason);
+            let reason = "it has this node's name: give each node a name of its own";
+            return self.mesh.complain_of(now, name, &card.address, reason);
         }
         if meta.met(id, &card, address) {
             if self.guests.len() < GUESTS_MAX && !self.guests.contains_key(&id) {
@@ -177,12 +174,9 @@ impl Fabric {
         }
         let ours = meta.roster().founded;
         if card.founded != 0 && ours != 0 && card.founded != ours {
-            let reason = format!(
-                "at {}: it belongs to another cluster of the same name and secret, and two clusters do not mix: stop one of the two, remove its \
-                 data directory and start it again with cluster.join",
-                card.address
-            );
-            self.mesh.complain_of(now, name, &reason);
+            let reason = "it belongs to another cluster of the same name and secret, and two clusters do not mix: stop one of the two, remove its \
+                          data directory and start it again with cluster.join";
+            self.mesh.complain_of(now, name, &card.address, reason);
         }
         // It has moved. Whoever is there is not replaced by what somebody says.
         if self.peers.get(&id).is_some_and(|peer| !peer.is_up && peer.info.address != card.address) {

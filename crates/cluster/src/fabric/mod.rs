@@ -272,11 +272,15 @@ impl Fabric {
         while let Some(event) = self.mesh.poll_event() {
             match event {
                 MeshEvent::Link { peer, event } => self.link_event(now, peer, event),
-                MeshEvent::Refused { who, reason, unsaid, passes: true } => {
-                    tracing::info!(%who, unsaid, "not joined yet: {reason}");
-                }
-                MeshEvent::Refused { who, reason, unsaid, passes: false } => {
-                    tracing::warn!(%who, unsaid, "not joined: {reason}");
+                MeshEvent::Refused { address, name, reason, said, passes } => {
+                    let name = name.as_deref();
+                    match said {
+                        Some(unsaid) if passes => {
+                            tracing::info!(%address, name, unsaid, "not joined yet: {reason}");
+                        }
+                        Some(unsaid) => tracing::warn!(%address, name, unsaid, "not joined: {reason}"),
+                        None => {}
+                    }
                 }
                 MeshEvent::Crowded { address, closed } => {
                     tracing::warn!(

@@ -81,14 +81,18 @@ fn an_introduction_is_of_no_channel_and_may_be_to_oneself() {
         }
     }
     let (one, other) = talk_of((0, 0), (&identity("a"), b"guess"), (&identity("a"), b"secret"), 9);
-    assert_eq!((one, other), (Err(PeerError::WrongSecret), Ok(Progress::Waits)));
+    let told = PeerError::RefusedBy { reason: Refusal::Secret };
+    assert_eq!((one, other), (Err(PeerError::WrongSecret), Err(told)));
 }
 
 #[test]
 fn a_node_without_the_secret_learns_nothing_and_joins_nobody() {
-    let (one, other) = talk((&identity("a"), b"guess"), (&identity("b"), b"secret"), 4096);
-    assert_eq!(one, Err(PeerError::WrongSecret), "the dialer does not trust the answer");
-    assert_eq!(other, Ok(Progress::Waits), "and proves nothing itself");
+    for step in [1, 4096] {
+        let (one, other) = talk((&identity("a"), b"guess"), (&identity("b"), b"secret"), step);
+        assert_eq!(one, Err(PeerError::WrongSecret), "the dialer does not trust the answer");
+        let told = PeerError::RefusedBy { reason: Refusal::Secret };
+        assert_eq!(other, Err(told), "and proves nothing itself, but says why");
+    }
 }
 
 /// Whoever dials without the secret has to prove it, whatever it makes of the answer.

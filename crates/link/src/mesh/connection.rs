@@ -1,5 +1,8 @@
+use bytes::Bytes;
+
 use super::crowd::Network;
-use crate::handshake::{Handshake, LinkId};
+use crate::error::Refusal;
+use crate::handshake::{Handshake, LinkId, refusal};
 use crate::link::ChannelId;
 use crate::node::NodeId;
 use crate::output::Output;
@@ -84,6 +87,23 @@ impl Connection {
     /// Whether it is one of those of others whose handshake is not done.
     pub fn is_half_open(&self) -> bool {
         !self.is_dialed() && !matches!(self.stage, Stage::Channel { .. })
+    }
+
+    /// What is left to say when this node gives it up for that reason: to whoever waits for a proof.
+    pub fn farewell(&mut self, reason: Refusal) -> Bytes {
+        if !self.is_dialed() || !matches!(self.stage, Stage::Shaking { .. }) {
+            return Bytes::new();
+        }
+        self.out.put(&refusal(reason));
+        self.out.take().concat().into()
+    }
+
+    /// Where it leads to; of somebody who has dialed the host, as the port is another every time.
+    pub fn place(&self) -> &str {
+        match self.origin {
+            Origin::Accepted => self.address.rsplit_once(':').map_or(&*self.address, |(host, _)| host),
+            Origin::Slot(_) | Origin::Sought => &self.address,
+        }
     }
 
     /// When it is closed unless it is a channel by then.

@@ -2,43 +2,42 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-
-use super::complaints::Whom;
 use super::connection::{Connection, Origin, Stage};
 use super::{ConnectionId, Demand, Mesh, MeshConfig, MeshEvent, Random};
+use crate::error::Refusal;
 use crate::node::NodeId;
-use crate::output::Output;
 use crate::time::Time;
 
 /// What is wrong with whom.
-struct Complaint<'a> {
-    whom: Whom<'a>,
-    reason: &'a str,
+pub(super) struct Complaint<'a> {
+    /// Where it is dialed, or the host that it comes from.
+    pub address: &'a str,
+    pub name: Option<&'a str>,
+    pub reason: &'a str,
     /// Nobody has to do anything.
-    passes: bool,
+    pub passes: bool,
 }
 
 impl Mesh {
     /// A connection has ended, or could not be made, as `why` says.
     pub fn closed(&mut self, now: Time, id: ConnectionId, why: &str) {
-        let Some(connection) = self.remove(now, id) else { return };
-        let address = &connection.address;
+        let Some(mut connection) = self.remove(now, id) else { return };
         let reason = match (&connection.stage, &connection.says) {
-            (Stage::Dialing { .. }, _) => format!(
-                "it cannot be reached at {address}: {why}; check that the node runs, its address and the firewalls between"
-            ),
+            (Stage::Dialing { .. }, _) => {
+                format!("it cannot be reached: {why}; {}", checks(connection.origin))
+            }
             (Stage::Shaking { .. }, _) if connection.origin == Origin::Sought => format!(
                 "the connection ended before the handshake was done: {why}; check that the address is that of a node's cluster port, and \
                  the log of the node"
             ),
             (Stage::Shaking { .. }, _) if connection.is_dialed() => {
-                format!("at {address} the connection ended before the handshake was done: {why}")
+                format!("the connection ended before the handshake was done: {why}")
             }
-            (Stage::Shaking { .. }, Some(name)) => format!(
-                "says to be {name:?} and ended the connection before the handshake was done ({why}): its log says why, such as another \
-                 secret"
-            ),
+            // Who has something against this node says it, so it was stopped, or does not know how to say it.
+            (Stage::Shaking { .. }, Some(_)) => {
+                connection.is_early = true;
+                format!("it ended the connection before the handshake was done ({why}): its log says why")
+            }
             // Whoever has not said its name may be a probe of the port.
             (Stage::Shaking { .. }, None) => return,
             (Stage::Channel { .. }, _) => {
@@ -115,19 +114,20 @@ impl Mesh {
 
     /// Ends a connection that nobody is to blame for.
     pub(super) fn close(&mut self, now: Time, id: ConnectionId, reason: &str) {
-        if self.remove(now, id).is_some() {
-            let demand = Demand::Close { connection: id, last: Bytes::new(), reason: reason.into() };
-            self.demands.push_back(demand);
+        if let Some(mut connection) = self.remove(now, id) {
+            let last = connection.farewell(Refusal::Withdrawn);
+            self.demands.push_back(Demand::Close { connection: id, last, reason: reason.into() });
         }
     }
 
-    /// Ends a connection for what its peer did. `last` is what it is to be told.
-    pub(super) fn fail(&mut self, now: Time, id: ConnectionId, reason: &str, mut last: Output) {
+    /// Ends a connection for what its peer did, which is told `why` unless it was already.
+    pub(super) fn fail(&mut self, now: Time, id: ConnectionId, reason: &str, why: Option<Refusal>) {
         let Some(mut connection) = self.remove(now, id) else { return };
-        // What of the handshake did not leave comes first.
-        let mut out = std::mem::take(&mut connection.out);
-        out.append(&mut last);
-        let last = out.take().concat().into();
+        let last = match why {
+            Some(why) => connection.farewell(why),
+            // What of the handshake did not leave.
+            None => connection.out.take().concat().into(),
+        };
         self.demands.push_back(Demand::Close { connection: id, last, reason: reason.into() });
         self.accuse(now, &connection, reason);
     }
@@ -139,30 +139,21 @@ impl Mesh {
             peer.last_error = Some((now, reason.into()));
             peer.name.clone()
         });
-        let whom = match (&name, connection.origin) {
-            (Some(name), _) => Whom::Peer(name),
-            (None, Origin::Sought) => Whom::Sought(&connection.address),
-            (None, _) => Whom::Stranger(&connection.address),
-        };
-        self.say(now, Complaint { whom, reason, passes: connection.is_early });
+        let name = name.as_deref().or(connection.says.as_deref());
+        let (address, passes) = (connection.place(), connection.is_early);
+        self.complain(now, Complaint { address, name, reason, passes });
     }
 
-    /// What the owner of the mesh finds wrong with a node. It comes back as [`MeshEvent::Refused`], as seldom as what the mesh finds.
-    pub fn complain_of(&mut self, now: Time, name: &str, reason: &str) {
-        self.complain(now, Whom::Peer(name), reason);
+    /// What the owner of the mesh finds wrong with a node. It comes back as [`MeshEvent::Refused`], like what the mesh finds.
+    pub fn complain_of(&mut self, now: Time, name: &str, address: &str, reason: &str) {
+        self.complain(now, Complaint { address, name: Some(name), reason, passes: false });
     }
 
-    pub(super) fn complain(&mut self, now: Time, whom: Whom<'_>, reason: &str) {
-        self.say(now, Complaint { whom, reason, passes: false });
-    }
-
-    fn say(&mut self, now: Time, complaint: Complaint<'_>) {
-        let Complaint { whom, reason, passes } = complaint;
-        if let Some(unsaid) = self.complaints.complain(now, whom, reason) {
-            let (Whom::Peer(who) | Whom::Sought(who) | Whom::Stranger(who)) = whom;
-            let (who, reason) = (who.into(), reason.into());
-            self.events.push_back(MeshEvent::Refused { who, reason, unsaid, passes });
-        }
+    pub(super) fn complain(&mut self, now: Time, complaint: Complaint<'_>) {
+        let Complaint { address, name, reason, passes } = complaint;
+        let said = self.complaints.complain(now, address, name, reason);
+        let (address, name, reason) = (address.into(), name.map(Into::into), reason.into());
+        self.events.push_back(MeshEvent::Refused { address, name, reason, said, passes });
     }
 
     /// Ends the connections whose channels the link has dropped.
@@ -178,6 +169,19 @@ impl Mesh {
         }
         for id in dead {
             self.close(now, id, reason);
+        }
+    }
+}
+
+/// What to look at when nobody answers.
+pub(super) fn checks(origin: Origin) -> &'static str {
+    match origin {
+        Origin::Slot(_) => {
+            "check that the node runs, the address that others are to reach it at (its cluster.advertise, or cluster.listen) and the firewalls \
+             between"
+        }
+        Origin::Accepted | Origin::Sought => {
+            "check that the node runs, its address and the firewalls between"
         }
     }
 }

@@ -35,10 +35,10 @@ pub enum MeshEvent {
     /// [`Identity::card`](crate::Identity::card); `address` the sought one at which it was found, `None` when it has found this node.
     /// At most 256 wait: then the oldest gives way.
     Introduced { name: Box<str>, card: Bytes, address: Option<Box<str>> },
-    /// For the log: somebody was refused or cannot be joined. `who` is the name of a peer, a sought address, or that of somebody else;
-    /// `reason` says what to do. The same comes again after a while only; `unsaid` is how often it happened in between.
-    /// `passes`: nobody has to do anything.
-    Refused { who: Box<str>, reason: Box<str>, unsaid: u64, passes: bool },
+    /// Somebody was refused or cannot be joined. `address` is where it is dialed, or the host that it comes from; `name` that of a peer, or
+    /// what somebody says, proved or not; `reason` says what to do. `said` is `None` when the same was said a while ago, and else how often it was
+    /// not said since then: the log has it then. `passes`: nobody has to do anything.
+    Refused { address: Box<str>, name: Option<Box<str>>, reason: Box<str>, said: Option<u64>, passes: bool },
     /// For the log: all places for handshakes of others, or all of one address, are taken, most of them by `address` or its network. It
     /// comes again after a while only; `closed` is how many connections were closed for it since the last time, this one included.
     Crowded { address: IpAddr, closed: u64 },

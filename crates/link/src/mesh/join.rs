@@ -12,17 +12,27 @@ use crate::node::NodeId;
 use crate::output::Output;
 use crate::time::Time;
 
+/// What a handshake has come to.
+struct Joined {
+    established: Box<Established>,
+    /// What proves this node to the peer, which has not left yet; nothing when the peer has dialed.
+    proof: Output,
+    /// What belongs to the link.
+    rest: Bytes,
+}
+
 impl Mesh {
     /// Bytes of a handshake have come.
     pub(super) fn shake(&mut self, now: Time, id: ConnectionId, mut input: Bytes) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Stage::Shaking { handshake, own, .. } = &mut connection.stage else { return };
-        let mut progress = handshake.input(&mut input, &mut connection.out);
+        let mut reply = Output::default();
+        let mut progress = handshake.input(&mut input, &mut reply);
+        connection.says = connection.says.take().or_else(|| handshake.says().map(Into::into));
         if let Ok(Progress::Named(name)) = &progress
             && let Some((theirs, is_introduction)) =
                 handshake.named().map(|it| (it.link, it.is_introduction()))
         {
-            connection.says = Some(name.clone());
             let node = NodeId::of_name(name);
             let peer = self.peers.get(&node);
             let answer = match peer {
@@ -36,17 +46,26 @@ impl Mesh {
             progress = match answer {
                 Ok(link) => {
                     *own = link;
-                    handshake.answer(link, &mut input, &mut connection.out)
+                    handshake.answer(link, &mut input, &mut reply)
                 }
-                Err(reason) => Err(handshake.refuse(reason, &mut connection.out)),
+                Err(reason) => Err(handshake.refuse(reason, &mut reply)),
             };
         }
-        match progress {
-            Ok(Progress::Waits | Progress::Named(_)) => self.queue(id),
-            Ok(Progress::Done(established)) if established.is_introduction() => {
-                self.introduced(now, id, &established);
+        let established = match progress {
+            Ok(Progress::Done(established)) if !established.is_introduction() => {
+                return self.join(now, id, Joined { established, proof: reply, rest: input });
             }
-            Ok(Progress::Done(established)) => self.join(now, id, &established, input),
+            other => {
+                connection.out.append(&mut reply);
+                other
+            }
+        };
+        match established {
+            Ok(Progress::Waits | Progress::Named(_)) => self.queue(id),
+            Ok(Progress::Done(established)) => self.introduced(now, id, &established),
+            Err(PeerError::RefusedBy { reason: Refusal::Withdrawn }) => {
+                self.close(now, id, "who has dialed gives it up");
+            }
             Err(error) => self.refuse(now, id, &error),
         }
     }
@@ -62,37 +81,31 @@ impl Mesh {
         );
         // Who finds the others by introductions hears of all of them, if not in the same order.
         connection.is_early = is_unknown && self.config.introduces && connection.origin != Origin::Sought;
-        let reason = match (&connection.says, connection.origin) {
-            (Some(name), Origin::Accepted) if connection.is_early => {
-                format!(
-                    "says to be {name:?}: this node waits to hear of it from the cores, and refuses it until then"
-                )
+        let reason = match connection.origin {
+            Origin::Accepted if connection.is_early => {
+                "this node waits to hear of it from the cores, and refuses it until then".to_owned()
             }
-            (_, Origin::Slot(_)) if connection.is_early => format!(
-                "at {}: the node there waits to hear of this one from the cores; it is tried again until then",
-                connection.address
-            ),
-            (Some(name), Origin::Accepted) => format!("says to be {name:?}: {error}"),
-            // The address is whom the complaint is about.
-            (_, Origin::Sought) => refused_introduction(error),
-            (None, Origin::Accepted) => error.to_string(),
-            (_, Origin::Slot(_)) => format!("at {}: {error}", connection.address),
+            Origin::Slot(_) if connection.is_early => {
+                "the node there waits to hear of this one from the cores; it is tried again until then"
+                    .to_owned()
+            }
+            Origin::Sought => refused_introduction(error),
+            Origin::Accepted | Origin::Slot(_) => error.to_string(),
         };
-        self.fail(now, id, &reason, Output::default());
+        self.fail(now, id, &reason, None);
     }
 
-    /// Both have proved themselves.
-    fn join(&mut self, now: Time, id: ConnectionId, established: &Established, rest: Bytes) {
+    /// The peer has proved itself, and whoever has dialed was proved to.
+    fn join(&mut self, now: Time, id: ConnectionId, joined: Joined) {
+        let Joined { established, mut proof, rest } = joined;
         let Some(connection) = self.connections.get(&id) else { return };
         let Stage::Shaking { own, .. } = connection.stage else { return };
         let (is_dialed, expected) = (connection.is_dialed(), connection.peer);
         let node = NodeId::of_name(&established.name);
         if is_dialed && expected != Some(node) {
-            let reason = format!(
-                "at {} the node {:?} answers: check the addresses of both",
-                connection.address, established.name
-            );
-            return self.fail(now, id, &reason, Output::default());
+            let reason =
+                format!("there the node {:?} answers: check the addresses of both", established.name);
+            return self.fail(now, id, &reason, Some(Refusal::Elsewhere));
         }
         let Some(peer) = self.peers.get_mut(&node) else {
             return self.close(now, id, "the node is no peer any more");
@@ -100,7 +113,7 @@ impl Mesh {
         if is_taken(now, peer, established.link) {
             self.counters.refused += 1;
             self.counters.taken += 1;
-            return self.fail(now, id, &Refusal::Taken.to_string(), Output::default());
+            return self.fail(now, id, &Refusal::Taken.to_string(), Some(Refusal::Taken));
         }
         let is_news = peer.link.peer().is_some_and(|known| known != established.link);
         let answered = answer_to(&self.derivation, peer, established.link);
@@ -116,7 +129,11 @@ impl Mesh {
         } else if own != answered {
             return self.dial_anew(now, id);
         }
-        self.attach(now, id, node, established);
+        // Only now: who has it takes the connection for one of the link.
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.out.append(&mut proof);
+        }
+        self.attach(now, id, node, &established);
         if !rest.is_empty() {
             self.input(now, id, rest);
         }

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::complaints::Whom;
 use super::connection::{Connection, Origin, Stage};
+use super::end::Complaint;
 use super::{ConnectionId, Demand, Mesh, MeshEvent};
+use crate::error::Refusal;
 use crate::handshake::{CARD_MAX, Established};
 use crate::time::Time;
 
@@ -61,7 +62,7 @@ impl Mesh {
         if self.sought.len() >= SOUGHT_MAX {
             let reason =
                 format!("{SOUGHT_MAX} addresses are sought already: name fewer, or one name for many");
-            return self.complain(now, Whom::Sought(address), &reason);
+            return self.complain(now, Complaint { address, name: None, reason: &reason, passes: false });
         }
         let sought = Sought { connection: None, due: now, pause: self.config.dial_first, again: false };
         self.sought.insert(address.into(), sought);
@@ -72,9 +73,10 @@ impl Mesh {
     pub fn seek_no_more(&mut self, address: &str) {
         let Some(id) = self.sought.remove(address).and_then(|sought| sought.connection) else { return };
         // It is in no slot and no link.
-        self.connections.remove(&id);
+        let Some(mut connection) = self.connections.remove(&id) else { return };
+        let last = connection.farewell(Refusal::Withdrawn);
         let reason = "the address is sought no more".into();
-        self.demands.push_back(Demand::Close { connection: id, last: Bytes::new(), reason });
+        self.demands.push_back(Demand::Close { connection: id, last, reason });
     }
 
     /// Addresses that are sought.

@@ -112,7 +112,11 @@ fn a_node_that_takes_no_introductions_refuses() {
 #[test]
 fn a_node_with_another_secret_is_not_introduced() {
     let change = |specs: &mut [Spec]| specs[1].secret = "guess".into();
-    not_introduced(change, "check that the secret's file is the same", "its log says why");
+    not_introduced(
+        change,
+        "the peer does not know the cluster's secret: check that the secret's file is the same",
+        "the peer refuses this node: the cluster's secret is not the same on both: check the secret's file",
+    );
 }
 
 #[test]

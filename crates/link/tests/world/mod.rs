@@ -328,10 +328,18 @@ impl World {
         }
         while let Some(event) = self.nodes[at].mesh.poll_event() {
             match event {
-                MeshEvent::Refused { who, reason, unsaid, passes } => {
-                    assert!(!reason.is_empty() && !who.is_empty() && unsaid < 100_000);
-                    assert_eq!(passes, reason.contains("waits to hear"), "{reason}");
-                    self.nodes[at].log.push((self.now, who.into(), reason.into()));
+                MeshEvent::Refused { address, reason, said, passes, .. } => {
+                    assert!(
+                        !reason.is_empty()
+                            && !address.is_empty()
+                            && said.is_none_or(|unsaid| unsaid < 100_000)
+                    );
+                    let is_nothing =
+                        reason.contains("waits to hear") || reason.contains("it ended the connection");
+                    assert_eq!(passes, is_nothing, "{reason}");
+                    if said.is_some() {
+                        self.nodes[at].log.push((self.now, address.into(), reason.into()));
+                    }
                 }
                 MeshEvent::Crowded { address, closed } => self.crowded(at, address, closed),
                 MeshEvent::Link { peer, event } => self.happened(at, peer, event),
@@ -570,9 +578,10 @@ impl World {
         }
         while let Some(event) = self.nodes[to].mesh.poll_event() {
             match event {
-                MeshEvent::Refused { who, reason, .. } => {
-                    self.nodes[to].log.push((now, who.into(), reason.into()));
+                MeshEvent::Refused { address, reason, said: Some(_), .. } => {
+                    self.nodes[to].log.push((now, address.into(), reason.into()));
                 }
+                MeshEvent::Refused { .. } => {}
                 MeshEvent::Crowded { address, closed } => self.crowded(to, address, closed),
                 MeshEvent::Link { peer, event } => self.happened(to, peer, event),
                 MeshEvent::Introduced { name, card, address } => {
