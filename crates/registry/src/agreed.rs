@@ -131,7 +131,8 @@ impl AgreedLedger {
         match follow(&mut core.state, delivery) {
             Followed::Changes(batches) => core.follow(&batches, before + 1),
             Followed::Another(state) => {
-                if is_own && self.is_unfinished(&state) && !core.state.is_empty() {
+                let is_unfinished = is_own && self.is_unfinished(&state) && !core.state.is_empty();
+                if is_unfinished {
                     let own = core.state.clone();
                     drop(core);
                     if let Err(error) = self.bring(&own, true) {
@@ -142,7 +143,8 @@ impl AgreedLedger {
                     }
                     core = self.core();
                 }
-                if is_own && !self.put_aside(&mut core, &state) {
+                // What was brought in is theirs, whether it has been told yet or not.
+                if is_own && !is_unfinished && !Self::put_aside(&mut core, &state) {
                     return Position::default();
                 }
                 core.replace(state);
@@ -183,16 +185,20 @@ impl AgreedLedger {
         brought == Some(Brought { by: self.name.clone(), done: false })
     }
 
-    /// What the node had by itself goes, and is kept beside.
-    fn put_aside(&self, core: &mut Core, theirs: &State) -> bool {
-        if core.state.is_empty() {
+    /// What the node had by itself goes where the cluster has none of it, or another of the same name, and is kept beside.
+    fn put_aside(core: &mut Core, theirs: &State) -> bool {
+        let all =
+            core.state.tables().flat_map(|(table, of)| of.iter().map(move |(key, own)| (table, key, own)));
+        let dropped =
+            all.filter(|(table, key, own)| theirs.get(table, key).is_none_or(|it| it.value != own.value));
+        let dropped = dropped.count();
+        if dropped == 0 {
             return true;
         }
-        let records = core.state.len();
         match core.put_aside() {
             Ok(Some(path)) => {
                 tracing::warn!(
-                    records, theirs = theirs.len(), kept = %path.display(),
+                    dropped, theirs = theirs.len(), kept = %path.display(),
                     "this node's users, rules, bans, keys and settings are those of the cluster from now on; what it had before is kept aside"
                 );
                 true

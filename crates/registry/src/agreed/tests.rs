@@ -213,7 +213,7 @@ fn what_a_node_had_alone_is_the_clusters_when_that_has_nothing() {
         assert_eq!(get(&**ledger, "k2499").as_deref(), Some("2499"));
         assert_eq!(get(&**ledger, "before").as_deref(), Some("1"));
     }
-    assert!(one.aside().exists(), "and is kept as it was");
+    assert!(!one.aside().exists(), "nothing of it is dropped");
     let revision = a.position().revision;
     a.bring_in().unwrap();
     assert_eq!(cores.records.lock().unwrap().revision(), revision, "once");
@@ -263,6 +263,12 @@ fn who_joins_a_cluster_that_has_records_keeps_his_own_aside() {
     assert_eq!((get(&*b, "mine"), get(&*b, "ours").as_deref()), (None, Some("1")));
     let kept = std::fs::read_to_string(two.aside()).unwrap();
     assert!(kept.contains("mine"), "{kept}");
+    let three = DataDir::new();
+    let own = LocalLedger::open(&three.0).unwrap();
+    own.propose(vec![put("ours", 1)]).unwrap();
+    drop(own);
+    cores.join(&cores.open(&three, "c"));
+    assert!(!three.aside().exists(), "of what the cluster has, too, nothing is dropped");
     // Another cluster's copy is worth nothing here.
     let others = Cores::new(OURS + 1);
     others.records.lock().unwrap().apply(&Batch::of(1, &[put("theirs", 1)]).encode());
