@@ -70,7 +70,10 @@ def members(_):
         last.process.kill()
         last.process.wait(20)
         until(lambda: states(first)["n3"] == "dead", "the others agree that it is dead", 60)
-        assert "meridian ctl cluster remove n3" in first.ctl("cluster").err
+        told = first.ctl("cluster")
+        assert "meridian ctl cluster remove n3" in told.err and "! n3 (" not in told.err, told.err
+        assert "3: 2 up, 1 dead (n3)" in told.out, told.out
+        assert first.json("cluster")["not_joined"] == [], "it is dead, and that says all"
         assert health(first)[0] == 200, health(first)
         assert "n3" in first.ctl("cluster", "remove", "n3", code=2).err
         assert first.text("cluster", "remove", "n3", "--yes") == "node n3 is removed\n"
@@ -81,13 +84,23 @@ def members(_):
 
         start(nodes, ports, secret, "n3")
         until(lambda: states(first) == alive, "it has joined again", 60)
+        # In the next life of a node its link begins anew, which is nothing to complain of.
+        second = nodes["n2"]
+        second.stop()
+        start(nodes, ports, secret, "n2")
+        second.ctl("health", "--wait", "30s")
+        for name, node in nodes.items():
+            until(lambda: all(link["state"] == "up" for link in node.json("cluster")["links"]), f"{name} is linked to all", 30)
+            assert not said(node, "not joined", "secret") and not said(node, "not joined", "handshake"), name
+        until(lambda: states(first) == alive, "it is there again", 60)
 
         for node in (nodes["n2"], last):
             node.process.kill()
             node.process.wait(20)
         status, body = until(lambda: (it := health(first))[0] == 503 and it, "one of three has no majority", 60)
         assert "no_quorum" in body and "majority" in body, (status, body)
-        assert "no quorum" in first.ctl("cluster", "status").err
+        told = first.ctl("cluster", "status")
+        assert "no quorum" in told.err and "as last known" in told.out, told
         refused = first.ctl("ban", "add", "client-id", "c", code=3).err
         assert "look before you try again" in refused and "cluster status" in refused, refused
         assert json.loads(first.ctl("--json", "rules", "add", "allow everyone publish a", code=3).err)["status"] == 503
@@ -207,8 +220,15 @@ def said(node, *parts):
     return any(all(part in line for part in parts) for line in lines)
 
 
+def tells(node, address, words, name=None):
+    """What the node shows of whoever is at that address and is not joined, if it is this."""
+    shown = node.json("cluster")["not_joined"]
+    of = (it for it in shown if it["address"] == address and words in it["reason"] and name in (None, it["name"]))
+    return next(of, None)
+
+
 def strangers(_):
-    """cluster: who has a name that is taken, another secret, or is of another cluster is refused, and both logs say why and what to do"""
+    """cluster: who has a name that is taken, another secret, or is of another cluster is refused, and both show why and what to do, in their logs, too"""
     nodes = {name: Node() for name in ("core", "n2", "own", "taken", "secret", "other")}
     core = nodes["core"]
     port = free_port()
@@ -216,8 +236,11 @@ def strangers(_):
     for name, path in secrets.items():
         path.write_text("another secret of somebody" if name == "secret" else "a secret that is long enough")
 
+    listens = {}
+
     def start_as(which, name, *more):
         listen = port if which == "core" else free_port()
+        listens[which] = f"127.0.0.1:{listen}"
         settings = [f"cluster.listen=127.0.0.1:{listen}", f"cluster.secret_file={secrets[which]}", *more]
         if which != "core":
             settings += [f"cluster.join=127.0.0.1:{port}", "cluster.role=replicant"]
@@ -237,9 +260,62 @@ def strangers(_):
             start_as(which, name, *(["cluster.id=another"] if which == "other" else []))
             until(lambda it=nodes[which], words=here: said(it, "not joined", words), f"{which} hears why", 30)
             until(lambda words=there: said(core, "not joined", words), f"the core says why not {which}", 30)
+            at = f"127.0.0.1:{port}"
+            shown = until(lambda it=nodes[which], words=here, at=at: tells(it, at, words), f"{which} shows why", 30)
+            assert f"! {shown['address']}" in nodes[which].ctl("cluster", "status").err, shown
+            # Who has this node's name is known by the address that it gives, others by where they come from.
+            there_at = listens[which] if which == "own" else "127.0.0.1"
+            shown = until(lambda words=there, at=there_at, name=name: tells(core, at, words, name), f"the core shows why not {which}", 30)
+            assert f"! {there_at} ({name}): " in core.ctl("cluster", "status").err, shown
             nodes[which].stop()
         assert states(core) == {"n1": "alive", "n2": "alive"}, states(core)
-        assert nodes["n2"].json("cluster")["fresh"]
+        replicant = nodes["n2"]
+        shown = replicant.json("cluster")
+        assert shown["fresh"] and shown["fresh_s"] > 0 and [core["node"] for core in shown["granted_by"]] == ["n1"], shown
+        assert [node["node"] for node in core.json("cluster")["grants"]] == ["n2"]
+        assert "by the word of n1" in replicant.text("cluster"), replicant.text("cluster")
+        core.stop()
+        until(lambda: replicant.json("cluster")["membership"]["stale"], "a replicant notices that no core is there", 30)
+        out = replicant.text("cluster")
+        assert "NO: this node hears no majority" in out and "alive (as last known)" in out, out
+    finally:
+        for node in nodes.values():
+            node.close()
+
+
+def unreachable(_):
+    """cluster: a node that others cannot reach where it says is named by those who try, and is told so itself, until it can be reached"""
+    nodes = {name: Node() for name in ("n1", "n2", "n3")}
+    first, *others = nodes.values()
+    port, nobody = free_port(), free_port()
+    secret = first.directory / "cluster.secret"
+    secret.write_text("a secret that is long enough")
+    settings = [f"cluster.listen=127.0.0.1:{port}", f"cluster.secret_file={secret}"]
+
+    def join(node, *more):
+        mine = [f"cluster.listen=127.0.0.1:{free_port()}", f"cluster.join=127.0.0.1:{port}", f"cluster.secret_file={secret}", "cluster.role=replicant", *more]
+        node.launch("--name", name_of(node), *(word for setting in mine for word in ("--set", setting)))
+
+    name_of = lambda node: next(name for name, it in nodes.items() if it is node)
+    try:
+        first.launch("--name", "n1", *(word for setting in settings for word in ("--set", setting)))
+        first.ctl("health", "--wait", "30s")
+        for node in others:
+            name = name_of(node)
+            join(node, f"cluster.advertise=127.0.0.1:{nobody}")
+            # Of two nodes one dials. The other one sees that nobody comes.
+            until(lambda: answers(node), "it runs", 30)
+            is_dialed = lambda: tells(first, f"127.0.0.1:{nobody}", "cluster.advertise", name)
+            waits = lambda: tells(node, f"127.0.0.1:{port}", f"reaches this node at 127.0.0.1:{nobody} (cluster.advertise", "n1")
+            is_member = lambda: states(first).get(name) == "alive"
+            until(lambda: is_dialed() and waits() or is_member(), "it is told, or it is the one that dials", 60)
+            if not is_member():
+                assert f"! 127.0.0.1:{nobody} ({name}): it cannot be reached" in first.ctl("cluster").err
+            node.stop()
+            join(node)
+            node.ctl("health", "--wait", "30s")
+            until(lambda: not tells(first, f"127.0.0.1:{nobody}", "", name), "it is joined", 30)
+            assert not node.json("cluster")["not_joined"], node.json("cluster")["not_joined"]
     finally:
         for node in nodes.values():
             node.close()
@@ -437,4 +513,4 @@ def flip(storage, text):
     assert found, "the text is in no record"
 
 
-CHECKS = [members, come_and_go, leaves_once, strangers, damaged, restored, full]
+CHECKS = [members, come_and_go, leaves_once, strangers, unreachable, damaged, restored, full]

@@ -91,6 +91,13 @@ pub struct ClusterView {
     /// Whether this node acknowledges messages of QoS 1 and 2: a majority of cores says that it knows all routes, or it does not ask
     /// (`cluster.without_quorum`).
     pub fresh: bool,
+    /// For how long a majority of cores lets it, if none says it again, which they do four times in `cluster.lease`; 0 while none does, null for a
+    /// core that needs nobody's word.
+    pub fresh_s: Option<f64>,
+    /// Cores by whose word this node acknowledges, by name; a core counts itself besides.
+    pub granted_by: Vec<GrantView>,
+    /// Nodes that acknowledge by the word of this core, by name; none on replicants.
+    pub grants: Vec<GrantView>,
     /// By how much this node's clock is ahead of those of most nodes, or behind when it is less than 0; null while it agrees with them to
     /// two seconds. Then it is this machine's clock that has to be set.
     pub clock_off_s: Option<f64>,
@@ -130,14 +137,42 @@ pub struct ClusterView {
     pub routes: Vec<NodeRoutes>,
     /// By name.
     pub links: Vec<LinkView>,
+    /// Who was met or sought and is not joined, by address: the 32 that were heard of last, within three minutes.
+    pub not_joined: Vec<NotJoinedView>,
     pub carrier: CarrierView,
     /// What the cores agree on; null where the members are those of a list in the configuration.
     pub membership: Option<MembershipView>,
 }
 
+/// A node that acknowledges messages by the word of a core.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct GrantView {
+    /// The other one of the two.
+    pub node: String,
+    /// For how long, if it is not said again.
+    pub left_s: f64,
+}
+
+/// Somebody who was met or sought, and is not joined.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct NotJoinedView {
+    /// Where this node connects to, HOST:PORT, or the host that it comes from.
+    pub address: String,
+    /// As it says, proved or not; null when it has said none.
+    pub name: Option<String>,
+    /// What was wrong last, with what to do about it.
+    pub reason: String,
+    /// How long ago that was.
+    pub last_s: f64,
+    /// How often something was wrong.
+    pub count: u64,
+}
+
 /// What the cores of a cluster agree on, as far as this node knows.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct MembershipView {
+    /// No majority of cores was heard lately: who is alive and who leads is as it was last known.
+    pub stale: bool,
     /// The number of the cluster, in hexadecimal; null while there is none yet.
     pub founded: Option<String>,
     /// Of the last change that this node knows of: with the same, two nodes know the same members.
@@ -219,7 +254,7 @@ pub struct LinkView {
     pub address: String,
     pub role: &'static str,
     pub region: String,
-    /// `up` or `suspect`.
+    /// `up`, `suspect` (nothing is heard of it), or `dead` (neither, and the cores agree on it).
     pub state: &'static str,
     /// For how long it has been so.
     pub state_s: f64,

@@ -41,8 +41,8 @@ mod tls;
 mod turns;
 
 pub use cluster::{
-    Answerer, CarrierView, Cluster, ClusterView, Disobeyed, LaneView, LinkView, MemberView, MembershipView,
-    NodeRoutes, Obeyed, Order, ReplicaView, Reply, Told,
+    Answerer, CarrierView, Cluster, ClusterView, Disobeyed, GrantView, LaneView, LinkView, MemberView,
+    MembershipView, NodeRoutes, NotJoinedView, Obeyed, Order, ReplicaView, Reply, Told,
 };
 pub use configuration::{
     AgreedValue, Author, Change, Changed, Changes, ConfigView, Configuration, LogLevelView, Refused,

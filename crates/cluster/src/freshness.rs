@@ -88,6 +88,12 @@ impl Grants {
         now < self.recalled || self.granted.get(&node).is_some_and(|granted| granted.until > now)
     }
 
+    /// Who has what was granted, and until when it may hold.
+    pub fn holders(&self) -> impl Iterator<Item = (NodeId, Time)> {
+        let holders = self.granted.iter().filter(|(_, granted)| granted.is_holder);
+        holders.map(|(node, granted)| (*node, granted.until))
+    }
+
     /// The others are no members any more: what they hold counts for nothing once its time is over.
     pub fn keep(&mut self, now: Time, is_member: impl Fn(NodeId) -> bool) {
         self.granted.retain(|node, granted| is_member(*node) || granted.until > now);
@@ -203,6 +209,11 @@ impl Leases {
     /// Until when a majority of cores lets this node acknowledge; `own` is until when this one does, if it is a core.
     pub fn fresh_until(&self, own: Time) -> Time {
         self.majority(self.until.values().copied(), own)
+    }
+
+    /// Cores that have granted something, and until when it holds.
+    pub fn granted_by(&self) -> impl Iterator<Item = (NodeId, Time)> {
+        self.until.iter().map(|(core, until)| (*core, *until))
     }
 
     /// A core says up to where it has settled this node's changes.

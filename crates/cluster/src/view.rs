@@ -15,6 +15,11 @@ pub struct View {
     pub attached: Option<Box<str>>,
     /// Whether a majority of cores lets this node acknowledge messages of QoS 1 and 2, or nobody has to.
     pub is_fresh: bool,
+    /// For how long that majority lets it, when none says it again; `None`: this node needs nobody's word.
+    pub fresh_for: Option<u64>,
+    /// Cores by whose word this node may acknowledge, this one aside, and for how long; nodes that may by this core's.
+    pub granted_by: Vec<(Box<str>, u64)>,
+    pub grants: Vec<(Box<str>, u64)>,
     /// By how much this node's clock is ahead of those of most nodes, milliseconds; `None` while it agrees with them.
     pub clock_off: Option<i64>,
     /// SUBACKs that wait for the core, and for the cluster.
@@ -26,13 +31,31 @@ pub struct View {
     pub routes: Vec<Routes>,
     /// By name.
     pub links: Vec<Link>,
+    /// Who was met or sought and is not joined, by address.
+    pub not_joined: Vec<NotJoined>,
     /// Where the cores agree on the members.
     pub membership: Option<Membership>,
+}
+
+/// Somebody who was met or sought and is not joined.
+#[derive(Clone, Debug)]
+pub struct NotJoined {
+    /// Where it is dialed, or the host that it comes from.
+    pub address: Box<str>,
+    /// As it says, proved or not.
+    pub name: Option<Box<str>>,
+    /// What was wrong last, with what to do.
+    pub reason: Box<str>,
+    /// How long ago that was, and how often something was.
+    pub since: u64,
+    pub count: u64,
 }
 
 /// What the cores agree on, as far as this node knows.
 #[derive(Clone, Debug)]
 pub struct Membership {
+    /// No majority of cores was heard lately: all of it is as it was last known.
+    pub is_stale: bool,
     /// The number of the cluster; 0: there is none yet.
     pub founded: u128,
     /// Of the last change that this node knows of.
@@ -100,6 +123,8 @@ pub struct Routes {
 pub struct Link {
     pub peer: NodeInfo,
     pub is_up: bool,
+    /// The cores agree that the peer is dead, and nothing is heard of it.
+    pub is_dead: bool,
     /// For how long it has been so.
     pub since: u64,
     pub is_dialed: bool,

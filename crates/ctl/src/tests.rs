@@ -454,9 +454,76 @@ fn the_members_are_told_with_who_leads() {
 }
 
 #[test]
+fn who_is_not_joined_is_told_with_why_and_who_is_dead_is_not_suspect() {
+    let mock = Mock::serve(|_| {
+        let mut view = agreed(true);
+        view["links"][1]["state"] = "dead".into();
+        view["fresh"] = true.into();
+        view["fresh_s"] = 1.5.into();
+        view["granted_by"] = json!([{"node": "n2", "left_s": 1.5}, {"node": "n4", "left_s": 1.6}]);
+        view["grants"] = json!([{"node": "n5", "left_s": 2.0}]);
+        view["not_joined"] = json!([
+            {"address": "10.0.0.7", "name": "n7", "reason": "another secret: check its file", "last_s": 2, "count": 12},
+            {"address": "h:7883", "name": null, "reason": "it cannot be reached", "last_s": 1, "count": 1}]);
+        Reply::json(&view)
+    });
+    let outcome = ctl(&mock, "cluster");
+    for line in [
+        "! 10.0.0.7 (n7): another secret: check its file (12 times, last 2s ago)",
+        "! h:7883: it cannot be reached (1 times, last 1s ago)",
+    ] {
+        assert!(outcome.notes.contains(line), "{}", outcome.notes);
+    }
+    for part in ["3: 2 up, 1 dead (n3)", "by the word of n2, n4, for 1.5s", "n5"] {
+        assert!(outcome.out.contains(part), "{part}: {}", outcome.out);
+    }
+    assert!(
+        !outcome.out.contains("1 suspect") && !outcome.notes.contains("nothing is heard of it"),
+        "{}",
+        outcome.notes
+    );
+    // Of a link that is down it is said once.
+    let mock = Mock::serve(|_| {
+        let mut view = cluster("n1", 4);
+        view["not_joined"] = json!([{"address": "10.0.0.3:7883", "name": "n3", "reason": "no route", "last_s": 2, "count": 12}]);
+        Reply::json(&view)
+    });
+    let notes = ctl(&mock, "cluster").notes;
+    assert_eq!(
+        (notes.matches("no route").count(), notes.contains("nothing is heard of it")),
+        (1, false),
+        "{notes}"
+    );
+}
+
+#[test]
+fn who_hears_no_majority_says_who_led_and_who_was_alive() {
+    let mock = Mock::serve(|_| {
+        let mut view = agreed(false);
+        view["membership"]["stale"] = true.into();
+        Reply::json(&view)
+    });
+    let out = ctl(&mock, "cluster").out;
+    for part in [
+        "NO: n2 led, as last known, since",
+        "3: 2 alive, 0 suspect, 1 dead (as last known)",
+        "alive (as last known)  led (as last known)",
+    ] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    let mock = Mock::serve(|_| {
+        let mut view = agreed(false);
+        view["membership"]["stale"] = true.into();
+        view["membership"]["replica"] = Value::Null;
+        Reply::json(&view)
+    });
+    assert!(ctl(&mock, "cluster").out.contains("NO: this node hears no majority of cores"));
+}
+
+#[test]
 fn without_a_quorum_and_before_it_is_a_member_a_node_says_what_it_waits_for() {
     let outcome = ctl(&Mock::serve(|_| Reply::json(&agreed(false))), "cluster status");
-    assert!(outcome.out.contains("NO: n2 leads") && outcome.notes.contains("no quorum"), "{}", outcome.notes);
+    assert!(outcome.out.contains("NO: n2 led") && outcome.notes.contains("no quorum"), "{}", outcome.notes);
     let waiting = Mock::serve(|_| {
         let mut view = agreed(false);
         view["membership"]["waits_for"] = "2 of 3 cores have met".into();

@@ -79,7 +79,7 @@ struct PartLink {
     node: String,
     role: &'static str,
     region: String,
-    /// `up` or `suspect`.
+    /// `up`, `suspect` (nothing is heard of it), or `dead` (neither, and the cores agree on it).
     state: &'static str,
     /// For how long it has been so.
     state_s: f64,

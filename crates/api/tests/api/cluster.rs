@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use api::{
-    CarrierView, ClusterView, LaneView, LinkView, MemberView, MembershipView, NodeRoutes, ReplicaView, Role,
+    CarrierView, ClusterView, GrantView, LaneView, LinkView, MemberView, MembershipView, NodeRoutes,
+    NotJoinedView, ReplicaView, Role,
 };
 use serde_json::{Value, json};
 
@@ -45,6 +46,9 @@ pub fn view() -> ClusterView {
         incarnation: 9,
         attached_to: None,
         fresh: false,
+        fresh_s: Some(0.0),
+        granted_by: Vec::new(),
+        grants: vec![GrantView { node: "c".to_owned(), left_s: 1.5 }],
         clock_off_s: None,
         subacks_waiting_core: 2,
         subacks_waiting_cluster: 5,
@@ -64,6 +68,13 @@ pub fn view() -> ClusterView {
         compressed_after_bytes: 300,
         routes: vec![routes("a", false), routes("b", true), routes("c", false)],
         links: vec![link("b", "suspect", None), link("c", "up", Some(1.5))],
+        not_joined: vec![NotJoinedView {
+            address: "10.0.0.7".to_owned(),
+            name: Some("z".to_owned()),
+            reason: "another secret: check its file".to_owned(),
+            last_s: 2.0,
+            count: 12,
+        }],
         carrier,
         membership: None,
     }
@@ -94,6 +105,7 @@ pub fn agreed() -> ClusterView {
         failure: None,
     };
     let membership = MembershipView {
+        stale: false,
         founded: Some("00ff".to_owned()),
         index: 40,
         waits_for: None,
@@ -172,6 +184,12 @@ fn a_node_shows_its_links_and_what_it_knows_of_each_node() {
     assert_eq!((&shown["node"], &shown["fresh"]), (&"a".into(), &false.into()));
     assert_eq!((&shown["links"][0]["node"], &shown["links"][0]["state"]), (&"b".into(), &"suspect".into()));
     assert_eq!(shown["links"][1]["lanes"][0]["class"], "assured");
+    let apart = &shown["not_joined"][0];
+    assert_eq!(
+        (&apart["address"], &apart["name"], &apart["count"]),
+        (&"10.0.0.7".into(), &"z".into(), &12.into())
+    );
+    assert_eq!((&shown["grants"][0]["node"], &shown["fresh_s"]), (&"c".into(), &0.0.into()));
     assert_eq!((&shown["links"][0]["clock_ahead_s"], &shown["clock_off_s"]), (&Value::Null, &Value::Null));
     let c = &shown["links"][1];
     assert_eq!((&c["clock_ahead_s"], &c["clock_differs"]), (&(-3600.5).into(), &true.into()));

@@ -169,11 +169,17 @@ impl Fabric {
             if self.guests.len() < GUESTS_MAX && !self.guests.contains_key(&id) {
                 self.mesh.add_peer(now, name, &card.address);
                 self.guests.insert(id, Guest { since: now, is_up: false, last: None, early: Vec::new() });
+            } else if self.guests.get(&id).is_some_and(|guest| !guest.is_up) {
+                // It may say another address than before.
+                self.mesh.add_peer(now, name, &card.address);
             }
+            self.apart.found(address.unwrap_or_default());
             return;
         }
         let ours = meta.roster().founded;
-        if card.founded != 0 && ours != 0 && card.founded != ours {
+        if card.founded == 0 || ours == 0 || card.founded == ours {
+            self.apart.found(address.unwrap_or_default());
+        } else {
             let reason = "it belongs to another cluster of the same name and secret, and two clusters do not mix: stop one of the two, remove its \
                           data directory and start it again with cluster.join";
             self.mesh.complain_of(now, name, &card.address, reason);
@@ -203,6 +209,9 @@ impl Fabric {
             Event::Up | Event::Suspect => {
                 guest.is_up = matches!(event, Event::Up);
                 let is_up = guest.is_up;
+                if let Some(peer) = self.mesh.peer(id).filter(|_| is_up) {
+                    self.apart.joined(peer.name, peer.address);
+                }
                 if let Some(meta) = &mut self.meta {
                     meta.link_changed(id, is_up);
                 }

@@ -1,5 +1,6 @@
 //! One node's part in its cluster.
 
+mod apart;
 mod asks;
 mod attach;
 mod clocks;
@@ -124,6 +125,7 @@ pub struct Fabric {
     answered: VecDeque<(u64, Result<Bytes, Unanswered>)>,
     asked: VecDeque<Asked>,
     counters: Counters,
+    apart: apart::Apart,
 }
 
 /// What a fabric has done since it began.
@@ -230,6 +232,7 @@ impl Fabric {
             answered: VecDeque::new(),
             asked: VecDeque::new(),
             counters: Counters::default(),
+            apart: apart::Apart::default(),
             node,
             config,
         }
@@ -273,13 +276,11 @@ impl Fabric {
             match event {
                 MeshEvent::Link { peer, event } => self.link_event(now, peer, event),
                 MeshEvent::Refused { address, name, reason, said, passes } => {
-                    let name = name.as_deref();
-                    match said {
-                        Some(unsaid) if passes => {
-                            tracing::info!(%address, name, unsaid, "not joined yet: {reason}");
-                        }
-                        Some(unsaid) => tracing::warn!(%address, name, unsaid, "not joined: {reason}"),
-                        None => {}
+                    if !passes {
+                        self.apart.note(now, &address, name.as_deref(), &reason);
+                    }
+                    if let Some(unsaid) = said {
+                        apart::log(&address, name.as_deref(), &reason, unsaid, passes);
                     }
                 }
                 MeshEvent::Crowded { address, closed } => {
@@ -296,6 +297,7 @@ impl Fabric {
         }
         self.forget_the_dead();
         self.tend_membership(now);
+        self.look_for_absent(now);
         self.ask_unheard();
         self.attach(now);
         self.feed_peers(now);
@@ -331,6 +333,7 @@ impl Fabric {
         match event {
             Event::Up => {
                 peer.is_up = true;
+                self.apart.joined(&peer.info.name, &peer.info.address);
                 let features = self.mesh.peer(id).map_or(0, |peer| peer.features);
                 let is_far = peer.info.region != self.config.own.region;
                 peer.packs = self.config.packs && is_far && features & PACKS != 0;

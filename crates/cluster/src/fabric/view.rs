@@ -4,6 +4,7 @@ use link::{NodeId, Time};
 
 use super::Fabric;
 use crate::config::{NodeInfo, WithoutQuorum};
+use crate::freshness::Grants;
 use crate::view::{ClassView, Link, MemberView, Membership, Replica, Routes, View};
 
 impl Fabric {
@@ -28,12 +29,18 @@ impl Fabric {
             incarnation: self.config.incarnation.0,
             attached: self.attached.and_then(|id| Some(self.peers.get(&id)?.info.name.clone())),
             is_fresh: self.may_acknowledge(now),
+            fresh_for: Some(self.fresh_until())
+                .filter(|until| *until != Time::NEVER)
+                .map(|until| until.since(now)),
+            granted_by: self.grants_view(now, self.leases.granted_by()),
+            grants: self.grants_view(now, self.grants.iter().flat_map(Grants::holders)),
             clock_off: self.clocks.off(),
             subacks_waiting: (self.for_core.len() as u64, self.for_cluster.len() as u64),
             counters: self.counters,
             crowded: self.mesh.counters().crowded,
             routes,
             links,
+            not_joined: self.not_joined(now),
             membership: self.membership_view(now),
         }
     }
@@ -74,13 +81,25 @@ impl Fabric {
             learners: status.learners.len() as u64,
             failure: status.failure.clone(),
         });
+        // Who has no replica hears of a majority by being let acknowledge.
+        let has_quorum = replica.as_ref().map_or(self.fresh_until() > now, |replica| replica.has_quorum);
         Some(Membership {
+            is_stale: !has_quorum,
             founded: roster.founded,
             index: roster.index,
             waits_for: meta.waits_for(),
             members,
             replica,
         })
+    }
+
+    /// Those that hold, by name, and for how long.
+    fn grants_view(&self, now: Time, all: impl Iterator<Item = (NodeId, Time)>) -> Vec<(Box<str>, u64)> {
+        let holds = all.filter(|(_, until)| *until > now);
+        let mut named: Vec<_> =
+            holds.filter_map(|(id, until)| Some((self.info(id)?.name.clone(), until.since(now)))).collect();
+        named.sort();
+        named
     }
 
     fn info(&self, id: NodeId) -> Option<&NodeInfo> {
@@ -123,6 +142,7 @@ impl Fabric {
         Some(Link {
             peer: peer.info.clone(),
             is_up: status.is_up,
+            is_dead: self.is_buried(status.node),
             since: now.since(status.since),
             is_dialed: status.is_dialed,
             connections: (status.connections.0 as u64, status.connections.1 as u64),

@@ -1,5 +1,7 @@
 //! `meridian ctl cluster`: how the node's part in its cluster is, in short, who belongs to it, and what is to become of them.
 
+use std::iter;
+
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use settings::HostPort;
@@ -122,9 +124,12 @@ fn status(console: &mut Console) -> Result<(), Failure> {
     let members = view.list("membership.members");
     if !members.is_empty() {
         console.line("")?;
-        let knows_votes = !view.field("membership.replica").is_null();
+        let known = Known {
+            votes: !view.field("membership.replica").is_null(),
+            is_stale: view.truth("membership.stale"),
+        };
         let mut table = Table::new(MEMBERS);
-        members.iter().for_each(|member| table.row(row(member, knows_votes)));
+        members.iter().for_each(|member| table.row(row(member, known)));
         console.table(&mut table)?;
     }
     console.flush()?;
@@ -134,12 +139,24 @@ fn status(console: &mut Console) -> Result<(), Failure> {
     Ok(())
 }
 
-fn row(member: &Value, knows_votes: bool) -> Vec<String> {
+/// What the node that is asked knows of the members.
+#[derive(Clone, Copy)]
+struct Known {
+    votes: bool,
+    /// It hears no majority of cores.
+    is_stale: bool,
+}
+
+/// Behind what was so when it was last known.
+const STALE: &str = " (as last known)";
+
+fn row(member: &Value, known: Known) -> Vec<String> {
     let vote = match (member.truth("leads"), member.truth("votes")) {
+        (true, _) if known.is_stale => "led (as last known)",
         (true, _) => "leads",
         (false, true) => "votes",
         // Of replicants that is true wherever it is asked.
-        (false, false) if knows_votes || member.text("role") == "replicant" => "no",
+        (false, false) if known.votes || member.text("role") == "replicant" => "no",
         (false, false) => NOTHING,
     };
     let region = member.text("region");
@@ -148,7 +165,10 @@ fn row(member: &Value, knows_votes: bool) -> Vec<String> {
         member.cell("role"),
         if region.is_empty() { NOTHING.to_owned() } else { region },
         member.cell("address"),
-        member.cell("state"),
+        match member.cell("state") {
+            state if known.is_stale && state == "alive" => state + STALE,
+            state => state,
+        },
         vote.to_owned(),
         member.cell("incarnation"),
     ]
@@ -250,16 +270,29 @@ fn about(view: &Value) -> Vec<(&'static str, String)> {
         _ => String::new(),
     };
     let fresh = if view.truth("fresh") {
-        "yes: messages of QoS 1 and 2 are acknowledged"
+        let by = match view.text("role") == "core" {
+            true => iter::once("itself".to_owned()).chain(names(view, "granted_by")).collect(),
+            false => names(view, "granted_by"),
+        };
+        let until = match view.number("fresh_s") {
+            Some(left) if left > 0.0 => format!(
+                " by the word of {}, for {} or until they say it again",
+                by.join(", "),
+                human::seconds(left)
+            ),
+            _ => String::new(),
+        };
+        format!("yes: messages of QoS 1 and 2 are acknowledged{until}")
     } else {
-        "no: publishers at QoS 1 and 2 wait, as somebody may have subscribed elsewhere of whom this node has not heard"
+        "no: publishers at QoS 1 and 2 wait, as somebody may have subscribed elsewhere of whom this node has not heard".to_owned()
     };
     let filters: u64 =
         view.list("routes").iter().filter_map(|of| of.whole("filters")).fold(0, u64::saturating_add);
     vec![
         ("node", format!("{} ({}{region})", view.cell("node"), view.cell("role"))),
         ("attached to", attached),
-        ("fresh", fresh.to_owned()),
+        ("fresh", fresh),
+        ("grants to", names(view, "grants").join(", ")),
         ("waits for", view.text("membership.waits_for")),
         ("nodes", nodes(view)),
         ("cores", cores(view)),
@@ -287,16 +320,28 @@ fn about(view: &Value) -> Vec<(&'static str, String)> {
     ]
 }
 
+/// Of nodes in a list.
+fn names(view: &Value, list: &str) -> Vec<String> {
+    view.list(list).iter().map(|one| one.cell("node")).collect()
+}
+
 /// This one included.
 fn nodes(view: &Value) -> String {
     let links = view.list("links");
-    let suspects: Vec<String> =
-        links.iter().filter(|link| link.text("state") != "up").map(|link| link.cell("node")).collect();
+    let of = |is_it: &dyn Fn(&str) -> bool| -> Vec<String> {
+        links.iter().filter(|link| is_it(&link.text("state"))).map(|link| link.cell("node")).collect()
+    };
+    let kinds =
+        [("suspect", of(&|state| state != "up" && state != "dead")), ("dead", of(&|state| state == "dead"))];
     let all = links.len() + 1;
-    match suspects.len() {
-        0 => format!("{all}, all up"),
-        n => format!("{all}: {} up, {n} suspect ({})", all - n, suspects.join(", ")),
+    let away: usize = kinds.iter().map(|(_, nodes)| nodes.len()).sum();
+    if away == 0 {
+        return format!("{all}, all up");
     }
+    let some = kinds.iter().filter(|(_, nodes)| !nodes.is_empty());
+    let away_of: String =
+        some.map(|(state, nodes)| format!(", {} {state} ({})", nodes.len(), nodes.join(", "))).collect();
+    format!("{all}: {} up{away_of}", all - away)
 }
 
 /// Cores that this node reaches, itself included, and all.
@@ -315,15 +360,22 @@ fn reached(view: &Value) -> (usize, usize) {
 fn quorum(view: &Value) -> String {
     let replica = view.field("membership.replica");
     if replica.is_null() {
-        return String::new();
+        return match (view.field("membership").is_null(), view.truth("membership.stale")) {
+            (true, _) => String::new(),
+            (false, false) => "yes: a majority of cores lets this node acknowledge".to_owned(),
+            (false, true) => {
+                "NO: this node hears no majority of cores, and the members are as last known".to_owned()
+            }
+        };
     }
     let voters = replica.whole("voters").unwrap_or(0);
+    let leads = if replica.truth("quorum") { "leads" } else { "led, as last known," };
     let leader = match (&replica.text("part")[..], replica.text("leader")) {
-        ("leader", _) => "this node leads".to_owned(),
+        ("leader", _) => format!("this node {leads}"),
         (_, leader) if leader.is_empty() => "nobody leads".to_owned(),
         (_, leader) => match replica.text("leader_by") {
-            by if by.is_empty() => format!("{leader} leads"),
-            by => format!("{leader} leads, which this node hears by way of {by}"),
+            by if by.is_empty() => format!("{leader} {leads}"),
+            by => format!("{leader} {leads}, which this node hears by way of {by}"),
         },
     };
     let has = if replica.truth("quorum") { "yes" } else { "NO" };
@@ -348,11 +400,12 @@ fn members(view: &Value) -> String {
         some => format!("{some} leaving, "),
     };
     format!(
-        "{}: {} alive, {leaving}{} suspect, {} dead",
+        "{}: {} alive, {leaving}{} suspect, {} dead{}",
         members.len(),
         of("alive"),
         of("suspect"),
-        of("dead")
+        of("dead"),
+        if view.truth("membership.stale") { STALE } else { "" }
     )
 }
 
@@ -384,6 +437,28 @@ fn why(link: &Value) -> String {
     }
 }
 
+/// Whether it is said of the other node of a link that is down why.
+fn is_not_joined(view: &Value, link: &Value) -> bool {
+    let is_it =
+        |one: &Value| one.text("name") == link.text("node") && one.text("address") == link.text("address");
+    link.text("state") != "up" && view.list("not_joined").iter().any(is_it)
+}
+
+/// Somebody who was met or sought and is not joined.
+fn not_joined(one: &Value) -> String {
+    let name = match one.text("name") {
+        name if name.is_empty() => String::new(),
+        name => format!(" ({name})"),
+    };
+    format!(
+        "! {}{name}: {} ({} times, last {} ago)",
+        one.cell("address"),
+        one.cell("reason"),
+        one.count_cell("count"),
+        one.seconds_cell("last_s")
+    )
+}
+
 fn hints(view: &Value) -> Vec<String> {
     let some = |path: &str| view.whole(path).is_some_and(|count| count > 0);
     let mut hints = Vec::new();
@@ -405,14 +480,18 @@ fn hints(view: &Value) -> Vec<String> {
             "! attached to no core: it hears nothing of subscriptions elsewhere until one is up".to_owned(),
         );
     }
-    hints.extend(view.list("links").iter().filter_map(trouble));
-    if view.list("links").iter().any(|link| link.text("state") != "up") {
+    // Of a node that is dead it is said what to do, and of one that is not joined why.
+    let is_told = |link: &Value| link.text("state") == "dead" || is_not_joined(view, link);
+    let links = view.list("links");
+    hints.extend(links.iter().filter(|link| !is_told(link)).filter_map(trouble));
+    if links.iter().any(|link| link.text("state") != "up" && !is_told(link)) {
         hints.push(
             "! of a node that is not heard of: does it run (its `meridian ctl health`), does its address lead there, does the firewall \
              let it through, and are cluster.id, secret and TLS the same?"
                 .to_owned(),
         );
     }
+    hints.extend(view.list("not_joined").iter().map(not_joined));
     hints.extend(of_clocks(view));
     for link in view.list("links") {
         let node = link.cell("node");

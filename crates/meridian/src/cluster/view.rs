@@ -1,11 +1,12 @@
 //! A node's part in its cluster, as the API shows it.
 
 use api::{
-    CarrierView, ClusterView, LaneView, LinkView, MemberView, MembershipView, NodeRoutes, ReplicaView,
+    CarrierView, ClusterView, GrantView, LaneView, LinkView, MemberView, MembershipView, NodeRoutes,
+    NotJoinedView, ReplicaView,
 };
 use carrier::Figures;
 use cluster::meta::State;
-use cluster::{ClassView, Link, Membership, Replica, Role, Routes, View};
+use cluster::{ClassView, Link, Membership, NotJoined, Replica, Role, Routes, View};
 use link::Class;
 
 pub fn of(view: &View, figures: &Figures) -> ClusterView {
@@ -17,6 +18,9 @@ pub fn of(view: &View, figures: &Figures) -> ClusterView {
         incarnation: view.incarnation,
         attached_to: view.attached.as_ref().map(ToString::to_string),
         fresh: view.is_fresh,
+        fresh_s: view.fresh_for.map(seconds),
+        granted_by: view.granted_by.iter().map(grant).collect(),
+        grants: view.grants.iter().map(grant).collect(),
         clock_off_s: view.clock_off.map(of_clocks),
         subacks_waiting_core: view.subacks_waiting.0,
         subacks_waiting_cluster: view.subacks_waiting.1,
@@ -36,13 +40,29 @@ pub fn of(view: &View, figures: &Figures) -> ClusterView {
         compressed_after_bytes: counters.packed_after,
         routes: view.routes.iter().map(routes).collect(),
         links: view.links.iter().map(link).collect(),
+        not_joined: view.not_joined.iter().map(not_joined).collect(),
         carrier: carrier(figures),
         membership: view.membership.as_ref().map(membership),
     }
 }
 
+fn grant((node, left): &(Box<str>, u64)) -> GrantView {
+    GrantView { node: node.to_string(), left_s: seconds(*left) }
+}
+
+fn not_joined(one: &NotJoined) -> NotJoinedView {
+    NotJoinedView {
+        address: one.address.to_string(),
+        name: one.name.as_ref().map(ToString::to_string),
+        reason: one.reason.to_string(),
+        last_s: seconds(one.since),
+        count: one.count,
+    }
+}
+
 fn membership(membership: &Membership) -> MembershipView {
     MembershipView {
+        stale: membership.is_stale,
         founded: (membership.founded != 0).then(|| format!("{:032x}", membership.founded)),
         index: membership.index,
         waits_for: membership.waits_for.clone(),
@@ -119,7 +139,11 @@ fn link(link: &Link) -> LinkView {
         address: link.peer.address.to_string(),
         role: role(link.peer.role),
         region: link.peer.region.to_string(),
-        state: if link.is_up { "up" } else { "suspect" },
+        state: match (link.is_up, link.is_dead) {
+            (true, _) => "up",
+            (false, true) => "dead",
+            (false, false) => "suspect",
+        },
         state_s: seconds(link.since),
         dials: link.is_dialed,
         connections: link.connections.0,

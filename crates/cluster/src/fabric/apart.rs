@@ -1,0 +1,181 @@
+//! Who was met or sought and is not joined, and why: for those who look at a node.
+
+use std::time::Duration;
+
+use link::{NodeId, Time};
+
+use super::Fabric;
+use crate::view::NotJoined;
+
+/// Of whom it is remembered; the one that was heard of longest ago gives way.
+const APART_MAX: usize = 32;
+/// Without news of it, it is forgotten.
+const FORGOTTEN: Duration = Duration::from_secs(180);
+/// A node that is to connect to this one and does not is told of after this, and again.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Nodes, and what is none, that this one is not joined to.
+#[derive(Debug, Default)]
+pub(super) struct Apart {
+    entries: Vec<Entry>,
+    /// Those who are to connect were looked at last.
+    looked: Time,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// Where it is dialed, or the host that it comes from.
+    address: Box<str>,
+    /// As it says, where it has said one.
+    name: Option<Box<str>>,
+    reason: Box<str>,
+    at: Time,
+    count: u64,
+}
+
+impl Apart {
+    /// It is not joined, for this reason now.
+    pub fn note(&mut self, now: Time, address: &str, name: Option<&str>, reason: &str) {
+        let is_it = |entry: &&mut Entry| *entry.address == *address && entry.name.as_deref() == name;
+        if let Some(entry) = self.entries.iter_mut().find(is_it) {
+            if *entry.reason != *reason {
+                entry.reason = reason.into();
+            }
+            (entry.at, entry.count) = (now, entry.count + 1);
+            return;
+        }
+        if self.entries.len() >= APART_MAX
+            && let Some(oldest) = (0..APART_MAX).min_by_key(|at| self.entries[*at].at)
+        {
+            self.entries.remove(oldest);
+        }
+        let (address, name, reason) = (address.into(), name.map(Into::into), reason.into());
+        self.entries.push(Entry { address, name, reason, at: now, count: 1 });
+    }
+
+    /// The node of this name, which is reached there, is joined now, or is to be.
+    pub fn joined(&mut self, name: &str, address: &str) {
+        self.entries.retain(|entry| match &entry.name {
+            Some(known) => **known != *name,
+            None => *entry.address != *address,
+        });
+    }
+
+    /// Somebody who knows the secret was found there.
+    pub fn found(&mut self, address: &str) {
+        self.entries.retain(|entry| entry.name.is_some() || *entry.address != *address);
+    }
+
+    fn tend(&mut self, now: Time) -> bool {
+        self.entries.retain(|entry| entry.at.after(FORGOTTEN) > now);
+        let is_due = self.looked.after(PATIENCE) <= now;
+        if is_due {
+            self.looked = now;
+        }
+        is_due
+    }
+}
+
+/// What the log has of it. `passes`: nobody has to do anything.
+pub(super) fn log(address: &str, name: Option<&str>, reason: &str, unsaid: u64, passes: bool) {
+    if passes {
+        tracing::info!(address, name, unsaid, "not joined yet: {reason}");
+    } else {
+        tracing::warn!(address, name, unsaid, "not joined: {reason}");
+    }
+}
+
+impl Fabric {
+    /// Of two nodes one dials. The other one is not told when it cannot be reached: it sees that nobody comes.
+    pub(super) fn look_for_absent(&mut self, now: Time) {
+        if !self.apart.tend(now) {
+            return;
+        }
+        let is_absent = |peer: &link::PeerStatus<'_>| {
+            !peer.is_dialed && !peer.is_up && peer.since.after(PATIENCE) <= now && !self.is_buried(peer.node)
+        };
+        let absent = self.mesh.peers().filter(is_absent);
+        let absent: Vec<(Box<str>, Box<str>)> =
+            absent.map(|peer| (peer.name.into(), peer.address.into())).collect();
+        let reason = format!(
+            "of these two it is the other node that connects, and it does not: check that it runs, and that it reaches this node at {} (cluster.advertise, \
+             or cluster.listen, of this node); its log and its `meridian ctl cluster` say why",
+            self.config.own.address
+        );
+        absent.iter().for_each(|(name, address)| self.mesh.complain_of(now, name, address, &reason));
+    }
+
+    /// Whether the cores agree that a member is dead, and nothing is heard of it.
+    pub(super) fn is_buried(&self, id: NodeId) -> bool {
+        self.peers.get(&id).is_some_and(|peer| peer.dead.is_some() && !peer.is_up)
+    }
+
+    /// By address. Whoever is dead is so for the members, and for nobody else.
+    pub(super) fn not_joined(&self, now: Time) -> Vec<NotJoined> {
+        let is_dead = |name: &str, address: &str| {
+            let id = NodeId::of_name(name);
+            self.is_buried(id) && self.peers.get(&id).is_some_and(|peer| *peer.info.address == *address)
+        };
+        let entries = self.apart.entries.iter();
+        let entries = entries.filter(|it| it.name.as_deref().is_none_or(|name| !is_dead(name, &it.address)));
+        let mut all: Vec<NotJoined> = entries
+            .map(|entry| NotJoined {
+                address: entry.address.clone(),
+                name: entry.name.clone(),
+                reason: entry.reason.clone(),
+                since: now.since(entry.at),
+                count: entry.count,
+            })
+            .collect();
+        all.sort_by(|a, b| (&a.address, &a.name).cmp(&(&b.address, &b.name)));
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Time {
+        Time(seconds * 1_000_000)
+    }
+
+    fn places(apart: &Apart) -> Vec<(&str, Option<&str>, &str, u64)> {
+        let entries = apart.entries.iter();
+        entries.map(|it| (&*it.address, it.name.as_deref(), &*it.reason, it.count)).collect()
+    }
+
+    #[test]
+    fn each_is_there_once_with_what_was_wrong_last_until_it_is_joined() {
+        let mut apart = Apart::default();
+        apart.note(at(1), "h:1", None, "silent");
+        apart.note(at(2), "h:1", None, "refused");
+        apart.note(at(2), "h", Some("b"), "secret");
+        apart.note(at(3), "h", Some("c"), "secret");
+        assert_eq!(places(&apart)[0], ("h:1", None, "refused", 2));
+        apart.joined("b", "h:2");
+        assert_eq!(places(&apart).len(), 2, "what is at another address is another");
+        apart.joined("d", "h:1");
+        assert_eq!(places(&apart), [("h", Some("c"), "secret", 1)]);
+        apart.note(at(4), "h:1", None, "silent");
+        apart.found("h:1");
+        assert_eq!(places(&apart).len(), 1);
+    }
+
+    #[test]
+    fn who_was_not_heard_of_for_long_is_forgotten_and_gives_way_before() {
+        let mut apart = Apart::default();
+        for number in 0..40 {
+            apart.note(at(number), &format!("h{number}"), None, "no");
+        }
+        assert_eq!(places(&apart).len(), APART_MAX);
+        assert_eq!(places(&apart)[0].0, "h8");
+        apart.note(at(41), "h8", None, "no");
+        apart.note(at(42), "h50", None, "no");
+        assert!(
+            !places(&apart).iter().any(|it| it.0 == "h9") && places(&apart).iter().any(|it| it.0 == "h8")
+        );
+        apart.tend(at(180 + 40));
+        assert_eq!(places(&apart).iter().map(|it| it.0).collect::<Vec<_>>(), ["h8", "h50"]);
+    }
+}
