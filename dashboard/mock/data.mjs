@@ -57,10 +57,10 @@ const PLACES = { 'meridian-1': ['core', 'europe'], 'meridian-2': ['core', 'europ
 export const nodes = () => {
   const names = Object.keys(PLACES);
   const link = (from, to) => ({
-    node: to, role: PLACES[to][0], region: PLACES[to][1], state: to === 'edge-warehouse' ? 'suspect' : 'up', state_s: 812.5,
+    node: to, role: PLACES[to][0], region: PLACES[to][1], state: to === 'edge-warehouse' ? 'dead' : 'up', state_s: 812.5,
     round_trip_ms: to === 'edge-warehouse' ? null : PLACES[from][1] === PLACES[to][1] ? 0.4 : 88.2, clock_ahead_s: to === 'edge-warehouse' ? null : 0.002, clock_differs: false, retransmitted_percent: from === 'meridian-3' ? 1.8 : 0,
     waiting_bytes: to === 'edge-warehouse' ? 4_812_300 : 0, waiting_frames: to === 'edge-warehouse' ? 18_223 : 0, oldest_s: to === 'edge-warehouse' ? 92.5 : 0, bytes_sent: 912_338_112, bytes_received: 712_445_871,
-    last_error: to === 'edge-warehouse' ? 'it cannot be reached at 10.2.0.9:7883: connection timed out' : null,
+    last_error: to === 'edge-warehouse' ? 'it cannot be reached: connection timed out' : null,
   });
   const items = names.filter((name) => name !== 'edge-warehouse').map((name, i) => ({
     ...node(), name, connections: [1184, 977, 1302, 211][i],
@@ -71,7 +71,9 @@ export const nodes = () => {
 
 /** Of them the second leads, and the one that is cut off is dead. */
 export const cluster = () => ({
+  not_joined: [{ address: '10.2.0.9', name: 'edge-warehouse', reason: "the peer refuses this node: the cluster's secret is not the same on both: check the secret's file", last_s: 1.2, count: 318 }],
   membership: {
+    stale: false,
     waits_for: null,
     members: Object.keys(PLACES).sort().map((name) => ({
       node: name, role: PLACES[name][0], region: PLACES[name][1], address: `${name}:7883`, incarnation: 4, state: name === 'edge-warehouse' ? 'dead' : 'alive',

@@ -75,12 +75,12 @@ export const checks = [
         await heading(page, 'Cluster');
         const table = page.getByRole('table', { name: 'Nodes' });
         for (const one of nodes) await table.getByRole('row').filter({ hasText: one.name }).getByText('ready').waitFor({ timeout: 20_000 });
-        assert.equal(await page.locator('svg .node').count(), 3);
-        assert.equal(await page.locator('svg .link').count(), 3);
+        assert.equal(await page.locator('svg.map .node').count(), 3);
+        assert.equal(await page.locator('svg.map .link').count(), 3);
         assert.equal(await page.getByRole('table', { name: 'Links' }).getByRole('row').count(), 1 + 6);
         for (let i = 0; i < 2; i++) clients.push(await Client.connect(last.port, `there-${i}`));
         await table.getByRole('row').filter({ hasText: last.name }).getByRole('cell', { name: '2', exact: true }).waitFor();
-        await page.locator('svg .node').filter({ hasText: last.name }).getByText('2', { exact: true }).waitFor();
+        await page.locator('svg.map .node').filter({ hasText: last.name }).getByText('2', { exact: true }).waitFor();
         // Its clients are listed by the first node, and can be closed there.
         await page.goto(`${first.base}/#/clients/there-0`);
         await heading(page, 'there-0');
@@ -91,8 +91,8 @@ export const checks = [
         await last.end();
         await page.getByText(`No answer of ${last.name}`).waitFor({ timeout: 20_000 });
         await table.getByRole('row').filter({ hasText: last.name }).getByText('no answer').waitFor();
-        await page.locator('svg .node.bad').filter({ hasText: last.name }).waitFor();
-        assert.equal(await page.locator('svg .link.bad').count(), 2);
+        await page.locator('svg.map .node.bad').filter({ hasText: last.name }).waitFor();
+        assert.equal(await page.locator('svg.map .link.bad').count(), 2);
         if (process.env.SCREENSHOT_CLUSTER) await page.screenshot({ path: process.env.SCREENSHOT_CLUSTER.replace('.png', '-lost.png'), fullPage: true });
       } finally {
         for (const client of clients) client.leave();
@@ -116,11 +116,30 @@ export const checks = [
       await line('edge-lobby').getByText('no', { exact: true }).waitFor();
       await line('edge-warehouse').getByText('dead', { exact: true }).waitFor();
       await page.getByRole('table', { name: 'Nodes' }).getByRole('row').filter({ hasText: 'edge-warehouse' }).getByText('dead', { exact: true }).waitFor();
-      await page.locator('svg .node.leads').filter({ hasText: 'meridian-2' }).waitFor();
+      await page.locator('svg.map .node.leads').filter({ hasText: 'meridian-2' }).waitFor();
       await page.getByText('quorum of 3 votes, meridian-2 leads').waitFor();
       if (process.env.SCREENSHOT_CLUSTER) await page.screenshot({ path: process.env.SCREENSHOT_CLUSTER.replace('.png', '-members.png'), fullPage: true });
+      const apart = page.getByRole('list', { name: 'Not joined' });
+      await apart.getByRole('listitem').filter({ hasText: "10.2.0.9 (edge-warehouse): the peer refuses this node: the cluster's secret is not the same on both: check the secret's file" }).waitFor();
+      await page.getByRole('table', { name: 'Links' }).getByText('dead', { exact: true }).first().waitFor();
+      assert.equal(await page.getByText('suspect', { exact: true }).count(), 0, 'dead is what the cores agree on');
+      await page.getByRole('list', { name: 'What the map shows' }).getByText('the replicant hears of subscriptions through it').waitFor();
       told.membership.replica.quorum = false;
+      told.membership.stale = true;
       await page.getByRole('status').getByText('No quorum').waitFor();
+      await line('meridian-2').getByText('led', { exact: true }).waitFor();
+      await line('meridian-1').getByText('was alive', { exact: true }).waitFor();
+      assert.equal(await page.locator('svg.map .node.leads').filter({ hasText: 'meridian-2' }).count(), 0, 'nobody is known to lead');
+      if (process.env.SCREENSHOT_CLUSTER) await page.screenshot({ path: process.env.SCREENSHOT_CLUSTER.replace('.png', '-stale.png'), fullPage: true });
+      // As a replicant tells it.
+      const replica = told.membership.replica;
+      told.membership.replica = null;
+      await page.getByRole('status').getByText('No majority of cores').waitFor();
+      told.membership.stale = false;
+      await gone(page.getByRole('status').getByText('No majority of cores'));
+      told.membership.replica = replica;
+      told.not_joined = [];
+      await gone(apart);
       told.membership.waits_for = 'the cores have not all met each other yet';
       await page.getByRole('status').getByText('no member yet: the cores have not all met').waitFor();
       told.membership = null;

@@ -1,7 +1,7 @@
 // A cluster as its nodes tell of themselves, put together: who is there, who is only heard of, and how each link is.
 
 import { count, span } from './format';
-import type { AgreedMember, Membership, NodeInfo, NodeLink, Page } from './types';
+import type { AgreedMember, Membership, NodeInfo, NodeLink, NotJoined, Page } from './types';
 
 export type Health = 'good' | 'warn' | 'bad';
 
@@ -15,6 +15,8 @@ export interface Member {
   suspectedBy: string[];
   /** What the cores agree on of it; `null` where they agree on nothing, or not on this node. */
   agreed: AgreedMember | null;
+  /** It leads the cores, and a majority of them is there. */
+  leads: boolean;
   state: string;
   health: Health;
   rates: { in: number; out: number } | null;
@@ -41,6 +43,8 @@ export interface Look {
   page: Page<NodeInfo>;
   /** `null`: the nodes are a list, or there is only one. */
   membership: Membership | null;
+  /** As the node that is asked knows it. */
+  notJoined: NotJoined[];
 }
 
 /** Percent of frames sent again, and seconds that frames have waited, from which on a link is looked at. */
@@ -52,7 +56,7 @@ export function members(now: Look, before: Look | null): Member[] {
   const heard = (name: string, role: Member['role'], region: string): Member => {
     const known = found.get(name);
     if (known) return known;
-    const member: Member = { name, role, region, info: null, suspectedBy: [], agreed: null, state: 'no answer', health: 'bad', rates: null };
+    const member: Member = { name, role, region, info: null, suspectedBy: [], agreed: null, leads: false, state: 'no answer', health: 'bad', rates: null };
     found.set(name, member);
     return member;
   };
@@ -68,12 +72,13 @@ export function members(now: Look, before: Look | null): Member[] {
   for (const info of now.page.items) {
     for (const link of info.cluster?.links ?? []) {
       const member = heard(link.node, link.role, link.region);
-      if (link.state !== 'up') member.suspectedBy.push(info.name);
+      if (link.state === 'suspect') member.suspectedBy.push(info.name);
     }
   }
   for (const agreed of now.membership?.members ?? []) {
     const member = heard(agreed.node, agreed.role, agreed.region);
     member.agreed = agreed;
+    member.leads = agreed.leads && now.membership?.stale === false;
     if (!member.info && agreed.state !== 'alive') member.state = agreed.state;
     if (member.info && agreed.state !== 'alive') member.health = 'warn';
   }
@@ -93,20 +98,24 @@ function rates(info: NodeInfo, at: number, before: Look | null): Member['rates']
 }
 
 /** What a member is to the agreement of the cores. */
-export function vote(member: AgreedMember, replica: Membership['replica']): string | null {
-  if (member.leads) return 'leads';
+export function vote(member: AgreedMember, membership: Membership): string | null {
+  if (member.leads) return membership.stale ? 'led' : 'leads';
   if (member.votes) return 'votes';
-  return replica !== null || member.role === 'replicant' ? 'no' : null;
+  return membership.replica !== null || member.role === 'replicant' ? 'no' : null;
 }
+
+/** What the cores agree on of a member's life. */
+export const life = (member: AgreedMember, membership: Membership) => (membership.stale && member.state === 'alive' ? 'was alive' : member.state);
 
 /** Whether a majority of cores agrees, as the node that is asked knows it; `null` where that is not known. */
 export function quorum(membership: Membership | null): { good: boolean; text: string } | null {
   if (!membership) return null;
   if (membership.waits_for) return { good: false, text: `This node is no member yet: ${membership.waits_for}` };
   const replica = membership.replica;
-  if (!replica) return null;
+  const known = 'Who is alive and who leads is shown as last known.';
+  if (!replica) return membership.stale ? { good: false, text: `No majority of cores: this node hears of none that lets it acknowledge, and publishers at QoS 1 and 2 wait. ${known}` } : null;
   if (replica.failure) return { good: false, text: `This core takes no part in what the others agree on: ${replica.failure}` };
-  if (!replica.quorum) return { good: false, text: `No quorum: this core hears no majority of the ${replica.voters} that vote. Nodes neither join nor are given up.` };
+  if (!replica.quorum) return { good: false, text: `No quorum: this core hears no majority of the ${replica.voters} that vote. Nodes neither join nor are given up. ${known}` };
   const by = replica.leader_by === null ? '' : `, heard by way of ${replica.leader_by}`;
   const leader = replica.leader === null ? 'nobody leads' : `${replica.leader} leads${by}`;
   return { good: true, text: `quorum of ${replica.voters} votes, ${leader}` };

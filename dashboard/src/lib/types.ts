@@ -52,8 +52,19 @@ export interface NodeInfo {
   };
 }
 
+/** Somebody who was met or sought, and is not joined. */
+export interface NotJoined {
+  address: string;
+  name: string | null;
+  reason: string;
+  last_s: number;
+  count: number;
+}
+
 /** What the cores of a cluster agree on, as the node that is asked knows it. */
 export interface Membership {
+  /** No majority of cores was heard lately: all of it is as it was last known. */
+  stale: boolean;
   waits_for: string | null;
   members: AgreedMember[];
   /** `null`: the node is a replicant, and does not know who votes. */
@@ -85,7 +96,7 @@ export interface NodeLink {
   node: string;
   role: 'core' | 'replicant';
   region: string;
-  state: 'up' | 'suspect';
+  state: 'up' | 'suspect' | 'dead';
   state_s: number;
   round_trip_ms: number | null;
   clock_ahead_s: number | null;
