@@ -13,6 +13,7 @@ import time
 import traceback
 
 import checks_access
+import checks_away
 import checks_change
 import checks_clocks
 import checks_cluster
@@ -23,7 +24,7 @@ import checks_top
 from node import Node
 
 # In this order: those of access come last, because they end the node's openness.
-MODULES = [checks_look, checks_change, checks_live, checks_top, checks_cluster, checks_clocks, checks_limits, checks_access]
+MODULES = [checks_look, checks_change, checks_live, checks_top, checks_cluster, checks_away, checks_clocks, checks_limits, checks_access]
 
 
 def main():

@@ -140,6 +140,11 @@ impl Bans {
         self.known.snapshot().find(client_id, username, peer, now).map(|ban| ban.id)
     }
 
+    /// Grows when a ban comes into force, whoever made it, on whichever node.
+    pub fn revocations(&self) -> u64 {
+        self.known.revocations()
+    }
+
     /// Up to `limit` bans in force behind `after`, the oldest first, and whether there may be more.
     pub fn list(&self, after: Option<BanId>, limit: usize, now: SystemTime) -> (Vec<Arc<Ban>>, bool) {
         let snapshot = self.known.snapshot();

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use broker::access::{
@@ -161,7 +161,7 @@ impl Guard {
         self
     }
 
-    /// Who may not connect. A new ban refuses clients from now on; those that are connected stay until they are closed.
+    /// Who may not connect. A new ban refuses clients from now on; those that are connected are closed a moment later.
     pub fn bans(&self) -> &Arc<Bans> {
         &self.shared.bans
     }
@@ -294,6 +294,16 @@ impl Access for Guard {
 
     fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
+    }
+
+    fn revoked(&self, Identity { client_id, username, peer, .. }: Identity<'_>) -> Option<ReasonCode> {
+        let ban = self.shared.bans.find(client_id, username, peer, SystemTime::now)?;
+        tracing::debug!(client = client_id, ?peer, ban = ban.0, "a client that is here is banned");
+        Some(ReasonCode::Banned)
+    }
+
+    fn revocations(&self) -> u64 {
+        self.shared.bans.revocations()
     }
 }
 

@@ -229,6 +229,17 @@ pub trait Access: Send + Sync + 'static {
 
     /// Grows whenever the rules change: subscriptions and cached answers from before are checked again.
     fn generation(&self) -> u64;
+
+    /// Why this client may not be here; `None` when it may. Asked when it is let in, and of all who are here whenever
+    /// [`Access::revocations`] has grown.
+    fn revoked(&self, _: Identity<'_>) -> Option<ReasonCode> {
+        None
+    }
+
+    /// Grows when somebody may have lost the right to be here, once that is in force: whoever comes from then on is refused.
+    fn revocations(&self) -> u64 {
+        0
+    }
 }
 
 /// Everybody may do everything: what an unconfigured node on loopback does.

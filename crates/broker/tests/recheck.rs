@@ -1,13 +1,15 @@
-//! When the access rules change, subscriptions that are no longer allowed end.
+//! When the access rules change, subscriptions that are no longer allowed end; when clients may not be here any more, they are closed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use broker::access::{Access, Action, AskAgain, AuthReply, Credentials, Identity, Permission, Verdict};
+use broker::access::{
+    Access, Action, AllowAll, AskAgain, AuthReply, Credentials, Identity, Permission, Verdict,
+};
 use broker::settings::Settings;
 use broker::{Node, Time, Worker, WorkerId};
 use mqtt::{
-    Connect, Packet, PacketId, Properties, QoS, RetainHandling, Subscribe, SubscribeFiltersBuf,
+    Connect, Packet, PacketId, Properties, QoS, ReasonCode, RetainHandling, Subscribe, SubscribeFiltersBuf,
     SubscriptionOptions, Version,
 };
 
@@ -97,5 +99,75 @@ fn subscriptions_that_are_no_longer_allowed_end() {
     // What is left is `free`: of the connection, of the durable session's shard, and of its connection at QoS 0.
     assert_eq!(node.routes.len(), 3);
     assert_eq!(worker.counters().subscribe_denied, 4);
+    worker.check_invariants();
+}
+
+/// Lets everybody in; then those whose identifier ends with 7 may not be here.
+#[derive(Default)]
+struct Door {
+    is_shut: AtomicBool,
+    revocations: AtomicU64,
+    asked: AtomicUsize,
+}
+
+impl Access for Door {
+    fn authenticate(&self, of: Credentials<'_>, later: &mut dyn FnMut() -> AuthReply) -> Option<Verdict> {
+        AllowAll.authenticate(of, later)
+    }
+
+    fn guards_topics(&self) -> bool {
+        false
+    }
+
+    fn authorize(
+        &self,
+        identity: Identity<'_>,
+        action: Action,
+        topic: &str,
+        later: &mut dyn FnMut() -> AskAgain,
+    ) -> Option<Permission> {
+        AllowAll.authorize(identity, action, topic, later)
+    }
+
+    fn generation(&self) -> u64 {
+        0
+    }
+
+    fn revoked(&self, identity: Identity<'_>) -> Option<ReasonCode> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let is_gone = self.is_shut.load(Ordering::Relaxed) && identity.client_id.ends_with('7');
+        is_gone.then_some(ReasonCode::Banned)
+    }
+
+    fn revocations(&self) -> u64 {
+        self.revocations.load(Ordering::Relaxed)
+    }
+}
+
+/// Ten thousand bans that come at once are one look at each client, in steps.
+#[test]
+fn a_look_at_all_clients_goes_on_to_its_end_whatever_changes_meanwhile() {
+    let door = Arc::new(Door::default());
+    let node = Node::new(Settings::default(), door.clone(), "test".into(), 1, [3; 16]);
+    let mut worker = Worker::new(WorkerId(0), node);
+    for number in 0..2_500 {
+        client(&mut worker, &format!("c{number}"), true, &["t"]);
+    }
+    let mut tick = |milliseconds, more| {
+        door.revocations.fetch_add(more, Ordering::Relaxed);
+        worker.tick(Time(milliseconds));
+        worker.settle(Time(milliseconds));
+        (door.asked.load(Ordering::Relaxed), worker.counters().kicked)
+    };
+    assert_eq!(tick(1_000, 0), (0, 0), "nobody is asked while nothing changes");
+    door.is_shut.store(true, Ordering::Relaxed);
+    assert_eq!(tick(2_000, 10_000), (1_000, 100));
+    assert_eq!(tick(2_010, 1), (2_000, 200));
+    assert_eq!(tick(2_020, 1), (2_500, 250));
+    // For what came meanwhile.
+    assert_eq!(tick(3_020, 0), (3_400, 250));
+    tick(3_030, 0);
+    assert_eq!(tick(3_040, 0), (4_750, 250));
+    assert_eq!(tick(5_000, 0), (4_750, 250));
     worker.check_invariants();
 }

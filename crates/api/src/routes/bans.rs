@@ -10,7 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{closing, listing};
+use super::listing;
 use crate::ask::propose;
 use crate::extract::{Body, Path, Query};
 use crate::paging::{self, Page};
@@ -125,42 +125,24 @@ impl BanBody {
     }
 }
 
-/// A ban that was made.
-#[derive(Debug, Serialize, ToSchema)]
-struct NewBanItem {
-    #[serde(flatten)]
-    ban: BanItem,
-    /// Clients whose connections were closed because of it.
-    disconnected: usize,
-}
-
-/// Bans clients, and closes the connections of those that are here (DISCONNECT with 0x98). Their sessions stay.
+/// Bans clients. Connections of those that are here are closed within seconds, in a cluster on every node (DISCONNECT with 0x98); their
+/// sessions stay.
 #[utoipa::path(
     post, path = "/api/v1/bans", tag = "bans", operation_id = "add_ban",
     security(("token" = ["operator"])),
     request_body = BanBody,
-    responses((status = 201, body = NewBanItem)),
+    responses((status = 201, body = BanItem)),
 )]
 async fn add(
     state: State,
     caller: Caller,
     Body(body): Body<BanBody>,
-) -> Result<(StatusCode, Json<NewBanItem>), Problem> {
+) -> Result<(StatusCode, Json<BanItem>), Problem> {
     caller.note(|| format!("{} {}", body.kind, body.value));
     let now = SystemTime::now();
     let new = body.check(caller.by(), now)?;
     let ban = propose(&state, &caller, move |state| state.guard.bans().add(new, now)).await??;
-    // After the ban is in force: whoever is closed does not come back.
-    let target = ban.target.clone();
-    let closed = closing::close(&state, move |who| target.matches(who.client_id, who.username, who.address));
-    let disconnected = closed.await.map_err(|problem| {
-        let id = ban.id.0;
-        Problem::new(
-            problem.kind(),
-            format!("ban {id} is in force, but not all were disconnected: {}", problem.detail()),
-        )
-    })?;
-    Ok((StatusCode::CREATED, Json(NewBanItem { ban: BanItem::from(&*ban), disconnected })))
+    Ok((StatusCode::CREATED, Json(BanItem::from(&*ban))))
 }
 
 /// Takes a ban back.

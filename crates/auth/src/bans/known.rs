@@ -1,6 +1,7 @@
 //! What the registry says about bans, as CONNECT asks for it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -15,6 +16,8 @@ use super::{Ban, BanId};
 pub struct Known {
     snapshot: ArcSwap<Snapshot>,
     bans: Mutex<BTreeMap<BanId, Arc<Ban>>>,
+    /// How often bans came into force.
+    revocations: AtomicU64,
 }
 
 impl Known {
@@ -22,8 +25,16 @@ impl Known {
         self.snapshot.load()
     }
 
-    fn publish(&self, bans: &BTreeMap<BanId, Arc<Ban>>) {
+    pub fn revocations(&self) -> u64 {
+        self.revocations.load(Ordering::Acquire)
+    }
+
+    fn publish(&self, bans: &BTreeMap<BanId, Arc<Ban>>, has_more: bool) {
         self.snapshot.store(Arc::new(Snapshot::new(bans.values().cloned())));
+        if has_more {
+            // After the store: whoever sees the new number meets the new bans.
+            self.revocations.fetch_add(1, Ordering::Release);
+        }
     }
 }
 
@@ -36,17 +47,19 @@ impl View for Known {
         }
         let mut bans = self.bans.lock().unwrap_or_else(PoisonError::into_inner);
         *bans = all;
-        self.publish(&bans);
+        self.publish(&bans, !bans.is_empty());
         Ok(())
     }
 
     /// A ban that makes no sense leaves the one that was there.
     fn apply(&self, changes: &[Applied<'_>]) {
         let mut bans = self.bans.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut has_more = false;
         for change in changes {
             match change.value.map(|value| record::read(change.key, value)) {
                 Some(Ok(ban)) => {
                     bans.insert(ban.id, Arc::new(ban));
+                    has_more = true;
                 }
                 Some(Err(why)) => tracing::error!("{why}"),
                 None => {
@@ -56,6 +69,6 @@ impl View for Known {
                 }
             }
         }
-        self.publish(&bans);
+        self.publish(&bans, has_more);
     }
 }

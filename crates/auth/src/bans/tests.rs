@@ -124,6 +124,24 @@ fn a_removed_ban_holds_no_more_and_its_id_is_not_used_again() {
     assert_eq!(bans.add(client("c"), at(0)).unwrap().id, BanId(2));
 }
 
+/// Wherever it was made: another node's view of the same records sees it as its own does.
+#[test]
+fn a_ban_that_comes_into_force_is_a_reason_to_look_at_who_is_here() {
+    let bans = Bans::in_memory(10);
+    let elsewhere = Bans::open(bans.ledger.clone(), 10).unwrap();
+    let looks = || (bans.revocations(), elsewhere.revocations());
+    assert_eq!(looks(), (0, 0));
+    bans.add(client("c"), at(0)).unwrap();
+    assert_eq!(looks(), (1, 1));
+    assert!(is_banned(&elsewhere, "c"));
+    bans.remove(BanId(1), at(0)).unwrap();
+    assert_eq!(looks(), (1, 1), "nobody has lost anything");
+    elsewhere.add(client("d"), at(0)).unwrap();
+    assert_eq!(looks(), (2, 2));
+    // A whole copy at once.
+    assert_eq!(Bans::open(bans.ledger.clone(), 10).unwrap().revocations(), 1);
+}
+
 #[test]
 fn bans_are_listed_in_pages() {
     let bans = Bans::in_memory(10);

@@ -67,7 +67,11 @@ impl Worker {
             connection.extra().expires = Some(now.after(lifetime));
         }
         connection.take_principal(principal);
-        Ok(())
+        // By the names it has now, and since the answer was on its way meanwhile.
+        match self.node.access.revoked(connection.identity(&self.node)) {
+            Some(reason) => Err(reason),
+            None => Ok(()),
+        }
     }
 
     /// The client may come in if it may publish its Will; then its Client Identifier is claimed.

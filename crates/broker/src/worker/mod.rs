@@ -22,6 +22,7 @@ mod receive;
 mod recheck;
 mod refusals;
 mod retained;
+mod review;
 mod subscribe;
 mod sys;
 mod trace;
@@ -115,6 +116,7 @@ pub struct Worker {
     due: Vec<Timer>,
     sys: sys::Sys,
     recheck: recheck::Recheck,
+    review: review::Review,
 }
 
 struct Pending {
@@ -173,6 +175,7 @@ impl Worker {
             due: Vec::new(),
             sys: sys::Sys::default(),
             recheck: recheck::Recheck::default(),
+            review: review::Review::default(),
             settings,
             node,
         };
@@ -432,9 +435,8 @@ impl Worker {
             self.publish_figures();
             // Two workers that weigh at once may leave the older result behind.
             self.node.weigh(now);
-            if let Some(soon) = self.recheck() {
-                self.housekeeping_due = soon;
-            }
+            let soon = [self.recheck(), self.review()].into_iter().flatten().min();
+            self.housekeeping_due = soon.unwrap_or(self.housekeeping_due);
         }
         if self.sys_due <= now {
             self.sys_due = now.after(self.settings.sys.interval);

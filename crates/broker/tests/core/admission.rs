@@ -25,6 +25,8 @@ struct Desk {
     waiting: Mutex<Vec<(String, AskAgain)>>,
     asked: Mutex<Vec<(String, String)>>,
     generation: Mutex<u64>,
+    /// Client Identifiers that may not be here.
+    gone: Mutex<Vec<&'static str>>,
 }
 
 impl Access for Desk {
@@ -88,6 +90,14 @@ impl Access for Desk {
 
     fn generation(&self) -> u64 {
         *self.generation.lock().unwrap()
+    }
+
+    fn revoked(&self, identity: Identity<'_>) -> Option<ReasonCode> {
+        self.gone.lock().unwrap().contains(&identity.client_id).then_some(ReasonCode::Banned)
+    }
+
+    fn revocations(&self) -> u64 {
+        self.gone.lock().unwrap().len() as u64
     }
 }
 
@@ -535,5 +545,30 @@ fn what_was_queued_and_may_not_be_read_any_more_is_not_delivered() {
         let reader = net.resume(0, durable(V5, "reader").resumes().username("x"));
         assert_eq!(net.payloads(reader), ["yours"]);
         assert_eq!(net.counter(|counters| counters.dropped_not_readable), 1);
+    });
+}
+
+/// By the names that access control gave them, without their mountpoints.
+#[test]
+fn whoever_may_not_be_here_any_more_is_closed_and_comes_in_no_more() {
+    at_the_desk(|net, desk| {
+        let connections = [
+            net.connect(0, v5("c")),
+            net.connect(1, v3("another").username("id=c tenant=a")),
+            net.connect(2, v5("c").username("tenant=b")),
+        ];
+        let stays = [net.connect(1, v5("cc")), net.connect(2, v5("d").username("id=e"))];
+        net.pass(2_000);
+        assert!(connections.iter().all(|peer| net.closed(*peer).is_none()));
+        desk.gone.lock().unwrap().push("c");
+        net.pass(2_000);
+        let [plain, old, tenant] = connections;
+        // DISCONNECT does not know 0x8A (3.14.2.1), and 3.1.1 has none to send.
+        assert_eq!(net.closed(plain), Some(Some(ReasonCode::AdministrativeAction)));
+        assert_eq!(net.closed(old), Some(None));
+        assert_eq!(net.closed(tenant), Some(Some(ReasonCode::AdministrativeAction)));
+        assert!(stays.iter().all(|peer| net.closed(*peer).is_none()));
+        let again = net.connecting(0, v5("another").username("id=c"));
+        assert_eq!(net.received(again), [refused(ReasonCode::Banned), Sent::Closed]);
     });
 }

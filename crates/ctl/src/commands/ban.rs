@@ -26,7 +26,7 @@ Examples:
   meridian ctl ban add address 10.1.0.0/16
   meridian ctl ban remove 3                                    by its ID
 
-Those who are connected are disconnected.")]
+Those who are connected are disconnected within seconds, in a cluster on every node.")]
 pub struct BanArgs {
     #[command(flatten)]
     page: PageArgs,
@@ -93,12 +93,7 @@ impl Command for BanArgs {
                 let body = json!({"kind": kind.name(), "value": value, "reason": reason, "for_s": seconds});
                 let ban = console.client.send(Method::POST, "/api/v1/bans", &Query::new(), Some(&body))?;
                 let time = time.map(|time| format!(" for {}", human::duration(time))).unwrap_or_default();
-                let sentence = format!(
-                    "ban {}: {} {value}{time}; {} disconnected",
-                    ban.cell("id"),
-                    kind.name(),
-                    ban.count_cell("disconnected")
-                );
+                let sentence = format!("ban {}: {} {value}{time}", ban.cell("id"), kind.name());
                 console.done(&ban, &sentence)
             }
             Some(Verb::Remove { id }) => {

@@ -71,6 +71,18 @@ fn bans_go_by_the_names_that_a_link_gives() {
 }
 
 #[test]
+fn who_is_here_and_banned_since_may_not_stay() {
+    let guard = always(&Auth::default(), Admission::default());
+    let here = Identity { client_id: "c", username: Some("alice"), ..Identity::default() };
+    assert_eq!((guard.revoked(here), guard.revocations()), (None, 0));
+    ban(&guard, BanKind::ClientId, "d");
+    assert_eq!((guard.revoked(here), guard.revocations()), (None, 1));
+    ban(&guard, BanKind::Username, "al*");
+    assert_eq!((guard.revoked(here), guard.revocations()), (Some(ReasonCode::Banned), 2));
+    assert_eq!(guard.figures().banned, 0, "nobody was refused");
+}
+
+#[test]
 fn a_mountpoint_is_the_users_own_or_the_templates() {
     let settings = Auth { mountpoint: template("t/${username}/"), ..Auth::default() };
     let verdict = answer(&always(&settings, Admission::default()), CLIENT);

@@ -1,0 +1,81 @@
+"""Who may not be there any more is disconnected wherever it is: against three cores and a replicant of their own."""
+
+import contextlib
+import signal
+import subprocess
+
+from checks_cluster import health, start
+from node import Node, free_port, until
+
+# A node that is stopped for a moment is not held for dead, or it would disconnect all its clients.
+PATIENT = ["cluster.silence_max=20s", "cluster.lease=5s"]
+
+
+@contextlib.contextmanager
+def cluster(*more):
+    """Four nodes by name, of which the last is a replicant."""
+    nodes = {name: Node() for name in ("n1", "n2", "n3", "r1")}
+    ports = {name: free_port() for name in nodes}
+    secret = nodes["n1"].directory / "cluster.secret"
+    secret.write_text("a secret that is long enough")
+    cores = ",".join(f"127.0.0.1:{port}" for name, port in ports.items() if name != "r1")
+    try:
+        for name in nodes:
+            role = "replicant" if name == "r1" else "core"
+            start(nodes, ports, secret, name, f"cluster.role={role}", f"cluster.join={cores}", *PATIENT, *more)
+        for node in nodes.values():
+            node.ctl("health", "--wait", "60s")
+            until(lambda node=node: health(node)[0] == 200, "a majority agrees", 60)
+        yield nodes
+    finally:
+        for node in nodes.values():
+            node.close()
+
+
+def client(node, name, *words):
+    """A client that does not come back by itself."""
+    process = node.spawn("sub", "-p", str(node.mqtt), "-i", name, "-t", "t", *words)
+    until(lambda: node.subscribed(name), f"{name} subscribes", 20)
+    return process
+
+
+def is_sent_away(process):
+    out, err = process.communicate(timeout=30)
+    assert process.returncode != 0 and "Administrative action" in err, (process.returncode, out, err)
+
+
+def comes_in(node, name, *words):
+    command = ["mosquitto_pub", "-p", str(node.mqtt), "-V", "5", "-i", name, "-t", "t", "-m", "x", "-q", "1", *words]
+    return subprocess.run(command, capture_output=True, timeout=20, check=False).returncode == 0
+
+
+def banned_everywhere(_):
+    """away: a ban disconnects whom it means on every node, also on one that was cut off when it was made"""
+    with cluster() as nodes:
+        first, second, last, replicant = nodes.values()
+        stay = [client(node, f"good-{name}", "-u", "adam") for name, node in nodes.items()]
+        evil = [client(node, f"evil-{name}") for name, node in nodes.items()]
+        added = first.text("ban", "add", "client-id", "evil-*")
+        assert added.startswith("ban 1: client_id evil-*"), added
+        for process in evil:
+            is_sent_away(process)
+        for name, node in nodes.items():
+            assert not comes_in(node, f"evil-{name}"), name
+        mallory = [client(node, f"m-{name}", "-u", "mallory") for name, node in nodes.items()]
+        replicant.ctl("ban", "add", "username", "mallory")
+        for process in mallory:
+            is_sent_away(process)
+
+        late = client(replicant, "late")
+        replicant.process.send_signal(signal.SIGSTOP)
+        second.ctl("ban", "add", "client-id", "late", "--for", "1h")
+        until(lambda: not comes_in(last, "late"), "the ban holds elsewhere")
+        assert late.poll() is None
+        replicant.process.send_signal(signal.SIGCONT)
+        is_sent_away(late)
+        assert not comes_in(replicant, "late")
+        assert all(process.poll() is None for process in stay), [process.poll() for process in stay]
+        assert all(node.subscribed(f"good-{name}") for name, node in nodes.items())
+
+
+CHECKS = [banned_everywhere]
