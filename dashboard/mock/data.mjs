@@ -202,7 +202,7 @@ export const bans = [{ id: 'b1', kind: 'address', value: '203.0.113.0/24', reaso
 export function ban(body) {
   const made = { id: `b${Date.now()}`, kind: body.kind, value: body.value, reason: body.reason ?? '', by: 'ops', created_at: iso(), until: body.for_s ? iso(Date.now() + body.for_s * 1000) : null };
   bans.unshift(made);
-  return { ...made, disconnected: 0 };
+  return made;
 }
 export function lift(id) {
   const at = bans.findIndex((one) => one.id === id);
@@ -226,7 +226,7 @@ export function importUsers({ users: list, csv, existing }) {
   if (existing === 'refuse' && known.length > 0) return null;
   const taken = existing === 'keep' ? all.filter((one) => !known.includes(one)) : all;
   for (const one of taken) setUser(one.name, one);
-  return { added: all.length - known.length, replaced: existing === 'replace' ? known.length : 0, kept: existing === 'keep' ? known.length : 0, disconnected: 0 };
+  return { added: all.length - known.length, replaced: existing === 'replace' ? known.length : 0, kept: existing === 'keep' ? known.length : 0 };
 }
 setUser('ops', { password: 'x', scram_iterations: 4096, superuser: true, description: 'on call' });
 setUser('sensors', { password: 'x', tenant: 'north', description: 'all sensors of the building' });

@@ -100,9 +100,9 @@ const routes = [
     if (data.users.has(body.name)) refuse(409, `There is a user "${body.name}" already.`);
     return [201, data.setUser(body.name, body)];
   }],
-  ['PUT', '/api/v1/users/:', 'admin', ({ part, body }) => ({ ...data.setUser(part, body), disconnected: 0 })],
-  ['PATCH', '/api/v1/users/:', 'admin', ({ part }) => ({ ...data.setUser(part, { has_password: true }), disconnected: 0 })],
-  ['DELETE', '/api/v1/users/:', 'admin', ({ part }) => (data.users.delete(part) ? { disconnected: 0 } : refuse(404, `There is no user "${part}".`))],
+  ['PUT', '/api/v1/users/:', 'admin', ({ part, body }) => data.setUser(part, body)],
+  ['PATCH', '/api/v1/users/:', 'admin', ({ part }) => data.setUser(part, { has_password: true })],
+  ['DELETE', '/api/v1/users/:', 'admin', ({ part }) => (data.users.delete(part) ? undefined : refuse(404, `There is no user "${part}".`))],
   ['GET', '/api/v1/rules', 'viewer', ({ query }) => page(data.listRules(), query)],
   ['POST', '/api/v1/rules/test', 'operator', ({ body }) => data.decide(body)],
   ['POST', '/api/v1/rules', 'admin', ({ body }) => [201, data.addRule(body)]],

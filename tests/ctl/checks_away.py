@@ -78,4 +78,50 @@ def banned_everywhere(_):
         assert all(node.subscribed(f"good-{name}") for name, node in nodes.items())
 
 
-CHECKS = [banned_everywhere]
+def changed_everywhere(_):
+    """away: who came as a user that is changed or removed is disconnected on every node, unless it is to stay, also on one that was cut off"""
+    with cluster("auth.allow_anonymous=true") as nodes:
+        first, second, last, replicant = nodes.values()
+        names = ["adam", "changed", "disabled", "kept", "late", "left", "removed"]
+        for name in names:
+            first.ctl("users", "add", name, stdin="secret\n")
+        login = lambda user, password="secret": ["-u", user, "-P", password]
+        for name, node in nodes.items():
+            for user in names:
+                until(lambda node=node, user=user: comes_in(node, "probe", *login(user)), f"{user} is known to {name}", 20)
+        here = {(name, user): client(node, f"{user}-{name}", *login(user)) for name, node in nodes.items() for user in names if user != "late"}
+
+        second.ctl("users", "passwd", "kept", "--keep-connected", stdin="other\n")
+        first.ctl("users", "remove", "left", "--keep-connected", "--yes")
+        second.ctl("users", "passwd", "changed", stdin="other\n")
+        last.ctl("users", "set", "disabled", "--disabled")
+        replicant.ctl("users", "remove", "removed", "--yes")
+        for (_, user), process in here.items():
+            if user in ("changed", "disabled", "removed"):
+                is_sent_away(process)
+        for name, node in nodes.items():
+            for user in ("changed", "disabled", "kept", "left", "removed"):
+                assert not comes_in(node, "probe", *login(user)), (name, user)
+            assert comes_in(node, "probe", *login("changed", "other")), name
+
+        late = client(replicant, "late", *login("late"))
+        replicant.process.send_signal(signal.SIGSTOP)
+        first.ctl("users", "passwd", "late", stdin="other\n")
+        # A change that keeps whoever came before it does not hide the one before.
+        first.ctl("users", "set", "late", "--description", "words alone")
+        until(lambda: not comes_in(last, "probe", *login("late")), "the change holds elsewhere")
+        assert late.poll() is None
+        replicant.process.send_signal(signal.SIGCONT)
+        is_sent_away(late)
+
+        stay = [process for (_, user), process in here.items() if user in ("adam", "kept", "left")]
+        assert len(stay) == 12 and all(process.poll() is None for process in stay)
+        # Who was kept once goes with the next change.
+        last.ctl("users", "remove", "kept", "--yes")
+        for (_, user), process in here.items():
+            if user == "kept":
+                is_sent_away(process)
+        assert all(process.poll() is None for (_, user), process in here.items() if user in ("adam", "left"))
+
+
+CHECKS = [banned_everywhere, changed_everywhere]

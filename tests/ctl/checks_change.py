@@ -144,7 +144,8 @@ def users(node):
     table = node.text("users", "--search", "first")
     assert "alice" in table and "bob" not in table and "secret" not in table, table
     node.ctl("users", "remove", "alice", code=2)
-    assert "1 disconnected" in node.text("users", "remove", "alice", "--yes")
+    assert "removed" in node.text("users", "remove", "alice", "--yes")
+    until(lambda: not any(client["username"] == "alice" for client in node.json("clients")["items"]), "alice is gone")
     end(held)
     node.ctl("users", "remove", "alice", "--yes", code=4)
     node.ctl("users", "remove", "bob", "--yes")

@@ -303,7 +303,8 @@ impl Access for Guard {
     }
 
     fn revocations(&self) -> u64 {
-        self.shared.bans.revocations()
+        let of_links = self.given.0.iter().map(|link| link.revocations());
+        of_links.fold(self.shared.bans.revocations(), u64::wrapping_add)
     }
 }
 

@@ -57,7 +57,7 @@ pub use protection::ProtectionFigures;
 pub use rule_table::{Authorship, NewRule, RuleId, RuleTable, RuleTableError, STORED_RULES_MAX, StoredRule};
 pub use rules::{AccessRule, Ground, Place, RULES_MAX, RuleError, RuleFault, RuleSet, Ruling};
 pub use users::{
-    Existing, Imported, RatesRecord, USER_NAME_MAX, UserError, UserRecord, Users, hash_password,
+    Connected, Existing, Imported, RatesRecord, USER_NAME_MAX, UserError, UserRecord, Users, hash_password,
 };
 pub use web::{
     AclChange, Circuit, HttpAcl, HttpLink, HttpServices, LinkChange, ServiceError, ServiceFailures,

@@ -60,6 +60,11 @@ pub trait Link: Send + Sync {
         false
     }
 
+    /// Grows when a [`Standing`](broker::access::Standing) that it gave has ended.
+    fn revocations(&self) -> u64 {
+        0
+    }
+
     /// A run of an Authentication Method of its own; `None` when it has none of this name. On a reactor: it never waits.
     fn mechanism(self: Arc<Self>, _method: &str, _: Credentials<'_>) -> Option<Box<dyn Mechanism>> {
         None

@@ -49,12 +49,19 @@ pub enum Existing {
     Replace,
 }
 
+/// What becomes of clients, on whichever node, that came as a user who is changed or removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connected {
+    Close,
+    Keep,
+}
+
 /// What came of bringing users in.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
     pub added: usize,
-    /// Names of those who were there and have another record now.
-    pub replaced: Vec<String>,
+    /// Those who were there and have another record now.
+    pub replaced: usize,
     pub kept: usize,
 }
 
@@ -93,10 +100,7 @@ impl Users {
 
     /// As what this user is let in.
     pub fn admission(&self, name: &str) -> Admission {
-        Admission {
-            principal: self.known.get(name).and_then(|user| user.principal.clone()),
-            ..Admission::default()
-        }
+        self.known.get(name).map(|user| user.admission()).unwrap_or_default()
     }
 
     /// # Errors
@@ -131,26 +135,30 @@ impl Users {
         }
     }
 
-    /// Makes of a user what `change` makes of the record; gives what it was and what it is. When somebody else changed the user
-    /// meanwhile, `change` is asked again.
+    /// Makes of a user what `change` makes of the record; gives that. When somebody else changed the user meanwhile, `change` is asked
+    /// again. Clients stay when it changes nothing for them.
     ///
     /// # Errors
     /// [`UserError::Unknown`] among others.
     pub fn change(
         &self,
         name: &str,
+        connected: Connected,
         change: impl Fn(UserRecord) -> UserRecord,
-    ) -> Result<(UserRecord, UserRecord), UserError> {
+    ) -> Result<UserRecord, UserError> {
         loop {
             let stored: Stored =
                 self.ledger.read(TABLE, name).ok_or_else(|| UserError::Unknown(name.to_owned()))?;
             let before = UserRecord::read(name, &stored)?;
-            let after = change(before.clone());
+            let mut after = change(before.clone());
             after.check(name)?;
+            after.follow(before.changed_ms);
+            let keeps = connected == Connected::Keep || after.is_for_clients_as(&before);
+            after.keeps_ms = keeps.then(|| before.era());
             self.keep_decoys(&after)?;
             let put = after.put(name)?.expecting(Expected::At(stored.revision));
             match self.ledger.propose(vec![put]) {
-                Ok(_) => return Ok((before, after)),
+                Ok(_) => return Ok(after),
                 Err(ProposeError::Conflict { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -159,23 +167,41 @@ impl Users {
 
     /// # Errors
     /// [`UserError::Unknown`] among others.
-    pub fn remove(&self, name: &str) -> Result<(), UserError> {
+    pub fn remove(&self, name: &str, connected: Connected) -> Result<(), UserError> {
         let unknown = || UserError::Unknown(name.to_owned());
         if name.is_empty() || name.len() > USER_NAME_MAX {
             return Err(unknown());
         }
-        match self.ledger.propose(vec![Change::remove(TABLE, name).expecting(Expected::Present)]) {
-            Ok(_) => Ok(()),
-            Err(ProposeError::Conflict { .. }) => Err(unknown()),
-            Err(error) => Err(error.into()),
+        loop {
+            let stored = self.ledger.read(TABLE, name);
+            let mut batch = vec![Change::remove(TABLE, name).expecting(Expected::Present)];
+            // What is not there any more can tell nobody that its clients stay, so it does as it goes. Nobody came by one without sense.
+            let record = stored.as_ref().and_then(|stored| UserRecord::read(name, stored).ok());
+            if let Some((record, stored)) = record.filter(|_| connected == Connected::Keep).zip(stored) {
+                let put = UserRecord { leaves_clients: true, ..record }.put(name)?;
+                batch.insert(0, put.expecting(Expected::At(stored.revision)));
+            }
+            match self.ledger.propose(batch) {
+                Ok(_) => return Ok(()),
+                // Somebody else changed it meanwhile.
+                Err(ProposeError::Conflict { found: Some(_), .. }) => {}
+                Err(ProposeError::Conflict { .. }) => return Err(unknown()),
+                Err(error) => return Err(error.into()),
+            }
         }
     }
 
-    /// Brings in many users, all or, beyond [`IMPORT_BATCH_MAX`], as far as it comes: the error then says at which name.
+    /// Brings in many users, all or, beyond [`IMPORT_BATCH_MAX`], as far as it comes: the error then says at which name. `connected` is for
+    /// those who are replaced.
     ///
     /// # Errors
     /// [`UserError`]; everything is looked at before the first is brought in.
-    pub fn import(&self, users: &[(String, UserRecord)], existing: Existing) -> Result<Imported, UserError> {
+    pub fn import(
+        &self,
+        users: &[(String, UserRecord)],
+        existing: Existing,
+        connected: Connected,
+    ) -> Result<Imported, UserError> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut done, mut changes) = (Imported::default(), Vec::new());
         let mut names = std::collections::HashSet::new();
@@ -184,6 +210,7 @@ impl Users {
             if !names.insert(name.as_str()) {
                 return Err(UserError::Twice(name.clone()));
             }
+            let mut record = record.clone();
             let expected = match (self.known.get(name), existing) {
                 (None, _) => {
                     done.added += 1;
@@ -194,8 +221,10 @@ impl Users {
                     done.kept += 1;
                     continue;
                 }
-                (Some(_), Existing::Replace) => {
-                    done.replaced.push(name.clone());
+                (Some(known), Existing::Replace) => {
+                    done.replaced += 1;
+                    record.follow(known.era.unwrap_or_default());
+                    record.keeps_ms = known.era.filter(|_| connected == Connected::Keep);
                     Expected::Anything
                 }
             };

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mqtt::{QoS, ReasonCode};
@@ -72,6 +73,29 @@ pub struct Admission {
     pub lifetime: Option<Duration>,
     /// `None` when there is nothing to say.
     pub principal: Option<Arc<Principal>>,
+    /// Of what it was let in by; `None` when that cannot lose its force while the client is here.
+    pub standing: Option<Arc<Standing>>,
+}
+
+/// Whether what clients were let in by still holds. Whoever ends one has [`Access::revocations`] grow afterwards.
+#[derive(Debug, Default)]
+pub struct Standing(AtomicBool);
+
+impl Standing {
+    pub fn end(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// The same one: two that say the same are still two.
+impl PartialEq for Standing {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
 }
 
 /// What else is known of an authenticated client.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mqtt::{Packet, PacketId, ReasonCode, Version};
 use session::{Deliveries, Inbound, InboundAliases, OutboundAliases};
 
-use crate::access::{ClientCertificate, Credentials, Identity, Mechanism, Principal};
+use crate::access::{ClientCertificate, Credentials, Identity, Mechanism, Principal, Standing};
 use crate::backlog::Waiting;
 use crate::budget::Budget;
 use crate::ids::{ConnectionId, GroupId, SessionId, Ticket, Time};
@@ -107,6 +107,7 @@ pub(crate) struct Extra {
     pub username: Option<Box<str>>,
     pub certificate: Option<Arc<ClientCertificate>>,
     pub principal: Option<Arc<Principal>>,
+    pub standing: Option<Arc<Standing>>,
     pub will: Option<(Message, u32)>,
     /// When its admission ends.
     pub expires: Option<Time>,

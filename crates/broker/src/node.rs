@@ -12,7 +12,7 @@ use routing::{Index, IndexLimits};
 use shard::Shard;
 
 use crate::access::Access;
-use crate::admin::{Ask, KickPage, Traces, Watches};
+use crate::admin::{Ask, Traces, Watches};
 use crate::counters::Published;
 use crate::durability::Durability;
 use crate::ids::{ShardId, Time, WorkerId};
@@ -407,12 +407,12 @@ impl Node {
 
     fn close_some(self: &Arc<Self>, worker: WorkerId, from: u32, reason: ReasonCode) {
         let node = self.clone();
-        let reply = Box::new(move |page: KickPage| {
-            if let Some(next) = page.next {
+        let reply = Box::new(move |next| {
+            if let Some(next) = next {
                 node.close_some(worker, next, reason);
             }
         });
-        let ask = Ask::KickMatching { from, doomed: Arc::new(|_| true), reason, reply };
+        let ask = Ask::KickAll { from, reason, reply };
         self.post(worker, ask.into());
     }
 

@@ -34,5 +34,5 @@ export function complaint(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
 
-export const clientsLeft = (disconnected: number): string =>
-  disconnected === 0 ? '' : disconnected === 1 ? '1 client was disconnected.' : `${disconnected} clients were disconnected.`;
+/** What becomes of those who are connected as a user who was changed. */
+export const clientsGo = (keep: boolean): string => (keep ? 'Its connections stay open.' : 'Its connections are closed within seconds, on every node.');

@@ -6,7 +6,6 @@
 mod audit;
 mod bans;
 mod clients;
-mod closing;
 mod cluster;
 mod config;
 mod decisions;

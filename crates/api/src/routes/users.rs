@@ -1,8 +1,6 @@
 //! `/users`: the built-in user database.
 
-use std::collections::HashSet;
-
-use auth::{Existing, UserError, UserRecord, Users};
+use auth::{Connected, Existing, Imported, UserError, UserRecord, Users};
 use axum::Json;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -18,7 +16,7 @@ mod secret;
 use body::{Hashed, Patch, UserBody, hashed};
 use item::UserItem;
 
-use super::{closing, listing};
+use super::listing;
 use crate::ask::{off_runtime, propose};
 use crate::extract::{Body, Path, Query};
 use crate::paging::{self, Page};
@@ -54,25 +52,15 @@ struct ListQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ChangeQuery {
-    /// Leaves the user's connections open: what they may do stays what it was when they came.
+    /// Leaves the user's connections open, on every node: what they may do stays what it was when they came.
     #[serde(default)]
     keep_connected: bool,
 }
 
-/// A user that was changed.
-#[derive(Debug, Serialize, ToSchema)]
-struct ChangedUser {
-    #[serde(flatten)]
-    user: UserItem,
-    /// Clients whose connections were closed because of it.
-    disconnected: usize,
-}
-
-/// A user who is there no more.
-#[derive(Debug, Serialize, ToSchema)]
-struct RemovedUser {
-    /// Clients whose connections were closed because of it.
-    disconnected: usize,
+impl ChangeQuery {
+    fn connected(&self) -> Connected {
+        if self.keep_connected { Connected::Keep } else { Connected::Close }
+    }
 }
 
 /// Lists users by their names. Passwords are not kept, and their hashes are not shown.
@@ -159,11 +147,12 @@ async fn add(
     Ok((StatusCode::CREATED, Json(added.await??)))
 }
 
-/// Replaces all that is said of a user; the password stays when none is given. The user's connections are closed.
+/// Replaces all that is said of a user; the password stays when none is given. The user's connections are closed within seconds, in a
+/// cluster on every node.
 #[utoipa::path(
     put, path = "/api/v1/users/{name}", tag = "users", operation_id = "user_replace",
     security(("token" = ["admin"])), params(("name" = String, Path), ChangeQuery), request_body = UserBody,
-    responses((status = 200, body = ChangedUser)),
+    responses((status = 200, body = UserItem)),
 )]
 async fn replace(
     state: State,
@@ -171,7 +160,7 @@ async fn replace(
     Path(name): Path<String>,
     Query(query): Query<ChangeQuery>,
     Body(body): Body<UserBody>,
-) -> Result<Json<ChangedUser>, Problem> {
+) -> Result<Json<UserItem>, Problem> {
     if body.name.as_ref().is_some_and(|other| *other != name) {
         return Err(Problem::invalid("name", "it is another one than the path's; a user cannot be renamed"));
     }
@@ -180,11 +169,11 @@ async fn replace(
     change(state, caller, name, query, move |record| with(body.record(record), secrets.clone())).await
 }
 
-/// Changes a user's password, or whether it may get in. The user's connections are closed.
+/// Changes a user's password, or whether it may get in. The user's connections are closed within seconds, in a cluster on every node.
 #[utoipa::path(
     patch, path = "/api/v1/users/{name}", tag = "users", operation_id = "user_patch",
     security(("token" = ["admin"])), params(("name" = String, Path), ChangeQuery), request_body = Patch,
-    responses((status = 200, body = ChangedUser)),
+    responses((status = 200, body = UserItem)),
 )]
 async fn patch(
     state: State,
@@ -192,7 +181,7 @@ async fn patch(
     Path(name): Path<String>,
     Query(query): Query<ChangeQuery>,
     Body(body): Body<Patch>,
-) -> Result<Json<ChangedUser>, Problem> {
+) -> Result<Json<UserItem>, Problem> {
     caller.note(|| body.note());
     known(&state, &name).await?;
     let secrets = hashed(body.password, body.password_hash, body.scram_iterations).await?;
@@ -204,22 +193,20 @@ async fn patch(
     .await
 }
 
-/// Removes a user. Its connections are closed; their sessions stay for as long as they were to.
+/// Removes a user. Its connections are closed within seconds, in a cluster on every node; their sessions stay for as long as they were to.
 #[utoipa::path(
     delete, path = "/api/v1/users/{name}", tag = "users", operation_id = "user_remove",
     security(("token" = ["admin"])), params(("name" = String, Path), ChangeQuery),
-    responses((status = 200, body = RemovedUser)),
+    responses((status = 204)),
 )]
 async fn remove(
     state: State,
     caller: Caller,
     Path(name): Path<String>,
     Query(query): Query<ChangeQuery>,
-) -> Result<Json<RemovedUser>, Problem> {
-    let gone = name.clone();
-    propose(&state, &caller, move |state| state.users.remove(&gone)).await??;
-    let disconnected = close(&state, query, [name].into()).await?;
-    Ok(Json(RemovedUser { disconnected }))
+) -> Result<StatusCode, Problem> {
+    propose(&state, &caller, move |state| state.users.remove(&name, query.connected())).await??;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Users to bring in.
@@ -253,8 +240,6 @@ struct ImportResult {
     replaced: usize,
     /// Left as they were.
     kept: usize,
-    /// Clients of those replaced whose connections were closed.
-    disconnected: usize,
 }
 
 /// Brings many users in, as far as the body's limit goes. Either all are right, or nobody comes in. Passwords that have to be hashed
@@ -296,13 +281,10 @@ async fn import(
         ExistingName::Keep => Existing::Keep,
         ExistingName::Replace => Existing::Replace,
     };
-    let done = propose(&state, &caller, move |state| state.users.import(&records, existing)).await??;
-    let (added, replaced, kept) = (done.added, done.replaced.len(), done.kept);
-    let disconnected = match replaced {
-        0 => 0,
-        _ => close(&state, query, done.replaced.into_iter().collect()).await?,
-    };
-    Ok(Json(ImportResult { added, replaced, kept, disconnected }))
+    let connected = query.connected();
+    let done = propose(&state, &caller, move |state| state.users.import(&records, existing, connected));
+    let Imported { added, replaced, kept } = done.await??;
+    Ok(Json(ImportResult { added, replaced, kept }))
 }
 
 /// Passwords of an import; each takes some 50 ms.
@@ -314,20 +296,13 @@ async fn change(
     name: String,
     query: ChangeQuery,
     change: impl Fn(UserRecord) -> UserRecord + Send + 'static,
-) -> Result<Json<ChangedUser>, Problem> {
-    let of = name.clone();
+) -> Result<Json<UserItem>, Problem> {
     let changed = propose(&state, &caller, move |state| {
-        state.users.change(&of, |record| UserRecord { changed_ms: now_ms(), ..change(record) })
+        let change = |record| UserRecord { changed_ms: now_ms(), ..change(record) };
+        let after = state.users.change(&name, query.connected(), change)?;
+        Ok::<_, UserError>(UserItem::of(&name, &after))
     });
-    let (before, after) = changed.await??;
-    let words =
-        |record: &UserRecord| UserRecord { description: String::new(), changed_ms: 0, ..record.clone() };
-    let disconnected = match words(&before) == words(&after) {
-        // What it is called changes nothing for its clients.
-        true => 0,
-        false => close(&state, query, [name.clone()].into()).await?,
-    };
-    Ok(Json(ChangedUser { user: UserItem::of(&name, &after), disconnected }))
+    Ok(Json(changed.await??))
 }
 
 /// Before a password is hashed for nobody.
@@ -339,19 +314,6 @@ async fn known(state: &State, name: &str) -> Result<(), Problem> {
     })
     .await??;
     Ok(())
-}
-
-async fn close(state: &State, query: ChangeQuery, names: HashSet<String>) -> Result<usize, Problem> {
-    if query.keep_connected {
-        return Ok(0);
-    }
-    let closed =
-        closing::close(state, move |who| who.username.is_some_and(|username| names.contains(username)));
-    closed.await.map_err(|problem| {
-        let detail =
-            format!("the change is in force, but not all clients were disconnected: {}", problem.detail());
-        Problem::new(problem.kind(), detail)
-    })
 }
 
 /// A record with a new password, when there is one: the old keys of SCRAM are for the old one.

@@ -21,6 +21,7 @@ pub struct Client {
 pub struct With {
     pub version: Version,
     pub username: Option<&'static str>,
+    pub password: Option<&'static str>,
     pub clean_start: bool,
     /// Session Expiry Interval, in seconds.
     pub expiry: u32,
@@ -29,7 +30,14 @@ pub struct With {
 
 impl Default for With {
     fn default() -> Self {
-        Self { version: Version::V5, username: None, clean_start: true, expiry: 0, receive_maximum: 65_535 }
+        Self {
+            version: Version::V5,
+            username: None,
+            password: None,
+            clean_start: true,
+            expiry: 0,
+            receive_maximum: 65_535,
+        }
     }
 }
 
@@ -76,7 +84,7 @@ impl Client {
             client_id: name,
             will: None,
             username: with.username,
-            password: None,
+            password: with.password.map(str::as_bytes),
             properties: properties.as_properties(),
         }));
         match client.next() {

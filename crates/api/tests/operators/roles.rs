@@ -65,7 +65,7 @@ fn only_an_admin_changes_users_and_rules() {
         ("POST", "users", json!({"name": "a"}), 201),
         ("PUT", "users/a", json!({}), 200),
         ("PATCH", "users/a", json!({"enabled": true}), 200),
-        ("DELETE", "users/a", json!(null), 200),
+        ("DELETE", "users/a", json!(null), 204),
         ("POST", "users/import", json!({"users": []}), 200),
         ("POST", "rules", json!({"rule": "allow everyone all #"}), 201),
         ("PUT", "rules/1", json!({"rule": "allow everyone all #"}), 200),

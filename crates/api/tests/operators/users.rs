@@ -9,7 +9,7 @@ use crate::world::World;
 const HASH: &str = "$argon2id$v=19$m=64,t=1,p=1$MDEyMzQ1Njc4OWFiY2RlZg$MDEyMzQ1Njc4OWFiY2RlZg";
 
 fn alice() -> With {
-    With { username: Some("alice"), ..With::default() }
+    With { username: Some("alice"), password: Some("secret"), ..With::default() }
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn a_user_is_made_shown_changed_and_removed_and_the_password_is_never_seen() {
         (&json!(true), &json!(false)),
         "its keys were the old one's"
     );
-    assert_eq!(world.delete("/api/v1/users/alice").expect(200), json!({"disconnected": 0}));
+    assert_eq!(world.delete("/api/v1/users/alice").status, 204);
     world.get("/api/v1/users/alice").problem(404);
     world.delete("/api/v1/users/alice").problem(404);
     let audit = world.get("/api/v1/audit").expect(200).to_string();
@@ -67,25 +67,34 @@ fn a_user_is_made_shown_changed_and_removed_and_the_password_is_never_seen() {
 #[test]
 fn a_change_sends_away_whom_it_is_about() {
     let changes = [
-        ("PATCH", "", json!({"password": "new"}), 1),
-        ("PATCH", "", json!({"enabled": false}), 1),
-        ("PATCH", "", json!({}), 0),
-        ("PUT", "", json!({"description": "words alone"}), 0),
-        ("PUT", "", json!({"tenant": "acme"}), 1),
-        ("PATCH", "?keep_connected=true", json!({"password": "new"}), 0),
-        ("DELETE", "?keep_connected=true", Value::Null, 0),
-        ("DELETE", "", Value::Null, 1),
+        ("PATCH", "", json!({"password": "new"}), true),
+        ("PATCH", "", json!({"enabled": false}), true),
+        ("PATCH", "", json!({}), false),
+        ("PUT", "", json!({"description": "words alone"}), false),
+        ("PUT", "", json!({"tenant": "acme"}), true),
+        ("PATCH", "?keep_connected=true", json!({"password": "new"}), false),
+        ("DELETE", "?keep_connected=true", Value::Null, false),
+        ("DELETE", "", Value::Null, true),
     ];
-    for (method, query, body, disconnected) in changes {
+    for (method, query, body, goes) in changes {
         let world = World::start();
-        world.post("/api/v1/users", json!({"name": "alice", "password_hash": HASH})).expect(201);
+        for name in ["alice", "bob"] {
+            world.post("/api/v1/users", json!({"name": name, "password": "secret"})).expect(201);
+        }
         let (mut hers, mut other) = (world.client_with("a", alice()), world.client("b"));
+        let mut bobs = world.client_with("c", With { username: Some("bob"), ..alice() });
         let body = (!body.is_null()).then_some(body);
-        let answer = world.http().request(method, &format!("/api/v1/users/alice{query}"), body).expect(200);
-        assert_eq!(answer["disconnected"], disconnected, "{method}{query}");
-        match disconnected {
-            0 => hers.ping(),
-            _ => assert_eq!(hers.next(), Got::Disconnect(ReasonCode::AdministrativeAction)),
+        let status = if method == "DELETE" { 204 } else { 200 };
+        let answer = world.http().request(method, &format!("/api/v1/users/alice{query}"), body);
+        assert_eq!(answer.status, status, "{method}{query}");
+        if goes {
+            assert_eq!(hers.next(), Got::Disconnect(ReasonCode::AdministrativeAction), "{method}{query}");
+        }
+        // Once all have been looked at.
+        assert_eq!(world.delete("/api/v1/users/bob").status, 204);
+        assert_eq!(bobs.next(), Got::Disconnect(ReasonCode::AdministrativeAction));
+        if !goes {
+            hers.ping();
         }
         other.ping();
     }
@@ -114,19 +123,20 @@ fn many_users_are_brought_in_as_json_or_csv() {
     let world = World::start();
     let import = |body| world.post("/api/v1/users/import", body);
     let users =
-        json!([{"name": "a", "password_hash": HASH}, {"name": "b", "password": "x", "superuser": true}]);
+        json!([{"name": "a", "password": "secret"}, {"name": "b", "password": "x", "superuser": true}]);
     let done = import(json!({"users": users})).expect(200);
-    assert_eq!(done, json!({"added": 2, "replaced": 0, "kept": 0, "disconnected": 0}));
+    assert_eq!(done, json!({"added": 2, "replaced": 0, "kept": 0}));
     import(json!({"users": users})).problem(409);
     let csv =
         format!("name,password_hash,tenant,description\r\na,{HASH},acme,\"one, two\"\nc,\"{HASH}\",,\n");
     let csv = csv.replace(&format!("a,{HASH}"), &format!("a,\"{HASH}\""));
     let done = import(json!({"csv": csv, "existing": "keep"})).expect(200);
     assert_eq!((&done["added"], &done["kept"]), (&json!(1), &json!(1)));
-    let mut b = world.client_with("x", With { username: Some("b"), ..With::default() });
-    let mut a = world.client_with("y", With { username: Some("a"), ..With::default() });
+    let mut b = world.client_with("x", With { username: Some("b"), password: Some("x"), ..With::default() });
+    let mut a =
+        world.client_with("y", With { username: Some("a"), password: Some("secret"), ..With::default() });
     let done = import(json!({"csv": csv, "existing": "replace"})).expect(200);
-    assert_eq!(done, json!({"added": 0, "replaced": 2, "kept": 0, "disconnected": 1}));
+    assert_eq!(done, json!({"added": 0, "replaced": 2, "kept": 0}));
     assert_eq!(a.next(), Got::Disconnect(ReasonCode::AdministrativeAction));
     b.ping();
     assert_eq!(world.get("/api/v1/users/a").expect(200)["description"], "one, two");

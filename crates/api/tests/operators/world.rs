@@ -70,7 +70,9 @@ impl World {
         change(&mut broker);
         let ledger = open(&data_dir);
         let bans = Bans::open(ledger.clone(), 100).unwrap();
-        let guard = Guard::open(&auth::settings::Auth { workers: 1, ..Default::default() }).unwrap();
+        let users = Arc::new(Users::open(ledger.clone(), 50).unwrap());
+        let auth = auth::settings::Auth { workers: 1, allow_anonymous: Some(true), ..Default::default() };
+        let guard = Guard::open_with(&auth, &Default::default(), vec![users.clone()]).unwrap();
         let guard = Arc::new(guard.with_bans(Arc::new(bans)));
         let rules = Arc::new(RuleTable::open(ledger.clone()).unwrap());
         let decides = Arc::downgrade(&guard);
@@ -112,7 +114,7 @@ impl World {
             guard: guard.clone(),
             configuration: Arc::new(Fixed),
             keys: Keys::open(ledger.clone()).unwrap(),
-            users: Arc::new(Users::open(ledger.clone(), 50).unwrap()),
+            users,
             rules,
             log: LogRing::default(),
             node: facts,

@@ -105,7 +105,7 @@ fn without_files_everybody_may_do_everything() {
 /// As with API keys: the first one closes the door, and the last one opens it.
 #[test]
 fn a_database_is_a_way_to_authenticate_from_its_first_user_on() {
-    use crate::users::{UserRecord, Users, hash_password};
+    use crate::users::{Connected, UserRecord, Users, hash_password};
     let files = Files::new("database");
     let users = Arc::new(Users::in_memory(10).unwrap());
     let open = |settings: &Auth| {
@@ -128,9 +128,11 @@ fn a_database_is_a_way_to_authenticate_from_its_first_user_on() {
         assert!(admission.principal.is_some_and(|principal| principal.superuser));
     }
     assert_eq!(guard.figures().remembered, 1);
-    users.change("alice", |record| UserRecord { enabled: false, ..record }).unwrap();
+    let before = guard.revocations();
+    users.change("alice", Connected::Close, |record| UserRecord { enabled: false, ..record }).unwrap();
+    assert_eq!(guard.revocations(), before + 1);
     assert_eq!(login(&guard, "alice", "secret"), BAD, "what was remembered is forgotten");
-    users.remove("alice").unwrap();
+    users.remove("alice", Connected::Close).unwrap();
     assert_eq!(ask(&guard, None, None).0, Some(Verdict::Allow));
 }
 

@@ -130,6 +130,7 @@ impl ClaimRules {
             username: Some(username.into()),
             lifetime,
             principal: (!says_nothing).then(|| principal.into()),
+            standing: None,
         })
     }
 

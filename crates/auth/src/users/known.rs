@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use broker::access::{Grants, Principal};
+use broker::access::{Admission, Grants, Principal, Standing};
 use registry::{Applied, Revision, View};
 
 use super::UserRecord;
@@ -23,6 +23,27 @@ pub struct User {
     pub revision: Revision,
     /// `None` when there is nothing to say.
     pub principal: Option<Arc<Principal>>,
+    /// `None` for a record that makes no sense.
+    pub era: Option<u64>,
+    /// Of those who came in this era.
+    standing: Arc<Standing>,
+    leaves_clients: bool,
+}
+
+impl User {
+    pub fn admission(&self) -> Admission {
+        let (principal, standing) = (self.principal.clone(), Some(self.standing.clone()));
+        Admission { principal, standing, ..Admission::default() }
+    }
+
+    /// Goes on with what it was before, if those who came then are to stay; else gives what ends.
+    fn follow(&mut self, before: &Self) -> Option<Arc<Standing>> {
+        if self.era.is_none() || self.era != before.era {
+            return Some(before.standing.clone());
+        }
+        self.standing = before.standing.clone();
+        None
+    }
 }
 
 /// The view of the table of users: many small maps, so that a change copies one of them, and a look-up takes no lock.
@@ -32,6 +53,8 @@ pub struct Known {
     hasher: RandomState,
     len: AtomicUsize,
     kinds: ArcSwap<Kinds>,
+    /// How often those who had come by a record were to go.
+    revocations: AtomicU64,
     /// Held by whoever takes up changes.
     counts: Mutex<Counts>,
 }
@@ -72,6 +95,7 @@ impl Default for Known {
             hasher: RandomState::new(),
             len: AtomicUsize::new(0),
             kinds: ArcSwap::default(),
+            revocations: AtomicU64::new(0),
             counts: Mutex::default(),
         }
     }
@@ -93,6 +117,18 @@ impl Known {
     /// A number that stays the same for a name as long as this process lives.
     pub fn number(&self, name: &str) -> u64 {
         self.hasher.hash_one((name, "decoy"))
+    }
+
+    pub fn revocations(&self) -> u64 {
+        self.revocations.load(Ordering::Acquire)
+    }
+
+    /// After the change is in force: whoever comes back meets it.
+    fn end(&self, standings: &[Arc<Standing>]) {
+        standings.iter().for_each(|standing| standing.end());
+        if !standings.is_empty() {
+            self.revocations.fetch_add(1, Ordering::Release);
+        }
     }
 
     fn shard(&self, name: &str) -> usize {
@@ -155,19 +191,27 @@ impl View for Known {
     fn reset(&self, records: &mut dyn Iterator<Item = Applied<'_>>) -> Result<(), String> {
         let mut shards: Vec<Shard> = (0..SHARDS).map(|_| Shard::new()).collect();
         let (mut counts, mut len) = (Counts::default(), 0);
+        let mut now = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ended = Vec::new();
         for record in records {
-            let user = read(record.key, record.value.unwrap_or_default(), record.revision);
+            let mut user = read(record.key, record.value.unwrap_or_default(), record.revision);
+            if let Some(before) = self.get(record.key) {
+                ended.extend(user.follow(&before));
+            }
             counts.add(&user);
             shards[self.shard(record.key)].insert(record.key.into(), Arc::new(user));
             len += 1;
         }
-        let mut now = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         *now = counts;
         for (shard, new) in self.shards.iter().zip(shards) {
-            shard.store(Arc::new(new));
+            let new = Arc::new(new);
+            let before = shard.swap(new.clone());
+            let gone = before.iter().filter(|(name, _)| !new.contains_key(*name));
+            ended.extend(gone.map(|(_, user)| user.standing.clone()));
         }
         self.len.store(len, Ordering::Release);
         self.publish(&now);
+        self.end(&ended);
         Ok(())
     }
 
@@ -175,17 +219,26 @@ impl View for Known {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let mut shards: HashMap<usize, Shard> = HashMap::new();
         let mut len = self.len();
+        let mut ended = Vec::new();
         for change in changes {
             let at = self.shard(change.key);
             let shard = shards.entry(at).or_insert_with(|| Shard::clone(&self.shards[at].load()));
             let old = match change.value {
                 Some(value) => {
-                    let user = Arc::new(read(change.key, value, change.revision));
+                    let mut user = read(change.key, value, change.revision);
+                    if let Some(before) = shard.get(change.key) {
+                        ended.extend(user.follow(before));
+                    }
                     counts.add(&user);
                     len += 1;
-                    shard.insert(change.key.into(), user)
+                    shard.insert(change.key.into(), Arc::new(user))
                 }
-                None => shard.remove(change.key),
+                None => {
+                    let old = shard.remove(change.key);
+                    let goes = old.iter().filter(|user| !user.leaves_clients);
+                    ended.extend(goes.map(|user| user.standing.clone()));
+                    old
+                }
             };
             if let Some(old) = old {
                 counts.remove(&old);
@@ -197,6 +250,7 @@ impl View for Known {
         }
         self.len.store(len, Ordering::Release);
         self.publish(&counts);
+        self.end(&ended);
     }
 }
 
@@ -211,11 +265,29 @@ fn read(name: &str, value: &str, revision: Revision) -> User {
         let of_hash = hash.as_ref().and_then(|hash| hash.scram());
         let keys = record.scram.as_deref().and_then(|keys| PasswordHash::parse(keys).ok()?.scram());
         let principal = principal(&record)?.map(Arc::new);
-        Ok(User { hash, scram: keys.or(of_hash), enabled: record.enabled, revision, principal })
+        Ok(User {
+            hash,
+            scram: keys.or(of_hash),
+            enabled: record.enabled,
+            revision,
+            principal,
+            era: Some(record.era()),
+            standing: Arc::default(),
+            leaves_clients: record.leaves_clients,
+        })
     };
     read().unwrap_or_else(|why| {
         tracing::error!(user = name, "a user of the registry cannot be used, and is refused: {why}");
-        User { hash: None, scram: None, enabled: false, revision, principal: None }
+        User {
+            hash: None,
+            scram: None,
+            enabled: false,
+            revision,
+            principal: None,
+            era: None,
+            standing: Arc::default(),
+            leaves_clients: false,
+        }
     })
 }
 

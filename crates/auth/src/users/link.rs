@@ -27,7 +27,7 @@ impl Link for Users {
             return Outcome::Refuse(ReasonCode::BadUserNameOrPassword);
         };
         if hash.matches(password) && user.enabled {
-            Outcome::Admit(Box::new(Admission { principal: user.principal.clone(), ..Admission::default() }))
+            Outcome::Admit(Box::new(user.admission()))
         } else {
             Outcome::Refuse(ReasonCode::BadUserNameOrPassword)
         }
@@ -41,6 +41,10 @@ impl Link for Users {
     fn memory(&self, credentials: Credentials<'_>) -> Memory {
         let user = credentials.username.and_then(|username| self.known.get(username));
         Memory::Password(user.map(|user| user.revision.0.to_le_bytes().to_vec()).unwrap_or_default())
+    }
+
+    fn revocations(&self) -> u64 {
+        self.known.revocations()
     }
 
     fn decoy(&self) -> Option<&dyn Decoy> {

@@ -41,6 +41,12 @@ pub struct UserRecord {
     pub description: String,
     pub created_ms: u64,
     pub changed_ms: u64,
+    /// The [`era`](Self::era) that goes on: whoever came in it stays connected. A change begins another one without this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keeps_ms: Option<u64>,
+    /// The batch that writes this removes the user, whose clients stay connected.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaves_clients: bool,
 }
 
 /// See [`Rates`]; 0 is no limit.
@@ -82,7 +88,30 @@ impl UserRecord {
             description: String::new(),
             created_ms: now_ms,
             changed_ms: now_ms,
+            keeps_ms: None,
+            leaves_clients: false,
         }
+    }
+
+    /// Of the clients that come by this record: when another begins, they go.
+    pub fn era(&self) -> u64 {
+        self.keeps_ms.unwrap_or(self.changed_ms)
+    }
+
+    /// Is of a later time than that, whatever clocks say.
+    pub(super) fn follow(&mut self, ms: u64) {
+        self.changed_ms = self.changed_ms.max(ms.saturating_add(1));
+    }
+
+    /// Whether a client that came by the other one is let in by this one as the same.
+    pub(super) fn is_for_clients_as(&self, other: &Self) -> bool {
+        let words = |record: &Self| Self {
+            description: String::new(),
+            changed_ms: 0,
+            keeps_ms: None,
+            ..record.clone()
+        };
+        words(self) == words(other)
     }
 
     pub(super) fn read(name: &str, stored: &Stored) -> Result<Self, UserError> {

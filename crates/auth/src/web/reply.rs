@@ -151,6 +151,7 @@ impl Entrant {
             username: username.clone(),
             lifetime,
             principal: principal.clone(),
+            standing: None,
         })
     }
 }

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use mqtt::ReasonCode;
 
-use super::client::{
-    ClientDetail, ClientFilter, ClientPage, Identified, KickPage, Kicked, Matches, QueuePage,
-};
+use super::client::{ClientDetail, ClientFilter, ClientPage, Kicked, Matches, QueuePage};
 use super::client::{SubscriptionFilter, SubscriptionInfo, SubscriptionPage};
 use super::trace::Running;
 use super::watch::Watch;
@@ -85,11 +83,11 @@ pub(crate) enum Ask {
         durable: bool,
         reply: Reply<Option<Kicked>>,
     },
-    KickMatching {
+    /// A step; answered with the slot to go on at.
+    KickAll {
         from: u32,
-        doomed: Arc<dyn Fn(Identified<'_>) -> bool + Send + Sync>,
         reason: ReasonCode,
-        reply: Reply<KickPage>,
+        reply: Reply<Option<u32>>,
     },
     Subscriptions {
         from: Cursor,

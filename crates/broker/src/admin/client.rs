@@ -200,21 +200,6 @@ pub struct Kicked {
     pub session_ended: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KickPage {
-    pub closed: usize,
-    /// The slot to go on at.
-    pub next: Option<u32>,
-}
-
-/// What a client can be recognised by.
-#[derive(Clone, Copy, Debug)]
-pub struct Identified<'a> {
-    pub client_id: &'a str,
-    pub username: Option<&'a str>,
-    pub address: Option<IpAddr>,
-}
-
 /// Who would get a message.
 #[derive(Debug, Default)]
 pub struct Matches {

@@ -20,9 +20,9 @@ use mqtt::{PropertiesBuf, Property, QoS, ReasonCode, RetainHandling, TopicFilter
 pub use ask::Question;
 pub(crate) use ask::{Ask, Known, Travelling};
 pub use client::{
-    ClientDetail, ClientFilter, ClientInfo, ClientPage, ConnectionDetail, Identified, KickPage, Kicked,
-    Matches, QueuePage, QueueState, Queued, Receiver, SessionDetail, SubscriptionFilter, SubscriptionInfo,
-    SubscriptionPage, is_within,
+    ClientDetail, ClientFilter, ClientInfo, ClientPage, ConnectionDetail, Kicked, Matches, QueuePage,
+    QueueState, Queued, Receiver, SessionDetail, SubscriptionFilter, SubscriptionInfo, SubscriptionPage,
+    is_within,
 };
 pub(crate) use client::{SessionFigures, queued};
 pub use figures::{AcceptErrors, DoorFigures, Figures, ReactorFigures, TURN_BUCKETS, WorkerFigures};
@@ -269,18 +269,6 @@ impl Admin {
         let shard = client_shard(client_hash(client_id));
         let ask = Ask::Kick { shard, client_id: client_id.into(), end_session, reply };
         self.ask(self.node.shard_host(shard), ask);
-    }
-
-    /// One step of closing all clients of one worker for which `doomed` holds, from slot `from` on, with `reason`.
-    pub fn kick_matching(
-        &self,
-        worker: WorkerId,
-        from: u32,
-        doomed: Arc<dyn Fn(Identified<'_>) -> bool + Send + Sync>,
-        reason: ReasonCode,
-        reply: Reply<KickPage>,
-    ) {
-        self.ask(worker, Ask::KickMatching { from, doomed, reason, reply });
     }
 
     /// One step of listing subscriptions: of connected clients, then of sessions without a connection.

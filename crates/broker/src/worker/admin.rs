@@ -70,9 +70,7 @@ impl Worker {
                 let session_ended = connection_closed && end_session && durable;
                 reply(Some(Kicked { connection_closed, session_ended }));
             }
-            Ask::KickMatching { from, doomed, reason, reply } => {
-                reply(self.kick_matching(from, &*doomed, reason))
-            }
+            Ask::KickAll { from, reason, reply } => reply(self.kick_all(from, reason)),
             Ask::Subscriptions { from, limit, filter, reply } => {
                 reply(self.subscriptions_page(from, limit, &filter));
             }

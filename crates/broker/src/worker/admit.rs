@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mqtt::ReasonCode;
 
 use super::Worker;
-use crate::access::{Action, Admission, Principal, Verdict};
+use crate::access::{Action, Admission, Principal, Standing, Verdict};
 use crate::connection::{Connection, Phase};
 use crate::ids::{ConnectionId, client_key, fold};
 use crate::mail::About;
@@ -41,7 +41,7 @@ impl Worker {
     fn admit(&mut self, slot: u32, admission: Admission) -> Result<(), ReasonCode> {
         let now = self.now;
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
-        let Admission { client_id, username, lifetime, principal } = admission;
+        let Admission { client_id, username, lifetime, principal, standing } = admission;
         let named = client_id.is_some();
         let client_id = client_id.unwrap_or_else(|| connection.client_id.clone());
         if client_id.is_empty() {
@@ -66,9 +66,9 @@ impl Worker {
         if let Some(lifetime) = lifetime {
             connection.extra().expires = Some(now.after(lifetime));
         }
-        connection.take_principal(principal);
+        connection.take(principal, standing);
         // By the names it has now, and since the answer was on its way meanwhile.
-        match self.node.access.revoked(connection.identity(&self.node)) {
+        match self.revoked(slot) {
             Some(reason) => Err(reason),
             None => Ok(()),
         }
@@ -132,7 +132,7 @@ impl Worker {
     pub(super) fn admit_again(&mut self, slot: u32, admission: Admission) -> Result<(), ReasonCode> {
         let now = self.now;
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
-        let Admission { client_id, username, lifetime, principal } = admission;
+        let Admission { client_id, username, lifetime, principal, standing } = admission;
         let mountpoint = principal.as_ref().and_then(|principal| principal.mountpoint.as_deref());
         let is_same = client_id.is_none_or(|client_id| *client_id == *connection.own_client_id())
             && username.is_none_or(|username| connection.username() == Some(&*username))
@@ -142,7 +142,7 @@ impl Worker {
         }
         let (id, expires) = (connection.id, lifetime.map(|lifetime| now.after(lifetime)));
         connection.extra().expires = expires;
-        connection.take_principal(principal);
+        connection.take(principal, standing);
         if let Some(flow) = connection.flow.as_mut() {
             flow.permissions.forget();
         }
@@ -157,10 +157,11 @@ impl Worker {
 }
 
 impl Connection {
-    fn take_principal(&mut self, principal: Option<Arc<Principal>>) {
+    fn take(&mut self, principal: Option<Arc<Principal>>, standing: Option<Arc<Standing>>) {
         self.marks.paced = principal.as_ref().is_some_and(|principal| principal.rates.is_some());
-        if principal.is_some() || self.extra.is_some() {
-            self.extra().principal = principal;
+        if principal.is_some() || standing.is_some() || self.extra.is_some() {
+            let extra = self.extra();
+            (extra.principal, extra.standing) = (principal, standing);
         }
     }
 }

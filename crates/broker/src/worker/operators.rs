@@ -7,7 +7,7 @@ use super::Worker;
 use super::dispatch::Dispatched;
 use super::peers::deletion;
 use super::retained::deleted;
-use crate::admin::{Identified, KickPage, NewSubscription, Reply, Unable};
+use crate::admin::{NewSubscription, Reply, Unable};
 use crate::connection::Phase;
 use crate::ids::{ConnectionId, Ticket};
 use crate::mail::Token;
@@ -238,29 +238,17 @@ impl Worker {
         true
     }
 
-    /// One step of closing those for whom `doomed` holds.
-    pub(super) fn kick_matching(
-        &mut self,
-        from: u32,
-        doomed: &(dyn Fn(Identified<'_>) -> bool + Send + Sync),
-        reason: ReasonCode,
-    ) -> KickPage {
+    /// One step of closing all; gives the slot to go on at.
+    pub(super) fn kick_all(&mut self, from: u32, reason: ReasonCode) -> Option<u32> {
         let until = from.saturating_add(CONNECTIONS_AT_ONCE).min(self.connections.slots());
-        let mut closed = 0;
         for slot in from..until {
             let Some(connection) = self.connections.occupant(slot) else { continue };
-            let who = Identified {
-                client_id: &connection.client_id,
-                username: connection.username(),
-                address: connection.peer().map(|peer| peer.ip()),
-            };
-            // Whoever is about to be let in as well: it was asked for before the ban.
-            let present = !matches!(connection.phase, Phase::AwaitConnect | Phase::Closing);
-            if present && doomed(who) {
+            // Whoever is about to be let in as well: it was promised the same.
+            if !matches!(connection.phase, Phase::AwaitConnect | Phase::Closing) {
                 let id = connection.id;
-                closed += usize::from(self.kick_connection(id, reason, false));
+                self.kick_connection(id, reason, false);
             }
         }
-        KickPage { closed, next: (until < self.connections.slots()).then_some(until) }
+        (until < self.connections.slots()).then_some(until)
     }
 }

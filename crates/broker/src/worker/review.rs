@@ -1,5 +1,7 @@
 //! After somebody may have lost the right to be here: all who are connected are looked at again.
 
+use mqtt::ReasonCode;
+
 use super::Worker;
 use crate::connection::Phase;
 use crate::ids::Time;
@@ -54,9 +56,21 @@ impl Worker {
         if matches!(connection.phase, Phase::AwaitConnect | Phase::Closing) {
             return;
         }
-        if let Some(reason) = self.node.access.revoked(connection.identity(&self.node)) {
-            let id = connection.id;
+        let id = connection.id;
+        if let Some(reason) = self.revoked(slot) {
             self.review.closed += usize::from(self.kick_connection(id, reason, false));
+        }
+    }
+
+    /// Why whoever has this connection may not be here.
+    pub(super) fn revoked(&self, slot: u32) -> Option<ReasonCode> {
+        let connection = self.connections.occupant_ref(slot)?;
+        let standing = connection.extra.as_ref().and_then(|extra| extra.standing.as_ref());
+        match standing.is_some_and(|standing| standing.has_ended()) {
+            false => self.node.access.revoked(connection.identity(&self.node)),
+            true if connection.phase == Phase::Open => Some(ReasonCode::AdministrativeAction),
+            // Whether it comes in as things are now it may find out by trying again.
+            true => Some(ReasonCode::ServerUnavailable),
         }
     }
 }

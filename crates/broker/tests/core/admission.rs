@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use broker::access::{
     Access, Action, Admission, AskAgain, AuthReply, Credentials, Identity, Permission, Principal, Rates,
-    Verdict,
+    Standing, Verdict,
 };
 use broker::admin::{Admin, NewSubscription};
 use broker::settings::{PublishDenied, SessionOwner, Settings};
@@ -27,6 +27,8 @@ struct Desk {
     generation: Mutex<u64>,
     /// Client Identifiers that may not be here.
     gone: Mutex<Vec<&'static str>>,
+    /// Of those who come as members.
+    membership: Arc<Standing>,
 }
 
 impl Access for Desk {
@@ -50,6 +52,7 @@ impl Access for Desk {
                 }
                 Some(("id", id)) => admission.client_id = Some(id.into()),
                 Some(("user", user)) => admission.username = Some(user.into()),
+                None if word == "member" => admission.standing = Some(self.membership.clone()),
                 _ => {}
             }
         }
@@ -97,7 +100,7 @@ impl Access for Desk {
     }
 
     fn revocations(&self) -> u64 {
-        self.gone.lock().unwrap().len() as u64
+        self.gone.lock().unwrap().len() as u64 + u64::from(self.membership.has_ended())
     }
 }
 
@@ -570,5 +573,25 @@ fn whoever_may_not_be_here_any_more_is_closed_and_comes_in_no_more() {
         assert!(stays.iter().all(|peer| net.closed(*peer).is_none()));
         let again = net.connecting(0, v5("another").username("id=c"));
         assert_eq!(net.received(again), [refused(ReasonCode::Banned), Sent::Closed]);
+    });
+}
+
+#[test]
+fn what_a_client_came_by_ends_and_it_is_closed() {
+    at_the_desk(|net, desk| {
+        let members =
+            [net.connect(0, v5("a").username("member")), net.connect(1, v5("b").username("member"))];
+        let stays = net.connect(2, v5("c").username("user=d"));
+        net.pass(2_000);
+        assert!(members.iter().all(|peer| net.closed(*peer).is_none()));
+        desk.membership.end();
+        net.pass(2_000);
+        for member in members {
+            assert_eq!(net.closed(member), Some(Some(ReasonCode::AdministrativeAction)));
+        }
+        assert_eq!(net.closed(stays), None);
+        // The answer was on its way meanwhile: another one may be yes.
+        let late = net.connecting(0, v5("d").username("member"));
+        assert_eq!(net.received(late), [refused(ReasonCode::ServerUnavailable), Sent::Closed]);
     });
 }

@@ -207,33 +207,6 @@ fn a_kick_closes_the_connection_and_ends_the_session_if_asked() {
     });
 }
 
-#[test]
-fn all_that_match_are_closed() {
-    everywhere(|net| {
-        let peers: Vec<_> = (0..9).map(|number| net.connect(number, v5(&format!("c{number}")))).collect();
-        let doomed: Arc<dyn Fn(broker::admin::Identified<'_>) -> bool + Send + Sync> =
-            Arc::new(|who| who.client_id > "c4");
-        let mut count = 0;
-        for worker in net.admin().workers() {
-            let mut from = Some(0);
-            while let Some(slot) = from {
-                let doomed = doomed.clone();
-                let page = net
-                    .ask(|admin, reply| admin.kick_matching(worker, slot, doomed, ReasonCode::Banned, reply))
-                    .expect("an answer");
-                count += page.closed;
-                from = page.next;
-            }
-        }
-        assert_eq!(count, 4);
-        for (number, peer) in peers.into_iter().enumerate() {
-            // DISCONNECT does not know 0x8A.
-            let expected = (number > 4).then_some(Some(ReasonCode::AdministrativeAction));
-            assert_eq!(net.closed(peer), expected);
-        }
-    });
-}
-
 fn subscribe(net: &mut Net, name: &str, new: NewSubscription) -> Result<ReasonCode, Unable> {
     net.ask(|admin, reply| admin.subscribe(name, new, reply).expect("valid")).expect("an answer")
 }

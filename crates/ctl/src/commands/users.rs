@@ -30,7 +30,7 @@ Examples:
   meridian ctl users import users.csv --existing keep
   meridian ctl users remove alice
 
-A user whose password or rights change is disconnected, unless --keep-connected is given.
+A user whose password or rights change is disconnected within seconds, in a cluster from every node, unless --keep-connected is given.
 The first line of a CSV file names its columns: name, password, password_hash, superuser, enabled, tenant, description.")]
 pub struct UsersArgs {
     #[command(flatten)]
@@ -119,7 +119,7 @@ struct ScramArgs {
 
 #[derive(Args, Clone, Debug)]
 struct KeepArgs {
-    /// Leave the user's connections open
+    /// Leave the user's connections open, on every node
     #[arg(long)]
     keep_connected: bool,
 }
@@ -266,14 +266,12 @@ impl Command for UsersArgs {
             Some(Verb::Passwd { name, password, scram, keep }) => {
                 let body = json!({"password": password.read(console)?, "scram_iterations": scram.scram});
                 let changed = console.client.send(Method::PATCH, &path(&name), &keep.query(), Some(&body))?;
-                let closed = changed.count_cell("disconnected");
-                console.done(&changed, &format!("user {name} has another password; {closed} disconnected"))
+                console.done(&changed, &format!("user {name} has another password"))
             }
             Some(Verb::Remove { name, keep }) => {
                 confirm(console, &format!("Remove the user {name}?"))?;
                 let removed = console.client.send(Method::DELETE, &path(&name), &keep.query(), None)?;
-                let closed = removed.count_cell("disconnected");
-                console.done(&removed, &format!("user {name} is removed; {closed} disconnected"))
+                console.done(&removed, &format!("user {name} is removed"))
             }
             Some(Verb::Import { file, existing, keep }) => import(console, &file, existing, &keep),
         }
@@ -292,8 +290,7 @@ fn set(console: &mut Console, name: &str, fields: FieldArgs, keep: &KeepArgs) ->
         known.iter().map(|field| ((*field).to_owned(), user.field(field).clone())).collect();
     fields.put(&mut body);
     let changed = console.client.send(Method::PUT, &path(name), &keep.query(), Some(&Value::Object(body)))?;
-    let closed = changed.count_cell("disconnected");
-    console.done(&changed, &format!("user {name}; {closed} disconnected"))
+    console.done(&changed, &format!("user {name}"))
 }
 
 fn import(
@@ -326,11 +323,7 @@ fn import(
     let done = console.client.send(Method::POST, &format!("{PATH}/import"), &keep.query(), Some(&body))?;
     let cell = |name| done.count_cell(name);
     let (added, replaced, kept) = (cell("added"), cell("replaced"), cell("kept"));
-    let sentence = format!(
-        "{added} added, {replaced} replaced, {kept} left as they were; {} disconnected",
-        cell("disconnected")
-    );
-    console.done(&done, &sentence)
+    console.done(&done, &format!("{added} added, {replaced} replaced, {kept} left as they were"))
 }
 
 fn show(console: &mut Console, name: &str) -> Result<(), Failure> {
