@@ -463,13 +463,13 @@ fn who_is_not_joined_is_told_with_why_and_who_is_dead_is_not_suspect() {
         view["granted_by"] = json!([{"node": "n2", "left_s": 1.5}, {"node": "n4", "left_s": 1.6}]);
         view["grants"] = json!([{"node": "n5", "left_s": 2.0}]);
         view["not_joined"] = json!([
-            {"address": "10.0.0.7", "name": "n7", "reason": "another secret: check its file", "last_s": 2, "count": 12},
+            {"address": "10.0.0.7", "name": "n7\n! n8", "reason": "another secret: check its file", "last_s": 2, "count": 12},
             {"address": "h:7883", "name": null, "reason": "it cannot be reached", "last_s": 1, "count": 1}]);
         Reply::json(&view)
     });
     let outcome = ctl(&mock, "cluster");
     for line in [
-        "! 10.0.0.7 (n7): another secret: check its file (12 times, last 2s ago)",
+        r"! 10.0.0.7 (n7\n! n8): another secret: check its file (12 times, last 2s ago)",
         "! h:7883: it cannot be reached (1 times, last 1s ago)",
     ] {
         assert!(outcome.notes.contains(line), "{}", outcome.notes);

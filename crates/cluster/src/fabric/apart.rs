@@ -7,8 +7,9 @@ use link::{NodeId, Time};
 use super::Fabric;
 use crate::view::NotJoined;
 
-/// Of whom it is remembered; the one that was heard of longest ago gives way.
+/// Of whom it is remembered, in all and at one address, where a stranger may make up names; the one that was heard of longest ago gives way.
 const APART_MAX: usize = 32;
+const APART_PER_ADDRESS: usize = 8;
 /// Without news of it, it is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(180);
 /// A node that is to connect to this one and does not is told of after this, and again.
@@ -44,10 +45,13 @@ impl Apart {
             (entry.at, entry.count) = (now, entry.count + 1);
             return;
         }
-        if self.entries.len() >= APART_MAX
-            && let Some(oldest) = (0..APART_MAX).min_by_key(|at| self.entries[*at].at)
-        {
-            self.entries.remove(oldest);
+        let is_there = |entry: &Entry| *entry.address == *address;
+        let is_crowded = self.entries.iter().filter(|entry| is_there(entry)).count() >= APART_PER_ADDRESS;
+        if is_crowded || self.entries.len() >= APART_MAX {
+            let others = self.entries.iter().enumerate().filter(|(_, entry)| !is_crowded || is_there(entry));
+            if let Some((oldest, _)) = others.min_by_key(|(_, entry)| entry.at) {
+                self.entries.remove(oldest);
+            }
         }
         let (address, name, reason) = (address.into(), name.map(Into::into), reason.into());
         self.entries.push(Entry { address, name, reason, at: now, count: 1 });
@@ -175,7 +179,17 @@ mod tests {
         assert!(
             !places(&apart).iter().any(|it| it.0 == "h9") && places(&apart).iter().any(|it| it.0 == "h8")
         );
+        for number in 0..40 {
+            apart.note(at(42), "h50", Some(&number.to_string()), "no");
+        }
+        let of_one = places(&apart).iter().filter(|it| it.0 == "h50").count();
+        assert_eq!(
+            (of_one, places(&apart).len()),
+            (APART_PER_ADDRESS, APART_MAX),
+            "who makes up names hides few"
+        );
+        apart.entries.retain(|entry| *entry.address != *"h50");
         apart.tend(at(180 + 40));
-        assert_eq!(places(&apart).iter().map(|it| it.0).collect::<Vec<_>>(), ["h8", "h50"]);
+        assert_eq!(places(&apart).iter().map(|it| it.0).collect::<Vec<_>>(), ["h8"]);
     }
 }

@@ -11,6 +11,7 @@ use super::{Command, status as nodes_table};
 use crate::client::Client;
 use crate::confirm::confirm;
 use crate::console::Console;
+use crate::escape;
 use crate::failure::Failure;
 use crate::fields::{Fields as _, NOTHING};
 use crate::human;
@@ -450,13 +451,15 @@ fn not_joined(one: &Value) -> String {
         name if name.is_empty() => String::new(),
         name => format!(" ({name})"),
     };
-    format!(
+    let line = format!(
         "! {}{name}: {} ({} times, last {} ago)",
         one.cell("address"),
         one.cell("reason"),
         one.count_cell("count"),
         one.seconds_cell("last_s")
-    )
+    );
+    // Anybody who reaches the port may have said that name.
+    escape::text(&line).into_owned()
 }
 
 fn hints(view: &Value) -> Vec<String> {
