@@ -10,7 +10,8 @@ use replog::{Incarnation, Position, WriterId};
 use crate::mutation::{Mutation, mutated};
 use crate::wire::Vector;
 
-type Known = BTreeMap<WriterId, (Incarnation, Position)>;
+/// How far somebody is with each writer.
+pub type Known = BTreeMap<WriterId, (Incarnation, Position)>;
 
 /// What this core has granted to others.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriterId(pub u64);
 
-/// A life of a writer; it only grows. What an earlier one wrote is void.
+/// A life of a writer; it only grows, unless the writer has lost its number and its earlier lives were declared dead. What an earlier one wrote is void.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);
 

@@ -296,6 +296,11 @@ impl<V: Value> Replica<V> {
         true
     }
 
+    /// Whether this node writes that.
+    pub fn is_own(&self, writer: WriterId) -> bool {
+        self.writers.get(&writer).is_some_and(|held| held.is_own)
+    }
+
     /// Whether a life of a writer was declared dead.
     pub fn is_dead(&self, writer: WriterId, incarnation: Incarnation) -> bool {
         self.dead.get(&writer).is_some_and(|dead| incarnation <= dead.upto && dead.but != Some(incarnation))

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use link::{Lane, NodeId, Time};
-use replog::{Position, WriterId};
+use replog::{Incarnation, Position, Replica, WriterId};
 
 use super::Fabric;
 use crate::config::WithoutQuorum;
 use crate::features::BRIEF;
+use crate::interest::Interest;
 use crate::mutation::{Mutation, mutated};
 use crate::peer::Peer;
 use crate::wire::{Vector, Word};
@@ -22,7 +23,7 @@ const RENEWALS: u32 = 4;
 /// How far this node is, as it last told the cores.
 #[derive(Debug, Default)]
 pub(super) struct Told {
-    vector: BTreeMap<WriterId, (replog::Incarnation, Position)>,
+    vector: BTreeMap<WriterId, (Incarnation, Position)>,
     /// The replica's revision of which they were told everything.
     all_of: Option<u64>,
 }
@@ -44,7 +45,7 @@ impl Fabric {
         let has_heard = || self.has_heard(now) || mutated(Mutation::GrantUninformed);
         self.is_informed = self.is_informed || self.is_member() && has_heard();
         if let Some(grants) = &mut self.grants {
-            grants.look(now, self.replica.vector());
+            grants.look(now, of_members(&self.replica, &self.peers));
         }
         self.ask_for_leases(now);
         self.tell_applied(now);
@@ -111,7 +112,7 @@ impl Fabric {
         if !self.may_be_granted(from) {
             return;
         }
-        let vector: Vector = self.replica.vector().collect();
+        let vector: Vector = of_members(&self.replica, &self.peers).collect();
         if let Some(grants) = &mut self.grants
             && self.is_informed
             && grants.renew(now, from, vector.into_iter())
@@ -121,7 +122,7 @@ impl Fabric {
     }
 
     /// Writers with whom this node is further than it has told.
-    fn untold(&self) -> impl Iterator<Item = (WriterId, replog::Incarnation, Position)> {
+    fn untold(&self) -> impl Iterator<Item = (WriterId, Incarnation, Position)> {
         let own = WriterId(self.own.0);
         let is_behind = self.told.all_of != Some(self.replica.revision());
         let vector = is_behind.then(|| self.replica.vector()).into_iter().flatten();
@@ -183,7 +184,7 @@ impl Fabric {
             let Some(wanted) = peer.settle else { continue };
             let writer = WriterId(id.0);
             // Of an earlier life more may be known than this one has written yet.
-            let is_of_life = |known: &&(replog::Incarnation, Position)| peer.incarnation == Some(known.0);
+            let is_of_life = |known: &&(Incarnation, Position)| peer.incarnation == Some(known.0);
             let Some(known) = vector.get(&writer).filter(is_of_life) else { continue };
             let settled = grants.settled(now, writer, *known);
             if settled > peer.settled {
@@ -213,4 +214,15 @@ impl Fabric {
     fn cores_there(&self) -> Vec<NodeId> {
         self.peers.iter().filter(|(_, peer)| peer.is_core() && peer.is_up).map(|(id, _)| *id).collect()
     }
+}
+
+/// How far this node is with itself and the other members. What it was told of a life that never joined, nobody tells others, and nobody has to know.
+fn of_members(
+    replica: &Replica<Interest>,
+    peers: &BTreeMap<NodeId, Peer>,
+) -> impl Iterator<Item = (WriterId, Incarnation, Position)> {
+    let is_member = |writer: WriterId, is_own: bool| {
+        is_own || peers.contains_key(&NodeId(writer.0)) || mutated(Mutation::RememberLives)
+    };
+    replica.vector().filter(move |(writer, ..)| is_member(*writer, replica.is_own(*writer)))
 }

@@ -285,6 +285,7 @@ impl Fabric {
         // What was told of a life after this one was of one that never joined, before the node was removed: it may have lost that number, too.
         let is_gone_back = !self.peers.contains_key(&id)
             && member.state != State::Dead
+            && !mutated(Mutation::RememberLives)
             && self.replica.void_later(writer, life);
         match self.peers.get_mut(&id) {
             None => self.add_peer(now, id, &member.info),

@@ -356,5 +356,9 @@ pub const TRIALS: [(cluster::Mutation, fn()); 17] = [
         cluster::Mutation::RememberLives,
         agreed::a_node_that_left_and_joins_with_a_smaller_number_is_heard_as_any_other,
     ),
+    (
+        cluster::Mutation::RememberLives,
+        agreed::a_life_that_never_joined_is_no_reason_not_to_hear_one_with_a_smaller_number,
+    ),
     (cluster::Mutation::SendToTheDead, listed::what_others_say_that_a_new_life_wants_goes_there),
 ];

@@ -315,6 +315,10 @@ impl Fleet {
             agreed.index = index;
             for (node, info) in self.plan.nodes.iter().enumerate() {
                 let member = roster.members.get(&NodeId::of_name(&info.name));
+                // It was removed, and has lost its number.
+                agreed.dead.retain(|dead, life| {
+                    *dead != node || member.is_none_or(|member| member.incarnation >= *life)
+                });
                 let Some(member) = member.filter(|member| member.state == State::Dead) else { continue };
                 if agreed.dead.insert(node, member.incarnation) != Some(member.incarnation) {
                     suspects.push(node);
