@@ -57,6 +57,8 @@ pub enum Mutation {
     ForgetWays,
     /// What nodes know of a life of a node that was removed is taken for what they know of the next one, which has a smaller number.
     RememberLives,
+    /// A core that begins anew waits no longer for nodes that are there than for those that are not.
+    GrantInTime,
 }
 
 impl Mutation {
@@ -87,6 +89,7 @@ impl Mutation {
         Self::IgnoreLacks,
         Self::ForgetWays,
         Self::RememberLives,
+        Self::GrantInTime,
     ];
 }
 

@@ -8,6 +8,7 @@ use replog::{Feed, Incarnation, Position};
 use crate::behind::Behind;
 use crate::config::{NodeInfo, Role};
 use crate::confirms::Confirms;
+use crate::freshness::Known;
 use crate::wire::{Asks, Hello};
 
 /// What this node keeps of another one.
@@ -32,6 +33,8 @@ pub struct Peer {
     pub is_ahead: bool,
     /// How far its own changes were when it first said hello in its life: what its sessions had wanted before is among them.
     pub began_at: Option<(Incarnation, Position)>,
+    /// What a core knew when it spoke first to this one that has begun anew.
+    pub knew: Option<Known>,
     /// What it asked for last.
     pub last_hello: Option<Hello>,
     /// Its life that is a member, where the cores agree on members.
@@ -121,6 +124,7 @@ impl Peer {
             incarnation: None,
             is_ahead: false,
             began_at: None,
+            knew: None,
             last_hello: None,
             member: None,
             load: 0,

@@ -8,6 +8,7 @@ use replog::{Incarnation, Position, Replica, WriterId};
 use super::Fabric;
 use crate::config::WithoutQuorum;
 use crate::features::BRIEF;
+use crate::freshness::Known;
 use crate::interest::Interest;
 use crate::mutation::{Mutation, mutated};
 use crate::peer::Peer;
@@ -43,7 +44,10 @@ impl Fabric {
             self.began = now;
         }
         let has_heard = || self.has_heard(now) || mutated(Mutation::GrantUninformed);
-        self.is_informed = self.is_informed || self.is_member() && has_heard();
+        if !self.is_informed && self.is_member() && has_heard() {
+            self.is_informed = true;
+            self.peers.values_mut().for_each(|peer| peer.knew = None);
+        }
         if let Some(grants) = &mut self.grants {
             grants.look(now, of_members(&self.replica, &self.peers));
         }
@@ -70,14 +74,32 @@ impl Fabric {
     /// Whether this core has heard all that others may have been told is known since it began: what it knew in an earlier life it has
     /// forgotten. It waits no longer for a node that is not there than SUBACKs do.
     fn has_heard(&self, now: Time) -> bool {
-        let vector: BTreeMap<_, _> =
+        let vector: Known =
             self.replica.vector().map(|(writer, life, position)| (writer, (life, position))).collect();
-        let is_heard = |(id, peer): (&NodeId, &Peer)| {
-            peer.began_at.is_some_and(|(life, began)| {
-                vector.get(&WriterId(id.0)).is_some_and(|known| known.0 == life && known.1 >= began)
-            })
+        let is_heard = |id: &NodeId, peer: &Peer| {
+            let known = vector.get(&WriterId(id.0));
+            peer.began_at.zip(known).is_some_and(|(began, known)| known.0 == began.0 && known.1 >= began.1)
         };
-        now >= self.began.after(self.config.suback_wait) || self.peers.iter().all(is_heard)
+        let is_late = now >= self.began.after(self.config.suback_wait);
+        let may_wait = |id: &NodeId, peer: &Peer| {
+            is_late && (!self.is_there(peer) || self.is_known_by_cores(WriterId(id.0), &vector))
+        };
+        self.peers.iter().all(|(id, peer)| is_heard(id, peer) || may_wait(id, peer))
+    }
+
+    /// Whether clients may be connected to a node that were told that others know what they want.
+    fn is_there(&self, peer: &Peer) -> bool {
+        let is_there = if self.meta.is_some() { peer.dead.is_none() } else { peer.is_up };
+        is_there && !mutated(Mutation::GrantInTime)
+    }
+
+    /// Whether this core knows of a node what other cores knew when they spoke to it first, so many that there is one of them in each majority.
+    fn is_known_by_cores(&self, writer: WriterId, vector: &Known) -> bool {
+        let cores = || self.peers.values().filter(|peer| peer.is_core());
+        let is_known = |knew: &&Known| knew.get(&writer).is_none_or(|then| vector.get(&writer) >= Some(then));
+        let asked = cores().filter_map(|core| core.knew.as_ref()).filter(is_known);
+        let all = cores().count() + 1;
+        asked.count() + all / 2 + 1 > all
     }
 
     /// When there is something to tend at the latest.

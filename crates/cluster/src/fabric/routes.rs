@@ -197,6 +197,10 @@ impl Fabric {
         if peer.began_at.is_none_or(|(known, _)| known != incarnation) {
             peer.began_at = Some((incarnation, theirs.map_or(Position::default(), |(.., at)| *at)));
         }
+        if !self.is_informed && self.config.own.role == Role::Core && peer.is_core() {
+            let known = vector.iter().map(|(writer, life, position)| (*writer, (*life, *position)));
+            peer.knew.get_or_insert_with(|| known.collect());
+        }
         // Perhaps all that it began with is known already.
         self.is_forgetting = true;
         let own = (WriterId(self.own.0), self.config.incarnation);

@@ -306,7 +306,7 @@ fn id(node: usize) -> NodeId {
 
 /// Faults of the product, and what notices each of them.
 #[cfg(feature = "trial")]
-pub const TRIALS: [(cluster::Mutation, fn()); 17] = [
+pub const TRIALS: [(cluster::Mutation, fn()); 18] = [
     (
         cluster::Mutation::IgnoreLacks,
         listed::what_is_retained_while_a_disk_is_full_is_kept_there_when_there_is_room,
@@ -359,6 +359,10 @@ pub const TRIALS: [(cluster::Mutation, fn()); 17] = [
     (
         cluster::Mutation::RememberLives,
         agreed::a_life_that_never_joined_is_no_reason_not_to_hear_one_with_a_smaller_number,
+    ),
+    (
+        cluster::Mutation::GrantInTime,
+        listed::a_core_that_begins_anew_waits_for_a_node_that_is_there_however_long_it_takes,
     ),
     (cluster::Mutation::SendToTheDead, listed::what_others_say_that_a_new_life_wants_goes_there),
 ];

@@ -599,3 +599,38 @@ fn what_is_sent_over_a_link_to_a_life_that_said_nothing_is_for_the_next() {
     assert!(story.is_subscribed(), "it is known to the replicant by way of another core");
     story.assert_waits_for_the_first_node(publisher);
 }
+
+/// A core has begun anew and is linked to a node that takes long to tell what its clients want: as long as that takes it lets nobody acknowledge who does
+/// not know it either.
+#[cfg_attr(test, test)]
+pub(super) fn a_core_that_begins_anew_waits_for_a_node_that_is_there_however_long_it_takes() {
+    let mut plan = plan(Duration::ZERO);
+    plan.mesh.link.silence_max = Duration::from_secs(3);
+    plan.config.batching.bytes_max = 400;
+    plan.config.batching.in_flight_max = 800;
+    let mut story = Story::of(plan);
+    let client = story.connects(0);
+    let long = "x".repeat(100);
+    let filters = (0..200).map(|number| (format!("u/{long}/{number}"), QoS::AtLeastOnce)).collect();
+    story.with(client, |client, scene| client.subscribes_to(scene, filters, Level::Local));
+    story.passes(SECOND);
+    story.part(2, 0);
+    story.part(2, 1);
+    story.passes(6 * SECOND);
+    story.subscribes();
+    story.passes(SECOND);
+    assert!(story.is_subscribed(), "who does not know it may not acknowledge");
+    story.fleet.fault(&Fault::Kill { node: 1 });
+    let now = story.fleet.cx.now();
+    story.fleet.wan.slow(now, 0, 1, 700, LONG);
+    story.fleet.start(1);
+    story.join(2, 1);
+    story.passes(15 * SECOND);
+    assert!(story.link(1, 0).0 && !story.knows_route(1, "t/#"), "it hears of it slowly");
+    let number = story.publishes();
+    story.passes(SECOND);
+    assert!(!story.is_acknowledged(number), "neither of the two has heard of the subscription");
+    story.join(2, 0);
+    story.passes(5 * SECOND);
+    assert!(story.is_acknowledged(number) && story.has_come(number));
+}
