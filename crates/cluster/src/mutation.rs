@@ -57,13 +57,15 @@ pub enum Mutation {
     ForgetWays,
     /// What nodes know of a life of a node that was removed is taken for what they know of the next one, which has a smaller number.
     RememberLives,
+    /// A replicant hears from a core that is dead for the others.
+    StayAttached,
     /// A core that begins anew waits no longer for nodes that are there than for those that are not.
     GrantInTime,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::ConfirmEarly,
         Self::SubackEarly,
         Self::AlwaysFresh,
@@ -89,6 +91,7 @@ impl Mutation {
         Self::IgnoreLacks,
         Self::ForgetWays,
         Self::RememberLives,
+        Self::StayAttached,
         Self::GrantInTime,
     ];
 }

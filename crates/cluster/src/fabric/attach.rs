@@ -5,6 +5,7 @@ use replog::Position;
 
 use super::Fabric;
 use crate::config::Role;
+use crate::mutation::{Mutation, mutated};
 use crate::peer::Peer;
 use crate::wire::Word;
 
@@ -20,8 +21,8 @@ impl Fabric {
             self.take_share();
         }
         if self.config.own.role == Role::Replicant {
-            let is_up = |id: &NodeId| self.peers.get(id).is_some_and(|peer| peer.is_up);
-            if !self.attached.as_ref().is_some_and(is_up) {
+            let serves = |id: &NodeId| self.peers.get(id).is_some_and(serves);
+            if !self.attached.as_ref().is_some_and(serves) {
                 self.hear_from(self.best_core());
             }
         }
@@ -50,13 +51,13 @@ impl Fabric {
             return;
         }
         let up = || self.peers.iter().filter(|(_, peer)| peer.is_up);
-        let has_core = |region: &str| up().any(|(_, peer)| peer.is_core() && *peer.info.region == *region);
+        let has_core = |region: &str| up().any(|(_, peer)| serves(peer) && *peer.info.region == *region);
         let own = &*self.config.own.region;
         let is_served = has_core(own);
         let in_place = |region: &str| if is_served { region == own } else { !has_core(region) };
         let replicants = up().filter(|(_, peer)| !peer.is_core() && in_place(&peer.info.region));
         let rank = replicants.filter(|(id, _)| **id < self.own).count();
-        let cores = up().filter(|(_, peer)| peer.is_core() && (!is_served || *peer.info.region == *own));
+        let cores = up().filter(|(_, peer)| serves(peer) && (!is_served || *peer.info.region == *own));
         let cores: Vec<NodeId> = cores.map(|(id, _)| *id).collect();
         if let Some(core) = cores.get(rank % cores.len().max(1)) {
             self.hear_from(Some(*core));
@@ -70,13 +71,19 @@ impl Fabric {
         }
     }
 
-    /// Of the cores that are there one of the same region first, then that with the fewest replicants, then by chance that is the same
-    /// for this node each time.
+    /// Of the cores that are there one that is not dead for the others, then one of the same region, then that with the fewest replicants, then by chance that
+    /// is the same for this node each time.
     fn best_core(&self) -> Option<NodeId> {
         let cores = self.peers.iter().filter(|(_, peer)| peer.is_core() && peer.is_up);
         let order = |(id, peer): &(&NodeId, &Peer)| {
-            (peer.info.region != self.config.own.region, peer.load, id.0 ^ self.own.0)
+            (!serves(peer), peer.info.region != self.config.own.region, peer.load, id.0 ^ self.own.0)
         };
         cores.min_by_key(order).map(|(id, _)| *id)
     }
+}
+
+/// Whether a replicant may rely on a peer: what others know reaches it, and what it knows reaches others. One that is dead for the cores may be there for this
+/// node alone.
+fn serves(peer: &Peer) -> bool {
+    peer.is_core() && peer.is_up && (peer.dead.is_none() || mutated(Mutation::StayAttached))
 }

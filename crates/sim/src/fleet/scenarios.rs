@@ -277,6 +277,13 @@ impl Story {
         self.fleet.start(node);
     }
 
+    /// The core that a replicant hears from.
+    fn attached(&self, replicant: usize) -> usize {
+        let process = self.fleet.members[replicant].process.as_ref().expect("the node runs");
+        let core = process.fabric.view(process.time(&self.fleet.cx)).attached.expect("a core is there");
+        (0..self.fleet.members.len()).find(|node| *core == format!("n{node}")).expect("a node")
+    }
+
     fn until(&mut self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
         let mut waited = 0;
         while !is_so(self) {
@@ -306,7 +313,7 @@ fn id(node: usize) -> NodeId {
 
 /// Faults of the product, and what notices each of them.
 #[cfg(feature = "trial")]
-pub const TRIALS: [(cluster::Mutation, fn()); 18] = [
+pub const TRIALS: [(cluster::Mutation, fn()); 19] = [
     (
         cluster::Mutation::IgnoreLacks,
         listed::what_is_retained_while_a_disk_is_full_is_kept_there_when_there_is_room,
@@ -360,6 +367,7 @@ pub const TRIALS: [(cluster::Mutation, fn()); 18] = [
         cluster::Mutation::RememberLives,
         agreed::a_life_that_never_joined_is_no_reason_not_to_hear_one_with_a_smaller_number,
     ),
+    (cluster::Mutation::StayAttached, agreed::a_replicant_leaves_a_core_that_is_dead_for_the_others),
     (
         cluster::Mutation::GrantInTime,
         listed::a_core_that_begins_anew_waits_for_a_node_that_is_there_however_long_it_takes,

@@ -609,19 +609,14 @@ fn the_lead_goes_where_an_operator_wants_it() {
 #[test]
 fn a_core_that_is_back_gets_its_share_of_replicants_when_it_is_asked_for() {
     let mut story = agreed_of(3, |plan| plan.nodes[2].role = Role::Replicant);
-    let attached = |story: &Story| {
-        let process = story.fleet.members[2].process.as_ref().expect("runs");
-        process.fabric.view(process.time(&story.fleet.cx)).attached.map(|name| name.to_string())
-    };
     // The only replicant falls to the core with the smallest number.
     let first = usize::from(NodeId::of_name("n1") < NodeId::of_name("n0"));
     story.fleet.fault(&Fault::Kill { node: first });
     story.passes(40 * SECOND);
-    let other = Some(format!("n{}", 1 - first));
-    assert_eq!(attached(&story), other, "a core that has just begun attracts nobody");
+    assert_eq!(story.attached(2), 1 - first, "a core that has just begun attracts nobody");
     story.orders(1 - first, Letter::Balance);
     story.passes(SECOND);
-    assert_eq!(attached(&story), Some(format!("n{first}")));
+    assert_eq!(story.attached(2), first);
     story.subscribes();
     story.passes(3 * SECOND);
     assert!(story.is_subscribed());
@@ -953,4 +948,28 @@ pub(super) fn a_life_that_never_joined_is_no_reason_not_to_hear_one_with_a_small
     story.until("it is back", |story| (0..4).all(|node| story.members(node) == 4));
     assert!(story.known(0).members[&id(REPLICANT)].incarnation.0 < 50_000);
     story.assert_settles(REPLICANT);
+}
+
+/// A core is cut off from the others and dead for them, and a replicant reaches all. What its clients want is known to those that count, and what others' clients
+/// want to it.
+#[cfg_attr(test, test)]
+pub(super) fn a_replicant_leaves_a_core_that_is_dead_for_the_others() {
+    let mut story = agreed_of(4, |plan| plan.nodes[REPLICANT].role = Role::Replicant);
+    story.passes(8 * SECOND);
+    let core = story.attached(REPLICANT);
+    let others: Vec<usize> = (0..3).filter(|node| *node != core).collect();
+    for other in &others {
+        story.part(core, *other);
+    }
+    story.until("it is dead", |story| story.state(others[0], core) == Some(State::Dead));
+    story.passes(3 * SECOND);
+    assert!(story.link(REPLICANT, core).0, "the replicant reaches it");
+    assert!(others.contains(&story.attached(REPLICANT)));
+    let [writer, reader] = [others[0], REPLICANT].map(|node| story.connects(node));
+    let filters = vec![("t/#".to_owned(), QoS::AtLeastOnce)];
+    story.with(reader, |client, scene| client.subscribes_to(scene, filters, Level::Local));
+    story.passes(3 * SECOND);
+    let number = story.says_as(writer, "t/0", QoS::AtLeastOnce, Keeps::Nothing);
+    story.passes(3 * SECOND);
+    assert!(story.is_acknowledged(number) && story.came_to(reader, number));
 }
