@@ -57,6 +57,10 @@ pub enum Mutation {
     ForgetWays,
     /// What nodes know of a life of a node that was removed is taken for what they know of the next one, which has a smaller number.
     RememberLives,
+    /// While a core is away, what it said is asked of one other only.
+    AskOneCore,
+    /// What is known of a replicant that is away is told by the core that it was attached to only.
+    ForgetAway,
     /// A replicant hears from a core that is dead for the others.
     StayAttached,
     /// A core that begins anew waits no longer for nodes that are there than for those that are not.
@@ -65,7 +69,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 28] = [
         Self::ConfirmEarly,
         Self::SubackEarly,
         Self::AlwaysFresh,
@@ -91,6 +95,8 @@ impl Mutation {
         Self::IgnoreLacks,
         Self::ForgetWays,
         Self::RememberLives,
+        Self::AskOneCore,
+        Self::ForgetAway,
         Self::StayAttached,
         Self::GrantInTime,
     ];

@@ -135,11 +135,12 @@ impl Fabric {
         }
     }
 
-    /// While a core is cut off from this one, another may hear of it.
+    /// While a core is cut off from this one, another may hear of it, or have heard: nobody knows which.
     fn hears_for_others(&self, id: NodeId) -> bool {
         let cores = || self.peers.iter().filter(|(_, peer)| peer.is_core());
         let is_cut_off = cores().any(|(_, peer)| !peer.is_up);
-        is_cut_off && cores().find(|(_, peer)| peer.is_up).is_some_and(|(first, _)| *first == id)
+        let is_first = || cores().find(|(_, peer)| peer.is_up).is_some_and(|(first, _)| *first == id);
+        is_cut_off && (!mutated(Mutation::AskOneCore) || is_first())
     }
 
     /// Tells a peer of which writers this node is to hear from it, and how far it is with them.
@@ -333,9 +334,12 @@ impl Fabric {
         }
     }
 
-    /// Another node may be attached to this one, or one no more.
+    /// Another node may be attached to this one, or one no more. Of a replicant that is away all cores tell that know of it: the core that it was attached to may have
+    /// forgotten it.
     fn follow_branch(&mut self) {
-        let attached = self.peers.iter().filter(|(_, peer)| !peer.is_core() && peer.asks == Asks::All);
+        let tells_of_away = self.config.own.role == Role::Core && !mutated(Mutation::ForgetAway);
+        let is_told_of = |peer: &Peer| peer.asks == Asks::All || tells_of_away && !peer.is_up;
+        let attached = self.peers.iter().filter(|(_, peer)| !peer.is_core() && is_told_of(peer));
         let branch =
             || [self.own].into_iter().chain(attached.clone().map(|(id, _)| *id)).map(|id| WriterId(id.0));
         if !branch().eq(self.branch.iter().copied()) {

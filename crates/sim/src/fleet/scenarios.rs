@@ -277,6 +277,12 @@ impl Story {
         self.fleet.start(node);
     }
 
+    /// A node dies, and nobody starts it again.
+    fn goes_away(&mut self, node: usize) {
+        self.fleet.members[node].is_off = true;
+        self.fleet.fault(&Fault::Kill { node });
+    }
+
     /// The core that a replicant hears from.
     fn attached(&self, replicant: usize) -> usize {
         let process = self.fleet.members[replicant].process.as_ref().expect("the node runs");
@@ -313,7 +319,7 @@ fn id(node: usize) -> NodeId {
 
 /// Faults of the product, and what notices each of them.
 #[cfg(feature = "trial")]
-pub const TRIALS: [(cluster::Mutation, fn()); 19] = [
+pub const TRIALS: [(cluster::Mutation, fn()); 21] = [
     (
         cluster::Mutation::IgnoreLacks,
         listed::what_is_retained_while_a_disk_is_full_is_kept_there_when_there_is_room,
@@ -366,6 +372,14 @@ pub const TRIALS: [(cluster::Mutation, fn()); 19] = [
     (
         cluster::Mutation::RememberLives,
         agreed::a_life_that_never_joined_is_no_reason_not_to_hear_one_with_a_smaller_number,
+    ),
+    (
+        cluster::Mutation::AskOneCore,
+        listed::what_one_core_alone_has_heard_of_one_that_is_gone_it_tells_the_others,
+    ),
+    (
+        cluster::Mutation::ForgetAway,
+        listed::what_a_replicant_wants_that_is_away_is_told_to_the_core_that_it_was_attached_to,
     ),
     (cluster::Mutation::StayAttached, agreed::a_replicant_leaves_a_core_that_is_dead_for_the_others),
     (

@@ -600,6 +600,61 @@ fn what_is_sent_over_a_link_to_a_life_that_said_nothing_is_for_the_next() {
     story.assert_waits_for_the_first_node(publisher);
 }
 
+/// A core dies in the moment in which one of the others has heard what a client of it wants, and the rest has not. Who has heard lets nobody acknowledge
+/// who has not: it tells.
+#[cfg_attr(test, test)]
+pub(super) fn what_one_core_alone_has_heard_of_one_that_is_gone_it_tells_the_others() {
+    for heard in 0..3 {
+        let mut plan = plan(Duration::ZERO);
+        plan.add(Role::Core);
+        let mut story = Story::of(plan);
+        let client = story.connects(3);
+        let now = story.fleet.cx.now();
+        for other in (0..3).filter(|other| *other != heard) {
+            story.fleet.wan.cut(now, 3, other, LONG);
+        }
+        let filters = vec![("s/#".to_owned(), QoS::AtLeastOnce)];
+        story.with(client, |client, scene| client.subscribes_to(scene, filters, Level::Local));
+        story.passes(100 * MILLI);
+        let known: Vec<usize> = (0..3).filter(|node| story.knows_route(*node, "s/#")).collect();
+        assert_eq!(known, [heard]);
+        story.goes_away(3);
+        story.passes(15 * SECOND);
+        for node in 0..3 {
+            let publisher = story.connects(node);
+            let number = story.says_as(publisher, "t/0", QoS::AtLeastOnce, Keeps::Nothing);
+            story.passes(SECOND);
+            assert!(story.is_acknowledged(number), "n{node} has no lease, and n{heard} has heard of n3");
+        }
+    }
+}
+
+/// A replicant is away, and the core that it was attached to has begun anew: others tell that of it.
+#[cfg_attr(test, test)]
+pub(super) fn what_a_replicant_wants_that_is_away_is_told_to_the_core_that_it_was_attached_to() {
+    let mut plan = plan(Duration::ZERO);
+    plan.add(Role::Replicant);
+    // It is not told all in the moments in which the first of the others is there alone.
+    (plan.config.batching.bytes_max, plan.config.batching.in_flight_max) = (200, 400);
+    let mut story = Story::of(plan);
+    let client = story.connects(REPLICANT);
+    let long = "x".repeat(100);
+    let filters = (0..200).map(|number| (format!("u/{long}/{number}"), QoS::AtLeastOnce));
+    let filters = filters.chain([("s/#".to_owned(), QoS::AtLeastOnce)]).collect();
+    story.with(client, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+    story.until("all know", |story| (0..3).all(|node| story.knows_route(node, "s/#")));
+    let core = story.attached(REPLICANT);
+    story.goes_away(REPLICANT);
+    story.passes(5 * SECOND);
+    story.restart(core);
+    story.passes(20 * SECOND);
+    assert!(story.knows_route(core, "s/#"));
+    let publisher = story.connects(core);
+    let number = story.says_as(publisher, "t/0", QoS::AtLeastOnce, Keeps::Nothing);
+    story.passes(SECOND);
+    assert!(story.is_acknowledged(number));
+}
+
 /// A core has begun anew and is linked to a node that takes long to tell what its clients want: as long as that takes it lets nobody acknowledge who does
 /// not know it either.
 #[cfg_attr(test, test)]
