@@ -69,7 +69,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::ConfirmEarly,
         Self::SubackEarly,
         Self::AlwaysFresh,

@@ -365,8 +365,9 @@ fn quorum(server: &Server, code: u16, status: &str, part: &str) {
 
 #[test]
 fn health_says_whether_a_majority_of_cores_carries_the_node() {
-    let node = |view: ClusterView| Server::in_cluster(Some(view));
+    let node = |view: ClusterView| Server::in_cluster(Some(ClusterView { fresh: true, ..view }));
     quorum(&node(agreed()), 200, "quorum", "");
+    quorum(&Server::in_cluster(Some(agreed())), 503, "no_quorum", "those without a vote among them");
     let cut_off = agreed_but(|it| it.replica.as_mut().unwrap().quorum = false);
     quorum(&node(cut_off), 503, "no_quorum", "no majority of the 3 that vote");
     let stopped = agreed_but(|it| it.replica.as_mut().unwrap().failure = Some("its disk failed".to_owned()));
@@ -390,7 +391,12 @@ fn where_nothing_is_agreed_upon_health_goes_by_whether_the_node_acknowledges() {
 
 #[test]
 fn a_thread_of_links_that_is_not_heard_of_is_no_good_health() {
-    let silent = |silence| Server::in_silent_cluster(Some(agreed()), Duration::from_millis(silence));
+    let silent = |silence| {
+        Server::in_silent_cluster(
+            Some(ClusterView { fresh: true, ..agreed() }),
+            Duration::from_millis(silence),
+        )
+    };
     let server = silent(4_999);
     quorum(&server, 200, "quorum", "");
     assert_eq!(server.get("/health/ready").is(200)["status"], "ready");

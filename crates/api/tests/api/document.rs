@@ -161,7 +161,11 @@ fn answers_are_what_the_document_says() {
         let answer =
             if method == "GET" { server.get(target) } else { server.write(method, target, body.as_ref()) };
         fits(&document, operation, &answer, &format!("{method} {target}"));
-        assert!(answer.status < 400 || target.contains("nobody"), "{method} {target}: {}", answer.text());
+        assert!(
+            answer.status < 400 || target.contains("nobody") || target == "/health/quorum",
+            "{method} {target}: {}",
+            answer.text()
+        );
         if answer.body.is_empty() {
             Value::Null
         } else {

@@ -319,7 +319,7 @@ fn id(node: usize) -> NodeId {
 
 /// Faults of the product, and what notices each of them.
 #[cfg(feature = "trial")]
-pub const TRIALS: [(cluster::Mutation, fn()); 21] = [
+pub const TRIALS: [(cluster::Mutation, fn()); 22] = [
     (
         cluster::Mutation::IgnoreLacks,
         listed::what_is_retained_while_a_disk_is_full_is_kept_there_when_there_is_room,

@@ -937,8 +937,12 @@ pub(super) fn a_life_that_never_joined_is_no_reason_not_to_hear_one_with_a_small
     story.until("it is dead", |story| story.state(0, REPLICANT) == Some(State::Dead));
     story.removes(0, REPLICANT, WishId(ORDERS));
     story.until("it is removed", |story| (0..3).all(|node| story.members(node) == 3));
-    // One core alone has heard of that life, and lets those acknowledge who have not.
+    // One core alone has heard of that life, and lets those acknowledge who have not. The other one was dead for it, if it leads, and has let its clients go.
     story.passes(5 * SECOND);
+    if story.fleet.clients[SUBSCRIBER].place().is_none() {
+        story.fleet.connect(SUBSCRIBER, 0);
+        story.passes(SECOND);
+    }
     story.subscribes();
     story.passes(5 * SECOND);
     assert!(story.is_subscribed());
