@@ -149,6 +149,9 @@ impl Worker {
         if let Some(at) = expires {
             self.wheel.arm(at, slot, id.generation, TimerKind::Expiry);
         }
+        if let Some(reason) = self.revoked(slot) {
+            return Err(reason);
+        }
         if self.node.access.guards_topics() {
             self.recheck_connection(slot);
         }
