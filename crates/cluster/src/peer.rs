@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 
 use broker::WorkerId;
 use broker::peers::{Copies, NodePlace};
-use link::LANES_MAX;
+use link::{LANES_MAX, Time};
 use replog::{Feed, Incarnation, Position};
 
 use crate::behind::Behind;
@@ -65,6 +65,8 @@ pub struct Peer {
     pub packs: bool,
     /// That life of it, and every one before, is over: the cores agree on it.
     pub dead: Option<Incarnation>,
+    /// Since when this node knows that.
+    pub dead_since: Option<Time>,
 }
 
 /// A delta on its way.
@@ -125,6 +127,7 @@ impl Peer {
             is_ahead: false,
             began_at: None,
             knew: None,
+            dead_since: None,
             last_hello: None,
             member: None,
             load: 0,

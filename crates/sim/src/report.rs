@@ -125,6 +125,7 @@ report! {
     fleet_disks_failed,
     /// Times that a node asked others for what they had retained while its disk was full.
     fleet_lacked,
+    fleet_relayed,
     /// Frames that went again after a lost connection.
     fleet_retransmitted,
     /// What a client did that keeps to no rules.

@@ -18,6 +18,8 @@ use crate::wire::{Vector, Word};
 const TELL_PAUSE: u64 = 10_000;
 /// From one look whether shards have heard of the members of groups to the next, microseconds.
 const JOINING_PAUSE: u64 = 1_000;
+/// A core that has begun anew waits for a node that others reach and it does not, in times that SUBACKs wait.
+const OUT_OF_REACH: u32 = 3;
 /// Leases asked for in one lease.
 const RENEWALS: u32 = 4;
 
@@ -72,7 +74,7 @@ impl Fabric {
     }
 
     /// Whether this core has heard all that others may have been told is known since it began: what it knew in an earlier life it has
-    /// forgotten. It waits no longer for a node that is not there than SUBACKs do.
+    /// forgotten. It waits no longer for a node that is not there than SUBACKs do, and three times as long for one that is there for others and not for this core.
     fn has_heard(&self, now: Time) -> bool {
         let vector: Known =
             self.replica.vector().map(|(writer, life, position)| (writer, (life, position))).collect();
@@ -80,17 +82,17 @@ impl Fabric {
             let known = vector.get(&WriterId(id.0));
             peer.began_at.zip(known).is_some_and(|(began, known)| known.0 == began.0 && known.1 >= began.1)
         };
-        let is_late = now >= self.began.after(self.config.suback_wait);
+        let has_waited = |times: u32| now >= self.began.after(self.config.suback_wait * times);
         let may_wait = |id: &NodeId, peer: &Peer| {
-            is_late && (!self.is_there(peer) || self.is_known_by_cores(WriterId(id.0), &vector))
+            // Clients may be connected there that were told that others know what they want.
+            let is_there = peer.is_up || self.meta.is_some() && peer.dead.is_none();
+            has_waited(1)
+                && (!is_there
+                    || mutated(Mutation::GrantInTime)
+                    || self.is_known_by_cores(WriterId(id.0), &vector)
+                    || !peer.is_up && has_waited(OUT_OF_REACH))
         };
         self.peers.iter().all(|(id, peer)| is_heard(id, peer) || may_wait(id, peer))
-    }
-
-    /// Whether clients may be connected to a node that were told that others know what they want.
-    fn is_there(&self, peer: &Peer) -> bool {
-        let is_there = if self.meta.is_some() { peer.dead.is_none() } else { peer.is_up };
-        is_there && !mutated(Mutation::GrantInTime)
     }
 
     /// Whether this core knows of a node what other cores knew when they spoke to it first, so many that there is one of them in each majority.

@@ -127,6 +127,7 @@ impl Fabric {
         let guests = self.guests.iter().map(|(id, guest)| seen(*id, guest.is_up));
         let all: Vec<Seen> = peers.chain(guests).collect();
         meta.turn(now, &all);
+        self.counters.relayed = meta.handed_on();
         while let Some(frame) = meta.poll_frame() {
             let word = Word::Meta(frame.word.word()).encode();
             // What finds no place is said again: everything here is.
@@ -303,6 +304,7 @@ impl Fabric {
         let dead = (member.state == State::Dead || is_purged).then_some(life);
         if peer.dead != dead {
             peer.dead = dead;
+            peer.dead_since = dead.map(|_| now);
             if let Some(life) = dead {
                 self.bury(id, life);
             }

@@ -147,6 +147,8 @@ pub struct Counters {
     pub untold: u64,
     /// Times that peers were asked for what they have retained, as there had been no room for it here.
     pub lacked: u64,
+    /// Words that this core has handed on between nodes that do not reach each other.
+    pub relayed: u64,
     /// Bytes of peers that were no words.
     pub malformed: u64,
     /// Questions to other nodes, for operators, and those that got no answer.
@@ -409,11 +411,8 @@ impl Fabric {
             // What was not agreed upon is no word.
             Word::Brief(_) if !self.can(from, BRIEF) => self.counters.malformed += 1,
             Word::Applied(vector) | Word::Brief(vector) => {
-                let replica = &self.replica;
-                let is_of_use =
-                    |(writer, life, _): &(WriterId, Incarnation, Position)| !replica.is_dead(*writer, *life);
                 if let Some(grants) = &mut self.grants {
-                    grants.applied(from, vector.into_iter().filter(is_of_use).collect());
+                    grants.applied(from, vector);
                 }
             }
             Word::Settle(position) => {

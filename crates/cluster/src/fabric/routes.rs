@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use broker::peers::{Announce, Copies, Members, NodePlace, SubackLevel, Wants};
 use broker::{Node, RouteChange};
@@ -20,6 +21,8 @@ use crate::wire::{Asks, Hello, Word};
 
 /// Before the name of a shared group; no Topic Filter of a route begins so.
 const GROUP: &str = "$share/";
+/// What a dead core has said last has been told to all cores after this.
+const LAST_WORDS: Duration = Duration::from_secs(60);
 
 /// Another node's change of its routes, for the index. False when that has no place for it, or it is about no filter.
 pub(super) fn put_route(
@@ -135,10 +138,15 @@ impl Fabric {
         }
     }
 
-    /// While a core is cut off from this one, another may hear of it, or have heard: nobody knows which.
+    /// While a core is cut off from this one, another may hear of it, or have heard: nobody knows which. What a dead one has said last has been told when it was dead
+    /// for a while.
     fn hears_for_others(&self, id: NodeId) -> bool {
         let cores = || self.peers.iter().filter(|(_, peer)| peer.is_core());
-        let is_cut_off = cores().any(|(_, peer)| !peer.is_up);
+        let is_told = |peer: &Peer| {
+            let is_old = peer.dead_since.is_some_and(|since| since.after(LAST_WORDS) <= self.now);
+            is_old && self.is_informed
+        };
+        let is_cut_off = cores().any(|(_, peer)| !peer.is_up && !is_told(peer));
         let is_first = || cores().find(|(_, peer)| peer.is_up).is_some_and(|(first, _)| *first == id);
         is_cut_off && (!mutated(Mutation::AskOneCore) || is_first())
     }

@@ -25,16 +25,16 @@ impl Meta {
     }
 
     /// What a node understands of the log, if that is known.
-    fn understands(&self, node: NodeId) -> Option<u64> {
+    fn understands(&self, now: Time, node: NodeId) -> Option<u64> {
         if node == self.id {
             return Some(self.config.features & LOG);
         }
         let linked = self.features.get(&node).copied();
-        linked.or_else(|| self.ways.features(node)).map(|features| features & LOG)
+        linked.or_else(|| self.ways.features(now, node)).map(|features| features & LOG)
     }
 
-    pub(super) fn has_features(&self, node: NodeId, wanted: u64) -> bool {
-        self.understands(node).is_some_and(|features| features & wanted == wanted)
+    pub(super) fn has_features(&self, now: Time, node: NodeId, wanted: u64) -> bool {
+        self.understands(now, node).is_some_and(|features| features & wanted == wanted)
     }
 
     pub(super) fn may_ask_for(&self, features: u64) -> bool {
@@ -50,7 +50,7 @@ impl Meta {
         if !are_cores || !self.knows_cores(now) {
             return None;
         }
-        let of_cores = self.roster.cores().map(|(id, _)| self.understands(id).unwrap_or(0));
+        let of_cores = self.roster.cores().map(|(id, _)| self.understands(now, id).unwrap_or(0));
         let all = if mutated(Mutation::AdoptUnread) { LOG } else { of_cores.reduce(|all, one| all & one)? };
         let more = all & !self.adopted()?;
         (more != 0).then_some(Command::Adopt(more))
@@ -59,7 +59,7 @@ impl Meta {
     /// How a wish of a node is proposed, so that all cores understand it; `None`: it is not known yet.
     pub(super) fn form(&self, now: Time, from: NodeId, command: Command) -> Option<Form> {
         if let Command::Join { replica: Some(_), .. } = &command {
-            let lacking = self.adopted()? & !self.understands(from)?;
+            let lacking = self.adopted()? & !self.understands(now, from)?;
             if lacking != 0 {
                 tracing::warn!(node = %self.name_of(from), "a core of too old a version is not let in: update it");
                 return Some(Form::Is(Answer::Unread(
@@ -81,7 +81,7 @@ impl Meta {
                 _ => Form::Command(Command::Remove(id, None)),
             }),
             _ if !self.knows_all(now) => None,
-            _ => self.who_lacks(asked_for).map(|why| Form::Is(Answer::Unread(why.into()))),
+            _ => self.who_lacks(now, asked_for).map(|why| Form::Is(Answer::Unread(why.into()))),
         }
     }
 
@@ -91,9 +91,9 @@ impl Meta {
     }
 
     /// Cores that are in the way of a feature, for people; `None`: none is, and it is about to be adopted.
-    fn who_lacks(&self, feature: u64) -> Option<String> {
+    fn who_lacks(&self, now: Time, feature: u64) -> Option<String> {
         let names = |is_it: &dyn Fn(Option<u64>) -> bool| {
-            let those = self.roster.cores().filter(|(id, _)| is_it(self.understands(*id)));
+            let those = self.roster.cores().filter(|(id, _)| is_it(self.understands(now, *id)));
             those.map(|(_, core)| &*core.info.name).collect::<Vec<_>>().join(", ")
         };
         let old = names(&|known| known.is_some_and(|known| known & feature != feature));

@@ -286,6 +286,11 @@ impl Meta {
         }
     }
 
+    /// Words that this core has handed on between nodes that do not reach each other.
+    pub fn handed_on(&self) -> u64 {
+        self.ways.handed_on
+    }
+
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
@@ -724,7 +729,9 @@ impl Meta {
                 return;
             }
             // Versions before know no such answer.
-            Some(Course::Is(Answer::Unread(_))) if !self.has_features(from, LOG) => Answer::Refused.encode(),
+            Some(Course::Is(Answer::Unread(_))) if !self.has_features(now, from, LOG) => {
+                Answer::Refused.encode()
+            }
             Some(Course::Is(answer)) => answer.encode(),
             None => Vec::new(),
         };

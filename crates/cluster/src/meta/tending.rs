@@ -33,7 +33,7 @@ pub struct Tending {
     /// Since when the set of cores is what it is, and the index that made it so.
     cores: BTreeSet<NodeId>,
     cores_since: (Time, u64),
-    /// Since when each core that is not dead has known that set.
+    /// Since when each core of that set has known it.
     counted_since: Option<Time>,
     /// Whether another core may come or go, as far as the roster says.
     is_settled: bool,
@@ -233,8 +233,8 @@ impl Meta {
             self.tending.counted_since = None;
         }
         let (since, index) = self.tending.cores_since;
-        let living = self.roster.cores().filter(|(_, core)| core.state != State::Dead).map(|(id, _)| id);
-        if self.tending.counted_since.is_none() && self.watch.have_applied(now, index, living) {
+        let all = self.roster.cores().map(|(id, _)| id);
+        if self.tending.counted_since.is_none() && self.watch.have_applied(now, index, all) {
             self.tending.counted_since = Some(now);
         }
         let alive = self.roster.cores().filter(|(_, core)| core.state == State::Alive).map(|(id, _)| id);
@@ -245,12 +245,12 @@ impl Meta {
     }
 
     /// So many cores that have granted nothing any more leave too few for a majority: half of an even number is enough, once nobody counts by an earlier
-    /// set of cores.
+    /// set of cores, nor is about to count by another.
     fn enough_cores(&self, now: Time) -> usize {
         let cores = self.roster.cores().count();
         let lag = self.config.lease * LEASES;
         let count_alike = self.tending.counted_since.is_some_and(|since| since.after(lag) <= now);
-        if count_alike { cores - cores / 2 } else { cores / 2 + 1 }
+        if count_alike && self.tending.unapplied.is_none() { cores - cores / 2 } else { cores / 2 + 1 }
     }
 
     /// What is to be said of whom nobody hears.

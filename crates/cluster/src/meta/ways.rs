@@ -15,6 +15,10 @@ use crate::wire::{self, Word};
 #[derive(Debug, Default)]
 pub struct Ways {
     heard: BTreeMap<NodeId, Way>,
+    /// Words that this core has handed on.
+    pub handed_on: u64,
+    /// Bytes that were handed on for each linked node in the second that began then.
+    spent: BTreeMap<NodeId, (Time, usize)>,
 }
 
 #[derive(Debug)]
@@ -30,6 +34,10 @@ const FRESH: Duration = Duration::from_secs(3);
 /// While nothing has come by any of them, each core is tried for so long, microseconds.
 const TRY: u64 = 700_000;
 const WAYS_MAX: usize = 256;
+/// Bytes that are handed on for a node in a second: what is for others on a link must not wait for it long.
+const BYTES_PER_SECOND: usize = 4 << 20;
+/// Longer words go by a way only by which something has come.
+const UNHEARD_MAX: usize = 4 << 10;
 
 impl Ways {
     fn heard(&mut self, now: Time, node: NodeId, by: NodeId, features: u64) {
@@ -44,6 +52,7 @@ impl Ways {
     /// A node is linked, or cut off: nothing goes by it, or to it, as before.
     pub fn changed(&mut self, node: NodeId) {
         self.heard.retain(|to, way| *to != node && way.by != node);
+        self.spent.remove(&node);
     }
 
     /// By whom a node was heard lately.
@@ -51,14 +60,27 @@ impl Ways {
         self.heard.get(&node).filter(|way| way.at.after(FRESH) > now).map(|way| way.by)
     }
 
-    pub fn features(&self, node: NodeId) -> Option<u64> {
-        self.heard.get(&node).map(|way| way.features)
+    pub fn features(&self, now: Time, node: NodeId) -> Option<u64> {
+        self.by(now, node).and_then(|_| self.heard.get(&node)).map(|way| way.features)
     }
 
-    /// The core that something for a node is given to, of those that hand on.
-    fn choose(&self, now: Time, node: NodeId, relays: &[NodeId]) -> Option<NodeId> {
+    /// The core that so many bytes for a node are given to, of those that hand on.
+    fn choose(&self, now: Time, node: NodeId, bytes: usize, relays: &[NodeId]) -> Option<NodeId> {
         let known = self.by(now, node).filter(|by| relays.contains(by));
-        known.or_else(|| relays.get((now.0 / TRY) as usize % relays.len().max(1)).copied())
+        let tried = || relays.get((now.0 / TRY) as usize % relays.len().max(1)).copied();
+        known.or_else(|| tried().filter(|_| bytes <= UNHEARD_MAX))
+    }
+
+    /// Whether so many bytes more are handed on for a linked node.
+    fn affords(&mut self, now: Time, node: NodeId, bytes: usize) -> bool {
+        let spent = self.spent.entry(node).or_insert((now, 0));
+        if spent.0.after(Duration::from_secs(1)) <= now {
+            *spent = (now, 0);
+        }
+        let affords = spent.1 + bytes <= BYTES_PER_SECOND;
+        spent.1 += if affords { bytes } else { 0 };
+        self.handed_on += u64::from(affords);
+        affords
     }
 }
 
@@ -67,8 +89,11 @@ impl Meta {
     fn relays(&self, seen: &[Seen]) -> Vec<NodeId> {
         let hands_on =
             |seen: &&Seen| seen.is_up && seen.features.is_some_and(|features| features & RELAYS != 0);
-        let is_core = |id: &NodeId| self.roster.members.get(id).is_some_and(super::Member::is_core);
-        seen.iter().filter(hands_on).map(|seen| seen.id).filter(is_core).collect()
+        let serves = |id: &NodeId| {
+            let member = self.roster.members.get(id);
+            member.is_some_and(|member| member.is_core() && member.state != State::Dead)
+        };
+        seen.iter().filter(hands_on).map(|seen| seen.id).filter(serves).collect()
     }
 
     /// Whether words may get to a node, which is linked or not.
@@ -101,15 +126,15 @@ impl Meta {
         for frame in std::mem::take(&mut self.out) {
             if is_up(frame.to) {
                 self.out.push_back(frame);
-            } else if !self.is_dead(frame.to)
-                && frame.word.may_be_relayed()
+            } else if self.is_for(frame.to, &frame.word.word(), matches!(frame.word, OwnedWord::Proposed(..)))
                 && !mutated(Mutation::ForgetWays)
-                && let Some(by) = self.ways.choose(now, frame.to, &relays)
             {
                 let word = Word::Meta(frame.word.word()).encode();
-                let word =
-                    OwnedWord::Relay { from: self.id, to: frame.to, features: self.config.features, word };
-                self.out.push_back(MetaFrame { to: by, word });
+                if let Some(by) = self.ways.choose(now, frame.to, word.len(), &relays) {
+                    let (from, to, features) = (self.id, frame.to, self.config.features);
+                    let word = OwnedWord::Relay { from, to, features, word };
+                    self.out.push_back(MetaFrame { to: by, word });
+                }
             }
         }
     }
@@ -125,7 +150,9 @@ impl Meta {
         if to != self.id {
             // It goes no further than over two links, and says what the sender has shown to this core.
             let features = self.features.get(&by).copied().filter(|_| by == from && self.group.is_some());
-            if let (Some(features), true) = (features, self.hands_on(to)) {
+            if let (Some(features), true) = (features, self.hands_on(to))
+                && self.ways.affords(now, from, word.len())
+            {
                 self.out.push_back(MetaFrame {
                     to,
                     word: OwnedWord::Relay { from, to, features, word: word.to_vec() },
@@ -135,16 +162,24 @@ impl Meta {
         }
         let is_of_a_core = self.roster.members.get(&by).is_some_and(super::Member::is_core);
         // Whoever is linked says it over the link: two ways are no order.
-        if !is_of_a_core || self.features.contains_key(&from) || self.is_dead(from) {
+        if !is_of_a_core || self.features.contains_key(&from) {
             return true;
         }
         match wire::decode(word) {
             Some(Word::Meta(word)) if word.may_be_relayed() => {
+                if !self.is_for(from, &word, matches!(word, MetaWord::Propose { .. })) {
+                    return true;
+                }
                 self.ways.heard(now, from, by, features);
                 self.heard(now, from, &word)
             }
             _ => false,
         }
+    }
+
+    /// Whether a word is handed on, to or from a node. With one that is dead nothing is agreed; its next life wants to join, and hears what came of that.
+    fn is_for(&self, node: NodeId, word: &MetaWord<'_>, joins: bool) -> bool {
+        word.may_be_relayed() && (joins || !self.is_dead(node))
     }
 }
 
@@ -158,12 +193,6 @@ impl MetaWord<'_> {
     }
 }
 
-impl OwnedWord {
-    fn may_be_relayed(&self) -> bool {
-        self.word().may_be_relayed()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,14 +203,17 @@ mod tests {
     #[test]
     fn each_core_is_tried_until_something_comes_by_one_of_them() {
         let mut ways = Ways::default();
-        let tried: Vec<_> = (0..4).map(|turn| ways.choose(Time(turn * TRY), FAR, &RELAYS)).collect();
+        let tried: Vec<_> = (0..4).map(|turn| ways.choose(Time(turn * TRY), FAR, 9, &RELAYS)).collect();
         assert_eq!(tried, [1, 2, 1, 2].map(|core| Some(NodeId(core))));
+        assert_eq!(ways.choose(Time(0), FAR, UNHEARD_MAX + 1, &RELAYS), None, "perhaps nobody hears it");
         ways.heard(Time(0), FAR, NodeId(2), 7);
-        assert_eq!(ways.choose(Time(0), FAR, &RELAYS), Some(NodeId(2)));
+        assert_eq!(ways.choose(Time(0), FAR, UNHEARD_MAX + 1, &RELAYS), Some(NodeId(2)));
+        assert_eq!(ways.features(Time(0), FAR), Some(7));
         assert_eq!(ways.by(Time(0), FAR), Some(NodeId(2)));
-        assert_eq!(ways.by(Time::default().after(FRESH), FAR), None, "that was long ago");
-        assert_eq!(ways.choose(Time(0), FAR, &RELAYS[..1]), Some(NodeId(1)), "that one is gone");
-        assert_eq!(ways.choose(Time(0), FAR, &[]), None);
+        let later = Time::default().after(FRESH);
+        assert_eq!((ways.by(later, FAR), ways.features(later, FAR)), (None, None), "that was long ago");
+        assert_eq!(ways.choose(Time(0), FAR, 9, &RELAYS[..1]), Some(NodeId(1)), "that one is gone");
+        assert_eq!(ways.choose(Time(0), FAR, 9, &[]), None);
     }
 
     #[test]
@@ -198,5 +230,16 @@ mod tests {
         assert_eq!(ways.heard.len(), WAYS_MAX);
         ways.heard(Time::default().after(FRESH), FAR, NodeId(1), 7);
         assert_eq!(ways.heard.len(), 1);
+    }
+
+    #[test]
+    fn no_more_is_handed_on_for_a_node_in_a_second_than_others_can_bear() {
+        let mut ways = Ways::default();
+        let half = BYTES_PER_SECOND / 2;
+        let mut affords = |at: u64, node: u64| ways.affords(Time(at), NodeId(node), half);
+        assert_eq!([affords(0, 1), affords(1, 1), affords(2, 1)], [true, true, false]);
+        assert!(affords(2, 2), "each has its own");
+        assert!(affords(1_000_000, 1));
+        assert_eq!(ways.handed_on, 4);
     }
 }

@@ -168,6 +168,7 @@ impl Fleet {
                 process.check(&mut self.cx);
                 self.cx.report.fleet_retransmitted += process.retransmitted();
                 self.cx.report.fleet_lacked += process.fabric.counters().lacked;
+                self.cx.report.fleet_relayed += process.fabric.counters().relayed;
             }
         }
     }

@@ -845,6 +845,15 @@ pub(super) fn a_core_that_does_not_reach_the_one_that_leads_hears_it_by_way_of_a
         (0..3).all(|node| story.roster(node) == Some((vec![State::Alive; 3], 3)))
     });
     assert_eq!((story.leader(), story.link(leader, far).0), (leader, false));
+    story.until("it acknowledges", |story| story.is_fresh(far));
+    // It comes back from the dead, too.
+    story.fleet.fault(&Fault::Kill { node: far });
+    story.fleet.members[far].is_off = true;
+    story.until("it is dead", |story| story.state(leader, far) == Some(State::Dead));
+    story.fleet.members[far].is_off = false;
+    story.fleet.start(far);
+    story.until("it is a member again", |story| story.members(far) == 3 && story.is_fresh(far));
+    assert_eq!((story.leader(), story.link(leader, far).0), (leader, false));
     // The far one leads in the end.
     story.orders(far, Letter::Wish(WishId(ORDERS), Command::Lead(id(far))));
     story.until("it leads", |story| {
