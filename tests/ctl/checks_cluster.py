@@ -99,8 +99,8 @@ def members(_):
             node.process.wait(20)
         status, body = until(lambda: (it := health(first))[0] == 503 and it, "one of three has no majority", 60)
         assert "no_quorum" in body and "majority" in body, (status, body)
-        told = first.ctl("cluster", "status")
-        assert "no quorum" in told.err and "as last known" in told.out, told
+        told = until(lambda: "no quorum" in (it := first.ctl("cluster", "status")).err and it, "it has not heard the one that led", 30)
+        assert "as last known" in told.out, told
         refused = first.ctl("ban", "add", "client-id", "c", code=3).err
         assert "look before you try again" in refused and "cluster status" in refused, refused
         assert json.loads(first.ctl("--json", "rules", "add", "allow everyone publish a", code=3).err)["status"] == 503
