@@ -240,13 +240,17 @@ impl Fabric {
     }
 }
 
-/// How far this node is with itself and the other members. What it was told of a life that never joined, nobody tells others, and nobody has to know.
+/// How far this node is with itself and the other members that are not dead. What it was told of a life that never joined, nobody tells others, nor what the dead have
+/// said to whoever was not there then: nobody has to know.
 fn of_members(
     replica: &Replica<Interest>,
     peers: &BTreeMap<NodeId, Peer>,
 ) -> impl Iterator<Item = (WriterId, Incarnation, Position)> {
-    let is_member = |writer: WriterId, is_own: bool| {
-        is_own || peers.contains_key(&NodeId(writer.0)) || mutated(Mutation::RememberLives)
+    let lives = |writer: WriterId, life: Incarnation| {
+        let peer = peers.get(&NodeId(writer.0));
+        peer.is_some_and(|peer| peer.dead.is_none_or(|dead| life > dead))
     };
-    replica.vector().filter(move |(writer, ..)| is_member(*writer, replica.is_own(*writer)))
+    replica.vector().filter(move |(writer, life, _)| {
+        lives(*writer, *life) || replica.is_own(*writer) || mutated(Mutation::RememberLives)
+    })
 }

@@ -986,3 +986,22 @@ pub(super) fn a_replicant_leaves_a_core_that_is_dead_for_the_others() {
     story.passes(3 * SECOND);
     assert!(story.is_acknowledged(number) && story.came_to(reader, number));
 }
+
+/// A node that is dead and no longer there is no reason not to let others acknowledge, whenever their lives began.
+#[test]
+fn who_begins_anew_while_another_is_dead_acknowledges_as_before() {
+    for (gone, anew) in [(4, 3), (4, 1), (1, 3), (1, 2)] {
+        let mut story = agreed_of(5, |plan| {
+            plan.nodes[3..].iter_mut().for_each(|node| node.role = Role::Replicant);
+        });
+        story.passes(15 * SECOND);
+        story.fleet.fault(&Fault::Kill { node: gone });
+        story.fleet.members[gone].is_off = true;
+        story.until("it is dead", |story| story.state(0, gone) == Some(State::Dead));
+        story.passes(5 * SECOND);
+        story.restart(anew);
+        story.passes(20 * SECOND);
+        let fresh: Vec<bool> = (0..5).map(|node| node == gone || story.is_fresh(node)).collect();
+        assert_eq!(fresh, [true; 5], "n{gone} is gone, n{anew} began anew");
+    }
+}
