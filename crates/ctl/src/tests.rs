@@ -533,6 +533,7 @@ fn without_a_quorum_and_before_it_is_a_member_a_node_says_what_it_waits_for() {
     let outcome = ctl(&waiting, "cluster status");
     assert!(outcome.out.contains("2 of 3 cores have met"), "{}", outcome.out);
     assert!(outcome.notes.contains("no member yet: 2 of 3"), "{}", outcome.notes);
+    assert!(!outcome.notes.contains("not fresh"), "that is not what is wrong: {}", outcome.notes);
     assert!(!outcome.out.contains("INCARNATION"), "{}", outcome.out);
     let of_list = ctl(&Mock::serve(|_| Reply::json(&cluster("n1", 4))), "cluster status");
     assert!(!of_list.out.contains("quorum") && !of_list.out.contains("members"), "{}", of_list.out);

@@ -114,7 +114,10 @@ impl Founding {
         let unmet: Vec<&str> =
             self.join.iter().filter(|(_, met)| met.is_none()).map(|(address, _)| &**address).collect();
         if !unmet.is_empty() {
-            return format!("no node has answered at {}", unmet.join(", "));
+            return format!(
+                "no node was met yet at {}: it does not answer there, or refuses this one (meridian ctl cluster says which)",
+                unmet.join(", ")
+            );
         }
         let known = self.known();
         if self.cards.values().any(|card| card.founded != 0) {

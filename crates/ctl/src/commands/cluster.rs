@@ -467,7 +467,8 @@ fn hints(view: &Value) -> Vec<String> {
     let mut hints = Vec::new();
     let (up, all) = reached(view);
     hints.extend(of_membership(view));
-    if !view.truth("fresh") {
+    // One that is no member yet hears from nobody what it waits for.
+    if !view.truth("fresh") && view.field("membership.waits_for").is_null() {
         hints.push(if up > all / 2 {
             "! not fresh, though a majority of cores is reached: routes are still taken in (meridian ctl routes --nodes), links are \
              slow (meridian ctl links), or a core that began anew waits for a node that is missing, up to cluster.suback_wait"
