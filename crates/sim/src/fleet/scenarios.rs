@@ -351,7 +351,7 @@ pub const TRIALS: [(cluster::Mutation, fn()); 22] = [
     ),
     (
         cluster::Mutation::ForgetWays,
-        agreed::a_core_that_does_not_reach_the_one_that_leads_hears_it_by_way_of_another,
+        agreed::gone::a_core_that_does_not_reach_the_one_that_leads_hears_it_by_way_of_another,
     ),
     (cluster::Mutation::FoundAlone, agreed::nodes_that_know_addresses_only_form_one_cluster),
     (cluster::Mutation::CountRemoved, agreed::a_core_that_was_removed_counts_no_more),
@@ -367,11 +367,11 @@ pub const TRIALS: [(cluster::Mutation, fn()); 22] = [
     ),
     (
         cluster::Mutation::RememberLives,
-        agreed::a_node_that_left_and_joins_with_a_smaller_number_is_heard_as_any_other,
+        agreed::gone::a_node_that_left_and_joins_with_a_smaller_number_is_heard_as_any_other,
     ),
     (
         cluster::Mutation::RememberLives,
-        agreed::a_life_that_never_joined_is_no_reason_not_to_hear_one_with_a_smaller_number,
+        agreed::gone::a_life_that_never_joined_is_no_reason_not_to_hear_one_with_a_smaller_number,
     ),
     (
         cluster::Mutation::AskOneCore,
@@ -381,7 +381,7 @@ pub const TRIALS: [(cluster::Mutation, fn()); 22] = [
         cluster::Mutation::ForgetAway,
         listed::what_a_replicant_wants_that_is_away_is_told_to_the_core_that_it_was_attached_to,
     ),
-    (cluster::Mutation::StayAttached, agreed::a_replicant_leaves_a_core_that_is_dead_for_the_others),
+    (cluster::Mutation::StayAttached, agreed::gone::a_replicant_leaves_a_core_that_is_dead_for_the_others),
     (
         cluster::Mutation::GrantInTime,
         listed::a_core_that_begins_anew_waits_for_a_node_that_is_there_however_long_it_takes,

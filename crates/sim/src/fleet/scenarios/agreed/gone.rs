@@ -1,0 +1,225 @@
+//! Nodes that do not reach each other, that are gone, and that come back as others.
+
+use super::*;
+
+/// So many cores, and replicants behind them.
+fn agreed_with(cores: usize, nodes: usize) -> Story {
+    agreed_of(nodes, |plan| plan.nodes[cores..].iter_mut().for_each(|node| node.role = Role::Replicant))
+}
+
+/// A core hands on what a node wants that does not reach the one that leads: to be a member, and what its operators want.
+#[test]
+fn who_does_not_reach_the_core_that_leads_has_another_speak_for_it() {
+    // Of the cores one does not, as it is of a version that cannot.
+    for old in 0..3 {
+        let links = |node| {
+            let all = cluster::FEATURES & !cluster::LOG;
+            Some(if node == old { all & !cluster::RELAYS } else { all })
+        };
+        let mut story = agreed_of_links(4, links, |plan| plan.nodes[REPLICANT].role = Role::Replicant);
+        let leader = story.leader();
+        let life = story.known(leader).members[&id(REPLICANT)].incarnation;
+        story.part(leader, REPLICANT);
+        story.restart(REPLICANT);
+        let joins = |story: &Story| {
+            story.members(REPLICANT) == 4 && story.known(leader).members[&id(REPLICANT)].incarnation > life
+        };
+        if leader == old {
+            // It does not read what is handed on.
+            story.passes(10 * SECOND);
+            assert!(!joins(&story), "n{leader} leads");
+            continue;
+        }
+        story.until("it is a member in its next life", joins);
+        story.until("it has all records", |story| story.fleet.copies_are_the_same());
+        let revision = story.revisions()[REPLICANT];
+        story.fleet.proposes_anew(REPLICANT);
+        story.passes(3 * SECOND);
+        assert_eq!(story.revisions(), [revision + 1; 4], "n{old} is old, n{leader} leads");
+        assert_eq!(story.leader(), leader);
+    }
+}
+
+/// Two cores do not reach each other, and each reaches a third: all agree as before, whichever of them leads, begins anew, or is asked.
+#[cfg_attr(test, test)]
+pub(in crate::fleet::scenarios) fn a_core_that_does_not_reach_the_one_that_leads_hears_it_by_way_of_another()
+{
+    let mut story = agreed_of_links(3, |_| Some(cluster::FEATURES & !cluster::LOG), |_| ());
+    let leader = story.leader();
+    let far = (leader + 1) % 3;
+    story.part(leader, far);
+    story.passes(5 * SECOND);
+    for asked in [leader, far, (leader + 2) % 3] {
+        let revision = story.revisions()[leader];
+        story.fleet.proposes_anew(asked);
+        story.passes(3 * SECOND);
+        assert_eq!(
+            story.revisions(),
+            [revision + 1; 3],
+            "n{asked} was asked, n{leader} leads, n{far} is far"
+        );
+    }
+    let life = story.known(leader).members[&id(far)].incarnation;
+    story.restart(far);
+    story.until("it is a member in its next life", |story| {
+        story.members(far) == 3 && story.known(leader).members[&id(far)].incarnation > life
+    });
+    story.until("all is well", |story| {
+        (0..3).all(|node| story.roster(node) == Some((vec![State::Alive; 3], 3)))
+    });
+    assert_eq!((story.leader(), story.link(leader, far).0), (leader, false));
+    story.until("it acknowledges", |story| story.is_fresh(far));
+    // It comes back from the dead, too.
+    story.fleet.fault(&Fault::Kill { node: far });
+    story.fleet.members[far].is_off = true;
+    story.until("it is dead", |story| story.state(leader, far) == Some(State::Dead));
+    story.fleet.members[far].is_off = false;
+    story.fleet.start(far);
+    story.until("it is a member again", |story| story.members(far) == 3 && story.is_fresh(far));
+    assert_eq!((story.leader(), story.link(leader, far).0), (leader, false));
+    // The far one leads in the end.
+    story.orders(far, Letter::Wish(WishId(ORDERS), Command::Lead(id(far))));
+    story.until("it leads", |story| {
+        (0..3).all(|node| story.meta(node).and_then(Meta::leader) == Some(id(far)))
+    });
+    let revision = story.revisions()[far];
+    story.fleet.proposes_anew(leader);
+    story.passes(3 * SECOND);
+    assert_eq!(story.revisions(), [revision + 1; 3]);
+}
+
+/// Two cores have one vote. Where the other is gone, half of the cores are no majority, and enough to say that it is dead: the other half is none either.
+#[test]
+fn one_of_two_cores_is_dead_for_the_other_which_leads_and_can_be_removed() {
+    let mut story = agreed_of(3, |plan| plan.nodes[2].role = Role::Replicant);
+    story.passes(15 * SECOND);
+    let leader = story.leader();
+    let gone = 1 - leader;
+    story.isolate(gone);
+    story.until("it is dead", |story| story.state(leader, gone) == Some(State::Dead));
+    story.passes(5 * SECOND);
+    assert!(!story.is_fresh(leader) && !story.is_fresh(2), "one of two cores is no majority");
+    assert!(!story.is_fresh(gone));
+    story.removes(leader, gone, WishId(ORDERS));
+    story.until("the rest goes on", |story| story.is_fresh(leader) && story.is_fresh(2));
+    story.release(gone);
+    story.until("it has joined again", |story| (0..3).all(|node| story.members(node) == 3));
+}
+
+/// One core of three is gone for good and removed, and then another one: what is left goes on each time.
+#[test]
+fn of_three_cores_two_are_removed_one_after_the_other() {
+    let mut story = agreed();
+    story.passes(15 * SECOND);
+    let leader = story.leader();
+    for gone in [(leader + 1) % 3, (leader + 2) % 3] {
+        story.fleet.fault(&Fault::Kill { node: gone });
+        story.isolate(gone);
+        story.until("it is dead", |story| story.state(leader, gone) == Some(State::Dead));
+        story.removes(leader, gone, WishId(ORDERS));
+        story.until("the rest goes on", |story| {
+            story.is_fresh(leader) && story.roster(leader).is_some_and(|it| it.1 == 1)
+        });
+        story.passes(15 * SECOND);
+    }
+    assert_eq!(story.roster(leader), Some((vec![State::Alive], 1)));
+}
+
+/// The clock of a node was ahead. It has left, and is back without its disk, with a clock that is right.
+#[cfg_attr(test, test)]
+pub(in crate::fleet::scenarios) fn a_node_that_left_and_joins_with_a_smaller_number_is_heard_as_any_other() {
+    let mut story = agreed_with(2, 4);
+    story.fleet.members[REPLICANT].incarnation = 50;
+    story.restart(REPLICANT);
+    story.until("it is a member in a great life", |story| {
+        story.known(0).members[&id(REPLICANT)].incarnation.0 > 50_000 && story.members(REPLICANT) == 4
+    });
+    let client = story.connects(REPLICANT);
+    let filters = vec![("s/#".to_owned(), QoS::AtLeastOnce)];
+    story.with(client, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+    story.until("all know that", |story| (0..3).all(|node| story.knows_route(node, "s/#")));
+    story.orders(REPLICANT, Letter::Leave(WishId(ORDERS)));
+    story.until("it has left", |story| (0..3).all(|node| story.members(node) == 3));
+    story.is_replaced(REPLICANT, 0);
+    story.until("it is back", |story| (0..4).all(|node| story.members(node) == 4));
+    assert!(story.known(0).members[&id(REPLICANT)].incarnation.0 < 50_000);
+    story.assert_settles(REPLICANT);
+}
+
+/// A node tells others what it wants in a life that never joins, as there is no majority, and is removed before it comes back with a smaller number.
+#[cfg_attr(test, test)]
+pub(in crate::fleet::scenarios) fn a_life_that_never_joined_is_no_reason_not_to_hear_one_with_a_smaller_number()
+ {
+    let mut story = agreed_with(2, 4);
+    story.part(0, 1);
+    story.passes(5 * SECOND);
+    story.fleet.members[REPLICANT].incarnation = 50;
+    story.restart(REPLICANT);
+    story.passes(5 * SECOND);
+    let client = story.connects(REPLICANT);
+    let filters = vec![("s/#".to_owned(), QoS::AtLeastOnce)];
+    story.with(client, |client, scene| client.subscribes_to(scene, filters, Level::Local));
+    story.until("a core knows", |story| (0..2).any(|node| story.knows_route(node, "s/#")));
+    story.fleet.fault(&Fault::Kill { node: REPLICANT });
+    story.fleet.members[REPLICANT].is_off = true;
+    story.join(0, 1);
+    story.until("it is dead", |story| story.state(0, REPLICANT) == Some(State::Dead));
+    story.removes(0, REPLICANT, WishId(ORDERS));
+    story.until("it is removed", |story| (0..3).all(|node| story.members(node) == 3));
+    // One core alone has heard of that life, and lets those acknowledge who have not. The other one was dead for it, if it leads, and has let its clients go.
+    story.passes(5 * SECOND);
+    if story.fleet.clients[SUBSCRIBER].place().is_none() {
+        story.fleet.connect(SUBSCRIBER, 0);
+        story.passes(SECOND);
+    }
+    story.subscribes();
+    story.passes(5 * SECOND);
+    assert!(story.is_subscribed());
+    story.assert_serves();
+    story.fleet.members[REPLICANT].is_off = false;
+    story.is_replaced(REPLICANT, 1);
+    story.until("it is back", |story| (0..4).all(|node| story.members(node) == 4));
+    assert!(story.known(0).members[&id(REPLICANT)].incarnation.0 < 50_000);
+    story.assert_settles(REPLICANT);
+}
+
+/// A core is cut off from the others and dead for them, and a replicant reaches all. What its clients want is known to those that count, and what others' clients
+/// want to it.
+#[cfg_attr(test, test)]
+pub(in crate::fleet::scenarios) fn a_replicant_leaves_a_core_that_is_dead_for_the_others() {
+    let mut story = agreed_of(4, |plan| plan.nodes[REPLICANT].role = Role::Replicant);
+    story.passes(8 * SECOND);
+    let core = story.attached(REPLICANT);
+    let others: Vec<usize> = (0..3).filter(|node| *node != core).collect();
+    for other in &others {
+        story.part(core, *other);
+    }
+    story.until("it is dead", |story| story.state(others[0], core) == Some(State::Dead));
+    story.passes(3 * SECOND);
+    assert!(story.link(REPLICANT, core).0, "the replicant reaches it");
+    assert!(others.contains(&story.attached(REPLICANT)));
+    let [writer, reader] = [others[0], REPLICANT].map(|node| story.connects(node));
+    let filters = vec![("t/#".to_owned(), QoS::AtLeastOnce)];
+    story.with(reader, |client, scene| client.subscribes_to(scene, filters, Level::Local));
+    story.passes(3 * SECOND);
+    let number = story.says_as(writer, "t/0", QoS::AtLeastOnce, Keeps::Nothing);
+    story.passes(3 * SECOND);
+    assert!(story.is_acknowledged(number) && story.came_to(reader, number));
+}
+
+/// A node that is dead and no longer there is no reason not to let others acknowledge, whenever their lives began.
+#[test]
+fn who_begins_anew_while_another_is_dead_acknowledges_as_before() {
+    for (gone, anew) in [(4, 3), (4, 1), (1, 3), (1, 2)] {
+        let mut story = agreed_with(3, 5);
+        story.passes(15 * SECOND);
+        story.fleet.fault(&Fault::Kill { node: gone });
+        story.fleet.members[gone].is_off = true;
+        story.until("it is dead", |story| story.state(0, gone) == Some(State::Dead));
+        story.passes(5 * SECOND);
+        story.restart(anew);
+        story.passes(20 * SECOND);
+        let fresh: Vec<bool> = (0..5).map(|node| node == gone || story.is_fresh(node)).collect();
+        assert_eq!(fresh, [true; 5], "n{gone} is gone, n{anew} began anew");
+    }
+}
