@@ -65,11 +65,19 @@ pub enum Mutation {
     StayAttached,
     /// A core that begins anew waits no longer for nodes that are there than for those that are not.
     GrantInTime,
+    /// What a dead node had retained and told some others only, the rest do not hear.
+    ForgetLegacy,
+    /// Where cores go, those that are dead keep their votes.
+    CountOnTheDead,
+    /// All clocks are taken to run at the same speed.
+    NoMargin,
+    /// A core that was suspected and leads is suspected as long as it does.
+    StaySuspect,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 33] = [
         Self::ConfirmEarly,
         Self::SubackEarly,
         Self::AlwaysFresh,
@@ -99,6 +107,10 @@ impl Mutation {
         Self::ForgetAway,
         Self::StayAttached,
         Self::GrantInTime,
+        Self::ForgetLegacy,
+        Self::CountOnTheDead,
+        Self::NoMargin,
+        Self::StaySuspect,
     ];
 }
 

@@ -32,5 +32,5 @@ pub use mutation::Mutation;
 #[cfg(feature = "trial")]
 pub use mutation::mutate;
 pub use network::Transmit;
-pub use status::{Role, Status};
+pub use status::{Progress, Role, Status};
 pub use vocabulary::{LogGroup, Member, ReplicaId};

@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::vocabulary::{LogId, Member, ReplicaId, Types};
 
@@ -32,10 +32,20 @@ pub struct Status {
     pub snapshot: Option<u64>,
     /// Microseconds since a majority last answered this leader.
     pub quorum_age: Option<u64>,
-    /// Of other replicas, as this leader knows: index of the last entry that they have.
-    pub replicated: Vec<(ReplicaId, Option<u64>)>,
+    /// What this leader knows of all replicas.
+    pub progress: Vec<Progress>,
     /// Why it has stopped.
     pub failure: Option<String>,
+}
+
+/// What a leader knows of a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    pub replica: ReplicaId,
+    /// Index of the last entry that it has.
+    pub last: Option<u64>,
+    /// Microseconds since it last answered.
+    pub silence: Option<u64>,
 }
 
 impl Status {
@@ -50,7 +60,15 @@ impl Status {
             (_, ServerState::Candidate) => Role::Candidate,
             (_, ServerState::Leader) => Role::Leader,
         };
-        let replication = metrics.replication.as_ref();
+        let since = |acked: link::Time| now.since(acked);
+        let answered = metrics.heartbeat.iter().flatten();
+        let answered: BTreeMap<_, _> =
+            answered.filter_map(|(id, acked)| Some((*id, since((*acked)?.into_inner().0)))).collect();
+        let progress = |(id, last): (&ReplicaId, &Option<LogId>)| Progress {
+            replica: *id,
+            last: index(last),
+            silence: answered.get(id).copied(),
+        };
         Self {
             role,
             term: metrics.current_term,
@@ -62,12 +80,8 @@ impl Status {
             last: metrics.last_log_index,
             applied: index(&metrics.last_applied),
             snapshot: index(&metrics.snapshot),
-            quorum_age: metrics.last_quorum_acked.map(|acked| now.since(acked.into_inner().0)),
-            replicated: replication
-                .into_iter()
-                .flatten()
-                .map(|(id, last)| (*id, last.as_ref().map(|log_id| log_id.index)))
-                .collect(),
+            quorum_age: metrics.last_quorum_acked.map(|acked| since(acked.into_inner().0)),
+            progress: metrics.replication.iter().flatten().map(progress).collect(),
             failure: metrics.running_state.as_ref().err().map(ToString::to_string),
         }
     }

@@ -369,9 +369,9 @@ impl<V: Value> Replica<V> {
         self.dying.iter().filter(move |(of, _)| *of == writer)
     }
 
-    /// Keys of earlier lives of a writer that are not forgotten yet.
-    pub fn remains(&self, writer: WriterId) -> impl Iterator<Item = &[u8]> {
-        self.dying(writer).flat_map(|(_, log)| log.iter().map(|(key, _)| key))
+    /// Entries of earlier lives of a writer that are not forgotten yet, those of the earliest first.
+    pub fn remains(&self, writer: WriterId) -> impl Iterator<Item = (&[u8], &V)> {
+        self.dying(writer).flat_map(|(_, log)| log.iter())
     }
 
     /// Nobody hears of a writer at present; its entries stay.

@@ -355,6 +355,7 @@ impl Worker {
     fn is_copied(&self, which: Copies, stamp: u64) -> bool {
         match which {
             Copies::All => true,
+            Copies::Of(theirs) => stamp as u8 == theirs,
             Copies::Own(theirs) => self.node.is_own_stamp(stamp) || stamp as u8 == theirs,
         }
     }

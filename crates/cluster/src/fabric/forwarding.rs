@@ -85,7 +85,7 @@ impl Fabric {
         let is_for = |peer: &Peer| match peer.copies {
             Some(Copies::All) => peer.place != learned.from,
             Some(Copies::Own(_)) => learned.is_own && peer.place != learned.from,
-            None => false,
+            Some(Copies::Of(_)) | None => false,
         };
         let those: Vec<NodeId> =
             self.peers.iter().filter(|(_, peer)| is_for(peer)).map(|(id, _)| *id).collect();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use broker::peers::{NodePlace, Wants};
+use broker::peers::{Copies, NodePlace, Wants};
 use link::{Event, Lane, NodeId, Time};
 use mqtt::ReasonCode;
 use registry::{Delivery, Position};
@@ -383,8 +383,8 @@ impl Fabric {
         self.node.routes.set_up(peer.place, false);
         let writer = WriterId(id.0);
         // What is left of earlier lives, too: when it is forgotten, another place may be the node's.
-        let of_last = self.replica.entries(writer).map(|(key, _)| key);
-        for key in of_last.chain(self.replica.remains(writer)) {
+        let of_last = self.replica.entries(writer);
+        for (key, _) in of_last.chain(self.replica.remains(writer)) {
             put(&self.node, peer.place, key, None);
         }
         // It may have begun another already, which is no member yet.
@@ -416,13 +416,25 @@ impl Fabric {
         );
         let (place, writer) = (peer.place, WriterId(id.0));
         if self.replica.incarnation(writer).is_none_or(|known| known <= life) {
-            let entries: Vec<(Box<[u8]>, Interest)> =
-                self.replica.entries(writer).map(|(key, value)| (key.into(), *value)).collect();
-            for (key, interest) in entries {
-                put(&self.node, place, &key, of_the_dead(interest));
+            // Where it has not told everything, what it had wanted before stands for the rest.
+            for (key, interest) in self.replica.remains(writer).chain(self.replica.entries(writer)) {
+                put(&self.node, place, key, of_the_dead(*interest));
             }
         }
         self.settle_messages(id, false);
+        self.tell_legacy(id);
+    }
+
+    /// What a node had retained and told some others only, nobody tells the rest any more: they hear it from those that they hear all from.
+    fn tell_legacy(&mut self, dead: NodeId) {
+        if mutated(Mutation::ForgetLegacy) {
+            return;
+        }
+        let copies = Copies::Of(dead.0 as u8);
+        let heirs = self.peers.iter().filter(|(id, peer)| **id != dead && peer.copies == Some(Copies::All));
+        for place in heirs.map(|(_, peer)| peer.place) {
+            self.inbound.iter_mut().for_each(|inbound| inbound.copies.push((place, copies)));
+        }
     }
 
     /// The others have given up this life of this node, or it may not begin: its clients go, and another one begins.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use consensus::{Change, Outcome, ReplicaId, RequestId, Role as Part, Status, Undecided};
+use consensus::{Change, Outcome, Progress, ReplicaId, RequestId, Role as Part, Status, Undecided};
 use link::{NodeId, Time};
 
 use super::adoption::Form;
@@ -15,6 +15,8 @@ use crate::mutation::{Mutation, mutated};
 
 /// A learner may vote when it lacks no more entries than that.
 const BEHIND_MAX: u64 = 100;
+/// Microseconds after which a replica that has not answered is not counted on: as long as replicas keep to a leader that says nothing.
+const SILENCE_MAX: u64 = 2 * consensus::ELECTION_TIMEOUT.as_micros() as u64;
 /// From one word on whom this core hears to the next, where nothing has changed.
 const SIGHT_PAUSE: Duration = Duration::from_secs(1);
 /// From a change of the set of cores to the next while there are replicants, which hear of it some time, in leases.
@@ -260,6 +262,11 @@ impl Meta {
         }
         let enough = self.enough_cores(now);
         let roster = self.roster.clone();
+        // It was suspected before it led: a majority hears it now, and nobody else says so.
+        let own = roster.members.get(&self.id).filter(|own| own.incarnation == self.incarnation());
+        if own.is_some_and(|own| matches!(own.state, State::Suspect(_))) && !mutated(Mutation::StaySuspect) {
+            return Some(Command::Trust(self.id, self.incarnation()));
+        }
         for (id, member) in roster.members.iter().filter(|(id, _)| **id != self.id) {
             let suspected = match member.state {
                 State::Alive => None,
@@ -383,10 +390,11 @@ impl Meta {
     pub fn resign(&mut self, now: Time) {
         let Some(group) = &mut self.group else { return };
         let status = group.status(now);
-        let is_other = |(id, _): &&(ReplicaId, Option<u64>)| *id != group.id() && status.voters.contains(id);
-        let next = status.replicated.iter().filter(is_other).max_by_key(|(_, last)| *last);
-        if let (Part::Leader, Some((next, _))) = (status.role, next) {
-            let request = group.transfer(*next);
+        let is_other =
+            |other: &&Progress| other.replica != group.id() && status.voters.contains(&other.replica);
+        let next = status.progress.iter().filter(is_other).max_by_key(|other| other.last);
+        if let (Part::Leader, Some(next)) = (status.role, next) {
+            let request = group.transfer(next.replica);
             self.asked.insert(request, Asker::Tending);
             self.due = Time::default();
         }
@@ -402,9 +410,10 @@ fn change_of(roster: &Roster, status: &Status) -> Option<Change> {
     if let Some((replica, node)) = wanted.iter().find(|(replica, _)| !is_known(replica)) {
         return Some(Change::AddLearner(*replica, consensus::Member { node: *node }));
     }
+    let progress = |replica: &ReplicaId| status.progress.iter().find(|progress| progress.replica == *replica);
+    let last_of = |replica: &ReplicaId| progress(replica).and_then(|progress| progress.last);
     let has_most = |replica: &&ReplicaId| {
-        let last = status.replicated.iter().find(|(id, _)| id == *replica).and_then(|(_, last)| *last);
-        last.is_some_and(|last| last + BEHIND_MAX >= status.last.unwrap_or(0))
+        last_of(replica).is_some_and(|last| last + BEHIND_MAX >= status.last.unwrap_or(0))
     };
     let learners = status.learners.iter().filter(|replica| wanted.contains_key(replica));
     let mut ready: Vec<ReplicaId> = learners.clone().filter(has_most).copied().collect();
@@ -423,19 +432,27 @@ fn change_of(roster: &Roster, status: &Status) -> Option<Change> {
     if (target.len() + ready.len()).is_multiple_of(2) {
         ready.pop();
     }
-    let leader = status.leader.filter(|leader| target.contains(leader) && wanted.contains_key(leader));
-    if let (true, Some(leader), true) = (target.len().is_multiple_of(2), leader, ready.is_empty()) {
-        let is_alive = |replica: &ReplicaId| {
+    // Who leads keeps its vote; of the others the one goes that does least for a majority: it is not heard, or behind.
+    let counts_on_the_dead = mutated(Mutation::CountOnTheDead);
+    if target.len().is_multiple_of(2) && ready.is_empty() && !counts_on_the_dead {
+        let use_of = |replica: &ReplicaId| {
             let member = wanted.get(replica).and_then(|node| roster.members.get(node));
-            member.is_some_and(|member| member.state == State::Alive)
+            let is_alive = member.is_some_and(|member| member.state == State::Alive);
+            (Some(*replica) == status.leader, is_alive, last_of(replica))
         };
-        let others = target.iter().copied().filter(|replica| *replica != leader);
-        if let Some(one) = others.min_by_key(is_alive) {
+        if let Some(one) = target.iter().copied().min_by_key(use_of) {
             target.remove(&one);
         }
     }
     target.extend(ready);
-    if !target.is_empty() && (target != status.voters || status.is_changing) {
+    // A change is agreed upon by a majority of the new voters, too: had they died, everything would wait for them.
+    let answers = |replica: &&ReplicaId| {
+        let silence = progress(replica).and_then(|progress| progress.silence);
+        Some(**replica) == status.leader || silence.is_some_and(|silence| silence <= SILENCE_MAX)
+    };
+    let can_agree =
+        status.is_changing || counts_on_the_dead || target.iter().filter(answers).count() > target.len() / 2;
+    if !target.is_empty() && (target != status.voters || status.is_changing) && can_agree {
         return Some(Change::SetVoters(target));
     }
     let unwanted = status.learners.iter().find(|replica| !wanted.contains_key(replica));
@@ -504,7 +521,13 @@ mod tests {
             applied: Some(1000),
             snapshot: None,
             quorum_age: None,
-            replicated: all().map(|(_, replica, last)| (ReplicaId(*replica), Some(*last))).collect(),
+            progress: all()
+                .map(|(_, replica, last)| Progress {
+                    replica: ReplicaId(*replica),
+                    last: Some(*last),
+                    silence: Some(0),
+                })
+                .collect(),
             failure: None,
         }
     }
@@ -542,13 +565,34 @@ mod tests {
     }
 
     #[test]
+    fn who_is_dead_or_behind_gets_no_vote_that_decides() {
+        let voters = [("a", 1, 1000), ("b", 2, 1000), ("c", 3, 1000)];
+        let two = roster(&[("b", 2), ("c", 3)]);
+        assert_eq!(change_of(&two, &status(&voters, &[])), votes(&[3]), "who leads leaves");
+        let mut behind = status(&voters, &[]);
+        behind.progress[2].last = Some(999);
+        assert_eq!(change_of(&two, &behind), votes(&[2]), "c does not say whether it is there");
+        let mut without = two.clone();
+        without.members.get_mut(&NodeId::of_name("c")).expect("a member").state = State::Dead;
+        assert_eq!(change_of(&without, &status(&voters, &[])), votes(&[2]));
+        behind.progress[1].silence = None;
+        assert_eq!(change_of(&two, &behind), None, "b does not answer");
+        let five = roster(&[("a", 1), ("b", 2), ("c", 3), ("d", 4), ("e", 5)]);
+        let mut grows = status(&voters, &[("d", 4, 990), ("e", 5, 990)]);
+        (1..3).for_each(|replica| grows.progress[replica].silence = Some(SILENCE_MAX + 1));
+        assert_eq!(change_of(&five, &grows), votes(&[1, 2, 3, 4, 5]));
+        grows.progress[4].silence = Some(SILENCE_MAX + 1);
+        assert_eq!(change_of(&five, &grows), None, "three of five do not answer");
+    }
+
+    #[test]
     fn whoever_is_removed_votes_no_more_and_a_learner_takes_the_place() {
         let voters = [("a", 1, 1000), ("b", 2, 1000), ("c", 3, 900)];
         let two = roster(&[("a", 1), ("b", 2)]);
         assert_eq!(change_of(&two, &status(&voters, &[])), votes(&[1]), "two bear no more than one");
         assert_eq!(change_of(&two, &status(&voters[..2], &[])), votes(&[1]));
         let leaves = Status { leader: Some(ReplicaId(3)), ..status(&voters, &[]) };
-        assert_eq!(change_of(&two, &leaves), votes(&[1, 2]), "whoever leads then says who goes");
+        assert_eq!(change_of(&two, &leaves), votes(&[2]), "two bear no more than one, whoever leads");
         let four = roster(&[("a", 1), ("b", 2), ("d", 5)]);
         assert_eq!(change_of(&four, &status(&voters, &[("d", 5, 1000)])), votes(&[1, 2, 5]));
         let learner = status(&voters[..1], &[("b", 2, 1000)]);

@@ -79,6 +79,7 @@ fn plan(batching: Duration) -> Plan {
         is_agreed: false,
         meets: Vec::new(),
         old: Vec::new(),
+        rates: Vec::new(),
         skews: vec![0; 3],
     }
 }
@@ -319,7 +320,7 @@ fn id(node: usize) -> NodeId {
 
 /// Faults of the product, and what notices each of them.
 #[cfg(feature = "trial")]
-pub const TRIALS: [(cluster::Mutation, fn()); 22] = [
+pub const TRIALS: [(cluster::Mutation, fn()); 26] = [
     (
         cluster::Mutation::IgnoreLacks,
         listed::what_is_retained_while_a_disk_is_full_is_kept_there_when_there_is_room,
@@ -337,6 +338,7 @@ pub const TRIALS: [(cluster::Mutation, fn()); 22] = [
         agreed::who_is_suspected_may_acknowledge_nothing_though_a_core_hears_it_again,
     ),
     (cluster::Mutation::BuryAtOnce, agreed::nobody_is_dead_who_may_still_acknowledge),
+    (cluster::Mutation::NoMargin, agreed::nobody_is_dead_who_may_still_acknowledge_by_a_clock_that_is_slow),
     (
         cluster::Mutation::PurgeSuspects,
         agreed::a_node_that_was_suspected_and_is_heard_again_keeps_what_its_clients_want,
@@ -385,6 +387,18 @@ pub const TRIALS: [(cluster::Mutation, fn()); 22] = [
     (
         cluster::Mutation::GrantInTime,
         listed::a_core_that_begins_anew_waits_for_a_node_that_is_there_however_long_it_takes,
+    ),
+    (
+        cluster::Mutation::StaySuspect,
+        agreed::gone::a_core_that_is_to_lead_while_it_is_suspected_says_that_it_is_there,
+    ),
+    (
+        cluster::Mutation::ForgetLegacy,
+        agreed::gone::what_a_dead_node_had_told_some_only_the_others_hear_from_them,
+    ),
+    (
+        cluster::Mutation::CountOnTheDead,
+        agreed::gone::a_core_that_leads_and_leaves_while_another_is_dead_waits_for_nobody,
     ),
     (cluster::Mutation::SendToTheDead, listed::what_others_say_that_a_new_life_wants_goes_there),
 ];

@@ -178,6 +178,21 @@ pub(super) fn nobody_is_dead_who_may_still_acknowledge() {
     assert!(story.fleet.cx.report.fleet_check_dead > checked);
 }
 
+/// A node's clock runs at 0.96 of its speed, and those of the others at 1.04: that is within what leases allow for.
+#[cfg_attr(test, test)]
+pub(super) fn nobody_is_dead_who_may_still_acknowledge_by_a_clock_that_is_slow() {
+    let mut story = agreed_of(3, |plan| {
+        plan.rates = vec![1_040, 1_040, 960];
+        plan.config.lease = Duration::from_secs(10);
+    });
+    story.passes(5 * SECOND);
+    let checked = story.fleet.cx.report.fleet_check_dead;
+    story.isolate(2);
+    story.until("it is dead", |story| story.state(0, 2) == Some(State::Dead));
+    story.passes(3 * SECOND);
+    assert!(story.fleet.cx.report.fleet_check_dead > checked);
+}
+
 #[test]
 fn a_replicant_that_was_cut_off_learns_what_was_agreed_upon_meanwhile() {
     let mut story = agreed_of(3, |plan| plan.nodes[2].role = Role::Replicant);

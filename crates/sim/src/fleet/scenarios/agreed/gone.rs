@@ -223,3 +223,73 @@ fn who_begins_anew_while_another_is_dead_acknowledges_as_before() {
         assert_eq!(fresh, [true; 5], "n{gone} is gone, n{anew} began anew");
     }
 }
+
+/// Of three cores one is dead, and the one that leads leaves: the vote of the third is all that counts then. Had the dead one kept its own, nothing
+/// would be agreed upon any more until it is back (seed 3409).
+#[cfg_attr(test, test)]
+pub(in crate::fleet::scenarios) fn a_core_that_leads_and_leaves_while_another_is_dead_waits_for_nobody() {
+    for (dead, stays) in [(1, 2), (2, 1)] {
+        let mut story = agreed();
+        let leader = story.leader();
+        let [dead, stays] = [dead, stays].map(|other| (leader + other) % 3);
+        story.goes_away(dead);
+        story.until("it is dead", |story| story.state(leader, dead) == Some(State::Dead));
+        story.orders(leader, Letter::Leave(WishId(ORDERS)));
+        story.until("it has left", |story| {
+            !story.known(stays).members.contains_key(&id(leader)) && story.leader() == stays
+        });
+        story.fleet.members[leader].is_off = true;
+        story.fleet.fault(&Fault::Kill { node: leader });
+        let revision = story.revisions()[stays];
+        story.fleet.proposes_anew(stays);
+        story.passes(3 * SECOND);
+        assert_eq!(story.revisions()[stays], revision + 1);
+        story.fleet.members[dead].is_off = false;
+        story.fleet.start(dead);
+        story.until("it is a member again", |story| story.members(dead) == 2 && story.is_fresh(dead));
+    }
+}
+
+/// A node tells one other what it has retained, and not the third, and dies: the third hears it, and does not wait until that node is back.
+#[cfg_attr(test, test)]
+pub(in crate::fleet::scenarios) fn what_a_dead_node_had_told_some_only_the_others_hear_from_them() {
+    let mut story = agreed();
+    let before = story.says("r/1", QoS::AtMostOnce, Keeps::Message);
+    story.passes(SECOND);
+    story.part(PUBLISHER_NODE, 1);
+    let written = story.says("r/0", QoS::AtMostOnce, Keeps::Message);
+    story.says("r/1", QoS::AtMostOnce, Keeps::Deletion);
+    story.passes(SECOND);
+    assert_eq!(story.retained(0), [written]);
+    assert_eq!(story.retained(1), [before]);
+    story.goes_away(PUBLISHER_NODE);
+    story.until("it is dead", |story| story.state(0, PUBLISHER_NODE) == Some(State::Dead));
+    story.passes(2 * SECOND);
+    for node in 0..2 {
+        assert_eq!(story.retained(node), [written], "n{node}");
+    }
+}
+
+/// A core is cut off, and told to lead when it is suspected: that it is there nobody else says then, and it would acknowledge nothing (seed 1533).
+#[cfg_attr(test, test)]
+pub(in crate::fleet::scenarios) fn a_core_that_is_to_lead_while_it_is_suspected_says_that_it_is_there() {
+    let mut led = 0;
+    for time in [0, 500, 1_000, 2_000] {
+        let mut story = agreed_of(3, |plan| plan.config.lease = Duration::from_secs(10));
+        let leader = story.leader();
+        let next = (leader + 1) % 3;
+        story.isolate(next);
+        let is_suspected = |story: &Story, at| matches!(story.state(at, next), Some(State::Suspect(_)));
+        story.until("it is suspected", |story| is_suspected(story, leader));
+        story.passes(time * MILLI);
+        story.orders(leader, Letter::Wish(WishId(ORDERS), Command::Lead(id(next))));
+        story.passes(MILLI);
+        story.release(next);
+        story.until("another leads", |story| story.leaders(0..3) == [Some(id(next)); 3]);
+        led += u32::from(is_suspected(&story, next));
+        story.passes(10 * SECOND);
+        assert_eq!(story.roster(next), Some((vec![State::Alive; 3], 3)));
+        assert!(story.is_fresh(next));
+    }
+    assert!(led > 0, "it has led while it was suspected");
+}
