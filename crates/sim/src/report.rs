@@ -132,6 +132,8 @@ report! {
     fleet_hostile,
     /// Clients that stopped for a while.
     fleet_pauses,
+    /// Processes of nodes that stood still.
+    fleet_stops,
     /// Strangers at cluster ports that found too many there, that said what a node had said before, and that went on although they could not
     /// prove themselves.
     fleet_strangers_crowded,
@@ -202,10 +204,17 @@ report! {
     fleet_records_accepted,
     fleet_records_refused,
     fleet_records_unknown,
-    /// Cores that left, that were removed when they were dead, and that came back with an empty disk.
+    /// Cores that left, that were removed when they were dead, replicants that did one of the two, wishes that another core leads, and nodes that
+    /// came back with an empty disk.
     fleet_cores_left,
     fleet_cores_removed,
+    fleet_replicants_out,
+    fleet_leads_moved,
     fleet_disks_emptied,
+    /// Of these, with a clock that said less than before.
+    fleet_clocks_set_back,
+    /// Nodes without which the others got along, and which then came back.
+    fleet_check_gone,
     /// Copies of records that were told single changes, and the whole.
     fleet_tails,
     fleet_wholes,

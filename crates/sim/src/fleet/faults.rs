@@ -6,8 +6,9 @@ use storage::fault::FaultPlan;
 use super::member::Member;
 use super::plan::Fault;
 use super::step::Step;
+use super::stranger::Stranger;
 use super::world::Fleet;
-use crate::net::Link;
+use crate::net::{Direction, Link};
 use crate::node::Refused;
 use crate::schedule::{Event, MILLI, Micros, SECOND};
 
@@ -21,6 +22,8 @@ impl Fleet {
         match fault {
             Fault::Kill { node } => self.kill(*node, false),
             Fault::Cut { node } => self.kill(*node, true),
+            Fault::Stop { node, time } => self.stop(*node, *time),
+            Fault::Gone { node } => self.goes(*node),
             Fault::KillMany { nodes } => nodes.iter().for_each(|node| self.kill(*node, false)),
             Fault::Partition { one, time } => {
                 self.cx.report.fleet_partitions += 1;
@@ -87,6 +90,49 @@ impl Fleet {
                 self.net.part(&mut self.cx, *client, time);
             }
         }
+    }
+
+    /// A node's process stops for a while. In the end all run.
+    fn stop(&mut self, node: usize, time: Micros) {
+        let until = (self.cx.now() + time).min(self.plan.length);
+        let member = &mut self.members[node];
+        if member.process.is_some() {
+            member.stopped = until;
+            self.cx.report.fleet_stops += 1;
+        }
+    }
+
+    /// Until when the process stands still that something is for.
+    pub(super) fn stands_still(&self, event: &Event) -> Option<Micros> {
+        let node = match event {
+            Event::Arrive { link, direction: Direction::ToNode }
+            | Event::Lost { link, direction: Direction::ToNode } => {
+                self.homes.get(link).map(|(node, _)| *node)
+            }
+            Event::Fleet(Step::Carry { wire, end } | Step::Broken { wire, end }) => {
+                self.wan.nodes_of(*wire).map(|nodes| nodes[*end])
+            }
+            Event::Fleet(Step::Intrude { stranger }) => self.strangers.get(*stranger).map(Stranger::node),
+            Event::Fleet(Step::Dialed { wire, .. }) => self.wan.nodes_of(*wire).map(|nodes| nodes[0]),
+            Event::Fleet(Step::Dial { wire }) => self.wan.nodes_of(*wire).map(|nodes| nodes[1]),
+            Event::Turn { life, .. }
+            | Event::Batch { life, .. }
+            | Event::Letter { life, .. }
+            | Event::Commit { life }
+            | Event::Keep { life }
+            | Event::Read { life, .. }
+            | Event::Note { life }
+            | Event::Fleet(Step::Turn { life }) => self.node_of(*life),
+            _ => None,
+        };
+        node.map(|node| self.members[node].stopped).filter(|until| *until > self.cx.now())
+    }
+
+    /// The node whose life it is, if it has not ended.
+    pub(super) fn node_of(&self, life: u32) -> Option<usize> {
+        let is_it =
+            |member: &Member| member.process.as_ref().is_some_and(|process| process.node.life() == life);
+        self.members.iter().position(is_it)
     }
 
     /// A client's process stops for a while, and takes nothing meanwhile.
@@ -163,9 +209,7 @@ impl Fleet {
 
     /// Somebody starts the node again whose disk has failed, or the machine.
     pub(super) fn ends(&mut self, life: u32) {
-        let is_it =
-            |member: &Member| member.process.as_ref().is_some_and(|process| process.node.life() == life);
-        let Some(node) = self.members.iter().position(is_it) else { return };
+        let Some(node) = self.node_of(life) else { return };
         let with_machine = self.cx.random.percent(60);
         self.cx.report.fleet_disks_failed += 1;
         self.kill(node, with_machine);
@@ -173,7 +217,7 @@ impl Fleet {
 
     pub(super) fn start(&mut self, node: usize) {
         let member = &mut self.members[node];
-        if member.process.is_some() || member.is_off {
+        if member.process.is_some() || member.is_off || member.is_gone {
             return;
         }
         let life = self.lives;

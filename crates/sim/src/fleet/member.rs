@@ -78,6 +78,8 @@ pub struct Process {
     /// When each link was last not there, or another connection than before, or its other end agreed to be dead or no member.
     shaken: BTreeMap<NodeId, (Micros, Standing)>,
     turns: u64,
+    /// What its clock gains while it should gain 1,000.
+    rate: u64,
     answers: Vec<(WishId, Result<Answer, String>)>,
 }
 
@@ -89,8 +91,10 @@ pub struct Member {
     pub machine: Machine,
     pub setup: Setup,
     pub process: Option<Process>,
-    /// Lives so far.
+    /// Lives so far, of those whose numbers its disk knows.
     pub incarnation: u64,
+    /// Disks so far, but for the first, where its clock says less than it did.
+    pub set_back: u64,
     /// When the last of them began.
     pub began: Micros,
     /// What it offers in this life.
@@ -99,6 +103,10 @@ pub struct Member {
     pub log: Option<u64>,
     /// An operator has switched it off.
     pub is_off: bool,
+    /// Its process stands still until then.
+    pub stopped: Micros,
+    /// It is off until the others have got along without it.
+    pub is_gone: bool,
     /// It was told to leave, in this life.
     pub leaves: bool,
     /// The same of links.
@@ -116,6 +124,8 @@ pub const SECRET: &[u8] = b"of the cluster";
 pub const BEGAN: Micros = 1_750_000_000_000_000;
 /// Numbers from one start of a process to the next: it takes more of them when others have declared it dead.
 const NUMBERS_OF_A_LIFE: u64 = 1_000;
+/// No two lives of a node have one number, whatever its clock says.
+const NUMBERS_OF_A_CLOCK: u64 = 50;
 /// Turns of a fabric from one look at everything to the next.
 const TURNS_BETWEEN_CHECKS: u64 = 100;
 
@@ -134,6 +144,7 @@ impl Member {
         };
         let mut node = Node::start_in(cx, &mut self.machine, self.setup.clone(), life, join)?;
         (self.incarnation, self.began, self.leaves) = (self.incarnation + 1, cx.now(), false);
+        self.stopped = 0;
         let now = Time(node.micros(cx.now()));
         let info = plan.nodes[self.number].clone();
         self.features = self.offers(cx);
@@ -148,7 +159,7 @@ impl Member {
         let config = Config {
             own: info.clone(),
             others: others.map(|(_, info)| info.clone()).collect(),
-            incarnation: replog::Incarnation(self.incarnation * NUMBERS_OF_A_LIFE),
+            incarnation: self.number(),
             world: (BEGAN + cx.now() + plan.skews[self.number]) / MILLI,
             ..plan.config.clone()
         };
@@ -171,11 +182,17 @@ impl Member {
             full: Vec::new(),
             shaken: BTreeMap::new(),
             turns: 0,
+            rate: plan.rates.get(self.number).copied().unwrap_or(1_000),
             answers: Vec::new(),
         };
         process.wake(cx, 0);
         self.process = Some(process);
         Ok(())
+    }
+
+    /// Of its last life, when that began.
+    pub fn number(&self) -> Incarnation {
+        Incarnation(self.incarnation * NUMBERS_OF_A_LIFE + self.set_back * NUMBERS_OF_A_CLOCK)
     }
 
     /// As after an upgrade, or before one: any part of what this version can, and bits that it does not know, of a later one. Few understand less of what
@@ -258,7 +275,7 @@ impl MetaEvents for LogHeard {
 
 impl Process {
     pub fn time(&self, cx: &Context) -> Time {
-        Time(self.node.micros(cx.now()))
+        Time(self.node.micros(cx.now()) * self.rate / 1_000)
     }
 
     /// The fabric has a turn so much later, if none comes before.
@@ -312,7 +329,7 @@ impl Process {
         }
         let due = self.fabric.timeout();
         if due != Time::NEVER {
-            let at = self.node.at_micros(due.0);
+            let at = self.node.at_micros((due.0 * 1_000).div_ceil(self.rate));
             // A thread that is due at once turns at once, which takes a little.
             self.wake(cx, at.saturating_sub(cx.now()).max(20));
         }

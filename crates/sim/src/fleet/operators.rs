@@ -75,7 +75,8 @@ impl Fleet {
         }
         let node = self.cx.random.below(self.members.len());
         self.proposes(node);
-        self.take_cores_out();
+        self.take_nodes_out();
+        self.move_things();
         let pause = self.cx.between(20 * MILLI, SECOND);
         self.cx.after(pause, Event::Fleet(Step::Operate));
     }
@@ -83,6 +84,9 @@ impl Fleet {
     pub(super) fn proposes(&mut self, node: usize) {
         let number = self.operators.said.len() as u64;
         let member = &mut self.members[node];
+        if member.stopped > self.cx.now() {
+            return;
+        }
         let Some(process) = member.process.as_mut() else { return };
         let random = &mut self.cx.random;
         let key = format!("k{}", random.below(KEYS));
@@ -132,7 +136,7 @@ impl Fleet {
             process.fabric.meta()?.records_revision()
         });
         let most = revisions.max().unwrap_or(0);
-        self.members.iter().all(|member| member.copy.position().revision == most)
+        self.there().iter().all(|node| self.members[*node].copy.position().revision == most)
     }
 
     /// Everybody has what was agreed upon.
@@ -140,11 +144,13 @@ impl Fleet {
         if !self.plan.is_agreed {
             return;
         }
-        let copy = &self.members[0].copy;
-        for (node, member) in self.members.iter().enumerate() {
+        let there = self.there();
+        let copy = &self.members[there[0]].copy;
+        for node in &there {
+            let member = &self.members[*node];
             let digests = (member.copy.digest(), copy.digest());
-            assert_eq!(member.copy.position(), copy.position(), "n{node} is not as far as n0");
-            assert_eq!(digests.0, digests.1, "n{node} has other records than n0");
+            assert_eq!(member.copy.position(), copy.position(), "n{node} is not as far as n{}", there[0]);
+            assert_eq!(digests.0, digests.1, "n{node} has other records than n{}", there[0]);
         }
         let said = &self.operators.said;
         let revision = copy.position().revision;
@@ -197,7 +203,12 @@ impl Fleet {
                 assert_eq!(other, None, "proposal {number} relied on revision {known}");
             }
         }
-        let report = &mut self.cx.report;
+        self.cx.report.fleet_check_accepted += accepted.len() as u64;
+    }
+
+    /// What operators were told.
+    pub(super) fn count_operations(&mut self) {
+        let (said, report) = (&self.operators.said, &mut self.cx.report);
         for said in said {
             match said.outcome {
                 Outcome::Accepted(_) => report.fleet_records_accepted += 1,
@@ -206,7 +217,6 @@ impl Fleet {
             }
         }
         report.fleet_check_unread += self.operators.unread;
-        report.fleet_check_accepted += accepted.len() as u64;
         report.fleet_check_refused +=
             said.iter().filter(|said| said.outcome == Outcome::Refused).count() as u64;
     }

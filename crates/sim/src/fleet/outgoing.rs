@@ -1,7 +1,10 @@
-//! An operator takes a core out of the cluster, one at a time, and has it join again, with its disk or with an empty one.
+//! An operator takes a node out of the cluster, one at a time, and has it join again, with its disk or with an empty one.
+
+use std::collections::BTreeSet;
 
 use cluster::meta::{Command, Roster, State, WishId};
 use cluster::{Letter, Role};
+use consensus::{ReplicaId, Status};
 use link::NodeId;
 use mqtt::ReasonCode;
 
@@ -11,7 +14,7 @@ use super::world::Fleet;
 use crate::disk::Machine;
 use crate::schedule::{Event, MILLI, Micros, SECOND};
 
-/// A core on its way out.
+/// A node on its way out.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing {
     node: usize,
@@ -33,24 +36,26 @@ enum Way {
 const PATIENCE: Micros = 25 * SECOND;
 
 impl Fleet {
-    pub(super) fn take_cores_out(&mut self) {
+    pub(super) fn take_nodes_out(&mut self) {
         match self.outgoing.take() {
             Some(outgoing) => self.go_on_with(outgoing),
-            None if self.cx.random.percent(6) => self.take_core_out(),
+            None if self.cx.random.percent(6) => self.take_node_out(),
             None => {}
         }
     }
 
-    fn take_core_out(&mut self) {
-        let cores = (0..self.members.len()).filter(|node| self.plan.nodes[*node].role == Role::Core);
+    fn take_node_out(&mut self) {
         let Some(roster) = self.last_roster() else { return };
-        let cores: Vec<usize> =
-            cores.filter(|node| roster.members.contains_key(&self.id_of(*node))).collect();
+        let members = (0..self.members.len()).filter(|node| roster.members.contains_key(&self.id_of(*node)));
+        let (cores, replicants): (Vec<usize>, Vec<usize>) =
+            members.partition(|node| self.plan.nodes[*node].role == Role::Core);
         let seen_in = roster.index;
-        if cores.len() < 3 {
+        let among = if cores.len() < 3 || self.cx.random.percent(20) { replicants } else { cores };
+        let among: Vec<usize> = among.into_iter().filter(|node| !self.members[*node].is_gone).collect();
+        if among.is_empty() {
             return;
         }
-        let node = *self.cx.random.pick(&cores);
+        let node = *self.cx.random.pick(&among);
         let way = *self.cx.random.pick(&[Way::Leaves, Way::Removed]);
         self.cx.say(|| format!("operator: takes n{node} out: {way:?}"));
         match way {
@@ -63,9 +68,11 @@ impl Fleet {
     fn go_on_with(&mut self, outgoing: Outgoing) {
         let Outgoing { node, since, way, seen_in } = outgoing;
         if self.is_out(node, seen_in) {
-            match way {
-                Way::Leaves => self.cx.report.fleet_cores_left += 1,
-                Way::Removed => self.cx.report.fleet_cores_removed += 1,
+            let report = &mut self.cx.report;
+            match (way, self.plan.nodes[node].role) {
+                (_, Role::Replicant) => report.fleet_replicants_out += 1,
+                (Way::Leaves, _) => report.fleet_cores_left += 1,
+                (Way::Removed, _) => report.fleet_cores_removed += 1,
             }
             self.switch_off(node);
             if self.cx.random.percent(50) {
@@ -94,7 +101,24 @@ impl Fleet {
         self.order(asked, Letter::Wish(WishId(ORDERS), command));
     }
 
+    /// Another core is to lead, or replicants are to be spread anew.
+    pub(super) fn move_things(&mut self) {
+        let random = &mut self.cx.random;
+        let (asked, wanted) = (random.below(self.members.len()), random.below(self.members.len()));
+        match random.below(100) {
+            0..5 => {
+                self.order(asked, Letter::Wish(WishId(ORDERS), Command::Lead(self.id_of(wanted))));
+                self.cx.report.fleet_leads_moved += 1;
+            }
+            5..10 => self.order(asked, Letter::Balance),
+            _ => {}
+        }
+    }
+
     fn order(&mut self, node: usize, letter: Letter) {
+        if self.members[node].stopped > self.cx.now() {
+            return;
+        }
         let Some(process) = &mut self.members[node].process else { return };
         process.fabric.letter(process.time(&self.cx), letter);
         process.wake(&mut self.cx, 10);
@@ -103,6 +127,9 @@ impl Fleet {
     /// As the product does when it is told: its clients go first.
     fn tell_to_leave(&mut self, node: usize) {
         let member = &mut self.members[node];
+        if member.stopped > self.cx.now() {
+            return;
+        }
         member.leaves = true;
         if let Some(process) = &member.process {
             process.node.broker().close_clients(ReasonCode::ServerBusy);
@@ -126,8 +153,13 @@ impl Fleet {
         if self.clients.iter().any(|client| client.home() == Some(node)) {
             return;
         }
-        self.cx.say(|| format!("operator: n{node} has an empty disk"));
+        // Its clock may have been ahead, and what said by how much is lost.
+        let is_set_back = self.cx.random.percent(50);
+        self.cx.say(|| format!("operator: n{node} has an empty disk, its clock is set back: {is_set_back}"));
         let member = &mut self.members[node];
+        if is_set_back {
+            (member.incarnation, member.set_back) = (0, member.set_back + 1);
+        }
         member.machine.count(&mut self.cx);
         member.machine = Machine::new(self.cx.random.draw());
         // Another log: who took it for the one before would vote twice.
@@ -135,6 +167,7 @@ impl Fleet {
         member.copy = registry::Copy::default();
         self.oracle.loses_disk(node);
         self.cx.report.fleet_disks_emptied += 1;
+        self.cx.report.fleet_clocks_set_back += u64::from(is_set_back);
     }
 
     /// Nobody is on the way out any more.
@@ -143,6 +176,64 @@ impl Fleet {
             self.switch_off(outgoing.node);
             self.members[outgoing.node].is_off = false;
         }
+    }
+
+    /// A node is switched off for long, when the others can do without it.
+    pub(super) fn goes(&mut self, node: usize) {
+        if self.is_healing {
+            return;
+        }
+        if !self.can_do_without(node) {
+            return self.cx.after(SECOND, Event::Fleet(Step::Go { node }));
+        }
+        self.members[node].is_gone = true;
+        self.oracle.gone = Some(node);
+        self.kill(node, false);
+    }
+
+    /// Whether a node is a member, and the other cores will agree on something without it: while one of them is on its way out, or in, a single
+    /// core may have the only vote.
+    fn can_do_without(&self, node: usize) -> bool {
+        let known = self.members.iter().filter_map(|member| {
+            let process = member.process.as_ref()?;
+            let meta = process.fabric.meta()?;
+            Some((meta.roster(), meta.status(process.time(&self.cx))?))
+        });
+        let known: Vec<(&Roster, Status)> = known.map(|(roster, status)| (&**roster, status)).collect();
+        let Some(voters) =
+            known.iter().max_by_key(|(roster, _)| roster.index).map(|(_, known)| &known.voters)
+        else {
+            return false;
+        };
+        let is_settled = |(roster, status): &(&Roster, Status)| {
+            let cores = roster.cores().filter(|(_, core)| core.state == State::Alive);
+            let cores: BTreeSet<ReplicaId> = cores.filter_map(|(_, core)| core.replica).collect();
+            !status.is_changing && status.voters == *voters && voters.is_subset(&cores)
+        };
+        let is_whole =
+            voters.len() > 2 && known.iter().filter(|known| is_settled(known)).count() >= voters.len();
+        let is_member = |(roster, _): &(&Roster, Status)| roster.members.contains_key(&self.id_of(node));
+        let is_core = self.plan.nodes[node].role == Role::Core;
+        known.iter().any(is_member) && (!is_core || is_whole && self.outgoing.is_none())
+    }
+
+    /// Whether the last life of a node that is off was a member.
+    pub(super) fn was_member(&self, node: usize) -> bool {
+        let known = self.last_roster().and_then(|roster| roster.members.get(&self.id_of(node)));
+        known.is_some_and(|known| known.incarnation >= self.members[node].number())
+    }
+
+    /// Somebody starts it again.
+    pub(super) fn comes_back(&mut self, node: usize) {
+        self.cx.say(|| format!("n{node} comes back"));
+        self.members[node].is_gone = false;
+        (self.oracle.gone, self.oracle.is_settled) = (None, false);
+        self.cx.after(0, Event::Fleet(Step::Start { node }));
+    }
+
+    /// The nodes that are not gone for long.
+    pub(super) fn there(&self) -> Vec<usize> {
+        (0..self.members.len()).filter(|node| !self.members[*node].is_gone).collect()
     }
 
     /// Whether a node is no member any more, as those know who know most. Who began anew may know less than what was seen before, or
@@ -158,7 +249,7 @@ impl Fleet {
         metas.map(|meta| &**meta.roster()).max_by_key(|roster| roster.index)
     }
 
-    fn id_of(&self, node: usize) -> NodeId {
+    pub(super) fn id_of(&self, node: usize) -> NodeId {
         NodeId::of_name(&self.plan.nodes[node].name)
     }
 }

@@ -29,6 +29,11 @@ pub enum Fault {
     KillMany {
         nodes: Vec<usize>,
     },
+    /// A node's process stops for so long, as by SIGSTOP.
+    Stop {
+        node: usize,
+        time: Micros,
+    },
     /// Nothing gets through between two groups of nodes.
     Partition {
         one: Vec<usize>,
@@ -64,6 +69,10 @@ pub enum Fault {
         other: usize,
     },
     ClockJump {
+        node: usize,
+    },
+    /// A node is switched off, and stays off until the others have got along without it.
+    Gone {
         node: usize,
     },
     /// A node's disk has room for so many bytes more, and for so long.
@@ -123,6 +132,8 @@ pub struct Plan {
     pub old: Vec<usize>,
     /// What each node's clock is ahead: clocks of a cluster are about right.
     pub skews: Vec<Micros>,
+    /// What each node's clock gains in so much time that it should gain 1,000; 1,000 when it is empty.
+    pub rates: Vec<u64>,
 }
 
 impl Plan {
@@ -159,12 +170,22 @@ impl Plan {
             let time = SECOND / 2 + random.draw() % (10 * SECOND);
             faults.push((random.draw() % length, Fault::Full { node, room, time }));
         }
+        for _ in 0..random.below(if is_full { 6 } else { 3 }) {
+            let (node, time) = (random.below(count), SECOND / 10 + random.draw() % (10 * SECOND));
+            faults.push((random.draw() % length, Fault::Stop { node, time }));
+        }
         for _ in 0..random.below(if is_full { 4 } else { 2 }) {
             let (node, after) = (random.below(count), random.draw() % 50);
             faults.push((random.draw() % length, Fault::FailSync { node, after }));
         }
-        faults.sort_by_key(|(at, _)| *at);
         let is_agreed = seed % 4 == 1;
+        // Without it the others are a majority.
+        let may_go = if cores > 2 { 0..count } else { cores..count };
+        if is_agreed && !may_go.is_empty() && random.percent(40) {
+            let node = may_go.start + random.below(may_go.len());
+            faults.push((random.draw() % length, Fault::Gone { node }));
+        }
+        faults.sort_by_key(|(at, _)| *at);
         let mut setups: Vec<Setup> = (0..count).map(|_| setup(random)).collect();
         if is_agreed {
             setups[..cores].iter_mut().for_each(|setup| setup.urgent = &shardlog::META);
@@ -186,6 +207,7 @@ impl Plan {
             is_agreed,
             meets: Vec::new(),
             old: Vec::new(),
+            rates: Vec::new(),
         }
     }
 }

@@ -69,6 +69,15 @@ impl Fleet {
         }
     }
 
+    /// The nodes that are there come to know the same, and exchange messages.
+    pub(super) fn get_along(&mut self) {
+        self.settle();
+        self.check_routes();
+        self.check_records();
+        self.exchange();
+        self.check_features();
+    }
+
     /// Until nothing happens any more.
     pub(super) fn settle(&mut self) {
         let mut silent = 0;
@@ -82,7 +91,9 @@ impl Fleet {
                 self.tell_members();
                 panic!("nodes are not joined, or differ, after {second} s");
             }
-            for client in &mut self.clients {
+            let gone = self.oracle.gone;
+            let can_ask = |client: &&mut Client| client.home().is_none_or(|home| Some(home) != gone);
+            for client in self.clients.iter_mut().filter(can_ask) {
                 is_quiet &= client.is_quiet() & !std::mem::take(&mut client.stirred);
             }
             silent = if is_quiet { silent + 1 } else { 0 };
@@ -95,17 +106,21 @@ impl Fleet {
         panic!("it never becomes quiet: {waiting:?}");
     }
 
-    /// Whether every node runs, and has its links to all others, and the log may ask for all that this version understands.
+    /// Whether every node runs that is not gone, and has its links to all others, and the log may ask for all that this version understands.
     fn are_joined(&mut self) -> bool {
-        let count = self.members.len();
-        self.members.iter_mut().all(|member| {
-            let Some(process) = &mut member.process else { return false };
+        let there = self.there();
+        let count = there.len();
+        // What it does not understand nobody may ask for.
+        let gone = self.oracle.gone;
+        let is_open = |adopted: u64| gone.is_some() || adopted == cluster::LOG;
+        let gone = gone.map(|node| self.id_of(node));
+        there.into_iter().all(|node| {
+            let Some(process) = &mut self.members[node].process else { return false };
             let is_whole = process.fabric.meta().is_none_or(|meta| {
                 let alive = meta.roster().members.values().filter(|member| member.state == State::Alive);
-                let is_open = meta.adopted().is_none_or(|adopted| adopted == cluster::LOG);
-                meta.is_member() && alive.count() == count && is_open
+                meta.is_member() && alive.count() == count && meta.adopted().is_none_or(is_open)
             });
-            is_whole && process.fabric.mesh().peers().all(|peer| peer.is_up)
+            is_whole && process.fabric.mesh().peers().all(|peer| peer.is_up || Some(peer.node) == gone)
         })
     }
 
@@ -113,8 +128,9 @@ impl Fleet {
     pub(super) fn check_routes(&mut self) {
         let mut own = Vec::new();
         let mut known = Vec::new();
-        for (number, member) in self.members.iter().enumerate() {
-            let process = member.process.as_ref().expect("every node runs");
+        let there = self.there();
+        for number in there.iter().copied() {
+            let process = self.members[number].process.as_ref().expect("every node runs");
             let mut wanted = BTreeMap::<String, Wants>::new();
             let mut of_others = BTreeMap::<(usize, String), Wants>::new();
             process.node.broker().routes.for_each_wanted(|filter, place, wants| match place {
@@ -130,14 +146,30 @@ impl Fleet {
                     assert!(before.is_none(), "n{number} knows two things of n{other} and {filter}");
                 }
             });
-            own.push(wanted);
-            known.push(of_others);
+            own.push((number, wanted));
+            known.push((number, of_others));
         }
-        for (number, of_others) in known.iter().enumerate() {
-            let all = own.iter().enumerate().filter(|(other, _)| *other != number);
+        // What a dead node's durable sessions want waits for it. Of a life that has never been a member nobody says that it is over.
+        let gone = self.oracle.gone;
+        let was_member = gone.is_some_and(|node| self.was_member(node));
+        let kept = self.oracle.views().iter().filter(|view| Some(view.node) == gone && view.is_durable);
+        let kept: BTreeSet<&String> = kept.flat_map(|view| &view.asked).collect();
+        for (number, of_others) in &mut known {
+            of_others.retain(|(other, filter), wants| {
+                let is_gone = Some(*other) == gone;
+                let is_kept = !was_member || *wants == Wants::STORED && kept.contains(filter);
+                assert!(
+                    !is_gone || is_kept,
+                    "n{number} believes that n{other}, which is dead, wants {filter}: {wants:?}"
+                );
+                !is_gone
+            });
+        }
+        for (number, of_others) in &known {
+            let all = own.iter().filter(|(other, _)| other != number);
             let expected: BTreeMap<(usize, String), Wants> = all
                 .flat_map(|(other, wanted)| {
-                    wanted.iter().map(move |(filter, wants)| ((other, filter.clone()), *wants))
+                    wanted.iter().map(|(filter, wants)| ((*other, filter.clone()), *wants))
                 })
                 .collect();
             assert_eq!(*of_others, expected, "n{number} does not know what the others want");
@@ -145,8 +177,9 @@ impl Fleet {
         }
         // And what they want is what their clients were granted; what is left of sessions that outlive connections, their clients may not
         // have heard of.
-        for (number, wanted) in own.iter().enumerate() {
-            let views = || self.oracle.views().iter().filter(|view| view.node == number && view.is_connected);
+        for (number, wanted) in &own {
+            let views =
+                || self.oracle.views().iter().filter(|view| view.node == *number && view.is_connected);
             let granted = views().flat_map(|view| view.granted.keys());
             // What a group's members want is not said by filter.
             let granted: BTreeSet<&String> = granted.filter(|filter| !filter.starts_with(SHARE)).collect();
@@ -164,7 +197,9 @@ impl Fleet {
     /// Any two nodes know of each other what both can, and nothing that one of them cannot.
     pub(super) fn check_features(&mut self) {
         let offers: Vec<u64> = self.members.iter().map(|member| member.features).collect();
-        for (node, member) in self.members.iter_mut().enumerate() {
+        let there = self.there();
+        for node in there.iter().copied() {
+            let member = &mut self.members[node];
             let process = member.process.as_mut().expect("every node runs");
             let malformed = process.fabric.counters().malformed;
             assert_eq!(malformed, 0, "n{node} was told what it cannot read");
@@ -174,8 +209,9 @@ impl Fleet {
                 assert!(!link.clock_differs, "n{node} complains of the clock of {}", link.peer.name);
                 self.cx.report.fleet_check_clocks += u64::from(link.clock_ahead.is_some());
             }
-            for (other, info) in self.plan.nodes.iter().enumerate().filter(|(other, _)| *other != node) {
-                let peer = process.fabric.mesh().peer(link::NodeId::of_name(&info.name));
+            for other in there.iter().copied().filter(|other| *other != node) {
+                let id = link::NodeId::of_name(&self.plan.nodes[other].name);
+                let peer = process.fabric.mesh().peer(id);
                 let known = peer.map(|peer| peer.features);
                 assert_eq!(known, Some(offers[node] & offers[other]), "n{node} of what n{other} can");
                 let report = &mut self.cx.report;
@@ -194,28 +230,31 @@ impl Fleet {
     /// Any two nodes exchange messages of every QoS, also to those who asked for the lowest level of SUBACK. Each node has members of shared
     /// groups, retains something and deletes what another has retained.
     pub(super) fn exchange(&mut self) {
-        let nodes = self.members.len();
+        self.oracle.is_settled = false;
+        let there = self.there();
         let first = self.connect_more(|number| Client::new(number, None));
         let members = self.connect_more(Client::member);
         let readers = self.connect_more(|number| Client::new(number, None));
         self.settle();
-        for (node, level) in (0..nodes).zip([Level::Cluster, Level::Local, Level::Core].iter().cycle()) {
+        let levels = [Level::Cluster, Level::Local, Level::Core];
+        for (at, node) in there.iter().enumerate() {
+            let level = levels[at % levels.len()];
             let filters =
                 vec![(format!("p/{node}/#"), QoS::ExactlyOnce), ("p/+/all".to_owned(), QoS::AtLeastOnce)];
-            self.with_client(first + node, |client, scene| client.subscribes_to(scene, filters, *level));
+            self.with_client(first + at, |client, scene| client.subscribes_to(scene, filters, level));
             let group = vec![(GROUPS[node % 2].to_owned(), QoS::ExactlyOnce)];
-            self.with_client(members + node, |client, scene| client.subscribes_to(scene, group, *level));
+            self.with_client(members + at, |client, scene| client.subscribes_to(scene, group, level));
         }
         self.settle();
         self.oracle.is_settled = true;
         for round in 0..2 {
-            for node in 0..nodes {
-                for other in 0..nodes {
+            for (at, node) in there.iter().enumerate() {
+                for other in &there {
                     let topics = [format!("p/{other}/x"), format!("p/{other}/all")];
                     for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
-                        self.publishes(first + node, &topics[round], qos, Keeps::Nothing);
+                        self.publishes(first + at, &topics[round], qos, Keeps::Nothing);
                         let topic = GROUP_TOPICS[other % GROUP_TOPICS.len()];
-                        self.publishes(first + node, topic, qos, Keeps::Nothing);
+                        self.publishes(first + at, topic, qos, Keeps::Nothing);
                     }
                     let until = self.cx.now() + SECOND / 4;
                     self.run_until(until);
@@ -223,17 +262,17 @@ impl Fleet {
                 }
                 // In the first round each writes something, in the second every other one's goes.
                 if round == 0 {
-                    self.publishes(first + node, &format!("r/q/{node}"), QoS::AtLeastOnce, Keeps::Message);
+                    self.publishes(first + at, &format!("r/q/{node}"), QoS::AtLeastOnce, Keeps::Message);
                 } else if node % 2 == 0 {
-                    let topic = format!("r/q/{}", (node + 1) % nodes);
-                    self.publishes(first + node, &topic, QoS::ExactlyOnce, Keeps::Deletion);
+                    let topic = format!("r/q/{}", there[(at + 1) % there.len()]);
+                    self.publishes(first + at, &topic, QoS::ExactlyOnce, Keeps::Deletion);
                 }
             }
             self.settle();
         }
-        for node in 0..nodes {
+        for at in 0..there.len() {
             let filters = vec![(RETAINED.to_owned(), QoS::AtLeastOnce)];
-            self.with_client(readers + node, |client, scene| {
+            self.with_client(readers + at, |client, scene| {
                 client.subscribes_to(scene, filters, Level::Local)
             });
         }
@@ -243,10 +282,10 @@ impl Fleet {
         self.oracle.check_retained(&mut self.cx, &views);
     }
 
-    /// One more client on each node; returns the number of the first.
+    /// One more client on each node that is there; returns the number of the first.
     fn connect_more(&mut self, client: impl Fn(usize) -> Client) -> usize {
         let first = self.clients.len();
-        for node in 0..self.members.len() {
+        for node in self.there() {
             let number = self.clients.len();
             self.clients.push(client(number));
             self.connect(number, node);

@@ -51,6 +51,10 @@ pub enum Step {
     },
     /// An operator changes something that the cores agree on.
     Operate,
+    /// A node is switched off for long.
+    Go {
+        node: usize,
+    },
     /// Somebody goes by the name of a node that may be dead.
     Impersonate,
     /// A client that had stopped goes on.

@@ -58,6 +58,12 @@ const CROWD_ADDRESSES: usize = 3;
 /// The handshake's end is due at the node's next turn.
 const SLACK: Micros = SECOND;
 
+impl Stranger {
+    pub fn node(&self) -> usize {
+        self.node
+    }
+}
+
 impl Fleet {
     /// Somebody connects to a node's cluster port.
     pub(super) fn intrude(&mut self, node: usize, kind: Kind) {
@@ -196,6 +202,10 @@ impl Fleet {
     /// It has been turned away by now.
     pub(super) fn intruded(&mut self, stranger: usize) {
         let Some(it) = self.strangers.get(stranger) else { return };
+        let runs_since = self.members[it.node].stopped;
+        if runs_since > 0 && runs_since + SLACK > self.cx.now() {
+            return self.cx.at(runs_since + SLACK, Event::Fleet(Step::Intruded { stranger }));
+        }
         let Some(process) = self.members[it.node].process.as_mut() else { return };
         if process.node.life() != it.life {
             return;

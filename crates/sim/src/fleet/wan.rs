@@ -166,6 +166,11 @@ impl Wan {
         cx.after(delay, Event::Fleet(Step::Dial { wire }));
     }
 
+    /// Who dials, and who is dialed.
+    pub fn nodes_of(&self, wire: usize) -> Option<[usize; 2]> {
+        self.wires.get(&wire).map(|it| it.nodes)
+    }
+
     /// The wish has reached the other node, whose number is returned; `None` when it did not, or nobody wishes it any more.
     pub fn reached(&mut self, cx: &mut Context, wire: usize) -> Option<[usize; 2]> {
         let it = self.wires.get(&wire)?;

@@ -86,9 +86,12 @@ impl Fleet {
             setup: setup.clone(),
             process: None,
             incarnation: 0,
+            set_back: 0,
             began: 0,
             features: 0,
             is_off: false,
+            stopped: 0,
+            is_gone: false,
             leaves: false,
             log: plan.old.contains(&number).then_some(0),
             links: None,
@@ -154,14 +157,16 @@ impl Fleet {
         }
         self.run_until(self.plan.length);
         self.heal();
-        self.settle();
-        self.check_routes();
-        self.check_records();
-        self.exchange();
-        self.check_features();
+        self.get_along();
+        if let Some(gone) = self.members.iter().position(|member| member.is_gone) {
+            self.comes_back(gone);
+            self.get_along();
+            self.cx.report.fleet_check_gone += 1;
+        }
         let report = &mut self.cx.report;
         report.seconds = self.cx.schedule.now() / SECOND;
         report.events = self.cx.schedule.handled();
+        self.count_operations();
         for member in &mut self.members {
             member.machine.count(&mut self.cx);
             if let Some(process) = &mut member.process {
@@ -192,6 +197,10 @@ impl Fleet {
     }
 
     fn happens(&mut self, event: Event) {
+        // What comes for a process that stands still waits in the order in which it came.
+        if let Some(until) = self.stands_still(&event) {
+            return self.cx.at(until, event);
+        }
         match event {
             Event::Act { client } => self.act(client),
             Event::Fault { number } => {
@@ -235,9 +244,8 @@ impl Fleet {
 
     /// Something of a node's life happens.
     fn at_life(&mut self, life: u32, event: Event) {
-        let of_life =
-            |member: &&mut Member| member.process.as_ref().is_some_and(|process| process.node.life() == life);
-        let Some(member) = self.members.iter_mut().find(of_life) else { return };
+        let Some(number) = self.node_of(life) else { return };
+        let member = &mut self.members[number];
         let Some(process) = &mut member.process else { return };
         if let Event::Fleet(Step::Turn { .. }) = event {
             process.turn(&mut self.cx, &mut self.wan, &mut member.copy);
@@ -251,7 +259,6 @@ impl Fleet {
         }
         process.look(&mut self.cx);
         process.node.take_ended();
-        let number = member.number;
         if self.plan.is_agreed {
             self.look_at_agreement(number);
             self.check_adopted(number);
@@ -418,6 +425,9 @@ impl Fleet {
 
     /// A client connects to a node, if that runs.
     pub(super) fn connect(&mut self, client: usize, node: usize) {
+        if self.members[node].stopped > self.cx.now() {
+            return;
+        }
         let Some(process) = &mut self.members[node].process else { return };
         let (link, life) = (self.net.open(client), process.node.life());
         self.homes.insert(link, (node, life));
@@ -477,6 +487,7 @@ impl Fleet {
             Step::End { life } => self.ends(life),
             Step::Room { node } => self.members[node].machine.disk.set_capacity(None),
             Step::Operate => self.operate(),
+            Step::Go { node } => self.goes(node),
             Step::Impersonate => self.impersonate(),
             Step::Resume { client, link } => self.resume(client, link),
         }

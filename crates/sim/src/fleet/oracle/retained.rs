@@ -46,9 +46,10 @@ impl Write {
         self.acknowledged.is_some() && other.acknowledged.is_some_and(|at| self.sent > at + skew + MILLI)
     }
 
-    /// Whether it stands for what it says against all that is earlier.
-    fn is_promised(&self) -> bool {
-        self.is_assured && self.acknowledged.is_some() && (!self.deletes || self.is_everywhere)
+    /// Whether it stands for what it says against all that is earlier, while a node is gone that may have it alone.
+    fn is_promised(&self, gone: Option<usize>) -> bool {
+        let is_kept = self.is_assured && self.acknowledged.is_some();
+        is_kept && (!self.deletes || self.is_everywhere) && Some(self.node) != gone
     }
 }
 
@@ -120,13 +121,13 @@ impl Oracle {
                         writes.iter().any(|deletion| deletion.deletes && !later.is_behind(deletion))
                     };
                     let mut later =
-                        writes.iter().filter(|later| later.is_promised() && later.is_behind(write));
+                        writes.iter().filter(|later| later.is_promised(self.gone) && later.is_behind(write));
                     let later = later.find(|later| later.deletes || !may_be_deleted(later));
                     assert!(later.is_none(), "{topic} has {write:?}, behind which came {later:?}");
                     cx.report.fleet_check_retained_last += u64::from(write.acknowledged.is_some());
                 }
                 None => {
-                    let kept = |write: &&Write| write.is_promised() && !write.deletes;
+                    let kept = |write: &&Write| write.is_promised(self.gone) && !write.deletes;
                     let mut deletions = writes.iter().filter(|write| write.deletes);
                     let is_deleted = deletions.any(|deletion| {
                         !writes.iter().any(|later| kept(&later) && later.is_behind(deletion))
