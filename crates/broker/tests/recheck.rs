@@ -13,13 +13,19 @@ use mqtt::{
     SubscriptionOptions, Version,
 };
 
-/// Rules that can be read as long as their generation is even; `free` is always allowed.
+/// Topics may be read as long as the generation of the rules is even, `free` always. Everybody is let in; once it is shut, those whose
+/// identifier ends with 7 may not be here.
 #[derive(Default)]
-struct Rules(AtomicU64);
+struct Door {
+    generation: AtomicU64,
+    is_shut: AtomicBool,
+    revocations: AtomicU64,
+    asked: AtomicUsize,
+}
 
-impl Access for Rules {
-    fn authenticate(&self, _: Credentials<'_>, _: &mut dyn FnMut() -> AuthReply) -> Option<Verdict> {
-        Some(Verdict::Allow)
+impl Access for Door {
+    fn authenticate(&self, of: Credentials<'_>, later: &mut dyn FnMut() -> AuthReply) -> Option<Verdict> {
+        AllowAll.authenticate(of, later)
     }
 
     fn guards_topics(&self) -> bool {
@@ -38,7 +44,17 @@ impl Access for Rules {
     }
 
     fn generation(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    fn revoked(&self, identity: Identity<'_>) -> Option<ReasonCode> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let is_gone = self.is_shut.load(Ordering::Relaxed) && identity.client_id.ends_with('7');
+        is_gone.then_some(ReasonCode::Banned)
+    }
+
+    fn revocations(&self) -> u64 {
+        self.revocations.load(Ordering::Relaxed)
     }
 }
 
@@ -81,8 +97,8 @@ fn client(worker: &mut Worker, name: &str, clean_start: bool, filters: &[&str]) 
 
 #[test]
 fn subscriptions_that_are_no_longer_allowed_end() {
-    let rules = Arc::new(Rules::default());
-    let node = Node::new(Settings::default(), rules.clone(), "test".into(), 1, [3; 16]);
+    let door = Arc::new(Door::default());
+    let node = Node::new(Settings::default(), door.clone(), "test".into(), 1, [3; 16]);
     let mut worker = Worker::new(WorkerId(0), node.clone());
     client(&mut worker, "ephemeral", true, &["a/#", "$share/group/b", "free"]);
     client(&mut worker, "durable", false, &["c/+", "$share/group/d", "free"]);
@@ -91,7 +107,7 @@ fn subscriptions_that_are_no_longer_allowed_end() {
     worker.settle(Time(1_000));
     assert_eq!(node.routes.len(), routes, "nothing ends while the rules stay");
 
-    rules.0.store(1, Ordering::Relaxed);
+    door.generation.store(1, Ordering::Relaxed);
     for round in 2..5 {
         worker.tick(Time(round * 1_000));
         worker.settle(Time(round * 1_000));
@@ -100,48 +116,6 @@ fn subscriptions_that_are_no_longer_allowed_end() {
     assert_eq!(node.routes.len(), 3);
     assert_eq!(worker.counters().subscribe_denied, 4);
     worker.check_invariants();
-}
-
-/// Lets everybody in; then those whose identifier ends with 7 may not be here.
-#[derive(Default)]
-struct Door {
-    is_shut: AtomicBool,
-    revocations: AtomicU64,
-    asked: AtomicUsize,
-}
-
-impl Access for Door {
-    fn authenticate(&self, of: Credentials<'_>, later: &mut dyn FnMut() -> AuthReply) -> Option<Verdict> {
-        AllowAll.authenticate(of, later)
-    }
-
-    fn guards_topics(&self) -> bool {
-        false
-    }
-
-    fn authorize(
-        &self,
-        identity: Identity<'_>,
-        action: Action,
-        topic: &str,
-        later: &mut dyn FnMut() -> AskAgain,
-    ) -> Option<Permission> {
-        AllowAll.authorize(identity, action, topic, later)
-    }
-
-    fn generation(&self) -> u64 {
-        0
-    }
-
-    fn revoked(&self, identity: Identity<'_>) -> Option<ReasonCode> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        let is_gone = self.is_shut.load(Ordering::Relaxed) && identity.client_id.ends_with('7');
-        is_gone.then_some(ReasonCode::Banned)
-    }
-
-    fn revocations(&self) -> u64 {
-        self.revocations.load(Ordering::Relaxed)
-    }
 }
 
 /// Ten thousand bans that come at once are one look at each client, in steps.
