@@ -106,6 +106,8 @@ def ban(node):
     network = node.json("ban", "add", "address", "10.9.0.0/16")
     assert network["until"] is None
     assert len(node.json("ban", "list")["items"]) == 2
+    line = next(line for line in node.text("bans").splitlines() if "10.9.0.0/16" in line)
+    assert "never" in line and "lifted" not in line, line
     for item in (added, network):
         assert "lifted" in node.text("ban", "remove", str(item["id"]))
     node.ctl("ban", "remove", str(added["id"]), code=4)

@@ -39,7 +39,7 @@ struct BanItem {
     /// The name of the key that made it; empty in open mode.
     by: String,
     created_at: Timestamp,
-    /// Null is for good.
+    /// When it ends; `null`: never.
     until: Option<Timestamp>,
 }
 
@@ -94,7 +94,7 @@ struct BanBody {
     #[serde(default)]
     #[schema(max_length = 1024)]
     reason: String,
-    /// For how long; null is for good.
+    /// Seconds; it never ends when not given.
     for_s: Option<u64>,
 }
 
@@ -113,7 +113,7 @@ impl BanBody {
             }
         };
         if self.for_s.is_some_and(|seconds| !(1..=FOR_S_MAX).contains(&seconds)) {
-            wrong("for_s", format!("expected 1 to {FOR_S_MAX} seconds, or null for good"));
+            wrong("for_s", format!("expected 1 to {FOR_S_MAX} seconds, or null for a ban that never ends"));
         }
         match target {
             Some(target) if errors.is_empty() => {

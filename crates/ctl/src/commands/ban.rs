@@ -106,13 +106,13 @@ impl Command for BanArgs {
 }
 
 fn list(console: &mut Console, page: &PageArgs) -> Result<(), Failure> {
-    let columns = [left("ID"), left("KIND"), left("VALUE"), left("UNTIL"), left("BY"), left("REASON")];
+    let columns = [left("ID"), left("KIND"), left("VALUE"), left("ENDS"), left("BY"), left("REASON")];
     let row = |ban: &Value| {
         vec![
             ban.cell("id"),
             ban.cell("kind"),
             ban.cell("value"),
-            if ban.field("until").is_null() { "lifted".to_owned() } else { ban.time_cell("until") },
+            if ban.field("until").is_null() { "never".to_owned() } else { ban.time_cell("until") },
             ban.cell("by"),
             ban.text("reason"),
         ]
