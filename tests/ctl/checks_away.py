@@ -116,12 +116,17 @@ def changed_everywhere(_):
 
         stay = [process for (_, user), process in here.items() if user in ("adam", "kept", "left")]
         assert len(stay) == 12 and all(process.poll() is None for process in stay)
-        # Who was kept once goes with the next change.
-        last.ctl("users", "remove", "kept", "--yes")
+        # Who was kept once goes with the next change, also of another user of that name.
+        second.ctl("users", "add", "left", stdin="other\n")
+        for name, node in nodes.items():
+            until(lambda node=node: comes_in(node, "probe", *login("left", "other")), f"left is known to {name} again", 20)
+        assert all(process.poll() is None for process in stay)
+        for user in ("kept", "left"):
+            last.ctl("users", "remove", user, "--yes")
         for (_, user), process in here.items():
-            if user == "kept":
+            if user in ("kept", "left"):
                 is_sent_away(process)
-        assert all(process.poll() is None for (_, user), process in here.items() if user in ("adam", "left"))
+        assert all(process.poll() is None for (_, user), process in here.items() if user == "adam")
 
 
 CHECKS = [banned_everywhere, changed_everywhere]

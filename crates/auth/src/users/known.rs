@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::ArcSwap;
 use broker::access::{Admission, Grants, Principal, Standing};
@@ -66,6 +66,30 @@ type Shard = HashMap<Box<str>, Arc<User>>;
 struct Counts {
     costs: HashMap<Cost, (usize, Arc<PasswordHash>)>,
     scram: HashMap<(u32, usize), usize>,
+    left: Left,
+}
+
+/// Clients that stay although their users were removed. Who has the name next has them, too.
+#[derive(Debug, Default)]
+struct Left(HashMap<Box<str>, Weak<Standing>>);
+
+impl Left {
+    fn put(&mut self, name: &str, standing: &Arc<Standing>) {
+        if self.0.len() == self.0.capacity() {
+            self.0.retain(|_, standing| standing.strong_count() > 0);
+            self.0.reserve(self.0.len().max(16));
+        }
+        self.0.insert(name.into(), Arc::downgrade(standing));
+    }
+
+    /// `None` when nobody is there any more.
+    fn take(&mut self, name: &str) -> Option<Arc<Standing>> {
+        self.0.remove(name)?.upgrade()
+    }
+
+    fn into_standings(self) -> impl Iterator<Item = Arc<Standing>> {
+        self.0.into_values().filter_map(|standing| standing.upgrade())
+    }
 }
 
 type Cost = (u8, u32, u32, u32);
@@ -202,7 +226,8 @@ impl View for Known {
             shards[self.shard(record.key)].insert(record.key.into(), Arc::new(user));
             len += 1;
         }
-        *now = counts;
+        // Whether there was such a user again meanwhile, nobody says.
+        ended.extend(std::mem::replace(&mut *now, counts).left.into_standings());
         for (shard, new) in self.shards.iter().zip(shards) {
             let new = Arc::new(new);
             let before = shard.swap(new.clone());
@@ -226,8 +251,9 @@ impl View for Known {
             let old = match change.value {
                 Some(value) => {
                     let mut user = read(change.key, value, change.revision);
-                    if let Some(before) = shard.get(change.key) {
-                        ended.extend(user.follow(before));
+                    match shard.get(change.key) {
+                        Some(before) => ended.extend(user.follow(before)),
+                        None => user.standing = counts.left.take(change.key).unwrap_or_default(),
                     }
                     counts.add(&user);
                     len += 1;
@@ -235,8 +261,11 @@ impl View for Known {
                 }
                 None => {
                     let old = shard.remove(change.key);
-                    let goes = old.iter().filter(|user| !user.leaves_clients);
-                    ended.extend(goes.map(|user| user.standing.clone()));
+                    match &old {
+                        Some(user) if user.leaves_clients => counts.left.put(change.key, &user.standing),
+                        Some(user) => ended.push(user.standing.clone()),
+                        None => {}
+                    }
                     old
                 }
             };

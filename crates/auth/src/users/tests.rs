@@ -270,6 +270,33 @@ fn who_was_kept_once_goes_with_the_next_change_that_keeps_nobody() {
     assert_eq!(users.ledger.figures().records, [("users".into(), 0)]);
 }
 
+#[test]
+fn who_was_left_here_goes_with_the_next_user_of_that_name() {
+    use Connected::{Close, Keep};
+    let users = Users::in_memory(10).unwrap();
+    let elsewhere = Users::open(users.ledger.clone(), 10).unwrap();
+    let nodes = [&users, &elsewhere];
+    let superuser = |record| UserRecord { superuser: true, ..record };
+    let ends: [fn(&Users); 2] = [
+        |users| users.remove("alice", Close).unwrap(),
+        |users| drop(users.change("alice", Close, |record| UserRecord { enabled: false, ..record })),
+    ];
+    for end in ends {
+        drop(users.remove("alice", Close));
+        users.add("alice", &with(HASH)).unwrap();
+        let before = nodes.map(|node| standing(node, "alice"));
+        for _ in 0..2 {
+            users.remove("alice", Keep).unwrap();
+            users.add("alice", &with(PBKDF2)).unwrap();
+        }
+        users.change("alice", Keep, superuser).unwrap();
+        let since = nodes.map(|node| standing(node, "alice"));
+        assert!(before.iter().chain(&since).all(|standing| !standing.has_ended()));
+        end(&users);
+        assert!(before.iter().chain(&since).all(|standing| standing.has_ended()));
+    }
+}
+
 /// Of a node that was cut off for so long that it is not told what was changed, but how things are.
 #[test]
 fn a_whole_copy_ends_what_the_changes_would_have_ended() {
@@ -296,8 +323,18 @@ fn a_whole_copy_ends_what_the_changes_would_have_ended() {
     users.change("kept", Connected::Keep, disabled).unwrap();
     users.remove("removed", Connected::Close).unwrap();
     catch_up();
-    assert_eq!(standings.map(|standing| standing.has_ended()), [true, false, false, true]);
+    assert_eq!(standings.each_ref().map(|standing| standing.has_ended()), [true, false, false, true]);
     assert_eq!(behind.revocations(), 1);
     catch_up();
     assert_eq!(behind.revocations(), 1);
+    // Who was left here, and would go with a user who has come and gone meanwhile, goes in any case.
+    let [_, kept, ..] = standings;
+    let left = UserRecord { leaves_clients: true, ..users.get("kept").unwrap().unwrap() };
+    let left = serde_json::to_string(&left).unwrap();
+    let batch = [Some(&*left), None].map(|value| Applied { key: "kept", value, revision: Revision(9) });
+    behind.apply(&batch);
+    assert!(!kept.has_ended());
+    users.remove("kept", Connected::Close).unwrap();
+    catch_up();
+    assert!(kept.has_ended());
 }
