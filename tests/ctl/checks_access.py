@@ -2,7 +2,9 @@
 
 import json
 
+from checks_cluster import health, start
 from checks_top import top
+from node import Node, free_port, until
 
 
 def keys(node):
@@ -51,6 +53,72 @@ def top_with_a_token(node):
     node.token = token
 
 
+def key_beside(node, *words, **more):
+    """`meridian key` in the data directory of a node, as somebody runs it who is on the machine and has no key."""
+    return node.run("key", *words, "--data-dir", str(node.directory / "data"), **more)
+
+
+def keys_lost(node):
+    """keys: a lost one of an admin is replaced on the node's machine, which its log and the audit log say"""
+    before = node.token
+    done = key_beside(node, "add", "rescue", "--role", "admin")
+    rescue = done.out.strip()
+    assert done.out.count("\n") == 1 and "not in force" not in done.err, done.err
+    assert node.json("whoami", token=rescue)["role"] == "admin"
+    assert "already" in key_beside(node, "add", "rescue", "--role", "admin", code=1).err
+    entry = next(entry for entry in node.json("audit", token=rescue)["items"] if entry["by"] == "meridian key")
+    assert entry["status"] == 201 and entry["path"] == "/api/v1/keys" and "rescue" in entry["detail"], entry
+    assert rescue not in json.dumps(entry)
+    assert "meridian key" in node.text("audit", token=rescue)
+    log = (node.directory / "node.log").read_text()
+    assert any("WARN" in line and "key rescue for a admin" in line for line in log.splitlines()), log[-2000:]
+    key_beside(node, "remove", "rescue")
+    node.ctl("status", token=rescue, code=5)
+    node.ctl("status", token=before)
+
+
+def keys_lost_in_a_cluster(_):
+    """keys: in a cluster a lost one of an admin is replaced on the machine of one node, whether it runs or not, and the new one holds on all"""
+    nodes = {name: Node() for name in ("n1", "n2", "n3")}
+    ports = {name: free_port() for name in nodes}
+    first, second, last = nodes.values()
+    secret = first.directory / "cluster.secret"
+    secret.write_text("a secret that is long enough")
+    try:
+        for name in nodes:
+            start(nodes, ports, secret, name)
+        for node in nodes.values():
+            node.ctl("health", "--wait", "60s")
+            until(lambda node=node: health(node)[0] == 200, "a majority agrees", 60)
+        first.ctl("keys", "add", "lost", "--role", "admin")
+        for node in nodes.values():
+            until(lambda node=node: node.ctl("status", code=None).returncode == 5, "a key is needed", 20)
+
+        holds = lambda node, token: node.ctl("whoami", token=token, code=None).returncode == 0
+        rescue = key_beside(second, "add", "rescue", "--role", "admin").out.strip()
+        for node in nodes.values():
+            until(lambda node=node: holds(node, rescue), "the key holds on every node", 20)
+        assert any(entry["by"] == "meridian key" for entry in second.json("audit", token=rescue)["items"])
+
+        # What is wanted while a node is stopped is there when that one node is started.
+        last.stop()
+        done = key_beside(last, "add", "late", "--role", "admin")
+        late, wanted = done.out.strip(), last.directory / "data" / "key-wanted.json"
+        assert "not in force yet" in done.err and str(wanted) in done.err, done.err
+        assert late not in wanted.read_text() and wanted.stat().st_mode & 0o777 == 0o600
+        assert str(wanted) in key_beside(last, "remove", "lost", code=1).err
+        assert not holds(first, late)
+        start(nodes, ports, secret, "n3")
+        for node in nodes.values():
+            until(lambda node=node: holds(node, late), "the key holds on every node", 60)
+        assert not wanted.exists()
+        key_beside(last, "remove", "lost")
+        assert {key["name"] for key in first.json("keys", token=late)["items"]} == {"rescue", "late"}
+    finally:
+        for node in nodes.values():
+            node.close()
+
+
 def the_last_key_goes(node):
     """keys: without the last one the node is open again"""
     node.ctl("keys", "remove", "boss")
@@ -58,4 +126,4 @@ def the_last_key_goes(node):
     assert node.json("whoami")["open"]
 
 
-CHECKS = [keys, top_with_a_token, the_last_key_goes]
+CHECKS = [keys, keys_lost, keys_lost_in_a_cluster, top_with_a_token, the_last_key_goes]

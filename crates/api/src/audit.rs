@@ -33,10 +33,10 @@ const FILE: &str = "audit.log";
 #[schema(as = AuditEntry)]
 pub struct Entry {
     pub at: Timestamp,
-    /// Name of the key.
+    /// Name of the key; `meridian key` for what that command did on the node's machine.
     pub by: Option<String>,
     pub role: Option<Role>,
-    /// Where the request came from.
+    /// Where the request came from; the file of `meridian key`.
     pub address: String,
     pub method: String,
     /// With its query.
@@ -60,6 +60,27 @@ impl Entry {
             path: cut(path),
             status: 0,
             detail: None,
+        }
+    }
+
+    /// What was done by another way than a request, as the request that would have done it.
+    pub(crate) fn beside(
+        by: &str,
+        address: String,
+        method: &str,
+        path: &str,
+        status: u16,
+        detail: String,
+    ) -> Self {
+        Self {
+            at: Timestamp::now(),
+            by: Some(by.to_owned()),
+            role: Some(Role::Admin),
+            address,
+            method: method.to_owned(),
+            path: path.to_owned(),
+            status,
+            detail: Some(detail),
         }
     }
 }

@@ -212,11 +212,15 @@ fn admit(state: &State, request: &Request) -> Result<Caller, Refusal> {
         (Some(_), false) => match token(headers).map(|token| state.keys.check(token, Timestamp::now())) {
             Some(Ok((name, role))) => Caller::new(Some(name), role, address),
             Some(Err(Denied::Unknown)) => {
-                let problem = Problem::unauthorized("this token is not known; ask an admin for a key");
+                let problem = Problem::unauthorized(
+                    "this token is not known; ask an admin for a key, or make one on the node's machine (`meridian key add`)",
+                );
                 return Err(stranger(crate::metrics::Rejected::token, problem));
             }
             Some(Err(Denied::Expired)) => {
-                let problem = Problem::unauthorized("this token has expired; ask an admin for a new key");
+                let problem = Problem::unauthorized(
+                    "this token has expired; ask an admin for a new key, or make one on the node's machine (`meridian key add`)",
+                );
                 return Err(stranger(crate::metrics::Rejected::token, problem));
             }
             None => {

@@ -1,5 +1,8 @@
 //! API keys: who may ask what. The registry holds names, roles and hashes; a token is shown once, when it is made.
 
+mod uptake;
+mod wanted;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::fs;
@@ -16,6 +19,9 @@ use sha2::{Digest as _, Sha256};
 
 use crate::role::Role;
 use crate::timestamp::Timestamp;
+pub(crate) use uptake::Uptake;
+pub use wanted::Outcome;
+use wanted::{Looks, Wanted};
 
 /// Keys, at most: each request with a token is compared with all of them.
 pub const KEYS_MAX: usize = 256;
@@ -100,6 +106,20 @@ pub enum KeyError {
     Unknown(String),
     /// Without this one nobody could manage the keys any more.
     LastAdmin,
+    /// What was wanted before in this file waits for a node still.
+    Waits(PathBuf),
+    /// The node's files are those of the user with this number.
+    OtherUser {
+        path: PathBuf,
+        uid: u32,
+    },
+    /// What is wanted in this file makes no sense.
+    NotWanted {
+        path: PathBuf,
+        error: String,
+    },
+    /// The node has taken it up, and it is not so.
+    NotDone,
 }
 
 impl fmt::Display for KeyError {
@@ -122,6 +142,23 @@ impl fmt::Display for KeyError {
             Self::Unknown(name) => write!(f, "there is no key `{name}`"),
             Self::LastAdmin => f.write_str(
                 "then no key would have the role admin, and nobody could manage the keys by the API; make one first",
+            ),
+            Self::Waits(path) => write!(
+                f,
+                "what was wanted before waits in {} for the node, which is not there or hears no majority of the cores: start it, or \
+                 remove the file to withdraw that",
+                path.display()
+            ),
+            Self::OtherUser { path, uid } => write!(
+                f,
+                "{} belongs to another user, the node's: run this as that one (sudo -u '#{uid}' meridian key ...)",
+                path.display()
+            ),
+            Self::NotWanted { path, error } => {
+                write!(f, "{}: {error}; it is written by `meridian key` only, of the same version", path.display())
+            }
+            Self::NotDone => f.write_str(
+                "the node has taken it up, and the keys here do not show it: the node's log says why, and so does `meridian ctl audit`",
             ),
         }
     }
@@ -159,18 +196,58 @@ impl KeyFile {
         Ok(Keys::read_only(&self.data_dir)?.known.keys.load().to_vec())
     }
 
-    /// Makes a key, and its token.
+    /// Makes a key, and its token. A node that runs here does it, and has it in its audit log; where the keys are a cluster's, whichever
+    /// node runs here next.
     ///
     /// # Errors
-    /// A bad or known name, too many keys, a registry that cannot be read or written.
-    pub fn add(&self, new: &NewKey) -> Result<(Key, String), KeyError> {
-        self.keys()?.add_any(new)
+    /// A bad or known name, too many keys, a registry that cannot be read or written; the node refuses it.
+    pub fn add(&self, new: &NewKey) -> Result<(Key, String, Outcome), KeyError> {
+        let runs = Looks::has_begun(&self.data_dir)?;
+        if !runs {
+            match self.keys()?.add_any(new) {
+                Err(KeyError::Write(ProposeError::OfCluster)) => {}
+                made => return made.map(|(key, token)| (key, token, Outcome::Done)),
+            }
+        }
+        let (key, token) = Keys::read_only(&self.data_dir)?.new_key(new)?;
+        let outcome = self.want(&Wanted::Add(key.clone()), runs)?;
+        Ok((key, token, outcome))
     }
 
+    /// Takes a key away, likewise.
+    ///
     /// # Errors
-    /// No such key; a registry that cannot be read or written.
-    pub fn remove(&self, name: &str) -> Result<(), KeyError> {
-        self.keys()?.remove_any(name)
+    /// No such key; a registry that cannot be read or written; the node refuses it.
+    pub fn remove(&self, name: &str) -> Result<Outcome, KeyError> {
+        let runs = Looks::has_begun(&self.data_dir)?;
+        if !runs {
+            match self.keys()?.remove_any(name) {
+                Err(KeyError::Write(ProposeError::OfCluster)) => {}
+                removed => return removed.map(|()| Outcome::Done),
+            }
+        }
+        if !self.read()?.iter().any(|key| *key.name == *name) {
+            return Err(KeyError::Unknown(name.to_owned()));
+        }
+        self.want(&Wanted::Remove(name.to_owned()), runs)
+    }
+
+    /// A key is wanted, which the node makes when it runs.
+    pub fn wants_key(&self) -> bool {
+        matches!(Wanted::read(&self.data_dir), Ok(Some(Wanted::Add(_))))
+    }
+
+    fn want(&self, wanted: &Wanted, runs: bool) -> Result<Outcome, KeyError> {
+        let path = wanted.put(&self.data_dir)?;
+        if !runs || !wanted::is_taken_up(&path) {
+            return Ok(Outcome::Waits { path, runs });
+        }
+        let keys = self.read()?;
+        let is_done = match wanted {
+            Wanted::Add(key) => keys.iter().any(|other| other.sha256.is(&key.sha256)),
+            Wanted::Remove(name) => !keys.iter().any(|key| *key.name == **name),
+        };
+        if is_done { Ok(Outcome::Done) } else { Err(KeyError::NotDone) }
     }
 
     fn keys(&self) -> Result<Keys, KeyError> {
@@ -377,16 +454,13 @@ impl Keys {
     }
 
     fn add_any(&self, new: &NewKey) -> Result<(Key, String), KeyError> {
-        if !is_name(&new.name) {
-            return Err(KeyError::BadName);
-        }
-        let keys = self.known.keys.load();
-        if keys.iter().any(|key| *key.name == *new.name) {
-            return Err(KeyError::Exists(new.name.clone()));
-        }
-        if keys.len() >= KEYS_MAX {
-            return Err(KeyError::TooMany);
-        }
+        let (key, token) = self.new_key(new)?;
+        self.put_new(&key)?;
+        Ok((key, token))
+    }
+
+    /// A key that may be put, and its token.
+    fn new_key(&self, new: &NewKey) -> Result<(Key, String), KeyError> {
         let token = token()?;
         let created_at = Timestamp::now();
         let key = Key {
@@ -396,10 +470,45 @@ impl Keys {
             expires_at: new.expires_in.map(|time| created_at.after(time)),
             sha256: Hash::of(&token),
         };
-        match self.ledger.propose(vec![put(&key)?.expecting(Expected::Absent)]) {
-            Ok(_) => Ok((key, token)),
-            Err(ProposeError::Conflict { .. }) => Err(KeyError::Exists(new.name.clone())),
+        self.check_new(&key)?;
+        Ok((key, token))
+    }
+
+    fn check_new(&self, key: &Key) -> Result<(), KeyError> {
+        if !is_name(&key.name) {
+            return Err(KeyError::BadName);
+        }
+        let keys = self.known.keys.load();
+        if keys.iter().any(|other| other.name == key.name) {
+            return Err(KeyError::Exists(key.name.to_string()));
+        }
+        if keys.len() >= KEYS_MAX {
+            return Err(KeyError::TooMany);
+        }
+        Ok(())
+    }
+
+    fn put_new(&self, key: &Key) -> Result<(), KeyError> {
+        self.check_new(key)?;
+        match self.ledger.propose(vec![put(key)?.expecting(Expected::Absent)]) {
+            Ok(_) => Ok(()),
+            Err(ProposeError::Conflict { .. }) => Err(KeyError::Exists(key.name.to_string())),
             Err(error) => Err(KeyError::Write(error)),
+        }
+    }
+
+    /// Makes it so. What is so already, as after a crash, is done.
+    ///
+    /// # Errors
+    /// As [`Keys::add`] and [`Keys::remove`], but that an admin need not be left: whoever wants it can make one.
+    pub(crate) fn make(&self, wanted: &Wanted) -> Result<(), KeyError> {
+        self.ledger.catch_up_now().map_err(KeyError::Write)?;
+        match wanted {
+            Wanted::Add(key) if self.known.keys.load().iter().any(|other| other.sha256.is(&key.sha256)) => {
+                Ok(())
+            }
+            Wanted::Add(key) => self.put_new(key),
+            Wanted::Remove(name) => self.remove_any(name),
         }
     }
 

@@ -48,7 +48,7 @@ pub use configuration::{
     AgreedValue, Author, Change, Changed, Changes, ConfigView, Configuration, LogLevelView, Refused,
     Reloaded, Scope, SettingProblem, SettingView, Version,
 };
-pub use keys::{Key, KeyError, KeyFile, Keys, NewKey};
+pub use keys::{Key, KeyError, KeyFile, Keys, NewKey, Outcome};
 pub use log_ring::LogRing;
 pub use openapi::document;
 pub use role::{Caller, Role};

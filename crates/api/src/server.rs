@@ -29,6 +29,7 @@ use crate::audit::Audit;
 use crate::caught::Caught;
 use crate::complaints::Complaints;
 use crate::gate::{Peer, gate, is_reading};
+use crate::keys::Uptake;
 use crate::operations::Operations;
 use crate::paced::Paced;
 use crate::problem::Problem;
@@ -159,6 +160,7 @@ impl Bound {
             cluster.answer_by(Arc::new(Answering { router, state: state.clone(), runtime }));
         }
         runtime.spawn(accepting.run(listener));
+        runtime.spawn(Uptake::begin(state.clone()).run());
         tracing::info!(address = %address, "{}", if https.is_some() { "HTTPS" } else { "HTTP" });
         Ok(Server { state, runtime, connections, stop })
     }

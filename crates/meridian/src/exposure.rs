@@ -4,8 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 
-use api::Keys;
 use api::settings::{HttpSettings, Listen};
+use api::{KeyFile, Keys};
 use auth::settings::Auth;
 
 use crate::config::Config;
@@ -117,7 +117,8 @@ pub fn check_http(http: &HttpSettings, keys: &Keys, data_dir: &Path) -> Result<(
         Listen::At(address) if !is_loopback(address.ip()) => address,
         Listen::At(_) | Listen::Off => return Ok(()),
     };
-    if keys.is_empty() {
+    // One that is wanted is made as soon as the node runs; until then nobody is let in.
+    if keys.is_empty() && !KeyFile::in_directory(data_dir).wants_key() {
         return Err(HttpExposed::NoKey { address, data_dir: data_dir.to_owned() });
     }
     if http.tls_certificate.is_none() && !http.plain_text_allowed {
@@ -282,7 +283,7 @@ mod tests {
             );
         }
         let new = api::NewKey { name: "a".into(), role: api::Role::Admin, expires_in: None };
-        api::KeyFile::in_directory(&directory).add(&new).unwrap();
+        KeyFile::in_directory(&directory).add(&new).unwrap();
         let text = check("0.0.0.0:0").unwrap_err().to_string();
         assert!(text.contains("http.tls_certificate") && text.contains("plain_text_allowed=true"), "{text}");
         let secure = HttpSettings { tls_certificate: Some("c".into()), ..http("0.0.0.0:0") };
@@ -292,6 +293,17 @@ mod tests {
         for quiet in [secure, http("127.0.0.1:0")] {
             assert_eq!(plain_text_warning(&quiet), None);
         }
+        std::fs::remove_dir_all(&directory).unwrap();
+
+        // A node whose keys are a cluster's gets the one that is wanted when it runs.
+        let copy = registry::AgreedLedger::open(&directory, "a", 1).unwrap();
+        copy.take_nothing(7);
+        drop(copy);
+        let meant = || check_these(&HttpSettings { plain_text_allowed: true, ..http("0.0.0.0:0") });
+        assert!(meant().is_err());
+        KeyFile::in_directory(&directory).add(&new).unwrap();
+        assert!(Keys::read_only(&directory).unwrap().is_empty());
+        assert_eq!(meant(), Ok(()));
         std::fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -1,16 +1,22 @@
-//! `meridian key`: the API keys of a node, in its data directory. The node sees a change within a second.
+//! `meridian key`: the API keys of a node, in its data directory. A node that runs there makes the change, also where the keys are a
+//! cluster's; so it is the way back when the last admin key is lost.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use api::{KeyError, KeyFile, NewKey, Role};
+use api::{KeyFile, NewKey, Outcome, Role};
 use clap::{Args, Subcommand, ValueEnum};
 use settings::{Raw, Value as _};
 
 use crate::config::ConfigArgs;
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Run it as the user of the node, on its machine. It needs no other key, so it is the way back when the last one of an admin is lost:
+  meridian key add rescue --role admin --data-dir /var/lib/meridian
+In a cluster one node is enough, and the key holds on all. Where the node does not run, or hears no majority of the cores, the key is
+there as soon as it does.")]
 pub struct KeyArgs {
     #[command(subcommand)]
     command: KeyCommand,
@@ -103,7 +109,9 @@ impl KeyArgs {
             }
             KeyCommand::List { place } => place.file().and_then(|file| list(&file)),
             KeyCommand::Remove { name, place } => place.file().and_then(|file| {
-                file.remove(&name).map(|()| String::new()).map_err(|error| error.to_string())
+                let outcome = file.remove(&name).map_err(|error| error.to_string())?;
+                say_when(&outcome, "the key is not removed yet");
+                Ok(String::new())
             }),
         };
         match done {
@@ -121,8 +129,9 @@ impl KeyArgs {
 
 /// The token alone goes to standard output, so that it can be sent into a file.
 fn add(file: &KeyFile, name: String, role: KeyRole, expires_in: Option<Duration>) -> Result<String, String> {
-    let told = |error: KeyError| error.to_string();
-    let (key, token) = file.add(&NewKey { name, role: role.into(), expires_in }).map_err(told)?;
+    let new = NewKey { name, role: role.into(), expires_in };
+    let (key, token, outcome) = file.add(&new).map_err(|error| error.to_string())?;
+    say_when(&outcome, "the key is not in force yet");
     let until = key.expires_at.map_or("for good".to_owned(), |time| format!("until {time}"));
     eprintln!(
         "key {} for a {}, valid {until}, in {}. This is its token; it is not shown again:",
@@ -131,6 +140,21 @@ fn add(file: &KeyFile, name: String, role: KeyRole, expires_in: Option<Duration>
         file.path().display()
     );
     Ok(format!("{token}\n"))
+}
+
+/// That it does not hold yet, if so, and what that takes.
+fn say_when(outcome: &Outcome, what: &str) {
+    let Outcome::Waits { path, runs } = outcome else { return };
+    let path = path.display();
+    match runs {
+        true => eprintln!(
+            "{what}: the node here has not made it so. It will, as soon as it hears a majority of the cores (its log says more); to \
+             withdraw it, remove {path}"
+        ),
+        false => eprintln!(
+            "{what}: the keys are a cluster's, and no node runs here. It will be so when this one is started; to withdraw it, remove {path}"
+        ),
+    }
 }
 
 fn list(file: &KeyFile) -> Result<String, String> {

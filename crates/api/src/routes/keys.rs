@@ -102,10 +102,15 @@ impl From<KeyError> for Problem {
         match error {
             KeyError::BadName => Self::invalid("name", detail),
             KeyError::Unknown(_) => Self::not_found(detail),
-            KeyError::Exists(_) | KeyError::TooMany | KeyError::LastAdmin => Self::conflict(detail),
+            KeyError::Exists(_) | KeyError::TooMany | KeyError::LastAdmin | KeyError::Waits(_) => {
+                Self::conflict(detail)
+            }
             KeyError::Write(error) => error.into(),
             KeyError::Unreadable { .. }
             | KeyError::NotUnderstood { .. }
+            | KeyError::NotWanted { .. }
+            | KeyError::OtherUser { .. }
+            | KeyError::NotDone
             | KeyError::Registry(_)
             | KeyError::Random(_) => Self::internal(detail),
         }

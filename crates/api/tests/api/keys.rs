@@ -1,6 +1,8 @@
 //! API keys while the server runs.
 
-use api::{KeyFile, NewKey, Role};
+use std::os::unix::fs::PermissionsExt as _;
+
+use api::{KeyError, KeyFile, NewKey, Outcome, Role};
 use registry::{Change, Ledger as _, Table};
 use serde_json::json;
 
@@ -103,11 +105,54 @@ fn a_key_made_beside_the_server_counts() {
     let server = Server::start();
     server.get("/api/v1/node").is(200);
     let new = NewKey { name: "beside".into(), role: Role::Admin, expires_in: None };
-    let (_, token) = KeyFile::in_directory(&server.directory).add(&new).unwrap();
-    while server.get("/api/v1/node").status != 401 {
+    let (_, token, outcome) = KeyFile::in_directory(&server.directory).add(&new).unwrap();
+    assert_eq!(outcome, Outcome::Done);
+    server.get("/api/v1/node").problem(401, "unauthorized");
+    as_token(&server, &token, "GET", "/api/v1/node", None).is(200);
+}
+
+/// Nobody has a key of an admin any more, but somebody is at the machine.
+#[test]
+fn a_lost_key_is_replaced_beside_the_server_and_the_audit_log_says_so() {
+    let server = Server::with_keys(|_| ());
+    let file = KeyFile::in_directory(&server.directory);
+    let new = |name: &str| NewKey { name: name.into(), role: Role::Admin, expires_in: None };
+    let (_, token, outcome) = file.add(&new("rescue")).unwrap();
+    assert_eq!(outcome, Outcome::Done);
+    let entries = || as_token(&server, &token, "GET", "/api/v1/audit", None).is(200)["items"].clone();
+    let told = &entries()[0];
+    assert_eq!(
+        (&told["by"], &told["method"], &told["status"]),
+        (&json!("meridian key"), &json!("POST"), &json!(201))
+    );
+    assert_eq!((&told["path"], &told["detail"]), (&json!("/api/v1/keys"), &json!("key rescue for a admin")));
+    assert!(told["address"].as_str().unwrap().ends_with("key-wanted.json"), "{told}");
+    assert!(!told.to_string().contains(&token));
+
+    assert!(matches!(file.add(&new("rescue")), Err(KeyError::Exists(_))));
+    assert!(matches!(file.add(&new("no name")), Err(KeyError::BadName)));
+    assert!(matches!(file.remove("nobody"), Err(KeyError::Unknown(_))));
+    assert_eq!(file.remove("admin").unwrap(), Outcome::Done);
+    let lost = server.token(Role::Admin);
+    as_token(&server, &lost, "GET", "/api/v1/node", None).problem(401, "unauthorized");
+    let told = &entries()[0];
+    assert_eq!((&told["path"], &told["status"]), (&json!("/api/v1/keys/admin"), &json!(204)));
+    assert!(!server.directory.join("key-wanted.json").exists());
+}
+
+/// Somebody else may write into the data directory, by a mistake of whoever made that.
+#[test]
+fn what_others_want_is_taken_away_and_not_done() {
+    let server = Server::with_keys(|_| ());
+    let path = server.directory.join("key-wanted.json");
+    let next = server.directory.join("next");
+    std::fs::write(&next, json!({ "remove": "viewer" }).to_string()).unwrap();
+    std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o666)).unwrap();
+    std::fs::rename(&next, &path).unwrap();
+    while path.exists() {
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
-    as_token(&server, &token, "GET", "/api/v1/node", None).is(200);
+    as_token(&server, &server.token(Role::Viewer), "GET", "/api/v1/node", None).is(200);
 }
 
 #[test]

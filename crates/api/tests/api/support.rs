@@ -48,7 +48,7 @@ impl Server {
         let file = api::KeyFile::in_directory(&directory);
         for role in Role::ALL {
             let new = api::NewKey { name: role.name().to_owned(), role, expires_in: None };
-            let (_, token) = file.add(&new).unwrap();
+            let (_, token, _) = file.add(&new).unwrap();
             std::fs::write(directory.join(format!("{}.token", role.name())), token).unwrap();
         }
         Self::in_directory(directory, None, change)

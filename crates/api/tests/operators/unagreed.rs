@@ -1,10 +1,13 @@
 //! Changes that the cores of a cluster do not agree to.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use registry::{Agree, Known, Told, Unagreed};
+use api::{KeyError, KeyFile, NewKey, Outcome, Role};
+use registry::{Agree, AgreedLedger, Delivery, Known, Records, Told, Unagreed};
 use serde_json::{Value, json};
 
+use crate::eventually;
 use crate::world::World;
 
 /// Cores without a majority.
@@ -56,4 +59,70 @@ fn a_change_that_the_cores_refuse_is_unavailable_and_says_that_nothing_has_chang
 #[test]
 fn a_change_that_nobody_knows_of_is_unavailable_and_says_to_look_first() {
     check(true, "undecided", "look before you try again");
+}
+
+/// Cores that agree while they are there.
+#[derive(Default)]
+struct Cores {
+    are_there: AtomicBool,
+    refused: AtomicUsize,
+    records: Arc<Mutex<Records>>,
+    copy: OnceLock<Weak<AgreedLedger>>,
+}
+
+impl Agree for Cores {
+    fn propose(&self, batch: Vec<u8>, told: Told) {
+        if !self.are_there.load(Ordering::Relaxed) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return told(Err(Unagreed { why: WHY.into(), may_hold: false }));
+        }
+        told(Ok(self.records.lock().unwrap().apply(&batch)));
+        let (records, copy) = (self.records.clone(), self.copy.get().and_then(Weak::upgrade).unwrap());
+        // Who waits for the copy waits in the ledger. What is told later is never less.
+        std::thread::spawn(move || {
+            let records = records.lock().unwrap();
+            copy.take(&Delivery::Whole { founded: 1, bytes: records.whole().into() });
+        });
+    }
+
+    fn known(&self) -> Known {
+        Known { founded: 1, revision: Some(self.records.lock().unwrap().revision()), leads: true }
+    }
+}
+
+/// `meridian key` needs no key, and no more than one node.
+#[test]
+fn a_key_that_is_wanted_beside_a_node_of_a_cluster_waits_for_the_cores_and_for_the_node() {
+    let cores = Arc::new(Cores::default());
+    let mut world = World::attached(&|ledger| {
+        cores.copy.set(Arc::downgrade(ledger)).unwrap();
+        ledger.attach(cores.clone());
+    });
+    let set = |are_there| cores.are_there.store(are_there, Ordering::Relaxed);
+    set(true);
+    world.post("/api/v1/keys", json!({"name": "lost", "role": "admin"})).expect(201);
+    world.get("/api/v1/node").problem(401);
+
+    set(false);
+    let file = KeyFile::in_directory(world.data_dir());
+    let new = |name: &str| NewKey { name: name.into(), role: Role::Admin, expires_in: None };
+    let adding = {
+        let (file, new) = (file.clone(), new("rescue"));
+        std::thread::spawn(move || file.add(&new))
+    };
+    eventually("it is tried again", || (cores.refused.load(Ordering::Relaxed) > 1).then_some(()));
+    assert!(file.wants_key());
+    set(true);
+    let (_, token, outcome) = adding.join().unwrap().unwrap();
+    assert_eq!(outcome, Outcome::Done);
+    assert!(cores.records.lock().unwrap().get("keys", "rescue").is_some());
+    let audit = world.as_key(&token).request("GET", "/api/v1/audit", None).expect(200);
+    assert_eq!(audit["items"][0]["by"], "meridian key");
+
+    // The node is stopped, and nobody else may change its copy.
+    world.stop_http();
+    let outcome = file.remove("lost").unwrap();
+    assert!(matches!(outcome, Outcome::Waits { runs: false, .. }), "{outcome:?}");
+    assert!(!file.wants_key());
+    assert!(matches!(file.add(&new("more")), Err(KeyError::Waits(_))));
 }

@@ -38,10 +38,15 @@ impl World {
 
     /// A node whose records are those of a cluster.
     pub fn in_cluster(cores: Arc<dyn Agree>) -> World {
+        World::attached(&|ledger| ledger.attach(cores.clone()))
+    }
+
+    /// The same, whose ledger has to be attached to the cores.
+    pub fn attached(attach: &dyn Fn(&Arc<AgreedLedger>)) -> World {
         let agreed = |data_dir: &Path| {
-            let ledger = AgreedLedger::open(data_dir, "node-1", 1).unwrap();
-            ledger.attach(cores.clone());
-            Arc::new(ledger) as Arc<dyn Ledger>
+            let ledger = Arc::new(AgreedLedger::open(data_dir, "node-1", 1).unwrap());
+            attach(&ledger);
+            ledger as Arc<dyn Ledger>
         };
         World::of(|_| {}, &[], &agreed).0
     }
