@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use link::{ConnectionId, Demand, Output, Time};
+use link::{ConnectionId, Demand, Output, PeerError, Time};
 use mio::event::Event;
 use mio::{Events, Interest, Poll, Token};
 
@@ -405,10 +405,14 @@ impl<C: Core> Carrier<C> {
         match why {
             Ended::Closed => mesh.closed(now, socket.id, "the peer closed the connection"),
             Ended::Io(error) => mesh.closed(now, socket.id, &error.to_string()),
-            Ended::Tls(error) => {
+            Ended::Tls(_) | Ended::NoTls => {
+                let reason = match why {
+                    Ended::Tls(error) => explain(error),
+                    _ => PeerError::SpeaksNoTls.to_string(),
+                };
                 add(&self.counts.tls_errors, 1);
                 socket.alert();
-                mesh.broken(now, socket.id, &explain(error));
+                mesh.broken(now, socket.id, &reason);
             }
         }
     }

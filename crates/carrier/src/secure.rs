@@ -169,7 +169,9 @@ impl ServerCertVerifier for AnyName {
 /// What an error means, and what to do about it.
 pub fn explain(error: &Error) -> String {
     let fix = match error {
-        Error::InvalidMessage(_) => "what is there speaks no TLS: either all nodes have cluster TLS or none",
+        Error::InvalidMessage(_) => {
+            "what is there speaks no TLS, and is no node's cluster port: check the address and its port"
+        }
         Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
             "the peer's certificate has ended: renew it there, or check both clocks"
         }

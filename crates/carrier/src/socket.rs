@@ -49,6 +49,8 @@ pub enum Ended {
     Closed,
     Io(io::Error),
     Tls(rustls::Error),
+    /// It is a node, and speaks no TLS.
+    NoTls,
 }
 
 /// How far a write came.
@@ -113,7 +115,11 @@ impl Socket {
             None => Bytes::copy_from_slice(&scratch[..count]),
             Some(tls) => {
                 let mut plain = Vec::new();
-                self.is_over = decrypt(tls, &scratch[..count], &mut plain)?;
+                let is_first = tls.is_handshaking();
+                self.is_over = decrypt(tls, &scratch[..count], &mut plain).map_err(|ended| match ended {
+                    Ended::Tls(_) if is_first && link::is_handshake(&scratch[..count]) => Ended::NoTls,
+                    other => other,
+                })?;
                 plain.into()
             }
         };

@@ -137,7 +137,7 @@ fn links_go_over_tls() {
     let mut stranger = TcpStream::connect(("127.0.0.1", a.port())).expect("it listens");
     stranger.set_read_timeout(Some(PATIENCE)).expect("a time-out");
     stranger.write_all(b"MLNK\x05\0\x01\0\x01\0\0").expect("it takes them");
-    a.until_refused("either all nodes have cluster TLS or none");
+    a.until_refused("the other side speaks without TLS");
     let figures = a.handle.figures();
     assert_eq!(figures.tls_errors, 1);
 }
@@ -208,6 +208,15 @@ fn tls_on_one_side_only_is_explained() {
     let tls = || Some(authority.issue("a.example", &authority, Names::Any));
     never_joined(tls(), None, "TLS");
     never_joined(None, tls(), "TLS");
+    let set = "set cluster.tls_certificate, cluster.tls_key and cluster.tls_ca on both, or on neither";
+    for dials_with in [true, false] {
+        let with = Spec { tls: tls(), ..Spec::new("a") }.start();
+        let without = Spec::new("b").start();
+        let (dials, accepts) = if dials_with { (&with, &without) } else { (&without, &with) };
+        dials.seek(&format!("127.0.0.1:{}", accepts.port()));
+        with.until_refused(&format!("the other side speaks without TLS, and this node with: {set}"));
+        without.until_refused(&format!("the other side speaks with TLS, and this node without: {set}"));
+    }
 }
 
 fn a_node_reads_nothing(tls: Option<&Tls>, count: u64) {

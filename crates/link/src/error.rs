@@ -5,6 +5,10 @@ use std::fmt;
 pub enum PeerError {
     /// The first bytes are no handshake of this protocol.
     NotALink,
+    /// They are TLS, which this node does not speak with others.
+    SpeaksTls,
+    /// They are a handshake of this protocol and no TLS, which this node speaks with others.
+    SpeaksNoTls,
     /// A message of the handshake is longer than any can be, or its text is not UTF-8, or bytes are left over.
     BadHandshake { what: &'static str },
     /// The peer does not know the secret of the cluster.
@@ -52,6 +56,8 @@ pub enum Refusal {
     Elsewhere,
     /// Who has dialed wants nothing of it any more, or dials again at once: nobody has to do anything.
     Withdrawn,
+    /// Who has dialed speaks TLS: what it gets is no TLS, and it sees of what it is the beginning ([`is_handshake`](crate::is_handshake)).
+    NoTls,
 }
 
 impl Refusal {
@@ -67,6 +73,7 @@ impl Refusal {
             Self::Direction => 8,
             Self::Elsewhere => 9,
             Self::Withdrawn => 10,
+            Self::NoTls => 11,
         }
     }
 
@@ -82,10 +89,15 @@ impl Refusal {
             Self::Direction,
             Self::Elsewhere,
             Self::Withdrawn,
+            Self::NoTls,
         ];
         all.into_iter().find(|refusal| refusal.byte() == byte)
     }
 }
+
+/// What to do when one of two nodes has TLS.
+const TLS_ON_ONE: &str =
+    "set cluster.tls_certificate, cluster.tls_key and cluster.tls_ca on both, or on neither";
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -103,6 +115,7 @@ impl fmt::Display for Refusal {
             Self::Direction => "of these two nodes the other one dials: their names say so, and both should know",
             Self::Elsewhere => "another node was to be where it has dialed: check the addresses of both",
             Self::Withdrawn => "it has given up this connection",
+            Self::NoTls => TLS_ON_ONE,
         })
     }
 }
@@ -110,7 +123,9 @@ impl fmt::Display for Refusal {
 impl fmt::Display for PeerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotALink => f.write_str("what is there is no Meridian node's cluster port, or one of the two speaks TLS and the other does not"),
+            Self::NotALink => f.write_str("what is there is no Meridian node's cluster port: check the address and its port"),
+            Self::SpeaksTls => write!(f, "the other side speaks with TLS, and this node without: {TLS_ON_ONE}"),
+            Self::SpeaksNoTls => write!(f, "the other side speaks without TLS, and this node with: {TLS_ON_ONE}"),
             Self::BadHandshake { what } => write!(f, "a handshake with {what}"),
             Self::WrongSecret => f.write_str("the peer does not know the cluster's secret: check that the secret's file is the same on both"),
             Self::RefusedBy { reason } => write!(f, "the peer refuses this node: {reason}"),

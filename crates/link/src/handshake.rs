@@ -201,9 +201,18 @@ impl Handshake {
                 Ok(Progress::Done(Box::new(answered?)))
             }
             Stage::Accepting { identity, nonce } => {
-                let Some(hello) = self.message(input, 0)? else {
-                    self.stage = Stage::Accepting { identity, nonce };
-                    return Ok(Progress::Waits);
+                let hello = match self.message(input, 0) {
+                    Ok(Some(hello)) => hello,
+                    Ok(None) => {
+                        self.stage = Stage::Accepting { identity, nonce };
+                        return Ok(Progress::Waits);
+                    }
+                    Err(error) => {
+                        if error == PeerError::SpeaksTls {
+                            out.put(&refusal(Refusal::NoTls));
+                        }
+                        return Err(error);
+                    }
                 };
                 let established = match said_by_dialer(&hello, &identity, &mut self.says) {
                     Ok(established) => established,
@@ -346,7 +355,7 @@ impl Handshake {
         self.fill(input, PREFIX);
         let known = self.pending.len().min(MAGIC.len());
         if self.pending[..known] != MAGIC[..known] {
-            return Err(PeerError::NotALink);
+            return Err(if is_tls(&self.pending) { PeerError::SpeaksTls } else { PeerError::NotALink });
         }
         if self.pending.len() < PREFIX {
             return Ok(None);
@@ -370,6 +379,16 @@ impl Handshake {
         self.pending.extend_from_slice(&input[..missing]);
         input.advance(missing);
     }
+}
+
+/// Whether a connection that begins with these bytes is one of this protocol, as far as they tell.
+pub fn is_handshake(bytes: &[u8]) -> bool {
+    bytes.starts_with(MAGIC)
+}
+
+/// Whether these are the first bytes of TLS: who has dialed says hello, and who was dialed by somebody without TLS sends an alert.
+fn is_tls(bytes: &[u8]) -> bool {
+    matches!(bytes, [0x15 | 0x16, 3, ..])
 }
 
 /// What says in place of an answer or a proof that none comes.

@@ -154,11 +154,29 @@ fn a_later_version_with_more_fields_is_understood() {
 
 #[test]
 fn other_protocols_are_noticed_at_once() {
-    for bytes in [&b"GET / HTTP/1.1\r\n"[..], &[0x16, 3, 1], &[0x10, 12], b"MLNX"] {
-        let mut handshake = Handshake::accept(&identity("b"), Secret::new(b""), [2; 32]);
-        let found = handshake.input(&mut Bytes::copy_from_slice(bytes), &mut Output::default());
-        assert_eq!(found, Err(PeerError::NotALink));
+    for bytes in [&b"GET / HTTP/1.1\r\n"[..], &[0x16, 2, 1], &[0x10, 12], b"MLNX"] {
+        let (mut handshake, mut out) =
+            (Handshake::accept(&identity("b"), Secret::new(b""), [2; 32]), Output::default());
+        let found = handshake.input(&mut Bytes::copy_from_slice(bytes), &mut out);
+        assert_eq!((found, out.is_empty()), (Err(PeerError::NotALink), true));
     }
+}
+
+/// A node with TLS does not read what it is told, and sees by its first bytes that it comes from a node.
+#[test]
+fn who_speaks_tls_is_told_without_tls_and_whoever_is_dialed_so_says_it_too() {
+    for hello in [&[0x16, 3, 1, 2, 0][..], &[0x16, 3, 3]] {
+        let (mut accepts, mut out) =
+            (Handshake::accept(&identity("b"), Secret::new(b""), [2; 32]), Output::default());
+        let found = accepts.input(&mut Bytes::copy_from_slice(hello), &mut out);
+        assert_eq!(found, Err(PeerError::SpeaksTls));
+        assert!(is_handshake(&said(&mut out)));
+    }
+    let mut out = Output::default();
+    let mut dials = Handshake::dial(&identity("a"), Secret::new(b""), LinkId(1), (0, 1), [1; 32], &mut out);
+    assert!(is_handshake(&said(&mut out)));
+    let alert = dials.input(&mut Bytes::from_static(&[0x15, 3, 3, 0, 2, 2, 50]), &mut out);
+    assert_eq!((alert, out.is_empty()), (Err(PeerError::SpeaksTls), true));
 }
 
 /// What a node of version 1 says, for ever, behind the length: once without a card, now with one.

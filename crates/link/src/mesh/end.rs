@@ -50,18 +50,16 @@ impl Mesh {
         self.accuse(now, &connection, &reason);
     }
 
-    /// A connection has ended for what its peer did below the mesh, such as in TLS: as [`Self::closed`], but said of strangers too.
+    /// A connection has ended for what its peer did below the mesh, such as in TLS: as [`Self::closed`], but `why` says all before the handshake
+    /// is done, and is said of strangers too.
     pub fn broken(&mut self, now: Time, id: ConnectionId, why: &str) {
-        match self.connections.get(&id) {
-            Some(Connection {
-                stage: Stage::Shaking { .. }, origin: Origin::Accepted, says: None, ..
-            }) => {
-                if let Some(connection) = self.remove(now, id) {
-                    self.counters.refused += 1;
-                    self.accuse(now, &connection, why);
-                }
-            }
-            _ => self.closed(now, id, why),
+        let stage = self.connections.get(&id).map(|connection| &connection.stage);
+        if !matches!(stage, Some(Stage::Shaking { .. })) {
+            return self.closed(now, id, why);
+        }
+        if let Some(connection) = self.remove(now, id) {
+            self.counters.refused += u64::from(connection.origin == Origin::Accepted);
+            self.accuse(now, &connection, why);
         }
     }
 
