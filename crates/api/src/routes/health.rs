@@ -21,8 +21,8 @@ pub(super) fn routes() -> OpenApiRouter<State> {
         .routes(routes!(quorum))
 }
 
-const WAITS: &str = "the node lets clients in once it has what the cores agree on: users, rules, bans and keys (GET /health/quorum says \
-                     whether it hears them)";
+const WAITS: &str =
+    "the node lets clients in once it has what the cores agree on: users, rules, bans and keys";
 
 /// The thread that carries the links is heard of twice a second, also when it has nothing to do. One that is busy for as long as this, or
 /// waits for the machine, is of no use to clients either.
@@ -61,12 +61,17 @@ async fn ready(state: State) -> (StatusCode, Json<Health>) {
     }
     let status = if phase == Phase::Ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let detail = match phase {
-        Phase::Ready => state.storage_condition().and_then(detail),
-        Phase::Starting => state.cluster.as_ref().map(|_| WAITS),
+        Phase::Ready => state.storage_condition().and_then(detail).map(str::to_owned),
+        Phase::Starting => state.cluster.as_ref().map(|cluster| waits(cluster.view().as_ref())),
         Phase::Stopping => None,
     };
-    let detail = detail.map(str::to_owned);
     (status, Json(Health { status: phase.name(), detail }))
+}
+
+/// What a node that has not started waits for, and why it may not come.
+fn waits(view: Option<&ClusterView>) -> String {
+    let why = view.map(|view| joining(view).unwrap_or_else(|| unreached(view))).unwrap_or_default();
+    format!("{WAITS}{}{why}", if why.is_empty() { "" } else { "; " })
 }
 
 /// Whether what has to be kept can be: 503 while the disk is full, and once it has failed. The node serves whatever need not be kept all the
@@ -80,8 +85,8 @@ async fn storage(state: State) -> (StatusCode, Json<Health>) {
     (status, Json(Health { status: condition.map_or("memory", StorageCondition::name), detail }))
 }
 
-/// Whether this node is a member of its cluster, acknowledges messages of QoS 1 and 2 (`fresh` of `GET /cluster`) and, as a core, hears that a majority of those that vote agrees; 503 with the reason otherwise, and while the
-/// thread that carries its links is not heard of for 5 seconds. A node without a cluster needs nobody.
+/// Whether this node is a member of its cluster, acknowledges messages of QoS 1 and 2 (`fresh` of `GET /cluster`) and, as a core, hears that a majority of those that vote agrees; 503 with the reason, and the cores that it does not
+/// reach, otherwise, and while the thread that carries its links is not heard of for 5 seconds. A node without a cluster needs nobody.
 #[utoipa::path(get, path = "/health/quorum", tag = "health", operation_id = "health_quorum", security(()),
     responses((status = 200, body = Health), (status = 503, body = Health)))]
 async fn quorum(state: State) -> (StatusCode, Json<Health>) {
@@ -114,10 +119,10 @@ fn stuck(state: &State) -> Option<String> {
 
 /// Why no majority of cores carries this node, and what that is called.
 fn lacks_quorum(view: &ClusterView) -> Option<(&'static str, String)> {
-    if let Some(why) = view.membership.as_ref().and_then(|membership| membership.waits_for.as_ref()) {
-        return Some(("joining", format!("this node is no member yet: {why}")));
+    if let Some(why) = joining(view) {
+        return Some(("joining", why));
     }
-    let why = match view.membership.as_ref().and_then(|membership| membership.replica.as_ref()) {
+    let mut why = match view.membership.as_ref().and_then(|membership| membership.replica.as_ref()) {
         Some(replica) => match &replica.failure {
             Some(failure) => format!("this core takes no part in the agreement any more: {failure}"),
             None if !replica.quorum => format!(
@@ -133,7 +138,27 @@ fn lacks_quorum(view: &ClusterView) -> Option<(&'static str, String)> {
         None if view.fresh => return None,
         None => "no majority of cores lets this node acknowledge: publishers of QoS 1 and 2 wait".to_owned(),
     };
+    let unreached = unreached(view);
+    if !unreached.is_empty() {
+        why = format!("{why}; {unreached}");
+    }
     Some(("no_quorum", why))
+}
+
+/// Why the node is no member of its cluster.
+fn joining(view: &ClusterView) -> Option<String> {
+    let why = view.membership.as_ref()?.waits_for.as_ref()?;
+    Some(format!("this node is no member yet: {why}"))
+}
+
+/// Cores that this node is not linked to, for people; nothing when there are none.
+fn unreached(view: &ClusterView) -> String {
+    let cores = view.links.iter().filter(|link| link.role == "core" && link.state != "up");
+    let cores: Vec<&str> = cores.map(|core| &*core.node).collect();
+    if cores.is_empty() {
+        return String::new();
+    }
+    format!("it does not reach {} (meridian ctl cluster says why)", cores.join(", "))
 }
 
 fn detail(condition: StorageCondition) -> Option<&'static str> {

@@ -376,6 +376,33 @@ fn health_says_whether_a_majority_of_cores_carries_the_node() {
     quorum(&node(waits), 503, "joining", "the cores have not met");
 }
 
+/// A load balancer, or whoever looks at it, needs no key for that.
+#[test]
+fn health_names_the_cores_that_a_node_does_not_reach() {
+    let replicant = |links: Vec<LinkView>| {
+        let mut view = agreed_but(|it| it.replica = None);
+        view.links = links;
+        view.links.push(LinkView { role: "replicant", ..link("d", "suspect", None) });
+        ClusterView { role: "replicant", ..view }
+    };
+    let cut_off =
+        || replicant(vec![link("a", "dead", None), link("b", "suspect", None), link("c", "up", None)]);
+    let near = || replicant(vec![link("c", "up", None)]);
+    let says = |server: &Server, path: &str| server.get(path).is(503)["detail"].to_string();
+    quorum(&Server::in_cluster(Some(cut_off())), 503, "no_quorum", "wait; it does not reach a, b (meridian");
+    assert!(
+        !says(&Server::in_cluster(Some(near())), "/health/quorum").contains("reach"),
+        "it carries nobody"
+    );
+    let core = agreed_but(|it| it.replica.as_mut().unwrap().quorum = false);
+    quorum(&Server::in_cluster(Some(core)), 503, "no_quorum", "wait; it does not reach b (");
+    let ready = |view| says(&Server::starting_in_cluster(view), "/health/ready");
+    assert!(ready(cut_off()).contains("rules, bans and keys; it does not reach a, b"));
+    assert!(ready(near()).ends_with("rules, bans and keys\""));
+    let waits = agreed_but(|it| it.waits_for = Some("no node was met yet at h:7883".to_owned()));
+    assert!(ready(waits).contains("keys; this node is no member yet: no node was met yet at h:7883"));
+}
+
 #[test]
 fn where_nothing_is_agreed_upon_health_goes_by_whether_the_node_acknowledges() {
     quorum(&Server::start(), 200, "alone", "");

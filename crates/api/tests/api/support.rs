@@ -65,6 +65,13 @@ impl Server {
         Self::in_directory(fresh_directory(), Some(Arc::new(part)), |_| ())
     }
 
+    /// The same, of a node that has not started: it waits for what the cores agree on.
+    pub fn starting_in_cluster(view: api::ClusterView) -> Self {
+        let part = Part { view: Some(view), silence: Duration::ZERO, leaves: AtomicBool::new(false) };
+        let configuration = Arc::new(Fixed::default());
+        Self::starting("test", fresh_directory(), Some(Arc::new(part)), configuration, |_| ())
+    }
+
     /// In open mode, one of the nodes of a cluster.
     pub fn member(name: &str, part: Arc<dyn api::Cluster>) -> Self {
         Self::named(name, fresh_directory(), Some(part), |_| ())
@@ -93,6 +100,18 @@ impl Server {
     }
 
     fn of(
+        name: &str,
+        directory: PathBuf,
+        cluster: Option<Arc<dyn api::Cluster>>,
+        configuration: Arc<dyn Configuration>,
+        change: impl FnOnce(&mut HttpSettings),
+    ) -> Self {
+        let server = Self::starting(name, directory, cluster, configuration, change);
+        server.http.as_ref().unwrap().readiness().ready();
+        server
+    }
+
+    fn starting(
         name: &str,
         directory: PathBuf,
         cluster: Option<Arc<dyn api::Cluster>>,
@@ -153,7 +172,6 @@ impl Server {
         };
         let mqtt = node.listeners()[0].tcp.unwrap();
         let http = bound.serve(parts).unwrap();
-        http.readiness().ready();
         let address = http.address();
         Self { http: Some(http), node: Some(node), log, address, mqtt, directory }
     }
