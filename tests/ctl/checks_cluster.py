@@ -116,13 +116,12 @@ def come_and_go(_):
     first, second, last = nodes.values()
     secret = first.directory / "cluster.secret"
     secret.write_text("a secret that is long enough")
-    nobody = free_port()
     try:
         pair = {name: ports[name] for name in ("n1", "n2")}
         for name in pair:
             start(nodes, pair, secret, name)
         # It is told where others are when it runs already. Until then it lets nobody in.
-        start(nodes, {**ports, "n1": nobody, "n2": nobody}, secret, "n3")
+        start(nodes, {**ports, "n1": free_port(), "n2": free_port()}, secret, "n3")
         until(lambda: answers(last), "it runs", 30)
         until(lambda: last.json("cluster")["membership"]["waits_for"], "it waits", 30)
         assert "starting" in last.ctl("health", code=1).err

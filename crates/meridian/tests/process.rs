@@ -240,6 +240,51 @@ fn what_is_wrong_with_a_cluster_is_said_before_a_start() {
         ["--name", "a", "--cluster-listen", "0.0.0.0:7883", "--set", "cluster.advertise=127.0.0.1:7883"];
     let output = run(&[&["config", "check", "--cluster-secret-file", &secret], &http[..], &here].concat());
     assert!(stderr(&output).contains("http.listen is 127.0.0.1:7883"), "{}", stderr(&output));
+    // Ports of clients and operators are no nodes' ports.
+    let joining = |listen: &str, join: &str| {
+        let node = ["--name", "a", "--cluster-secret-file", &secret, "--cluster-listen", "10.0.0.1:7883"];
+        let clients = ["--listen", listen, "--join", join, "--http", "127.0.0.1:18083"];
+        let keeps = ["--set", "storage.durability=local-disk"];
+        let output = run(&[&["config", "check"], &node[..], &clients, &keeps].concat());
+        (output.status.success(), stdout(&output) + &stderr(&output))
+    };
+    let third = "10.0.0.1:7883,10.0.0.2:7883,10.0.0.3:7883";
+    let (holds, text) = joining("127.0.0.1:1883", third);
+    assert!(holds && !text.contains("cluster.join"), "{text}");
+    for (listen, join, holds, says) in [
+        (
+            "127.0.0.1:1883",
+            "127.0.0.1:1883",
+            false,
+            "127.0.0.1:1883 is no port for nodes: listener.0.address",
+        ),
+        (
+            "0.0.0.0:1883",
+            "10.0.0.2:7883,10.0.0.1:1883",
+            false,
+            "10.0.0.1:1883 is no port for nodes: listener.0",
+        ),
+        ("127.0.0.1:1883", "127.0.0.1:18083", false, "127.0.0.1:18083 is no port for nodes: http.listen"),
+        (
+            "127.0.0.1:1883",
+            "10.0.0.2:1883",
+            true,
+            "advice: cluster.join: 10.0.0.2:1883 has the port of listener.0",
+        ),
+        (
+            "127.0.0.1:1883",
+            "10.0.0.2:18083",
+            true,
+            "advice: cluster.join: 10.0.0.2:18083 has the port of http.listen",
+        ),
+        ("127.0.0.1:7883", "10.0.0.2:7883", true, "the configuration holds"),
+        ("127.0.0.1:1883", "10.0.0.1:7883,10.0.0.2:7883", true, "advice: of 2 cores that cluster.join names"),
+        ("127.0.0.1:1883", "10.0.0.2:7883,10.0.0.2:7883", false, "10.0.0.2:7883 is there twice"),
+    ] {
+        let (does, text) = joining(listen, join);
+        assert!(does == holds && text.contains(says), "{listen}, {join}: {text}");
+        assert_eq!(text.contains("has the port of"), says.contains("has the port of"), "{text}");
+    }
     // A node says the same, and does not start.
     let good = ["--config", &good, "--name", "a"];
     let alone = ["--cluster-listen", "127.0.0.1:7883", "--cluster-secret-file", &secret];

@@ -176,7 +176,10 @@ pub fn check(config: &Config, name: &str) -> Result<usize, String> {
 /// What is better otherwise about the cluster, though it holds.
 pub fn advice(config: &Config) -> Vec<String> {
     match belongs(config) {
-        true => settings::advice(&config.cluster, &config.cluster_nodes),
+        true => {
+            let ports = named(config).filter_map(|(setting, address)| other_port(config, &setting, address));
+            settings::advice(&config.cluster, &config.cluster_nodes).into_iter().chain(ports).collect()
+        }
         false => settings::unused(&config.cluster).into_iter().collect(),
     }
 }
@@ -200,6 +203,7 @@ fn checked(config: &Config, name: &str) -> Result<(Secret, Option<Tls>), String>
         settings::check_listed(&config.cluster, &config.cluster_nodes, name)?;
     }
     check_apart(config, name)?;
+    check_named(config)?;
     Ok((secret(&config.cluster)?, tls(&config.cluster)?))
 }
 
@@ -212,18 +216,71 @@ fn listens_at<'a>(config: &'a Config, name: &str) -> Option<&'a HostPort> {
 /// Whether nobody else is to listen where other nodes connect.
 fn check_apart(config: &Config, name: &str) -> Result<(), String> {
     let Some(listen) = listens_at(config, name) else { return Ok(()) };
-    let clients = config.edge.listeners.iter().enumerate();
-    let clients =
-        clients.map(|(place, listener)| (format!("listener.{place}.address"), listener.address.clone()));
-    let http = ("http.listen".to_owned(), config.http.listen.to_string());
-    // What is no address with a port of its own, such as `off`, is in nobody's way.
-    let overlaps = |text: &str| text.parse().is_ok_and(|other: HostPort| other.overlaps(listen));
-    match clients.chain([http]).find(|(_, address)| overlaps(address)) {
+    match doors(config).find(|(_, address)| address.overlaps(listen)) {
         Some((setting, address)) => Err(format!(
             "other nodes connect to {listen} (cluster.listen), and {setting} is {address}: they need ports of their own, such as 7883 for nodes"
         )),
         None => Ok(()),
     }
+}
+
+/// Where clients and operators connect to this node, with the settings that say it. What is no address with a port of its own, such as `off`, is
+/// none.
+fn doors(config: &Config) -> impl Iterator<Item = (String, HostPort)> {
+    let clients = config.edge.listeners.iter().enumerate();
+    let clients =
+        clients.map(|(place, listener)| (format!("listener.{place}.address"), listener.address.clone()));
+    let http = ("http.listen".to_owned(), config.http.listen.to_string());
+    clients.chain([http]).filter_map(|(setting, address)| Some((setting, address.parse().ok()?)))
+}
+
+/// Where the configuration says that nodes are, with the settings that say it.
+fn named(config: &Config) -> impl Iterator<Item = (String, &HostPort)> {
+    let join = config.cluster.join.iter().flat_map(|join| &join.0);
+    let listed = config.cluster_nodes.iter().enumerate();
+    let listed =
+        listed.filter_map(|(place, node)| Some((format!("cluster_node.{place}"), node.address.as_ref()?)));
+    join.map(|address| ("cluster.join".to_owned(), address)).chain(listed)
+}
+
+/// Whether a client's or an operator's port of this node is taken for that of a node.
+fn check_named(config: &Config) -> Result<(), String> {
+    let cluster = &config.cluster;
+    // All addresses of a machine are its own, of which this one is known.
+    let is_own = |address: &HostPort| {
+        let known = [&cluster.listen, &cluster.advertise].into_iter().flatten();
+        address.is_loopback() || known.into_iter().any(|own| own.host().eq_ignore_ascii_case(address.host()))
+    };
+    for (setting, address) in named(config) {
+        let is_it = |door: &HostPort| door.is_same(address) || door.overlaps(address) && is_own(address);
+        if let Some((of_door, door)) = doors(config).find(|(_, door)| is_it(door)) {
+            return Err(format!(
+                "{setting}: {address} is no port for nodes: {of_door} of this node is {door}. Name the cluster ports of nodes, their \
+                 cluster.listen or cluster.advertise{}",
+                such_as(config)
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What is said of an address of another node that has the port of this node's clients or operators: nodes mostly have the same ports.
+fn other_port(config: &Config, setting: &str, address: &HostPort) -> Option<String> {
+    let is_cluster_port =
+        config.cluster.listen.as_ref().is_some_and(|listen| listen.port() == address.port());
+    let (of_door, door) =
+        doors(config).find(|(_, door)| door.port() == address.port() && !is_cluster_port)?;
+    Some(format!(
+        "{setting}: {address} has the port of {of_door} ({door}): check that it is the cluster port of that node, its cluster.listen or \
+         cluster.advertise{}",
+        such_as(config)
+    ))
+}
+
+/// An example of a cluster port, where this node has one.
+fn such_as(config: &Config) -> String {
+    let listen = config.cluster.listen.as_ref();
+    listen.map(|listen| format!(", here {listen}")).unwrap_or_default()
 }
 
 impl Cluster {

@@ -188,8 +188,11 @@ pub fn check_listed(cluster: &ClusterSettings, nodes: &[ClusterNode], own: &str)
 pub fn advice(cluster: &ClusterSettings, nodes: &[ClusterNode]) -> Vec<String> {
     let is_listed = !nodes.is_empty();
     let listed = nodes.iter().filter(|node| node.role == RoleSetting::Core).count();
-    let cores = if is_listed { listed } else { usize::from(cluster.expect) };
-    let whose = if is_listed { "" } else { " that a new cluster waits for (cluster.expect)" };
+    let (cores, whose) = match usize::from(cluster.expect) {
+        _ if is_listed => (listed, ""),
+        0 => (all_cores(cluster), " that cluster.join names, which a new cluster waits for,"),
+        expect => (expect, " that a new cluster waits for (cluster.expect)"),
+    };
     let is_even = cores > 0 && cores % 2 == 0;
     let even = is_even.then(|| {
         format!(
@@ -201,12 +204,21 @@ pub fn advice(cluster: &ClusterSettings, nodes: &[ClusterNode]) -> Vec<String> {
     even.into_iter().chain(is_alone(cluster)).collect()
 }
 
-fn is_alone(cluster: &ClusterSettings) -> Option<String> {
-    let own = advertised(cluster)?;
-    let here = |address: &HostPort| {
-        address.is_same(own) || cluster.listen.as_ref().is_some_and(|it| address.is_same(it))
-    };
+/// Addresses of `cluster.join` where this core's own is among them: then all cores have the same list. Otherwise there are more, and 0 is said.
+fn all_cores(cluster: &ClusterSettings) -> usize {
     let join = join(cluster);
+    let is_among = cluster.role == RoleSetting::Core && join.iter().any(|address| is_own(cluster, address));
+    // One alone is told of otherwise.
+    if is_among && join.len() > 1 { join.len() } else { 0 }
+}
+
+fn is_own(cluster: &ClusterSettings, address: &HostPort) -> bool {
+    [&cluster.advertise, &cluster.listen].into_iter().flatten().any(|own| address.is_same(own))
+}
+
+fn is_alone(cluster: &ClusterSettings) -> Option<String> {
+    let join = join(cluster);
+    let here = |address: &HostPort| is_own(cluster, address);
     let is_alone = cluster.role == RoleSetting::Core && !join.is_empty() && join.iter().all(here);
     (is_alone && cluster.expect != 1).then(|| {
         "cluster.join names this node only: until it belongs to a cluster it waits for another core that has its address in join. Name others, \
@@ -249,6 +261,14 @@ pub fn check_agreed(cluster: &ClusterSettings, own: &str) -> Result<(), String> 
         return Err("other nodes have to reach this one: set cluster.listen (--cluster-listen), such as 10.0.0.1:7883".to_owned());
     }
     check_reached(cluster)?;
+    let join_at = join(cluster);
+    let is_twice = |at: usize| join_at[..at].iter().any(|earlier| earlier.is_same(&join_at[at]));
+    if let Some(at) = (0..join_at.len()).find(|at| is_twice(*at)) {
+        return Err(format!(
+            "cluster.join: {} is there twice: take one of the two away, or name another node there",
+            join_at[at]
+        ));
+    }
     if cluster.role == RoleSetting::Replicant && join(cluster).is_empty() {
         return Err(
             "a replicant joins a cluster: set cluster.join (--join) to the addresses of some of its cores"
@@ -453,6 +473,18 @@ mod tests {
         let [advised] = &expecting(2)[..] else { panic!("two") };
         assert!(advised.starts_with("of 2 cores that") && advised.contains("cluster.expect"), "{advised}");
         assert!([0, 1, 3].into_iter().all(|expect| expecting(expect).is_empty()));
+        // The addresses are those of all cores where this one's own is among them.
+        let joining = |expect, role, addresses| {
+            let listen = at("10.0.0.1:1");
+            let join = joined(addresses);
+            advice(&ClusterSettings { listen, join, expect, role, ..ClusterSettings::default() }, &[])
+        };
+        let (core, two) = (RoleSetting::Core, "10.0.0.1:1,10.0.0.2:1");
+        let [advised] = &joining(0, core, two)[..] else { panic!("two") };
+        assert!(advised.starts_with("of 2 cores that cluster.join names"), "{advised}");
+        assert!(joining(3, core, two).is_empty(), "cluster.expect says how many there are");
+        assert!(joining(0, core, "10.0.0.2:1,10.0.0.3:1").is_empty(), "with this one there are three");
+        assert!(joining(0, RoleSetting::Replicant, two).is_empty());
     }
 
     #[test]
@@ -468,10 +500,8 @@ mod tests {
         };
         assert!(of("10.0.0.1:1", "", "10.0.0.1:1")[0].contains("names this node only"));
         assert!(of("0.0.0.0:1", "a.example:1", "A.example:1")[0].contains("names this node only"));
-        for (listen, join) in
-            [("10.0.0.1:1", ""), ("10.0.0.1:1", "10.0.0.1:1,10.0.0.2:1"), ("10.0.0.1:1", "10.0.0.1:2")]
-        {
-            assert_eq!(of(listen, "", join), Vec::<String>::new());
+        for join in ["", "10.0.0.1:2", "10.0.0.1:1,10.0.0.2:1,10.0.0.3:1"] {
+            assert_eq!(of("10.0.0.1:1", "", join), Vec::<String>::new());
         }
     }
 
@@ -513,6 +543,7 @@ mod tests {
             (ClusterSettings { id: String::new(), ..core.clone() }, "n", "cluster.id"),
             (ClusterSettings { listen: None, ..core.clone() }, "n", "--cluster-listen"),
             (settings("h:1", "", RoleSetting::Replicant), "n", "--join"),
+            (settings("h:1", "a:1,b:2,A:1", RoleSetting::Core), "n", "A:1 is there twice"),
             (ClusterSettings { region: "x".repeat(64), ..core }, "n", "cluster.region"),
         ] {
             let error = check_agreed(&settings, own).expect_err("is wrong");
