@@ -35,6 +35,7 @@ Examples:
 
 The members are those that the cores agree on: `alive`, `suspect` when no core hears of a node, `dead` once a majority has agreed
 that this life of it is over. A dead node that starts again joins again; only one that does not come back has to be removed.
+VOTE says which cores vote and which of them leads; `-` is for cores where a replicant is asked: only cores know.
 
 Exit code 4: the node belongs to no cluster.")]
 pub struct ClusterArgs {
