@@ -4,6 +4,7 @@ import errno
 import json
 import signal
 import subprocess
+import time
 import urllib.error
 import urllib.request
 
@@ -254,7 +255,7 @@ def strangers(_):
             ("own", "n1", "give each node a name of its own", "give each node a name of its own"),
             ("taken", "n2", "another process with this name", "another process with this name"),
             ("secret", "n4", "does not know the cluster's secret", "the cluster's secret is not the same on both: check the secret's file"),
-            ("other", "n5", "different clusters: check the cluster's id", "different clusters: check the cluster's id"),
+            ("other", "n5", 'The cluster.id of this node is "another"', 'The cluster.id of this node is "meridian"'),
         ]:
             start_as(which, name, *(["cluster.id=another"] if which == "other" else []))
             until(lambda it=nodes[which], words=here: said(it, "not joined", words), f"{which} hears why", 30)
@@ -262,10 +263,15 @@ def strangers(_):
             at = f"127.0.0.1:{port}"
             shown = until(lambda it=nodes[which], words=here, at=at: tells(it, at, words), f"{which} shows why", 30)
             assert f"! {shown['address']}" in nodes[which].ctl("cluster", "status").err, shown
-            # Who has this node's name is known by the address that it gives, others by where they come from.
-            there_at = listens[which] if which == "own" else "127.0.0.1"
+            # Who has the name of a node that is there is known by the address that it gives, others by where they come from.
+            there_at = listens[which] if which in ("own", "taken") else "127.0.0.1"
             shown = until(lambda words=there, at=there_at, name=name: tells(core, at, words, name), f"the core shows why not {which}", 30)
             assert f"! {there_at} ({name}): " in core.ctl("cluster", "status").err, shown
+            if which == "taken":
+                words = f"another process there has the name of this node, which is at {listens['n2']}"
+                until(lambda it=there_at, words=words: tells(nodes["n2"], it, words, "n2"), "the one that has the name hears of it, too", 30)
+                time.sleep(11)
+                assert not said(nodes[which], "it is the other node that connects"), "it is known why it does not"
             nodes[which].stop()
         assert states(core) == {"n1": "alive", "n2": "alive"}, states(core)
         replicant = nodes["n2"]

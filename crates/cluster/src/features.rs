@@ -24,8 +24,11 @@ pub const RELAYS: u64 = 64;
 /// The node copies what is retained again ([`Word::Lacks`](crate::wire::Word::Lacks)).
 pub const COPIES: u64 = 128;
 
+/// The node hears that another process goes by its name ([`Word::Namesake`](crate::wire::Word::Namesake)).
+pub const NAMESAKES: u64 = 256;
+
 /// What a core has to understand of that log.
 pub const LOG: u64 = RECORDS | LIVES;
 
 /// All that this version can.
-pub const FEATURES: u64 = BRIEF | ANSWERS | PACKS | LOG | CLOCKS | RELAYS | COPIES;
+pub const FEATURES: u64 = BRIEF | ANSWERS | PACKS | LOG | CLOCKS | RELAYS | COPIES | NAMESAKES;

@@ -24,13 +24,14 @@
 //! 21 clock    stamp u64 of the question, milliseconds since 1970 u64
 //! 22 relay    from u64, to u64, features u64, a word
 //! 23 lacks
+//! 24 namesake address
 //! vector      (writer u64, incarnation u64, position u64)*
 //! varint      seven bits a byte, the lowest first, the top bit in all but the last
 //! ```
 //!
 //! Part: 0 the last of an answer, 4 there is more; no answer: 1 too busy, 2 too large, anything else nobody answers.
 //!
-//! Fields that a later version adds behind these are ignored, but for the lists, which go to the end, as deltas, questions, answers, all from 12 to 18 and what is relayed do.
+//! Fields that a later version adds behind these are ignored, but for the lists, which go to the end, as deltas, questions, answers, all from 12 to 18, what is relayed and addresses do.
 
 use link::NodeId;
 use replog::{Incarnation, Position, WriterId};
@@ -100,6 +101,8 @@ pub enum Word<'a> {
     /// The sender had no room for what is retained elsewhere, and has some now: it is to be copied to it again; only of peers with
     /// [`COPIES`](crate::features::COPIES).
     Lacks,
+    /// Another process goes by the receiver's name, and is reached there; only to peers with [`NAMESAKES`](crate::features::NAMESAKES).
+    Namesake(&'a str),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,6 +179,10 @@ impl Word<'_> {
             }
             Self::Balance => out.push(19),
             Self::Lacks => out.push(23),
+            Self::Namesake(address) => {
+                out.push(24);
+                out.extend(address.as_bytes());
+            }
             Self::AskClock(stamp) => {
                 out.push(20);
                 out.extend(stamp.to_le_bytes());
@@ -317,6 +324,7 @@ pub fn decode(bytes: &[u8]) -> Option<Word<'_>> {
             Word::Meta(MetaWord::Relay { from, to, features, word: rest })
         }
         23 => Word::Lacks,
+        24 => Word::Namesake(str::from_utf8(rest).ok()?),
         _ => return None,
     })
 }
@@ -377,7 +385,7 @@ mod tests {
     use super::*;
     use crate::asks::Unanswered;
 
-    fn words() -> [(Word<'static>, &'static str); 24] {
+    fn words() -> [(Word<'static>, &'static str); 25] {
         let vector = vec![(WriterId(2), Incarnation(3), Position(4))];
         let in_hex = "020000000000000003000000000000000400000000000000";
         let hello = Hello {
@@ -426,6 +434,7 @@ mod tests {
                 "160500000000000000060000000000000007000000000000006162",
             ),
             (Word::Lacks, "17"),
+            (Word::Namesake("h:1"), "18683a31"),
         ]
     }
 

@@ -103,7 +103,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Version => "the two know no version of the protocol in common: upgrade the older node",
-            Self::Cluster => "the two belong to different clusters: check the cluster's id and the addresses",
+            Self::Cluster => "the two belong to different clusters: check cluster.id on both, and the addresses",
             Self::Secret => "the cluster's secret is not the same on both: check the secret's file",
             Self::OwnName => "both have the same name: give each node a name of its own",
             Self::Channel => "the number of the connection is beyond their count",

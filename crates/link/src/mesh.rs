@@ -424,6 +424,8 @@ impl Mesh {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         if peer.is_up != peer.link.is_up() {
             (peer.is_up, peer.since) = (!peer.is_up, now);
+            // Another process may be the peer now.
+            peer.namesake = None;
         }
         self.mark(node);
     }

@@ -70,6 +70,17 @@ impl Apart {
         self.entries.retain(|entry| entry.name.is_some() || *entry.address != *address);
     }
 
+    /// Whether the same is known of the same place with a name.
+    fn is_named(&self, nameless: &Entry) -> bool {
+        let is_same = |it: &Entry| *it.address == *nameless.address && *it.reason == *nameless.reason;
+        self.entries.iter().any(|entry| entry.name.is_some() && is_same(entry))
+    }
+
+    /// Whether somebody there is not joined who was found by the address alone.
+    fn has(&self, address: &str) -> bool {
+        self.entries.iter().any(|entry| entry.name.is_none() && *entry.address == *address)
+    }
+
     fn tend(&mut self, now: Time) -> bool {
         self.entries.retain(|entry| entry.at.after(FORGOTTEN) > now);
         let is_due = self.looked.after(PATIENCE) <= now;
@@ -96,7 +107,8 @@ impl Fabric {
             return;
         }
         let is_absent = |peer: &link::PeerStatus<'_>| {
-            !peer.is_dialed && !peer.is_up && peer.since.after(PATIENCE) <= now && !self.is_buried(peer.node)
+            let is_due = !peer.is_dialed && !peer.is_up && peer.since.after(PATIENCE) <= now;
+            is_due && !self.is_buried(peer.node) && !self.apart.has(peer.address)
         };
         let absent = self.mesh.peers().filter(is_absent);
         let absent: Vec<(Box<str>, Box<str>)> =
@@ -122,6 +134,8 @@ impl Fabric {
         };
         let entries = self.apart.entries.iter();
         let entries = entries.filter(|it| it.name.as_deref().is_none_or(|name| !is_dead(name, &it.address)));
+        // Whoever refuses this node where it is sought refuses it also where it is known by its name.
+        let entries = entries.filter(|it| it.name.is_some() || !self.apart.is_named(it));
         let mut all: Vec<NotJoined> = entries
             .map(|entry| NotJoined {
                 address: entry.address.clone(),

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use broker::peers::{Copies, NodePlace, Wants};
+use bytes::Bytes;
 use link::{Event, Lane, NodeId, Time};
 use mqtt::ReasonCode;
 use registry::{Delivery, Position};
@@ -12,6 +13,7 @@ use replog::{Incarnation, WriterId};
 use super::Fabric;
 use super::routes::{put, source_of};
 use crate::config::NodeInfo;
+use crate::features::NAMESAKES;
 use crate::interest::Interest;
 use crate::meta::{Answer, Card, Command, LogNews, Member, Meta, MetaWord, Seen, State, WishId};
 use crate::mutation::{Mutation, mutated};
@@ -156,17 +158,29 @@ impl Fabric {
 
     /// Somebody who knows the secret has said who he is.
     pub(super) fn introduced(&mut self, now: Time, name: &str, card: &[u8], address: Option<&str>) {
-        let Some(meta) = &mut self.meta else { return };
-        let Some(card) = Card::decode(card) else {
+        if self.meta.is_none() {
+            return;
+        }
+        let said = card;
+        let Some(card) = Card::decode(said) else {
             self.counters.malformed += 1;
             return;
         };
         let id = NodeId::of_name(name);
         if id == self.own && card.address != self.config.own.address {
-            let reason = "it has this node's name: give each node a name of its own";
-            return self.mesh.complain_of(now, name, &card.address, reason);
+            return self.namesake(now, &card.address);
         }
-        if meta.met(id, &card, address) {
+        if self.is_namesake(now, id, &card) {
+            self.mesh.refuse_namesake(now, id, Bytes::copy_from_slice(said), &card.address);
+            if self.can(id, NAMESAKES) {
+                // One that finds no place is told when the other introduces itself again.
+                self.say(now, id, Lane::CONTROL, &Word::Namesake(&card.address));
+            }
+            return;
+        }
+        let Some(meta) = &mut self.meta else { return };
+        let (is_wanted, ours) = (meta.met(id, &card, address), meta.roster().founded);
+        if is_wanted {
             if self.guests.len() < GUESTS_MAX && !self.guests.contains_key(&id) {
                 self.mesh.add_peer(now, name, &card.address);
                 self.guests.insert(id, Guest { since: now, is_up: false, last: None, early: Vec::new() });
@@ -177,18 +191,40 @@ impl Fabric {
             self.apart.found(address.unwrap_or_default());
             return;
         }
-        let ours = meta.roster().founded;
         if card.founded == 0 || ours == 0 || card.founded == ours {
             self.apart.found(address.unwrap_or_default());
         } else {
-            let reason = "it belongs to another cluster of the same name and secret, and two clusters do not mix: stop one of the two, remove its \
-                          data directory and start it again with cluster.join";
-            self.mesh.complain_of(now, name, &card.address, reason);
+            // As `founded` of the API begins.
+            let short = |founded: u128| format!("{:08x}", founded >> 96);
+            let reason = format!(
+                "it belongs to the cluster {}, and this node to the cluster {}: they have the same cluster.id and secret, and two clusters do not mix. \
+                 Stop one of the two nodes, remove its data directory and start it again with cluster.join",
+                short(card.founded),
+                short(ours)
+            );
+            self.mesh.complain_of(now, name, &card.address, &reason);
         }
         // It has moved. Whoever is there is not replaced by what somebody says.
         if self.peers.get(&id).is_some_and(|peer| !peer.is_up && peer.info.address != card.address) {
             self.mesh.add_peer(now, name, &card.address);
         }
+    }
+
+    /// Whether somebody is another process than the one of that name that is linked: that one is alive, and says that it is reached elsewhere.
+    fn is_namesake(&self, now: Time, id: NodeId, card: &Card) -> bool {
+        let linked = self.mesh.peer(id).filter(|peer| peer.is_up && peer.is_alive(now));
+        let linked = linked.and_then(|peer| Card::decode(peer.card));
+        linked.is_some_and(|linked| linked.address != card.address)
+    }
+
+    /// Another process goes by this node's name.
+    pub(super) fn namesake(&mut self, now: Time, address: &str) {
+        let own = &self.config.own;
+        let reason = format!(
+            "another process there has the name of this node, which is at {}: give each node a name of its own (node.name), or stop one of the two",
+            own.address
+        );
+        self.mesh.complain_of(now, &own.name, address, &reason);
     }
 
     fn let_guests_go(&mut self, now: Time) {

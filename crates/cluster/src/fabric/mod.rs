@@ -24,7 +24,7 @@ use replog::{Incarnation, Position, Replica, WriterId};
 use crate::asks::{Asked, Asker, Question, Unanswered, Waiting};
 use crate::clocks::Clocks;
 use crate::config::{Config, Role, WithoutQuorum};
-use crate::features::{BRIEF, CLOCKS, COPIES, PACKS};
+use crate::features::{BRIEF, CLOCKS, COPIES, NAMESAKES, PACKS};
 use crate::freshness::{Grants, Leases};
 use crate::interest::Interest;
 use crate::meta::{Command, LogNews, Meta, WishId};
@@ -438,6 +438,8 @@ impl Fabric {
             Word::Lacks if !self.can(from, COPIES) => self.counters.malformed += 1,
             Word::Lacks if mutated(Mutation::IgnoreLacks) => {}
             Word::Lacks => self.copy_again(from),
+            Word::Namesake(_) if !self.can(from, NAMESAKES) => self.counters.malformed += 1,
+            Word::Namesake(address) => self.namesake(now, address),
         }
     }
 

@@ -27,6 +27,8 @@ pub struct MeshConfig {
     pub handshakes_per_address: usize,
     /// The same complaint about the same peer comes again only after this.
     pub complaint_pause: Duration,
+    /// What people call the cluster, whose number the identity has: for complaints. They name none when it is empty.
+    pub cluster: Box<str>,
 }
 
 impl Default for MeshConfig {
@@ -42,6 +44,7 @@ impl Default for MeshConfig {
             handshakes_max: 64,
             handshakes_per_address: 32,
             complaint_pause: Duration::from_secs(60),
+            cluster: Box::default(),
         }
     }
 }

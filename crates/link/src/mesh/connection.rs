@@ -21,6 +21,8 @@ pub struct Connection {
     pub stage: Stage,
     /// The name that somebody who dialed has said, proved or not.
     pub says: Option<Box<str>>,
+    /// Where somebody who dialed is reached, if that is known.
+    pub reached: Option<Box<str>>,
     /// One of the two has not heard of the other yet, and will.
     pub is_early: bool,
     /// What of the handshake is not written yet.
@@ -66,6 +68,7 @@ impl Connection {
             origin,
             stage,
             says: None,
+            reached: None,
             is_early: false,
             out: Output::default(),
             is_queued: false,
@@ -98,11 +101,14 @@ impl Connection {
         self.out.take().concat().into()
     }
 
-    /// Where it leads to; of somebody who has dialed the host, as the port is another every time.
+    /// Where it leads to; of somebody who has dialed the host, as the port is another every time, unless it is known where that one is reached.
     pub fn place(&self) -> &str {
-        match self.origin {
-            Origin::Accepted => self.address.rsplit_once(':').map_or(&*self.address, |(host, _)| host),
-            Origin::Slot(_) | Origin::Sought => &self.address,
+        match (self.origin, &self.reached) {
+            (Origin::Accepted, Some(reached)) => reached,
+            (Origin::Accepted, None) => {
+                self.address.rsplit_once(':').map_or(&*self.address, |(host, _)| host)
+            }
+            (Origin::Slot(_) | Origin::Sought, _) => &self.address,
         }
     }
 

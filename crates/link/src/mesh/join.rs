@@ -35,12 +35,22 @@ impl Mesh {
         {
             let node = NodeId::of_name(name);
             let peer = self.peers.get(&node);
+            let namesake = peer.and_then(|peer| peer.namesake(now));
+            let is_namesake = namesake.is_some_and(|it| {
+                is_introduction && handshake.named().is_some_and(|who| who.card == it.card)
+            });
+            let is_taken = match is_introduction {
+                true => is_namesake,
+                false => peer.is_some_and(|peer| is_taken(now, peer, theirs)),
+            };
+            connection.reached = namesake.filter(|_| is_taken).map(|it| it.address.clone());
             let answer = match peer {
+                _ if is_namesake => Err(Refusal::Taken),
                 _ if is_introduction && self.config.introduces => Ok(NO_LINK),
                 _ if is_introduction => Err(Refusal::Unknown),
                 None => Err(Refusal::Unknown),
                 Some(_) if self.node < node => Err(Refusal::Direction),
-                Some(peer) if is_taken(now, peer, theirs) => Err(Refusal::Taken),
+                Some(_) if is_taken => Err(Refusal::Taken),
                 Some(peer) => Ok(answer_to(&self.derivation, peer, theirs)),
             };
             progress = match answer {
@@ -71,8 +81,9 @@ impl Mesh {
     }
 
     fn refuse(&mut self, now: Time, id: ConnectionId, error: &PeerError) {
+        let is_taken = *error == PeerError::Refuses { reason: Refusal::Taken };
         self.counters.refused += 1;
-        self.counters.taken += u64::from(*error == PeerError::Refuses { reason: Refusal::Taken });
+        self.counters.taken += u64::from(is_taken);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let is_unknown = matches!(
             error,
@@ -81,13 +92,23 @@ impl Mesh {
         );
         // Who finds the others by introductions hears of all of them, if not in the same order.
         connection.is_early = is_unknown && self.config.introduces && connection.origin != Origin::Sought;
+        let is_other = matches!(
+            error,
+            PeerError::Refuses { reason: Refusal::Cluster }
+                | PeerError::RefusedBy { reason: Refusal::Cluster }
+        );
+        let peer = connection.says.as_deref().and_then(|name| self.peers.get(&NodeId::of_name(name)));
         let reason = match connection.origin {
+            _ if is_taken => peer.map_or_else(|| error.to_string(), |peer| taken(error, peer)),
             Origin::Accepted if connection.is_early => {
                 "this node waits to hear of it from the cores, and refuses it until then".to_owned()
             }
             Origin::Slot(_) if connection.is_early => {
                 "the node there waits to hear of this one from the cores; it is tried again until then"
                     .to_owned()
+            }
+            _ if is_other && !self.config.cluster.is_empty() => {
+                format!("{error}. The cluster.id of this node is {:?}", self.config.cluster)
             }
             Origin::Sought => refused_introduction(error),
             Origin::Accepted | Origin::Slot(_) => error.to_string(),
@@ -113,7 +134,8 @@ impl Mesh {
         if is_taken(now, peer, established.link) {
             self.counters.refused += 1;
             self.counters.taken += 1;
-            return self.fail(now, id, &Refusal::Taken.to_string(), Some(Refusal::Taken));
+            let reason = taken(&Refusal::Taken, peer);
+            return self.fail(now, id, &reason, Some(Refusal::Taken));
         }
         let is_news = peer.link.peer().is_some_and(|known| known != established.link);
         let answered = answer_to(&self.derivation, peer, established.link);
@@ -143,6 +165,7 @@ impl Mesh {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         let channel = peer.link.attach(now, established);
         (peer.version, peer.features) = (established.version, established.features);
+        peer.card = established.card.clone();
         // Connections that were there before, of this channel and of others when their number has changed.
         self.sweep(now, node, "a newer connection took its place");
         let (Some(peer), Some(connection)) = (self.peers.get_mut(&node), self.connections.get_mut(&id))
@@ -210,7 +233,12 @@ fn refused_introduction(error: &PeerError) -> String {
 /// Whether another process with the peer's name is connected, and alive.
 fn is_taken(now: Time, peer: &Peer, theirs: LinkId) -> bool {
     let is_other = peer.link.peer().is_some_and(|known| known != theirs);
-    is_other && peer.link.heard().is_some_and(|heard| heard.after(2 * peer.link.config().heartbeat) > now)
+    is_other && peer.is_alive(now)
+}
+
+/// Of two processes with one name people look for both.
+fn taken(error: &impl std::fmt::Display, peer: &Peer) -> String {
+    format!("{error}. The one that is connected is at {}", peer.address)
 }
 
 /// By which id this node calls its end of the link to a dialer with the id `theirs`: when that is another than before, by the one that the

@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::crowd::Network;
 use super::event::ConnectionId;
 use crate::lane::Class;
@@ -29,6 +31,19 @@ pub struct Peer {
     pub version: u16,
     pub features: u64,
     pub last_error: Option<(Time, Box<str>)>,
+    /// What it said of itself as its last connection was made.
+    pub card: Bytes,
+    /// While the link is up or down as it is.
+    pub namesake: Option<Namesake>,
+}
+
+/// Another process that goes by the name of a peer, as it has introduced itself.
+#[derive(Debug)]
+pub struct Namesake {
+    pub card: Bytes,
+    pub address: Box<str>,
+    /// It is looked at anew then.
+    pub until: Time,
 }
 
 /// One connection that this node is to make, or has.
@@ -62,11 +77,18 @@ pub struct PeerStatus<'a> {
     pub features: u64,
     /// What went wrong last, and when.
     pub last_error: Option<(Time, &'a str)>,
+    /// Its [`Identity::card`](crate::Identity::card) as of the last handshake.
+    pub card: &'a Bytes,
     /// Its counters, round trip and what waits: [`Link::counters`], [`Link::round_trip`], [`Link::waiting`], [`Link::unconsumed`].
     pub link: &'a Link,
 }
 
 impl PeerStatus<'_> {
+    /// Whether it has been heard of so lately that no other process may take its name.
+    pub fn is_alive(&self, now: Time) -> bool {
+        is_alive(now, self.link)
+    }
+
     /// Of every class: what waits, as [`Link::waiting`] says.
     pub fn waiting(&self, now: Time) -> impl Iterator<Item = (Class, (u64, u64, u64))> {
         Class::ALL.into_iter().map(move |class| (class, self.link.waiting(now, class)))
@@ -89,7 +111,18 @@ impl Peer {
             version: 0,
             features: 0,
             last_error: None,
+            card: Bytes::new(),
+            namesake: None,
         }
+    }
+
+    pub fn is_alive(&self, now: Time) -> bool {
+        is_alive(now, &self.link)
+    }
+
+    /// Another process that goes by its name while it is there.
+    pub fn namesake(&self, now: Time) -> Option<&Namesake> {
+        self.namesake.as_ref().filter(|namesake| namesake.until > now && self.is_alive(now))
     }
 
     /// Where it is, as far as that is known without asking for names.
@@ -110,7 +143,12 @@ impl Peer {
             version: self.version,
             features: self.features,
             last_error: self.last_error.as_ref().map(|(at, reason)| (*at, &**reason)),
+            card: &self.card,
             link: &self.link,
         }
     }
+}
+
+fn is_alive(now: Time, link: &Link) -> bool {
+    link.heard().is_some_and(|heard| heard.after(2 * link.config().heartbeat) > now)
 }

@@ -6,9 +6,11 @@ use bytes::Bytes;
 
 use super::connection::{Connection, Origin, Stage};
 use super::end::Complaint;
+use super::peer::Namesake;
 use super::{ConnectionId, Demand, Mesh, MeshEvent};
 use crate::error::Refusal;
 use crate::handshake::{CARD_MAX, Established};
+use crate::node::NodeId;
 use crate::time::Time;
 
 /// An address at which some node is to be found.
@@ -77,6 +79,15 @@ impl Mesh {
         let last = connection.farewell(Refusal::Withdrawn);
         let reason = "the address is sought no more".into();
         self.demands.push_back(Demand::Close { connection: id, last, reason });
+    }
+
+    /// Another process goes by the name of a peer that is alive, as it has introduced itself, and is reached there. While that is so, its introductions with
+    /// that card are refused, so that it hears why it is not joined; from time to time one is not, and heard of again.
+    pub fn refuse_namesake(&mut self, now: Time, node: NodeId, card: Bytes, address: &str) {
+        let until = now.after(self.config.complaint_pause);
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.namesake = Some(Namesake { card, address: address.into(), until });
+        }
     }
 
     /// Addresses that are sought.

@@ -121,8 +121,18 @@ fn a_node_with_another_secret_is_not_introduced() {
 
 #[test]
 fn a_node_of_another_cluster_is_not_introduced() {
-    let change = |specs: &mut [Spec]| specs[0].cluster = 2;
-    not_introduced(change, "the two belong to different clusters", "the two belong to different clusters");
+    let change = |specs: &mut [Spec]| {
+        specs[0].cluster = 2;
+        for (spec, name) in specs.iter_mut().zip(["plant-7", "plant-8"]) {
+            spec.config.cluster = name.into();
+        }
+    };
+    let told = |own| {
+        format!(
+            "different clusters: check cluster.id on both, and the addresses. The cluster.id of this node is {own:?}"
+        )
+    };
+    not_introduced(change, &told("plant-7"), &told("plant-8"));
 }
 
 #[test]
@@ -224,6 +234,47 @@ fn addresses_that_are_sought_have_a_bound() {
     assert_eq!(mesh.sought().count(), 256);
     let said = complaints(&mut world, 0);
     assert!(said.iter().any(|reason| reason.contains("256 addresses are sought already")), "{said:?}");
+}
+
+/// Whoever uses the mesh knows by the cards that it is not the peer that is linked.
+#[test]
+fn another_process_that_goes_by_the_name_of_a_peer_hears_why_it_is_refused() {
+    let mut specs = specs(2, 2);
+    for (at, spec) in specs.iter_mut().enumerate() {
+        spec.config.introduces = true;
+        spec.seeks = vec![1 - at];
+    }
+    let mut world = World::new(specs.clone(), 13);
+    world.run(2_000);
+    assert!(world.is_joined());
+    let impostor = Spec { peers: Vec::new(), seeks: vec![0], ..specs[1].clone() };
+    let impostor = World::new(vec![impostor], 9).nodes.remove(0);
+    let card = impostor.mesh.identity().card.clone();
+    world.nodes.push(impostor);
+    let (owner, now) = (world.id(1), world.now);
+    world.nodes[0].mesh.refuse_namesake(now, owner, card, "2");
+    world.run(10_000);
+    let taken = "another process with this name is connected and alive: give each node a name of its own";
+    assert_eq!((world.said(2, taken), world.said(2, "the peer refuses this node")), (1, 1));
+    let told = &world.nodes[0].log;
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].1 == "2" && told[0].2.ends_with("The one that is connected is at 1"), "{told:?}");
+    let of_owner = world.nodes[0].introduced.iter().filter(|it| it.2 == world.nodes[1].edition).count();
+    assert!(of_owner > 3 && of_owner == world.nodes[0].introduced.len(), "of nobody but the owner is heard");
+    let peer = world.nodes[0].peers.values().next().expect("a peer");
+    assert_eq!((peer.ups, peer.suspects, peer.restarts), (1, 0, 0));
+    // From time to time it is looked at anew.
+    let heard =
+        |world: &World| world.nodes[0].introduced.iter().filter(|it| it.2 == world.nodes[2].edition).count();
+    world.run(60_000);
+    assert!(heard(&world) > 0);
+    // And it is not refused when the other one is gone.
+    world.stop(1, true);
+    let (now, card) = (world.now, world.nodes[2].mesh.identity().card.clone());
+    world.nodes[0].mesh.refuse_namesake(now, owner, card, "2");
+    let before = heard(&world);
+    world.run(10_000);
+    assert!(heard(&world) > before);
 }
 
 /// One that knows the secret and introduces itself, by hand; returns what it heard.

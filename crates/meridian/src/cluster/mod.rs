@@ -320,6 +320,7 @@ impl Cluster {
             link,
             connections: settings.connections,
             introduces: is_agreed,
+            cluster: settings.id.as_str().into(),
             ..MeshConfig::default()
         };
         let mut seed = [0; 32];
