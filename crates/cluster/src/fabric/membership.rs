@@ -137,9 +137,22 @@ impl Fabric {
                 meta.unsent(&frame);
             }
         }
+        self.say_turned_away(now);
         self.follow_roster(now);
         self.seek(now);
         self.let_guests_go(now);
+    }
+
+    fn say_turned_away(&mut self, now: Time) {
+        let reason = "it runs too old a version for its cluster, whose cores do not let it in: update it";
+        while let Some(id) = self.meta.as_mut().and_then(Meta::poll_turned_away) {
+            // It may have asked by way of another core, which this one reaches and not it.
+            let linked = self.mesh.peer(id).map(|peer| (peer.name.to_owned(), peer.address.to_owned()));
+            let known = || self.info(id).map(|info| (info.name.to_string(), info.address.to_string()));
+            if let Some((name, address)) = linked.or_else(known) {
+                self.mesh.complain_of(now, &name, &address, reason);
+            }
+        }
     }
 
     /// Looks for other nodes while this one is no member, or hears no core.

@@ -102,7 +102,7 @@ impl Fabric {
         named
     }
 
-    fn info(&self, id: NodeId) -> Option<&NodeInfo> {
+    pub(super) fn info(&self, id: NodeId) -> Option<&NodeInfo> {
         if id == self.own { Some(&self.config.own) } else { self.peers.get(&id).map(|peer| &peer.info) }
     }
 

@@ -57,11 +57,11 @@ impl Meta {
     }
 
     /// How a wish of a node is proposed, so that all cores understand it; `None`: it is not known yet.
-    pub(super) fn form(&self, now: Time, from: NodeId, command: Command) -> Option<Form> {
+    pub(super) fn form(&mut self, now: Time, from: NodeId, command: Command) -> Option<Form> {
         if let Command::Join { replica: Some(_), .. } = &command {
             let lacking = self.adopted()? & !self.understands(now, from)?;
             if lacking != 0 {
-                tracing::warn!(node = %self.name_of(from), "a core of too old a version is not let in: update it");
+                self.turned_away.push_back(from);
                 return Some(Form::Is(Answer::Unread(
                     "this core runs too old a version for its cluster: update it".into(),
                 )));
@@ -113,10 +113,5 @@ impl Meta {
             format!("the core that leads runs a version that does not understand it: {own}. Update it")
                 .into(),
         )
-    }
-
-    fn name_of(&self, node: NodeId) -> String {
-        let member = self.roster.members.get(&node);
-        member.map_or_else(|| node.to_string(), |member| member.info.name.to_string())
     }
 }

@@ -32,7 +32,7 @@ pub use courier::CourierConfig;
 pub use roster::{Member, NODES_MAX, Roster, State};
 
 use crate::config::{NodeInfo, Role};
-use crate::features::LOG;
+use crate::features::RECORDS;
 use crate::mutation::{Mutation, mutated};
 use courier::Courier;
 use founding::Founding;
@@ -183,6 +183,8 @@ pub struct Meta {
     features: BTreeMap<NodeId, u64>,
     out: VecDeque<MetaFrame>,
     answered: VecDeque<(WishId, Result<Answer, String>)>,
+    /// Cores that were not let in, as their versions are too old.
+    turned_away: VecDeque<NodeId>,
     said_waiting: Option<(Time, String)>,
     has_said_stopped: bool,
     /// This life's number is too small: the least that may join.
@@ -254,6 +256,7 @@ impl Meta {
             features: BTreeMap::new(),
             out: VecDeque::new(),
             answered: VecDeque::new(),
+            turned_away: VecDeque::new(),
             said_waiting: None,
             refused: None,
             kept_out: None,
@@ -478,6 +481,11 @@ impl Meta {
     /// What came of an operator's wish.
     pub fn poll_answered(&mut self) -> Option<(WishId, Result<Answer, String>)> {
         self.answered.pop_front()
+    }
+
+    /// A core that this one, which leads, has not let in: its version does not understand what the log asks of cores.
+    pub fn poll_turned_away(&mut self) -> Option<NodeId> {
+        self.turned_away.pop_front()
     }
 
     pub fn poll_frame(&mut self) -> Option<MetaFrame> {
@@ -728,8 +736,8 @@ impl Meta {
                 self.asked.insert(request, Asker::Other(from, number));
                 return;
             }
-            // Versions before know no such answer.
-            Some(Course::Is(Answer::Unread(_))) if !self.has_features(now, from, LOG) => {
+            // Versions before records know no such answer. Whoever lacks something later does.
+            Some(Course::Is(Answer::Unread(_))) if !self.has_features(now, from, RECORDS) => {
                 Answer::Refused.encode()
             }
             Some(Course::Is(answer)) => answer.encode(),

@@ -62,6 +62,14 @@ impl Story {
         process.fabric.may_acknowledge(process.time(&self.fleet.cx))
     }
 
+    /// Who is not joined to a node, as that one tells: the name, or the address where there is none, and why.
+    fn not_joined(&self, node: usize) -> Vec<String> {
+        let process = self.fleet.members[node].process.as_ref().expect("the node runs");
+        let all = process.fabric.view(process.time(&self.fleet.cx)).not_joined;
+        let told = all.iter().map(|it| format!("{}: {}", it.name.as_ref().unwrap_or(&it.address), it.reason));
+        told.collect()
+    }
+
     fn leader(&self) -> usize {
         let leads = |node: &usize| self.meta(*node).is_some_and(|meta| meta.leader() == Some(id(*node)));
         (0..self.fleet.members.len()).find(leads).expect("somebody leads")

@@ -293,3 +293,27 @@ pub(in crate::fleet::scenarios) fn a_core_that_is_to_lead_while_it_is_suspected_
     }
     assert!(led > 0, "it has led while it was suspected");
 }
+
+/// Its log asks for nothing, as its disk is a new one.
+#[test]
+fn a_core_of_too_old_a_version_is_named_by_the_one_that_does_not_let_it_in() {
+    let mut story = agreed_of(4, |_| ());
+    story.until("all understand it", |story| story.adopted(0) == cluster::LOG);
+    let leader = story.leader();
+    let old = if leader == REPLICANT { 1 } else { REPLICANT };
+    story.goes_away(old);
+    story.until("it is dead", |story| story.state(leader, old) == Some(State::Dead));
+    (story.fleet.members[old].log, story.fleet.members[old].is_off) = (Some(cluster::RECORDS), false);
+    let lives = story.fleet.members[old].incarnation;
+    story.is_replaced(old, lives);
+    let told = format!("n{old}: it runs too old a version");
+    story.until("it is named", |story| story.not_joined(leader).iter().any(|it| it.starts_with(&told)));
+    story.until("it says so itself", |story| {
+        story.meta(old).and_then(Meta::waits_for).is_some_and(|why| why.contains("update it"))
+    });
+    assert_eq!(story.members(old), 0);
+    story.fleet.members[old].log = Some(cluster::LOG);
+    story.restart(old);
+    story.until("it is a member", |story| story.members(old) == 4);
+    assert!(!story.not_joined(leader).iter().any(|it| it.starts_with(&told)));
+}
