@@ -15,6 +15,10 @@ const FORGOTTEN: Duration = Duration::from_secs(180);
 /// A node that is to connect to this one and does not is told of after this, and again.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Of an address where this node has looked for others before it was joined to all of them.
+const SPARE: &str = "Nobody was met there, and this node is joined to all members: start the node that is to be there, or take the address out of \
+                     cluster.join";
+
 /// Nodes, and what is none, that this one is not joined to.
 #[derive(Debug, Default)]
 pub(super) struct Apart {
@@ -126,8 +130,13 @@ impl Fabric {
         self.peers.get(&id).is_some_and(|peer| peer.dead.is_some() && !peer.is_up)
     }
 
-    /// By address. Whoever is dead is so for the members, and for nobody else.
+    /// By address. Whoever is dead is so for the members, and for nobody else. Where nobody was met though all are there, nobody is missed.
     pub(super) fn not_joined(&self, now: Time) -> Vec<NotJoined> {
+        let are_all_up = self.is_member() && self.peers.values().all(|peer| peer.is_up);
+        let is_spare = |entry: &Entry| {
+            let is_given = self.meta.as_ref().is_some_and(|meta| meta.is_given(&entry.address));
+            are_all_up && entry.name.is_none() && is_given
+        };
         let is_dead = |name: &str, address: &str| {
             let id = NodeId::of_name(name);
             self.is_buried(id) && self.peers.get(&id).is_some_and(|peer| *peer.info.address == *address)
@@ -140,7 +149,10 @@ impl Fabric {
             .map(|entry| NotJoined {
                 address: entry.address.clone(),
                 name: entry.name.clone(),
-                reason: entry.reason.clone(),
+                reason: match is_spare(entry) {
+                    true => format!("{}. {SPARE}", entry.reason).into(),
+                    false => entry.reason.clone(),
+                },
                 since: now.since(entry.at),
                 count: entry.count,
             })

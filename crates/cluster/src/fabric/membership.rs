@@ -158,7 +158,8 @@ impl Fabric {
     /// Looks for other nodes while this one is no member, or hears no core.
     fn seek(&mut self, now: Time) {
         let Some(meta) = &self.meta else { return };
-        let hears_core = self.is_core() && self.peers.is_empty()
+        // Of one that is the only core nobody is to be heard.
+        let hears_core = self.is_core() && !self.peers.values().any(Peer::is_core)
             || self.peers.values().any(|peer| peer.is_core() && peer.is_up);
         let wants = !meta.is_leaving() && (!meta.is_member() || !hears_core);
         let wanted: BTreeSet<&str> = if wants { meta.met_at().collect() } else { BTreeSet::new() };

@@ -280,6 +280,11 @@ impl Meta {
         join.chain(self.founding.addresses()).chain(cores)
     }
 
+    /// Whether the configuration, or an operator, has named it as a place where other nodes are to be met.
+    pub fn is_given(&self, address: &str) -> bool {
+        self.config.join.iter().any(|given| **given == *address)
+    }
+
     /// More of these, until the process ends.
     pub fn join_at(&mut self, addresses: Vec<Box<str>>) {
         for address in addresses {

@@ -317,3 +317,40 @@ fn a_core_of_too_old_a_version_is_named_by_the_one_that_does_not_let_it_in() {
     story.until("it is a member", |story| story.members(old) == 4);
     assert!(!story.not_joined(leader).iter().any(|it| it.starts_with(&told)));
 }
+
+/// Nodes look for others until they are members. Where nobody is at one of the addresses, nobody is missed then.
+#[test]
+fn an_address_that_nobody_has_any_more_is_no_trouble_of_a_node_that_is_joined_to_all() {
+    let mut story = agreed_of(4, |_| ());
+    let leader = story.leader();
+    let gone = (leader + 1) % 4;
+    story.goes_away(gone);
+    story.until("it is dead", |story| story.state(leader, gone) == Some(State::Dead));
+    story.removes(leader, gone, WishId(ORDERS));
+    story.until("it is removed", |story| story.members(leader) == 3);
+    let back = (leader + 2) % 4;
+    story.restart(back);
+    story.until("it is a member", |story| story.members(back) == 3);
+    story.passes(5 * SECOND);
+    let there = format!("{gone}: ");
+    let told = story.not_joined(back).into_iter().find(|it| it.starts_with(&there)).expect("it is told of");
+    assert!(told.contains("take the address out of cluster.join"), "{told}");
+    story.passes(200 * SECOND);
+    assert!(!story.not_joined(back).iter().any(|it| it.starts_with(&there)), "it is forgotten");
+}
+
+/// It has replicants, and no core to hear.
+#[test]
+fn the_only_core_that_is_left_looks_for_no_other() {
+    let mut story = agreed_with(2, 4);
+    story.passes(15 * SECOND);
+    let leader = story.leader();
+    let gone = 1 - leader;
+    story.goes_away(gone);
+    story.until("it is dead", |story| story.state(leader, gone) == Some(State::Dead));
+    story.removes(leader, gone, WishId(ORDERS));
+    story.until("the rest goes on", |story| story.members(leader) == 3 && story.is_fresh(leader));
+    story.passes(200 * SECOND);
+    let there = format!("{gone}: ");
+    assert!(!story.not_joined(leader).iter().any(|it| it.starts_with(&there)));
+}
