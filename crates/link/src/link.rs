@@ -31,7 +31,7 @@ pub struct Link {
     channels_count: u8,
     channels: Vec<Option<Channel>>,
     generations: u32,
-    /// How often the peer has forgotten the link.
+    /// Another number each time that the peer has forgotten the link, and of another link with that peer.
     life: u32,
     sending: Vec<Sending>,
     receiving: Vec<Receiving>,
@@ -99,7 +99,7 @@ impl Link {
             channels_count: 1,
             channels: Vec::new(),
             generations: 0,
-            life: 0,
+            life: id.0 as u32,
             sending: Lane::all().map(Sending::new).collect(),
             receiving: Lane::all().map(|lane| Receiving::new(lane, config.window)).collect(),
             config,
@@ -581,7 +581,7 @@ impl Link {
             self.sending.push(sending);
         }
         self.receiving = Lane::all().map(|lane| Receiving::new(lane, self.config.window)).collect();
-        self.life += 1;
+        self.life = self.life.wrapping_add(1);
         self.counters.restarts += 1;
     }
 }

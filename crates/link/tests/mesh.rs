@@ -6,7 +6,7 @@ mod world;
 
 use std::time::Duration;
 
-use link::{Lane, Refused};
+use link::{Lane, Mesh, Refused};
 use world::{Spec, World, some_lane, specs};
 
 /// Says which seed it was when a run fails.
@@ -348,6 +348,24 @@ fn a_peer_that_is_removed_and_added_again_begins_anew() {
     assert!(world.is_joined());
     assert_eq!(world.nodes[1].peers.values().next().map(|peer| peer.restarts), Some(1));
     world.heal();
+}
+
+/// What is given back for frames of a link that is no more is no credit of the next one with the same peer.
+#[test]
+fn credit_of_a_link_that_is_gone_is_none_of_the_next() {
+    let mut world = joined(specs(2, 2));
+    for _ in 0..3 {
+        world.send(0, 1, Lane::CLAIMS, 50).expect("it is there");
+    }
+    world.pass(100);
+    let (id, now) = (world.id(0), world.now);
+    let mesh = &mut world.nodes[1].mesh;
+    let held = |mesh: &Mesh| mesh.peer(id).map(|peer| peer.link.unconsumed());
+    assert!(held(mesh) > Some(0));
+    mesh.remove_peer(now, id);
+    mesh.add_peer(now, "n0", "0");
+    world.consume(1, usize::MAX);
+    assert_eq!(held(&world.nodes[1].mesh), Some(0));
 }
 
 #[test]

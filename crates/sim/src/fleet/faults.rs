@@ -97,7 +97,7 @@ impl Fleet {
         let until = (self.cx.now() + time).min(self.plan.length);
         let member = &mut self.members[node];
         if member.process.is_some() {
-            member.stopped = until;
+            member.stopped = member.stopped.max(until);
             self.cx.report.fleet_stops += 1;
         }
     }
@@ -177,6 +177,7 @@ impl Fleet {
         let (plan, member) = (&self.plan, &mut self.members[node]);
         let Some(mut process) = member.process.take() else { return };
         let life = process.node.life();
+        member.ended_as = process.fabric.incarnation();
         self.cx.say(|| format!("n{node}: life {life} is over"));
         let is_sent = plan.config.forward_ack == cluster::ForwardAck::Sent;
         // Whoever leaves lets his clients go, and hears of the others no more before they hear of him.

@@ -95,6 +95,8 @@ pub struct Member {
     pub incarnation: u64,
     /// Disks so far, but for the first, where its clock says less than it did.
     pub set_back: u64,
+    /// As what its last process ended, which may have been declared dead meanwhile.
+    pub ended_as: Incarnation,
     /// When the last of them began.
     pub began: Micros,
     /// What it offers in this life.
@@ -105,6 +107,8 @@ pub struct Member {
     pub is_off: bool,
     /// Its process stands still until then.
     pub stopped: Micros,
+    /// It was removed, and not all others know yet what its durable sessions want.
+    pub is_forgotten: bool,
     /// It is off until the others have got along without it.
     pub is_gone: bool,
     /// It was told to leave, in this life.
@@ -191,7 +195,7 @@ impl Member {
     }
 
     /// Of its last life, when that began.
-    pub fn number(&self) -> Incarnation {
+    fn number(&self) -> Incarnation {
         Incarnation(self.incarnation * NUMBERS_OF_A_LIFE + self.set_back * NUMBERS_OF_A_CLOCK)
     }
 

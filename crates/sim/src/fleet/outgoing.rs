@@ -75,6 +75,7 @@ impl Fleet {
                 (Way::Removed, _) => report.fleet_cores_removed += 1,
             }
             self.switch_off(node);
+            self.members[node].is_forgotten = true;
             if self.cx.random.percent(50) {
                 self.empty_disk(node);
             }
@@ -220,7 +221,7 @@ impl Fleet {
     /// Whether the last life of a node that is off was a member.
     pub(super) fn was_member(&self, node: usize) -> bool {
         let known = self.last_roster().and_then(|roster| roster.members.get(&self.id_of(node)));
-        known.is_some_and(|known| known.incarnation >= self.members[node].number())
+        known.is_some_and(|known| known.incarnation >= self.members[node].ended_as)
     }
 
     /// Somebody starts it again.

@@ -124,28 +124,49 @@ impl Fleet {
         })
     }
 
+    /// What a node's own clients want, and what those of others do, as far as it knows.
+    fn wants_at(&self, number: usize) -> Option<(BTreeMap<String, Wants>, BTreeMap<(usize, String), Wants>)> {
+        let process = self.members[number].process.as_ref()?;
+        let mut wanted = BTreeMap::<String, Wants>::new();
+        let mut of_others = BTreeMap::<(usize, String), Wants>::new();
+        process.node.broker().routes.for_each_wanted(|filter, place, wants| match place {
+            None => {
+                let all = wanted.entry(filter.to_owned()).or_default();
+                *all = all.with(wants);
+            }
+            Some(place) => {
+                let id = process.fabric.node_at(place).expect("a place is some node's");
+                let of_name = |node: &cluster::NodeInfo| link::NodeId::of_name(&node.name) == id;
+                let other = self.plan.nodes.iter().position(of_name).expect("there are no others");
+                let before = of_others.insert((other, filter.to_owned()), wants);
+                assert!(before.is_none(), "n{number} knows two things of n{other} and {filter}");
+            }
+        });
+        Some((wanted, of_others))
+    }
+
+    /// Who was removed and is a member again is owed what all others know that it wants.
+    pub(super) fn note_known_again(&mut self) {
+        for node in 0..self.members.len() {
+            let Some((wanted, _)) = self.members[node].is_forgotten.then(|| self.wants_at(node)).flatten()
+            else {
+                continue;
+            };
+            let mut others = (0..self.members.len()).filter(|other| *other != node);
+            let is_known = others.all(|other| {
+                self.wants_at(other).is_some_and(|(_, known)| {
+                    wanted.iter().all(|(filter, wants)| known.get(&(node, filter.clone())) == Some(wants))
+                })
+            });
+            self.members[node].is_forgotten = !is_known;
+        }
+    }
+
     /// Every node knows of every other what that one's clients want, and nothing else.
     pub(super) fn check_routes(&mut self) {
-        let mut own = Vec::new();
-        let mut known = Vec::new();
-        let there = self.there();
-        for number in there.iter().copied() {
-            let process = self.members[number].process.as_ref().expect("every node runs");
-            let mut wanted = BTreeMap::<String, Wants>::new();
-            let mut of_others = BTreeMap::<(usize, String), Wants>::new();
-            process.node.broker().routes.for_each_wanted(|filter, place, wants| match place {
-                None => {
-                    let all = wanted.entry(filter.to_owned()).or_default();
-                    *all = all.with(wants);
-                }
-                Some(place) => {
-                    let id = process.fabric.node_at(place).expect("a place is some node's");
-                    let of_name = |node: &cluster::NodeInfo| link::NodeId::of_name(&node.name) == id;
-                    let other = self.plan.nodes.iter().position(of_name).expect("there are no others");
-                    let before = of_others.insert((other, filter.to_owned()), wants);
-                    assert!(before.is_none(), "n{number} knows two things of n{other} and {filter}");
-                }
-            });
+        let (mut own, mut known) = (Vec::new(), Vec::new());
+        for number in self.there() {
+            let (wanted, of_others) = self.wants_at(number).expect("every node runs");
             own.push((number, wanted));
             known.push((number, of_others));
         }

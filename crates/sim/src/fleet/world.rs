@@ -87,10 +87,12 @@ impl Fleet {
             process: None,
             incarnation: 0,
             set_back: 0,
+            ended_as: Incarnation(0),
             began: 0,
             features: 0,
             is_off: false,
             stopped: 0,
+            is_forgotten: false,
             is_gone: false,
             leaves: false,
             log: plan.old.contains(&number).then_some(0),
@@ -513,6 +515,7 @@ impl Fleet {
     fn weigh_acknowledgements(&mut self) {
         let (is_tight, is_sent) =
             (self.plan.is_tight, self.plan.config.forward_ack == cluster::ForwardAck::Sent);
+        let is_forgotten: Vec<bool> = self.members.iter().map(|member| member.is_forgotten).collect();
         for number in self.oracle.take_acknowledged() {
             let (members, plan) = (&mut self.members, &self.plan);
             self.oracle.deletion_is_everywhere(number, |sent, node, life| {
@@ -539,6 +542,9 @@ impl Fleet {
                     knowing += usize::from(process.is_some_and(|it| is_own || !it.was_shaken(peer, since)));
                 }
                 if is_new && knowing <= cores / 2 {
+                    return true;
+                }
+                if view.is_durable && is_forgotten[view.node] {
                     return true;
                 }
                 // What has waited for a node that was cut off finds no place on a full disk.
