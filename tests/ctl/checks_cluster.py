@@ -37,9 +37,10 @@ def states(node):
     return {member["node"]: member["state"] for member in membership["members"]}
 
 
-def start(nodes, ports, secret, name, *more):
-    join = ",".join(f"127.0.0.1:{port}" for port in ports.values())
-    settings = [f"cluster.listen=127.0.0.1:{ports[name]}", f"cluster.join={join}", f"cluster.secret_file={secret}",
+def start(nodes, ports, secret, name, *more, join=None):
+    """Without a word on whom to join: all of these ports."""
+    join = ",".join(f"127.0.0.1:{port}" for port in (ports.values() if join is None else join))
+    settings = [f"cluster.listen=127.0.0.1:{ports[name]}", *([f"cluster.join={join}"] if join else []), f"cluster.secret_file={secret}",
                 "cluster.silence_max=500ms", "cluster.lease=500ms", *more]
     nodes[name].launch("--name", name, *(word for setting in settings for word in ("--set", setting)))
 
@@ -71,6 +72,8 @@ def members(_):
         last.process.kill()
         last.process.wait(20)
         until(lambda: states(first)["n3"] == "dead", "the others agree that it is dead", 60)
+        follower = nodes["n2"] if leads(first) else first
+        until(lambda: said(follower, "WARN", "no core hears node n3: it is suspected to be dead"), "one that does not lead says so, too")
         told = first.ctl("cluster")
         assert "meridian ctl cluster remove n3" in told.err and "! n3 (" not in told.err, told.err
         assert "3: 2 up, 1 dead (n3)" in told.out, told.out
@@ -105,6 +108,54 @@ def members(_):
         refused = first.ctl("ban", "add", "client-id", "c", code=3).err
         assert "look before you try again" in refused and "cluster status" in refused, refused
         assert json.loads(first.ctl("--json", "rules", "add", "allow everyone publish a", code=3).err)["status"] == 503
+    finally:
+        for node in nodes.values():
+            node.close()
+
+
+def logs(_):
+    """cluster: the logs say whom a node is linked to, who leads, which core a replicant hears from, and when nobody may acknowledge"""
+    nodes = {name: Node() for name in ("n1", "n2", "n3")}
+    ports = {name: free_port() for name in nodes}
+    secret = nodes["n1"].directory / "cluster.secret"
+    secret.write_text("a secret that is long enough")
+    cores, replicant = ("n1", "n2"), nodes["n3"]
+    role = {"n3": ["cluster.role=replicant"]}
+    try:
+        for name in nodes:
+            start(nodes, ports, secret, name, *role.get(name, []), join=[ports[core] for core in cores])
+        for node in nodes.values():
+            node.ctl("health", "--wait", "30s")
+            until(lambda node=node: states(node) == dict.fromkeys(nodes, "alive"), "all know all members", 30)
+            until(lambda node=node: said(node, "INFO", "a majority of the cores lets this node acknowledge QoS 1 and 2"), "it may acknowledge", 30)
+            for other in nodes:
+                assert nodes[other] is node or said(node, "INFO", f"linked to node {other}"), other
+        assert said(nodes["n1"], "core n2 has joined the cluster") or said(nodes["n2"], "core n1 has joined the cluster")
+        leader = until(lambda: nodes["n1"].json("cluster")["membership"]["replica"]["leader"], "one leads", 30)
+        other = next(core for core in cores if core != leader)
+        until(lambda: said(nodes[other], "INFO", f"core {leader} leads the meta group"), "the other core says who leads")
+        until(lambda: said(nodes[leader], "INFO", "this core leads the meta group"), "the one that leads does")
+
+        # What it would do by itself five seconds after it has joined.
+        nodes["n1"].ctl("cluster", "balance")
+        attached = lambda: replicant.json("cluster")["attached_to"]
+        core = until(attached, "it hears from a core")
+        assert said(replicant, "INFO", f"this node hears from core {core}")
+        remains = next(other for other in cores if other != core)
+        nodes[core].process.kill()
+        nodes[core].process.wait(20)
+        until(lambda: attached() == remains, "it hears from the other core", 20)
+        until(lambda: said(replicant, "INFO", f"this node hears from core {remains}: the link to that is lost", f'from="{core}"'), "it says so")
+        for name in (remains, "n3"):
+            node = nodes[name]
+            until(lambda node=node: said(node, "WARN", f"the link to node {core} is lost", "kept here for it"), "it says that it has lost it", 20)
+            until(lambda node=node: said(node, "WARN", "no majority of the cores lets this node acknowledge any more", "of 2 cores it reaches 1", core),
+                  "it says why nothing is acknowledged", 20)
+        start(nodes, ports, secret, core, join=[ports[core] for core in cores])
+        for name in (remains, "n3"):
+            node = nodes[name]
+            until(lambda node=node: said(node, "INFO", f"linked to node {core} again"), "it says that it is linked again", 30)
+            until(lambda node=node: said(node, "INFO", "lets this node acknowledge again: publishers of QoS 1 and 2 go on"), "and that all goes on", 30)
     finally:
         for node in nodes.values():
             node.close()
@@ -518,4 +569,4 @@ def flip(storage, text):
     assert found, "the text is in no record"
 
 
-CHECKS = [members, come_and_go, leaves_once, strangers, unreachable, damaged, restored, full]
+CHECKS = [members, logs, come_and_go, leaves_once, strangers, unreachable, damaged, restored, full]

@@ -26,6 +26,7 @@ impl Fabric {
                 self.hear_from(self.best_core());
             }
         }
+        self.journal.attached(now, self.attached);
         let is_changed =
             |(id, peer): &(&NodeId, &Peer)| peer.is_up && peer.asked != Some(self.wants_from(**id, peer));
         let changed: Vec<NodeId> = self.peers.iter().filter(is_changed).map(|(id, _)| *id).collect();

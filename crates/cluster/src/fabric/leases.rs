@@ -56,8 +56,10 @@ impl Fabric {
         self.ask_for_leases(now);
         self.tell_applied(now);
         self.tell_settled(now);
+        let fresh_until = self.fresh_until();
+        self.journal.fresh(now, fresh_until > now);
         let until = match self.config.without_quorum {
-            WithoutQuorum::Hold if !mutated(Mutation::AlwaysFresh) => self.fresh_until(),
+            WithoutQuorum::Hold if !mutated(Mutation::AlwaysFresh) => fresh_until,
             WithoutQuorum::Hold | WithoutQuorum::Serve => Time::NEVER,
         };
         // Both clocks are one, which the broker counts from where the node's earlier lives ended, in milliseconds.

@@ -130,6 +130,9 @@ impl Fabric {
         let all: Vec<Seen> = peers.chain(guests).collect();
         meta.turn(now, &all);
         self.counters.relayed = meta.handed_on();
+        if let Some(leader) = meta.leader() {
+            self.journal.leader(now, leader);
+        }
         while let Some(frame) = meta.poll_frame() {
             let word = Word::Meta(frame.word.word()).encode();
             // What finds no place is said again: everything here is.
@@ -300,7 +303,7 @@ impl Fabric {
         if roster.index == self.followed {
             return;
         }
-        self.followed = roster.index;
+        let is_first = std::mem::replace(&mut self.followed, roster.index) == 0;
         let is_member = self.is_member();
         if is_member && !self.was_member {
             // Whoever had removed an earlier life of this node meanwhile has forgotten what it was asked for.
@@ -310,6 +313,7 @@ impl Fabric {
         self.was_member = is_member;
         for (id, member) in &roster.members {
             if *id != self.own {
+                self.journal.member(now, *id, member, !is_first);
                 self.follow_member(now, *id, member);
             }
         }
@@ -426,6 +430,7 @@ impl Fabric {
         let Some(peer) = self.peers.remove(&id) else { return };
         self.replica.lost(source_of(&peer));
         self.clocks.forget(id);
+        self.journal.forget(id);
         tracing::info!(node = &*peer.info.name, "the node is no member of the cluster any more");
         if let Some(meta) = &mut self.meta {
             meta.link_changed(id, false);
@@ -460,10 +465,6 @@ impl Fabric {
     /// A life of a node is over. What its clients that are gone with it wanted, nobody wants; what its durable sessions wanted waits for it.
     fn bury(&mut self, id: NodeId, life: Incarnation) {
         let Some(peer) = self.peers.get(&id) else { return };
-        tracing::warn!(
-            node = &*peer.info.name,
-            "the cores agree that the node is dead: its clients are gone, and what its durable sessions have waits for it"
-        );
         let (place, writer) = (peer.place, WriterId(id.0));
         if self.replica.incarnation(writer).is_none_or(|known| known <= life) {
             // Where it has not told everything, what it had wanted before stands for the rest.
@@ -535,7 +536,7 @@ impl Fabric {
         self.told.clear();
     }
 
-    fn is_core(&self) -> bool {
+    pub(super) fn is_core(&self) -> bool {
         self.config.own.role == crate::config::Role::Core
     }
 

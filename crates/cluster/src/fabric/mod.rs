@@ -5,6 +5,7 @@ mod asks;
 mod attach;
 mod clocks;
 mod forwarding;
+mod journal;
 mod leases;
 mod membership;
 mod routes;
@@ -126,6 +127,7 @@ pub struct Fabric {
     asked: VecDeque<Asked>,
     counters: Counters,
     apart: apart::Apart,
+    journal: journal::Journal,
 }
 
 /// What a fabric has done since it began.
@@ -235,6 +237,7 @@ impl Fabric {
             asked: VecDeque::new(),
             counters: Counters::default(),
             apart: apart::Apart::default(),
+            journal: journal::Journal::new(now),
             node,
             config,
         }
@@ -310,6 +313,7 @@ impl Fabric {
         self.tell_confirmed(now);
         self.release_subacks(now);
         self.tend_asks(now);
+        self.tend_journal(now);
         self.send_inbound();
     }
 
@@ -336,6 +340,7 @@ impl Fabric {
             Event::Up => {
                 peer.is_up = true;
                 self.apart.joined(&peer.info.name, &peer.info.address);
+                self.journal.link(now, id, true);
                 let features = self.mesh.peer(id).map_or(0, |peer| peer.features);
                 let is_far = peer.info.region != self.config.own.region;
                 peer.packs = self.config.packs && is_far && features & PACKS != 0;
@@ -354,6 +359,7 @@ impl Fabric {
             }
             Event::Suspect => {
                 peer.is_up = false;
+                self.journal.link(now, id, false);
                 self.clocks.link_down(id);
                 self.replica.set_suspect(WriterId(id.0), true);
                 self.node.routes.set_up(peer.place, false);
