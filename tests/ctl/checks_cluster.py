@@ -4,6 +4,7 @@ import errno
 import json
 import signal
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -108,6 +109,114 @@ def members(_):
         refused = first.ctl("ban", "add", "client-id", "c", code=3).err
         assert "look before you try again" in refused and "cluster status" in refused, refused
         assert json.loads(first.ctl("--json", "rules", "add", "allow everyone publish a", code=3).err)["status"] == 503
+    finally:
+        for node in nodes.values():
+            node.close()
+
+
+def grows(_):
+    """cluster: one node grows to three cores while clients publish and hear at QoS 1: none is disconnected, and nothing is refused or lost"""
+    nodes = {name: Node() for name in ("n1", "n2", "n3")}
+    ports = {name: free_port() for name in nodes}
+    first, second, last = nodes.values()
+    secret = first.directory / "cluster.secret"
+    secret.write_text("a secret that is long enough")
+    enough = threading.Event()
+    count = 0
+
+    def publish(pipe):
+        """A message every 10 ms."""
+        nonlocal count
+        while not enough.is_set():
+            pipe.write(f"{count}\n")
+            pipe.flush()
+            count += 1
+            time.sleep(0.01)
+
+    def payloads(client, last):
+        """What a client has got, up to the last that it is to get."""
+        lines = []
+        while not lines or lines[-1] != last:
+            line = client.stdout.readline()
+            assert line, f"it has ended: {client.communicate(timeout=10)[1]}"
+            lines.append(line.rstrip("\n"))
+        return lines
+
+    try:
+        start(nodes, ports, secret, "n1", join=[])
+        first.ctl("health", "--wait", "20s")
+        # Neither of these clients connects again when its connection is lost: it ends with an error.
+        hears = first.spawn("sub", "-p", str(first.mqtt), "-i", "hears", "-t", "grows", "-t", "from/#", "-q", "1", "-F", "%p")
+        until(lambda: first.subscribed("hears") == 2, "it has subscribed")
+        says = first.spawn("pub", "-p", str(first.mqtt), "-i", "says", "-t", "grows", "-q", "1", "--stdin-lines", stdin=subprocess.PIPE)
+        publisher = threading.Thread(target=publish, args=[says.stdin])
+        publisher.start()
+        try:
+            until(lambda: count > 20, "it publishes")
+            assert first.json("cluster")["membership"]["replica"]["voters"] == 1
+            for name in ("n2", "n3"):
+                start(nodes, ports, secret, name, join=[ports["n1"]])
+                nodes[name].ctl("health", "--wait", "30s")
+            for node in nodes.values():
+                until(lambda node=node: states(node) == dict.fromkeys(nodes, "alive"), "all know all members", 30)
+                until(lambda node=node: node.json("cluster")["membership"]["replica"]["voters"] == 3, "three vote", 30)
+                votes = [member["votes"] for member in node.json("cluster", "status")["membership"]["members"]]
+                assert votes == [True] * 3, votes
+            there = last.spawn("sub", "-p", str(last.mqtt), "-i", "there", "-t", "grows", "-q", "1", "-F", "%p")
+            until(lambda: last.subscribed("there") == 1, "a client of the third node has subscribed")
+            grown = count
+            until(lambda: count > grown + 50, "it goes on publishing")
+        finally:
+            enough.set()
+            publisher.join()
+        says.stdin.close()
+        assert says.wait(20) == 0, says.stderr.read()
+        for node in (second, last):
+            node.publish(f"from/{node.mqtt}", str(node.mqtt), "-q", "1")
+        expected = [str(number) for number in range(count)]
+        came = payloads(hears, str(last.mqtt))
+        assert came == [*expected, str(second.mqtt), str(last.mqtt)], (count, came)
+        crossed = payloads(there, expected[-1])
+        assert crossed == expected[-len(crossed):] and len(crossed) >= 50, crossed
+        assert hears.poll() is None and there.poll() is None
+    finally:
+        for node in nodes.values():
+            node.close()
+
+
+def by_name(_):
+    """cluster: cores that know one name with many addresses found a cluster, and a replicant joins it where the first addresses are nobody's"""
+    nodes = {name: Node() for name in ("n1", "n2", "n3", "n4")}
+    first = nodes["n1"]
+    port = free_port()
+    secret = first.directory / "cluster.secret"
+    secret.write_text("a secret that is long enough")
+    # The first address is nobody's.
+    hosts = first.directory / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n" + "".join(f"127.0.0.{last} cores.test\n" for last in (9, 1, 2, 3)))
+
+    def begin(name):
+        settings = [f"cluster.listen=127.0.0.{name[1]}:{port}", f"cluster.join=cores.test:{port}", "cluster.expect=3", f"cluster.secret_file={secret}",
+                    "cluster.silence_max=500ms", "cluster.lease=500ms", f"cluster.role={'replicant' if name == 'n4' else 'core'}"]
+        nodes[name].launch("--name", name, *(word for setting in settings for word in ("--set", setting)))
+
+    try:
+        if not all(node.mounts("--bind", str(hosts), "/etc/hosts") for node in nodes.values()):
+            print("skipped: names of its own for a node need root, or user namespaces", flush=True)
+            return
+        cores = ("n1", "n2", "n3")
+        for name in cores:
+            begin(name)
+        for name in cores:
+            node = nodes[name]
+            node.ctl("health", "--wait", "30s")
+            until(lambda node=node: states(node) == dict.fromkeys(cores, "alive"), "all know all members", 30)
+        until(lambda: first.json("cluster")["membership"]["replica"]["voters"] == 3, "three vote", 30)
+        first.process.kill()
+        first.process.wait(20)
+        begin("n4")
+        nodes["n4"].ctl("health", "--wait", "30s")
+        until(lambda: states(nodes["n3"]).get("n4") == "alive", "it has joined", 30)
     finally:
         for node in nodes.values():
             node.close()
@@ -569,4 +678,4 @@ def flip(storage, text):
     assert found, "the text is in no record"
 
 
-CHECKS = [members, logs, come_and_go, leaves_once, strangers, unreachable, damaged, restored, full]
+CHECKS = [members, grows, by_name, logs, come_and_go, leaves_once, strangers, unreachable, damaged, restored, full]

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import random
+import shlex
 import shutil
 import signal
 import socket
@@ -75,7 +76,11 @@ class Node:
         """From its next start on its data is on a disk of that size, which ends with its process. False: this machine gives none."""
         data = self.directory / "data"
         data.mkdir(exist_ok=True)
-        words = ["sh", "-c", 'mount -t tmpfs -o size="$0" none "$1" && shift && exec "$@"', size, str(data)]
+        return self.mounts("-t", "tmpfs", "-o", f"size={size}", "none", str(data))
+
+    def mounts(self, *arguments):
+        """From its next start on its process, and nobody else, sees what `mount` with these arguments does. False: it may not be done here."""
+        words = ["sh", "-c", f'{shlex.join(["mount", *arguments])} && exec "$@"', "sh"]
         for apart in (["unshare", "--mount"], ["unshare", "--user", "--map-root-user", "--mount"]):
             try:
                 tried = subprocess.run([*apart, *words, "true"], capture_output=True, timeout=10, check=False)
@@ -126,12 +131,12 @@ class Node:
     def lines(self, *arguments, **more):
         return [json.loads(line) for line in self.ctl("--json", *arguments, **more).out.splitlines()]
 
-    def spawn(self, *arguments):
+    def spawn(self, *arguments, stdin=subprocess.DEVNULL):
         """`meridian ..` in the background."""
         given = environment(MERIDIAN_URL=self.url)
         if self.token:
             given["MERIDIAN_TOKEN"] = self.token
-        process = subprocess.Popen([BINARY, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        process = subprocess.Popen([BINARY, *arguments], stdin=stdin, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, env=given, text=True)
         self.clients.append(process)
         return process
