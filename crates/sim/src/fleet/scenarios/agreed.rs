@@ -230,16 +230,20 @@ fn a_replicant_that_was_cut_off_learns_what_was_agreed_upon_meanwhile() {
 }
 
 #[test]
-fn what_one_node_proposes_all_have_within_a_second() {
-    let mut story = agreed_of(3, |plan| plan.nodes[2].role = Role::Replicant);
-    story.passes(5 * SECOND);
-    let mut revision = story.fleet.members[0].copy.position().revision;
-    for node in [2, 0, 1, 2] {
-        story.fleet.proposes_anew(node);
-        story.passes(SECOND);
-        revision += 1;
-        let copies = story.fleet.members.iter().map(|member| member.copy.position().revision);
-        assert_eq!(copies.collect::<Vec<_>>(), [revision; 3], "by n{node}");
+fn what_one_node_proposes_all_have_within_a_second_and_the_delay_of_a_link() {
+    for latency in [MILLI, 100 * MILLI] {
+        let mut story = agreed_of(5, |plan| {
+            plan.nodes[3..].iter_mut().for_each(|node| node.role = Role::Replicant);
+            plan.latency = latency;
+        });
+        story.passes(15 * SECOND);
+        let mut revision = story.revisions()[0];
+        for node in [3, 0, 1, 2, 4, 3] {
+            story.fleet.proposes_anew(node);
+            story.passes(SECOND + latency);
+            revision += 1;
+            assert_eq!(story.revisions(), [revision; 5], "by n{node}, {latency} us away");
+        }
     }
 }
 

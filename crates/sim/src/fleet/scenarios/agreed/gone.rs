@@ -354,3 +354,46 @@ fn the_only_core_that_is_left_looks_for_no_other() {
     let there = format!("{gone}: ");
     assert!(!story.not_joined(leader).iter().any(|it| it.starts_with(&there)));
 }
+
+/// A replicant stays in its region while that has a core, whichever cores have less to do, and goes to another when it has none.
+#[test]
+fn a_replicant_hears_from_a_core_of_its_region_while_there_is_one() {
+    let (east, west, near, far) = ([0, 1], [2, 3, 4], [5, 6, 7, 8], 9);
+    let mut story = agreed_of(10, |plan| {
+        for node in east.into_iter().chain(near) {
+            plan.nodes[node].region = "east".into();
+        }
+        for node in west.into_iter().chain([far]) {
+            plan.nodes[node].region = "west".into();
+        }
+        plan.nodes[5..].iter_mut().for_each(|node| node.role = Role::Replicant);
+    });
+    story.passes(15 * SECOND);
+    let cores = |story: &Story| near.map(|node| story.attached(node));
+    for core in east {
+        assert_eq!(cores(&story).iter().filter(|it| **it == core).count(), 2, "two hear from n{core}");
+    }
+    let busy = story.attached(far);
+    assert!(west.contains(&busy));
+    // They say when they are linked how many hear from them: now nobody.
+    for anew in west.into_iter().chain([east[1]]).filter(|core| *core != busy) {
+        story.restart(anew);
+        story.passes(10 * SECOND);
+    }
+    assert_eq!(cores(&story), [east[0]; 4], "they stay in the east, and with the core that they have");
+    story.goes_away(east[0]);
+    story.passes(10 * SECOND);
+    assert_eq!(cores(&story), [east[1]; 4], "it is the only one left in the east");
+    story.goes_away(east[1]);
+    story.passes(10 * SECOND);
+    assert!(cores(&story).iter().all(|core| west.contains(core) && *core != busy), "{:?}", cores(&story));
+    let moved = cores(&story);
+    story.fleet.members[east[0]].is_off = false;
+    story.fleet.start(east[0]);
+    story.passes(20 * SECOND);
+    assert_eq!(cores(&story), moved, "nothing is moved without need");
+    story.orders(busy, Letter::Balance);
+    story.passes(SECOND);
+    assert_eq!(cores(&story), [east[0]; 4]);
+    assert_eq!(story.attached(far), busy);
+}
