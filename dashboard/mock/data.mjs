@@ -53,13 +53,18 @@ export const node = () => ({
 });
 
 const PLACES = { 'meridian-1': ['core', 'europe'], 'meridian-2': ['core', 'europe'], 'meridian-3': ['core', 'america'], 'edge-lobby': ['replicant', 'europe'], 'edge-warehouse': ['replicant', 'america'] };
+/** Bytes of a link so far: each node has a load of its own, in bytes a millisecond, and what one sends the other receives. */
+const traffic = (from, to) => {
+  const sent = (one, other) => (other === 'edge-warehouse' ? 4_812_300 : Math.floor((Date.now() - started) * (1 + Object.keys(PLACES).indexOf(one)) * 40));
+  return { bytes_sent: sent(from, to), bytes_received: sent(to, from) };
+};
 /** Made up, too: five nodes, of which one is cut off. */
 export const nodes = () => {
   const names = Object.keys(PLACES);
   const link = (from, to) => ({
     node: to, role: PLACES[to][0], region: PLACES[to][1], state: to === 'edge-warehouse' ? 'dead' : 'up', state_s: 812.5,
     round_trip_ms: to === 'edge-warehouse' ? null : PLACES[from][1] === PLACES[to][1] ? 0.4 : 88.2, clock_ahead_s: to === 'edge-warehouse' ? null : 0.002, clock_differs: false, retransmitted_percent: from === 'meridian-3' ? 1.8 : 0,
-    waiting_bytes: to === 'edge-warehouse' ? 4_812_300 : 0, waiting_frames: to === 'edge-warehouse' ? 18_223 : 0, oldest_s: to === 'edge-warehouse' ? 92.5 : 0, bytes_sent: 912_338_112, bytes_received: 712_445_871,
+    waiting_bytes: to === 'edge-warehouse' ? 4_812_300 : 0, waiting_frames: to === 'edge-warehouse' ? 18_223 : 0, oldest_s: to === 'edge-warehouse' ? 92.5 : 0, ...traffic(from, to),
     last_error: to === 'edge-warehouse' ? 'it cannot be reached: connection timed out' : null,
   });
   const items = names.filter((name) => name !== 'edge-warehouse').map((name, i) => ({

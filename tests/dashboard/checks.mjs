@@ -64,9 +64,9 @@ export const checks = [
     'real',
   ],
   [
-    'three nodes are on the map with their links, and one that ends is seen to',
+    'three nodes that agree on who they are are on the map with their links and loads, and one that ends is seen to',
     async (visitor, node) => {
-      const nodes = await startCluster(node.binary, 3);
+      const nodes = await startCluster(node.binary, 2, 1);
       const clients = [];
       try {
         const [first, , last] = nodes;
@@ -77,7 +77,15 @@ export const checks = [
         for (const one of nodes) await table.getByRole('row').filter({ hasText: one.name }).getByText('ready').waitFor({ timeout: 20_000 });
         assert.equal(await page.locator('svg.map .node').count(), 3);
         assert.equal(await page.locator('svg.map .link').count(), 3);
-        assert.equal(await page.getByRole('table', { name: 'Links' }).getByRole('row').count(), 1 + 6);
+        const links = page.getByRole('table', { name: 'Links' });
+        assert.equal(await links.getByRole('row').count(), 1 + 6);
+        await page.getByText(/^3 nodes, all well · 0 connections · quorum of 1 votes, n[12] leads$/).waitFor();
+        const members = page.getByRole('table', { name: 'Members' });
+        await members.getByRole('row').filter({ hasText: last.name }).getByText('alive').waitFor();
+        assert.equal(await page.locator('svg.map .link.attached').count(), 1, 'the replicant hears from one core');
+        // Nodes that are linked say something to each other at any time.
+        await until('each direction has a load', async () => (await links.getByRole('cell', { name: /^[1-9][\d.]*\s(B|KiB)\/s$/ }).count()) === 12);
+        assert.equal(await page.locator('svg.map .figures text').filter({ hasText: '/s' }).count(), 3);
         for (let i = 0; i < 2; i++) clients.push(await Client.connect(last.port, `there-${i}`));
         await table.getByRole('row').filter({ hasText: last.name }).getByRole('cell', { name: '2', exact: true }).waitFor();
         await page.locator('svg.map .node').filter({ hasText: last.name }).getByText('2', { exact: true }).waitFor();
@@ -87,10 +95,12 @@ export const checks = [
         await page.goto(`${first.base}/#/cluster`);
         await page.getByLabel('Node whose links are shown').selectOption(last.name);
         await until('four directions', async () => (await page.getByRole('table', { name: 'Links' }).getByRole('row').count()) === 1 + 4);
+        await page.locator('svg.map .figures text').filter({ hasText: '/s' }).first().waitFor();
         if (process.env.SCREENSHOT_CLUSTER) await page.screenshot({ path: process.env.SCREENSHOT_CLUSTER, fullPage: true });
         await last.end();
         await page.getByText(`No answer of ${last.name}`).waitFor({ timeout: 20_000 });
-        await table.getByRole('row').filter({ hasText: last.name }).getByText('no answer').waitFor();
+        await table.getByRole('row').filter({ hasText: last.name }).getByText('dead').waitFor({ timeout: 20_000 });
+        await members.getByRole('row').filter({ hasText: last.name }).getByText('dead').waitFor();
         await page.locator('svg.map .node.bad').filter({ hasText: last.name }).waitFor();
         assert.equal(await page.locator('svg.map .link.bad').count(), 2);
         if (process.env.SCREENSHOT_CLUSTER) await page.screenshot({ path: process.env.SCREENSHOT_CLUSTER.replace('.png', '-lost.png'), fullPage: true });
@@ -102,12 +112,18 @@ export const checks = [
     'real',
   ],
   [
-    'members that the cores agree on are shown with who leads, votes, and is dead, and a lost quorum is told',
+    'members that the cores agree on are shown with who leads, votes, is suspect and dead, and a lost quorum is told',
     async (visitor) => {
       // What a cluster of five would say, whoever is asked.
       const told = made.cluster();
+      let state = 'dead';
+      const nodes = () => {
+        const page = made.nodes();
+        for (const link of page.items.flatMap((info) => info.cluster.links)) if (link.node === 'edge-warehouse') link.state = state;
+        return page;
+      };
       const page = await visitor.open('cluster');
-      await page.route(/\/api\/v1\/nodes(\?|$)/, (route) => route.fulfill({ json: made.nodes() }));
+      await page.route(/\/api\/v1\/nodes(\?|$)/, (route) => route.fulfill({ json: nodes() }));
       await page.route(/\/api\/v1\/cluster(\?|$)/, (route) => route.fulfill({ json: told }));
       const table = page.getByRole('table', { name: 'Members' });
       const line = (name) => table.getByRole('row').filter({ hasText: name });
@@ -123,6 +139,21 @@ export const checks = [
       await apart.getByRole('listitem').filter({ hasText: "10.2.0.9 (edge-warehouse): the peer refuses this node: the cluster's secret is not the same on both: check the secret's file" }).waitFor();
       await page.getByRole('table', { name: 'Links' }).getByText('dead', { exact: true }).first().waitFor();
       assert.equal(await page.getByText('suspect', { exact: true }).count(), 0, 'dead is what the cores agree on');
+      // Before that it is suspect: for whoever hears nothing of it, and then for all.
+      const away = told.membership.members.find((member) => member.node === 'edge-warehouse');
+      [state, away.state] = ['suspect', 'suspect'];
+      await line('edge-warehouse').getByText('suspect', { exact: true }).waitFor();
+      await page.getByRole('table', { name: 'Nodes' }).getByRole('row').filter({ hasText: 'edge-warehouse' }).getByText('suspect', { exact: true }).waitFor();
+      await until('each node says so', async () => (await page.getByRole('table', { name: 'Links' }).getByText('suspect', { exact: true }).count()) === 4);
+      assert.equal(await page.getByText('dead', { exact: true }).count(), 0);
+      assert.equal(await page.locator('svg.map .link.bad').count(), 4);
+      [state, away.state] = ['dead', 'dead'];
+      await line('edge-warehouse').getByText('dead', { exact: true }).waitFor();
+      // Bytes of the mock grow by 40 a millisecond and more: the load is what came between two looks.
+      const lobby = page.getByRole('table', { name: 'Links' }).getByRole('row').filter({ has: page.getByRole('cell', { name: 'meridian-1', exact: true }) }).filter({ has: page.getByRole('cell', { name: 'edge-lobby', exact: true }) });
+      await lobby.getByText(/^(38|39|40)\.\d\sKiB\/s$/).first().waitFor();
+      await page.locator('svg.map .link title').filter({ hasText: /^edge-lobby and meridian-1: up, 0\.4 ms; edge-lobby to meridian-1 15\d\sKiB\/s, back (38|39|40)\.\d\sKiB\/s$/ }).waitFor({ state: 'attached' });
+      if (process.env.SCREENSHOT_CLUSTER) await page.screenshot({ path: process.env.SCREENSHOT_CLUSTER.replace('.png', '-load.png') });
       await page.getByRole('list', { name: 'What the map shows' }).getByText('the replicant hears of subscriptions through it').waitFor();
       told.membership.replica.quorum = false;
       told.membership.stale = true;

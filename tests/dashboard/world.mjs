@@ -70,15 +70,15 @@ export class Node {
   }
 }
 
-/** Nodes `n1`, `n2` .. of one cluster, on loopback. */
-export async function startCluster(binary, count) {
+/** Nodes `n1`, `n2` .. of one cluster, on loopback: cores, which agree on the members, then replicants. */
+export async function startCluster(binary, cores, replicants) {
   const secret = `${Math.random()} is long enough`;
   const ports = [];
-  for (let i = 0; i < count; i++) ports.push(await freePort());
-  const list = ports.map((port, i) => `\n[[cluster_node]]\nname = "n${i + 1}"\naddress = "127.0.0.1:${port}"\n`).join('');
+  for (let i = 0; i < cores + replicants; i++) ports.push(await freePort());
+  const met = ports.slice(0, cores).map((port) => `127.0.0.1:${port}`);
   const nodes = [];
   try {
-    for (let i = 0; i < count; i++) {
+    for (const [i, port] of ports.entries()) {
       const node = new Node();
       node.binary = binary;
       node.real = true;
@@ -88,7 +88,7 @@ export async function startCluster(binary, count) {
       node.http = await freePort();
       node.base = `http://127.0.0.1:${node.http}`;
       await writeFile(join(node.directory, 'secret'), secret);
-      await writeFile(join(node.directory, 'meridian.toml'), `[node]\nname = "${node.name}"\n\n[cluster]\nsecret_file = "secret"\nsilence_max = "1s"\n${list}`);
+      await writeFile(join(node.directory, 'meridian.toml'), `[node]\nname = "${node.name}"\n\n[cluster]\nsecret_file = "secret"\nlisten = "127.0.0.1:${port}"\njoin = "${met}"\nrole = "${i < cores ? 'core' : 'replicant'}"\nsilence_max = "1s"\nlease = "500ms"\n`);
       nodes.push(node);
       await node.run();
     }

@@ -25,6 +25,8 @@ export interface Member {
 /** One direction of a link: what `from` sees of `to`. */
 export interface Seen extends NodeLink {
   from: string;
+  /** Bytes a second since the look before; `null` where that knows nothing of the same link. */
+  rates: { sent: number; received: number } | null;
 }
 
 /** Both directions. */
@@ -33,6 +35,8 @@ export interface Pair {
   b: string;
   health: Health;
   roundTripMs: number | null;
+  /** Bytes a second from `a` to `b`, and back. */
+  load: { there: number; back: number } | null;
   seen: Seen[];
   /** One of the two hears of subscriptions through the other. */
   attached: boolean;
@@ -121,8 +125,20 @@ export function quorum(membership: Membership | null): { good: boolean; text: st
   return { good: true, text: `quorum of ${replica.voters} votes, ${leader}` };
 }
 
-export function seen(page: Page<NodeInfo>): Seen[] {
-  return page.items.flatMap((info) => (info.cluster?.links ?? []).map((link) => ({ ...link, from: info.name })));
+export function seen(now: Look, before: Look | null): Seen[] {
+  const then = new Map(before?.page.items.map((info) => [info.name, info]));
+  const seconds = before ? (now.at - before.at) / 1000 : 0;
+  return now.page.items.flatMap((info) => {
+    const earlier = then.get(info.name);
+    const known = seconds > 0 && earlier?.started_at === info.started_at ? (earlier.cluster?.links ?? []) : [];
+    return (info.cluster?.links ?? []).map((link) => {
+      const old = known.find((one) => one.node === link.node);
+      // A link that was forgotten counts from nothing again.
+      const rate = (bytes: number, earlier: number) => Math.max(0, (bytes - earlier) / seconds);
+      const rates = old ? { sent: rate(link.bytes_sent, old.bytes_sent), received: rate(link.bytes_received, old.bytes_received) } : null;
+      return { ...link, from: info.name, rates };
+    });
+  });
 }
 
 export function healthOf(link: NodeLink): Health {
@@ -137,37 +153,38 @@ export const apart = (ahead: number) => `${span(Math.abs(ahead))} ${ahead < 0 ? 
 const CLOCKS_MAX = 3;
 
 /** Clocks that are wrong, a sentence each: of nodes that differ from most, and of two where nobody knows which it is. */
-export function clocks(page: Page<NodeInfo>): string[] {
+export function clocks(page: Page<NodeInfo>, all: Seen[]): string[] {
   const off = (info: NodeInfo) => info.cluster?.clock_off_s ?? null;
   const wrong = new Set(page.items.filter((info) => off(info) !== null).map((info) => info.name));
   const own = page.items.flatMap((info) => (off(info) === null ? [] : [`The clock of ${info.name} is ${apart(off(info)!)}${off(info)! < 0 ? '' : ' of'} those of most nodes.`]));
-  const told = new Set<string>();
-  const unsure = seen(page).flatMap((one) => {
+  const pairs = new Set<string>();
+  const unsure = all.flatMap((one) => {
     const pair = [one.from, one.node].sort().join(' ');
-    if (!one.clock_differs || one.clock_ahead_s === null || wrong.has(one.from) || wrong.has(one.node) || told.has(pair)) return [];
-    told.add(pair);
+    if (!one.clock_differs || one.clock_ahead_s === null || wrong.has(one.from) || wrong.has(one.node) || pairs.has(pair)) return [];
+    pairs.add(pair);
     return [`The clock of ${one.node} is ${apart(one.clock_ahead_s)}${one.clock_ahead_s < 0 ? '' : ' of'} that of ${one.from}.`];
   });
-  const all = [...own, ...unsure];
-  return all.length <= CLOCKS_MAX ? all : [...all.slice(0, CLOCKS_MAX), `${count(all.length - CLOCKS_MAX)} more.`];
+  const told = [...own, ...unsure];
+  return told.length <= CLOCKS_MAX ? told : [...told.slice(0, CLOCKS_MAX), `${count(told.length - CLOCKS_MAX)} more.`];
 }
 
 const worse: Record<Health, number> = { good: 0, warn: 1, bad: 2 };
 
-export function pairs(page: Page<NodeInfo>): Pair[] {
-  const all = new Map<string, Pair>();
+export function pairs(page: Page<NodeInfo>, all: Seen[]): Pair[] {
+  const found = new Map<string, Pair>();
   const attached = new Map(page.items.map((info) => [info.name, info.cluster?.attached_to]));
-  for (const one of seen(page)) {
+  for (const one of all) {
     const [a, b] = one.from < one.node ? [one.from, one.node] : [one.node, one.from];
     const key = JSON.stringify([a, b]);
-    const pair = all.get(key) ?? { a, b, health: 'good' as Health, roundTripMs: null, seen: [], attached: attached.get(a) === b || attached.get(b) === a };
+    const pair = found.get(key) ?? { a, b, health: 'good' as Health, roundTripMs: null, load: null, seen: [], attached: attached.get(a) === b || attached.get(b) === a };
     pair.seen.push(one);
     pair.roundTripMs ??= one.round_trip_ms;
+    if (one.rates) pair.load ??= one.from === a ? { there: one.rates.sent, back: one.rates.received } : { there: one.rates.received, back: one.rates.sent };
     const health = healthOf(one);
     if (worse[health] > worse[pair.health]) pair.health = health;
-    all.set(key, pair);
+    found.set(key, pair);
   }
-  return [...all.values()];
+  return [...found.values()];
 }
 
 export interface Placed {
@@ -189,7 +206,8 @@ export function place(all: Member[], width: number): Map<string, Placed> {
   };
   // A single core among replicants stands in their middle.
   put(cores, others.length === 0 ? (cores.length === 1 ? 0 : 0.9) : cores.length === 1 ? 0 : 0.55, 0);
-  // Two would lie on one line with what is between them.
-  put(others, 1, others.length === 2 ? 0.62 : cores.length > 1 ? 0.5 : 0);
+  // Two would lie on one line with what is between them, and so would one with two cores.
+  const turn = cores.length === 2 ? 0.25 : cores.length > 1 ? 0.5 : 0;
+  put(others, 1, others.length === 2 ? 0.62 : turn);
   return placed;
 }
