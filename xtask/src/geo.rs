@@ -41,10 +41,17 @@ pub struct Args {
     /// Routes of the copies
     #[arg(long, value_delimiter = ',', default_values_t = [1_000_000])]
     routes: Vec<u32>,
-    /// How often each copy is made, and each cluster of E1.10 started
+    /// How often clients come in each run of E1.1 to E1.9, each copy is made, and each cluster of E1.10 started
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
+    /// E1 once more with so many per cent of the packets between places lost, each way, beside the runs that lose none: 0.1,1. In E1.1
+    /// to E1.9 only what waits for other places runs again
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = percent)]
+    loss: Vec<f64>,
 }
+
+/// Links carry hardly anything beyond it.
+const LOSS_MAX: f64 = 20.0;
 
 const TOPOLOGY: &str = include_str!("../../crates/lab/labs/geo.toml");
 
@@ -56,6 +63,8 @@ pub fn run(args: &Args) -> Result<()> {
     let (with_copies, with_cuts) = (with("copies"), with("cuts"));
     let is_any = !cases.is_empty() || with_startup || with_overload || with_copies || with_cuts;
     ensure!(is_any, "--only takes E1.1 to E1.10, E3, copies and cuts");
+    let is_losing = !cases.is_empty() || with_startup;
+    ensure!(args.loss.is_empty() || is_losing, "--loss is for E1.1 to E1.10, and none of them runs");
     let is_agreed = args.members == Members::Agreed;
     // Before anything is built: without root nothing comes of it.
     drop(start()?);
@@ -69,10 +78,11 @@ pub fn run(args: &Args) -> Result<()> {
     let directory = root().join("target/geo");
     std::fs::create_dir_all(&directory)?;
     let (mut passed, mut failed) = (0, vec![]);
-    let levels = (&args.suback[..], is_agreed);
-    subscribe::run(&cases, levels, (&program, &directory), (&mut passed, &mut failed))?;
+    let asked = subscribe::Asked { levels: &args.suback, losses: &args.loss, rounds: args.rounds, is_agreed };
+    subscribe::run(&cases, &asked, (&program, &directory), (&mut passed, &mut failed))?;
     if with_startup {
-        startup::run((&program, &directory), args.rounds, (&mut passed, &mut failed))?;
+        let plan = (&args.loss[..], args.rounds);
+        startup::run((&program, &directory), plan, (&mut passed, &mut failed))?;
     }
     if with_overload {
         overload::run(&program, &directory, args.seconds, (&mut passed, &mut failed))?;
@@ -96,5 +106,41 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// All places, with nobody in them.
 fn start() -> Result<Lab> {
-    Ok(Lab::start(Topology::parse(TOPOLOGY)?)?)
+    start_seeded(0)
+}
+
+/// The same; labs of different seeds lose other packets.
+fn start_seeded(seed: u64) -> Result<Lab> {
+    let mut topology = Topology::parse(TOPOLOGY)?;
+    topology.seed = seed;
+    Ok(Lab::start(topology)?)
+}
+
+/// From now on so many per cent of the packets between two places are lost, each way. Within a place none are.
+fn lose(lab: &Lab, percent: f64) -> Result<()> {
+    let sites = &lab.topology().sites;
+    for (at, one) in sites.iter().enumerate() {
+        for other in &sites[at + 1..] {
+            lab.set((one, other), "loss", &format!("{percent}%"))?;
+        }
+    }
+    Ok(())
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let percent = text.trim_end_matches('%').parse().ok().filter(|it| *it > 0.0 && *it <= LOSS_MAX);
+    percent.ok_or_else(|| format!("per cent of the packets, more than 0 and at most {LOSS_MAX}: 0.1,1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_per_cent_and_leave_a_link_to_speak_of() {
+        assert_eq!((percent("0.1"), percent("1%")), (Ok(0.1), Ok(1.0)));
+        for bad in ["0", "-1", "20.1", "NaN", "", "much"] {
+            assert!(percent(bad).is_err(), "{bad}");
+        }
+    }
 }

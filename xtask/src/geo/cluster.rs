@@ -209,6 +209,30 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
+    /// Until no node knows a route of any client.
+    ///
+    /// # Errors
+    /// One still does after so long.
+    pub fn wait_until_forgotten(&self, longest: Duration) -> Result<()> {
+        let deadline = Instant::now() + longest;
+        let knows = |host: &str| {
+            let routes = self.view(host)?["routes"].as_array().cloned().unwrap_or_default();
+            Ok::<_, anyhow::Error>(routes.iter().any(|routes| routes["filters"] != 0))
+        };
+        for (host, _) in &self.nodes {
+            while knows(host)? {
+                if interrupted() {
+                    bail!("interrupted");
+                }
+                if Instant::now() > deadline {
+                    bail!("{host} knows routes of clients that left {} s ago", longest.as_secs());
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+        Ok(())
+    }
+
     fn cpu_s(&self) -> Result<f64> {
         let all = self.nodes.iter().map(|(_, process)| Ok(Cpu::now(process.id())?.broker_s));
         all.sum()

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::cluster::{Cluster, MQTT, Plan};
-use super::start;
+use super::{lose, start_seeded};
 use crate::bench::child::interrupted;
 use crate::cluster::copies::publish_when_served;
 
@@ -25,7 +25,7 @@ const SHAPES: [(&str, &[&str], &[&str], &str); 2] = [
 
 pub fn run(
     (program, directory): (&Path, &Path),
-    rounds: u32,
+    (losses, rounds): (&[f64], u32),
     (passed, failed): (&mut usize, &mut Vec<String>),
 ) -> Result<()> {
     println!(
@@ -37,21 +37,24 @@ pub fn run(
     println!(
         "has another leader, and of the node in Hong Kong until all others call it dead (what nodes tell is up to 0.5 s old)."
     );
-    println!("{rounds} times each, medians (lowest-highest).\n");
-    println!("| nodes | article | new | all were killed | another leads | dead for all |");
-    println!("| --- | ---: | ---: | ---: | ---: | ---: |");
-    for (name, cores, replicants, article) in SHAPES {
+    println!(
+        "{rounds} times each, medians (lowest-highest). `lost` is the share of the packets between places that is.\n"
+    );
+    println!("| nodes | lost | article | new | all were killed | another leads | dead for all |");
+    println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: |");
+    let runs = SHAPES.iter().flat_map(|shape| [0.0].iter().chain(losses).map(move |loss| (shape, *loss)));
+    for ((name, cores, replicants, article), loss) in runs {
         let rounds: Result<Vec<Times>> =
-            (0..rounds).map(|_| one(program, directory, cores, replicants)).collect();
+            (0..rounds).map(|round| one((program, directory), (cores, replicants), (loss, round))).collect();
         match rounds {
             Ok(times) => {
                 let of = |of: fn(&Times) -> Duration| spread(times.iter().map(of).collect());
                 let (new, back) = (of(|it| it.new), of(|it| it.back));
                 let (led, dead) = (of(|it| it.led), of(|it| it.dead));
-                println!("| {name} | {article} | {new} | {back} | {led} | {dead} |");
+                println!("| {name} | {loss} % | {article} | {new} | {back} | {led} | {dead} |");
                 *passed += 1;
             }
-            Err(error) => failed.push(format!("E1.10, {name}: {error:#}")),
+            Err(error) => failed.push(format!("E1.10, {name}, {loss} % lost: {error:#}")),
         }
     }
     println!();
@@ -65,8 +68,13 @@ struct Times {
     dead: Duration,
 }
 
-fn one(program: &Path, directory: &Path, cores: &[&str], replicants: &[&str]) -> Result<Times> {
-    let lab = start()?;
+fn one(
+    (program, directory): (&Path, &Path),
+    (cores, replicants): (&[&str], &[&str]),
+    (loss, round): (f64, u32),
+) -> Result<Times> {
+    let lab = start_seeded(round.into())?;
+    lose(&lab, loss)?;
     let plan = Plan { cores, replicants, level: "core", batch_sync: "auto", is_agreed: true };
     let hosts: Vec<&str> = cores.iter().chain(replicants).copied().collect();
     let begun = Instant::now();

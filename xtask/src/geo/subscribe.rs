@@ -2,12 +2,13 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
 use super::cluster::{Cluster, Plan};
 use super::generator::Generator;
-use super::start;
+use super::{lose, start};
 
 pub struct Case {
     name: &'static str,
@@ -57,17 +58,30 @@ const fn case(
     Case { name, shape, clients, filter, batch_sync, article_s, budget_s }
 }
 
-/// Seconds of each run: all clients are there by then, or something is wrong.
-const RUN: &str = "6";
+/// Seconds of each run, without losses and with them: all clients are there by then, or something is wrong.
+const RUN: &str = "3";
+const LOSSY_RUN: &str = "6";
+/// Until no node knows a route of clients that have left.
+const FORGOTTEN_MAX: Duration = Duration::from_secs(30);
 
 /// The cases that are named, or all when nothing is.
 pub fn selected(only: &[String]) -> Vec<&'static Case> {
     CASES.iter().filter(|case| only.is_empty() || only.iter().any(|name| name == case.name)).collect()
 }
 
+/// What is wanted of each case.
+pub struct Asked<'a> {
+    /// `routing.suback`, each in a cluster of its own.
+    pub levels: &'a [String],
+    /// Per cent of the packets between places, beside none.
+    pub losses: &'a [f64],
+    pub rounds: u32,
+    pub is_agreed: bool,
+}
+
 pub fn run(
     cases: &[&Case],
-    (levels, is_agreed): (&[String], bool),
+    asked: &Asked,
     (program, directory): (&Path, &Path),
     (passed, failed): (&mut usize, &mut Vec<String>),
 ) -> Result<()> {
@@ -78,18 +92,31 @@ pub fn run(
         "Clients in Hong Kong connect at once and subscribe. Milliseconds; `all` is from the first TCP connect"
     );
     println!(
-        "to the last SUBACK. CONNECT asks nobody else: ownership of clients across nodes is not there yet."
+        "to the last SUBACK: median (lowest-highest) of {} rounds in one cluster; the times beside it are the median's. CONNECT",
+        asked.rounds
     );
     println!(
-        "SUBACK `local` waits for no other node: what it takes is this machine's share of the other rows.\n"
+        "asks nobody else: ownership of clients across nodes is not there yet. SUBACK `local` waits for no other node: what it"
+    );
+    println!("takes is this machine's share of the other rows.");
+    if !asked.losses.is_empty() {
+        println!(
+            "With losses run those in which SUBACK waits for another place. `lost` is how many packets were in all rounds and between them."
+        );
+    }
+    println!();
+    let of_losses = |cell: fn(&f64) -> String| asked.losses.iter().map(cell).collect::<String>();
+    println!(
+        "| run | clients | SUBACK | batch_sync | CONNECT p50 / p99 | SUBSCRIBE p50 / p99 | all |{} article | budget | start-up |",
+        of_losses(|loss| format!(" {loss} %: SUBSCRIBE p50 / p99 | all | lost |"))
     );
     println!(
-        "| run | clients | SUBACK | batch_sync | CONNECT p50 / p99 | SUBSCRIBE p50 / p99 | all | article | budget | start-up |"
+        "| --- | ---: | --- | --- | ---: | ---: | ---: |{} ---: | ---: | ---: |",
+        of_losses(|_| " ---: | ---: | ---: |".to_owned())
     );
-    println!("| --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |");
     for case in cases {
-        for level in levels {
-            match measure(case, level, is_agreed, (program, directory)) {
+        for level in asked.levels {
+            match measure(case, level, asked, (program, directory)) {
                 Ok(row) => {
                     println!("{row}");
                     *passed += 1;
@@ -102,44 +129,103 @@ pub fn run(
     Ok(())
 }
 
-fn measure(
-    case: &Case,
-    level: &str,
-    is_agreed: bool,
-    (program, directory): (&Path, &Path),
-) -> Result<String> {
+fn measure(case: &Case, level: &str, asked: &Asked, (program, directory): (&Path, &Path)) -> Result<String> {
     let lab = start()?;
     let (cores, replicants): (&[&str], &[&str]) = match case.shape {
         Shape::Spread => (&["euc1", "ape1", "afs1"], &[]),
         Shape::Replicants => (&["aps1", "aps2", "aps3"], &["euc1", "ape1", "afs1"]),
     };
-    let plan = Plan { cores, replicants, level, batch_sync: case.batch_sync, is_agreed };
+    let plan = Plan { cores, replicants, level, batch_sync: case.batch_sync, is_agreed: asked.is_agreed };
     let cluster = Cluster::start(&lab, program, directory, &plan)?;
-    cluster.settle()?;
-    let (host, count) = (lab.address("ape1")?.to_string(), case.clients.to_string());
-    let arguments =
-        ["sub", "-h", &host, "-c", &count, "-i", "0", "-t", case.filter, "-q", "1", "--duration", RUN];
-    let generator = Generator::start(&lab, "ape1-clients", program, &arguments)?;
-    let report = generator.report(Duration::from_secs(60))?;
-    std::fs::write(directory.join(format!("{}-{level}.json", case.name)), report.to_string())?;
-    let subscribed = report["suback_us"]["count"].as_u64();
-    ensure!(subscribed == Some(u64::from(case.clients)), "of {count} clients {subscribed:?} subscribed");
-    let all = report["ready_s"].as_f64().context("no ready_s")?;
+    let file = |loss: f64| directory.join(format!("{}-{level}-{loss}.json", case.name));
+    let whole = rounds(case, &cluster, (program, &file(0.0)), RUN, asked.rounds)?;
+    let mut lossy = String::new();
+    for loss in asked.losses {
+        if !case.shape.waits_elsewhere(level) {
+            lossy += " - | - | - |";
+            continue;
+        }
+        lose(&lab, *loss)?;
+        let before = lab.counters()?.lost;
+        let found = rounds(case, &cluster, (program, &file(*loss)), LOSSY_RUN, asked.rounds)
+            .with_context(|| format!("with {loss} % lost"))?;
+        let lost = lab.counters()?.lost - before;
+        write!(lossy, " {} | {} | {lost} |", found.suback, found.all)?;
+    }
     let promised = case.budget_s.filter(|_| level == "core");
-    let budget = promised.map_or("-".into(), |budget| match all <= budget {
+    let budget = promised.map_or("-".into(), |budget| match whole.middle_s <= budget {
         true => ms(budget),
         false => format!("{} (over)", ms(budget)),
     });
     Ok(format!(
-        "| {} | {count} | {level} | {} | {} | {} | {} | {} | {budget} | {} |",
+        "| {} | {} | {level} | {} | {} | {} | {} |{lossy} {} | {budget} | {} |",
         case.name,
+        case.clients,
         case.batch_sync,
-        spread(&report["connack_us"])?,
-        spread(&report["suback_us"])?,
-        ms(all),
+        whole.connack,
+        whole.suback,
+        whole.all,
         ms(case.article_s),
         ms(cluster.start_up.as_secs_f64()),
     ))
+}
+
+impl Shape {
+    /// Whether SUBACK of a client in Hong Kong waits for a node elsewhere: its own is a core, or has one in Mumbai.
+    fn waits_elsewhere(self, level: &str) -> bool {
+        match self {
+            Self::Spread => level == "cluster",
+            Self::Replicants => level != "local",
+        }
+    }
+}
+
+/// What some rounds took.
+struct Rounds {
+    /// Of the round with the median of `all`.
+    connack: String,
+    suback: String,
+    /// The median, the least and the most.
+    all: String,
+    middle_s: f64,
+}
+
+/// The clients come so often, each time when all nodes have forgotten those before.
+fn rounds(
+    case: &Case,
+    cluster: &Cluster,
+    (program, file): (&Path, &Path),
+    seconds: &str,
+    count: u32,
+) -> Result<Rounds> {
+    let (lab, clients) = (cluster.lab(), case.clients.to_string());
+    let host = lab.address("ape1")?.to_string();
+    let arguments =
+        ["sub", "-h", &host, "-c", &clients, "-i", "0", "-t", case.filter, "-q", "1", "--duration", seconds];
+    let mut rounds = Vec::new();
+    for _ in 0..count {
+        cluster.wait_until_forgotten(FORGOTTEN_MAX)?;
+        cluster.settle()?;
+        let generator = Generator::start(lab, "ape1-clients", program, &arguments)?;
+        rounds.push(generator.report(Duration::from_secs(60))?);
+        std::fs::write(file, Value::from(rounds.clone()).to_string())?;
+    }
+    let all = |report: &Value| {
+        let subscribed = report["suback_us"]["count"].as_u64();
+        let is_complete = subscribed == Some(u64::from(case.clients));
+        ensure!(is_complete, "of {clients} clients {subscribed:?} subscribed in {seconds} s");
+        report["ready_s"].as_f64().context("no ready_s")
+    };
+    let mut rounds: Vec<(f64, &Value)> =
+        rounds.iter().map(|report| Ok((all(report)?, report))).collect::<Result<_>>()?;
+    rounds.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    let (middle_s, report) = *rounds.get(rounds.len() / 2).context("no round")?;
+    let all = match &rounds[..] {
+        [(least, _), .., (most, _)] => format!("{} ({}-{})", ms(middle_s), ms(*least), ms(*most)),
+        _ => ms(middle_s),
+    };
+    let (connack, suback) = (spread(&report["connack_us"])?, spread(&report["suback_us"])?);
+    Ok(Rounds { connack, suback, all, middle_s })
 }
 
 fn spread(of: &Value) -> Result<String> {
