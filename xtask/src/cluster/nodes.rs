@@ -162,7 +162,12 @@ impl Node {
 
 /// `GET /api/v1/cluster` of the node that serves HTTP there.
 pub fn view(http: SocketAddr) -> Result<serde_json::Value> {
-    let answer = get(http, "/api/v1/cluster")?;
+    document(http, "/api/v1/cluster")
+}
+
+/// The JSON that the node has there.
+pub fn document(http: SocketAddr, path: &str) -> Result<serde_json::Value> {
+    let answer = get(http, path)?;
     let (_, body) = answer.split_once("\r\n\r\n").context("no answer of HTTP")?;
     Ok(serde_json::from_str(body)?)
 }
@@ -174,10 +179,19 @@ pub fn is_ready(http: SocketAddr) -> bool {
 
 /// The whole answer of the node that serves HTTP there.
 pub fn get(http: SocketAddr, path: &str) -> Result<String> {
+    ask(http, "GET", path, "")
+}
+
+/// The same, asked with another method and some JSON.
+pub fn ask(http: SocketAddr, method: &str, path: &str, json: &str) -> Result<String> {
     use std::io::Read as _;
     let mut stream = std::net::TcpStream::connect_timeout(&http, Duration::from_secs(2))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: {http}\r\nconnection: close\r\n\r\n")?;
+    let body = match json.len() {
+        0 => String::new(),
+        length => format!("content-type: application/json\r\ncontent-length: {length}\r\n"),
+    };
+    write!(stream, "{method} {path} HTTP/1.1\r\nhost: {http}\r\nconnection: close\r\n{body}\r\n{json}")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(answer)

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use lab::Lab;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 
 use crate::bench::child::{Guarded, interrupted};
 use crate::bench::door::process::Cpu;
-use crate::cluster::nodes::{is_joined, is_ready, view};
+use crate::cluster::nodes::{ask, document, is_joined, is_ready, view};
 
 pub const MQTT: u16 = 1883;
 const HTTP: u16 = 18083;
 const LINK: u16 = 7000;
+const CONFIG: &str = "/api/v1/config";
 /// Until all nodes have their links.
 const START: Duration = Duration::from_secs(60);
 
@@ -244,6 +245,31 @@ impl<'a> Cluster<'a> {
     /// No answer.
     pub fn view(&self, host: &str) -> Result<Value> {
         self.lab.within(host, || view(http()))?
+    }
+
+    /// Changes a setting of the whole cluster, as an operator does on this node.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub fn set(&self, host: &str, name: &str, value: &str) -> Result<()> {
+        let body = json!({"changes": {name: value}, "scope": "cluster"}).to_string();
+        let answer = self.lab.within(host, || ask(http(), "PATCH", CONFIG, &body))??;
+        let line = answer.lines().next().unwrap_or_default();
+        if !line.starts_with("HTTP/1.1 200 ") {
+            bail!("{host} does not set {name} = {value}: {line}");
+        }
+        Ok(())
+    }
+
+    /// What a node goes by.
+    ///
+    /// # Errors
+    /// No answer.
+    pub fn setting(&self, host: &str, name: &str) -> Result<Value> {
+        let config = self.lab.within(host, || document(http(), CONFIG))??;
+        let mut settings = config["settings"].as_array().into_iter().flatten();
+        let setting = settings.find(|setting| setting["name"] == name);
+        setting.map(|setting| setting["value"].clone()).with_context(|| format!("{host} has no {name}"))
     }
 
     /// Frames that this node's links sent again.

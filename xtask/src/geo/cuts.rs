@@ -21,6 +21,8 @@ const LEASE: Duration = Duration::from_secs(4);
 /// A message is there by then.
 const ARRIVAL: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(50);
+/// What operators change, as all nodes have to hear.
+const SETTING: &str = "queue.messages_max";
 /// Of a link that comes and goes, and how often it does.
 const FLAP: Duration = Duration::from_millis(1500);
 const FLAPS: u32 = 5;
@@ -28,10 +30,16 @@ const FLAPS: u32 = 5;
 type Case =
     (&'static str, &'static [&'static str], &'static [&'static str], fn(&mut Cluster) -> Result<String>);
 
-const CASES: [Case; 5] = [
+const CASES: [Case; 6] = [
     ("the continent of the leader is cut off", &CORES, &[REPLICANT], continent),
     ("nothing of the leader reaches the others, and it hears them", &CORES, &[REPLICANT], one_way),
     ("a link between two cores comes and goes", &CORES, &[REPLICANT], flapping),
+    (
+        "the core that leads and another one do not reach each other, and a third both",
+        &CORES,
+        &[REPLICANT],
+        relayed,
+    ),
     ("a replicant is cut off from all cores", &CORES, &[REPLICANT], replicant),
     ("four cores, two of which reach the other two no more", &FOUR, &[], even_split),
 ];
@@ -128,6 +136,76 @@ fn flapping(cluster: &mut Cluster) -> Result<String> {
         ensure!(now.as_ref() == Some(&leader), "{leader} led, which reached all, and now it is {now:?}");
     }
     Ok(format!("{leader} led on"))
+}
+
+/// The third core hands on what they agree on, so nothing changes for the clients and operators of either.
+fn relayed(cluster: &mut Cluster) -> Result<String> {
+    let (leader, others) = parts(cluster)?;
+    let [far, between] = others[..] else { bail!("{} cores besides the one that leads", others.len()) };
+    cluster.lab().cut(&leader, far)?;
+    cluster.lab().cut(far, &leader)?;
+    let begun = Instant::now();
+    let mut heard = None;
+    while begun.elapsed() < LEADERLESS_MAX + LEASE {
+        ensure!(!interrupted(), "interrupted");
+        let leading = CORES.iter().filter(|core| leads(cluster, core)).count();
+        ensure!(leading < 2, "{leading} cores say at one time that they lead a majority");
+        if heard.is_none() && hears_by(cluster, far, between) {
+            heard = Some(begun.elapsed());
+        }
+        std::thread::sleep(PAUSE);
+    }
+    let heard = heard.with_context(|| format!("{far} does not hear by way of {between} who leads"))?;
+    let now = leader_of(&cluster.view(between)?);
+    ensure!(now.as_ref() == Some(&leader), "{leader} led, which a majority reaches, and now it is {now:?}");
+    for host in CORES.iter().chain([&REPLICANT]) {
+        let view = cluster.view(host)?;
+        ensure!(view["fresh"] == true, "{host} is not fresh");
+        let members = view["membership"]["members"].as_array().cloned().unwrap_or_default();
+        let alive = members.iter().filter(|member| member["state"] == "alive").count();
+        ensure!(alive == CORES.len() + 1, "for {host} {alive} nodes are alive");
+        ensure!(acknowledges(cluster, host)?, "{host} acknowledges nothing");
+    }
+    let mut subscriber = connect(cluster, far, "subscriber")?;
+    subscriber.subscribe("cuts/far", 1, "core")?;
+    for from in [far, between, REPLICANT] {
+        // SUBACK of this level leaves before other nodes know of it.
+        let came = until_came(cluster, (from, "cuts/far"), &mut subscriber)?;
+        ensure!(came, "what {from} publishes does not come to a client of {far}");
+    }
+    for (asked, value) in [(far, "777"), (&leader[..], "888")] {
+        cluster.set(asked, SETTING, value)?;
+        let deadline = Instant::now() + ARRIVAL;
+        for host in CORES.iter().chain([&REPLICANT]) {
+            while cluster.setting(host, SETTING)?.as_str() != Some(value) {
+                ensure!(Instant::now() < deadline, "{host} does not hear what was set on {asked}");
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+    Ok(format!("{leader} led on, and {far} heard it by way of {between} after {:.1} s", heard.as_secs_f64()))
+}
+
+/// Whether the node has a quorum, and who leads is heard by way of another one.
+fn hears_by(cluster: &Cluster, host: &str, by: &str) -> bool {
+    let view = cluster.view(host).unwrap_or_default();
+    let replica = &view["membership"]["replica"];
+    replica["leader_by"] == by && replica["quorum"] == true
+}
+
+/// Whether one of some messages that are acknowledged comes.
+fn until_came(cluster: &Cluster, (from, topic): (&str, &str), subscriber: &mut Client) -> Result<bool> {
+    let mut publisher = connect(cluster, from, "publisher")?;
+    let deadline = Instant::now() + ARRIVAL;
+    while Instant::now() < deadline {
+        publisher.publish(topic, from, 1, false)?;
+        while let Some(message) = subscriber.receive(Duration::from_millis(500))? {
+            if message.payload == from {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// It serves its own clients what needs nobody else, and says that it acknowledges nothing.
