@@ -16,6 +16,8 @@ use crate::wire::{Vector, Word};
 
 /// A node tells cores how far it is no more often than this, microseconds.
 const TELL_PAUSE: u64 = 10_000;
+/// And everything again, while a core grants it no lease, no more often than this.
+const TELL_AGAIN: u64 = 5_000_000;
 /// From one look whether shards have heard of the members of groups to the next, microseconds.
 const JOINING_PAUSE: u64 = 1_000;
 /// A core that has begun anew waits for a node that others reach and it does not, in times that SUBACKs wait.
@@ -132,6 +134,19 @@ impl Fabric {
             self.say(now, id, Lane::CONTROL, &Word::Renew(now.0));
         }
         self.ask_clocks(now);
+        self.tell_again(now);
+    }
+
+    /// A core that is there and grants nothing may have forgotten what it was told: it had heard of this node's removal only when this node was a
+    /// member again.
+    fn tell_again(&mut self, now: Time) {
+        let granted: BTreeMap<NodeId, Time> = self.leases.granted_by().collect();
+        let grants_nothing = |core: &NodeId| granted.get(core).is_none_or(|until| *until <= now);
+        let is_due = now.since(self.told_again_at) >= TELL_AGAIN && !mutated(Mutation::TellOnce);
+        if is_due && self.cores_there().iter().any(grants_nothing) {
+            self.told.clear();
+            self.told_again_at = now;
+        }
     }
 
     pub(super) fn asked_for_lease(&mut self, now: Time, from: NodeId, stamp: u64) {

@@ -102,6 +102,8 @@ pub struct Fabric {
     /// How far this node is, as it last told the cores, and when.
     told: leases::Told,
     told_at: Time,
+    /// When it last began to tell everything again.
+    told_again_at: Time,
     asked_at: Time,
     tended_at: Time,
     began: Time,
@@ -220,6 +222,7 @@ impl Fabric {
             clocks: Clocks::new(config.world),
             told: leases::Told::default(),
             told_at: Time::default(),
+            told_again_at: now,
             asked_at: Time::default(),
             tended_at: now,
             began: now,

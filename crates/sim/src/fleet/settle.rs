@@ -24,6 +24,11 @@ const JOINED: usize = 25;
 /// And until the cores agree that all are there: they may have to elect one that leads, more than once, and cores come one at a time.
 const AGREED: usize = 90;
 
+/// By filter.
+type Wanted = BTreeMap<String, Wants>;
+/// And by the node on which it is wanted.
+type WantedThere = BTreeMap<(usize, String), Wants>;
+
 impl Fleet {
     /// No more harm.
     pub(super) fn heal(&mut self) {
@@ -66,6 +71,10 @@ impl Fleet {
             let now = process.time(&self.cx);
             let (roster, status, waits_for) = (meta.roster(), meta.status(now), meta.waits_for());
             self.cx.say(|| format!("n{node}: {roster:?}, {status:?}, waits for {waits_for:?}"));
+            let view = process.fabric.view(now);
+            let (by, grants) = (view.granted_by, view.grants);
+            self.cx
+                .say(|| format!("n{node}: attached to {:?}, let by {by:?}, lets {grants:?}", view.attached));
         }
     }
 
@@ -102,6 +111,7 @@ impl Fleet {
                 return self.oracle.check_all_arrived();
             }
         }
+        self.tell_members();
         let waiting: Vec<String> = self.clients.iter().filter_map(Client::waits_for).collect();
         panic!("it never becomes quiet: {waiting:?}");
     }
@@ -125,10 +135,9 @@ impl Fleet {
     }
 
     /// What a node's own clients want, and what those of others do, as far as it knows.
-    fn wants_at(&self, number: usize) -> Option<(BTreeMap<String, Wants>, BTreeMap<(usize, String), Wants>)> {
+    fn wants_at(&self, number: usize) -> Option<(Wanted, WantedThere)> {
         let process = self.members[number].process.as_ref()?;
-        let mut wanted = BTreeMap::<String, Wants>::new();
-        let mut of_others = BTreeMap::<(usize, String), Wants>::new();
+        let (mut wanted, mut of_others) = (Wanted::new(), WantedThere::new());
         process.node.broker().routes.for_each_wanted(|filter, place, wants| match place {
             None => {
                 let all = wanted.entry(filter.to_owned()).or_default();
@@ -188,7 +197,7 @@ impl Fleet {
         }
         for (number, of_others) in &known {
             let all = own.iter().filter(|(other, _)| other != number);
-            let expected: BTreeMap<(usize, String), Wants> = all
+            let expected: WantedThere = all
                 .flat_map(|(other, wanted)| {
                     wanted.iter().map(|(filter, wants)| ((*other, filter.clone()), *wants))
                 })
