@@ -2,6 +2,7 @@
 
 import errno
 import json
+import select
 import signal
 import subprocess
 import threading
@@ -179,6 +180,35 @@ def grows(_):
         crossed = payloads(there, expected[-1])
         assert crossed == expected[-len(crossed):] and len(crossed) >= 50, crossed
         assert hears.poll() is None and there.poll() is None
+    finally:
+        for node in nodes.values():
+            node.close()
+
+
+def wills(_):
+    """cluster: the Will of a durable session whose node was killed comes to a client of another node once that node is back"""
+    nodes = {name: Node() for name in ("n1", "n2", "n3")}
+    ports = {name: free_port() for name in nodes}
+    first, second, last = nodes.values()
+    secret = first.directory / "cluster.secret"
+    secret.write_text("a secret that is long enough")
+    try:
+        for name in nodes:
+            start(nodes, ports, secret, name)
+        for node in nodes.values():
+            node.ctl("health", "--wait", "30s")
+        until(lambda: first.json("cluster")["membership"]["replica"]["voters"] == 3, "three vote", 30)
+        hears = second.subscriber("hears", "will/#")
+        mortal = last.spawn("sub", "-p", str(last.mqtt), "-i", "mortal", "-c", "-x", "3600", "-t", "t", "--will-topic", "will/mortal", "--will-payload", "gone", "--will-qos", "1")
+        until(lambda: last.subscribed("mortal") == 1, "it has connected")
+        last.process.kill()
+        last.process.wait(20)
+        mortal.wait(20)
+        until(lambda: states(first)["n3"] == "dead", "its node is dead", 60)
+        start(nodes, ports, secret, "n3")
+        last.ctl("health", "--wait", "30s")
+        assert select.select([hears.stdout], [], [], 30)[0], "nothing comes"
+        assert hears.stdout.readline().split() == ["will/mortal", b"gone".hex()]
     finally:
         for node in nodes.values():
             node.close()
@@ -678,4 +708,4 @@ def flip(storage, text):
     assert found, "the text is in no record"
 
 
-CHECKS = [members, grows, by_name, logs, come_and_go, leaves_once, strangers, unreachable, damaged, restored, full]
+CHECKS = [members, grows, by_name, wills, logs, come_and_go, leaves_once, strangers, unreachable, damaged, restored, full]

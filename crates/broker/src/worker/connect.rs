@@ -11,7 +11,7 @@ use session::{Dispatched, Toggles};
 
 use super::Worker;
 use super::dispatch::{self, Publishing};
-use super::publish::{is_beyond_limits, is_own_topic};
+use super::publish::{OVERLOAD_RETRY_MS, is_beyond_limits, is_own_topic};
 use crate::access::AuthReply;
 use crate::connection::{Connecting, Enhanced, Phase};
 use crate::durability::Durability;
@@ -22,6 +22,9 @@ use crate::overload::Level;
 use crate::route::{Options, Route, RouteKind};
 use crate::store::{DueWill, Identity, Request};
 use crate::wheel::TimerKind;
+
+/// Wills that waited, published in one turn.
+const WILLS_AT_ONCE: usize = 100;
 
 impl Worker {
     pub(super) fn connect(&mut self, slot: u32, connect: &Connect<'_>) {
@@ -310,8 +313,31 @@ impl Worker {
         self.publish_own(will.view().arrived(self.now));
     }
 
-    /// Publishes a Will of a durable session, which its shard knows until everybody has it.
-    pub(super) fn publish_due(&mut self, will: DueWill) {
+    /// Publishes a Will of a durable session, as soon as this node knows what others want: at its start it does not.
+    pub(super) fn will_came(&mut self, will: DueWill) {
+        if self.waiting_wills.is_empty() && !self.node.is_stale(self.now) {
+            return self.publish_due(will);
+        }
+        self.waiting_wills.push_back(will);
+        self.wills_due = self.wills_due.min(Time(self.now.0 + OVERLOAD_RETRY_MS));
+    }
+
+    /// So many of those that wait as may be in one turn.
+    pub(super) fn publish_waiting_wills(&mut self) {
+        let is_stale = self.node.is_stale(self.now);
+        let count = if is_stale { 0 } else { self.waiting_wills.len().min(WILLS_AT_ONCE) };
+        for will in self.waiting_wills.drain(..count).collect::<Vec<_>>() {
+            self.publish_due(will);
+        }
+        self.wills_due = match self.waiting_wills.is_empty() {
+            true => Time::NEVER,
+            false if is_stale => Time(self.now.0 + OVERLOAD_RETRY_MS),
+            false => self.now,
+        };
+    }
+
+    /// Its shard knows it until everybody has it.
+    fn publish_due(&mut self, will: DueWill) {
         let DueWill { shard, key, id, message } = will;
         let view = message.view().arrived(self.now);
         let publishing = Publishing {

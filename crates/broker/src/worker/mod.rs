@@ -55,7 +55,7 @@ use crate::retained::RetainedShard;
 use crate::route::Route;
 use crate::settings::Settings;
 use crate::slots::Slots;
-use crate::store::{ShardHost, ShardOutput, StoreEvent};
+use crate::store::{DueWill, ShardHost, ShardOutput, StoreEvent};
 use crate::subscriptions::Subscriptions;
 use crate::wheel::{Timer, TimerKind, Wheel};
 
@@ -90,6 +90,10 @@ pub struct Worker {
     waiting_scans: Vec<(Vec<(ShardId, u64)>, retained::Awaiting)>,
     /// Connections that want to know when this turn is over, and their tickets.
     passing: Vec<(ConnectionId, u32)>,
+    /// Wills of durable sessions that wait until this node knows what others want: no more than there are sessions.
+    waiting_wills: VecDeque<DueWill>,
+    /// When they are looked at.
+    wills_due: Time,
     /// Messages that wait for a place with one or more connections of this worker, and who waits for that.
     pending: slab::Slab<Pending>,
     pool: Pool,
@@ -153,6 +157,8 @@ impl Worker {
             own_retained: RetainedShard::default(),
             waiting_scans: Vec::new(),
             passing: Vec::new(),
+            waiting_wills: VecDeque::new(),
+            wills_due: Time::NEVER,
             pending: slab::Slab::new(),
             pool: Pool::default(),
             scratch: deliver::Scratch::default(),
@@ -400,7 +406,8 @@ impl Worker {
     pub fn next_timeout(&self) -> Time {
         let shards = self.shards.iter().map(|(_, shard)| shard.next_deadline()).min().unwrap_or(Time::NEVER);
         let behind = if self.is_behind() { Time::default() } else { Time::NEVER };
-        self.wheel.next().min(shards).min(self.housekeeping_due).min(self.sys_due).min(behind)
+        let own = self.housekeeping_due.min(self.sys_due).min(self.wills_due);
+        self.wheel.next().min(shards).min(own).min(behind)
     }
 
     /// There was too much for one turn: the next one is due at once, by [`Self::tick`].
@@ -426,6 +433,9 @@ impl Worker {
                 self.carry_out(&mut output);
                 self.shard_output = output;
             }
+        }
+        if self.wills_due <= now {
+            self.publish_waiting_wills();
         }
         if self.housekeeping_due <= now {
             self.housekeeping_due = Time(now.0 + 1000);

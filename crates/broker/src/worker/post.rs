@@ -63,7 +63,7 @@ impl Worker {
             Letter::Member(delivery) => self.member_delivery(*delivery),
             Letter::Verdict(connection, verdict) => self.verdict(connection, verdict),
             Letter::AskAgain(connection, about) => self.ask_again(connection, about),
-            Letter::Will(will) => self.publish_due(*will),
+            Letter::Will(will) => self.will_came(*will),
             Letter::Ask(question) => self.asked(*question.0),
             Letter::Peers(inbound) => self.take_inbound(*inbound),
         }

@@ -22,7 +22,7 @@ use crate::settings::PublishDenied;
 use crate::store::{Identity, Request, shards_of};
 
 /// How long a publisher waits until a node that is short of memory, or cut off from others, is asked again.
-const OVERLOAD_RETRY_MS: u64 = 100;
+pub(super) const OVERLOAD_RETRY_MS: u64 = 100;
 
 impl Worker {
     pub(super) fn publish_packet(&mut self, slot: u32, publish: &Publish<'_>, size: usize) -> Step {

@@ -1,5 +1,6 @@
 //! Wills: when they are published, when not, and as what.
 
+use broker::Time;
 use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
 use mqtt::ReasonCode;
 use mqtt::Version::{V3_1_1, V5};
@@ -187,6 +188,29 @@ fn a_will_is_known_until_everybody_has_it() {
             let subscriber = net.resume(2, durable(V5, name));
             assert_eq!(net.payloads(subscriber), ["gone", "gone", "gone"]);
         }
+    });
+}
+
+/// What others want is not known at the start of a node of a cluster: a Will that was due before is for them, too.
+#[test]
+fn a_will_of_a_durable_session_waits_until_the_node_knows_what_others_want() {
+    everywhere(|net| {
+        let witness = witness(net);
+        net.node.set_fresh_until(Time::default());
+        let count = 250;
+        for number in 0..count {
+            let client = net.connect(0, durable(V5, &format!("c{number}")).will(will()));
+            net.lose(client);
+        }
+        net.jump(10);
+        assert_eq!(net.received(witness), []);
+        net.node.set_fresh_until(Time::NEVER);
+        net.jump(1);
+        assert_eq!(net.payloads(witness).len(), count);
+        let client = net.connect(0, durable(V5, "late").will(will()));
+        net.lose(client);
+        assert_eq!(net.payloads(witness), ["gone"]);
+        assert_eq!(net.identities(), 0);
     });
 }
 
