@@ -154,7 +154,7 @@ def grows(_):
         publisher.start()
         try:
             until(lambda: count > 20, "it publishes")
-            assert first.json("cluster")["membership"]["replica"]["voters"] == 1
+            until(lambda: first.json("cluster")["membership"]["replica"]["voters"] == 1, "it is a cluster of one")
             for name in ("n2", "n3"):
                 start(nodes, ports, secret, name, join=[ports["n1"]])
                 nodes[name].ctl("health", "--wait", "30s")
