@@ -73,13 +73,11 @@ pub enum Mutation {
     NoMargin,
     /// A core that was suspected and leads is suspected as long as it does.
     StaySuspect,
-    /// A node tells cores once how far it is, whether or not they grant it leases.
-    TellOnce,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 33] = [
         Self::ConfirmEarly,
         Self::SubackEarly,
         Self::AlwaysFresh,
@@ -113,7 +111,6 @@ impl Mutation {
         Self::CountOnTheDead,
         Self::NoMargin,
         Self::StaySuspect,
-        Self::TellOnce,
     ];
 }
 

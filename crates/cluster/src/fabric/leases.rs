@@ -142,7 +142,7 @@ impl Fabric {
     fn tell_again(&mut self, now: Time) {
         let granted: BTreeMap<NodeId, Time> = self.leases.granted_by().collect();
         let grants_nothing = |core: &NodeId| granted.get(core).is_none_or(|until| *until <= now);
-        let is_due = now.since(self.told_again_at) >= TELL_AGAIN && !mutated(Mutation::TellOnce);
+        let is_due = now.since(self.told_again_at) >= TELL_AGAIN;
         if is_due && self.cores_there().iter().any(grants_nothing) {
             self.told.clear();
             self.told_again_at = now;

@@ -320,7 +320,7 @@ fn id(node: usize) -> NodeId {
 
 /// Faults of the product, and what notices each of them.
 #[cfg(feature = "trial")]
-pub const TRIALS: [(cluster::Mutation, fn()); 27] = [
+pub const TRIALS: [(cluster::Mutation, fn()); 26] = [
     (
         cluster::Mutation::IgnoreLacks,
         listed::what_is_retained_while_a_disk_is_full_is_kept_there_when_there_is_room,
@@ -391,10 +391,6 @@ pub const TRIALS: [(cluster::Mutation, fn()); 27] = [
     (
         cluster::Mutation::StaySuspect,
         agreed::gone::a_core_that_is_to_lead_while_it_is_suspected_says_that_it_is_there,
-    ),
-    (
-        cluster::Mutation::TellOnce,
-        agreed::gone::a_core_that_hears_late_of_a_removal_is_told_again_how_far_the_node_is,
     ),
     (
         cluster::Mutation::ForgetLegacy,

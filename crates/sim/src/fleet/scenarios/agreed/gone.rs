@@ -397,25 +397,3 @@ fn a_replicant_hears_from_a_core_of_its_region_while_there_is_one() {
     assert_eq!(cores(&story), [east[0]; 4]);
     assert_eq!(story.attached(far), busy);
 }
-
-/// A node leaves and joins again while a core does not hear the others. To that core it says how far it is before the core knows of either; which then
-/// forgets it with the earlier life, and would grant the new one nothing (seed 701221).
-#[cfg_attr(test, test)]
-pub(in crate::fleet::scenarios) fn a_core_that_hears_late_of_a_removal_is_told_again_how_far_the_node_is() {
-    let mut story = agreed_of(4, |plan| {
-        plan.nodes[REPLICANT].role = Role::Replicant;
-        plan.config.lease = Duration::from_secs(10);
-    });
-    let late = (story.leader() + 1) % 3;
-    let others = (0..3).filter(|core| *core != late);
-    others.clone().for_each(|core| story.part(late, core));
-    story.orders(REPLICANT, Letter::Leave(WishId(ORDERS)));
-    story.until("it has left", |story| story.members(story.leader()) == 3);
-    story.restart(REPLICANT);
-    story.until("it is a member again", |story| story.members(REPLICANT) == 4);
-    story.passes(SECOND);
-    others.for_each(|core| story.join(late, core));
-    story.passes(30 * SECOND);
-    let process = story.fleet.members[REPLICANT].process.as_ref().expect("it runs");
-    assert_eq!(process.fabric.view(process.time(&story.fleet.cx)).granted_by.len(), 3);
-}
