@@ -301,6 +301,12 @@ impl Meta {
         let leaving = self.roster.members.iter().filter(|(_, member)| member.leaves);
         let mut gone = leaving.filter(|(_, member)| !member.replica.is_some_and(has_part));
         let (id, member) = gone.next()?;
+        // Another may have died a moment ago: the one that leaves is wanted to agree on that.
+        let stays = |(core, member): &(NodeId, &super::Member)| core != id && member.state != State::Dead;
+        let staying = self.roster.cores().filter(stays).map(|(core, _)| core);
+        if member.is_core() && !self.watch.have_applied(now, 0, staying) {
+            return None;
+        }
         let command = Command::Remove(*id, self.may_ask_for(LIVES).then_some(member.incarnation));
         self.allows(now, &command).then_some(command)
     }

@@ -250,6 +250,24 @@ pub(in crate::fleet::scenarios) fn a_core_that_leads_and_leaves_while_another_is
     }
 }
 
+/// Of three cores one has just died when another leaves: that goes when the cores agree that the other is dead. The third alone is half of two, and would
+/// not be asked whether it may say so (seed 705705).
+#[test]
+fn a_core_that_leaves_when_another_has_just_died_is_waited_for() {
+    for (dead, leaves) in [(1, 2), (2, 0), (1, 0)] {
+        let mut story = agreed();
+        let leader = story.leader();
+        let [dead, leaves] = [dead, leaves].map(|other| (leader + other) % 3);
+        let stays = 3 - dead - leaves;
+        story.goes_away(dead);
+        story.orders(leaves, Letter::Leave(WishId(ORDERS)));
+        story.until("it has left", |story| !story.known(stays).members.contains_key(&id(leaves)));
+        assert_eq!(story.state(stays, dead), Some(State::Dead), "n{leaves} leaves, n{leader} led");
+        story.restart(leaves);
+        story.until("it is a member again", |story| story.members(leaves) == 3 && story.is_fresh(leaves));
+    }
+}
+
 /// A node tells one other what it has retained, and not the third, and dies: the third hears it, and does not wait until that node is back.
 #[cfg_attr(test, test)]
 pub(in crate::fleet::scenarios) fn what_a_dead_node_had_told_some_only_the_others_hear_from_them() {
