@@ -109,7 +109,7 @@ pub struct Inbound {
 /// Which retained messages another node is to get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Copies {
-    /// Those of a node that is dead, whose stamps end so: it had told some of them to some nodes only.
+    /// Those of a node that is dead, or has left, whose stamps end so: it had told some of them to some nodes only.
     Of(u8),
     /// Those that were retained on this node: what was on its way to a node that begins anew is lost. And those of an earlier life of that
     /// node, whose stamps end so: nobody else knows who has not heard of them.

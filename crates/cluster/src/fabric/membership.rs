@@ -447,6 +447,7 @@ impl Fabric {
             self.replica.declare_dead(writer, life);
             self.forget_lives(writer);
         }
+        self.tell_legacy(id);
         if peer.is_up && self.guests.len() < GUESTS_MAX {
             // It hears by this link that it is none.
             let last = peer.last_hello.map(|hello| (hello, peer.hello));
@@ -477,12 +478,12 @@ impl Fabric {
     }
 
     /// What a node had retained and told some others only, nobody tells the rest any more: they hear it from those that they hear all from.
-    fn tell_legacy(&mut self, dead: NodeId) {
+    fn tell_legacy(&mut self, gone: NodeId) {
         if mutated(Mutation::ForgetLegacy) {
             return;
         }
-        let copies = Copies::Of(dead.0 as u8);
-        let heirs = self.peers.iter().filter(|(id, peer)| **id != dead && peer.copies == Some(Copies::All));
+        let copies = Copies::Of(gone.0 as u8);
+        let heirs = self.peers.iter().filter(|(id, peer)| **id != gone && peer.copies == Some(Copies::All));
         for place in heirs.map(|(_, peer)| peer.place) {
             self.inbound.iter_mut().for_each(|inbound| inbound.copies.push((place, copies)));
         }
