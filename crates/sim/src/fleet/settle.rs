@@ -65,16 +65,21 @@ impl Fleet {
 
     /// What the nodes think to be agreed upon, for whoever reads the trace.
     fn tell_members(&mut self) {
-        for (node, member) in self.members.iter().enumerate() {
-            let Some(process) = &member.process else { continue };
-            let Some(meta) = process.fabric.meta() else { continue };
+        for (node, member) in self.members.iter_mut().enumerate() {
+            let Some(process) = &mut member.process else { continue };
             let now = process.time(&self.cx);
+            let is_cut_off = |peer: &link::PeerStatus<'_>| !peer.is_up;
+            let cut_off = process.fabric.mesh().peers().filter(is_cut_off).map(|peer| peer.name.to_owned());
+            let cut_off: Vec<String> = cut_off.collect();
+            let Some(meta) = process.fabric.meta() else { continue };
             let (roster, status, waits_for) = (meta.roster(), meta.status(now), meta.waits_for());
             self.cx.say(|| format!("n{node}: {roster:?}, {status:?}, waits for {waits_for:?}"));
-            let view = process.fabric.view(now);
+            let (view, copy) = (process.fabric.view(now), member.copy.position());
             let (by, grants) = (view.granted_by, view.grants);
-            self.cx
-                .say(|| format!("n{node}: attached to {:?}, let by {by:?}, lets {grants:?}", view.attached));
+            self.cx.say(|| {
+                let attached = view.attached;
+                format!("n{node}: attached to {attached:?}, let by {by:?}, lets {grants:?}, cut off from {cut_off:?}, {copy:?}")
+            });
         }
     }
 

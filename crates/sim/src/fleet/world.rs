@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cluster::Role;
-use cluster::meta::State;
+use cluster::meta::{self, Roster, State};
 use link::NodeId;
 use replog::Incarnation;
 
@@ -317,6 +317,7 @@ impl Fleet {
         }
         let news = (index > agreed.index).then(|| roster.clone());
         if agreed.known.insert(number, index) != Some(index) {
+            self.cx.say(|| format!("n{number}: knows what was agreed upon up to {index}: {}", told(roster)));
             self.check_majorities();
         }
         let agreed = &mut self.agreed;
@@ -557,4 +558,14 @@ impl Fleet {
             });
         }
     }
+}
+
+/// For whoever reads the trace.
+fn told(roster: &Roster) -> String {
+    let told = roster.members.values().map(|member| {
+        let meta::Member { info, incarnation, state, leaves, .. } = member;
+        let leaves = if *leaves { ", leaves" } else { "" };
+        format!("{} ({:?} {}, {state:?}{leaves})", info.name, info.role, incarnation.0)
+    });
+    told.collect::<Vec<_>>().join(", ")
 }
