@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A node asks one core, which answers with what the copy lacks, and tells it of every change from then on. An ask says how far the node is, so it
-//! acknowledges what came before, and whatever is lost is asked for again. A `whole` of `u64::MAX` asks for nothing any more.
+//! acknowledges what came before, and whatever is lost is asked for again. A core forgets who has asked when their link is lost, which the other end may not
+//! have noticed: so whoever hears nothing asks again now and then. A `whole` of `u64::MAX` asks for nothing any more.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -20,6 +21,8 @@ use super::reader::Reader;
 
 /// What is not answered is asked again, and what is not acknowledged is said again.
 const AGAIN: Duration = Duration::from_secs(2);
+/// Whoever has heard nothing new for so long asks again.
+const QUIET: Duration = Duration::from_secs(5);
 /// A copy that is ahead of the cores for so long is none: they are behind for a moment, at most.
 const AHEAD: Duration = Duration::from_secs(30);
 /// Bytes of batches in one answer, but for a single one that is longer.
@@ -53,9 +56,9 @@ pub struct Courier {
     copy: Option<Position>,
     ahead_since: Option<Time>,
     deliveries: VecDeque<Delivery>,
-    /// Whom this node asks, and since when an answer is due.
+    /// Whom this node asks, and what it waits for.
     from: Option<NodeId>,
-    due: Option<Time>,
+    waits: Waits,
     tries: usize,
     fetched: Option<Fetched>,
     /// The revision that the core that is asked has said last.
@@ -63,6 +66,17 @@ pub struct Courier {
     /// On a core: those who have asked it.
     readers: BTreeMap<NodeId, Follower>,
     whole: Option<Whole>,
+}
+
+/// What a node that has a copy waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waits {
+    /// It is about to ask.
+    Nothing,
+    /// An answer: what has not come then is asked for elsewhere.
+    Answer(Time),
+    /// News, which it asks for again then.
+    News(Time),
 }
 
 /// The part of the whole that has come.
@@ -211,7 +225,7 @@ impl Courier {
             ahead_since: None,
             deliveries: VecDeque::new(),
             from: None,
-            due: None,
+            waits: Waits::Nothing,
             tries: 0,
             fetched: None,
             heard: None,
@@ -224,7 +238,7 @@ impl Courier {
     pub fn copied(&mut self, at: Position) {
         self.copy = Some(at);
         // It says so to the core that it has asked.
-        self.due = None;
+        self.waits = Waits::Nothing;
     }
 
     pub fn poll_delivery(&mut self) -> Option<Delivery> {
@@ -244,7 +258,7 @@ impl Courier {
     }
 
     fn deliver(&mut self, delivery: Delivery) {
-        (self.copy, self.fetched, self.due) = (None, None, None);
+        (self.copy, self.fetched, self.waits) = (None, None, Waits::Nothing);
         self.deliveries.push_back(delivery);
     }
 
@@ -268,10 +282,13 @@ impl Courier {
         let mut out = Vec::new();
         let Some(at) = self.copy else { return out };
         let is_there = self.from.is_some_and(|from| cores.contains(&from));
-        let is_overdue = self.due.is_some_and(|due| due != Time::NEVER && due <= now);
-        if is_there && self.due.is_some() && !is_overdue {
+        if let Waits::Answer(until) | Waits::News(until) = self.waits
+            && is_there
+            && until > now
+        {
             return out;
         }
+        let is_overdue = matches!(self.waits, Waits::Answer(until) if until <= now);
         if !is_there || is_overdue {
             if let Some(from) = self.from.filter(|_| is_there && cores.len() > 1) {
                 out.push((from, Ask { at, whole: NO_MORE, offset: 0 }.encode()));
@@ -287,7 +304,7 @@ impl Courier {
             }
             None => (0, 0),
         };
-        self.due = Some(now.after(AGAIN));
+        self.waits = Waits::Answer(now.after(AGAIN));
         out.push((from, Ask { at, whole, offset }.encode()));
         out
     }
@@ -301,8 +318,9 @@ impl Courier {
             Told::Tail { founded, revision, first, batches } => {
                 self.heard = Some(revision);
                 if batches.is_empty() {
-                    // There is nothing more; what comes is told.
-                    self.due = Some(Time::NEVER);
+                    // What comes is told; but a core that is behind looks at it when it is asked.
+                    let is_behind = at.founded == founded && revision < at.revision;
+                    self.waits = Waits::News(now.after(if is_behind { AGAIN } else { QUIET }));
                     return true;
                 }
                 let next = if at.founded == founded { at.revision.saturating_add(1) } else { 1 };
@@ -310,7 +328,7 @@ impl Courier {
                     let batches = batches.into_iter().map(Arc::from).collect();
                     self.deliver(Delivery::Tail { founded, first, batches });
                 } else {
-                    self.due = None;
+                    self.waits = Waits::Nothing;
                 }
             }
             Told::Part { founded, revision, size, offset, bytes } => {
@@ -339,7 +357,7 @@ impl Courier {
             let bytes = std::mem::take(&mut fetched.bytes).into();
             return self.deliver(Delivery::Whole { founded, bytes });
         }
-        self.due = if fetched.parts >= PARTS { None } else { Some(now.after(AGAIN)) };
+        self.waits = if fetched.parts >= PARTS { Waits::Nothing } else { Waits::Answer(now.after(AGAIN)) };
     }
 
     /// On a core: a node asks. What it is told; `None` for what is no word of this version.

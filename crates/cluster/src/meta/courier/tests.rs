@@ -241,6 +241,22 @@ fn whoever_is_asked_no_more_says_no_more() {
     assert_eq!(world.taken, (before.0 + 1, before.1), "told once");
 }
 
+/// Links are found to be lost by each end for itself.
+#[test]
+fn a_core_that_has_forgotten_a_node_which_noticed_nothing_is_asked_again() {
+    let mut world = World::new(1);
+    world.node.copied(world.copy.position());
+    world.passes();
+    world.cores[0].lost(NODE);
+    world.proposes(0);
+    (0..4 * 4).for_each(|_| world.passes());
+    assert!(!world.is_same(), "nobody has told it");
+    (0..4).for_each(|_| world.passes());
+    assert!(world.is_same());
+    let asked = world.cores.iter().filter(|core| core.readers.contains_key(&NODE)).count();
+    assert_eq!(asked, 1, "it was quiet, and goes on with the same core");
+}
+
 /// Whatever is lost, and whichever core goes and comes back: when that ends, the copy is what the cores have.
 #[test]
 fn copies_become_the_same_through_any_loss() {
@@ -249,7 +265,7 @@ fn copies_become_the_same_through_any_loss() {
         let mut world = World::new(seed);
         world.node.copied(world.copy.position());
         for _ in 0..80 {
-            match world.below(12) {
+            match world.below(13) {
                 0..=4 => {
                     let core = world.below(2) as usize;
                     world.proposes(core);
@@ -258,6 +274,11 @@ fn copies_become_the_same_through_any_loss() {
                 6 => {
                     let (core, is_up) = (world.below(2) as usize, world.below(2) == 0);
                     world.cuts(core, is_up);
+                }
+                8 => {
+                    // A link that was lost on one end only.
+                    let core = world.below(2) as usize;
+                    world.cores[core].lost(NODE);
                 }
                 7 => {
                     // The node's process, and a core's.
