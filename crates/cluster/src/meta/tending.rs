@@ -18,7 +18,7 @@ const BEHIND_MAX: u64 = 100;
 /// Microseconds after which a replica that has not answered is not counted on: as long as replicas keep to a leader that says nothing.
 const SILENCE_MAX: u64 = 2 * consensus::ELECTION_TIMEOUT.as_micros() as u64;
 /// From one word on whom this core hears to the next, where nothing has changed.
-const SIGHT_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const SIGHT_PAUSE: Duration = Duration::from_secs(1);
 /// From a change of the set of cores to the next while there are replicants, which hear of it some time, in leases.
 const LEASES: u32 = 3;
 /// Replicants of a new cluster wait so long for its cores.
@@ -301,10 +301,10 @@ impl Meta {
         let leaving = self.roster.members.iter().filter(|(_, member)| member.leaves);
         let mut gone = leaving.filter(|(_, member)| !member.replica.is_some_and(has_part));
         let (id, member) = gone.next()?;
-        // Another may have died a moment ago: the one that leaves is wanted to agree on that.
+        // Another may have died a moment ago: the one that leaves is wanted to agree on that. So the others say first that they have heard of its leave.
         let stays = |(core, member): &(NodeId, &super::Member)| core != id && member.state != State::Dead;
         let staying = self.roster.cores().filter(stays).map(|(core, _)| core);
-        if member.is_core() && !self.watch.have_applied(now, 0, staying) {
+        if member.is_core() && !self.watch.have_applied(now, self.roster.index, staying) {
             return None;
         }
         let command = Command::Remove(*id, self.may_ask_for(LIVES).then_some(member.incarnation));

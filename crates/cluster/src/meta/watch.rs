@@ -6,7 +6,9 @@ use std::time::Duration;
 use link::{NodeId, Time};
 use replog::Incarnation;
 
+use super::PAUSE;
 use super::reader::Reader;
+use super::tending::SIGHT_PAUSE;
 
 /// What one core says of the members that it does not hear.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,6 +53,13 @@ pub struct Watch {
 
 /// What a core has said holds so long.
 const FRESH: Duration = Duration::from_secs(3);
+/// A core that has said something within this time is taken to be there when cores come and go: it says something every [`SIGHT_PAUSE`]. The shorter, the less
+/// often one is counted on that has just died.
+const LATELY: Duration = Duration::from_millis(1_500);
+const _: () = assert!(
+    LATELY.as_millis() > SIGHT_PAUSE.as_millis() + PAUSE.as_millis()
+        && LATELY.as_millis() < FRESH.as_millis()
+);
 
 /// What the cores say of one life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,15 +81,15 @@ impl Watch {
         self.sights.remove(&core);
     }
 
-    fn fresh(&self, now: Time) -> impl Iterator<Item = (NodeId, &Sight)> {
-        let fresh = self.sights.iter().filter(move |(_, (at, _))| at.after(FRESH) > now);
+    fn said_within(&self, now: Time, time: Duration) -> impl Iterator<Item = (NodeId, &Sight)> {
+        let fresh = self.sights.iter().filter(move |(_, (at, _))| at.after(time) > now);
         fresh.map(|(core, (_, sight))| (*core, sight))
     }
 
     /// Whether all of these cores have said lately that they have applied what was agreed upon up to an index.
     pub fn have_applied(&self, now: Time, index: u64, mut cores: impl Iterator<Item = NodeId>) -> bool {
-        let fresh: BTreeMap<NodeId, &Sight> = self.fresh(now).collect();
-        cores.all(|core| fresh.get(&core).is_some_and(|sight| sight.applied >= index))
+        let said: BTreeMap<NodeId, &Sight> = self.said_within(now, LATELY).collect();
+        cores.all(|core| said.get(&core).is_some_and(|sight| sight.applied >= index))
     }
 
     /// `suspected` is the index since which the life is suspected.
@@ -92,7 +101,7 @@ impl Watch {
         is_core: impl Fn(NodeId) -> bool,
     ) -> Opinion {
         let mut opinion = Opinion { is_heard: false, cut_off_by: 0, barred_by: 0 };
-        let others = self.fresh(now).filter(|(core, _)| *core != node && is_core(*core));
+        let others = self.said_within(now, FRESH).filter(|(core, _)| *core != node && is_core(*core));
         for (_, sight) in others {
             match sight.cut_off.get(&node) {
                 Some((cut_off, holds_grant)) if *cut_off == life => {
@@ -190,6 +199,8 @@ mod tests {
         assert!(watch.have_applied(Time(1), 6, cores()));
         assert!(!watch.have_applied(Time(1), 7, cores()));
         assert!(watch.have_applied(Time(1), 9, std::iter::empty()));
+        assert!(watch.have_applied(Time(1_499_999), 6, cores()));
+        assert!(!watch.have_applied(Time(1_500_000), 6, cores()), "it may have died meanwhile");
     }
 
     #[test]

@@ -251,14 +251,16 @@ pub(in crate::fleet::scenarios) fn a_core_that_leads_and_leaves_while_another_is
 }
 
 /// Of three cores one has just died when another leaves: that goes when the cores agree that the other is dead. The third alone is half of two, and would
-/// not be asked whether it may say so (seed 705705).
+/// not be asked whether it may say so (seeds 705705, 1000521).
 #[test]
 fn a_core_that_leaves_when_another_has_just_died_is_waited_for() {
-    for (dead, leaves) in [(1, 2), (2, 0), (1, 0)] {
-        let mut story = agreed();
+    for (dead, leaves, silence_max) in [(1, 2, 500), (2, 0, 500), (1, 0, 500), (1, 2, 5_000), (2, 0, 5_000)] {
+        let mut story = agreed_of(3, |plan| plan.mesh.link.silence_max = Duration::from_millis(silence_max));
         let leader = story.leader();
         let [dead, leaves] = [dead, leaves].map(|other| (leader + other) % 3);
         let stays = 3 - dead - leaves;
+        // Its machine is switched off: nobody hears that its connections end.
+        story.isolate(dead);
         story.goes_away(dead);
         story.orders(leaves, Letter::Leave(WishId(ORDERS)));
         story.until("it has left", |story| !story.known(stays).members.contains_key(&id(leaves)));
