@@ -107,8 +107,9 @@ pub struct Member {
     pub is_off: bool,
     /// Its process stands still until then.
     pub stopped: Micros,
-    /// It was removed, and not all others know yet what its durable sessions want.
-    pub is_forgotten: bool,
+    /// Messages from this number on are owed to its durable sessions, wherever they are sent: all other nodes know again what these want, where it was removed.
+    /// `usize::MAX` until they do.
+    pub owed_from: usize,
     /// It is off until the others have got along without it.
     pub is_gone: bool,
     /// It was told to leave, in this life.

@@ -76,7 +76,6 @@ impl Fleet {
         let node = self.cx.random.below(self.members.len());
         self.proposes(node);
         self.take_nodes_out();
-        self.note_known_again();
         self.move_things();
         let pause = self.cx.between(20 * MILLI, SECOND);
         self.cx.after(pause, Event::Fleet(Step::Operate));

@@ -75,7 +75,7 @@ impl Fleet {
                 (Way::Removed, _) => report.fleet_cores_removed += 1,
             }
             self.switch_off(node);
-            self.members[node].is_forgotten = true;
+            self.members[node].owed_from = usize::MAX;
             if self.cx.random.percent(50) {
                 self.empty_disk(node);
             }

@@ -159,20 +159,26 @@ impl Fleet {
         Some((wanted, of_others))
     }
 
-    /// Who was removed and is a member again is owed what all others know that it wants.
+    /// Who was removed and is a member again is owed what is sent from now on, if all others know what it wants. To be called before each message: one
+    /// that waits for its acknowledgement when the last of them hears of it has been passed on before.
     pub(super) fn note_known_again(&mut self) {
         for node in 0..self.members.len() {
-            let Some((wanted, _)) = self.members[node].is_forgotten.then(|| self.wants_at(node)).flatten()
-            else {
+            let member = &self.members[node];
+            // A process that has just started does not know yet what the sessions on its disk want.
+            let has_begun = member.process.as_ref().is_some_and(|it| it.node.broker().has_begun());
+            if member.owed_from < usize::MAX || !has_begun {
                 continue;
-            };
+            }
+            let Some((wanted, _)) = self.wants_at(node) else { continue };
             let mut others = (0..self.members.len()).filter(|other| *other != node);
             let is_known = others.all(|other| {
                 self.wants_at(other).is_some_and(|(_, known)| {
                     wanted.iter().all(|(filter, wants)| known.get(&(node, filter.clone())) == Some(wants))
                 })
             });
-            self.members[node].is_forgotten = !is_known;
+            if is_known {
+                self.members[node].owed_from = self.oracle.next_number();
+            }
         }
     }
 
@@ -330,6 +336,7 @@ impl Fleet {
     }
 
     fn publishes(&mut self, client: usize, topic: &str, qos: QoS, keeps: Keeps) {
+        self.note_known_again();
         self.with_client(client, |client, scene| client.publishes(scene, topic, qos, keeps));
     }
 

@@ -92,7 +92,7 @@ impl Fleet {
             features: 0,
             is_off: false,
             stopped: 0,
-            is_forgotten: false,
+            owed_from: 0,
             is_gone: false,
             leaves: false,
             log: plan.old.contains(&number).then_some(0),
@@ -390,6 +390,7 @@ impl Fleet {
             let node = home.unwrap_or_else(|| self.cx.random.below(self.members.len()));
             self.connect(number, node);
         } else {
+            self.note_known_again();
             let mut scene = Scene { cx: &mut self.cx, net: &mut self.net, oracle: &mut self.oracle };
             let client = &mut self.clients[number];
             if is_healing {
@@ -516,7 +517,7 @@ impl Fleet {
     fn weigh_acknowledgements(&mut self) {
         let (is_tight, is_sent) =
             (self.plan.is_tight, self.plan.config.forward_ack == cluster::ForwardAck::Sent);
-        let is_forgotten: Vec<bool> = self.members.iter().map(|member| member.is_forgotten).collect();
+        let owed_from: Vec<usize> = self.members.iter().map(|member| member.owed_from).collect();
         for number in self.oracle.take_acknowledged() {
             let (members, plan) = (&mut self.members, &self.plan);
             self.oracle.deletion_is_everywhere(number, |sent, node, life| {
@@ -545,7 +546,8 @@ impl Fleet {
                 if is_new && knowing <= cores / 2 {
                     return true;
                 }
-                if view.is_durable && is_forgotten[view.node] {
+                // Where it was sent nobody may have known of the session, however late it is acknowledged.
+                if view.is_durable && number < owed_from[view.node] {
                     return true;
                 }
                 // What has waited for a node that was cut off finds no place on a full disk.

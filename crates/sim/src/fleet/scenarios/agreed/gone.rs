@@ -417,3 +417,72 @@ fn a_replicant_hears_from_a_core_of_its_region_while_there_is_one() {
     assert_eq!(cores(&story), [east[0]; 4]);
     assert_eq!(story.attached(far), busy);
 }
+
+/// A node was removed, and is a member again. Another one that has not heard yet what its sessions want passes on a message to a third that is slow to confirm it, so
+/// its publisher has the acknowledgement when all have heard: that message they miss, and the next one comes (seed 2000637).
+#[test]
+fn what_is_sent_before_all_know_again_what_sessions_want_that_were_removed_is_not_owed_to_them() {
+    let publisher_node = 4;
+    let mut story = agreed_of(5, |plan| {
+        plan.nodes[REPLICANT..].iter_mut().for_each(|node| node.role = Role::Replicant);
+        // Nobody is cut off for as long as the way to the publisher's node is.
+        plan.mesh.link.silence_max = Duration::from_secs(8);
+        plan.config.lease = Duration::from_secs(10);
+    });
+    let keeper = story.fleet.clients.len();
+    story.fleet.clients.push(Client::new(keeper, Some(REPLICANT)));
+    story.fleet.connect(keeper, REPLICANT);
+    story.passes(15 * SECOND);
+    let filters = vec![("t/+".to_owned(), QoS::AtLeastOnce)];
+    story.with(keeper, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+    story.until_granted(keeper, "t/+");
+    // One core tells the publisher's node of routes, and at another one there is a subscriber.
+    let teller = story.attached(publisher_node);
+    let slow = (teller + 1) % 3;
+    let reader = story.connects(slow);
+    let filters = vec![("t/#".to_owned(), QoS::AtLeastOnce)];
+    story.with(reader, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+    story.until_granted(reader, "t/#");
+    let publisher = story.connects(publisher_node);
+
+    story.goes_away(REPLICANT);
+    story.until("it is dead", |story| story.state(0, REPLICANT) == Some(State::Dead));
+    story.removes(0, REPLICANT, WishId(ORDERS));
+    let others = [0, 1, 2, publisher_node];
+    story.until("it is removed", |story| others.iter().all(|node| story.members(*node) == 4));
+    story.fleet.members[REPLICANT].owed_from = usize::MAX;
+    story.passes(5 * SECOND);
+
+    let now = story.fleet.cx.now();
+    story.fleet.wan.cut(now, teller, publisher_node, LONG);
+    story.fleet.members[REPLICANT].is_off = false;
+    story.fleet.start(REPLICANT);
+    story.until("all cores know", |story| (0..3).all(|node| story.knows_route(node, "t/+")));
+    story.until("it is a member for all", |story| others.iter().all(|node| story.members(*node) == 5));
+    story.until("the publisher's node reaches it", |story| {
+        let process = story.fleet.members[publisher_node].process.as_ref().expect("the node runs");
+        let view = process.fabric.view(process.time(&story.fleet.cx));
+        view.links.iter().any(|link| *link.peer.name == *format!("n{REPLICANT}") && link.is_up)
+    });
+    assert!(!story.knows_route(publisher_node, "t/+"));
+    let now = story.fleet.cx.now();
+    story.fleet.wan.cut(now, slow, publisher_node, LONG);
+    story.fleet.note_known_again();
+    let missed = story.says_as(publisher, "t/0", QoS::AtLeastOnce, Keeps::Nothing);
+    story.passes(SECOND);
+    assert!(story.came_to(reader, missed) && !story.is_acknowledged(missed));
+    story.join(teller, publisher_node);
+    story.until("the publisher's node knows", |story| story.knows_route(publisher_node, "t/+"));
+    story.fleet.note_known_again();
+    let number = story.says_as(publisher, "t/0", QoS::AtLeastOnce, Keeps::Nothing);
+    story.join(slow, publisher_node);
+    story.passes(SECOND);
+    assert!(story.is_acknowledged(missed) && story.is_acknowledged(number));
+
+    story.fleet.connect(keeper, REPLICANT);
+    story.passes(2 * SECOND);
+    assert!(!story.came_to(keeper, missed) && story.came_to(keeper, number));
+    story.fleet.oracle.check_all_arrived();
+    // It was owed to both.
+    assert_eq!(story.fleet.report().fleet_check_delivered_across, 3);
+}
