@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use broker::WorkerId;
 use broker::peers::{Copies, NodePlace};
 use link::{LANES_MAX, Time};
-use replog::{Feed, Incarnation, Position};
+use replog::{Feed, Incarnation, Position, WriterId};
 
 use crate::behind::Behind;
 use crate::config::{NodeInfo, Role};
@@ -23,6 +23,8 @@ pub struct Peer {
     pub asked: Option<Asks>,
     /// Of the last hello to the peer.
     pub hello: u32,
+    /// Lives of which that spoke, with greater numbers than those that the cores agree on.
+    pub ahead: Vec<(WriterId, Incarnation)>,
     /// What the peer has asked for, and by which hello.
     pub asks: Asks,
     pub asks_by: u32,
@@ -121,6 +123,7 @@ impl Peer {
             life: 0,
             asked: None,
             hello: 0,
+            ahead: Vec::new(),
             asks: Asks::Nothing,
             asks_by: 0,
             incarnation: None,
@@ -158,6 +161,7 @@ impl Peer {
         self.last_hello = None;
         self.is_ahead = false;
         self.asked = None;
+        self.ahead.clear();
         self.asks = Asks::Nothing;
         self.feed = None;
         self.fed.clear();

@@ -153,9 +153,9 @@ impl Feed {
 
     fn is_behind<V: Value>(&self, replica: &Replica<V>, writer: WriterId, held: &Held<V>) -> bool {
         match self.fed.get(&writer) {
-            // What the peer knows of one that is over is worth nothing.
-            Some(fed) if fed.incarnation > held.incarnation && !replica.is_dead(writer, fed.incarnation) => {
-                false
+            // What the peer knows of one that is over is worth nothing, and a writer knows best which of its lives goes on.
+            Some(fed) if fed.incarnation > held.incarnation => {
+                held.is_own || replica.is_dead(writer, fed.incarnation)
             }
             Some(fed) if fed.incarnation == held.incarnation => {
                 fed.upto < held.position || fed.copy.is_some()

@@ -32,7 +32,7 @@ pub(crate) struct Held<V> {
     pub position: Position,
     copying: Option<Copying>,
     round: u32,
-    is_own: bool,
+    pub is_own: bool,
     is_suspect: bool,
 }
 

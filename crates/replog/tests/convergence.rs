@@ -548,6 +548,9 @@ fn a_life_with_a_smaller_number_is_taken_when_the_greater_one_is_over_and_the_gr
     // That node says how far it is, and hears of the life that goes on.
     let mut feed = Feed::new(batching(), [(id, Incarnation(51), Position(1))]);
     assert!(feed.poll(0, &reader, |_| true).is_some_and(|told| told.incarnation == Incarnation(1)));
+    // The writer need not have heard of it to know that.
+    let mut feed = Feed::new(batching(), [(id, Incarnation(51), Position(1))]);
+    assert!(feed.poll(0, &behind, |_| true).is_some_and(|told| told.incarnation == Incarnation(1)));
     let mut other = Replica::<Flags>::new(1, 4);
     other.apply(B, ahead, |_| {}).expect("the first");
     assert_eq!(other.apply(A, delta.clone(), |_| {}), Err(NotApplied::Old { known: Incarnation(51) }));

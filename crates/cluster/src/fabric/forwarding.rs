@@ -346,6 +346,16 @@ impl Fabric {
         }
     }
 
+    /// The life that others have told of is one of the process that the link is about already: it waits for no other.
+    pub(super) fn expect_no_other_life(&mut self, id: NodeId) {
+        let known = self.replica.incarnation(WriterId(id.0));
+        let is_of_link = |peer: &&mut Peer| peer.is_ahead && peer.incarnation >= known;
+        if let Some(peer) = self.peers.get_mut(&id).filter(is_of_link) {
+            peer.is_ahead = false;
+            self.mesh.expect_no_restart(id);
+        }
+    }
+
     /// A peer may have forgotten the link: what is sent from now on is for the link that follows, if it has.
     pub(super) fn expect_other_link(&mut self, id: NodeId) {
         let Some(peer) = self.peers.get_mut(&id) else { return };

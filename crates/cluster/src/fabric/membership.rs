@@ -351,7 +351,7 @@ impl Fabric {
             Some(_) => {}
         }
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        peer.member = Some(life);
+        let is_other = peer.member.replace(life) != Some(life);
         // It may have been removed before, in this life, and not know of that; or in one with a greater number.
         let is_revived = member.state != State::Dead && self.replica.revive(writer, life);
         let is_purged = matches!(member.state, State::Suspect(_)) && mutated(Mutation::PurgeSuspects);
@@ -367,11 +367,19 @@ impl Fabric {
             self.forget_lives(writer);
             // What others have told of it was refused, and they count it as told.
             self.ask_anew();
+        } else if is_other && self.replica.incarnation(writer) > Some(life) {
+            // The same, if that is over of which others have told: see `doubt`.
+            self.ask_anew();
         }
     }
 
+    /// The life of another node that is a member, where the cores agree on members.
+    pub(super) fn agreed(&self, writer: WriterId) -> Option<Incarnation> {
+        self.peers.get(&NodeId(writer.0)).and_then(|peer| peer.member)
+    }
+
     /// What others know of lives of a node that are over counts for nothing.
-    fn forget_lives(&mut self, writer: WriterId) {
+    pub(super) fn forget_lives(&mut self, writer: WriterId) {
         self.is_forgetting = true;
         let replica = &self.replica;
         if let Some(grants) = self.grants.as_mut().filter(|_| !mutated(Mutation::RememberLives)) {
@@ -532,7 +540,7 @@ impl Fabric {
     }
 
     /// All peers are told what this node is and asked for what it wants to hear, as if for the first time.
-    fn ask_anew(&mut self) {
+    pub(super) fn ask_anew(&mut self) {
         self.peers.values_mut().for_each(|peer| peer.asked = None);
         self.told.clear();
     }

@@ -9,7 +9,7 @@ use broker::{Node, RouteChange};
 use bytes::Bytes;
 use link::{Lane, NodeId, Time};
 use mqtt::TopicFilter;
-use replog::{Change, Copied, Delta, Feed, NotApplied, Position, SourceId, WriterId};
+use replog::{Change, Copied, Delta, Feed, Incarnation, NotApplied, Position, SourceId, WriterId};
 
 use super::Fabric;
 use crate::config::Role;
@@ -177,6 +177,10 @@ impl Fabric {
                 .filter(|(writer, ..)| asks != Asks::Nothing || *writer == own)
                 .collect(),
         };
+        let is_ahead = |&(writer, life, _): &(WriterId, Incarnation, Position)| {
+            self.agreed(writer).is_some_and(|agreed| life > agreed).then_some((writer, life))
+        };
+        let ahead = hello.vector.iter().filter_map(is_ahead).collect();
         let is_said = self.say(now, id, Lane::ROUTES, &Word::Hello(hello));
         let Some(peer) = self.peers.get_mut(&id) else { return };
         if !is_said {
@@ -185,6 +189,7 @@ impl Fabric {
         }
         peer.hello = peer.hello.wrapping_add(1);
         peer.asked = Some(asks);
+        peer.ahead = ahead;
         self.replica.lost(source);
         // A core that hears of this life only now has not understood what it was to settle.
         self.asked_settle = Position::default();
@@ -198,11 +203,8 @@ impl Fabric {
         if peer.incarnation.replace(incarnation) != Some(incarnation) {
             peer.settled = Position::default();
         }
-        // The life that others have told of is one of the process that the link is about already: it waits for no other.
-        if peer.is_ahead && Some(incarnation) >= self.replica.incarnation(WriterId(from.0)) {
-            peer.is_ahead = false;
-            self.mesh.expect_no_restart(from);
-        }
+        self.expect_no_other_life(from);
+        let Some(peer) = self.peers.get_mut(&from) else { return };
         if peer.began_at.is_none_or(|(known, _)| known != incarnation) {
             peer.began_at = Some((incarnation, theirs.map_or(Position::default(), |(.., at)| *at)));
         }
@@ -242,11 +244,11 @@ impl Fabric {
             return;
         };
         let is_copy = delta.copy != Copied::No;
+        let (writer, life) = (delta.writer, delta.incarnation);
         // Of a feed that is no more a copy comes again. Of what else it says the sender takes the link's acknowledgement for an answer.
-        if is_past && is_copy || self.is_of_the_dead(delta.writer, delta.incarnation) {
+        if is_past && is_copy || self.is_of_the_dead(writer, life) {
             return;
         }
-        let writer = delta.writer;
         let ends_own_copy = delta.copy == Copied::End && writer.0 == from.0;
         let (peers, node, counters) = (&self.peers, &self.node, &mut self.counters);
         let applied = self.replica.apply(source, delta, |change| {
@@ -267,8 +269,31 @@ impl Fabric {
             Err(NotApplied::Gap { .. }) if is_past => {}
             Err(NotApplied::Gap { .. }) => self.say_hello(now, from),
             Err(NotApplied::Copying) => self.give_up_copies(),
+            Err(NotApplied::Old { known }) if !is_past && self.agreed(writer) == Some(life) => {
+                self.doubt(now, from, (writer, known), life);
+            }
             Err(NotApplied::Own | NotApplied::Dead | NotApplied::Old { .. }) => {}
         }
+    }
+
+    /// A peer tells of the life of a node that the cores agree on, and this node has heard of one with a greater number. That joins next, or it is over and whoever told of
+    /// it had not heard so, as a core that was cut off or stood still. A feed tells of a smaller number than its reader has named only when the greater one is over, as
+    /// its sender knows, or when it is about the sender.
+    fn doubt(
+        &mut self,
+        now: Time,
+        from: NodeId,
+        (writer, known): (WriterId, Incarnation),
+        agreed: Incarnation,
+    ) {
+        if !self.peers.get(&from).is_some_and(|peer| peer.ahead.contains(&(writer, known))) {
+            return self.say_hello(now, from);
+        }
+        self.replica.void_later(writer, agreed);
+        self.forget_lives(writer);
+        self.expect_no_other_life(NodeId(writer.0));
+        // What others have told of the one that goes on was refused, too.
+        self.ask_anew();
     }
 
     /// A copy whose source is cut off keeps nobody out.

@@ -183,6 +183,78 @@ pub(in crate::fleet::scenarios) fn a_life_that_never_joined_is_no_reason_not_to_
     story.assert_settles(REPLICANT);
 }
 
+/// A core that is cut off from the others, and not from one that begins anew, tells that one of a life that is over.
+#[test]
+fn who_was_told_of_a_life_that_is_over_hears_so_of_whoever_told_it() {
+    const READER: usize = 4;
+    let mut story = agreed_of(5, |plan| {
+        plan.nodes[REPLICANT..].iter_mut().for_each(|node| node.role = Role::Replicant);
+        [2, READER].into_iter().for_each(|node| plan.nodes[node].region = "far".into());
+        // It is not dead before all of this is over.
+        plan.config.lease = Duration::from_secs(20);
+    });
+    let far = 2;
+    if story.leader() == far {
+        story.orders(far, Letter::Wish(WishId(ORDERS), Command::Lead(id(0))));
+        story.until("another leads", |story| story.leader() == 0);
+    }
+    story.fleet.members[REPLICANT].incarnation = 50;
+    story.restart(REPLICANT);
+    let life = |story: &Story, node| story.known(node).members.get(&id(REPLICANT)).map(|it| it.incarnation.0);
+    story.until("all know its great life", |story| (0..5).all(|node| life(story, node) > Some(50_000)));
+    story.passes(SECOND);
+    [0, 1, REPLICANT].into_iter().for_each(|other| story.part(far, other));
+    story.orders(REPLICANT, Letter::Leave(WishId(ORDERS)));
+    story.until("it has left", |story| life(story, 0).is_none());
+    story.is_replaced(REPLICANT, 1);
+    story.until("it is back", |story| life(story, 0).is_some_and(|life| life < 50_000));
+    story.restart(READER);
+    story.until("the other one has begun anew", |story| {
+        story.members(READER) == 5 && life(story, READER) < Some(50_000)
+    });
+    story.until("it hears from that core", |story| story.attached(READER) == far);
+    story.passes(SECOND);
+    assert!(life(&story, far) > Some(50_000));
+    [0, 1, REPLICANT].into_iter().for_each(|other| story.join(far, other));
+    story.until("all know the life that goes on", |story| {
+        (0..5).all(|node| life(story, node).is_some_and(|life| life < 50_000))
+    });
+    story.passes(3 * SECOND);
+    story.assert_settles(REPLICANT);
+}
+
+/// A node tells others what it wants in a life that never joins, and comes back with a smaller number, though nobody has removed it.
+#[test]
+fn a_node_says_itself_that_a_life_that_never_joined_is_over() {
+    let mut story = agreed_with(3, 4);
+    let cores = [(0, 1), (0, 2), (1, 2)];
+    cores.into_iter().for_each(|(one, other)| story.part(one, other));
+    story.passes(10 * SECOND);
+    story.fleet.members[REPLICANT].incarnation = 50;
+    story.restart(REPLICANT);
+    story.passes(5 * SECOND);
+    let client = story.connects(REPLICANT);
+    let filters = vec![("s/#".to_owned(), QoS::AtLeastOnce)];
+    story.with(client, |client, scene| client.subscribes_to(scene, filters, Level::Local));
+    story.until("a core knows", |story| (0..3).any(|node| story.knows_route(node, "s/#")));
+    story.is_replaced(REPLICANT, 1);
+    story.passes(SECOND);
+    cores.into_iter().for_each(|(one, other)| story.join(one, other));
+    story.until("it is a member again", |story| {
+        (0..4).all(|node| story.members(node) == 4)
+            && story.known(0).members[&id(REPLICANT)].incarnation.0 > 1_000
+    });
+    assert!(story.known(0).members[&id(REPLICANT)].incarnation.0 < 50_000);
+    story.passes(5 * SECOND);
+    for client in [SUBSCRIBER, PUBLISHER] {
+        if story.fleet.clients[client].place().is_none() {
+            story.fleet.connect(client, client * PUBLISHER_NODE);
+        }
+    }
+    story.passes(SECOND);
+    story.assert_settles(REPLICANT);
+}
+
 /// A core is cut off from the others and dead for them, and a replicant reaches all. What its clients want is known to those that count, and what others' clients
 /// want to it.
 #[cfg_attr(test, test)]
