@@ -245,8 +245,10 @@ impl Fabric {
         };
         let is_copy = delta.copy != Copied::No;
         let (writer, life) = (delta.writer, delta.incarnation);
+        // Another life than this node knows may be one of long ago, when a third node had it: the link has kept that since. The feed that follows says which one goes on.
+        let is_old_news = is_past && writer.0 != from.0 && self.replica.incarnation(writer) != Some(life);
         // Of a feed that is no more a copy comes again. Of what else it says the sender takes the link's acknowledgement for an answer.
-        if is_past && is_copy || self.is_of_the_dead(writer, life) {
+        if is_past && is_copy || is_old_news || self.is_of_the_dead(writer, life) {
             return;
         }
         let ends_own_copy = delta.copy == Copied::End && writer.0 == from.0;

@@ -183,6 +183,38 @@ pub(in crate::fleet::scenarios) fn a_life_that_never_joined_is_no_reason_not_to_
     story.assert_settles(REPLICANT);
 }
 
+/// A core is cut off while a node joins in a great life, leaves, and is back with a smaller number. The link to that core has kept what was told of the great one
+/// (seed 2003065).
+#[test]
+fn what_a_link_has_kept_of_a_life_that_is_over_is_old_news() {
+    let mut story = agreed_with(3, 4);
+    let far = (story.leader() + 1) % 3;
+    story.isolate(far);
+    story.fleet.members[REPLICANT].incarnation = 50;
+    story.restart(REPLICANT);
+    let near = (far + 1) % 3;
+    let life = |story: &Story| story.known(near).members.get(&id(REPLICANT)).map(|it| it.incarnation.0);
+    story.until("it is a member in a great life", |story| life(story) > Some(50_000));
+    let client = story.connects(REPLICANT);
+    let filters = vec![("s/#".to_owned(), QoS::AtLeastOnce)];
+    story.with(client, |client, scene| client.subscribes_to(scene, filters, Level::Core));
+    story.until("those that are there know that", |story| story.knows_route(near, "s/#"));
+    story.orders(REPLICANT, Letter::Leave(WishId(ORDERS)));
+    story.until("it has left", |story| life(story).is_none());
+    story.is_replaced(REPLICANT, 1);
+    story.until("it is back", |story| life(story).is_some_and(|life| life < 50_000));
+    story.passes(SECOND);
+    story.release(far);
+    for _ in 0..5_000 {
+        story.passes(MILLI);
+        assert!(!story.knows_route(far, "s/#"), "nobody is there who wants it");
+    }
+    story.until("all are members", |story| (0..4).all(|node| story.members(node) == 4));
+    story.passes(3 * SECOND);
+    assert_eq!([0, 1, 2, 3].map(|node| story.is_fresh(node)), [true; 4]);
+    story.assert_settles(REPLICANT);
+}
+
 /// A core that is cut off from the others, and not from one that begins anew, tells that one of a life that is over.
 #[test]
 fn who_was_told_of_a_life_that_is_over_hears_so_of_whoever_told_it() {
