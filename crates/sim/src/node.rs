@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use broker::access::AllowAll;
 use broker::settings::Settings;
-use broker::{Batch, Letter, Time, Worker, WorkerId};
+use broker::{Batch, Condition, Letter, StoreLog, Time, Worker, WorkerId};
 use shardlog::{Events, Moment, Reading, ShardLog, Told};
 use storage::{Commit, GroupId, Keeper, RecoveredGroup, Writer};
 
@@ -258,6 +258,11 @@ impl Node {
     /// Since when it acknowledges nothing any more that has to be kept.
     pub fn failed(&self) -> Option<Micros> {
         self.failed
+    }
+
+    /// Whether its log takes no messages: the disk is full, or a sync failed as empty segments were made.
+    pub fn lacks_room(&self) -> bool {
+        self.log.condition() == Condition::Full
     }
 
     /// Connections that the node has ended since the last call, and the bytes that it had taken from them.

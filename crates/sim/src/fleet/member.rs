@@ -105,6 +105,10 @@ pub struct Member {
     pub log: Option<u64>,
     /// An operator has switched it off.
     pub is_off: bool,
+    /// Its log has no room, and refuses what comes.
+    pub lacks_room: bool,
+    /// When that was so last.
+    pub lacked_room: Micros,
     /// Its process stands still until then.
     pub stopped: Micros,
     /// Messages from this number on are owed to its durable sessions, wherever they are sent: all other nodes know again what these want, where it was removed.
@@ -149,7 +153,7 @@ impl Member {
         };
         let mut node = Node::start_in(cx, &mut self.machine, self.setup.clone(), life, join)?;
         (self.incarnation, self.began, self.leaves) = (self.incarnation + 1, cx.now(), false);
-        self.stopped = 0;
+        (self.stopped, self.lacks_room) = (0, false);
         let now = Time(node.micros(cx.now()));
         let info = plan.nodes[self.number].clone();
         self.features = self.offers(cx);

@@ -47,6 +47,8 @@ pub struct Fleet {
     pub(super) outgoing: Option<Outgoing>,
     pub(super) is_healing: bool,
     pub(super) agreed: Agreed,
+    /// Messages, behind the nodes that they may not have come to when they were acknowledged.
+    on_their_way: BTreeSet<(usize, usize)>,
 }
 
 /// What the cores were found to have agreed on.
@@ -91,6 +93,8 @@ impl Fleet {
             began: 0,
             features: 0,
             is_off: false,
+            lacks_room: false,
+            lacked_room: 0,
             stopped: 0,
             owed_from: 0,
             is_gone: false,
@@ -128,6 +132,7 @@ impl Fleet {
             outgoing: None,
             is_healing: false,
             agreed: Agreed::default(),
+            on_their_way: BTreeSet::new(),
         }
     }
 
@@ -261,6 +266,7 @@ impl Fleet {
         }
         process.look(&mut self.cx);
         process.node.take_ended();
+        self.look_at_room(number);
         if self.plan.is_agreed {
             self.look_at_agreement(number);
             self.check_adopted(number);
@@ -519,7 +525,7 @@ impl Fleet {
             (self.plan.is_tight, self.plan.config.forward_ack == cluster::ForwardAck::Sent);
         let owed_from: Vec<usize> = self.members.iter().map(|member| member.owed_from).collect();
         for number in self.oracle.take_acknowledged() {
-            let (members, plan) = (&mut self.members, &self.plan);
+            let (members, plan, on_their_way) = (&mut self.members, &self.plan, &mut self.on_their_way);
             self.oracle.deletion_is_everywhere(number, |sent, node, life| {
                 let others = (0..members.len()).filter(|other| *other != node);
                 let process = members[node].process.as_mut().filter(|process| process.node.life() == life);
@@ -550,14 +556,38 @@ impl Fleet {
                 if view.is_durable && number < owed_from[view.node] {
                     return true;
                 }
-                // What has waited for a node that was cut off finds no place on a full disk.
-                if !view.is_durable && !is_tight && !plan.fills_disk(view.node) {
-                    return false;
-                }
+                let lacked_room = members[view.node].lacked_room;
                 let process = members[message.node].process.as_mut();
                 let process = process.filter(|process| process.node.life() == message.life);
-                is_sent || process.is_none_or(|process| process.was_shaken(peer, message.sent))
+                let may_wait =
+                    is_sent || process.is_none_or(|process| process.was_shaken(peer, message.sent));
+                if may_wait && !view.is_durable && !is_tight && lacked_room < message.sent {
+                    on_their_way.insert((view.node, number));
+                    return false;
+                }
+                may_wait
             });
+        }
+    }
+
+    /// What is acknowledged and on its way to a node, as it waits for that, finds no place in a log that has no room.
+    fn look_at_room(&mut self, node: usize) {
+        let member = &mut self.members[node];
+        let lacks_room = member.process.as_ref().is_some_and(|process| process.node.lacks_room());
+        let lacked_room = std::mem::replace(&mut member.lacks_room, lacks_room);
+        if !lacks_room && !lacked_room {
+            return;
+        }
+        member.lacked_room = self.cx.now();
+        if lacked_room == lacks_room {
+            return;
+        }
+        self.cx.say(|| format!("n{node}: its log has room: {lacked_room}"));
+        if !lacks_room {
+            return;
+        }
+        for (_, number) in self.on_their_way.extract_if((node, 0)..=(node, usize::MAX), |_| true) {
+            self.oracle.forget_owed(number, |_, view, _| view.node == node && !view.is_durable);
         }
     }
 }
