@@ -81,7 +81,8 @@ pub enum Fault {
         room: u64,
         time: Micros,
     },
-    /// A sync of a node's disk fails, so many operations later: it keeps nothing any more until it is started again.
+    /// A sync of a node's disk fails, so many operations later: it keeps nothing any more until it is started again; or takes no messages for a second
+    /// or so, if it was making an empty segment.
     FailSync {
         node: usize,
         after: u64,
@@ -213,9 +214,10 @@ impl Plan {
 }
 
 impl Plan {
-    /// Whether a node's disk is full at some time.
-    pub fn fills_disk(&self, node: usize) -> bool {
-        self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Full { node: full, .. } if *full == node))
+    /// Whether the log of some node may have no room at some time.
+    pub fn may_lack_room(&self) -> bool {
+        // Where it is a sync of an empty segment that fails, the log has no reserve, and takes no messages until it has.
+        self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Full { .. } | Fault::FailSync { .. }))
     }
 }
 

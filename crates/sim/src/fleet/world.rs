@@ -79,9 +79,8 @@ impl Fleet {
     }
 
     fn of(mut random: Random, plan: Plan, trace: Trace) -> Self {
-        // What a node without it has missed while a disk was full is missing for good.
-        let is_full = (0..plan.nodes.len()).any(|node| plan.fills_disk(node));
-        let always = if is_full { cluster::COPIES } else { 0 };
+        // What a node without it has missed while its log had no room is missing for good.
+        let always = if plan.may_lack_room() { cluster::COPIES } else { 0 };
         let member = |(number, setup): (usize, &crate::node::Setup)| Member {
             number,
             machine: Machine::new(random.draw()),

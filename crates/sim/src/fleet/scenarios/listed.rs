@@ -1,6 +1,8 @@
 //! Clusters whose nodes are a list: what each tells the others, who may acknowledge, and what becomes of that when something is gone.
 
 use super::*;
+#[cfg(test)]
+use crate::disk::Machine;
 
 /// Cores have granted a lease, and forget that as they begin anew: the node that holds it may still acknowledge what a subscriber does not get.
 #[cfg_attr(test, test)]
@@ -396,6 +398,38 @@ pub(super) fn what_is_retained_while_a_disk_is_full_is_kept_there_when_there_is_
     assert_eq!(lacked(&story), 1);
     for node in 0..3 {
         assert_eq!(story.retained(node), [last, new, own], "n{node}");
+    }
+}
+
+/// A node that begins with an empty disk refuses what others copy to it, as a sync has failed when it made a segment of its reserve (seed 2004349 of
+/// `--cluster`): it asks for that when it has one, of whoever can be asked. Everybody can where such a thing happens, whatever else nodes offer.
+#[test]
+fn what_is_retained_while_no_reserve_can_be_made_is_kept_there_when_it_can() {
+    let failing = Fault::FailSync { node: 1, after: 0 };
+    let plan = Plan { faults: vec![(LONG, failing)], ..plan(Duration::ZERO) };
+    let mut story = Story::of_links(plan, |_| Some(0));
+    let old = story.says("r/0", QoS::AtLeastOnce, Keeps::Message);
+    story.passes(SECOND);
+    assert_eq!(story.retained(1), [old]);
+    // Which of its operations is the sync of an empty segment depends on what else it writes.
+    for after in 0.. {
+        assert!(after < 100, "a sync of an empty segment fails at some time");
+        story.fleet.kill(1, false);
+        story.fleet.members[1].machine = Machine::new(after);
+        story.fleet.fault(&Fault::FailSync { node: 1, after });
+        story.fleet.start(1);
+        story.passes(100 * MILLI);
+        let member = &story.fleet.members[1];
+        let has_failed = member.process.as_ref().is_none_or(|process| process.node.failed().is_some());
+        if member.lacks_room && !has_failed {
+            break;
+        }
+    }
+    story.passes(10 * SECOND);
+    let process = story.fleet.members[1].process.as_ref().expect("the node runs");
+    assert_eq!((process.fabric.counters().lacked, story.fleet.members[1].lacks_room), (1, false));
+    for node in 0..3 {
+        assert_eq!(story.retained(node), [old], "n{node}");
     }
 }
 
