@@ -24,15 +24,15 @@ pub struct Peer {
     /// Of the last hello to the peer.
     pub hello: u32,
     /// Lives of which that spoke, with greater numbers than those that the cores agree on.
-    pub ahead: Vec<(WriterId, Incarnation)>,
+    pub later: Vec<(WriterId, Incarnation)>,
     /// What the peer has asked for, and by which hello.
     pub asks: Asks,
     pub asks_by: u32,
     /// Of its life that the link is about.
     pub incarnation: Option<Incarnation>,
-    /// It has begun a later life, as others have said, or may have forgotten this node: messages are for the link that follows, unless it
+    /// It has begun this later life, as others have said, or may have forgotten this node: messages wait for the link that follows, unless it
     /// goes on with this one.
-    pub is_ahead: bool,
+    pub ahead: Option<Incarnation>,
     /// How far its own changes were when it first said hello in its life: what its sessions had wanted before is among them.
     pub began_at: Option<(Incarnation, Position)>,
     /// What a core knew when it spoke first to this one that has begun anew.
@@ -110,6 +110,8 @@ pub enum IfLost {
     Nothing,
     /// A durable session should have had it: its publisher gets no acknowledgement when it is lost for sure.
     Refuse,
+    /// As before, and it is for the peer's next life: it is not lost when that begins.
+    Wait,
     /// It is for one of several, and another may have it.
     GiveAnother,
 }
@@ -123,11 +125,11 @@ impl Peer {
             life: 0,
             asked: None,
             hello: 0,
-            ahead: Vec::new(),
+            later: Vec::new(),
             asks: Asks::Nothing,
             asks_by: 0,
             incarnation: None,
-            is_ahead: false,
+            ahead: None,
             began_at: None,
             knew: None,
             dead_since: None,
@@ -159,9 +161,9 @@ impl Peer {
         self.life = self.life.wrapping_add(1);
         self.incarnation = None;
         self.last_hello = None;
-        self.is_ahead = false;
+        self.ahead = None;
         self.asked = None;
-        self.ahead.clear();
+        self.later.clear();
         self.asks = Asks::Nothing;
         self.feed = None;
         self.fed.clear();
@@ -172,6 +174,13 @@ impl Peer {
         self.settle = None;
         self.settled = Position::default();
         self.answering = 0;
+    }
+
+    /// The peer goes on with the link: what was for its next life is for this one, and lost with it.
+    pub fn goes_on(&mut self) {
+        self.ahead = None;
+        let waiting = self.sent.iter_mut().flat_map(|sent| &mut sent.waiting);
+        waiting.filter(|waiting| waiting.if_lost == IfLost::Wait).for_each(|it| it.if_lost = IfLost::Refuse);
     }
 
     /// All messages whose publishers wait.

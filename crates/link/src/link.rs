@@ -44,6 +44,8 @@ pub struct Link {
     /// Bits of the channels that may have output since it was last asked.
     writable: u32,
     events: VecDeque<Event>,
+    /// Since when frames wait for the peer's next life.
+    expects_since: Option<Time>,
     /// Microseconds.
     round_trip: Option<u64>,
     counters: Counters,
@@ -79,6 +81,8 @@ pub enum Event {
     /// The peer has forgotten the link, as after a restart. Nothing that waited for it or for its acknowledgement will arrive,
     /// but for what was sent after [`Link::expect_restart`]; all lanes begin anew with number 0.
     Restarted,
+    /// The peer was expected to begin anew ([`Link::expect_restart`]), and is there as it was: what waited for its next life is for this one.
+    GoesOn,
     /// A channel was silent for too long: its connection is to be closed.
     Silent { channel: ChannelId },
 }
@@ -108,6 +112,7 @@ impl Link {
             untold: Lanes::NONE,
             writable: 0,
             events: VecDeque::new(),
+            expects_since: None,
             round_trip: None,
             counters: Counters::default(),
         }
@@ -236,16 +241,36 @@ impl Link {
         }
     }
 
-    /// Others know that the peer has begun anew, and it has not said so here yet: what is sent in assured lanes from now on is for its new
-    /// life, and waits for that.
-    pub fn expect_restart(&mut self) {
+    /// Others know that the peer has begun anew, or it may have forgotten the link, and it has not said so here yet: what is sent in assured
+    /// lanes from now on is for the life that is there now, and waits for that. Either that says that it has forgotten ([`Event::Restarted`]), or it
+    /// answers a ping that leaves after this: then it is the one that the link is about ([`Event::GoesOn`]). What was written to it before
+    /// that, and not acknowledged, would be lost with it or come twice, and nobody could tell which.
+    pub fn expect_restart(&mut self, now: Time) {
         let assured = self.sending.iter_mut().filter(|sending| sending.lane().class() == Class::Assured);
         assured.for_each(Sending::expect_restart);
+        self.expects_since = Some(now);
+        for (index, channel) in self.channels.iter_mut().enumerate() {
+            if let Some(channel) = channel {
+                channel.ping_due = true;
+                self.writable |= 1 << index;
+            }
+        }
     }
 
-    /// The peer has begun anew without forgetting what this link is about: what was to wait for its new life is sent as all else is.
-    pub fn expect_no_restart(&mut self) {
-        self.sending.iter_mut().for_each(Sending::expect_no_restart);
+    /// The peer was there at that time: if it was expected to begin anew, it has done so without forgetting the link.
+    fn was_there(&mut self, at: Time) {
+        if self.expects_since.take_if(|since| *since <= at).is_none() {
+            return;
+        }
+        for sending in &mut self.sending {
+            sending.expect_no_restart();
+            if sending.is_ready() {
+                let lane = sending.lane();
+                self.ready.insert(lane);
+                self.writable |= 1 << lane.channel(self.channels_count);
+            }
+        }
+        self.events.push_back(Event::GoesOn);
     }
 
     /// Whom the state of the lanes is about, once there was somebody.
@@ -479,7 +504,10 @@ impl Link {
                 channel.pong = Some(time);
                 self.writable |= 1 << index;
             }
-            Record::Pong { time } => self.round_trip = Some(now.since(time)),
+            Record::Pong { time } => {
+                self.round_trip = Some(now.since(time));
+                self.was_there(time);
+            }
             Record::Resume { places } if !is_open => self.resume(index, &places)?,
             Record::Frame { lane, number, frame } if is_open && lane.channel(count) == index => {
                 let receiving = &mut self.receiving[usize::from(lane.byte())];
@@ -582,6 +610,7 @@ impl Link {
         }
         self.receiving = Lane::all().map(|lane| Receiving::new(lane, self.config.window)).collect();
         self.life = self.life.wrapping_add(1);
+        self.expects_since = None;
         self.counters.restarts += 1;
     }
 }

@@ -252,16 +252,10 @@ impl Mesh {
     }
 
     /// As [`Link::expect_restart`].
-    pub fn expect_restart(&mut self, peer: NodeId) {
+    pub fn expect_restart(&mut self, now: Time, peer: NodeId) {
         if let Some(known) = self.peers.get_mut(&peer) {
-            known.link.expect_restart();
-        }
-    }
-
-    /// As [`Link::expect_no_restart`].
-    pub fn expect_no_restart(&mut self, peer: NodeId) {
-        if let Some(known) = self.peers.get_mut(&peer) {
-            known.link.expect_no_restart();
+            known.link.expect_restart(now);
+            mark(peer, known, &mut self.writable, &mut self.noisy);
         }
     }
 

@@ -28,7 +28,7 @@ pub struct Sending {
     limit: u64,
     /// A frame waits for credit.
     is_stalled: bool,
-    /// Frames from this number on are for the peer's next life.
+    /// Frames from this number on are for the peer's next life: none of them is written before that is there.
     next_life: Option<u64>,
 }
 
@@ -116,12 +116,17 @@ impl Sending {
 
     /// Whether [`Self::write`] has something.
     pub fn is_ready(&self) -> bool {
-        self.next < self.end() && self.next_offset < self.limit
+        self.next < self.end_of_life() && self.next_offset < self.limit
+    }
+
+    /// The frame before which those end that the peer may have in its present life.
+    fn end_of_life(&self) -> u64 {
+        self.next_life.map_or(self.end(), |first| first.min(self.end()))
     }
 
     /// Whether frames wait for credit only; true once for each time that they begin to.
     pub fn stalls(&mut self) -> bool {
-        let is_stalled = self.next < self.end() && self.next_offset >= self.limit;
+        let is_stalled = self.next < self.end_of_life() && self.next_offset >= self.limit;
         is_stalled && !std::mem::replace(&mut self.is_stalled, is_stalled)
     }
 
@@ -228,6 +233,10 @@ impl Sending {
     pub fn check_invariants(&self) {
         assert!(self.first <= self.next && self.next <= self.end().max(self.next));
         assert!(self.next <= self.end() && self.written >= self.next);
+        assert!(
+            self.next_life.is_none_or(|first| self.written <= first),
+            "nobody has what is for the next life"
+        );
         assert_eq!(self.frames.iter().map(|waiting| waiting.frame.len() as u64).sum::<u64>(), self.held);
         let before = self.frames.iter().take((self.next - self.first) as usize);
         let offset = self.first_offset + before.map(|waiting| waiting.frame.len() as u64).sum::<u64>();

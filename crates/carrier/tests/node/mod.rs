@@ -153,7 +153,7 @@ impl Counting {
                 *peer = Peer::default();
                 self.tell(News::Restarted(from));
             }
-            Event::Acknowledged { .. } | Event::Silent { .. } => {}
+            Event::Acknowledged { .. } | Event::GoesOn | Event::Silent { .. } => {}
         }
     }
 }

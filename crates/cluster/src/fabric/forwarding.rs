@@ -7,7 +7,7 @@ use broker::{Token, WorkerId};
 use bytes::Bytes;
 use link::{Class, Credit, Lane, NodeId, Refused, Time};
 use mqtt::{QoS, ReasonCode};
-use replog::WriterId;
+use replog::{Incarnation, WriterId};
 
 use super::Fabric;
 use crate::behind::Copied;
@@ -235,7 +235,8 @@ impl Fabric {
                 let if_lost = match forward {
                     // A QoS 2 message is one member's from its first sending on [MQTT-4.8.2-6].
                     Forward { for_group: true, qos: QoS::AtLeastOnce, .. } => IfLost::GiveAnother,
-                    Forward { stored: true, .. } if !peer.is_ahead => IfLost::Refuse,
+                    Forward { stored: true, .. } if peer.ahead.is_some() => IfLost::Wait,
+                    Forward { stored: true, .. } => IfLost::Refuse,
                     _ => IfLost::Nothing,
                 };
                 let sent = Waiting::new(number, worker, token, if_lost, forward.is_alone);
@@ -341,27 +342,19 @@ impl Fabric {
     pub(super) fn expect_restart(&mut self, writer: WriterId) {
         let id = NodeId(writer.0);
         let Some((peer, known)) = self.peers.get(&id).zip(self.replica.incarnation(writer)) else { return };
-        if !peer.is_ahead && peer.incarnation.is_none_or(|life| life < known) {
+        // Of one that is expected already an answer may be on its way that a still later one has not given.
+        let is_news = peer.ahead.is_none_or(|life| life < known);
+        if is_news && peer.incarnation.is_none_or(|life| life < known) {
             self.expect_other_link(id);
-        }
-    }
-
-    /// The life that others have told of is one of the process that the link is about already: it waits for no other.
-    pub(super) fn expect_no_other_life(&mut self, id: NodeId) {
-        let known = self.replica.incarnation(WriterId(id.0));
-        let is_of_link = |peer: &&mut Peer| peer.is_ahead && peer.incarnation >= known;
-        if let Some(peer) = self.peers.get_mut(&id).filter(is_of_link) {
-            peer.is_ahead = false;
-            self.mesh.expect_no_restart(id);
         }
     }
 
     /// A peer may have forgotten the link: what is sent from now on is for the link that follows, if it has.
     pub(super) fn expect_other_link(&mut self, id: NodeId) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        peer.is_ahead = true;
+        peer.ahead = Some(self.replica.incarnation(WriterId(id.0)).unwrap_or(Incarnation(0)));
         if !mutated(Mutation::SendToTheDead) {
-            self.mesh.expect_restart(id);
+            self.mesh.expect_restart(self.now, id);
         }
         self.node.routes.has_lost(peer.place);
     }
@@ -371,7 +364,7 @@ impl Fabric {
     pub(super) fn settle_messages(&mut self, id: NodeId, is_forgotten: bool) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         // Of one that is ahead this was said when it was heard of; what was sent since waits in the link.
-        if is_forgotten && !peer.is_ahead {
+        if is_forgotten && peer.ahead.is_none() {
             self.node.routes.has_lost(peer.place);
         }
         for waiting in peer.take_sent() {
@@ -379,7 +372,7 @@ impl Fabric {
                 IfLost::GiveAnother => ReasonCode::ServerUnavailable,
                 // It may have been kept there before that.
                 IfLost::Refuse if is_forgotten => ReasonCode::UnspecifiedError,
-                IfLost::Refuse | IfLost::Nothing => ReasonCode::Success,
+                IfLost::Refuse | IfLost::Wait | IfLost::Nothing => ReasonCode::Success,
             };
             self.inbound[waiting.worker.index()].acknowledged.push((waiting.token, reason));
         }

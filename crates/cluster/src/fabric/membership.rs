@@ -284,7 +284,7 @@ impl Fabric {
                 guest.early.clear();
                 guest.last = None;
             }
-            Event::Acknowledged { .. } | Event::Silent { .. } => {}
+            Event::Acknowledged { .. } | Event::GoesOn | Event::Silent { .. } => {}
         }
     }
 

@@ -392,6 +392,8 @@ impl Fabric {
                 self.forget_behind(id);
                 self.lose_asks(id);
             }
+            // The life that others have told of is one of the process that the link is about already.
+            Event::GoesOn => peer.goes_on(),
             Event::Acknowledged { lane, next } if lane == Lane::ROUTES => self.delta_arrived(id, next),
             // Messages are answered by their receiver; what else there is needs no answer.
             Event::Acknowledged { .. } | Event::Silent { .. } => {}

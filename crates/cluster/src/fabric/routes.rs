@@ -177,10 +177,10 @@ impl Fabric {
                 .filter(|(writer, ..)| asks != Asks::Nothing || *writer == own)
                 .collect(),
         };
-        let is_ahead = |&(writer, life, _): &(WriterId, Incarnation, Position)| {
+        let is_later = |&(writer, life, _): &(WriterId, Incarnation, Position)| {
             self.agreed(writer).is_some_and(|agreed| life > agreed).then_some((writer, life))
         };
-        let ahead = hello.vector.iter().filter_map(is_ahead).collect();
+        let later = hello.vector.iter().filter_map(is_later).collect();
         let is_said = self.say(now, id, Lane::ROUTES, &Word::Hello(hello));
         let Some(peer) = self.peers.get_mut(&id) else { return };
         if !is_said {
@@ -189,7 +189,7 @@ impl Fabric {
         }
         peer.hello = peer.hello.wrapping_add(1);
         peer.asked = Some(asks);
-        peer.ahead = ahead;
+        peer.later = later;
         self.replica.lost(source);
         // A core that hears of this life only now has not understood what it was to settle.
         self.asked_settle = Position::default();
@@ -203,8 +203,6 @@ impl Fabric {
         if peer.incarnation.replace(incarnation) != Some(incarnation) {
             peer.settled = Position::default();
         }
-        self.expect_no_other_life(from);
-        let Some(peer) = self.peers.get_mut(&from) else { return };
         if peer.began_at.is_none_or(|(known, _)| known != incarnation) {
             peer.began_at = Some((incarnation, theirs.map_or(Position::default(), |(.., at)| *at)));
         }
@@ -288,12 +286,11 @@ impl Fabric {
         (writer, known): (WriterId, Incarnation),
         agreed: Incarnation,
     ) {
-        if !self.peers.get(&from).is_some_and(|peer| peer.ahead.contains(&(writer, known))) {
+        if !self.peers.get(&from).is_some_and(|peer| peer.later.contains(&(writer, known))) {
             return self.say_hello(now, from);
         }
         self.replica.void_later(writer, agreed);
         self.forget_lives(writer);
-        self.expect_no_other_life(NodeId(writer.0));
         // What others have told of the one that goes on was refused, too.
         self.ask_anew();
     }

@@ -119,19 +119,12 @@ impl Pair {
         Ok(())
     }
 
-    /// What a side sends in assured lanes from now on is for the other's next life.
+    /// What a side sends in assured lanes from now on is for the other's next life, until that is known to go on.
     pub fn expect_restart(&mut self, side: Side) {
         let end = &mut self.ends[side as usize];
-        end.link.expect_restart();
+        end.link.expect_restart(self.now);
         let sent = &end.sent;
         end.expected.get_or_insert_with(|| sent.iter().map(|(lane, sent)| (*lane, sent.len())).collect());
-    }
-
-    /// The other side goes on: what was sent for its next life is for this one.
-    pub fn expect_no_restart(&mut self, side: Side) {
-        let end = &mut self.ends[side as usize];
-        end.link.expect_no_restart();
-        end.expected = None;
     }
 
     /// Gives credit back for up to `count` frames.
@@ -215,8 +208,31 @@ impl Pair {
             }
         }
         self.settle();
+        self.check_next_life(side);
         self.retransmitted_before += self.retransmitted_of(side);
         self.ends[side as usize] = End::new(Link::new(link_id(random), self.config.clone()));
+    }
+
+    /// A side dies: it was given nothing that goes to its next life.
+    fn check_next_life(&self, side: Side) {
+        let (end, other) = (&self.ends[side as usize], &self.ends[side.other() as usize]);
+        let is_about = |one: &End, other: &End| one.link.peer() == Some(other.link.id());
+        let Some(expected) = other.expected.as_ref().filter(|_| is_about(end, other) && is_about(other, end))
+        else {
+            return;
+        };
+        for (lane, received) in end.received.iter().filter(|(lane, _)| lane.class() == Class::Assured) {
+            let before = expected.get(lane).copied().unwrap_or(0);
+            assert!(received.len() <= before, "it comes to two lives");
+        }
+    }
+
+    /// Everything goes one way, and nothing comes back.
+    pub fn carry_to(&mut self, side: Side) {
+        for index in 0..self.connections.len() {
+            self.write(index, usize::MAX);
+            self.arrive(index, side as usize, usize::MAX);
+        }
     }
 
     /// Some bytes go over one connection.
@@ -323,6 +339,7 @@ impl Pair {
                     }
                 }
             }
+            Event::GoesOn => end.expected = None,
             Event::Up | Event::Suspect => {}
         }
     }

@@ -436,6 +436,7 @@ impl World {
             }
             Event::Up => peer.ups += 1,
             Event::Suspect => peer.suspects += 1,
+            Event::GoesOn => panic!("nobody expected anything else"),
             Event::Silent { .. } => panic!("that is between the mesh and its links"),
         }
     }

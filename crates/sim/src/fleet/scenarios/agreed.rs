@@ -715,6 +715,60 @@ fn what_a_life_in_the_same_process_has_taken_comes_no_more_to_the_next_one() {
     assert!(story.is_acknowledged(number));
 }
 
+/// A node that was dead for the others does not know whether the link to one that it does not reach yet is still about the same process. It meets that
+/// one again, which takes what it is sent and dies before anything of it is heard: what was sent waits for the next process, and comes to that only.
+#[test]
+fn what_waits_for_the_next_life_of_a_node_is_not_given_to_one_that_dies_before_it_is_heard() {
+    let mut story = agreed_of(4, |plan| {
+        plan.nodes[REPLICANT].role = Role::Replicant;
+        // Messages go over the connection that comes first.
+        plan.mesh.connections = 1;
+    });
+    story.passes(10 * SECOND);
+    let keeper = story.fleet.clients.len();
+    story.fleet.clients.push(Client::new(keeper, Some(0)));
+    story.fleet.connect(keeper, 0);
+    story.passes(SECOND);
+    let filters = vec![("t/#".to_owned(), QoS::ExactlyOnce)];
+    story.with(keeper, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+    story.passes(3 * SECOND);
+    story.isolate(REPLICANT);
+    story.until("it is dead", |story| story.state(1, REPLICANT) == Some(State::Dead));
+    story.join(1, REPLICANT);
+    story.join(2, REPLICANT);
+    story.until("it has joined again", |story| {
+        story.state(REPLICANT, REPLICANT) == Some(State::Alive) && story.is_fresh(REPLICANT)
+    });
+    story.passes(3 * SECOND);
+    let publisher = story.connects(REPLICANT);
+    let number = story.says_as(publisher, "t/0", QoS::ExactlyOnce, Keeps::Nothing);
+    story.passes(SECOND);
+    assert!(!story.link(REPLICANT, 0).0);
+    story.join(0, REPLICANT);
+    let mut waited = 0;
+    while story.link(REPLICANT, 0) != (true, 0) {
+        story.passes(20);
+        waited += 1;
+        assert!(waited < 100_000, "the link comes back, and is the same");
+    }
+    let now = story.fleet.cx.now();
+    story.fleet.wan.cut(now, 0, REPLICANT, LONG);
+    story.passes(100 * MILLI);
+    assert!(!story.came_to(keeper, number));
+    // What it had answered is lost with the connections.
+    for wire in story.fleet.wan.between(0, REPLICANT) {
+        story.fleet.wan.lose(&mut story.fleet.cx, wire);
+    }
+    story.restart(0);
+    story.join(0, REPLICANT);
+    story.passes(5 * SECOND);
+    assert_eq!(story.link(REPLICANT, 0), (true, 1));
+    story.fleet.connect(keeper, 0);
+    // Whatever comes twice ends the simulation.
+    story.passes(5 * SECOND);
+    assert!(story.is_acknowledged(number) && story.came_to(keeper, number));
+}
+
 /// Those who removed a node while it was cut off have forgotten their links to it, and it has not.
 #[test]
 fn what_a_node_sends_that_was_removed_and_is_back_is_not_lost_with_the_old_links() {
