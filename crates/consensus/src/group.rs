@@ -376,13 +376,20 @@ impl Replica {
     }
 
     /// Changes the members, if this replica leads and they are still what it knows. One that has given up its vote leads on for a moment, and changes them no more: `openraft`
-    /// asserts that whoever does has a vote.
+    /// asserts that whoever does has a vote. One whose vote ends with the change that is under way completes that, whatever it is asked for: the next leader does the rest.
     pub fn change_members(&mut self, change: Change, limit: Duration) -> RequestId {
         self.request(move |raft| async move {
             let metrics = raft.metrics().borrow_watched().clone();
             if !metrics.membership_config.voter_ids().any(|voter| voter == metrics.id) {
                 return Err(Undecided::NotLeader(None));
             }
+            let configs = metrics.membership_config.membership().get_joint_config();
+            let change = match configs.last() {
+                Some(target) if configs.len() > 1 && !target.contains(&metrics.id) => {
+                    Change::SetVoters(target.clone())
+                }
+                _ => change,
+            };
             let last_membership_log_id = *metrics.membership_config.log_id();
             let known = [Precondition::LastMembershipLogId { last_membership_log_id }];
             let (change, keeps) = match change {
