@@ -155,6 +155,8 @@ fn settings(config: &Config) -> Result<openraft::Config, StartError> {
         enable_pre_vote: Some(!mutated(Mutation::SkipPreVote)),
         // A leader sends entries before its own disk has them. One that lost some and led on would send others in their places.
         enable_leader_restore: Some(mutated(Mutation::LeadOn)),
+        // A disk may lose what it had said to have. The others give it again: otherwise the one that leads would take a replica for one that has it.
+        allow_log_reversion: Some(!mutated(Mutation::KeepToPromises)),
         ..openraft::Config::default()
     };
     settings.validate().map_err(|error| StartError::Failed(error.to_string()))
@@ -315,6 +317,12 @@ impl Replica {
 
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         self.network.poll_transmit()
+    }
+
+    /// A replica that lacks what it had confirmed to this one, which leads and gives it that again. What it promised is worth nothing: its disk does not keep what it says,
+    /// or its log is an older copy.
+    pub fn poll_forgetful(&mut self) -> Option<ReplicaId> {
+        self.network.poll_forgetful()
     }
 
     pub fn poll_event(&mut self) -> Option<Event> {

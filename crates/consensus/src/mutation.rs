@@ -17,16 +17,19 @@ pub enum Mutation {
     SkipPreVote,
     /// A leader that starts again leads on, without an election.
     LeadOn,
+    /// A replica is taken to have what it once said to have.
+    KeepToPromises,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::FlushedBeforeDurable,
         Self::ForgetVote,
         Self::ForgetCommitted,
         Self::SkipPreVote,
         Self::LeadOn,
+        Self::KeepToPromises,
     ];
 }
 

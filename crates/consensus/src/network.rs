@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use crate::runtime::{Runtime, lock};
 use crate::vocabulary::{LogGroup, LogId, Member, ReplicaId, Snapshot, Types, Vote};
-use crate::wire::{Body, Message, encode};
+use crate::wire::{Appended, Body, Message, encode};
 
 /// Bytes of a snapshot in one frame: a frame of the control lane holds up nobody for long.
 const CHUNK: usize = 128 << 10;
@@ -36,6 +36,10 @@ pub(crate) struct Calls {
     count: u32,
     waiting: BTreeMap<u32, (NodeId, oneshot::Sender<Body>)>,
     out: VecDeque<Transmit>,
+    /// Up to which index others have said to have what this replica has sent as the leader by its last vote.
+    confirmed: BTreeMap<ReplicaId, (Vote, u64)>,
+    /// Those that were found to lack what they had confirmed.
+    forgetful: VecDeque<ReplicaId>,
 }
 
 /// One replica's, shared by all that `openraft` runs for it.
@@ -61,8 +65,20 @@ impl Drop for Waiting<'_> {
 impl Network {
     /// Questions are counted from `count` on: answers to those of an earlier life may be on their way.
     pub fn new(group: LogGroup, own: ReplicaId, count: u32) -> Self {
-        let calls = Calls { group, own, count, waiting: BTreeMap::new(), out: VecDeque::new() };
+        let calls = Calls {
+            group,
+            own,
+            count,
+            waiting: BTreeMap::new(),
+            out: VecDeque::new(),
+            confirmed: BTreeMap::new(),
+            forgetful: VecDeque::new(),
+        };
         Self(Arc::new(Mutex::new(calls)))
+    }
+
+    pub fn poll_forgetful(&self) -> Option<ReplicaId> {
+        lock(&self.0).forgetful.pop_front()
     }
 
     pub fn poll_transmit(&self) -> Option<Transmit> {
@@ -134,6 +150,29 @@ impl RaftNetworkFactory<Types> for Network {
     }
 }
 
+impl Calls {
+    fn confirmed(&self, to: ReplicaId, vote: Vote) -> Option<u64> {
+        self.confirmed.get(&to).filter(|(of, _)| *of == vote).map(|(_, index)| *index)
+    }
+
+    fn confirms(&mut self, to: ReplicaId, vote: Vote, last: Option<u64>) {
+        let before = self.confirmed(to, vote);
+        if let Some(last) = last.max(before) {
+            self.confirmed.insert(to, (vote, last));
+        }
+    }
+
+    /// It does not have the entry before those that it was sent. Of what it confirmed before it was asked, that is a loss.
+    fn lacks(&mut self, to: ReplicaId, previous: Option<u64>, confirmed: Option<u64>) {
+        if previous.is_some() && previous <= confirmed {
+            self.confirmed.remove(&to);
+            if !self.forgetful.contains(&to) {
+                self.forgetful.push_back(to);
+            }
+        }
+    }
+}
+
 impl Client {
     async fn call(&self, body: Body, limit: Duration) -> Result<Body, RpcError> {
         self.network.call(self.node, self.to, body, limit).await
@@ -192,8 +231,21 @@ impl RaftNetworkV2<Types> for Client {
         request: AppendEntriesRequest<Types>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<Types>, RpcError> {
+        let index = |log_id: &LogId| log_id.index;
+        let (vote, previous) = (request.vote, request.prev_log_id.as_ref().map(index));
+        let last = request.entries.last().map(|entry| entry.log_id.index).or(previous);
+        let confirmed = lock(&self.network.0).confirmed(self.to, vote);
         match self.call(Body::Append(request.into()), option.soft_ttl()).await? {
-            Body::Appended(appended) => Ok(appended.into()),
+            Body::Appended(appended) => {
+                let mut calls = lock(&self.network.0);
+                match &appended {
+                    Appended::All => calls.confirms(self.to, vote, last),
+                    Appended::Some(last) => calls.confirms(self.to, vote, last.as_ref().map(index)),
+                    Appended::Conflict => calls.lacks(self.to, previous, confirmed),
+                    Appended::HigherVote(_) => {}
+                }
+                Ok(appended.into())
+            }
             other => Err(unexpected(&other)),
         }
     }

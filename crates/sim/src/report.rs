@@ -246,6 +246,9 @@ report! {
     quorum_transfers,
     /// Disks that were lost.
     quorum_wiped,
+    /// Disks that had said to have written what they had not, when the power went; and bits that flipped while a process was not there.
+    quorum_lied,
+    quorum_bits_flipped,
     /// Disks that had no room for another segment, and had it again.
     quorum_disks_full,
     quorum_disks_room,
@@ -260,6 +263,11 @@ report! {
     quorum_check_resumed,
     /// Times that something of a replica became durable on a full disk, where something else of its node waited for room.
     quorum_check_full,
+    /// Replicas that were found to lack what they had promised; those that did not begin, or stopped, as their logs are damaged; and those that
+    /// began with a bit that has flipped, and had everything.
+    quorum_check_lied,
+    quorum_check_damage_refused,
+    quorum_check_damage_harmless,
     /// Replicas that reached nobody and raised no term.
     quorum_check_isolated,
     quorum_check_kept,

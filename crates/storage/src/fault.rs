@@ -26,6 +26,8 @@ pub struct FaultPlan {
     pub sync_fails_at: Option<u64>,
     /// The write at or after this operation fails for lack of room, after a part of it; once.
     pub write_full_at: Option<u64>,
+    /// Syncs say that they have written what they have not: the power takes it as if there had been none. [`FaultDisk::catch_up`] writes it.
+    pub lies: bool,
     /// No file can be opened or made for lack of descriptors. [`FaultDisk::set_no_descriptors`] changes it.
     pub no_descriptors: bool,
     /// Room for so many bytes of files; `None`: no bound. [`FaultDisk::set_capacity`] changes it.
@@ -135,6 +137,16 @@ impl FaultDisk {
 
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.lock().plan.capacity = bytes;
+    }
+
+    /// What a disk has said to be written and has not is written now.
+    pub fn catch_up(&self) {
+        let mut inner = self.lock();
+        if !std::mem::take(&mut inner.plan.lies) {
+            return;
+        }
+        inner.files.values_mut().for_each(Content::sync);
+        inner.sync_names();
     }
 
     /// Operations so far.
@@ -286,6 +298,11 @@ impl Inner {
         change.apply(&mut self.names);
         self.changes.push(change);
     }
+
+    fn sync_names(&mut self) {
+        self.durable_names = self.names.clone();
+        self.changes.clear();
+    }
 }
 
 fn power_cut() -> Error {
@@ -320,6 +337,13 @@ impl Content {
     fn write(&mut self, at: usize, bytes: &[u8]) {
         put(&mut self.current, at, bytes);
         self.pending.push((at, bytes.to_vec()));
+    }
+
+    /// Only what is still pending: what an earlier sync failed to write never gets there.
+    fn sync(&mut self) {
+        for (at, bytes) in std::mem::take(&mut self.pending) {
+            put(&mut self.durable, at, &bytes);
+        }
     }
 
     fn crash(&self, mode: u64, random: &mut Random, counts: &mut FaultCounts) -> Self {
@@ -414,8 +438,9 @@ impl Disk for FaultDisk {
         if inner.operation()? {
             return Err(power_cut());
         }
-        inner.durable_names = inner.names.clone();
-        inner.changes.clear();
+        if !inner.plan.lies {
+            inner.sync_names();
+        }
         Ok(())
     }
 
@@ -468,6 +493,7 @@ impl DiskFile for FaultFile {
         if inner.operation()? {
             return Err(power_cut());
         }
+        let lies = inner.plan.lies;
         let fails = inner.plan.sync_fails_at.is_some_and(|at| inner.operations >= at);
         let content = inner.files.get_mut(&self.id).ok_or(ErrorKind::NotFound)?;
         if fails {
@@ -476,12 +502,9 @@ impl DiskFile for FaultFile {
             inner.counts.syncs_failed += 1;
             return Err(Error::other("the disk did not take it"));
         }
-        // Only what is still pending: what an earlier sync failed to write never gets there.
-        let mut durable = std::mem::take(&mut content.durable);
-        for (at, bytes) in content.pending.drain(..) {
-            put(&mut durable, at, &bytes);
+        if !lies {
+            content.sync();
         }
-        content.durable = durable;
         Ok(())
     }
 }

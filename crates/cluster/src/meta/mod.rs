@@ -543,6 +543,7 @@ impl Meta {
         self.say_waiting(now);
         let status = self.status(now);
         self.say_stopped(status.as_ref());
+        self.say_forgetful();
         self.ask_barrier(now, status.as_ref());
         self.tend(now, status.as_ref(), seen);
         self.make_wishes(now, status.as_ref(), seen);
@@ -648,6 +649,19 @@ impl Meta {
         }
         tracing::info!(node = %self.own.name, "not yet a member of the cluster: {what}");
         self.said_waiting = Some((now, what));
+    }
+
+    fn say_forgetful(&mut self) {
+        let Some(group) = &mut self.group else { return };
+        while let Some(replica) = group.poll_forgetful() {
+            let core = self.roster.cores().find(|(_, core)| core.replica == Some(replica));
+            let name = core.map_or_else(|| replica.to_string(), |(_, core)| core.info.name.to_string());
+            tracing::error!(
+                core = %name,
+                "this core lacks what it had said to have on its disk, and is given it again: its disk, or what is between, does not keep what it confirms, or its data \
+                 directory is an older copy. What the cores agree on is safe only while the others are: replace it (docs/clustering.md, Replace a core)"
+            );
+        }
     }
 
     fn say_stopped(&mut self, status: Option<&Status>) {

@@ -13,6 +13,10 @@ pub enum Fault {
     CutMany { places: Vec<usize> },
     /// The disk is lost: whoever comes back is another replica.
     Wipe { place: usize },
+    /// For so long the disk says to have written what it has not, and then the power goes: where all that matters is on the disks of a majority of the others.
+    Lie { place: usize, time: Micros },
+    /// `kill -9`, and a bit of the disk flips.
+    Rot { place: usize },
     /// The next sync fails.
     FailSync { place: usize },
     /// The disk has room for so many bytes more, and for so long; something else of the node writes meanwhile, and may need all that it has.
@@ -45,7 +49,7 @@ impl Fault {
         };
         let (group, voters) = (some(place, other), some(place, places));
         let (room, holds) = (random.draw() % 50_000, random.percent(50));
-        match random.below(108) {
+        match random.below(124) {
             0..=11 => Self::Kill { place },
             12..=21 => Self::Cut { place },
             22..=25 => Self::CutMany { places: group },
@@ -61,6 +65,8 @@ impl Fault {
             77..=83 => Self::Lose { one: place, other },
             84..=92 => Self::Resize { voters },
             93..=99 => Self::Transfer { to: place },
+            100..=107 => Self::Lie { place, time: time / 3 },
+            108..=115 => Self::Rot { place },
             _ => Self::Full { place, room, time, holds },
         }
     }

@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
+use storage::fault::FaultDisk;
 use storage::{GroupId, Log, Record, RecoveredGroup, Vacate};
 
+use super::replica::{Tempo, Told};
 use crate::schedule::Micros;
 
 pub const GROUP: GroupId = GroupId(3);
@@ -26,6 +28,22 @@ pub struct Neighbour {
     /// The last checkpoint that it has asked for, and the last that is durable.
     asked: u64,
     checkpoint: u64,
+}
+
+/// Writes the end of a log that nobody has open: two commits of one entry each, of which the last may be cut as torn.
+pub fn ends(disk: &FaultDisk, tempo: &Tempo) {
+    disk.set_capacity(None);
+    let options = tempo.options([1; 48]);
+    let opened = storage::open(Arc::new(disk.clone()), options, Box::new(Told::default()), &mut |_| {});
+    let storage::Opened { log, mut writer, mut keeper, recovery } = opened.expect("it was opened before");
+    let mut neighbour = Neighbour::new(log, tempo.segment_bytes, &recovery.groups);
+    for _ in 0..2 {
+        neighbour.writes();
+        while !matches!(writer.commit_once(), Ok(storage::Commit::Idle)) {
+            keeper.keep();
+        }
+        neighbour.durable(neighbour.last);
+    }
 }
 
 impl Neighbour {

@@ -80,6 +80,19 @@ pub struct Tempo {
     pub sync_max: Micros,
 }
 
+impl Tempo {
+    pub fn options(&self, entropy: [u8; 48]) -> Options {
+        Options {
+            segment_bytes: self.segment_bytes,
+            reserve_bytes: 2 * self.segment_bytes,
+            urgent: &URGENT,
+            low_bytes_per_commit: self.low_bytes_per_commit,
+            entropy: Some(entropy),
+            ..Options::default()
+        }
+    }
+}
+
 /// A process.
 pub struct Replica {
     pub group: Group<Ledger>,
@@ -140,6 +153,23 @@ pub struct Place {
     /// It had applied so much when it was killed with everything written: it has it when it starts.
     pub had_applied: Option<u64>,
     pub sync_fails: bool,
+    /// The disk has lost what it had said to have, or a bit of it is another one: it may not be read any more.
+    pub damage: Option<Damage>,
+}
+
+/// What became of a disk by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    Lied,
+    Rotten,
+}
+
+/// Why a replica does not begin.
+pub enum NotStarted {
+    /// The disk has failed meanwhile.
+    Failed,
+    /// What is on it is damaged.
+    Refused(String),
 }
 
 pub fn node(place: usize) -> NodeId {
@@ -148,34 +178,38 @@ pub fn node(place: usize) -> NodeId {
 
 impl Place {
     pub fn new(seed: u64, id: ReplicaId) -> Self {
-        Self { disk: FaultDisk::new(seed), replica: None, life: 0, id, had_applied: None, sync_fails: false }
+        Self {
+            disk: FaultDisk::new(seed),
+            replica: None,
+            life: 0,
+            id,
+            had_applied: None,
+            sync_fails: false,
+            damage: None,
+        }
     }
 
     /// Opens the log and begins where it ends.
     ///
     /// # Errors
-    /// The disk failed meanwhile.
+    /// [`NotStarted`].
     pub fn start(
         &mut self,
         at: usize,
         now: Time,
         tempo: &Tempo,
         random: &mut Random,
-    ) -> Result<(), storage::Error> {
+    ) -> Result<(), NotStarted> {
         self.life += 1;
         let mut entropy = [0; 48];
         entropy.iter_mut().for_each(|byte| *byte = random.draw() as u8);
-        let options = Options {
-            segment_bytes: tempo.segment_bytes,
-            reserve_bytes: 2 * tempo.segment_bytes,
-            urgent: &URGENT,
-            low_bytes_per_commit: tempo.low_bytes_per_commit,
-            entropy: Some(entropy),
-            ..Options::default()
-        };
+        let options = tempo.options(entropy);
         let told = Told::default();
-        let opened =
-            storage::open(Arc::new(self.disk.clone()), options, Box::new(told.clone()), &mut |_| {})?;
+        let opened = storage::open(Arc::new(self.disk.clone()), options, Box::new(told.clone()), &mut |_| {});
+        let opened = opened.map_err(|error| match self.damage {
+            Some(_) => NotStarted::Refused(error.to_string()),
+            None => NotStarted::Failed,
+        })?;
         let storage::Opened { log, writer, keeper, recovery } = opened;
         let config = Config {
             heartbeat: tempo.heartbeat,
@@ -186,7 +220,10 @@ impl Place {
         };
         let neighbour = Neighbour::new(log.clone(), tempo.segment_bytes, &recovery.groups);
         let group = Group::start(now, config, log.clone(), PLACES, &recovery.groups, Ledger::default());
-        let group = group.expect("what was written can be read");
+        let group = match group {
+            Err(why) if self.damage.is_some() => return Err(NotStarted::Refused(why.to_string())),
+            group => group.expect("what was written can be read"),
+        };
         self.replica = Some(Replica {
             group,
             log,

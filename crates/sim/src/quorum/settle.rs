@@ -15,6 +15,7 @@ impl Quorum {
         self.cx.say(|| "everything works".into());
         for place in 0..self.places.len() {
             let at = &mut self.places[place];
+            at.disk.catch_up();
             at.disk.set_plan(storage::fault::FaultPlan::default());
             if let Some(replica) = &mut at.replica {
                 replica.paused_until = 0;

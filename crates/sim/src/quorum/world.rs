@@ -8,8 +8,9 @@ use link::Time;
 
 use super::faults::Fault;
 use super::ledger::command;
+use super::neighbour;
 use super::oracle::{Asked, Oracle};
-use super::replica::{Place, Replica, Tempo, node};
+use super::replica::{Damage, NotStarted, Place, Replica, Tempo, node};
 use crate::context::Context;
 use crate::random::Random;
 use crate::report::Report;
@@ -50,6 +51,12 @@ pub enum Step {
     /// There is room on a disk again.
     Room {
         place: usize,
+    },
+    /// The power goes where a disk has lied for a while, as soon as others have what it loses, if that is before a time.
+    Lied {
+        place: usize,
+        life: u32,
+        until: Micros,
     },
     /// The term of a replica that reaches nobody, once what was under way has arrived, and at the end.
     Isolated {
@@ -102,6 +109,8 @@ pub struct Quorum {
 
 /// How often the rest of a node writes while its disk is full.
 const NEIGHBOURS_PACE: Micros = 20 * MILLI;
+/// A disk that lies loses what it has said to have after so long more, at most.
+const LIE_MAX: Micros = 2 * SECOND;
 /// How long a proposal waits.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -235,6 +244,7 @@ impl Quorum {
             }
             Step::Neighbour { place, life, until } => self.neighbour(place, life, until),
             Step::Room { place } => self.places[place].disk.set_capacity(None),
+            Step::Lied { place, life, until } => self.lied(place, life, until),
             Step::Isolated { place, life } => self.isolated(place, life),
             Step::Rejoins { place, life, term } => {
                 if let Some(now) = self.term(place, life).filter(|_| !self.is_calm) {
@@ -262,10 +272,13 @@ impl Quorum {
             return;
         }
         let (at, cx) = (&mut self.places[place], &mut self.cx);
-        if at.start(place, now, &self.tempo, &mut cx.random).is_err() {
-            // The disk has failed meanwhile.
-            at.disk = at.disk.kill();
-            return cx.after(SECOND, Event::Quorum(Step::Start { place }));
+        match at.start(place, now, &self.tempo, &mut cx.random) {
+            Ok(()) => {}
+            Err(NotStarted::Failed) => {
+                at.disk = at.disk.kill();
+                return cx.after(SECOND, Event::Quorum(Step::Start { place }));
+            }
+            Err(NotStarted::Refused(why)) => return self.is_damaged(place, &why),
         }
         cx.report.starts += 1;
         let applied = at.replica.as_ref().and_then(|replica| replica.group.state().last());
@@ -273,6 +286,7 @@ impl Quorum {
         if let Some(had) = at.had_applied.take() {
             assert!(applied >= Some(had), "it had applied {had}, and has {applied:?} when it starts again");
             cx.report.quorum_check_resumed += 1;
+            cx.report.quorum_check_damage_harmless += u64::from(at.damage == Some(Damage::Rotten));
         }
         self.turn(place);
     }
@@ -293,7 +307,11 @@ impl Quorum {
         if status.role == Role::Leader {
             self.oracle.leads(&mut self.cx.report, status.term, id);
         }
-        assert!(status.role != Role::Stopped || replica.has_failed, "{id} stopped: {:?}", status.failure);
+        if status.role == Role::Stopped && !replica.has_failed {
+            assert!(at.damage.is_some(), "{id} stopped: {:?}", status.failure);
+            at.replica = None;
+            return self.is_damaged(place, &format!("{:?}", status.failure));
+        }
         {
             let mut ledger = replica.group.state();
             let seen = ledger.seen;
@@ -302,6 +320,7 @@ impl Quorum {
             }
             ledger.seen = ledger.entries.len();
         }
+        let forgetful: Vec<ReplicaId> = std::iter::from_fn(|| replica.group.poll_forgetful()).collect();
         let mut transmits = Vec::new();
         while let Some(transmit) = replica.group.poll_transmit() {
             transmits.push(transmit);
@@ -316,6 +335,11 @@ impl Quorum {
             replica.commits = true;
             let delay = self.cx.between(10, self.tempo.sync_max);
             self.cx.after(delay, Event::Quorum(Step::Commit { place, life }));
+        }
+        for of in forgetful {
+            let lied = |other: &Place| other.id == of && other.damage == Some(Damage::Lied);
+            assert!(self.places.iter().any(lied), "{of} is said to lack what it had, and has lost nothing");
+            self.cx.report.quorum_check_lied += 1;
         }
         for transmit in transmits {
             self.send(place, transmit.to.0 as usize - 1, transmit.frame);
@@ -508,6 +532,7 @@ impl Quorum {
         if at.sync_fails {
             at.had_applied = None;
         }
+        at.disk.catch_up();
         at.disk = at.disk.kill();
         drop(replica);
         self.cx.report.kills += 1;
@@ -519,6 +544,7 @@ impl Quorum {
         at.replica = None;
         at.had_applied = None;
         at.sync_fails = false;
+        at.disk.catch_up();
         at.disk = at.disk.crash();
         self.cx.report.power_cuts += 1;
         self.cx.after(after, Event::Quorum(Step::Start { place }));
@@ -541,8 +567,19 @@ impl Quorum {
                 }
             }
             Fault::Wipe { place } => self.wipe(place, after),
+            Fault::Rot { place } => self.rot(place, after),
+            Fault::Lie { place, time } => {
+                let at = &mut self.places[place];
+                if at.replica.as_ref().is_some_and(|replica| !replica.has_failed) && !at.sync_fails {
+                    at.disk.set_plan(storage::fault::FaultPlan { lies: true, ..Default::default() });
+                    let life = at.life;
+                    let until = now + time + LIE_MAX;
+                    self.cx.after(time, Event::Quorum(Step::Lied { place, life, until }));
+                }
+            }
             Fault::FailSync { place } => {
                 let at = &mut self.places[place];
+                at.disk.catch_up();
                 let sync_fails_at = Some(at.disk.operations());
                 at.disk.set_plan(storage::fault::FaultPlan { sync_fails_at, ..Default::default() });
                 at.sync_fails = true;
@@ -616,8 +653,11 @@ impl Quorum {
         }
     }
 
-    /// The voters are those that are wanted, and all of them have their logs.
+    /// The voters are those that are wanted, and all of them have their logs, as far as anybody knows: of damage one learns when it is read.
     fn is_whole(&self) -> bool {
+        if self.places.iter().any(|place| place.damage.is_some()) {
+            return false;
+        }
         let now = Time(self.cx.now());
         let Some(leader) = self.leader() else { return false };
         let Some(replica) = &self.places[leader].replica else { return false };
@@ -628,15 +668,85 @@ impl Quorum {
 
     /// One at a time, and never so many that a majority of the voters has lost its log.
     fn wipe(&mut self, place: usize, after: Micros) {
-        if !self.is_whole() || self.wanted.len() < 3 {
-            return;
+        if self.is_whole() && self.wanted.len() >= 3 {
+            self.loses_disk(place, after);
         }
+    }
+
+    fn loses_disk(&mut self, place: usize, after: Micros) {
         self.ids += 1;
         let (id, seed) = (ReplicaId(self.ids), self.cx.random.draw());
         let life = self.places[place].life;
         self.places[place] = Place { life, ..Place::new(seed, id) };
         self.cx.report.quorum_wiped += 1;
         self.cx.after(after, Event::Quorum(Step::Start { place }));
+    }
+
+    /// A bit flips while nobody is there. Never of so many that no majority has its log.
+    fn rot(&mut self, place: usize, after: Micros) {
+        let runs = self.places[place].replica.as_ref().is_some_and(|replica| !replica.has_failed);
+        if !runs || !self.is_whole() || self.wanted.len() < 3 {
+            return;
+        }
+        self.kill(place, after);
+        let at = &mut self.places[place];
+        // What is written last is taken for torn when it is bad: that is something else of the node.
+        neighbour::ends(&at.disk, &self.tempo);
+        let mut names = storage::Disk::list(&at.disk).expect("a disk that works");
+        names.sort();
+        let name = self.cx.random.pick(&names).clone();
+        let length = at.disk.contents(&name).map_or(0, |bytes| bytes.len());
+        if length > 0 {
+            let (offset, bit) = (self.cx.random.below(length), self.cx.random.below(8));
+            at.disk.flip(&name, offset as u64, bit as u32);
+            at.damage = Some(Damage::Rotten);
+            self.cx.say(|| format!("{place}: bit {bit} of byte {offset} of {name} flips"));
+            self.cx.report.quorum_bits_flipped += 1;
+        }
+    }
+
+    fn lied(&mut self, place: usize, life: u32, until: Micros) {
+        if self.replica(place, life).is_none() || self.is_calm {
+            return;
+        }
+        if !self.has_nothing_alone(place) {
+            if self.cx.now() >= until {
+                return self.places[place].disk.catch_up();
+            }
+            return self.cx.after(NEIGHBOURS_PACE, Event::Quorum(Step::Lied { place, life, until }));
+        }
+        let after = self.cx.between(0, 5 * SECOND);
+        let at = &mut self.places[place];
+        (at.replica, at.had_applied, at.damage) = (None, None, Some(Damage::Lied));
+        at.disk = at.disk.crash();
+        self.cx.report.quorum_lied += 1;
+        self.cx.after(after, Event::Quorum(Step::Start { place }));
+    }
+
+    /// Whether a majority of the voters has all that there is on disks that do not lie, and whoever leads does, so that nothing is lost with what one place has.
+    fn has_nothing_alone(&self, place: usize) -> bool {
+        let now = Time(self.cx.now());
+        let Some(leader) = self.leader().filter(|leader| *leader != place) else { return false };
+        let Some(replica) = &self.places[leader].replica else { return false };
+        let status = replica.group.status(now);
+        let others: Vec<ReplicaId> =
+            self.wanted.iter().filter(|at| **at != place).map(|at| self.places[*at].id).collect();
+        let last = self.places[place].replica.as_ref().and_then(|own| own.group.status(now).last);
+        let has_all =
+            |id: &&ReplicaId| status.progress.iter().any(|other| other.replica == **id && other.last >= last);
+        let is_of_term = |at: &Place| {
+            at.replica.as_ref().is_some_and(|replica| replica.group.status(now).term == status.term)
+        };
+        self.is_whole()
+            && others.iter().filter(has_all).count() > self.wanted.len() / 2
+            && self.places.iter().all(is_of_term)
+    }
+
+    /// The log is found to be damaged: the replica has no part in anything any more, and another one takes its place.
+    fn is_damaged(&mut self, place: usize, why: &str) {
+        self.cx.say(|| format!("{place}: {why}"));
+        self.cx.report.quorum_check_damage_refused += 1;
+        self.loses_disk(place, SECOND);
     }
 
     fn isolated(&mut self, place: usize, life: u32) {
