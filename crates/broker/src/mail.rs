@@ -78,10 +78,10 @@ pub enum Token {
 pub enum Letter {
     Request(ShardId, Request),
     Completion(Completion),
-    /// A connection has new subscriptions: answered by [`Letter::Passed`] when the batches with everything that the receiver
-    /// has published before are in the mailboxes of others, so that whatever is sent upon the answer comes behind them.
-    PassBy(ConnectionId, u32),
-    Passed(ConnectionId, u32),
+    /// Answered by [`Letter::Passed`] when the batches with everything that the receiver has published before are in the mailboxes of others,
+    /// so that whatever is sent upon the answer comes behind them.
+    PassBy(Passer),
+    Passed(Passer),
     Scan(Box<Scan>),
     Page(Box<Page>),
     /// A message for a member of a shared subscription group.
@@ -97,6 +97,24 @@ pub enum Letter {
     Peers(Box<Inbound>),
     /// What the log has to say to shards of the receiver.
     Store(Vec<(ShardId, StoreEvent)>),
+}
+
+/// Who waits until workers have passed on what they had published before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passer {
+    /// A connection that has new subscriptions, and its number of these.
+    Connection(ConnectionId, u32),
+    /// Copies number `key` of what is retained on a worker, for other nodes.
+    Copies { worker: WorkerId, key: u32 },
+}
+
+impl Passer {
+    pub fn worker(self) -> WorkerId {
+        match self {
+            Self::Connection(connection, _) => connection.worker,
+            Self::Copies { worker, .. } => worker,
+        }
+    }
 }
 
 /// What a question to access control was about.

@@ -13,7 +13,7 @@ use crate::access::Action;
 use crate::admin::Direction;
 use crate::connection::{Connection, Overflow, Phase, RetainedJob, queued};
 use crate::ids::{ConnectionId, GroupId, Time, WorkerId};
-use crate::mail::{Letter, MemberDelivery, SessionDelivery, SubscriptionIds, Target, Token};
+use crate::mail::{Letter, MemberDelivery, Passer, SessionDelivery, SubscriptionIds, Target, Token};
 use crate::message::{Expired, Message, MessageView, Shared};
 use crate::overload::Level;
 use crate::retained::{self, Page, Scan};
@@ -661,7 +661,7 @@ impl Worker {
         }
         let own = self.id;
         for worker in (0..=others).map(WorkerId).filter(|worker| *worker != own) {
-            self.post(worker, Letter::PassBy(id, ticket));
+            self.post(worker, Letter::PassBy(Passer::Connection(id, ticket)));
         }
         self.ask_for_page(slot);
     }

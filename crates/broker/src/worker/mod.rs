@@ -46,7 +46,7 @@ use crate::backlog::{Backlog, Waiting};
 use crate::connection::{Connection, Marks, Phase};
 use crate::counters::{Counters, PacketCounters, Published, StoreCounters};
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
-use crate::mail::{Batch, Letter, Token};
+use crate::mail::{Batch, Letter, Passer, Token};
 use crate::node::{NO_LISTENER, Node};
 use crate::out::{Out, Pool};
 use crate::overload::{Level, Load, Overload};
@@ -88,8 +88,10 @@ pub struct Worker {
     own_retained: RetainedShard,
     /// Asked for before what they should hold is durable, with the batches they wait for.
     waiting_scans: Vec<(Vec<(ShardId, u64)>, retained::Awaiting)>,
-    /// Connections that want to know when this turn is over, and their tickets.
-    passing: Vec<(ConnectionId, u32)>,
+    /// Copies that wait until workers have passed on what they had published before.
+    asked_copies: slab::Slab<retained::AskedCopies>,
+    /// Who wants to know when this turn is over.
+    passing: Vec<Passer>,
     /// Wills of durable sessions that wait until this node knows what others want: no more than there are sessions.
     waiting_wills: VecDeque<DueWill>,
     /// When they are looked at.
@@ -156,6 +158,7 @@ impl Worker {
             store_events: VecDeque::new(),
             own_retained: RetainedShard::default(),
             waiting_scans: Vec::new(),
+            asked_copies: slab::Slab::new(),
             passing: Vec::new(),
             waiting_wills: VecDeque::new(),
             wills_due: Time::NEVER,
@@ -457,8 +460,8 @@ impl Worker {
     /// The end of a turn, whose batches have been sent: nothing of the shared index is held any more.
     pub fn end_turn(&mut self) {
         self.reader.quiescent();
-        for (connection, ticket) in self.passing.drain(..) {
-            self.outbox[connection.worker.index()].letters.push(Letter::Passed(connection, ticket));
+        for passer in self.passing.drain(..) {
+            self.outbox[passer.worker().index()].letters.push(Letter::Passed(passer));
         }
         if self.node.log.is_some() {
             // Those that can wait go together, for one sync.

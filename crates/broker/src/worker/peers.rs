@@ -203,9 +203,7 @@ impl Worker {
                 _ => self.answer(token, reason),
             }
         }
-        for (to, which) in copies {
-            self.copy_all(to, which);
-        }
+        self.copy_all(copies);
         for (connection, ticket, is_known) in announced {
             if is_known {
                 self.one_stored(connection, ticket, AckKind::Sub);

@@ -4,7 +4,7 @@ use mqtt::ReasonCode;
 
 use super::Worker;
 use crate::ids::Time;
-use crate::mail::{Batch, BatchDelivery, Body, Letter, Token};
+use crate::mail::{Batch, BatchDelivery, Body, Letter, Passer, Token};
 use crate::message::{MessageView, Shared};
 use crate::peers::NodePlace;
 use crate::store::{Completion, ShardOutput};
@@ -52,8 +52,9 @@ impl Worker {
             }
             Letter::Completion(completion) => self.completion(completion),
             // Answered after this turn's batches have left.
-            Letter::PassBy(connection, ticket) => self.passing.push((connection, ticket)),
-            Letter::Passed(connection, ticket) => self.passed(connection, ticket),
+            Letter::PassBy(passer) => self.passing.push(passer),
+            Letter::Passed(Passer::Connection(connection, ticket)) => self.passed(connection, ticket),
+            Letter::Passed(Passer::Copies { key, .. }) => self.copies_passed(key),
             Letter::Store(events) => {
                 self.store_events.extend(events);
                 self.hear_the_log();

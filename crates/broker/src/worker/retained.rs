@@ -7,7 +7,7 @@ use mqtt::ReasonCode;
 use super::Worker;
 use crate::admin::{RetainedMessage, RetainedPage};
 use crate::ids::{ShardId, WorkerId};
-use crate::mail::{Letter, Token};
+use crate::mail::{Letter, Passer, Token};
 use crate::message::Message;
 use crate::peers::{Copies, NodePlace};
 use crate::retained::{self, OWN, Page, PageBudget, Scan};
@@ -18,6 +18,13 @@ use crate::store::{Request, SHARDS};
 pub(super) enum Awaiting {
     Scan(Scan),
     Copy(NodePlace, Copies),
+}
+
+/// Copies for other nodes, which wait until so many workers have passed on what they had published before.
+#[derive(Debug)]
+pub(super) struct AskedCopies {
+    copies: Vec<(NodePlace, Copies)>,
+    passes: u16,
 }
 
 impl Worker {
@@ -36,9 +43,30 @@ impl Worker {
         self.when_durable(first..=last, Awaiting::Scan(scan));
     }
 
-    /// Another node is to get what is retained here, also what is not durable yet.
-    pub(super) fn copy_all(&mut self, to: NodePlace, which: Copies) {
-        self.when_durable(ShardId(0)..=ShardId(SHARDS - 1), Awaiting::Copy(to, which));
+    /// Other nodes are to get what is retained here. What was dispatched before they had places, or went to an earlier life of theirs, comes to them by
+    /// these copies alone, and may still be on its way from the worker that dispatched it to the one that hosts its shard: all workers, this one too, say
+    /// first that what they have dispatched before is where it is to be retained.
+    pub(super) fn copy_all(&mut self, copies: Vec<(NodePlace, Copies)>) {
+        if copies.is_empty() {
+            return;
+        }
+        let workers = self.node.workers;
+        let key = self.asked_copies.insert(AskedCopies { copies, passes: workers }) as u32;
+        for worker in (0..workers).map(WorkerId) {
+            self.post(worker, Letter::PassBy(Passer::Copies { worker: self.id, key }));
+        }
+    }
+
+    /// A worker has nothing from before some copies were asked for any more: when none has, what is not durable yet is waited for.
+    pub(super) fn copies_passed(&mut self, key: u32) {
+        let Some(asked) = self.asked_copies.get_mut(key as usize) else { return };
+        asked.passes -= 1;
+        if asked.passes > 0 {
+            return;
+        }
+        for (to, which) in self.asked_copies.remove(key as usize).copies {
+            self.when_durable(ShardId(0)..=ShardId(SHARDS - 1), Awaiting::Copy(to, which));
+        }
     }
 
     fn when_durable(&mut self, places: RangeInclusive<ShardId>, waiting: Awaiting) {

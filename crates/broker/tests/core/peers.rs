@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use broker::peers::{Inbound, NodePlace, Outbound, Peers, Wants};
-use broker::{Node, WorkerId};
+use broker::peers::{Copies, Inbound, NodePlace, Outbound, Peers, Wants, decode};
+use broker::{Node, Time, WorkerId};
 use mqtt::QoS::{AtLeastOnce, ExactlyOnce};
 use mqtt::Version::V5;
 use mqtt::{ReasonCode, TopicFilter};
@@ -168,5 +168,38 @@ fn a_subscription_that_others_do_not_know_in_time_ends_its_connection_which_hear
         let text = String::from_utf8_lossy(&net.client(client).last).into_owned();
         assert!(text.contains("know the subscription; subscribe again"), "{text}");
         leave(net, 1);
+    });
+}
+
+/// A message is dispatched to the nodes that have places, and retained by the worker that hosts its topic: which may be told of one more node
+/// before the message is there. It is sent to that node by one of the two.
+#[test]
+fn what_is_on_its_way_to_be_retained_when_another_node_comes_is_copied_to_it() {
+    everywhere(|net| {
+        let others = Arc::<Others>::default();
+        net.node.join_cluster(others.clone(), Instant::now()).expect("joined");
+        net.node.stamp_retained(1, 0, 0);
+        let topics: Vec<String> = (0..16).map(|number| format!("r/{number}")).collect();
+        let publishers = [0, 1, 2].map(|place| net.connect(place, v5(&format!("p{place}"))));
+        for (topic, publisher) in topics.iter().zip(publishers.iter().cycle()) {
+            net.send_without_running(*publisher, message(topic, 1).retain());
+        }
+        let joined = NodePlace(1);
+        net.node.set_others(2);
+        for worker in (0..net.node.workers).map(WorkerId) {
+            let copies = vec![(joined, Copies::All)];
+            net.node.post_inbound(worker, Inbound { copies, ..Inbound::default() });
+        }
+        net.run();
+        net.send_to_peers();
+        let mut sent = Vec::new();
+        for Outbound { frames, forwards, .. } in &*others.0.lock().expect("one thread") {
+            for forward in forwards.iter().filter(|forward| forward.to == joined) {
+                let framed = decode(&frames[forward.frame.clone()], Time(0)).expect("a message");
+                sent.push(framed.view.topic.to_owned());
+            }
+        }
+        let unsent: Vec<_> = topics.iter().filter(|topic| !sent.contains(topic)).collect();
+        assert!(unsent.is_empty(), "nobody has told the new node of {unsent:?}");
     });
 }
