@@ -228,7 +228,8 @@ fn who_was_told_of_a_life_that_is_over_hears_so_of_whoever_told_it() {
     let far = 2;
     if story.leader() == far {
         story.orders(far, Letter::Wish(WishId(ORDERS), Command::Lead(id(0))));
-        story.until("another leads", |story| story.leader() == 0);
+        let leads = |story: &Story| story.meta(0).is_some_and(|meta| meta.leader() == Some(id(0)));
+        story.until("another leads", leads);
     }
     story.fleet.members[REPLICANT].incarnation = 50;
     story.restart(REPLICANT);
