@@ -393,7 +393,10 @@ impl Fabric {
                 self.lose_asks(id);
             }
             // The life that others have told of is one of the process that the link is about already.
-            Event::GoesOn => peer.goes_on(),
+            Event::GoesOn => {
+                peer.goes_on();
+                self.believe(id);
+            }
             Event::Acknowledged { lane, next } if lane == Lane::ROUTES => self.delta_arrived(id, next),
             // Messages are answered by their receiver; what else there is needs no answer.
             Event::Acknowledged { .. } | Event::Silent { .. } => {}

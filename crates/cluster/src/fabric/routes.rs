@@ -203,6 +203,8 @@ impl Fabric {
         if peer.incarnation.replace(incarnation) != Some(incarnation) {
             peer.settled = Position::default();
         }
+        self.believe(from);
+        let Some(peer) = self.peers.get_mut(&from) else { return };
         if peer.began_at.is_none_or(|(known, _)| known != incarnation) {
             peer.began_at = Some((incarnation, theirs.map_or(Position::default(), |(.., at)| *at)));
         }
@@ -273,6 +275,20 @@ impl Fabric {
                 self.doubt(now, from, (writer, known), life);
             }
             Err(NotApplied::Own | NotApplied::Dead | NotApplied::Old { .. }) => {}
+        }
+    }
+
+    /// A node that is there, in the life that the cores agree on, knows best that one with a greater number is over of which others have told. Where it may be that
+    /// which is there now, the link finds out first.
+    pub(super) fn believe(&mut self, id: NodeId) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        let (Some(agreed), true) = (peer.member, peer.member == peer.incarnation) else { return };
+        let writer = WriterId(id.0);
+        let is_known = peer.ahead.is_none() && peer.dead.is_none() && !mutated(Mutation::RememberLives);
+        if is_known && self.replica.void_later(writer, agreed) {
+            self.forget_lives(writer);
+            // What others have told of the one that goes on was refused.
+            self.ask_anew();
         }
     }
 

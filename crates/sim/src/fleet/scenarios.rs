@@ -24,6 +24,7 @@ mod agreed;
 mod clocks;
 mod listed;
 
+const SEED: u64 = 7;
 /// As long as a scenario may take.
 const LONG: Micros = 1_000 * SECOND;
 
@@ -114,7 +115,12 @@ impl Story {
 
     /// The same, where it is not chance that says what a node offers for its links.
     fn of_links(plan: Plan, links: impl Fn(usize) -> Option<u64>) -> Self {
-        let mut fleet = Fleet::of_plan(7, plan, Trace::default());
+        Self::of_seed(SEED, plan, links)
+    }
+
+    /// The same with other draws: who leads, and who hears what first.
+    fn of_seed(seed: u64, plan: Plan, links: impl Fn(usize) -> Option<u64>) -> Self {
+        let mut fleet = Fleet::of_plan(seed, plan, Trace::default());
         fleet.wan.is_calm = true;
         fleet.net.calm = true;
         for node in 0..fleet.members.len() {

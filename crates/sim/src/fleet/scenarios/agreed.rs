@@ -18,6 +18,15 @@ fn agreed_of_links(
     links: impl Fn(usize) -> Option<u64>,
     change: impl FnOnce(&mut Plan),
 ) -> Story {
+    agreed_of_seed(super::SEED, cores, links, change)
+}
+
+fn agreed_of_seed(
+    seed: u64,
+    cores: usize,
+    links: impl Fn(usize) -> Option<u64>,
+    change: impl FnOnce(&mut Plan),
+) -> Story {
     let mut plan = plan(Duration::from_millis(5));
     while plan.nodes.len() < cores {
         plan.add(Role::Core);
@@ -27,7 +36,7 @@ fn agreed_of_links(
         setup.entropy = [number as u8 + 1; 48];
     }
     change(&mut plan);
-    let mut story = Story::of_links(plan, links);
+    let mut story = Story::of_seed(seed, plan, links);
     let nodes = 0..cores;
     story.until("all belong to it", |story| nodes.clone().all(|node| story.members(node) == cores));
     story
