@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use broker::peers::Wants;
 use cluster::meta::State;
+use link::PeerStatus;
 use mqtt::QoS;
 use storage::fault::FaultPlan;
 
@@ -68,7 +69,7 @@ impl Fleet {
         for (node, member) in self.members.iter_mut().enumerate() {
             let Some(process) = &mut member.process else { continue };
             let now = process.time(&self.cx);
-            let is_cut_off = |peer: &link::PeerStatus<'_>| !peer.is_up;
+            let is_cut_off = |peer: &PeerStatus<'_>| !peer.is_up;
             let cut_off = process.fabric.mesh().peers().filter(is_cut_off).map(|peer| peer.name.to_owned());
             let cut_off: Vec<String> = cut_off.collect();
             let Some(meta) = process.fabric.meta() else { continue };
@@ -121,7 +122,8 @@ impl Fleet {
         panic!("it never becomes quiet: {waiting:?}");
     }
 
-    /// Whether every node runs that is not gone, and has its links to all others, and the log may ask for all that this version understands.
+    /// Whether every node runs that is not gone, and has its links to all others, with all their connections, as what is in a lane waits for one of them, and the
+    /// log may ask for all that this version understands.
     fn are_joined(&mut self) -> bool {
         let there = self.there();
         let count = there.len();
@@ -135,7 +137,8 @@ impl Fleet {
                 let alive = meta.roster().members.values().filter(|member| member.state == State::Alive);
                 meta.is_member() && alive.count() == count && meta.adopted().is_none_or(is_open)
             });
-            is_whole && process.fabric.mesh().peers().all(|peer| peer.is_up || Some(peer.node) == gone)
+            let is_linked = |peer: PeerStatus<'_>| peer.is_up && peer.connections.0 == peer.connections.1;
+            is_whole && process.fabric.mesh().peers().all(|peer| Some(peer.node) == gone || is_linked(peer))
         })
     }
 
