@@ -220,13 +220,29 @@ fn start(nodes: &mut [Node], signals: &Signals) -> Result<bool, String> {
         }
     }
     say(format_args!(
-        "all of them reach each other. Ctrl-C ends them. To try it:\n  meridian sub -h {first} -p {port} -t 'greetings/#' &\n  meridian pub -h {last} -p {port} -t greetings/you -m 'good morning' -q 1\n  meridian ctl --url http://{http} cluster",
+        "all of them reach each other. Ctrl-C ends them. To try it:\n  {meridian} sub -h {first} -p {port} -t 'greetings/#' &\n  {meridian} pub -h {last} -p {port} -t greetings/you -m 'good morning' -q 1\n  {meridian} ctl --url http://{http} cluster",
+        meridian = as_typed(),
         first = nodes[0].mqtt.ip(),
         last = nodes[nodes.len() - 1].mqtt.ip(),
         port = nodes[0].mqtt.port(),
         http = nodes[0].http,
     ));
     Ok(true)
+}
+
+/// As a shell takes it up: what was typed, unless the shell looks for it itself.
+fn as_typed() -> String {
+    let typed = std::env::args().next().filter(|typed| typed.contains('/'));
+    typed.map_or_else(|| "meridian".to_owned(), |typed| quoted(&typed))
+}
+
+fn quoted(argument: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+".contains(c);
+    if argument.chars().all(is_plain) {
+        argument.to_owned()
+    } else {
+        format!("'{}'", argument.replace('\'', "'\\''"))
+    }
 }
 
 /// Until somebody ends it, or the last node has ended.
@@ -345,15 +361,8 @@ impl Node {
     }
 
     fn command(&self) -> String {
-        let quoted = self.arguments.iter().map(|argument| {
-            let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+".contains(c);
-            if argument.chars().all(is_plain) {
-                argument.clone()
-            } else {
-                format!("'{}'", argument.replace('\'', "'\\''"))
-            }
-        });
-        format!("meridian {}", quoted.collect::<Vec<_>>().join(" "))
+        let quoted = self.arguments.iter().map(|argument| quoted(argument));
+        format!("{} {}", as_typed(), quoted.collect::<Vec<_>>().join(" "))
     }
 
     fn last_lines(&self) -> String {
