@@ -771,7 +771,9 @@ impl Meta {
     }
 
     pub(super) fn came_of(&mut self, number: u64, answer: Answer) {
-        if let Some((Reply::Operator(id), is_doubtful)) = self.wishes.done(number) {
+        // Of a wish whose time is over nobody waits to hear.
+        let Some((reply, is_doubtful)) = self.wishes.done(number) else { return };
+        if let Reply::Operator(id) = reply {
             let is_refused_for_now = matches!(answer, Answer::Unread(_));
             let outcome =
                 if is_doubtful && is_refused_for_now { Err(NOT_KNOWN.to_owned()) } else { Ok(answer) };
@@ -787,5 +789,79 @@ impl Meta {
             tracing::warn!(node = %self.own.name, "a later life of this node has joined before: this one takes a greater number");
             self.refused = Some(next);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NodeInfo;
+
+    fn info(name: &str, role: Role) -> NodeInfo {
+        NodeInfo { name: name.into(), role, region: "".into(), address: "h:1".into() }
+    }
+
+    /// A node without a replica in a cluster of one core.
+    fn replicant(core: NodeId) -> Meta {
+        let config = MetaConfig {
+            join: Vec::new(),
+            expect: 1,
+            patience: Duration::from_secs(1),
+            lease: Duration::from_secs(5),
+            founding: 1,
+            courier: CourierConfig::default(),
+            features: u64::MAX,
+        };
+        let mut meta = Meta::new(Time(0), info("r", Role::Replicant), Incarnation(5), config, None);
+        let member = Member {
+            info: info("c", Role::Core),
+            incarnation: Incarnation(1),
+            state: State::Alive,
+            leaves: false,
+            replica: Some(ReplicaId(1)),
+        };
+        let roster = Roster { founded: 1, index: 1, members: [(core, member)].into() };
+        assert!(meta.heard(Time(0), core, &MetaWord::Roster(&roster.encode())));
+        meta
+    }
+
+    /// The numbers of the wishes that it asks the core for: those of operators, and its own.
+    fn asked(meta: &mut Meta, now: Time, core: NodeId) -> (Vec<u64>, Vec<u64>) {
+        meta.turn(now, &[Seen { id: core, is_up: true, holds_grant: false, features: Some(u64::MAX) }]);
+        let words = std::iter::from_fn(|| meta.poll_frame());
+        let wishes = words.filter_map(|frame| match frame.word {
+            OwnedWord::Propose(number, command) => Some((number, Command::decode(&command)?)),
+            _ => None,
+        });
+        let (own, others): (Vec<_>, _) =
+            wishes.partition(|(_, command)| matches!(command, Command::Join { .. }));
+        let numbers = |wishes: Vec<(u64, Command)>| wishes.into_iter().map(|(number, _)| number).collect();
+        (numbers(others), numbers(own))
+    }
+
+    #[test]
+    fn an_answer_that_nobody_waits_for_any_more_does_not_end_a_life() {
+        let core = NodeId::of_name("c");
+        let mut meta = replicant(core);
+        let remove = Command::Remove(NodeId::of_name("x"), Some(Incarnation(1000)));
+        meta.wish(Time(0), WishId(1), &remove);
+        let (operators, own) = asked(&mut meta, Time(0), core);
+        let ([operators], [own]) = (operators.as_slice(), own.as_slice()) else {
+            panic!("asked for {operators:?} and {own:?}")
+        };
+        let late = Time(0).after(LIMIT);
+        assert_eq!(asked(&mut meta, late, core), (Vec::new(), Vec::new()));
+        assert!(matches!(meta.poll_answered(), Some((WishId(1), Err(_)))), "the operator is told");
+        let answer = Answer::Old(Incarnation(2000)).encode();
+        let told = |number| MetaWord::Proposed { number, leader: core.0, answer: &answer };
+        for number in [*operators, *own, 1] {
+            assert!(meta.heard(late, core, &told(number)));
+            assert!(!meta.is_over(), "{number}");
+        }
+        let (_, again) = asked(&mut meta, late.after(PAUSE), core);
+        assert_eq!(again.len(), 1, "it still wants to join");
+        assert!(meta.heard(late, core, &told(again[0])));
+        assert!(meta.is_over());
+        assert_eq!(meta.begin_anew(), Incarnation(2000));
     }
 }
