@@ -145,7 +145,7 @@ impl LogEvents for Events {
 
     fn full(&mut self, lack: Lack) {
         tracing::error!(
-            "{lack}: messages for durable sessions are refused until there is some (other work goes on)"
+            "{lack}: messages for durable sessions are refused until that is over (other work goes on)"
         );
         self.0.condition(Condition::Full);
     }

@@ -87,6 +87,8 @@ pub enum Lack {
     Room,
     /// This process, or the machine, has as many files and connections open as it may.
     Descriptors,
+    /// The disk fails to make one, for another reason.
+    Segment,
 }
 
 impl Lack {
@@ -105,6 +107,7 @@ impl fmt::Display for Lack {
             Self::Descriptors => {
                 "no file descriptor is left for the log (raise the limit, LimitNOFILE= or ulimit -n, or lower limits.connections_max)"
             }
+            Self::Segment => "the disk fails to make another file of the log (why: \"the log cannot be tidied up\" in what the node logs)",
         })
     }
 }

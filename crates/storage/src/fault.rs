@@ -125,18 +125,23 @@ impl FaultDisk {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on this goes wrong.
+    /// From now on this goes wrong, and nothing else.
     pub fn set_plan(&self, plan: FaultPlan) {
         self.lock().plan = plan;
     }
 
-    /// More room, or less.
-    pub fn set_no_descriptors(&self, none_left: bool) {
-        self.lock().plan.no_descriptors = none_left;
+    /// Something goes wrong beside what does already, or no more.
+    pub fn change_plan(&self, change: impl FnOnce(&mut FaultPlan)) {
+        change(&mut self.lock().plan);
     }
 
+    pub fn set_no_descriptors(&self, none_left: bool) {
+        self.change_plan(|plan| plan.no_descriptors = none_left);
+    }
+
+    /// More room, or less.
     pub fn set_capacity(&self, bytes: Option<u64>) {
-        self.lock().plan.capacity = bytes;
+        self.change_plan(|plan| plan.capacity = bytes);
     }
 
     /// What a disk has said to be written and has not is written now.

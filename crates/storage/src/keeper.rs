@@ -109,7 +109,7 @@ impl Keeper {
                     }
                     return Ok(false);
                 }
-                let changed = state.set_full(Some(lack.unwrap_or(Lack::Room)));
+                let changed = state.set_full(Some(lack.unwrap_or(Lack::Segment)));
                 drop(state);
                 if changed {
                     self.shared.counters().full_count += 1;

@@ -3,7 +3,7 @@
 mod world;
 
 use storage::fault::{FaultDisk, FaultPlan};
-use storage::{Commit, Error, GroupId, Options, SegmentId};
+use storage::{Commit, Error, GroupId, Lack, Options, SegmentId};
 use world::{drain, entries, entry, open_on, options, settle, try_open};
 
 /// Commits of two entries each, in one segment; returns where each commit ends.
@@ -335,4 +335,26 @@ fn a_lack_of_descriptors_delays_and_loses_nothing() {
     settle(&mut opened);
     assert_eq!((news(), told.durable(1)), ((1, 1, 0), last));
     assert_eq!(entries(&try_open(&disk.crash(), &options()).expect("what it wrote").0, 1).len() as u64, last);
+}
+
+#[test]
+fn a_disk_that_fails_to_make_a_segment_is_not_said_to_be_full() {
+    let disk = FaultDisk::new(13);
+    let (mut opened, told) = open_on(&disk);
+    settle(&mut opened);
+    let segments = opened.log.stats().segments;
+    let mut index = 0;
+    while opened.log.stats().segments == segments {
+        index += 1;
+        opened.log.append([entry(1, index, &[1; 1000])]);
+        opened.writer.commit_once().expect("no failure");
+        assert!(index < 30, "no segment is taken");
+    }
+    disk.set_plan(FaultPlan { sync_fails_at: Some(disk.operations()), ..FaultPlan::default() });
+    opened.keeper.keep();
+    let full = opened.log.stats().full;
+    assert_eq!(full, Some(Lack::Segment));
+    assert!(!full.expect("a lack").to_string().contains("full"), "it is told as what it is");
+    settle(&mut opened);
+    assert_eq!((opened.log.stats().full, told.durable(1)), (None, index));
 }
