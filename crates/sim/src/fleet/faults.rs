@@ -1,7 +1,6 @@
 //! What goes wrong.
 
 use link::NodeId;
-use storage::fault::FaultPlan;
 
 use super::member::Member;
 use super::plan::Fault;
@@ -69,7 +68,7 @@ impl Fleet {
             Fault::FailSync { node, after } => {
                 let machine = &self.members[*node].machine;
                 let at = machine.disk.operations() + after;
-                machine.plan(FaultPlan { sync_fails_at: Some(at), ..FaultPlan::default() });
+                machine.disk.change_plan(|plan| plan.sync_fails_at = Some(at));
             }
             Fault::LoseClient { client } => {
                 if let Some(link) = self.clients[*client].link() {

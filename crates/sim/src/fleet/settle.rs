@@ -6,7 +6,6 @@ use broker::peers::Wants;
 use cluster::meta::State;
 use link::PeerStatus;
 use mqtt::QoS;
-use storage::fault::FaultPlan;
 
 use super::client::{Client, Keeps, Scene};
 use super::oracle::{GROUP_TOPICS, GROUPS, Level, RETAINED, SHARE};
@@ -43,7 +42,7 @@ impl Fleet {
         self.turn_strangers_out();
         for node in 0..self.members.len() {
             let member = &self.members[node];
-            member.machine.plan(FaultPlan::default());
+            member.machine.mend();
             let failed = member.process.as_ref().filter(|process| process.node.failed().is_some());
             if let Some(process) = failed {
                 let life = process.node.life();

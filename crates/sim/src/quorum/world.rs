@@ -571,7 +571,7 @@ impl Quorum {
             Fault::Lie { place, time } => {
                 let at = &mut self.places[place];
                 if at.replica.as_ref().is_some_and(|replica| !replica.has_failed) && !at.sync_fails {
-                    at.disk.set_plan(storage::fault::FaultPlan { lies: true, ..Default::default() });
+                    at.disk.change_plan(|plan| plan.lies = true);
                     let life = at.life;
                     let until = now + time + LIE_MAX;
                     self.cx.after(time, Event::Quorum(Step::Lied { place, life, until }));
@@ -581,7 +581,7 @@ impl Quorum {
                 let at = &mut self.places[place];
                 at.disk.catch_up();
                 let sync_fails_at = Some(at.disk.operations());
-                at.disk.set_plan(storage::fault::FaultPlan { sync_fails_at, ..Default::default() });
+                at.disk.change_plan(|plan| plan.sync_fails_at = sync_fails_at);
                 at.sync_fails = true;
                 self.cx.report.syncs_failed += 1;
             }
@@ -615,8 +615,7 @@ impl Quorum {
                     self.cut_path(other, place, now + time);
                 }
                 let life = self.places[place].life;
-                let calm = 3 * self.tempo.election_timeout.as_micros() as Micros;
-                self.cx.at(now + calm, Event::Quorum(Step::Isolated { place, life }));
+                self.cx.at(now + self.calm(), Event::Quorum(Step::Isolated { place, life }));
                 self.cx.report.quorum_isolated += 1;
             }
             Fault::OneWay { from, to, time } => {
@@ -749,7 +748,18 @@ impl Quorum {
         self.loses_disk(place, SECOND);
     }
 
+    /// So long after the last frame has arrived a replica's term is what it stays, while it reaches nobody.
+    fn calm(&self) -> Micros {
+        3 * self.tempo.election_timeout.as_micros() as Micros
+    }
+
     fn isolated(&mut self, place: usize, life: u32) {
+        // What has arrived at a process that stands still, it reads when it goes on.
+        let goes_on = self.replica(place, life).map_or(0, |replica| replica.paused_until);
+        if goes_on > self.cx.now() {
+            let calm = self.calm();
+            return self.cx.at(goes_on + calm, Event::Quorum(Step::Isolated { place, life }));
+        }
         let until = (0..self.places.len())
             .filter(|other| *other != place)
             .flat_map(|other| [(place, other), (other, place)])

@@ -1,7 +1,5 @@
 //! What goes wrong, and how the node begins again.
 
-use storage::fault::FaultPlan;
-
 use super::World;
 use crate::client::Client;
 use crate::node::{Node, Refused};
@@ -29,7 +27,7 @@ impl World {
             Fault::Cut => self.cut(),
             Fault::CutInOperation(after) => {
                 self.cut_at = Some(now + after);
-                scene.machine.plan(FaultPlan { cut_at: self.cut_at, ..FaultPlan::default() });
+                scene.machine.disk.change_plan(|plan| plan.cut_at = self.cut_at);
             }
             Fault::Kill => self.kill(),
             Fault::Stop => {
@@ -45,11 +43,11 @@ impl World {
                 scene.cx.after(time, Event::Room);
             }
             Fault::WriteFull(after) => {
-                scene.machine.plan(FaultPlan { write_full_at: Some(now + after), ..FaultPlan::default() });
+                scene.machine.disk.change_plan(|plan| plan.write_full_at = Some(now + after));
             }
             Fault::SyncFails { after, restart } => {
                 self.restart_after = restart;
-                scene.machine.plan(FaultPlan { sync_fails_at: Some(now + after), ..FaultPlan::default() });
+                scene.machine.disk.change_plan(|plan| plan.sync_fails_at = Some(now + after));
             }
         }
     }
@@ -140,7 +138,7 @@ impl World {
         scene.machine.count(&mut scene.cx);
         if self.lives > 0 && !scene.healing && scene.cx.random.percent(15) {
             let cut_at = scene.machine.disk.operations() + 1 + scene.cx.random.draw() % 12;
-            scene.machine.plan(FaultPlan { cut_at: Some(cut_at), ..FaultPlan::default() });
+            scene.machine.disk.change_plan(|plan| plan.cut_at = Some(cut_at));
             self.cut_at = Some(cut_at);
         }
         let setup = self.plan.setup.clone();

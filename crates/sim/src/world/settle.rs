@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use mqtt::QoS;
-use storage::fault::FaultPlan;
 
 use super::World;
 use crate::endpoint::Endpoint;
@@ -34,7 +33,7 @@ impl World {
         let off = self.cut_at.is_some_and(|at| scene.machine.disk.operations() >= at);
         if !off {
             self.cut_at = None;
-            scene.machine.plan(FaultPlan::default());
+            scene.machine.mend();
         }
         let failed = scene.node.as_ref().is_some_and(|node| node.failed().is_some());
         if off || failed {
