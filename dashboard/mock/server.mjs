@@ -132,7 +132,7 @@ const routes = [
   }],
   ['GET', '/api/v1/config/history', 'viewer', () => ({ items: data.versions(), next: null })],
   ['POST', '/api/v1/config/rollback', 'admin', ({ body }) => data.rollback(body.version)],
-  ['POST', '/api/v1/config/reload', 'admin', () => ({ changed: [], pending: [] })],
+  ['POST', '/api/v1/config/reload', 'admin', () => ({ changed: [], pending: [], files: [] })],
   ['GET', '/api/v1/keys', 'admin', () => ({ items: data.keys, next: null })],
   ['POST', '/api/v1/keys', 'admin', ({ body }) => {
     if (data.keys.some((key) => key.name === body.name)) refuse(409, 'A key of this name exists.');
