@@ -615,7 +615,7 @@ impl Quorum {
                     self.cut_path(other, place, now + time);
                 }
                 let life = self.places[place].life;
-                self.cx.at(now + self.calm(), Event::Quorum(Step::Isolated { place, life }));
+                self.cx.at(now + self.until_calm(), Event::Quorum(Step::Isolated { place, life }));
                 self.cx.report.quorum_isolated += 1;
             }
             Fault::OneWay { from, to, time } => {
@@ -749,7 +749,7 @@ impl Quorum {
     }
 
     /// So long after the last frame has arrived a replica's term is what it stays, while it reaches nobody.
-    fn calm(&self) -> Micros {
+    fn until_calm(&self) -> Micros {
         3 * self.tempo.election_timeout.as_micros() as Micros
     }
 
@@ -757,7 +757,7 @@ impl Quorum {
         // What has arrived at a process that stands still, it reads when it goes on.
         let goes_on = self.replica(place, life).map_or(0, |replica| replica.paused_until);
         if goes_on > self.cx.now() {
-            let calm = self.calm();
+            let calm = self.until_calm();
             return self.cx.at(goes_on + calm, Event::Quorum(Step::Isolated { place, life }));
         }
         let until = (0..self.places.len())
