@@ -555,12 +555,13 @@ impl Fleet {
                 if view.is_durable && number < owed_from[view.node] {
                     return true;
                 }
-                let lacked_room = members[view.node].lacked_room;
+                let to = &members[view.node];
+                let has_room = !to.lacks_room && to.lacked_room < message.sent;
                 let process = members[message.node].process.as_mut();
                 let process = process.filter(|process| process.node.life() == message.life);
                 let may_wait =
                     is_sent || process.is_none_or(|process| process.was_shaken(peer, message.sent));
-                if may_wait && !view.is_durable && !is_tight && lacked_room < message.sent {
+                if may_wait && !view.is_durable && !is_tight && has_room {
                     on_their_way.insert((view.node, number));
                     return false;
                 }
