@@ -338,13 +338,18 @@ impl Fabric {
     }
 
     /// A node has a later life than the one that this node's link to it is about, if it is a peer: messages are for that from now on. Where
-    /// the link is about a life that has said nothing yet, it may be so.
+    /// the link is about a life that has said nothing yet, it may be so. A node that has lost its number may go on with a smaller one than it
+    /// had when it was removed, or in a life that has not joined: where that may join yet, the link finds out that it is there.
     pub(super) fn expect_restart(&mut self, writer: WriterId) {
         let id = NodeId(writer.0);
         let Some((peer, known)) = self.peers.get(&id).zip(self.replica.incarnation(writer)) else { return };
+        let is_over = |life: Incarnation| {
+            let another_goes_on = peer.member == Some(known) || self.replica.is_dead(writer, life);
+            life > known && another_goes_on && !mutated(Mutation::RememberLives)
+        };
         // Of one that is expected already an answer may be on its way that a still later one has not given.
         let is_news = peer.ahead.is_none_or(|life| life < known);
-        if is_news && peer.incarnation.is_none_or(|life| life < known) {
+        if is_news && peer.incarnation.is_none_or(|life| life < known || is_over(life)) {
             self.expect_other_link(id);
         }
     }

@@ -326,7 +326,7 @@ fn id(node: usize) -> NodeId {
 
 /// Faults of the product, and what notices each of them.
 #[cfg(feature = "trial")]
-pub const TRIALS: [(cluster::Mutation, fn()); 26] = [
+pub const TRIALS: [(cluster::Mutation, fn()); 27] = [
     (
         cluster::Mutation::IgnoreLacks,
         listed::what_is_retained_while_a_disk_is_full_is_kept_there_when_there_is_room,
@@ -380,6 +380,10 @@ pub const TRIALS: [(cluster::Mutation, fn()); 26] = [
     (
         cluster::Mutation::RememberLives,
         agreed::gone::a_life_that_never_joined_is_no_reason_not_to_hear_one_with_a_smaller_number,
+    ),
+    (
+        cluster::Mutation::RememberLives,
+        agreed::gone::what_is_for_a_life_with_a_smaller_number_is_not_lost_with_the_link_to_a_greater_one,
     ),
     (
         cluster::Mutation::AskOneCore,

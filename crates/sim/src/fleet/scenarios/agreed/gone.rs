@@ -215,6 +215,87 @@ fn what_a_link_has_kept_of_a_life_that_is_over_is_old_news() {
     story.assert_settles(REPLICANT);
 }
 
+/// A node leaves, and is back with a smaller number. A core that does not reach it has kept its link to the great life, to tell that it is no member: what is for the
+/// node's clients waits for the life that they are connected to (seed 614377).
+#[cfg_attr(test, test)]
+pub(in crate::fleet::scenarios) fn what_is_for_a_life_with_a_smaller_number_is_not_lost_with_the_link_to_a_greater_one()
+ {
+    let mut story = agreed_with(3, 4);
+    story.fleet.members[REPLICANT].incarnation = 50;
+    story.restart(REPLICANT);
+    let life = |story: &Story, node| story.known(node).members.get(&id(REPLICANT)).map(|it| it.incarnation.0);
+    story.until("all know its great life", |story| (0..4).all(|node| life(story, node) > Some(50_000)));
+    story.passes(5 * SECOND);
+    // It is told its roster by the core that it hears from.
+    let core = (story.attached(REPLICANT) + 1) % 3;
+    let publisher = story.connects(core);
+    story.orders(REPLICANT, Letter::Leave(WishId(ORDERS)));
+    story.until("it has left", |story| life(story, core).is_none());
+    let restarts = story.link(core, REPLICANT).1;
+    story.part(core, REPLICANT);
+    story.is_replaced(REPLICANT, 1);
+    story.until("it is back", |story| (0..4).all(|node| story.members(node) == 4));
+    assert!(life(&story, core) < Some(50_000));
+    story.passes(SECOND);
+    let subscriber = story.fleet.clients.len();
+    story.fleet.clients.push(Client::member(subscriber));
+    story.fleet.connect(subscriber, REPLICANT);
+    story.passes(100 * MILLI);
+    let filters = vec![("t/#".to_owned(), QoS::AtLeastOnce)];
+    story.with(subscriber, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+    story.until_granted(subscriber, "t/#");
+    assert_eq!(story.link(core, REPLICANT), (false, restarts), "the core has not noticed");
+    let number = story.says_as(publisher, "t/0", QoS::AtLeastOnce, Keeps::Nothing);
+    story.passes(SECOND);
+    assert!(story.is_acknowledged(number) && !story.came_to(subscriber, number));
+    story.join(core, REPLICANT);
+    story.passes(10 * SECOND);
+    assert_eq!(story.link(core, REPLICANT), (true, restarts + 1));
+    assert!(story.came_to(subscriber, number));
+}
+
+/// The same where the great life has never joined, and the core that it heard from has forgotten it: whoever else was linked to it knows of it.
+#[test]
+fn what_is_for_a_life_with_a_smaller_number_is_not_lost_with_the_link_to_one_that_never_joined() {
+    let mut story = agreed_with(3, 4);
+    let cores = [(0, 1), (0, 2), (1, 2)];
+    cores.into_iter().for_each(|(one, other)| story.part(one, other));
+    story.passes(10 * SECOND);
+    story.fleet.members[REPLICANT].incarnation = 50;
+    story.restart(REPLICANT);
+    story.passes(5 * SECOND);
+    let attached = story.attached(REPLICANT);
+    let core = (attached + 1) % 3;
+    assert!(story.link(core, REPLICANT).0);
+    let restarts = story.link(core, REPLICANT).1;
+    story.part(core, REPLICANT);
+    story.is_replaced(REPLICANT, 1);
+    story.restart(attached);
+    story.passes(SECOND);
+    cores.into_iter().for_each(|(one, other)| story.join(one, other));
+    let life = |story: &Story| story.known(core).members[&id(REPLICANT)].incarnation.0;
+    story.until("it is a member again", |story| {
+        (0..4).all(|node| story.members(node) == 4) && life(story) > 1_000
+    });
+    assert!(life(&story) < 50_000);
+    let publisher = story.connects(core);
+    let subscriber = story.fleet.clients.len();
+    story.fleet.clients.push(Client::member(subscriber));
+    story.fleet.connect(subscriber, REPLICANT);
+    story.passes(100 * MILLI);
+    let filters = vec![("t/#".to_owned(), QoS::AtLeastOnce)];
+    story.with(subscriber, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+    story.until_granted(subscriber, "t/#");
+    assert_eq!(story.link(core, REPLICANT), (false, restarts), "the core has not noticed");
+    let number = story.says_as(publisher, "t/0", QoS::AtLeastOnce, Keeps::Nothing);
+    story.passes(SECOND);
+    assert!(story.is_acknowledged(number) && !story.came_to(subscriber, number));
+    story.join(core, REPLICANT);
+    story.passes(10 * SECOND);
+    assert_eq!(story.link(core, REPLICANT), (true, restarts + 1));
+    assert!(story.came_to(subscriber, number));
+}
+
 /// A core that is cut off from the others, and not from one that begins anew, tells that one of a life that is over.
 #[test]
 fn who_was_told_of_a_life_that_is_over_hears_so_of_whoever_told_it() {
