@@ -83,7 +83,7 @@ pub enum MetaWord<'a> {
     Propose { number: u64, command: &'a [u8] },
     /// What became of it; empty: this node does not lead, but perhaps `leader` does.
     Proposed { number: u64, leader: u64, answer: &'a [u8] },
-    /// A core tells the one that leads whom it does not hear.
+    /// A core tells the one that leads whom it does not hear, and all where it knows of none that does.
     Sight(&'a [u8]),
     /// How far the sender's copy of the records is, and what it asks for.
     Copied(&'a [u8]),

@@ -41,8 +41,8 @@ pub struct Tending {
     is_settled: bool,
     /// What may still change the set of cores, and is not in the roster.
     unapplied: Option<Unapplied>,
-    /// What was said last, when, and to whom.
-    said: Option<(Time, NodeId, Sight)>,
+    /// What was said last, when, and to whom it was said that leads.
+    said: Option<(Time, Option<NodeId>, Sight)>,
 }
 
 /// What becomes of a wish.
@@ -211,8 +211,8 @@ impl Meta {
     }
 
     fn tell_sight(&mut self, now: Time, sight: &Sight, seen: &[Seen]) {
-        let Some(leader) = self.leader().filter(|leader| *leader != self.id) else { return };
-        if !self.may_reach(leader, seen) {
+        let leader = self.leader();
+        if leader == Some(self.id) {
             return;
         }
         let is_said = self
@@ -220,8 +220,17 @@ impl Meta {
             .said
             .as_ref()
             .is_some_and(|(at, to, said)| (*to, said) == (leader, sight) && at.after(SIGHT_PAUSE) > now);
-        if !is_said {
-            self.out.push_back(MetaFrame { to: leader, word: OwnedWord::Sight(sight.encode()) });
+        if is_said {
+            return;
+        }
+        // One that has given up its vote hears nothing of who leads, and is a core for as long as the roster says so: it tells all.
+        let cores = self.roster.cores().map(|(id, _)| id);
+        let others = cores.filter(|core| *core != self.id && leader.is_none_or(|leader| leader == *core));
+        let reached: Vec<_> = others.filter(|core| self.may_reach(*core, seen)).collect();
+        for to in &reached {
+            self.out.push_back(MetaFrame { to: *to, word: OwnedWord::Sight(sight.encode()) });
+        }
+        if !reached.is_empty() {
             self.tending.said = Some((now, leader, sight.clone()));
         }
     }

@@ -618,6 +618,22 @@ fn cores_that_leave_give_up_their_votes_and_the_last_stays() {
     }
 }
 
+/// Of two cores one has a vote, and gives it to the other when it leaves. It hears nothing of who leads then, and the one that does has it go when it says that it knows
+/// of the core that left before.
+#[test]
+fn a_core_that_has_given_up_its_vote_says_what_it_knows() {
+    let mut story = agreed_of(4, |plan| plan.nodes[REPLICANT].role = Role::Replicant);
+    story.passes(10 * SECOND);
+    let leader = story.leader();
+    let [first, stays] = [1, 2].map(|other| (leader + other) % 3);
+    for leaves in [first, leader] {
+        story.orders(leaves, Letter::Leave(WishId(ORDERS)));
+        story.until("it has left", |story| !story.known(stays).members.contains_key(&id(leaves)));
+    }
+    story.until("the last leads", |story| story.meta(stays).and_then(Meta::leader) == Some(id(stays)));
+    story.until("it acknowledges", |story| story.is_fresh(stays) && story.is_fresh(REPLICANT));
+}
+
 #[test]
 fn a_core_leaves_when_a_majority_is_there_again_and_says_so_when_it_is_not() {
     let mut story = agreed();
