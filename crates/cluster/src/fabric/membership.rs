@@ -367,9 +367,13 @@ impl Fabric {
             self.forget_lives(writer);
             // What others have told of it was refused, and they count it as told.
             self.ask_anew();
-        } else if is_other && self.replica.incarnation(writer) > Some(life) {
-            // The same, if that is over of which others have told: see `doubt`.
-            self.ask_anew();
+        } else if is_other {
+            // The node may have said itself already which life goes on, before this one heard that it is a member.
+            self.believe(id);
+            if self.replica.incarnation(writer) > Some(life) {
+                // What others have told of it was refused, if that is over of which they had told: see `doubt`.
+                self.ask_anew();
+            }
         }
     }
 
