@@ -487,22 +487,24 @@ fn what_a_core_that_is_gone_understands_counts_until_it_is_removed() {
 }
 
 /// Three cores, 200 ms there and back.
-fn far_apart(time: Micros) -> Story {
-    let mut story = agreed_of(3, |plan| {
+fn far_apart(seed: u64, time: Micros) -> Story {
+    let change = |plan: &mut Plan| {
         plan.latency = 100 * MILLI;
         plan.mesh.link.silence_max = Duration::from_secs(5);
-    });
+    };
+    let mut story = agreed_of_seed(seed, 3, |_| None, change);
     story
         .until("all vote", |story| (0..3).all(|node| story.roster(node) == Some((vec![State::Alive; 3], 3))));
     story.passes(time);
     story
 }
 
+/// Votes are split one time in four, and four times in a row one time in 256.
 #[test]
 fn another_core_leads_soon_after_the_last_word_of_the_one_that_led() {
-    let mut times: Vec<Micros> = (0..9)
+    let mut times: Vec<Micros> = (0..40)
         .map(|round| {
-            let mut story = far_apart(5 * SECOND + round * 170 * MILLI);
+            let mut story = far_apart(super::SEED + round, 5 * SECOND + round * 170 * MILLI);
             let (leader, now) = (story.leader(), story.fleet.cx.now());
             story.isolate(leader);
             story.until("another leads", |story| {
@@ -514,13 +516,13 @@ fn another_core_leads_soon_after_the_last_word_of_the_one_that_led() {
         })
         .collect();
     times.sort_unstable();
-    assert!(times[4] < 4 * SECOND && times[8] < 7 * SECOND, "{times:?}");
+    assert!(times[20] < 4 * SECOND && times[35] < 7 * SECOND, "{times:?}");
 }
 
 /// Nor do both links of the leader that stall at one time.
 #[test]
 fn a_link_that_stalls_for_a_second_deposes_nobody() {
-    let mut story = far_apart(5 * SECOND);
+    let mut story = far_apart(super::SEED, 5 * SECOND);
     let term = |story: &Story| {
         let process = story.fleet.members[0].process.as_ref().expect("runs");
         story.meta(0).and_then(|meta| meta.status(process.time(&story.fleet.cx))).expect("a core").term
