@@ -537,7 +537,9 @@ fn a_core_of_too_old_a_version_is_named_by_the_one_that_does_not_let_it_in() {
     story.fleet.members[old].log = Some(cluster::LOG);
     story.restart(old);
     story.until("it is a member", |story| story.members(old) == 4);
-    assert!(!story.not_joined(leader).iter().any(|it| it.starts_with(&told)));
+    story.until("it is named no more", |story| {
+        !story.not_joined(leader).iter().any(|it| it.starts_with(&told))
+    });
 }
 
 /// Nodes look for others until they are members. Where nobody is at one of the addresses, nobody is missed then.
