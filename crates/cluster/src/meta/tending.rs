@@ -224,9 +224,9 @@ impl Meta {
             return;
         }
         // One that has given up its vote hears nothing of who leads, and is a core for as long as the roster says so: it tells all.
-        let cores = self.roster.cores().map(|(id, _)| id);
-        let others = cores.filter(|core| *core != self.id && leader.is_none_or(|leader| leader == *core));
-        let reached: Vec<_> = others.filter(|core| self.may_reach(*core, seen)).collect();
+        let others = self.roster.cores().map(|(id, _)| id).filter(|core| *core != self.id);
+        let mut reached: Vec<NodeId> = leader.map_or_else(|| others.collect(), |leader| vec![leader]);
+        reached.retain(|core| self.may_reach(*core, seen));
         for to in &reached {
             self.out.push_back(MetaFrame { to: *to, word: OwnedWord::Sight(sight.encode()) });
         }
