@@ -787,9 +787,9 @@ fn what_waits_for_the_next_life_of_a_node_is_not_given_to_one_that_dies_before_i
     story.fleet.wan.cut(now, 0, REPLICANT, LONG);
     story.passes(100 * MILLI);
     assert!(!story.came_to(keeper, number));
-    // What it had answered is lost with the connections.
+    // All that it had answered is lost with the connections. Had any of that come, what waits would be for the life that is over.
     for wire in story.fleet.wan.between(0, REPLICANT) {
-        story.fleet.wan.lose(&mut story.fleet.cx, wire);
+        story.fleet.wan.swallow(&mut story.fleet.cx, wire);
     }
     story.restart(0);
     story.join(0, REPLICANT);

@@ -717,6 +717,8 @@ pub(super) fn a_core_that_begins_anew_waits_for_a_node_that_is_there_however_lon
     let now = story.fleet.cx.now();
     story.fleet.wan.slow(now, 0, 1, 700, LONG);
     story.fleet.start(1);
+    // The third knows most of it, and would have told it in a moment, had it been heard first.
+    story.until("a copy begins", |story| story.routes_known(1) > 0);
     story.join(2, 1);
     story.passes(15 * SECOND);
     assert!(story.link(1, 0).0 && !story.knows_route(1, "t/#"), "it hears of it slowly");

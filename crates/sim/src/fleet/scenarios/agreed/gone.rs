@@ -643,7 +643,11 @@ fn what_is_sent_before_all_know_again_what_sessions_want_that_were_removed_is_no
     // One core tells the publisher's node of routes, and at another one there is a subscriber.
     let teller = story.attached(publisher_node);
     let slow = (teller + 1) % 3;
-    let reader = story.connects(slow);
+    let reader = story.fleet.clients.len();
+    // It says its level: without that it is owed nothing.
+    story.fleet.clients.push(Client::member(reader));
+    story.fleet.connect(reader, slow);
+    story.passes(SECOND);
     let filters = vec![("t/#".to_owned(), QoS::AtLeastOnce)];
     story.with(reader, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
     story.until_granted(reader, "t/#");
