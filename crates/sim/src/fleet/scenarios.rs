@@ -190,6 +190,18 @@ impl Story {
         number
     }
 
+    /// One more client, on a node, whose subscription everybody knows who counts.
+    fn has_subscriber(&mut self, node: usize) -> usize {
+        let number = self.fleet.clients.len();
+        self.fleet.clients.push(Client::member(number));
+        self.fleet.connect(number, node);
+        self.passes(100 * MILLI);
+        let filters = vec![("t/#".to_owned(), QoS::AtLeastOnce)];
+        self.with(number, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+        self.until_granted(number, "t/#");
+        number
+    }
+
     /// What somebody finds retained who asks for it on a node now.
     fn retained(&mut self, node: usize) -> Vec<usize> {
         let view = self.reads(node);

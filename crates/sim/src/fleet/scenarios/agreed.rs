@@ -516,7 +516,8 @@ fn another_core_leads_soon_after_the_last_word_of_the_one_that_led() {
         })
         .collect();
     times.sort_unstable();
-    assert!(times[20] < 4 * SECOND && times[35] < 7 * SECOND, "{times:?}");
+    let bounds = [(20, 4), (35, 7), (39, 10)];
+    assert!(bounds.iter().all(|(at, seconds)| times[*at] < seconds * SECOND), "{times:?}");
 }
 
 /// Nor do both links of the leader that stall at one time.
@@ -884,13 +885,7 @@ fn what_is_for_a_member_is_not_lost_with_a_link_to_a_life_that_was_none() {
         story.join(other, REPLICANT);
     }
     story.until("it has joined", |story| (0..4).all(|node| story.members(node) == 4));
-    let subscriber = story.fleet.clients.len();
-    story.fleet.clients.push(Client::member(subscriber));
-    story.fleet.connect(subscriber, REPLICANT);
-    story.passes(100 * MILLI);
-    let filters = vec![("t/#".to_owned(), QoS::AtLeastOnce)];
-    story.with(subscriber, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
-    story.until_granted(subscriber, "t/#");
+    let subscriber = story.has_subscriber(REPLICANT);
     assert_eq!(story.link(core, REPLICANT), (true, 0), "the core has not noticed");
     let number = story.says_as(publisher, "t/0", QoS::AtLeastOnce, Keeps::Nothing);
     story.passes(100 * MILLI);
