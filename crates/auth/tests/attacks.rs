@@ -64,7 +64,7 @@ impl World {
             // Nobody listens any more when a test has seen enough.
             let _ = send.send((worker, letter));
         });
-        Self { worker: Worker::new(WorkerId(0), node), letters, directory }
+        Self { worker: node.build_workers().remove(0), letters, directory }
     }
 
     fn connecting(&mut self, says: Says<'_>) -> (Client, ReasonCode) {

@@ -10,7 +10,7 @@ use auth::{
 };
 use base64ct::{Base64, Encoding};
 use broker::settings::Settings;
-use broker::{Node, Time, Worker, WorkerId};
+use broker::{Node, Time, Worker};
 use hmac::{Hmac, KeyInit, Mac};
 use mqtt::{Auth, Connect, Packet, PropertiesBuf, Property, ReasonCode, Version, decode, frame};
 use sha2::{Digest, Sha256};
@@ -39,7 +39,7 @@ impl World {
         let settings = AuthSettings { password_file: Some(users), workers: 1, ..AuthSettings::default() };
         let guard = Arc::new(Guard::open(&settings).unwrap());
         let node = Node::new(Settings::default(), guard.clone(), "test".into(), 1, [5; 16]);
-        Self { directory, settings, guard, worker: Worker::new(WorkerId(0), node) }
+        Self { directory, settings, guard, worker: node.build_workers().remove(0) }
     }
 
     fn change_users(&self, change: impl FnOnce(&mut PasswordFileEdit)) {

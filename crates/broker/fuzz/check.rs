@@ -78,7 +78,7 @@ impl World {
         node.deliver_letters_by(move |worker, letter| {
             post.lock().expect("nothing panics while it holds this").push((worker, letter));
         });
-        let workers = (0..WORKERS).map(|id| Worker::new(WorkerId(id), node.clone())).collect();
+        let workers = node.build_workers();
         Self {
             node,
             access,

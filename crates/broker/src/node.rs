@@ -9,7 +9,7 @@ use std::time::Instant;
 use arc_swap::ArcSwap;
 use mqtt::ReasonCode;
 use routing::{Index, IndexLimits};
-use shard::Shard;
+use shard::{Mutation, Shard, mutated};
 
 use crate::access::Access;
 use crate::admin::{Ask, Traces, Watches};
@@ -22,6 +22,7 @@ use crate::retained;
 use crate::routes::Routes;
 use crate::settings::Settings;
 use crate::store::{Condition, GroupName, Life, Request, SHARDS, Store, StoreEvent, StoreLog};
+use crate::worker::Worker;
 
 /// The parts of a node that every worker reads. **Invariant:** nothing here is locked on the path of a packet.
 pub struct Node {
@@ -62,8 +63,8 @@ pub struct Node {
     /// Where shards make things durable, if they do.
     pub(crate) log: Option<Arc<dyn StoreLog>>,
     pub(crate) life: Life,
-    /// Workers that have taken over what was found.
-    begun: AtomicU16,
+    /// All workers are built, with the subscriptions of the sessions that were found.
+    has_begun: AtomicBool,
     /// The shards as they were found, until their workers take them over.
     found: Mutex<Vec<Shard>>,
     /// Assigned Client Identifiers are made of this and a counter.
@@ -192,7 +193,7 @@ impl Node {
             log,
             life,
             found: Mutex::new(shards),
-            begun: AtomicU16::new(0),
+            has_begun: AtomicBool::new(false),
             assigned: AtomicU64::new(0),
         })
     }
@@ -287,20 +288,33 @@ impl Node {
         }
     }
 
-    /// A worker's shards go on: what their sessions want is in the index.
-    pub(crate) fn worker_begins(&self) {
-        self.begun.fetch_add(1, Release);
-        // Others hear what this node begins with when all of it is there.
-        if self.has_begun()
-            && let Some(peers) = self.routes.peers()
-        {
+    /// Builds the node's workers, one for each reactor, in the order of their ids. To be called once, after
+    /// [`Self::join_cluster`] and before anything is accepted from clients.
+    ///
+    /// A message that is dispatched before every durable subscription and every member of a shared group is in the index would
+    /// be acknowledged with "No matching subscribers" and lost. So all workers are built before any of them may serve.
+    pub fn build_workers(self: &Arc<Self>) -> Vec<Worker> {
+        let ids = (0..self.workers).map(WorkerId);
+        let mut workers: Vec<_> = ids.map(|id| Worker::new(id, self.clone())).collect();
+        if mutated(Mutation::ServeBeforeRecall) {
+            workers[0].recall();
+            workers[0].start_shards();
+        } else {
+            workers.iter_mut().for_each(Worker::recall);
+            exchange(&mut workers, self.began());
+            workers.iter_mut().for_each(Worker::start_shards);
+        }
+        self.has_begun.store(true, Release);
+        // Other nodes are notified of the routes that this node starts with when they are complete.
+        if let Some(peers) = self.routes.peers() {
             peers.routes_changed();
         }
+        workers
     }
 
-    /// Whether all that sessions from earlier lives want is in the index.
+    /// Whether all subscriptions of durable sessions are in the index.
     pub fn has_begun(&self) -> bool {
-        self.begun.load(Acquire) >= self.workers
+        self.has_begun.load(Acquire)
     }
 
     /// The state that a shard begins with: what was found on the disk, or nothing.
@@ -547,5 +561,26 @@ impl Node {
     /// The Session Expiry Interval that is granted for the one asked for, both in seconds.
     pub(crate) fn granted_expiry(&self, asked: u32) -> u32 {
         asked.min(u32::try_from(self.settings.load().session.expiry_max.as_secs()).unwrap_or(u32::MAX))
+    }
+}
+
+/// Delivers what the workers have for each other until nothing is left.
+fn exchange(workers: &mut [Worker], now: Time) {
+    loop {
+        let mut is_quiet = true;
+        for from in 0..workers.len() {
+            for to in 0..workers.len() {
+                let outgoing = workers[from].outgoing(WorkerId(to as u16));
+                if outgoing.is_empty() {
+                    continue;
+                }
+                let mut batch = std::mem::take(outgoing);
+                workers[to].take_batch(now, &mut batch);
+                is_quiet = false;
+            }
+        }
+        if is_quiet {
+            return;
+        }
     }
 }

@@ -53,7 +53,7 @@ impl Pair {
         let mut settings = Settings::default();
         settings.sys.interval = std::time::Duration::ZERO;
         let node = Node::new(settings, Arc::new(AllowAll), "test".into(), 2, [7; 16]);
-        let workers = [Worker::new(WorkerId(0), node.clone()), Worker::new(WorkerId(1), node)];
+        let workers = <[Worker; 2]>::try_from(node.build_workers()).ok().expect("two workers");
         Self { workers, spare: Batch::default(), dirty: Vec::new(), received: Vec::new() }
     }
 

@@ -8,7 +8,7 @@ use broker::access::{
     Step, Verdict,
 };
 use broker::settings::Settings;
-use broker::{Node, Time, Worker, WorkerId};
+use broker::{Node, Time, Worker};
 use mqtt::{Auth, Connect, Packet, Properties, PropertiesBuf, Property, ReasonCode, Version, decode, frame};
 
 struct Echo;
@@ -77,7 +77,7 @@ const NOW: Time = Time(1_000);
 impl Client {
     fn connect(method: &str) -> Self {
         let node = Node::new(Settings::default(), Arc::new(EchoAccess), "test".into(), 1, [5; 16]);
-        let mut worker = Worker::new(WorkerId(0), node);
+        let mut worker = node.build_workers().remove(0);
         let slot = worker.open(NOW, None).slot;
         let mut client = Self { worker, slot };
         let properties = PropertiesBuf::from_iter([Property::AuthenticationMethod(method)]);

@@ -497,10 +497,10 @@ fn unsubscribing_ends_the_retained_messages_of_the_filter() {
 /// [MQTT-3.1.2-23]: a session that is over is over, also when a client comes back before the node has noticed.
 #[test]
 fn a_session_ends_at_its_time_with_or_without_a_tick() {
-    use broker::{Node, Time, Worker, WorkerId};
+    use broker::{Node, Time};
     let access = std::sync::Arc::new(broker::access::AllowAll);
     let node = Node::new(net::settings(), access, "test".into(), 1, [0; 16]);
-    let mut worker = Worker::new(WorkerId(0), node);
+    let mut worker = node.build_workers().remove(0);
     let mut connected = |now: Time| {
         let slot = worker.open(now, None).slot;
         let mut bytes = Vec::new();

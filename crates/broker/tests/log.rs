@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use broker::access::AllowAll;
 use broker::settings::Settings;
-use broker::{
-    Batch, Condition, Letter, Life, Node, ShardId, Store, StoreLog, Time, Wanted, Worker, WorkerId,
-};
+use broker::{Batch, Condition, Letter, Life, Node, ShardId, Store, StoreLog, Time, Wanted, Worker};
 use mqtt::{QoS, Version, decode, frame};
 use shard::Command;
 use sim::packets::*;
@@ -71,7 +69,7 @@ impl Broker {
         let life = Life { began: Time(1), incarnation: 1 };
         let store = Store { log: store_log, shards: Vec::new(), life, hash_key: [3; 16] };
         let node = Node::with_store(settings, Arc::new(AllowAll), "test".into(), 1, store);
-        let worker = Worker::new(WorkerId(0), node.clone());
+        let worker = node.build_workers().remove(0);
         let letters = Arc::new(Mutex::new(Vec::new()));
         let mailbox = letters.clone();
         node.deliver_letters_by(move |_, letter| mailbox.lock().expect("no panic").push(letter));

@@ -7,7 +7,7 @@ use broker::access::{
     Access, Action, AllowAll, AskAgain, AuthReply, Credentials, Identity, Permission, Verdict,
 };
 use broker::settings::Settings;
-use broker::{Node, Time, Worker, WorkerId};
+use broker::{Node, Time, Worker};
 use mqtt::{
     Connect, Packet, PacketId, Properties, QoS, ReasonCode, RetainHandling, Subscribe, SubscribeFiltersBuf,
     SubscriptionOptions, Version,
@@ -99,7 +99,7 @@ fn client(worker: &mut Worker, name: &str, clean_start: bool, filters: &[&str]) 
 fn subscriptions_that_are_no_longer_allowed_end() {
     let door = Arc::new(Door::default());
     let node = Node::new(Settings::default(), door.clone(), "test".into(), 1, [3; 16]);
-    let mut worker = Worker::new(WorkerId(0), node.clone());
+    let mut worker = node.build_workers().remove(0);
     client(&mut worker, "ephemeral", true, &["a/#", "$share/group/b", "free"]);
     client(&mut worker, "durable", false, &["c/+", "$share/group/d", "free"]);
     let routes = node.routes.len();
@@ -123,7 +123,7 @@ fn subscriptions_that_are_no_longer_allowed_end() {
 fn a_look_at_all_clients_goes_on_to_its_end_whatever_changes_meanwhile() {
     let door = Arc::new(Door::default());
     let node = Node::new(Settings::default(), door.clone(), "test".into(), 1, [3; 16]);
-    let mut worker = Worker::new(WorkerId(0), node);
+    let mut worker = node.build_workers().remove(0);
     for number in 0..2_500 {
         client(&mut worker, &format!("c{number}"), true, &["t"]);
     }

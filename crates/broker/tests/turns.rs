@@ -25,10 +25,7 @@ impl Turns {
         let mut settings = Settings::default();
         settings.sys.interval = std::time::Duration::ZERO;
         let node = Node::new(settings, Arc::new(AllowAll), "test".into(), workers, [3; 16]);
-        Turns {
-            workers: (0..workers).map(|id| Worker::new(WorkerId(id), node.clone())).collect(),
-            mailboxes: (0..workers).map(|_| VecDeque::new()).collect(),
-        }
+        Turns { workers: node.build_workers(), mailboxes: (0..workers).map(|_| VecDeque::new()).collect() }
     }
 
     fn connect(&mut self, worker: usize, connecting: Connecting) -> u32 {

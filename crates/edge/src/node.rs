@@ -226,12 +226,15 @@ pub fn start(options: Options) -> Result<Node, StartError> {
     shared.name_listeners(edge.listeners.iter().map(|listener| name_of(listener).to_owned()).collect());
     let doors = Arc::new(Doors::default());
     let mut node = Node { bound, mailboxes: mailboxes.clone(), threads: Vec::new(), connections_max, admin };
-    for (index, (poll, inbox)) in polls.into_iter().zip(inboxes).enumerate() {
+    // All of them before the first thread: a reactor accepts as soon as it runs.
+    let workers = shared.build_workers();
+    for (index, ((poll, inbox), worker)) in polls.into_iter().zip(inboxes).zip(workers).enumerate() {
         let listeners = std::mem::take(&mut listeners[index]);
-        let (shared, mailboxes, doors) = (shared.clone(), mailboxes.clone(), doors.clone());
+        let (mailboxes, doors) = (mailboxes.clone(), doors.clone());
+        let began = shared.began();
         let handshakes = edge.handshakes_per_turn as usize;
         let run = move || {
-            let reactor = Reactor::new(index as u16, shared, poll, inbox, mailboxes, listeners, clock);
+            let reactor = Reactor::new(worker, poll, inbox, mailboxes, listeners, (clock, began));
             reactor.limited_to(doors, connections_max, handshakes).run()
         };
         match vital::spawn(format!("reactor-{index}"), run) {

@@ -138,19 +138,18 @@ const SPARE_BATCHES: usize = 16;
 const SPARE_BYTES: usize = 1024 * 1024;
 
 impl Reactor {
+    /// `clock` and `began` are the same moment, by the system's clock and by the node's.
     pub(crate) fn new(
-        index: u16,
-        node: Arc<broker::Node>,
+        worker: Worker,
         poll: Poll,
         inbox: Inbox,
         mailboxes: Vec<Mailbox>,
         listeners: Vec<Listener>,
-        clock: Instant,
+        (clock, began): (Instant, Time),
     ) -> Self {
-        let began = node.began();
         Self {
-            worker: Worker::new(WorkerId(index), node),
-            index,
+            index: worker.id().0,
+            worker,
             poll,
             inbox,
             mailboxes,
@@ -202,7 +201,9 @@ impl Reactor {
     pub fn detached(node: Arc<broker::Node>) -> io::Result<Self> {
         let poll = Poll::new()?;
         let (mailbox, inbox) = mailbox(Waker::new(poll.registry(), WAKER)?);
-        Ok(Self::new(0, node, poll, inbox, vec![mailbox], Vec::new(), Instant::now()))
+        let [worker] = <[Worker; 1]>::try_from(node.build_workers())
+            .map_err(|_| io::Error::other("a detached reactor needs a node with one worker"))?;
+        Ok(Self::new(worker, poll, inbox, vec![mailbox], Vec::new(), (Instant::now(), node.began())))
     }
 
     /// A connection without a socket; returns its slot.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use broker::access::AllowAll;
 use broker::settings::Settings;
-use broker::{ConnectionId, Node, Time, Worker, WorkerId};
+use broker::{ConnectionId, Node, Time, Worker};
 
 const NOW: Time = Time(1_000);
 const TURNS_MAX: u32 = 64;
@@ -22,7 +22,7 @@ impl Broker {
         let mut settings = Settings::default();
         settings.sys.interval = std::time::Duration::ZERO;
         let node = Node::new(settings, Arc::new(AllowAll), "ratchet".into(), 1, [7; 16]);
-        let worker = Worker::new(WorkerId(0), node);
+        let worker = node.build_workers().remove(0);
         Self { worker, dirty: Vec::new(), received: Vec::new(), used: 0 }
     }
 

@@ -33,11 +33,13 @@ pub enum Mutation {
     ForgetLastBatch,
     /// A batch is applied twice.
     ApplyTwice,
+    /// A node serves clients before all of its workers have put the subscriptions of their sessions into the index.
+    ServeBeforeRecall,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::IgnoreCleanStart,
         Self::EarlyExpiry,
         Self::ForgetIdentities,
@@ -51,6 +53,7 @@ impl Mutation {
         Self::ReusePacketId,
         Self::ForgetLastBatch,
         Self::ApplyTwice,
+        Self::ServeBeforeRecall,
     ];
 }
 

@@ -177,7 +177,7 @@ impl Node {
         join(&node);
         let mut this = Self {
             life,
-            workers: (0..workers).map(|id| Worker::new(WorkerId(id), node.clone())).collect(),
+            workers: node.build_workers(),
             node,
             began,
             began_at: cx.now(),

@@ -15,6 +15,7 @@ fn faults_in_the_product_are_noticed() {
         shard::Mutation::ForgetIdentities,
         shard::Mutation::WrongBody,
         shard::Mutation::ApplyTwice,
+        shard::Mutation::ServeBeforeRecall,
     ];
     let log = [
         storage::Mutation::SkipSync,

@@ -36,6 +36,7 @@ use std::time::Duration;
 
 use mqtt::{ReasonCode, Version};
 use routing::Reader;
+use shard::{Mutation, mutated};
 
 pub(crate) use publish::{is_beyond_limits, is_own_topic};
 pub use receive::{Received, Then};
@@ -123,6 +124,8 @@ pub struct Worker {
     sys: sys::Sys,
     recheck: recheck::Recheck,
     review: review::Review,
+    /// All workers' subscriptions are in the index: clients may be served.
+    has_started: bool,
 }
 
 struct Pending {
@@ -131,7 +134,8 @@ struct Pending {
 }
 
 impl Worker {
-    pub fn new(id: WorkerId, node: Arc<Node>) -> Self {
+    /// Builds a worker that [`Node::build_workers`] makes ready to serve.
+    pub(crate) fn new(id: WorkerId, node: Arc<Node>) -> Self {
         let settings = node.settings();
         let shards = node.hosted(id).map(|shard| {
             let random = node.secret(u64::MAX - u64::from(shard.0));
@@ -140,7 +144,7 @@ impl Worker {
             (shard, ShardHost::new(state, log, settings, routes, load, node.hash_key, random))
         });
         let interval = settings.sys.interval;
-        let mut worker = Self {
+        Self {
             id,
             now: node.began(),
             connections: Slots::default(),
@@ -185,16 +189,24 @@ impl Worker {
             sys: sys::Sys::default(),
             recheck: recheck::Recheck::default(),
             review: review::Review::default(),
+            has_started: false,
             settings,
             node,
-        };
-        worker.start_shards();
-        worker.node.worker_begins();
-        worker
+        }
     }
 
-    /// The shards go on where the node's last life ended.
-    fn start_shards(&mut self) {
+    /// Puts what the sessions of the shards have subscribed to into the index, and sends their shared subscriptions to the shards
+    /// of the groups.
+    pub(crate) fn recall(&mut self) {
+        let mut output = std::mem::take(&mut self.shard_output);
+        self.shards.iter_mut().for_each(|(_, shard)| shard.recall(&mut output));
+        self.carry_out(&mut output);
+        self.shard_output = output;
+    }
+
+    /// Starts the shards where the previous incarnation of the node ended. Wills that are due may be dispatched from here on, so
+    /// the subscriptions and groups of all workers have to be in place.
+    pub(crate) fn start_shards(&mut self) {
         let mut output = std::mem::take(&mut self.shard_output);
         let (now, life) = (self.now, self.node.life);
         for (_, shard) in &mut self.shards {
@@ -202,6 +214,7 @@ impl Worker {
         }
         self.carry_out(&mut output);
         self.shard_output = output;
+        self.has_started = true;
         if self.shards.iter().any(|(_, shard)| shard.retained_len() > 0) {
             self.published().retained_used.store(true, std::sync::atomic::Ordering::SeqCst);
         }
@@ -232,6 +245,10 @@ impl Worker {
     /// A network connection was accepted. Its bytes go to [`Self::receive`] under the slot of the name it gets.
     pub fn open(&mut self, now: Time, peer: Option<SocketAddr>) -> ConnectionId {
         self.now = now;
+        assert!(
+            self.has_started || mutated(Mutation::ServeBeforeRecall),
+            "a worker serves clients only after all workers were built"
+        );
         let (slot, generation) = self.connections.vacant();
         let id = ConnectionId { worker: self.id, slot, generation };
         let connection = Connection {
@@ -420,6 +437,10 @@ impl Worker {
 
     pub fn tick(&mut self, now: Time) {
         self.now = now;
+        if mutated(Mutation::ServeBeforeRecall) && !self.has_started && self.node.began().after(LATE) <= now {
+            self.recall();
+            self.start_shards();
+        }
         if self.is_behind() {
             self.hear_the_log();
         }
@@ -600,5 +621,7 @@ impl Worker {
     }
 }
 
+/// How long a worker with [`Mutation::ServeBeforeRecall`] serves before it has recalled its sessions.
+const LATE: Duration = Duration::from_millis(500);
 /// Rounds of work for itself in one turn; more would keep sockets waiting.
 pub const SETTLE_ROUNDS: usize = 8;

@@ -11,7 +11,7 @@ use mqtt::Version::{V3_1_1, V5};
 use settings::{ByteSize, Raw, Section};
 
 use crate::log::Log;
-use crate::net::{Net, Peer, settings};
+use crate::net::{Net, Peer, Travel, settings};
 use crate::store::Kind;
 use sim::packets::*;
 
@@ -430,6 +430,41 @@ fn what_a_member_leaves_behind_comes_once_whenever_the_process_dies() {
             }
             assert_eq!(found, ["once"], "after {dies_after}");
         });
+    }
+}
+
+/// A publisher that knocks as soon as the node is back finds the subscriptions of all sessions that were found on the disk, and
+/// the members of shared groups: none of its messages is answered with "No matching subscribers" and lost.
+#[test]
+fn the_first_message_after_a_restart_finds_all_durable_subscriptions() {
+    for seed in 1..=20 {
+        let (mut net, log) = Net::with_log(3, settings(), Arc::new(AllowAll));
+        let names: Vec<String> = (0..16).map(|number| format!("s{number}")).collect();
+        for name in &names {
+            let peer = connect(&mut net, &log, 1, durable(V5, name));
+            let own = subscribe(1).to(&format!("own/{name}"), AtLeastOnce);
+            net.send(peer, own.to(&format!("$share/g/shared/{name}"), AtLeastOnce));
+            net.sync(&log);
+            net.lose(peer);
+            net.sync(&log);
+        }
+        let (mut net, log) = net.just_after_crash(&log, Travel::Shuffled(seed));
+        let publisher = net.open(0, V5);
+        net.send_without_running(publisher, v5("p"));
+        let topics = names.iter().flat_map(|name| [format!("own/{name}"), format!("shared/{name}")]);
+        for (number, topic) in (1..).zip(topics) {
+            net.send_without_running(publisher, message(&topic, &topic).qos1(number));
+        }
+        net.run();
+        net.sync(&log);
+        let mut answers = net.received(publisher);
+        assert_eq!(answers.remove(0), connack(false));
+        assert_eq!(answers, (1..=32).map(puback).collect::<Vec<_>>(), "seed {seed}");
+        for name in &names {
+            let mut found = drained(&mut net, &log, name);
+            found.sort();
+            assert_eq!(found, [format!("own/{name}"), format!("shared/{name}")]);
+        }
     }
 }
 

@@ -96,7 +96,7 @@ impl Drop for SaysWhere {
 impl Net {
     pub fn of(workers: u16, travel: Travel, settings: Settings, access: Arc<dyn Access>) -> Self {
         let node = Node::new(settings, access, "test".into(), workers, *b"0123456789abcdef");
-        Self::around(node, workers, travel)
+        Self::around(node, travel)
     }
 
     /// The same with a log; what is appended at the start is durable.
@@ -114,15 +114,32 @@ impl Net {
         workers: u16,
         settings: Settings,
         access: Arc<dyn Access>,
+        found: (Arc<Log>, Vec<shard::Shard>),
+    ) -> (Self, Arc<Log>) {
+        let (mut net, log) = Self::just_started(workers, settings, access, found, Travel::InOrder);
+        net.run();
+        net.sync(&log);
+        (net, log)
+    }
+
+    /// A restart of a node that dies now, whose workers have had no turn yet.
+    pub fn just_after_crash(self, log: &Log, travel: Travel) -> (Self, Arc<Log>) {
+        let (workers, settings) = (self.workers.len() as u16, (**self.workers[0].settings()).clone());
+        Self::just_started(workers, settings, Arc::new(AllowAll), log.killed(HASH_KEY), travel)
+    }
+
+    fn just_started(
+        workers: u16,
+        settings: Settings,
+        access: Arc<dyn Access>,
         (log, shards): (Arc<Log>, Vec<shard::Shard>),
+        travel: Travel,
     ) -> (Self, Arc<Log>) {
         let life = broker::Life::default();
         let store = broker::Store { log: Some(log.clone()), shards, life, hash_key: HASH_KEY };
         let node = Node::with_store(settings, access, "test".into(), workers, store);
-        let mut net = Self::around(node, workers, Travel::InOrder);
+        let net = Self::around(node, travel);
         net.node.connect_log();
-        net.run();
-        net.sync(&log);
         (net, log)
     }
 
@@ -136,7 +153,7 @@ impl Net {
         }
     }
 
-    fn around(node: Arc<Node>, workers: u16, travel: Travel) -> Self {
+    fn around(node: Arc<Node>, travel: Travel) -> Self {
         let post = Arc::<Mutex<Vec<_>>>::default();
         let posted = post.clone();
         node.deliver_letters_by(move |worker, letter| {
@@ -144,7 +161,7 @@ impl Net {
         });
         Self {
             post,
-            workers: (0..workers).map(|id| Worker::new(WorkerId(id), node.clone())).collect(),
+            workers: node.build_workers(),
             node,
             store: Store::default(),
             now: Time(0),

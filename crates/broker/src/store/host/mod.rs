@@ -241,7 +241,7 @@ impl ShardHost {
         ));
         let group_reader = group_routes.reader();
         load.sessions.fetch_add(state.counts().sessions, Relaxed);
-        let mut host = Self {
+        Self {
             id: ShardId(state.id()),
             held_little: little(&settings),
             settings,
@@ -285,19 +285,16 @@ impl ShardHost {
             backlog: Backlog::default(),
             random: random | 1,
             counters: StoreCounters::default(),
-        };
-        let filters: Vec<Box<str>> = host.state.filters().into_iter().map(Into::into).collect();
-        filters.into_iter().for_each(|filter| host.filter_added(filter));
-        host
+        }
     }
 
-    /// The node's life begins: whoever was connected when the last one ended is not any more. To be called once, before any request.
+    /// Starts the shard: no client of the node's previous incarnation is connected any more. To be called once, after
+    /// [`Self::recall`] of all shards and before any other request.
     pub fn start(&mut self, now: Time, life: Life, out: &mut ShardOutput) {
         let Life { incarnation, .. } = life;
         self.propose_start(now, incarnation);
         self.configure(now);
         self.sweep(now);
-        self.recall_sessions(out);
         let wills: Vec<u64> = self.state.due_wills().map(|(id, _)| id).collect();
         wills.into_iter().for_each(|id| self.will_due(id, out));
         self.seek_orphans(out);

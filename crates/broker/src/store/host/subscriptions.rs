@@ -158,9 +158,11 @@ impl ShardHost {
         }
     }
 
-    /// A node's life begins: groups are made of those who are members, and what sessions have published at QoS 2 may be known
-    /// anywhere.
-    pub(super) fn recall_sessions(&mut self, out: &mut ShardOutput) {
+    /// Puts the subscriptions of the sessions that were found into the node's index, and announces the sessions to their shared
+    /// groups. Any shard may know the identities of what they have published at QoS 2.
+    pub(crate) fn recall(&mut self, out: &mut ShardOutput) {
+        let filters: Vec<Box<str>> = self.state.filters().into_iter().map(Into::into).collect();
+        filters.into_iter().for_each(|filter| self.filter_added(filter));
         let mut place = Some(0);
         while let Some(from) = place {
             let (some, next) = self.state.sessions_from(from, SESSIONS_AT_ONCE);
