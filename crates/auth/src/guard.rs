@@ -245,6 +245,10 @@ impl Access for Guard {
         }
     }
 
+    fn lets_in_without_login(&self, listener: &str) -> bool {
+        self.shared.policy.load().admits_anonymous(&Credentials { listener, ..Credentials::default() })
+    }
+
     /// SCRAM-SHA-256, when somebody can use it.
     fn mechanism(&self, method: &str, credentials: Credentials<'_>) -> Option<Box<dyn Mechanism>> {
         if let Some(reason) = self.refused_at_once(&credentials) {

@@ -227,6 +227,12 @@ pub trait Access: Send + Sync + 'static {
         later: &mut dyn FnMut() -> AuthReply,
     ) -> Option<Verdict>;
 
+    /// Whether this listener lets in clients that show neither a user name nor a password. While it does, it refuses web pages of other
+    /// hosts.
+    fn lets_in_without_login(&self, _listener: &str) -> bool {
+        true
+    }
+
     /// A run of the Authentication Method that a CONNECT names; `None` when there is no such method here, which refuses the
     /// client with 0x8C.
     fn mechanism(&self, _method: &str, _credentials: Credentials<'_>) -> Option<Box<dyn Mechanism>> {

@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
 
-use layer::{Arrived, LayerRules, Layers, WebSocketRules};
+use layer::{Arrived, LayerRules, Layers, PageRule, WebSocketRules};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
@@ -125,7 +125,7 @@ const PLAIN: &[u8] = b"\xC0\0";
 
 /// The server's layers of a connection that has had a message each way, and what is kept of the client's certificate.
 fn idle(rules: &LayerRules, client: Option<&Arc<ClientConfig>>) -> Result<(Box<Layers>, Arrived), Failed> {
-    let mut layers = rules.start(false)?.ok_or("there are layers")?;
+    let mut layers = rules.start(false, || PageRule::Any)?.ok_or("there are layers")?;
     let framed = rules.websocket.is_some();
     let said = if framed { [REQUEST, FRAME].concat() } else { PLAIN.to_vec() };
     let mut arrived = Arrived::default();

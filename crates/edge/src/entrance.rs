@@ -14,7 +14,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig};
 use tls::{Expiry, ExpiryKind};
 
-use crate::layer::{LayerRules, Layers, WebSocketRules};
+use crate::layer::{LayerRules, Layers, PageRule, WebSocketRules};
 use crate::settings::{Listener, TlsClient, TlsVersion, Transport};
 
 /// A listener's entrance.
@@ -72,12 +72,20 @@ impl Entrance {
         &self.expiries
     }
 
-    /// The layers of a new connection from `peer`.
+    /// The layers of a new connection from `peer`. `is_open`: whether clients are let in here without a login.
     ///
     /// # Errors
     /// A TLS configuration that cannot serve.
-    pub fn layers(&self, peer: Option<SocketAddr>) -> Result<Option<Box<Layers>>, rustls::Error> {
-        self.rules.start(self.expects_proxy(peer))
+    pub fn layers(
+        &self,
+        peer: Option<SocketAddr>,
+        is_open: impl FnOnce() -> bool,
+    ) -> Result<Option<Box<Layers>>, rustls::Error> {
+        let proxy = self.expects_proxy(peer);
+        // No browser begins with a PROXY header, so what comes behind one comes from elsewhere.
+        let loopback = !proxy && peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback());
+        let pages = || if is_open() { PageRule::SameHost { loopback } } else { PageRule::Any };
+        self.rules.start(proxy, pages)
     }
 
     /// Whether a connection from `peer` begins by saying whom it speaks for.

@@ -42,8 +42,9 @@ section! {
         pub transport: Transport = "mqtt", at start;
         /// The path of WebSocket requests.
         pub websocket_path: String = "/mqtt", at start;
-        /// Pages that may connect by WebSocket: values of Origin, separated by commas, such as `https://app.example.com`. Empty is
-        /// any. Programs that are no browsers send no Origin and are not asked.
+        /// Web pages that may connect by WebSocket: values of Origin, separated by commas, such as `https://app.example.com`, or `*` for
+        /// any. Empty: any page while clients have to log in, else only pages of the host that they connect to. Programs that are not
+        /// browsers send no Origin and are not asked.
         pub websocket_origins: String = "", at start;
         /// The certificate chain (PEM) that the listener shows; with it, TLS is spoken.
         pub tls_certificate: Option<PathBuf> = "", at start;

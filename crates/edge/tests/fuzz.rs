@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use layer::{Arrived, LayerRules, Layers, WebSocketRules};
+use layer::{Arrived, LayerRules, Layers, PageRule, WebSocketRules};
 use mutate::{Random, mutate};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig};
@@ -72,7 +72,10 @@ fn receive(layers: &mut Layers, bytes: &[u8], outcome: &mut Outcome) {
 
 /// What becomes of `bytes` when they come in pieces, each as long as `piece` says, at least one byte.
 fn run(rules: &LayerRules, proxy: bool, bytes: &[u8], mut piece: impl FnMut(usize) -> usize) -> Outcome {
-    let mut layers = rules.start(proxy).expect("rules that serve").expect("there are layers");
+    let mut layers = rules
+        .start(proxy, || PageRule::SameHost { loopback: false })
+        .expect("rules that serve")
+        .expect("there are layers");
     let mut outcome = Outcome::default();
     let mut rest = bytes;
     while !rest.is_empty() && !outcome.ended {
@@ -234,7 +237,8 @@ fn nothing_comes_out_of_tls_that_was_not_said() {
     rounds(|random| {
         let name = ServerName::try_from("localhost").expect("a name");
         let mut peer = ClientConnection::new(client.clone(), name).expect("a client");
-        let mut layers = rules.start(false).expect("rules that serve").expect("there are layers");
+        let mut layers =
+            rules.start(false, || PageRule::Any).expect("rules that serve").expect("there are layers");
         let said: Vec<u8> = (0..random.below(40_000)).map(|at| at as u8).collect();
         std::io::Write::write_all(&mut peer.writer(), &said).expect("buffered");
         let harmed_flight = random.below(5);

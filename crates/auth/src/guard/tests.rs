@@ -103,6 +103,19 @@ fn without_files_everybody_may_do_everything() {
 }
 
 /// As with API keys: the first one closes the door, and the last one opens it.
+/// By which WebSocket listeners go when a web page comes.
+#[test]
+fn a_listener_says_whether_it_lets_in_without_a_login() {
+    assert!(Guard::open(&Auth::default()).unwrap().lets_in_without_login("a"));
+    let files = Files::new("listener-open").users(USERS);
+    assert!(!files.open().lets_in_without_login("a"));
+    assert!(files.anonymous(true).open().lets_in_without_login("a"));
+    let mut files = Files::new("listener-anonymous").users(USERS);
+    files.settings.anonymous_listeners = ListenerNames(vec!["b".into()]);
+    let guard = files.open();
+    assert_eq!((guard.lets_in_without_login("a"), guard.lets_in_without_login("b")), (false, true));
+}
+
 #[test]
 fn a_database_is_a_way_to_authenticate_from_its_first_user_on() {
     use crate::users::{Connected, UserRecord, Users, hash_password};

@@ -41,7 +41,7 @@ use shard::{Mutation, mutated};
 pub(crate) use publish::{is_beyond_limits, is_own_topic};
 pub use receive::{Received, Then};
 
-use crate::access::ClientCertificate;
+use crate::access::{Access, ClientCertificate};
 use crate::admin::{Sampler, SlowTable, Tracing};
 use crate::backlog::{Backlog, Waiting};
 use crate::connection::{Connection, Marks, Phase};
@@ -227,6 +227,10 @@ impl Worker {
     /// As last told.
     pub fn settings(&self) -> &Arc<Settings> {
         &self.settings
+    }
+
+    pub fn access(&self) -> &dyn Access {
+        &*self.node.access
     }
 
     pub fn connections(&self) -> usize {

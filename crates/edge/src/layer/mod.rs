@@ -3,6 +3,7 @@
 //! A plain connection has none of this and pays for none of it.
 
 mod certificate;
+mod page;
 mod proxy;
 mod tls;
 mod websocket;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use broker::access::ClientCertificate;
 use rustls::ServerConfig;
 
+pub(crate) use page::PageRule;
 pub(crate) use websocket::WebSocketRules;
 
 use proxy::{Proxied, ProxyHeader};
@@ -72,16 +74,21 @@ impl fmt::Display for LayerError {
 }
 
 impl LayerRules {
-    /// Layers for a new connection, on which a PROXY header comes first if `proxy` says so; `None` when there are none.
+    /// Layers for a new connection, on which a PROXY header comes first if `proxy` says so; `None` when there are none. `pages` is asked
+    /// when there is WebSocket.
     ///
     /// # Errors
     /// A TLS configuration that cannot serve.
-    pub fn start(&self, proxy: bool) -> Result<Option<Box<Layers>>, rustls::Error> {
+    pub fn start(
+        &self,
+        proxy: bool,
+        pages: impl FnOnce() -> PageRule,
+    ) -> Result<Option<Box<Layers>>, rustls::Error> {
         if !proxy && self.tls.is_none() && self.websocket.is_none() {
             return Ok(None);
         }
         let tls = self.tls.clone().map(Tls::new).transpose()?;
-        let websocket = self.websocket.clone().map(|rules| (WebSocket::new(), rules));
+        let websocket = self.websocket.clone().map(|rules| (WebSocket::new(pages()), rules));
         let proxy = proxy.then(ProxyHeader::default);
         Ok(Some(Box::new(Layers { proxy, tls, websocket, wire: Vec::new(), sent: 0 })))
     }

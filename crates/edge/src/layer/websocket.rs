@@ -6,21 +6,35 @@
 use base64ct::{Base64, Encoding as _};
 use sha1::{Digest as _, Sha1};
 
-use super::LayerError;
+use super::{LayerError, PageRule};
 
 /// What a listener asks of those who come by WebSocket.
 #[derive(Clone, Debug)]
 pub(crate) struct WebSocketRules {
     /// The path of the request, query apart.
     pub path: String,
-    /// Values of Origin that may come in; empty is any. Programs that are no browsers send none and may come in always.
+    /// Values of Origin that may connect, `*` for any. Empty: the connection's [`PageRule`] decides. Programs that are not browsers
+    /// send none.
     pub origins: Vec<String>,
+}
+
+impl WebSocketRules {
+    /// Returns why a request is refused for its Host or Origin; `None` when it is accepted.
+    fn refuses(&self, pages: PageRule, host: Option<&str>, origin: Option<&str>) -> Option<&'static str> {
+        if self.origins.is_empty() {
+            return pages.refuses(host, origin);
+        }
+        let origin = origin?;
+        let is_named = |allowed: &String| allowed == "*" || allowed.eq_ignore_ascii_case(origin);
+        (!self.origins.iter().any(is_named)).then_some("pages of this origin may not connect")
+    }
 }
 
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct WebSocket {
     state: State,
+    pages: PageRule,
     /// The beginning of a request, a frame's header, or a control frame's payload.
     kept: Vec<u8>,
     /// A message is being sent in fragments.
@@ -56,8 +70,8 @@ const PROTOCOL_ERROR: u16 = 1002;
 const UNSUPPORTED_DATA: u16 = 1003;
 
 impl WebSocket {
-    pub fn new() -> Self {
-        Self { state: State::Upgrading, kept: Vec::new(), in_message: false, closed: false }
+    pub fn new(pages: PageRule) -> Self {
+        Self { state: State::Upgrading, pages, kept: Vec::new(), in_message: false, closed: false }
     }
 
     /// Whether MQTT may be sent.
@@ -141,7 +155,7 @@ impl WebSocket {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);
         let refused = match request.parse(&self.kept) {
-            Ok(httparse::Status::Complete(length)) => match check(rules, &request) {
+            Ok(httparse::Status::Complete(length)) => match check(rules, self.pages, &request) {
                 Ok(accept) => {
                     answer.extend_from_slice(&accept);
                     self.kept = Vec::new();
@@ -264,7 +278,11 @@ impl Refusal {
 }
 
 /// The answer to a request that is an upgrade (RFC 6455 section 4.2).
-fn check(rules: &WebSocketRules, request: &httparse::Request<'_, '_>) -> Result<Vec<u8>, Refusal> {
+fn check(
+    rules: &WebSocketRules,
+    pages: PageRule,
+    request: &httparse::Request<'_, '_>,
+) -> Result<Vec<u8>, Refusal> {
     let refuse = |status, why| Err(Refusal { status, headers: "", why });
     let all = |name: &'static str| {
         let named = request.headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name));
@@ -294,11 +312,14 @@ fn check(rules: &WebSocketRules, request: &httparse::Request<'_, '_>) -> Result<
             why: "WebSocket version 13 is spoken here",
         });
     }
-    if let Some(origin) = one("Origin")
-        && !rules.origins.is_empty()
-        && !rules.origins.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin))
-    {
-        return refuse("403 Forbidden", "pages of this origin may not connect");
+    // A value that is no text, or a second one, is nobody's.
+    let single = |name: &str| {
+        let mut values = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name));
+        let value = std::str::from_utf8(values.next()?.value).map(str::trim).unwrap_or_default();
+        Some(if values.next().is_none() { value } else { "" })
+    };
+    if let Some(why) = rules.refuses(pages, single("Host"), single("Origin")) {
+        return refuse("403 Forbidden", why);
     }
     // [MQTT-6.0.0-4]: the client names "mqtt"; what clients of 3.1 name is "mqttv3.1".
     let Some(protocol) = ["mqtt", "mqttv3.1"].into_iter().find(|name| lists("Sec-WebSocket-Protocol", name))
@@ -406,7 +427,7 @@ mod tests {
 
     /// What comes of bytes that arrive in pieces of `size`.
     fn receive(bytes: &[u8], size: usize) -> (Vec<u8>, String, Result<(), LayerError>) {
-        let mut socket = WebSocket::new();
+        let mut socket = WebSocket::new(PageRule::Any);
         let (mut plain, mut answer) = (Vec::new(), Vec::new());
         let mut result = Ok(());
         for piece in bytes.chunks(size) {
@@ -462,7 +483,7 @@ mod tests {
         for (first, payload, code) in cases {
             let bytes = [UPGRADE.as_bytes(), &frame(first, payload)].concat();
             for size in [1, usize::MAX] {
-                let mut socket = WebSocket::new();
+                let mut socket = WebSocket::new(PageRule::Any);
                 let (mut plain, mut answer) = (Vec::new(), Vec::new());
                 let mut pieces = bytes.chunks(size);
                 let refused =
@@ -485,7 +506,7 @@ mod tests {
         for (payload, code) in
             [(&b"\x03\xe9bye"[..], 1001), (b"", 1000), (b"\x03\xed", 1002), (b"\x01", 1002)]
         {
-            let mut socket = WebSocket::new();
+            let mut socket = WebSocket::new(PageRule::Any);
             let (mut plain, mut answer) = (Vec::new(), Vec::new());
             let bytes = [UPGRADE.as_bytes(), &frame(0x88, payload)].concat();
             assert_eq!(socket.receive(&rules(), &bytes, &mut plain, &mut answer), Err(LayerError::Closed));
@@ -520,9 +541,47 @@ mod tests {
         assert_eq!(receive(UPGRADE.replace("Host: h", "Origin: HTTPS://A.example").as_bytes(), 99).2, Ok(()));
     }
 
+    /// What becomes of an upgrade with these bytes as Host and Origin, on a listener with these origins.
+    fn answer_to(pages: PageRule, origins: &[&str], headers: &[u8]) -> String {
+        let origins = origins.iter().map(|&origin| origin.to_owned()).collect();
+        let rules = WebSocketRules { path: "/mqtt".into(), origins };
+        let (before, after) = UPGRADE.split_once("Host: h\r\n").unwrap();
+        let bytes = [before.as_bytes(), headers, after.as_bytes()].concat();
+        let (mut plain, mut answer) = (Vec::new(), Vec::new());
+        // The answer is what counts here.
+        let _ = WebSocket::new(pages).receive(&rules, &bytes, &mut plain, &mut answer);
+        String::from_utf8_lossy(&answer[9..12]).into_owned()
+    }
+
+    #[test]
+    fn an_origin_that_is_no_text_or_comes_twice_is_a_foreign_one() {
+        let same_host = PageRule::SameHost { loopback: true };
+        for origin in [&b"Origin: \xff\r\n"[..], b"Origin: http://localhost\r\nOrigin: http://localhost\r\n"]
+        {
+            let headers = [b"Host: localhost\r\n", origin].concat();
+            assert_eq!(answer_to(same_host, &[], &headers), "403");
+            assert_eq!(answer_to(PageRule::Any, &["http://localhost"], &headers), "403");
+            assert_eq!(answer_to(PageRule::Any, &[], &headers), "101", "whoever comes has to log in");
+        }
+        assert_eq!(answer_to(same_host, &[], b"Host: \xff\r\n"), "403");
+        assert_eq!(answer_to(same_host, &[], b"Host: localhost\r\nHost: localhost\r\n"), "403");
+        assert_eq!(answer_to(same_host, &[], b"Host: localhost\r\nOrigin: http://127.0.0.1:80\r\n"), "101");
+    }
+
+    /// Without authentication too: the operator has said so.
+    #[test]
+    fn origins_that_are_named_replace_the_rule_of_the_same_host() {
+        let same_host = PageRule::SameHost { loopback: true };
+        let evil = b"Host: broker.example\r\nOrigin: https://evil.example\r\n";
+        assert_eq!(answer_to(same_host, &[], evil), "403");
+        assert_eq!(answer_to(same_host, &["https://app.example"], evil), "403");
+        assert_eq!(answer_to(same_host, &["https://app.example", "https://evil.example"], evil), "101");
+        assert_eq!(answer_to(same_host, &["*"], evil), "101");
+    }
+
     #[test]
     fn frames_to_the_client_have_the_shortest_header() {
-        let mut socket = WebSocket::new();
+        let mut socket = WebSocket::new(PageRule::Any);
         socket.send(b"too early", &mut Vec::new());
         socket.state = State::Header;
         for (length, header) in [

@@ -146,7 +146,8 @@ impl Reactor {
             return;
         }
         let listener = place.listener();
-        let layers = match listener.entrance.load().layers(peer) {
+        let is_open = || self.worker.access().lets_in_without_login(&listener.name);
+        let layers = match listener.entrance.load().layers(peer, is_open) {
             Ok(layers) => layers,
             Err(error) => {
                 self.figures.accept_errors.other += 1;

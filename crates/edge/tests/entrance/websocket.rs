@@ -145,6 +145,30 @@ fn what_is_no_upgrade_gets_an_answer_of_http() {
     });
 }
 
+/// The node of these tests lets everybody in.
+#[test]
+fn without_a_login_only_pages_of_this_host_connect() {
+    everywhere(listener, |node| {
+        let status = |host: &str, origin: &[u8]| {
+            let request = format!(
+                "GET /mqtt HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+                 Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: mqtt\r\nOrigin: "
+            );
+            let mut stream = node.open();
+            stream.write_all(&[request.as_bytes(), origin, b"\r\n\r\n"].concat()).expect("sent");
+            let mut answer = [0; 12];
+            stream.read_exact(&mut answer).expect("an answer");
+            String::from_utf8_lossy(&answer[9..]).into_owned()
+        };
+        assert_eq!(status("localhost:8083", b"https://evil.example"), "403");
+        assert_eq!(status("localhost:8083", b"null"), "403");
+        assert_eq!(status("localhost:8083", b"\xff"), "403");
+        assert_eq!(status("localhost:8083", b"http://localhost:3000"), "101");
+        // DNS of somebody else that points to loopback.
+        assert_eq!(status("evil.example:8083", b"http://evil.example:8083"), "403");
+    });
+}
+
 /// Nobody holds a place without CONNECT, upgrade or not.
 #[test]
 fn silence_is_closed_in_time() {
