@@ -73,11 +73,13 @@ pub enum Mutation {
     NoMargin,
     /// A core that was suspected and leads is suspected as long as it does.
     StaySuspect,
+    /// A node that is cut off acknowledges what nobody but itself has.
+    SettleCutOff,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 34] = [
         Self::ConfirmEarly,
         Self::SubackEarly,
         Self::AlwaysFresh,
@@ -111,6 +113,7 @@ impl Mutation {
         Self::CountOnTheDead,
         Self::NoMargin,
         Self::StaySuspect,
+        Self::SettleCutOff,
     ];
 }
 

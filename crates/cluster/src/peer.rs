@@ -17,6 +17,10 @@ pub struct Peer {
     pub info: NodeInfo,
     pub place: NodePlace,
     pub is_up: bool,
+    /// When the peer was suspected last; 0 when it never was.
+    pub suspected_at: Time,
+    /// Messages for the peer that were refused or dropped since it was suspected, because no room was left in the link.
+    pub turned_away: u64,
     /// How often the peer has forgotten the link: what was of an earlier life is void.
     pub life: u8,
     /// What this node has asked the peer for, in this life of the link.
@@ -122,6 +126,8 @@ impl Peer {
             info,
             place,
             is_up: false,
+            suspected_at: Time::default(),
+            turned_away: 0,
             life: 0,
             asked: None,
             hello: 0,
@@ -181,6 +187,11 @@ impl Peer {
         self.ahead = None;
         let waiting = self.sent.iter_mut().flat_map(|sent| &mut sent.waiting);
         waiting.filter(|waiting| waiting.if_lost == IfLost::Wait).for_each(|it| it.if_lost = IfLost::Refuse);
+    }
+
+    /// Whether a publisher waits for the peer.
+    pub fn has_waiting(&self) -> bool {
+        self.sent.iter().any(|sent| sent.len() > 0)
     }
 
     /// All messages whose publishers wait.

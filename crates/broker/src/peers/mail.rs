@@ -47,8 +47,10 @@ pub struct Forward {
     /// Messages of one topic have one.
     pub topic_hash: u32,
     pub qos: QoS,
-    /// A durable session there wants it.
+    /// It goes to the disk there, for a durable session or because it is retained.
     pub stored: bool,
+    /// A durable session there wants it: when the link has no room, the message is refused and not dropped.
+    pub is_owed: bool,
     /// The node keeps it: it is not to be lost on the way, whatever its QoS.
     pub is_kept: bool,
     /// It is for a member of a shared group: when it does not arrive, another gets it.

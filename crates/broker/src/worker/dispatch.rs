@@ -141,11 +141,13 @@ impl Worker {
                     let place = NodePlace(first.place);
                     let is_sent =
                         publishing.again.is_some_and(|losses| !self.node.routes.may_have_lost(place, losses));
+                    let is_stored = routes.iter().any(|route| route.wants().includes(Wants::STORED));
                     if !publishing.is_forwarded && !is_sent && stamp == 0 {
                         let completions = self.forward(routes, &view, &mut frame, token);
                         forwarded += completions;
-                        let is_stored = routes.iter().any(|route| route.wants().includes(Wants::STORED));
                         result.stored |= completions > 0 && is_stored;
+                    } else if !publishing.is_forwarded && stamp != 0 && is_stored {
+                        self.retained_is_owed(place);
                     }
                 }
                 // A shard's own index has these; the node's has not.

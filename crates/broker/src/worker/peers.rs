@@ -74,6 +74,7 @@ impl Worker {
             topic_hash,
             qos,
             stored,
+            is_owed: stored,
             is_kept: false,
             for_group: false,
             waits: false,
@@ -83,6 +84,13 @@ impl Worker {
         self.outbound.forwards.push(forward);
         self.counters.forwarded += 1;
         u32::from(token.is_some())
+    }
+
+    /// A durable session on a node wants the retained message that was forwarded last, to all nodes.
+    pub(super) fn retained_is_owed(&mut self, to: NodePlace) {
+        let others = usize::from(self.node.others());
+        let last = self.outbound.forwards.iter_mut().rev().take(others);
+        last.filter(|forward| forward.to == to).for_each(|forward| forward.is_owed = true);
     }
 
     /// What was forwarded last goes to nobody else.
@@ -111,6 +119,7 @@ impl Worker {
                 topic_hash,
                 qos,
                 stored,
+                is_owed: false,
                 is_kept: true,
                 for_group: false,
                 waits: false,
@@ -151,6 +160,7 @@ impl Worker {
             topic_hash,
             qos: view.qos,
             stored: false,
+            is_owed: false,
             is_kept: false,
             for_group: true,
             waits: offer.waits,
@@ -319,6 +329,7 @@ impl Worker {
             topic_hash,
             qos: QoS::AtLeastOnce,
             stored: false,
+            is_owed: false,
             is_kept: true,
             for_group: false,
             waits: false,

@@ -218,7 +218,19 @@ impl Fabric {
                 return;
             }
         }
+        let Some(peer) = self.peers.get(&id) else { return };
+        let goes_on = !peer.is_up && !forward.waits && self.goes_on_without(now, peer);
         let Some(peer) = self.peers.get_mut(&id) else { return };
+        if !peer.is_up && matches!(sent, Err(Refused::Full { .. } | Refused::Down)) {
+            peer.turned_away += 1;
+            if peer.turned_away == 1 {
+                tracing::warn!(
+                    node = &*peer.info.name,
+                    "messages for the node are turned away: it is not reachable and its buffer is full; those for durable \
+                     sessions are refused, others are dropped. See cluster.buffer_max"
+                );
+            }
+        }
         let Some(token) = forward.token else {
             return match sent {
                 Err(_) if forward.qos == QoS::AtMostOnce => self.counters.dropped_qos0 += 1,
@@ -228,7 +240,7 @@ impl Fabric {
         };
         let reason = match sent {
             Ok(number)
-                if (peer.is_up || forward.waits)
+                if !goes_on
                     && self.config.forward_ack == ForwardAck::Received
                     && !mutated(Mutation::ConfirmEarly) =>
             {
@@ -244,7 +256,8 @@ impl Fabric {
             }
             // It waits for the node in the link; the publisher does not.
             Ok(_) => ReasonCode::Success,
-            Err(_) if !peer.is_up && !forward.waits => {
+            // A client that is connected there has a reader that is cut off. What a durable session is to have is kept or refused.
+            Err(_) if goes_on && !forward.is_owed => {
                 self.counters.dropped_suspect += 1;
                 ReasonCode::Success
             }
@@ -362,6 +375,25 @@ impl Fabric {
             self.mesh.expect_restart(self.now, id);
         }
         self.node.routes.has_lost(peer.place);
+    }
+
+    /// Publishers stop waiting for peers that are cut off, as soon as it is known that this node is not.
+    pub(super) fn settle_suspects(&mut self, now: Time) {
+        let is_due = |peer: &Peer| !peer.is_up && peer.has_waiting() && self.goes_on_without(now, peer);
+        let due: Vec<NodeId> =
+            self.peers.iter().filter(|(_, peer)| is_due(peer)).map(|(id, _)| *id).collect();
+        due.into_iter().for_each(|id| self.settle_messages(id, false));
+    }
+
+    /// This node was declared dead: what it has sent to peers that it does not hear may be lost with the links to them, so nobody
+    /// gets an acknowledgement for it.
+    pub(super) fn give_up_unconfirmed(&mut self) {
+        for peer in self.peers.values_mut().filter(|peer| !peer.is_up) {
+            for waiting in peer.take_sent() {
+                let unknown = (waiting.token, ReasonCode::UnspecifiedError);
+                self.inbound[waiting.worker.index()].acknowledged.push(unknown);
+            }
+        }
     }
 
     /// A peer is cut off, or has forgotten what it was sent: publishers go on. What a durable session should have had and is lost was not

@@ -66,6 +66,18 @@ impl Fabric {
         };
         // Both clocks are one, which the broker counts from where the node's earlier lives ended, in milliseconds.
         self.node.set_fresh_until(broker::Time(self.node.began().0.saturating_add(until.0 / 1000)));
+        self.settle_suspects(now);
+    }
+
+    /// Whether publishers need not wait for a peer that this node does not hear: a majority of cores has let this node
+    /// acknowledge since it suspected the peer, so it is the peer that is cut off and not this node.
+    pub(super) fn goes_on_without(&self, now: Time, peer: &Peer) -> bool {
+        if self.config.without_quorum == WithoutQuorum::Serve || mutated(Mutation::SettleCutOff) {
+            return true;
+        }
+        let fresh_until = self.fresh_until();
+        let asked = Time(fresh_until.0.saturating_sub(self.config.lease.as_micros() as u64));
+        fresh_until > now && asked >= peer.suspected_at
     }
 
     /// Until when a majority of cores lets this node acknowledge.

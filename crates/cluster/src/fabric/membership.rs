@@ -485,7 +485,10 @@ impl Fabric {
                 put(&self.node, place, key, of_the_dead(*interest));
             }
         }
-        self.settle_messages(id, false);
+        if peer.is_up {
+            self.settle_messages(id, false);
+        }
+        self.settle_suspects(self.now);
         self.tell_legacy(id);
     }
 
@@ -508,6 +511,7 @@ impl Fabric {
         let is_known = known.is_some_and(|member| member.incarnation == self.config.incarnation);
         let was_member = meta.was_member() || is_known;
         let incarnation = meta.begin_anew();
+        self.give_up_unconfirmed();
         if was_member {
             tracing::warn!(
                 "the cores had agreed that this node is dead or no member, since none of them heard it: its clients are disconnected, and it joins again"

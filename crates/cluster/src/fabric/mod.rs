@@ -342,6 +342,13 @@ impl Fabric {
         match event {
             Event::Up => {
                 peer.is_up = true;
+                if peer.turned_away > 0 {
+                    tracing::info!(
+                        node = &*peer.info.name,
+                        messages = std::mem::take(&mut peer.turned_away),
+                        "the node is reachable again; messages were turned away meanwhile because its buffer was full"
+                    );
+                }
                 self.apart.joined(&peer.info.name, &peer.info.address);
                 self.journal.link(now, id, true);
                 let features = self.mesh.peer(id).map_or(0, |peer| peer.features);
@@ -362,12 +369,15 @@ impl Fabric {
             }
             Event::Suspect => {
                 peer.is_up = false;
+                peer.suspected_at = now;
                 self.journal.link(now, id, false);
                 self.clocks.link_down(id);
                 self.replica.set_suspect(WriterId(id.0), true);
                 self.node.routes.set_up(peer.place, false);
                 self.give_up_copies();
-                self.settle_messages(id, false);
+                // Publishers wait until a majority of cores has answered since: this node may be the one that is cut off.
+                self.asked_at = Time::default();
+                self.settle_suspects(now);
                 self.lose_asks(id);
                 self.expect_restart(WriterId(id.0));
                 if !self.is_member() {

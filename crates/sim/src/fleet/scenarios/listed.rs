@@ -30,6 +30,83 @@ pub(super) fn cores_that_begin_anew_wait_for_the_leases_that_they_have_forgotten
     assert!(!story.is_acknowledged(late), "it has no lease any more");
 }
 
+/// A node that is cut off cannot tell whether it is the others that are gone. What it has sent and nobody has confirmed is lost when it
+/// dies before the network is back, so its publishers get no acknowledgement for that, however long the silence lasts.
+#[cfg_attr(test, test)]
+pub(super) fn a_node_that_is_cut_off_acknowledges_nothing_that_only_it_has() {
+    for (lease, qos) in [(1, QoS::AtLeastOnce), (1, QoS::ExactlyOnce), (4, QoS::AtLeastOnce)] {
+        let mut plan = plan(Duration::ZERO);
+        plan.config.lease = Duration::from_secs(lease);
+        (plan.mesh.link.heartbeat, plan.mesh.link.silence_max) =
+            (Duration::from_millis(300), Duration::from_millis(2_000));
+        let mut story = Story::of(plan);
+        story.subscribes();
+        story.passes(SECOND);
+        assert!(story.is_subscribed());
+        story.isolate(PUBLISHER_NODE);
+        let number = story.says("t/0", qos, Keeps::Nothing);
+        // Beyond the silence that peers are allowed, with and without a lease.
+        for _ in 0..8 {
+            story.passes(SECOND);
+            assert!(!story.is_acknowledged(number), "nobody but the node that is cut off has it");
+        }
+        story.release(PUBLISHER_NODE);
+        story.passes(5 * SECOND);
+        assert!(story.is_acknowledged(number) && story.has_come(number), "the network is back");
+    }
+}
+
+/// The other side of the same cut: a majority answers the node, so it is the subscriber's node that is gone, and publishers go on.
+#[test]
+fn publishers_do_not_wait_for_a_node_that_is_cut_off_from_the_majority() {
+    let mut story = Story::of(plan(Duration::ZERO));
+    story.subscribes();
+    story.passes(SECOND);
+    story.isolate(0);
+    let in_flight = story.publishes();
+    story.passes(2 * SECOND);
+    assert!(story.is_acknowledged(in_flight));
+    let later = story.publishes();
+    story.passes(100 * MILLI);
+    assert!(story.is_acknowledged(later) && !story.has_come(later), "it waits in the link");
+    story.release(0);
+    story.passes(5 * SECOND);
+    assert!(story.has_come(in_flight) && story.has_come(later));
+}
+
+/// A node with a durable session is cut off, and the buffer of the link to it is full. What finds no room there is refused: everything that
+/// is acknowledged comes when the node is back.
+#[test]
+fn what_a_durable_session_is_to_have_is_refused_where_a_link_has_no_room() {
+    for keeps in [Keeps::Nothing, Keeps::Message] {
+        let mut tight = plan(Duration::ZERO);
+        tight.mesh.link.buffer_max.assured = 300;
+        let mut story = Story::of(tight);
+        let durable = story.fleet.clients.len();
+        story.fleet.clients.push(Client::new(durable, Some(0)));
+        story.fleet.connect(durable, 0);
+        story.passes(SECOND);
+        let filters = vec![("r/#".to_owned(), QoS::AtLeastOnce)];
+        story.with(durable, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+        story.until_granted(durable, "r/#");
+        story.isolate(0);
+        story.passes(2 * SECOND);
+        let mut acknowledged = Vec::new();
+        for number in 0..12 {
+            let publisher = story.connects(PUBLISHER_NODE);
+            let number = story.says_as(publisher, &format!("r/{number}"), QoS::AtLeastOnce, keeps);
+            story.passes(SECOND);
+            acknowledged.extend(story.is_acknowledged(number).then_some(number));
+        }
+        assert!((1..12).contains(&acknowledged.len()), "some find room: {acknowledged:?}");
+        story.release(0);
+        story.passes(10 * SECOND);
+        for number in acknowledged {
+            assert!(story.came_to(durable, number), "{number} was acknowledged, {keeps:?}");
+        }
+    }
+}
+
 /// A core that begins anew does not know a subscription that it once helped to settle: it lets nobody acknowledge before it has heard of it.
 #[cfg_attr(test, test)]
 pub(super) fn a_core_that_begins_anew_hears_of_every_node_before_it_grants_anything() {
