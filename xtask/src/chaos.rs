@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(long, default_value_t = 22883, value_parser = clap::value_parser!(u16).range(1..=59_000))]
     port: u16,
     /// How often the broker is killed
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     kills: u32,
     /// Seconds of publishing (default: two for each kill)
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=864_000))]
@@ -89,6 +89,9 @@ pub struct Args {
     /// MQTT version: 4 (3.1.1) or 5
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(4..=5))]
     mqtt: u8,
+    /// Longest pause of a client before it connects again, in milliseconds. Short, so that clients knock while the broker starts
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600_000))]
+    backoff_max: u32,
     /// Seconds to wait for the rest at the end
     #[arg(long, default_value_t = 60)]
     drain: u32,

@@ -41,6 +41,7 @@ impl Load {
             ("-V", args.mqtt.into()),
             ("--duration", seconds),
             ("--drain", args.drain),
+            ("--backoff-max", args.backoff_max),
         ] {
             command.args([option, &value.to_string()]);
         }

@@ -10,6 +10,7 @@ use crate::config::WithoutQuorum;
 use crate::features::BRIEF;
 use crate::freshness::Known;
 use crate::interest::Interest;
+use crate::meta::Meta;
 use crate::mutation::{Mutation, mutated};
 use crate::peer::Peer;
 use crate::wire::{Vector, Word};
@@ -90,7 +91,7 @@ impl Fabric {
     }
 
     /// Whether this core has heard all that others may have been told is known since it began: what it knew in an earlier life it has
-    /// forgotten. It waits no longer for a node that is not there than SUBACKs do, and three times as long for one that is there for others and not for this core.
+    /// forgotten. It does not wait for a node that the cores agree to be dead, no longer for one that is not there than SUBACKs do, and three times as long for one that is there for others and not for this core.
     fn has_heard(&self, now: Time) -> bool {
         let vector: Known =
             self.replica.vector().map(|(writer, life, position)| (writer, (life, position))).collect();
@@ -102,11 +103,15 @@ impl Fabric {
         let may_wait = |id: &NodeId, peer: &Peer| {
             // Clients may be connected there that were told that others know what they want.
             let is_there = peer.is_up || self.meta.is_some() && peer.dead.is_none();
-            has_waited(1)
-                && (!is_there
-                    || mutated(Mutation::GrantInTime)
-                    || self.is_known_by_cores(WriterId(id.0), &vector)
-                    || !peer.is_up && has_waited(OUT_OF_REACH))
+            // Its clients are gone with it, and what its sessions miss until it is back is not promised.
+            let is_over =
+                peer.dead.is_some() && !peer.is_up && self.meta.as_ref().is_some_and(Meta::may_grant);
+            is_over
+                || has_waited(1)
+                    && (!is_there
+                        || mutated(Mutation::GrantInTime)
+                        || self.is_known_by_cores(WriterId(id.0), &vector)
+                        || !peer.is_up && has_waited(OUT_OF_REACH))
         };
         self.peers.iter().all(|(id, peer)| is_heard(id, peer) || may_wait(id, peer))
     }

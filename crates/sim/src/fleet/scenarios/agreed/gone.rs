@@ -681,3 +681,24 @@ fn what_is_sent_before_all_know_again_what_sessions_want_that_were_removed_is_no
     // It was owed to both.
     assert_eq!(story.fleet.report().fleet_check_delivered_across, 3);
 }
+
+/// Two of three cores were killed, and one of them is back. It has forgotten what it knew, and hears it from the others; the one that is
+/// still gone is agreed to be dead, so nobody waits for what it could tell.
+#[test]
+fn two_of_three_cores_acknowledge_again_soon_after_the_second_is_back() {
+    let mut slowest = 0;
+    for seed in 1..=8 {
+        // The default times of a node.
+        let mut story = agreed_of_seed(seed, 3, |_| None, |plan| plan.mesh.link = link::Config::default());
+        story.goes_away(1);
+        story.goes_away(2);
+        story.passes(30 * SECOND);
+        assert!(!story.is_fresh(0), "one of three cores is no majority");
+        story.fleet.members[1].is_off = false;
+        story.fleet.start(1);
+        let began = story.fleet.cx.now();
+        story.until("both acknowledge", |story| story.is_fresh(0) && story.is_fresh(1));
+        slowest = slowest.max(story.fleet.cx.now() - began);
+    }
+    assert!(slowest <= 5 * SECOND, "{} ms", slowest / MILLI);
+}
