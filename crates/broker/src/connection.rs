@@ -251,6 +251,8 @@ const OVERTAKEN_MAX: usize = 4096;
 pub(crate) struct PendingAck {
     pub ticket: Ticket,
     pub kind: AckKind,
+    /// [`Access::generation`](crate::access::Access::generation) of the rules that allowed the subscriptions.
+    pub rules: u64,
     /// Who else has to know of the subscriptions when this node does; `Local` when nobody has to any more.
     pub level: SubackLevel,
     pub outstanding: u32,

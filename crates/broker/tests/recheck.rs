@@ -9,8 +9,8 @@ use broker::access::{
 use broker::settings::Settings;
 use broker::{Node, Time, Worker};
 use mqtt::{
-    Connect, Packet, PacketId, Properties, QoS, ReasonCode, RetainHandling, Subscribe, SubscribeFiltersBuf,
-    SubscriptionOptions, Version,
+    Connect, Packet, PacketId, Properties, Publish, QoS, ReasonCode, RetainHandling, Subscribe,
+    SubscribeFiltersBuf, SubscriptionOptions, Version,
 };
 
 /// Topics may be read as long as the generation of the rules is even, `free` always. Everybody is let in; once it is shut, those whose
@@ -21,6 +21,8 @@ struct Door {
     is_shut: AtomicBool,
     revocations: AtomicU64,
     asked: AtomicUsize,
+    /// The rules change once more while the next question is answered under the present ones.
+    changes_meanwhile: AtomicBool,
 }
 
 impl Access for Door {
@@ -40,6 +42,9 @@ impl Access for Door {
         _: &mut dyn FnMut() -> AskAgain,
     ) -> Option<Permission> {
         let allowed = topic == "free" || self.generation().is_multiple_of(2);
+        if self.changes_meanwhile.swap(false, Ordering::Relaxed) {
+            self.generation.fetch_add(1, Ordering::Relaxed);
+        }
         Some(Permission { allowed, lasting: true })
     }
 
@@ -58,25 +63,26 @@ impl Access for Door {
     }
 }
 
-fn client(worker: &mut Worker, name: &str, clean_start: bool, filters: &[&str]) {
-    let slot = worker.open(Time(0), None).slot;
-    let version = Version::V3_1_1;
-    let mut bytes = Vec::new();
-    let properties = Properties::default();
-    let (will, username, password) = (None, None, None);
-    let connect = Connect {
-        version,
-        clean_start,
-        keep_alive: 0,
-        client_id: name,
-        will,
-        username,
-        password,
-        properties,
-    };
-    assert!(Packet::Connect(connect).encode(version, &mut bytes));
-    assert_eq!(worker.receive(Time(0), slot, &bytes).consumed, bytes.len());
+fn client(worker: &mut Worker, name: &str, clean_start: bool, filters: &[&str]) -> u32 {
+    let slot = connect(worker, name, clean_start);
+    subscribe(worker, slot, filters);
     worker.settle(Time(0));
+    slot
+}
+
+fn connect(worker: &mut Worker, client_id: &str, clean_start: bool) -> u32 {
+    let slot = worker.open(Time(0), None).slot;
+    let (will, username, password) = (None, None, None);
+    let (version, keep_alive, properties) = (Version::V3_1_1, 0, Properties::default());
+    let connect =
+        Connect { version, clean_start, keep_alive, client_id, will, username, password, properties };
+    send(worker, slot, &Packet::Connect(connect));
+    worker.settle(Time(0));
+    slot
+}
+
+/// The store has not answered yet.
+fn subscribe(worker: &mut Worker, slot: u32, filters: &[&str]) {
     let options = SubscriptionOptions {
         qos: QoS::AtLeastOnce,
         no_local: false,
@@ -87,19 +93,77 @@ fn client(worker: &mut Worker, name: &str, clean_start: bool, filters: &[&str]) 
     for filter in filters {
         list.push(filter, options);
     }
-    let packet_id = PacketId::new(1).expect("not 0");
-    bytes.clear();
-    let subscribe = Subscribe { packet_id, properties, filters: list.as_filters() };
-    assert!(Packet::Subscribe(subscribe).encode(version, &mut bytes));
-    assert_eq!(worker.receive(Time(0), slot, &bytes).consumed, bytes.len());
+    let (packet_id, properties) = (PacketId::new(1).expect("not 0"), Properties::default());
+    send(worker, slot, &Packet::Subscribe(Subscribe { packet_id, properties, filters: list.as_filters() }));
+}
+
+fn publish(worker: &mut Worker, slot: u32, topic: &str) {
+    let (dup, qos, retain, packet_id) = (false, QoS::AtMostOnce, false, None);
+    let (properties, payload) = (Properties::default(), &b"x"[..]);
+    send(worker, slot, &Packet::Publish(Publish { dup, qos, retain, topic, packet_id, properties, payload }));
     worker.settle(Time(0));
+}
+
+fn send(worker: &mut Worker, slot: u32, packet: &Packet<'_>) {
+    let mut bytes = Vec::new();
+    assert!(packet.encode(Version::V3_1_1, &mut bytes));
+    assert_eq!(worker.receive(Time(0), slot, &bytes).consumed, bytes.len());
+}
+
+fn door() -> (Arc<Door>, Arc<Node>, Worker) {
+    let door = Arc::new(Door::default());
+    let node = Node::new(Settings::default(), door.clone(), "test".into(), 1, [3; 16]);
+    let worker = node.build_workers().remove(0);
+    (door, node, worker)
+}
+
+fn pass_some_seconds(worker: &mut Worker) {
+    for second in 1..5 {
+        worker.tick(Time(second * 1_000));
+        worker.settle(Time(second * 1_000));
+    }
+}
+
+#[test]
+fn an_answer_of_older_rules_is_not_remembered_as_one_of_newer_rules() {
+    let (door, _, mut worker) = door();
+    let slot = connect(&mut worker, "publisher", true);
+    door.changes_meanwhile.store(true, Ordering::Relaxed);
+    publish(&mut worker, slot, "a");
+    assert_eq!(worker.counters().publish_denied, 0, "the question was asked under the older rules");
+    publish(&mut worker, slot, "a");
+    assert_eq!(worker.counters().publish_denied, 1);
+}
+
+/// The check of all connections finds nothing of it, because the subscription is not there yet.
+#[test]
+fn a_subscription_is_checked_again_when_the_rules_change_before_the_store_has_it() {
+    let (door, node, mut worker) = door();
+    let slot = connect(&mut worker, "durable", false);
+    subscribe(&mut worker, slot, &["c/+", "$share/group/d", "free"]);
+    door.generation.store(1, Ordering::Relaxed);
+    pass_some_seconds(&mut worker);
+    assert_eq!(node.routes.len(), 2, "`free`, of the session and of its connection at QoS 0");
+    assert_eq!(worker.counters().subscribe_denied, 2);
+    worker.check_invariants();
+}
+
+#[test]
+fn a_session_that_was_away_when_the_rules_changed_comes_back_without_what_it_may_not_read() {
+    let (door, node, mut worker) = door();
+    let slot = client(&mut worker, "durable", false, &["c/+", "$share/group/d", "free"]);
+    worker.lost(Time(0), slot);
+    worker.settle(Time(0));
+    door.generation.store(1, Ordering::Relaxed);
+    pass_some_seconds(&mut worker);
+    connect(&mut worker, "durable", false);
+    assert_eq!(node.routes.len(), 2, "`free`, of the session and of its connection at QoS 0");
+    worker.check_invariants();
 }
 
 #[test]
 fn subscriptions_that_are_no_longer_allowed_end() {
-    let door = Arc::new(Door::default());
-    let node = Node::new(Settings::default(), door.clone(), "test".into(), 1, [3; 16]);
-    let mut worker = node.build_workers().remove(0);
+    let (door, node, mut worker) = door();
     client(&mut worker, "ephemeral", true, &["a/#", "$share/group/b", "free"]);
     client(&mut worker, "durable", false, &["c/+", "$share/group/d", "free"]);
     let routes = node.routes.len();
@@ -121,9 +185,7 @@ fn subscriptions_that_are_no_longer_allowed_end() {
 /// Ten thousand bans that come at once are one look at each client, in steps.
 #[test]
 fn a_look_at_all_clients_goes_on_to_its_end_whatever_changes_meanwhile() {
-    let door = Arc::new(Door::default());
-    let node = Node::new(Settings::default(), door.clone(), "test".into(), 1, [3; 16]);
-    let mut worker = node.build_workers().remove(0);
+    let (door, _, mut worker) = door();
     for number in 0..2_500 {
         client(&mut worker, &format!("c{number}"), true, &["t"]);
     }

@@ -160,8 +160,14 @@ impl Worker {
         if !self.send_connack(id.slot, session_present) {
             return self.refuse_connect(id.slot, version, ReasonCode::PacketTooLarge);
         }
+        // The rules may have changed while the client was away. Another server is not asked again for each client that comes back.
+        let access = &self.node.access;
+        let is_due = !subscriptions.is_empty() && access.guards_topics() && !access.asks_others();
         for (text, options, subscription_id) in subscriptions {
             self.insert_durable(id, text, options, subscription_id);
+        }
+        if is_due {
+            self.recheck_connection(id.slot);
         }
         self.wake(id.slot);
     }

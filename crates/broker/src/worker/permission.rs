@@ -49,23 +49,23 @@ impl Worker {
         if let Some(known) = self.known_permission(slot, action, topic) {
             return known;
         }
-        let Some(connection) = self.connections.occupant_ref(slot) else { return false };
-        let permission = self.ask(connection, action, topic, About::Packet);
-        permission.is_some_and(|permission| self.remember(slot, action, topic, permission))
+        self.ask_and_remember(slot, action, topic).is_some_and(|permission| permission.allowed)
+    }
+
+    /// Asks about a PUBLISH and remembers a lasting answer. `None` when the answer is not known yet.
+    fn ask_and_remember(&mut self, slot: u32, action: Action, topic: &str) -> Option<Permission> {
+        // Read before the question: an answer of older rules must not be remembered as one of newer rules.
+        let generation = self.node.access.generation();
+        let connection = self.connections.occupant_ref(slot)?;
+        let permission = self.ask(connection, action, topic, About::Packet)?;
+        let connection = self.connections.occupant(slot)?;
+        connection.flow().permissions.remember(generation, action, topic, permission);
+        Some(permission)
     }
 
     fn known_permission(&self, slot: u32, action: Action, topic: &str) -> Option<bool> {
         let flow = self.connections.occupant_ref(slot)?.flow.as_ref()?;
         flow.permissions.get(self.node.access.generation(), action, topic)
-    }
-
-    /// True when it is allowed.
-    fn remember(&mut self, slot: u32, action: Action, topic: &str, permission: Permission) -> bool {
-        let generation = self.node.access.generation();
-        if let Some(connection) = self.connections.occupant(slot) {
-            connection.flow().permissions.remember(generation, action, topic, permission);
-        }
-        permission.allowed
     }
 
     /// Whether this PUBLISH has to wait for its permission. Nothing of it has happened before that is known.
@@ -87,10 +87,7 @@ impl Worker {
         if self.known_permission(slot, action, topic).is_some() {
             return false;
         }
-        let permission = self.ask(connection, action, topic, About::Packet);
-        if let Some(permission) = permission {
-            self.remember(slot, action, topic, permission);
-        }
+        let permission = self.ask_and_remember(slot, action, topic);
         self.await_answers(slot, u32::from(permission.is_none()))
     }
 

@@ -63,12 +63,9 @@ impl Worker {
         }
         let is_known = std::cell::Cell::new(true);
         let stays = |text: &str, options: Options| {
-            let Ok(subscription) = Subscription::parse(text) else { return true };
-            let Some(filter) = connection.unmounted(subscription.filter.as_str()) else { return false };
-            let action = Action::Subscribe { qos: options.qos() };
-            let permission = self.ask(connection, action, filter, About::Subscription);
-            is_known.set(is_known.get() && permission.is_some());
-            permission.is_none_or(|permission| permission.allowed)
+            let answer = self.may_keep(slot, text, options);
+            is_known.set(is_known.get() && answer.is_some());
+            answer.unwrap_or(true)
         };
         let ended = connection.subscriptions.filters_not(stays);
         let (id, session) = (connection.id, connection.session);
@@ -89,5 +86,15 @@ impl Worker {
                 self.request(session.shard, Request::Withdraw { session, filter: text });
             }
         }
+    }
+
+    /// Whether the rules allow a subscription that a client has; `None` when that is not known yet.
+    pub(super) fn may_keep(&self, slot: u32, text: &str, options: Options) -> Option<bool> {
+        let Some(connection) = self.connections.occupant_ref(slot) else { return Some(true) };
+        let Ok(subscription) = Subscription::parse(text) else { return Some(true) };
+        let Some(filter) = connection.unmounted(subscription.filter.as_str()) else { return Some(false) };
+        let action = Action::Subscribe { qos: options.qos() };
+        let permission = self.ask(connection, action, filter, About::Subscription);
+        permission.map(|permission| permission.allowed)
     }
 }

@@ -53,6 +53,8 @@ impl Worker {
         let mut pending = PendingAck {
             ticket,
             kind: AckKind::Sub,
+            // Read before the permissions are asked for.
+            rules: self.node.access.generation(),
             // What is stored for a session is not missed anywhere.
             level: if session.is_some() { SubackLevel::Cluster } else { level },
             outstanding: 0,
@@ -230,6 +232,7 @@ impl Worker {
         let mut pending = PendingAck {
             ticket,
             kind: AckKind::Unsub,
+            rules: 0,
             level: SubackLevel::Local,
             outstanding: 0,
             reasons: Vec::new(),
@@ -291,21 +294,55 @@ impl Worker {
 
     /// The store has a durable session's subscriptions.
     pub(super) fn subscribed(&mut self, id: ConnectionId, ticket: Ticket, results: &[(ReasonCode, bool)]) {
+        let denied = self.denied_meanwhile(id, ticket);
         let Some(pending) = self.pending_ack(id, ticket, AckKind::Sub) else { return };
         let mut granted = Vec::new();
-        for (filter, (reason, existed)) in pending.filters.iter_mut().zip(results) {
+        let mut withdrawn = Vec::new();
+        for (at, (filter, (reason, existed))) in pending.filters.iter_mut().zip(results).enumerate() {
             filter.existed = *existed;
             pending.reasons[filter.index as usize] = reason.as_u8();
-            if !reason.is_error() {
+            if reason.is_error() {
+                if filter.shared {
+                    pending.outstanding -= 1; // Its group hears nothing.
+                }
+            } else if denied.contains(&at) {
+                // The answer of its group, if it has one, is still to come.
+                pending.reasons[filter.index as usize] = ReasonCode::NotAuthorized.as_u8();
+                withdrawn.push(filter.text.clone());
+            } else {
                 granted.push((filter.text.clone(), filter.options, filter.subscription_id));
-            } else if filter.shared {
-                pending.outstanding -= 1; // Its group hears nothing.
             }
+        }
+        self.counters.subscribe_denied += withdrawn.len() as u64;
+        for filter in withdrawn {
+            self.withdraw_subscription(id, filter);
         }
         for (text, options, subscription_id) in granted {
             self.insert_durable(id, text, options, subscription_id);
         }
         self.one_stored(id, ticket, AckKind::Sub);
+    }
+
+    /// Filters of a SUBSCRIBE that the rules no longer allow, because they changed while the store was asked: the check of all connections
+    /// did not find these subscriptions yet.
+    fn denied_meanwhile(&mut self, id: ConnectionId, ticket: Ticket) -> Vec<usize> {
+        let rules = self.node.access.generation();
+        let is_checked = ticket.operator().is_some() || !self.node.access.guards_topics();
+        let Some(pending) = self.pending_ack(id, ticket, AckKind::Sub) else { return Vec::new() };
+        if is_checked || pending.rules == rules {
+            return Vec::new();
+        }
+        let filters: Vec<_> =
+            pending.filters.iter().map(|filter| (filter.text.clone(), filter.options)).collect();
+        let answers: Vec<_> =
+            filters.iter().map(|(text, options)| self.may_keep(id.slot, text, *options)).collect();
+        if answers.contains(&None)
+            && let Some(connection) = self.connections.occupant(id.slot)
+        {
+            connection.marks.recheck = true; // When the answer is there.
+        }
+        let denied = answers.iter().enumerate().filter(|(_, answer)| **answer == Some(false));
+        denied.map(|(at, _)| at).collect()
     }
 
     /// The store has forgotten subscriptions of a durable session.
@@ -350,6 +387,17 @@ impl Worker {
             Some(session) => self.request(session.shard, Request::Withdraw { session, filter: text }),
             None => self.counters.subscriptions_removed += u64::from(known),
         }
+    }
+
+    /// A durable session has a subscription that the access rules do not allow.
+    fn withdraw_subscription(&mut self, id: ConnectionId, filter: Box<str>) {
+        let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
+        let Some(session) = connection.session else { return };
+        // One that is replaced was there before.
+        if connection.subscriptions.remove(&filter) {
+            self.remove_subscription(id, true, &filter);
+        }
+        self.request(session.shard, Request::Withdraw { session, filter });
     }
 
     /// A shared group has let a member go.
