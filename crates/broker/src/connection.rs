@@ -17,6 +17,7 @@ use crate::node::Node;
 use crate::out::{Out, Pool};
 use crate::peers::SubackLevel;
 use crate::permissions::Permissions;
+use crate::quota::Payers;
 use crate::retained::Place;
 use crate::route::Options;
 use crate::store::Enqueue;
@@ -112,6 +113,8 @@ pub(crate) struct Extra {
     /// When its admission ends.
     pub expires: Option<Time>,
     pub enhanced: Option<Enhanced>,
+    /// Who pays for what it takes, from its admission until it ends.
+    pub payers: Payers,
 }
 
 /// Enhanced authentication of a connection.

@@ -81,6 +81,8 @@ counters! {
         admissions_expired as "disconnects" "reason" = "admission_expired",
         /// Connections closed by an operator.
         kicked as "disconnects" "reason" = "administrative",
+        /// CONNECTs refused because the user or the mountpoint has as many connections as it may (`quota`).
+        quota_connections as "quota_refusals" "resource" = "connections",
         /// Subscriptions that clients made whose sessions end with their connection.
         subscriptions_added as "subscriptions_added",
         /// Subscriptions that are gone of clients whose sessions end with their connection.

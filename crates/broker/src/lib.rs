@@ -22,6 +22,7 @@ mod out;
 mod overload;
 pub mod peers;
 mod permissions;
+mod quota;
 mod retained;
 mod route;
 mod routes;
@@ -39,6 +40,7 @@ pub use message::Message;
 pub use node::Node;
 pub use out::{OUT_SLICES_MAX, Out};
 pub use overload::Level;
+pub use quota::{Account, Payers, Quotas, Resource};
 pub use routes::{RouteChange, Routes};
 pub use store::{
     Completion, Condition, Identity, Life, Purpose, Request, SHARDS, Store, StoreEvent, StoreLog, Wanted,

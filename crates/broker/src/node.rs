@@ -18,6 +18,7 @@ use crate::durability::Durability;
 use crate::ids::{ShardId, Time, WorkerId};
 use crate::mail::Letter;
 use crate::peers::{Inbound, Members, NodePlace, Peers, SubackLevel};
+use crate::quota::{Payers, Quotas};
 use crate::retained;
 use crate::routes::Routes;
 use crate::settings::Settings;
@@ -60,6 +61,9 @@ pub struct Node {
     /// Other nodes have retained something for which there was no room here.
     lacks_retained: AtomicBool,
     pub(crate) load: Arc<NodeLoad>,
+    /// What users and mountpoints have of the node.
+    pub(crate) quotas: Arc<Quotas>,
+    connections_max: AtomicU64,
     /// Where shards make things durable, if they do.
     pub(crate) log: Option<Arc<dyn StoreLog>>,
     pub(crate) life: Life,
@@ -72,7 +76,7 @@ pub struct Node {
 }
 
 /// Whose a Client Identifier is; odd behind a mountpoint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct OwnerKey(u32);
 
 impl OwnerKey {
@@ -190,6 +194,8 @@ impl Node {
             last_stamp: AtomicU64::new(0),
             lacks_retained: AtomicBool::new(false),
             load: Arc::default(),
+            quotas: Arc::default(),
+            connections_max: AtomicU64::new(u64::MAX),
             log,
             life,
             found: Mutex::new(shards),
@@ -236,6 +242,26 @@ impl Node {
             ("", Some(_)) => OwnerKey((hash & !1).max(2)),
             _ => OwnerKey(hash | 1),
         }
+    }
+
+    /// Who pays for what a client takes.
+    pub(crate) fn payers(&self, mountpoint: &str, username: Option<&str>) -> Payers {
+        let user = if username.is_some() { self.owner_key(mountpoint, username) } else { OwnerKey::NOBODY };
+        self.quotas.payers(user, self.owner_key(mountpoint, None))
+    }
+
+    /// Says how many connections there may be, which the quotas of users are a part of.
+    pub fn set_connections_max(&self, max: u64) {
+        self.connections_max.store(max, Relaxed);
+    }
+
+    /// How many users and mountpoints have anything of the node.
+    pub fn charged_accounts(&self) -> usize {
+        self.quotas.charged()
+    }
+
+    pub(crate) fn connections_max(&self) -> u64 {
+        self.connections_max.load(Relaxed)
     }
 
     /// Says what the configuration calls the listeners. The first call counts.

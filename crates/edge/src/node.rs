@@ -198,6 +198,7 @@ pub fn start(options: Options) -> Result<Node, StartError> {
             broker::Node::new(broker, access, version, workers as u16, seed)
         }
     };
+    shared.set_connections_max(connections_max as u64);
     let (started, clock) = (SystemTime::now(), Instant::now());
     let admin = Admin::new(shared.clone(), started, clock);
 

@@ -133,6 +133,7 @@ impl Tree for Config {
             session,
             queue,
             limits,
+            quota,
             shared,
             retained,
             sys,
@@ -143,7 +144,7 @@ impl Tree for Config {
         } = broker;
         vec![
             node, storage, log, otel, http, edge, auth, jwt, http_auth, http_acl, protection, mqtt, session,
-            queue, limits, shared, retained, sys, monitor, routing, overload, cluster,
+            queue, limits, quota, shared, retained, sys, monitor, routing, overload, cluster,
         ]
     }
 

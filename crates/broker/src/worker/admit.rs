@@ -11,6 +11,7 @@ use crate::ids::{ConnectionId, client_key, fold};
 use crate::mail::About;
 use crate::message::{Message, MessageView};
 use crate::mount::mounted;
+use crate::quota::Resource;
 use crate::settings::SessionOwner;
 use crate::store::{Claim, Request, client_shard};
 use crate::wheel::TimerKind;
@@ -95,6 +96,10 @@ impl Worker {
                 return self.refuse_connect(slot, version, ReasonCode::NotAuthorized);
             }
         }
+        if !self.charge_connection(slot) {
+            self.counters.quota_connections += 1;
+            return self.refuse_connect(slot, version, ReasonCode::QuotaExceeded);
+        }
         let owner = self.settings.session.owner;
         let Some(connection) = self.connections.occupant(slot) else { return };
         let username = connection.username().filter(|_| owner == SessionOwner::User);
@@ -113,6 +118,21 @@ impl Worker {
         };
         let shard = client_shard(fold(connection.client_key));
         self.request(shard, Request::Claim(Box::new(claim)));
+    }
+
+    /// Charges a connection to its user and its mountpoint. False when one of them has as many as it may.
+    fn charge_connection(&mut self, slot: u32) -> bool {
+        let max = self.settings.quota.share_of(self.node.connections_max());
+        let Some(connection) = self.connections.occupant(slot) else { return true };
+        if connection.extra.is_none() {
+            return true;
+        }
+        let payers = self.node.payers(connection.mountpoint(), connection.username());
+        let is_taken = payers.take(Resource::Connections, 1, max);
+        if is_taken {
+            connection.extra().payers = payers;
+        }
+        is_taken
     }
 
     /// `None` when it is not known yet.

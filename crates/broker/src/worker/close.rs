@@ -7,6 +7,7 @@ use mqtt::{Disconnect, Packet, Properties, PropertiesBuf, Property, ReasonCode, 
 use super::Worker;
 use crate::connection::Phase;
 use crate::ids::{ConnectionId, Time, fold};
+use crate::quota::Resource;
 use crate::route::RouteKind;
 use crate::store::{GroupName, Member, Release, Request, WillThen, client_shard};
 use crate::wheel::TimerKind;
@@ -110,6 +111,9 @@ impl Worker {
         connection.marks.held = false;
         let will = connection.extra.as_mut().and_then(|extra| extra.will.take());
         let will = will.filter(|_| phase == Phase::Open);
+        let payers =
+            connection.extra.as_mut().map(|extra| std::mem::take(&mut extra.payers)).unwrap_or_default();
+        payers.release(Resource::Connections, 1);
         let subscriptions = std::mem::take(&mut connection.subscriptions);
         let flow = connection.flow.take();
         let claimed = std::mem::take(&mut connection.marks.claimed);

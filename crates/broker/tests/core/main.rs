@@ -17,6 +17,7 @@ mod oracle;
 mod overload;
 mod peers;
 mod publishers;
+mod quotas;
 mod readers;
 mod retained;
 mod sessions;

@@ -581,6 +581,7 @@ impl Net {
     fn check_left_over(&mut self) {
         assert_eq!(self.node.routes.len(), 0, "routes are left");
         assert_eq!(self.queued_bytes(), 0, "bytes are counted as queued");
+        assert_eq!(self.node.charged_accounts(), 0, "something is charged to a user or a mountpoint");
         assert_eq!(self.store.held(), 0);
         for worker in &self.workers {
             worker.check_quiet();

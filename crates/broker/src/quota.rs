@@ -1,0 +1,210 @@
+//! What one user or one mountpoint may have of the node, in counts and bytes.
+//!
+//! A resource is charged where it is taken and released where it ends. The accounts of a user and of a mountpoint are shared by
+//! all workers. What belongs to one client alone is counted by its owner: its worker, or the shard of its session.
+//!
+//! Only admission asks whether there is room ([`Payers::take`]). What was granted before, or by another node, is charged and never
+//! refused ([`Account::charge`]).
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::node::OwnerKey;
+use crate::settings::Quota;
+
+/// What is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Resource {
+    /// Clients that are connected.
+    Connections,
+    /// Sessions that outlive their connection.
+    Sessions,
+    /// Bytes of Topic Filters that connected clients have subscribed to.
+    SubscriptionBytes,
+    /// Bytes of messages that wait for connected clients.
+    QueuedBytes,
+    /// Messages that are retained on this node by its own clients.
+    RetainedMessages,
+    /// Their bytes.
+    RetainedBytes,
+}
+
+const RESOURCES: usize = 6;
+
+/// What one user, or one mountpoint, has.
+#[derive(Debug, Default)]
+pub struct Account {
+    used: [AtomicU64; RESOURCES],
+}
+
+impl Account {
+    pub fn used(&self, resource: Resource) -> u64 {
+        self.used[resource as usize].load(Relaxed)
+    }
+
+    /// Takes `amount` when there are at most `max` afterwards. False, and nothing, otherwise.
+    pub fn take(&self, resource: Resource, amount: u64, max: u64) -> bool {
+        let used = &self.used[resource as usize];
+        let next = |used: u64| used.checked_add(amount).filter(|next| *next <= max);
+        used.fetch_update(Relaxed, Relaxed, next).is_ok()
+    }
+
+    /// Takes `amount` whatever there is.
+    pub fn charge(&self, resource: Resource, amount: u64) {
+        self.used[resource as usize].fetch_add(amount, Relaxed);
+    }
+
+    /// Gives back what was taken or charged.
+    pub fn release(&self, resource: Resource, amount: u64) {
+        let before = self.used[resource as usize].fetch_sub(amount, Relaxed);
+        debug_assert!(before >= amount, "more {resource:?} released than taken");
+    }
+
+    fn is_empty(&self) -> bool {
+        self.used.iter().all(|used| used.load(Relaxed) == 0)
+    }
+}
+
+/// Who pays for what a client takes: its user and its mountpoint, where it has them.
+#[derive(Clone, Debug, Default)]
+pub struct Payers {
+    user: Option<Arc<Account>>,
+    mountpoint: Option<Arc<Account>>,
+}
+
+impl Payers {
+    pub fn each(&self) -> impl Iterator<Item = &Account> {
+        [&self.user, &self.mountpoint].into_iter().filter_map(Option::as_deref)
+    }
+
+    /// Takes `amount` from each payer when none of them then has more than `max`. False, and nothing, otherwise.
+    pub fn take(&self, resource: Resource, amount: u64, max: u64) -> bool {
+        for (at, account) in self.each().enumerate() {
+            if !account.take(resource, amount, max) {
+                self.each().take(at).for_each(|account| account.release(resource, amount));
+                return false;
+            }
+        }
+        true
+    }
+
+    pub fn charge(&self, resource: Resource, amount: u64) {
+        self.each().for_each(|account| account.charge(resource, amount));
+    }
+
+    pub fn release(&self, resource: Resource, amount: u64) {
+        self.each().for_each(|account| account.release(resource, amount));
+    }
+
+    /// What the payer that has most has.
+    pub fn most_used(&self, resource: Resource) -> u64 {
+        self.each().map(|account| account.used(resource)).max().unwrap_or(0)
+    }
+
+    pub fn user(&self) -> Option<&Arc<Account>> {
+        self.user.as_ref()
+    }
+}
+
+/// The accounts of a node. **Invariant:** an account lives as long as somebody holds it or anything is charged to it.
+#[derive(Debug, Default)]
+pub struct Quotas {
+    accounts: Mutex<Accounts>,
+}
+
+#[derive(Debug, Default)]
+struct Accounts {
+    by_owner: HashMap<OwnerKey, Arc<Account>>,
+    /// How many there may be before those without use are forgotten.
+    sweep_at: usize,
+}
+
+/// Accounts up to which none is forgotten.
+const ACCOUNTS_KEPT: usize = 1024;
+
+impl Quotas {
+    /// The account of an owner; `None` for clients without user name and mountpoint, who have nothing in common.
+    pub fn account(&self, owner: OwnerKey) -> Option<Arc<Account>> {
+        if owner == OwnerKey::NOBODY {
+            return None;
+        }
+        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        if accounts.by_owner.len() >= accounts.sweep_at.max(ACCOUNTS_KEPT) {
+            accounts.by_owner.retain(|_, account| Arc::strong_count(account) > 1 || !account.is_empty());
+            accounts.sweep_at = 2 * accounts.by_owner.len();
+        }
+        Some(accounts.by_owner.entry(owner).or_default().clone())
+    }
+
+    /// How many accounts have something charged to them.
+    pub fn charged(&self) -> usize {
+        let accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        accounts.by_owner.values().filter(|account| !account.is_empty()).count()
+    }
+
+    /// Who pays for a client of `user` behind `mountpoint`, each [`OwnerKey::NOBODY`] where there is none.
+    pub fn payers(&self, user: OwnerKey, mountpoint: OwnerKey) -> Payers {
+        let mountpoint = if user == mountpoint { OwnerKey::NOBODY } else { mountpoint };
+        Payers { user: self.account(user), mountpoint: self.account(mountpoint) }
+    }
+}
+
+impl Quota {
+    /// What one user or mountpoint may have of something of which the node has at most `max`.
+    pub fn share_of(&self, max: u64) -> u64 {
+        (u128::from(max) * u128::from(self.user_percent) / 100).max(1) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(key: u32) -> OwnerKey {
+        OwnerKey::from_u32(key)
+    }
+
+    #[test]
+    fn a_refused_amount_is_charged_to_nobody() {
+        let quotas = Quotas::default();
+        let tenant = quotas.account(owner(3)).expect("an account");
+        let first = quotas.payers(owner(5), owner(3));
+        let second = quotas.payers(owner(7), owner(3));
+        assert!(first.take(Resource::Sessions, 6, 10));
+        assert!(!second.take(Resource::Sessions, 6, 10), "the mountpoint has 6 already");
+        assert_eq!(second.user().map(|user| user.used(Resource::Sessions)), Some(0));
+        assert_eq!(tenant.used(Resource::Sessions), 6);
+        first.release(Resource::Sessions, 6);
+        assert!(second.take(Resource::Sessions, 6, 10));
+    }
+
+    #[test]
+    fn clients_without_a_user_share_no_account() {
+        let quotas = Quotas::default();
+        let nobody = quotas.payers(OwnerKey::NOBODY, OwnerKey::NOBODY);
+        assert!(nobody.take(Resource::Connections, u64::MAX, 0));
+        assert_eq!(nobody.most_used(Resource::Connections), 0);
+    }
+
+    #[test]
+    fn accounts_are_forgotten_when_nothing_is_charged_to_them() {
+        let quotas = Quotas::default();
+        let used = quotas.account(owner(2)).expect("an account");
+        used.charge(Resource::Sessions, 1);
+        drop(used);
+        for key in 2..5 * ACCOUNTS_KEPT as u32 {
+            quotas.account(owner(2 * key));
+        }
+        assert!(quotas.accounts.lock().expect("no panic").by_owner.len() <= 2 * ACCOUNTS_KEPT + 2);
+        assert_eq!(quotas.account(owner(2)).expect("kept").used(Resource::Sessions), 1);
+    }
+
+    #[test]
+    fn a_share_is_never_nothing() {
+        let quota = Quota { user_percent: 90, ..Quota::default() };
+        assert_eq!([0, 1, 10, 1000, u64::MAX].map(|max| quota.share_of(max))[..4], [1, 1, 9, 900]);
+    }
+}
