@@ -8,6 +8,7 @@ mod cluster;
 mod dependencies;
 mod dist;
 mod geo;
+mod hostile;
 mod idle;
 mod ratchet;
 mod repository;
@@ -51,6 +52,8 @@ enum Task {
     Door(bench::door::Args),
     /// Kills a broker again and again while clients use it, and says what was lost
     Chaos(chaos::Args),
+    /// Lets one hostile client after the other attack a broker, and says what all others felt
+    Hostile(hostile::Args),
     /// Five nodes on this machine, and a message of each kind from each to each
     ClusterSmoke(cluster::Args),
     /// What it costs that clients are on several nodes: messages, latency, subscriptions, routes
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
         Task::Storm(args) => bench::storm::run(&args),
         Task::Door(args) => bench::door::run(&args),
         Task::Chaos(args) => chaos::run(&args),
+        Task::Hostile(args) => hostile::run(&args),
         Task::ClusterSmoke(args) => cluster::run(&args),
         Task::Fabric(args) => cluster::fabric::run(&args),
         Task::Geo(args) => geo::run(&args),

@@ -112,7 +112,7 @@ impl Client {
         let mut body = Vec::new();
         put_text(topic, &mut body);
         if qos > 0 {
-            self.next_id += 1;
+            self.next_id = self.next_id.checked_add(1).unwrap_or(1);
             body.extend(self.next_id.to_be_bytes());
         }
         body.push(0);
@@ -128,6 +128,20 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    /// Publishes so many messages at QoS 1, and waits until all are acknowledged.
+    pub fn publish_many(&mut self, topic: &str, count: u32, size: usize) -> Result<()> {
+        for _ in 0..count {
+            self.next_id = self.next_id.checked_add(1).unwrap_or(1);
+            let mut body = Vec::new();
+            put_text(topic, &mut body);
+            body.extend(self.next_id.to_be_bytes());
+            body.push(0);
+            body.resize(body.len() + size, b'x');
+            self.send(0x32, &body)?;
+        }
+        (0..count).try_for_each(|_| self.acknowledged(0x40))
     }
 
     fn acknowledged(&mut self, kind: u8) -> Result<()> {
