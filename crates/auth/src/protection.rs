@@ -7,17 +7,18 @@ mod flapping;
 pub mod settings;
 mod table;
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use broker::access::Credentials;
 
 use self::settings::Protection as Settings;
 use crate::bans::Bans;
-use backoff::Backoff;
+use backoff::{Backoff, Rule};
 use flapping::{Connects, Flapping};
 use table::Table;
 
@@ -25,8 +26,12 @@ use table::Table;
 #[derive(Debug)]
 pub struct Protection {
     settings: ArcSwap<Settings>,
+    /// By address and user name.
+    pairs: Table<Backoff>,
     addresses: Table<Backoff>,
+    /// A name only delays: whoever knows it could refuse its owner otherwise.
     usernames: Table<Backoff>,
+    hasher: RandomState,
     /// Whether there ever was a failure; until then nobody is looked up.
     failed: AtomicBool,
     connects: Table<Connects>,
@@ -38,7 +43,18 @@ pub struct Protection {
 struct Counters {
     failures: AtomicU64,
     backoffs: AtomicU64,
+    delayed: AtomicU64,
     rate_refused: AtomicU64,
+}
+
+/// A wait before a login is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delay {
+    pub time: Duration,
+    /// Identifies the address and the user name.
+    pub pair: u64,
+    /// Maximum number of logins of this pair that wait at one time.
+    pub pair_max: u32,
 }
 
 /// What protection did so far.
@@ -46,8 +62,10 @@ struct Counters {
 pub struct ProtectionFigures {
     /// Wrong logins that were held against an address or a user name.
     pub failures: u64,
-    /// How often an address or a user name began to back off.
+    /// How often an address, a user name or both together began to back off.
     pub backoffs: u64,
+    /// Logins that waited before they were checked, because their user name had too many wrong ones.
+    pub delayed: u64,
     /// Connects that were refused because the address made too many in a second.
     pub rate_refused: u64,
     /// Bans of Client Identifiers that came and went too often.
@@ -65,7 +83,9 @@ impl Protection {
         let entries_max = settings.entries_max as usize;
         let flapping = Flapping::new(entries_max);
         Self {
+            pairs: Table::new(entries_max),
             addresses: Table::new(entries_max),
+            hasher: RandomState::new(),
             usernames: Table::new(entries_max),
             failed: AtomicBool::new(false),
             connects: Table::new(entries_max),
@@ -80,15 +100,28 @@ impl Protection {
         self.settings.store(Arc::new(settings));
     }
 
-    /// Whether this address or user name has to wait until it may try a password again.
+    /// Whether this address, alone or with this user name, has to wait until it may try a password again.
     pub fn backs_off(&self, credentials: &Credentials<'_>, now: Instant) -> bool {
         if !self.failed.load(Ordering::Relaxed) || self.settings.load().failures_max == 0 {
             return false;
         }
         let waits = |backoff: &Backoff| backoff.waits(now);
-        let address = credentials.peer.map(network);
-        address.is_some_and(|address| self.addresses.look(&address, waits).unwrap_or(false))
-            || credentials.username.is_some_and(|name| self.usernames.look(&name, waits).unwrap_or(false))
+        let pair = pair(credentials);
+        self.pairs.look(&pair, waits).unwrap_or(false)
+            || pair.0.is_some_and(|address| self.addresses.look(&address, waits).unwrap_or(false))
+    }
+
+    /// How long a login has to wait before it is checked; `None` when it does not.
+    pub fn delay(&self, credentials: &Credentials<'_>, now: Instant) -> Option<Delay> {
+        let settings = self.settings.load();
+        let is_off = settings.failures_max == 0 || settings.failures_delay.is_zero();
+        if is_off || !self.failed.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.usernames.look(&credentials.username?, |backoff| backoff.waits(now)).filter(|waits| *waits)?;
+        self.figures.delayed.fetch_add(1, Ordering::Relaxed);
+        let pair = self.hasher.hash_one(pair(credentials));
+        Some(Delay { time: settings.failures_delay, pair, pair_max: settings.failures_max })
     }
 
     /// A wrong login.
@@ -99,21 +132,30 @@ impl Protection {
         }
         self.failed.store(true, Ordering::Relaxed);
         self.figures.failures.fetch_add(1, Ordering::Relaxed);
-        let rule = settings.backoff();
-        let began = |backoff: &mut Backoff| backoff.fail(&rule, now);
-        let (peer, username) = (credentials.peer.map(network), credentials.username);
-        let address_began = peer.is_some_and(|peer| self.addresses.with(&peer, began));
-        let name_began = username.is_some_and(|username| self.usernames.with(&username, began));
-        if address_began || name_began {
-            let count = u64::from(address_began) + u64::from(name_began);
-            self.figures.backoffs.fetch_add(count, Ordering::Relaxed);
+        let rule = settings.backoff(settings.failures_max);
+        let address_rule = settings.backoff(settings.failures_address_max);
+        let (peer, username) = pair(credentials);
+        let begins = |rule: Rule| move |backoff: &mut Backoff| backoff.fail(&rule, now);
+        let pair_began = self.pairs.with(&(peer, username), begins(rule));
+        let address_began = peer
+            .filter(|_| address_rule.failures_max > 0)
+            .is_some_and(|peer| self.addresses.with(&peer, begins(address_rule)));
+        let name_began = username.is_some_and(|username| self.usernames.with(&username, begins(rule)));
+        let count = [pair_began, address_began, name_began].map(u64::from).iter().sum();
+        self.figures.backoffs.fetch_add(count, Ordering::Relaxed);
+        let address = peer.map(tracing::field::display);
+        if address_began {
+            tracing::info!(address, "too many wrong logins of an address; refusing its logins for a while");
+        } else if pair_began {
             tracing::info!(
-                ?peer,
-                username,
-                address = address_began,
-                user = name_began,
-                "too many wrong logins: further ones are refused for a while"
+                address,
+                user = username,
+                "too many wrong logins of an address for a user name; refusing its logins for that name for a while"
             );
+        }
+        if name_began {
+            let user = username;
+            tracing::info!(user, "too many wrong logins for a user name; delaying logins for it for a while");
         }
     }
 
@@ -138,6 +180,7 @@ impl Protection {
         let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (flapping_banned, flapping_failed) = self.flapping.figures();
         let tables = [
+            self.pairs.figures(),
             self.addresses.figures(),
             self.usernames.figures(),
             self.connects.figures(),
@@ -146,6 +189,7 @@ impl Protection {
         ProtectionFigures {
             failures: value(&self.figures.failures),
             backoffs: value(&self.figures.backoffs),
+            delayed: value(&self.figures.delayed),
             rate_refused: value(&self.figures.rate_refused),
             flapping_banned,
             flapping_failed,
@@ -153,6 +197,11 @@ impl Protection {
             entries: tables.iter().map(|table| table.entries).sum(),
         }
     }
+}
+
+/// A client as failures are counted.
+fn pair<'a>(credentials: &Credentials<'a>) -> (Option<IpAddr>, Option<&'a str>) {
+    (credentials.peer.map(network), credentials.username)
 }
 
 /// The network that counts as one: a household has a /64 of IPv6 at least, and may use every address of it.
@@ -164,7 +213,7 @@ fn network(peer: IpAddr) -> IpAddr {
 }
 
 const HOST_BITS: u32 = 64;
-const SECOND: std::time::Duration = std::time::Duration::from_secs(1);
+const SECOND: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests;

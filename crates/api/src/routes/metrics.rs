@@ -343,8 +343,11 @@ fn protection(text: &mut Text, state: &State) {
     let figures = state.guard.protection_figures();
     let help = "Wrong logins that were held against an address or a user name.";
     text.one("meridian_login_failures_total", Kind::Counter, help, figures.failures as f64);
-    let help = "How often an address or a user name had to wait after wrong logins.";
+    let help = "How often an address, a user name or both together had to wait after wrong logins.";
     text.one("meridian_login_backoffs_total", Kind::Counter, help, figures.backoffs as f64);
+    let help =
+        "Logins that waited before they were checked, because their user name had too many wrong ones.";
+    text.one("meridian_login_delays_total", Kind::Counter, help, figures.delayed as f64);
     let help = "Bans of Client Identifiers that came and went too often.";
     let mut family = text.family("meridian_flapping_bans_total", Kind::Counter, help);
     family.sample(&[("result", "made")], figures.flapping_banned as f64);

@@ -1,14 +1,24 @@
-//! Answers clients whose time is out.
+//! Answers clients whose time is out, and starts those that have to wait first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use super::run::Run;
+use crate::protection::Delay;
 
-/// The runs that are under way, by when their time is out. There are no more than wait for threads or have one.
+/// The runs that are under way, by when their time is out. There are no more than are delayed, wait for threads or have one.
 #[derive(Debug)]
 pub struct Deadlines(Arc<Inner>);
+
+/// Why a run cannot be delayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TooMany {
+    /// As many of its pair of address and user name are delayed as there may be.
+    OfPair,
+    /// As many are delayed as there may be.
+    OfAll,
+}
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -19,6 +29,9 @@ struct Inner {
 #[derive(Debug, Default)]
 struct State {
     runs: BTreeMap<Ticket, Weak<Run>>,
+    delayed: BTreeMap<Ticket, (u64, Arc<Run>)>,
+    /// Number of delayed runs of each pair that has some.
+    delayed_of_pair: HashMap<u64, u32>,
     next: u64,
     ended: bool,
 }
@@ -43,15 +56,36 @@ impl Deadlines {
     /// At `at` the run is told that its time is out, unless it was taken out before.
     pub fn add(&self, at: Instant, run: &Arc<Run>) -> Ticket {
         let mut state = self.0.lock();
-        let ticket = Ticket { at, number: state.next };
-        state.next += 1;
-        let is_first = state.runs.first_key_value().is_none_or(|(first, _)| ticket < *first);
+        let (ticket, is_first) = state.ticket(at);
         state.runs.insert(ticket, Arc::downgrade(run));
         drop(state);
         if is_first {
             self.0.changed.notify_one();
         }
         ticket
+    }
+
+    /// At `at` the run goes to its threads.
+    ///
+    /// # Errors
+    /// When too many are delayed; `all_max` is the maximum of all.
+    pub fn delay(&self, at: Instant, delay: Delay, all_max: usize, run: &Arc<Run>) -> Result<(), TooMany> {
+        let mut state = self.0.lock();
+        if state.delayed.len() >= all_max {
+            return Err(TooMany::OfAll);
+        }
+        let of_pair = state.delayed_of_pair.entry(delay.pair).or_default();
+        if *of_pair >= delay.pair_max {
+            return Err(TooMany::OfPair);
+        }
+        *of_pair += 1;
+        let (ticket, is_first) = state.ticket(at);
+        state.delayed.insert(ticket, (delay.pair, run.clone()));
+        drop(state);
+        if is_first {
+            self.0.changed.notify_one();
+        }
+        Ok(())
     }
 
     pub fn remove(&self, ticket: Ticket) {
@@ -66,11 +100,46 @@ impl Drop for Deadlines {
     }
 }
 
+impl State {
+    /// A ticket for `at`, and whether it is the first of all.
+    fn ticket(&mut self, at: Instant) -> (Ticket, bool) {
+        let ticket = Ticket { at, number: self.next };
+        self.next += 1;
+        (ticket, self.first().is_none_or(|first| ticket < first))
+    }
+
+    fn first(&self) -> Option<Ticket> {
+        let run = self.runs.first_key_value().map(|(ticket, _)| *ticket);
+        let delayed = self.delayed.first_key_value().map(|(ticket, _)| *ticket);
+        run.into_iter().chain(delayed).min()
+    }
+
+    /// Removes what has this ticket.
+    fn take(&mut self, ticket: Ticket) -> Option<Due> {
+        if let Some((pair, run)) = self.delayed.remove(&ticket) {
+            if let Some(count) = self.delayed_of_pair.get_mut(&pair) {
+                *count -= 1;
+                if *count == 0 {
+                    self.delayed_of_pair.remove(&pair);
+                }
+            }
+            return Some(Due::Start(run));
+        }
+        self.runs.remove(&ticket)?.upgrade().map(Due::Expire)
+    }
+}
+
+/// What is to be done with a run.
+enum Due {
+    Start(Arc<Run>),
+    Expire(Arc<Run>),
+}
+
 impl Inner {
     fn run(&self) {
         let mut state = self.lock();
         while !state.ended {
-            let Some((ticket, _)) = state.runs.first_key_value() else {
+            let Some(ticket) = state.first() else {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
@@ -79,10 +148,12 @@ impl Inner {
                 state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             }
-            let run = state.runs.pop_first().and_then(|(_, run)| run.upgrade());
+            let due = state.take(ticket);
             drop(state);
-            if let Some(run) = run {
-                run.expire();
+            match due {
+                Some(Due::Start(run)) => run.start_late(),
+                Some(Due::Expire(run)) => run.expire(),
+                None => {}
             }
             state = self.lock();
         }

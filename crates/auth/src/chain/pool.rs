@@ -45,6 +45,11 @@ impl Pools {
         })
     }
 
+    /// Maximum number of runs that wait for these threads.
+    pub fn waiting_max(&self, threads: Threads) -> usize {
+        self.of(threads).size.waiting_max
+    }
+
     fn of(&self, threads: Threads) -> &Pool {
         match threads {
             Threads::Hashing => &self.hashing,

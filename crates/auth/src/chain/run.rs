@@ -2,13 +2,13 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use broker::access::{AuthReply, Credentials, Verdict};
 use mqtt::ReasonCode;
 
 use super::Member;
-use super::deadlines::Ticket;
+use super::deadlines::{Ticket, TooMany};
 use crate::guard::{Decision, Policy, Shared};
 use crate::link::{Attempt, Memory, Outcome, Threads};
 use crate::recent::Fingerprint;
@@ -19,6 +19,12 @@ pub struct Run {
     shared: Arc<Shared>,
     attempt: Attempt,
     state: Mutex<State>,
+}
+
+impl std::fmt::Debug for Run {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Run").field(&self.attempt).finish()
+    }
 }
 
 struct State {
@@ -146,7 +152,10 @@ impl Run {
         reply: AuthReply,
     ) {
         let Some(threads) = task.threads(&policy) else { return };
-        let deadline = Instant::now() + policy.timeout;
+        let now = Instant::now();
+        let delay = shared.protection().delay(&credentials, now);
+        let begins = now + delay.map_or(Duration::ZERO, |delay| delay.time);
+        let deadline = begins + policy.timeout;
         let state = State { policy, task, way, reply: Some(reply), ticket: None };
         let run = Arc::new(Self {
             shared: shared.clone(),
@@ -155,7 +164,28 @@ impl Run {
         });
         let ticket = shared.deadlines().add(deadline, &run);
         run.lock().ticket = Some(ticket);
-        run.submit(threads);
+        let Some(delay) = delay else { return run.submit(threads) };
+        let all_max = shared.pools().waiting_max(threads);
+        let (counter, reason) = match shared.deadlines().delay(begins, delay, all_max, &run) {
+            Ok(()) => return,
+            Err(TooMany::OfPair) => (&shared.counters().backed_off, ReasonCode::ConnectionRateExceeded),
+            Err(TooMany::OfAll) => (&shared.counters().busy, ReasonCode::ServerBusy),
+        };
+        run.answer(|_| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            Verdict::Deny(reason)
+        });
+    }
+
+    /// The run was delayed, and has waited.
+    pub fn start_late(self: Arc<Self>) {
+        let threads = {
+            let state = self.lock();
+            state.task.threads(&state.policy)
+        };
+        if let Some(threads) = threads {
+            self.submit(threads);
+        }
     }
 
     fn submit(self: Arc<Self>, threads: Threads) {

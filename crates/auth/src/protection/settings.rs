@@ -10,9 +10,15 @@ section! {
     /// What happens to clients that try too often. Addresses count by themselves in IPv4, and by their /64 in IPv6.
     [protection]
     pub struct Protection {
-        /// Wrong logins of one address, or for one user name, within `failures_window`; further ones are refused unchecked with 0x9F
-        /// (Connection rate exceeded). 0 is no limit. Who got in a short while ago (`auth.remembered_time`) still gets in.
+        /// Wrong logins of one address for one user name within `failures_window`; further ones of this address for this name are refused
+        /// unchecked with 0x9F (Connection rate exceeded). Who got in a short while ago (`auth.remembered_time`) still gets in. As many for
+        /// one user name from all addresses together delay each login for it by `failures_delay`. 0 is no limit, also none for addresses.
         pub failures_max: u32 = "10" in "0..=1000000", on reload;
+        /// Wrong logins of one address within `failures_window`, whatever the user names; further ones of this address are refused unchecked
+        /// with 0x9F. 0 is no limit.
+        pub failures_address_max: u32 = "100" in "0..=1000000", on reload;
+        /// How long a login waits before it is checked while its user name had too many wrong logins. 0s does not wait.
+        pub failures_delay: Duration = "1s" in "0s..=10s", on reload;
         /// How long wrong logins are added up.
         pub failures_window: Duration = "1m" in "1s..=1d", on reload;
         /// For how long they are refused at first; each time twice as long as the time before.
@@ -34,9 +40,10 @@ section! {
 }
 
 impl Protection {
-    pub(super) fn backoff(&self) -> Rule {
+    /// With so many failures until a wait.
+    pub(super) fn backoff(&self, failures_max: u32) -> Rule {
         Rule {
-            failures_max: self.failures_max,
+            failures_max,
             window: self.failures_window,
             first: self.failures_backoff,
             longest: self.failures_backoff_max.max(self.failures_backoff),

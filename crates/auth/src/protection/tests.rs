@@ -9,22 +9,45 @@ fn credentials<'a>(peer: &str, username: Option<&'a str>) -> Credentials<'a> {
 }
 
 #[test]
-fn an_address_and_a_user_name_back_off_each_by_itself() {
-    let protection = Protection::new(Settings::default());
+fn an_address_backs_off_for_one_user_name_and_later_for_all() {
+    let protection = Protection::new(Settings { failures_address_max: 30, ..Settings::default() });
     let now = Instant::now();
     for n in 0..10 {
-        assert!(!protection.backs_off(&credentials("192.0.2.1", None), now), "{n}");
-        protection.failed(&credentials("192.0.2.1", Some(&format!("user{n}"))), now);
+        assert!(!protection.backs_off(&credentials("192.0.2.1", Some("alice")), now), "{n}");
+        protection.failed(&credentials("192.0.2.1", Some("alice")), now);
     }
     assert!(protection.backs_off(&credentials("192.0.2.1", Some("alice")), now));
+    assert!(!protection.backs_off(&credentials("192.0.2.1", Some("bob")), now));
     assert!(!protection.backs_off(&credentials("192.0.2.2", Some("alice")), now));
-    for n in 0..10 {
-        protection.failed(&credentials(&format!("198.51.100.{n}"), Some("alice")), now);
+    assert!(!protection.backs_off(&credentials("192.0.2.1", Some("alice")), now + 10 * SECOND));
+    for n in 10..30 {
+        assert!(!protection.backs_off(&credentials("192.0.2.1", Some("bob")), now), "{n}");
+        protection.failed(&credentials("192.0.2.1", Some(&format!("user{n}"))), now);
     }
-    assert!(protection.backs_off(&credentials("203.0.113.1", Some("alice")), now));
-    assert!(!protection.backs_off(&credentials("203.0.113.1", Some("bob")), now));
-    assert_eq!(protection.figures().backoffs, 2);
-    assert!(!protection.backs_off(&credentials("203.0.113.1", Some("alice")), now + 10 * SECOND));
+    assert!(protection.backs_off(&credentials("192.0.2.1", Some("bob")), now));
+    assert!(!protection.backs_off(&credentials("192.0.2.2", Some("bob")), now));
+    // Of the pair, of the name, and of the address.
+    assert_eq!(protection.figures().backoffs, 3);
+}
+
+/// Whoever knows a name could refuse its owner otherwise.
+#[test]
+fn a_user_name_alone_is_delayed_and_never_refused() {
+    let protection = Protection::new(Settings::default());
+    let (now, owner) = (Instant::now(), credentials("203.0.113.1", Some("alice")));
+    for n in 0..1_000 {
+        protection.failed(&credentials(&format!("198.51.{}.{}", n / 250, n % 250), Some("alice")), now);
+        assert!(!protection.backs_off(&owner, now), "{n}");
+    }
+    let delay = protection.delay(&owner, now).expect("a delay");
+    assert_eq!((delay.time, delay.pair_max), (SECOND, 10));
+    assert_eq!(protection.delay(&owner, now), Some(delay), "the same pair");
+    assert_ne!(protection.delay(&credentials("203.0.113.2", Some("alice")), now).unwrap().pair, delay.pair);
+    assert_eq!(protection.delay(&credentials("203.0.113.1", Some("bob")), now), None);
+    assert_eq!(protection.delay(&owner, now + 10 * SECOND), None);
+    protection.set(Settings { failures_delay: Duration::ZERO, ..Settings::default() });
+    assert_eq!(protection.delay(&owner, now), None);
+    assert_eq!(protection.figures().delayed, 3);
 }
 
 #[test]

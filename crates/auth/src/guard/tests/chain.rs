@@ -426,9 +426,77 @@ fn who_is_remembered_gets_in_while_others_back_off() {
     assert_eq!(ask("good"), Verdict::Allow);
     (0..10).for_each(|_| assert_eq!(ask("guess"), BAD));
     assert_eq!(ask("guess"), Verdict::Deny(ReasonCode::ConnectionRateExceeded));
-    assert_eq!(ask("other"), Verdict::Deny(ReasonCode::ConnectionRateExceeded), "the whole address waits");
+    assert_eq!(ask("other"), BAD, "other names of the address do not wait yet");
     assert_eq!(ask("good"), Verdict::Allow);
     let off = ProtectionSettings { failures_max: 0, ..ProtectionSettings::default() };
     guard.protect(&off);
     assert_eq!(ask("guess"), BAD, "a reload is heeded");
+}
+
+/// Asks as alice from this address. A verdict that is not known at once comes by the receiver.
+fn alice(guard: &Guard, address: [u8; 4], password: &str) -> Receiver<Verdict> {
+    let (send, receive) = channel();
+    let credentials = Credentials {
+        client_id: "c",
+        username: Some("alice"),
+        password: Some(password.as_bytes()),
+        peer: Some(address.into()),
+        ..Credentials::default()
+    };
+    let at_once = guard.authenticate(credentials, &mut || {
+        let send = send.clone();
+        // A test that has seen enough has dropped the receiver.
+        AuthReply::new(move |verdict| _ = send.send(verdict))
+    });
+    if let Some(verdict) = at_once {
+        send.send(verdict).unwrap();
+    }
+    receive
+}
+
+const STRANGER: [u8; 4] = [192, 0, 2, 66];
+const OWNER: [u8; 4] = [198, 51, 100, 1];
+const TOO_OFTEN: Verdict = Verdict::Deny(ReasonCode::ConnectionRateExceeded);
+
+/// A guard whose only user, alice, had as many wrong logins from [`STRANGER`] as one address may have.
+fn attacked(files: &Files, protection: &ProtectionSettings) -> Guard {
+    let guard = Guard::open_with(&files.settings, protection, Vec::new()).unwrap();
+    for n in 0..protection.failures_max {
+        assert_eq!(alice(&guard, STRANGER, "guess").recv().unwrap(), BAD, "{n}");
+    }
+    guard
+}
+
+#[test]
+fn a_stranger_locks_nobody_out_by_wrong_passwords() {
+    let delay = Duration::from_millis(1);
+    let protection = ProtectionSettings { failures_delay: delay, ..ProtectionSettings::default() };
+    let files = Files::new("lock-out").users(USERS);
+    let guard = attacked(&files, &protection);
+    assert_eq!(alice(&guard, STRANGER, "guess").recv().unwrap(), TOO_OFTEN);
+    assert_eq!(alice(&guard, STRANGER, "wonderland").recv().unwrap(), TOO_OFTEN, "unchecked");
+    assert_eq!(alice(&guard, OWNER, "guess").recv().unwrap(), BAD, "checked, a little later");
+    assert_eq!(alice(&guard, OWNER, "wonderland").recv().unwrap(), Verdict::Allow);
+    assert_eq!(guard.protection_figures().delayed, 2);
+    assert_eq!(guard.figures().backed_off, 2);
+}
+
+/// What waits before it is checked has the bounds of what waits for a thread, and a share for each address and name.
+#[test]
+fn logins_that_are_delayed_are_bounded() {
+    let protection = ProtectionSettings {
+        failures_max: 2,
+        failures_delay: Duration::from_secs(10),
+        failures_backoff: Duration::from_secs(600),
+        ..ProtectionSettings::default()
+    };
+    let mut files = Files::new("delayed").users(USERS);
+    files.settings.waiting_max = 3;
+    let guard = attacked(&files, &protection);
+    let waiting = [alice(&guard, OWNER, "wonderland"), alice(&guard, OWNER, "wonderland")];
+    assert_eq!(alice(&guard, OWNER, "wonderland").recv().unwrap(), TOO_OFTEN);
+    let another = alice(&guard, [198, 51, 100, 2], "wonderland");
+    let busy = Verdict::Deny(ReasonCode::ServerBusy);
+    assert_eq!(alice(&guard, [198, 51, 100, 3], "wonderland").recv().unwrap(), busy);
+    assert!(waiting.iter().chain([&another]).all(|receive| receive.try_recv().is_err()));
 }
