@@ -1,21 +1,25 @@
 //! The audit log: every request that is meant to change something, done or refused.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use axum::extract::Request;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use utoipa::ToSchema;
 
+use crate::complaints::Complaints;
 use crate::gate::Peer;
 use crate::role::Role;
+use crate::slots::network;
 use crate::timestamp::Timestamp;
 
 /// Entries kept in memory, and shown.
@@ -26,7 +30,13 @@ const WAITING: usize = 256;
 const TAIL: u64 = 512 * 1024;
 /// Bytes of a path and of a detail that are kept.
 const TEXT_MAX: usize = 1024;
+/// The same of a refused attempt.
+const REFUSED_TEXT_MAX: usize = 256;
 const FILE: &str = "audit.log";
+const REFUSED_FILE: &str = "refused.log";
+/// Callers whose refused attempts are counted within a minute; those of further ones are not written.
+const CALLERS_MAX: usize = 4096;
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// One request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -89,13 +99,50 @@ fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(TEXT_MAX)].to_owned()
 }
 
-/// The log: the last entries in memory, and a thread that writes the file.
+/// What an entry is about. Each has entries in memory and files of its own, so that attempts push no change out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuditKind {
+    /// A change that was begun.
+    Change,
+    /// An attempt that was refused before anything was begun.
+    Refused,
+}
+
+/// The log: the last entries in memory, and a thread that writes the files.
 #[derive(Debug)]
 pub struct Audit {
-    recent: Mutex<VecDeque<Entry>>,
-    to_file: Mutex<Option<mpsc::Sender<Entry>>>,
+    changes: Mutex<VecDeque<Entry>>,
+    refused: Mutex<VecDeque<Entry>>,
+    rates: Mutex<Rates>,
+    to_file: Mutex<Option<mpsc::Sender<(AuditKind, Entry)>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     failed: Arc<AtomicU64>,
+    unwritten: AtomicU64,
+}
+
+/// How many refused attempts each caller had within a minute.
+#[derive(Debug)]
+struct Rates {
+    per_minute: u32,
+    since: Instant,
+    counts: HashMap<String, u32>,
+    complaints: Complaints,
+}
+
+impl Rates {
+    /// Counts an attempt. False when its caller had as many within the minute as are written.
+    fn take(&mut self, caller: String, now: Instant) -> bool {
+        if now.saturating_duration_since(self.since) >= MINUTE {
+            self.since = now;
+            self.counts.clear();
+        }
+        if self.counts.len() >= CALLERS_MAX && !self.counts.contains_key(&caller) {
+            return false;
+        }
+        let count = self.counts.entry(caller).or_default();
+        *count = count.saturating_add(1);
+        *count <= self.per_minute
+    }
 }
 
 impl Audit {
@@ -103,16 +150,21 @@ impl Audit {
     ///
     /// # Errors
     /// No thread to be had.
-    pub fn start(data_dir: &Path, file_max: u64) -> io::Result<Self> {
-        let path = data_dir.join(FILE);
-        let recent = tail(&path).unwrap_or_default();
-        let (sender, mut receiver) = mpsc::channel::<Entry>(WAITING);
+    pub fn start(data_dir: &Path, file_max: u64, refused_per_minute: u32) -> io::Result<Self> {
+        let [path, refused_path] = [FILE, REFUSED_FILE].map(|file| data_dir.join(file));
+        let [changes, refused] = [&path, &refused_path].map(|path| tail(path).unwrap_or_default());
+        let (sender, mut receiver) = mpsc::channel::<(AuditKind, Entry)>(WAITING);
         let failed = Arc::new(AtomicU64::new(0));
         let counter = failed.clone();
         // tidy: allow(thread): what it does not write is counted, and told.
         let thread = std::thread::Builder::new().name("audit".to_owned()).spawn(move || {
-            let mut file = AuditFile { path, file: None, len: 0, max: file_max };
-            while let Some(entry) = receiver.blocking_recv() {
+            let open = |path| AuditFile { path, file: None, len: 0, max: file_max };
+            let (mut changes, mut refused) = (open(path), open(refused_path));
+            while let Some((kind, entry)) = receiver.blocking_recv() {
+                let file = match kind {
+                    AuditKind::Change => &mut changes,
+                    AuditKind::Refused => &mut refused,
+                };
                 if let Err(error) = file.append(&entry) {
                     // One line for each that is missing would fill the log as well.
                     if counter.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -121,26 +173,67 @@ impl Audit {
                 }
             }
         })?;
+        let rates = Rates {
+            per_minute: refused_per_minute,
+            since: Instant::now(),
+            counts: HashMap::new(),
+            complaints: Complaints::default(),
+        };
         Ok(Self {
-            recent: Mutex::new(recent),
+            changes: Mutex::new(changes),
+            refused: Mutex::new(refused),
+            rates: Mutex::new(rates),
+            unwritten: AtomicU64::new(0),
             to_file: Mutex::new(Some(sender)),
             thread: Mutex::new(Some(thread)),
             failed,
         })
     }
 
-    /// Waits when the disk is slower than the requests.
+    /// Writes a refused attempt, unless its key and address had too many of them within a minute.
+    pub async fn write_refused(&self, mut entry: Entry) {
+        let now = Instant::now();
+        {
+            let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+            if !rates.take(caller(&entry), now) {
+                self.unwritten.fetch_add(1, Ordering::Relaxed);
+                if let Some(unsaid) = rates.complaints.another(now) {
+                    let (key, address) = (entry.by, entry.address);
+                    tracing::warn!(
+                        key,
+                        address,
+                        unsaid,
+                        "too many refused attempts of one key and address within a minute (http.audit_refused_per_minute); not \
+                         writing more of them to the audit log; said once a minute at most"
+                    );
+                }
+                return;
+            }
+        }
+        entry.path.truncate(entry.path.floor_char_boundary(REFUSED_TEXT_MAX));
+        if let Some(detail) = &mut entry.detail {
+            detail.truncate(detail.floor_char_boundary(REFUSED_TEXT_MAX));
+        }
+        self.append(AuditKind::Refused, entry).await;
+    }
+
+    /// Writes a change. Waits when the disk is slower than the requests.
     pub async fn write(&self, mut entry: Entry) {
         if let Some(detail) = &mut entry.detail {
             *detail = cut(detail);
         }
+        self.append(AuditKind::Change, entry).await;
+    }
+
+    async fn append(&self, kind: AuditKind, entry: Entry) {
         {
-            let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut recent = self.kept(kind);
             if recent.len() == KEPT {
                 recent.pop_front();
             }
             recent.push_back(entry.clone());
         }
+        let entry = (kind, entry);
         let sender = self.to_file.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let sent = match sender {
             Some(sender) => sender.send(entry).await.is_ok(),
@@ -151,9 +244,35 @@ impl Audit {
         }
     }
 
-    /// The newest first.
-    pub fn recent(&self, limit: usize) -> Vec<Entry> {
-        self.recent.lock().unwrap_or_else(PoisonError::into_inner).iter().rev().take(limit).cloned().collect()
+    /// The newest first, of one kind.
+    pub fn recent(&self, kind: AuditKind, limit: usize) -> Vec<Entry> {
+        self.kept(kind).iter().rev().take(limit).cloned().collect()
+    }
+
+    /// The newest first, of both kinds. When there are more than `limit`, refused attempts are half of them at most, or fill what changes
+    /// leave.
+    pub fn recent_of_both(&self, limit: usize) -> Vec<Entry> {
+        let mut refused = self.recent(AuditKind::Refused, limit);
+        let mut entries = self.recent(AuditKind::Change, limit);
+        refused.truncate((limit / 2).max(limit - entries.len()));
+        entries.truncate(limit - refused.len());
+        entries.append(&mut refused);
+        // Stable: entries of one time stay in order.
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.at));
+        entries
+    }
+
+    fn kept(&self, kind: AuditKind) -> MutexGuard<'_, VecDeque<Entry>> {
+        let kept = match kind {
+            AuditKind::Change => &self.changes,
+            AuditKind::Refused => &self.refused,
+        };
+        kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refused attempts that were not written, because there were too many of one key and address.
+    pub fn unwritten(&self) -> u64 {
+        self.unwritten.load(Ordering::Relaxed)
     }
 
     /// Entries that are not in the file because it could not be written.
@@ -170,6 +289,13 @@ impl Audit {
             tracing::error!("the thread of the audit log failed");
         }
     }
+}
+
+/// Who is counted: key and address, without the port.
+fn caller(Entry { by, address, .. }: &Entry) -> String {
+    let address =
+        address.parse::<SocketAddr>().map_or_else(|_| address.clone(), |peer| network(peer.ip()).to_string());
+    format!("{} {address}", by.as_deref().unwrap_or_default())
 }
 
 fn tail(path: &Path) -> io::Result<VecDeque<Entry>> {
@@ -257,13 +383,13 @@ mod tests {
     #[test]
     fn entries_outlive_the_node_and_a_torn_line() {
         let directory = directory("torn");
-        let audit = Audit::start(&directory, 1 << 20).unwrap();
+        let audit = Audit::start(&directory, 1 << 20, 10).unwrap();
         write(&audit, 0..3);
         audit.stop();
         let mut file = OpenOptions::new().append(true).open(directory.join(FILE)).unwrap();
         file.write_all(b"{\"at\":").unwrap();
-        let audit = Audit::start(&directory, 1 << 20).unwrap();
-        let statuses: Vec<_> = audit.recent(2).iter().map(|entry| entry.status).collect();
+        let audit = Audit::start(&directory, 1 << 20, 10).unwrap();
+        let statuses: Vec<_> = audit.recent(AuditKind::Change, 2).iter().map(|entry| entry.status).collect();
         assert_eq!(statuses, [2, 1]);
         audit.stop();
         std::fs::remove_dir_all(directory).unwrap();
@@ -272,10 +398,10 @@ mod tests {
     #[test]
     fn files_and_memory_are_bounded() {
         let directory = directory("bounded");
-        let audit = Audit::start(&directory, 10_000).unwrap();
+        let audit = Audit::start(&directory, 10_000, 10).unwrap();
         write(&audit, 0..1500);
         audit.stop();
-        assert_eq!(audit.recent(usize::MAX).len(), KEPT);
+        assert_eq!(audit.recent(AuditKind::Change, usize::MAX).len(), KEPT);
         assert_eq!(audit.failed(), 0);
         let files: Vec<_> = std::fs::read_dir(&directory).unwrap().map(|file| file.unwrap()).collect();
         assert_eq!(files.len(), 2, "{files:?}");
@@ -287,9 +413,85 @@ mod tests {
 
     #[test]
     fn a_disk_that_refuses_is_counted() {
-        let audit = Audit::start(Path::new("/proc/nowhere"), 10_000).unwrap();
+        let audit = Audit::start(Path::new("/proc/nowhere"), 10_000, 10).unwrap();
         write(&audit, 0..2);
         audit.stop();
-        assert_eq!((audit.failed(), audit.recent(9).len()), (2, 2));
+        assert_eq!((audit.failed(), audit.recent(AuditKind::Change, 9).len()), (2, 2));
+    }
+
+    /// An attempt of this caller with a path as long as it may be.
+    fn attempt(by: Option<&str>, address: &str) -> Entry {
+        let (by, path) = (by.map(str::to_owned), format!("/api/v1/clients/{}", "x".repeat(1000)));
+        Entry {
+            by,
+            address: address.into(),
+            method: "DELETE".into(),
+            path,
+            detail: Some("y".repeat(1000)),
+            ..entry(403)
+        }
+    }
+
+    fn refuse(audit: &Audit, entries: impl IntoIterator<Item = Entry>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        entries.into_iter().for_each(|entry| runtime.block_on(audit.write_refused(entry)));
+    }
+
+    /// Otherwise a viewer could erase what an admin did.
+    #[test]
+    fn refused_attempts_push_no_change_out_of_memory_or_files() {
+        let directory = directory("pushed-out");
+        let audit = Audit::start(&directory, 64 << 10, u32::MAX).unwrap();
+        write(&audit, 7..8);
+        refuse(&audit, (0..5_000).map(|_| attempt(Some("viewer"), "192.0.2.1:1")));
+        audit.stop();
+        assert_eq!(audit.recent(AuditKind::Change, 10)[0].status, 7);
+        let both = audit.recent_of_both(100);
+        assert_eq!((both.len(), both.iter().filter(|entry| entry.status == 7).count()), (100, 1));
+        let changes = std::fs::read_to_string(directory.join(FILE)).unwrap();
+        assert_eq!(changes.lines().count(), 1);
+        for name in [REFUSED_FILE, "refused.log.1"] {
+            let text = std::fs::read_to_string(directory.join(name)).unwrap();
+            assert!(text.len() <= 64 << 10 && text.lines().all(|line| line.len() < 1000), "{name}");
+        }
+        // After a restart too.
+        let audit = Audit::start(&directory, 64 << 10, 10).unwrap();
+        assert_eq!(audit.recent(AuditKind::Change, 10)[0].status, 7);
+        assert!(audit.recent(AuditKind::Refused, 1).len() == 1);
+        audit.stop();
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn each_key_and_address_has_a_rate_of_refused_attempts() {
+        let directory = directory("rate");
+        let audit = Audit::start(&directory, 1 << 20, 3).unwrap();
+        for (by, address) in [
+            (Some("viewer"), "192.0.2.1:1"),
+            (None, "192.0.2.1:1"),
+            (None, "192.0.2.2:1"),
+            (None, "[2001:db8::1]:1"),
+        ] {
+            refuse(&audit, (0..10).map(|_| attempt(by, address)));
+        }
+        // Another port, and another address of the same household.
+        refuse(&audit, [attempt(None, "192.0.2.1:2"), attempt(None, "[2001:db8::2]:1")]);
+        assert_eq!(audit.recent(AuditKind::Refused, 100).len(), 4 * 3);
+        assert_eq!(audit.unwritten(), 4 * 7 + 2);
+        audit.stop();
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_minute_later_the_rate_begins_again() {
+        let begun = Instant::now();
+        let (counts, complaints) = (HashMap::new(), Complaints::default());
+        let mut rates = Rates { per_minute: 1, since: begun, counts, complaints };
+        let mut take =
+            |caller: &str, seconds| rates.take(caller.to_owned(), begun + Duration::from_secs(seconds));
+        assert_eq!([take("a", 0), take("a", 59), take("b", 59), take("a", 60)], [true, false, true, true]);
+        // So many callers are somebody who has many addresses.
+        (0..CALLERS_MAX).for_each(|number| _ = take(&number.to_string(), 61));
+        assert!(!take("another", 62));
     }
 }

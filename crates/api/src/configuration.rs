@@ -1,5 +1,6 @@
 //! What the server needs of whoever owns the node's configuration.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -78,6 +79,64 @@ pub struct Author {
     /// Name of the key; empty when there is none.
     pub by: String,
     pub comment: String,
+}
+
+/// A value for readers who may not change it: without user, password and query of the URLs in it, where keys of services often stand.
+pub fn without_secrets(value: &str) -> Cow<'_, str> {
+    if !value.contains("://") {
+        return Cow::Borrowed(value);
+    }
+    let is_end = |c: char| c.is_whitespace() || matches!(c, ',' | '"' | '\'' | ']');
+    let (mut out, mut rest) = (String::with_capacity(value.len()), value);
+    while let Some(at) = rest.find("://") {
+        let (before, url) = rest.split_at(at + 3);
+        let (url, behind) = url.split_at(url.find(is_end).unwrap_or(url.len()));
+        out.push_str(before);
+        let authority_len = url.find(['/', '?', '#']).unwrap_or(url.len());
+        let (authority, path) = url.split_at(authority_len);
+        match authority.rsplit_once('@') {
+            Some((_, host)) => out.push_str(&format!("{HIDDEN}@{host}")),
+            None => out.push_str(authority),
+        }
+        match path.find(['?', '#']) {
+            Some(at) => out.push_str(&format!("{}?{HIDDEN}", &path[..at])),
+            None => out.push_str(path),
+        }
+        rest = behind;
+    }
+    out.push_str(rest);
+    Cow::Owned(out)
+}
+
+const HIDDEN: &str = "***";
+
+impl ConfigView {
+    /// The same for readers who may not change it.
+    pub fn without_secrets(mut self) -> Self {
+        for setting in &mut self.settings {
+            for value in
+                [&mut setting.value, &mut setting.default, &mut setting.pending].into_iter().flatten()
+            {
+                *value = without_secrets(value).into_owned();
+            }
+            if let Some(agreed) = &mut setting.cluster {
+                agreed.value = without_secrets(&agreed.value).into_owned();
+            }
+        }
+        self
+    }
+}
+
+impl Version {
+    /// The same for readers who may not change the configuration.
+    pub fn without_secrets(mut self) -> Self {
+        for change in &mut self.changes {
+            for value in [&mut change.before, &mut change.after].into_iter().flatten() {
+                *value = without_secrets(value).into_owned();
+            }
+        }
+        self
+    }
 }
 
 /// The settings in force.
@@ -215,6 +274,30 @@ impl From<Refused> for Problem {
             )),
             Refused::Failed(why) => Self::conflict(format!("nothing has changed: {why}")),
             Refused::NotAgreed(error) => error.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_lose_user_password_and_query() {
+        for (value, shown) in [
+            ("plain ? text", "plain ? text"),
+            ("https://id.example/keys", "https://id.example/keys"),
+            ("https://id.example/keys?token=s3cret", "https://id.example/keys?***"),
+            ("https://id.example?token=s3cret/x", "https://id.example?***"),
+            ("https://user:s3cret@id.example:1/a#s3cret", "https://***@id.example:1/a?***"),
+            (
+                "https://a.example/?k=s3cret, http://u:s3cret@b.example",
+                "https://a.example/?***, http://***@b.example",
+            ),
+            ("[\"https://a.example?s3cret\"]", "[\"https://a.example?***\"]"),
+            ("https://user:s3cret@x@host/", "https://***@host/"),
+        ] {
+            assert_eq!(without_secrets(value), shown);
         }
     }
 }

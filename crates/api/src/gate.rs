@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State as FromState};
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode, Version};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::sync::watch;
@@ -50,7 +50,7 @@ pub async fn gate(FromState(state): FromState<State>, mut request: Request, next
 /// Writes down what was answered where nothing was begun.
 async fn unchanged(state: &State, caller: Option<&Caller>, wanted: Wanted, response: Response) -> Response {
     if let Some(entry) = wanted.told(caller, &response) {
-        state.audit.write(entry).await;
+        state.audit.write_refused(entry).await;
     }
     response
 }
@@ -189,7 +189,15 @@ fn admit(state: &State, request: &Request) -> Result<Caller, Refusal> {
             ),
         ));
     }
-    if !is_reading(request.method()) && host::is_cross_origin(authority, headers) {
+    if open && let Some(header) = host::proxied_by(headers) {
+        let detail = format!(
+            "the request came through a proxy (header `{header}`), and there is no API key, so everybody who reaches the proxy \
+             would be an admin; make a key first with `meridian key add`"
+        );
+        return Err(stranger(crate::metrics::Rejected::proxy, Problem::forbidden(detail)));
+    }
+    let is_cross_origin = host::is_cross_origin(authority, headers);
+    if !is_reading(request.method()) && is_cross_origin {
         return Err(stranger(
             crate::metrics::Rejected::origin,
             Problem::forbidden("a page of another site may not change anything here"),
@@ -206,6 +214,21 @@ fn admit(state: &State, request: &Request) -> Result<Caller, Refusal> {
         (None, path) if path.starts_with("/api/v1") => Some(Role::Viewer),
         (None, _) => None,
     };
+    // With a key, a page of another site has none. Its links to the dashboard still work, which needs no role.
+    if open && needs.is_some() && is_cross_origin {
+        return Err(stranger(
+            crate::metrics::Rejected::origin,
+            Problem::forbidden(
+                "while there is no API key, a page of another site may not read anything here",
+            ),
+        ));
+    }
+    // What nginx speaks to its upstream servers unless it is told otherwise, without a header that names it.
+    if open && !is_reading(request.method()) && request.version() < Version::HTTP_11 {
+        let detail = "HTTP/1.0 is what proxies speak, and there is no API key, so everybody who reaches the proxy would be an \
+                      admin; make a key first with `meridian key add`, or use HTTP/1.1";
+        return Err(stranger(crate::metrics::Rejected::proxy, Problem::forbidden(detail)));
+    }
     let caller = match (needs, open) {
         (None, _) => Caller::new(None, Role::Viewer, address),
         (Some(_), true) => Caller::new(None, Role::Admin, address),

@@ -39,6 +39,14 @@ fn without_port(authority: &str) -> &str {
     }
 }
 
+/// The header of a proxy that the request has; `None` when it came without one.
+pub fn proxied_by(headers: &HeaderMap) -> Option<&str> {
+    let is_of_proxy = |name: &&str| {
+        matches!(*name, "forwarded" | "via" | "x-real-ip" | "x-client-ip") || name.starts_with("x-forwarded-")
+    };
+    headers.keys().map(|name| name.as_str()).find(is_of_proxy)
+}
+
 /// The request comes from a page of another site: its Origin is not `authority`.
 pub fn is_cross_origin(authority: &str, headers: &HeaderMap) -> bool {
     if headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site") {

@@ -33,6 +33,7 @@ mod role;
 mod routes;
 mod server;
 pub mod settings;
+mod slots;
 mod sse;
 mod state;
 mod storage;
@@ -46,7 +47,7 @@ pub use cluster::{
 };
 pub use configuration::{
     AgreedValue, Author, Change, Changed, Changes, ConfigView, Configuration, LogLevelView, Refused,
-    Reloaded, Scope, SettingProblem, SettingView, Version,
+    Reloaded, Scope, SettingProblem, SettingView, Version, without_secrets,
 };
 pub use keys::{Key, KeyError, KeyFile, Keys, NewKey, Outcome};
 pub use log_ring::LogRing;

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::http::header::{CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, REFERRER_POLICY};
+use axum::http::header::{CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, REFERRER_POLICY, RETRY_AFTER};
 use axum::http::header::{
     STRICT_TRANSPORT_SECURITY, TRANSFER_ENCODING, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
@@ -21,7 +21,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::AbortHandle;
 use tower_service::Service as _;
 
 use crate::across::{Answering, across};
@@ -34,6 +35,7 @@ use crate::operations::Operations;
 use crate::paced::Paced;
 use crate::problem::Problem;
 use crate::settings::{HttpSettings, Listen};
+use crate::slots::{Asked, NoSlot, Slot, Slots};
 use crate::state::{Parts, Phase, State};
 use crate::tls::{CertificateError, Certificates, Https, NotServed};
 
@@ -49,8 +51,8 @@ const NICE: libc::c_int = 5;
 const HEADER: usize = 96 * 1024;
 /// Bytes that one connection reads ahead, and has waiting to be written, about.
 const BUFFER: usize = 128 * 1024;
-/// Connections beyond the limit that are told so at one time; further ones are just closed.
-const TOLD_MAX: usize = 32;
+/// How long a connection beyond the limit may take until its request is complete.
+const ASKED_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long requests that run may take until they are cut off when the server stops.
 const STOP: Duration = Duration::from_secs(2);
 
@@ -123,7 +125,11 @@ impl Bound {
     /// No threads to be had.
     pub fn serve(self, parts: Parts) -> io::Result<Server> {
         let Self { listener, address, settings, https } = self;
-        let audit = Audit::start(&parts.node.data_dir, settings.audit_file_max.bytes())?;
+        let audit = Audit::start(
+            &parts.node.data_dir,
+            settings.audit_file_max.bytes(),
+            settings.audit_refused_per_minute,
+        )?;
         let (router, document) = crate::routes::router();
         let operations = Operations::of(&document);
         let document = document.to_pretty_json().map_err(io::Error::other)?;
@@ -142,11 +148,12 @@ impl Bound {
             .enable_time()
             .build()?;
         let stop = watch::Sender::new(false);
-        let connections = Arc::new(Semaphore::new(state.settings.connections_max as usize));
+        let slots = Slots::new(state.settings.connections_max, state.settings.connections_per_address);
+        let connections = slots.all().clone();
         let accepting = Accepting {
             router,
             state: state.clone(),
-            connections: connections.clone(),
+            slots,
             stop: stop.subscribe(),
             hsts: hsts(&state.settings, https.is_some()),
             https: https.clone(),
@@ -228,7 +235,7 @@ impl Readiness {
 struct Accepting {
     router: axum::Router,
     state: State,
-    connections: Arc<Semaphore>,
+    slots: Slots,
     stop: watch::Receiver<bool>,
     https: Option<Arc<Https>>,
     hsts: Option<HeaderValue>,
@@ -236,7 +243,7 @@ struct Accepting {
 
 impl Accepting {
     async fn run(mut self, listener: tokio::net::TcpListener) {
-        let told = Arc::new(Semaphore::new(TOLD_MAX));
+        let mut asked = Asked::default();
         let mut complaints = Complaints::default();
         loop {
             let accepted = tokio::select! {
@@ -255,40 +262,31 @@ impl Accepting {
                     continue;
                 }
             };
-            match self.connections.clone().try_acquire_owned() {
-                Ok(place) => self.serve(stream, peer, place),
-                // A stop takes every place.
+            match self.slots.take(peer.ip()) {
+                Ok(slot) => drop(self.serve(stream, peer, Ok(slot))),
+                // A stop takes every slot.
                 Err(_) if *self.stop.borrow() => {}
-                Err(_) => {
-                    self.state.metrics.rejected.connections();
-                    // By TLS it would cost more to tell than it is worth.
-                    if self.https.is_none()
-                        && let Ok(place) = told.clone().try_acquire_owned()
-                    {
-                        tokio::spawn(async move {
-                            let _held = place;
-                            tell(stream, "503 Service Unavailable", too_many_connections()).await;
-                        });
-                    }
-                }
+                Err(none) => asked.push(self.serve(stream, peer, Err(none))),
             }
         }
     }
 
-    fn serve(&self, stream: TcpStream, peer: SocketAddr, place: OwnedSemaphorePermit) {
+    /// Without a slot, `/health` is answered, and everything else is refused.
+    fn serve(&self, stream: TcpStream, peer: SocketAddr, slot: Result<Slot, NoSlot>) -> AbortHandle {
         // A page is one write; whatever else is small would only wait.
         drop(stream.set_nodelay(true));
         let (state, https, mut stop) = (self.state.clone(), self.https.clone(), self.stop.clone());
-        let count = Connected::new(state.clone());
+        let count = slot.is_ok().then(|| Connected::new(state.clone()));
         let conversation = Conversation {
             state: state.clone(),
             router: self.router.clone(),
             peer,
+            no_slot: slot.as_ref().err().copied(),
             stop: self.stop.clone(),
             hsts: self.hsts.clone(),
         };
-        tokio::spawn(async move {
-            let _held = (place, count);
+        let serving = tokio::spawn(async move {
+            let _held = (slot, count);
             let Some(https) = https else {
                 let timeout = state.settings.write_timeout;
                 return conversation.run(Paced::new(stream, timeout)).await;
@@ -308,6 +306,7 @@ impl Accepting {
                 NotServed::TooSlow => tracing::debug!(%peer, "a TLS handshake of HTTP took too long"),
             }
         });
+        serving.abort_handle()
     }
 }
 
@@ -316,20 +315,35 @@ struct Conversation {
     state: State,
     router: axum::Router,
     peer: SocketAddr,
+    /// Only one request is answered, and only for `/health`.
+    no_slot: Option<NoSlot>,
     stop: watch::Receiver<bool>,
     hsts: Option<HeaderValue>,
 }
 
 impl Conversation {
     async fn run(self, stream: impl AsyncRead + AsyncWrite + Unpin) {
-        let Self { state, router, peer, mut stop, hsts } = self;
+        let Self { state, router, peer, no_slot, mut stop, hsts } = self;
+        let mut header_timeout = state.settings.header_timeout;
+        if no_slot.is_some() {
+            header_timeout = header_timeout.min(ASKED_TIMEOUT);
+        }
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
-            .header_read_timeout(state.settings.header_timeout)
+            .header_read_timeout(header_timeout)
+            .keep_alive(no_slot.is_none())
             .max_buf_size(BUFFER)
             .max_header_size(HEADER);
-        let service =
-            service_fn(move |request| answer(state.clone(), router.clone(), peer, hsts.clone(), request));
+        let service = service_fn(move |request: Request<Incoming>| {
+            let refused = no_slot.filter(|_| !is_health(request.uri().path()));
+            let (state, router, hsts) = (state.clone(), router.clone(), hsts.clone());
+            async move {
+                match refused {
+                    Some(no_slot) => Ok(refuse(&state, no_slot, hsts)),
+                    None => answer(state, router, peer, hsts, request).await,
+                }
+            }
+        });
         let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
         let served = tokio::select! {
             served = connection.as_mut() => served,
@@ -371,8 +385,32 @@ impl Drop for Connected {
     }
 }
 
-fn too_many_connections() -> Problem {
-    Problem::unavailable("too many HTTP connections (http.connections_max); close some, or try again later")
+/// What is answered without a slot: whether the node lives must not depend on how many others ask.
+fn is_health(path: &str) -> bool {
+    path == "/health" || path.starts_with("/health/")
+}
+
+/// The answer to a request other than for `/health` of a connection without a slot.
+fn refuse(state: &State, no_slot: NoSlot, hsts: Option<HeaderValue>) -> Response<Body> {
+    let rejected = &state.metrics.rejected;
+    let problem = match no_slot {
+        NoSlot::All => {
+            rejected.connections();
+            "too many HTTP connections (http.connections_max); close some, or try again later"
+        }
+        NoSlot::Address => {
+            rejected.address();
+            "too many HTTP connections of this address (http.connections_per_address); close some, or try again later"
+        }
+    };
+    let mut response = Problem::unavailable(problem).into_response();
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    protect(&mut response);
+    if let Some(hsts) = hsts {
+        response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, hsts);
+    }
+    response
 }
 
 fn not_https() -> Problem {
@@ -382,9 +420,7 @@ fn not_https() -> Problem {
 /// Tells a connection why it is closed, and reads what it sends for a moment: a reset would overtake the answer.
 async fn tell(mut stream: TcpStream, status: &str, problem: Problem) {
     let body = serde_json::to_string(&problem.document()).unwrap_or_default();
-    let retry = if status.starts_with("503") { "retry-after: 1\r\n" } else { "" };
-    let head =
-        format!("HTTP/1.1 {status}\r\ncontent-type: application/problem+json\r\n{retry}connection: close");
+    let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/problem+json\r\nconnection: close");
     let answer = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     let told = async {
         stream.write_all(answer.as_bytes()).await?;

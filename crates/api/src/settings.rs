@@ -33,8 +33,11 @@ section! {
         /// Serve without TLS on other than loopback addresses: keys of the API and all that is asked go over the network for
         /// everybody on the way to read. Otherwise the node does not start like that.
         pub plain_text_allowed: bool = "false", at start;
-        /// Connections at one time; those beyond it are told so (503) and closed.
+        /// Connections at one time; those beyond it are told so (503) and closed, unless they ask for `/health`. Sixteen more are kept for
+        /// this machine.
         pub connections_max: u32 = "512" in "1..=65535", at start;
+        /// The same of one address; a /64 of IPv6 counts as one. Not for this machine, where a proxy stands for many.
+        pub connections_per_address: u32 = "64" in "1..=65535", at start;
         /// Bytes of a request's body; a larger one is refused (413).
         pub body_max: ByteSize = "4MiB" in "1KiB..=64MiB", at start;
         /// How long a connection may take, and may wait, until the header of its next request is complete.
@@ -48,7 +51,11 @@ section! {
         /// Requests a second that may be refused for their token, Host or Origin; those beyond it get 429 and are counted,
         /// but not written to the audit log. Requests with a valid token are never held back by it.
         pub refusals_per_second: u32 = "10" in "1..=100000", at start;
-        /// Size at which the audit log begins a new file; one old file is kept.
+        /// Refused attempts to change something that are written to the audit log within a minute, for each key and address. Further ones are
+        /// refused like the others, and counted.
+        pub audit_refused_per_minute: u32 = "30" in "1..=100000", at start;
+        /// Size at which each file of the audit log, `audit.log` for changes and `refused.log` for refused attempts, is followed by a new one;
+        /// one old file of each is kept.
         pub audit_file_max: ByteSize = "16MiB" in "64KiB..=1GiB", at start;
     }
 }

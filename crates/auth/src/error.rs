@@ -67,6 +67,21 @@ impl FileError {
     }
 }
 
+impl FileError {
+    /// Says the same without a word of the file, for callers who may name files and not read them.
+    pub(crate) fn without_contents(&self) -> String {
+        match self.fault {
+            Fault::Io(_) | Fault::NotText | Fault::SourceMissing { .. } | Fault::SourceUnnamed { .. } => {
+                self.to_string()
+            }
+            _ => {
+                let line = self.line.map(|line| format!(":{line}")).unwrap_or_default();
+                format!("{}{line}: the file cannot be used; the node's log says why", self.path.display())
+            }
+        }
+    }
+}
+
 impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.path.display())?;
@@ -92,7 +107,7 @@ impl fmt::Display for Fault {
             Self::UserTwice { user, first } => write!(f, "user `{user}` is in line {first} already"),
             Self::NotAHash { user } => write!(
                 f,
-                "what stands for the password of `{user}` is no hash known here ($argon2id$, $7$, $2b$, $pbkdf2-sha256$, SCRAM-SHA-256$); set it with `meridian passwd`"
+                "what stands for the password of `{user}` is no hash known here ($argon2id$, $7$, $6$, $2b$, $pbkdf2-sha256$, SCRAM-SHA-256$); set it with `meridian passwd`"
             ),
             Self::TooCostly { user } => {
                 write!(

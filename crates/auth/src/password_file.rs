@@ -92,6 +92,11 @@ impl PasswordFile {
         self.users.is_empty()
     }
 
+    /// Number of users whose hash is weak.
+    pub fn weak_users(&self) -> usize {
+        self.hashes.iter().filter(|hash| hash.is_weak()).count()
+    }
+
     pub fn candidate(&self, user: &str) -> Candidate {
         match self.users.get(user) {
             Some(at) => Candidate::User(self.hashes[*at].clone()),

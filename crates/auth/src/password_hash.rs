@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256, Sha512};
 
 mod parse;
 
-/// A hash as it stands in a password file: `$argon2id$v=19$m=..,t=..,p=..$salt$hash`, `$7$rounds$salt$hash`,
+/// A hash as it stands in a password file: `$argon2id$v=19$m=..,t=..,p=..$salt$hash`, `$7$rounds$salt$hash`, `$6$salt$hash`,
 /// `$pbkdf2-sha256$i=..$salt$hash`, `$2b$cost$..` or `SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PasswordHash {
@@ -30,6 +30,8 @@ enum Kind {
         digest: Digest,
         rounds: u32,
     },
+    /// One SHA-512 of password and salt, as mosquitto wrote it up to 1.6.
+    Sha512,
     Bcrypt {
         cost: u32,
     },
@@ -164,8 +166,14 @@ impl PasswordHash {
             Kind::Pbkdf2 { digest: Digest::Sha256, rounds } => (1, *rounds, 0, 0),
             Kind::Pbkdf2 { digest: Digest::Sha512, rounds } => (2, *rounds, 0, 0),
             Kind::Bcrypt { cost } => (3, *cost, 0, 0),
+            Kind::Sha512 => (5, 0, 0, 0),
             Kind::Scram { iterations, .. } => (4, *iterations, 0, 0),
         }
+    }
+
+    /// Whether guessing takes next to no work, so that a stolen file is as good as its weak passwords.
+    pub fn is_weak(&self) -> bool {
+        self.kind == Kind::Sha512
     }
 
     /// As it stands in a password file.
@@ -206,6 +214,10 @@ impl PasswordHash {
             Kind::Pbkdf2 { digest: Digest::Sha512, rounds } => {
                 pbkdf2::pbkdf2_hmac::<Sha512>(password, &self.salt, *rounds, &mut out);
             }
+            Kind::Sha512 => {
+                let digest = Sha512::new().chain_update(password).chain_update(&self.salt).finalize();
+                return digest.as_slice().into();
+            }
             Kind::Bcrypt { cost } => return bcrypt_hash(password, &self.salt, *cost),
             Kind::Scram { iterations, .. } => {
                 // A text that SASLprep refuses was never made a key of.
@@ -232,6 +244,7 @@ impl fmt::Debug for PasswordHash {
             Kind::Argon2 { .. } => "PasswordHash(argon2)",
             Kind::Pbkdf2 { digest: Digest::Sha256, .. } => "PasswordHash(pbkdf2-sha256)",
             Kind::Pbkdf2 { digest: Digest::Sha512, .. } => "PasswordHash(pbkdf2-sha512)",
+            Kind::Sha512 => "PasswordHash(sha512)",
             Kind::Bcrypt { .. } => "PasswordHash(bcrypt)",
             Kind::Scram { .. } => "PasswordHash(scram-sha-256)",
         })

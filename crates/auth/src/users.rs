@@ -124,7 +124,7 @@ impl Users {
     /// # Errors
     /// [`UserError`]; nothing has changed then, here and below.
     pub fn add(&self, name: &str, record: &UserRecord) -> Result<(), UserError> {
-        record.check(name)?;
+        record.check_new(name, None)?;
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         self.room_for(1)?;
         self.keep_decoys(record)?;
@@ -151,7 +151,7 @@ impl Users {
                 self.ledger.read(TABLE, name).ok_or_else(|| UserError::Unknown(name.to_owned()))?;
             let before = UserRecord::read(name, &stored)?;
             let mut after = change(before.clone());
-            after.check(name)?;
+            after.check_new(name, Some(&before))?;
             after.follow(before.changed_ms);
             let keeps = connected == Connected::Keep || after.is_for_clients_as(&before);
             after.keeps_ms = keeps.then(|| before.era());
@@ -206,7 +206,7 @@ impl Users {
         let (mut done, mut changes) = (Imported::default(), Vec::new());
         let mut names = std::collections::HashSet::new();
         for (name, record) in users {
-            record.check(name).map_err(|error| error.of(name))?;
+            record.check_new(name, None).map_err(|error| error.of(name))?;
             if !names.insert(name.as_str()) {
                 return Err(UserError::Twice(name.clone()));
             }

@@ -81,6 +81,21 @@ pub fn bytes(raw: &[u8]) -> String {
     safe
 }
 
+/// A payload or topic for a terminal: as [`bytes`], with newlines and tabs as they are.
+pub fn payload(raw: &[u8]) -> String {
+    let parts = raw.split_inclusive(|byte| matches!(byte, b'\n' | b'\t'));
+    parts.fold(String::with_capacity(raw.len()), |mut safe, part| {
+        let (text, end) = match part {
+            [text @ .., b'\n'] => (text, "\n"),
+            [text @ .., b'\t'] => (text, "\t"),
+            text => (text, ""),
+        };
+        safe.push_str(&bytes(text));
+        safe.push_str(end);
+        safe
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,6 +125,7 @@ mod tests {
         #[test]
         fn nothing_dangerous_comes_through(raw in any::<Vec<u8>>(), chars in any::<String>()) {
             prop_assert!(!bytes(&raw).chars().any(dangerous));
+            prop_assert!(!payload(&raw).chars().any(|c| c != '\n' && c != '\t' && dangerous(c)));
             prop_assert!(!text(&chars).chars().any(dangerous));
             prop_assert!(!lines(&chars).chars().any(|c| c != '\n' && dangerous(c)));
         }

@@ -13,7 +13,7 @@ mod commands;
 mod completions;
 mod confirm;
 mod console;
-mod escape;
+pub mod escape;
 mod failure;
 mod fields;
 mod https;

@@ -60,7 +60,8 @@ fn report(command: &str, result: Result<(), Failure>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if failure != Failure::Unread {
-                eprintln!("meridian {command}: {failure}");
+                // It may hold a Reason String of the broker.
+                eprintln!("meridian {command}: {}", ctl::escape::lines(&failure.to_string()));
             }
             ExitCode::from(failure.exit_code())
         }

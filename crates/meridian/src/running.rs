@@ -12,7 +12,7 @@ use api::{
     Author, Change, Changed, Changes, ConfigView, Configuration, LogLevelView, Refused, Reloaded, Scope,
     SettingProblem, SettingView, Timestamp, Version, durable,
 };
-use auth::{Guard, GuardChange, JwtChange, ServicesChange};
+use auth::{Guard, GuardChange, JwtChange, PolicyError, ServicesChange};
 use broker::admin::Admin;
 use carrier::Tls;
 use settings::{
@@ -250,7 +250,7 @@ impl Running {
             links: links.transpose().map_err(Refused::Failed)?.flatten(),
             tokens: tokens.map(|tokens| tokens.read(&config.jwt)).transpose().map_err(failed)?,
             services: services.transpose().map_err(failed)?,
-            policy: policy.transpose().map_err(failed)?,
+            policy: policy.transpose().map_err(|error| policy_failed(&error, files_may_differ))?,
             layers,
             loaded,
             config,
@@ -291,7 +291,15 @@ impl Running {
         }
         self.log.set_level(&config.log.level);
         for change in &changed {
-            tracing::info!(setting = change.name, before = change.before, after = change.after, "changed");
+            // Viewers read the log.
+            let [before, after] =
+                [&change.before, &change.after].map(|value| value.as_deref().map(api::without_secrets));
+            tracing::info!(
+                setting = change.name,
+                before = before.as_deref(),
+                after = after.as_deref(),
+                "changed"
+            );
         }
         (now.layers, now.loaded, now.config) = (layers, loaded, config);
         changed
@@ -378,6 +386,16 @@ impl Running {
 
 fn failed(why: impl Display) -> Refused {
     Refused::Failed(why.to_string())
+}
+
+/// `of_operator`: the files are those that the operator of the machine has named. Otherwise a change at run time names them, and whoever may make one
+/// could read any file of the machine by its error.
+fn policy_failed(error: &PolicyError, of_operator: bool) -> Refused {
+    if of_operator {
+        return failed(error);
+    }
+    tracing::warn!(%error, "a change of the configuration is refused");
+    Refused::Failed(error.without_contents())
 }
 
 fn runtime_of(layers: &Layers) -> Runtime {

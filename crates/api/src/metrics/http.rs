@@ -60,7 +60,7 @@ macro_rules! rejected {
         }
     };
 }
-rejected!(connections, tls, host, origin, media_type, token, role, body, rate);
+rejected!(connections, address, tls, host, proxy, origin, media_type, token, role, body, rate);
 
 /// Seconds up to which requests are counted in a bucket of their own.
 pub const BOUNDS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0];

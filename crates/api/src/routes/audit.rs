@@ -6,7 +6,7 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::audit::Entry;
+use crate::audit::{AuditKind, Entry};
 use crate::extract::Query;
 use crate::paging::{self, Page};
 use crate::problem::Problem;
@@ -22,11 +22,20 @@ pub(super) fn routes() -> OpenApiRouter<State> {
 struct AuditQuery {
     /// Entries shown: 1 to 1000, 100 when not given.
     limit: Option<usize>,
+    /// Only attempts that were refused before anything was begun (`true`), or only the others (`false`).
+    refused: Option<bool>,
 }
 
-/// The last requests that were meant to change something, done and refused, newest first. All of them stand in `DATA_DIR/audit.log`.
+/// The last requests that were meant to change something, newest first. What was begun stands in `DATA_DIR/audit.log`, attempts that were refused
+/// in `DATA_DIR/refused.log`. When there are more of both than are shown, refused ones are half of them at most.
 #[utoipa::path(get, path = "/api/v1/audit", tag = "access", operation_id = "audit", security(("token" = ["admin"])),
     params(AuditQuery), responses((status = 200, body = Page<Entry>)))]
 async fn list(state: State, Query(query): Query<AuditQuery>) -> Result<Json<Page<Entry>>, Problem> {
-    Ok(Json(Page::whole(state.audit.recent(paging::limit(query.limit)?))))
+    let limit = paging::limit(query.limit)?;
+    let entries = match query.refused {
+        None => state.audit.recent_of_both(limit),
+        Some(true) => state.audit.recent(AuditKind::Refused, limit),
+        Some(false) => state.audit.recent(AuditKind::Change, limit),
+    };
+    Ok(Json(Page::whole(entries)))
 }

@@ -13,7 +13,7 @@ use crate::configuration::{
 use crate::extract::Body;
 use crate::paging::Page;
 use crate::problem::Problem;
-use crate::role::Caller;
+use crate::role::{Caller, Role};
 use crate::state::State;
 
 pub(super) fn routes() -> OpenApiRouter<State> {
@@ -69,11 +69,12 @@ struct Rollback {
     comment: String,
 }
 
-/// Every setting: its value, where that came from, and whether it can be changed now.
+/// Every setting: its value, where that came from, and whether it can be changed now. Only an admin sees users, passwords and queries of URLs.
 #[utoipa::path(get, path = "/api/v1/config", tag = "configuration", operation_id = "config",
     security(("token" = ["viewer"])), responses((status = 200, body = ConfigView)))]
-async fn view(state: State) -> Result<Json<ConfigView>, Problem> {
-    off_runtime(move || state.configuration.view()).await.map(Json)
+async fn view(state: State, caller: Caller) -> Result<Json<ConfigView>, Problem> {
+    let view = off_runtime(move || state.configuration.view()).await?;
+    Ok(Json(if caller.role == Role::Admin { view } else { view.without_secrets() }))
 }
 
 /// Whether these changes could be made; nothing changes.
@@ -103,11 +104,15 @@ async fn change(state: State, caller: Caller, Body(body): Body<Patch>) -> Result
     Ok(Json(changed))
 }
 
-/// The last 100 versions, newest first.
+/// The last 100 versions, newest first. Only an admin sees users, passwords and queries of URLs.
 #[utoipa::path(get, path = "/api/v1/config/history", tag = "configuration", operation_id = "config_history",
     security(("token" = ["viewer"])), responses((status = 200, body = Page<Version>)))]
-async fn history(state: State) -> Result<Json<Page<Version>>, Problem> {
-    off_runtime(move || state.configuration.history()).await.map(|versions| Json(Page::whole(versions)))
+async fn history(state: State, caller: Caller) -> Result<Json<Page<Version>>, Problem> {
+    let mut versions = off_runtime(move || state.configuration.history()).await?;
+    if caller.role != Role::Admin {
+        versions = versions.into_iter().map(Version::without_secrets).collect();
+    }
+    Ok(Json(Page::whole(versions)))
 }
 
 /// Takes up the changes made on this node at run time as they were in that version; they become a new version. What the cluster agrees on

@@ -521,6 +521,8 @@ fn http(text: &mut Text, state: &State) {
     family.histogram(&[], &BOUNDS, &counts, sum);
     let help = "Entries of the audit log that could not be written to its file.";
     text.one("meridian_audit_entries_lost_total", Kind::Counter, help, state.audit.failed() as f64);
+    let help = "Refused attempts that were not written to the audit log, because there were too many of one key and address.";
+    text.one("meridian_audit_refused_unwritten_total", Kind::Counter, help, state.audit.unwritten() as f64);
 }
 
 /// Left out where the system does not tell.

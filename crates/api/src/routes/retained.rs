@@ -125,7 +125,7 @@ struct Retained {
 /// The retained message of one topic, with its payload.
 #[utoipa::path(
     get, path = "/api/v1/retained/message", tag = "messages", operation_id = "get_retained",
-    security(("token" = ["viewer"])),
+    security(("token" = ["operator"])),
     params(TopicQuery),
     responses((status = 200, body = Retained)),
 )]

@@ -62,12 +62,63 @@ fn a_page_of_another_site_changes_nothing() {
     counted(&server, "origin", 4);
     assert_eq!(server.get("/api/v1/log/level").is(200)["level"], "info");
     put(&own).is(200);
-    // Reading is not changing, and no header lets the other site's page see what it reads.
-    let read = server.request("GET", "/api/v1/node", &[("Origin", "http://evil.example")], None);
+    // No header lets the other site's page see what needs no role.
+    let read = server.request("GET", "/health/live", &[("Origin", "http://evil.example")], None);
     read.is(200);
     assert_eq!(read.header("access-control-allow-origin"), None);
     let preflight = server.request("OPTIONS", "/api/v1/publish", &[("Origin", "http://evil.example")], None);
-    preflight.problem(405, "method-not-allowed");
+    preflight.problem(403, "forbidden");
+}
+
+/// Otherwise a page that an operator looks at could take all streams of a node without a key.
+#[test]
+fn a_page_of_another_site_reads_nothing_while_there_is_no_key() {
+    let server = Server::start();
+    let evil = [("Origin", "http://evil.example")];
+    for path in ["/api/v1/trace?topic=a", "/api/v1/log/stream", "/api/v1/node", "/metrics"] {
+        server.request("GET", path, &evil, None).problem(403, "forbidden");
+        server.request("GET", path, &[("Sec-Fetch-Site", "cross-site")], None).problem(403, "forbidden");
+    }
+    counted(&server, "origin", 8);
+    // A link to the dashboard.
+    assert_eq!(server.request("GET", "/", &[("Sec-Fetch-Site", "cross-site")], None).status, 200);
+    let own = format!("http://{}", server.address);
+    server.request("GET", "/api/v1/node", &[("Origin", &own)], None).is(200);
+    // With keys it has none.
+    let server = Server::with_keys(|_| ());
+    server.request("GET", "/api/v1/node", &evil, None).problem(401, "unauthorized");
+}
+
+/// What comes from elsewhere through a proxy on this machine looks like this machine.
+#[test]
+fn nothing_is_answered_through_a_proxy_while_there_is_no_key() {
+    let server = Server::start();
+    let headers = [
+        ("Forwarded", "for=192.0.2.1"),
+        ("X-Forwarded-For", "192.0.2.1"),
+        ("x-forwarded-proto", "https"),
+        ("X-Real-IP", "192.0.2.1"),
+        ("Via", "1.1 proxy"),
+    ];
+    for header in headers {
+        let detail = server.request("GET", "/api/v1/node", &[header], None).problem(403, "forbidden");
+        assert!(detail.contains("meridian key add"), "{detail}");
+    }
+    server.request("GET", "/", &[headers[0]], None).problem(403, "forbidden");
+    counted(&server, "proxy", 6);
+    // nginx without further settings: no header of its own, and HTTP/1.0.
+    let old = |method: &str, target: &str| {
+        let head = "Host: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 0\r\n\r\n";
+        let mut client = server.connect();
+        client.send(format!("{method} {target} HTTP/1.0\r\n{head}").as_bytes());
+        client.head().0
+    };
+    assert_eq!((old("POST", "/api/v1/config/reload"), old("DELETE", "/api/v1/clients/c")), (403, 403));
+    assert_eq!(old("GET", "/metrics"), 200, "simple collectors speak it too");
+    let server = Server::with_keys(|_| ());
+    let token = format!("Bearer {}", server.token(api::Role::Viewer));
+    let headers = [headers[0], ("Authorization", token.as_str())];
+    server.request("GET", "/api/v1/node", &headers, None).is(200);
 }
 
 #[test]

@@ -38,17 +38,32 @@ fn whoever_takes_too_long_for_a_body_is_told_and_closed() {
     assert_eq!(ended(slow), [""; 0]);
 }
 
+/// `connections_max`, and what is kept for this machine.
+const SLOTS: usize = 8 + 16;
+
+/// A probe that restarts the node when it hears nothing must hear something.
+#[test]
+fn whether_the_node_lives_is_answered_however_many_connections_there_are() {
+    let server = Server::with(|settings| settings.connections_max = 8);
+    let idle: Vec<Client> = (0..500).map(|_| server.connect()).collect();
+    for _ in 0..100 {
+        server.get("/health/live").is(200);
+    }
+    server.get("/api/v1/node").problem(503, "unavailable");
+    drop(idle);
+}
+
 #[test]
 fn connections_are_limited_and_those_beyond_are_told() {
     let server = Server::with(|settings| settings.connections_max = 8);
     let live = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    let mut idle: Vec<Client> = (0..8).map(|_| server.connect()).collect();
+    let mut idle: Vec<Client> = (0..SLOTS).map(|_| server.connect()).collect();
     for client in &mut idle {
         client.send(live);
         client.answer("GET").is(200);
     }
     for _ in 0..3 {
-        let answer = server.get("/health/live");
+        let answer = server.get("/api/v1/node");
         let detail = answer.problem(503, "unavailable");
         assert!(
             detail.contains("http.connections_max") && answer.header("retry-after").is_some(),
@@ -59,9 +74,9 @@ fn connections_are_limited_and_those_beyond_are_told() {
     idle[0].send(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
     let metrics = idle[0].answer("GET");
     assert!(metrics.text().contains("meridian_http_rejected_total{reason=\"connections\"} 3\n"));
-    assert!(metrics.text().contains("meridian_http_connections 8\n"));
+    assert!(metrics.text().contains(&format!("meridian_http_connections {SLOTS}\n")));
     drop(idle);
-    while server.get("/health/live").status != 200 {
+    while server.get("/api/v1/node").status != 200 {
         std::thread::yield_now();
     }
 }

@@ -59,6 +59,16 @@ impl fmt::Display for PolicyError {
     }
 }
 
+impl PolicyError {
+    /// Says the same without a word of the files, for callers who may name files and not read them.
+    pub fn without_contents(&self) -> String {
+        match self {
+            Self::File(error) => error.without_contents(),
+            other => other.to_string(),
+        }
+    }
+}
+
 impl std::error::Error for PolicyError {}
 
 impl From<FileError> for PolicyError {
@@ -154,6 +164,14 @@ fn password_file(settings: &Auth) -> Result<Option<PasswordFile>, FileError> {
             file = %path.display(),
             "made-up salts for users that there are not change at each start and reload, which tells them from \
              others; `meridian passwd --scram` writes a line that keeps them"
+        );
+    }
+    let weak = file.weak_users();
+    if weak > 0 {
+        tracing::warn!(
+            file = %path.display(),
+            users = weak,
+            "passwords of old mosquitto ($6$) are hashed so fast that a stolen file gives them away; set them anew with `meridian passwd`"
         );
     }
     Ok(Some(file))

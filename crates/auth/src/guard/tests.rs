@@ -261,6 +261,39 @@ fn a_bad_file_changes_nothing() {
 }
 
 /// A right password does not help, and none is hashed.
+/// Whoever may name a file in the configuration, and not read it, could read its first word otherwise.
+#[test]
+fn a_file_that_cannot_be_used_is_named_and_not_quoted() {
+    let secret = "s3cret";
+    let files = [
+        ("password_file", format!("{secret}\n")),
+        ("password_file", format!("{secret}:x\n")),
+        ("password_file", format!("{USERS}{USERS}").replace("alice", secret)),
+        ("acl_file", format!("{secret} x\n")),
+        ("acl_file", format!("topic {secret} a/b\n")),
+        ("acl_file", format!("topic read {secret}/#/b\n")),
+        ("rules_file", format!("{secret}\n")),
+        ("rules_file", format!("allow {secret} all #\n")),
+        ("rules_file", format!("allow everyone all {secret}/#/b\n")),
+    ];
+    for (setting, text) in files {
+        let mut files = Files::new("unquoted");
+        let path = files.directory.join("chosen");
+        std::fs::write(&path, &text).unwrap();
+        match setting {
+            "password_file" => files.settings.password_file = Some(path.clone()),
+            "acl_file" => files.settings.acl_file = Some(path.clone()),
+            _ => files.settings.rules_file = Some(path.clone()),
+        }
+        let Err(OpenError::Policy(error)) = Guard::open(&files.settings) else { panic!("{text} is usable") };
+        let said = error.without_contents();
+        assert!(said.contains(&*path.to_string_lossy()) && !said.contains(secret), "{said}");
+    }
+    let missing = Auth { acl_file: Some("/nonexistent/acl".into()), ..Auth::default() };
+    let Err(OpenError::Policy(error)) = Guard::open(&missing) else { panic!("there is no such file") };
+    assert_eq!(error.without_contents(), error.to_string());
+}
+
 #[test]
 fn a_banned_client_is_refused_before_anything_else_is_asked() {
     let files = Files::new("banned").users(USERS);

@@ -22,6 +22,7 @@ impl PasswordHash {
                 let (salt, hash) = (Base64::decode_vec(salt), Base64::decode_vec(hash));
                 pbkdf2(Digest::Sha512, number(rounds)?, salt.ok(), hash.ok())?
             }
+            ["", "6", salt, hash] => sha512(salt, hash)?,
             ["", "pbkdf2-sha256", params, salt, hash] => phc_pbkdf2(Digest::Sha256, params, salt, hash)?,
             ["", "pbkdf2-sha512", params, salt, hash] => phc_pbkdf2(Digest::Sha512, params, salt, hash)?,
             // Of `2x` nobody can say which passwords it was made of, by a bug in one implementation.
@@ -38,6 +39,16 @@ impl PasswordHash {
         }
         Ok(Self { text: text.into(), kind, salt: salt.into(), hash: hash.into() })
     }
+}
+
+/// Not the `$6$` of crypt(3), which has an alphabet of its own and no padding.
+fn sha512(salt: &str, hash: &str) -> Result<(Kind, Bytes, Bytes), HashError> {
+    let decode = |text| Base64::decode_vec(text).map_err(|_| HashError::Unknown);
+    let (salt, hash) = (decode(salt)?, decode(hash)?);
+    if hash.len() != SHA512_LEN {
+        return Err(HashError::Unknown);
+    }
+    Ok((Kind::Sha512, salt, hash))
 }
 
 fn phc_pbkdf2(
@@ -189,6 +200,7 @@ fn number(text: &str) -> Result<u32, HashError> {
 }
 
 const SALT_LEN_MIN: usize = 8;
+const SHA512_LEN: usize = 64;
 const HASH_LEN_MIN: usize = 16;
 const HASH_LEN_MAX: usize = 128;
 const SCRAM_SALT_LEN_MAX: usize = 64;

@@ -19,6 +19,19 @@ fn passwords_of_mosquitto_are_verified() {
     assert!(!verify(WONDERLAND, ""));
 }
 
+/// Made by Python's `hashlib.sha512(b"wonderland" + salt)`, in the form of mosquitto_passwd 1.6.
+#[test]
+fn passwords_of_old_mosquitto_are_verified() {
+    let text = "$6$AQIDBAUGBwgJCgsM$M5IFA1YdBdTq1BHhTLfSkiCX8KnuT+pSgVvCf0iGM81lypVXTeXN92G1j7TE3/3sUsa2BPJEZixWYR6T+PTGwA==";
+    assert!(verify(text, "wonderland"));
+    assert!(!verify(text, "Wonderland"));
+    assert!(!verify(text, ""));
+    assert!(PasswordHash::parse(text).unwrap().is_weak());
+    assert!(!PasswordHash::parse(WONDERLAND).unwrap().is_weak());
+    let crypt = "$6$saltsaltsalt$qFmFH.bQmmtXzyBY0s9v7Oicd2z4XSIecDzlB5KiA2/jctKu9YterLp8wwnSq.qc.eoxqOmSuNp2xS0ktL3nh/";
+    assert_eq!(PasswordHash::parse(crypt).err(), Some(HashError::Unknown), "of crypt(3)");
+}
+
 /// The reference implementation's own example: `echo -n password | argon2 somesalt -t 2 -m 16 -p 1 -l 32 -id`.
 #[test]
 fn passwords_of_the_reference_argon2_are_verified() {

@@ -119,7 +119,21 @@ impl UserRecord {
             .map_err(|error| UserError::Damaged { name: name.to_owned(), why: error.to_string() })
     }
 
-    /// What of it is wrong, field by field.
+    /// What of a record that is about to be stored is wrong, field by field. `before` is what is stored.
+    ///
+    /// # Errors
+    /// [`UserError::Fields`].
+    pub fn check_new(&self, name: &str, before: Option<&UserRecord>) -> Result<(), UserError> {
+        self.check(name)?;
+        // Earlier versions took such tenants, and their users still get in. A new one would lie within another tenant, who reads it.
+        let is_kept = before.is_some_and(|before| before.tenant == self.tenant);
+        if !is_kept && self.tenant.as_ref().is_some_and(|tenant| tenant.contains('/')) {
+            return Err(UserError::Fields(vec![("tenant", tenant_text())]));
+        }
+        Ok(())
+    }
+
+    /// What of a stored record is wrong, field by field.
     ///
     /// # Errors
     /// [`UserError::Fields`].
@@ -142,12 +156,7 @@ impl UserRecord {
         if let Some(tenant) = &self.tenant
             && !is_tenant(tenant)
         {
-            say(
-                "tenant",
-                format!(
-                    "expected 1 to {TENANT_MAX} bytes, without +, #, $ at the beginning, / at either end, and empty levels"
-                ),
-            );
+            say("tenant", tenant_text());
         }
         if self.attributes.len() > ATTRIBUTES_MAX {
             say("attributes", format!("there may be {ATTRIBUTES_MAX}"));
@@ -204,6 +213,12 @@ fn check_name(name: &str) -> Result<(), &'static str> {
     }
 }
 
+fn tenant_text() -> String {
+    format!(
+        "expected 1 to {TENANT_MAX} bytes, without +, #, / and control characters, and without $ at the beginning"
+    )
+}
+
 /// Nothing that would reach into the topics of others, or be no topic.
 fn is_tenant(tenant: &str) -> bool {
     let level =
@@ -218,4 +233,4 @@ const ATTRIBUTES_MAX: usize = 32;
 const ATTRIBUTE_MAX: usize = 256;
 const DESCRIPTION_MAX: usize = 1_024;
 const USER_RULES_MAX: usize = 100;
-const HASH: &str = "expected a hash as in a password file ($argon2id$, $7$, $2b$, $pbkdf2-sha256$, SCRAM-SHA-256$) of sensible cost";
+const HASH: &str = "expected a hash as in a password file ($argon2id$, $7$, $6$, $2b$, $pbkdf2-sha256$, SCRAM-SHA-256$) of sensible cost";

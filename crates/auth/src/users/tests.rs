@@ -32,7 +32,7 @@ fn a_user_gets_in_with_the_password_and_as_the_record_says() {
     let rates = RatesRecord { messages_per_second: 5, ..RatesRecord::default() };
     let record = UserRecord {
         superuser: true,
-        tenant: Some("acme/berlin".into()),
+        tenant: Some("acme".into()),
         attributes: [("class".to_owned(), "gold".to_owned())].into(),
         rates: Some(rates),
         rules: vec!["deny everyone publish secret/#".into()],
@@ -41,7 +41,7 @@ fn a_user_gets_in_with_the_password_and_as_the_record_says() {
     users.add("alice", &record).unwrap();
     let Outcome::Admit(admission) = ask(&users, "alice", "secret") else { panic!("she is refused") };
     let principal = admission.principal.clone().unwrap();
-    assert!(principal.superuser && principal.mountpoint.as_deref() == Some("acme/berlin/"));
+    assert!(principal.superuser && principal.mountpoint.as_deref() == Some("acme/"));
     assert_eq!(principal.attributes, [("class".into(), "gold".into())]);
     assert_eq!(principal.rates, Some(Rates { messages_per_second: 5, ..Rates::default() }));
     let action = Action::Publish { qos: QoS::AtMostOnce, retain: false };
@@ -135,7 +135,7 @@ fn what_is_wrong_with_a_user_is_said_field_by_field() {
     refused(&users, "a\0", new(), "control");
     refused(&users, "a", with("plain"), "password_hash: expected a hash");
     refused(&users, "a", UserRecord { scram: Some(HASH.into()), ..new() }, "scram: ");
-    for tenant in ["", "/a", "a/", "a//b", "$SYS", "a/+", "#"] {
+    for tenant in ["", "/a", "a/", "a/b", "a//b", "$SYS", "a/+", "#"] {
         refused(&users, "a", UserRecord { tenant: Some(tenant.into()), ..new() }, "tenant: ");
     }
     refused(&users, "a", UserRecord { rules: vec!["nonsense".into()], ..new() }, "rules: rule 1: ");
@@ -150,6 +150,24 @@ fn what_is_wrong_with_a_user_is_said_field_by_field() {
     }
     users.remove("a", Connected::Close).unwrap();
     users.add("b", &new()).unwrap();
+}
+
+/// Tenant `a` reads everything below `a/`.
+#[test]
+fn a_tenant_within_another_is_kept_and_never_made() {
+    let ledger = Arc::new(registry::LocalLedger::in_memory());
+    let old = UserRecord { tenant: Some("a/b".into()), ..with(HASH) };
+    ledger.propose(vec![old.put("old").unwrap()]).unwrap();
+    let users = Users::open(ledger, 10).unwrap();
+    assert!(users.admission("old").principal.unwrap().mountpoint.as_deref() == Some("a/b/"));
+    let describe = |record| UserRecord { description: "x".into(), ..record };
+    users.change("old", Connected::Keep, describe).unwrap();
+    let elsewhere = |record| UserRecord { tenant: Some("a/c".into()), ..record };
+    let error = users.change("old", Connected::Keep, elsewhere).unwrap_err().to_string();
+    assert!(error.contains("tenant: "), "{error}");
+    let error =
+        users.import(&[("new".into(), old)], Existing::Keep, Connected::Close).unwrap_err().to_string();
+    assert!(error.contains("tenant"), "{error}");
 }
 
 #[test]

@@ -98,12 +98,24 @@ impl Format {
         self
     }
 
+    /// `terminal`: what a terminal would obey is written so that it can be read instead. The text of the format itself is the user's own.
+    ///
     /// # Errors
     /// Those of `out`.
-    pub fn write(&self, message: &Message<'_>, out: &mut impl Write) -> io::Result<()> {
+    pub fn write(&self, message: &Message<'_>, terminal: bool, out: &mut impl Write) -> io::Result<()> {
         for piece in &self.0 {
             match piece {
                 Piece::Text(text) => out.write_all(text)?,
+                Piece::Field(field) if terminal => {
+                    let mut raw = Vec::new();
+                    write_field(*field, message, &mut raw)?;
+                    let safe = match (field, std::str::from_utf8(&raw)) {
+                        (b'j' | b'J', Ok(document)) => ctl::escape::json(document).into_owned(),
+                        (b'p', _) => ctl::escape::payload(&raw),
+                        _ => ctl::escape::bytes(&raw),
+                    };
+                    out.write_all(safe.as_bytes())?;
+                }
                 Piece::Field(field) => write_field(*field, message, out)?,
             }
         }
@@ -233,6 +245,10 @@ mod tests {
     use super::*;
 
     fn print(format: &str, payload: &[u8], properties: &[Property<'_>]) -> String {
+        print_to(false, format, payload, properties)
+    }
+
+    fn print_to(terminal: bool, format: &str, payload: &[u8], properties: &[Property<'_>]) -> String {
         let mut buffer = PropertiesBuf::default();
         properties.iter().for_each(|property| assert!(buffer.push(*property)));
         let message = Message {
@@ -245,7 +261,7 @@ mod tests {
             arrived: UNIX_EPOCH + Duration::from_millis(1_500),
         };
         let mut out = Vec::new();
-        Format::parse(format).unwrap().write(&message, &mut out).unwrap();
+        Format::parse(format).unwrap().write(&message, terminal, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -285,6 +301,32 @@ mod tests {
         let expected =
             r#""properties":{"content-type":"x","user-properties":[{"n":"v"}]},"payload":"no json"}"#;
         assert_eq!(print("%j", b"no json", &properties), format!("{head},{expected}"));
+    }
+
+    /// Whoever may publish would otherwise write to the terminal of whoever looks.
+    #[test]
+    fn a_terminal_gets_nothing_that_it_would_obey() {
+        let hostile = "a\x1b]0;evil\x07\r\u{9b}2J\u{202e}";
+        let properties = [
+            Property::ContentType(hostile),
+            Property::ResponseTopic(hostile),
+            Property::CorrelationData(hostile.as_bytes()),
+            Property::UserProperty(hostile, hostile),
+        ];
+        let format = "%p %C %R %D %P %j %J";
+        let (safe, raw) = (
+            print_to(true, format, hostile.as_bytes(), &properties),
+            print(format, hostile.as_bytes(), &properties),
+        );
+        assert!(!safe.contains(|c: char| c.is_control() || c == '\u{202e}'), "{safe:?}");
+        assert!(raw.contains(hostile), "a file gets the bytes");
+        let text = "one\n\ttwo \u{6e29}";
+        assert_eq!(
+            print_to(true, "%p\\e", text.as_bytes(), &[]),
+            format!("{text}\x1b"),
+            "text stays, and the format is the user's"
+        );
+        assert_eq!(print_to(true, "%p", b"\xff", &[]), "\\xff");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `meridian sub`.
 
 use std::collections::{HashMap, HashSet};
-use std::io::{self, BufWriter, Write as _};
+use std::io::{self, BufWriter, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -309,6 +309,8 @@ struct Printer<'a> {
     args: &'a SubArgs,
     format: Format,
     out: BufWriter<io::Stdout>,
+    /// Whether a person reads it at a terminal.
+    terminal: bool,
     printed: u64,
 }
 
@@ -321,7 +323,13 @@ impl<'a> Printer<'a> {
         let format =
             args.format.clone().map(|format| if args.no_newline { format } else { format.with_newline() });
         let format = format.unwrap_or_else(|| Format::parse(&text).expect("a format of our own"));
-        Self { args, format, out: BufWriter::new(io::stdout()), printed: 0 }
+        Self {
+            args,
+            format,
+            out: BufWriter::new(io::stdout()),
+            terminal: io::stdout().is_terminal(),
+            printed: 0,
+        }
     }
 
     /// Whether it was the last one.
@@ -332,7 +340,7 @@ impl<'a> Printer<'a> {
         if (self.args.no_retained && message.retain) || self.is_filtered_out(message.topic) {
             return Ok(false);
         }
-        self.format.write(message, &mut self.out).map_err(|error| output(&error))?;
+        self.format.write(message, self.terminal, &mut self.out).map_err(|error| output(&error))?;
         self.printed += 1;
         Ok(self.args.count.is_some_and(|count| self.printed >= count))
     }
