@@ -5,6 +5,8 @@
 //! **Invariant:** no socket, clock or thread in here; time and bytes come as arguments. **Invariant:** a piece of state has
 //! one owner: a connection its worker, a durable session its shard, a retained message the shard that its topic hashes to.
 
+#![forbid(unsafe_code)]
+
 pub mod access;
 pub mod admin;
 mod backlog;

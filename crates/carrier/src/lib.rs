@@ -5,6 +5,8 @@
 //! **Invariant:** the thread never blocks but in its poll, and no frame passes a lock. A connection that would block keeps no more than what
 //! one call of [`link::Mesh::output`] gave it.
 
+#![forbid(unsafe_code)]
+
 mod carrier;
 mod complaint;
 mod config;

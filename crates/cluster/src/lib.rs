@@ -6,6 +6,8 @@
 //! **Invariant:** a node writes its own routes only, so no two nodes' changes conflict. **Invariant:** nothing of one peer waits for another
 //! peer, and what waits for a peer has a bound.
 
+#![forbid(unsafe_code)]
+
 mod asks;
 mod behind;
 mod clocks;

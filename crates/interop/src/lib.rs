@@ -4,6 +4,8 @@
 //! prints its results as that runner's JSON lines, and the tests run them against a node inside the test process.
 //! Start with [`Cell`]. Knows the broker by its address only.
 
+#![forbid(unsafe_code)]
+
 mod client;
 mod event;
 mod scenario;

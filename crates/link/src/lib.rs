@@ -7,6 +7,8 @@
 //!
 //! **Invariant:** acknowledgements and credit never wait behind data, and nothing is sent twice over a connection that lives.
 
+#![forbid(unsafe_code)]
+
 mod channel;
 mod config;
 mod counters;

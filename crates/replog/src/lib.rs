@@ -6,6 +6,8 @@
 //! **Invariant:** a replica holds for each key of a writer the last operation that it has heard of, in whatever order and however often
 //! deltas come; its position in a writer's changes is one before which it has heard of all.
 
+#![forbid(unsafe_code)]
+
 mod delta;
 mod feed;
 mod id;

@@ -3,6 +3,8 @@
 //!
 //! Read [`Deliveries`] first. **Invariant:** nothing here knows a protocol version, a socket or another session.
 
+#![forbid(unsafe_code)]
+
 mod alias;
 mod deliveries;
 mod inbound;

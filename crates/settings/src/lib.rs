@@ -7,6 +7,8 @@
 //! **Invariant:** a setting's default, range, type and text exist in one place, its declaration. The reference page,
 //! the example file and every error message are made from it.
 
+#![forbid(unsafe_code)]
+
 extern crate self as settings;
 
 mod byte_size;

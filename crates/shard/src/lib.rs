@@ -5,6 +5,8 @@
 //! **Invariant:** what a shard holds and what it says depends on the batches alone that it applied, not on the node that
 //! applies them, nor on whether it began with the first batch or with a checkpoint.
 
+#![forbid(unsafe_code)]
+
 mod batch;
 mod bodies;
 mod command;

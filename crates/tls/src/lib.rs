@@ -6,6 +6,8 @@
 //!
 //! **Invariant:** without a word that says so, nobody is talked to whose certificate was not checked.
 
+#![forbid(unsafe_code)]
+
 mod client;
 mod error;
 mod expiry;

@@ -3,6 +3,8 @@
 //! Half a broker is worse than none: whoever supervises the process starts a whole one. Threads that others can do without, or whose panics
 //! somebody answers for, are started as threads always are.
 
+#![forbid(unsafe_code)]
+
 use std::any::Any;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
