@@ -111,6 +111,8 @@ report! {
     fleet_partitions,
     /// Nodes that reached another and were not reached by it.
     fleet_one_way,
+    /// Nodes that were cut off from all others until they ended.
+    fleet_cut_off,
     fleet_slow,
     fleet_flaps,
     /// Connections between nodes that were lost.
@@ -157,6 +159,8 @@ report! {
     fleet_check_delivered,
     /// Of another node.
     fleet_check_delivered_across,
+    /// Messages that a node had taken since it was cut off, and that only it had when it ended: none may be acknowledged.
+    fleet_check_cut_off,
     /// When nothing went wrong any more.
     fleet_check_settled,
     fleet_check_asked,

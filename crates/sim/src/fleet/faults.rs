@@ -2,7 +2,7 @@
 
 use link::NodeId;
 
-use super::member::Member;
+use super::member::{CutOff, Member};
 use super::plan::Fault;
 use super::step::Step;
 use super::stranger::Stranger;
@@ -31,6 +31,19 @@ impl Fleet {
                         self.wan.cut(now, *from, to, *time);
                         self.wan.cut(now, to, *from, *time);
                     }
+                }
+            }
+            Fault::CutOff { node, time } => {
+                self.cx.report.fleet_cut_off += 1;
+                let count = self.members.len();
+                for other in (0..count).filter(|other| other != node) {
+                    self.wan.cut(now, *node, other, *time);
+                    self.wan.cut(now, other, *node, *time);
+                }
+                let names: Vec<_> = self.plan.nodes.iter().map(|info| NodeId::of_name(&info.name)).collect();
+                if let Some(process) = self.members[*node].process.as_mut() {
+                    let linked = (0..count).filter(|other| process.reaches(names[*other])).collect();
+                    process.cut_off = Some(CutOff { since: now, linked });
                 }
             }
             Fault::OneWay { from, to, time } => {
@@ -181,7 +194,19 @@ impl Fleet {
         let is_sent = plan.config.forward_ack == cluster::ForwardAck::Sent;
         // Whoever leaves lets his clients go, and hears of the others no more before they hear of him.
         let is_away = is_sent || member.leaves;
+        // Of what it was sent since it is cut off nobody else has anything: it had to withhold acknowledgements.
+        let cut_off =
+            process.cut_off.take().filter(|_| !process.fabric.may_acknowledge(process.time(&self.cx)));
+        let report = &mut self.cx.report;
         self.oracle.node_dies(life, |other, since| {
+            if let Some(CutOff { since: cut, linked }) = &cut_off
+                && since >= *cut
+                && linked.contains(&other)
+                && !is_sent
+            {
+                report.fleet_check_cut_off += 1;
+                return false;
+            }
             let mut is_shaken = || process.was_shaken(NodeId::of_name(&plan.nodes[other].name), since);
             other != node && (is_away || is_shaken())
         });

@@ -77,10 +77,19 @@ pub struct Process {
     full: Vec<ConnectionId>,
     /// When each link was last not there, or another connection than before, or its other end agreed to be dead or no member.
     shaken: BTreeMap<NodeId, (Micros, Standing)>,
+    /// It is cut off from all others until it ends.
+    pub cut_off: Option<CutOff>,
     turns: u64,
     /// What its clock gains while it should gain 1,000.
     rate: u64,
     answers: Vec<(WishId, Result<Answer, String>)>,
+}
+
+/// A node that is cut off from all others.
+pub struct CutOff {
+    pub since: Micros,
+    /// The nodes to which it had links then.
+    pub linked: Vec<usize>,
 }
 
 /// What a node knows of another: connections of the link so far, and the life that is a member.
@@ -190,6 +199,7 @@ impl Member {
             due: Micros::MAX,
             full: Vec::new(),
             shaken: BTreeMap::new(),
+            cut_off: None,
             turns: 0,
             rate: plan.rates.get(self.number).copied().unwrap_or(1_000),
             answers: Vec::new(),
@@ -409,7 +419,7 @@ impl Process {
     }
 
     /// Whether this node's publishers wait for another node.
-    fn reaches(&mut self, node: NodeId) -> bool {
+    pub fn reaches(&mut self, node: NodeId) -> bool {
         self.fabric.mesh().peer(node).is_some_and(|peer| peer.is_up) && self.is_member(node)
     }
 

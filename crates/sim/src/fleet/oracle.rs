@@ -267,7 +267,7 @@ impl Oracle {
             let (messages, node) = (&self.messages, view.node);
             view.owed.retain(|number| {
                 let message = &messages[*number];
-                message.life != life || message.is_acknowledged && !shaken(node, message.sent)
+                message.life != life || !shaken(node, message.sent) && message.is_acknowledged
             });
         }
     }

@@ -68,6 +68,11 @@ pub enum Fault {
         one: usize,
         other: usize,
     },
+    /// Nothing gets from a node to the others or back for so long. Its process ends before that is over.
+    CutOff {
+        node: usize,
+        time: Micros,
+    },
     ClockJump {
         node: usize,
     },
@@ -185,6 +190,15 @@ impl Plan {
         if is_agreed && !may_go.is_empty() && random.percent(40) {
             let node = may_go.start + random.below(may_go.len());
             faults.push((random.draw() % length, Fault::Gone { node }));
+        }
+        // Draws of their own: those of the rest of the plan stay as they were.
+        let mut of_cuts = Random::new(seed ^ 0xC0_70FF);
+        for _ in 0..of_cuts.below(if is_full { 4 } else { 2 }) {
+            // Longer than any silence that peers are allowed, and than a lease.
+            let (node, time) = (of_cuts.below(count), 3 * SECOND + of_cuts.draw() % (7 * SECOND));
+            let at = of_cuts.draw() % length;
+            faults.push((at, Fault::CutOff { node, time }));
+            faults.push((at + time - 50 * MILLI, Fault::Kill { node }));
         }
         faults.sort_by_key(|(at, _)| *at);
         let mut setups: Vec<Setup> = (0..count).map(|_| setup(random)).collect();
