@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig};
 use tls::{Expiry, ExpiryKind};
 
 use crate::layer::{LayerRules, Layers, PageRule, WebSocketRules};
-use crate::settings::{Listener, TlsClient, TlsVersion, Transport};
+use crate::settings::{EdgeSettings, Listener, TlsClient, TlsVersion, Transport};
 
 /// A listener's entrance.
 #[derive(Default)]
@@ -41,6 +41,11 @@ impl fmt::Display for EntranceError {
 }
 
 impl std::error::Error for EntranceError {}
+
+/// Reads the files of all listeners, as a start does. Returns one error for each listener that cannot be used.
+pub fn check(edge: &EdgeSettings) -> Vec<EntranceError> {
+    edge.listeners.iter().filter_map(|listener| Entrance::read(listener).err()).collect()
+}
 
 impl Entrance {
     /// # Errors
@@ -180,21 +185,11 @@ fn tls(settings: &Listener, expiries: &mut Vec<Expiry>) -> Result<Option<ServerC
 }
 
 fn certificates_of(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    match found {
-        Ok(found) if found.is_empty() => {
-            Err(format!("{}: there is no certificate in it (PEM)", path.display()))
-        }
-        Ok(found) => Ok(found),
-        Err(error) => Err(format!("{}: {error}", path.display())),
-    }
+    tls::pem::certificates(path).map_err(|error| error.to_string())
 }
 
 fn certified(certificate: &Path, key: &Path) -> Result<CertifiedKey, String> {
-    let chain = certificates_of(certificate)?;
-    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| format!("{}: {error}", key.display()))?;
-    CertifiedKey::from_der(chain, private, &ring::default_provider())
-        .map_err(|error| format!("{} and {}: {error}", certificate.display(), key.display()))
+    tls::pem::certified(certificate, key).map_err(|error| error.to_string())
 }
 
 /// Host names with their certificates and keys.

@@ -13,6 +13,6 @@ mod reactor;
 pub mod settings;
 mod stream;
 
-pub use entrance::EntranceError;
+pub use entrance::{EntranceError, check};
 pub use node::{Bound, Certificates, Node, Options, Renewed, StartError, Stopped, start};
 pub use reactor::Reactor;

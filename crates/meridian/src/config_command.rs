@@ -1,12 +1,11 @@
 //! `meridian config`: what is configured, whether it holds, and what can be configured.
 
 use std::io::Write as _;
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use api::{Keys, SettingProblem};
-use auth::{Acl, PasswordFile};
+use auth::PasswordFile;
 use clap::{Command, CommandFactory as _, Subcommand};
 use registry::{Ledger, LocalLedger};
 
@@ -15,6 +14,7 @@ use crate::cli::Cli;
 use crate::cluster;
 use crate::config::{Config, ConfigArgs, setting_of_flag};
 use crate::exposure;
+use crate::files::Files;
 use crate::running::Loading;
 use crate::secrets;
 use crate::system;
@@ -54,35 +54,17 @@ impl ConfigCommand {
 }
 
 fn check(args: &ConfigArgs) -> Result<String, String> {
-    let config = args.load().map_err(|error| error.to_string())?.1.tree;
-    let mut problems = Vec::new();
-    let mut out = String::new();
-    if let Some(path) = &config.auth.password_file {
-        match PasswordFile::read(path) {
-            Ok(users) => out.push_str(&format!("{}: {} users\n", path.display(), users.len())),
-            Err(error) => problems.push(error.to_string()),
-        }
-    }
-    if let Some(path) = &config.auth.acl_file {
-        match Acl::read(path) {
-            Ok(_) => out.push_str(&format!("{}: access rules read\n", path.display())),
-            Err(error) => problems.push(error.to_string()),
-        }
-    }
+    let (layers, loaded) = args.load().map_err(|error| error.to_string())?;
+    let ledger = LocalLedger::read_only(&loaded.tree.node.data_dir).map_err(|error| error.to_string())?;
+    let ledger = Arc::new(ledger) as Arc<dyn Ledger>;
+    let agreed = agreed(&loaded.tree, &ledger)?;
+    let Loading { loaded, refused, .. } = Loading::join(layers, loaded, &agreed);
+    let config = loaded.tree;
     let name = config.node.name.clone().unwrap_or_else(system::host_name);
-    match cluster::check(&config, &name) {
-        Ok(0) => {}
-        Ok(nodes) => out.push_str(&format!("cluster: {nodes} nodes, this one is {name:?}\n")),
-        Err(problem) => problems.push(problem),
-    }
-    let warnings = secrets::open_to_others(&config).into_iter().chain(cluster::out_of_date(&config.cluster));
-    warnings.for_each(|warning| out.push_str(&format!("warning: {warning}\n")));
-    cluster::advice(&config).iter().for_each(|advice| out.push_str(&format!("advice: {advice}\n")));
+
+    let mut problems = Vec::new();
     if let Err(refusal) = exposure::check(&config) {
         problems.push(refusal.to_string());
-    }
-    if let Err(error) = api::Certificates::check(&config.http) {
-        problems.push(error.to_string());
     }
     match Keys::read_only(&config.node.data_dir) {
         Ok(keys) => {
@@ -92,12 +74,40 @@ fn check(args: &ConfigArgs) -> Result<String, String> {
         }
         Err(error) => problems.push(error.to_string()),
     }
-    if problems.is_empty() { Ok(out + "the configuration holds\n") } else { Err(problems.join("\n")) }
+    if let Err(more) = Files::read(&config, &name, &ledger) {
+        problems.extend(more);
+    }
+    if !problems.is_empty() {
+        return Err(problems.join("\n"));
+    }
+
+    let mut out = String::new();
+    if let Some((path, users)) =
+        config.auth.password_file.as_ref().and_then(|path| Some((path, PasswordFile::read(path).ok()?)))
+    {
+        out.push_str(&format!("{}: {} users\n", path.display(), users.len()));
+    }
+    if let Some(path) = &config.auth.acl_file {
+        out.push_str(&format!("{}: access rules read\n", path.display()));
+    }
+    if !config.cluster_nodes.is_empty() {
+        let nodes = config.cluster_nodes.len();
+        out.push_str(&format!("cluster: {nodes} nodes, this one is {name:?}\n"));
+    }
+    let refused = refused.into_iter().map(|SettingProblem { name, detail }| {
+        let detail = detail.replace(char::is_control, " ");
+        format!("the cluster agrees on {name}, and this node cannot apply it: {detail}")
+    });
+    let warnings = secrets::open_to_others(&config).into_iter().chain(cluster::out_of_date(&config.cluster));
+    warnings.chain(refused).for_each(|warning| out.push_str(&format!("warning: {warning}\n")));
+    cluster::advice(&config).iter().for_each(|advice| out.push_str(&format!("advice: {advice}\n")));
+    Ok(out + "the configuration holds\n")
 }
 
 fn show(args: &ConfigArgs) -> Result<String, String> {
     let (layers, loaded) = args.load().map_err(|error| error.to_string())?;
-    let agreed = agreed(&loaded.tree)?;
+    let ledger = LocalLedger::read_only(&loaded.tree.node.data_dir).map_err(|error| error.to_string())?;
+    let agreed = agreed(&loaded.tree, &(Arc::new(ledger) as Arc<dyn Ledger>))?;
     let Loading { mut loaded, refused, .. } = Loading::join(layers, loaded, &agreed);
     let mut out = settings::show(&mut loaded);
     for SettingProblem { name, detail } in refused {
@@ -108,10 +118,8 @@ fn show(args: &ConfigArgs) -> Result<String, String> {
 }
 
 /// What the node's data directory has of the settings that its cluster agrees on. A node that runs there is not disturbed.
-fn agreed(config: &Config) -> Result<AgreedSettings, String> {
-    let read = |data_dir: &Path| LocalLedger::read_only(data_dir).map(|it| Arc::new(it) as Arc<dyn Ledger>);
-    let ledger = config.cluster_nodes.is_empty().then(|| read(&config.node.data_dir)).transpose();
-    let (agreed, _news) = AgreedSettings::open(ledger.map_err(|error| error.to_string())?)?;
+fn agreed(config: &Config, ledger: &Arc<dyn Ledger>) -> Result<AgreedSettings, String> {
+    let (agreed, _news) = AgreedSettings::open(config.cluster_nodes.is_empty().then(|| ledger.clone()))?;
     Ok(agreed)
 }
 

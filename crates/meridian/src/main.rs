@@ -18,6 +18,7 @@ mod config_command;
 mod dev_cluster;
 mod expiry;
 mod exposure;
+mod files;
 mod history;
 mod key;
 mod log;

@@ -72,19 +72,25 @@ pub struct Otel {
 }
 
 impl Otel {
-    /// Starts the threads that send, when an endpoint is set. `node` is the node's name.
-    ///
     /// # Errors
-    /// An endpoint in a binary that was built without the feature; a thread that does not start. The text says what to do.
-    #[cfg(not(feature = "otel"))]
-    pub fn start(settings: &OtelSettings, _node: &str) -> Result<Self, String> {
+    /// An endpoint in a binary that was built without the feature. The text says what to do.
+    pub fn check(settings: &OtelSettings) -> Result<(), String> {
         match &settings.endpoint {
-            None => Ok(Self::default()),
-            Some(endpoint) => Err(format!(
+            Some(endpoint) if cfg!(not(feature = "otel")) => Err(format!(
                 "otel.endpoint is {endpoint}, and this binary was built without OpenTelemetry: unset it, or build with \
                  `cargo build --release --features otel`"
             )),
+            _ => Ok(()),
         }
+    }
+
+    /// Starts the threads that send, when an endpoint is set. `node` is the node's name.
+    ///
+    /// # Errors
+    /// As [`Otel::check`], and a thread that does not start.
+    #[cfg(not(feature = "otel"))]
+    pub fn start(settings: &OtelSettings, _node: &str) -> Result<Self, String> {
+        Self::check(settings).map(|()| Self::default())
     }
 
     /// As above.

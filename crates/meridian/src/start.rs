@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{Bound, Keys, Parts, Server};
-use auth::{Bans, Guard, HttpServices, JwtLink, Link, RuleTable, Users};
 use broker::peers::Peers;
 use broker::settings::Durability;
 use registry::{AgreedLedger, Ledger, LocalLedger, Position};
@@ -16,6 +15,7 @@ use crate::cli::VERSION;
 use crate::cluster::{self, Cluster};
 use crate::config::{Config, ConfigArgs};
 use crate::exposure;
+use crate::files::Files;
 use crate::log::Log;
 use crate::node::Node;
 use crate::otel::Otel;
@@ -132,31 +132,17 @@ fn serve(
         Ok(limit) => tracing::info!(limit = limit.now, was = limit.before, "file descriptors"),
         Err(error) => tracing::warn!(%error, "the limit of file descriptors stays what it was"),
     }
-    let users = Users::open(ledger.clone(), config.auth.users_max as usize);
-    let users = Arc::new(users.map_err(|error| error.to_string())?);
-    let rules = Arc::new(RuleTable::open(ledger.clone())?);
+    let read = Files::read(&config, name, &ledger).map_err(|problems| problems.join("\n"))?;
+    let Files { guard, users, rules, bans, services, tokens } = read;
     let torn = ledger.figures().torn_bytes;
     if torn > 0 {
         tracing::warn!(bytes = torn, "a change that was never in force was cut off the registry");
     }
-    let bans = Arc::new(Bans::open(ledger.clone(), config.auth.bans_max as usize)?);
     let imported = bans.import(&config.node.data_dir).map_err(|error| error.to_string())?;
     if imported > 0 {
         tracing::info!(bans = imported, "bans.json was taken over into the registry");
     }
-    let mut links: Vec<Arc<dyn Link>> = vec![users.clone()];
-    let tokens = JwtLink::open(&config.jwt).map_err(|error| error.to_string())?;
-    if let Some(tokens) = &tokens {
-        links.push(tokens.clone());
-    }
-    let services =
-        HttpServices::open(&config.http_auth, &config.http_acl).map_err(|error| error.to_string())?;
-    if let Some(service) = services.link() {
-        links.push(service.clone());
-    }
-    let guard = Guard::open_with(&config.auth, &config.protection, links)
-        .map_err(|error| error.to_string())?
-        .with_bans(bans);
+    let guard = guard.with_bans(bans);
     let guard = Arc::new(guard);
     rules.on_change({
         let guard = Arc::downgrade(&guard);

@@ -2,6 +2,7 @@
 
 mod authority;
 mod bench;
+mod checked;
 mod clients;
 mod exposed;
 mod links;
