@@ -136,7 +136,10 @@ fn serve(
     let Files { guard, users, rules, bans, services, tokens } = read;
     let torn = ledger.figures().torn_bytes;
     if torn > 0 {
-        tracing::warn!(bytes = torn, "a change that was never in force was cut off the registry");
+        tracing::warn!(
+            bytes = torn,
+            "the last change in the registry is not complete, as after a crash; it is cut off. If neither process nor machine crashed, check the disk"
+        );
     }
     let imported = bans.import(&config.node.data_dir).map_err(|error| error.to_string())?;
     if imported > 0 {

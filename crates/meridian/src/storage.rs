@@ -147,7 +147,8 @@ fn print_verdict(directory: &Path, report: &CheckReport) {
     let torn = report.stats.as_ref().map_or(0, |stats| stats.torn_bytes);
     if torn > 0 {
         println!(
-            "a last commit of {torn} bytes is not complete: nothing in it was acknowledged, and the next start cuts it"
+            "the last commit is not complete, as after a crash; the next start cuts it off ({torn} bytes). If neither process nor machine crashed, check the disk: \
+             what was acknowledged last may be lost"
         );
     }
     let verdict = match report.problems.len() {

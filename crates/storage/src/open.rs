@@ -118,7 +118,8 @@ fn tell(report: &RecoveryReport) {
     if report.cut_bytes > 0 {
         tracing::warn!(
             bytes = report.cut_bytes,
-            "a last commit that was not complete was cut: nothing in it was acknowledged"
+            "the last commit of the log is not complete, as after a crash; it is cut off. If neither process nor machine crashed, check the disk: \
+             what was acknowledged last may be lost"
         );
     }
     if report.indexes_rebuilt > 0 {

@@ -119,6 +119,16 @@ impl RecordHeader {
     }
 }
 
+/// Number of the commit that these bytes of a header name, whatever else is wrong with them.
+pub(crate) fn commit_of(header: &[u8]) -> u64 {
+    u64_at(header, 16)
+}
+
+/// Checksum of the record before that these bytes of a header name, whatever else is wrong with them.
+pub(crate) fn chain_of(header: &[u8]) -> u32 {
+    u32_at(header, 8)
+}
+
 /// Bytes of a record with a payload of that length.
 pub(crate) fn size(payload: usize) -> u64 {
     aligned((HEADER + payload) as u64)

@@ -18,7 +18,7 @@ pub struct RecoveryReport {
     pub records: u64,
     /// Bytes of records in them.
     pub bytes: u64,
-    /// Bytes of a last commit that was not complete: nothing in it was told durable.
+    /// Bytes of a last commit that is not complete. A crash while it was written leaves that, and so does damage to a commit that was durable.
     pub cut_bytes: u64,
     /// Full segments whose index was damaged, and was made again from their records.
     pub indexes_rebuilt: usize,

@@ -1,7 +1,7 @@
 //! Reads the records of a segment one after the other, and looks for any behind a bad one.
 
 use crate::error::Error;
-use crate::record::{HEADER, LAST, RecordHeader, size};
+use crate::record::{HEADER, LAST, RecordHeader, chain_of, commit_of, size};
 use crate::segment::{self, Segment};
 
 /// How much is read ahead, in bytes.
@@ -37,7 +37,7 @@ pub(crate) struct Tail {
     pub cut: u64,
     /// Number of the next commit.
     pub commit: u64,
-    /// Where the last valid record of the torn commit ends; `cut` when there is none.
+    /// Where the torn commit ends, as far as can be seen; `cut` when nothing of one is there.
     pub torn_end: u64,
     /// A valid record of a later commit stands here: what is before it was durable, and is damaged.
     pub later: Option<u64>,
@@ -165,6 +165,23 @@ impl<'a> Scan<'a> {
                 tail.torn_end = at;
             }
         }
+        if tail.torn_end == tail.cut && tail.later.is_none() {
+            tail.torn_end += self.begun(tail.cut, torn)?;
+        }
         Ok(tail)
+    }
+
+    /// Bytes of a record at `at` that was begun for this commit and has a wrong checksum; 0 when there is none. A recycled file holds bytes of an earlier
+    /// use, so bytes that are not zero prove nothing: the commit's number or the checksum of the record before has to be right.
+    fn begun(&mut self, at: u64, commit: u64) -> Result<u64, Error> {
+        let room = self.limit.saturating_sub(at);
+        if room < HEADER as u64 {
+            return Ok(0);
+        }
+        let chain = self.chain;
+        let header = self.bytes(at, HEADER)?;
+        let is_next = (chain != 0 && chain_of(header) == chain) || commit_of(header) == commit;
+        let length = RecordHeader::parse(header).map_or(HEADER as u64, |header| header.size());
+        Ok(if is_next { length.min(room) } else { 0 })
     }
 }

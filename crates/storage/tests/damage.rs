@@ -55,6 +55,38 @@ fn a_flipped_bit_before_the_last_commit_is_refused_wherever_it_is() {
     }
 }
 
+/// A commit of one record leaves nothing valid behind when its record is bad; it is reported nevertheless, whatever of it is bad.
+#[test]
+fn a_last_commit_that_is_cut_is_always_reported() {
+    for recycled in [0, 0xA5] {
+        let disk = FaultDisk::new(1);
+        let (mut opened, _) = open_on(&disk);
+        let mut end = 64;
+        for n in 1..=3 {
+            opened.log.append([entry(1, n, b"the only record")]);
+            let Ok(Commit::Wrote { bytes, .. }) = opened.writer.commit_once() else { panic!("a commit") };
+            end += bytes as usize;
+        }
+        drop(opened);
+        let disk = disk.kill();
+        let name = SegmentId(1).file();
+        // What an earlier use of the file has left.
+        for at in (end..end + 64).filter(|_| recycled != 0) {
+            (0..8).filter(|bit| recycled >> bit & 1 == 1).for_each(|bit| disk.flip(&name, at as u64, bit));
+        }
+        let (opened, _) = open_on(&disk.kill());
+        assert_eq!(opened.recovery.report.cut_bytes, 0, "nothing is torn");
+        let last = 48 + b"the only record".len().next_multiple_of(8);
+        for at in end - last..end - last + 48 + b"the only record".len() {
+            let flipped = disk.kill();
+            flipped.flip(&name, at as u64, at as u32);
+            let (opened, _) = open_on(&flipped);
+            assert_eq!(entries(&opened, 1).len(), 2, "the last commit is cut: {at}");
+            assert!(opened.recovery.report.cut_bytes > 0, "{recycled}: a flip at {at} is not reported");
+        }
+    }
+}
+
 /// Where the record begins that holds the byte at `at`.
 fn record_at(bytes: &[u8], at: usize) -> usize {
     let mut record = 64;

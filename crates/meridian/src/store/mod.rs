@@ -96,12 +96,6 @@ impl Store {
         let mut opened = storage::open(Arc::new(disk), options, events, &mut progress)
             .map_err(|error| error.to_string())?;
         let report = &opened.recovery.report;
-        if report.cut_bytes > 0 {
-            tracing::warn!(
-                bytes = report.cut_bytes,
-                "the last commit was not complete and was cut off: nothing in it had been acknowledged"
-            );
-        }
         let began = Instant::now();
         let identity = opened.log.identity().clone();
         let hash_key: [u8; 16] = identity.secret[..16].try_into().unwrap_or_default();

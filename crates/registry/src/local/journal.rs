@@ -241,7 +241,9 @@ impl Open {
             let cut = self.file.set_len(self.reading.len).and_then(|()| self.file.sync_data());
             cut.map_err(OpenFault::Io)?;
             let path = path.display();
-            tracing::warn!(%path, bytes = torn, "a change that was never in force is cut off the registry");
+            tracing::warn!(%path, bytes = torn,
+                            "the last change in the registry is not complete, as after a crash; it is cut off. If neither process nor machine crashed, check the disk"
+            );
         }
         Ok(torn)
     }
