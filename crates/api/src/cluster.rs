@@ -111,6 +111,9 @@ pub struct ClusterView {
     pub routes_applied: u64,
     /// Routes of other nodes that found no place.
     pub routes_refused: u64,
+    /// Filters and shared groups of other nodes that this node's index has no room for: while there are any, this node acknowledges no
+    /// message of QoS 1 or 2.
+    pub unrouted: u64,
     /// Messages of QoS 0 that found no place on the way to another node.
     pub dropped_qos0: u64,
     /// Messages of QoS 1 and 2 for nodes that are cut off that found no place.

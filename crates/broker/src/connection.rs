@@ -22,6 +22,7 @@ use crate::retained::Place;
 use crate::route::Options;
 use crate::store::Enqueue;
 use crate::subscriptions::Subscriptions;
+use crate::worker::Beyond;
 
 /// One Network Connection and the session it serves.
 ///
@@ -261,6 +262,8 @@ pub(crate) struct PendingAck {
     pub outstanding: u32,
     pub reasons: Vec<u8>,
     pub filters: Vec<PendingFilter>,
+    /// What the refused ones were beyond.
+    pub beyond: Beyond,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

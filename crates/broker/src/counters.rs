@@ -119,6 +119,8 @@ counters! {
         publish_denied as "publishes_denied",
         /// Subscriptions refused by the access rules.
         subscribe_denied as "subscribes_denied",
+        /// Topic Filters refused because there are too many unusual arrangements of wildcards, of the node or of their client.
+        subscribe_shapes_refused as "subscribes_refused" "reason" = "shapes",
         /// Packets that waited until another server had said whether they are allowed.
         permissions_awaited as "permissions_awaited",
         /// Times a publisher was made to wait because of its rate, its in-flight messages or the node's memory.

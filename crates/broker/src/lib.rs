@@ -29,6 +29,7 @@ mod retained;
 mod route;
 mod routes;
 pub mod settings;
+mod shapes;
 mod slots;
 mod store;
 mod subscriptions;

@@ -169,8 +169,9 @@ impl Node {
         store: Store,
     ) -> Arc<Self> {
         let Store { log, shards, life, hash_key: seed } = store;
+        // Not `mqtt.topic_levels_max`: what another node has granted, or this one before a restart, may have more levels.
         let limits =
-            IndexLimits { levels_max: usize::from(settings.mqtt.topic_levels_max), ..IndexLimits::default() };
+            IndexLimits { shapes_max: settings.routing.shapes_max as usize, ..IndexLimits::default() };
         Arc::new(Self {
             routes: Arc::new(Routes::new(Index::new(seed, limits))),
             settings: ArcSwap::from_pointee(settings),

@@ -1,5 +1,6 @@
 //! The node's index, and what other nodes are to hear of its changes.
 
+use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
@@ -26,6 +27,10 @@ pub struct Routes {
     joining: AtomicUsize,
     /// Nodes that are cut off, as bits; those beyond are taken to be there.
     down: [AtomicU64; 16],
+    /// What other nodes want and this one has no room for: filters and shared groups by node. Empty, unless the index is full.
+    unrouted: Mutex<BTreeSet<(NodePlace, Box<str>)>>,
+    /// Size of `unrouted`.
+    unrouted_len: AtomicUsize,
     /// How often another node has lost what was on its way to it, and which time of these was the last of each.
     losses: AtomicU32,
     lost: [AtomicU32; 1024],
@@ -49,6 +54,8 @@ impl Routes {
             of_peers: AtomicUsize::new(0),
             joining: AtomicUsize::new(0),
             down: Default::default(),
+            unrouted: Mutex::default(),
+            unrouted_len: AtomicUsize::new(0),
             losses: AtomicU32::new(0),
             lost: [const { AtomicU32::new(0) }; 1024],
         }
@@ -80,17 +87,53 @@ impl Routes {
     /// Another node wants this of a filter; replaces what it wanted before.
     ///
     /// # Errors
-    /// When the index is full.
+    /// When the index is full, which is noted: see [`Self::unrouted`].
     pub fn set_peer(&self, filter: TopicFilter<'_>, node: NodePlace, wants: Wants) -> Result<(), IndexFull> {
         let route = Route::of_node(node, wants);
         if wants.is_nothing() {
             if self.index.remove(filter, route.key()) != Removed::NotFound {
                 self.of_peers.fetch_sub(1, Relaxed);
             }
-        } else if self.index.insert(filter, route)? != Inserted::Replaced {
+            self.note_routed(node, filter.as_str(), true);
+            return Ok(());
+        }
+        let inserted = self.index.insert(filter, route);
+        self.note_routed(node, filter.as_str(), inserted.is_ok());
+        if inserted? != Inserted::Replaced {
             self.of_peers.fetch_add(1, Relaxed);
         }
         Ok(())
+    }
+
+    /// Notes whether what another node wants, a filter or `$share/{ShareName}/{filter}`, is in the index, or wanted no more.
+    pub(crate) fn note_routed(&self, node: NodePlace, text: &str, is_routed: bool) {
+        if is_routed && self.unrouted_len.load(Acquire) == 0 {
+            return;
+        }
+        let mut unrouted = self.unrouted.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_routed {
+            unrouted.remove(&(node, text.into()));
+        } else {
+            unrouted.insert((node, text.into()));
+        }
+        self.unrouted_len.store(unrouted.len(), Release);
+    }
+
+    /// Number of filters and shared groups of other nodes that the index has no room for. While there are any, this node must not
+    /// acknowledge messages: it does not know everybody who wants them.
+    pub fn unrouted(&self) -> usize {
+        self.unrouted_len.load(Acquire)
+    }
+
+    /// One of those that [`Self::unrouted`] counts.
+    pub fn an_unrouted(&self) -> Option<Box<str>> {
+        let unrouted = self.unrouted.lock().unwrap_or_else(PoisonError::into_inner);
+        unrouted.first().map(|(_, text)| text.clone())
+    }
+
+    /// Unusual arrangements of wildcards that the node still takes.
+    pub fn shapes_free(&self) -> usize {
+        self.index.limits().shapes_max.saturating_sub(self.index.unusual_shapes())
     }
 
     /// A shard is told of members on another node, and [`Self::joined`] when it has dealt with that.

@@ -90,6 +90,17 @@ section! {
         /// Who has to know of a subscription before SUBACK leaves. Subscriptions of sessions that outlive their connection always wait for
         /// `cluster`; a client may ask for another level by a User Property `suback` of its SUBSCRIBE.
         pub suback: SubackLevel = "core", on reload;
+        /// Unusual arrangements of wildcards in all Topic Filters of the node, at most: a message costs at worst one look at each. Usual
+        /// ones, with up to two `+` in up to 16 levels, are not limited. A SUBSCRIBE beyond it gets 0x97; what other nodes have
+        /// granted is always routed.
+        pub shapes_max: u32 = "1024" in "1..=65536", at start;
+        /// Unusual arrangements of wildcards that one client may bring, at most. One that is in use already costs nothing.
+        pub shapes_client_max: u32 = "64", on reload;
+        /// Unusual arrangements of wildcards that all clients of one user may bring, at most. Clients without a user name count as one
+        /// user.
+        pub shapes_user_max: u32 = "256", on reload;
+        /// Unusual arrangements of wildcards that all clients behind one mountpoint may bring, at most.
+        pub shapes_mountpoint_max: u32 = "256", on reload;
         /// Whether changes are gathered while others are on their way.
         pub batch_sync: BatchSync = "auto", at start;
     }

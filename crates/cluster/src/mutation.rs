@@ -75,11 +75,13 @@ pub enum Mutation {
     StaySuspect,
     /// A node that is cut off acknowledges what nobody but itself has.
     SettleCutOff,
+    /// What another node wants is not routed where `routing.shapes_max` is reached.
+    RefuseShapes,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 35] = [
         Self::ConfirmEarly,
         Self::SubackEarly,
         Self::AlwaysFresh,
@@ -114,6 +116,7 @@ impl Mutation {
         Self::NoMargin,
         Self::StaySuspect,
         Self::SettleCutOff,
+        Self::RefuseShapes,
     ];
 }
 

@@ -25,6 +25,8 @@ pub struct View {
     /// SUBACKs that wait for the core, and for the cluster.
     pub subacks_waiting: (u64, u64),
     pub counters: Counters,
+    /// Filters and shared groups of other nodes that this node's index has no room for: it acknowledges nothing while there are any.
+    pub unrouted: u64,
     /// Connections of others that were closed because too many handshakes went on.
     pub crowded: u64,
     /// This node first, then the others by name.

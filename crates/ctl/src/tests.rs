@@ -642,6 +642,16 @@ fn two_nodes_that_know_the_same_do_not_differ() {
 }
 
 #[test]
+fn a_node_that_knows_routes_and_has_no_room_for_them_is_not_the_same() {
+    let mut full = cluster("n1", 4);
+    full["unrouted"] = 2.into();
+    let (here, there) = (Mock::always(Reply::json(&cluster("n1", 4))), Mock::always(Reply::json(&full)));
+    let outcome = run(&here.url, &["routes", "--diff", &there.url]);
+    assert_eq!(outcome.code(), 1);
+    assert!(outcome.error().contains("has no room in its routing index"), "{}", outcome.error());
+}
+
+#[test]
 fn what_is_on_its_way_is_waited_for() {
     let asked = std::sync::atomic::AtomicU64::new(3);
     let here = Mock::serve(move |_| {

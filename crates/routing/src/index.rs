@@ -17,7 +17,7 @@ use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 use crate::table::Table;
 use crate::units::Units;
 use crate::writing::{Change, Tools, WriterScratch};
-use crate::{Destination, IndexFull, IndexLimits, Reader};
+use crate::{Destination, IndexFull, IndexLimits, Reader, ShapeOwners, ShapesFull};
 
 /// What [`Index::insert`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,6 +152,42 @@ impl<D: Destination> Index<D> {
         }
         self.collect_if_many(&mut lock);
         removed
+    }
+
+    /// Keeps an unusual shape for a filter that is about to be inserted, within [`IndexLimits::shapes_max`] and the limits of its
+    /// owners. A shape that is there already costs its next users nothing. It is charged to those who brought it until its last
+    /// filter is removed and its last reservation released. False when there was nothing to reserve: then nothing is to be released.
+    ///
+    /// # Errors
+    /// When there are too many unusual shapes.
+    pub fn reserve_shape(&self, filter: TopicFilter<'_>, owners: &ShapeOwners) -> Result<bool, ShapesFull> {
+        let mut lock = self.lock();
+        let reserved = self.change(&mut lock, filter).reserve_shape(owners);
+        self.collect_if_many(&mut lock);
+        reserved
+    }
+
+    /// Ends what [`Self::reserve_shape`] returned true for.
+    pub fn release_shape(&self, filter: TopicFilter<'_>) {
+        let mut lock = self.lock();
+        self.change(&mut lock, filter).release_shape();
+        self.collect_if_many(&mut lock);
+    }
+
+    /// Charges the shape of a filter that is in the index to its owners, if it is unusual and charged to nobody. Without limits:
+    /// the filter was granted before.
+    pub fn charge_shape(&self, filter: TopicFilter<'_>, owners: &ShapeOwners) {
+        self.change(&mut self.lock(), filter).charge_shape(owners);
+    }
+
+    /// How many unusual shapes there are, see [`IndexLimits::shapes_max`].
+    pub fn unusual_shapes(&self) -> usize {
+        Shapes::unusual(&self.lock().shapes)
+    }
+
+    /// The limits that the index was made with.
+    pub fn limits(&self) -> IndexLimits {
+        self.limits
     }
 
     /// Whether one of the destinations of this very filter is as asked for, whatever other filters match the same topics. Waits for

@@ -12,7 +12,8 @@ pub struct IndexLimits {
     /// [`EVERYDAY_LEVELS_MAX`] levels. Default [`SHAPES_MAX`].
     ///
     /// A match never takes longer than trying every shape once, so this bounds what one client's odd filters can do
-    /// to others, while everyday filters are never refused for them.
+    /// to others, while everyday filters are never refused for them. Only [`Index::reserve_shape`](crate::Index::reserve_shape)
+    /// looks at this limit: a filter that was granted, here or on another node, is always inserted.
     pub shapes_max: usize,
     /// With no more shapes than this, a match looks up the one filter of each that can match instead of following
     /// the tree. Default [`TRIES_MAX`].
@@ -54,11 +55,6 @@ pub enum IndexFull {
         /// The limit.
         levels_max: usize,
     },
-    /// The filter would add a shape to `shapes_max` others, see [`IndexLimits::shapes_max`].
-    Shapes {
-        /// The limit.
-        shapes_max: usize,
-    },
     /// The 32-bit numbers of destinations or of names are used up: about two thousand million destinations, or 8 GB of
     /// long names.
     Numbers,
@@ -70,12 +66,45 @@ impl fmt::Display for IndexFull {
             IndexFull::Levels { levels_max } => {
                 write!(f, "the Topic Filter has more than {levels_max} levels")
             }
-            IndexFull::Shapes { shapes_max } => {
-                write!(f, "{shapes_max} unusual arrangements of wildcards are in use and this is another")
-            }
             IndexFull::Numbers => write!(f, "the routing index is full"),
         }
     }
 }
 
 impl std::error::Error for IndexFull {}
+
+/// Why no unusual shape was reserved. The index is as it was before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShapesFull {
+    /// There are `shapes_max` unusual shapes already, see [`IndexLimits::shapes_max`].
+    Index {
+        /// The limit.
+        shapes_max: usize,
+    },
+    /// As many unusual shapes are charged to one of the owners as may be.
+    Owner {
+        /// Index of the owner in the [`ShapeOwners`].
+        owner: usize,
+        /// The owner's limit.
+        shapes_max: u32,
+    },
+}
+
+impl fmt::Display for ShapesFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ShapesFull::Index { shapes_max } => {
+                write!(f, "{shapes_max} unusual arrangements of wildcards are in use and this is another")
+            }
+            ShapesFull::Owner { shapes_max, .. } => {
+                write!(f, "{shapes_max} unusual arrangements of wildcards are charged to the same owner")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ShapesFull {}
+
+/// Owners to whom one new unusual shape is charged, each with the number of shapes that it may have. An owner is any number but 0,
+/// which stands for nobody.
+pub type ShapeOwners = [(u64, u32); 3];

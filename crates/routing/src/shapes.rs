@@ -3,11 +3,11 @@
 //! For one topic and one shape there is one filter that can match. When a topic leads along very many paths of the
 //! tree, trying each shape is bounded where following each path is not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::epoch::Guard;
 use crate::limbo::Bin;
-use crate::limits::{EVERYDAY_LEVELS_MAX, EVERYDAY_PLUS_MAX, LEVELS_MAX};
+use crate::limits::{EVERYDAY_LEVELS_MAX, EVERYDAY_PLUS_MAX, LEVELS_MAX, ShapeOwners, ShapesFull};
 use crate::names::{Level, Packed};
 use crate::strip::Strip;
 use crate::sync::{AtomicPtr, Ordering};
@@ -61,9 +61,23 @@ pub struct Shapes {
 /// How many filters have each shape: the writer's half.
 #[derive(Default)]
 pub struct ShapeCounts {
-    counts: BTreeMap<Shape, u32>,
+    counts: BTreeMap<Shape, Uses>,
     others: usize,
+    /// Number of unusual shapes that are charged to each owner.
+    charged: HashMap<u64, u32>,
 }
+
+/// Who uses a shape.
+#[derive(Clone, Copy, Default)]
+struct Uses {
+    filters: u32,
+    /// Reservations of filters that are about to be inserted.
+    reservations: u32,
+    /// Owners to whom the shape is charged; 0 for nobody.
+    owners: [u64; OWNERS],
+}
+
+const OWNERS: usize = std::mem::size_of::<ShapeOwners>() / std::mem::size_of::<(u64, u32)>();
 
 type List = Strip<(), Shape>;
 
@@ -81,30 +95,71 @@ impl Shapes {
         }
     }
 
-    /// Whether one more filter of this shape may be added with no more than `others_max` other than everyday ones.
-    pub fn admits(writer: &ShapeCounts, shape: Shape, others_max: usize) -> bool {
-        shape.is_everyday() || writer.others < others_max || writer.counts.contains_key(&shape)
+    /// Keeps an unusual shape for a filter that is about to be inserted, and charges it to `owners` if it is new. False when the
+    /// shape is an everyday one, of which nothing is kept.
+    pub fn reserve(
+        &self,
+        writer: &mut ShapeCounts,
+        shape: Shape,
+        owners: &ShapeOwners,
+        others_max: usize,
+        bin: &mut Bin<'_>,
+    ) -> Result<bool, ShapesFull> {
+        if shape.is_everyday() {
+            return Ok(false);
+        }
+        if !writer.counts.contains_key(&shape) {
+            for (owner, (key, shapes_max)) in owners.iter().enumerate() {
+                if *key != 0 && writer.charged.get(key).is_some_and(|charged| charged >= shapes_max) {
+                    return Err(ShapesFull::Owner { owner, shapes_max: *shapes_max });
+                }
+            }
+            if writer.others >= others_max {
+                return Err(ShapesFull::Index { shapes_max: others_max });
+            }
+        }
+        self.change(writer, shape, bin, |uses| uses.reservations += 1);
+        writer.charge(shape, owners);
+        Ok(true)
+    }
+
+    /// The end of what [`Self::reserve`] kept.
+    pub fn release(&self, writer: &mut ShapeCounts, shape: Shape, bin: &mut Bin<'_>) {
+        self.change(writer, shape, bin, |uses| uses.reservations -= 1);
     }
 
     /// One filter more has this shape; called before readers can find it.
     pub fn add(&self, writer: &mut ShapeCounts, shape: Shape, bin: &mut Bin<'_>) {
-        let count = writer.counts.entry(shape).or_insert(0);
-        *count += 1;
-        if *count == 1 {
-            writer.others += usize::from(!shape.is_everyday());
-            self.publish(writer, bin);
-        }
+        self.change(writer, shape, bin, |uses| uses.filters += 1);
     }
 
     /// One filter less has this shape; called when readers no longer find it.
     pub fn remove(&self, writer: &mut ShapeCounts, shape: Shape, bin: &mut Bin<'_>) {
-        let count = writer.counts.get_mut(&shape).expect("the shape was counted");
-        *count -= 1;
-        if *count == 0 {
+        self.change(writer, shape, bin, |uses| uses.filters -= 1);
+    }
+
+    fn change(
+        &self,
+        writer: &mut ShapeCounts,
+        shape: Shape,
+        bin: &mut Bin<'_>,
+        change: impl FnOnce(&mut Uses),
+    ) {
+        let uses = writer.counts.entry(shape).or_default();
+        let was_used = uses.is_used();
+        change(uses);
+        let uses = *uses;
+        if uses.is_used() == was_used {
+            return;
+        }
+        if was_used {
             writer.counts.remove(&shape);
             writer.others -= usize::from(!shape.is_everyday());
-            self.publish(writer, bin);
+            uses.owners.into_iter().for_each(|owner| writer.discharge(owner));
+        } else {
+            writer.others += usize::from(!shape.is_everyday());
         }
+        self.publish(writer, bin);
     }
 
     fn publish(&self, writer: &ShapeCounts, bin: &mut Bin<'_>) {
@@ -124,7 +179,41 @@ impl Shapes {
     }
 
     pub fn counts(writer: &ShapeCounts) -> impl Iterator<Item = (Shape, u32)> {
-        writer.counts.iter().map(|(shape, count)| (*shape, *count))
+        writer.counts.iter().map(|(shape, uses)| (*shape, uses.filters))
+    }
+
+    /// How many unusual shapes there are.
+    pub fn unusual(writer: &ShapeCounts) -> usize {
+        writer.others
+    }
+}
+
+impl Uses {
+    fn is_used(&self) -> bool {
+        self.filters > 0 || self.reservations > 0
+    }
+}
+
+impl ShapeCounts {
+    /// Charges a shape that is charged to nobody.
+    pub fn charge(&mut self, shape: Shape, owners: &ShapeOwners) {
+        let Some(uses) = self.counts.get_mut(&shape).filter(|_| !shape.is_everyday()) else { return };
+        if uses.owners != [0; OWNERS] {
+            return;
+        }
+        uses.owners = owners.map(|(owner, _)| owner);
+        for owner in uses.owners.into_iter().filter(|owner| *owner != 0) {
+            *self.charged.entry(owner).or_insert(0) += 1;
+        }
+    }
+
+    fn discharge(&mut self, owner: u64) {
+        if let Some(charged) = self.charged.get_mut(&owner) {
+            *charged -= 1;
+            if *charged == 0 {
+                self.charged.remove(&owner);
+            }
+        }
     }
 }
 
@@ -156,14 +245,12 @@ mod tests {
     }
 
     #[test]
-    fn everyday_shapes_need_no_admission() {
-        let (none, long) = (ShapeCounts::default(), "a/".repeat(100));
-        for filter in ["+/+/c", "a/b/c/d/e/f/#", "+", &(long.clone() + "#")] {
-            assert!(Shapes::admits(&none, shape(filter), 0), "{filter}");
+    fn everyday_shapes_are_not_reserved() {
+        for filter in ["+/+/c", "a/b/c/d/e/f/#", "+", &("a/".repeat(100) + "#")] {
+            assert!(shape(filter).is_everyday(), "{filter}");
         }
-        for filter in ["+/+/+/d", &(long + "+")] {
-            assert!(!Shapes::admits(&none, shape(filter), 0), "{filter}");
-            assert!(Shapes::admits(&none, shape(filter), 1), "{filter}");
+        for filter in ["+/+/+/d", &("a/".repeat(100) + "+")] {
+            assert!(!shape(filter).is_everyday(), "{filter}");
         }
     }
 }

@@ -9,10 +9,10 @@ use crate::destinations::{Destinations, DestinationsTail};
 use crate::epoch::Guard;
 use crate::limbo::{Bin, Garbage};
 use crate::names::{Level, Names, NamesTail, Split};
-use crate::shapes::{Shape, ShapeCounts, Shapes};
+use crate::shapes::{Shape, ShapeCounts};
 use crate::slot::{Exact, Node, Slot};
 use crate::sync::{AtomicU32, Ordering};
-use crate::{Destination, Index, IndexFull, Inserted, Removed};
+use crate::{Destination, Index, IndexFull, Inserted, Removed, ShapeOwners, ShapesFull};
 
 /// A writer's own state, borrowed for one change.
 pub struct Tools<'a> {
@@ -98,9 +98,6 @@ impl<'a, D: Destination> Change<'a, D> {
             return Ok(self.put(self.cell(), destination));
         }
         let shape = Shape::of(self.levels, self.rest);
-        if !Shapes::admits(self.tools.shapes, shape, index.limits.shapes_max) {
-            return Err(IndexFull::Shapes { shapes_max: index.limits.shapes_max });
-        }
         index.shapes.add(self.tools.shapes, shape, &mut self.tools.bin);
         self.grow(depth);
         let was_live = self.node(self.levels.len()).is_none_or(Slot::is_live);
@@ -109,6 +106,34 @@ impl<'a, D: Destination> Change<'a, D> {
             index.nodes.count_live(self.paths[self.levels.len() - 1]);
         }
         Ok(inserted)
+    }
+
+    /// See [`Index::reserve_shape`].
+    pub fn reserve_shape(mut self, owners: &ShapeOwners) -> Result<bool, ShapesFull> {
+        let Some(shape) = self.shape() else { return Ok(false) };
+        let index = self.index;
+        let Tools { bin, shapes, .. } = &mut self.tools;
+        index.shapes.reserve(shapes, shape, owners, index.limits.shapes_max, bin)
+    }
+
+    /// See [`Index::release_shape`].
+    pub fn release_shape(mut self) {
+        if let Some(shape) = self.shape() {
+            let Tools { bin, shapes, .. } = &mut self.tools;
+            self.index.shapes.release(shapes, shape, bin);
+        }
+    }
+
+    /// See [`Index::charge_shape`].
+    pub fn charge_shape(self, owners: &ShapeOwners) {
+        if let Some(shape) = self.shape() {
+            self.tools.shapes.charge(shape, owners);
+        }
+    }
+
+    /// The shape of a filter in the tree; none for one without wildcards, or with more levels than there may be.
+    fn shape(&self) -> Option<Shape> {
+        (self.whole && self.filter.has_wildcard()).then(|| Shape::of(self.levels, self.rest))
     }
 
     pub fn remove(mut self, key: D::Key) -> Removed {

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Model, Subscriber, a_filter, a_topic, filter, found, index};
 use proptest::prelude::*;
-use routing::{Index, IndexFull, IndexLimits, Inserted, Reader, Removed};
+use routing::{Index, IndexFull, IndexLimits, Inserted, Reader, Removed, ShapesFull};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -129,18 +129,63 @@ fn a_filter_of_all_levels_and_a_topic_beyond_are_fine() {
 }
 
 #[test]
-fn unusual_shapes_are_limited_and_everyday_ones_are_not() {
+fn unusual_shapes_are_reserved_within_limits_and_everyday_ones_need_none() {
     let (index, reader) = index(IndexLimits { shapes_max: 2, ..IndexLimits::default() });
-    let subscriber = Subscriber { id: 1, options: 0 };
-    let insert = |name: &str| index.insert(filter(name), subscriber);
-    assert_eq!(insert("+/+/+"), Ok(Inserted::New));
-    assert_eq!(insert("+/+/+/#"), Ok(Inserted::New));
-    assert_eq!(insert("+/+/+/+"), Err(IndexFull::Shapes { shapes_max: 2 }));
-    assert_eq!(insert("+/+/+"), Ok(Inserted::Replaced));
-    assert_eq!(insert("+/x/+"), Ok(Inserted::New));
+    let nobody = [(0, 0); 3];
+    let reserve = |name: &str| index.reserve_shape(filter(name), &nobody);
+    assert_eq!(reserve("+/x/+"), Ok(false));
+    assert_eq!(reserve("+/+/+"), Ok(true));
+    assert_eq!(reserve("+/+/+/#"), Ok(true));
+    assert_eq!(reserve("+/+/+/+"), Err(ShapesFull::Index { shapes_max: 2 }));
+    assert_eq!(reserve("a/+/+/+"), Err(ShapesFull::Index { shapes_max: 2 }));
+    assert_eq!(reserve("+/+/+"), Ok(true), "it is there already");
+    assert_eq!(index.unusual_shapes(), 2);
+    index.release_shape(filter("+/+/+"));
+    index.release_shape(filter("+/+/+"));
+    assert_eq!(reserve("+/+/+/+"), Ok(true));
+    index.check_invariants(&reader);
+}
+
+/// What was granted, here or elsewhere, has to be found.
+#[test]
+fn a_filter_is_inserted_and_found_however_many_shapes_there_are() {
+    let (index, reader) = index(IndexLimits { shapes_max: 2, tries_max: 4, ..IndexLimits::default() });
+    let names: Vec<String> = (8u32..64)
+        .map(|bits| (0..6).map(|at| ["a", "+"][(bits >> at & 1) as usize]).collect::<Vec<_>>().join("/"))
+        .collect();
+    for name in &names {
+        index.insert(filter(name), Subscriber { id: 1, options: 0 }).expect("no limit applies");
+    }
+    assert_eq!(found(&reader, "a/a/a/a/a/a").0, names.len());
+    index.check_invariants(&reader);
+    names.iter().for_each(|name| assert_eq!(index.remove(filter(name), 1), Removed::Last));
+    assert_eq!(index.unusual_shapes(), 0);
+    index.check_invariants(&reader);
+}
+
+#[test]
+fn a_shape_is_charged_to_those_who_brought_it_until_nobody_uses_it() {
+    let (index, reader) = index(IndexLimits::default());
+    let (first, second) = ([(1, 1), (10, 2), (0, 0)], [(2, 9), (10, 2), (0, 0)]);
+    let reserve = |name: &str, owners: &[(u64, u32); 3]| index.reserve_shape(filter(name), owners);
+    assert_eq!(reserve("+/+/+", &first), Ok(true));
+    index.insert(filter("+/+/+"), Subscriber { id: 1, options: 0 }).expect("room");
+    index.release_shape(filter("+/+/+"));
+    assert_eq!(reserve("+/+/+/+", &first), Err(ShapesFull::Owner { owner: 0, shapes_max: 1 }));
+    assert_eq!(reserve("+/+/+", &second), Ok(true), "it is there already");
+    assert_eq!(reserve("+/+/+/+", &second), Ok(true));
+    assert_eq!(reserve("+/+/+/#", &second), Err(ShapesFull::Owner { owner: 1, shapes_max: 2 }));
     assert_eq!(index.remove(filter("+/+/+"), 1), Removed::Last);
-    assert_eq!(insert("+/+/+/+"), Ok(Inserted::New));
-    assert_eq!(found(&reader, "a/x/b").0, 2);
+    assert_eq!(
+        reserve("+/+/+/#", &second),
+        Err(ShapesFull::Owner { owner: 1, shapes_max: 2 }),
+        "still reserved"
+    );
+    index.release_shape(filter("+/+/+"));
+    assert_eq!(reserve("+/+/+/#", &second), Ok(true));
+    index.insert(filter("+/+/+/+/+"), Subscriber { id: 1, options: 0 }).expect("room");
+    index.charge_shape(filter("+/+/+/+/+"), &first);
+    assert_eq!(reserve("+/+/+", &first), Err(ShapesFull::Owner { owner: 0, shapes_max: 1 }));
     index.check_invariants(&reader);
 }
 

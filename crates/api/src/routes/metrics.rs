@@ -81,6 +81,11 @@ fn gauges(text: &mut Text, figures: &Figures) {
         "Pairs of Topic Filter and destination in the routing index.",
         figures.routes as f64,
     );
+    gauge(
+        "meridian_routing_shapes_free",
+        "Unusual arrangements of wildcards that the node still takes, of routing.shapes_max.",
+        figures.shapes_free as f64,
+    );
     gauge("meridian_retained_messages", "Retained messages.", total(|worker| worker.retained_messages));
     gauge("meridian_retained_bytes", "Bytes of retained messages.", total(|worker| worker.retained_bytes));
     gauge(

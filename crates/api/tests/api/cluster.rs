@@ -55,6 +55,7 @@ pub fn view() -> ClusterView {
         subacks_overdue: 1,
         routes_applied: 8,
         routes_refused: 0,
+        unrouted: 0,
         dropped_qos0: 0,
         dropped_suspect: 0,
         refused: 0,

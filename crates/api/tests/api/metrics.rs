@@ -245,6 +245,8 @@ const PROMISED: &[(&str, &[&str])] = &[
     ("meridian_publishes_denied_total", &[]),
     ("meridian_subscribes_denied_total", &[]),
     ("meridian_publishes_refused_total", &[]),
+    ("meridian_routing_shapes_free", &[]),
+    ("meridian_subscribes_refused_total", &["reason"]),
     ("meridian_retained_refused_total", &[]),
     ("meridian_messages_refused_by_disk_total", &[]),
     ("meridian_messages_acknowledged_unsynced_total", &[]),
@@ -356,6 +358,7 @@ const PROMISED_OF_AGREEMENT: &[(&str, &[&str])] = &[
 const PROMISED_IN_CLUSTER: &[(&str, &[&str])] = &[
     ("meridian_cluster_info", &["node", "region", "role"]),
     ("meridian_cluster_fresh", &[]),
+    ("meridian_cluster_unrouted", &[]),
     ("meridian_cluster_subacks_waiting", &["for"]),
     ("meridian_cluster_messages_dropped_total", &["reason"]),
     ("meridian_cluster_subacks_overdue_total", &[]),

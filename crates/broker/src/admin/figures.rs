@@ -14,6 +14,8 @@ pub struct Figures {
     pub workers: Vec<WorkerFigures>,
     /// Pairs of Topic Filter and destination in the routing index.
     pub routes: u64,
+    /// Unusual arrangements of wildcards that the node still takes, of `routing.shapes_max`.
+    pub shapes_free: u64,
     pub traces: u64,
     /// Events of traces that were not handed on because there were too many.
     pub trace_events_lost: u64,
@@ -113,6 +115,7 @@ impl Figures {
             at,
             workers: node.published.iter().map(WorkerFigures::of).collect(),
             routes: node.routes.len() as u64,
+            shapes_free: node.routes.shapes_free() as u64,
             traces: node.traces.running() as u64,
             trace_events_lost: node.traces.lost(),
         }

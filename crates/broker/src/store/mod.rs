@@ -12,6 +12,7 @@ mod retained_stamps;
 
 use std::sync::Arc;
 
+use crate::shapes::ShapeReservations;
 use mqtt::{PacketId, QoS, ReasonCode, Subscription};
 use session::Dispatched;
 use shard::SessionUid;
@@ -42,6 +43,8 @@ pub enum Request {
         connection: ConnectionId,
         ticket: Ticket,
         filters: Vec<(Box<str>, Options, u32)>,
+        /// Their unusual arrangements of wildcards.
+        shapes: Option<Arc<ShapeReservations>>,
     },
     /// Answered by [`Completion::Unsubscribed`], and by a [`Completion::Left`] for each that is shared and existed.
     Unsubscribe {
@@ -489,4 +492,6 @@ pub struct Join {
     /// Whom to answer with [`Completion::Joined`]: the SUBSCRIBE and the filter's place among those that were asked of the
     /// store.
     pub reply: Option<(ConnectionId, Ticket, u32)>,
+    /// What the SUBSCRIBE has reserved.
+    pub shapes: Option<Arc<ShapeReservations>>,
 }

@@ -21,6 +21,7 @@ mod publish;
 mod receive;
 mod recheck;
 mod refusals;
+pub(crate) use refusals::Beyond;
 mod retained;
 mod review;
 mod subscribe;

@@ -2,27 +2,43 @@
 
 use mqtt::ReasonCode;
 
+/// Limits that filters of one SUBSCRIBE were beyond and that are not those for the number of subscriptions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beyond {
+    /// Of unusual arrangements of wildcards, `routing.shapes_max` and its relatives.
+    pub shapes: bool,
+    /// Of shared subscriptions, `shared.groups_client_max` and its relatives.
+    pub groups: bool,
+}
+
 /// Topic Filters that one packet says something about, at most; the Reason Codes say the rest.
 const TOLD_MAX: usize = 4;
 
 /// A Reason String for the Reason Codes of a SUBACK or UNSUBACK; `None` when nothing was refused.
-pub fn told(reasons: &[u8]) -> Option<String> {
+pub fn told(reasons: &[u8], beyond: Beyond) -> Option<String> {
     let refused = reasons.iter().enumerate().filter_map(|(index, byte)| {
         let reason = ReasonCode::try_from(*byte).ok().filter(|reason| reason.is_error())?;
         Some(if reasons.len() == 1 {
-            why(reason)
+            why(reason, beyond)
         } else {
-            format!("Topic Filter {}: {}", index + 1, why(reason))
+            format!("Topic Filter {}: {}", index + 1, why(reason, beyond))
         })
     });
     let told: Vec<String> = refused.take(TOLD_MAX).collect();
     (!told.is_empty()).then(|| told.join("; "))
 }
 
-fn why(reason: ReasonCode) -> String {
+fn why(reason: ReasonCode, beyond: Beyond) -> String {
     let more = match reason {
         ReasonCode::NotAuthorized => "access control does not allow it",
         ReasonCode::TopicFilterInvalid => "it is malformed, too long or has too many levels",
+        ReasonCode::QuotaExceeded if beyond.shapes => {
+            "there are too many different arrangements of wildcards, of this client or of all; use at most two + in at most 16 levels, which \
+             is never refused for this"
+        }
+        ReasonCode::QuotaExceeded if beyond.groups => {
+            "this client has as many shared subscriptions as it may have, or as many with this Topic Filter"
+        }
         ReasonCode::QuotaExceeded => {
             "there are as many subscriptions as there may be, or nothing more can be kept"
         }
@@ -37,11 +53,20 @@ mod tests {
 
     #[test]
     fn a_refusal_says_why_and_of_several_which() {
+        let told = |reasons: &[u8]| told(reasons, Beyond::default());
         assert_eq!(told(&[0, 1, 2]), None);
         assert_eq!(told(&[0x87]).as_deref(), Some("Not authorized: access control does not allow it"));
         let several = told(&[0, 0x9E, 1, 0xA2]).expect("two");
         let both = "Topic Filter 2: Shared Subscriptions not supported; Topic Filter 4: Wildcard Subscriptions not supported";
         assert_eq!(several, both);
         assert_eq!(told(&[0x80; 100]).expect("some").matches(';').count(), TOLD_MAX - 1);
+    }
+
+    #[test]
+    fn a_refusal_for_wildcards_or_groups_says_that() {
+        let shapes = told(&[0x97], Beyond { shapes: true, groups: false }).expect("refused");
+        assert!(shapes.contains("arrangements of wildcards"), "{shapes}");
+        let groups = told(&[0x97], Beyond { shapes: false, groups: true }).expect("refused");
+        assert!(groups.contains("shared subscriptions"), "{groups}");
     }
 }

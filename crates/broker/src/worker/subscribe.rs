@@ -5,15 +5,17 @@ use mqtt::{
     SubscriptionOptions, TopicFilter, Unsubscribe,
 };
 
+use super::Worker;
 use super::connect::granted_qos;
 use super::publish::is_beyond_limits;
-use super::{Worker, refusals};
+use super::refusals::{self, Beyond};
 use crate::access::Action;
 use crate::connection::{AckKind, PendingAck, PendingFilter};
 use crate::ids::{ConnectionId, Ticket};
 use crate::mount::mounted_filter;
 use crate::peers::SubackLevel;
 use crate::route::{Options, Route, RouteKind};
+use crate::shapes::{self, ShapeReservations};
 use crate::store::{GroupName, Join, Member, Request};
 
 impl Worker {
@@ -60,13 +62,23 @@ impl Worker {
             outstanding: 0,
             reasons: Vec::with_capacity(filters.size_hint().0),
             filters: Vec::new(),
+            beyond: Beyond::default(),
         };
         let mut durable = Vec::new();
+        let mut joins = Vec::new();
+        let mut shapes = ShapeReservations::new(&self.node.routes);
         for (text, asked) in filters {
-            let subscription = match self.check_subscription(slot, text, asked, ticket) {
+            let checked = self.check_subscription(slot, text, asked, ticket);
+            let subscription = match checked.and_then(|it| self.reserve_shape(slot, it, &mut shapes)) {
                 Ok(subscription) => subscription,
                 Err(Refusal::Filter(reason)) => {
                     pending.reasons.push(reason.as_u8());
+                    continue;
+                }
+                Err(Refusal::Shapes) => {
+                    self.counters.subscribe_shapes_refused += 1;
+                    pending.beyond.shapes = true;
+                    pending.reasons.push(ReasonCode::QuotaExceeded.as_u8());
                     continue;
                 }
                 Err(Refusal::Connection(reason)) => return Err(reason),
@@ -99,8 +111,8 @@ impl Worker {
                 let member = Member::Connection(id);
                 let reply = Some((id, ticket, pending.filters.len() as u32));
                 let connection = Some(id);
-                let join = Join { group, member, connection, options, subscription_id, reply };
-                self.request(shard, Request::Join(Box::new(join)));
+                let join = Join { group, member, connection, options, subscription_id, reply, shapes: None };
+                joins.push((shard, join));
             }
             pending.outstanding += u32::from(shared);
             pending.filters.push(PendingFilter {
@@ -112,10 +124,14 @@ impl Worker {
                 existed,
             });
         }
+        let shapes = shapes.shared();
+        for (shard, join) in joins {
+            self.request(shard, Request::Join(Box::new(Join { shapes: shapes.clone(), ..join })));
+        }
         if let Some(session) = session.filter(|_| !durable.is_empty()) {
             self.request(
                 session.shard,
-                Request::Subscribe { session, connection: id, ticket, filters: durable },
+                Request::Subscribe { session, connection: id, ticket, filters: durable, shapes },
             );
             pending.outstanding += 1;
         }
@@ -173,6 +189,25 @@ impl Worker {
         {
             return Err(Refusal::Filter(ReasonCode::QuotaExceeded));
         }
+        Ok(subscription)
+    }
+
+    /// Refuses a filter with an unusual arrangement of wildcards of which the node, the client, its user or its mountpoint has too
+    /// many.
+    fn reserve_shape<'a>(
+        &self,
+        slot: u32,
+        subscription: Subscription<'a>,
+        reserved: &mut ShapeReservations,
+    ) -> Result<Subscription<'a>, Refusal> {
+        if !shapes::may_be_unusual(subscription.filter.as_str()) {
+            return Ok(subscription);
+        }
+        let Some(connection) = self.connections.occupant_ref(slot) else { return Ok(subscription) };
+        let mountpoint = connection.mountpoint();
+        let user = self.node.owner_key(mountpoint, connection.username());
+        let owners = shapes::owners(&connection.client_id, user, mountpoint, &self.settings.routing);
+        reserved.reserve(subscription.filter, &owners).map_err(|_| Refusal::Shapes)?;
         Ok(subscription)
     }
 
@@ -237,6 +272,7 @@ impl Worker {
             outstanding: 0,
             reasons: Vec::new(),
             filters: Vec::new(),
+            beyond: Beyond::default(),
         };
         let mut durable = Vec::new();
         for text in filters {
@@ -441,7 +477,7 @@ impl Worker {
 
     /// SUBACK or UNSUBACK, then the retained messages of new subscriptions [MQTT-3.8.4-1] [MQTT-3.10.4-4].
     fn finish_ack(&mut self, slot: u32, pending: PendingAck) {
-        let why = self.refusal(slot, &pending.reasons);
+        let why = self.refusal(slot, &pending.reasons, pending.beyond);
         let properties = PropertiesBuf::from_iter(why.as_deref().map(Property::ReasonString));
         // Under the packet's identifier [MQTT3-2.3.1-7].
         let ack = |packet_id| SubAck {
@@ -476,13 +512,13 @@ impl Worker {
 
     /// The Reason String of a SUBACK or UNSUBACK: for clients that want to know [MQTT-3.1.2-29], where it makes the packet no larger than they
     /// take [MQTT-3.9.2-1] [MQTT-3.11.2-1]. There are no User Properties that could [MQTT-3.9.2-2] [MQTT-3.11.2-2].
-    fn refusal(&self, slot: u32, reasons: &[u8]) -> Option<String> {
+    fn refusal(&self, slot: u32, reasons: &[u8], beyond: Beyond) -> Option<String> {
         let connection = self.connections.occupant_ref(slot)?;
         if !connection.version.has_properties() || !connection.marks.problem_information {
             return None;
         }
         let room = (connection.packet_size_max as usize).saturating_sub(ACK_FRAME + reasons.len());
-        refusals::told(reasons).filter(|why| why.len() <= room)
+        refusals::told(reasons, beyond).filter(|why| why.len() <= room)
     }
 }
 
@@ -493,5 +529,7 @@ const ACK_FRAME: usize = 16;
 #[derive(Clone, Copy, Debug)]
 enum Refusal {
     Filter(ReasonCode),
+    /// It has an unusual arrangement of wildcards, and there are too many.
+    Shapes,
     Connection(ReasonCode),
 }

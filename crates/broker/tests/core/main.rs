@@ -21,6 +21,7 @@ mod quotas;
 mod readers;
 mod retained;
 mod sessions;
+mod shapes;
 mod shared;
 mod simulation;
 mod store;

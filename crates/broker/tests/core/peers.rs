@@ -14,7 +14,7 @@ use crate::net::{Net, everywhere};
 
 /// Keeps what workers have for other nodes.
 #[derive(Default)]
-struct Others(Mutex<Vec<Outbound>>);
+pub struct Others(Mutex<Vec<Outbound>>);
 
 impl Peers for Others {
     fn connect(&self, _: &Arc<Node>, _: Instant) -> Result<(), String> {
@@ -33,7 +33,7 @@ impl Peers for Others {
 }
 
 /// Other nodes that want `a/#`, so many of them.
-fn joined(net: &Net, count: u16) -> Arc<Others> {
+pub fn joined(net: &Net, count: u16) -> Arc<Others> {
     joined_wanting(net, count, Wants::ALL)
 }
 
@@ -56,7 +56,7 @@ fn leave(net: &Net, count: u16) {
 }
 
 /// What other nodes say of all that was forwarded; returns whether each message was for its node alone.
-fn answer(net: &mut Net, others: &Others, reason: ReasonCode) -> Vec<bool> {
+pub fn answer(net: &mut Net, others: &Others, reason: ReasonCode) -> Vec<bool> {
     net.send_to_peers();
     let mut alone = Vec::new();
     for outbound in std::mem::take(&mut *others.0.lock().expect("one thread")) {

@@ -125,6 +125,8 @@ pub(super) struct Journal {
     members: BTreeMap<NodeId, Changes<Standing>>,
     /// Whether a majority of the cores lets this node acknowledge.
     is_fresh: Changes<bool>,
+    /// Whether this node's index has no room for something that other nodes want.
+    is_full: Changes<bool>,
     attached: Changes<Option<NodeId>>,
     leader: Changes<Option<NodeId>>,
     of_nodes: Window,
@@ -138,6 +140,7 @@ impl Journal {
             links: BTreeMap::new(),
             members: BTreeMap::new(),
             is_fresh: Changes::new(now, false),
+            is_full: Changes::new(now, false),
             attached: Changes::new(now, None),
             leader: Changes::new(now, None),
             of_nodes: Window::default(),
@@ -166,6 +169,12 @@ impl Journal {
 
     pub fn fresh(&mut self, now: Time, is_fresh: bool) {
         if self.is_fresh.note(now, is_fresh) {
+            self.due = Time::default();
+        }
+    }
+
+    pub fn unrouted(&mut self, now: Time, is_full: bool) {
+        if self.is_full.note(now, is_full) {
             self.due = Time::default();
         }
     }
@@ -203,6 +212,7 @@ impl Fabric {
         let members: Vec<_> =
             members.filter_map(|(id, member)| Some((*id, member.say(now, Some(&mut *all))?))).collect();
         let is_fresh = self.journal.is_fresh.say(now, None);
+        let is_full = self.journal.is_full.say(now, None);
         let attached = self.journal.attached.say(now, None);
         let leader = self.journal.leader.say(now, None);
         let leads = self.meta.as_ref().and_then(Meta::leader) == Some(self.own);
@@ -211,13 +221,18 @@ impl Fabric {
             self.log_member(*id, line, leads);
         }
         is_fresh.iter().for_each(|line| self.log_fresh(now, line));
+        is_full.iter().for_each(|line| self.log_unrouted(line));
         attached.iter().for_each(|line| self.log_attached(line));
         // One that leads says so.
         leader.iter().filter(|_| !leads).for_each(|line| self.log_leader(now, line));
         let journal = &self.journal;
         let is_left = journal.links.values().any(|link| link.unsaid > 0)
             || journal.members.values().any(|member| member.unsaid > 0)
-            || journal.is_fresh.unsaid + journal.attached.unsaid + journal.leader.unsaid > 0;
+            || journal.is_fresh.unsaid
+                + journal.is_full.unsaid
+                + journal.attached.unsaid
+                + journal.leader.unsaid
+                > 0;
         self.journal.due = if is_left { now.after(LOOK_PAUSE) } else { Time::NEVER };
     }
 
@@ -314,6 +329,21 @@ impl Fabric {
                     "no majority of the cores lets this node acknowledge any more: {why}; {what}"
                 );
             }
+        }
+    }
+
+    fn log_unrouted(&self, line: &Line<bool>) {
+        let routes = &self.node.routes;
+        let (unrouted, example) = (routes.unrouted(), routes.an_unrouted().unwrap_or_default());
+        if line.is {
+            tracing::error!(
+                unrouted,
+                %example,
+                "the routing index is full: filters of other nodes are not routed here. Publishers of QoS 1 and 2 wait on this node until \
+                 they are; spread the clients over more nodes, then restart this one"
+            );
+        } else {
+            tracing::info!(after = ?brief(line.lasted), "all filters of other nodes are routed again");
         }
     }
 

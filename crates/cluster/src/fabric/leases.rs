@@ -60,8 +60,10 @@ impl Fabric {
         self.tell_applied(now);
         self.tell_settled(now);
         let fresh_until = self.fresh_until();
+        self.journal.unrouted(now, self.node.routes.unrouted() > 0);
         self.journal.fresh(now, fresh_until > now);
         let until = match self.config.without_quorum {
+            WithoutQuorum::Hold if self.node.routes.unrouted() > 0 => Time::default(),
             WithoutQuorum::Hold if !mutated(Mutation::AlwaysFresh) => fresh_until,
             WithoutQuorum::Hold | WithoutQuorum::Serve => Time::NEVER,
         };

@@ -498,6 +498,7 @@ impl Fabric {
                 || mutated(Mutation::ForgetEarly)
         };
         self.is_forgetting = self.replica.forget_some(FORGET_AT_ONCE, is_complete, |change| {
+            // It is wanted no more, for which there is always room.
             routes::put_route(node, peers, &change);
         });
     }

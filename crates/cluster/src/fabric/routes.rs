@@ -24,7 +24,8 @@ const GROUP: &str = "$share/";
 /// What a dead core has said last has been told to all cores after this.
 const LAST_WORDS: Duration = Duration::from_secs(60);
 
-/// Another node's change of its routes, for the index. False when that has no place for it, or it is about no filter.
+/// Another node's change of its routes, for the index. False when that has no room for it, or it is about no filter. How many wildcards a
+/// filter has is no reason: it was granted. While there is no room for one, this node is not fresh, see [`broker::Routes::unrouted`].
 pub(super) fn put_route(
     node: &Arc<Node>,
     peers: &BTreeMap<NodeId, Peer>,
@@ -51,6 +52,9 @@ pub(super) fn put(node: &Arc<Node>, place: NodePlace, key: &[u8], interest: Opti
         Some(Interest::Wants(wants)) => wants,
         Some(Interest::Members(_)) | None => Wants::NOTHING,
     };
+    if mutated(Mutation::RefuseShapes) && node.routes.shapes_free() == 0 && !wants.is_nothing() {
+        return false;
+    }
     node.routes.set_peer(filter, place, wants).is_ok()
 }
 

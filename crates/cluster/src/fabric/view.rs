@@ -10,7 +10,8 @@ use crate::view::{ClassView, Link, MemberView, Membership, Replica, Routes, View
 impl Fabric {
     /// Whether clients of this node may be told that what they publish at QoS 1 and 2 has been received.
     pub fn may_acknowledge(&self, now: Time) -> bool {
-        self.config.without_quorum == WithoutQuorum::Serve || self.fresh_until() > now
+        self.config.without_quorum == WithoutQuorum::Serve
+            || self.fresh_until() > now && self.node.routes.unrouted() == 0
     }
 
     /// The life of this node that others know of, or hear of next.
@@ -37,6 +38,7 @@ impl Fabric {
             clock_off: self.clocks.off(),
             subacks_waiting: (self.for_core.len() as u64, self.for_cluster.len() as u64),
             counters: self.counters,
+            unrouted: self.node.routes.unrouted() as u64,
             crowded: self.mesh.counters().crowded,
             routes,
             links,

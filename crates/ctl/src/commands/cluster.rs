@@ -516,8 +516,12 @@ fn hints(view: &Value) -> Vec<String> {
     if some("refused") || some("dropped_suspect") {
         hints.push("! messages of QoS 1 and 2 found no place on the way to another node: cluster.buffer_max is the place".to_owned());
     }
-    if some("routes_refused") {
-        hints.push("! routes of other nodes found no place: messages for them are missed (the node's log says which)".to_owned());
+    if some("unrouted") {
+        hints.push(
+            "! filters of other nodes have no room in this node's routing index: publishers of QoS 1 and 2 wait here. Spread the clients over \
+             more nodes, then restart this one"
+                .to_owned(),
+        );
     }
     if view.field("carrier.bbr").as_bool() == Some(false) {
         hints.push("! links do not use BBR: over long distances bulk is slow (modprobe tcp_bbr)".to_owned());

@@ -27,6 +27,7 @@ pub fn of(view: &View, figures: &Figures) -> ClusterView {
         subacks_overdue: counters.subacks_overdue,
         routes_applied: counters.routes_applied,
         routes_refused: counters.routes_refused,
+        unrouted: view.unrouted,
         dropped_qos0: counters.dropped_qos0,
         dropped_suspect: counters.dropped_suspect,
         refused: counters.refused,

@@ -79,8 +79,23 @@ enum Await {
 
 const PUBLISHES_MAX: usize = 12;
 const TOPICS: [&str; 6] = ["t/0", "t/1", "t/2/x", "s/0", "s/1", "t/long/topic/of/many/levels"];
-const FILTERS: [&str; 11] =
-    ["t/0", "t/1", "t/#", "t/+", "t/+/x", "#", "s/+", "t/2/#", "u/unused", "r/+/b", "g/+"];
+const FILTERS: [&str; 14] = [
+    "t/0",
+    "t/1",
+    "t/#",
+    "t/+",
+    "t/+/x",
+    "#",
+    "s/+",
+    "t/2/#",
+    "u/unused",
+    "r/+/b",
+    "g/+",
+    // Unusual arrangements of wildcards, of which some nodes take one or two.
+    "t/+/+/+/+/levels",
+    "+/long/+/of/+/+",
+    "+/+/+/#",
+];
 
 /// What a PUBLISH does beside being for those who want it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -252,6 +252,9 @@ fn setup(random: &mut Random) -> Setup {
     if random.percent(30) {
         settings.mqtt.inflight_max = 2 + random.below(6) as u16;
     }
+    if random.percent(40) {
+        settings.routing.shapes_max = 1 + random.below(2) as u32;
+    }
     let mut entropy = [0; 48];
     entropy.iter_mut().for_each(|byte| *byte = random.draw() as u8);
     Setup {

@@ -338,8 +338,12 @@ fn id(node: usize) -> NodeId {
 
 /// Faults of the product, and what notices each of them.
 #[cfg(feature = "trial")]
-pub const TRIALS: [(cluster::Mutation, fn()); 28] = [
+pub const TRIALS: [(cluster::Mutation, fn()); 29] = [
     (cluster::Mutation::SettleCutOff, listed::a_node_that_is_cut_off_acknowledges_nothing_that_only_it_has),
+    (
+        cluster::Mutation::RefuseShapes,
+        listed::what_another_node_has_granted_is_routed_however_many_shapes_there_are,
+    ),
     (
         cluster::Mutation::IgnoreLacks,
         listed::what_is_retained_while_a_disk_is_full_is_kept_there_when_there_is_room,

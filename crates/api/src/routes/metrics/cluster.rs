@@ -54,6 +54,8 @@ fn own(text: &mut Text, view: &ClusterView) {
         .sample(&[("node", &view.node), ("role", view.role), ("region", &view.region)], 1.0);
     let help = "Whether the node acknowledges messages of QoS 1 and 2 as far as the cluster is concerned: 1, or 0 while it holds them.";
     text.one("meridian_cluster_fresh", Kind::Gauge, help, f64::from(u8::from(view.fresh)));
+    let help = "Filters and shared groups of other nodes that this node has no room for; it acknowledges nothing while there are any.";
+    text.one("meridian_cluster_unrouted", Kind::Gauge, help, view.unrouted as f64);
     let help = "SUBACKs that wait until others know of the subscription, by whom they wait for.";
     let mut family = text.family("meridian_cluster_subacks_waiting", Kind::Gauge, help);
     family.sample(&[("for", "core")], view.subacks_waiting_core as f64);

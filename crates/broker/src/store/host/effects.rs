@@ -68,8 +68,8 @@ impl ShardHost {
             Asked::Nobody => {}
             Asked::Claim(claim) => self.claimed(now, claim, answer, out),
             Asked::Release(client_id) => self.released(&client_id),
-            Asked::Subscribe { session, reply, filters } => {
-                self.subscribed(now, session, reply, filters, answer, out);
+            Asked::Subscribe { session, reply, filters, shapes } => {
+                self.subscribed(now, session, reply, (filters, shapes), answer, out);
             }
             Asked::Unsubscribe { session, reply, filters } => {
                 self.unsubscribed(session, reply, filters, answer, out)

@@ -273,9 +273,11 @@ impl ShardHost {
     pub(super) fn join_node(&mut self, name: GroupName, node: NodePlace, members: Members) {
         let member = Member::Node(node);
         if members.count == 0 {
+            self.node_routes.note_routed(node, &name.text(), true);
             return self.leave(name, member, None, &mut ShardOutput::default());
         }
         let place = self.group_names.get(&name).copied().or_else(|| self.new_group(&name));
+        self.node_routes.note_routed(node, &name.text(), place.is_some());
         if let Some(group) = place.and_then(|(slot, generation)| self.groups.get_mut(slot, generation)) {
             group.join(GroupMember {
                 member,

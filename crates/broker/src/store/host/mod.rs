@@ -231,11 +231,7 @@ impl ShardHost {
         hash_key: [u8; 16],
         random: u64,
     ) -> Self {
-        let limits = routing::IndexLimits {
-            levels_max: usize::from(settings.mqtt.topic_levels_max),
-            ..Default::default()
-        };
-        let group_routes = Arc::new(Index::new(hash_key, limits));
+        let group_routes = Arc::new(Index::new(hash_key, routing::IndexLimits::default()));
         let hasher = foldhash::quality::FixedState::with_seed(u64::from_le_bytes(
             hash_key[8..].try_into().unwrap_or_default(),
         ));
@@ -320,8 +316,8 @@ impl ShardHost {
         match request {
             Request::Claim(claim) => self.claim(now, claim, out),
             Request::Release(release) => self.release(now, *release, out),
-            Request::Subscribe { session, connection, ticket, filters } => {
-                self.subscribe(now, session, filters, (connection, ticket), out);
+            Request::Subscribe { session, connection, ticket, filters, shapes } => {
+                self.subscribe(now, session, (filters, shapes), (connection, ticket), out);
             }
             Request::Unsubscribe { session, connection, ticket, filters } => {
                 self.unsubscribe(now, session, filters, Some((connection, ticket)));

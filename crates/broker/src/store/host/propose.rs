@@ -11,6 +11,7 @@ use crate::ids::{ConnectionId, GroupId, Ticket, Time};
 use crate::mail::Token;
 use crate::message::Message;
 use crate::route::Options;
+use crate::shapes::ShapeReservations;
 use crate::store::{Acknowledgement, Identity};
 
 /// Batches on their way to the log.
@@ -78,6 +79,7 @@ pub(super) enum Asked {
         session: SessionUid,
         reply: (ConnectionId, Ticket),
         filters: Vec<(Box<str>, Options, u32)>,
+        shapes: Option<Arc<ShapeReservations>>,
     },
     Unsubscribe {
         session: SessionUid,

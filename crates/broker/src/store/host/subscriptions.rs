@@ -1,12 +1,16 @@
 //! Subscriptions of durable sessions, and what the node's index knows of them.
 
+use std::sync::Arc;
+
 use mqtt::{QoS, ReasonCode, Subscription, TopicFilter};
 use shard::{Answer, Command, Filter, SessionUid, Subscribed};
 
 use super::propose::{Asked, Haste};
 use super::{ShardHost, ShardOutput};
 use crate::ids::{ConnectionId, SessionId, Ticket, Time};
+use crate::node::OwnerKey;
 use crate::route::{Options, Route, RouteKind};
+use crate::shapes::{self, ShapeReservations};
 use crate::store::log::Condition;
 use crate::store::{Completion, GroupName, Join, Member, Request, session_uid};
 
@@ -18,7 +22,7 @@ impl ShardHost {
         &mut self,
         now: Time,
         id: SessionId,
-        filters: Vec<(Box<str>, Options, u32)>,
+        (filters, shapes): (Vec<(Box<str>, Options, u32)>, Option<Arc<ShapeReservations>>),
         reply: (ConnectionId, Ticket),
         out: &mut ShardOutput,
     ) {
@@ -34,7 +38,7 @@ impl ShardHost {
         let command = Command::Subscribe { session, epoch: 0, filters: asked.collect() };
         self.push(now, &command, Haste::Now);
         drop(command);
-        self.asked(Asked::Subscribe { session, reply, filters });
+        self.asked(Asked::Subscribe { session, reply, filters, shapes });
     }
 
     pub(super) fn subscribed(
@@ -42,7 +46,7 @@ impl ShardHost {
         now: Time,
         uid: SessionUid,
         (connection, ticket): (ConnectionId, Ticket),
-        filters: Vec<(Box<str>, Options, u32)>,
+        (filters, shapes): (Vec<(Box<str>, Options, u32)>, Option<Arc<ShapeReservations>>),
         answer: Answer,
         out: &mut ShardOutput,
     ) {
@@ -70,7 +74,7 @@ impl ShardHost {
             {
                 let group = GroupName { share: share.into(), filter: filter.as_str().into() };
                 let reply = Some((connection, ticket, place));
-                self.tell_group(uid, group, *options, *id, reply, out);
+                self.tell_group(uid, group, (*options, *id), (reply, shapes.clone()), out);
             }
             told.push((result.reason, result.existed));
         }
@@ -154,7 +158,7 @@ impl ShardHost {
             })
             .collect();
         for (group, options, id) in shared {
-            self.tell_group(uid, group, options, id, None, out);
+            self.tell_group(uid, group, (options, id), (None, None), out);
         }
     }
 
@@ -167,6 +171,7 @@ impl ShardHost {
         while let Some(from) = place {
             let (some, next) = self.state.sessions_from(from, SESSIONS_AT_ONCE);
             for uid in some {
+                self.charge_shapes(uid);
                 self.tell_groups(uid, out);
                 if self.state.session(uid).is_some_and(|session| session.has_received()) {
                     self.known_to.insert(uid, u16::MAX);
@@ -176,19 +181,31 @@ impl ShardHost {
         }
     }
 
+    /// A session from before the restart owns its unusual arrangements of wildcards again.
+    fn charge_shapes(&self, uid: SessionUid) {
+        let Some(session) = self.state.session(uid) else { return };
+        let settings = &self.settings.routing;
+        let user = OwnerKey::from_u32(session.user());
+        for (text, ..) in session.subscriptions().filter(|(text, ..)| shapes::may_be_unusual(text)) {
+            if let Ok(Subscription { filter, .. }) = Subscription::parse(text) {
+                let owners = shapes::owners(session.client_id(), user, "", settings);
+                self.node_routes.charge_shape(filter, &owners);
+            }
+        }
+    }
+
     fn tell_group(
         &self,
         uid: SessionUid,
         group: GroupName,
-        options: Options,
-        subscription_id: u32,
-        reply: Option<(ConnectionId, Ticket, u32)>,
+        (options, subscription_id): (Options, u32),
+        (reply, shapes): (Option<(ConnectionId, Ticket, u32)>, Option<Arc<ShapeReservations>>),
         out: &mut ShardOutput,
     ) {
         let shard = group.shard();
         let connection = self.live.get(&uid).map(|live| live.connection);
         let member = Member::Session(self.session_id(uid));
-        let join = Join { group, member, connection, options, subscription_id, reply };
+        let join = Join { group, member, connection, options, subscription_id, reply, shapes };
         out.requests.push((shard, Request::Join(Box::new(join))));
     }
 }

@@ -68,10 +68,10 @@ pub fn diff(console: &mut Console, url: Url, token: Option<String>) -> Result<()
         compared = compare(&console.client, &other)?;
     }
     console.progress("");
-    let Compared { here, there, writers, differences } = compared;
+    let Compared { here, there, writers, differences, unrouted } = compared;
     if console.json {
         console.document(
-            &json!({"here": here, "there": there, "same": differences == 0, "differences": differences, "items": writers}),
+            &json!({"here": here, "there": there, "same": differences == 0 && unrouted.is_empty(), "differences": differences, "unrouted": unrouted, "items": writers}),
         )?;
     } else {
         let mut table = Table::new(&[
@@ -95,6 +95,13 @@ pub fn diff(console: &mut Console, url: Url, token: Option<String>) -> Result<()
         console.table(&mut table)?;
     }
     console.flush()?;
+    if !unrouted.is_empty() {
+        return Err(Failure::Failed(format!(
+            "{} has no room in its routing index for what others want: publishers of QoS 1 and 2 wait there. Spread the clients over more \
+             nodes, then restart it",
+            unrouted.join(" and ")
+        )));
+    }
     if differences == 0 {
         return Ok(());
     }
@@ -114,6 +121,8 @@ struct Compared {
     there: String,
     writers: Vec<Value>,
     differences: usize,
+    /// Nodes that know something and do not route it.
+    unrouted: Vec<String>,
 }
 
 fn compare(client: &Client, other: &Client) -> Result<Compared, Failure> {
@@ -130,7 +139,9 @@ fn compare(client: &Client, other: &Client) -> Result<Compared, Failure> {
         .collect();
     let differences = writers.iter().filter(|writer| !writer.truth("same")).count();
     let name = |view: &Value| view.text("node");
-    Ok(Compared { here: name(&here), there: name(&there), writers, differences })
+    let is_full = |view: &&Value| view.number("unrouted").is_some_and(|unrouted| unrouted > 0.0);
+    let unrouted = [&here, &there].into_iter().filter(is_full).map(name).collect();
+    Ok(Compared { here: name(&here), there: name(&there), writers, differences, unrouted })
 }
 
 fn by_name(view: &Value) -> BTreeMap<String, &Value> {

@@ -133,6 +133,29 @@ pub(super) fn a_core_that_begins_anew_hears_of_every_node_before_it_grants_anyth
     assert!(story.has_come(number));
 }
 
+/// Two nodes grant the last unusual shape that each of them takes, before they hear of the other's. Both filters are routed on both.
+#[cfg_attr(test, test)]
+pub(super) fn what_another_node_has_granted_is_routed_however_many_shapes_there_are() {
+    let (unusual, other) = ("t/+/+/+/+/levels", "x/+/+/+/y");
+    let mut plan = plan(Duration::ZERO);
+    plan.setups.iter_mut().for_each(|setup| setup.settings.routing.shapes_max = 1);
+    let mut story = Story::of(plan);
+    let neighbour = story.connects(PUBLISHER_NODE);
+    story.part(PUBLISHER_NODE, 0);
+    story.part(PUBLISHER_NODE, 1);
+    let filters = |text: &str| vec![(text.to_owned(), QoS::AtLeastOnce)];
+    story.with(neighbour, |client, scene| client.subscribes_to(scene, filters(other), Level::Local));
+    story.with(SUBSCRIBER, |client, scene| client.subscribes_to(scene, filters(unusual), Level::Cluster));
+    story.passes(200 * MILLI);
+    story.join(PUBLISHER_NODE, 0);
+    story.join(PUBLISHER_NODE, 1);
+    story.until_granted(SUBSCRIBER, unusual);
+    let number = story.says("t/long/topic/of/many/levels", QoS::AtLeastOnce, Keeps::Nothing);
+    story.passes(5 * SECOND);
+    assert!(story.is_acknowledged(number));
+    assert!(story.has_come(number), "its filter was granted, and known by everybody who may acknowledge");
+}
+
 /// Seed 504 of `--cluster`: a node hears from others what a peer wants that has begun anew, when its own link is about the life before.
 #[cfg_attr(test, test)]
 pub(super) fn what_others_say_that_a_new_life_wants_goes_there() {

@@ -1,0 +1,91 @@
+//! Unusual arrangements of wildcards: who may bring how many of them into the node's index.
+//!
+//! A match costs at worst one look at each arrangement, so the node has a limit for them. Only a SUBSCRIBE of a local client can be
+//! refused for it: what was granted once, here or on another node, is always routed.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hasher};
+use std::sync::Arc;
+
+use mqtt::TopicFilter;
+use routing::{EVERYDAY_LEVELS_MAX, EVERYDAY_PLUS_MAX, ShapeOwners, ShapesFull};
+
+use crate::node::OwnerKey;
+use crate::routes::Routes;
+use crate::settings;
+
+/// The arrangements that one SUBSCRIBE brings, kept until all its filters are in the index or refused.
+pub struct ShapeReservations {
+    routes: Arc<Routes>,
+    filters: Vec<Box<str>>,
+}
+
+impl ShapeReservations {
+    pub(crate) fn new(routes: &Arc<Routes>) -> Self {
+        Self { routes: routes.clone(), filters: Vec::new() }
+    }
+
+    /// Keeps the arrangement of one more filter.
+    ///
+    /// # Errors
+    /// When the node or one of the owners has too many.
+    pub(crate) fn reserve(
+        &mut self,
+        filter: TopicFilter<'_>,
+        owners: &ShapeOwners,
+    ) -> Result<(), ShapesFull> {
+        if self.routes.reserve_shape(filter, owners)? {
+            self.filters.push(filter.as_str().into());
+        }
+        Ok(())
+    }
+
+    /// `None` when there is nothing to keep.
+    pub(crate) fn shared(self) -> Option<Arc<Self>> {
+        (!self.filters.is_empty()).then(|| Arc::new(self))
+    }
+}
+
+impl fmt::Debug for ShapeReservations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.filters).finish()
+    }
+}
+
+impl Drop for ShapeReservations {
+    fn drop(&mut self) {
+        for text in &self.filters {
+            if let Ok(filter) = TopicFilter::parse(text) {
+                self.routes.release_shape(filter);
+            }
+        }
+    }
+}
+
+/// Whether a filter may have an arrangement that is limited. A cheap look, without a lock.
+pub fn may_be_unusual(filter: &str) -> bool {
+    let plus = filter.split('/').filter(|level| *level == "+").count();
+    plus > EVERYDAY_PLUS_MAX as usize || plus > 0 && filter.split('/').count() > EVERYDAY_LEVELS_MAX
+}
+
+/// Whom a client's new arrangements are charged to: the client, its user and its mountpoint. A client without a user name shares
+/// what all such clients have.
+pub fn owners(
+    client_id: &str,
+    user: OwnerKey,
+    mountpoint: &str,
+    settings: &settings::Routing,
+) -> ShapeOwners {
+    let key = |kind: u8, bytes: &[u8]| {
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u8(kind);
+        hasher.write(bytes);
+        hasher.finish().max(1)
+    };
+    let of_mountpoint = if mountpoint.is_empty() { 0 } else { key(2, mountpoint.as_bytes()) };
+    [
+        (key(0, client_id.as_bytes()), settings.shapes_client_max),
+        (key(1, &user.as_u32().to_le_bytes()), settings.shapes_user_max),
+        (of_mountpoint, settings.shapes_mountpoint_max),
+    ]
+}
