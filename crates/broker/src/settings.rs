@@ -202,13 +202,9 @@ section! {
     /// What one client, one user or one mountpoint may have, so that nobody can take what belongs to all.
     [quota]
     pub struct Quota {
-        /// Part of the node's connections, sessions and retained messages that one user or one mountpoint may have, in percent of the
-        /// limits of the node. 100 is no limit of its own. Clients without user name and mountpoint are not counted together.
+        /// Part of the node's connections that one user or one mountpoint may have, in percent of the limit of the node. 100 is no
+        /// limit of its own. Clients without user name and mountpoint are not counted together.
         pub user_percent: u8 = "90" in "1..=100", on reload;
-        /// Bytes of the Topic Filters of one client, at most.
-        pub client_subscription_bytes_max: ByteSize = "16MiB" in "64KiB..", on reload;
-        /// Bytes of the Topic Filters of all connected clients of one user or one mountpoint, at most.
-        pub user_subscription_bytes_max: ByteSize = "1GiB" in "64KiB..", on reload;
     }
 }
 
@@ -321,7 +317,7 @@ mod tests {
         assert_eq!(session.expiry_max, Duration::from_secs(7 * 24 * 3600));
         assert_eq!((queue.messages_max, queue.full), (1000, QueueFull::DropOldest));
         assert_eq!((limits.connections_max, limits.memory_queued_max), (0, ByteSize::gib(1)));
-        assert_eq!((quota.user_percent, quota.client_subscription_bytes_max), (90, ByteSize::mib(16)));
+        assert_eq!(quota.user_percent, 90);
         assert_eq!(shared.strategy, SharedStrategy::RoundRobin);
         assert_eq!((retained.messages_max, sys.interval), (1_000_000, Duration::from_secs(10)));
         assert_eq!(monitor.slow_threshold, Duration::from_millis(500));

@@ -7,8 +7,6 @@ use mqtt::ReasonCode;
 pub struct Beyond {
     /// Of unusual arrangements of wildcards, `routing.shapes_max` and its relatives.
     pub shapes: bool,
-    /// Of shared subscriptions, `shared.groups_client_max` and its relatives.
-    pub groups: bool,
 }
 
 /// Topic Filters that one packet says something about, at most; the Reason Codes say the rest.
@@ -36,9 +34,6 @@ fn why(reason: ReasonCode, beyond: Beyond) -> String {
             "there are too many different arrangements of wildcards, of this client or of all; use at most two + in at most 16 levels, which \
              is never refused for this"
         }
-        ReasonCode::QuotaExceeded if beyond.groups => {
-            "this client has as many shared subscriptions as it may have, or as many with this Topic Filter"
-        }
         ReasonCode::QuotaExceeded => {
             "there are as many subscriptions as there may be, or nothing more can be kept"
         }
@@ -63,10 +58,8 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_for_wildcards_or_groups_says_that() {
-        let shapes = told(&[0x97], Beyond { shapes: true, groups: false }).expect("refused");
+    fn a_refusal_for_wildcards_says_that() {
+        let shapes = told(&[0x97], Beyond { shapes: true }).expect("refused");
         assert!(shapes.contains("arrangements of wildcards"), "{shapes}");
-        let groups = told(&[0x97], Beyond { shapes: false, groups: true }).expect("refused");
-        assert!(groups.contains("shared subscriptions"), "{groups}");
     }
 }

@@ -14,6 +14,11 @@ use crate::shapes::{self, ShapeReservations};
 use crate::store::log::Condition;
 use crate::store::{Completion, GroupName, Join, Member, Request, session_uid};
 
+/// Topic Filters of a SUBSCRIBE with their options and Subscription Identifiers.
+type Filters = Vec<(Box<str>, Options, u32)>;
+/// The unusual arrangements of wildcards that a SUBSCRIBE has reserved.
+type Reserved = Option<Arc<ShapeReservations>>;
+
 /// Sessions looked at at one time.
 const SESSIONS_AT_ONCE: usize = 1024;
 
@@ -22,7 +27,7 @@ impl ShardHost {
         &mut self,
         now: Time,
         id: SessionId,
-        (filters, shapes): (Vec<(Box<str>, Options, u32)>, Option<Arc<ShapeReservations>>),
+        (filters, shapes): (Filters, Reserved),
         reply: (ConnectionId, Ticket),
         out: &mut ShardOutput,
     ) {
@@ -46,7 +51,7 @@ impl ShardHost {
         now: Time,
         uid: SessionUid,
         (connection, ticket): (ConnectionId, Ticket),
-        (filters, shapes): (Vec<(Box<str>, Options, u32)>, Option<Arc<ShapeReservations>>),
+        (filters, shapes): (Filters, Reserved),
         answer: Answer,
         out: &mut ShardOutput,
     ) {
@@ -199,7 +204,7 @@ impl ShardHost {
         uid: SessionUid,
         group: GroupName,
         (options, subscription_id): (Options, u32),
-        (reply, shapes): (Option<(ConnectionId, Ticket, u32)>, Option<Arc<ShapeReservations>>),
+        (reply, shapes): (Option<(ConnectionId, Ticket, u32)>, Reserved),
         out: &mut ShardOutput,
     ) {
         let shard = group.shard();
