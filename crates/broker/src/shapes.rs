@@ -62,10 +62,12 @@ impl Drop for ShapeReservations {
     }
 }
 
-/// Whether a filter may have an arrangement that is limited. A cheap look, without a lock.
+/// Whether a well-formed filter may have an arrangement that is limited. A cheap look, without a lock: `+` is a whole level
+/// [MQTT-4.7.1-2].
 pub fn may_be_unusual(filter: &str) -> bool {
-    let plus = filter.split('/').filter(|level| *level == "+").count();
-    plus > EVERYDAY_PLUS_MAX as usize || plus > 0 && filter.split('/').count() > EVERYDAY_LEVELS_MAX
+    let count = |wanted: u8| filter.bytes().filter(|byte| *byte == wanted).count();
+    let plus = count(b'+');
+    plus > EVERYDAY_PLUS_MAX as usize || plus > 0 && count(b'/') >= EVERYDAY_LEVELS_MAX
 }
 
 /// Whom a client's new arrangements are charged to: the client, its user and its mountpoint. A client without a user name shares
