@@ -19,6 +19,8 @@ def healthy():
         n[f"{name}{{{J}{labels}}}"] = f"0+{per_minute}x600"
 
     gauge("up", 1)
+    gauge("meridian_cluster_unrouted", 0)
+    gauge("meridian_routing_shapes_free", 1_024)
     gauge("process_start_time_seconds", 1_700_000_000)
     gauge("process_open_fds", 1_040)
     gauge("process_max_fds", 65_536)
@@ -103,6 +105,8 @@ FIRING = {
         | changed("meridian_link_queue_age_seconds", "0+0x9 0+60x600", ',peer="n2",class="assured"'),
         60,
     ),
+    "MeridianUnrouted": (changed("meridian_cluster_unrouted", "0x9 2x600"), 12),
+    "MeridianShapesShort": (changed("meridian_routing_shapes_free", "1024x9 10x600"), 20),
     "MeridianNotFresh": (changed("meridian_cluster_fresh", "1x9 0x600"), 15),
     "MeridianNoQuorum": (changed("meridian_cluster_meta_quorum", "1x9 0x600"), 15),
     "MeridianClocksDiffer": (changed("meridian_link_clock_ahead_seconds", "0x9 -3600x600", ',peer="n3"'), 20),

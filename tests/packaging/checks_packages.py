@@ -146,6 +146,7 @@ def shown_configurations_hold(binary):
     with tempfile.TemporaryDirectory() as directory:
         run(binary, "passwd", "-c", f"{directory}/passwords", "alice", input="secret\nsecret\n", stdin=None)
         (pathlib.Path(directory) / "acl").write_text("topic read public/#\n")
+        (pathlib.Path(directory) / "access.rules").write_text("allow everyone subscribe public/#\n")
         for path in (ROOT / "packaging/meridian.toml", ROOT / "packaging/docker/meridian.toml"):
             open_to_all = "docker" in path.parts
             done = run(binary, "config", "check", "--config", path, fails=open_to_all)

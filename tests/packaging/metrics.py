@@ -33,6 +33,10 @@ METRICS = {
     "meridian_clients_connected_total": (COUNTER, {}),
     "meridian_clients_disconnected_total": (COUNTER, {}),
     "meridian_connects_refused_total": (COUNTER, {}),
+    "meridian_login_delays_total": (COUNTER, {}),
+    "meridian_quota_refusals_total": (COUNTER, {"resource": {"connections"}}),
+    "meridian_subscribes_refused_total": (COUNTER, {"reason": {"shapes"}}),
+    "meridian_routing_shapes_free": (GAUGE, {}),
     "meridian_disconnects_total": (
         COUNTER,
         {
@@ -177,9 +181,14 @@ METRICS = {
     "meridian_http_connections": (GAUGE, {}),
     "meridian_http_streams": (GAUGE, {}),
     "meridian_audit_entries_lost_total": (COUNTER, {}),
+    "meridian_audit_refused_unwritten_total": (COUNTER, {}),
     "meridian_http_rejected_total": (
         COUNTER,
-        {"reason": {"connections", "tls", "host", "origin", "media_type", "token", "role", "body", "rate"}},
+        {
+            "reason": {
+                "connections", "address", "proxy", "tls", "host", "origin", "media_type", "token", "role", "body", "rate",
+            },
+        },  # fmt: skip
     ),
     "meridian_http_request_seconds": (HISTOGRAM, {}),
     "meridian_cluster_info": (GAUGE, {"node": ANY, "region": ANY, "role": ANY}),
@@ -189,6 +198,7 @@ METRICS = {
     "meridian_cluster_subacks_overdue_total": (COUNTER, {}),
     "meridian_cluster_routes_applied_total": (COUNTER, {}),
     "meridian_cluster_routes_refused_total": (COUNTER, {}),
+    "meridian_cluster_unrouted": (GAUGE, {}),
     "meridian_cluster_messages_refused_total": (COUNTER, {}),
     "meridian_cluster_malformed_total": (COUNTER, {}),
     "meridian_cluster_crowded_total": (COUNTER, {}),
