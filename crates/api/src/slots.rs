@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 
-/// Connections of this machine beyond the maximum, so that whoever operates the node gets in.
+/// Connections of this machine beyond the maximum, so that an operator of the node gets in.
 const KEPT_FOR_LOOPBACK: usize = 16;
 /// Connections beyond the maximum that are asked whether they want `/health`. The oldest makes room for another one.
 const ASKED_MAX: usize = 32;

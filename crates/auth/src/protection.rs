@@ -29,7 +29,7 @@ pub struct Protection {
     /// By address and user name.
     pairs: Table<Backoff>,
     addresses: Table<Backoff>,
-    /// A name only delays: whoever knows it could refuse its owner otherwise.
+    /// A name only delays: anybody who knows it could refuse its owner otherwise.
     usernames: Table<Backoff>,
     hasher: RandomState,
     /// Whether there ever was a failure; until then nobody is looked up.

@@ -45,7 +45,7 @@ fn a_viewer_sees_and_an_operator_acts() {
         ("POST", "bans", json!({"kind": "client_id", "value": "x"}), 201),
         ("DELETE", "bans/1", json!(null), 204),
         ("GET", "clients/c/queue?payload=true", json!(null), 200),
-        // Whoever sees everything but payloads.
+        // A viewer sees everything but payloads.
         ("GET", "retained/message?topic=none", json!(null), 404),
         ("DELETE", "clients/c?session=true", json!(null), 200),
     ];

@@ -261,7 +261,7 @@ fn a_bad_file_changes_nothing() {
 }
 
 /// A right password does not help, and none is hashed.
-/// Whoever may name a file in the configuration, and not read it, could read its first word otherwise.
+/// A client that may name a file in the configuration, and not read it, could read its first word otherwise.
 #[test]
 fn a_file_that_cannot_be_used_is_named_and_not_quoted() {
     let secret = "s3cret";

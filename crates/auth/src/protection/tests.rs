@@ -30,7 +30,7 @@ fn an_address_backs_off_for_one_user_name_and_later_for_all() {
     assert_eq!(protection.figures().backoffs, 3);
 }
 
-/// Whoever knows a name could refuse its owner otherwise.
+/// Anybody who knows a name could refuse its owner otherwise.
 #[test]
 fn a_user_name_alone_is_delayed_and_never_refused() {
     let protection = Protection::new(Settings::default());

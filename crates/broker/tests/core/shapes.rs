@@ -93,7 +93,7 @@ fn sessions_that_a_restart_has_kept_own_their_unusual_wildcards_again() {
     net.sync(&log);
 }
 
-/// What another node has granted has its place here, whatever this node's clients have taken.
+/// What another node has granted is routed here, whatever this node's clients have taken.
 #[test]
 fn filters_and_groups_of_other_nodes_are_routed_when_the_node_takes_no_more() {
     everywhere_with(small, |net| {
