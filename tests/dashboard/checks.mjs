@@ -75,10 +75,11 @@ export const checks = [
         await heading(page, 'Cluster');
         const table = page.getByRole('table', { name: 'Nodes' });
         for (const one of nodes) await table.getByRole('row').filter({ hasText: one.name }).getByText('ready').waitFor({ timeout: 20_000 });
+        // A node is ready before each of the others has reported its link to it.
+        const links = page.getByRole('table', { name: 'Links' });
+        await until('both directions of three links', async () => (await links.getByRole('row').count()) === 1 + 6);
         assert.equal(await page.locator('svg.map .node').count(), 3);
         assert.equal(await page.locator('svg.map .link').count(), 3);
-        const links = page.getByRole('table', { name: 'Links' });
-        assert.equal(await links.getByRole('row').count(), 1 + 6);
         await page.getByText(/^3 nodes, all well · 0 connections · quorum of 1 votes, n[12] leads$/).waitFor();
         const members = page.getByRole('table', { name: 'Members' });
         await members.getByRole('row').filter({ hasText: last.name }).getByText('alive').waitFor();
