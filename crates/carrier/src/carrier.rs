@@ -141,14 +141,13 @@ impl<C: Core> Carrier<C> {
         (self.is_again, self.is_behind) = (false, false);
         let poll = &mut self.poll;
         let slept = if is_busy {
-            poll.poll(events, timeout).map(|()| self.inbox.next())
+            poll_through(poll, events, timeout).map(|()| self.inbox.next())
         } else {
-            self.inbox.sleep(|waits| poll.poll(events, if waits { timeout } else { Some(Duration::ZERO) }))
+            self.inbox
+                .sleep(|waits| poll_through(poll, events, if waits { timeout } else { Some(Duration::ZERO) }))
         };
         let mut mail = slept.unwrap_or_else(|error| {
-            if error.kind() != io::ErrorKind::Interrupted {
-                tracing::error!(%error, "the sockets of the cluster's links cannot be polled");
-            }
+            tracing::error!(%error, "the sockets of the cluster's links cannot be polled");
             None
         });
         self.now = self.time();
@@ -496,4 +495,14 @@ impl<C: Core> Carrier<C> {
         }
         true
     }
+}
+
+/// Polls again at once when a signal ended the wait: a process that was stopped finds what came meanwhile, before it judges any peer by
+/// its silence.
+fn poll_through(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
+    let mut result = poll.poll(events, timeout);
+    while result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::Interrupted) {
+        result = poll.poll(events, Some(Duration::ZERO));
+    }
+    result
 }

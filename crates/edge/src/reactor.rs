@@ -5,6 +5,7 @@ mod half_open;
 mod layered;
 mod noise;
 mod read;
+mod read_until;
 mod write;
 
 use std::io;
@@ -24,6 +25,7 @@ use crate::node::Stopped;
 use crate::stream::Stream;
 use half_open::Entering;
 use noise::Noise;
+use read_until::ReadUntil;
 
 /// One thread's sockets and its worker of the broker.
 pub struct Reactor {
@@ -54,6 +56,9 @@ pub struct Reactor {
     level: Level,
     load_due: Time,
     noise: Noise,
+    reads: ReadUntil,
+    /// Clients are judged by this time at the latest.
+    judged: Time,
     /// The reactor that gets the next connection of a listener that deals out.
     deal_to: usize,
     /// When the node's time was `began`.
@@ -169,6 +174,8 @@ impl Reactor {
             level: Level::default(),
             load_due: Time::default(),
             noise: Noise::default(),
+            reads: ReadUntil::default(),
+            judged: began,
             deal_to: 0,
             clock,
             began,
@@ -273,6 +280,7 @@ impl Reactor {
             events.clear();
             self.accept_all();
             self.read_ready();
+            self.note_reading();
             self.finish_turn();
             if let Some(Stopping { by, drain_by }) = self.stopping {
                 if self.now >= drain_by {
@@ -315,14 +323,16 @@ impl Reactor {
             // Another reactor has to work first; it sends no word when it has.
             timeout = Some(timeout.map_or(OVERLOAD_PAUSE, |timeout| timeout.min(OVERLOAD_PAUSE)));
         }
+        self.reads.polls(self.now);
         let mail = if busy {
             self.poll_sockets(events, timeout);
             self.inbox.next()
         } else {
             self.worker.park();
             let poll = &mut self.poll;
-            let slept =
-                self.inbox.sleep(|wait| poll.poll(events, if wait { timeout } else { Some(Duration::ZERO) }));
+            let slept = self
+                .inbox
+                .sleep(|wait| poll_through(poll, events, if wait { timeout } else { Some(Duration::ZERO) }));
             self.worker.unpark();
             slept.unwrap_or_else(|error| {
                 complain_about_poll(&error);
@@ -331,7 +341,9 @@ impl Reactor {
         };
         let begun = Instant::now();
         self.turn_begun = Some(begun);
+        let waited_since = self.now;
         self.now = self.at(begun);
+        self.reads.waited(self.now, self.now.since(waited_since), timeout.unwrap_or(Duration::MAX));
         self.assess_load();
         let mut mail = mail.or_else(|| self.inbox.next());
         for _ in 0..MAIL_BATCH {
@@ -345,7 +357,7 @@ impl Reactor {
     }
 
     fn poll_sockets(&mut self, events: &mut Events, timeout: Option<Duration>) {
-        if let Err(error) = self.poll.poll(events, timeout) {
+        if let Err(error) = poll_through(&mut self.poll, events, timeout) {
             complain_about_poll(&error);
         }
     }
@@ -365,6 +377,18 @@ impl Reactor {
         (next != Time::NEVER).then(|| next.since(self.now).max(Duration::from_millis(1)))
     }
 
+    /// Tells the worker until when all was read that clients had sent.
+    fn note_reading(&mut self) {
+        let polls_needed = self.peers.len() / EVENTS;
+        // While the reactor is overloaded it reads nothing, and clients are not silent by their own fault.
+        if !self.is_overloaded()
+            && let Some(until) = self.reads.has_read(self.ready.is_empty(), polls_needed)
+        {
+            self.judged = until;
+            self.worker.has_read_until(until);
+        }
+    }
+
     fn time(&self) -> Time {
         self.at(Instant::now())
     }
@@ -381,6 +405,7 @@ impl Reactor {
             let took = now.saturating_duration_since(begun);
             self.figures.turn(took);
             self.worker.turn_took(self.now, took);
+            self.reads.waited(self.now, took, Duration::ZERO);
         }
         if self.figures_due <= self.now {
             self.figures_due = Time(self.now.0 + FIGURES_MS);
@@ -475,8 +500,15 @@ impl Reactor {
 /// Pause before a reactor looks again whether another has caught up.
 const OVERLOAD_PAUSE: Duration = Duration::from_millis(1);
 
-fn complain_about_poll(error: &io::Error) {
-    if error.kind() != io::ErrorKind::Interrupted {
-        tracing::error!(%error, "polling failed");
+/// Polls again at once when a signal ended the wait: a process that was stopped finds what came meanwhile, before timers fire.
+fn poll_through(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
+    let mut result = poll.poll(events, timeout);
+    while result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::Interrupted) {
+        result = poll.poll(events, Some(Duration::ZERO));
     }
+    result
+}
+
+fn complain_about_poll(error: &io::Error) {
+    tracing::error!(%error, "polling failed");
 }

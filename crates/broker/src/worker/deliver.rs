@@ -532,8 +532,9 @@ impl Worker {
         let mut waited_for = flow.overflow.iter().filter(|overflow| overflow.pending.is_some());
         let Some(oldest) = waited_for.next() else { return };
         let at = oldest.deadline.max(flow.place_freed.after(self.settings.queue.wait));
-        if at > self.now {
+        if at > self.judged {
             flow.wait_timed = true;
+            let at = at.max(Time(self.now.0 + 1));
             return self.wheel.arm(at, timer.slot, timer.generation, TimerKind::QueueWait);
         }
         self.counters.slow_readers_closed += 1;

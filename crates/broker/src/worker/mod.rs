@@ -117,6 +117,10 @@ pub struct Worker {
     operators: operators::Operators,
     stopping: bool,
     overload: Overload,
+    /// Clients are judged by this time: everything that they had sent until then was read. The present time where nobody says so.
+    judged: Time,
+    /// [`Self::has_read_until`] was called.
+    reads_sockets: bool,
     /// Of the whole node, as of the last look.
     overload_level: Level,
     housekeeping_due: Time,
@@ -183,6 +187,8 @@ impl Worker {
             operators: operators::Operators::default(),
             stopping: false,
             overload: Overload::default(),
+            judged: node.began(),
+            reads_sockets: false,
             overload_level: Level::default(),
             housekeeping_due: Time::default(),
             sys_due: if id.0 == 0 && !interval.is_zero() { Time::default() } else { Time::NEVER },
@@ -346,6 +352,13 @@ impl Worker {
         self.overload_level
     }
 
+    /// Everything that clients had sent until `at` was read. From the first call on, no client is judged by a later time than this
+    /// [MQTT-3.1.2-24]: after a pause of the process or the machine, what lies in the sockets is read first.
+    pub fn has_read_until(&mut self, at: Time) {
+        self.reads_sockets = true;
+        self.judged = self.judged.max(at);
+    }
+
     /// Whether the client has come through CONNECT and is there.
     pub fn is_open(&self, slot: u32) -> bool {
         self.connections.occupant_ref(slot).is_some_and(|connection| connection.phase == Phase::Open)
@@ -442,6 +455,9 @@ impl Worker {
 
     pub fn tick(&mut self, now: Time) {
         self.now = now;
+        if !self.reads_sockets {
+            self.judged = now;
+        }
         if mutated(Mutation::ServeBeforeRecall) && !self.has_started && self.node.began().after(LATE) <= now {
             self.recall();
             self.start_shards();
@@ -458,7 +474,7 @@ impl Worker {
         for at in 0..self.shards.len() {
             if self.shards[at].1.next_deadline() <= now {
                 let mut output = std::mem::take(&mut self.shard_output);
-                self.shards[at].1.tick(now, &mut output);
+                self.shards[at].1.tick(now, self.judged, &mut output);
                 self.carry_out(&mut output);
                 self.shard_output = output;
             }
@@ -536,6 +552,11 @@ impl Worker {
                     connection.phase,
                     Phase::AwaitConnect | Phase::Exchanging | Phase::Authenticating | Phase::Claiming
                 ) {
+                    // After a pause CONNECT may lie in the socket.
+                    if self.judged.after(JUDGED_LATE) < self.now {
+                        let again = Time(self.now.0 + 1);
+                        return self.wheel.arm(again, slot, timer.generation, TimerKind::Connect);
+                    }
                     self.counters.connect_timeouts += 1;
                     self.close_silently(slot);
                 }
@@ -567,8 +588,9 @@ impl Worker {
         if let Some(flow) = connection.flow.take_if(|flow| flow.is_forgettable()) {
             drop(flow);
         }
-        if due > self.now {
-            self.wheel.arm(due, timer.slot, timer.generation, TimerKind::KeepAlive);
+        if due > self.judged {
+            let at = due.max(Time(self.now.0 + 1));
+            self.wheel.arm(at, timer.slot, timer.generation, TimerKind::KeepAlive);
             return;
         }
         self.counters.keep_alive_timeouts += 1;
@@ -626,6 +648,8 @@ impl Worker {
     }
 }
 
+/// How long ago sockets were read at most when a client is closed that has sent no CONNECT. Longer than a reactor sleeps.
+const JUDGED_LATE: Duration = Duration::from_millis(1500);
 /// How long a worker with [`Mutation::ServeBeforeRecall`] serves before it has recalled its sessions.
 const LATE: Duration = Duration::from_millis(500);
 /// Rounds of work for itself in one turn; more would keep sockets waiting.

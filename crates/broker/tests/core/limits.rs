@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use broker::settings::Settings;
 use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
 use mqtt::ReasonCode;
 use mqtt::Version::{V3_1_1, V5};
@@ -257,4 +258,45 @@ fn the_last_bytes_of_a_closed_connection_have_two_seconds() {
         net.pass(2_200);
         assert_eq!(net.received(client), [Sent::Closed]);
     });
+}
+
+/// [MQTT-3.1.2-24]: the process or the machine stood still, and what clients sent meanwhile lies in their sockets.
+#[test]
+fn after_a_pause_clients_are_heard_before_they_are_judged() {
+    let change = |settings: &mut Settings| {
+        settings.queue.messages_max = 1;
+        settings.queue.wait = Duration::from_secs(5);
+    };
+    for reading in [v5("reader"), durable(V5, "reader")] {
+        everywhere_with(change, |net| {
+            let client = net.connect(0, v5("client").keep_alive(10));
+            let reader = net.connect(1, reading.clone().receive_max(1));
+            net.subscribe(reader, "t", AtLeastOnce);
+            let connecting = net.open(2, V5);
+            let publisher = net.connect(0, v5("publisher"));
+            net.send_all(publisher, (1..=3).map(|id| message("t", id).qos1(id).into()));
+            assert_eq!(net.received(publisher), [puback(1), puback(2)]);
+            net.has_read_until_now();
+            net.jump(60);
+            for peer in [client, reader, connecting] {
+                assert_eq!(net.closed(peer), None);
+            }
+            assert_eq!(net.received(publisher), [], "nor was a message dropped");
+            net.send(client, Sent::PingReq);
+            net.send(reader, puback(1));
+            net.send(connecting, v5("late"));
+            net.has_read_until_now();
+            net.pass(1_000);
+            net.has_read_until_now();
+            net.pass(200);
+            assert_eq!(net.received(client), [Sent::PingResp]);
+            assert_eq!(net.received(connecting), [connack(false)]);
+            assert_eq!(net.received(publisher), [puback(3)]);
+            assert_eq!(net.closed(reader), None);
+            net.pass(20_000);
+            net.has_read_until_now();
+            net.pass(200);
+            assert_eq!(net.closed(client), Some(Some(ReasonCode::KeepAliveTimeout)), "it was silent since");
+        });
+    }
 }

@@ -377,6 +377,12 @@ impl Net {
         self.pass(200);
     }
 
+    /// Everything that clients have sent was read. From the first call on they are judged by the last time that this was said.
+    pub fn has_read_until_now(&mut self) {
+        let now = self.now;
+        self.workers.iter_mut().for_each(|worker| worker.has_read_until(now));
+    }
+
     /// Time passes and timers fire; what they lead to is left for [`Self::step`].
     pub fn tick_without_running(&mut self, milliseconds: u64) {
         self.now = Time(self.now.0 + milliseconds);

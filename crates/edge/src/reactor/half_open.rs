@@ -61,7 +61,7 @@ impl Entering {
 impl Reactor {
     /// Closes connections that are not through their layers in time.
     pub(super) fn reap_half_open(&mut self) {
-        while let Some(slot) = self.entering.overdue(self.now) {
+        while let Some(slot) = self.entering.overdue(self.judged) {
             let layers = self.peers[slot as usize].as_ref().and_then(|peer| peer.layers.as_ref());
             if layers.is_some_and(|layers| !layers.is_through()) {
                 self.figures.door.closed_timeout += 1;

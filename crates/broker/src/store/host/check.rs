@@ -26,7 +26,7 @@ impl ShardHost {
             // The command that settles it may be on its way to the log.
             let is_underway = !self.proposals.is_idle();
             assert!(
-                is_underway || live.armed <= live.due(self.settings.queue.wait),
+                is_underway || live.armed <= live.due(self.settings.queue.wait).max(live.put_off),
                 "looked at when it is due"
             );
             let client =

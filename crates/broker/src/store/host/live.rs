@@ -28,6 +28,8 @@ pub(super) struct Live {
     pub place_freed: Time,
     /// Its earliest entry in the list of deadlines.
     pub armed: Time,
+    /// What is due before is looked at then: the client could not be judged.
+    pub put_off: Time,
     pub backlogged: bool,
     /// Something may be sent, which is looked at when the batch is applied.
     pub touched: bool,
@@ -58,6 +60,7 @@ impl Live {
             over: VecDeque::new(),
             place_freed: Time::default(),
             armed: Time::NEVER,
+            put_off: Time::default(),
             backlogged: false,
             touched: false,
             bodies: Bodies::default(),

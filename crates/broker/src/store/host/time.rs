@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use shard::{Answer, Command, Limits, SessionUid};
 
@@ -10,6 +11,8 @@ use super::{ShardHost, ShardOutput};
 use crate::ids::Time;
 use crate::settings::QueueFull;
 
+/// When a client that could not be judged is looked at again.
+const JUDGE_AGAIN: Duration = Duration::from_millis(10);
 /// Sessions looked at by one `Sweep`.
 const SWEEP: u32 = 4096;
 
@@ -24,7 +27,8 @@ impl ShardHost {
         waiting.min(due).min(own).min(if left { Time::default() } else { Time::NEVER })
     }
 
-    pub fn tick(&mut self, now: Time, out: &mut ShardOutput) {
+    /// `judged`: everything that clients had sent until then was read.
+    pub fn tick(&mut self, now: Time, judged: Time, out: &mut ShardOutput) {
         while let Some(Reverse((at, uid))) = self.deadlines.peek().copied()
             && at <= now
         {
@@ -32,10 +36,12 @@ impl ShardHost {
             let Some(live) = self.live.get_mut(&uid).filter(|live| live.armed == at) else { continue };
             live.armed = Time::NEVER;
             let due = live.due(self.settings.queue.wait);
-            if due <= now {
+            if due <= judged {
                 self.propose(now, &Command::Overdue { session: uid }, Asked::Overdue(uid));
             } else {
-                self.arm(uid, due);
+                live.put_off = now.after(JUDGE_AGAIN);
+                let again = due.max(live.put_off);
+                self.arm(uid, again);
             }
         }
         if !self.ticking && self.state.next_deadline() <= now.0 {
@@ -182,9 +188,9 @@ mod tests {
             let began = hours * HOUR;
             start(&mut host, Time(began));
             assert_eq!(host.sessions(), 1, "after {hours} hours");
-            host.tick(Time(began + 59_999), &mut ShardOutput::default());
+            host.tick(Time(began + 59_999), Time(began + 59_999), &mut ShardOutput::default());
             assert_eq!(host.sessions(), 1, "after {hours} hours and 60 s");
-            host.tick(Time(began + 60_000), &mut ShardOutput::default());
+            host.tick(Time(began + 60_000), Time(began + 60_000), &mut ShardOutput::default());
             assert_eq!(host.sessions(), 0);
         }
     }
