@@ -43,8 +43,10 @@ enum Phase {
 pub enum Settled<M> {
     /// The delivery is finished; what the owner gave for it comes back.
     Finished(Option<M>),
-    /// No delivery in that phase carries the identifier.
+    /// No unfinished delivery has the identifier.
     Unknown,
+    /// The delivery with the identifier waits for another kind of acknowledgement: a Protocol Error.
+    WrongKind,
 }
 
 /// What a PUBREC leads to.
@@ -56,7 +58,10 @@ pub enum PubRecOutcome<M> {
     ReleaseAgain,
     /// The client refused the message with an error Reason Code; the identifier is free [MQTT-4.3.3-4].
     Refused(Option<M>),
+    /// No unfinished delivery has the identifier.
     Unknown,
+    /// The delivery with the identifier waits for another kind of acknowledgement: a Protocol Error.
+    WrongKind,
 }
 
 /// One packet to send again after a reconnect; a PUBLISH with DUP [MQTT-4.4.0-1] [MQTT-3.3.1-1].
@@ -157,6 +162,7 @@ impl<M> Deliveries<M> {
             return match self.finish(id, Phase::AwaitPubRec) {
                 Settled::Finished(payload) => PubRecOutcome::Refused(payload),
                 Settled::Unknown => PubRecOutcome::Unknown,
+                Settled::WrongKind => PubRecOutcome::WrongKind,
             };
         }
         match self.entry(id) {
@@ -165,6 +171,7 @@ impl<M> Deliveries<M> {
                 PubRecOutcome::Release(entry.payload.take())
             }
             Some(entry) if entry.phase == Phase::AwaitPubComp => PubRecOutcome::ReleaseAgain,
+            Some(entry) if entry.phase == Phase::AwaitPubAck => PubRecOutcome::WrongKind,
             _ => PubRecOutcome::Unknown,
         }
     }
@@ -248,9 +255,12 @@ impl<M> Deliveries<M> {
     }
 
     fn finish(&mut self, id: PacketId, phase: Phase) -> Settled<M> {
-        let Some(entry) = self.entry(id).filter(|entry| entry.phase == phase) else {
+        let Some(entry) = self.entry(id).filter(|entry| entry.phase != Phase::Finished) else {
             return Settled::Unknown;
         };
+        if entry.phase != phase {
+            return Settled::WrongKind;
+        }
         entry.phase = Phase::Finished;
         let payload = entry.payload.take();
         if std::mem::take(&mut entry.counted) {
@@ -317,15 +327,20 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_of_the_other_kind_is_unknown() {
+    fn an_acknowledgement_of_another_kind_is_told_from_an_unknown_one() {
         let mut deliveries = Deliveries::<u32>::default();
         let one = deliveries.open(QoS::AtLeastOnce, Some(1));
         let two = deliveries.open(QoS::ExactlyOnce, Some(2));
-        assert_eq!(deliveries.pub_rec(one, false), PubRecOutcome::Unknown);
-        assert_eq!(deliveries.pub_ack(two), Settled::Unknown);
-        assert_eq!(deliveries.pub_comp(two), Settled::Unknown);
+        assert_eq!(deliveries.pub_rec(one, false), PubRecOutcome::WrongKind);
+        assert_eq!(deliveries.pub_rec(one, true), PubRecOutcome::WrongKind);
+        assert_eq!(deliveries.pub_comp(one), Settled::WrongKind);
+        assert_eq!(deliveries.pub_ack(two), Settled::WrongKind);
+        assert_eq!(deliveries.pub_comp(two), Settled::WrongKind);
+        assert_eq!(deliveries.pub_ack(id(3)), Settled::Unknown);
         assert_eq!(deliveries.pub_rec(two, false), PubRecOutcome::Release(Some(2)));
         assert_eq!(deliveries.pub_rec(two, false), PubRecOutcome::ReleaseAgain);
+        assert_eq!(deliveries.pub_rec(two, true), PubRecOutcome::WrongKind);
+        assert_eq!(deliveries.pub_ack(two), Settled::WrongKind);
         assert_eq!(deliveries.pub_comp(two), Settled::Finished(None));
         assert_eq!(deliveries.pub_comp(two), Settled::Unknown);
     }

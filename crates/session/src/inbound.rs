@@ -22,6 +22,8 @@ pub struct Inbound {
     restored: usize,
     /// QoS 1 entries of `waiting`.
     unacknowledged: u32,
+    /// Entries of `waiting` that are released.
+    early: u32,
     /// Which of the two identities of a QoS 2 identifier its next message has.
     pub toggles: Toggles,
     /// QoS 2 messages that an earlier connection dispatched and the session does not remember: they are sent again.
@@ -41,6 +43,14 @@ struct Waiting {
     shards: u16,
     is_spread: bool,
     losses: u32,
+    /// PUBREL has come already.
+    is_released: bool,
+}
+
+impl Waiting {
+    fn is_exchange(&self, packet_id: PacketId) -> bool {
+        self.qos == QoS::ExactlyOnce && self.packet_id == packet_id
+    }
 }
 
 /// When the identifier of a QoS 2 message is to be remembered beyond the connection.
@@ -88,7 +98,7 @@ pub enum Received {
 pub enum Released {
     Released,
     Unknown,
-    /// Its PUBREC has yet to leave: the client breaks the protocol [MQTT-4.3.3-3].
+    /// Its PUBREC has yet to leave. It is released when [`Completion::is_released`] says so.
     Early,
 }
 
@@ -106,6 +116,8 @@ pub struct Completion {
     pub is_spread: bool,
     /// As in [`Dispatched`].
     pub losses: u32,
+    /// PUBREL has come already: to be released as soon as the acknowledgement has left.
+    pub is_released: bool,
 }
 
 impl Inbound {
@@ -153,8 +165,13 @@ impl Inbound {
     }
 
     fn awaits_pub_rec(&self, packet_id: PacketId) -> bool {
-        let same = |waiting: &Waiting| waiting.qos == QoS::ExactlyOnce && waiting.packet_id == packet_id;
-        self.waiting.iter().any(same)
+        self.waiting.iter().any(|waiting| waiting.is_exchange(packet_id))
+    }
+
+    /// Whether PUBREL has come before the PUBREC for this identifier has left: the next PUBLISH with it is another message, and has to wait.
+    pub fn is_released_early(&self, packet_id: PacketId) -> bool {
+        self.early > 0
+            && self.waiting.iter().any(|waiting| waiting.is_released && waiting.is_exchange(packet_id))
     }
 
     /// Whether a QoS 2 message with this identifier was received and not released.
@@ -204,7 +221,18 @@ impl Inbound {
     /// A PUBLISH was dispatched and waits for `outstanding` completions and for those before it.
     pub fn wait(&mut self, packet_id: PacketId, qos: QoS, outstanding: u32, reason: ReasonCode) {
         let (keep, shards, losses) = (Keep::Never, 0, 0);
-        self.push(Waiting { packet_id, qos, outstanding, reason, keep, shards, is_spread: false, losses });
+        let (is_spread, is_released) = (false, false);
+        self.push(Waiting {
+            packet_id,
+            qos,
+            outstanding,
+            reason,
+            keep,
+            shards,
+            is_spread,
+            losses,
+            is_released,
+        });
     }
 
     /// The same for a QoS 2 message of a session that outlives the connection.
@@ -217,8 +245,18 @@ impl Inbound {
     ) {
         debug_assert!(outstanding > 0, "at least its identifier has to be remembered");
         let Dispatched { packet_id, shards, losses } = dispatched;
-        let (qos, is_spread) = (QoS::ExactlyOnce, false);
-        self.push(Waiting { packet_id, qos, outstanding, reason, keep, shards, is_spread, losses });
+        let (qos, is_spread, is_released) = (QoS::ExactlyOnce, false, false);
+        self.push(Waiting {
+            packet_id,
+            qos,
+            outstanding,
+            reason,
+            keep,
+            shards,
+            is_spread,
+            losses,
+            is_released,
+        });
     }
 
     /// The last PUBLISH went to several, of which one may have it and another not.
@@ -254,8 +292,9 @@ impl Inbound {
     /// The next acknowledgement that may leave.
     pub fn poll(&mut self) -> Option<Completion> {
         self.waiting.front().filter(|waiting| waiting.outstanding == 0)?;
-        let Waiting { packet_id, qos, reason, keep, shards, is_spread, losses, .. } =
+        let Waiting { packet_id, qos, reason, keep, shards, is_spread, losses, is_released, .. } =
             self.waiting.pop_front()?;
+        self.early -= u32::from(is_released);
         self.first = self.first.wrapping_add(1);
         match qos {
             QoS::AtLeastOnce => self.unacknowledged -= 1,
@@ -265,12 +304,13 @@ impl Inbound {
             }
             QoS::AtMostOnce | QoS::ExactlyOnce => {}
         }
-        Some(Completion { packet_id, qos, reason, keep, shards, is_spread, losses })
+        Some(Completion { packet_id, qos, reason, keep, shards, is_spread, losses, is_released })
     }
 
     /// PUBREL: the identifier may be used for a new message from now on [MQTT-4.3.3-11].
     pub fn release(&mut self, packet_id: PacketId) -> Released {
-        if self.awaits_pub_rec(packet_id) {
+        if let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.is_exchange(packet_id)) {
+            self.early += u32::from(!std::mem::replace(&mut waiting.is_released, true));
             return Released::Early;
         }
         if self.forget(packet_id) { Released::Released } else { Released::Unknown }
@@ -340,7 +380,10 @@ mod tests {
         let mut inbound = Inbound::default();
         inbound.receive(id(1));
         inbound.wait(id(1), QoS::ExactlyOnce, 1, ReasonCode::Success);
+        assert!(!inbound.is_released_early(id(1)));
         assert_eq!(inbound.release(id(1)), Released::Early);
+        assert_eq!(inbound.release(id(1)), Released::Early, "sent again");
+        assert!(inbound.is_released_early(id(1)));
         assert_eq!(inbound.inflight(), 1);
     }
 

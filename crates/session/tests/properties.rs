@@ -249,6 +249,8 @@ struct Publisher {
     waiting: Vec<(u32, u16, QoS, u32, ReasonCode)>,
     /// QoS 2 identifiers known, and whether they were seen on this connection.
     received: Vec<(u16, bool)>,
+    /// Sequence numbers of those whose PUBREL has come before their PUBREC left.
+    released_early: Vec<u32>,
     next: u32,
 }
 
@@ -318,7 +320,7 @@ fn publish(steps: &[Publishing]) {
             }
             Publishing::Poll => {
                 let ready = client.waiting.first().filter(|(_, _, _, outstanding, _)| *outstanding == 0);
-                let expected = ready.copied().map(|(_, packet_id, qos, _, reason)| {
+                let expected = ready.copied().map(|(sequence, packet_id, qos, _, reason)| {
                     client.waiting.remove(0);
                     if qos == QoS::ExactlyOnce && reason.is_error() {
                         client.forget(packet_id);
@@ -331,15 +333,23 @@ fn publish(steps: &[Publishing]) {
                         shards: 0,
                         is_spread: false,
                         losses: 0,
+                        is_released: client.released_early.contains(&sequence),
                     }
                 });
                 assert_eq!(inbound.poll(), expected);
             }
             Publishing::Release(packet_id) => {
-                let expected = match client.awaits_pub_rec(packet_id) {
-                    true => Released::Early,
-                    false if client.forget(packet_id) => Released::Released,
-                    false => Released::Unknown,
+                let same = |waiting: &&(u32, u16, QoS, u32, ReasonCode)| {
+                    waiting.1 == packet_id && waiting.2 == QoS::ExactlyOnce
+                };
+                let exchange = client.waiting.iter().find(same).map(|(sequence, ..)| *sequence);
+                let expected = match exchange {
+                    Some(sequence) => {
+                        client.released_early.push(sequence);
+                        Released::Early
+                    }
+                    None if client.forget(packet_id) => Released::Released,
+                    None => Released::Unknown,
                 };
                 assert_eq!(inbound.release(id(packet_id)), expected);
             }
@@ -347,6 +357,7 @@ fn publish(steps: &[Publishing]) {
                 inbound = Inbound::default();
                 inbound.restore(client.received.iter().map(|(id, _)| *id));
                 client.waiting.clear();
+                client.released_early.clear();
                 client.next = 0;
                 for (_, here) in &mut client.received {
                     *here = false;

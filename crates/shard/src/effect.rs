@@ -84,8 +84,10 @@ pub enum Answer {
         n: u64,
         again: bool,
     },
-    /// Acknowledge, Released, Refuse: no delivery or publish in that phase has the Packet Identifier.
+    /// Acknowledge, Released, Refuse: no unfinished delivery or publish has the Packet Identifier.
     Unknown,
+    /// Acknowledge: the delivery with the Packet Identifier waits for another kind of acknowledgement.
+    WrongKind,
     /// Receive: the Packet Identifier is remembered with this toggle; `again`: it has been before [MQTT-4.3.3-10].
     Received {
         toggle: bool,

@@ -243,6 +243,10 @@ pub enum Completion {
         packet_id: PacketId,
         reason: ReasonCode,
     },
+    /// The client has acknowledged a delivery with the wrong kind of packet: a Protocol Error.
+    WrongAcknowledgement {
+        connection: ConnectionId,
+    },
     /// PUBREL is remembered; PUBCOMP may leave.
     Complete {
         connection: ConnectionId,
@@ -281,6 +285,7 @@ impl Completion {
             | Completion::Unsubscribed { connection, .. }
             | Completion::Deliver { connection, .. }
             | Completion::Release { connection, .. }
+            | Completion::WrongAcknowledgement { connection }
             | Completion::Complete { connection, .. }
             | Completion::PageTaken { connection }
             | Completion::RoomToRetain { connection, .. }

@@ -392,11 +392,14 @@ impl Worker {
         let kept = match look.qos {
             QoS::ExactlyOnce => match deliveries.pub_rec(packet_id, true) {
                 PubRecOutcome::Refused(kept) => kept,
-                PubRecOutcome::Release(_) | PubRecOutcome::ReleaseAgain | PubRecOutcome::Unknown => None,
+                PubRecOutcome::Release(_)
+                | PubRecOutcome::ReleaseAgain
+                | PubRecOutcome::Unknown
+                | PubRecOutcome::WrongKind => None,
             },
             QoS::AtMostOnce | QoS::AtLeastOnce => match deliveries.pub_ack(packet_id) {
                 Settled::Finished(kept) => kept,
-                Settled::Unknown => None,
+                Settled::Unknown | Settled::WrongKind => None,
             },
         };
         self.queued_bytes -= kept.map_or(0, |entry| entry.message.size() as u64);

@@ -108,6 +108,7 @@ impl Worker {
             Completion::Release { connection, packet_id, reason } => {
                 self.release_delivery(connection, packet_id, reason)
             }
+            Completion::WrongAcknowledgement { connection } => self.wrong_acknowledgement(connection),
             Completion::Complete { connection, packet_id } => self.complete_release(connection, packet_id),
             Completion::PageTaken { connection } => self.page_taken(connection),
             Completion::RoomToRetain { connection, is_there } => self.room_to_retain(connection, is_there),

@@ -67,6 +67,11 @@ impl Worker {
         {
             return Some(Time::NEVER);
         }
+        if let Some(packet_id) = publish.packet_id
+            && connection.flow.as_ref().is_some_and(|flow| flow.inbound.is_released_early(packet_id))
+        {
+            return Some(Time::NEVER);
+        }
         if publish.qos > QoS::AtMostOnce && (self.node.is_overloaded() || self.node.is_stale(self.now)) {
             return Some(Time(self.now.0 + OVERLOAD_RETRY_MS));
         }
@@ -452,6 +457,9 @@ impl Worker {
             }
             let packet = if done.qos == QoS::ExactlyOnce { Packet::PubRec } else { Packet::PubAck };
             self.send_ack(slot, packet, done.packet_id, done.reason);
+            if done.is_released {
+                self.release(slot, done.packet_id);
+            }
         }
         self.unblock(slot);
     }

@@ -6,8 +6,8 @@ use mqtt::{Ack, DecodeError, Packet, PacketId, PacketType, QoS, ReasonCode, Vers
 use session::{PubRecOutcome, Released, Settled};
 
 use super::Worker;
-use crate::connection::{Blocked, Phase};
-use crate::ids::Time;
+use crate::connection::{Blocked, Flow, Phase};
+use crate::ids::{ConnectionId, Time};
 use crate::mail::SessionDelivery;
 use crate::store::{Acknowledgement, Request};
 use crate::wheel::TimerKind;
@@ -29,6 +29,9 @@ pub enum Then {
     /// The connection is closing; nothing more is read from it.
     Close,
 }
+
+/// An acknowledgement of another kind than its delivery waits for is a Protocol Error [MQTT-4.13.1-1] [MQTT3-4.8.0-1].
+const WRONG_KIND: ReasonCode = ReasonCode::ProtocolError;
 
 /// A packet was handled, or cannot be yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,10 +94,10 @@ impl Worker {
             let packet = &rest[..length];
             self.packets.received(packet[0]);
             connection.last_packet = now;
-            let blocked = connection.flow.as_ref().and_then(|flow| flow.blocked.as_ref());
-            if let Some(blocked) = blocked
-                && !passes_blocked(packet[0])
-            {
+            let flow = connection.flow.as_ref();
+            let waits = flow
+                .filter(|flow| flow.blocked.is_some() && !passes_blocked(connection.version, flow, packet));
+            if let Some(blocked) = waits.and_then(|flow| flow.blocked.as_ref()) {
                 // Behind a PUBLISH that waits, acknowledgements are still taken; the rest keeps its order. The end of the stream
                 // usually follows DISCONNECT: it must not be met before that was heard [MQTT-3.14.4-3].
                 if blocked.len() + length > PARKED_MAX || packet[0] >> 4 == PacketType::Disconnect as u8 {
@@ -166,10 +169,10 @@ impl Worker {
 
     fn open_packet(&mut self, slot: u32, packet: Packet<'_>) -> Result<(), ReasonCode> {
         match packet {
-            Packet::PubAck(ack) => self.pub_ack(slot, ack),
-            Packet::PubRec(ack) => self.pub_rec(slot, ack),
+            Packet::PubAck(ack) => return self.pub_ack(slot, ack),
+            Packet::PubRec(ack) => return self.pub_rec(slot, ack),
             Packet::PubRel(ack) => self.pub_rel(slot, ack),
-            Packet::PubComp(ack) => self.pub_comp(slot, ack),
+            Packet::PubComp(ack) => return self.pub_comp(slot, ack),
             Packet::Subscribe(subscribe) => return self.subscribe(slot, &subscribe),
             Packet::Unsubscribe(unsubscribe) => return self.unsubscribe(slot, &unsubscribe),
             Packet::PingReq => self.send(slot, &Packet::PingResp), // [MQTT-3.12.4-1]
@@ -186,30 +189,34 @@ impl Worker {
         Ok(())
     }
 
-    fn pub_ack(&mut self, slot: u32, ack: Ack<'_>) {
+    fn pub_ack(&mut self, slot: u32, ack: Ack<'_>) -> Result<(), ReasonCode> {
         self.settle_probe(slot, ack.packet_id);
-        let Some(connection) = self.connections.occupant(slot) else { return };
+        let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         if connection.session.is_some() {
-            return self.acknowledge(slot, ack.packet_id, Acknowledgement::PubAck);
+            self.acknowledge(slot, ack.packet_id, Acknowledgement::PubAck);
+            return Ok(());
         }
         if let Some(flow) = connection.flow.as_mut() {
             match flow.deliveries.pub_ack(ack.packet_id) {
                 Settled::Finished(Some(entry)) => self.queued_bytes -= entry.message.size() as u64,
                 // An unknown identifier is a late answer to something finished: nothing to do [MQTT-4.3.2-5].
                 Settled::Finished(None) | Settled::Unknown => {}
+                Settled::WrongKind => return Err(WRONG_KIND),
             }
             self.pump(slot);
         }
+        Ok(())
     }
 
-    fn pub_rec(&mut self, slot: u32, ack: Ack<'_>) {
+    fn pub_rec(&mut self, slot: u32, ack: Ack<'_>) -> Result<(), ReasonCode> {
         let refused = ack.reason.is_error();
         if refused {
             self.settle_probe(slot, ack.packet_id);
         }
-        let Some(connection) = self.connections.occupant(slot) else { return };
+        let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         if connection.session.is_some() {
-            return self.acknowledge(slot, ack.packet_id, Acknowledgement::PubRec { refused });
+            self.acknowledge(slot, ack.packet_id, Acknowledgement::PubRec { refused });
+            return Ok(());
         }
         let reason = match connection.flow().deliveries.pub_rec(ack.packet_id, refused) {
             PubRecOutcome::Release(entry) => {
@@ -219,50 +226,65 @@ impl Worker {
             PubRecOutcome::ReleaseAgain => ReasonCode::Success,
             PubRecOutcome::Refused(entry) => {
                 self.queued_bytes -= entry.map_or(0, |entry| entry.message.size() as u64);
-                return self.pump(slot);
+                self.pump(slot);
+                return Ok(());
             }
-            PubRecOutcome::Unknown if refused => return,
+            PubRecOutcome::Unknown if refused => return Ok(()),
             PubRecOutcome::Unknown => ReasonCode::PacketIdentifierNotFound,
+            PubRecOutcome::WrongKind => return Err(WRONG_KIND),
         };
         self.send_ack(slot, Packet::PubRel, ack.packet_id, reason);
+        Ok(())
     }
 
-    fn pub_comp(&mut self, slot: u32, ack: Ack<'_>) {
+    fn pub_comp(&mut self, slot: u32, ack: Ack<'_>) -> Result<(), ReasonCode> {
         self.settle_probe(slot, ack.packet_id);
-        let Some(connection) = self.connections.occupant(slot) else { return };
+        let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         if connection.session.is_some() {
-            return self.acknowledge(slot, ack.packet_id, Acknowledgement::PubComp);
+            self.acknowledge(slot, ack.packet_id, Acknowledgement::PubComp);
+            return Ok(());
         }
         if let Some(flow) = connection.flow.as_mut() {
             match flow.deliveries.pub_comp(ack.packet_id) {
                 Settled::Finished(_) | Settled::Unknown => {}
+                Settled::WrongKind => return Err(WRONG_KIND),
             }
             self.pump(slot);
+        }
+        Ok(())
+    }
+
+    /// The store knows that the client has sent the wrong kind of acknowledgement for a delivery.
+    pub(super) fn wrong_acknowledgement(&mut self, id: ConnectionId) {
+        if self.connections.get_mut(id.slot, id.generation).is_some_and(|it| it.phase == Phase::Open) {
+            self.counters.protocol_errors += 1;
+            self.close(id.slot, WRONG_KIND);
         }
     }
 
     /// PUBREL: PUBCOMP follows, for a durable session when the store has forgotten the identifier [MQTT-4.3.3-11].
     fn pub_rel(&mut self, slot: u32, ack: Ack<'_>) {
+        self.release(slot, ack.packet_id);
+        self.unblock(slot);
+    }
+
+    pub(super) fn release(&mut self, slot: u32, packet_id: PacketId) {
         let Some(connection) = self.connections.occupant(slot) else { return };
-        let released = connection.flow().inbound.release(ack.packet_id);
         let (session, id) = (connection.session, connection.id);
-        match (released, session) {
+        match (connection.flow().inbound.release(packet_id), session) {
             (Released::Released, Some(session)) => {
-                let request = Request::Released { session, connection: id, packet_id: ack.packet_id };
-                self.request(session.shard, request);
+                self.request(session.shard, Request::Released { session, connection: id, packet_id });
             }
             (Released::Released, None) => {
-                self.send_ack(slot, Packet::PubComp, ack.packet_id, ReasonCode::Success)
+                self.send_ack(slot, Packet::PubComp, packet_id, ReasonCode::Success);
             }
-            (Released::Early, _) => {
-                self.counters.protocol_errors += 1;
-                return self.close(slot, ReasonCode::ProtocolError);
-            }
+            // PUBCOMP follows PUBREC. A client that sends PUBREL too early [MQTT-4.3.3-3] cannot be told from one that has just read the
+            // PUBREC of a PUBLISH that nobody subscribes to, so closing the connection would depend on timing.
+            (Released::Early, _) => {}
             (Released::Unknown, _) => {
-                self.send_ack(slot, Packet::PubComp, ack.packet_id, ReasonCode::PacketIdentifierNotFound);
+                self.send_ack(slot, Packet::PubComp, packet_id, ReasonCode::PacketIdentifierNotFound);
             }
         }
-        self.unblock(slot);
     }
 
     fn acknowledge(&mut self, slot: u32, packet_id: PacketId, kind: Acknowledgement) {
@@ -419,7 +441,17 @@ fn is_servers(first_byte: u8) -> bool {
     matches!(first_byte >> 4, 2 | 9 | 11 | 13)
 }
 
-/// PUBACK, PUBREC, PUBREL, PUBCOMP and PINGREQ are taken from a client whose PUBLISH waits.
-fn passes_blocked(first_byte: u8) -> bool {
-    matches!(first_byte >> 4, 4..=7 | 12)
+/// PUBACK, PUBREC, PUBCOMP and PINGREQ are processed while a PUBLISH of the client waits. So is the PUBREL of a message before that PUBLISH.
+fn passes_blocked(version: Version, flow: &Flow, packet: &[u8]) -> bool {
+    match packet[0] >> 4 {
+        4 | 5 | 7 | 12 => true,
+        6 => match mqtt::decode(version, packet) {
+            // An unknown identifier may be the one of the PUBLISH that waits.
+            Ok(Packet::PubRel(Ack { packet_id, .. })) => {
+                flow.inbound.has_received(packet_id) && !flow.inbound.is_released_early(packet_id)
+            }
+            _ => true,
+        },
+        _ => false,
+    }
 }

@@ -299,7 +299,7 @@ fn of_completion(completion: &Completion) -> Kind {
         Completion::Unsubscribed { .. } => Kind::Unsubscribed,
         Completion::Deliver { .. } => Kind::Deliver,
         Completion::Release { .. } => Kind::PubRel,
-        Completion::Complete { .. } => Kind::PubComp,
+        Completion::Complete { .. } | Completion::WrongAcknowledgement { .. } => Kind::PubComp,
         Completion::PageTaken { .. } | Completion::RoomToRetain { .. } => Kind::PageTaken,
         Completion::Joined { .. } => Kind::Joined,
         Completion::Left { .. } => Kind::Left,

@@ -228,27 +228,87 @@ fn exchanges_may_be_released_in_any_order() {
     });
 }
 
-/// A client that mixes up its acknowledgements loses its connection or is ignored; nobody else notices.
+/// [MQTT-4.13.1-1] [MQTT3-4.8.0-1]: an acknowledgement that is not the one that the delivery waits for is a Protocol Error. Nobody else notices.
 #[test]
-fn the_wrong_kind_of_acknowledgement_hurts_nobody_else() {
+fn the_wrong_kind_of_acknowledgement_closes_the_connection() {
+    const PUBACK: u8 = 0x40;
+    const PUBREC: u8 = 0x50;
+    const PUBCOMP: u8 = 0x70;
     every_version(|b| {
         let topic = b.topic("t");
         let mut publisher = b.connect("publisher");
         let mut other = b.connect("other");
         other.subscribe(&topic, QOS_2);
-        for (n, (published, wrong)) in
-            [(QOS_1, 0x50), (QOS_2, 0x40), (QOS_2, 0x70), (QOS_1, 0x70)].into_iter().enumerate()
-        {
-            let mut confused = b.connect(&format!("c{n}"));
-            confused.subscribe(&topic, QOS_2);
-            publisher.publish(&topic, "x", published);
-            let message = confused.message_unacknowledged();
-            let [high, low] = message.packet_id.to_be_bytes();
-            confused.send_bytes(&[wrong, 2, high, low]);
-            confused.shut_down_sending();
-            while confused.read_bytes().is_some() {}
-            assert_eq!(other.message().text(), "x");
+        let cases = [
+            (QOS_1, &[PUBREC][..]),
+            (QOS_1, &[PUBCOMP]),
+            (QOS_2, &[PUBACK]),
+            (QOS_2, &[PUBCOMP]),
+            (QOS_2, &[PUBREC, PUBACK]),
+        ];
+        for (n, (published, packets)) in cases.into_iter().enumerate() {
+            for is_durable in [false, true] {
+                let name = format!("c{n}{is_durable}");
+                let mut confused = if is_durable { b.durable(&name) } else { b.connect(&name) };
+                confused.subscribe(&topic, QOS_2);
+                publisher.publish(&topic, "x", published);
+                let mut message = confused.message_unacknowledged();
+                if is_durable {
+                    // The same after the session was resumed.
+                    confused.fail();
+                    confused = b.resume(&name);
+                    message = confused.message_unacknowledged();
+                    assert!(message.dup);
+                }
+                let [high, low] = message.packet_id.to_be_bytes();
+                for (at, packet) in packets.iter().enumerate() {
+                    confused.send_bytes(&[*packet, 2, high, low]);
+                    if at + 1 < packets.len() {
+                        assert_eq!(confused.pubrel().packet_id, message.packet_id);
+                    }
+                }
+                confused.closed_for(ReasonCode::ProtocolError);
+                assert_eq!(other.message().text(), "x");
+            }
         }
         other.nothing_from(&mut publisher);
+    });
+}
+
+/// A late acknowledgement of something finished is harmless [MQTT-4.3.2-5].
+#[test]
+fn an_acknowledgement_of_an_unknown_identifier_is_ignored() {
+    every_version(|b| {
+        let mut client = b.connect("a");
+        for packet in [0x40, 0x70] {
+            client.send_bytes(&[packet, 2, 0, 77]);
+        }
+        client.nothing();
+    });
+}
+
+/// [MQTT-4.3.3-3]: whatever the PUBREC waits for, a PUBREL that comes before it is answered after it, and the identifier is free then.
+#[test]
+fn a_pubrel_before_the_pubrec_is_answered_after_it() {
+    every_version(|b| {
+        let topic = b.topic("t");
+        for is_durable in [false, true] {
+            let name = format!("subscriber{is_durable}");
+            let mut subscriber = if is_durable { b.durable(&name) } else { b.connect(&name) };
+            subscriber.subscribe(&topic, QOS_2);
+            let mut publisher = if is_durable { b.durable("durable") } else { b.connect("publisher") };
+            let mut bytes = Vec::new();
+            for text in ["one", "two"] {
+                bytes.extend(Message::new(&topic, text, QOS_2).packet_id(9).encode(b.version));
+                bytes.extend([0x62, 2, 0, 9]);
+            }
+            publisher.send_bytes(&bytes);
+            for _ in 0..2 {
+                assert_eq!(publisher.pubrec().packet_id, 9);
+                assert_eq!(publisher.pubcomp().packet_id, 9);
+            }
+            assert_eq!(subscriber.texts(2), ["one", "two"]);
+            publisher.nothing();
+        }
     });
 }

@@ -41,7 +41,8 @@ impl Shard {
                 return Answer::Release { n, again: false };
             }
             (Acknowledgement::PubRec, Phase::Received, _) => return Answer::Release { n, again: true },
-            _ => return Answer::Unknown,
+            (Acknowledgement::Skip, ..) | (_, Phase::Waiting | Phase::Finished, _) => return Answer::Unknown,
+            _ => return Answer::WrongKind,
         }
         let mut body = *entry;
         entry.side = 0;

@@ -30,14 +30,15 @@ fn the_window_of_the_connection_opens_what_waits_in_order() {
 fn qos_2_goes_through_its_phases() {
     let (mut host, owner) = host(2);
     host.publish("a");
-    assert_eq!(host.ack(owner, 1, PubAck), Answer::Unknown, "an acknowledgement of the other kind");
-    assert_eq!(host.ack(owner, 1, PubComp), Answer::Unknown);
+    assert_eq!(host.ack(owner, 1, PubAck), Answer::WrongKind);
+    assert_eq!(host.ack(owner, 1, PubComp), Answer::WrongKind);
     assert_eq!(host.ack(owner, 1, PubRec), Answer::Release { n: 0, again: false });
     assert_eq!(host.ack(owner, 1, PubRec), Answer::Release { n: 0, again: true });
     let session = host.shard.session(owner.0).expect("is there");
     assert_eq!(session.entry(0).map(|entry| entry.phase), Some(Phase::Received));
     assert_eq!((session.unfinished(), session.pinned_bytes(), host.shard.counts().held_bytes), (1, 0, 0));
-    assert_eq!(host.ack(owner, 1, PubRecRefused), Answer::Unknown);
+    assert_eq!(host.ack(owner, 1, PubRecRefused), Answer::WrongKind);
+    assert_eq!(host.ack(owner, 1, PubAck), Answer::WrongKind);
     assert_eq!(host.ack(owner, 1, PubComp), Answer::Finished { n: 0 });
     assert_eq!(host.ack(owner, 1, PubComp), Answer::Unknown);
 }

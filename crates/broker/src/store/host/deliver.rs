@@ -307,6 +307,10 @@ impl ShardHost {
                 out.complete(Completion::Release { connection, packet_id, reason });
                 None
             }
+            Answer::WrongKind => {
+                out.complete(Completion::WrongAcknowledgement { connection });
+                None
+            }
             _ => None,
         };
         let Some((n, is_finished)) = finished else { return };
