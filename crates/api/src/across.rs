@@ -31,6 +31,8 @@ pub enum Across {
     Each,
     /// Those of all nodes, as one list of receivers.
     Receivers,
+    /// That of the node that is asked, with what others say of themselves.
+    Alarms,
 }
 
 impl Across {
@@ -45,6 +47,7 @@ impl Across {
             | "unsubscribe_client" => Self::Best,
             "kick_client" => Self::Each,
             "match_routes" => Self::Receivers,
+            "list_alarms" => Self::Alarms,
             "node"
             | "stats"
             | "cluster"

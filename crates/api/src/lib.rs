@@ -7,6 +7,7 @@
 //! the OpenAPI document, and the role that it needs is read from there.
 
 mod across;
+mod alarms;
 mod ask;
 mod assets;
 mod audit;

@@ -7,6 +7,7 @@
 //! **Invariant:** what a server sends ends in a value or a [`failure`](Failure), never in a panic.
 //! **Invariant:** no text of a server reaches a terminal but through `escape`.
 
+mod alarms;
 mod args;
 mod client;
 mod commands;

@@ -48,7 +48,7 @@ pub struct TopArgs {
     /// Print one picture and end; needs no terminal
     #[arg(long)]
     once: bool,
-    /// One picture as JSON: {"node", "stats", "top", "slow_subscribers", "rates"}
+    /// One picture as JSON: {"node", "stats", "top", "slow_subscribers", "rates", "alarms"}
     #[arg(long)]
     json: bool,
 }

@@ -11,6 +11,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use serde_json::Value;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::passed::{Question, Told};
 use super::{Across, merge};
@@ -72,6 +73,7 @@ impl Asking {
             Across::Best => merge::best(&self).await,
             Across::Each => merge::each(&self).await,
             Across::Receivers => merge::receivers(&self).await,
+            Across::Alarms => merge::alarms(&self).await,
         }
     }
 
@@ -112,6 +114,17 @@ impl Asking {
 
     /// Asks nodes at the same time; their answers come in the order of their names.
     pub async fn ask_all(&self, nodes: &[String], query: &[(String, String)]) -> Vec<OfNode> {
+        self.ask_all_within(PATIENCE, nodes, query).await
+    }
+
+    /// The same, and waits no longer than `patience` for all of them together.
+    pub async fn ask_all_within(
+        &self,
+        patience: Duration,
+        nodes: &[String],
+        query: &[(String, String)],
+    ) -> Vec<OfNode> {
+        let until = Instant::now() + patience;
         let mut pending = Vec::new();
         for node in nodes.iter().filter(|node| *node != self.own()) {
             pending.push((node.clone(), self.pass_on(node, query)));
@@ -124,7 +137,7 @@ impl Asking {
         }
         for (node, answer) in pending {
             let told = match answer {
-                Ok(answer) => heard(&node, answer).await,
+                Ok(answer) => heard(&node, answer, until).await,
                 Err(problem) => Err(problem),
             };
             answers.push(OfNode { node, told });
@@ -185,16 +198,21 @@ impl Asking {
     }
 }
 
-async fn heard(node: &str, answer: oneshot::Receiver<Result<Vec<u8>, String>>) -> Result<Told, Problem> {
+async fn heard(
+    node: &str,
+    answer: oneshot::Receiver<Result<Vec<u8>, String>>,
+    until: Instant,
+) -> Result<Told, Problem> {
     let no_answer = |why: &str| {
         Problem::unavailable(format!(
             "no answer of node `{node}`: {why}. `meridian ctl links` says how its link is; what was to be changed may have been"
         ))
     };
-    match tokio::time::timeout(PATIENCE, answer).await {
+    match tokio::time::timeout_at(until, answer).await {
         Ok(Ok(Ok(bytes))) => Told::decode(&bytes).ok_or_else(|| no_answer("what came is no answer")),
         Ok(Ok(Err(why))) => Err(no_answer(&why)),
-        Ok(Err(_)) | Err(_) => Err(no_answer("this node is stopping")),
+        Ok(Err(_)) => Err(no_answer("this node is stopping")),
+        Err(_) => Err(no_answer("it takes too long")),
     }
 }
 

@@ -1,11 +1,14 @@
 //! How the answers of nodes become one.
 
+use std::time::Duration;
+
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::asking::{Asking, OfNode, document, response};
 use super::passed::Told;
+use crate::alarms::{Alarm, Severity};
 use crate::paging;
 use crate::problem::Problem;
 
@@ -239,6 +242,67 @@ fn both(mut before: Value, other: &Value) -> Value {
         }
     }
     before
+}
+
+/// How long other nodes have to say what is wrong with them: alarms are asked for every few seconds.
+const ALARMS_WITHIN: Duration = Duration::from_secs(2);
+
+/// All that this node knows of, then what each other node says of itself, with its name in front: errors first. Nodes without a link that
+/// is up are not asked: there is an alarm of the link.
+pub async fn alarms(asking: &Asking) -> Result<Response, Problem> {
+    let view = asking.state.cluster.as_ref().and_then(|cluster| cluster.view());
+    let links = view.into_iter().flat_map(|view| view.links).filter(|link| link.state == "up");
+    let nodes: Vec<String> = links.map(|link| link.node).chain([asking.own().to_owned()]).collect();
+    let mut answers = asking.ask_all_within(ALARMS_WITHIN, &nodes, &asking.query).await;
+    // Stable: the others stay in the order of their names.
+    answers.sort_by_key(|answer| answer.node != asking.own());
+    let (mut all, mut own) = (Vec::<Value>::new(), 0);
+    let mut missing = Vec::new();
+    for OfNode { node, told } in answers {
+        match told {
+            Ok(told) if told.is_success() => {
+                let mut page: Value = serde_json::from_slice(&told.body).unwrap_or_default();
+                let Value::Array(alarms) = page["items"].take() else { continue };
+                if node == asking.own() {
+                    all.extend(alarms);
+                    own = all.len();
+                    continue;
+                }
+                for mut alarm in alarms.into_iter().filter(|alarm| alarm["node"] == *node) {
+                    // Of another node's clock this node has said it already.
+                    if all[..own]
+                        .iter()
+                        .any(|known| known["node"] == alarm["node"] && known["code"] == alarm["code"])
+                    {
+                        continue;
+                    }
+                    alarm["text"] = format!("{node}: {}", alarm["text"].as_str().unwrap_or_default()).into();
+                    all.push(alarm);
+                }
+            }
+            Ok(told) if node == asking.own() => return Ok(response(told.status, told.body)),
+            // A node of an earlier version has no list of alarms.
+            Ok(told) if told.status == 404 => {}
+            Ok(_) | Err(_) => {
+                let text = format!(
+                    "{node} is linked to this node and does not answer: what is wrong there is not known (meridian ctl links)"
+                );
+                all.push(json!(Alarm::new(&node, Severity::Error, "no_answer", text)));
+                missing.push(node);
+            }
+        }
+    }
+    let rank = |alarm: &Value| match alarm["severity"].as_str() {
+        Some("error") => 0,
+        Some("warning") => 1,
+        _ => 2,
+    };
+    all.sort_by_key(rank);
+    let mut page = json!({ "items": all, "next": null });
+    if !missing.is_empty() {
+        page["missing"] = missing.into();
+    }
+    Ok(document(200, &page))
 }
 
 /// Who would get a message, on any node.

@@ -106,7 +106,7 @@ async fn quorum(state: State) -> (StatusCode, Json<Health>) {
 }
 
 /// What is wrong when the thread that carries the links says nothing: what it said last holds no more.
-fn stuck(state: &State) -> Option<String> {
+pub(super) fn stuck(state: &State) -> Option<String> {
     let silence = state.cluster.as_ref()?.silence();
     (silence >= STUCK_AFTER).then(|| {
         format!(

@@ -3,6 +3,7 @@
 //! The annotation is all there is to say about a route: the gate takes the role that it needs, and the parameters that it knows, from
 //! the OpenAPI document.
 
+mod alarms;
 mod audit;
 mod bans;
 mod clients;
@@ -42,6 +43,7 @@ pub(crate) fn router() -> (axum::Router<State>, OpenApi) {
     let (router, document) = OpenApiRouter::new()
         .merge(health::routes())
         .merge(node::routes())
+        .merge(alarms::routes())
         .merge(stats::routes())
         .merge(storage::routes())
         .merge(cluster::routes())

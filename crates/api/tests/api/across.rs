@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use crate::support::Server;
 struct Together {
     answerers: Mutex<BTreeMap<String, Arc<dyn api::Answerer>>>,
     cut_off: Mutex<Vec<String>>,
+    /// Whether the nodes have links to each other that are up.
+    up: AtomicBool,
 }
 
 struct Member {
@@ -27,9 +30,10 @@ impl api::Cluster for Member {
         let mut view = crate::cluster::view();
         view.node.clone_from(&self.name);
         let link = view.links.remove(0);
+        let state = if self.together.up.load(Ordering::Relaxed) { "up" } else { link.state };
         let names = self.together.answerers.lock().unwrap().keys().cloned().collect::<Vec<_>>();
         let others = names.into_iter().filter(|name| *name != self.name);
-        view.links = others.map(|node| api::LinkView { node, ..link.clone() }).collect();
+        view.links = others.map(|node| api::LinkView { node, state, ..link.clone() }).collect();
         Some(view)
     }
 
@@ -231,4 +235,26 @@ fn what_is_wrong_with_a_request_is_said_as_one_node_says_it() {
     }
     let cursor = world.a().get("/api/v1/clients?limit=1").is(200)["next"].clone();
     assert!(cursor.is_null(), "{cursor}");
+}
+
+#[test]
+fn what_other_nodes_say_of_themselves_is_an_alarm_here_and_a_node_that_is_silent_is_one_too() {
+    let world = World::start();
+    world.together.up.store(true, Ordering::Relaxed);
+    let texts = |path: &str| {
+        let page = world.a().get(path).is(200);
+        let items = page["items"].as_array().unwrap().clone();
+        items.iter().map(|alarm| alarm["text"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    std::fs::write(world.nodes[1].directory.join("full"), "").unwrap();
+    let all = texts("/api/v1/alarms");
+    assert!(all.iter().any(|text| text.starts_with("b: the disk of ")), "{all:#?}");
+    assert!(!texts("/api/v1/alarms?node=a").iter().any(|text| text.contains("the disk of ")));
+    assert!(texts("/api/v1/alarms?node=b").iter().any(|text| text.starts_with("the disk of ")));
+    world.cut_off("c");
+    let all = texts("/api/v1/alarms");
+    assert!(
+        all.iter().any(|text| text.starts_with("c is linked to this node and does not answer")),
+        "{all:#?}"
+    );
 }

@@ -2,6 +2,7 @@
 
 mod access;
 mod across;
+mod alarms;
 mod assets;
 mod audit;
 mod bad_input;

@@ -8,10 +8,10 @@ use settings::HostPort;
 use ureq::http::Method;
 
 use super::{Command, status as nodes_table};
+use crate::alarms;
 use crate::client::Client;
 use crate::confirm::confirm;
 use crate::console::Console;
-use crate::escape;
 use crate::failure::Failure;
 use crate::fields::{Fields as _, NOTHING};
 use crate::human;
@@ -88,10 +88,6 @@ What durable sessions have on the node's disk does not go elsewhere: --discard-s
 }
 
 pub const CLUSTER: &str = "/api/v1/cluster";
-/// Frames that wait so long are a sign of a link that is too slow for what is published.
-const AGE_MAX: f64 = 5.0;
-/// Percent of frames that were sent again. Without trouble there are none.
-const RETRANSMITTED_MAX: f64 = 1.0;
 
 impl Command for ClusterArgs {
     fn run(self, console: &mut Console) -> Result<(), Failure> {
@@ -134,11 +130,7 @@ fn status(console: &mut Console) -> Result<(), Failure> {
         members.iter().for_each(|member| table.row(row(member, known)));
         console.table(&mut table)?;
     }
-    console.flush()?;
-    for hint in hints(&view) {
-        console.note(&hint);
-    }
-    Ok(())
+    alarms::note(console, |_| true)
 }
 
 /// What the node that is asked knows of the members.
@@ -253,11 +245,6 @@ pub fn view(client: &Client) -> Result<Option<Value>, Failure> {
 pub fn line(view: &Value) -> String {
     let fresh = if view.truth("fresh") { "fresh" } else { "NOT fresh" };
     format!("{}; nodes: {}; {fresh}", view.cell("role"), nodes(view))
-}
-
-/// Whether `ctl cluster` has a hint.
-pub fn is_in_trouble(view: &Value) -> bool {
-    !hints(view).is_empty()
 }
 
 fn about(view: &Value) -> Vec<(&'static str, String)> {
@@ -416,174 +403,8 @@ fn cores(view: &Value) -> String {
     format!("{up} of {all} reached, a majority is {}", all / 2 + 1)
 }
 
-/// What is wrong with one link, if anything is.
-pub fn trouble(link: &Value) -> Option<String> {
-    let node = link.cell("node");
-    if link.text("state") == "up" {
-        let (there, wanted) = (link.whole("connections")?, link.whole("connections_wanted")?);
-        return (there < wanted)
-            .then(|| format!("! {node}: {there} of {wanted} connections are there{}", why(link)));
-    }
-    Some(format!(
-        "! {node} ({}): nothing is heard of it for {}{}",
-        link.cell("address"),
-        link.seconds_cell("state_s"),
-        why(link)
-    ))
-}
-
-fn why(link: &Value) -> String {
-    match link.text("last_error") {
-        error if error.is_empty() => String::new(),
-        error => format!("; {} ago: {error}", link.seconds_cell("last_error_s")),
-    }
-}
-
-/// Whether it is said of the other node of a link that is down why.
-fn is_not_joined(view: &Value, link: &Value) -> bool {
-    let is_it =
-        |one: &Value| one.text("name") == link.text("node") && one.text("address") == link.text("address");
-    link.text("state") != "up" && view.list("not_joined").iter().any(is_it)
-}
-
-/// Somebody who was met or sought and is not joined.
-fn not_joined(one: &Value) -> String {
-    let name = match one.text("name") {
-        name if name.is_empty() => String::new(),
-        name => format!(" ({name})"),
-    };
-    let line = format!(
-        "! {}{name}: {} ({} times, last {} ago)",
-        one.cell("address"),
-        one.cell("reason"),
-        one.count_cell("count"),
-        one.seconds_cell("last_s")
-    );
-    // Anybody who reaches the port may have said that name.
-    escape::text(&line).into_owned()
-}
-
-fn hints(view: &Value) -> Vec<String> {
-    let some = |path: &str| view.whole(path).is_some_and(|count| count > 0);
-    let mut hints = Vec::new();
-    let (up, all) = reached(view);
-    hints.extend(of_membership(view));
-    // One that is no member yet hears from nobody what it waits for.
-    if !view.truth("fresh") && view.field("membership.waits_for").is_null() {
-        hints.push(if up > all / 2 {
-            "! not fresh, though a majority of cores is reached: routes are still taken in (meridian ctl routes --nodes), links are \
-             slow (meridian ctl links), or a core that began anew waits for a node that is missing, up to cluster.suback_wait"
-                .to_owned()
-        } else {
-            "! not fresh: no majority of cores is reached. Bring them back; cluster.without_quorum = \"serve\" goes on without, and \
-             may miss subscribers elsewhere"
-                .to_owned()
-        });
-    }
-    if view.text("role") == "replicant" && view.text("attached_to").is_empty() {
-        hints.push(
-            "! attached to no core: it hears nothing of subscriptions elsewhere until one is up".to_owned(),
-        );
-    }
-    // Of a node that is dead it is said what to do, and of one that is not joined why.
-    let is_told = |link: &Value| link.text("state") == "dead" || is_not_joined(view, link);
-    let links = view.list("links");
-    hints.extend(links.iter().filter(|link| !is_told(link)).filter_map(trouble));
-    if links.iter().any(|link| link.text("state") != "up" && !is_told(link)) {
-        hints.push(
-            "! of a node that is not heard of: does it run (its `meridian ctl health`), does its address lead there, does the firewall \
-             let it through, and are cluster.id, secret and TLS the same?"
-                .to_owned(),
-        );
-    }
-    hints.extend(view.list("not_joined").iter().map(not_joined));
-    hints.extend(of_clocks(view));
-    for link in view.list("links") {
-        let node = link.cell("node");
-        let oldest = link.list("lanes").iter().filter_map(|lane| lane.number("oldest_s")).fold(0.0, f64::max);
-        if link.text("state") == "up" && oldest > AGE_MAX {
-            hints.push(format!(
-                "! {node}: frames have waited for {}: the link or the node is slower than what is published for it",
-                human::seconds(oldest)
-            ));
-        }
-        if link.number("retransmitted_percent").is_some_and(|share| share > RETRANSMITTED_MAX) {
-            hints.push(format!(
-                "! {node}: frames are sent again, as connections to it are lost: look at the network between"
-            ));
-        }
-    }
-    if some("refused") || some("dropped_suspect") {
-        hints.push("! messages of QoS 1 and 2 found no place on the way to another node: cluster.buffer_max is the place".to_owned());
-    }
-    if some("unrouted") {
-        hints.push(
-            "! filters of other nodes have no room in this node's routing index: publishers of QoS 1 and 2 wait here. Spread the clients over \
-             more nodes, then restart this one"
-                .to_owned(),
-        );
-    }
-    if view.field("carrier.bbr").as_bool() == Some(false) {
-        hints.push("! links do not use BBR: over long distances bulk is slow (modprobe tcp_bbr)".to_owned());
-    }
-    hints
-}
-
 /// How far two clocks are apart, which is not known to the millisecond.
 pub fn apart(ahead: f64) -> String {
     let seconds = ahead.abs();
     human::seconds(if seconds < 10.0 { seconds } else { seconds.round() })
-}
-
-/// Which clocks are wrong.
-fn of_clocks(view: &Value) -> Vec<String> {
-    let fix = "timedatectl set-ntp true or chronyc makestep sets it, and nothing has to be restarted";
-    let apart = |ahead: f64| format!("{} {}", apart(ahead), if ahead < 0.0 { "behind" } else { "ahead of" });
-    let own = view.number("clock_off_s");
-    let of_own = own.map(|off| {
-        format!(
-            "! the clock of this node ({}) is {} those of most nodes: {fix}",
-            view.cell("node"),
-            apart(off)
-        )
-    });
-    let others = view.list("links").iter().filter(|link| link.truth("clock_differs"));
-    let of_others = others.filter_map(|link| {
-        let (node, ahead) = (link.cell("node"), link.number("clock_ahead_s")?);
-        Some(match own {
-            None => format!(
-                "! the clock of {node} is {} that of this node: {fix}, where it is wrong",
-                apart(ahead)
-            ),
-            Some(off) => {
-                format!("! the clock of {node} is {} those of most nodes: {fix}", apart(ahead + off))
-            }
-        })
-    });
-    of_own.into_iter().chain(of_others).collect()
-}
-
-fn of_membership(view: &Value) -> Vec<String> {
-    let mut hints = Vec::new();
-    let waits_for = view.text("membership.waits_for");
-    if !waits_for.is_empty() {
-        hints.push(format!("! no member yet: {waits_for}"));
-    }
-    let replica = view.field("membership.replica");
-    match replica.text("failure") {
-        failure if !failure.is_empty() => hints.push(format!(
-            "! this core takes no part in what the others agree on: {failure}. Look at its disk and restart it"
-        )),
-        _ if !replica.is_null() && !replica.truth("quorum") && waits_for.is_empty() => hints.push(
-            "! no quorum: this core hears no majority of those that vote, so nodes neither join nor die. Bring cores back".to_owned(),
-        ),
-        _ => {}
-    }
-    for member in view.list("membership.members").iter().filter(|member| member.text("state") == "dead") {
-        let node = member.cell("node");
-        hints.push(format!(
-            "! {node} is dead: start it again, or, when it does not come back, meridian ctl cluster remove {node}"
-        ));
-    }
-    hints
 }

@@ -4,7 +4,8 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::Command;
-use super::cluster::{CLUSTER, apart, trouble};
+use super::cluster::{CLUSTER, apart};
+use crate::alarms;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::fields::{Fields as _, NOTHING, take};
@@ -48,8 +49,9 @@ impl Command for LinksArgs {
         ];
         show_whole(console, &listed, "links", &columns, row)?;
         if !console.json {
-            console.flush()?;
-            listed.list("items").iter().filter_map(trouble).for_each(|text| console.note(&text));
+            alarms::note(console, |alarm| {
+                matches!(&alarm.text("code")[..], "link" | "not_joined" | "dead" | "clock")
+            })?;
         }
         Ok(())
     }

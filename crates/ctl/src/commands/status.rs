@@ -6,6 +6,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::{Command, cluster};
+use crate::alarms;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::fields::Fields as _;
@@ -21,7 +22,7 @@ Examples:
   meridian ctl status --json | jq .stats.connections
   meridian ctl status --url http://10.0.0.7:18083 --token-file ops.token
 
-With --json: {\"node\":.., \"stats\":.., \"whoami\":.., \"cluster\":.., \"nodes\":..}, as the API gives them; cluster and nodes are null
+With --json: {\"node\":.., \"stats\":.., \"whoami\":.., \"cluster\":.., \"nodes\":.., \"alarms\":..}, as the API gives them; cluster and nodes are null
 where there is no cluster.")]
 pub struct StatusArgs {}
 
@@ -38,7 +39,8 @@ impl Command for StatusArgs {
         };
         if console.json {
             let all = json!({
-                "node": node, "stats": stats, "whoami": whoami, "cluster": cluster, "nodes": nodes["items"]
+                "node": node, "stats": stats, "whoami": whoami, "cluster": cluster, "nodes": nodes["items"],
+                "alarms": alarms::ask(&console.client)?["items"]
             });
             return console.document(&all);
         }
@@ -51,14 +53,7 @@ impl Command for StatusArgs {
         }
         listeners(console, &node)?;
         reactors(console, &stats)?;
-        console.flush()?;
-        for warning in warnings(&node, &stats, &whoami) {
-            console.note(&format!("! {warning}"));
-        }
-        if cluster.is_some_and(|cluster| cluster::is_in_trouble(&cluster)) {
-            console.note("! not all is well in the cluster (meridian ctl cluster)");
-        }
-        Ok(())
+        alarms::note(console, alarms::is_trouble)
     }
 }
 
@@ -243,36 +238,4 @@ fn reactors(console: &mut Console, stats: &Value) -> Result<(), Failure> {
     } else {
         console.line("").and_then(|()| console.table(&mut table))
     }
-}
-
-/// What an operator should look at before it hurts.
-fn warnings(node: &Value, stats: &Value, whoami: &Value) -> Vec<String> {
-    let mut warnings = Vec::new();
-    let near = |part: Option<u64>, whole: Option<u64>| matches!((part, whole), (Some(p), Some(w)) if w > 0 && p >= w / 10 * 9);
-    if node.text("state") != "ready" && !node.text("state").is_empty() {
-        warnings.push(format!("the node is {}", node.text("state")));
-    }
-    match &node.text("storage")[..] {
-        "full" => warnings.push(
-            "the log finds no room: what has to be kept is refused (meridian ctl storage says why)"
-                .to_owned(),
-        ),
-        "failed" => {
-            warnings.push("the disk has failed: nothing is kept any more (meridian ctl storage)".to_owned())
-        }
-        _ => {}
-    }
-    if whoami.truth("open") {
-        warnings.push("there is no API key: everybody on this machine is admin (`meridian key add NAME --role admin` ends that)".to_owned());
-    }
-    if near(stats.whole("connections"), node.whole("connections_max")) {
-        warnings.push("more than 90 % of the connections that are allowed are there".to_owned());
-    }
-    if near(stats.whole("process.open_fds"), stats.whole("process.max_fds")) {
-        warnings.push("more than 90 % of the descriptors are in use (ulimit -n, LimitNOFILE)".to_owned());
-    }
-    if stats.whole("accept_errors").is_some_and(|n| n > 0) {
-        warnings.push(format!("{} connections could not be accepted", stats.count_cell("accept_errors")));
-    }
-    warnings
 }

@@ -9,10 +9,15 @@ const PANEL_ROWS_MIN: u16 = 6;
 /// Columns of a panel with its frame.
 const PANEL_COLUMNS_MIN: u16 = 38;
 
+/// Rows that alarms take from the panels: a usual terminal shows as many panels with them as without.
+pub const ALARM_ROWS_MAX: usize = 2;
+
 /// The screen, cut into pieces. All of them lie inside of it, and are empty where it has no room.
 #[derive(Debug, PartialEq)]
 pub struct Layout {
     pub header: Rect,
+    /// What is wrong, below the header.
+    pub alarms: Rect,
     pub panels: Vec<(Panel, Rect)>,
     pub footer: Rect,
     /// Panels side by side.
@@ -25,8 +30,8 @@ pub fn columns(width: u16) -> usize {
 }
 
 impl Layout {
-    /// `alone`: only the panel with the focus.
-    pub fn of(screen: Rect, focus: Panel, alone: bool) -> Self {
+    /// `alone`: only the panel with the focus. `alarms`: how many there are.
+    pub fn of(screen: Rect, focus: Panel, alone: bool, alarms: usize) -> Self {
         let header_rows = match screen.height {
             0..=3 => screen.height.min(1),
             4..=11 => 1,
@@ -35,14 +40,21 @@ impl Layout {
         let footer_rows = u16::from(screen.height >= 4);
         let header = Rect { height: header_rows, ..screen };
         let footer = Rect { y: screen.bottom() - footer_rows, height: footer_rows, ..screen };
-        let rest = Rect { y: header.bottom(), height: screen.height - header_rows - footer_rows, ..screen };
+        // Below that the header is one line, which the first of them takes.
+        let alarm_rows = if header_rows == 3 { alarms.min(ALARM_ROWS_MAX) as u16 } else { 0 };
+        let alarms = Rect { y: header.bottom(), height: alarm_rows, ..screen };
+        let rest = Rect {
+            y: alarms.bottom(),
+            height: screen.height - header_rows - alarm_rows - footer_rows,
+            ..screen
+        };
         let columns = if alone { 1 } else { columns(screen.width) };
         let panels = if alone || rest.height < PANEL_ROWS_MIN {
             vec![(focus, rest)]
         } else {
             grid(rest, focus, columns)
         };
-        Self { header, panels, footer, columns }
+        Self { header, alarms, panels, footer, columns }
     }
 }
 
@@ -76,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_usual_terminal_has_two_columns_and_three_rows() {
-        let layout = Layout::of(Rect::new(0, 0, 80, 24), Panel::Traffic, false);
+        let layout = Layout::of(Rect::new(0, 0, 80, 24), Panel::Traffic, false, 9);
         assert_eq!(layout.panels.len(), 6);
         assert!(layout.panels.iter().all(|(_, place)| place.width == 40 && place.height >= 6), "{layout:?}");
     }
@@ -85,12 +97,13 @@ mod tests {
         #[test]
         fn panels_lie_on_the_screen_and_never_on_each_other(
             width in 0_u16..400, height in 0_u16..200, focus in 0..Panel::ALL.len(), alone: bool,
+            alarms in 0_usize..9,
         ) {
             let (screen, focus) = (Rect::new(0, 0, width, height), Panel::ALL[focus]);
-            let layout = Layout::of(screen, focus, alone);
+            let layout = Layout::of(screen, focus, alone, alarms);
             prop_assert!(layout.panels.iter().any(|(panel, _)| *panel == focus));
             let mut places: Vec<Rect> = layout.panels.iter().map(|(_, place)| *place).collect();
-            places.extend([layout.header, layout.footer]);
+            places.extend([layout.header, layout.alarms, layout.footer]);
             for (i, a) in places.iter().enumerate() {
                 prop_assert!(a.right() <= width && a.bottom() <= height, "{layout:?}");
                 for b in places.iter().skip(i + 1) {

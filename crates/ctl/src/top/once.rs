@@ -29,9 +29,9 @@ pub fn run(console: &mut Console, interval: Duration) -> Result<(), Failure> {
     state.see(Snapshot::read(&answers));
     if console.json {
         let rates = state.rates.as_ref().map(|rates| rates.json(&state.snapshot));
-        let Answers { node, stats, top, slow } = answers;
+        let Answers { node, stats, top, slow, alarms } = answers;
         console.document(
-            &json!({"node": node, "stats": stats, "top": top, "slow_subscribers": slow, "rates": rates}),
+            &json!({"node": node, "stats": stats, "top": top, "slow_subscribers": slow, "rates": rates, "alarms": alarms["items"]}),
         )?;
     } else {
         print(console, &state)?;
@@ -45,6 +45,9 @@ const ROWS_MAX: usize = 10;
 fn print(console: &mut Console, state: &State) -> Result<(), Failure> {
     for (_, line) in view::header_lines(state, Instant::now()) {
         console.line(&line)?;
+    }
+    for alarm in &state.snapshot.alarms {
+        console.line(&format!("! {}", alarm.text))?;
     }
     for panel in Panel::ALL {
         console.line("")?;

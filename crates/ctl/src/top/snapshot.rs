@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
+use crate::alarms;
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::fields::Fields as _;
@@ -17,6 +18,7 @@ pub struct Answers {
     pub stats: Value,
     pub top: Value,
     pub slow: Value,
+    pub alarms: Value,
 }
 
 impl Answers {
@@ -29,6 +31,7 @@ impl Answers {
             stats: client.get("/api/v1/stats", &Query::new())?,
             top: client.get("/api/v1/top", &busiest)?,
             slow: client.get("/api/v1/slow-subscribers", &busiest)?,
+            alarms: alarms::ask(client)?,
         })
     }
 }
@@ -65,6 +68,15 @@ pub struct Snapshot {
     pub window_s: f64,
     pub slow: Vec<Slow>,
     pub threshold_ms: f64,
+    /// Errors first, without notices.
+    pub alarms: Vec<Alarm>,
+}
+
+/// Something that is wrong.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Alarm {
+    pub is_error: bool,
+    pub text: String,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -115,7 +127,7 @@ const ROWS_MAX: usize = 256;
 
 impl Snapshot {
     pub fn read(answers: &Answers) -> Self {
-        let Answers { node, stats, top, slow } = answers;
+        let Answers { node, stats, top, slow, alarms } = answers;
         let whole = |path: &str| stats.whole(path).unwrap_or(0);
         let counted = |way: &str| Counted {
             messages: whole(&format!("{way}.messages")),
@@ -156,6 +168,13 @@ impl Snapshot {
             window_s: top.number("window_s").unwrap_or(0.0),
             slow: slow.list("items").iter().take(ROWS_MAX).map(slow_subscriber).collect(),
             threshold_ms: slow.number("threshold_ms").unwrap_or(0.0),
+            alarms: alarms
+                .list("items")
+                .iter()
+                .filter(|alarm| alarms::is_trouble(alarm))
+                .take(ROWS_MAX)
+                .map(alarm)
+                .collect(),
         }
     }
 }
@@ -187,6 +206,10 @@ fn talkers(list: &[Value], name: &str) -> Vec<Talker> {
             bytes_per_s: item.number("bytes_per_s").unwrap_or(0.0),
         })
         .collect()
+}
+
+fn alarm(item: &Value) -> Alarm {
+    Alarm { is_error: item.text("severity") == "error", text: item.text("text") }
 }
 
 fn slow_subscriber(item: &Value) -> Slow {

@@ -39,6 +39,7 @@ fn answers(seconds: u64) -> Answers {
             "publishers": [{"client_id": "pub-slow", "messages_per_s": 3.0, "bytes_per_s": 9e6}, {"client_id": "pub-fast", "messages_per_s": 900.0, "bytes_per_s": 57_600.0}],
             "subscribers": [], "topics": [{"topic": "t/\u{1b}[31m温度", "messages_per_s": 1.0, "bytes_per_s": 1.0}]}),
         slow: json!({"items": [{"client_id": "laggard", "latency_ms": 2500, "topic": "t/1", "at": "2026-01-31T12:00:00Z"}], "threshold_ms": 500}),
+        alarms: json!({"items": []}),
     }
 }
 
@@ -91,6 +92,49 @@ fn a_usual_terminal_shows_what_matters() {
         assert!(all.contains(part), "{part}\n{all}");
     }
     assert!(!all.contains('\u{1b}'));
+}
+
+/// What a node with these alarms says.
+fn alarmed(texts: &[(&str, &str)]) -> Answers {
+    let alarm = |(severity, text): &(&str, &str)| json!({"node": "n1", "severity": severity, "code": "x", "text": text});
+    let alarms = json!({"items": texts.iter().map(alarm).collect::<Vec<_>>()});
+    Answers { alarms, ..answers(8) }
+}
+
+#[test]
+fn alarms_stand_below_the_header_and_take_no_panel_away() {
+    let mut state = state();
+    state.see(Snapshot::read(&alarmed(&[
+        ("error", "the disk of /data is full"),
+        ("error", "n3 is \u{1b}dead"),
+        ("warning", "there is no API key"),
+        ("notice", "links do not use BBR"),
+    ])));
+    let screen = drawn(&state, 80, 24);
+    assert!(screen[3].starts_with("! the disk of /data is full"), "{}", screen[3]);
+    assert!(screen[4].starts_with("! n3 is \\u{1b}dead  (and 1 more: meridian ctl status)"), "{}", screen[4]);
+    assert!(screen.join("\n").contains("Busiest subscribers"), "{}", screen.join("\n"));
+    let low = drawn(&state, 80, 8);
+    assert!(low[0].contains("the disk of /data is full  (and 2 more"), "one line only: {}", low[0]);
+}
+
+#[test]
+fn one_picture_has_every_alarm_in_full() {
+    let mock = Mock::serve(|request| {
+        let answers =
+            alarmed(&[("error", "n3 is dead"), ("warning", "there is no API key"), ("notice", "no BBR")]);
+        Reply::json(match request.path() {
+            "/api/v1/node" => &answers.node,
+            "/api/v1/stats" => &answers.stats,
+            "/api/v1/top" => &answers.top,
+            "/api/v1/alarms" => &answers.alarms,
+            _ => &answers.slow,
+        })
+    });
+    let text = picture(&mock, false);
+    assert!(text.contains("! n3 is dead\n! there is no API key\n") && !text.contains("BBR"), "{text}");
+    let document: Value = serde_json::from_str(&picture(&mock, true)).unwrap();
+    assert_eq!(document["alarms"][0]["text"], "n3 is dead");
 }
 
 #[test]
@@ -240,6 +284,7 @@ fn node(n: u64) -> Mock {
             "/api/v1/node" => &answers.node,
             "/api/v1/stats" => &answers.stats,
             "/api/v1/top" => &answers.top,
+            "/api/v1/alarms" => &answers.alarms,
             _ => &answers.slow,
         })
     })
@@ -304,6 +349,8 @@ fn any_json() -> impl Strategy<Value = Value> {
         "started_at",
         "queued",
         "turn_us_p99",
+        "text",
+        "severity",
     ]);
     leaf.prop_recursive(4, 60, 8, move |inner| {
         prop_oneof![
@@ -320,7 +367,7 @@ proptest! {
 
     #[test]
     fn no_answer_no_key_and_no_size_panics(
-        said in prop::collection::vec((any_json(), any_json(), any_json(), any_json()), 1..4),
+        said in prop::collection::vec((any_json(), any_json(), any_json(), any_json(), any_json()), 1..4),
         keys in prop::collection::vec(prop::sample::select(vec![
             KeyCode::Tab, KeyCode::BackTab, KeyCode::Up, KeyCode::Down, KeyCode::Char('s'), KeyCode::Char('z'), KeyCode::Char('?'),
             KeyCode::Char('j'), KeyCode::PageDown, KeyCode::Char('p'), KeyCode::Char('+'), KeyCode::Esc,
@@ -328,8 +375,8 @@ proptest! {
         (width, height) in (0_u16..200, 0_u16..60),
     ) {
         let mut state = state();
-        for (node, stats, top, slow) in said {
-            state.see(Snapshot::read(&Answers { node, stats, top, slow }));
+        for (node, stats, top, slow, alarms) in said {
+            state.see(Snapshot::read(&Answers { node, stats, top, slow, alarms }));
             for key in &keys {
                 press(&mut state, *key);
             }

@@ -18,8 +18,9 @@ use crate::table::Align;
 use crate::{escape, human};
 
 pub fn draw(frame: &mut Frame, state: &State, theme: Theme, now: Instant) {
-    let layout = Layout::of(frame.area(), state.focus, state.alone);
+    let layout = Layout::of(frame.area(), state.focus, state.alone, state.snapshot.alarms.len());
     header(frame, layout.header, state, theme, now);
+    alarms(frame, layout.alarms, state, theme);
     for (panel, place) in &layout.panels {
         draw_panel(frame, *place, *panel, state, theme);
     }
@@ -35,7 +36,27 @@ fn header(frame: &mut Frame, area: Rect, state: &State, theme: Theme, now: Insta
         lines.into_iter().map(|(level, line)| Line::styled(line, theme.style(level))).collect();
     // One line only: then trouble is worth more than the node's name.
     let first = usize::from(area.height == 1 && state.trouble.is_some());
+    if area.height == 1 && first == 0 && !state.snapshot.alarms.is_empty() {
+        return alarms(frame, area, state, theme);
+    }
     frame.render_widget(Paragraph::new(lines[first..].to_vec()), area);
+}
+
+/// An alarm a line; the last line says how many more there are.
+fn alarms(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
+    let alarms = &state.snapshot.alarms;
+    let (rows, width) = (usize::from(area.height), usize::from(area.width));
+    let more = match alarms.len().saturating_sub(rows) {
+        0 => String::new(),
+        more => format!("  (and {more} more: meridian ctl status)"),
+    };
+    let lines = alarms.iter().take(rows).enumerate().map(|(i, alarm)| {
+        let level = if alarm.is_error { Level::Bad } else { Level::Warn };
+        let behind = if i + 1 == rows { &more[..] } else { "" };
+        let text = cut(&format!("! {}", escape::text(&alarm.text)), width.saturating_sub(behind.width()));
+        Line::styled(text + behind, theme.style(level))
+    });
+    frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()), area);
 }
 
 /// The three lines at the top.
