@@ -373,3 +373,9 @@ export function openapi(list) {
   }
   return { openapi: '3.1.0', info: { title: 'Meridian', version: '0.1.0', description: 'The API of a node.' }, paths, components: { schemas: { Publish: { type: 'object', required: ['topic'], properties: { topic: { type: 'string', description: 'A Topic Name.', example: 'a/b' }, payload: { type: ['string', 'null'] }, qos: { type: 'integer', enum: [0, 1, 2], default: 0 }, retain: { type: 'boolean', default: false } } } } } };
 }
+
+/** What is wrong with the made-up cluster. */
+export const alarms = () => [
+  { node: 'edge-warehouse', severity: 'error', code: 'link', text: 'edge-warehouse (10.2.0.9:7883): nothing is heard of it for 4m 2s; 3s ago: no route to host. Does it run (its `meridian ctl health`), does its address lead there, does the firewall let it through, and are cluster.id, secret and TLS the same?' },
+  { node: 'core-2', severity: 'warning', code: 'clock', text: 'the clock of core-2 is 12s ahead of those of most nodes: timedatectl set-ntp true or chronyc makestep sets it, and nothing has to be restarted' },
+];

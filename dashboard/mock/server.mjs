@@ -58,6 +58,7 @@ const routes = [
   ['GET', '/api/v1/whoami', 'viewer', ({ who }) => who],
   ['GET', '/api/v1/node', 'viewer', () => data.node()],
   ['GET', '/api/v1/nodes', 'viewer', () => data.nodes()],
+  ['GET', '/api/v1/alarms', 'viewer', () => ({ items: data.alarms(), next: null })],
   ['GET', '/api/v1/cluster', 'viewer', () => data.cluster()],
   ['GET', '/api/v1/stats', 'viewer', () => data.stats()],
   ['GET', '/api/v1/top', 'viewer', ({ query }) => data.top(Number(query.get('limit') ?? 10))],

@@ -32,6 +32,7 @@ export const PAGES = [
 const heading = (page, name) => page.getByRole('heading', { level: 1, name, exact: true }).waitFor();
 const toast = (page, text) => page.getByRole('status').getByText(text).first().waitFor();
 const row = (page, text) => page.getByRole('row').filter({ hasText: text });
+const alarms = (page) => page.getByRole('region', { name: 'Alarms' });
 const gone = (locator) => locator.waitFor({ state: 'detached' });
 
 async function wide(page) {
@@ -105,6 +106,10 @@ export const checks = [
         await page.locator('svg.map .node.bad').filter({ hasText: last.name }).waitFor();
         assert.equal(await page.locator('svg.map .link.bad').count(), 2);
         if (process.env.SCREENSHOT_CLUSTER) await page.screenshot({ path: process.env.SCREENSHOT_CLUSTER.replace('.png', '-lost.png'), fullPage: true });
+        // That it is dead, and what to do, stands on the other pages, too.
+        await page.goto(`${first.base}/#/overview`);
+        await alarms(page).getByText(`${last.name} is dead: start it again`).waitFor();
+        await page.getByText('1 alarm', { exact: true }).waitFor();
       } finally {
         for (const client of clients) client.leave();
         for (const one of nodes) await one.close();
@@ -843,7 +848,7 @@ export const checks = [
       // From the top, Tab comes by the skip link, the whole menu and the page's controls, each with a visible focus.
       await page.evaluate(() => document.activeElement.blur());
       const seen = [];
-      for (let i = 0; i < 26; i++) {
+      for (let i = 0; i < 34; i++) {
         await page.keyboard.press('Tab');
         seen.push(
           await page.evaluate(() => {
@@ -918,6 +923,40 @@ export const checks = [
           assert.deepEqual(violations.map((one) => `${id} ${colorScheme}: ${one.id}: ${one.help}: ${one.nodes.slice(0, 3).map((at) => `${at.target} ${at.any[0]?.message ?? ''}`).join(' | ')}`), []);
         }
       }
+    },
+  ],
+  [
+    'what is wrong stands on every page with what to do, until it is over',
+    async (visitor) => {
+      const alarm = (severity, code, text) => ({ node: 'n1', severity, code, text });
+      let told = [
+        alarm('error', 'storage', 'the disk of /data is full: free some space'),
+        alarm('error', 'dead', 'n2 is dead: start it again'),
+        alarm('error', 'dead', 'n3 is dead: start it again'),
+        alarm('warning', 'clock', 'the clock of n4 is 12s ahead'),
+        alarm('notice', 'bbr', 'links do not use BBR'),
+      ];
+      const page = await visitor.open('overview', { viewport: { width: 360, height: 740 } });
+      await page.route(/\/api\/v1\/alarms(\?|$)/, (route) => route.fulfill({ json: { items: told, next: null } }));
+      await page.reload();
+      for (const [id, title] of PAGES) {
+        await ready(page, visitor.base, [id, title]);
+        await alarms(page).getByText('the disk of /data is full: free some space').waitFor();
+        assert.equal(await wide(page), 0, `${id} is wider than 360 pixels`);
+      }
+      await page.goto(`${visitor.base}/#/overview`);
+      await page.getByText('3 alarms', { exact: true }).waitFor();
+      assert.equal(await page.getByText('ready', { exact: true }).count(), 0, 'a node with alarms is not just ready');
+      assert.equal(await alarms(page).getByRole('listitem').count(), 3);
+      await alarms(page).getByRole('button', { name: 'Show all 4' }).click();
+      await alarms(page).getByText('the clock of n4 is 12s ahead').waitFor();
+      assert.equal(await alarms(page).getByText('BBR').count(), 0, 'what could be better is no alarm');
+      await alarms(page).getByRole('link', { name: 'Cluster' }).first().click();
+      await heading(page, 'Cluster');
+      told = [];
+      await gone(alarms(page));
+      await page.goto(`${visitor.base}/#/overview`);
+      await page.getByText('ready', { exact: true }).waitFor();
     },
   ],
   [

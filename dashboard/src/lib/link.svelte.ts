@@ -3,11 +3,14 @@
 
 class Link {
   lost = $state(false);
+  /** Since when, in milliseconds; `null` while it answers. */
+  lostAt = $state<number | null>(null);
   epoch = $state(0);
   #timer: ReturnType<typeof setTimeout> | undefined;
 
   fail() {
     this.lost = true;
+    this.lostAt ??= Date.now();
     this.#timer ??= setTimeout(() => void this.probe(), 2000);
   }
 
@@ -16,6 +19,7 @@ class Link {
     clearTimeout(this.#timer);
     this.#timer = undefined;
     this.lost = false;
+    this.lostAt = null;
     this.epoch++;
   }
 

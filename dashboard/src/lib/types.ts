@@ -9,6 +9,15 @@ export interface Page<T> {
   missing?: string[];
 }
 
+/** Something that is wrong, with what to do about it. */
+export interface Alarm {
+  /** The node that it is about. */
+  node: string;
+  severity: 'error' | 'warning' | 'notice';
+  code: string;
+  text: string;
+}
+
 export interface WhoAmI {
   name: string | null;
   role: Role;
