@@ -55,7 +55,7 @@ def healthy():
     counter("meridian_jwks_fetches_total", 1, ',result="fetched"')
     counter("meridian_jwks_fetches_total", 0, ',result="failed"')
     counter("meridian_login_backoffs_total", 1)
-    for name in ("publishers_blocked", "publishes_refused", "publishes_denied", "subscribes_denied"):
+    for name in ("publishers_blocked", "publishes_refused", "publishes_denied", "subscribes_denied", "wills_denied"):
         counter(f"meridian_{name}_total", 3)
     for name in ("retained_refused", "sessions_refused"):
         counter(f"meridian_{name}_total", 0)

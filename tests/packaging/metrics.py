@@ -56,6 +56,7 @@ METRICS = {
     "meridian_messages_forwarded_total": (COUNTER, {}),
     "meridian_messages_forwarded_received_total": (COUNTER, {}),
     "meridian_publishes_denied_total": (COUNTER, {}),
+    "meridian_wills_denied_total": (COUNTER, {}),
     "meridian_subscribes_denied_total": (COUNTER, {}),
     "meridian_publishes_refused_total": (COUNTER, {}),
     "meridian_retained_refused_total": (COUNTER, {}),

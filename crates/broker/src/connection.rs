@@ -111,6 +111,8 @@ pub(crate) struct Extra {
     pub principal: Option<Arc<Principal>>,
     pub standing: Option<Arc<Standing>>,
     pub will: Option<(Message, u32)>,
+    /// [`Access::generation`](crate::access::Access::generation) of the rules that allowed the Will.
+    pub will_rules: u64,
     /// When its admission ends.
     pub expires: Option<Time>,
     pub enhanced: Option<Enhanced>,
@@ -168,6 +170,8 @@ pub(crate) struct Flow {
     /// Deliveries of an ephemeral session. What is in flight keeps its message only when that may have to go to another.
     pub deliveries: Deliveries<Enqueue>,
     pub waiting_bytes: usize,
+    /// [`Access::generation`](crate::access::Access::generation) of the rules that allowed the first of the waiting messages.
+    pub waiting_rules: u64,
     /// Messages that wait for a place among `deliveries`, most of them with their publishers.
     pub overflow: VecDeque<Overflow>,
     /// A timer runs for the oldest of them.

@@ -117,6 +117,8 @@ counters! {
         dropped_not_readable as "messages_dropped" "reason" = "not_readable",
         /// PUBLISH packets refused by the access rules.
         publish_denied as "publishes_denied",
+        /// Wills discarded because their client has lost the right to publish them, or to connect.
+        wills_denied as "wills_denied",
         /// Subscriptions refused by the access rules.
         subscribe_denied as "subscribes_denied",
         /// Topic Filters refused because there are too many unusual arrangements of wildcards, of the node or of their client.

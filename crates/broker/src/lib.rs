@@ -34,6 +34,7 @@ mod slots;
 mod store;
 mod subscriptions;
 mod wheel;
+mod will;
 mod worker;
 
 pub use counters::{Counters, Figure, PacketCounters, Published, StoreCounters};

@@ -123,7 +123,7 @@ pub enum About {
     Will,
     /// The packet that waits for its permission.
     Packet,
-    /// A subscription that exists.
+    /// A subscription that exists, or the Will of a client that is connected.
     Subscription,
 }
 

@@ -30,8 +30,8 @@ pub enum Effect {
     /// No subscription of this shard has the filter any more.
     FilterRemoved { filter: Box<str> },
     /// [`Shard::due_will`](crate::Shard::due_will) is to be published, and [`WillDone`](crate::Command::WillDone) to be said
-    /// when that is durable.
-    WillDue { id: u64 },
+    /// when that is durable. It is the Will of this session.
+    WillDue { id: u64, session: SessionUid },
     /// [`Shard::orphan`](crate::Shard::orphan) is to be given to another member of its group, and
     /// [`OrphanDone`](crate::Command::OrphanDone) to be said when that is durable.
     /// It was delivery `n` of a session that ends.

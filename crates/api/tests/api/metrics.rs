@@ -243,6 +243,7 @@ const PROMISED: &[(&str, &[&str])] = &[
     ("meridian_messages_forwarded_total", &[]),
     ("meridian_messages_forwarded_received_total", &[]),
     ("meridian_publishes_denied_total", &[]),
+    ("meridian_wills_denied_total", &[]),
     ("meridian_subscribes_denied_total", &[]),
     ("meridian_publishes_refused_total", &[]),
     ("meridian_routing_shapes_free", &[]),

@@ -28,6 +28,7 @@ use crate::message::Message;
 use crate::node::OwnerKey;
 use crate::peers::{Members, NodePlace};
 use crate::route::Options;
+use crate::will::WillOwner;
 
 /// What a worker asks of a shard. Requests of one worker to one shard are applied in the order they were sent.
 #[derive(Debug)]
@@ -307,7 +308,7 @@ pub struct Claim {
     /// Deliveries at QoS 1 and 2 that the connection takes without acknowledgement.
     pub window: u16,
     /// The Will and its delay in seconds, for a session that outlives the connection: the store publishes it even when nobody
-    /// is left to ask for it. Its `expires` is still an interval, and its topic is the node's.
+    /// is left to ask for it. Its `expires` is still an interval, its topic is the node's, and it is signed, see `WillOwner::sign`.
     pub will: Option<(Message, u32)>,
 }
 
@@ -329,6 +330,8 @@ pub struct DueWill {
     /// Its number in the shard: the same when it is published again after a crash.
     pub id: u64,
     pub message: Message,
+    /// The client that left it; `None` when a version that did not store this has written the Will.
+    pub owner: Option<Arc<WillOwner>>,
 }
 
 #[derive(Debug)]
@@ -338,6 +341,8 @@ pub struct Release {
     /// A new Session Expiry Interval, from DISCONNECT [MQTT-3.14.2-2].
     pub expiry: Option<u32>,
     pub will: WillThen,
+    /// The client that leaves a Will, when there is one.
+    pub will_owner: Option<Arc<WillOwner>>,
     /// QoS 2 messages of the client that were dispatched and that the session may not remember, for [`Resume`]; `None` from a
     /// connection that was closed before it had heard of any.
     ///

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mqtt::ReasonCode;
 
 use super::Worker;
-use crate::access::{Action, Admission, Principal, Standing, Verdict};
+use crate::access::{Action, Admission, AskAgain, Principal, Standing, Verdict};
 use crate::connection::{Connection, Phase};
 use crate::ids::{ConnectionId, client_key, fold};
 use crate::mail::About;
@@ -15,6 +15,7 @@ use crate::quota::Resource;
 use crate::settings::SessionOwner;
 use crate::store::{Claim, Request, client_shard};
 use crate::wheel::TimerKind;
+use crate::will::WillOwner;
 
 /// How often the permission of one packet or Will is asked for; then it is refused.
 pub(super) const ASKS_MAX: u8 = 4;
@@ -79,8 +80,15 @@ impl Worker {
     pub(super) fn admitted(&mut self, slot: u32) {
         let Some(connection) = self.connections.occupant_ref(slot) else { return };
         let version = connection.version;
+        // Read first: rules that change during the check must not count as checked.
+        let rules = self.node.access.generation();
         match self.may_will(connection) {
-            Some(true) => {}
+            Some(true) => {
+                let extra = self.connections.occupant(slot).and_then(|connection| connection.extra.as_mut());
+                if let Some(extra) = extra {
+                    extra.will_rules = rules;
+                }
+            }
             Some(false) => return self.refuse_connect(slot, version, ReasonCode::NotAuthorized),
             None => {
                 let Some(connection) = self.connections.occupant(slot) else { return };
@@ -107,6 +115,8 @@ impl Worker {
         connection.phase = Phase::Claiming;
         connection.marks.claimed = true;
         let connecting = connection.connecting.as_ref();
+        let will = connection.extra.as_ref().and_then(|extra| extra.will.clone());
+        let will = will.map(|(will, delay)| (WillOwner::of(connection, &self.node).sign(&will), delay));
         let claim = Claim {
             client_id: connection.client_id.clone(),
             connection: connection.id,
@@ -114,7 +124,7 @@ impl Worker {
             clean_start: connecting.is_none_or(|connecting| connecting.clean_start),
             expiry: connection.session_expiry,
             window: connection.window,
-            will: connection.extra.as_ref().and_then(|extra| extra.will.clone()),
+            will,
         };
         let shard = client_shard(fold(connection.client_key));
         self.request(shard, Request::Claim(Box::new(claim)));
@@ -135,6 +145,47 @@ impl Worker {
         is_taken
     }
 
+    /// Whether a client that is gone, or is being closed, may still publish its Will. It must not be banned, removed or expired, and the
+    /// current rules must allow it. A rule that another server would have to be asked about does not stop the Will.
+    pub(super) fn may_still_publish(&self, owner: &WillOwner, will: &Message) -> bool {
+        let access = &self.node.access;
+        let identity = owner.identity();
+        if owner.has_ended(self.now) || access.revoked(identity).is_some() {
+            return false;
+        }
+        if !access.guards_topics() || !owner.needs_check(access.generation()) {
+            return true;
+        }
+        let view = will.view();
+        let Some(topic) = view.topic.strip_prefix(owner.mountpoint()) else { return false };
+        let action = Action::Publish { qos: view.qos, retain: view.retain };
+        let mut later = || AskAgain::new(|| {});
+        access.authorize(identity, action, topic, &mut later).is_none_or(|permission| permission.allowed)
+    }
+
+    /// Checks the Will of a connected client against the current rules and drops it when they deny it. False when the answer is not known yet.
+    pub(super) fn recheck_will(&mut self, slot: u32) -> bool {
+        let rules = self.node.access.generation();
+        let Some(connection) = self.connections.occupant_ref(slot) else { return true };
+        if connection.extra.as_ref().is_none_or(|extra| extra.will.is_none()) {
+            return true;
+        }
+        let answer = self.may_will(connection);
+        let Some(connection) = self.connections.occupant(slot) else { return true };
+        let client_id = connection.client_id.clone();
+        let extra = connection.extra();
+        match answer {
+            Some(true) => extra.will_rules = rules,
+            Some(false) => {
+                extra.will = None;
+                self.counters.wills_denied += 1;
+                tracing::debug!(client = &*client_id, "Will discarded: the access rules deny it now");
+            }
+            None => {}
+        }
+        answer.is_some()
+    }
+
     /// `None` when it is not known yet.
     fn may_will(&self, connection: &Connection) -> Option<bool> {
         let will = connection.extra.as_ref().and_then(|extra| extra.will.as_ref());
@@ -142,7 +193,8 @@ impl Worker {
         let view = will.view();
         let Some(topic) = connection.unmounted(view.topic) else { return Some(false) };
         let action = Action::Publish { qos: view.qos, retain: view.retain };
-        self.ask(connection, action, topic, About::Will).map(|permission| permission.allowed)
+        let about = if connection.phase == Phase::Open { About::Subscription } else { About::Will };
+        self.ask(connection, action, topic, about).map(|permission| permission.allowed)
     }
 
     /// The client has authenticated again, and is the same as before.

@@ -1,5 +1,6 @@
 //! How a connection ends, and what becomes of what it leaves.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use mqtt::{Disconnect, Packet, Properties, PropertiesBuf, Property, ReasonCode, Subscription};
@@ -7,10 +8,12 @@ use mqtt::{Disconnect, Packet, Properties, PropertiesBuf, Property, ReasonCode, 
 use super::Worker;
 use crate::connection::Phase;
 use crate::ids::{ConnectionId, Time, fold};
+use crate::message::Message;
 use crate::quota::Resource;
 use crate::route::RouteKind;
 use crate::store::{GroupName, Member, Release, Request, WillThen, client_shard};
 use crate::wheel::TimerKind;
+use crate::will::WillOwner;
 
 /// How long the last bytes of a closed connection may take to leave.
 const LINGER: Duration = Duration::from_secs(2);
@@ -114,6 +117,7 @@ impl Worker {
         let payers =
             connection.extra.as_mut().map(|extra| std::mem::take(&mut extra.payers)).unwrap_or_default();
         payers.release(Resource::Connections, 1);
+        let owner = will.as_ref().map(|_| Arc::new(WillOwner::of(connection, &self.node)));
         let subscriptions = std::mem::take(&mut connection.subscriptions);
         let flow = connection.flow.take();
         let claimed = std::mem::take(&mut connection.marks.claimed);
@@ -132,6 +136,13 @@ impl Worker {
             self.end_flow(*flow);
         }
         self.forget_operators(id);
+        let may_still = |(message, _): &(Message, u32)| {
+            owner.as_ref().is_none_or(|owner| self.may_still_publish(owner, message))
+        };
+        let had_will = will.is_some();
+        let will = will.filter(may_still);
+        self.counters.wills_denied += u64::from(had_will && will.is_none());
+        let will_owner = owner.filter(|_| will.is_some() && session.is_some());
         let mut will_then = WillThen::Discard;
         match will {
             // With the connection ends the session, and a Will is not delayed beyond that [MQTT-3.1.3-9].
@@ -140,8 +151,15 @@ impl Worker {
             None => {}
         }
         if claimed {
-            let release =
-                Release { client_id, connection: id, expiry, will: will_then, dispatched, known_to };
+            let release = Release {
+                client_id,
+                connection: id,
+                expiry,
+                will: will_then,
+                will_owner,
+                dispatched,
+                known_to,
+            };
             self.request(client_shard(fold(client_key)), Request::Release(Box::new(release)));
         }
         self.wheel.arm(self.now.after(LINGER), slot, id.generation, TimerKind::Linger);

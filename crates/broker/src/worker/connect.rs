@@ -344,7 +344,11 @@ impl Worker {
 
     /// Its shard knows it until everybody has it.
     fn publish_due(&mut self, will: DueWill) {
-        let DueWill { shard, key, id, message } = will;
+        let DueWill { shard, key, id, message, owner } = will;
+        if owner.is_some_and(|owner| !self.may_still_publish(&owner, &message)) {
+            self.counters.wills_denied += 1;
+            return self.request(shard, Request::WillDispatched { key, outstanding: 0, shards: 0 });
+        }
         let view = message.view().arrived(self.now);
         let publishing = Publishing {
             token: Some(Token::Append { shard, key }),

@@ -18,8 +18,11 @@ use crate::message::{Expired, Message, MessageView, Shared};
 use crate::overload::Level;
 use crate::retained::{self, Page, Scan};
 use crate::route::{Options, Route};
-use crate::store::{Enqueue, Request};
+use crate::store::{Acknowledgement, Enqueue, Request};
 use crate::wheel::{Timer, TimerKind};
+
+/// Generation of the rules for a message that no rule was asked about.
+const UNCHECKED: u64 = u64::MAX;
 
 /// Unsent bytes at which queues stop filling a connection's output: about what the kernel takes at once.
 const OUT_FULL: usize = 256 * 1024;
@@ -178,9 +181,14 @@ impl Worker {
             self.counters.dropped_expired += 1;
             return self.dropped(slot, &shared.view, "expired");
         };
-        if self.node.access.guards_topics() && !self.may_receive(slot, shared.view.topic) {
-            self.counters.dropped_not_readable += 1;
-            return self.dropped(slot, &shared.view, NOT_READABLE);
+        let mut rules = UNCHECKED;
+        if self.node.access.guards_topics() {
+            // Read first: rules that change during the check must not count as checked.
+            rules = self.node.access.generation();
+            if !self.may_receive(slot, shared.view.topic) {
+                self.counters.dropped_not_readable += 1;
+                return self.dropped(slot, &shared.view, NOT_READABLE);
+            }
         }
         let Some(connection) = self.connections.occupant(slot) else { return };
         let queue = &self.settings.queue;
@@ -219,6 +227,9 @@ impl Worker {
             && flow.deliveries.waiting() < queue.messages_max as usize
             && (flow.waiting_bytes as u64) < queue.bytes_max.bytes()
         {
+            if flow.deliveries.waiting() == 0 {
+                flow.waiting_rules = rules;
+            }
             flow.waiting_bytes += size;
             self.queued_bytes += size as u64;
             flow.deliveries.wait(qos, entry);
@@ -433,11 +444,15 @@ impl Worker {
                         self.finish_unsent(slot, &look);
                         continue;
                     }
-                    // The rules may be others than when it was queued. What was sent before is finished.
-                    if !dup && self.node.access.guards_topics() && !self.may_receive(slot, shared.view.topic)
-                    {
+                    // The rules may have changed since it was queued, or sent for the first time.
+                    if self.node.access.guards_topics() && !self.may_receive(slot, shared.view.topic) {
                         self.counters.dropped_not_readable += 1;
-                        self.finish_unsent(slot, &look);
+                        if dup && qos == QoS::ExactlyOnce {
+                            // The client may have received it: PUBREL follows, so that both sides release the Packet Identifier.
+                            self.acknowledge(slot, packet_id, Acknowledgement::PubRec { refused: false });
+                        } else {
+                            self.finish_unsent(slot, &look);
+                        }
                         self.dropped(slot, &shared.view, NOT_READABLE);
                         continue;
                     }
@@ -454,20 +469,29 @@ impl Worker {
         {
             let window = connection.window;
             let Some(flow) = connection.flow.as_mut() else { return };
+            let Some(next) = flow.deliveries.next_waiting() else { return };
+            let expiry = next.message.view().remaining_expiry(self.now);
+            // The rules may have changed since it was queued.
+            if flow.waiting_rules != self.node.access.generation() && self.node.access.guards_topics() {
+                let message = next.message.clone();
+                if !self.may_receive(slot, message.view().topic) {
+                    self.skip_waiting(slot);
+                    self.counters.dropped_not_readable += 1;
+                    self.dropped(slot, &message.view(), NOT_READABLE);
+                    self.let_publishers_in(slot);
+                    continue;
+                }
+            }
+            let Some(flow) = self.connections.occupant(slot).and_then(|it| it.flow.as_mut()) else { return };
             let keep = |entry: &Enqueue| entry.group.is_some().then(|| entry.clone());
-            let next =
-                flow.deliveries.next_waiting().map(|entry| entry.message.view().remaining_expiry(self.now));
-            match next {
-                None => return,
-                Some(Err(Expired)) => {
-                    if let Some(entry) = flow.deliveries.skip_waiting() {
-                        flow.waiting_bytes -= entry.message.size();
-                        self.queued_bytes -= entry.message.size() as u64;
+            match expiry {
+                Err(Expired) => {
+                    if let Some(entry) = self.skip_waiting(slot) {
                         self.counters.dropped_expired += 1;
                         self.dropped(slot, &entry.message.view(), "expired in its queue");
                     }
                 }
-                Some(Ok(expiry)) => {
+                Ok(expiry) => {
                     let Some((packet_id, qos, entry)) = flow.deliveries.open_waiting(window, keep) else {
                         return;
                     };
@@ -494,6 +518,15 @@ impl Worker {
             }
             self.let_publishers_in(slot);
         }
+    }
+
+    /// Takes the first waiting message out of a queue.
+    fn skip_waiting(&mut self, slot: u32) -> Option<Enqueue> {
+        let flow = self.connections.occupant(slot)?.flow.as_mut()?;
+        let entry = flow.deliveries.skip_waiting()?;
+        flow.waiting_bytes -= entry.message.size();
+        self.queued_bytes -= entry.message.size() as u64;
+        Some(entry)
     }
 
     /// Moves messages from the overflow to places that are free again, and tells their publishers.

@@ -287,7 +287,7 @@ impl Worker {
         }
     }
 
-    fn acknowledge(&mut self, slot: u32, packet_id: PacketId, kind: Acknowledgement) {
+    pub(super) fn acknowledge(&mut self, slot: u32, packet_id: PacketId, kind: Acknowledgement) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         if let Some(flow) = connection.flow.as_mut() {
             withdraw(&mut flow.ready, packet_id, kind);

@@ -1,4 +1,4 @@
-//! After a change of the access rules: subscriptions that are no longer allowed are ended.
+//! After a change of the access rules: subscriptions and Wills that are no longer allowed are ended.
 
 use mqtt::Subscription;
 
@@ -61,7 +61,8 @@ impl Worker {
         if connection.phase != Phase::Open {
             return;
         }
-        let is_known = std::cell::Cell::new(true);
+        let is_known = std::cell::Cell::new(self.recheck_will(slot));
+        let Some(connection) = self.connections.occupant_ref(slot) else { return };
         let stays = |text: &str, options: Options| {
             let answer = self.may_keep(slot, text, options);
             is_known.set(is_known.get() && answer.is_some());

@@ -14,7 +14,7 @@ use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
 use mqtt::ReasonCode::{self, ClientIdentifierNotValid, MaximumConnectTime, NotAuthorized, SessionTakenOver};
 use mqtt::Version::{V3_1_1, V5};
 
-use crate::net::{Net, Peer, everywhere_guarded, everywhere_with};
+use crate::net::{Net, Peer, everywhere_guarded, everywhere_with, settings};
 use sim::packets::*;
 
 /// Reads the admission out of the user name. Topics under `ask/` are known when the test says so, others at once; `no` in a topic
@@ -594,4 +594,232 @@ fn what_a_client_came_by_ends_and_it_is_closed() {
         let late = net.connecting(0, v5("d").username("member"));
         assert_eq!(net.received(late), [refused(ReasonCode::ServerUnavailable), Sent::Closed]);
     });
+}
+
+/// Rules of a test: a client may publish and read what it likes until its name, as `user/client`, is on a list.
+#[derive(Default)]
+struct Denied {
+    publishing: Mutex<Vec<&'static str>>,
+    reading: Mutex<Vec<&'static str>>,
+    generation: Mutex<u64>,
+}
+
+impl Denied {
+    fn deny(&self, names: &[&'static str]) {
+        self.publishing.lock().unwrap().extend(names);
+        *self.generation.lock().unwrap() += 1;
+    }
+
+    fn deny_reading(&self, name: &'static str) {
+        self.reading.lock().unwrap().push(name);
+        *self.generation.lock().unwrap() += 1;
+    }
+}
+
+impl Access for Denied {
+    fn authenticate(&self, of: Credentials<'_>, later: &mut dyn FnMut() -> AuthReply) -> Option<Verdict> {
+        Desk::default().authenticate(of, later)
+    }
+
+    fn guards_topics(&self) -> bool {
+        true
+    }
+
+    fn authorize(
+        &self,
+        identity: Identity<'_>,
+        action: Action,
+        _: &str,
+        _: &mut dyn FnMut() -> AskAgain,
+    ) -> Option<Permission> {
+        let name = format!("{}/{}", identity.username.unwrap_or_default(), identity.client_id);
+        let list = match action {
+            Action::Publish { .. } => &self.publishing,
+            Action::Receive => &self.reading,
+            Action::Subscribe { .. } => return Some(Permission { allowed: true, lasting: true }),
+        };
+        let allowed = !list.lock().unwrap().iter().any(|denied| *denied == name);
+        Some(Permission { allowed, lasting: true })
+    }
+
+    fn generation(&self) -> u64 {
+        *self.generation.lock().unwrap()
+    }
+}
+
+fn wills_of(clients: [Connecting; 4]) -> [Connecting; 4] {
+    let will = |topic: &str| message(topic, "gone").qos(AtLeastOnce);
+    let [ephemeral, durable, delayed, retained] = clients;
+    [
+        ephemeral.will(will("w/ephemeral")),
+        durable.will(will("w/durable")),
+        delayed.delayed_will(will("w/delayed"), 60),
+        retained.delayed_will(will("w/retained").retain(), 60),
+    ]
+}
+
+/// In the order of time: rules change while the clients are connected, or while the delay of their Wills runs.
+#[test]
+fn a_will_is_not_published_once_the_right_to_publish_it_is_taken_away() {
+    for is_connected in [true, false] {
+        everywhere_guarded(
+            |_| {},
+            || Arc::new(Denied::default()),
+            |net, rules| {
+                let witness = net.connect(0, v5("witness").username("user=w"));
+                net.subscribe(witness, "#", AtLeastOnce);
+                let clients = wills_of([
+                    v5("c").username("user=u"),
+                    durable(V5, "d").username("user=u"),
+                    durable(V5, "e").username("user=u"),
+                    durable(V5, "f").username("user=u"),
+                ]);
+                let first = if is_connected { 0 } else { 2 };
+                let connecting = clients.into_iter().skip(first).enumerate();
+                let peers: Vec<_> = connecting.map(|(at, client)| net.connect(at % 3, client)).collect();
+                let deny = || rules.deny(&["u/c", "u/d", "u/e", "u/f"]);
+                if is_connected {
+                    deny();
+                }
+                peers.iter().for_each(|peer| net.lose(*peer));
+                if !is_connected {
+                    deny();
+                }
+                net.jump(61);
+                assert_eq!(topics(net, witness), [""; 0]);
+                assert_eq!(net.counter(|counters| counters.wills_denied), peers.len() as u64);
+                let late = net.connect(1, v5("late").username("user=w"));
+                net.subscribe(late, "w/#", AtLeastOnce);
+                assert_eq!(topics(net, late), [""; 0], "nothing is retained");
+            },
+        );
+    }
+}
+
+/// The store remembers whose a Will is. One was left before the crash, the other by it.
+#[test]
+fn a_will_is_not_published_after_a_restart_with_rules_that_deny_it() {
+    let rules = Arc::new(Denied::default());
+    let (mut net, log) = Net::with_log(1, settings(), rules.clone());
+    let clients = ["away", "here", "allowed"].map(|name| {
+        let will = message(&format!("w/{name}"), "gone").qos(AtLeastOnce);
+        let client = net.connecting(0, durable(V5, name).username("user=u").delayed_will(will, 60));
+        net.sync(&log);
+        assert_eq!(net.received(client), [connack(false)]);
+        client
+    });
+    net.lose(clients[0]);
+    net.sync(&log);
+    rules.deny(&["u/away", "u/here"]);
+    let (mut net, log) = net.after_crash_under(&log, rules);
+    let witness = net.connect(0, v5("witness").username("user=w"));
+    net.subscribe(witness, "w/#", AtLeastOnce);
+    net.jump(61);
+    net.sync(&log);
+    assert_eq!(topics(&mut net, witness), ["w/allowed"]);
+    assert_eq!(net.counter(|counters| counters.wills_denied), 2);
+}
+
+/// Judged by user and Client Identifier as they were admitted.
+#[test]
+fn a_change_of_the_rules_leaves_the_wills_of_others_alone() {
+    everywhere_guarded(
+        |_| {},
+        || Arc::new(Denied::default()),
+        |net, rules| {
+            let witness = net.connect(0, v5("witness").username("user=w"));
+            net.subscribe(witness, "#", AtLeastOnce);
+            let clients = wills_of([
+                v5("c").username("user=u"),
+                durable(V5, "d").username("user=u"),
+                durable(V5, "e").username("user=u"),
+                durable(V5, "f").username("user=u"),
+            ]);
+            let peers = clients.map(|client| net.connect(1, client));
+            rules.deny(&["other/c", "u/other", "/d", "/e"]);
+            net.pass(2_000);
+            peers.iter().for_each(|peer| net.lose(*peer));
+            rules.deny(&["other/f"]);
+            net.jump(61);
+            let mut published = topics(net, witness);
+            published.sort();
+            assert_eq!(published, ["w/delayed", "w/durable", "w/ephemeral", "w/retained"]);
+        },
+    );
+}
+
+#[test]
+fn whoever_may_not_be_here_any_more_leaves_no_will() {
+    at_the_desk(|net, desk| {
+        let witness = net.connect(0, v5("witness").username("x"));
+        net.subscribe(witness, "w/#", AtLeastOnce);
+        let clients = |end: &str| {
+            wills_of([
+                v5(&format!("c{end}")).username(end),
+                durable(V5, &format!("d{end}")).username(end),
+                durable(V5, &format!("e{end}")).username(end),
+                durable(V5, &format!("f{end}")).username(end),
+            ])
+        };
+        let banned = clients("user=banned").map(|client| net.connect(1, client));
+        let expired = clients("seconds=10").map(|client| net.connect(1, client));
+        let removed = clients("member").map(|client| net.connect(2, client));
+        desk.gone.lock().unwrap().extend(["cuser=banned", "duser=banned", "euser=banned", "fuser=banned"]);
+        desk.membership.end();
+        net.pass(2_000);
+        net.jump(11);
+        for peer in [banned, expired, removed].concat() {
+            assert!(net.closed(peer).is_some());
+        }
+        net.jump(61);
+        assert_eq!(topics(net, witness), [""; 0]);
+        assert_eq!(net.counter(|counters| counters.wills_denied), 12);
+    });
+}
+
+/// It waits in the queue of a session that ends with its connection.
+#[test]
+fn what_waits_for_a_client_is_not_delivered_when_it_may_not_be_read_any_more() {
+    everywhere_guarded(
+        |_| {},
+        || Arc::new(Denied::default()),
+        |net, rules| {
+            let reader = net.connect(0, v5("reader").username("user=r").receive_max(1));
+            net.subscribe(reader, "t", AtLeastOnce);
+            let writer = net.connect(1, v5("w").username("user=w"));
+            for id in 1..=3 {
+                net.send(writer, message("t", id).qos1(id));
+            }
+            assert_eq!(net.payloads(reader), ["1"]);
+            rules.deny_reading("r/reader");
+            net.send(reader, puback(1));
+            assert_eq!(net.received(reader), []);
+            assert_eq!(net.counter(|counters| counters.dropped_not_readable), 2);
+        },
+    );
+}
+
+/// Its exchange at QoS 2 comes to its end, as the client may have the message and remember its identifier.
+#[test]
+fn what_was_sent_and_may_not_be_read_any_more_is_not_sent_again() {
+    everywhere_guarded(
+        |_| {},
+        || Arc::new(Denied::default()),
+        |net, rules| {
+            let reader = net.connect(0, durable(V5, "reader").username("user=r"));
+            net.subscribe(reader, "t", ExactlyOnce);
+            let writer = net.connect(1, v5("w").username("user=w"));
+            net.send(writer, message("t", 1).qos2(1));
+            net.send(writer, message("t", 2).qos1(2));
+            assert_eq!(net.payloads(reader), ["1", "2"]);
+            net.lose(reader);
+            rules.deny_reading("r/reader");
+            let reader = net.resume(0, durable(V5, "reader").resumes().username("user=r"));
+            assert_eq!(net.received(reader), [pubrel(1)]);
+            net.send(reader, pubcomp(1));
+            net.lose(reader);
+            let reader = net.resume(0, durable(V5, "reader").resumes().username("user=r"));
+            assert_eq!(net.received(reader), []);
+        },
+    );
 }

@@ -106,8 +106,13 @@ impl Net {
 
     /// The next life of a node that dies now. What is durable in its log is there.
     pub fn after_crash(self, log: &Log) -> (Self, Arc<Log>) {
+        self.after_crash_under(log, Arc::new(AllowAll))
+    }
+
+    /// The same under an access control of the test's.
+    pub fn after_crash_under(self, log: &Log, access: Arc<dyn Access>) -> (Self, Arc<Log>) {
         let (workers, settings) = (self.workers.len() as u16, (**self.workers[0].settings()).clone());
-        Self::from_log(workers, settings, Arc::new(AllowAll), log.killed(HASH_KEY))
+        Self::from_log(workers, settings, access, log.killed(HASH_KEY))
     }
 
     fn from_log(

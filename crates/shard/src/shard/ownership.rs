@@ -194,10 +194,12 @@ impl Shard {
     }
 
     pub(super) fn will_due(&mut self, slot: u32, effects: &mut Vec<Effect>) {
-        if let Some(will) = self.session_at(slot).take_will() {
+        let session = self.session_at(slot);
+        if let Some(will) = session.take_will() {
+            let session = session.uid;
             self.wills_begun += 1;
             self.wills.insert(self.wills_begun, will.message);
-            effects.push(Effect::WillDue { id: self.wills_begun });
+            effects.push(Effect::WillDue { id: self.wills_begun, session });
         }
     }
 

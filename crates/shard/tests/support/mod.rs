@@ -178,7 +178,7 @@ pub fn told(effects: &[Effect]) -> Vec<String> {
         }
         Effect::FilterAdded { filter } => format!("added {filter}"),
         Effect::FilterRemoved { filter } => format!("removed {filter}"),
-        Effect::WillDue { id } => format!("will {id}"),
+        Effect::WillDue { id, .. } => format!("will {id}"),
         Effect::Orphaned { id, .. } => format!("orphan {id}"),
         Effect::RetainedChanged { messages, .. } => format!("retained {messages}"),
     };

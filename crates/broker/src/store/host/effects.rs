@@ -52,7 +52,12 @@ impl ShardHost {
             }
             Effect::FilterAdded { filter } => self.filter_added(filter),
             Effect::FilterRemoved { filter } => self.filter_removed(&filter),
-            Effect::WillDue { id } => self.will_due(id, out),
+            Effect::WillDue { id, session } => {
+                if let Some(owner) = self.will_owners.of_sessions.remove(&session) {
+                    self.will_owners.of_due.insert(id, owner);
+                }
+                self.will_due(id, out);
+            }
             Effect::Orphaned { id, key, session, n } => self.orphaned((session, n), id, key, out),
             Effect::RetainedChanged { .. } => self.tend_retained(),
         }
@@ -116,6 +121,7 @@ impl ShardHost {
         out: &mut ShardOutput,
     ) {
         let live = self.goes_away(uid);
+        self.will_owners.of_sessions.remove(&uid);
         if let Some(bodies) = self.bodies.remove(&uid) {
             self.held.for_absent -= bodies.bytes();
         }

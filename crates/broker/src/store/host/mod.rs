@@ -122,6 +122,7 @@ pub struct ShardHost {
     sought: Option<orphans::Sought>,
     /// Wills that were due and that a shard refused.
     held_wills: wills::HeldWills,
+    will_owners: wills::WillOwners,
     /// A `Tick` or `Sweep` is under way.
     ticking: bool,
     /// As last proposed.
@@ -273,6 +274,7 @@ impl ShardHost {
             retained_asked: 0,
             sought: None,
             held_wills: wills::HeldWills::default(),
+            will_owners: wills::WillOwners::default(),
             ticking: false,
             limits: None,
             gives_way: false,

@@ -133,6 +133,7 @@ impl ShardHost {
                 dispatched: self.dispatched.get(&uid).cloned().unwrap_or_default(),
             })
         });
+        self.will_owners.of_sessions.remove(&uid);
         self.goes_live(uid, live);
         let session = Some(self.session_id(uid));
         out.complete(Completion::Claimed(Claimed { connection, session_present: present, session, resume }));
@@ -204,6 +205,9 @@ impl ShardHost {
             WillThen::Arm => WillFate::Arm,
             WillThen::Discard => WillFate::Discard,
         };
+        if let Some(owner) = &release.will_owner {
+            self.will_owners.of_sessions.insert(uid, owner.clone());
+        }
         let command = Command::Release { session: uid, epoch: live.epoch, expiry_s: release.expiry, will };
         self.propose(now, &command, Asked::Release(release.client_id.clone()));
         // Nobody reads any more: publishers stop waiting, the rule for full queues decides.

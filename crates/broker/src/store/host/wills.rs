@@ -1,6 +1,9 @@
 //! Wills of durable sessions that are due.
 
-use shard::{Command, Mutation, mutated};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use shard::{Command, Mutation, SessionUid, mutated};
 
 use super::propose::Asked;
 use super::{ShardHost, ShardOutput, Waiter};
@@ -8,6 +11,7 @@ use crate::ids::Time;
 use crate::message::Message;
 use crate::store::log::Condition;
 use crate::store::{DueWill, Identity};
+use crate::will::WillOwner;
 
 /// What stands for the completions of a Will before it is known how many there are.
 const UNTOLD: u32 = 1 << 31;
@@ -17,6 +21,15 @@ const UNTOLD: u32 = 1 << 31;
 pub(super) struct HeldWills {
     ids: Vec<u64>,
     due: Option<Time>,
+}
+
+/// Owners of the Wills of clients that are away, as far as this incarnation of the node has seen them. No more than there are sessions and
+/// Wills that are due.
+#[derive(Debug, Default)]
+pub(super) struct WillOwners {
+    pub of_sessions: HashMap<SessionUid, Arc<WillOwner>>,
+    /// By the number of the Will.
+    pub of_due: HashMap<u64, Arc<WillOwner>>,
 }
 
 /// Milliseconds until a Will that was refused is tried again.
@@ -58,10 +71,13 @@ impl ShardHost {
     pub(super) fn will_due(&mut self, id: u64, out: &mut ShardOutput) {
         let Some(will) = self.state.due_will(id) else { return };
         let Ok(will) = shard::MessageView::decode(will) else { return };
-        let message = Message::of_stored(&will);
+        let (owner, properties) = WillOwner::of_signed(will.properties);
+        let message = Message::of_stored(&shard::MessageView { properties, ..will });
         let key = self.new_append(Waiter::Will { id, shards: 0 });
         self.appends[key as usize].remaining = UNTOLD;
-        out.wills.push(DueWill { shard: self.id, key, id, message });
+        // The one in memory knows more.
+        let owner = self.will_owners.of_due.get(&id).cloned().or(owner.map(Arc::new));
+        out.wills.push(DueWill { shard: self.id, key, id, message, owner });
     }
 
     /// A Will is on its way.
@@ -83,6 +99,7 @@ impl ShardHost {
 
     /// Everybody whom a Will is for has it. Its identity is forgotten when that is durable, and no sooner.
     pub(super) fn will_done(&mut self, now: Time, id: u64, shards: u16) {
+        self.will_owners.of_due.remove(&id);
         let identity = Identity::of_will(self.id, id);
         let id = if mutated(Mutation::RepeatWills) { u64::MAX } else { id };
         self.propose(now, &Command::WillDone { id }, Asked::Forget { identity, shards });

@@ -1,0 +1,215 @@
+//! The owner of a Will, to decide whether the Will may still be published.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::access::{ClientCertificate, Identity, Principal, Standing};
+use crate::connection::Connection;
+use crate::ids::Time;
+use crate::message::{Message, MessageView};
+use crate::node::Node;
+
+/// The client that has left a Will, as it was admitted.
+#[derive(Debug, Default, PartialEq)]
+pub struct WillOwner {
+    /// With the mountpoint.
+    client_id: Arc<str>,
+    mountpoint: Box<str>,
+    username: Option<Box<str>>,
+    peer: Option<IpAddr>,
+    listener: Box<str>,
+    certificate: Option<Arc<ClientCertificate>>,
+    principal: Option<Arc<Principal>>,
+    standing: Option<Arc<Standing>>,
+    /// When its admission ends.
+    expires: Option<Time>,
+    /// [`Access::generation`](crate::access::Access::generation) of the rules that allowed the Will; `None` after a restart.
+    rules: Option<u64>,
+    /// Rules may depend on its certificate or its principal, and these are not known any more.
+    is_partial: bool,
+}
+
+impl WillOwner {
+    pub(crate) fn of(connection: &Connection, node: &Node) -> Self {
+        let extra = connection.extra.as_deref();
+        Self {
+            client_id: connection.client_id.clone(),
+            mountpoint: connection.mountpoint().into(),
+            username: connection.username().map(Into::into),
+            peer: connection.peer().map(|peer| peer.ip()),
+            listener: node.listener_name(connection.listener).into(),
+            certificate: extra.and_then(|extra| extra.certificate.clone()),
+            principal: extra.and_then(|extra| extra.principal.clone()),
+            standing: extra.and_then(|extra| extra.standing.clone()),
+            expires: extra.and_then(|extra| extra.expires),
+            rules: extra.map(|extra| extra.will_rules),
+            is_partial: false,
+        }
+    }
+
+    pub(crate) fn mountpoint(&self) -> &str {
+        &self.mountpoint
+    }
+
+    pub(crate) fn identity(&self) -> Identity<'_> {
+        Identity {
+            client_id: self.client_id.strip_prefix(self.mountpoint()).unwrap_or(&self.client_id),
+            username: self.username.as_deref(),
+            peer: self.peer,
+            listener: &self.listener,
+            certificate: self.certificate.as_deref(),
+            principal: self.principal.as_deref(),
+        }
+    }
+
+    /// Whether its admission has expired, or its user was removed.
+    pub(crate) fn has_ended(&self, now: Time) -> bool {
+        self.expires.is_some_and(|expires| expires <= now)
+            || self.standing.as_ref().is_some_and(|standing| standing.has_ended())
+    }
+
+    /// Whether the rules have to be asked, when they are of this generation.
+    pub(crate) fn needs_check(&self, generation: u64) -> bool {
+        !self.is_partial && self.rules != Some(generation)
+    }
+
+    /// Its Will as the store keeps it: the owner is written in front of the properties, so that it is known after a restart too.
+    pub(crate) fn sign(&self, will: &Message) -> Message {
+        let view = will.view();
+        let mut properties = Vec::with_capacity(64 + self.client_id.len() + view.properties.len());
+        properties.push(MARK);
+        properties.extend([0; 4]);
+        self.encode(&mut properties);
+        let length = properties.len() as u32;
+        properties[1..HEADER].copy_from_slice(&length.to_le_bytes());
+        properties.extend_from_slice(view.properties);
+        MessageView { properties: &properties, ..view }.to_message()
+    }
+
+    /// The owner and the properties of a Will of the store.
+    pub(crate) fn of_signed(properties: &[u8]) -> (Option<Self>, &[u8]) {
+        if properties.first() != Some(&MARK) {
+            return (None, properties);
+        }
+        let length = properties.get(1..HEADER).and_then(|length| length.try_into().ok());
+        let length = length.map_or(HEADER, |length| u32::from_le_bytes(length) as usize);
+        let (mut owner, rest) = properties.split_at_checked(length).unwrap_or((properties, &[]));
+        (take(&mut owner, HEADER).and_then(|_| Self::decode(&mut owner)), rest)
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        let has_rights = |principal: &Principal| {
+            principal.superuser || !principal.attributes.is_empty() || principal.grants.is_some()
+        };
+        let is_partial = self.certificate.is_some() || self.principal.as_deref().is_some_and(has_rights);
+        out.push(if is_partial { PARTIAL } else { 0 } | if self.username.is_some() { NAMED } else { 0 });
+        out.extend(self.expires.unwrap_or(Time::NEVER).0.to_le_bytes());
+        let peer = self.peer.map(|peer| peer.to_string()).unwrap_or_default();
+        let username = self.username.as_deref().unwrap_or_default();
+        for text in [&*self.client_id, &*self.mountpoint, username, &*self.listener, &*peer] {
+            out.extend((text.len() as u32).to_le_bytes());
+            out.extend(text.as_bytes());
+        }
+    }
+
+    fn decode(from: &mut &[u8]) -> Option<Self> {
+        let flags = *take(from, 1)?.first()?;
+        let expires = Time(u64::from_le_bytes(take(from, 8)?.try_into().ok()?));
+        let mut text = || {
+            let length = u32::from_le_bytes(take(from, 4)?.try_into().ok()?);
+            std::str::from_utf8(take(from, length as usize)?).ok()
+        };
+        Some(Self {
+            client_id: text()?.into(),
+            mountpoint: text()?.into(),
+            username: Some(text()?.into()).filter(|_| flags & NAMED != 0),
+            listener: text()?.into(),
+            peer: text()?.parse().ok(),
+            expires: Some(expires).filter(|expires| *expires != Time::NEVER),
+            is_partial: flags & PARTIAL != 0,
+            ..Self::default()
+        })
+    }
+}
+
+/// Begins properties that have an owner in front of them. No property has this identifier.
+const MARK: u8 = 0;
+/// Bytes of the mark, and of the length of all that precedes the properties.
+const HEADER: usize = 5;
+const PARTIAL: u8 = 1;
+const NAMED: u8 = 2;
+
+fn take<'a>(from: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
+    let (taken, rest) = from.split_at_checked(length)?;
+    *from = rest;
+    Some(taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner() -> WillOwner {
+        WillOwner {
+            client_id: "tenant/c".into(),
+            mountpoint: "tenant/".into(),
+            username: Some("u".into()),
+            peer: Some([192, 0, 2, 1].into()),
+            listener: "tls".into(),
+            expires: Some(Time(70_000)),
+            ..WillOwner::default()
+        }
+    }
+
+    fn will(properties: &[u8]) -> Message {
+        let stored = shard::MessageView {
+            topic: "t",
+            properties,
+            payload: b"gone",
+            qos: mqtt::QoS::AtLeastOnce,
+            retain: true,
+            expires: shard::NEVER,
+            received: 0,
+            publisher_key: 0,
+        };
+        Message::of_stored(&stored)
+    }
+
+    #[test]
+    fn the_owner_of_a_stored_will_is_known_again() {
+        for properties in [&[][..], &[1, 1]] {
+            for owner in [owner(), WillOwner::default()] {
+                let signed = owner.sign(&will(properties));
+                assert_eq!(WillOwner::of_signed(signed.view().properties), (Some(owner), properties));
+            }
+        }
+    }
+
+    #[test]
+    fn a_will_that_was_stored_without_its_owner_keeps_its_properties() {
+        for properties in [&[][..], &[1, 1]] {
+            assert_eq!(WillOwner::of_signed(properties), (None, properties));
+        }
+    }
+
+    #[test]
+    fn an_owner_that_is_cut_is_none() {
+        let signed = owner().sign(&will(&[1, 1]));
+        let properties = signed.view().properties;
+        for length in 1..properties.len() - 2 {
+            assert_eq!(WillOwner::of_signed(&properties[..length]).0, None, "{length}");
+        }
+    }
+
+    /// What only a certificate or a token says is not stored, so the rules cannot be asked again after a restart.
+    #[test]
+    fn rules_are_not_asked_about_a_stored_owner_whose_rights_came_with_a_token() {
+        let principal = Principal { superuser: true, ..Principal::default() };
+        let with_rights = WillOwner { principal: Some(Arc::new(principal)), ..owner() };
+        let stored = |owner: WillOwner| {
+            WillOwner::of_signed(owner.sign(&will(&[])).view().properties).0.unwrap_or_default()
+        };
+        assert!(!stored(with_rights).needs_check(1));
+        assert!(stored(owner()).needs_check(1));
+    }
+}
