@@ -926,6 +926,97 @@ export const checks = [
     },
   ],
   [
+    'identifiers, log lines and advice are read in full at 1280 pixels, and "no limit" is not 0',
+    async (visitor) => {
+      const whole = (locator) => locator.evaluateAll((all) => all.filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent));
+      const id = 'vm_be_1f0c2a77-5a0e-4b8f-9c55-8f1d0a3b7c11/plant-7/line-3/press';
+      const page = await visitor.open('clients');
+      const listed = ['meridian-1', 'meridian-2'].map((node) => ({ ...made.clients[0], client_id: `${id}/${node}`, username: 'a-user-of-the-plant', node }));
+      await page.route(/\/api\/v1\/clients(\?|$)/, (route) => route.fulfill({ json: { items: listed, next: null } }));
+      await page.reload();
+      await page.getByRole('link', { name: `${id}/meridian-2` }).waitFor();
+      assert.deepEqual(await whole(page.getByRole('table', { name: 'Clients' }).getByRole('cell')), []);
+      const message = `the cluster has a node that is not reached; ${'look at its log and at its firewall, '.repeat(8)}then start it again`;
+      await page.route(/\/api\/v1\/logs?(\?|$)/, async (route) => {
+        const answer = await route.fetch();
+        const told = await answer.json();
+        told.items.push({ ...told.items.at(-1), message });
+        await route.fulfill({ response: answer, json: told });
+      });
+      await ready(page, visitor.base, ['log', 'Log']);
+      const line = page.getByRole('option').filter({ hasText: 'then start it again' });
+      await line.waitFor();
+      const text = line.getByText(message);
+      assert.deepEqual(await whole(line), []);
+      assert.ok((await text.boundingBox()).height > 30, 'it takes several lines');
+      await page.route(/\/api\/v1\/node(\?|$)/, async (route) => {
+        const answer = await route.fetch();
+        const told = await answer.json();
+        for (const listener of told.listeners) listener.connections_max = 0;
+        await route.fulfill({ response: answer, json: told });
+      });
+      await ready(page, visitor.base, ['overview', 'Overview']);
+      await page.getByRole('table', { name: 'Listeners' }).getByRole('cell', { name: 'no limit' }).first().waitFor();
+    },
+  ],
+  [
+    'a list is sorted by the head of a column, one way and the other, and says when it is not all there',
+    async (visitor) => {
+      const page = await visitor.open('clients');
+      const listed = [['b-10', 5], ['b-9', 700], ['a', null]].map(([client_id, queued_messages]) => ({ ...made.clients[0], client_id, queued_messages }));
+      let page1 = { items: listed, next: null };
+      await page.route(/\/api\/v1\/clients(\?|$)/, (route) => route.fulfill({ json: page1 }));
+      await page.reload();
+      const table = page.getByRole('table', { name: 'Clients' });
+      const head = (name) => table.getByRole('columnheader', { name });
+      const sorted = (...ids) => until(`the order is ${ids}`, async () => JSON.stringify(await table.getByRole('link').allTextContents()) === JSON.stringify(ids));
+      await sorted('b-10', 'b-9', 'a');
+      await head('Client').getByRole('button').click();
+      await sorted('a', 'b-9', 'b-10');
+      assert.equal(await head('Client').getAttribute('aria-sort'), 'ascending');
+      await head('Client').getByRole('button').click();
+      await sorted('b-10', 'b-9', 'a');
+      await head('Queued').getByRole('button').click();
+      await sorted('b-9', 'b-10', 'a');
+      assert.equal(await head('Queued').getAttribute('aria-sort'), 'descending');
+      assert.equal(await page.getByText('there are more').count(), 0);
+      page1 = { items: made.clients.slice(0, 100), next: 'more' };
+      await page.reload();
+      await head('Queued').getByRole('button').click();
+      await page.getByText('Sorted are the 100 rows that are loaded; there are more.').waitFor();
+    },
+  ],
+  [
+    'the configuration begins with what can be changed, and without rules the page says what holds',
+    async (visitor) => {
+      const page = await visitor.open('configuration');
+      await ready(page, visitor.base, ['configuration', 'Configuration']);
+      await page.locator('main').getByRole('heading', { level: 2 }).first().filter({ hasText: 'Can be changed now' }).waitFor();
+      const first = page.locator('[data-setting]').first();
+      assert.equal(await first.getByRole('button', { name: /^Edit / }).isEnabled(), true);
+      await page.route(/\/api\/v1\/rules(\?|$)/, (route) => route.fulfill({ json: { items: [], next: null } }));
+      let value = null;
+      await page.route(/\/api\/v1\/config(\?|$)/, async (route) => {
+        const answer = await route.fetch();
+        const told = await answer.json();
+        const setting = told.settings.find((one) => one.name === 'auth.no_match') ?? told.settings[told.settings.push({ ...told.settings[0], name: 'auth.no_match' }) - 1];
+        setting.value = value;
+        await route.fulfill({ response: answer, json: told });
+      });
+      for (const [set, text] of [
+        ['deny', 'no client may publish or subscribe to anything'],
+        ['allow', 'every client that may connect may publish and subscribe to everything'],
+        [null, 'With the first rule, everything that no rule allows is refused'],
+      ]) {
+        value = set;
+        await page.goto(`${visitor.base}/#/overview`);
+        await heading(page, 'Overview');
+        await ready(page, visitor.base, ['rules', 'Access rules']);
+        await page.getByText(text).waitFor();
+      }
+    },
+  ],
+  [
     'what is wrong stands on every page with what to do, until it is over',
     async (visitor) => {
       const alarm = (severity, code, text) => ({ node: 'n1', severity, code, text });
