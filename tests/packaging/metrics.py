@@ -42,7 +42,7 @@ METRICS = {
         {
             "reason": {
                 "protocol_error", "keep_alive_timeout", "connect_timeout", "taken_over", "slow_reader", "administrative",
-                "admission_expired",
+                "admission_expired", "packet_timeout",
             }
         },
     ),  # fmt: skip

@@ -191,6 +191,8 @@ pub(crate) struct Flow {
     pub steps: u32,
     pub acknowledging: VecDeque<PendingAck>,
     pub blocked: Option<Blocked>,
+    /// A packet has begun to arrive. Kept until its timer finds that nothing is missing any more.
+    pub unfinished: Option<Unfinished>,
     /// When a timer tries `blocked` again, unless that is past.
     pub retry_at: Time,
     pub budget: Budget,
@@ -201,6 +203,31 @@ pub(crate) struct Flow {
     /// Of the retained message that waits to be told.
     pub room: Room,
     pub probe: Probe,
+}
+
+/// A packet of which a part has arrived, and a timer that looks at it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unfinished {
+    /// Bytes of it that have arrived; 0 when it is complete.
+    pub len: u32,
+    /// `len` when the time that it may take began.
+    pub len_before: u32,
+    pub since: Time,
+}
+
+impl Unfinished {
+    /// Bytes that have to arrive so that the time starts anew.
+    const PROGRESS: u32 = 1024;
+
+    /// Part of the packet has arrived: `len` bytes in all, of a new packet or more of the same.
+    pub fn arrived(&mut self, now: Time, len: u32, is_new: bool) {
+        if is_new || self.len == 0 {
+            (self.since, self.len_before) = (now, 0);
+        } else if len - self.len_before.min(len) >= Self::PROGRESS {
+            (self.since, self.len_before) = (now, len);
+        }
+        self.len = len;
+    }
 }
 
 /// Whether there is a place for a retained message, where most are taken: it is asked for before anybody has the message.
@@ -375,6 +402,7 @@ impl Flow {
         // Packet Identifiers start anew with a new flow, which is fine while none is in use; aliases live as long as the
         // connection [MQTT-3.3.2-7].
         self.is_idle()
+            && self.unfinished.is_none()
             && self.inbound.is_forgettable()
             && self.aliases_in.is_empty()
             && self.aliases_out.is_none()

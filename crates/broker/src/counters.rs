@@ -73,6 +73,8 @@ counters! {
         connects_shed as "connects_shed",
         /// Connections closed because CONNECT did not come in time.
         connect_timeouts as "disconnects" "reason" = "connect_timeout",
+        /// Connections closed because the rest of a packet did not come in time.
+        packet_timeouts as "disconnects" "reason" = "packet_timeout",
         /// Connections closed because another took their Client Identifier.
         taken_over as "disconnects" "reason" = "taken_over",
         /// Connections closed because they freed no place for a waiting publisher in `queue.wait`.

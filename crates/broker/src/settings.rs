@@ -44,6 +44,9 @@ section! {
         pub subscription_identifier_available: bool = "true", at start;
         /// Largest packet accepted from a client, fixed header included. Announced as Maximum Packet Size.
         pub packet_size_max: ByteSize = "1MiB" in "64B..=256MiB", at start;
+        /// Largest packet accepted from a client that has not logged in yet, fixed header included: its CONNECT with Will, user name and
+        /// password. A larger one is refused as soon as its fixed header is there.
+        pub packet_size_before_login_max: ByteSize = "64KiB" in "64B..=256MiB", on reload;
         /// QoS 1 and 2 messages that a client may have sent without an answer of ours. Announced as Receive Maximum.
         pub receive_max: u16 = "1024" in "1..=65535", at start;
         /// QoS 1 and 2 messages sent to a client and not yet acknowledged by it. A smaller Receive Maximum of the
@@ -58,12 +61,15 @@ section! {
         pub keep_alive_max: u16 = "0", on reload;
         /// How long a new connection may take until its CONNECT is complete.
         pub connect_timeout: Duration = "10s" in "100ms..=10m", on reload;
+        /// How long the rest of a packet may take that has begun to arrive. It starts anew whenever another 1 KiB of the packet has arrived,
+        /// so a large packet may come over a slow line.
+        pub packet_timeout: Duration = "30s" in "100ms..=1h", on reload;
         /// Levels of a Topic Name or Topic Filter, at most.
         pub topic_levels_max: u16 = "128" in "1..=128", at start;
-        /// Bytes of a Topic Name or Topic Filter, at most.
-        pub topic_len_max: u16 = "65535" in "1..=65535", at start;
+        /// Bytes of a Topic Name or Topic Filter, at most, with `$share` and a mountpoint.
+        pub topic_len_max: u16 = "4096" in "1..=65535", at start;
         /// Bytes of a Client Identifier, at most.
-        pub client_id_len_max: u16 = "65535" in "23..=65535", on reload;
+        pub client_id_len_max: u16 = "4096" in "23..=65535", on reload;
         /// Response Information for clients that ask for it; none is sent when empty.
         pub response_information: String = "", on reload;
         /// What happens to a PUBLISH that the access rules refuse.

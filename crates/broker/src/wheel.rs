@@ -28,6 +28,8 @@ pub enum TimerKind {
     /// CONNECT is due.
     Connect,
     KeepAlive,
+    /// The rest of a packet is due, or more of it.
+    Packet,
     /// A publisher waits for a place in this connection's queue.
     QueueWait,
     /// A publisher that was blocked may be able to go on.

@@ -531,3 +531,84 @@ impl net::Net {
         self.send(peer, message(topic, kib(4)).retain());
     }
 }
+
+/// The first `count` bytes of a PUBLISH of 100,000 bytes at QoS 0.
+fn beginning_of_a_large_message(count: usize) -> Vec<u8> {
+    let mut packet = b"\x30\xA0\x8D\x06\0\x01t\0".to_vec();
+    packet.resize(count, b'x');
+    packet
+}
+
+/// `mqtt.packet_timeout`: it needs no Keep Alive, and closes for want of progress, not of speed.
+#[test]
+fn a_packet_that_is_never_finished_ends_its_connection_and_a_slow_one_arrives() {
+    everywhere(|net| {
+        let hoarder = net.connect(0, v5("hoarder"));
+        let slow = net.connect(1, v5("slow"));
+        let pinging = net.connect(2, v5("pinging"));
+        net.send_bytes(hoarder, &beginning_of_a_large_message(90_000));
+        let small = net.connect(1, v3("small"));
+        net.send_bytes(small, &[0xC0]);
+        net.send_bytes(slow, &beginning_of_a_large_message(1024));
+        // One kilobyte in 20 s: half an hour for the packet.
+        for _ in 0..96 {
+            net.pass(20_000);
+            net.send_bytes(slow, &[b'x'; 1024]);
+            // A packet that has come whole leaves nothing to wait for.
+            net.send_bytes(pinging, &[0xC0]);
+            net.send_bytes(pinging, &[0x00, 0xC0]);
+            net.send_bytes(pinging, &[0x00]);
+        }
+        let timeout = disconnect(ReasonCode::ImplementationSpecificError);
+        assert_eq!(net.received(hoarder), [timeout, Sent::Closed]);
+        assert_eq!(net.received(small), [Sent::Closed]);
+        assert_eq!(net.counter(|counters| counters.packet_timeouts), 2);
+        assert_eq!(net.received(pinging).len(), 192);
+        let rest = 4 + 100_000 - 97 * 1024;
+        net.send_bytes(slow, &vec![b'x'; rest]);
+        assert_eq!(net.counter(|counters| counters.received_qos0), 1);
+        net.pass(100_000);
+        assert_eq!(net.received(slow), []);
+    });
+}
+
+/// While the node reads nothing from a client, that client is not late.
+#[test]
+fn a_packet_that_waits_for_the_node_is_not_late() {
+    everywhere_with(
+        |settings| settings.limits.messages_per_second = 1,
+        |net| {
+            let client = net.connect(0, v5("c"));
+            let large = message("t", kib(40));
+            let packets: Vec<Sent> = (0..60).map(|_| large.clone().into()).collect();
+            net.send_all(client, packets);
+            net.send_bytes(client, &[0xC0]);
+            net.pass(75_000);
+            assert_eq!(net.received(client), []);
+            net.send_bytes(client, &[0x00]);
+            assert_eq!(net.received(client).len(), 1);
+        },
+    );
+}
+
+/// `mqtt.packet_size_before_login_max`: a CONNECT that is too large is refused before its body arrives, and a client that has logged in
+/// may send more.
+#[test]
+fn before_login_a_packet_that_is_too_large_is_refused_at_its_fixed_header() {
+    everywhere(|net| {
+        // 64 KiB and one byte; the packet itself never comes.
+        let stranger = net.open(0, V5);
+        net.send_bytes(stranger, &[0x10, 0xFD, 0xFF, 0x03]);
+        assert_eq!(net.received(stranger), [Sent::Closed]);
+        let named = net.open(1, V5);
+        net.send_bytes(named, b"\x10\xFD\xFF\x03\0\x04MQTT\x05");
+        assert_eq!(net.received(named), [refused(ReasonCode::PacketTooLarge), Sent::Closed]);
+        let stranger = net.open(1, V5);
+        net.send_bytes(stranger, b"\x10\xFC\xFF\x03\0\x04MQTT\x05");
+        assert_eq!(net.received(stranger), [], "64 KiB may come");
+        let client = net.connect(2, v5("c"));
+        net.subscribe(client, "a", AtMostOnce);
+        net.publish(client, "a", kib(100));
+        assert_eq!(net.payloads(client), [kib(100)]);
+    });
+}

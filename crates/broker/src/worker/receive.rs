@@ -6,11 +6,12 @@ use mqtt::{Ack, DecodeError, Packet, PacketId, PacketType, QoS, ReasonCode, Vers
 use session::{PubRecOutcome, Released, Settled};
 
 use super::Worker;
-use crate::connection::{Blocked, Flow, Phase};
+use crate::connection::{Blocked, Flow, Phase, Unfinished};
 use crate::ids::{ConnectionId, Time};
 use crate::mail::SessionDelivery;
+use crate::overload::Level;
 use crate::store::{Acknowledgement, Request};
-use crate::wheel::TimerKind;
+use crate::wheel::{Timer, TimerKind};
 
 /// What became of the bytes given to [`Worker::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,13 @@ impl Worker {
         self.now = now;
         let received = self.receive_packets(slot, bytes);
         self.counters.bytes_received += received.consumed as u64;
+        if received.then == Then::Hold
+            && let Some(flow) = self.connections.occupant(slot).and_then(|it| it.flow.as_mut())
+            && let Some(unfinished) = flow.unfinished.as_mut()
+        {
+            // The client waits for the node now. What is missing is timed again when it is read.
+            unfinished.len = 0;
+        }
         received
     }
 
@@ -80,11 +88,22 @@ impl Worker {
                 return Received { consumed, then: Then::Hold };
             }
             let rest = &bytes[consumed..];
-            let size_max = self.settings.mqtt.packet_size_max.bytes() as u32;
+            let mqtt = &self.settings.mqtt;
+            let size_max = match connection.phase {
+                Phase::Open => mqtt.packet_size_max,
+                // What an unknown client makes the node hold is bounded before its body arrives.
+                _ => mqtt.packet_size_max.min(mqtt.packet_size_before_login_max),
+            };
+            let size_max = size_max.bytes() as u32;
             let length = match mqtt::frame(rest, size_max) {
                 Ok(Some(length)) if length <= rest.len() => length,
                 Ok(length) => {
-                    return Received { consumed, then: Then::Read { packet_len: length.unwrap_or(0) } };
+                    let then = Then::Read { packet_len: length.unwrap_or(0) };
+                    let unfinished = connection.flow.as_ref().is_some_and(|flow| flow.unfinished.is_some());
+                    if unfinished || !rest.is_empty() {
+                        self.time_packet(slot, rest.len(), consumed > 0);
+                    }
+                    return Received { consumed, then };
                 }
                 Err(error) => {
                     self.refuse(slot, rest, error);
@@ -110,6 +129,57 @@ impl Worker {
             }
             consumed += length;
         }
+    }
+
+    /// More of a packet has come that the edge keeps until it is complete: `len` bytes so far.
+    pub fn receives(&mut self, now: Time, slot: u32, len: usize) {
+        self.now = now;
+        self.time_packet(slot, len, false);
+    }
+
+    /// `len` bytes of a packet are there, 0 when none has begun. Before CONNACK there is a limit of time for everything.
+    fn time_packet(&mut self, slot: u32, len: usize, is_new: bool) {
+        let (now, timeout) = (self.now, self.settings.mqtt.packet_timeout);
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        if connection.phase != Phase::Open {
+            return;
+        }
+        let generation = connection.id.generation;
+        let flow = connection.flow();
+        let is_timed = flow.unfinished.is_some();
+        let unfinished = flow.unfinished.get_or_insert(Unfinished { len: 0, len_before: 0, since: now });
+        unfinished.arrived(now, len as u32, is_new);
+        if !is_timed {
+            self.wheel.arm(now.after(timeout), slot, generation, TimerKind::Packet);
+        }
+    }
+
+    /// The rest of a packet is due, if one has begun.
+    pub(super) fn check_packet_timeout(&mut self, timer: Timer) {
+        let (now, timeout) = (self.now, self.settings.mqtt.packet_timeout);
+        // While the node reads nothing, or less, what does not come is not the client's fault.
+        let is_shed = self.overload_level == Level::Severe;
+        let Some(connection) = self.connections.get_mut(timer.slot, timer.generation) else { return };
+        let is_open = connection.phase == Phase::Open;
+        let Some(flow) = connection.flow.as_mut() else { return };
+        let Some(unfinished) = flow.unfinished.as_mut() else { return };
+        if unfinished.len == 0 || !is_open {
+            flow.unfinished = None;
+            return;
+        }
+        if is_shed {
+            unfinished.since = now;
+        }
+        let due = unfinished.since.after(timeout);
+        // After a pause the rest may lie in the socket.
+        if due > self.judged {
+            let due = due.max(Time(now.0 + 1));
+            self.wheel.arm(due, timer.slot, timer.generation, TimerKind::Packet);
+            return;
+        }
+        self.counters.packet_timeouts += 1;
+        let why = "the rest of a packet did not come in time (mqtt.packet_timeout)";
+        self.close_because(timer.slot, ReasonCode::ImplementationSpecificError, why);
     }
 
     fn packet(&mut self, slot: u32, bytes: &[u8]) -> Step {

@@ -160,7 +160,7 @@ impl Worker {
             return Err(Refusal::Connection(ReasonCode::ProtocolError)); // [MQTT-3.8.3-4]
         }
         let filter = subscription.filter.as_str();
-        if is_beyond_limits(filter, mqtt) {
+        if is_beyond_limits(filter, mqtt) || text.len() > usize::from(mqtt.topic_len_max) {
             return Err(invalid);
         }
         if subscription.share.is_some() && !mqtt.shared_subscription_available {

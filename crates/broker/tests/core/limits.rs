@@ -300,3 +300,42 @@ fn after_a_pause_clients_are_heard_before_they_are_judged() {
         });
     }
 }
+
+/// `mqtt.topic_len_max` and `mqtt.client_id_len_max`: 4 KiB, where nothing is set. A Client Identifier beyond it gets 0x85, a Will 0x90, a
+/// filter 0x8F; with $share as well, whose name is kept like the rest.
+#[test]
+fn topics_and_client_identifiers_have_four_kibibytes_by_default() {
+    everywhere(|net| {
+        let (longest, longer) = ("x".repeat(4096), "x".repeat(4097));
+        let client = net.connect(0, v5(&longest));
+        let invalid = refused(ReasonCode::ClientIdentifierNotValid);
+        for connecting in [v5(&longer), v3(&longer)] {
+            let peer = net.connecting(1, connecting);
+            assert_eq!(net.received(peer), [invalid.clone(), Sent::Closed]);
+        }
+        let mortal = net.connecting(1, v5("mortal").will(message(&longer, "")));
+        assert_eq!(net.received(mortal), [refused(ReasonCode::TopicNameInvalid), Sent::Closed]);
+        let shared = format!("$share/{}/t", "g".repeat(4088));
+        net.subscribe(client, &longest, AtLeastOnce);
+        net.subscribe(client, &shared[1..], AtLeastOnce);
+        for filter in [&longer, &shared] {
+            net.send(client, subscribe(1).to(filter, AtLeastOnce));
+            assert_eq!(net.received(client), [Sent::SubAck(1, vec![ReasonCode::TopicFilterInvalid])]);
+            let older = net.connect(2, v3("older"));
+            net.send(older, subscribe(1).to(filter, AtLeastOnce));
+            assert_eq!(net.received(older), [Sent::SubAck(1, vec![ReasonCode::UnspecifiedError])]);
+        }
+        net.publish(client, &longest, "x");
+        assert_eq!(net.payloads(client), ["x"]);
+    });
+    let as_specified = |settings: &mut Settings| {
+        (settings.mqtt.topic_len_max, settings.mqtt.client_id_len_max) = (65_535, 65_535);
+        // A CONNECT with such an identifier is larger than 64 KiB.
+        settings.mqtt.packet_size_before_login_max = ByteSize::kib(128);
+    };
+    everywhere_with(as_specified, |net| {
+        let longest = "x".repeat(65_535);
+        let client = net.connect(0, v5(&longest));
+        net.subscribe(client, &longest, AtLeastOnce);
+    });
+}

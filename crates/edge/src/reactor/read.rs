@@ -110,6 +110,9 @@ impl Reactor {
                 let bytes = std::mem::take(&mut peer.kept);
                 let consumed = self.offer(slot, &bytes);
                 self.keep(slot, bytes, consumed);
+            } else {
+                let len = peer.kept.len();
+                self.worker.receives(self.now, slot, len);
             }
         } else {
             let scratch = std::mem::take(&mut self.scratch);

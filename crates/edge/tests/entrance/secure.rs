@@ -1,6 +1,6 @@
 //! TLS.
 
-use std::io::{Read as _, Write as _};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -159,6 +159,38 @@ fn clients_show_their_certificates() {
                 assert!(served(&authority.client(Some(authority.issue("client")))));
                 assert_eq!(served(&authority.client(None)), without);
                 assert!(!served(&authority.client(Some(other.issue("client")))));
+            },
+        );
+    }
+}
+
+/// `mqtt.packet_size_before_login_max`: whatever lies below MQTT, the fixed header of a CONNECT that is too large ends the connection.
+#[test]
+fn a_connect_that_is_too_large_is_refused_at_its_fixed_header_on_every_transport() {
+    /// Says that 64 KiB and a byte will come, and waits for the end without sending them.
+    fn is_refused(mut stream: impl Read + Write) {
+        stream.write_all(&[0x10, 0xFD, 0xFF, 0x03]).expect("sent");
+        stream.flush().expect("sent");
+        assert_eq!(Client::over(stream).next(), "");
+    }
+    let (directory, authority) = (Directory::new("large"), Authority::new());
+    let config = authority.client(None);
+    for transport in [Transport::Mqtt, Transport::WebSocket] {
+        everywhere(
+            || Listener { transport, ..Listener::default() },
+            |node| match transport {
+                Transport::Mqtt => is_refused(node.open()),
+                Transport::WebSocket => is_refused(Frames::over(node.open(), 2)),
+            },
+        );
+        everywhere(
+            || Listener { transport, ..tls(&directory, &authority) },
+            |node| {
+                let stream = connect(node, &config, "localhost");
+                match transport {
+                    Transport::Mqtt => is_refused(stream),
+                    Transport::WebSocket => is_refused(Frames::over(stream, 2)),
+                }
             },
         );
     }

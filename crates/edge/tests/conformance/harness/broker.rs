@@ -175,6 +175,14 @@ pub fn v5_with(change: impl Fn(&mut broker::settings::Settings) + Sync, scenario
     run(&[Version::V5], Some(&change), &scenario);
 }
 
+/// Runs a scenario for every version with settings of its own.
+pub fn every_version_with(
+    change: impl Fn(&mut broker::settings::Settings) + Sync,
+    scenario: impl Fn(&Broker) + Sync,
+) {
+    run(&Version::ALL, Some(&change), &scenario);
+}
+
 /// Runs a scenario in every placement and version at the same time: many of them consist of waiting.
 fn run(versions: &[Version], change: Option<Change<'_>>, scenario: &(dyn Fn(&Broker) + Sync)) {
     static RUNS: AtomicU32 = AtomicU32::new(1);

@@ -10,7 +10,9 @@ pub mod wire;
 
 use std::time::{Duration, Instant};
 
-pub use broker::{Broker, every_version, every_version_ours, from_3_1_1, v5, v5_ours, v5_with};
+pub use broker::{
+    Broker, every_version, every_version_ours, every_version_with, from_3_1_1, v5, v5_ours, v5_with,
+};
 pub use client::Client;
 pub use connect::Connect;
 pub use message::Message;
