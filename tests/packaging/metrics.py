@@ -194,7 +194,7 @@ METRICS = {
     "meridian_http_request_seconds": (HISTOGRAM, {}),
     "meridian_cluster_info": (GAUGE, {"node": ANY, "region": ANY, "role": ANY}),
     "meridian_cluster_fresh": (GAUGE, {}),
-    "meridian_cluster_subacks_waiting": (GAUGE, {"for": {"core", "cluster"}}),
+    "meridian_cluster_subacks_waiting": (GAUGE, {"for": {"core", "region", "cluster"}}),
     "meridian_cluster_messages_dropped_total": (COUNTER, {"reason": {"qos0", "suspect"}}),
     "meridian_cluster_subacks_overdue_total": (COUNTER, {}),
     "meridian_cluster_routes_applied_total": (COUNTER, {}),

@@ -24,7 +24,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Who knows of a subscription before SUBACK leaves, in the runs of E1
-    #[arg(long, value_delimiter = ',', default_values = ["local", "core", "cluster"], value_parser = ["local", "core", "cluster"])]
+    #[arg(long, value_delimiter = ',', default_values = ["local", "core", "region", "cluster"], value_parser = ["local", "core", "region", "cluster"])]
     suback: Vec<String>,
     /// How nodes know each other in E1.1 to E1.9 and the copies: the cores agree, or each has a list
     #[arg(long, value_enum, default_value = "agreed")]

@@ -103,6 +103,8 @@ pub struct ClusterView {
     pub clock_off_s: Option<f64>,
     /// SUBACKs that wait until the core knows of the subscription.
     pub subacks_waiting_core: u64,
+    /// SUBACKs that wait until all nodes of the region know of the subscription.
+    pub subacks_waiting_region: u64,
     /// SUBACKs that wait until the cluster knows of the subscription.
     pub subacks_waiting_cluster: u64,
     /// SUBACKs for which others did not hear of the subscription in time.

@@ -95,7 +95,7 @@ section! {
     pub struct Routing {
         /// Who has to know of a subscription before SUBACK leaves. Subscriptions of sessions that outlive their connection always wait for
         /// `cluster`; a client may ask for another level by a User Property `suback` of its SUBSCRIBE.
-        pub suback: SubackLevel = "core", on reload;
+        pub suback: SubackLevel = "region", on reload;
         /// Unusual arrangements of wildcards in all Topic Filters of the node, at most: a message costs at worst one look at each. Usual
         /// ones, with up to two `+` in up to 16 levels, are not limited. A SUBSCRIBE beyond it gets 0x97; what other nodes have
         /// granted is always routed.
@@ -311,7 +311,7 @@ mod tests {
             overload,
             durability,
         } = Settings::default();
-        assert_eq!((routing.suback, routing.batch_sync), (SubackLevel::Core, BatchSync::Auto));
+        assert_eq!((routing.suback, routing.batch_sync), (SubackLevel::Region, BatchSync::Auto));
         assert_eq!(durability, []);
         assert_eq!((overload.turn, overload.queued_percent), (Duration::from_millis(500), 80));
         assert_eq!((mqtt.qos_max, mqtt.packet_size_max), (2, ByteSize::mib(1)));

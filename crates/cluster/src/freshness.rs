@@ -147,6 +147,12 @@ impl Grants {
         !is_behind
     }
 
+    /// Up to where a node has applied the changes of a writer's incarnation, as it has said last.
+    pub fn applied_by(&self, node: NodeId, writer: WriterId, incarnation: Incarnation) -> Position {
+        let known = self.granted.get(&node).and_then(|granted| granted.applied.get(&writer));
+        known.filter(|known| known.0 == incarnation).map_or(Position::default(), |known| known.1)
+    }
+
     /// Up to where all who may acknowledge by this core's word know a writer's changes, of which this core knows those up to `own`.
     pub fn settled(
         &self,
@@ -158,10 +164,7 @@ impl Grants {
             return Position::default();
         }
         let others = self.granted.iter().filter(|(node, granted)| node.0 != writer.0 && granted.until > now);
-        let positions = others.map(|(_, granted)| match granted.applied.get(&writer) {
-            Some((known, position)) if *known == incarnation => *position,
-            _ => Position::default(),
-        });
+        let positions = others.map(|(node, _)| self.applied_by(*node, writer, incarnation));
         positions.min().map_or(own, |least| least.min(own))
     }
 }

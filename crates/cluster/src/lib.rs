@@ -32,4 +32,4 @@ pub use features::{CLOCKS, COPIES, FEATURES, LIVES, LOG, PACKS, RECORDS, RELAYS}
 pub use mutation::Mutation;
 #[cfg(feature = "trial")]
 pub use mutation::mutate;
-pub use view::{ClassView, Link, MemberView, Membership, NotJoined, Replica, Routes, View};
+pub use view::{ClassView, Link, MemberView, Membership, NotJoined, Replica, Routes, SubacksWaiting, View};

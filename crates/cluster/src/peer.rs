@@ -61,10 +61,9 @@ pub struct Peer {
     pub is_lacked: bool,
     /// What of it has found no place yet.
     pub behind: Behind,
-    /// Its changes up to here are to be settled, and are not.
-    pub settle: Option<Position>,
-    /// What it was told last.
-    pub settled: Position,
+    /// What it waits for that is to be known everywhere, and in its region.
+    pub settle: Awaited,
+    pub settle_in_region: Awaited,
     /// Questions of it that are being answered.
     pub answering: usize,
     /// Frames to it are packed.
@@ -73,6 +72,15 @@ pub struct Peer {
     pub dead: Option<Incarnation>,
     /// Since when this node knows that.
     pub dead_since: Option<Time>,
+}
+
+/// The changes of a peer that others are to know.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Awaited {
+    /// Its changes up to here are not known to them.
+    pub wanted: Option<Position>,
+    /// What the peer was told last.
+    pub told: Position,
 }
 
 /// A delta on its way.
@@ -150,8 +158,8 @@ impl Peer {
             copies: None,
             is_lacked: false,
             behind: Behind::default(),
-            settle: None,
-            settled: Position::default(),
+            settle: Awaited::default(),
+            settle_in_region: Awaited::default(),
             answering: 0,
             packs: false,
             dead: None,
@@ -177,8 +185,8 @@ impl Peer {
         self.confirms.clear();
         self.copies = None;
         self.is_lacked = false;
-        self.settle = None;
-        self.settled = Position::default();
+        self.settle = Awaited::default();
+        self.settle_in_region = Awaited::default();
         self.answering = 0;
     }
 

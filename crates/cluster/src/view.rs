@@ -22,8 +22,7 @@ pub struct View {
     pub grants: Vec<(Box<str>, u64)>,
     /// By how much this node's clock is ahead of those of most nodes, milliseconds; `None` while it agrees with them.
     pub clock_off: Option<i64>,
-    /// SUBACKs that wait for the core, and for the cluster.
-    pub subacks_waiting: (u64, u64),
+    pub subacks_waiting: SubacksWaiting,
     pub counters: Counters,
     /// Filters and shared groups of other nodes that this node's index has no room for: it acknowledges nothing while there are any.
     pub unrouted: u64,
@@ -37,6 +36,14 @@ pub struct View {
     pub not_joined: Vec<NotJoined>,
     /// Where the cores agree on the members.
     pub membership: Option<Membership>,
+}
+
+/// Number of SUBACKs that wait until others know of the subscription, by level.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SubacksWaiting {
+    pub core: u64,
+    pub region: u64,
+    pub cluster: u64,
 }
 
 /// Somebody who was met or sought and is not joined.

@@ -4,7 +4,7 @@
 //! 1 hello     version u8 = 1, role u8, asks u8, number u32, load u32, incarnation u64, vector
 //! 2 delta     number u32 of the hello that it answers, delta
 //! 3 applied   vector
-//! 4 settle    position u64
+//! 4 settle    position u64; 1 u8 behind it: 25 is wanted, too
 //! 5 settled   incarnation u64, position u64
 //! 6 confirm   (lane u8, reason u8, first u32, count u32)*
 //! 7 renew     stamp u64
@@ -25,6 +25,7 @@
 //! 22 relay    from u64, to u64, features u64, a word
 //! 23 lacks
 //! 24 namesake address
+//! 25 region   incarnation u64, position u64
 //! vector      (writer u64, incarnation u64, position u64)*
 //! varint      seven bits a byte, the lowest first, the top bit in all but the last
 //! ```
@@ -67,10 +68,15 @@ pub enum Word<'a> {
     Applied(Vector),
     /// The same in fewer bytes, which only peers with [`BRIEF`](crate::features::BRIEF) read.
     Brief(Vector),
-    /// The sender waits until its changes up to here are known everywhere.
-    Settle(Position),
+    /// The sender waits until its changes up to here are known everywhere, or in its region and to the receiver.
+    Settle {
+        position: Position,
+        in_region: bool,
+    },
     /// All nodes that the sender lets acknowledge have applied the receiver's changes up to here.
     Settled(Incarnation, Position),
+    /// The sender and all nodes of the receiver's region have applied the receiver's changes up to here: to whoever asked for it.
+    KnownInRegion(Incarnation, Position),
     /// Messages have their places.
     Confirm(Vec<Confirmed>),
     /// The sender asks for a lease, at a time of its own.
@@ -160,8 +166,15 @@ impl Word<'_> {
                     put_varint(position.0, &mut out);
                 }
             }
-            Self::Settle(position) => {
+            Self::Settle { position, in_region } => {
                 out.push(4);
+                out.extend(position.0.to_le_bytes());
+                // Nodes of earlier versions ignore it, and say what is known everywhere.
+                out.extend(in_region.then_some(1));
+            }
+            Self::KnownInRegion(incarnation, position) => {
+                out.push(25);
+                out.extend(incarnation.0.to_le_bytes());
                 out.extend(position.0.to_le_bytes());
             }
             Self::Settled(incarnation, position) => {
@@ -279,7 +292,7 @@ pub fn decode(bytes: &[u8]) -> Option<Word<'_>> {
         }
         2 => Word::Delta { number: u32::from_le_bytes(take(rest)?), delta: rest },
         3 => Word::Applied(take_vector(rest)?),
-        4 => Word::Settle(Position(number(rest)?)),
+        4 => Word::Settle { position: Position(number(rest)?), in_region: rest.first() == Some(&1) },
         5 => Word::Settled(Incarnation(number(rest)?), Position(number(rest)?)),
         6 => {
             let mut confirmed = Vec::with_capacity(rest.len() / 10);
@@ -325,6 +338,7 @@ pub fn decode(bytes: &[u8]) -> Option<Word<'_>> {
         }
         23 => Word::Lacks,
         24 => Word::Namesake(str::from_utf8(rest).ok()?),
+        25 => Word::KnownInRegion(Incarnation(number(rest)?), Position(number(rest)?)),
         _ => return None,
     })
 }
@@ -385,7 +399,7 @@ mod tests {
     use super::*;
     use crate::asks::Unanswered;
 
-    fn words() -> [(Word<'static>, &'static str); 25] {
+    fn words() -> [(Word<'static>, &'static str); 27] {
         let vector = vec![(WriterId(2), Incarnation(3), Position(4))];
         let in_hex = "020000000000000003000000000000000400000000000000";
         let hello = Hello {
@@ -404,7 +418,8 @@ mod tests {
             ),
             (Word::Delta { number: 7, delta: b"ab" }, "02070000006162"),
             (Word::Applied(vector), in_hex),
-            (Word::Settle(Position(6)), "040600000000000000"),
+            (Word::Settle { position: Position(6), in_region: false }, "040600000000000000"),
+            (Word::Settle { position: Position(6), in_region: true }, "04060000000000000001"),
             (Word::Settled(Incarnation(1), Position(2)), "0501000000000000000200000000000000"),
             (Word::Confirm(confirmed), "0603971000000002000000"),
             (Word::Renew(8), "070800000000000000"),
@@ -435,6 +450,7 @@ mod tests {
             ),
             (Word::Lacks, "17"),
             (Word::Namesake("h:1"), "18683a31"),
+            (Word::KnownInRegion(Incarnation(1), Position(2)), "1901000000000000000200000000000000"),
         ]
     }
 

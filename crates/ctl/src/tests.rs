@@ -378,7 +378,7 @@ fn storage_is_shown_with_its_rate_and_its_trouble() {
 /// A replicant of two cores, of which `n3` is cut off; of `n2` it has heard of `position` changes.
 fn cluster(node: &str, position: u64) -> Value {
     json!({"node": node, "role": "replicant", "region": "north", "attached_to": "n2", "fresh": false,
-        "subacks_waiting_core": 3, "subacks_waiting_cluster": 1, "dropped_qos0": 2000,
+        "subacks_waiting_core": 3, "subacks_waiting_region": 2, "subacks_waiting_cluster": 1, "dropped_qos0": 2000,
         "routes": [
             {"node": node, "role": "replicant", "position": 1, "filters": 1, "digest": "aa", "incarnation": 7},
             {"node": "n2", "role": "core", "position": position, "filters": 5, "digest": position.to_string(), "incarnation": 7},

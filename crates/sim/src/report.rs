@@ -145,6 +145,7 @@ report! {
     /// Lives of nodes that cores agreed to be dead.
     fleet_deaths,
     /// SUBACKs to whom all nodes were to know of it.
+    fleet_subacks_region,
     fleet_subacks_cluster,
     /// Messages that were acknowledged after more than a second.
     fleet_waited,

@@ -51,6 +51,7 @@ pub fn view() -> ClusterView {
         grants: vec![GrantView { node: "c".to_owned(), left_s: 1.5 }],
         clock_off_s: None,
         subacks_waiting_core: 2,
+        subacks_waiting_region: 3,
         subacks_waiting_cluster: 5,
         subacks_overdue: 1,
         routes_applied: 8,

@@ -122,6 +122,7 @@ fn a_node_of_a_cluster_tells_of_its_links_and_of_what_it_knows_of_others() {
     for (name, labels, value) in [
         ("meridian_cluster_fresh", &[][..], 0.0),
         ("meridian_cluster_crowded_total", &[], 7.0),
+        ("meridian_cluster_subacks_waiting", &[("for", "region")], 3.0),
         ("meridian_cluster_subacks_waiting", &[("for", "cluster")], 5.0),
         ("meridian_cluster_node_suspect", &[("node", "b")], 1.0),
         ("meridian_cluster_node_filters", &[("node", "a")], 3.0),

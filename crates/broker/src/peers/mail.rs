@@ -78,6 +78,8 @@ choices! {
         Local = "local",
         /// The core that this node is attached to.
         Core = "core",
+        /// Every node of the same `region`, and the core that this node is attached to. In a cluster of one region this is `cluster`.
+        Region = "region",
         /// Every node that is not cut off: what is published after SUBACK, wherever, is delivered.
         Cluster = "cluster",
     }

@@ -177,6 +177,7 @@ impl Worker {
         match asked {
             Some((_, "local")) => SubackLevel::Local,
             Some((_, "core")) => SubackLevel::Core,
+            Some((_, "region")) => SubackLevel::Region,
             Some((_, "cluster")) => SubackLevel::Cluster,
             _ => self.node.listener_suback(listener).unwrap_or(self.settings.routing.suback),
         }

@@ -68,8 +68,15 @@ impl Fabric {
     fn hear_from(&mut self, core: Option<NodeId>) {
         if core != self.attached {
             self.attached = core;
-            self.core_knows = Position::default();
+            self.attached_core_forgets();
         }
+    }
+
+    /// The core that this node hears from is another one, or has restarted: what it knew of this node's changes counts no more.
+    pub(super) fn attached_core_forgets(&mut self) {
+        self.core_knows = Position::default();
+        self.region_knows = Position::default();
+        self.asked_region = Position::default();
     }
 
     /// Of the cores that are there one that is not dead for the others, then one of the same region, then that with the fewest replicants, then by chance that

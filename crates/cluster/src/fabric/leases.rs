@@ -1,6 +1,7 @@
 //! Who may acknowledge, and up to where this node's changes are known to all who may.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use link::{Lane, NodeId, Time};
 use replog::{Incarnation, Position, Replica, WriterId};
@@ -8,15 +9,19 @@ use replog::{Incarnation, Position, Replica, WriterId};
 use super::Fabric;
 use crate::config::WithoutQuorum;
 use crate::features::BRIEF;
-use crate::freshness::Known;
+use crate::freshness::{Grants, Known};
 use crate::interest::Interest;
 use crate::meta::Meta;
 use crate::mutation::{Mutation, mutated};
 use crate::peer::Peer;
 use crate::wire::{Vector, Word};
 
-/// A node tells cores how far it is no more often than this, microseconds.
-const TELL_PAUSE: u64 = 10_000;
+/// Minimum and maximum time after which a node reports again to the cores which changes it has applied, microseconds. In between it is
+/// [`REPORT_PAUSE_EACH`] for each other node, so that a core gets no more than 2,000 reports a second.
+const REPORT_PAUSE: RangeInclusive<u64> = 1_000..=10_000;
+const REPORT_PAUSE_EACH: u64 = 500;
+/// Whoever waits for a lease to run out looks after this again, microseconds.
+const LOOK_PAUSE: u64 = 10_000;
 /// And everything again, while a core grants it no lease, no more often than this.
 const TELL_AGAIN: u64 = 5_000_000;
 /// From one look whether shards have heard of the members of groups to the next, microseconds.
@@ -134,12 +139,12 @@ impl Fabric {
         let tell = match self.untold().next() {
             // Nobody says when shards have heard of members: it takes them no longer than a turn.
             Some(_) if self.node.routes.are_joining() => Time(self.tended_at.0 + JOINING_PAUSE),
-            Some(_) => Time(self.told_at.0 + TELL_PAUSE),
+            Some(_) => Time(self.told_at.0 + self.report_pause()),
             None => Time::NEVER,
         };
-        // Whoever waits for a lease to run out looks often.
-        let settle = self.for_cluster.len() > 0 || self.peers.values().any(|peer| peer.settle.is_some());
-        let look = if settle { Time(self.tended_at.0 + TELL_PAUSE) } else { Time::NEVER };
+        let waits = |peer: &Peer| peer.settle.wanted.or(peer.settle_in_region.wanted).is_some();
+        let settle = self.for_cluster.len() + self.for_region.len() > 0 || self.peers.values().any(waits);
+        let look = if settle { Time(self.tended_at.0 + LOOK_PAUSE) } else { Time::NEVER };
         renew.min(tell).min(look)
     }
 
@@ -191,9 +196,14 @@ impl Fabric {
         })
     }
 
+    fn report_pause(&self) -> u64 {
+        let pause = self.peers.len() as u64 * REPORT_PAUSE_EACH;
+        pause.clamp(*REPORT_PAUSE.start(), *REPORT_PAUSE.end())
+    }
+
     /// Cores hear how far this node is.
     fn tell_applied(&mut self, now: Time) {
-        if now.since(self.told_at) < TELL_PAUSE && self.told_at != Time::default() {
+        if now.since(self.told_at) < self.report_pause() && self.told_at != Time::default() {
             return;
         }
         let vector: Vector = self.untold().collect();
@@ -223,16 +233,10 @@ impl Fabric {
 
     /// Writers that wait hear up to where their changes are settled.
     fn tell_settled(&mut self, now: Time) {
-        if let Some(wanted) = self.for_cluster.last()
-            && self.asked_settle < wanted
-        {
-            self.asked_settle = wanted;
-            for id in self.cores_there() {
-                self.say(now, id, Lane::ROUTES, &Word::Settle(wanted));
-            }
-        }
+        self.ask_to_settle(now);
         let Some(grants) = &self.grants else { return };
-        if self.peers.values().all(|peer| peer.settle.is_none()) || self.node.routes.are_joining() {
+        let waits = |peer: &Peer| peer.settle.wanted.or(peer.settle_in_region.wanted).is_some();
+        if !self.peers.values().any(waits) || self.node.routes.are_joining() {
             return;
         }
         let vector: BTreeMap<_, _> = self
@@ -240,22 +244,84 @@ impl Fabric {
             .vector()
             .map(|(writer, incarnation, position)| (writer, (incarnation, position)))
             .collect();
-        for (id, peer) in &mut self.peers {
-            let Some(wanted) = peer.settle else { continue };
+        let mut known = Vec::new();
+        for (id, peer) in self.peers.iter().filter(|(_, peer)| waits(peer)) {
             let writer = WriterId(id.0);
-            // Of an earlier life more may be known than this one has written yet.
-            let is_of_life = |known: &&(Incarnation, Position)| peer.incarnation == Some(known.0);
-            let Some(known) = vector.get(&writer).filter(is_of_life) else { continue };
-            let settled = grants.settled(now, writer, *known);
-            if settled > peer.settled {
-                let word = Word::Settled(known.0, settled);
-                if self.mesh.send(now, *id, Lane::ROUTES, word.encode().into()).is_err() {
-                    continue;
-                }
-                peer.settled = settled;
-            }
-            peer.settle = Some(wanted).filter(|wanted| settled < *wanted);
+            // Of an earlier incarnation more may be known than this one has written yet.
+            let is_current = |known: &&(Incarnation, Position)| peer.incarnation == Some(known.0);
+            let Some(own) = vector.get(&writer).filter(is_current) else { continue };
+            let in_region = self.known_in(&peer.info.region, grants, writer, *own);
+            known.push((*id, own.0, grants.settled(now, writer, *own), in_region));
         }
+        for (id, incarnation, settled, in_region) in known {
+            let Some(peer) = self.peers.get_mut(&id) else { continue };
+            let everywhere = (&mut peer.settle, settled, Word::Settled(incarnation, settled));
+            let region = (&mut peer.settle_in_region, in_region, Word::KnownInRegion(incarnation, in_region));
+            for (awaited, position, word) in [everywhere, region] {
+                let Some(wanted) = awaited.wanted else { continue };
+                if position > awaited.told {
+                    if self.mesh.send(now, id, Lane::ROUTES, word.encode().into()).is_err() {
+                        continue;
+                    }
+                    awaited.told = position;
+                }
+                awaited.wanted = Some(wanted).filter(|wanted| position < *wanted);
+            }
+        }
+    }
+
+    /// Cores are asked up to where this node's changes are known, when a SUBACK waits for that.
+    fn ask_to_settle(&mut self, now: Time) {
+        let in_region = self.for_region.last();
+        if let (Some(wanted), Some(core)) = (in_region, self.attached)
+            && self.asked_region < wanted
+        {
+            self.asked_region = wanted;
+            self.say(now, core, Lane::ROUTES, &Word::Settle { position: wanted, in_region: true });
+        }
+        // What all know, the region knows: it may have a node that is cut off.
+        if let Some(wanted) = self.for_cluster.last().max(in_region)
+            && self.asked_settle < wanted
+        {
+            self.asked_settle = wanted;
+            for id in self.cores_there() {
+                self.say(now, id, Lane::ROUTES, &Word::Settle { position: wanted, in_region: false });
+            }
+        }
+    }
+
+    /// Up to where all nodes of a region know a writer's changes, of which this core knows those up to `own`.
+    fn known_in(
+        &self,
+        region: &str,
+        grants: &Grants,
+        writer: WriterId,
+        (incarnation, own): (Incarnation, Position),
+    ) -> Position {
+        let nodes = self
+            .peers
+            .iter()
+            .filter(|(id, peer)| id.0 != writer.0 && peer.dead.is_none() && *peer.info.region == *region);
+        let applied = nodes.map(|(id, _)| grants.applied_by(*id, writer, incarnation));
+        applied.min().map_or(own, |least| least.min(own))
+    }
+
+    /// Up to where this node's changes are known in its region. Where that is the whole cluster, a node that restarts meanwhile has to know
+    /// them, too, before it acknowledges.
+    pub(super) fn known_in_region(&self) -> Position {
+        let settled = self.settled();
+        let own = &*self.config.own.region;
+        if self.peers.values().all(|peer| *peer.info.region == *own) {
+            return settled;
+        }
+        let in_region = match &self.grants {
+            Some(grants) => {
+                let at = (self.config.incarnation, self.own_position());
+                self.known_in(own, grants, WriterId(self.own.0), at)
+            }
+            None => self.region_knows,
+        };
+        if self.is_member() { in_region.max(settled) } else { settled }
     }
 
     /// Up to where this node's changes are known to all who may acknowledge.

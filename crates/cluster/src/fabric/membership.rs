@@ -529,11 +529,13 @@ impl Fabric {
             self.replica.set(own, &key, Some(interest));
         }
         // What others knew was of the earlier life.
-        self.core_knows = replog::Position::default();
+        self.attached_core_forgets();
         self.asked_settle = replog::Position::default();
         self.leases.forget();
-        self.for_core.rebase(self.own_position());
-        self.for_cluster.rebase(self.own_position());
+        let last = self.own_position();
+        for subacks in [&mut self.for_core, &mut self.for_region, &mut self.for_cluster] {
+            subacks.rebase(last);
+        }
         for peer in self.peers.values_mut() {
             peer.fed.iter_mut().for_each(|fed| fed.own = None);
             peer.is_copied = false;

@@ -83,7 +83,10 @@ pub struct Fabric {
     share_at: Option<Time>,
     /// This node's changes up to here are known to that core.
     core_knows: Position,
+    /// And up to here, as that core says, to all nodes of this replicant's region.
+    region_knows: Position,
     for_core: Subacks,
+    for_region: Subacks,
     for_cluster: Subacks,
     /// Nodes that are linked and no members.
     guests: BTreeMap<NodeId, membership::Guest>,
@@ -113,6 +116,8 @@ pub struct Fabric {
     was_member: bool,
     /// Cores were asked to settle this node's changes up to here.
     asked_settle: Position,
+    /// The core that this replicant hears from was asked up to where its region knows them.
+    asked_region: Position,
     now: Time,
     /// What the workers are to get at the end of the turn.
     inbound: Vec<Inbound>,
@@ -215,7 +220,9 @@ impl Fabric {
             followed: 0,
             wishes_refused: VecDeque::new(),
             core_knows: Position::default(),
+            region_knows: Position::default(),
             for_core: Subacks::default(),
+            for_region: Subacks::default(),
             for_cluster: Subacks::default(),
             grants: is_core.then(|| Grants::new(now, config.lease)),
             leases: Leases::new(config.lease, cores, is_core),
@@ -229,6 +236,7 @@ impl Fabric {
             is_informed: false,
             was_member: false,
             asked_settle: Position::default(),
+            asked_region: Position::default(),
             now,
             inbound: (0..workers).map(|_| Inbound::default()).collect(),
             credits: slab::Slab::new(),
@@ -323,7 +331,8 @@ impl Fabric {
     /// When [`Self::turn`] is due at the latest.
     pub fn timeout(&self) -> Time {
         let feeds = self.feeds_due();
-        let subacks = self.for_core.deadline().min(self.for_cluster.deadline());
+        let subacks = [&self.for_core, &self.for_region, &self.for_cluster];
+        let subacks = subacks.into_iter().map(Subacks::deadline).min().unwrap_or(Time::NEVER);
         let meta = self.meta.as_ref().map_or(Time::NEVER, Meta::timeout);
         let soon = if self.is_forgetting { Time::default() } else { Time::NEVER };
         self.mesh
@@ -357,6 +366,7 @@ impl Fabric {
                 // It may have missed, or forgotten, what it was told.
                 self.told.clear();
                 self.asked_settle = Position::default();
+                self.asked_region = Position::default();
                 // A node without a lease asks at once, not when it would have asked again.
                 self.asked_at = Time::default();
                 self.clocks.link_up(now, id);
@@ -397,7 +407,7 @@ impl Fabric {
                     grants.restarted(id);
                 }
                 if self.attached == Some(id) {
-                    self.core_knows = Position::default();
+                    self.attached_core_forgets();
                 }
                 self.forget_behind(id);
                 self.lose_asks(id);
@@ -439,14 +449,20 @@ impl Fabric {
                     grants.applied(from, vector);
                 }
             }
-            Word::Settle(position) => {
+            Word::Settle { position, in_region } => {
                 if let Some(peer) = self.peers.get_mut(&from) {
-                    peer.settle = Some(position);
+                    let awaited = if in_region { &mut peer.settle_in_region } else { &mut peer.settle };
+                    awaited.wanted = Some(position);
                 }
             }
             Word::Settled(incarnation, position) => {
                 if incarnation == self.config.incarnation {
                     self.leases.settled(from, position);
+                }
+            }
+            Word::KnownInRegion(incarnation, position) => {
+                if incarnation == self.config.incarnation && self.attached == Some(from) {
+                    self.region_knows = position.max(self.region_knows);
                 }
             }
             Word::Confirm(confirmed) => self.confirmed(from, &confirmed),

@@ -12,7 +12,7 @@ use mqtt::TopicFilter;
 use replog::{Change, Copied, Delta, Feed, Incarnation, NotApplied, Position, SourceId, WriterId};
 
 use super::Fabric;
-use crate::config::Role;
+use crate::config::{Role, WithoutQuorum};
 use crate::interest::Interest;
 use crate::mutation::{Mutation, mutated};
 use crate::packing;
@@ -96,12 +96,16 @@ impl Fabric {
         let deadline = now.after(self.config.suback_wait);
         for Announce { connection, ticket, level } in announces {
             let is_core = self.config.own.role == Role::Core;
+            let is_early = mutated(Mutation::SubackEarly);
             match level {
                 SubackLevel::Core if !is_core => self.for_core.push(position, *connection, *ticket, deadline),
-                SubackLevel::Cluster if !mutated(Mutation::SubackEarly) => {
+                SubackLevel::Region if !is_early => {
+                    self.for_region.push(position, *connection, *ticket, deadline)
+                }
+                SubackLevel::Cluster if !is_early => {
                     self.for_cluster.push(position, *connection, *ticket, deadline)
                 }
-                SubackLevel::Core | SubackLevel::Local | SubackLevel::Cluster => {
+                SubackLevel::Core | SubackLevel::Local | SubackLevel::Region | SubackLevel::Cluster => {
                     self.inbound[connection.worker.index()].announced.push((*connection, *ticket, true));
                 }
             }
@@ -113,6 +117,12 @@ impl Fabric {
         while let Some((connection, ticket)) = self.for_core.pop_known(self.core_knows) {
             self.inbound[connection.worker.index()].announced.push((connection, ticket, true));
         }
+        if self.for_region.len() > 0 {
+            let known = self.known_in_region();
+            while let Some((connection, ticket)) = self.for_region.pop_known(known) {
+                self.inbound[connection.worker.index()].announced.push((connection, ticket, true));
+            }
+        }
         if self.for_cluster.len() > 0 {
             let settled = self.settled();
             while let Some((connection, ticket)) = self.for_cluster.pop_known(settled) {
@@ -123,6 +133,12 @@ impl Fabric {
         while let Some((connection, ticket)) = self.for_core.pop_overdue(now) {
             self.counters.subacks_overdue += 1;
             self.inbound[connection.worker.index()].announced.push((connection, ticket, true));
+        }
+        // Where the setting is that nodes serve alone, their clients may subscribe.
+        let serves_alone = self.config.without_quorum == WithoutQuorum::Serve;
+        while let Some((connection, ticket)) = self.for_region.pop_overdue(now) {
+            self.counters.subacks_overdue += 1;
+            self.inbound[connection.worker.index()].announced.push((connection, ticket, serves_alone));
         }
         while let Some((connection, ticket)) = self.for_cluster.pop_overdue(now) {
             self.counters.subacks_overdue += 1;
@@ -205,7 +221,8 @@ impl Fabric {
         let Hello { asks, number, load, vector, incarnation, .. } = hello;
         let theirs = vector.iter().find(|(writer, ..)| writer.0 == from.0);
         if peer.incarnation.replace(incarnation) != Some(incarnation) {
-            peer.settled = Position::default();
+            peer.settle.told = Position::default();
+            peer.settle_in_region.told = Position::default();
         }
         self.believe(from);
         let Some(peer) = self.peers.get_mut(&from) else { return };

@@ -5,7 +5,7 @@ use link::{NodeId, Time};
 use super::Fabric;
 use crate::config::{NodeInfo, WithoutQuorum};
 use crate::freshness::Grants;
-use crate::view::{ClassView, Link, MemberView, Membership, Replica, Routes, View};
+use crate::view::{ClassView, Link, MemberView, Membership, Replica, Routes, SubacksWaiting, View};
 
 impl Fabric {
     /// Whether clients of this node may be told that what they publish at QoS 1 and 2 has been received.
@@ -36,7 +36,11 @@ impl Fabric {
             granted_by: self.grants_view(now, self.leases.granted_by()),
             grants: self.grants_view(now, self.grants.iter().flat_map(Grants::holders)),
             clock_off: self.clocks.off(),
-            subacks_waiting: (self.for_core.len() as u64, self.for_cluster.len() as u64),
+            subacks_waiting: SubacksWaiting {
+                core: self.for_core.len() as u64,
+                region: self.for_region.len() as u64,
+                cluster: self.for_cluster.len() as u64,
+            },
             counters: self.counters,
             unrouted: self.node.routes.unrouted() as u64,
             crowded: self.mesh.counters().crowded,

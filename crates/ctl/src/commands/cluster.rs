@@ -291,8 +291,9 @@ fn about(view: &Value) -> Vec<(&'static str, String)> {
         (
             "SUBACKs",
             format!(
-                "{} wait for the core, {} for the cluster; {} were not in time",
+                "{} wait for the core, {} for the region, {} for the cluster; {} were not in time",
                 count("subacks_waiting_core"),
+                count("subacks_waiting_region"),
                 count("subacks_waiting_cluster"),
                 count("subacks_overdue")
             ),

@@ -47,8 +47,8 @@ section! {
         pub lease: Duration = "2s" in "200ms..=1m", at start;
         /// What a node does that reaches no majority of cores.
         pub without_quorum: WithoutQuorumSetting = "hold", at start;
-        /// How long SUBACK waits for other nodes. After that, one that waits for the core leaves, and one that waits for the cluster does
-        /// not: the connection is closed.
+        /// Maximum time for which SUBACK waits for other nodes. After that, SUBACK of level `core` is sent. For `region` and `cluster` the
+        /// connection is closed instead; with `without_quorum = "serve"` SUBACK of level `region` is sent, too.
         pub suback_wait: Duration = "10s" in "100ms..=5m", at start;
         /// Whether what goes to nodes of other regions is made smaller.
         pub compression: CompressionSetting = "between_regions", at start;

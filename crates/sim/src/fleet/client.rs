@@ -295,7 +295,7 @@ impl Client {
             let Some(view) = self.line.as_ref().map(|line| line.view) else { return };
             let group = scene.oracle.view(view).group.unwrap_or(*random.pick(&GROUPS));
             let qos = *random.pick(&[AtLeastOnce, ExactlyOnce]);
-            let level = *random.pick(&[Level::Local, Level::Cluster, Level::Cluster]);
+            let level = *random.pick(&[Level::Local, Level::Region, Level::Cluster]);
             return self.subscribes_to(scene, vec![(group.to_owned(), qos)], level);
         }
         for _ in 0..1 + random.below(2) {
@@ -303,7 +303,7 @@ impl Client {
             let qos = *random.pick(&[AtMostOnce, AtLeastOnce, ExactlyOnce, ExactlyOnce]);
             filters.push((filter.to_owned(), qos));
         }
-        let level = *random.pick(&[Level::Local, Level::Core, Level::Cluster, Level::Cluster]);
+        let level = *random.pick(&[Level::Local, Level::Core, Level::Region, Level::Cluster]);
         self.subscribes_to(scene, filters, level);
     }
 
@@ -332,6 +332,7 @@ impl Client {
             packet = packet.level(match level {
                 Level::Local => "local",
                 Level::Core => "core",
+                Level::Region => "region",
                 Level::Cluster => "cluster",
             });
         }
@@ -480,6 +481,7 @@ impl Client {
                     line.asked.iter().position(|(known, ..)| *known == id).expect("SUBACK of a SUBSCRIBE");
                 let (_, level, filters) = line.asked.remove(at);
                 assert_eq!(reasons.len(), filters.len());
+                scene.cx.report.fleet_subacks_region += u64::from(level == Level::Region);
                 scene.cx.report.fleet_subacks_cluster += u64::from(level == Level::Cluster);
                 for ((filter, qos), reason) in filters.into_iter().zip(reasons) {
                     if !filter.is_empty() && !reason.is_error() {

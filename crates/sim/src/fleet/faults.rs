@@ -247,6 +247,7 @@ impl Fleet {
         }
         let life = self.lives;
         self.lives += 1;
+        self.oracle.node_starts(life, self.cx.now());
         member.machine.count(&mut self.cx);
         match member.start(&mut self.cx, &self.plan, life) {
             Ok(()) => self.cx.say(|| format!("n{node}: life {life} begins")),

@@ -22,6 +22,7 @@ use crate::schedule::Micros;
 pub enum Level {
     Local,
     Core,
+    Region,
     Cluster,
 }
 
@@ -87,6 +88,10 @@ pub struct Oracle {
     acknowledged: Vec<usize>,
     /// Nodes may acknowledge what others were not told of.
     pub serves_alone: bool,
+    /// Regions of the nodes, by their numbers.
+    regions: Vec<Box<str>>,
+    /// When processes of nodes started, by their life.
+    started: BTreeMap<u32, Micros>,
     /// There may be no room for QoS 0 on the way to another node.
     pub is_tight: bool,
     /// A node that is off: nobody can ask it for what it has.
@@ -120,8 +125,29 @@ impl View {
 }
 
 impl Oracle {
-    pub fn new(serves_alone: bool) -> Self {
-        Self { serves_alone, ..Self::default() }
+    pub fn new(serves_alone: bool, regions: Vec<Box<str>>) -> Self {
+        Self { serves_alone, regions, ..Self::default() }
+    }
+
+    /// The process of a node starts.
+    pub fn node_starts(&mut self, life: u32, at: Micros) {
+        self.started.insert(life, at);
+    }
+
+    /// Whether nobody of another node's life may acknowledge a message without knowing of a subscription on `node`, which was granted then at a level of SUBACK.
+    fn is_known(&self, (level, since): (Level, Micros), node: usize, publisher: (usize, u32)) -> bool {
+        let region = |node: usize| self.regions.get(node);
+        let is_known = match level {
+            Level::Local | Level::Core => false,
+            Level::Region if self.regions.iter().all(|other| Some(other) == region(node)) => true,
+            // A node that has restarted since does not know what only its region knew.
+            Level::Region => {
+                let has_run = self.started.get(&publisher.1).is_some_and(|started| *started <= since);
+                region(publisher.0) == region(node) && has_run
+            }
+            Level::Cluster => true,
+        };
+        is_known && !self.serves_alone
     }
 
     pub fn new_view(&mut self, node: usize, life: u32, is_durable: bool) -> usize {
@@ -169,16 +195,17 @@ impl Oracle {
     pub fn publish(&mut self, leaving: &Leaving<'_>) {
         let Leaving { at, link, node, life, topic, payload, qos, is_retained } = *leaving;
         let number = self.messages.len();
-        let (is_settled, is_tight, serves_alone) = (self.is_settled, self.is_tight, self.serves_alone);
+        let (is_settled, is_tight) = (self.is_settled, self.is_tight);
         // A deletion has no number to know it by.
         if let Ok(name) = TopicName::parse(topic)
             && !payload.is_empty()
         {
-            for view in &mut self.views {
+            let mut views = std::mem::take(&mut self.views);
+            for view in &mut views {
                 let is_here = (view.node, view.life) == (node, life);
                 let is_durable = view.is_durable;
-                let is_promised = |granted: QoS, level: Level| {
-                    let is_known = is_here || level == Level::Cluster && !serves_alone;
+                let is_promised = |granted: QoS, by: (Level, Micros)| {
+                    let is_known = is_here || self.is_known(by, view.node, (node, life));
                     let is_assured = qos > QoS::AtMostOnce && granted > QoS::AtMostOnce;
                     is_known && is_assured
                         || is_settled
@@ -186,14 +213,15 @@ impl Oracle {
                             && (is_here || !is_tight || qos > QoS::AtMostOnce)
                 };
                 let mut granted = view.granted.iter();
-                let is_owed = granted.any(|(filter, (granted, level, _))| {
-                    is_promised(*granted, *level)
+                let is_owed = granted.any(|(filter, (granted, level, since))| {
+                    is_promised(*granted, (*level, *since))
                         && TopicFilter::parse(filter).is_ok_and(|filter| filter.matches(name))
                 });
                 if is_owed && (view.is_connected || view.is_durable && qos > QoS::AtMostOnce) {
                     view.owed.insert(number);
                 }
             }
+            self.views = views;
         }
         let message = Published {
             topic: topic.into(),

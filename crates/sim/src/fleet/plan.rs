@@ -240,7 +240,7 @@ fn setup(random: &mut Random) -> Setup {
     settings.sys.interval = Duration::ZERO;
     settings.session.expiry_max = Duration::from_secs(u64::from(crate::client::LONG));
     settings.queue.messages_max = 1_000_000;
-    settings.routing.suback = *random.pick(&[SubackLevel::Core, SubackLevel::Cluster]);
+    settings.routing.suback = *random.pick(&[SubackLevel::Core, SubackLevel::Region, SubackLevel::Cluster]);
     settings.shared.strategy = *random.pick(&[
         SharedStrategy::RoundRobin,
         SharedStrategy::Random,

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use broker::peers::SubackLevel;
 use broker::settings::Settings;
 use cluster::{Config, ForwardAck, NodeInfo, Role, WithoutQuorum};
 use link::{MeshConfig, NodeId};
@@ -23,6 +24,8 @@ mod agreed;
 #[cfg(test)]
 mod clocks;
 mod listed;
+#[cfg(test)]
+mod regions;
 
 const SEED: u64 = 7;
 /// As long as a scenario may take.
@@ -38,6 +41,8 @@ fn plan(batching: Duration) -> Plan {
     let nodes: Vec<NodeInfo> = (0..3).map(info).collect();
     let mut settings = Settings::default();
     settings.sys.interval = Duration::ZERO;
+    // Of clients before MQTT 5, which cannot ask for a level.
+    settings.routing.suback = SubackLevel::Core;
     let setup = Setup {
         urgent: &[],
         settings,

@@ -279,7 +279,7 @@ impl Fleet {
         let members = self.connect_more(Client::member);
         let readers = self.connect_more(|number| Client::new(number, None));
         self.settle();
-        let levels = [Level::Cluster, Level::Local, Level::Core];
+        let levels = [Level::Cluster, Level::Local, Level::Core, Level::Region];
         for (at, node) in there.iter().enumerate() {
             let level = levels[at % levels.len()];
             let filters =

@@ -110,7 +110,8 @@ impl Fleet {
             _ => Client::new(number, home(number)),
         };
         let clients = (0..plan.clients).map(client).collect();
-        let mut oracle = Oracle::new(plan.config.without_quorum == cluster::WithoutQuorum::Serve);
+        let regions = plan.nodes.iter().map(|node| node.region.clone()).collect();
+        let mut oracle = Oracle::new(plan.config.without_quorum == cluster::WithoutQuorum::Serve, regions);
         oracle.is_tight = plan.is_tight;
         oracle.groups.are_assured =
             !plan.is_tight && plan.config.forward_ack == cluster::ForwardAck::Received;

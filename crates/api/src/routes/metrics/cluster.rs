@@ -59,6 +59,7 @@ fn own(text: &mut Text, view: &ClusterView) {
     let help = "SUBACKs that wait until others know of the subscription, by whom they wait for.";
     let mut family = text.family("meridian_cluster_subacks_waiting", Kind::Gauge, help);
     family.sample(&[("for", "core")], view.subacks_waiting_core as f64);
+    family.sample(&[("for", "region")], view.subacks_waiting_region as f64);
     family.sample(&[("for", "cluster")], view.subacks_waiting_cluster as f64);
     let help = "Messages that found no place on the way to another node and were given up, by reason.";
     let mut family = text.family("meridian_cluster_messages_dropped_total", Kind::Counter, help);

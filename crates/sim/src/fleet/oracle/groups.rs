@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mqtt::{QoS, TopicFilter, TopicName};
 
-use super::{Level, Oracle, Published, View};
+use super::{Oracle, Published, View};
 use crate::context::Context;
 use crate::packets::Message;
 use crate::schedule::Micros;
@@ -69,11 +69,11 @@ impl Oracle {
         let Published { node, life, qos, ref topic, .. } = *message;
         for group in GROUPS.into_iter().filter(|group| matches(group, topic)) {
             let is_member = |view: &View| {
-                let Some((_, level, _)) = view.granted.get(group).filter(|_| view.is_connected) else {
+                let Some((_, level, since)) = view.granted.get(group).filter(|_| view.is_connected) else {
                     return false;
                 };
                 let is_here = (view.node, view.life) == (node, life);
-                is_here || self.is_settled || *level == Level::Cluster && !self.serves_alone
+                is_here || self.is_settled || self.is_known((*level, *since), view.node, (node, life))
             };
             let members = self.views.iter().enumerate().filter(|(_, view)| is_member(view));
             let witnesses: BTreeSet<usize> = members.map(|(at, _)| at).collect();

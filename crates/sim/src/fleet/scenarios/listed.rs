@@ -80,7 +80,7 @@ fn publishers_do_not_wait_for_a_node_that_is_cut_off_from_the_majority() {
 fn what_a_durable_session_is_to_have_is_refused_where_a_link_has_no_room() {
     for keeps in [Keeps::Nothing, Keeps::Message] {
         let mut tight = plan(Duration::ZERO);
-        tight.mesh.link.buffer_max.assured = 300;
+        tight.mesh.link.buffer_max.assured = 200;
         let mut story = Story::of(tight);
         let durable = story.fleet.clients.len();
         story.fleet.clients.push(Client::new(durable, Some(0)));
