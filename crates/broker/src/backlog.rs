@@ -55,6 +55,16 @@ impl Backlog {
         }
     }
 
+    /// Those for whom something waits, or did a moment ago.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Slots and generations of all of them.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.slots.iter().copied()
+    }
+
     /// What the last whole walk found.
     pub fn last(&self) -> Waiting {
         self.last

@@ -10,6 +10,7 @@ use session::{Deliveries, Inbound, InboundAliases, OutboundAliases};
 use crate::access::{ClientCertificate, Credentials, Identity, Mechanism, Principal, Standing};
 use crate::backlog::Waiting;
 use crate::budget::Budget;
+use crate::full_queues::Source;
 use crate::ids::{ConnectionId, GroupId, SessionId, Ticket, Time};
 use crate::mail::{SessionDelivery, SubscriptionIds};
 use crate::message::{Message, MessageView};
@@ -17,9 +18,10 @@ use crate::node::Node;
 use crate::out::{Out, Pool};
 use crate::peers::SubackLevel;
 use crate::permissions::Permissions;
-use crate::quota::Payers;
+use crate::quota::{Payers, Resource};
 use crate::retained::Place;
 use crate::route::Options;
+use crate::settings::Queue;
 use crate::store::Enqueue;
 use crate::subscriptions::Subscriptions;
 use crate::worker::Beyond;
@@ -102,6 +104,8 @@ pub(crate) struct Marks {
     pub paced: bool,
     /// Its subscriptions have to be checked again, because others had to be asked.
     pub recheck: bool,
+    /// Its queue was full for too long not long ago: no publisher waits for it.
+    pub drops: bool,
 }
 
 #[derive(Default)]
@@ -169,15 +173,23 @@ pub(crate) struct Flow {
     pub aliases_out: Option<OutboundAliases>,
     /// Deliveries of an ephemeral session. What is in flight keeps its message only when that may have to go to another.
     pub deliveries: Deliveries<Enqueue>,
-    pub waiting_bytes: usize,
     /// [`Access::generation`](crate::access::Access::generation) of the rules that allowed the first of the waiting messages.
     pub waiting_rules: u64,
+    /// Bytes of the messages that wait, and of those in flight that are kept for another member of their group.
+    pub held_bytes: usize,
     /// Messages that wait for a place among `deliveries`, most of them with their publishers.
     pub overflow: VecDeque<Overflow>,
     /// A timer runs for the oldest of them.
     pub wait_timed: bool,
-    /// When one of them last found a place.
+    /// When a message last left the queue, or the first came in.
     pub place_freed: Time,
+    /// Since when messages wait that waited then: since the queue was last empty or became full, or everything was sent that waited
+    /// before.
+    pub waiting_since: Time,
+    /// Messages that waited in the queue at `waiting_since` and are still there.
+    pub waiting_left: usize,
+    /// The client was remembered for its full queue on this connection.
+    pub noted_full: bool,
     /// Deliveries of a durable session that wait for room in `out`.
     pub ready: VecDeque<SessionDelivery>,
     /// Retained messages that new subscriptions are to get.
@@ -250,6 +262,9 @@ pub(crate) struct Probe {
     /// Not told of again before.
     pub told: Time,
 }
+
+/// How many times as much as one client a user or a mountpoint may have in queues.
+const SHARES_OF_PAYER: u64 = 3;
 
 /// Bytes of a Topic Name that a probe keeps.
 const PROBE_TOPIC: usize = 256;
@@ -366,6 +381,23 @@ impl Blocked {
 }
 
 impl Flow {
+    /// A message has left the queue.
+    pub fn note_left(&mut self, now: Time) {
+        self.place_freed = now;
+        if self.waiting_left > 1 {
+            self.waiting_left -= 1;
+        } else {
+            // Everything that waited then has left: the client is slow, and works.
+            self.waits_anew(now);
+        }
+    }
+
+    /// What waits now has to leave in time.
+    pub fn waits_anew(&mut self, now: Time) {
+        self.waiting_since = now;
+        self.waiting_left = self.deliveries.waiting();
+    }
+
     /// A retained message has come as a live one.
     pub fn overtake(&mut self, topic: &str) {
         if self.retained.is_empty() || self.overtaken.len() >= OVERTAKEN_MAX {
@@ -437,6 +469,46 @@ impl Connection {
         let in_use =
             |flow: &Flow| flow.acknowledging.iter().any(|pending| pending.ticket == Ticket::of(packet_id));
         if self.flow.as_deref().is_some_and(in_use) { Err(ReasonCode::ProtocolError) } else { Ok(()) }
+    }
+
+    /// Whether the queue takes one message more: the client is within its own limits, and the client, its user and its mountpoint are
+    /// within their shares of the node's free memory.
+    pub fn has_queue_room(&self, share: u64, queue: &Queue) -> bool {
+        let Some(flow) = self.flow.as_deref() else { return true };
+        // Whatever others hold, one message may wait: what the client takes next.
+        if flow.held_bytes == 0 {
+            return true;
+        }
+        let bytes_max = queue.bytes_max.bytes().min(share);
+        flow.deliveries.waiting() < queue.messages_max as usize
+            && (flow.held_bytes as u64) < bytes_max
+            && self.extra.as_deref().is_none_or(|extra| {
+                extra.payers.most_used(Resource::QueuedBytes) < share.saturating_mul(SHARES_OF_PAYER)
+            })
+    }
+
+    /// Bytes wait for the client.
+    pub fn hold(&mut self, bytes: usize) {
+        self.flow().held_bytes += bytes;
+        if let Some(extra) = self.extra.as_deref() {
+            extra.payers.charge(Resource::QueuedBytes, bytes as u64);
+        }
+    }
+
+    /// Bytes wait for the client no more.
+    pub fn release(&mut self, bytes: usize) {
+        if let Some(flow) = self.flow.as_deref_mut() {
+            flow.held_bytes -= bytes;
+        }
+        if let Some(extra) = self.extra.as_deref() {
+            extra.payers.release(Resource::QueuedBytes, bytes as u64);
+        }
+    }
+
+    /// Where the client comes from, among those whose queue was full for too long.
+    pub fn source(&self, node: &Node) -> Option<Source> {
+        let address = self.peer()?.ip();
+        Some(Source::new(node.owner_key(self.mountpoint(), self.username()), address))
     }
 
     /// Watches this delivery on its way, unless another is being watched.

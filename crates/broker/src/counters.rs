@@ -77,7 +77,8 @@ counters! {
         packet_timeouts as "disconnects" "reason" = "packet_timeout",
         /// Connections closed because another took their Client Identifier.
         taken_over as "disconnects" "reason" = "taken_over",
-        /// Connections closed because they freed no place for a waiting publisher in `queue.wait`.
+        /// Connections closed because their queue was full for too long: `queue.wait`, `queue.full_max`, and when they had more than an
+        /// equal share of a memory that is short.
         slow_readers_closed as "disconnects" "reason" = "slow_reader",
         /// Connections closed because their admission had run out, such as the token that they came in with.
         admissions_expired as "disconnects" "reason" = "admission_expired",
@@ -109,7 +110,8 @@ counters! {
         dropped_slow_qos0 as "messages_dropped" "reason" = "slow_reader",
         /// QoS 0 messages dropped because a connection had anything unsent while the node was overloaded.
         dropped_overload as "messages_dropped" "reason" = "overload",
-        /// Messages of the node itself, QoS 1 and 2, dropped because a queue was full.
+        /// QoS 1 and 2 messages dropped because a queue was full: of the node itself, and for clients whose queue was full for too
+        /// long before.
         dropped_queue_full as "messages_dropped" "reason" = "queue_full",
         /// Messages not delivered because they had expired.
         dropped_expired as "messages_dropped" "reason" = "expired",
@@ -245,6 +247,8 @@ pub struct Published {
     reactor: Mutex<ReactorFigures>,
     /// Its [`Level`](crate::Level), as a number.
     pub overload: AtomicU8,
+    /// It has too much to do to take new clients.
+    pub door_closed: AtomicBool,
     pub connections: AtomicU64,
     pub sessions: AtomicU64,
     /// Subscriptions of durable sessions.
@@ -259,6 +263,8 @@ pub struct Published {
     pub absent_bytes: AtomicU64,
     /// Messages that wait for clients that are connected.
     pub waiting_messages: AtomicU64,
+    /// Connected clients for whom something waits, or did a moment ago.
+    pub waiting_clients: AtomicU64,
     /// Milliseconds that the oldest of them has waited.
     pub oldest_ms: AtomicU64,
     /// Deliveries that took longer than `monitor.slow_threshold`, of late: one a client.

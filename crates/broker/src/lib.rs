@@ -15,6 +15,7 @@ mod connection;
 mod counters;
 mod dense;
 mod durability;
+mod full_queues;
 mod ids;
 mod mail;
 mod message;

@@ -15,6 +15,7 @@ use crate::access::Access;
 use crate::admin::{Ask, Traces, Watches};
 use crate::counters::Published;
 use crate::durability::Durability;
+use crate::full_queues::FullQueues;
 use crate::ids::{ShardId, Time, WorkerId};
 use crate::mail::Letter;
 use crate::peers::{Inbound, Members, NodePlace, Peers, SubackLevel};
@@ -50,6 +51,10 @@ pub struct Node {
     overloaded: AtomicBool,
     /// When that began, in milliseconds and never 0; 0 while it is not so.
     overloaded_since: AtomicU64,
+    /// When more than half of it began to wait for connected clients; as `overloaded_since`.
+    half_since: AtomicU64,
+    /// More waits than three quarters of `limits.memory_queued_max`.
+    nearly_full: AtomicBool,
     /// In milliseconds.
     fresh_until: AtomicU64,
     /// As of [`Self::stamp_retained`].
@@ -112,6 +117,12 @@ pub struct NodeLoad {
     pub retained: [RetainedFigures; SHARDS as usize],
     /// There is no place for any more of them, or not for a large one.
     pub retained_is_short: AtomicBool,
+    /// Bytes of all queues, as of a worker's last turn.
+    pub queued: AtomicU64,
+    /// More than half of `limits.memory_queued_max` has waited for connected clients for longer than `queue.wait`: those that have
+    /// more than their share and acknowledge nothing are closed.
+    pub hoarders_give_way: AtomicBool,
+    pub full_queues: FullQueues,
 }
 
 /// How many retained messages a shard has.
@@ -122,6 +133,12 @@ pub struct RetainedFigures {
 }
 
 impl NodeLoad {
+    /// Bytes that may wait for one connected client: what is free. However many take all they can, each newcomer gets as much as
+    /// they have.
+    pub fn queue_share(&self, settings: &Settings) -> u64 {
+        settings.limits.memory_queued_max.bytes().saturating_sub(self.queued.load(Relaxed)).max(1)
+    }
+
     /// What a shard has is noted.
     pub fn note_retained(&self, own: ShardId, (messages, bytes): (u64, u64), settings: &Settings) {
         let figures = &self.retained[own.index()];
@@ -188,13 +205,15 @@ impl Node {
             hash_key: seed,
             overloaded: AtomicBool::new(false),
             overloaded_since: AtomicU64::new(0),
+            half_since: AtomicU64::new(0),
+            nearly_full: AtomicBool::new(false),
             fresh_until: AtomicU64::new(u64::MAX),
             others: AtomicU16::new(0),
             is_stamping: AtomicBool::new(false),
             world: AtomicU64::new(0),
             last_stamp: AtomicU64::new(0),
             lacks_retained: AtomicBool::new(false),
-            load: Arc::default(),
+            load: Arc::new(NodeLoad { full_queues: FullQueues::new(seed), ..NodeLoad::default() }),
             quotas: Arc::default(),
             connections_max: AtomicU64::new(u64::MAX),
             log,
@@ -548,6 +567,20 @@ impl Node {
         counts > self.settings.load().limits.memory_queued_max.bytes()
     }
 
+    /// Whether a publisher should have no more than one message unanswered, so that nobody fills the rest at once.
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        self.nearly_full.load(Relaxed)
+    }
+
+    /// An equal share of half of `limits.memory_queued_max` among the connected clients for whom something waits.
+    pub(crate) fn equal_share(&self) -> u64 {
+        let sum = |figure: fn(&Published) -> &AtomicU64| -> u64 {
+            self.published.iter().map(|worker| Published::get(figure(worker))).sum()
+        };
+        let clients = sum(|worker| &worker.waiting_clients);
+        self.settings.load().limits.memory_queued_max.bytes() / 2 / clients.max(1)
+    }
+
     /// A worker's `queued_bytes` have changed, or time has passed.
     pub(crate) fn weigh(&self, now: Time) {
         let set = |flag: &AtomicBool, value| {
@@ -555,10 +588,23 @@ impl Node {
                 flag.store(value, Relaxed);
             }
         };
-        let (queued, _) = self.queued_bytes();
+        let (queued, absent) = self.queued_bytes();
         let settings = self.settings.load();
         let maximum = settings.limits.memory_queued_max.bytes();
+        self.load.queued.store(queued, Relaxed);
         set(&self.overloaded, queued > maximum);
+        set(&self.nearly_full, queued > maximum / 4 * 3);
+        let half_since = self.half_since.load(Relaxed);
+        if queued.saturating_sub(absent) <= maximum / 2 {
+            if half_since != 0 {
+                self.half_since.store(0, Relaxed);
+                set(&self.load.hoarders_give_way, false);
+            }
+        } else if half_since == 0 {
+            self.half_since.store(now.0.max(1), Relaxed);
+        } else if Time(half_since).after(settings.queue.wait) <= now {
+            set(&self.load.hoarders_give_way, true);
+        }
         let since = self.overloaded_since.load(Relaxed);
         if since == 0 && queued > maximum {
             self.overloaded_since.store(now.0.max(1), Relaxed);

@@ -161,6 +161,14 @@ section! {
         /// How long publishers of QoS 1 and 2 wait for a place in the full queue of a connected client before that
         /// client is closed.
         pub wait: Duration = "5s", on reload;
+        /// How long a connected client may take for the messages that waited in its queue when the queue became full, while publishers
+        /// wait. A client that takes longer is closed, even if it takes a message now and then; a durable session gives up messages by
+        /// `full`.
+        pub full_max: Duration = "10s" in "100ms..", on reload;
+        /// How long a client is remembered whose queue was full for too long. Meanwhile no publisher waits for it: messages that find
+        /// its queue full again are dropped. Three such clients of one user and address make all clients of both remembered. 0
+        /// remembers none.
+        pub remember: Duration = "10m", on reload;
         /// Unsent bytes of a connection beyond which QoS 0 messages for it are dropped.
         pub out_bytes_max: ByteSize = "4MiB" in "1KiB..", on reload;
         /// What the full queue of a client that is away gives up.
@@ -195,8 +203,10 @@ section! {
         pub messages_per_second: u32 = "0", on reload;
         /// Bytes a second that are read from one client; 0 is no limit.
         pub bytes_per_second: ByteSize = "0", on reload;
-        /// Bytes of all queues of the node together; beyond it publishers of QoS 1 and 2 are slowed. After `queue.wait`
-        /// the queues of clients that are away give way: each keeps an equal share of it, by `queue.full`.
+        /// Bytes of all queues of the node together; beyond it publishers of QoS 1 and 2 are slowed. A connected client holds at most as
+        /// much as is still free, a user or a mountpoint at most three times that. When the limit is reached for `queue.wait`, queues
+        /// of clients that are away are cut to an equal share by `queue.full`. When connected clients hold more than half for
+        /// `queue.wait`, those that hold more than an equal share and do not acknowledge are closed.
         pub memory_queued_max: ByteSize = "1GiB" in "1MiB..", on reload;
         /// Bytes of messages with durability `memory` that were acknowledged and are not on the disk yet: what a crash may lose. Beyond,
         /// such a message waits for the disk as others do. Each of 16 shards has its part.

@@ -65,6 +65,7 @@ impl Plan {
         if seed % 16 == 15 {
             // Nobody loses patience.
             settings.queue.wait = Duration::from_secs(100_000);
+            settings.queue.full_max = settings.queue.wait;
         }
         settings.queue.full = if random.percent(50) { QueueFull::DropOldest } else { QueueFull::DropNewest };
         if random.percent(30) {

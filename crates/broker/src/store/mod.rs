@@ -221,6 +221,10 @@ pub enum Completion {
     Revoke {
         connection: ConnectionId,
     },
+    /// The queue was full for too long: close with 0x97, and remember it.
+    QueueFull {
+        connection: ConnectionId,
+    },
     /// SUBACK may leave; per filter its Reason Code and whether the subscription existed already.
     Subscribed {
         connection: ConnectionId,
@@ -282,6 +286,7 @@ impl Completion {
             Completion::Claimed(claimed) => claimed.connection,
             Completion::ClaimRefused { connection, .. }
             | Completion::Revoke { connection }
+            | Completion::QueueFull { connection }
             | Completion::Subscribed { connection, .. }
             | Completion::Unsubscribed { connection, .. }
             | Completion::Deliver { connection, .. }

@@ -465,7 +465,7 @@ fn info(connection: &Connection) -> ClientInfo {
         subscriptions: connection.subscriptions.len(),
         inflight: flow.map_or(0, |flow| flow.deliveries.inflight()),
         queued_messages: flow.map_or(0, |flow| flow.deliveries.waiting() + flow.overflow.len()),
-        queued_bytes: flow.map_or(0, |flow| flow.waiting_bytes + overflow_bytes) as u64,
+        queued_bytes: flow.map_or(0, |flow| flow.held_bytes + overflow_bytes) as u64,
         messages_received: connection.messages_received,
         messages_sent: connection.messages_sent,
         session: connection.session,

@@ -18,10 +18,10 @@ impl Worker {
                 "a durable session's queue is the store's"
             );
             let waiting: usize = flow.deliveries.waiting_payloads().map(|entry| entry.message.size()).sum();
-            assert_eq!(flow.waiting_bytes, waiting);
-            let kept =
-                flow.deliveries.inflight_payloads().chain(flow.overflow.iter().map(|over| &over.entry));
-            queued_bytes += waiting + kept.map(|entry| entry.message.size()).sum::<usize>();
+            let kept: usize = flow.deliveries.inflight_payloads().map(|entry| entry.message.size()).sum();
+            assert_eq!(flow.held_bytes, waiting + kept);
+            let over = flow.overflow.iter().map(|over| over.entry.message.size()).sum::<usize>();
+            queued_bytes += waiting + kept + over;
             for key in flow.overflow.iter().filter_map(|overflow| overflow.pending) {
                 *pending.entry(key as usize).or_insert(0) += 1;
             }

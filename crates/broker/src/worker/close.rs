@@ -118,6 +118,10 @@ impl Worker {
             connection.extra.as_mut().map(|extra| std::mem::take(&mut extra.payers)).unwrap_or_default();
         payers.release(Resource::Connections, 1);
         let owner = will.as_ref().map(|_| Arc::new(WillOwner::of(connection, &self.node)));
+        payers.release(
+            Resource::QueuedBytes,
+            connection.flow.as_ref().map_or(0, |flow| flow.held_bytes) as u64,
+        );
         let subscriptions = std::mem::take(&mut connection.subscriptions);
         let flow = connection.flow.take();
         let claimed = std::mem::take(&mut connection.marks.claimed);

@@ -18,7 +18,6 @@ use crate::durability::Durability;
 use crate::ids::{ConnectionId, Time, client_key};
 use crate::mail::{Claimed, Letter, Token};
 use crate::message::{Message, MessageView};
-use crate::overload::Level;
 use crate::route::{Options, Route, RouteKind};
 use crate::store::{DueWill, Identity, Request};
 use crate::wheel::TimerKind;
@@ -33,7 +32,7 @@ impl Worker {
         if let Err(reason) = self.check_connect(connect) {
             return self.refuse_connect(slot, connect.version, reason);
         }
-        if self.overload_level >= Level::Busy {
+        if self.is_door_closed {
             self.counters.connects_shed += 1;
             return self.refuse_connect(slot, connect.version, ReasonCode::ServerBusy);
         }
@@ -142,6 +141,12 @@ impl Worker {
         connection.session = session;
         connection.last_packet = self.now;
         connection.connected_at = (self.now.0 / 1000) as u32;
+        let full_queues = &self.node.load.full_queues;
+        if !full_queues.is_empty() {
+            let (client, source) = (&connection.client_id, connection.source(&self.node));
+            connection.marks.drops =
+                full_queues.is_known(client, source, self.now, self.settings.queue.remember);
+        }
         if connection.keep_alive > 0 {
             let silence_max = u64::from(connection.keep_alive) * 1500;
             let at = Time(self.now.0 + silence_max);

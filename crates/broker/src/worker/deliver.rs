@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
 use mqtt::{Ack, Packet, PacketId, PacketType, QoS, ReasonCode, Version};
 use session::{OutboundAliases, PubRecOutcome, Settled, TopicAlias};
@@ -18,7 +19,7 @@ use crate::message::{Expired, Message, MessageView, Shared};
 use crate::overload::Level;
 use crate::retained::{self, Page, Scan};
 use crate::route::{Options, Route};
-use crate::store::{Acknowledgement, Enqueue, Request};
+use crate::store::{Acknowledgement, Completion, Enqueue, Request};
 use crate::wheel::{Timer, TimerKind};
 
 /// Generation of the rules for a message that no rule was asked about.
@@ -213,29 +214,46 @@ impl Worker {
         let room = connection.out.len() < OUT_FULL;
         let window = connection.window;
         let flow = connection.flow();
-        if room && flow.deliveries.waiting() == 0 && flow.deliveries.window_open(window) {
+        let is_first = flow.deliveries.waiting() == 0 && flow.overflow.is_empty();
+        let is_open = room && is_first && flow.deliveries.window_open(window);
+        if is_open
+            && (group.is_none()
+                || connection.has_queue_room(self.node.load.queue_share(&self.settings), queue))
+        {
             // Only a group's message may have to go to another; any other dies with the connection.
             let kept = group.map(|_| queued(shared.message(), qos, retain, ids, group));
-            self.queued_bytes += kept.as_ref().map_or(0, |entry| entry.message.size() as u64);
-            let packet_id = Some(flow.deliveries.open(qos, kept));
+            if let Some(entry) = &kept {
+                self.queued_bytes += entry.message.size() as u64;
+                connection.hold(entry.message.size());
+            }
+            let packet_id = Some(connection.flow().deliveries.open(qos, kept));
             let look = Look { qos, retain, dup: false, packet_id, ids, expiry };
             return self.write(slot, shared, &look, once);
         }
         let entry = queued(shared.message(), qos, retain, ids, group);
         let size = entry.message.size();
-        if flow.overflow.is_empty()
-            && flow.deliveries.waiting() < queue.messages_max as usize
-            && (flow.waiting_bytes as u64) < queue.bytes_max.bytes()
-        {
+        let is_behind = connection.flow.as_deref().is_some_and(|flow| !flow.overflow.is_empty());
+        if !is_behind && connection.has_queue_room(self.node.load.queue_share(&self.settings), queue) {
+            connection.hold(size);
+            self.queued_bytes += size as u64;
+            let flow = connection.flow();
             if flow.deliveries.waiting() == 0 {
                 flow.waiting_rules = rules;
+                flow.place_freed = self.now;
+                flow.waits_anew(self.now);
             }
-            flow.waiting_bytes += size;
-            self.queued_bytes += size as u64;
             flow.deliveries.wait(qos, entry);
             return self.note_backlog(slot);
         }
+        let drops = connection.marks.drops;
+        let flow = connection.flow();
         let key = match full {
+            // A group's message goes to another member when the connection is closed.
+            WhenFull::Tell(_) if drops && group.is_none() => {
+                self.counters.dropped_queue_full += 1;
+                self.note_full_queue(slot);
+                return self.dropped(slot, &shared.view, "the client's queue is full again");
+            }
             WhenFull::Drop => {
                 self.counters.dropped_queue_full += 1;
                 return self.dropped(slot, &shared.view, "the client's queue is full");
@@ -248,13 +266,42 @@ impl Worker {
                 Some(key)
             }
         };
-        let deadline = self.now.after(queue.wait);
+        let deadline = self.now.after(if drops { Duration::ZERO } else { queue.wait.min(queue.full_max) });
+        if !is_behind {
+            flow.waits_anew(self.now);
+        }
         if key.is_some() && !std::mem::replace(&mut flow.wait_timed, true) {
             self.wheel.arm(deadline, slot, generation, TimerKind::QueueWait);
         }
         self.queued_bytes += size as u64;
         flow.overflow.push_back(Overflow { entry, pending: key, deadline });
         self.note_backlog(slot);
+    }
+
+    /// Remembers the client for its full queue, once a connection.
+    fn note_full_queue(&mut self, slot: u32) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        if std::mem::replace(&mut connection.flow().noted_full, true) {
+            return;
+        }
+        let (client, source) = (connection.client_id.clone(), connection.source(&self.node));
+        let queue = &self.settings.queue;
+        if self.node.load.full_queues.note(&client, source, self.now, queue.remember) {
+            tracing::warn!(
+                client = &*client,
+                user = connection.username(),
+                "queue full for too long: the client acknowledges too little; for queue.remember its queue drops what it has no room for, \
+                 and no publisher waits"
+            );
+        }
+    }
+
+    /// A message of a group that was kept for another member is settled.
+    pub(super) fn release_held(&mut self, slot: u32, bytes: usize) {
+        self.queued_bytes -= bytes as u64;
+        if let Some(connection) = self.connections.occupant(slot) {
+            connection.release(bytes);
+        }
     }
 
     /// Something waits for a connection.
@@ -413,7 +460,7 @@ impl Worker {
                 Settled::Unknown | Settled::WrongKind => None,
             },
         };
-        self.queued_bytes -= kept.map_or(0, |entry| entry.message.size() as u64);
+        self.release_held(slot, kept.map_or(0, |entry| entry.message.size()));
     }
 
     /// Sends what waits for a connection, as far as its window and its output allow, and lets waiting publishers in.
@@ -469,7 +516,17 @@ impl Worker {
         {
             let window = connection.window;
             let Some(flow) = connection.flow.as_mut() else { return };
-            let Some(next) = flow.deliveries.next_waiting() else { return };
+            let Some(next) = flow.deliveries.next_waiting() else {
+                // The queue had no room for the first message, for want of memory.
+                if flow.overflow.is_empty() {
+                    return;
+                }
+                self.let_publishers_in(slot);
+                if self.has_waiting(slot) {
+                    continue;
+                }
+                return;
+            };
             let expiry = next.message.view().remaining_expiry(self.now);
             // The rules may have changed since it was queued.
             if flow.waiting_rules != self.node.access.generation() && self.node.access.guards_topics() {
@@ -482,7 +539,8 @@ impl Worker {
                     continue;
                 }
             }
-            let Some(flow) = self.connections.occupant(slot).and_then(|it| it.flow.as_mut()) else { return };
+            let Some(connection) = self.connections.occupant(slot) else { return };
+            let Some(flow) = connection.flow.as_mut() else { return };
             let keep = |entry: &Enqueue| entry.group.is_some().then(|| entry.clone());
             match expiry {
                 Err(Expired) => {
@@ -495,8 +553,9 @@ impl Worker {
                     let Some((packet_id, qos, entry)) = flow.deliveries.open_waiting(window, keep) else {
                         return;
                     };
-                    flow.waiting_bytes -= entry.message.size();
+                    flow.note_left(self.now);
                     if entry.group.is_none() {
+                        connection.release(entry.message.size());
                         self.queued_bytes -= entry.message.size() as u64;
                     }
                     let ids = entry.subscription_ids.as_slice();
@@ -520,27 +579,31 @@ impl Worker {
         }
     }
 
+    fn has_waiting(&self, slot: u32) -> bool {
+        let flow = self.connections.occupant_ref(slot).and_then(|connection| connection.flow.as_deref());
+        flow.is_some_and(|flow| flow.deliveries.waiting() > 0)
+    }
+
     /// Takes the first waiting message out of a queue.
     fn skip_waiting(&mut self, slot: u32) -> Option<Enqueue> {
-        let flow = self.connections.occupant(slot)?.flow.as_mut()?;
+        let connection = self.connections.occupant(slot)?;
+        let flow = connection.flow.as_mut()?;
         let entry = flow.deliveries.skip_waiting()?;
-        flow.waiting_bytes -= entry.message.size();
+        flow.note_left(self.now);
+        connection.release(entry.message.size());
         self.queued_bytes -= entry.message.size() as u64;
         Some(entry)
     }
 
     /// Moves messages from the overflow to places that are free again, and tells their publishers.
     fn let_publishers_in(&mut self, slot: u32) {
-        let queue = &self.settings.queue;
-        let (messages_max, bytes_max) = (queue.messages_max as usize, queue.bytes_max.bytes());
         while let Some(connection) = self.connections.occupant(slot)
-            && let Some(flow) = connection.flow.as_mut()
-            && flow.deliveries.waiting() < messages_max
-            && (flow.waiting_bytes as u64) < bytes_max
-            && let Some(Overflow { entry, pending, .. }) = flow.overflow.pop_front()
+            && connection.flow.as_ref().is_some_and(|flow| !flow.overflow.is_empty())
+            && connection.has_queue_room(self.node.load.queue_share(&self.settings), &self.settings.queue)
+            && let Some(Overflow { entry, pending, .. }) = connection.flow().overflow.pop_front()
         {
-            flow.waiting_bytes += entry.message.size();
-            flow.place_freed = self.now;
+            connection.hold(entry.message.size());
+            let flow = connection.flow();
             flow.deliveries.wait(entry.qos, entry);
             if let Some(pending) = pending {
                 self.found_a_place(pending);
@@ -559,23 +622,83 @@ impl Worker {
         }
     }
 
-    /// A reader that freed no place for `queue.wait` is closed, and its publishers go on.
+    /// Closes a client that freed no place for `queue.wait`, or has not taken within `queue.full_max` what waited when its queue became
+    /// full. Its publishers go on.
     pub(super) fn check_queue_wait(&mut self, timer: Timer) {
+        if self.connections.get_mut(timer.slot, timer.generation).is_none() {
+            return;
+        }
+        // There may be room because others have less.
+        self.let_publishers_in(timer.slot);
         let Some(connection) = self.connections.get_mut(timer.slot, timer.generation) else { return };
+        let drops = connection.marks.drops;
         let Some(flow) = connection.flow.as_mut() else { return };
         flow.wait_timed = false;
         // What no publisher waits for closes nobody.
         let mut waited_for = flow.overflow.iter().filter(|overflow| overflow.pending.is_some());
         let Some(oldest) = waited_for.next() else { return };
-        let at = oldest.deadline.max(flow.place_freed.after(self.settings.queue.wait));
+        let queue = &self.settings.queue;
+        let mut at = oldest.deadline;
+        if !drops {
+            at = at.max(flow.place_freed.after(queue.wait)).min(flow.waiting_since.after(queue.full_max));
+        }
         if at > self.judged {
             flow.wait_timed = true;
             let at = at.max(Time(self.now.0 + 1));
             return self.wheel.arm(at, timer.slot, timer.generation, TimerKind::QueueWait);
         }
+        self.close_slow_reader(timer.slot);
+    }
+
+    /// Closes a client whose queue was full for too long, and remembers it.
+    pub(super) fn close_slow_reader(&mut self, slot: u32) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
         self.counters.slow_readers_closed += 1;
         tracing::debug!(client = &*connection.client_id, "closed: its queue was full for too long");
-        self.close(timer.slot, ReasonCode::QuotaExceeded);
+        self.note_full_queue(slot);
+        self.close(slot, ReasonCode::QuotaExceeded);
+    }
+
+    /// While the memory for queues is short, closes connections that hold more than an equal share of it and have taken nothing for
+    /// `queue.wait`, or too little for `queue.full_max`. Whether a publisher waits does not matter: memory that nobody frees is missing
+    /// for everybody.
+    pub(super) fn close_hoarders(&mut self) {
+        if !self.node.load.hoarders_give_way.load(Ordering::Relaxed) {
+            return;
+        }
+        let (share, wait) = (self.node.equal_share(), self.settings.queue.wait);
+        let mut to_free =
+            self.node.waiting_bytes().saturating_sub(self.settings.limits.memory_queued_max.bytes() / 2);
+        let mut hoarders = Vec::new();
+        for (slot, generation) in self.backlog.iter() {
+            let Some(flow) =
+                self.connections.get(slot, generation).and_then(|connection| connection.flow.as_deref())
+            else {
+                continue;
+            };
+            let held = flow.held_bytes as u64;
+            let is_stuck = flow.place_freed.after(wait) <= self.judged
+                || flow.waiting_since.after(self.settings.queue.full_max) <= self.judged;
+            if to_free > 0 && held >= share.max(1) && is_stuck {
+                to_free = to_free.saturating_sub(held);
+                hoarders.push(slot);
+            }
+        }
+        hoarders.into_iter().for_each(|slot| self.close_slow_reader(slot));
+        for at in 0..self.shards.len() {
+            for connection in self.shards[at].1.hoarders(self.judged, share, &mut to_free) {
+                let worker = connection.worker;
+                let letter = Letter::Completion(Completion::QueueFull { connection });
+                self.post(worker, letter);
+            }
+        }
+    }
+
+    /// The queue of a durable session was full for too long, by its shard.
+    pub(super) fn queue_was_full(&mut self, id: ConnectionId) {
+        if self.connections.get_mut(id.slot, id.generation).is_some() {
+            self.close_slow_reader(id.slot);
+        }
     }
 
     /// Deliveries of a durable session from its shard.

@@ -117,6 +117,9 @@ pub struct Worker {
     operators: operators::Operators,
     stopping: bool,
     overload: Overload,
+    /// The same without what waits in queues, which is no reason to refuse clients.
+    door: Overload,
+    is_door_closed: bool,
     /// Clients are judged by this time: everything that they had sent until then was read. The present time where nobody says so.
     judged: Time,
     /// [`Self::has_read_until`] was called.
@@ -187,6 +190,8 @@ impl Worker {
             operators: operators::Operators::default(),
             stopping: false,
             overload: Overload::default(),
+            door: Overload::default(),
+            is_door_closed: false,
             judged: node.began(),
             reads_sockets: false,
             overload_level: Level::default(),
@@ -339,6 +344,7 @@ impl Worker {
     /// A turn of the reactor took so long, and ends now.
     pub fn turn_took(&mut self, now: Time, took: Duration) {
         self.overload.turn(now, took);
+        self.door.turn(now, took);
     }
 
     /// Looks at what there is to do, several times a second, and says how much the node has to give up until the next time.
@@ -346,10 +352,18 @@ impl Worker {
         let waiting_max = self.settings.limits.memory_queued_max.bytes();
         let load = Load { mailbox_bytes, waiting_bytes: self.node.waiting_bytes(), waiting_max };
         let own = self.overload.assess(now, load, &self.settings.overload);
+        let door = self.door.assess(now, Load { waiting_bytes: 0, ..load }, &self.settings.overload);
         self.published().overload.store(own.number(), Relaxed);
+        self.published().door_closed.store(door >= Level::Busy, Relaxed);
+        self.is_door_closed = self.node.published.iter().any(|worker| worker.door_closed.load(Relaxed));
         let levels = self.node.published.iter().map(|worker| worker.overload.load(Relaxed));
         self.overload_level = Level::of(levels.max().unwrap_or_default());
         self.overload_level
+    }
+
+    /// Whether no new clients are accepted, as of the last look.
+    pub fn is_door_closed(&self) -> bool {
+        self.is_door_closed
     }
 
     /// Everything that clients had sent until `at` was read. From the first call on, no client is judged by a later time than this
@@ -490,6 +504,7 @@ impl Worker {
             self.publish_figures();
             // Two workers that weigh at once may leave the older result behind.
             self.node.weigh(now);
+            self.close_hoarders();
             let soon = [self.recheck(), self.review()].into_iter().flatten().min();
             self.housekeeping_due = soon.unwrap_or(self.housekeeping_due);
         }
@@ -631,6 +646,8 @@ impl Worker {
         }
         let published = &self.node.published[self.id.index()];
         published.waiting_messages.store(waiting.messages, Relaxed);
+        let of_shards: usize = self.shards.iter().map(|(_, shard)| shard.waiting_clients()).sum();
+        published.waiting_clients.store((self.backlog.len() + of_shards) as u64, Relaxed);
         published.oldest_ms.store(waiting.oldest.as_millis() as u64, Relaxed);
         published.refresh(&self.counters, &store, &self.packets);
         self.sampler.tick(self.now);

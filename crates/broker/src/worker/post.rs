@@ -96,6 +96,7 @@ impl Worker {
             Completion::Claimed(claimed) => self.claimed(claimed),
             Completion::ClaimRefused { connection, reason } => self.claim_refused(connection, reason),
             Completion::Revoke { connection } => self.revoke(connection),
+            Completion::QueueFull { connection } => self.queue_was_full(connection),
             Completion::Subscribed { connection, ticket, results } => {
                 self.subscribed(connection, ticket, &results)
             }

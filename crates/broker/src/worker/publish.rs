@@ -72,6 +72,12 @@ impl Worker {
         {
             return Some(Time::NEVER);
         }
+        // A client that has messages unanswered might fill the rest of the memory before anybody notices.
+        let has_unanswered =
+            |flow: &Flow| flow.inbound.inflight() > 0 && !known(&flow.inbound) && self.node.is_nearly_full();
+        if publish.qos > QoS::AtMostOnce && connection.flow.as_deref().is_some_and(has_unanswered) {
+            return Some(Time::NEVER);
+        }
         if publish.qos > QoS::AtMostOnce && (self.node.is_overloaded() || self.node.is_stale(self.now)) {
             return Some(Time(self.now.0 + OVERLOAD_RETRY_MS));
         }

@@ -268,7 +268,7 @@ impl Worker {
         }
         if let Some(flow) = connection.flow.as_mut() {
             match flow.deliveries.pub_ack(ack.packet_id) {
-                Settled::Finished(Some(entry)) => self.queued_bytes -= entry.message.size() as u64,
+                Settled::Finished(Some(entry)) => self.release_held(slot, entry.message.size()),
                 // An unknown identifier is a late answer to something finished: nothing to do [MQTT-4.3.2-5].
                 Settled::Finished(None) | Settled::Unknown => {}
                 Settled::WrongKind => return Err(WRONG_KIND),
@@ -290,12 +290,12 @@ impl Worker {
         }
         let reason = match connection.flow().deliveries.pub_rec(ack.packet_id, refused) {
             PubRecOutcome::Release(entry) => {
-                self.queued_bytes -= entry.map_or(0, |entry| entry.message.size() as u64);
+                self.release_held(slot, entry.map_or(0, |entry| entry.message.size()));
                 ReasonCode::Success
             }
             PubRecOutcome::ReleaseAgain => ReasonCode::Success,
             PubRecOutcome::Refused(entry) => {
-                self.queued_bytes -= entry.map_or(0, |entry| entry.message.size() as u64);
+                self.release_held(slot, entry.map_or(0, |entry| entry.message.size()));
                 self.pump(slot);
                 return Ok(());
             }

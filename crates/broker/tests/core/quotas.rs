@@ -1,9 +1,14 @@
 //! What belongs to all: one client, one user or one mountpoint takes a part of it, and never everything.
 
+use std::time::Duration;
+
+use broker::settings::Settings;
+use mqtt::QoS::AtLeastOnce;
 use mqtt::ReasonCode;
 use mqtt::Version::V5;
+use settings::ByteSize;
 
-use crate::net::everywhere_with;
+use crate::net::{Net, Peer, everywhere_with};
 use sim::packets::*;
 
 #[test]
@@ -24,4 +29,282 @@ fn one_user_leaves_connections_to_others() {
             net.connect(1, durable(V5, "greedy 4").username("greedy"));
         },
     );
+}
+
+/// Subscribers that acknowledge nothing, each with as much in its queue as publishers get into it.
+fn hoarders(net: &mut Net, count: usize, connecting: impl Fn(&str) -> Connecting) -> Vec<Peer> {
+    let publisher = net.connect(0, v5("publisher of hoarders"));
+    let hoarders: Vec<_> = (0..count)
+        .map(|number| {
+            let name = format!("hoarder {number}");
+            let hoarder = net.connect(number, connecting(&name).receive_max(1));
+            net.subscribe(hoarder, &name, AtLeastOnce);
+            hoarder
+        })
+        .collect();
+    let payload = "x".repeat(16 * 1024);
+    for id in 1..=200 {
+        net.send(publisher, message(&format!("hoarder {}", usize::from(id) % count), &payload).qos1(id));
+    }
+    hoarders
+}
+
+fn little_memory(settings: &mut Settings) {
+    settings.limits.memory_queued_max = ByteSize::mib(1);
+    settings.queue.messages_max = 10_000;
+}
+
+#[test]
+fn who_hoards_queues_stops_no_publisher_of_others() {
+    for durable_ones in [false, true] {
+        everywhere_with(little_memory, |net| {
+            if durable_ones {
+                hoarders(net, 8, |name| durable(V5, name));
+                // Without a log all of it is in memory: they are closed when they have taken nothing for `queue.wait`.
+                net.pass(12_000);
+            } else {
+                hoarders(net, 8, v5);
+            }
+            let reader = net.connect(1, v5("reader"));
+            net.subscribe(reader, "others", AtLeastOnce);
+            let publisher = net.connect(2, v5("publisher"));
+            net.send(publisher, message("others", "not delayed").qos1(1));
+            assert_eq!(net.received(publisher), [puback(1)]);
+            assert_eq!(net.payloads(reader), ["not delayed"]);
+        });
+    }
+}
+
+#[test]
+fn the_clients_of_one_user_have_no_more_than_three_shares_together() {
+    everywhere_with(little_memory, |net| {
+        hoarders(net, 20, |name| v5(name).username("hoarder"));
+        let of_one = net.queued_bytes();
+        assert!(of_one < 900 * 1024, "{of_one}");
+    });
+}
+
+#[test]
+fn full_queues_do_not_close_the_door() {
+    let change = |settings: &mut Settings| {
+        little_memory(settings);
+        settings.overload.queued_percent = 40;
+    };
+    everywhere_with(change, |net| {
+        hoarders(net, 8, v5);
+        assert!(net.assess_load(0) > broker::Level::Calm);
+        net.connect(1, v5("newcomer"));
+        assert_eq!(net.counter(|counters| counters.connects_shed), 0);
+    });
+}
+
+/// Nobody waits for a place in these queues, so no publisher's patience ends: the memory is missing all the same.
+#[test]
+fn more_than_an_equal_share_is_given_up_by_who_acknowledges_nothing() {
+    let change = |settings: &mut Settings| {
+        little_memory(settings);
+        settings.queue.wait = Duration::from_secs(5);
+    };
+    everywhere_with(change, |net| {
+        let readers: Vec<_> = (0..4)
+            .map(|number| net.connect(number, v5(&format!("reader {number}")).receive_max(1)))
+            .collect();
+        let publisher = net.connect(0, v5("publisher"));
+        let payload = "x".repeat(16 * 1024);
+        for (number, reader) in readers.iter().enumerate() {
+            net.subscribe(*reader, &number.to_string(), AtLeastOnce);
+            let count = if number == 0 { 2 } else { 12 };
+            for id in 1..=count {
+                net.send(publisher, message(&number.to_string(), &payload).qos1(id));
+            }
+            assert_eq!(net.received(publisher).len(), usize::from(count), "nobody waits");
+        }
+        assert!(net.queued_bytes() > 512 * 1024);
+        net.pass(4_000);
+        // One of them works.
+        net.send(readers[1], puback(1));
+        net.pass(4_000);
+        assert_eq!(net.closed(readers[0]), None, "it has less than its share");
+        assert_eq!(net.closed(readers[1]), None, "it acknowledges");
+        let closed = [readers[2], readers[3]].map(|reader| net.closed(reader));
+        assert!(closed.contains(&Some(Some(ReasonCode::QuotaExceeded))), "{closed:?}");
+        assert!(net.queued_bytes() <= 512 * 1024);
+    });
+}
+
+/// Ordering within what one client gets holds where there is no room for more than one message, too [MQTT-4.6.0-6].
+#[test]
+fn a_client_of_a_user_that_has_too_much_goes_on_with_one_message_after_the_other() {
+    everywhere_with(little_memory, |net| {
+        hoarders(net, 20, |name| v5(name).username("user"));
+        let reader = net.connect(1, v5("reader").username("user").receive_max(1));
+        net.subscribe(reader, "t", AtLeastOnce);
+        let publisher = net.connect(2, v5("publisher"));
+        let mut read = Vec::new();
+        for id in 1..=5 {
+            net.send(publisher, message("t", &id.to_string()).qos1(id));
+        }
+        for _ in 0..5 {
+            for packet in net.received(reader) {
+                if let Sent::Publish(message) = packet {
+                    net.send(reader, puback(message.packet_id.expect("QoS 1")));
+                    read.push(message.payload);
+                }
+            }
+        }
+        assert_eq!(read, ["1", "2", "3", "4", "5"]);
+        assert_eq!(net.received(publisher).len(), 5);
+    });
+}
+
+/// An acknowledgement now and then is not enough to keep what others need.
+#[test]
+fn more_than_an_equal_share_is_given_up_by_who_acknowledges_a_message_now_and_then() {
+    let change = |settings: &mut Settings| {
+        little_memory(settings);
+        settings.queue.wait = Duration::from_secs(5);
+        settings.queue.full_max = Duration::from_secs(10);
+    };
+    everywhere_with(change, |net| {
+        let readers: Vec<_> = (0..3)
+            .map(|number| net.connect(number, v5(&format!("reader {number}")).receive_max(1)))
+            .collect();
+        let publisher = net.connect(0, v5("publisher"));
+        let payload = "x".repeat(16 * 1024);
+        for (number, reader) in readers.iter().enumerate() {
+            net.subscribe(*reader, &number.to_string(), AtLeastOnce);
+            for id in 1..=15 {
+                net.send(publisher, message(&number.to_string(), &payload).qos1(id));
+            }
+            assert_eq!(net.received(publisher).len(), 15, "nobody waits");
+        }
+        assert!(net.queued_bytes() > 640 * 1024);
+        let mut closed = 0;
+        for _ in 0..4 {
+            net.pass(4_000);
+            for reader in &readers {
+                for packet in net.received(*reader) {
+                    match packet {
+                        Sent::Publish(message) => {
+                            net.send(*reader, puback(message.packet_id.expect("QoS 1")))
+                        }
+                        Sent::Disconnect { reason, .. } => {
+                            assert_eq!(reason, ReasonCode::QuotaExceeded);
+                            closed += 1;
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        assert!(closed > 0);
+        assert!(net.queued_bytes() <= 512 * 1024);
+    });
+}
+
+#[test]
+fn a_client_that_was_closed_for_a_full_queue_delays_nobody_when_it_comes_back() {
+    let change = |settings: &mut Settings| {
+        settings.queue.messages_max = 2;
+        settings.queue.wait = Duration::from_secs(5);
+        settings.queue.remember = Duration::from_secs(600);
+    };
+    everywhere_with(change, |net| {
+        let publisher = net.connect(0, v5("publisher"));
+        let mut id = 0;
+        let mut publish = |net: &mut Net| {
+            net.send_all(
+                publisher,
+                (0..5).map(|_| {
+                    id += 1;
+                    message("t", id).qos1(id).into()
+                }),
+            );
+            net.received(publisher).len()
+        };
+        let reader = net.connect(1, v5("reader").receive_max(1));
+        net.subscribe(reader, "t", AtLeastOnce);
+        assert_eq!(publish(net), 3, "one in flight, two in the queue");
+        net.pass(5_200);
+        assert_eq!(net.closed(reader), Some(Some(ReasonCode::QuotaExceeded)));
+        assert_eq!(net.received(publisher).len(), 2);
+
+        let reader = net.connect(2, v5("reader").receive_max(1));
+        net.subscribe(reader, "t", AtLeastOnce);
+        assert_eq!(publish(net), 5, "nobody waits for it again");
+        assert_eq!(net.counter(|counters| counters.dropped_queue_full), 2);
+        assert_eq!(net.closed(reader), None);
+        net.lose(reader);
+
+        net.pass(600_000);
+        let reader = net.connect(0, v5("reader").receive_max(1));
+        net.subscribe(reader, "t", AtLeastOnce);
+        assert_eq!(publish(net), 3, "it is forgotten");
+    });
+}
+
+#[test]
+fn a_durable_reader_whose_queue_was_full_for_too_long_delays_nobody_again() {
+    let change = |settings: &mut Settings| {
+        settings.queue.messages_max = 2;
+        settings.queue.wait = Duration::from_secs(5);
+    };
+    everywhere_with(change, |net| {
+        let publisher = net.connect(0, v5("publisher"));
+        let mut id = 0;
+        let mut publish = |net: &mut Net| {
+            net.send_all(
+                publisher,
+                (0..5).map(|_| {
+                    id += 1;
+                    message("t", id).qos1(id).into()
+                }),
+            );
+            net.pass(100);
+            net.received(publisher).len()
+        };
+        let reader = net.connect(1, durable(V5, "reader").receive_max(1));
+        net.subscribe(reader, "t", AtLeastOnce);
+        assert_eq!(publish(net), 3, "one in flight, two in the queue");
+        net.pass(5_200);
+        assert_eq!(net.received(publisher).len(), 2);
+        assert_eq!(publish(net), 5, "nobody waits for it again");
+        net.lose(reader);
+        net.resume(2, durable(V5, "reader").receive_max(1));
+        assert_eq!(publish(net), 5, "nor when it comes back");
+    });
+}
+
+/// Publishers were slowed down to the pace of whoever takes a message now and then, for ever.
+#[test]
+fn a_reader_that_takes_one_message_now_and_then_is_no_longer_waited_for() {
+    let change = |settings: &mut Settings| {
+        settings.queue.messages_max = 50;
+        settings.queue.full_max = Duration::from_secs(10);
+    };
+    for connecting in [v5("reader"), durable(V5, "reader")] {
+        let is_durable = connecting != v5("reader");
+        everywhere_with(change, |net| {
+            let reader = net.connect(0, connecting.clone().receive_max(1));
+            net.subscribe(reader, "t", AtLeastOnce);
+            let publisher = net.connect(1, v5("publisher"));
+            net.send_all(publisher, (1..=100).map(|id| message("t", id).qos1(id).into()));
+            let mut acknowledged = net.received(publisher).len();
+            assert_eq!(acknowledged, 51);
+            let mut closed = None;
+            for _ in 0..16 {
+                net.pass(1_000);
+                for packet in net.received(reader) {
+                    match packet {
+                        Sent::Publish(message) => net.send(reader, puback(message.packet_id.expect("QoS 1"))),
+                        Sent::Disconnect { reason, .. } => closed = Some(reason),
+                        _ => {}
+                    }
+                }
+                acknowledged += net.received(publisher).len();
+            }
+            assert_eq!(acknowledged, 100, "publishers wait for ten seconds, and not for a hundred");
+            assert_eq!(closed, (!is_durable).then_some(ReasonCode::QuotaExceeded));
+        });
+    }
 }

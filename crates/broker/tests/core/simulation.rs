@@ -54,6 +54,7 @@ fn run(seed: u64) {
     if tight {
         settings.queue.messages_max = 3;
         settings.queue.wait = Duration::from_secs(100_000);
+        settings.queue.full_max = settings.queue.wait;
     } else {
         settings.queue.messages_max = 1_000_000;
     }

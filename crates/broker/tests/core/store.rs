@@ -294,7 +294,7 @@ fn of_completion(completion: &Completion) -> Kind {
     match completion {
         Completion::Claimed(_) => Kind::Claimed,
         Completion::ClaimRefused { .. } => Kind::ClaimRefused,
-        Completion::Revoke { .. } => Kind::Revoke,
+        Completion::Revoke { .. } | Completion::QueueFull { .. } => Kind::Revoke,
         Completion::Subscribed { .. } => Kind::Subscribed,
         Completion::Unsubscribed { .. } => Kind::Unsubscribed,
         Completion::Deliver { .. } => Kind::Deliver,

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use broker::{Level, Time};
+use broker::Time;
 use mio::Token;
 
 use super::{Peer, PeerMarks, Reactor};
@@ -36,7 +36,7 @@ impl Reactor {
         let settings = self.worker.settings().clone();
         let limits = &settings.limits;
         for _ in 0..ACCEPT_BATCH {
-            if self.level >= Level::Busy {
+            if self.worker.is_door_closed() {
                 self.figures.door.waits_overload += 1;
                 self.accepting[at].not_before = Time(self.now.0 + OVERLOAD_PAUSE_MS);
                 return;

@@ -1,5 +1,7 @@
 //! Messages for durable sessions and groups, and who waits for their places.
 
+use std::time::Duration;
+
 use mqtt::{ReasonCode, TopicName};
 use shard::{Command, SessionUid};
 
@@ -195,21 +197,32 @@ impl ShardHost {
 
     /// A message has a place beyond the limits of a session's queue: whoever appended it waits until it is within them.
     pub(super) fn is_over(&mut self, now: Time, uid: SessionUid, n: u64, append: Option<u32>, waits: bool) {
-        let deadline = if waits { now.after(self.settings.queue.wait) } else { Time::NEVER };
+        let queue = &self.settings.queue;
+        let waiting = self.waiting_before(uid, n);
         let Some(live) = self.live.get_mut(&uid) else { return };
         if let Some(key) = append {
             self.appends[key as usize].remaining += 1;
         }
+        live.becomes_full(now, waiting);
+        let patience = if live.drops { Duration::ZERO } else { queue.wait };
+        let deadline = if waits { now.after(patience) } else { Time::NEVER };
         live.over.push_back(Over { n, append, deadline });
-        let due = live.due_of(deadline, self.settings.queue.wait);
+        let due = live.due_of(deadline, queue);
         self.arm(uid, due);
+    }
+
+    /// How many messages wait in a session's queue before delivery `end`.
+    pub(super) fn waiting_before(&self, uid: SessionUid, end: u64) -> u64 {
+        self.state.session(uid).map_or(0, |session| end.saturating_sub(session.waiting().start))
     }
 
     /// Everything before delivery `before` lies within the limits.
     pub(super) fn room(&mut self, now: Time, uid: SessionUid, before: u64, out: &mut ShardOutput) {
         let mut freed = Vec::new();
+        let waiting = self.waiting_before(uid, before);
         if let Some(live) = self.live.get_mut(&uid) {
             live.place_freed = now;
+            live.turns_over(now, waiting);
             while let Some(over) = live.over.pop_front_if(|over| over.n < before) {
                 freed.push(over.append);
             }

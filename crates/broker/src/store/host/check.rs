@@ -25,10 +25,8 @@ impl ShardHost {
             );
             // The command that settles it may be on its way to the log.
             let is_underway = !self.proposals.is_idle();
-            assert!(
-                is_underway || live.armed <= live.due(self.settings.queue.wait).max(live.put_off),
-                "looked at when it is due"
-            );
+            let due = live.due(&self.settings.queue).max(live.put_off);
+            assert!(is_underway || live.armed <= due, "looked at when it is due");
             let client =
                 self.clients.get(session.client_id()).expect("a session that is served has a client");
             assert_eq!((client.session(), client.owner()), (Some(*uid), Some(live.connection)));

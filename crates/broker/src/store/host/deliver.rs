@@ -24,6 +24,7 @@ impl ShardHost {
     /// A message has its place in a session's queue.
     pub(super) fn queued(&mut self, uid: SessionUid, n: u64, message: &Message, pinned: bool) {
         let little = self.held.for_connected < self.held_little;
+        let share = self.load.queue_share(&self.settings);
         match self.live.get_mut(&uid) {
             Some(live) => {
                 if !pinned {
@@ -37,8 +38,10 @@ impl ShardHost {
                     self.backlog.push(id.slot, id.generation);
                 }
                 let is_near = n.saturating_sub(live.next) < AHEAD_MESSAGES;
-                // On disk it is anyway.
-                if self.log.is_none() || pinned || is_near && (little || live.bodies.bytes() < AHEAD_BYTES) {
+                // On disk it is anyway, and is read from there when the client has taken what it has been sent.
+                let held = live.bodies.bytes();
+                let is_kept = pinned && held < share || is_near && (little || held < AHEAD_BYTES.min(share));
+                if self.log.is_none() || is_kept {
                     self.held.for_connected += live.bodies.insert(n, message.clone());
                 }
             }
@@ -106,7 +109,9 @@ impl ShardHost {
         let Some(live) = self.live.get_mut(&uid) else { return };
         live.touched = false;
         let Some(session) = self.state.session(uid) else { return };
-        let bytes_max = self.settings.queue.bytes_max.bytes();
+        // Without a log everything is in memory, sent or not.
+        let share = if self.log.is_some() { self.load.queue_share(&self.settings) } else { u64::MAX };
+        let bytes_max = self.settings.queue.bytes_max.bytes().min(share);
         let mut skipped = Vec::new();
         let mut missing = None;
         live.next = live.next.max(session.open().start);
@@ -267,12 +272,13 @@ impl ShardHost {
         out: &mut ShardOutput,
     ) {
         let uid = session_uid(id);
-        let Some(live) = self.live.get(&uid).filter(|live| live.connection == connection) else { return };
+        let Some(live) = self.live.get_mut(&uid).filter(|live| live.connection == connection) else { return };
         let Some(session) = self.state.session(uid) else { return };
         // What was never sent cannot be acknowledged; an earlier connection may have sent it.
         let was_sent = |n| n < live.next || session.entry(n).is_some_and(|entry| entry.dup);
         let is_sent = session.number(packet_id).is_some_and(was_sent);
         let command = shard_kind(kind);
+        live.acknowledged = now;
         if !is_sent {
             return self.acknowledged(uid, connection, packet_id, kind, &Answer::Unknown, out);
         }

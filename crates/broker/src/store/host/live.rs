@@ -1,10 +1,10 @@
 //! A durable session with a connection: how far its deliveries have gone.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::time::Duration;
 
 use crate::ids::{ConnectionId, Time};
 use crate::message::Message;
+use crate::settings::Queue;
 
 /// What a host keeps for a session that is served. It ends with the connection.
 #[derive(Debug)]
@@ -26,6 +26,16 @@ pub(super) struct Live {
     pub over: VecDeque<Over>,
     /// When one of them last came within.
     pub place_freed: Time,
+    /// When the client last acknowledged anything, or connected.
+    pub acknowledged: Time,
+    /// Since when `over` is not empty, or since everything was sent that waited in the queue then.
+    pub full_since: Time,
+    /// PUBLISHes sent on this connection.
+    pub sent_in_all: u64,
+    /// How many of them there are when everything is sent that waited in the queue at `full_since`.
+    pub full_until: u64,
+    /// The queue was full for too long not long ago: nobody waits for the client.
+    pub drops: bool,
     /// Its earliest entry in the list of deadlines.
     pub armed: Time,
     /// What is due before is looked at then: the client could not be judged.
@@ -47,7 +57,7 @@ pub(super) struct Over {
 }
 
 impl Live {
-    pub fn new(connection: ConnectionId, epoch: u32, window: u16, first: u64) -> Self {
+    pub fn new(now: Time, connection: ConnectionId, epoch: u32, window: u16, first: u64) -> Self {
         Self {
             connection,
             epoch,
@@ -59,6 +69,11 @@ impl Live {
             reading: false,
             over: VecDeque::new(),
             place_freed: Time::default(),
+            acknowledged: now,
+            full_since: Time::default(),
+            sent_in_all: 0,
+            full_until: 0,
+            drops: false,
             armed: Time::NEVER,
             put_off: Time::default(),
             backlogged: false,
@@ -77,19 +92,47 @@ impl Live {
     /// The next delivery, of so many bytes, is on its way.
     pub fn sent(&mut self, bytes: u64) {
         self.next += 1;
+        self.sent_in_all += 1;
         self.inflight += 1;
         self.inflight_bytes += bytes;
     }
 
     /// When the rule for full queues may have to decide for what one publisher waits for.
-    pub fn due_of(&self, deadline: Time, patience: Duration) -> Time {
-        if deadline == Time::NEVER { deadline } else { deadline.max(self.place_freed.after(patience)) }
+    pub fn due_of(&self, deadline: Time, queue: &Queue) -> Time {
+        if deadline == Time::NEVER || self.drops {
+            return deadline;
+        }
+        let patient = deadline.max(self.place_freed.after(queue.wait));
+        patient.min(self.full_since.after(queue.full_max))
     }
 
     /// The same for all that wait: it looks at each.
-    pub fn due(&self, patience: Duration) -> Time {
+    pub fn due(&self, queue: &Queue) -> Time {
         let earliest = self.over.iter().map(|over| over.deadline).min().unwrap_or(Time::NEVER);
-        self.due_of(earliest, patience)
+        self.due_of(earliest, queue)
+    }
+
+    /// A delivery is about to lie beyond the limits of the queue, in which `waiting` others wait.
+    pub fn becomes_full(&mut self, now: Time, waiting: u64) {
+        if self.drops {
+            self.turns_over(now, waiting);
+        } else if self.over.is_empty() {
+            (self.full_since, self.full_until) = (now, self.sent_in_all + waiting);
+        }
+    }
+
+    /// A client that is sent all that waited when its queue became full is slow, and works: it has as long again.
+    pub fn turns_over(&mut self, now: Time, waiting: u64) {
+        if self.sent_in_all >= self.full_until {
+            (self.full_since, self.full_until) = (now, self.sent_in_all + waiting);
+            self.drops = false;
+        }
+    }
+
+    /// Nobody waits for the client until it has been sent as much as waits now, and its window once more.
+    pub fn drops_from_now(&mut self, waiting: u64) {
+        self.drops = true;
+        self.full_until = self.sent_in_all + waiting + u64::from(self.window);
     }
 }
 

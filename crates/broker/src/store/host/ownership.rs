@@ -121,7 +121,10 @@ impl ShardHost {
         // A mutation leaves the first one out.
         let first = session.open().start;
         let first = if mutated(Mutation::SkipPinned) { session.open().end.min(first + 1) } else { first };
-        let live = Live::new(connection, epoch, claim.window, first);
+        let mut live = Live::new(now, connection, epoch, claim.window, first);
+        if self.load.full_queues.is_known(&claim.client_id, None, now, self.settings.queue.remember) {
+            live.drops_from_now(u64::from(self.settings.queue.messages_max));
+        }
         let resume = present.then(|| {
             let subscriptions = session.subscriptions();
             let subscriptions =

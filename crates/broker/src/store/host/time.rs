@@ -8,8 +8,9 @@ use shard::{Answer, Command, Limits, SessionUid};
 
 use super::propose::Asked;
 use super::{ShardHost, ShardOutput};
-use crate::ids::Time;
+use crate::ids::{ConnectionId, SessionId, Time};
 use crate::settings::QueueFull;
+use crate::store::session_uid;
 
 /// When a client that could not be judged is looked at again.
 const JUDGE_AGAIN: Duration = Duration::from_millis(10);
@@ -35,7 +36,7 @@ impl ShardHost {
             self.deadlines.pop();
             let Some(live) = self.live.get_mut(&uid).filter(|live| live.armed == at) else { continue };
             live.armed = Time::NEVER;
-            let due = live.due(self.settings.queue.wait);
+            let due = live.due(&self.settings.queue);
             if due <= judged {
                 self.propose(now, &Command::Overdue { session: uid }, Asked::Overdue(uid));
             } else {
@@ -83,10 +84,43 @@ impl ShardHost {
 
     /// The rule for full queues has decided: nobody waits for this session any more.
     pub(super) fn overdue_settled(&mut self, now: Time, uid: SessionUid, out: &mut ShardOutput) {
+        let waiting = self.waiting_before(uid, u64::MAX).min(u64::from(self.settings.queue.messages_max));
         let Some(live) = self.live.get_mut(&uid) else { return };
-        for over in std::mem::take(&mut live.over) {
+        let over = std::mem::take(&mut live.over);
+        let remember = self.settings.queue.remember;
+        if !remember.is_zero() {
+            live.drops_from_now(waiting);
+            if let Some(session) = self.state.session(uid) {
+                self.load.full_queues.note(session.client_id(), None, now, remember);
+            }
+        }
+        for over in over {
             self.one_taken(now, over.append, out);
         }
+    }
+
+    /// Connected clients for whom something waits.
+    pub fn waiting_clients(&self) -> usize {
+        self.backlog.len()
+    }
+
+    /// Clients that hold more than `share` of the memory for queues and have acknowledged nothing for `queue.wait`, until they
+    /// have `to_free` bytes together.
+    pub fn hoarders(&self, judged: Time, share: u64, to_free: &mut u64) -> Vec<ConnectionId> {
+        let mut found = Vec::new();
+        for (slot, generation) in self.backlog.iter() {
+            let uid = session_uid(SessionId { shard: self.id, slot, generation });
+            let Some(live) = self.live.get(&uid) else { continue };
+            let held = live.bodies.bytes();
+            if *to_free > 0
+                && held >= share.max(1)
+                && live.acknowledged.after(self.settings.queue.wait) <= judged
+            {
+                *to_free = to_free.saturating_sub(held);
+                found.push(live.connection);
+            }
+        }
+        found
     }
 
     /// Without a log: what waits for absent clients has begun, or has stopped, to give way.
@@ -140,7 +174,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::ids::{ConnectionId, WorkerId};
+    use crate::ids::WorkerId;
     use crate::node::OwnerKey;
     use crate::store::{Claim, Life, Request};
 
