@@ -35,6 +35,7 @@ METRICS = {
     "meridian_connects_refused_total": (COUNTER, {}),
     "meridian_login_delays_total": (COUNTER, {}),
     "meridian_quota_refusals_total": (COUNTER, {"resource": {"connections"}}),
+    "meridian_retained_walks_resumed_total": (COUNTER, {}),
     "meridian_subscribes_refused_total": (COUNTER, {"reason": {"shapes"}}),
     "meridian_routing_shapes_free": (GAUGE, {}),
     "meridian_disconnects_total": (

@@ -196,6 +196,8 @@ pub(crate) struct Flow {
     pub retained: VecDeque<RetainedJob>,
     /// A page of retained messages is on its way.
     pub page_asked: bool,
+    /// The queue of the durable session has room for one.
+    pub room_for_page: bool,
     /// Topics of retained messages that came as live ones while there was something in `retained`, and how many steps had been
     /// counted then: what a page has for them is older.
     pub overtaken: HashMap<Box<str>, u32>,
@@ -285,7 +287,9 @@ pub(crate) struct RetainedJob {
     /// Workers still to ask, first the one that is being asked.
     pub worker: u16,
     pub last_worker: u16,
-    /// Where to go on there.
+    /// Shards that have no more, as bits.
+    pub done: u16,
+    /// Where to go on in another one.
     pub from: Option<Place>,
     /// Workers that have yet to say that what they published before the subscription is on its way.
     pub passes: u16,

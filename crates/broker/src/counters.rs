@@ -90,6 +90,8 @@ counters! {
         subscriptions_added as "subscriptions_added",
         /// Subscriptions that are gone of clients whose sessions end with their connection.
         subscriptions_removed as "subscriptions_removed",
+        /// Subscriptions of durable sessions whose retained messages went on to come after a new connection.
+        retained_walks_resumed as "retained_walks_resumed",
         /// PUBLISH packets received at QoS 0.
         received_qos0 as "messages_received" "qos" = "0",
         /// PUBLISH packets received at QoS 1.

@@ -13,7 +13,7 @@ use crate::message::Message;
 use crate::peers::Inbound;
 use crate::retained::{Page, Scan};
 use crate::route::Options;
-use crate::store::{Completion, DueWill, Request, StoreEvent};
+use crate::store::{Completion, DueWill, Reached, Request, StoreEvent};
 
 /// Everything that one worker has for another at the end of a turn. Its vectors are reused, so a steady flow of messages
 /// between two workers allocates nothing.
@@ -240,6 +240,8 @@ pub struct Resume {
     pub toggles: Toggles,
     /// QoS 2 messages that an earlier connection dispatched during the present run: clients that were connected have them.
     pub dispatched: Vec<Dispatched>,
+    /// Topic Filters whose retained messages are not all queued, and how far that has come.
+    pub walks: Vec<(Box<str>, Reached)>,
 }
 
 /// A claim that was granted.

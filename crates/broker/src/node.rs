@@ -548,6 +548,12 @@ impl Node {
         if place == retained::OWN { WorkerId(0) } else { self.shard_host(place) }
     }
 
+    /// Shards that a worker hosts, before another one or all, as bits.
+    pub(crate) fn retained_places(&self, worker: WorkerId, before: Option<ShardId>) -> u16 {
+        let hosted = self.hosted(worker).filter(|shard| before.is_none_or(|before| *shard < before));
+        hosted.fold(0, |places, shard| places | 1 << shard.0)
+    }
+
     /// Shards that a worker hosts.
     pub fn hosted(&self, worker: WorkerId) -> impl Iterator<Item = ShardId> {
         let workers = self.workers;

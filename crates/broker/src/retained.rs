@@ -27,8 +27,12 @@ pub struct Scan {
     pub connection: ConnectionId,
     /// Without a share name.
     pub filter: Box<str>,
+    /// Shards that are passed over, as bits.
+    pub done: u16,
     /// `next` of the page before.
     pub from: Option<Place>,
+    /// Messages of a page, at most.
+    pub limit: usize,
 }
 
 #[derive(Debug)]
@@ -39,7 +43,7 @@ pub struct Page {
     pub next: Option<Place>,
 }
 
-/// Where a listing goes on: in this shard, or among the broker's [`OWN`], behind this topic.
+/// Where a listing goes on: in this shard, or among the broker's [`OWN`], behind this topic, or at its beginning where that is empty.
 pub type Place = (ShardId, Box<str>);
 
 /// What one page may still cost.
@@ -74,7 +78,7 @@ impl PageBudget {
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
-    fn is_spent(&self) -> bool {
+    pub fn is_spent(&self) -> bool {
         self.messages == 0 || self.bytes == 0 || self.topics == 0
     }
 }
@@ -101,6 +105,11 @@ pub fn places(filter: &str) -> (ShardId, ShardId) {
         return (place, place);
     }
     (ShardId(0), ShardId(SHARDS - 1))
+}
+
+/// Whether a set of shards, as bits, has this one. It never has [`OWN`].
+pub fn is_in(places: u16, place: ShardId) -> bool {
+    place.0 < SHARDS && places >> place.0 & 1 == 1
 }
 
 /// Stands for the broker's own topics, which no shard has: they are made anew after a start, and make nobody look for

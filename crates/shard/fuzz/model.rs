@@ -28,6 +28,7 @@ pub struct Session {
     pub ends: u64,
     pub will: Option<Will>,
     pub subscriptions: BTreeMap<String, (u8, u32)>,
+    pub walks: BTreeMap<String, (u16, &'static str)>,
     pub entries: Vec<Entry>,
     pub next: u64,
     pub received: Vec<u16>,

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use mqtt::{PacketId, QoS};
 use shard::{
     Acknowledgement, Answer, BatchBuilder, Claim, Command, Cursor, Effect, Enqueue, Filter, Identity, Limits,
-    MessageView, NEVER, PartId, Phase, QueueFull, Rewrite, SessionUid, Shard, Will, WillFate, fnv64,
+    MessageView, NEVER, PartId, Phase, QueueFull, Rewrite, SessionUid, Shard, WalkStep, Will, WillFate,
+    fnv64,
 };
 
 use crate::model::{self, Message, Model};
@@ -83,7 +84,7 @@ impl<'a> Run<'a> {
     }
 
     fn step(&mut self) {
-        match self.bytes.next() % 24 {
+        match self.bytes.next() % 25 {
             0..5 => self.publish(),
             5..9 => self.acknowledge(),
             9 | 10 => self.claim(),
@@ -98,6 +99,7 @@ impl<'a> Run<'a> {
             20 => self.start_again(),
             21 => self.rewrite(),
             22 => self.forget(),
+            23 => self.walk(),
             _ => self.checkpoint(),
         }
     }
@@ -331,6 +333,36 @@ impl<'a> Run<'a> {
         assert_eq!(answer == Answer::Done, fine, "{answer:?}");
     }
 
+    fn walk(&mut self) {
+        let client = self.client();
+        let (session, ..) = self.owner(client);
+        let fine = self.is_there(client, session);
+        let (filter, after) = (self.bytes.of(&FILTERS), self.bytes.of(&TOPICS));
+        let done = u16::from(self.bytes.next());
+        let step = match done % 4 {
+            0 => WalkStep::Begin,
+            1 => WalkStep::BeginIfNew,
+            2 => WalkStep::At { done, after },
+            _ => WalkStep::End,
+        };
+        let answer = self.apply(&Command::Walk { session, filter, step });
+        assert_eq!(answer, if fine { Answer::Done } else { Answer::Gone });
+        let maximum = self.model.limits.subscriptions_max as usize;
+        let Some(session) = self.model.sessions.get_mut(client).filter(|_| fine) else { return };
+        let at = match step {
+            WalkStep::End => {
+                session.walks.remove(filter);
+                return;
+            }
+            WalkStep::BeginIfNew if session.subscriptions.contains_key(filter) => return,
+            WalkStep::Begin | WalkStep::BeginIfNew => (0, ""),
+            WalkStep::At { done, after } => (done, after),
+        };
+        if session.walks.len() < maximum || session.walks.contains_key(filter) {
+            session.walks.insert(filter.to_owned(), at);
+        }
+    }
+
     fn subscribe(&mut self) {
         let client = self.client();
         let (session, mut epoch, mut fine) = self.owner(client);
@@ -347,6 +379,9 @@ impl<'a> Run<'a> {
             assert!(fine && (results[0] == mqtt::ReasonCode::Success) == known);
             let session = self.model.sessions.get_mut(client).expect("is there");
             session.subscriptions.remove(text);
+            if known {
+                session.walks.remove(text);
+            }
             return;
         }
         let options = (choice & 0xF).min(if choice & 3 == 3 { choice & 0xC } else { 0xF });
@@ -619,6 +654,8 @@ impl<'a> Run<'a> {
         let subscriptions =
             session.subscriptions.iter().map(|(text, (options, id))| (&**text, *options, *id));
         assert!(view.subscriptions().eq(subscriptions));
+        let walks = session.walks.iter().map(|(filter, (done, after))| (&**filter, *done, *after));
+        assert!(view.walks().eq(walks));
         let received = session.received.iter().map(|id| (*id, session.toggles.contains(id)));
         assert!(view.received().map(|(id, toggle)| (id.get(), toggle)).eq(received));
         let entries: Vec<_> = view

@@ -74,6 +74,11 @@ impl BatchBuilder {
         self.bytes.len() >= FULL
     }
 
+    /// Bytes so far.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }

@@ -98,6 +98,12 @@ pub enum Command<'a> {
     Overdue {
         session: SessionUid,
     },
+    /// How far the retained messages of one subscription have been queued for the session.
+    Walk {
+        session: SessionUid,
+        filter: &'a str,
+        step: WalkStep<'a>,
+    },
     /// Stores a retained message, or removes the topic's when the payload is empty [MQTT-3.3.1-5] [MQTT-3.3.1-6]
     /// [MQTT-3.3.1-7].
     Retain {
@@ -172,6 +178,20 @@ pub struct Enqueue<'a> {
     /// The text of the shared subscription on whose behalf. When the session ends before the message is acknowledged, it is
     /// another member's [MQTT-4.8.2-4].
     pub group: Option<&'a str>,
+}
+
+/// What a [`Command::Walk`] says of the retained messages that a subscription is to get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WalkStep<'a> {
+    /// None is queued yet.
+    Begin,
+    /// The same, unless the session has the subscription already. Stands before the [`Command::Subscribe`] in its batch.
+    BeginIfNew,
+    /// All of the shards whose bits are in `done` are queued, and of another shard those up to topic `after`; "" when there is no such
+    /// shard. Stands before the messages in their batch.
+    At { done: u16, after: &'a str },
+    /// All are queued.
+    End,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

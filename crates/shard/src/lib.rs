@@ -31,7 +31,9 @@ mod subscriptions;
 mod wire;
 
 pub use batch::{BatchBuilder, Pushed, commands, message_at};
-pub use command::{Acknowledgement, Claim, Command, Enqueue, Filter, RECORD_MAX, Rewrite, Will, WillFate};
+pub use command::{
+    Acknowledgement, Claim, Command, Enqueue, Filter, RECORD_MAX, Rewrite, WalkStep, Will, WillFate,
+};
 pub use counts::Counts;
 pub use effect::{Answer, DropReason, Effect, EndReason, Subscribed};
 pub use entry::Phase;

@@ -1,5 +1,6 @@
 //! A durable session.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::ids::SessionUid;
@@ -42,6 +43,17 @@ const _: () = assert!(size_of::<Session>() <= 104);
 pub(crate) struct Extra {
     pub inbound: Inbound,
     pub will: Option<ArmedWill>,
+    /// By Topic Filter, which the session has subscribed to or has been refused.
+    pub walks: BTreeMap<Box<str>, Walk>,
+}
+
+/// How far the retained messages of a subscription have been queued.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Walk {
+    /// Shards of which all are queued, as bits.
+    pub done: u16,
+    /// Of another shard those up to this topic are; empty when there is no such shard.
+    pub after: Box<str>,
 }
 
 /// The Will of the last Claim.
@@ -58,6 +70,12 @@ pub(crate) struct ArmedWill {
 /// When something that was said to last `seconds` is over. `u32::MAX` seconds is never (3.1.2.11.2).
 pub(crate) fn after(now: u64, seconds: u32) -> u64 {
     if seconds == u32::MAX { NEVER } else { now.saturating_add(u64::from(seconds) * 1000) }
+}
+
+impl Extra {
+    pub fn is_empty(&self) -> bool {
+        self.will.is_none() && self.inbound.is_empty() && self.walks.is_empty()
+    }
 }
 
 impl Session {
@@ -90,7 +108,28 @@ impl Session {
     }
 
     pub fn drop_extra_if_empty(&mut self) {
-        self.extra.take_if(|extra| extra.will.is_none() && extra.inbound.is_empty());
+        self.extra.take_if(|extra| extra.is_empty());
+    }
+
+    pub fn walks(&self) -> impl Iterator<Item = (&str, &Walk)> {
+        let walks = self.extra.as_ref().map(|extra| &extra.walks);
+        walks.into_iter().flatten().map(|(filter, walk)| (&**filter, walk))
+    }
+
+    /// At most `max` walks; beyond them none begins.
+    pub fn set_walk(&mut self, filter: &str, walk: Walk, max: usize) {
+        let walks = &mut self.extra.get_or_insert_default().walks;
+        if walks.len() < max || walks.contains_key(filter) {
+            walks.insert(filter.into(), walk);
+        }
+        self.drop_extra_if_empty();
+    }
+
+    pub fn end_walk(&mut self, filter: &str) {
+        if let Some(extra) = &mut self.extra {
+            extra.walks.remove(filter);
+        }
+        self.drop_extra_if_empty();
     }
 
     /// The queue, which is there as long as something is in it, and while the session is owned.

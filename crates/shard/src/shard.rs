@@ -289,6 +289,7 @@ impl Shard {
             Command::Released { session, epoch, packet_id } => self.released(*session, *epoch, *packet_id),
             Command::Refuse { session, epoch, packet_id } => self.refuse(*session, *epoch, *packet_id),
             Command::Overdue { session } => self.overdue(*session, effects),
+            Command::Walk { session, filter, step } => self.walk(*session, filter, *step, effects),
             Command::Retain { message } => self.retain(message),
             Command::WillDone { id } => {
                 self.wills.remove(id);

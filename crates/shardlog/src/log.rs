@@ -143,15 +143,12 @@ impl LogEvents for Events {
         self.0.event(shard_of(group), StoreEvent::Vacate { segment: segment.0, first, last });
     }
 
-    fn full(&mut self, lack: Lack) {
-        tracing::error!(
-            "{lack}: messages for durable sessions are refused until that is over (other work goes on)"
-        );
+    /// The log itself tells operators, and not each time.
+    fn full(&mut self, _: Lack) {
         self.0.condition(Condition::Full);
     }
 
     fn room(&mut self) {
-        tracing::info!("the log has room again: messages for durable sessions are taken");
         self.0.condition(Condition::Good);
     }
 

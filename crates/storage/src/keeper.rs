@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Lack};
 use crate::events::Vacate;
@@ -19,8 +19,12 @@ pub struct Keeper {
     shared: Arc<Shared>,
     /// What was last complained of, so that the same is not said once a second.
     complaint: Option<String>,
+    /// When there was last no room for another segment.
+    full_at: Option<Instant>,
 }
 
+/// How long there has to be room until operators are told so. On a full disk the log frees a segment now and then, and fills it.
+const ROOM_LASTS: Duration = Duration::from_secs(30);
 /// The log is left alone up to so many segments, as long as there is room.
 const SEGMENTS_MIN: u64 = 4;
 /// Freed segments that are kept beyond the reserve, so that they need not be made again.
@@ -36,7 +40,7 @@ enum Move {
 
 impl Keeper {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, complaint: None }
+        Self { shared, complaint: None, full_at: None }
     }
 
     pub(crate) fn wait(&self, limit: Duration) -> bool {
@@ -57,6 +61,29 @@ impl Keeper {
             self.shared.kick_writer();
         }
         worked
+    }
+
+    /// Tells operators that the disk is full, and that it no longer is once there has been room for a while. To be called about once a
+    /// second.
+    pub fn report(&mut self, now: Instant) {
+        let mut state = self.shared.state();
+        let lack = state.was_full.take().or(state.full);
+        if lack.is_some() {
+            self.full_at = Some(now);
+        }
+        match (lack, state.reported) {
+            (Some(lack), None) => {
+                state.reported = Some(lack);
+                tracing::error!(
+                    "{lack}: messages for durable sessions are refused until that is over (other work goes on)"
+                );
+            }
+            (None, Some(_)) if self.full_at.is_none_or(|at| at + ROOM_LASTS <= now) => {
+                state.reported = None;
+                tracing::info!("the log has room again: messages for durable sessions are taken");
+            }
+            _ => {}
+        }
     }
 
     fn complain(&mut self, error: &Error) {

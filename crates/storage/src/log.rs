@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::error::Error;
+use crate::error::{Error, Lack};
 use crate::id::{GroupId, SegmentId};
 use crate::identity::Identity;
 use crate::queue::{Item, Record};
@@ -133,6 +133,12 @@ impl Log {
     pub fn tally(&self) -> Tally {
         let counters = self.shared.counters();
         Tally { checkpoint_bytes: counters.checkpoint_bytes, freed: counters.freed }
+    }
+
+    /// What operators are told that there is none of: the disk is full, or was within the last half minute.
+    pub fn reported_full(&self) -> Option<Lack> {
+        let state = self.shared.state();
+        state.full.or(state.reported)
     }
 
     /// Figures, as of now. Takes time in proportion to the groups and segments.

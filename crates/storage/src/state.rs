@@ -56,6 +56,10 @@ pub(crate) struct State {
     pub notices: VecDeque<Notice>,
     /// What there is none of, so that there cannot be another spare.
     pub full: Option<Lack>,
+    /// The same since the keeper last reported, whether or not there is room again.
+    pub was_full: Option<Lack>,
+    /// What operators are told that there is none of.
+    pub reported: Option<Lack>,
     /// What there was none of when a segment was last needed and could not be made.
     pub lack: Lack,
     /// A record larger than a segment waits for room: spares would only take it away.
@@ -145,6 +149,7 @@ impl State {
         let changed = self.full != full;
         if changed {
             self.full = full;
+            self.was_full = full.or(self.was_full);
             self.notices.push_back(full.map_or(Notice::Room, Notice::Full));
         }
         changed

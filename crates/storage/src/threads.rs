@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::keeper::Keeper;
 use crate::state::Shared;
@@ -48,6 +48,7 @@ pub fn spawn(mut writer: Writer, mut keeper: Keeper) -> io::Result<LogThreads> {
     threads.keeper = Some(vital::spawn("log-keeper", move || {
         while keeper.wait(LOOK) {
             keeper.keep();
+            keeper.report(Instant::now());
         }
     })?);
     shared.kick_keeper();

@@ -2,6 +2,8 @@
 
 mod world;
 
+use std::time::{Duration, Instant};
+
 use storage::fault::{FaultDisk, FaultPlan};
 use storage::{Commit, Error, GroupId, Lack, Options, SegmentId};
 use world::{drain, entries, entry, open_on, options, settle, try_open};
@@ -206,6 +208,42 @@ fn a_full_disk_stops_nothing_for_good() {
     assert_eq!(told.durable(1), stuck);
     assert_eq!((news(&|n| n.full), news(&|n| n.room)), (1, 1));
     assert_eq!(entries(&open_on(&disk.crash()).0, 1).len() as u64, stuck);
+}
+
+/// A log that frees a segment now and then and fills it again is on a full disk all the time.
+#[test]
+fn operators_hear_that_there_is_room_again_when_that_has_lasted() {
+    let disk = FaultDisk::new(6);
+    let (mut opened, _) = open_on(&disk);
+    settle(&mut opened);
+    let began = Instant::now();
+    let after = |seconds| began + Duration::from_secs(seconds);
+    opened.keeper.report(began);
+    assert_eq!(opened.log.reported_full(), None);
+    let mut index = 0;
+    let fill = |opened: &mut storage::Opened, index: &mut u64| {
+        disk.set_capacity(Some(disk.used()));
+        while opened.log.stats().full.is_none() {
+            *index += 1;
+            opened.log.append([entry(1, *index, &[1; 900])]);
+            opened.writer.commit_once().expect("no failure");
+            opened.keeper.keep();
+        }
+        disk.set_capacity(None);
+        settle(opened);
+        assert_eq!(opened.log.stats().full, None, "there is room");
+    };
+    fill(&mut opened, &mut index);
+    opened.keeper.report(after(1));
+    assert_eq!(opened.log.reported_full(), Some(Lack::Room));
+    opened.keeper.report(after(20));
+    // Full again for less than the keeper looks.
+    fill(&mut opened, &mut index);
+    opened.keeper.report(after(21));
+    opened.keeper.report(after(50));
+    assert_eq!(opened.log.reported_full(), Some(Lack::Room), "29 s of room");
+    opened.keeper.report(after(51));
+    assert_eq!(opened.log.reported_full(), None);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use session::Dispatched;
 use shard::SessionUid;
 
 pub use host::ShardOutput;
-pub(crate) use host::{Offer, SUBSCRIPTIONS_AT_ONCE, ShardHost};
+pub(crate) use host::{Offer, SUBSCRIPTIONS_AT_ONCE, ShardHost, is_kept};
 pub use log::{Condition, Life, Purpose, Store, StoreEvent, StoreLog, Wanted};
 
 use crate::durability::Durability;
@@ -46,6 +46,8 @@ pub enum Request {
         filters: Vec<(Box<str>, Options, u32)>,
         /// Their unusual arrangements of wildcards.
         shapes: Option<Arc<ShapeReservations>>,
+        /// There are retained messages: the session remembers those that the subscriptions are to get.
+        retained: bool,
     },
     /// Answered by [`Completion::Unsubscribed`], and by a [`Completion::Left`] for each that is shared and existed.
     Unsubscribe {
@@ -109,7 +111,18 @@ pub enum Request {
         /// On behalf of a shared group.
         group: Option<Box<OfGroup>>,
         token: Option<Token>,
-        page: Option<ConnectionId>,
+        /// They are a page of retained messages. Answered by [`Completion::RoomForPage`] when there is room for another one.
+        page: Option<Box<OfPage>>,
+    },
+    /// Whether the queue of a session has room for a page of retained messages. Answered by [`Completion::RoomForPage`], when it has.
+    AskRoomForPage {
+        session: SessionId,
+        connection: ConnectionId,
+    },
+    /// A subscription has no more retained messages to get. Not answered.
+    EndWalk {
+        session: SessionId,
+        filter: Box<str>,
     },
     /// The client's part in a QoS 1 or 2 delivery.
     Acknowledge {
@@ -257,8 +270,8 @@ pub enum Completion {
         connection: ConnectionId,
         packet_id: PacketId,
     },
-    /// A page of retained messages has its place in the session's queue; the next may come.
-    PageTaken {
+    /// The queue of a session has room for a page of retained messages, and what came before is in it.
+    RoomForPage {
         connection: ConnectionId,
     },
     RoomToRetain {
@@ -293,7 +306,7 @@ impl Completion {
             | Completion::Release { connection, .. }
             | Completion::WrongAcknowledgement { connection }
             | Completion::Complete { connection, .. }
-            | Completion::PageTaken { connection }
+            | Completion::RoomForPage { connection }
             | Completion::RoomToRetain { connection, .. }
             | Completion::Joined { connection, .. }
             | Completion::Left { connection, .. } => *connection,
@@ -429,6 +442,24 @@ pub struct OfGroup {
     pub is_connected: bool,
     /// Of what another member has left behind: it is given once, though the process may die before that is known.
     pub identity: Option<Identity>,
+}
+
+/// A page of retained messages for a subscription of a durable session.
+#[derive(Debug)]
+pub struct OfPage {
+    pub connection: ConnectionId,
+    pub filter: Box<str>,
+    /// How far the walk has come with this page; `None` at its end. What is before is in the queue, or will be with this page.
+    pub reached: Option<Reached>,
+}
+
+/// How far a walk over retained messages has come, whichever workers host the shards.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reached {
+    /// Shards that have no more, as bits.
+    pub done: u16,
+    /// In another one it goes on behind this topic.
+    pub after: Option<Box<str>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -156,11 +156,11 @@ impl Worker {
             self.wheel.arm(at, id.slot, id.generation, TimerKind::Expiry);
         }
         self.counters.clients_connected += 1;
-        let mut subscriptions = Vec::new();
+        let (mut subscriptions, mut walks) = (Vec::new(), Vec::new());
         if let Some(resume) = resume {
             // Before anything can end the connection, which tells the next one of this.
             self.restore_inbound(id.slot, resume.received, resume.toggles, resume.dispatched);
-            subscriptions = resume.subscriptions;
+            (subscriptions, walks) = (resume.subscriptions, resume.walks);
         }
         if !self.send_connack(id.slot, session_present) {
             return self.refuse_connect(id.slot, version, ReasonCode::PacketTooLarge);
@@ -173,6 +173,9 @@ impl Worker {
         }
         if is_due {
             self.recheck_connection(id.slot);
+        }
+        if !walks.is_empty() {
+            self.resume_walks(id.slot, walks);
         }
         self.wake(id.slot);
     }

@@ -19,7 +19,7 @@ use crate::message::{Expired, Message, MessageView, Shared};
 use crate::overload::Level;
 use crate::retained::{self, Page, Scan};
 use crate::route::{Options, Route};
-use crate::store::{Acknowledgement, Completion, Enqueue, Request};
+use crate::store::{Acknowledgement, Completion, Enqueue, OfPage, Reached, Request, is_kept};
 use crate::wheel::{Timer, TimerKind};
 
 /// Generation of the rules for a message that no rule was asked about.
@@ -781,6 +781,17 @@ impl Worker {
         options: Options,
         subscription_id: u32,
     ) -> bool {
+        self.go_on_with_retained(slot, filter, (options, subscription_id), Reached::default())
+    }
+
+    /// The same for those that a durable session has not got yet.
+    pub(super) fn go_on_with_retained(
+        &mut self,
+        slot: u32,
+        filter: &str,
+        (options, subscription_id): (Options, u32),
+        reached: Reached,
+    ) -> bool {
         let (first, last) = self.retained_workers(filter);
         let mut job = RetainedJob {
             filter: Box::default(),
@@ -788,7 +799,8 @@ impl Worker {
             subscription_id,
             worker: first.0,
             last_worker: last.0,
-            from: None,
+            done: reached.done,
+            from: reached.after.map(|after| (retained::place(&after), after)),
             passes: 0,
             since: 0,
         };
@@ -858,11 +870,46 @@ impl Worker {
         }
     }
 
+    /// Whether there have ever been retained messages.
+    pub(super) fn has_retained(&self) -> bool {
+        fence(Ordering::SeqCst); // Paired with that in `announce_retained`.
+        self.node.published.iter().any(|worker| worker.retained_used.load(Ordering::Acquire))
+    }
+
+    /// A durable session has no retained messages to get for a subscription after all.
+    pub(super) fn end_walk(&mut self, slot: u32, filter: Box<str>, options: Options) {
+        let session = self.connections.occupant_ref(slot).and_then(|connection| connection.session);
+        if let Some(session) = session.filter(|_| is_kept(&filter, options) && self.has_retained()) {
+            self.request(session.shard, Request::EndWalk { session, filter });
+        }
+    }
+
+    /// A durable session is served again: it gets the retained messages that it had yet to get when its last connection ended.
+    pub(super) fn resume_walks(&mut self, slot: u32, walks: Vec<(Box<str>, Reached)>) {
+        let mut jobs = 0;
+        for (filter, reached) in walks {
+            let Some(connection) = self.connections.occupant_ref(slot) else { return };
+            let mut subscriptions = connection.subscriptions.iter();
+            let found =
+                subscriptions.find(|(text, ..)| **text == *filter).map(|(_, options, id)| (options, id));
+            drop(subscriptions);
+            let begun = found.is_some_and(|found| self.go_on_with_retained(slot, &filter, found, reached));
+            jobs += usize::from(begun);
+            if !begun && let Some(session) = self.connections.occupant_ref(slot).and_then(|it| it.session) {
+                self.request(session.shard, Request::EndWalk { session, filter });
+            }
+        }
+        if jobs > 0 {
+            self.counters.retained_walks_resumed += jobs as u64;
+            self.begin_retained(slot, jobs);
+        }
+    }
+
     /// Asks for the next page of retained messages once there is room for it.
     fn ask_for_page(&mut self, slot: u32) {
         let queue_max = self.settings.queue.messages_max as usize / 2;
         let Some(connection) = self.connections.occupant(slot) else { return };
-        let id = connection.id;
+        let (id, session) = (connection.id, connection.session);
         let room = connection.phase == Phase::Open && connection.out.len() < OUT_FULL;
         let Some(flow) = connection.flow.as_mut() else { return };
         let full = flow.deliveries.waiting() > queue_max || !flow.overflow.is_empty();
@@ -871,7 +918,13 @@ impl Worker {
         }
         let Some(job) = flow.retained.front_mut().filter(|job| job.passes == 0) else { return };
         flow.page_asked = true;
-        let scan = Scan { connection: id, filter: job.filter.clone(), from: job.from.take() };
+        if let Some(session) = session.filter(|_| is_kept(&job.filter, job.options) && !flow.room_for_page) {
+            // A page that found no room could be lost with the connection.
+            return self.request(session.shard, Request::AskRoomForPage { session, connection: id });
+        }
+        flow.room_for_page = false;
+        let (filter, done, from) = (job.filter.clone(), job.done, job.from.clone());
+        let scan = Scan { connection: id, filter, done, from, limit: queue_max.max(1) };
         let worker = WorkerId(job.worker);
         self.post(worker, Letter::Scan(Box::new(scan)));
     }
@@ -886,17 +939,24 @@ impl Worker {
         let (options, subscription_id) = (job.options, job.subscription_id);
         if !connection.subscriptions.contains(&job.filter) {
             // Unsubscribed meanwhile: nothing new for it [MQTT-3.10.4-2].
+            let (filter, options) = (job.filter.clone(), job.options);
             flow.end_retained();
+            self.end_walk(id.slot, filter, options);
             return self.page_taken(id);
         }
         let since = job.since;
         let overtaken =
             |message: &Message| flow.overtaken.get(message.view().topic).is_some_and(|step| *step > since);
         messages.retain(|message| !overtaken(message));
-        match next {
-            Some(next) => job.from = Some(next),
-            None if job.worker < job.last_worker => job.worker += 1,
-            None => flow.end_retained(),
+        job.done |= self.node.retained_places(WorkerId(job.worker), next.as_ref().map(|(place, _)| *place));
+        let is_last = next.is_none() && job.worker >= job.last_worker;
+        job.worker += u16::from(next.is_none());
+        job.from = next.or(job.from.take()).filter(|(place, _)| !retained::is_in(job.done, *place));
+        let after = job.from.as_ref().map(|(_, after)| after.clone()).filter(|after| !after.is_empty());
+        let reached = (!is_last).then_some(Reached { done: job.done, after });
+        let filter = job.filter.clone();
+        if is_last {
+            flow.end_retained();
         }
         let ids: &[u32] = if subscription_id == 0 { &[] } else { &[subscription_id] };
         let mut entries = Vec::new();
@@ -913,15 +973,23 @@ impl Worker {
             let (full, none) = (WhenFull::Wait, &mut None);
             self.deliver_as(id.slot, id.generation, qos, true, ids, None, &mut shared, once, full, none);
         }
-        match session.filter(|_| !entries.is_empty()) {
+        match session.filter(|_| is_kept(&filter, options)) {
             Some(session) => {
+                let page = Some(Box::new(OfPage { connection: id, filter, reached }));
                 self.request(
                     session.shard,
-                    Request::Enqueue { session, entries, group: None, token: None, page: Some(id) },
+                    Request::Enqueue { session, entries, group: None, token: None, page },
                 );
             }
             None => self.page_taken(id),
         }
+    }
+
+    /// The queue of the session has the last page, if there was one, and room for another one.
+    pub(super) fn room_for_page(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
+        connection.flow().room_for_page = true;
+        self.page_taken(id);
     }
 
     pub(super) fn page_taken(&mut self, id: ConnectionId) {

@@ -342,7 +342,8 @@ impl Worker {
     /// Sends the next page of what this worker's shards have retained to another node, and the one after it when that has arrived.
     pub(super) fn copy_retained(&mut self, to: NodePlace, which: Copies, from: Option<(ShardId, Box<str>)>) {
         let connection = ConnectionId { worker: self.id, slot: 0, generation: 0 };
-        let page = self.retained_page(Scan { connection, filter: "#".into(), from });
+        let done = from.as_ref().map_or(0, |(place, _)| self.node.retained_places(self.id, Some(*place)));
+        let page = self.retained_page(Scan { connection, filter: "#".into(), done, from, limit: usize::MAX });
         let is_wanted = |message: &&Message| self.is_copied(which, message.view().publisher_key);
         let messages: Vec<Message> = page.messages.iter().filter(is_wanted).cloned().collect();
         let last = messages.len().saturating_sub(1);

@@ -111,7 +111,7 @@ impl Worker {
             }
             Completion::WrongAcknowledgement { connection } => self.wrong_acknowledgement(connection),
             Completion::Complete { connection, packet_id } => self.complete_release(connection, packet_id),
-            Completion::PageTaken { connection } => self.page_taken(connection),
+            Completion::RoomForPage { connection } => self.room_for_page(connection),
             Completion::RoomToRetain { connection, is_there } => self.room_to_retain(connection, is_there),
             Completion::Joined { connection, ticket, place, reason } => {
                 self.joined(connection, ticket, place, reason);

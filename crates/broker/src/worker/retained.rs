@@ -110,18 +110,18 @@ impl Worker {
 
     /// One page, from all shards of this worker.
     pub(super) fn retained_page(&self, scan: Scan) -> Page {
-        let Scan { connection, filter, from } = scan;
-        let (mut budget, mut messages) = (PageBudget::default(), Vec::new());
+        let Scan { connection, filter, done, from, limit } = scan;
+        let (mut budget, mut messages) = (PageBudget::of_messages(limit), Vec::new());
         let (first, last) = retained::places(&filter);
-        let (first, mut after) = match from {
-            Some((place, after)) => (place, Some(after)),
-            None => (first, None),
-        };
         let mut next = None;
-        for place in self.retained_here(first..=last) {
-            // Of the first place only the rest, of the others all.
-            let after = after.take().filter(|_| place == first);
-            let (after, found) = (after.as_deref(), &mut messages);
+        for place in self.retained_here(first..=last).filter(|place| !retained::is_in(done, *place)) {
+            if budget.is_spent() {
+                next = Some((place, Box::default()));
+                break;
+            }
+            // Of one shard only the rest, of the others all.
+            let after = from.as_ref().filter(|(at, after)| *at == place && !after.is_empty());
+            let (after, found) = (after.map(|(_, after)| &**after), &mut messages);
             let more = if place == OWN {
                 self.own_retained.page(self.now, &filter, after, &mut budget, found)
             } else {

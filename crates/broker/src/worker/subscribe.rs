@@ -129,10 +129,10 @@ impl Worker {
             self.request(shard, Request::Join(Box::new(Join { shapes: shapes.clone(), ..join })));
         }
         if let Some(session) = session.filter(|_| !durable.is_empty()) {
-            self.request(
-                session.shard,
-                Request::Subscribe { session, connection: id, ticket, filters: durable, shapes },
-            );
+            let retained = self.has_retained();
+            let request =
+                Request::Subscribe { session, connection: id, ticket, filters: durable, shapes, retained };
+            self.request(session.shard, request);
             pending.outstanding += 1;
         }
         self.await_store(slot, pending);
@@ -502,7 +502,11 @@ impl Worker {
                 RetainHandling::DoNotSend => false,    // [MQTT-3.3.1-11]
             };
             if wanted && !shared && !refused {
-                jobs += usize::from(self.send_retained(slot, &text, options, subscription_id));
+                let begun = self.send_retained(slot, &text, options, subscription_id);
+                jobs += usize::from(begun);
+                if !begun {
+                    self.end_walk(slot, text, options);
+                }
             }
         }
         if jobs > 0 {

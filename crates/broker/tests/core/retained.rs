@@ -5,7 +5,12 @@ use mqtt::RetainHandling::{DoNotSend, Send, SendIfNew};
 use mqtt::Version::V5;
 use mqtt::{ReasonCode, SubscriptionOptions};
 
-use crate::net::{Net, everywhere, everywhere_with};
+use std::sync::Arc;
+
+use broker::access::AllowAll;
+
+use crate::log::Log;
+use crate::net::{Net, Peer, everywhere, everywhere_with, settings};
 use crate::store::Kind;
 use sim::packets::*;
 
@@ -345,5 +350,115 @@ fn a_deletion_is_answered_when_the_store_has_done_it() {
         let client = net.connect(1, v5("c"));
         net.send(client, subscribe(1).to("r/#", AtMostOnce));
         assert_eq!(net.received(client), [suback(1, &[AtMostOnce])]);
+    });
+}
+
+/// Takes what a durable subscriber is sent, acknowledges it, and returns the payloads, until nothing comes any more.
+fn take_all(net: &mut Net, log: Option<&Log>, peer: Peer) -> Vec<usize> {
+    let mut payloads = Vec::new();
+    loop {
+        let received = net.received(peer);
+        let ids: Vec<u16> = received
+            .iter()
+            .filter_map(|sent| match sent {
+                Sent::Publish(message) => message.packet_id,
+                _ => None,
+            })
+            .collect();
+        payloads.extend(numbers(received));
+        if ids.is_empty() {
+            return payloads;
+        }
+        net.send_all(peer, ids.into_iter().map(puback));
+        if let Some(log) = log {
+            net.sync(log);
+        }
+    }
+}
+
+/// A walk over more retained messages than the queue of the session takes is cut by the end of the connection, again and again: each
+/// message comes once.
+#[test]
+fn retained_messages_that_a_durable_session_has_yet_to_get_come_after_it_is_back() {
+    for (messages_max, window) in [(1000, 500), (20, 3)] {
+        everywhere_with(
+            |settings| settings.queue.messages_max = messages_max,
+            |net| {
+                retain(net, 1500, AtLeastOnce);
+                let connecting = || durable(V5, "c").receive_max(window);
+                let client = net.connect(1, connecting());
+                net.send(client, subscribe(1).to("r/#", AtLeastOnce));
+                let mut found = Vec::new();
+                for place in 0..5 {
+                    let client = if place == 0 { client } else { net.resume(place, connecting()) };
+                    let received = net.received(client);
+                    let first: Vec<_> =
+                        received.into_iter().filter(|sent| matches!(sent, Sent::Publish(_))).collect();
+                    // Some are acknowledged and some are not: these come again.
+                    let half = first.len() / 2;
+                    for sent in &first[..half] {
+                        let Sent::Publish(message) = sent else { continue };
+                        net.send_without_running(client, puback(message.packet_id.expect("QoS 1")));
+                    }
+                    found.extend(numbers(first[..half].to_vec()));
+                    net.run();
+                    // What these acknowledgements let follow is not acknowledged.
+                    net.received(client);
+                    net.lose(client);
+                }
+                let client = net.resume(2, connecting());
+                found.extend(take_all(net, None, client));
+                all_of(found, 1500);
+                assert!(net.counter(|counters| counters.retained_walks_resumed) > 0);
+                // Nothing is left to come.
+                net.lose(client);
+                let client = net.resume(0, connecting());
+                assert_eq!(net.received(client), []);
+            },
+        );
+    }
+}
+
+/// How far it has come is on the disk with what was queued by it: also a crash loses none, and at QoS 1 none comes twice that was
+/// acknowledged before.
+#[test]
+fn retained_messages_that_a_durable_session_has_yet_to_get_come_after_a_crash() {
+    let mut settings = settings();
+    settings.queue.messages_max = 100;
+    let (mut net, log) = Net::with_log(3, settings, Arc::new(AllowAll));
+    retain(&mut net, 1000, AtLeastOnce);
+    net.sync(&log);
+    let connecting = || durable(V5, "c").receive_max(10);
+    let client = net.connecting(1, connecting());
+    net.sync(&log);
+    net.send(client, subscribe(1).to("r/#", AtLeastOnce));
+    net.sync(&log);
+    assert_eq!(net.received(client).len(), 2 + 10);
+    let (mut net, log) = net.after_crash(&log);
+    let client = net.connecting(0, connecting());
+    net.sync(&log);
+    let mut first = net.received(client);
+    assert_eq!(first.remove(0), connack(true));
+    let ids: Vec<u16> = (1..=10).collect();
+    net.send_all(client, ids.into_iter().map(puback));
+    net.sync(&log);
+    let mut found = numbers(first);
+    found.extend(take_all(&mut net, Some(&log), client));
+    all_of(found, 1000);
+}
+
+/// [MQTT-3.10.4-2]: a subscription that is gone gets no more of them, also after a new connection.
+#[test]
+fn the_end_of_a_subscription_ends_its_walk() {
+    everywhere(|net| {
+        retain(net, 800, AtLeastOnce);
+        let client = net.connect(1, durable(V5, "c").receive_max(10));
+        net.send(client, subscribe(1).to("r/#", AtLeastOnce));
+        net.send(client, unsubscribe(2, &["r/#"]));
+        net.lose(client);
+        let client = net.resume(0, durable(V5, "c").receive_max(10));
+        let found = take_all(net, None, client);
+        assert!(found.len() < 800, "{}", found.len());
+        assert_eq!(net.counter(|counters| counters.retained_walks_resumed), 0);
     });
 }

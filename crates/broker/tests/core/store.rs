@@ -36,7 +36,7 @@ pub enum Kind {
     Deliver,
     PubRel,
     PubComp,
-    PageTaken,
+    RoomForPage,
     Joined,
     Left,
     /// What completes a PUBLISH, or one receiver's part of it.
@@ -271,7 +271,7 @@ fn of_request(request: &Request) -> Kind {
         Request::Append { .. } => Kind::Append,
         Request::Retain { .. } | Request::AskRoomToRetain { .. } => Kind::Retain,
         Request::DeleteRetained { .. } => Kind::DeleteRetained,
-        Request::Enqueue { .. } => Kind::Enqueue,
+        Request::Enqueue { .. } | Request::AskRoomForPage { .. } | Request::EndWalk { .. } => Kind::Enqueue,
         Request::Acknowledge { .. } => Kind::Acknowledge,
         Request::Receive { .. } => Kind::Receive,
         Request::Released { .. } => Kind::Released,
@@ -300,7 +300,7 @@ fn of_completion(completion: &Completion) -> Kind {
         Completion::Deliver { .. } => Kind::Deliver,
         Completion::Release { .. } => Kind::PubRel,
         Completion::Complete { .. } | Completion::WrongAcknowledgement { .. } => Kind::PubComp,
-        Completion::PageTaken { .. } | Completion::RoomToRetain { .. } => Kind::PageTaken,
+        Completion::RoomForPage { .. } | Completion::RoomToRetain { .. } => Kind::RoomForPage,
         Completion::Joined { .. } => Kind::Joined,
         Completion::Left { .. } => Kind::Left,
     }

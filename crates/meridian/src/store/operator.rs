@@ -44,6 +44,7 @@ impl Operator {
 impl Storage for Operator {
     fn condition(&self) -> StorageCondition {
         match self.log.condition() {
+            Condition::Good if self.log.log().reported_full().is_some() => StorageCondition::Full,
             Condition::Good => StorageCondition::Good,
             Condition::Full => StorageCondition::Full,
             Condition::Failed => StorageCondition::Failed,
@@ -54,7 +55,10 @@ impl Storage for Operator {
         let stats = self.log.log().stats();
         StorageView {
             state: self.condition().name(),
-            detail: stats.failed.or(stats.damage).or_else(|| stats.full.map(|lack| lack.to_string())),
+            detail: stats
+                .failed
+                .or(stats.damage)
+                .or_else(|| self.log.log().reported_full().map(|lack| lack.to_string())),
             directory: self.directory.display().to_string(),
             segments: stats.segments as u64,
             bytes: stats.bytes,

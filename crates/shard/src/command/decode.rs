@@ -3,7 +3,7 @@
 use mqtt::{PacketId, QoS};
 
 use super::encode::{HEADER, VERSION, kind};
-use super::{Acknowledgement, Claim, Command, Enqueue, Filter, Rewrite, Will, WillFate};
+use super::{Acknowledgement, Claim, Command, Enqueue, Filter, Rewrite, WalkStep, Will, WillFate};
 use crate::error::{Malformed, malformed};
 use crate::ids::{Identity, MESSAGE_ALIGN, MESSAGE_OFFSET_MAX, MessageKey, SessionUid};
 use crate::limits::Limits;
@@ -87,6 +87,7 @@ impl<'a> Body<'a> {
             kind::WILL_DONE => Command::WillDone { id: reader.u64()? },
             kind::REWRITE => return self.rewrite(),
             kind::ORPHAN_DONE => Command::OrphanDone { id: reader.u64()? },
+            kind::WALK => return self.walk(),
             _ => return malformed("kind of a command"),
         })
     }
@@ -160,6 +161,21 @@ impl<'a> Body<'a> {
         }
         let group = has_group.then_some(group);
         Ok(Command::Enqueue(Enqueue { session, message, qos, retain, ids, identity, group }))
+    }
+
+    fn walk(&mut self) -> Result<Command<'a>, Malformed> {
+        let session = self.session()?;
+        let (kind, done) = (self.reader.u8()?, self.reader.u16()?);
+        let (filter, after) = (self.reader.text()?, self.reader.text()?);
+        let step = match kind {
+            2 => WalkStep::At { done, after },
+            _ if (done, after) != (0, "") => return malformed("step of a walk"),
+            0 => WalkStep::Begin,
+            1 => WalkStep::BeginIfNew,
+            3 => WalkStep::End,
+            _ => return malformed("step of a walk"),
+        };
+        Ok(Command::Walk { session, filter, step })
     }
 
     fn rewrite(&mut self) -> Result<Command<'a>, Malformed> {

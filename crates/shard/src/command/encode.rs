@@ -3,7 +3,7 @@
 //! A command is a header of 8 bytes (kind, version, 0, length of the body) and a body that is filled up to a multiple of 8
 //! with zeros. A message in it comes before everything of variable length, at a multiple of 8.
 
-use super::{Acknowledgement, Claim, Command, Enqueue, Rewrite};
+use super::{Acknowledgement, Claim, Command, Enqueue, Rewrite, WalkStep};
 use crate::ids::{Identity, MESSAGE_ALIGN, SessionUid};
 use crate::message::MessageView;
 use crate::wire::Writer;
@@ -32,6 +32,7 @@ pub(super) mod kind {
     pub const WILL_DONE: u8 = 20;
     pub const REWRITE: u8 = 21;
     pub const ORPHAN_DONE: u8 = 22;
+    pub const WALK: u8 = 23;
 }
 
 /// The version that every kind of command has today.
@@ -78,6 +79,7 @@ fn kind_of(command: &Command<'_>) -> u8 {
         Command::WillDone { .. } => kind::WILL_DONE,
         Command::Rewrite(_) => kind::REWRITE,
         Command::OrphanDone { .. } => kind::ORPHAN_DONE,
+        Command::Walk { .. } => kind::WALK,
     }
 }
 
@@ -140,6 +142,19 @@ fn body(command: &Command<'_>, out: &mut Vec<u8>) -> Option<usize> {
         | Command::Refuse { session, epoch, packet_id } => {
             owner(*session, *epoch, out);
             out.u16(packet_id.get());
+        }
+        Command::Walk { session, filter, step } => {
+            let (kind, done, after) = match *step {
+                WalkStep::Begin => (0, 0, ""),
+                WalkStep::BeginIfNew => (1, 0, ""),
+                WalkStep::At { done, after } => (2, done, after),
+                WalkStep::End => (3, 0, ""),
+            };
+            out.u64(session.as_u64());
+            out.u8(kind);
+            out.u16(done);
+            out.text(filter);
+            out.text(after);
         }
         Command::Retain { message } => return Some(place(message, out)),
         Command::Rewrite(rewrite) => return Some(encode_rewrite(rewrite, out)),

@@ -7,8 +7,10 @@ use crate::session::Session;
 use crate::shard::Shard;
 use crate::wire::Writer;
 
-/// Of all parts today.
+/// Of all parts but those below.
 pub(super) const VERSION: u8 = 1;
+/// Of a bucket's sessions where some wait for retained messages: each says how far those of its subscriptions are queued.
+pub(super) const WITH_WALKS: u8 = 2;
 
 impl Shard {
     pub(super) fn encode_part(&self, bucket: u16) -> Vec<u8> {
@@ -25,10 +27,16 @@ impl Shard {
         if slots.is_empty() {
             return out;
         }
-        out.u8(VERSION);
+        let sessions = || slots.iter().filter_map(|slot| self.sessions.at(*slot));
+        let with_walks = sessions().any(|session| session.walks().next().is_some());
+        out.u8(if with_walks { WITH_WALKS } else { VERSION });
         out.u32(slots.len() as u32);
-        let sessions = slots.iter().filter_map(|slot| self.sessions.at(*slot));
-        sessions.for_each(|session| encode_session(session, &self.bodies, &mut out));
+        for session in sessions() {
+            encode_session(session, &self.bodies, &mut out);
+            if with_walks {
+                encode_walks(session, &mut out);
+            }
+        }
         out
     }
 
@@ -114,6 +122,15 @@ fn encode_session(session: &Session, bodies: &Bodies, out: &mut Vec<u8>) {
         out.u64(*bits);
     }
     encode_queue(session, bodies, out);
+}
+
+fn encode_walks(session: &Session, out: &mut Vec<u8>) {
+    out.u32(session.walks().count() as u32);
+    for (filter, walk) in session.walks() {
+        out.u16(walk.done);
+        out.text(filter);
+        out.text(&walk.after);
+    }
 }
 
 /// A queue that is empty looks the same whether there is one or not.

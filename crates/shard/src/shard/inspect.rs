@@ -218,6 +218,12 @@ impl<'a> SessionView<'a> {
         self.session.subscriptions.len()
     }
 
+    /// Topic Filters whose retained messages are not all queued; shards of which they are, as bits, and of another one the topic up to
+    /// which they are, or "".
+    pub fn walks(self) -> impl Iterator<Item = (&'a str, u16, &'a str)> {
+        self.session.walks().map(|(filter, walk)| (filter, walk.done, &*walk.after))
+    }
+
     /// Packet Identifiers of QoS 2 publishes that were received and not released, in the order they came, with their toggles.
     pub fn received(self) -> impl Iterator<Item = (PacketId, bool)> {
         let inbound = self.session.inbound().into_iter();

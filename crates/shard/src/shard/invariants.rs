@@ -35,9 +35,7 @@ impl Shard {
                 armed += 1;
                 assert!(self.deadlines.contains(&Deadline::new(session.deadline(), uid.slot())));
             }
-            assert!(
-                session.extra.as_ref().is_none_or(|extra| extra.will.is_some() || !extra.inbound.is_empty())
-            );
+            assert!(session.extra.as_ref().is_none_or(|extra| !extra.is_empty()));
             let Some(queue) = &session.queue else { continue };
             queue.check_invariants();
             assert!(

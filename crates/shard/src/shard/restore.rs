@@ -18,9 +18,9 @@ use crate::message::{MessageView, NEVER};
 use crate::parts::PAGE_HEADER;
 use crate::queue::Queue;
 use crate::route::{Options, Route};
-use crate::session::{ArmedWill, Extra, Session};
+use crate::session::{ArmedWill, Extra, Session, Walk};
 use crate::shard::Shard;
-use crate::shard::encode::VERSION;
+use crate::shard::encode::{VERSION, WITH_WALKS};
 use crate::subscriptions::Subscriptions;
 use crate::wire::Reader;
 
@@ -86,13 +86,15 @@ impl Shard {
 
     fn decode_part(&mut self, bucket: u16, bytes: &[u8]) -> Result<(), Malformed> {
         let mut reader = Reader::new(bytes);
-        if reader.u8()? != VERSION {
+        let version = reader.u8()?;
+        let with_walks = version == WITH_WALKS && bucket < RETAINED_FIRST;
+        if version != VERSION && !with_walks {
             return malformed("version of a part");
         }
         match bucket {
             ..RETAINED_FIRST => {
                 for _ in 0..reader.u32()? {
-                    self.decode_session(bucket, &mut reader)?;
+                    self.decode_session(bucket, with_walks, &mut reader)?;
                 }
             }
             RETAINED_FIRST..REST => {
@@ -109,7 +111,12 @@ impl Shard {
         reader.finish()
     }
 
-    fn decode_session(&mut self, bucket: u16, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+    fn decode_session(
+        &mut self,
+        bucket: u16,
+        with_walks: bool,
+        reader: &mut Reader<'_>,
+    ) -> Result<(), Malformed> {
         let uid = SessionUid::from_u64(reader.u64()?);
         let client_id = reader.text()?;
         let taken = self.sessions.at(uid.slot()).is_some() || self.sessions.slot_of(client_id).is_some();
@@ -137,6 +144,13 @@ impl Shard {
             extra: decode_extra(reader)?,
         };
         self.decode_queue(&mut session, reader)?;
+        if with_walks {
+            for _ in 0..reader.u32()? {
+                let done = reader.u16()?;
+                let (filter, after) = (reader.text()?, reader.text()?.into());
+                session.set_walk(filter, Walk { done, after }, usize::MAX);
+            }
+        }
         self.sessions.insert(session);
         Ok(())
     }
@@ -293,8 +307,7 @@ fn decode_extra(reader: &mut Reader<'_>) -> Result<Option<Box<Extra>>, Malformed
         Some(inbound) => extra.inbound = inbound,
         None => return malformed("Packet Identifiers"),
     }
-    let is_empty = extra.will.is_none() && extra.inbound.is_empty();
-    Ok((!is_empty).then(|| Box::new(extra)))
+    Ok((!extra.is_empty()).then(|| Box::new(extra)))
 }
 
 fn decode_message<'a>(reader: &mut Reader<'a>) -> Result<MessageView<'a>, Malformed> {

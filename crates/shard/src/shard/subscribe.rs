@@ -3,10 +3,11 @@
 use mqtt::{QoS, ReasonCode, Subscription, TopicFilter};
 use routing::{Inserted, Removed};
 
-use crate::command::Filter;
+use crate::command::{Filter, WalkStep};
 use crate::effect::{Answer, Effect, Subscribed};
 use crate::ids::SessionUid;
 use crate::route::{Options, Route};
+use crate::session::Walk;
 use crate::shard::Shard;
 
 impl Shard {
@@ -78,11 +79,34 @@ impl Shard {
         if !self.session_at(slot).subscriptions.remove(text) {
             return ReasonCode::NoSubscriptionExisted;
         }
+        self.session_at(slot).end_walk(text);
         self.counts.subscriptions -= 1;
         if let Ok(Subscription { share: None, filter }) = Subscription::parse(text) {
             self.drop_route(slot, filter, effects);
         }
         ReasonCode::Success
+    }
+
+    pub(super) fn walk(
+        &mut self,
+        uid: SessionUid,
+        filter: &str,
+        step: WalkStep<'_>,
+        effects: &mut Vec<Effect>,
+    ) -> Answer {
+        let slot = match self.slot(uid, effects) {
+            Ok(slot) => slot,
+            Err(answer) => return answer,
+        };
+        let max = self.limits.subscriptions_max as usize;
+        let session = self.session_at(slot);
+        match step {
+            WalkStep::BeginIfNew if session.subscriptions.contains(filter) => {}
+            WalkStep::Begin | WalkStep::BeginIfNew => session.set_walk(filter, Walk::default(), max),
+            WalkStep::At { done, after } => session.set_walk(filter, Walk { done, after: after.into() }, max),
+            WalkStep::End => session.end_walk(filter),
+        }
+        Answer::Done
     }
 
     pub(super) fn drop_route(&mut self, slot: u32, filter: TopicFilter<'_>, effects: &mut Vec<Effect>) {

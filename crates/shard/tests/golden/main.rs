@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use mqtt::{PacketId, QoS};
 use shard::{
     Acknowledgement, BatchBuilder, Claim, Command, Enqueue, Filter, Identity, Limits, MessageKey,
-    MessageView, QueueFull, Rewrite, SessionUid, Shard, Will, WillFate,
+    MessageView, QueueFull, Rewrite, SessionUid, Shard, WalkStep, Will, WillFate,
 };
 use support::{Host, restore};
 
@@ -106,6 +106,13 @@ fn commands() -> Vec<(&'static str, Command<'static>)> {
         ("will-done", Command::WillDone { id: 7 }),
         ("rewrite", Command::Rewrite(rewrite)),
         ("orphan-done", Command::OrphanDone { id: 8 }),
+        ("walk-begin", Command::Walk { session, filter: "a/+", step: WalkStep::Begin }),
+        ("walk-begin-if-new", Command::Walk { session, filter: "a/+", step: WalkStep::BeginIfNew }),
+        (
+            "walk-at",
+            Command::Walk { session, filter: "a/+", step: WalkStep::At { done: 0x0105, after: "a/ü" } },
+        ),
+        ("walk-end", Command::Walk { session, filter: "a/+", step: WalkStep::End }),
     ]
 }
 
@@ -164,6 +171,32 @@ fn host() -> Host {
     let elapsed_ms = 1_000;
     host.answer(&Command::Started { incarnation: 3, elapsed_ms });
     host
+}
+
+/// A session that waits for retained messages makes its part one of another version.
+#[test]
+fn parts_with_walks_have_the_bytes_that_they_always_had() {
+    let mut host = Host::with(Limits::default());
+    let owner = host.claim_as(&support::claim("thermostat"));
+    host.subscribe(owner, "a/+", 1);
+    let walk = |filter, step| Command::Walk { session: owner.0, filter, step };
+    host.answer(&walk("a/+", WalkStep::At { done: 0x0105, after: "a/ü" }));
+    host.answer(&walk("b", WalkStep::BeginIfNew));
+    let index = host.shard.applied();
+    let parts = host.checkpoint();
+    let written = parts.iter().map(|(part, bytes)| (part.as_u32().to_string(), bytes.clone())).collect();
+    let fixtures = fixtures("parts_with_walks.txt", &written);
+    for (part, bytes) in &written {
+        assert_eq!(fixtures.get(part).map(|bytes| hex(bytes)), Some(hex(bytes)), "part {part} is written");
+    }
+    let read: Vec<_> = fixtures
+        .iter()
+        .map(|(part, bytes)| (shard::PartId::from_u32(part.parse().expect("a number")), bytes.clone()))
+        .collect();
+    let restored: Shard = restore(&read, index);
+    assert_eq!(restored.digest(), host.shard.digest());
+    let walks: Vec<_> = restored.session(owner.0).expect("is there").walks().collect();
+    assert_eq!(walks, [("a/+", 0x0105, "a/ü"), ("b", 0, "")]);
 }
 
 #[test]

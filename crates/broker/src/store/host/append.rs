@@ -13,7 +13,7 @@ use crate::ids::{GroupId, SessionId, Time};
 use crate::mail::Token;
 use crate::message::Message;
 use crate::route::RouteKind;
-use crate::store::{Completion, Enqueue, Identity, OfGroup, Request, session_uid};
+use crate::store::{Enqueue, Identity, OfGroup, Request, session_uid};
 
 /// A message for groups, and then for sessions.
 pub struct Ordered {
@@ -168,12 +168,14 @@ impl ShardHost {
             return self.one_taken(now, append, out);
         }
         let text = of_group.map(|group| group.name.text());
+        // The next page waits until this one is in the queue, whatever its durability.
+        let is_page = append.is_some_and(|key| matches!(self.appends[key as usize].waiter, Waiter::Page(..)));
         for entry in entries {
             let Enqueue { message, qos, retain, subscription_ids, group } = entry;
             if let Some(key) = append {
                 self.appends[key as usize].remaining += 1;
             }
-            let append = self.go_ahead(now, &message, append, out);
+            let append = if is_page { append } else { self.go_ahead(now, &message, append, out) };
             if identity.is_some() {
                 if let Some(key) = append {
                     self.appends[key as usize].identity = identity;
@@ -257,7 +259,7 @@ impl ShardHost {
         out.acknowledged.extend(again.into_iter().map(|token| (token, reason)));
         match waiter {
             Waiter::Token(token) => out.acknowledged.push((token, reason)),
-            Waiter::Page(connection) => out.complete(Completion::PageTaken { connection }),
+            Waiter::Page(session, connection) => self.room_for_page(session, connection, out),
             Waiter::Groups(identity) => self.groups_took(now, identity, reason, out),
             Waiter::Will { id, .. } if is_for_room(reason) && self.hold_will(now, id) => {}
             Waiter::Will { id, shards } => self.will_done(now, id, shards),

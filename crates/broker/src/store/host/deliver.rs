@@ -101,6 +101,7 @@ impl ShardHost {
     pub(super) fn pump_touched(&mut self, now: Time, out: &mut ShardOutput) {
         while let Some(uid) = self.touched.pop() {
             self.pump(now, uid, out);
+            self.look_for_room(uid, out);
         }
     }
 

@@ -35,14 +35,21 @@ impl ShardHost {
             Effect::Dropped { session, from, to, reason } => {
                 let dropped = to - from;
                 match reason {
-                    DropReason::QueueFull => self.counters.dropped_queue_full += dropped,
+                    DropReason::QueueFull => {
+                        self.counters.dropped_queue_full += dropped;
+                        self.note_dropped(now, session, dropped);
+                    }
                     DropReason::Expired => self.counters.dropped_expired += dropped,
                 }
                 for n in from..to {
                     self.forget_body(session, n);
                 }
+                self.touch(session);
             }
-            Effect::NotQueued { .. } => self.counters.dropped_queue_full += 1,
+            Effect::NotQueued { session, .. } => {
+                self.counters.dropped_queue_full += 1;
+                self.note_dropped(now, session, 1);
+            }
             Effect::SessionEnded { session, client_id, shared, reason } => {
                 self.load.sessions.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
                 if reason == EndReason::Expired {
@@ -120,6 +127,7 @@ impl ShardHost {
         shared: &[Box<str>],
         out: &mut ShardOutput,
     ) {
+        self.tell_drops(now, uid, client_id);
         let live = self.goes_away(uid);
         self.will_owners.of_sessions.remove(&uid);
         if let Some(bodies) = self.bodies.remove(&uid) {

@@ -13,6 +13,7 @@ mod check;
 mod checkpoint;
 mod clients;
 mod deliver;
+mod drops;
 mod effects;
 mod groups;
 mod inspect;
@@ -26,7 +27,9 @@ mod retained;
 mod subscriptions;
 mod time;
 mod unsynced;
+mod walks;
 mod wills;
+pub(crate) use walks::is_kept;
 
 pub use groups::Offer;
 pub(crate) use inspect::SUBSCRIPTIONS_AT_ONCE;
@@ -49,7 +52,7 @@ use self::live::{Bodies, Live};
 use self::propose::{Asked, Proposals};
 use super::group::Group;
 use super::log::{Condition, Life, StoreEvent, StoreLog};
-use super::{Claim, Completion, DueWill, GroupName, Identity, Request, SHARDS};
+use super::{Claim, Completion, DueWill, GroupName, Identity, Request, SHARDS, session_uid};
 use crate::backlog::Backlog;
 use crate::counters::StoreCounters;
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
@@ -86,6 +89,7 @@ pub struct ShardHost {
     unrouted: Vec<Box<str>>,
     clients: Clients,
     live: HashMap<SessionUid, Live>,
+    drops: drops::Drops,
     /// Without a log: messages for those who are away.
     bodies: HashMap<SessionUid, Bodies>,
     held: Held,
@@ -179,8 +183,8 @@ struct Append {
 #[derive(Debug)]
 enum Waiter {
     Token(Token),
-    /// A connection that has more retained messages to come.
-    Page(ConnectionId),
+    /// The connection of a session that may have more retained messages to come.
+    Page(SessionUid, ConnectionId),
     /// Members of groups that get a message before the sessions do: it is among [`ShardHost::ordered`].
     Groups(Identity),
     /// A Will that was due, and the shards that were told its identity.
@@ -254,6 +258,7 @@ impl ShardHost {
             unrouted: Vec::new(),
             clients: Clients::new(hasher.clone()),
             live: HashMap::with_hasher(hasher.clone()),
+            drops: drops::Drops::new(hasher.clone()),
             bodies: HashMap::with_hasher(hasher.clone()),
             held: Held::default(),
             groups: Slots::default(),
@@ -318,7 +323,10 @@ impl ShardHost {
         match request {
             Request::Claim(claim) => self.claim(now, claim, out),
             Request::Release(release) => self.release(now, *release, out),
-            Request::Subscribe { session, connection, ticket, filters, shapes } => {
+            Request::Subscribe { session, connection, ticket, filters, shapes, retained } => {
+                if retained {
+                    self.begin_walks(now, session, &filters);
+                }
                 self.subscribe(now, session, (filters, shapes), (connection, ticket), out);
             }
             Request::Unsubscribe { session, connection, ticket, filters } => {
@@ -328,10 +336,14 @@ impl ShardHost {
             Request::Append { message, sessions, groups, identity, refusal, token } => {
                 self.append(now, message, (sessions, groups), identity, (refusal, token), out);
             }
-            Request::Enqueue { session, entries, group, token, page } => {
-                let waiter = token.map(Waiter::Token).or(page.map(Waiter::Page));
-                self.enqueue(now, session, entries, group.as_deref(), waiter, out);
+            Request::Enqueue { session, entries, group, token, page } => match page {
+                None => self.enqueue(now, session, entries, group.as_deref(), token.map(Waiter::Token), out),
+                Some(page) => self.enqueue_page(now, session, entries, *page, out),
+            },
+            Request::AskRoomForPage { session, connection } => {
+                self.room_for_page(session_uid(session), connection, out);
             }
+            Request::EndWalk { session, filter } => self.end_walk(now, session, &filter),
             Request::Acknowledge { session, connection, packet_id, kind } => {
                 self.acknowledge(now, session, connection, packet_id, kind, out);
             }

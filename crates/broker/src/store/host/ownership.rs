@@ -19,7 +19,7 @@ use crate::mail::{Claimed, Resume};
 use crate::node::OwnerKey;
 use crate::route::Options;
 use crate::store::log::Condition;
-use crate::store::{Claim, Completion, Release, WillThen};
+use crate::store::{Claim, Completion, Reached, Release, WillThen};
 
 impl ShardHost {
     pub(super) fn claim(&mut self, now: Time, claim: Box<Claim>, out: &mut ShardOutput) {
@@ -134,10 +134,12 @@ impl ShardHost {
                 received: session.received().map(|(id, _)| id.get()).collect(),
                 toggles: Toggles::of_pages(session.toggles()),
                 dispatched: self.dispatched.get(&uid).cloned().unwrap_or_default(),
+                walks: session.walks().map(walk_of).collect(),
             })
         });
         self.will_owners.of_sessions.remove(&uid);
         self.goes_live(uid, live);
+        self.tell_drops(now, uid, &claim.client_id);
         let session = Some(self.session_id(uid));
         out.complete(Completion::Claimed(Claimed { connection, session_present: present, session, resume }));
         self.tell_groups(uid, out);
@@ -232,6 +234,10 @@ impl ShardHost {
             |client: &Client| client.owner().is_none() && !client.has_pending() && client.underway() == 0;
         self.clients.remove_if(client_id, idle);
     }
+}
+
+fn walk_of((filter, done, after): (&str, u16, &str)) -> (Box<str>, Reached) {
+    (filter.into(), Reached { done, after: (!after.is_empty()).then(|| after.into()) })
 }
 
 fn refuse(claim: &Claim, reason: ReasonCode, out: &mut ShardOutput) {

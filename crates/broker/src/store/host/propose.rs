@@ -254,6 +254,14 @@ impl ShardHost {
         }
     }
 
+    /// The next commands, of so many bytes, fit into the open batch, which has at most `max`.
+    pub(super) fn make_room_in_batch(&mut self, bytes: usize, max: usize) {
+        let len = self.proposals.open.as_ref().map_or(0, |open| open.batch.len());
+        if len + bytes > max {
+            self.close_batch();
+        }
+    }
+
     fn close_batch(&mut self) {
         let Some(batch) = self.proposals.close() else { return };
         if let Some(log) = &self.log {

@@ -1,0 +1,91 @@
+//! Messages that the rule for full queues has dropped, told once for each session: their publishers have been acknowledged.
+
+use std::collections::HashMap;
+
+use foldhash::quality::FixedState;
+use shard::SessionUid;
+
+use super::ShardHost;
+use crate::ids::Time;
+use crate::settings::QueueFull;
+
+/// What was dropped, by session, since its client was last there.
+#[derive(Debug)]
+pub(super) struct Drops {
+    by_session: HashMap<SessionUid, u64, FixedState>,
+    minute: u64,
+    /// Lines in this minute, and sessions that got none.
+    lines: u32,
+    unsaid: u64,
+}
+
+/// Lines of one shard in a minute, at most: sessions may be very many.
+const LINES_MAX: u32 = 10;
+
+impl Drops {
+    pub fn new(hasher: FixedState) -> Self {
+        Self { by_session: HashMap::with_hasher(hasher), minute: 0, lines: 0, unsaid: 0 }
+    }
+
+    /// Whether there may be another line, and how many sessions had none before it.
+    fn line(&mut self, now: Time) -> Option<u64> {
+        let minute = now.0 / 60_000;
+        if minute != self.minute {
+            (self.minute, self.lines) = (minute, 0);
+        }
+        if self.lines >= LINES_MAX {
+            self.unsaid += 1;
+            return None;
+        }
+        self.lines += 1;
+        Some(std::mem::take(&mut self.unsaid))
+    }
+}
+
+impl ShardHost {
+    pub(super) fn note_dropped(&mut self, now: Time, uid: SessionUid, count: u64) {
+        let dropped = self.drops.by_session.entry(uid).or_insert(0);
+        *dropped += count;
+        if *dropped > count {
+            return;
+        }
+        let Some(unsaid) = self.drops.line(now) else { return };
+        let client = self.state.session(uid).map(|session| session.client_id()).unwrap_or_default();
+        let which = match self.settings.queue.full {
+            QueueFull::DropOldest => "the oldest",
+            QueueFull::DropNewest => "the newest",
+        };
+        tracing::warn!(
+            client,
+            unsaid,
+            "queue of a session is full: {which} messages for its client are dropped (queue.full)"
+        );
+    }
+
+    /// The client is back, or its session has ended.
+    pub(super) fn tell_drops(&mut self, now: Time, uid: SessionUid, client: &str) {
+        let Some(dropped) = self.drops.by_session.remove(&uid) else { return };
+        let Some(unsaid) = self.drops.line(now) else { return };
+        tracing::warn!(
+            client,
+            dropped,
+            unsaid,
+            "messages for a client were dropped: the queue of its session was full"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_a_minute_are_bounded_and_the_next_one_says_how_many_were_left_out() {
+        let mut drops = Drops::new(FixedState::with_seed(1));
+        let lines: Vec<_> = (0..12).map(|_| drops.line(Time(1000))).collect();
+        assert!(lines[..10].iter().all(|line| *line == Some(0)));
+        assert_eq!(lines[10..], [None, None]);
+        assert_eq!(drops.line(Time(60_000)), Some(2));
+        assert_eq!(drops.line(Time(60_000)), Some(0));
+    }
+}

@@ -1,0 +1,98 @@
+//! Walks over retained messages for subscriptions of durable sessions: how far each has come is part of the session, so that it goes on
+//! after a new connection and after a restart of the node.
+//!
+//! A page goes into the queue of the session like any message, and together with how far the walk has come by it. No page is asked for
+//! while the queue is half full, so that none lies beyond its limits when the connection ends.
+
+use mqtt::QoS;
+use mqtt::RetainHandling;
+use shard::{Command, MESSAGE_OFFSET_MAX, SessionUid, WalkStep};
+
+use super::propose::{Asked, Haste};
+use super::{ShardHost, ShardOutput, Waiter};
+use crate::ids::{ConnectionId, SessionId, Time};
+use crate::retained;
+use crate::route::Options;
+use crate::store::{Completion, Enqueue, OfPage, Reached, session_uid};
+
+/// Bytes of a command besides its texts and its message, at most.
+const COMMAND: usize = 256;
+
+impl ShardHost {
+    /// Which subscriptions of a SUBSCRIBE are to get retained messages [MQTT-3.3.1-9] [MQTT-3.3.1-10] [MQTT-3.3.1-11] is remembered in the
+    /// same batch.
+    pub(super) fn begin_walks(&mut self, now: Time, id: SessionId, filters: &[(Box<str>, Options, u32)]) {
+        let session = session_uid(id);
+        for (filter, options, _) in filters {
+            let step = match options.retain_handling() {
+                RetainHandling::Send => WalkStep::Begin,
+                RetainHandling::SendIfNew => WalkStep::BeginIfNew,
+                RetainHandling::DoNotSend => continue,
+            };
+            if is_kept(filter, *options) {
+                self.push(now, &Command::Walk { session, filter, step }, Haste::Now);
+                self.asked(Asked::Nobody);
+            }
+        }
+    }
+
+    pub(super) fn end_walk(&mut self, now: Time, id: SessionId, filter: &str) {
+        let command = Command::Walk { session: session_uid(id), filter, step: WalkStep::End };
+        self.propose_later(now, &command, Asked::Nobody);
+    }
+
+    /// A page and how far the walk has come by it are in one record: a crash keeps both or neither.
+    pub(super) fn enqueue_page(
+        &mut self,
+        now: Time,
+        id: SessionId,
+        entries: Vec<Enqueue>,
+        page: OfPage,
+        out: &mut ShardOutput,
+    ) {
+        let OfPage { connection, filter, reached } = page;
+        let session = session_uid(id);
+        let step = match &reached {
+            Some(Reached { done, after }) => {
+                WalkStep::At { done: *done, after: after.as_deref().unwrap_or_default() }
+            }
+            None => WalkStep::End,
+        };
+        let texts = filter.len()
+            + reached.iter().filter_map(|it| it.after.as_ref()).map(|it| it.len()).sum::<usize>();
+        // Behind the last message nothing has to begin.
+        let before_last =
+            entries.iter().rev().skip(1).map(|entry| entry.message.size() + COMMAND).sum::<usize>();
+        self.make_room_in_batch(texts + before_last + 4 * COMMAND, MESSAGE_OFFSET_MAX);
+        self.push(now, &Command::Walk { session, filter: &filter, step }, Haste::Now);
+        self.asked(Asked::Nobody);
+        self.enqueue(now, id, entries, None, Some(Waiter::Page(session, connection)), out);
+    }
+
+    /// Says so now, or when there is room.
+    pub(super) fn room_for_page(&mut self, uid: SessionUid, connection: ConnectionId, out: &mut ShardOutput) {
+        let Some(live) = self.live.get_mut(&uid).filter(|live| live.connection == connection) else { return };
+        live.page_waits = true;
+        self.look_for_room(uid, out);
+    }
+
+    /// The queue of a session may be shorter than it was.
+    pub(super) fn look_for_room(&mut self, uid: SessionUid, out: &mut ShardOutput) {
+        let Some(live) = self.live.get_mut(&uid).filter(|live| live.page_waits) else { return };
+        let Some(session) = self.state.session(uid) else { return };
+        let waiting = session.waiting();
+        let queue = &self.settings.queue;
+        let is_room = (waiting.end - waiting.start) * 2 <= u64::from(queue.messages_max)
+            && session.waiting_bytes() * 2 <= queue.bytes_max.bytes();
+        if is_room {
+            live.page_waits = false;
+            out.complete(Completion::RoomForPage { connection: live.connection });
+        }
+    }
+}
+
+/// Whether a session keeps how far the retained messages for a subscription have come. At QoS 0 nothing is kept for a session, and the
+/// broker's own messages are other ones after a restart.
+pub(crate) fn is_kept(filter: &str, options: Options) -> bool {
+    options.qos() > QoS::AtMostOnce && !filter.starts_with(retained::SYS) && !filter.starts_with("$share/")
+}
