@@ -20,6 +20,8 @@ pub struct Config {
     pub forward_ack: ForwardAck,
     /// How long a SUBACK waits for other nodes, at most.
     pub suback_wait: Duration,
+    /// How long other nodes go on sending messages of QoS 0 for a durable session that is away.
+    pub qos0_linger: Duration,
     /// How long a node goes on acknowledging after a majority of cores has last said that it knows all routes.
     pub lease: Duration,
     pub without_quorum: WithoutQuorum,

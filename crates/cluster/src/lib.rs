@@ -24,6 +24,7 @@ mod peer;
 mod subacks;
 mod view;
 mod wire;
+mod withdrawals;
 
 pub use asks::{ANSWER_MAX, Asked, Asker, QUESTION_MAX, Question, Unanswered};
 pub use config::{Config, ForwardAck, NodeInfo, Role, WithoutQuorum};

@@ -34,6 +34,7 @@ use crate::packing;
 use crate::peer::Peer;
 use crate::subacks::Subacks;
 use crate::wire::{self, Word};
+use crate::withdrawals::Withdrawals;
 
 /// What reaches a fabric from other threads of its node.
 #[derive(Debug)]
@@ -85,6 +86,7 @@ pub struct Fabric {
     core_knows: Position,
     /// And up to here, as that core says, to all nodes of this replicant's region.
     region_knows: Position,
+    withdrawals: Withdrawals,
     for_core: Subacks,
     for_region: Subacks,
     for_cluster: Subacks,
@@ -221,6 +223,7 @@ impl Fabric {
             wishes_refused: VecDeque::new(),
             core_knows: Position::default(),
             region_knows: Position::default(),
+            withdrawals: Withdrawals::default(),
             for_core: Subacks::default(),
             for_region: Subacks::default(),
             for_cluster: Subacks::default(),
@@ -316,6 +319,7 @@ impl Fabric {
         self.look_for_absent(now);
         self.ask_unheard();
         self.attach(now);
+        self.withdraw(now);
         self.feed_peers(now);
         self.tend_leases(now);
         self.judge_clocks(now);
@@ -339,6 +343,7 @@ impl Fabric {
             .timeout()
             .min(feeds)
             .min(subacks)
+            .min(self.withdrawals.deadline())
             .min(self.leases_due())
             .min(self.waiting.due())
             .min(soon)

@@ -64,24 +64,37 @@ impl Fabric {
         let own = WriterId(self.own.0);
         for change in self.node.routes.take_changes() {
             match change {
+                // A durable session is away, and may soon be back.
+                RouteChange::Filter { filter, wants: Wants::QOS0, is_added: false }
+                    if self.withdrawals.put_off(self.now, self.config.qos0_linger, &filter) => {}
                 RouteChange::Filter { filter, wants, is_added } => {
-                    let known = self.replica.get(own, filter.as_bytes());
-                    let known = match known {
-                        Some(Interest::Wants(wants)) => *wants,
-                        Some(Interest::Members(_)) | None => Wants::NOTHING,
-                    };
-                    let is_wanted = is_added
-                        || TopicFilter::parse(&filter)
-                            .is_ok_and(|filter| self.node.routes.is_wanted(filter, wants));
-                    let wants = if is_wanted { known.with(wants) } else { known.without(wants) };
-                    let interest = (!wants.is_nothing()).then_some(Interest::Wants(wants));
-                    self.replica.set(own, filter.as_bytes(), interest);
+                    self.filter_changed(&filter, wants, is_added);
                 }
                 RouteChange::Group { text, members } => {
                     let interest = (members.count > 0).then_some(Interest::Members(members));
                     self.replica.set(own, text.as_bytes(), interest);
                 }
             }
+        }
+    }
+
+    fn filter_changed(&mut self, filter: &str, wants: Wants, is_added: bool) {
+        let own = WriterId(self.own.0);
+        let known = match self.replica.get(own, filter.as_bytes()) {
+            Some(Interest::Wants(wants)) => *wants,
+            Some(Interest::Members(_)) | None => Wants::NOTHING,
+        };
+        let is_wanted = is_added
+            || TopicFilter::parse(filter).is_ok_and(|filter| self.node.routes.is_wanted(filter, wants));
+        let wants = if is_wanted { known.with(wants) } else { known.without(wants) };
+        let interest = (!wants.is_nothing()).then_some(Interest::Wants(wants));
+        self.replica.set(own, filter.as_bytes(), interest);
+    }
+
+    /// Withdraws QoS 0 interest of durable sessions that did not come back in time.
+    pub(super) fn withdraw(&mut self, now: Time) {
+        while let Some(filter) = self.withdrawals.pop_due(now) {
+            self.filter_changed(&filter, Wants::QOS0, false);
         }
     }
 

@@ -50,6 +50,9 @@ section! {
         /// Maximum time for which SUBACK waits for other nodes. After that, SUBACK of level `core` is sent. For `region` and `cluster` the
         /// connection is closed instead; with `without_quorum = "serve"` SUBACK of level `region` is sent, too.
         pub suback_wait: Duration = "10s" in "100ms..=5m", at start;
+        /// Time for which other nodes go on sending messages of QoS 0 for a durable session that is away. A client that comes back
+        /// within it misses none of those that are published on other nodes right after its CONNACK; `0s` saves the traffic meanwhile.
+        pub qos0_linger: Duration = "1m" in "0s..=1h", at start;
         /// Whether what goes to nodes of other regions is made smaller.
         pub compression: CompressionSetting = "between_regions", at start;
         /// How long the API and `ctl` wait for the answer of another node; whoever does not answer in time is named in theirs.
@@ -397,6 +400,7 @@ fn of(
             ForwardAckSetting::Sent => ForwardAck::Sent,
         },
         suback_wait: cluster.suback_wait,
+        qos0_linger: cluster.qos0_linger,
         lease: cluster.lease,
         packs: cluster.compression == CompressionSetting::BetweenRegions,
         without_quorum: match cluster.without_quorum {

@@ -258,7 +258,7 @@ impl Client {
         scene.net.send(scene.cx, line.link, Direction::ToNode, bytes);
     }
 
-    fn hangs_up(&mut self, scene: &mut Scene<'_>) {
+    pub fn hangs_up(&mut self, scene: &mut Scene<'_>) {
         let Some(link) = self.link() else { return };
         scene.net.lose(scene.cx, link);
         self.ends_line(scene);

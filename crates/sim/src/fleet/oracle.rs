@@ -261,7 +261,8 @@ impl Oracle {
 
     #[cfg(any(test, feature = "trial"))]
     pub fn has_come(&self, view: usize, number: usize) -> bool {
-        self.views[view].arrived.contains(&number)
+        let view = &self.views[view];
+        view.arrived.contains(&number) || view.at_qos_0.contains(&number)
     }
 
     pub fn sent_at(&self, number: usize) -> Micros {

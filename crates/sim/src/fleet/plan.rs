@@ -285,6 +285,7 @@ fn config(random: &mut Random, own: NodeInfo) -> Config {
         batching,
         tombstones_max: *random.pick(&[0, 3, 100_000]),
         forward_ack: if random.percent(80) { ForwardAck::Received } else { ForwardAck::Sent },
+        qos0_linger: Duration::from_millis(*random.pick(&[0, 2_000])),
         suback_wait: Duration::from_millis(*random.pick(&[3_000, 10_000])),
         lease: Duration::from_millis(*random.pick(&[500, 2_000])),
         packs: true,

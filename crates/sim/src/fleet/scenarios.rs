@@ -68,6 +68,7 @@ fn plan(batching: Duration) -> Plan {
             tombstones_max: 1_000,
             forward_ack: ForwardAck::Received,
             suback_wait: Duration::from_secs(10),
+            qos0_linger: Duration::ZERO,
             lease: Duration::from_secs(2),
             packs: true,
             without_quorum: WithoutQuorum::Hold,

@@ -829,3 +829,29 @@ pub(super) fn a_core_that_begins_anew_waits_for_a_node_that_is_there_however_lon
     story.passes(5 * SECOND);
     assert!(story.is_acknowledged(number) && story.has_come(number));
 }
+
+/// The QoS 0 interest of a durable session stays known to other nodes while its client is away, for a time: a message that is published on
+/// another node right after CONNACK comes.
+#[test]
+fn a_durable_session_that_comes_back_soon_misses_no_message_of_qos_0() {
+    for (linger, away, comes) in [(60, 10, true), (60, 90, false), (0, 10, false)] {
+        let mut far = plan(Duration::ZERO);
+        far.latency = 200 * MILLI;
+        far.config.qos0_linger = Duration::from_secs(linger);
+        let mut story = Story::of(far);
+        let durable = story.fleet.clients.len();
+        story.fleet.clients.push(Client::new(durable, Some(0)));
+        story.fleet.connect(durable, 0);
+        story.passes(SECOND);
+        let filters = vec![("t/#".to_owned(), QoS::AtMostOnce)];
+        story.with(durable, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+        story.until_granted(durable, "t/#");
+        story.with(durable, Client::hangs_up);
+        story.passes(away * SECOND);
+        story.fleet.connect(durable, 0);
+        story.until("the client is connected", |story| story.fleet.clients[durable].place().is_some());
+        let number = story.says("t/0", QoS::AtMostOnce, Keeps::Nothing);
+        story.passes(5 * SECOND);
+        assert_eq!(story.came_to(durable, number), comes, "away for {away} s of {linger}");
+    }
+}

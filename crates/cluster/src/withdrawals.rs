@@ -1,0 +1,94 @@
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use link::Time;
+
+/// Filters whose QoS 0 interest is withdrawn later: their durable sessions are away, and miss nothing on other nodes when they soon
+/// come back.
+#[derive(Debug, Default)]
+pub struct Withdrawals {
+    /// When each is due.
+    due: HashMap<Box<str>, Time>,
+    /// In the order of the times, which may be earlier than those in `due`.
+    queue: VecDeque<(Time, Box<str>)>,
+}
+
+/// Maximum number of filters that wait. Interest beyond is withdrawn at once.
+const WAITING_MAX: usize = 100_000;
+
+impl Withdrawals {
+    /// Whether the withdrawal of a filter waits. False when there is no room, or nothing to wait for.
+    pub fn put_off(&mut self, now: Time, wait: Duration, filter: &str) -> bool {
+        if wait.is_zero() {
+            return false;
+        }
+        let at = now.after(wait);
+        if let Some(due) = self.due.get_mut(filter) {
+            *due = at;
+            return true;
+        }
+        if self.due.len() >= WAITING_MAX {
+            return false;
+        }
+        self.due.insert(filter.into(), at);
+        self.queue.push_back((at, filter.into()));
+        true
+    }
+
+    /// The next filter whose time is over.
+    pub fn pop_due(&mut self, now: Time) -> Option<Box<str>> {
+        loop {
+            let (_, filter) = self.queue.pop_front_if(|(at, _)| *at <= now)?;
+            match self.due.get(&filter) {
+                // It was put off again meanwhile.
+                Some(due) if *due > now => self.queue.push_back((*due, filter)),
+                _ => {
+                    self.due.remove(&filter);
+                    return Some(filter);
+                }
+            }
+        }
+    }
+
+    /// When [`Self::pop_due`] is to be called at the latest.
+    pub fn deadline(&self) -> Time {
+        self.queue.front().map_or(Time::NEVER, |(at, _)| *at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WAIT: Duration = Duration::from_secs(60);
+
+    fn at(seconds: u64) -> Time {
+        Time(seconds * 1_000_000)
+    }
+
+    #[test]
+    fn a_filter_is_due_when_it_was_withdrawn_last_long_enough_ago() {
+        let mut withdrawals = Withdrawals::default();
+        assert!(withdrawals.put_off(at(0), WAIT, "a"));
+        assert!(withdrawals.put_off(at(10), WAIT, "b"));
+        assert!(withdrawals.put_off(at(30), WAIT, "a"));
+        assert_eq!(withdrawals.deadline(), at(60));
+        assert_eq!(withdrawals.pop_due(at(60)), None, "a was withdrawn again since");
+        assert_eq!(withdrawals.pop_due(at(70)).as_deref(), Some("b"));
+        assert_eq!(withdrawals.pop_due(at(89)), None);
+        assert_eq!(withdrawals.pop_due(at(90)).as_deref(), Some("a"));
+        assert_eq!((withdrawals.pop_due(at(900)), withdrawals.deadline()), (None, Time::NEVER));
+        assert!(withdrawals.due.is_empty());
+    }
+
+    #[test]
+    fn what_finds_no_room_is_withdrawn_at_once() {
+        let mut withdrawals = Withdrawals::default();
+        assert!(!withdrawals.put_off(at(0), Duration::ZERO, "a"));
+        for number in 0..WAITING_MAX {
+            assert!(withdrawals.put_off(at(0), WAIT, &number.to_string()));
+        }
+        assert!(!withdrawals.put_off(at(0), WAIT, "a"));
+        assert!(withdrawals.put_off(at(0), WAIT, "0"), "it waits already");
+    }
+}
