@@ -36,6 +36,8 @@ METRICS = {
     "meridian_login_delays_total": (COUNTER, {}),
     "meridian_quota_refusals_total": (COUNTER, {"resource": {"connections"}}),
     "meridian_retained_walks_resumed_total": (COUNTER, {}),
+    "meridian_retained_looked_total": (COUNTER, {}),
+    "meridian_retained_paced_total": (COUNTER, {}),
     "meridian_subscribes_refused_total": (COUNTER, {"reason": {"shapes"}}),
     "meridian_routing_shapes_free": (GAUGE, {}),
     "meridian_disconnects_total": (

@@ -198,6 +198,8 @@ pub(crate) struct Flow {
     pub page_asked: bool,
     /// The queue of the durable session has room for one.
     pub room_for_page: bool,
+    /// How fast retained messages are looked at for it.
+    pub pace: Pace,
     /// Topics of retained messages that came as live ones while there was something in `retained`, and how many steps had been
     /// counted then: what a page has for them is older.
     pub overtaken: HashMap<Box<str>, u32>,
@@ -217,6 +219,32 @@ pub(crate) struct Flow {
     /// Of the retained message that waits to be told.
     pub room: Room,
     pub probe: Probe,
+}
+
+/// How fast retained messages are looked at for one client: a second's worth at once, then at a steady rate.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pace {
+    /// Microseconds of the node's time up to which what was looked at is spread.
+    spread_us: u64,
+    /// A timer runs.
+    pub timed: bool,
+}
+
+impl Pace {
+    /// Each page costs as much as so many messages that are looked at.
+    const PAGE: u64 = 16;
+    const BURST_MS: u64 = 1000;
+
+    /// A page was made, for which so many messages were looked at.
+    pub fn spend(&mut self, now: Time, looked: usize, per_second: u32) {
+        let looked = looked as u64 + Self::PAGE;
+        self.spread_us = self.spread_us.max(now.0 * 1000) + looked * 1_000_000 / u64::from(per_second.max(1));
+    }
+
+    /// When the next page may be asked for.
+    pub fn next(&self) -> Time {
+        Time((self.spread_us / 1000).saturating_sub(Self::BURST_MS))
+    }
 }
 
 /// A packet of which a part has arrived, and a timer that looks at it.

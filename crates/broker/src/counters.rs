@@ -90,6 +90,10 @@ counters! {
         subscriptions_added as "subscriptions_added",
         /// Subscriptions that are gone of clients whose sessions end with their connection.
         subscriptions_removed as "subscriptions_removed",
+        /// Retained messages that were looked at for new subscriptions, whether or not they match.
+        retained_looked as "retained_looked",
+        /// Times retained messages for a client were put off because of `retained.looks_per_second`.
+        retained_paced as "retained_paced",
         /// Subscriptions of durable sessions whose retained messages went on to come after a new connection.
         retained_walks_resumed as "retained_walks_resumed",
         /// PUBLISH packets received at QoS 0.

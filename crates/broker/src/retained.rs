@@ -39,6 +39,8 @@ pub struct Scan {
 pub struct Page {
     pub connection: ConnectionId,
     pub messages: Vec<Message>,
+    /// Topics that were looked at.
+    pub looked: usize,
     /// Where to go on; `None` when this worker has no more.
     pub next: Option<Place>,
 }
@@ -70,6 +72,16 @@ impl PageBudget {
     /// Messages that it still has room for.
     pub fn messages(&self) -> usize {
         self.messages
+    }
+
+    /// So many topics were looked at.
+    pub fn look(&mut self, topics: usize) {
+        self.topics = self.topics.saturating_sub(topics);
+    }
+
+    /// Topics that were looked at.
+    pub fn looked(&self) -> usize {
+        PAGE_TOPICS - self.topics
     }
 
     /// A message of so many bytes was taken.
@@ -183,7 +195,7 @@ impl RetainedShard {
         };
         let range = self.messages.range::<str, _>((from, Bound::Unbounded));
         for (topic, message) in range.take_while(|(topic, _)| topic.starts_with(literal)) {
-            budget.topics -= 1;
+            budget.look(1);
             if TopicName::parse(topic).is_ok_and(|name| filter.matches(name)) && is_live(message, now) {
                 budget.bytes = budget.bytes.saturating_sub(message.size());
                 budget.messages -= 1;

@@ -259,6 +259,9 @@ section! {
         pub messages_max: u64 = "1000000", on reload;
         /// Bytes of all retained messages, at most.
         pub bytes_max: ByteSize = "1GiB", on reload;
+        /// Retained messages that are looked at in a second for the subscriptions of one client, whether or not they match. What is left
+        /// comes later, so a SUBSCRIBE with very many filters takes nothing from other clients.
+        pub looks_per_second: u32 = "200000" in "1000..", on reload;
     }
 }
 

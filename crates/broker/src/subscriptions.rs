@@ -43,6 +43,15 @@ impl Subscriptions {
         }
     }
 
+    pub fn get(&self, filter: &str) -> Option<(Options, u32)> {
+        match self {
+            Self::Few(list) => {
+                list.iter().find(|(known, ..)| **known == *filter).map(|(_, options, id)| (*options, *id))
+            }
+            Self::Many(map) => map.get(filter).copied(),
+        }
+    }
+
     /// True when the filter was there already.
     pub fn insert(&mut self, filter: Box<str>, options: Options, id: u32) -> bool {
         match self {

@@ -30,6 +30,8 @@ pub enum TimerKind {
     KeepAlive,
     /// The rest of a packet is due, or more of it.
     Packet,
+    /// More retained messages may be looked at.
+    Retained,
     /// A publisher waits for a place in this connection's queue.
     QueueWait,
     /// A publisher that was blocked may be able to go on.

@@ -30,6 +30,8 @@ pub struct RetainedPage {
     pub messages: Vec<Arc<[u8]>>,
     /// The topic to go on after; `None` when there is no more.
     pub after: Option<Box<str>>,
+    /// Messages that were looked at, whether or not they match.
+    pub looked: usize,
 }
 
 /// Bytes of messages after which a page ends.
@@ -153,6 +155,7 @@ impl Retained {
         let Ok(filter) = TopicFilter::parse(filter) else { return page };
         if !filter.has_wildcard() {
             let message = self.messages.get(filter.as_str().as_bytes());
+            page.looked = 1;
             page.messages
                 .extend(message.filter(|message| !message.view().is_expired(now)).map(|m| m.0.clone()));
             return page;
@@ -165,13 +168,14 @@ impl Retained {
         };
         let range = self.messages.range::<[u8], _>((from, Bound::Unbounded));
         let mut bytes = 0;
-        for (looked, message) in range.take_while(|m| m.topic().starts_with(literal)).enumerate() {
+        for message in range.take_while(|m| m.topic().starts_with(literal)) {
+            page.looked += 1;
             let view = message.view();
             if TopicName::parse(view.topic).is_ok_and(|name| filter.matches(name)) && !view.is_expired(now) {
                 bytes += message.0.len();
                 page.messages.push(message.0.clone());
             }
-            if page.messages.len() >= limit || bytes >= PAGE_BYTES || looked + 1 >= PAGE_TOPICS {
+            if page.messages.len() >= limit || bytes >= PAGE_BYTES || page.looked >= PAGE_TOPICS {
                 page.after = Some(view.topic.into());
                 return page;
             }

@@ -889,10 +889,7 @@ impl Worker {
         let mut jobs = 0;
         for (filter, reached) in walks {
             let Some(connection) = self.connections.occupant_ref(slot) else { return };
-            let mut subscriptions = connection.subscriptions.iter();
-            let found =
-                subscriptions.find(|(text, ..)| **text == *filter).map(|(_, options, id)| (options, id));
-            drop(subscriptions);
+            let found = connection.subscriptions.get(&filter);
             let begun = found.is_some_and(|found| self.go_on_with_retained(slot, &filter, found, reached));
             jobs += usize::from(begun);
             if !begun && let Some(session) = self.connections.occupant_ref(slot).and_then(|it| it.session) {
@@ -908,6 +905,7 @@ impl Worker {
     /// Asks for the next page of retained messages once there is room for it.
     fn ask_for_page(&mut self, slot: u32) {
         let queue_max = self.settings.queue.messages_max as usize / 2;
+        let now = self.now;
         let Some(connection) = self.connections.occupant(slot) else { return };
         let (id, session) = (connection.id, connection.session);
         let room = connection.phase == Phase::Open && connection.out.len() < OUT_FULL;
@@ -917,6 +915,14 @@ impl Worker {
             return;
         }
         let Some(job) = flow.retained.front_mut().filter(|job| job.passes == 0) else { return };
+        let at = flow.pace.next();
+        if at > now {
+            if !std::mem::replace(&mut flow.pace.timed, true) {
+                self.counters.retained_paced += 1;
+                self.wheel.arm(at, slot, id.generation, TimerKind::Retained);
+            }
+            return;
+        }
         flow.page_asked = true;
         if let Some(session) = session.filter(|_| is_kept(&job.filter, job.options) && !flow.room_for_page) {
             // A page that found no room could be lost with the connection.
@@ -929,12 +935,23 @@ impl Worker {
         self.post(worker, Letter::Scan(Box::new(scan)));
     }
 
+    /// A pause between two pages is over.
+    pub(super) fn look_on(&mut self, slot: u32) {
+        if let Some(flow) = self.connections.occupant(slot).and_then(|connection| connection.flow.as_mut()) {
+            flow.pace.timed = false;
+            self.ask_for_page(slot);
+        }
+    }
+
     /// A page of retained messages for the subscription whose turn it is [MQTT-3.3.1-8].
     pub(super) fn page(&mut self, page: Page) {
-        let Page { connection: id, mut messages, next } = page;
+        let Page { connection: id, mut messages, looked, next } = page;
+        self.counters.retained_looked += looked as u64;
+        let per_second = self.settings.retained.looks_per_second;
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         let session = connection.session;
         let Some(flow) = connection.flow.as_mut() else { return };
+        flow.pace.spend(self.now, looked, per_second);
         let Some(job) = flow.retained.front_mut() else { return };
         let (options, subscription_id) = (job.options, job.subscription_id);
         if !connection.subscriptions.contains(&job.filter) {

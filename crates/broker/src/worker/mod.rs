@@ -578,6 +578,7 @@ impl Worker {
             }
             TimerKind::KeepAlive => self.check_keep_alive(timer),
             TimerKind::Packet => self.check_packet_timeout(timer),
+            TimerKind::Retained => self.look_on(slot),
             TimerKind::QueueWait => self.check_queue_wait(timer),
             TimerKind::Expiry => self.check_expiry(slot),
             TimerKind::Unblock => self.unblock(slot),

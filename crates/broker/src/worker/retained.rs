@@ -133,7 +133,7 @@ impl Worker {
                 break;
             }
         }
-        Page { connection, messages, next }
+        Page { connection, messages, looked: budget.looked(), next }
     }
 
     /// The workers, first to last, that may have retained messages of a filter.

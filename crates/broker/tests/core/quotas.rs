@@ -142,7 +142,7 @@ fn a_client_of_a_user_that_has_too_much_goes_on_with_one_message_after_the_other
         let publisher = net.connect(2, v5("publisher"));
         let mut read = Vec::new();
         for id in 1..=5 {
-            net.send(publisher, message("t", &id.to_string()).qos1(id));
+            net.send(publisher, message("t", id.to_string()).qos1(id));
         }
         for _ in 0..5 {
             for packet in net.received(reader) {

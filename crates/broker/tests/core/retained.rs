@@ -462,3 +462,31 @@ fn the_end_of_a_subscription_ends_its_walk() {
         assert_eq!(net.counter(|counters| counters.retained_walks_resumed), 0);
     });
 }
+
+/// `retained.looks_per_second`: who subscribes to very much gets what it asks for, slowly, and others at once.
+#[test]
+fn retained_messages_are_looked_at_for_each_client_at_a_bounded_pace() {
+    everywhere_with(
+        |settings| settings.retained.looks_per_second = 1000,
+        |net| {
+            retain(net, 300, AtLeastOnce);
+            let greedy = net.connect(1, v5("greedy"));
+            let all =
+                (0..100).fold(subscribe(1), |all, number| all.to(&format!("r/+/x{number}"), AtMostOnce));
+            net.send(greedy, all.to("r/#", AtMostOnce));
+            assert!(numbers(net.received(greedy)).is_empty());
+            let looked = |net: &Net| net.counter(|counters| counters.retained_looked);
+            let at_once = looked(net);
+            assert!(at_once <= 3 * 2048, "a second's worth and what is under way: {at_once}");
+            let other = net.connect(1, v5("other"));
+            net.send(other, subscribe(1).to("r/#", AtMostOnce));
+            all_of(numbers(net.received(other)), 300);
+            let before = looked(net);
+            net.pass(10_000);
+            let in_ten_seconds = looked(net) - before;
+            assert!((4000..14_000).contains(&in_ten_seconds), "{in_ten_seconds}");
+            net.pass(60_000);
+            all_of(numbers(net.received(greedy)), 300);
+        },
+    );
+}

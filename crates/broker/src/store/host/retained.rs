@@ -148,6 +148,7 @@ impl ShardHost {
         found: &mut Vec<Message>,
     ) -> Option<Box<str>> {
         let page = self.state.retained_page(filter, after, budget.messages());
+        budget.look(page.looked);
         for bytes in &page.messages {
             let Ok(stored) = shard::MessageView::decode(bytes) else { continue };
             // The state's clock stands still while nothing happens.
