@@ -48,7 +48,7 @@ for (const [id, filter] of [['dashboards/lobby', 'building/north/#'], ['historia
 export const node = () => ({
   name: 'meridian-1', version: '0.1.0', commit: '0a1b2c3d4e5f', pid: 4242, started_at: iso(started), uptime_s: Math.floor((Date.now() - started) / 1000), workers: 2, state: 'ready', data_dir: '/var/lib/meridian',
   listeners: [{ name: 'default', address: '0.0.0.0:1883', connections: 1180, connections_max: 100000 }, { name: 'local', address: '/run/meridian.sock', connections: 4, connections_max: 1000 }],
-  connections_max: 100000, http: '127.0.0.1:18083', os: 'linux x86_64', cpus: 2,
+  connections_max: 100000, http: '127.0.0.1:18083', os: 'linux x86_64', cpus: 2, open_until_first_user: users.size === 0,
   connections: 1184, sessions: 420, subscriptions: 1893, messages_received: Math.floor(Date.now() * 0.9), messages_sent: Math.floor(Date.now() * 2.4), cluster: null,
 });
 

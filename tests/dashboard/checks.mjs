@@ -514,6 +514,46 @@ export const checks = [
     },
   ],
   [
+    'the first user is made only after it is said whom that shuts out, and may let them in',
+    async (visitor, node) => {
+      const page = await visitor.open('users');
+      let first = true;
+      await page.route(/\/api\/v1\/node(\?|$)/, async (route) => {
+        const answer = await route.fetch();
+        await route.fulfill({ response: answer, json: { ...(await answer.json()), open_until_first_user: first, connections: 42 } });
+      });
+      const sent = [];
+      for (const path of ['config', 'users']) {
+        await page.route(new RegExp(`/api/v1/${path}$`), (route) => {
+          if (route.request().method() === 'GET') return route.fallback();
+          sent.push(`${route.request().method()} ${path} ${JSON.stringify(route.request().postDataJSON().changes ?? {})}`);
+          return route.fulfill({ json: {} });
+        });
+      }
+      const dialog = page.getByRole('dialog');
+      const add = async () => {
+        await dialog.getByLabel('Name', { exact: true }).fill('meter-1');
+        await dialog.getByRole('button', { name: 'Add', exact: true }).click();
+        await toast(page, 'User added');
+        await gone(dialog);
+        return sent.splice(0);
+      };
+      await page.getByRole('button', { name: 'Add…' }).click();
+      await dialog.getByText('42 are connected now').waitFor();
+      assert.deepEqual(await add(), ['POST users {}']);
+      await page.getByRole('button', { name: 'Add…' }).click();
+      await dialog.getByLabel('Still let clients in').check();
+      assert.deepEqual(await add(), ['PATCH config {"auth.allow_anonymous":"true"}', 'POST users {}']);
+      first = false;
+      await page.getByRole('button', { name: 'Add…' }).click();
+      await dialog.getByLabel('Name', { exact: true }).fill('meter-1');
+      assert.equal(await dialog.getByText('This is the first user').count(), 0);
+      if (!node.real) return;
+      const told = await (await fetch(`${visitor.base}/api/v1/node`)).json();
+      assert.equal(told.open_until_first_user, true, 'the node knows of itself that nobody has to log in');
+    },
+  ],
+  [
     'a user is added, found, changed, given another password, imported beside, and deleted',
     async (visitor, node) => {
       const page = await visitor.open('users');
@@ -532,6 +572,7 @@ export const checks = [
       }
       await toast(page, 'User added');
       await row(page, 'meter-7').getByText('enabled').waitFor();
+      if (node.real) assert.equal((await (await fetch(`${visitor.base}/api/v1/node`)).json()).open_until_first_user, false);
       const client = node.real ? await connect('first') : null;
       if (node.real) await assert.rejects(connect('second'));
 

@@ -196,6 +196,11 @@ impl Guard {
     }
 
     /// The link of tokens, which is one of those that were given, for whoever reloads it and reads its figures. Once, at the start.
+    /// Whether clients may connect without a login only because the user database has nobody: its first user ends that.
+    pub fn is_open_until_first_user(&self) -> bool {
+        self.shared.policy.load().is_open_until_first_user()
+    }
+
     pub fn set_tokens(&self, tokens: Arc<JwtLink>) {
         assert!(self.tokens.set(tokens).is_ok(), "there is one link of tokens");
     }

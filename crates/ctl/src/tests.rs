@@ -916,6 +916,56 @@ fn a_password_comes_from_a_file_and_never_from_the_command_line() {
     assert!(Line::try_parse_from(line).is_err());
 }
 
+#[test]
+fn the_first_user_is_made_only_after_it_is_said_whom_that_shuts_out() {
+    let path = std::env::temp_dir().join(format!("meridian-ctl-first-{}", std::process::id()));
+    std::fs::write(&path, "hunter2\n").unwrap();
+    let add = format!("users add a --password-file {}", path.display());
+    let node = |is_open: bool, cluster: Value| {
+        Mock::serve(move |request| {
+            Reply::json(&match request.path() {
+                "/api/v1/node" => {
+                    json!({"open_until_first_user": is_open, "connections": 42, "cluster": cluster})
+                }
+                _ => json!({"name": "a"}),
+            })
+        })
+    };
+    let asked = |mock: &Mock| {
+        let requests = mock.requests();
+        requests.iter().map(|it| format!("{} {}", it.method, it.path())).collect::<Vec<_>>()
+    };
+    let mock = node(true, Value::Null);
+    let outcome = ctl(&mock, &add);
+    for part in
+        ["first user", "refused (0x87)", "42 are connected", "--allow-anonymous", "auth.allow_anonymous=true"]
+    {
+        assert!(outcome.notes.contains(part), "{part}: {}", outcome.notes);
+    }
+    assert_eq!(outcome.out(), "user a\n");
+    assert_eq!(asked(&mock), ["GET /api/v1/node", "POST /api/v1/users"]);
+
+    let outcome = ctl(&node(false, Value::Null), &add);
+    assert_eq!(outcome.notes, "");
+
+    for (cluster, scope) in [(Value::Null, "node"), (json!({"role": "core"}), "cluster")] {
+        let mock = node(true, cluster);
+        let outcome = ctl(&mock, &format!("{add} --allow-anonymous"));
+        assert_eq!(outcome.notes, "");
+        assert_eq!(
+            asked(&mock),
+            ["GET /api/v1/node", "PATCH /api/v1/config", "POST /api/v1/users"],
+            "clients may go on before there is a user"
+        );
+        let change = mock.requests()[1].json();
+        assert_eq!(
+            (&change["changes"], &change["scope"]),
+            (&json!({"auth.allow_anonymous": "true"}), &json!(scope))
+        );
+    }
+    std::fs::remove_file(&path).unwrap();
+}
+
 /// What is not named stays: the node replaces a user whole.
 #[test]
 fn setting_one_thing_of_a_user_sends_the_others_as_they_are() {

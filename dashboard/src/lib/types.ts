@@ -46,6 +46,8 @@ export interface NodeInfo {
   http: string;
   os: string;
   cpus: number;
+  /** Clients may connect without a login only because there is no user. */
+  open_until_first_user: boolean;
   connections: number;
   sessions: number;
   subscriptions: number;

@@ -43,6 +43,9 @@ struct Node {
     http: String,
     os: &'static str,
     cpus: usize,
+    /// Whether clients may connect without a user name and password only because there is no user yet: the first user ends that, unless
+    /// `auth.allow_anonymous` is set to `true`.
+    open_until_first_user: bool,
     /// Clients that are connected.
     connections: u64,
     /// Sessions that outlive their connection.
@@ -167,6 +170,7 @@ impl Node {
             http: state.address.to_string(),
             os: std::env::consts::OS,
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            open_until_first_user: state.guard.is_open_until_first_user(),
             connections: figures.total(|worker| worker.connections),
             sessions: figures.total(|worker| worker.sessions),
             subscriptions: figures.subscriptions(),

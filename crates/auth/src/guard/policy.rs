@@ -112,6 +112,12 @@ impl Policy {
         self.chain.is_empty() || !self.is_named && self.chain.links().all(|link| link.is_idle())
     }
 
+    /// Whether clients come in without a login only because the user database has nobody: its first user ends that.
+    pub fn is_open_until_first_user(&self) -> bool {
+        let is_unsaid = self.anonymous.is_none() && self.anonymous_listeners.0.is_empty();
+        is_unsaid && !self.chain.is_empty() && self.has_no_way()
+    }
+
     pub fn scram_sources(&self) -> impl Iterator<Item = &dyn ScramSource> {
         self.chain.links().filter_map(|link| link.scram())
     }

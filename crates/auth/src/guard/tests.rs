@@ -126,15 +126,22 @@ fn a_database_is_a_way_to_authenticate_from_its_first_user_on() {
     };
     let guard = open(&files.settings);
     assert_eq!(ask(&guard, Some("x"), Some("y")).0, Some(Verdict::Allow));
+    assert!(guard.is_open_until_first_user());
+    for allowed in [true, false] {
+        let said = open(&Auth { allow_anonymous: Some(allowed), ..files.settings.clone() });
+        assert!(!said.is_open_until_first_user(), "what is said stays as it is");
+    }
     let named = open(&Auth { chain: Some(ChainNames(vec![LinkName::Users])), ..files.settings.clone() });
     assert_eq!(
         ask(&named, None, None).0,
         Some(NOT_AUTHORIZED),
         "one that is named is a way without users too"
     );
+    assert!(!named.is_open_until_first_user());
     let (hash, _) = hash_password("secret", None).unwrap();
     users.add("alice", &UserRecord { hash: Some(hash), superuser: true, ..UserRecord::new(1) }).unwrap();
     assert_eq!(ask(&guard, None, None).0, Some(NOT_AUTHORIZED));
+    assert!(!guard.is_open_until_first_user());
     assert_eq!(login(&guard, "x", "y"), BAD);
     for _ in 0..2 {
         let Verdict::Admit(admission) = login(&guard, "alice", "secret") else { panic!("she is refused") };

@@ -23,12 +23,15 @@ Examples:
   meridian ctl users --search sensor
   meridian ctl users add alice                          asks for the password
   meridian ctl users add alice < password               or reads it from standard input
+  meridian ctl users add alice --allow-anonymous        clients without a login may still connect
   meridian ctl users add meter-7 --password-file pw --tenant acme --attribute class=gold
   meridian ctl users set alice --disabled
   meridian ctl users set alice --rule 'allow everyone publish alice/#' --messages-per-second 10
   meridian ctl users passwd alice
   meridian ctl users import users.csv --existing keep
   meridian ctl users remove alice
+
+Without users, and without another way to log in, every client may connect. The first user ends that, which `add` and `import` say before.
 
 A user whose password or rights change is disconnected within seconds, in a cluster from every node, unless --keep-connected is given.
 The first line of a CSV file names its columns: name, password, password_hash, superuser, enabled, tenant, description.")]
@@ -70,6 +73,8 @@ enum Verb {
         scram: ScramArgs,
         #[command(flatten)]
         fields: FieldArgs,
+        #[command(flatten)]
+        first: FirstArgs,
     },
     /// Change what is said of a user; what is not named stays
     Set {
@@ -107,7 +112,46 @@ enum Verb {
         existing: Existing,
         #[command(flatten)]
         keep: KeepArgs,
+        #[command(flatten)]
+        first: FirstArgs,
     },
+}
+
+/// What becomes of clients without a login when there is a first user.
+#[derive(Args, Clone, Copy, Debug)]
+struct FirstArgs {
+    /// Set auth.allow_anonymous=true before, for all nodes of a cluster: clients that show no user name and password may still connect
+    #[arg(long)]
+    allow_anonymous: bool,
+}
+
+impl FirstArgs {
+    /// Says what the first user ends, before it does, and asks a person.
+    fn prepare(self, console: &mut Console) -> Result<(), Failure> {
+        let node = console.client.get("/api/v1/node", &Query::new())?;
+        if self.allow_anonymous {
+            let scope = if node.field("cluster").is_null() { "node" } else { "cluster" };
+            let change = json!({
+                "changes": {"auth.allow_anonymous": "true"},
+                "scope": scope,
+                "comment": "users add --allow-anonymous",
+            });
+            console.client.send(Method::PATCH, CONFIG, &Query::new(), Some(&change))?;
+            return Ok(());
+        }
+        if !node.truth("open_until_first_user") {
+            return Ok(());
+        }
+        console.flush()?;
+        console.note(&format!(
+            "! This is the first user. Until now every client may connect. From now on clients without the name and password of a user are \
+             refused (0x87), those that worked so far too; {} are connected. --allow-anonymous lets clients in that show neither: it sets \
+             auth.allow_anonymous=true",
+            node.count_cell("connections")
+        ));
+        // Scripts add users as well, and read the line above in their logs.
+        if console.person { confirm(console, "Make the first user?") } else { Ok(()) }
+    }
 }
 
 #[derive(Args, Clone, Debug)]
@@ -182,6 +226,7 @@ enum Existing {
 }
 
 const PATH: &str = "/api/v1/users";
+const CONFIG: &str = "/api/v1/config";
 /// Largest file that is read; the node's limit is `http.body_max`.
 const IMPORT_MAX: u64 = 64 << 20;
 
@@ -250,7 +295,8 @@ impl Command for UsersArgs {
             None => list(console, self.list),
             Some(Verb::List(args)) => list(console, args),
             Some(Verb::Show { name }) => show(console, &name),
-            Some(Verb::Add { name, password, no_password, scram, fields }) => {
+            Some(Verb::Add { name, password, no_password, scram, fields, first }) => {
+                first.prepare(console)?;
                 let mut user = Map::new();
                 user.insert("name".to_owned(), name.clone().into());
                 if !no_password {
@@ -273,7 +319,9 @@ impl Command for UsersArgs {
                 let removed = console.client.send(Method::DELETE, &path(&name), &keep.query(), None)?;
                 console.done(&removed, &format!("user {name} is removed"))
             }
-            Some(Verb::Import { file, existing, keep }) => import(console, &file, existing, &keep),
+            Some(Verb::Import { file, existing, keep, first }) => {
+                import(console, &file, existing, &keep, first)
+            }
         }
     }
 }
@@ -298,6 +346,7 @@ fn import(
     file: &std::path::Path,
     existing: Existing,
     keep: &KeepArgs,
+    first: FirstArgs,
 ) -> Result<(), Failure> {
     let trouble = |why: String| Failure::Local(format!("{}: {why}", file.display()));
     let metadata = std::fs::metadata(file).map_err(|error| trouble(error.to_string()))?;
@@ -320,6 +369,7 @@ fn import(
     } else {
         json!({"csv": text, "existing": existing})
     };
+    first.prepare(console)?;
     let done = console.client.send(Method::POST, &format!("{PATH}/import"), &keep.query(), Some(&body))?;
     let cell = |name| done.count_cell(name);
     let (added, replaced, kept) = (cell("added"), cell("replaced"), cell("kept"));
