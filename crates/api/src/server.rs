@@ -68,19 +68,27 @@ pub struct Bound {
 /// Why an address could not be opened.
 #[derive(Debug)]
 pub enum BindError {
-    Address { address: SocketAddr, error: io::Error },
+    Address {
+        address: SocketAddr,
+        /// The process that has it, where that is known.
+        holder: Option<String>,
+        error: io::Error,
+    },
     Certificate(CertificateError),
 }
 
 impl fmt::Display for BindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (address, error) = match self {
-            Self::Address { address, error } => (address, error),
+        let (address, holder, error) = match self {
+            Self::Address { address, holder, error } => (address, holder, error),
             Self::Certificate(error) => return write!(f, "HTTPS cannot be served: {error}"),
         };
         write!(f, "HTTP cannot be served on {address}: ")?;
         match error.kind() {
-            io::ErrorKind::AddrInUse => f.write_str("another process uses it. Stop that one")?,
+            io::ErrorKind::AddrInUse => {
+                let holder = holder.as_deref().unwrap_or("another process");
+                write!(f, "{holder} uses it. Stop that one")?;
+            }
             io::ErrorKind::PermissionDenied => {
                 f.write_str("not permitted. Ports below 1024 need root or the capability net_bind_service")?
             }
@@ -105,7 +113,8 @@ impl Bound {
             listener.set_nonblocking(true)?;
             Ok((listener.local_addr()?, listener))
         };
-        let (address, listener) = open().map_err(|error| BindError::Address { address, error })?;
+        let (address, listener) =
+            open().map_err(|error| BindError::Address { address, holder: None, error })?;
         Ok(Some(Self { listener, address, settings: settings.clone(), https }))
     }
 

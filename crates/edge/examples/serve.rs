@@ -6,7 +6,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let address = arguments.next().unwrap_or_else(|| "127.0.0.1:1883".into());
     let workers = arguments.next().map_or(Ok(0), |text| text.parse())?;
-    let listener = edge::settings::Listener { address, ..Default::default() };
+    let listener = edge::settings::Listener { address: address.into(), ..Default::default() };
     let node = edge::start(edge::Options {
         edge: edge::settings::EdgeSettings { workers, listeners: vec![listener], ..Default::default() },
         broker: broker::settings::Settings::default(),

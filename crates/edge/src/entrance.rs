@@ -51,7 +51,7 @@ impl Entrance {
     /// # Errors
     /// Files that cannot be read or do not fit each other; networks that are none.
     pub fn read(settings: &Listener) -> Result<Self, EntranceError> {
-        let failed = |what| EntranceError { listener: settings.address.clone(), what };
+        let failed = |what| EntranceError { listener: settings.address.to_string(), what };
         let mut expiries = Vec::new();
         let tls = tls(settings, &mut expiries).map_err(failed)?.map(Arc::new);
         let websocket = (settings.transport == Transport::WebSocket).then(|| {

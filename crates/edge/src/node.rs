@@ -125,7 +125,11 @@ pub struct Stopped {
 #[derive(Debug)]
 pub enum StartError {
     Bind {
+        /// The setting that names the address.
+        setting: String,
         address: String,
+        /// The process that has it, where that is known.
+        holder: Option<String>,
         source: io::Error,
     },
     /// Certificates and the like that cannot be used.
@@ -145,17 +149,25 @@ pub enum StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StartError::Bind { address, source } if source.kind() == io::ErrorKind::AddrInUse => write!(
-                f,
-                "cannot listen on {address}: another process uses it. Stop that one, or choose another address with --listen"
-            ),
-            StartError::Bind { address, source } if source.kind() == io::ErrorKind::PermissionDenied => {
-                write!(
-                    f,
-                    "cannot listen on {address}: not permitted. Ports below 1024 need root or the capability net_bind_service"
-                )
+            StartError::Bind { setting, address, holder, source } => {
+                write!(f, "cannot listen on {address} ({setting}): ")?;
+                match source.kind() {
+                    io::ErrorKind::AddrInUse => write!(
+                        f,
+                        "{} uses it. Stop that one, or choose another address: --set {setting}={}",
+                        holder.as_deref().unwrap_or("another process"),
+                        another(address)
+                    ),
+                    io::ErrorKind::PermissionDenied => f.write_str(
+                        "not permitted. Ports below 1024 need root or the capability net_bind_service, and a Unix socket a directory that this \
+                         user may write to",
+                    ),
+                    io::ErrorKind::AddrNotAvailable => {
+                        f.write_str("this machine does not have that address. 0.0.0.0 stands for all that it has")
+                    }
+                    _ => write!(f, "{source}"),
+                }
             }
-            StartError::Bind { address, source } => write!(f, "cannot listen on {address}: {source}"),
             StartError::Entrance(error) => error.fmt(f),
             StartError::Cluster(text) => f.write_str(text),
             StartError::Thread(source) => write!(f, "cannot start a thread: {source}"),
@@ -290,13 +302,29 @@ fn name_of(settings: &settings::Listener) -> &str {
     if settings.name.is_empty() { &settings.address } else { &settings.name }
 }
 
+/// An example of an address that may be free, where this one is not.
+fn another(address: &str) -> String {
+    match address.rsplit_once(':') {
+        Some((host, port)) if host != "unix" => match port.parse::<u16>() {
+            Ok(port) => format!("{host}:{}", port.checked_add(1).unwrap_or(1883)),
+            Err(_) => address.to_owned(),
+        },
+        _ => format!("{address}-2"),
+    }
+}
+
 type Listeners = Vec<Vec<Listener>>;
 
 fn bind_all(edge: &EdgeSettings, workers: usize) -> Result<(Vec<Bound>, Listeners), StartError> {
     let mut bound = Vec::new();
     let mut listeners: Listeners = (0..workers).map(|_| Vec::new()).collect();
     for (index, settings) in edge.listeners.iter().enumerate() {
-        let failed = |source| StartError::Bind { address: settings.address.clone(), source };
+        let failed = |source| StartError::Bind {
+            setting: format!("listener.{index}.address"),
+            address: settings.address.to_string(),
+            holder: None,
+            source,
+        };
         let name = name_of(settings);
         let entrance = Entrance::read(settings).map_err(StartError::Entrance)?;
         let shared = Arc::new(listener::Shared {
@@ -314,7 +342,7 @@ fn bind_all(edge: &EdgeSettings, workers: usize) -> Result<(Vec<Bound>, Listener
                 ListenerSocket::Tcp(socket) => Some(socket.local_addr().map_err(failed)?),
                 ListenerSocket::Unix(..) => None,
             };
-            let address = tcp.map_or_else(|| settings.address.clone(), |address| address.to_string());
+            let address = tcp.map_or_else(|| settings.address.to_string(), |address| address.to_string());
             let deals_out = sockets.len() < workers;
             for (worker, socket) in sockets.into_iter().enumerate() {
                 listeners[worker].push(Listener { socket, shared: shared.clone(), deals_out });

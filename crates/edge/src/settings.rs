@@ -1,10 +1,12 @@
 //! The settings of the edge: threads and listeners.
 
+use std::fmt;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use broker::settings::{Durability, SubackLevel};
-use settings::{choices, section};
+use settings::{Invalid, Raw, Value, choices, section};
 
 section! {
     /// The threads that serve connections.
@@ -29,7 +31,7 @@ section! {
         pub name: String = "", at start;
         /// `127.0.0.1:1883`, `[::1]:1883`, `0.0.0.0:1883` for every IPv4 address, `[::]:1883` for every address,
         /// `localhost:1883` for all addresses of a name, or `unix:/run/meridian.sock`. Port 0 lets the system choose.
-        pub address: String = "127.0.0.1:1883", at start;
+        pub address: ListenAddress = "127.0.0.1:1883", at start;
         /// Connections of this listener at one time; 0 is no limit of its own.
         pub connections_max: u32 = "0", at start;
         /// New connections a second, at most; others wait in the backlog. 0 is no limit.
@@ -73,10 +75,97 @@ section! {
     }
 }
 
+/// Where a listener opens its sockets: a host with a port, or the path of a Unix socket. What a name stands for is looked up when it is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenAddress(String);
+
+impl ListenAddress {
+    /// What is wrong with a text, and what to write instead.
+    fn wrong(text: &str) -> Option<String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return path.is_empty().then(|| "the path is missing: write unix:/run/meridian.sock".to_owned());
+        }
+        let both = |port: &str| {
+            format!("write 127.0.0.1:{port} for this machine only, or 0.0.0.0:{port} for all networks")
+        };
+        if text.parse::<u16>().is_ok() {
+            return Some(format!("the host is missing: {}", both(text)));
+        }
+        if text.starts_with('/') {
+            return Some(format!("write unix:{text} for a Unix socket"));
+        }
+        if let Some((scheme, rest)) = text.split_once("://") {
+            return Some(format!(
+                "write {rest} without {scheme}://; tls_certificate brings TLS, transport = \"websocket\" WebSocket"
+            ));
+        }
+        match text.rsplit_once(':') {
+            Some(("", port)) => Some(format!("the host is missing: {}", both(port))),
+            Some((_, port)) if port.parse::<u16>().is_ok() => None,
+            Some((host, _)) if !host.contains(':') || host.ends_with(']') => {
+                Some("the port is a number from 0 to 65535".to_owned())
+            }
+            Some(_) => Some(format!("the port is missing: write [{text}]:1883")),
+            None => Some(format!("the port is missing: write {text}:1883")),
+        }
+    }
+}
+
+impl Value for ListenAddress {
+    const TYPE: &'static str = "string";
+
+    fn from_raw(raw: &Raw) -> Result<Self, Invalid> {
+        let expected = "an address with its port, such as 127.0.0.1:1883, or unix:PATH";
+        let text = match raw {
+            Raw::Text(text) | Raw::String(text) => text.clone(),
+            Raw::Integer(port) => {
+                let why = Self::wrong(&port.to_string()).unwrap_or_default();
+                return Err(Invalid::Form { expected, found: raw.to_string(), why });
+            }
+            _ => return Err(raw.expected(expected)),
+        };
+        match Self::wrong(&text) {
+            None => Ok(Self(text)),
+            Some(why) => Err(Invalid::Form { expected, found: raw.to_string(), why }),
+        }
+    }
+
+    fn to_toml(&self) -> Option<String> {
+        self.0.to_toml()
+    }
+}
+
+impl Deref for ListenAddress {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// For addresses that the program makes itself.
+impl From<&str> for ListenAddress {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl From<String> for ListenAddress {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
 impl Listener {
     /// Where browsers connect, unless something else is configured.
     pub fn websocket() -> Self {
-        let address = "127.0.0.1:8083".to_owned();
+        let address = "127.0.0.1:8083".into();
         Self { address, transport: Transport::WebSocket, ..Self::default() }
     }
 }
@@ -120,7 +209,31 @@ mod tests {
     fn the_default_listener_is_on_loopback() {
         let EdgeSettings { workers, handshakes_per_turn, listeners } = EdgeSettings::default();
         assert_eq!((workers, handshakes_per_turn), (0, 8));
-        let addresses: Vec<_> = listeners.iter().map(|listener| listener.address.as_str()).collect();
+        let addresses: Vec<_> = listeners.iter().map(|listener| &*listener.address).collect();
         assert_eq!(addresses, ["127.0.0.1:1883", "127.0.0.1:8083"]);
+    }
+
+    #[test]
+    fn an_address_that_is_none_is_answered_with_what_to_write() {
+        let read = |text: &str| ListenAddress::from_raw(&Raw::Text(text.to_owned()));
+        for text in ["127.0.0.1:1883", "[::1]:0", "localhost:1883", "0.0.0.0:8883", "unix:/run/m.sock"] {
+            assert_eq!(read(text).map(|address| address.to_string()), Ok(text.to_owned()));
+        }
+        for (text, says) in [
+            ("1883", "write 127.0.0.1:1883 for this machine only, or 0.0.0.0:1883"),
+            (":1883", "write 127.0.0.1:1883 for this machine only"),
+            ("localhost", "write localhost:1883"),
+            ("::", "write [::]:1883"),
+            ("[::1]:x", "the port is a number"),
+            ("broker:99999", "the port is a number"),
+            ("mqtt://broker:1883", "write broker:1883 without mqtt://"),
+            ("/run/m.sock", "write unix:/run/m.sock"),
+            ("unix:", "write unix:/run/meridian.sock"),
+        ] {
+            let error = read(text).expect_err(text).to_string();
+            assert!(error.contains(says) && error.contains(&format!("`{text}`")), "{error}");
+        }
+        let number = ListenAddress::from_raw(&Raw::Integer(1883)).expect_err("a number").to_string();
+        assert!(number.contains("write 127.0.0.1:1883"), "{number}");
     }
 }

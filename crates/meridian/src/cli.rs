@@ -29,6 +29,7 @@ pub struct Cli {
 }
 
 #[derive(Args, Debug)]
+#[command(mut_arg("config", |config| config.short('c')))]
 struct StartArgs {
     #[command(flatten)]
     config: ConfigArgs,

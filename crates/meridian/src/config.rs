@@ -1,6 +1,7 @@
 //! The configuration of a node: the sections of all crates in one tree, and how it is read.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use api::settings::HttpSettings;
@@ -9,7 +10,7 @@ use broker::settings::Settings as BrokerSettings;
 use clap::Args;
 use edge::settings::EdgeSettings;
 use settings::{
-    Flag, Invalid, Layers, List, Loaded, Problem, Raw, Runtime, Section, Tree, Value, choices, section,
+    Fault, Flag, Invalid, Layers, List, Loaded, Problem, Raw, Runtime, Section, Tree, Value, choices, section,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -17,6 +18,7 @@ use crate::cluster::{ClusterNode, ClusterSettings};
 use crate::otel::OtelSettings;
 use crate::running::runtime_path;
 use crate::store::StorageSettings;
+use crate::system;
 
 /// Everything that can be set.
 #[derive(Clone, Debug, Default)]
@@ -197,22 +199,114 @@ pub struct ConfigArgs {
 /// Why there is no configuration.
 #[derive(Debug)]
 pub enum ConfigError {
-    Unreadable { path: PathBuf, error: std::io::Error },
+    /// The file of `--config`.
+    Unreadable {
+        path: PathBuf,
+        error: std::io::Error,
+    },
+    /// The file of the settings that were changed at run time.
+    DataDir {
+        path: PathBuf,
+        data_dir: PathBuf,
+        error: std::io::Error,
+    },
+    /// The file of `--config` is one of mosquitto.
+    Mosquitto(PathBuf),
     Problems(Vec<Problem>),
 }
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreadable { path, error } => write!(f, "{}: {error}", path.display()),
+            Self::Unreadable { path, error } => {
+                let path = path.display();
+                match error.kind() {
+                    ErrorKind::NotFound => write!(
+                        f,
+                        "--config {path}: there is no such file. Without --config the defaults hold; `meridian config example > {path}` writes a \
+                         file with every setting in it"
+                    ),
+                    ErrorKind::PermissionDenied => {
+                        write!(
+                            f,
+                            "--config {path}: this user may not read it. Let it, or start as another user"
+                        )
+                    }
+                    ErrorKind::IsADirectory => {
+                        write!(f, "--config {path}: this is a directory. Name the file in it")
+                    }
+                    ErrorKind::InvalidData => {
+                        write!(f, "--config {path}: this is no text in UTF-8. Name a TOML file")
+                    }
+                    _ => write!(f, "--config {path}: {error}"),
+                }
+            }
+            Self::DataDir { path, data_dir, error } => {
+                f.write_str(&system::data_dir_trouble(data_dir, path, error))
+            }
+            Self::Mosquitto(path) => write!(
+                f,
+                "{}: this is a configuration of mosquitto, and Meridian reads TOML. docs/configuration.md has every setting, and `meridian config \
+                 example` prints them; mosquitto's password and ACL files are read as they are (auth.password_file, auth.acl_file)",
+                path.display()
+            ),
             Self::Problems(problems) => {
                 for (index, problem) in problems.iter().enumerate() {
-                    write!(f, "{}{problem}", if index == 0 { "" } else { "\n" })?;
+                    let separator = if index == 0 { "" } else { "\n" };
+                    match advice(problem) {
+                        Some(advice) => write!(f, "{separator}{}: {advice}", problem.source)?,
+                        None => write!(f, "{separator}{problem}")?,
+                    }
                 }
                 Ok(())
             }
         }
     }
+}
+
+/// What to write instead of a setting that Meridian does not have, and that others have.
+fn advice(problem: &Problem) -> Option<String> {
+    let Fault::Unknown { name, .. } = &problem.fault else { return None };
+    let (list, key) = (name.split('.').next()?, name.rsplit('.').next()?);
+    let write = match (list, key) {
+        ("listener", "port" | "host" | "bind" | "bind_address" | "ip") => {
+            "host and port are one setting: write address = \"127.0.0.1:1883\" for this machine only, or address = \"0.0.0.0:1883\" for all networks"
+        }
+        ("listener", "protocol" | "type") => {
+            "write transport = \"websocket\" for WebSocket; tls_certificate brings TLS"
+        }
+        ("listener", "certfile" | "cert" | "tls_cert") => "write tls_certificate",
+        ("listener", "keyfile" | "key") => "write tls_key",
+        ("listener", "cafile" | "ca") => "write tls_client_ca",
+        _ => return None,
+    };
+    Some(format!("unknown setting `{name}`: {write}"))
+}
+
+/// Whether a text has the form of a mosquitto.conf: lines of a known word and a value without `=`.
+fn is_of_mosquitto(text: &str) -> bool {
+    const WORDS: [&str; 16] = [
+        "acl_file",
+        "allow_anonymous",
+        "autosave_interval",
+        "bind_address",
+        "cafile",
+        "certfile",
+        "connection",
+        "include_dir",
+        "keyfile",
+        "listener",
+        "log_dest",
+        "log_type",
+        "password_file",
+        "per_listener_settings",
+        "persistence",
+        "pid_file",
+    ];
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let mut words = lines.map(|line| line.split_once(char::is_whitespace).unwrap_or((line, "")));
+    // The first line decides: in TOML it is a section, or has a `=`.
+    words.next().is_some_and(|(word, value)| WORDS.contains(&word) && !value.trim_start().starts_with('='))
 }
 
 impl ConfigArgs {
@@ -246,8 +340,8 @@ impl ConfigArgs {
                 let runtime = Runtime::parse(&path, &text).map_err(ConfigError::Problems)?;
                 layers.runtime = Some((path, runtime));
             }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(ConfigError::Unreadable { path, error }),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(ConfigError::DataDir { path, data_dir: data_dir.to_owned(), error }),
         }
         let loaded = joined(&layers)?;
         Ok((layers, loaded))
@@ -257,6 +351,7 @@ impl ConfigArgs {
         let file = match &self.config {
             None => None,
             Some(path) => match std::fs::read_to_string(path) {
+                Ok(text) if is_of_mosquitto(&text) => return Err(ConfigError::Mosquitto(path.clone())),
                 Ok(text) => Some((path.clone(), text)),
                 Err(error) => return Err(ConfigError::Unreadable { path: path.clone(), error }),
             },
@@ -346,8 +441,7 @@ mod tests {
             ..ConfigArgs::default()
         };
         let config = load(args).unwrap();
-        let addresses: Vec<_> =
-            config.edge.listeners.iter().map(|listener| listener.address.as_str()).collect();
+        let addresses: Vec<_> = config.edge.listeners.iter().map(|listener| &*listener.address).collect();
         assert_eq!(addresses, ["[::1]:1", "unix:/run/m.sock"]);
         assert_eq!((config.edge.workers, config.node.name.as_deref()), (3, Some("n")));
         assert_eq!(config.node.data_dir, PathBuf::from("/d"));
@@ -378,6 +472,52 @@ mod tests {
     fn a_file_that_is_not_there_is_named() {
         let args = ConfigArgs { config: Some("/nonexistent/m.toml".into()), ..ConfigArgs::default() };
         let error = args.load().unwrap_err().to_string();
-        assert!(error.starts_with("/nonexistent/m.toml: "), "{error}");
+        assert!(error.starts_with("--config /nonexistent/m.toml: "), "{error}");
+    }
+
+    #[test]
+    fn settings_that_others_have_are_answered_with_ours() {
+        let of_file = |text: &str| {
+            let layers = Layers { file: Some(("m.toml".into(), text.to_owned())), ..Layers::default() };
+            match settings::load::<Config>(&layers) {
+                Ok(_) => "it is fine".to_owned(),
+                Err(problems) => ConfigError::Problems(problems).to_string(),
+            }
+        };
+        for (text, says) in [
+            (
+                "[[listener]]\nport = 1883\n",
+                "m.toml:2: unknown setting `listener.0.port`: host and port are one setting: write address = ",
+            ),
+            ("[[listener]]\nprotocol = \"websockets\"\n", "write transport = \"websocket\""),
+            ("[[listener]]\ncertfile = \"c\"\n", "write tls_certificate"),
+            ("[[listener]]\nadress = \"c\"\n", "the nearest known one is `listener.0.address`"),
+            (
+                "[[listener]]\naddress = \"1883\"\n",
+                "m.toml:2: listener.0.address: expected an address with its port",
+            ),
+        ] {
+            let error = of_file(text);
+            assert!(error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_mosquitto_and_one_that_is_not_there_are_called_so() {
+        assert!(is_of_mosquitto("# a comment\n\nlistener 1883\nallow_anonymous true\n"));
+        assert!(is_of_mosquitto("per_listener_settings true\n"));
+        for ours in
+            ["[[listener]]\naddress = \"x:1\"\n", "listener = 1\n", "", "persistence\t= 1\n", "word 1\n"]
+        {
+            assert!(!is_of_mosquitto(ours), "{ours}");
+        }
+        let load = |path: &str| {
+            let args = ConfigArgs { config: Some(path.into()), ..ConfigArgs::default() };
+            args.load().err().expect("it cannot be read").to_string()
+        };
+        let absent = load("nope.toml");
+        assert!(absent.starts_with("--config nope.toml: there is no such file"), "{absent}");
+        assert!(absent.contains("meridian config example > nope.toml"), "{absent}");
+        assert!(load("/").contains("this is a directory"));
     }
 }

@@ -59,7 +59,7 @@ pub fn check(config: &Config) -> Result<(), Exposed> {
         () => return Ok(()),
     };
     match config.edge.listeners.iter().find(|listener| !is_local(&listener.address)) {
-        Some(listener) => Err(Exposed { address: listener.address.clone(), missing }),
+        Some(listener) => Err(Exposed { address: listener.address.to_string(), missing }),
         None => Ok(()),
     }
 }
@@ -165,7 +165,7 @@ mod tests {
 
     /// With a listener at this address beside one on loopback.
     fn config(address: &str, auth: &Auth) -> Config {
-        let listener = Listener { address: address.to_owned(), ..Listener::default() };
+        let listener = Listener { address: address.into(), ..Listener::default() };
         let edge = EdgeSettings { listeners: vec![Listener::default(), listener], ..EdgeSettings::default() };
         Config { edge, auth: auth.clone(), ..Config::default() }
     }

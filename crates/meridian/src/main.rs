@@ -20,6 +20,7 @@ mod expiry;
 mod exposure;
 mod files;
 mod history;
+mod holder;
 mod key;
 mod log;
 mod node;

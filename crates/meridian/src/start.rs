@@ -16,6 +16,7 @@ use crate::cluster::{self, Cluster};
 use crate::config::{Config, ConfigArgs};
 use crate::exposure;
 use crate::files::Files;
+use crate::holder;
 use crate::log::Log;
 use crate::node::Node;
 use crate::otel::Otel;
@@ -102,6 +103,9 @@ impl Kept {
 fn may_open(config: &Config, name: &str) -> Result<Kept, String> {
     let data_dir = &config.node.data_dir;
     exposure::check(config).map_err(|refusal| refusal.to_string())?;
+    if config.storage.durability == Durability::LocalDisk {
+        system::prepare_data_dir(data_dir)?;
+    }
     let kept = Kept::open(config, name)?;
     exposure::check_http(&config.http, &kept.keys, data_dir).map_err(|refusal| refusal.to_string())?;
     Ok(kept)
@@ -166,7 +170,7 @@ fn serve(
     if let Some(warning) = exposure::plain_text_warning(&config.http) {
         tracing::warn!("{warning}");
     }
-    let http = Bound::bind(&config.http).map_err(|error| error.to_string())?;
+    let http = Bound::bind(&config.http).map_err(|error| holder::of_http(error).to_string())?;
     let (store, kept, meta) = match config.storage.durability {
         Durability::LocalDisk => {
             let (store, kept, meta) =
@@ -187,8 +191,8 @@ fn serve(
     }
     let peers = cluster.clone().map(|cluster| cluster as Arc<dyn Peers>);
     let segments = store.as_ref().map_or(0, Store::segments);
-    let node =
-        Node::start(&config, guard.clone(), kept, peers, segments).map_err(|error| error.to_string())?;
+    let node = Node::start(&config, guard.clone(), kept, peers, segments)
+        .map_err(|error| holder::of_listener(error).to_string())?;
     let https = http.as_ref().map(Bound::certificates);
     let handles = node.handles(https, cluster.clone());
     let files = handles.files.clone();

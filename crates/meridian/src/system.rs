@@ -1,6 +1,9 @@
 //! What the operating system gives the node: descriptors, memory, and the machine's name.
 
+use std::ffi::CString;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
 /// How many descriptors this process may have open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +29,50 @@ pub fn raise_descriptor_limit() -> io::Result<Descriptors> {
         return Err(io::Error::last_os_error());
     }
     Ok(Descriptors { before, now: limit.rlim_max })
+}
+
+/// Makes the data directory where there is none, and checks that it can be used, before anything is written.
+///
+/// # Errors
+/// What is wrong, and what to do about it.
+pub fn prepare_data_dir(directory: &Path) -> Result<(), String> {
+    let trouble = |error| data_dir_trouble(directory, directory, &error);
+    match std::fs::metadata(directory) {
+        Ok(found) if !found.is_dir() => return Err(trouble(io::Error::from(io::ErrorKind::NotADirectory))),
+        Ok(_) => {}
+        Err(_) => std::fs::create_dir_all(directory).map_err(trouble)?,
+    }
+    let path = CString::new(directory.as_os_str().as_bytes()).map_err(|error| trouble(error.into()))?;
+    // SAFETY: the path ends with a NUL and outlives the call.
+    match unsafe { libc::access(path.as_ptr(), libc::R_OK | libc::W_OK | libc::X_OK) } {
+        0 => Ok(()),
+        _ => Err(trouble(io::Error::last_os_error())),
+    }
+}
+
+/// Why the data directory cannot be used, with what to do about it. `path` is what was tried.
+pub fn data_dir_trouble(directory: &Path, path: &Path, error: &io::Error) -> String {
+    let (directory, path) = (directory.display(), path.display());
+    let (why, what) = match error.kind() {
+        io::ErrorKind::PermissionDenied => (
+            format!("this user may not read and write {path}"),
+            "Let it (chown, chmod), start as the user whose it is, or choose another directory",
+        ),
+        io::ErrorKind::NotADirectory => {
+            (format!("{path} is no directory, or lies below a file"), "Choose another directory")
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            (format!("{path} lies on a file system that is mounted read-only"), "Choose another directory")
+        }
+        io::ErrorKind::InvalidData => {
+            (format!("{path} is no text in UTF-8"), "Restore the file, or choose another directory")
+        }
+        io::ErrorKind::NotFound => (format!("{path} cannot be made here"), "Choose another directory"),
+        _ => (format!("{path}: {error}"), "Choose another directory"),
+    };
+    format!(
+        "the data directory {directory} cannot be used: {why}. {what}: --data-dir DIRECTORY (node.data_dir)"
+    )
 }
 
 /// Keeps the system from backing this process with huge pages. The allocator asks for them, and a few touched bytes then take
@@ -64,5 +111,21 @@ mod tests {
     #[test]
     fn the_machine_has_a_name() {
         assert!(!host_name().is_empty() && !host_name().contains('.'));
+    }
+
+    #[test]
+    fn a_data_directory_that_cannot_be_used_is_named_with_its_setting() {
+        let base = std::env::temp_dir().join(format!("meridian-data-dir-{}", std::process::id()));
+        prepare_data_dir(&base.join("a/b")).unwrap();
+        assert!(base.join("a/b").is_dir());
+        std::fs::write(base.join("file"), "").unwrap();
+        for path in ["file", "file/below"] {
+            let error = prepare_data_dir(&base.join(path)).unwrap_err();
+            assert!(error.contains("is no directory, or lies below a file"), "{error}");
+            assert!(error.ends_with("--data-dir DIRECTORY (node.data_dir)"), "{error}");
+        }
+        let error = data_dir_trouble(&base, &base, &io::Error::from(io::ErrorKind::PermissionDenied));
+        assert!(error.contains("this user may not read and write") && error.contains("chown"), "{error}");
+        std::fs::remove_dir_all(&base).unwrap();
     }
 }

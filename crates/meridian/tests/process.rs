@@ -162,7 +162,9 @@ fn a_port_in_use_is_named_with_a_remedy() {
     let output = run(&["start", "--listen", &address]);
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        stderr(&output).contains(&address) && stderr(&output).contains("--listen"),
+        stderr(&output)
+            .contains(&format!("{address} (listener.0.address): meridian (process {})", node.process.id()))
+            && stderr(&output).contains("--set listener.0.address="),
         "{}",
         stderr(&output)
     );
@@ -190,7 +192,7 @@ fn mistakes_in_the_configuration_are_named_with_their_place() {
         text.contains("m.toml:2: unknown setting `mqtt.qos_mx`") && text.contains("`mqtt.qos_max`"),
         "{text}"
     );
-    assert!(text.contains("m.toml:3: mqtt.packet_size_max") && text.contains("64B..=256MiB"), "{text}");
+    assert!(text.contains("m.toml:3: mqtt.packet_size_max") && text.contains("64B to 256MiB"), "{text}");
     assert!(text.contains("MERIDIAN__SYS__INTERVALL") && text.contains("`sys.interval`"), "{text}");
 }
 

@@ -59,13 +59,25 @@ impl fmt::Display for Invalid {
         match self {
             Self::Type { expected, found } => write!(f, "expected {expected}, found {found}"),
             Self::Form { expected, found, why } => write!(f, "expected {expected}, found {found}: {why}"),
-            Self::Range { found, range } => write!(f, "{found} is out of range, allowed is {range}"),
+            Self::Range { found, range } => {
+                write!(f, "{found} is out of range, allowed is {}", in_words(range))
+            }
             Self::UnknownKey => f.write_str("there is no such setting"),
         }
     }
 }
 
 impl std::error::Error for Invalid {}
+
+/// `1..=9`, as settings declare it, is `1 to 9` for people.
+fn in_words(range: &str) -> String {
+    match range.split_once("..") {
+        Some((least, "")) => format!("{least} or more"),
+        Some(("", most)) => format!("up to {}", most.trim_start_matches('=')),
+        Some((least, most)) => format!("{least} to {}", most.trim_start_matches('=')),
+        None => range.to_owned(),
+    }
+}
 
 /// One word of a setting that takes a few words only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -59,7 +59,7 @@ fn of_certificate(error: &CertificateError, host: &str) -> String {
 }
 
 fn wrong_name(host: &str, presented: &[String]) -> String {
-    let names: Vec<&str> = presented.iter().take(NAMES_MAX).map(String::as_str).collect();
+    let names: Vec<&str> = presented.iter().take(NAMES_MAX).map(|name| plain_name(name)).collect();
     let names = match names.is_empty() {
         true => String::new(),
         false => format!("; it is for {}", names.join(", ")),
@@ -68,6 +68,12 @@ fn wrong_name(host: &str, presented: &[String]) -> String {
         "the server's certificate is not for {host}{names}: use a name that it has, or make one with this name \
          (subjectAltName = DNS:{host}, or IP:ADDRESS)"
     )
+}
+
+/// The name in `DnsName("localhost")`, which is how the library writes it.
+fn plain_name(name: &str) -> &str {
+    let quoted = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).unwrap_or(name);
+    quoted.trim_matches('"')
 }
 
 /// Names of a certificate that are told.
@@ -98,6 +104,8 @@ fn of_alert(alert: AlertDescription) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rustls::pki_types::ServerName;
+
     use super::*;
 
     #[test]
@@ -107,6 +115,13 @@ mod tests {
         for (text, says) in [
             (certificate(CertificateError::UnknownIssuer), "--ca FILE"),
             (certificate(CertificateError::NotValidForName), "not for broker.example: "),
+            (
+                certificate(CertificateError::NotValidForNameContext {
+                    expected: ServerName::try_from("broker.example").unwrap(),
+                    presented: vec![r#"DnsName("localhost")"#.to_owned(), "IpAddress(127.0.0.1)".to_owned()],
+                }),
+                "it is for localhost, 127.0.0.1: use",
+            ),
             (certificate(CertificateError::Expired), "renew it"),
             (certificate(CertificateError::NotValidYet), "clock"),
             (alert(AlertDescription::CertificateRequired), "--cert FILE"),

@@ -126,7 +126,7 @@ impl Server {
         let bound = Bound::bind(&settings).unwrap().unwrap();
         let guard =
             Arc::new(Guard::open(&auth::settings::Auth { workers: 1, ..Default::default() }).unwrap());
-        let listener = edge::settings::Listener { address: "127.0.0.1:0".to_owned(), ..Default::default() };
+        let listener = edge::settings::Listener { address: "127.0.0.1:0".into(), ..Default::default() };
         let node = edge::start(edge::Options {
             edge: edge::settings::EdgeSettings {
                 workers: 2,

@@ -84,14 +84,18 @@ fn a_port_in_use_is_named_together_with_what_to_do() {
     with_1_and_3_workers(|workers| {
         let node = Node::start(workers);
         let address = node.address().to_string();
-        let other = Node::try_start(workers, |_, listener| listener.address = address.clone());
+        let other = Node::try_start(workers, |_, listener| listener.address = address.clone().into());
         let error = other.err().expect("one port is for one node").to_string();
         assert!(error.contains(&address) && error.contains("another process uses it"), "{error}");
-        assert!(error.contains("--listen"), "{error}");
+        let next = node.address().port() + 1;
+        assert!(
+            error.contains(&format!("--set listener.0.address=127.0.0.1:{next}")),
+            "not --listen, which replaces all listeners: {error}"
+        );
         // The first goes on, and when it has gone the port is free at once.
         node.client("c").ping();
         node.stop(PATIENCE);
-        Node::with(workers, |_, listener| listener.address = address.clone()).client("c").ping();
+        Node::with(workers, |_, listener| listener.address = address.clone().into()).client("c").ping();
     });
 }
 
@@ -152,7 +156,9 @@ fn a_unix_socket_is_served_and_leaves_no_file() {
     with_1_and_3_workers(|workers| {
         let path = Path::new(&format!("served-{workers}"));
         let start = || {
-            Node::try_start(workers, |_, listener| listener.address = format!("unix:{}", path.0.display()))
+            Node::try_start(workers, |_, listener| {
+                listener.address = format!("unix:{}", path.0.display()).into()
+            })
         };
         // Left by a process that was killed: nobody listens.
         drop(UnixListener::bind(&path.0).expect("a socket"));
@@ -183,7 +189,8 @@ fn a_unix_socket_is_served_and_leaves_no_file() {
 fn a_file_that_is_no_socket_is_left_alone() {
     let path = Path::new("file");
     std::fs::write(&path.0, "precious").expect("a file");
-    let node = Node::try_start(1, |_, listener| listener.address = format!("unix:{}", path.0.display()));
+    let node =
+        Node::try_start(1, |_, listener| listener.address = format!("unix:{}", path.0.display()).into());
     assert!(node.is_err());
     assert_eq!(std::fs::read_to_string(&path.0).expect("it is there"), "precious");
 }

@@ -8,13 +8,13 @@ use mqtt::{QoS, TopicName, Version};
 
 use super::Failure;
 use super::property::Properties;
-use super::target::{Scheme, Target};
+use super::target::{Scheme, Target, wrong_host};
 use super::tls_args::TlsArgs;
 
 #[derive(Args, Clone, Debug)]
 pub struct ConnectArgs {
     /// Broker: a name, an address, or unix:PATH
-    #[arg(short = 'h', long, default_value = "127.0.0.1")]
+    #[arg(short = 'h', long, default_value = "127.0.0.1", value_parser = host)]
     pub host: String,
     /// Port of the broker [default: 1883, with TLS 8883]
     #[arg(short, long)]
@@ -144,7 +144,11 @@ impl ConnectArgs {
 }
 
 /// Reads `-V`: as people write it, and as mosquitto's clients do.
-pub fn version(text: &str) -> Result<Version, String> {
+pub fn host(text: &str) -> Result<String, String> {
+    wrong_host(text).map_or_else(|| Ok(text.to_owned()), Err)
+}
+
+fn version(text: &str) -> Result<Version, String> {
     match text {
         "5" | "5.0" | "mqttv5" => Ok(Version::V5),
         "3.1.1" | "311" | "4" | "mqttv311" => Ok(Version::V3_1_1),

@@ -23,6 +23,8 @@ pub struct Connection {
     keep_alive: Option<Duration>,
     sent_at: Instant,
     ping_at: Option<Instant>,
+    /// Nothing has arrived from the broker that is MQTT.
+    is_unanswered: bool,
     pub limits: Limits,
 }
 
@@ -64,6 +66,7 @@ impl Connection {
             keep_alive: None,
             sent_at: now,
             ping_at: None,
+            is_unanswered: true,
             limits: Limits {
                 receive_max: u16::MAX,
                 topic_alias_max: 0,
@@ -220,7 +223,10 @@ impl Connection {
                 self.split()?;
                 // With TLS the end may come together with the last packets.
                 if !more && self.packets.is_empty() {
-                    return Err(Failure::Trouble("the broker closed the connection".to_owned()));
+                    return Err(Failure::Trouble(match self.is_unanswered {
+                        true => UNANSWERED.to_owned(),
+                        false => "the broker closed the connection".to_owned(),
+                    }));
                 }
             } else if others {
                 return Ok(Event::Other);
@@ -256,6 +262,11 @@ impl Connection {
 
     /// Takes whole packets out of the input.
     fn split(&mut self) -> Result<(), Failure> {
+        if self.is_unanswered
+            && let Some(protocol) = foreign(&self.input)
+        {
+            return Err(Failure::Trouble(protocol.to_owned()));
+        }
         let mut at = 0;
         let result = loop {
             let rest = &self.input[at..];
@@ -268,6 +279,7 @@ impl Connection {
             };
             let bytes = &rest[..len];
             at += len;
+            self.is_unanswered = false;
             match mqtt::decode(self.version, bytes) {
                 Ok(Packet::PingResp) => self.ping_at = None,
                 Ok(Packet::Disconnect(disconnect)) => {
@@ -308,8 +320,38 @@ impl Connection {
     }
 }
 
+/// What a port speaks that answers CONNECT with this, when it is not MQTT.
+fn foreign(bytes: &[u8]) -> Option<&'static str> {
+    // A TLS record: 22 is a handshake, 21 an alert, and 3 the first number of all versions.
+    if matches!(bytes, [21 | 22, 3, ..]) {
+        return Some(
+            "this port speaks TLS: use mqtts:// (-L mqtts://HOST:PORT, or --tls), with --ca FILE for a private authority",
+        );
+    }
+    bytes.starts_with(b"HTTP/").then_some(
+        "this port speaks HTTP: is it the port of the API or of WebSocket? MQTT is usually at 1883; for WebSocket use -L ws://HOST:PORT",
+    )
+}
+
+const UNANSWERED: &str = "the connection was closed before CONNECT was answered: does this port speak MQTT as it is, or TLS (mqtts://) or \
+                          WebSocket (ws://)?";
+
 pub(super) const CONNECT_TIME: Duration = Duration::from_secs(10);
 const CLOSE_TIME: Duration = Duration::from_secs(2);
 /// A signal that arrives just before a wait does not end it, so waits are short.
 const SIGNAL_TIME: Duration = Duration::from_millis(500);
 const OUTPUT_MAX: usize = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_speaks_something_else_is_called_by_what_it_speaks() {
+        let fatal_alert = [21, 3, 3, 0, 2, 2, 70];
+        assert!(foreign(&fatal_alert).unwrap().contains("speaks TLS: use mqtts://"));
+        assert!(foreign(b"HTTP/1.1 400 Bad Request\r\n").unwrap().contains("speaks HTTP"));
+        let connack = [0x20, 3, 0, 0, 0];
+        assert_eq!((foreign(&connack), foreign(&[]), foreign(b"HTT")), (None, None, None));
+    }
+}

@@ -105,6 +105,16 @@ impl FromStr for Target {
     }
 }
 
+/// What to write instead of `-h HOST:PORT` or `-h URL`; `None` for a host.
+pub fn wrong_host(host: &str) -> Option<String> {
+    if host.contains("://") {
+        return Some(format!("-h takes a host only: write -L {host}"));
+    }
+    let (name, port) = host.rsplit_once(':')?;
+    let is_port = port.parse::<u16>().is_ok() && (!name.contains(':') || name.ends_with(']'));
+    is_port.then(|| format!("-h takes a host without a port: write -h {name} -p {port}"))
+}
+
 fn bare(host: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }
@@ -154,6 +164,24 @@ mod tests {
         for text in ["h", "http://h", "mqtt://", "mqtt://:1", "mqtt://h:x", "mqtt://h:0", "mqtt://u%4@h"] {
             let error = text.parse::<Target>().unwrap_err();
             assert!(error.contains("mqtts://") || error.contains("%25"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_host_with_a_port_is_answered_with_what_to_write() {
+        for (text, says) in [
+            ("host:1883", Some("-h host -p 1883")),
+            ("[::1]:1883", Some("-h [::1] -p 1883")),
+            ("mqtts://host", Some("-L mqtts://host")),
+            ("host", None),
+            ("::1", None),
+            ("[::1]", None),
+            ("unix:/run/m.sock", None),
+        ] {
+            match (wrong_host(text), says) {
+                (Some(answer), Some(says)) => assert!(answer.contains(says), "{answer}"),
+                (answer, says) => assert_eq!(answer.as_deref(), says, "{text}"),
+            }
         }
     }
 }

@@ -229,7 +229,7 @@ fn check_apart(config: &Config, name: &str) -> Result<(), String> {
 fn doors(config: &Config) -> impl Iterator<Item = (String, HostPort)> {
     let clients = config.edge.listeners.iter().enumerate();
     let clients =
-        clients.map(|(place, listener)| (format!("listener.{place}.address"), listener.address.clone()));
+        clients.map(|(place, listener)| (format!("listener.{place}.address"), listener.address.to_string()));
     let http = ("http.listen".to_owned(), config.http.listen.to_string());
     clients.chain([http]).filter_map(|(setting, address)| Some((setting, address.parse().ok()?)))
 }

@@ -184,8 +184,8 @@ fn wrong_values_say_what_is_right() {
             "m.toml:2: mqtt.qos_max: expected a whole number from 0 to 255, found the string \"one\"",
             "m.toml:3: mqtt.packet_size_max: expected a size such as 512B, 64KiB, 1MiB or 2GiB, found a number with a fraction",
             "m.toml:5: session.expiry_max: expected a duration with a unit, such as 100ms, 5s, 10m, 2h or 7d, found the number 7",
-            "environment MERIDIAN__MQTT__PACKET_SIZE_MAX: mqtt.packet_size_max: `1GiB` is out of range, allowed is 64B..=256MiB",
-            "--set mqtt.qos_max=3: mqtt.qos_max: `3` is out of range, allowed is 0..=2",
+            "environment MERIDIAN__MQTT__PACKET_SIZE_MAX: mqtt.packet_size_max: `1GiB` is out of range, allowed is 64B to 256MiB",
+            "--set mqtt.qos_max=3: mqtt.qos_max: `3` is out of range, allowed is 0 to 2",
             "--set mqtt.qos_max: expected section.key=value",
         ]
     );
