@@ -122,6 +122,8 @@ pub(crate) struct Extra {
     pub enhanced: Option<Enhanced>,
     /// Who pays for what it takes, from its admission until it ends.
     pub payers: Payers,
+    /// Bytes for its session that are charged to them.
+    pub charged_bytes: u64,
 }
 
 /// Enhanced authentication of a connection.
@@ -342,6 +344,8 @@ pub(crate) struct PendingAck {
     pub filters: Vec<PendingFilter>,
     /// What the refused ones were beyond.
     pub beyond: Beyond,
+    /// Bytes of the filters, as they count.
+    pub bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -541,6 +545,13 @@ impl Connection {
     pub fn source(&self, node: &Node) -> Option<Source> {
         let address = self.peer()?.ip();
         Some(Source::new(node.owner_key(self.mountpoint(), self.username()), address))
+    }
+
+    /// Bytes that the client makes the node hold for its session.
+    pub fn session_bytes(&self) -> usize {
+        let will = self.extra.as_ref().and_then(|extra| extra.will.as_ref());
+        let waiting = self.flow.as_ref().map_or(0, |flow| flow.acknowledging.iter().map(|it| it.bytes).sum());
+        self.subscriptions.bytes() + waiting + self.client_id.len() + will.map_or(0, |(will, _)| will.size())
     }
 
     /// Watches this delivery on its way, unless another is being watched.

@@ -86,6 +86,10 @@ counters! {
         kicked as "disconnects" "reason" = "administrative",
         /// CONNECTs refused because the user or the mountpoint has as many connections as it may (`quota`).
         quota_connections as "quota_refusals" "resource" = "connections",
+        /// Topic Filters refused because the client, its user or its mountpoint makes the node hold as many bytes as it may (`quota`).
+        quota_session_bytes as "quota_refusals" "resource" = "session_bytes",
+        /// CONNECTs refused because of the size of their Will (`mqtt.will_size_max`).
+        quota_will_bytes as "quota_refusals" "resource" = "will_bytes",
         /// Subscriptions that clients made whose sessions end with their connection.
         subscriptions_added as "subscriptions_added",
         /// Subscriptions that are gone of clients whose sessions end with their connection.

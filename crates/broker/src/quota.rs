@@ -22,8 +22,8 @@ pub enum Resource {
     Connections,
     /// Sessions that outlive their connection.
     Sessions,
-    /// Bytes of Topic Filters that connected clients have subscribed to.
-    SubscriptionBytes,
+    /// Bytes of Topic Filters, Wills and Client Identifiers of connected clients.
+    SessionBytes,
     /// Bytes of messages that wait for connected clients.
     QueuedBytes,
     /// Messages that are retained on this node by its own clients.

@@ -54,6 +54,8 @@ section! {
         pub inflight_max: u16 = "1024" in "1..=65535", on reload;
         /// Topic Aliases that a client may use towards the broker; 0 allows none. Announced as Topic Alias Maximum.
         pub topic_alias_max: u16 = "32", at start;
+        /// Bytes of the topics of all Topic Aliases that a client uses towards the broker. Beyond it the connection is closed with 0x97.
+        pub topic_alias_bytes_max: ByteSize = "16KiB", on reload;
         /// Topic Aliases that the broker uses towards a client that allows them; 0 uses none.
         pub topic_alias_outbound_max: u16 = "32", on reload;
         /// Longest Keep Alive in seconds; a client that asks for more, or for none, is told this one as Server Keep
@@ -68,6 +70,8 @@ section! {
         pub topic_levels_max: u16 = "128" in "1..=128", at start;
         /// Bytes of a Topic Name or Topic Filter, at most, with `$share` and a mountpoint.
         pub topic_len_max: u16 = "4096" in "1..=65535", at start;
+        /// Bytes of a Will, at most: its topic, payload and properties. A larger one gets CONNACK 0x97.
+        pub will_size_max: ByteSize = "32KiB", on reload;
         /// Bytes of a Client Identifier, at most.
         pub client_id_len_max: u16 = "4096" in "23..=65535", on reload;
         /// Response Information for clients that ask for it; none is sent when empty.
@@ -221,6 +225,11 @@ section! {
         /// Part of the node's connections that one user or one mountpoint may have, in percent of the limit of the node. 100 is no
         /// limit of its own. Clients without user name and mountpoint are not counted together.
         pub user_percent: u8 = "90" in "1..=100", on reload;
+        /// Bytes that one client may make the node hold for its session: Topic Filters, Will and Client Identifier. A filter counts
+        /// with 64 bytes more than it has. A SUBSCRIBE beyond it gets 0x97.
+        pub client_bytes_max: ByteSize = "16MiB" in "64KiB..", on reload;
+        /// The same of all connected clients of one user or one mountpoint together.
+        pub user_bytes_max: ByteSize = "256MiB" in "64KiB..", on reload;
     }
 }
 

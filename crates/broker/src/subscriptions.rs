@@ -12,7 +12,18 @@ use crate::route::Options;
 )]
 pub(crate) enum Subscriptions {
     Few(Vec<Subscribed>),
-    Many(Box<HashMap<Box<str>, (Options, u32)>>),
+    Many(Box<Many>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Many {
+    map: HashMap<Box<str>, (Options, u32)>,
+    bytes: usize,
+}
+
+/// Bytes that one subscription counts with, as the node holds more for it than its text.
+pub(crate) fn bytes_of(filter: &str) -> usize {
+    filter.len() + 64
 }
 
 /// A filter, its options, its Subscription Identifier or 0.
@@ -32,14 +43,22 @@ impl Subscriptions {
     pub fn len(&self) -> usize {
         match self {
             Self::Few(list) => list.len(),
-            Self::Many(map) => map.len(),
+            Self::Many(many) => many.map.len(),
+        }
+    }
+
+    /// Bytes of all filters, as they count.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Few(list) => list.iter().map(|(filter, ..)| bytes_of(filter)).sum(),
+            Self::Many(many) => many.bytes,
         }
     }
 
     pub fn contains(&self, filter: &str) -> bool {
         match self {
             Self::Few(list) => list.iter().any(|(known, ..)| **known == *filter),
-            Self::Many(map) => map.contains_key(filter),
+            Self::Many(many) => many.map.contains_key(filter),
         }
     }
 
@@ -48,7 +67,7 @@ impl Subscriptions {
             Self::Few(list) => {
                 list.iter().find(|(known, ..)| **known == *filter).map(|(_, options, id)| (*options, *id))
             }
-            Self::Many(map) => map.get(filter).copied(),
+            Self::Many(many) => many.map.get(filter).copied(),
         }
     }
 
@@ -68,11 +87,17 @@ impl Subscriptions {
                         std::mem::take(list).into_iter().map(|(filter, options, id)| (filter, (options, id)));
                     let mut map: HashMap<_, _> = list.collect();
                     map.insert(filter, (options, id));
-                    *self = Self::Many(Box::new(map));
+                    let bytes = map.keys().map(|filter| bytes_of(filter)).sum();
+                    *self = Self::Many(Box::new(Many { map, bytes }));
                 }
                 false
             }
-            Self::Many(map) => map.insert(filter, (options, id)).is_some(),
+            Self::Many(many) => {
+                let bytes = bytes_of(&filter);
+                let existed = many.map.insert(filter, (options, id)).is_some();
+                many.bytes += if existed { 0 } else { bytes };
+                existed
+            }
         }
     }
 
@@ -83,7 +108,11 @@ impl Subscriptions {
                 list.retain(|(known, ..)| **known != *filter);
                 list.len() < before
             }
-            Self::Many(map) => map.remove(filter).is_some(),
+            Self::Many(many) => {
+                let existed = many.map.remove(filter).is_some();
+                many.bytes -= if existed { bytes_of(filter) } else { 0 };
+                existed
+            }
         }
     }
 
@@ -99,14 +128,16 @@ impl Subscriptions {
     pub fn iter(&self) -> Box<dyn Iterator<Item = (&str, Options, u32)> + '_> {
         match self {
             Self::Few(list) => Box::new(list.iter().map(|(filter, options, id)| (&**filter, *options, *id))),
-            Self::Many(map) => Box::new(map.iter().map(|(filter, (options, id))| (&**filter, *options, *id))),
+            Self::Many(many) => {
+                Box::new(many.map.iter().map(|(filter, (options, id))| (&**filter, *options, *id)))
+            }
         }
     }
 
     pub fn into_filters(self) -> Vec<Box<str>> {
         match self {
             Self::Few(list) => list.into_iter().map(|(filter, ..)| filter).collect(),
-            Self::Many(map) => map.into_keys().collect(),
+            Self::Many(many) => many.map.into_keys().collect(),
         }
     }
 }
@@ -123,9 +154,12 @@ mod tests {
             assert!(subscriptions.insert(format!("f/{number}").into(), Options::default(), number));
         }
         assert_eq!(subscriptions.len(), 40);
+        let counted: usize = subscriptions.iter().map(|(filter, ..)| bytes_of(filter)).sum();
+        assert_eq!(subscriptions.bytes(), counted);
         assert!(subscriptions.contains("f/39"));
         assert!(subscriptions.remove("f/39"));
         assert!(!subscriptions.remove("f/39"));
+        assert_eq!(subscriptions.bytes(), counted - bytes_of("f/39"));
         assert_eq!(subscriptions.into_filters().len(), 39);
     }
 }

@@ -6,25 +6,39 @@ use mqtt::ReasonCode;
 
 /// Aliases that the client has set. Empty until the first is set: an idle connection pays nothing.
 #[derive(Debug, Default)]
-pub struct InboundAliases(Vec<Option<Arc<str>>>);
+pub struct InboundAliases {
+    topics: Vec<Option<Arc<str>>>,
+    bytes: usize,
+}
 
 impl InboundAliases {
     /// Remembers or replaces an alias [MQTT-3.3.2-7]. Error 0x94 when it is 0 or above `maximum` [MQTT-3.3.2-8]
-    /// [MQTT-3.3.2-9].
-    pub fn set(&mut self, alias: u16, topic: &str, maximum: u16) -> Result<(), ReasonCode> {
+    /// [MQTT-3.3.2-9]; 0x97 when the topics of all aliases have more than `bytes_max` bytes.
+    pub fn set(&mut self, alias: u16, topic: &str, maximum: u16, bytes_max: usize) -> Result<(), ReasonCode> {
         if alias == 0 || alias > maximum {
             return Err(ReasonCode::TopicAliasInvalid);
         }
         let at = usize::from(alias) - 1;
-        if self.0.len() <= at {
-            self.0.resize(at + 1, None);
+        let before = self.topics.get(at).and_then(Option::as_ref).map_or(0, |topic| topic.len());
+        let bytes = self.bytes - before + topic.len();
+        if bytes > bytes_max {
+            return Err(ReasonCode::QuotaExceeded);
         }
-        self.0[at] = Some(Arc::from(topic));
+        if self.topics.len() <= at {
+            self.topics.resize(at + 1, None);
+        }
+        self.topics[at] = Some(Arc::from(topic));
+        self.bytes = bytes;
         Ok(())
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.topics.is_empty()
+    }
+
+    /// Bytes of the topics of all aliases.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// The topic of an alias. Error 0x94 when the alias is out of range, 0x82 when it was never set.
@@ -32,7 +46,7 @@ impl InboundAliases {
         if alias == 0 || alias > maximum {
             return Err(ReasonCode::TopicAliasInvalid);
         }
-        let topic = self.0.get(usize::from(alias) - 1).and_then(Option::as_ref);
+        let topic = self.topics.get(usize::from(alias) - 1).and_then(Option::as_ref);
         topic.cloned().ok_or(ReasonCode::ProtocolError)
     }
 }
@@ -87,13 +101,24 @@ mod tests {
     fn inbound_aliases_are_set_replaced_and_bounded() {
         let mut aliases = InboundAliases::default();
         assert_eq!(aliases.resolve(1, 2), Err(ReasonCode::ProtocolError));
-        aliases.set(1, "a", 2).expect("in range");
+        aliases.set(1, "a", 2, 9).expect("in range");
         assert_eq!(aliases.resolve(1, 2).as_deref(), Ok("a"));
-        aliases.set(1, "b", 2).expect("in range");
+        aliases.set(1, "b", 2, 9).expect("in range");
         assert_eq!(aliases.resolve(1, 2).as_deref(), Ok("b"));
-        assert_eq!(aliases.set(3, "c", 2), Err(ReasonCode::TopicAliasInvalid));
-        assert_eq!(aliases.set(0, "c", 2), Err(ReasonCode::TopicAliasInvalid));
+        assert_eq!(aliases.set(3, "c", 2, 9), Err(ReasonCode::TopicAliasInvalid));
+        assert_eq!(aliases.set(0, "c", 2, 9), Err(ReasonCode::TopicAliasInvalid));
         assert_eq!(aliases.resolve(3, 2), Err(ReasonCode::TopicAliasInvalid));
+    }
+
+    #[test]
+    fn the_topics_of_all_inbound_aliases_have_a_maximum_of_bytes() {
+        let mut aliases = InboundAliases::default();
+        aliases.set(1, "four", 3, 9).expect("room");
+        aliases.set(2, "fives", 3, 9).expect("room");
+        assert_eq!(aliases.set(3, "x", 3, 9), Err(ReasonCode::QuotaExceeded));
+        aliases.set(2, "x", 3, 9).expect("one that is replaced leaves its room");
+        aliases.set(3, "four", 3, 9).expect("room");
+        assert_eq!(aliases.bytes(), 9);
     }
 
     #[test]

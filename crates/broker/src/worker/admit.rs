@@ -186,6 +186,34 @@ impl Worker {
         answer.is_some()
     }
 
+    /// Charges what a client makes the node hold for its session to its user and its mountpoint: what was granted is charged whatever they have.
+    pub(super) fn charge_session(&mut self, slot: u32) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let payers = connection.extra.as_ref().map(|extra| &extra.payers);
+        if payers.is_none_or(|payers| payers.each().next().is_none()) || connection.phase == Phase::Closing {
+            return;
+        }
+        let bytes = connection.session_bytes() as u64;
+        let extra = connection.extra();
+        if bytes > extra.charged_bytes {
+            extra.payers.charge(Resource::SessionBytes, bytes - extra.charged_bytes);
+        } else {
+            extra.payers.release(Resource::SessionBytes, extra.charged_bytes - bytes);
+        }
+        extra.charged_bytes = bytes;
+    }
+
+    /// Whether a client may make the node hold so many bytes more for its session.
+    pub(super) fn has_room_for_bytes(&self, connection: &Connection, more: usize) -> bool {
+        let quota = &self.settings.quota;
+        if connection.session_bytes() + more > quota.client_bytes_max.bytes() as usize {
+            return false;
+        }
+        let payers = connection.extra.as_ref().map(|extra| &extra.payers);
+        let used = payers.map_or(0, |payers| payers.most_used(Resource::SessionBytes));
+        used + more as u64 <= quota.user_bytes_max.bytes()
+    }
+
     /// `None` when it is not known yet.
     fn may_will(&self, connection: &Connection) -> Option<bool> {
         let will = connection.extra.as_ref().and_then(|extra| extra.will.as_ref());

@@ -117,6 +117,8 @@ impl Worker {
         let payers =
             connection.extra.as_mut().map(|extra| std::mem::take(&mut extra.payers)).unwrap_or_default();
         payers.release(Resource::Connections, 1);
+        let charged = connection.extra.as_mut().map_or(0, |extra| std::mem::take(&mut extra.charged_bytes));
+        payers.release(Resource::SessionBytes, charged);
         let owner = will.as_ref().map(|_| Arc::new(WillOwner::of(connection, &self.node)));
         payers.release(
             Resource::QueuedBytes,

@@ -60,6 +60,10 @@ impl Worker {
         connection.session_expiry = granted_expiry;
         let (id, key) = (connection.id, connection.client_key);
         let will = connect.will.as_ref().map(|will| (will_message(will, id, key), will_delay(will)));
+        if will.as_ref().is_some_and(|(will, _)| will.size() as u64 > mqtt.will_size_max.bytes()) {
+            self.counters.quota_will_bytes += 1;
+            return self.refuse_connect(slot, connect.version, ReasonCode::QuotaExceeded);
+        }
         if will.is_some() || connect.username.is_some() {
             let extra = connection.extra();
             extra.username = connect.username.map(Into::into);
@@ -171,6 +175,7 @@ impl Worker {
         for (text, options, subscription_id) in subscriptions {
             self.insert_durable(id, text, options, subscription_id);
         }
+        self.charge_session(id.slot);
         if is_due {
             self.recheck_connection(id.slot);
         }

@@ -147,7 +147,8 @@ impl Worker {
                 if publish.topic.is_empty() {
                     aliased = Some(flow.aliases_in.resolve(alias, mqtt.topic_alias_max)?);
                 } else {
-                    flow.aliases_in.set(alias, publish.topic, mqtt.topic_alias_max)?;
+                    let bytes_max = mqtt.topic_alias_bytes_max.bytes() as usize;
+                    flow.aliases_in.set(alias, publish.topic, mqtt.topic_alias_max, bytes_max)?;
                 }
             }
             if let Some(seconds) = properties.message_expiry_interval() {

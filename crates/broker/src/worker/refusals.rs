@@ -7,6 +7,8 @@ use mqtt::ReasonCode;
 pub struct Beyond {
     /// Of unusual arrangements of wildcards, `routing.shapes_max` and its relatives.
     pub shapes: bool,
+    /// Of bytes that the node holds, `quota.client_bytes_max` and `quota.user_bytes_max`.
+    pub bytes: bool,
 }
 
 /// Topic Filters that one packet says something about, at most; the Reason Codes say the rest.
@@ -34,6 +36,9 @@ fn why(reason: ReasonCode, beyond: Beyond) -> String {
             "there are too many different arrangements of wildcards, of this client or of all; use at most two + in at most 16 levels, which \
              is never refused for this"
         }
+        ReasonCode::QuotaExceeded if beyond.bytes => {
+            "this client, or its user, has as many bytes of Topic Filters as it may have"
+        }
         ReasonCode::QuotaExceeded => {
             "there are as many subscriptions as there may be, or nothing more can be kept"
         }
@@ -59,7 +64,7 @@ mod tests {
 
     #[test]
     fn a_refusal_for_wildcards_says_that() {
-        let shapes = told(&[0x97], Beyond { shapes: true }).expect("refused");
+        let shapes = told(&[0x97], Beyond { shapes: true, ..Beyond::default() }).expect("refused");
         assert!(shapes.contains("arrangements of wildcards"), "{shapes}");
     }
 }

@@ -17,6 +17,7 @@ use crate::peers::SubackLevel;
 use crate::route::{Options, Route, RouteKind};
 use crate::shapes::{self, ShapeReservations};
 use crate::store::{GroupName, Join, Member, Request};
+use crate::subscriptions::bytes_of;
 
 impl Worker {
     pub(super) fn subscribe(&mut self, slot: u32, subscribe: &Subscribe<'_>) -> Result<(), ReasonCode> {
@@ -63,12 +64,14 @@ impl Worker {
             reasons: Vec::with_capacity(filters.size_hint().0),
             filters: Vec::new(),
             beyond: Beyond::default(),
+            bytes: 0,
         };
+        self.charge_session(slot);
         let mut durable = Vec::new();
         let mut joins = Vec::new();
         let mut shapes = ShapeReservations::new(&self.node.routes);
         for (text, asked) in filters {
-            let checked = self.check_subscription(slot, text, asked, ticket);
+            let checked = self.check_subscription(slot, text, asked, (ticket, pending.bytes));
             let subscription = match checked.and_then(|it| self.reserve_shape(slot, it, &mut shapes)) {
                 Ok(subscription) => subscription,
                 Err(Refusal::Filter(reason)) => {
@@ -78,6 +81,12 @@ impl Worker {
                 Err(Refusal::Shapes) => {
                     self.counters.subscribe_shapes_refused += 1;
                     pending.beyond.shapes = true;
+                    pending.reasons.push(ReasonCode::QuotaExceeded.as_u8());
+                    continue;
+                }
+                Err(Refusal::Bytes) => {
+                    self.counters.quota_session_bytes += 1;
+                    pending.beyond.bytes = true;
                     pending.reasons.push(ReasonCode::QuotaExceeded.as_u8());
                     continue;
                 }
@@ -93,6 +102,7 @@ impl Worker {
             let mut reason = qos as u8; // [MQTT-3.9.3-1]
             let mut existed = false;
             if session.is_some() {
+                pending.bytes += bytes_of(text);
                 durable.push((text.into(), options, subscription_id));
             } else {
                 match self.insert_ephemeral(id, text, &subscription, options, subscription_id) {
@@ -151,7 +161,7 @@ impl Worker {
         slot: u32,
         text: &'a str,
         asked: SubscriptionOptions,
-        ticket: Ticket,
+        (ticket, asked_bytes): (Ticket, usize),
     ) -> Result<Subscription<'a>, Refusal> {
         let mqtt = &self.settings.mqtt;
         let invalid = Refusal::Filter(ReasonCode::TopicFilterInvalid);
@@ -188,6 +198,10 @@ impl Worker {
             && !subscriptions.contains(text)
         {
             return Err(Refusal::Filter(ReasonCode::QuotaExceeded));
+        }
+        let is_new = !subscriptions.contains(text);
+        if is_new && !self.has_room_for_bytes(connection, asked_bytes + bytes_of(text)) {
+            return Err(Refusal::Bytes);
         }
         Ok(subscription)
     }
@@ -273,6 +287,7 @@ impl Worker {
             reasons: Vec::new(),
             filters: Vec::new(),
             beyond: Beyond::default(),
+            bytes: 0,
         };
         let mut durable = Vec::new();
         for text in filters {
@@ -490,6 +505,7 @@ impl Worker {
             (AckKind::Sub, Some(id)) => self.send(slot, &Packet::SubAck(ack(id))),
             (_, None) => self.answer_operator(pending.ticket, pending.reasons.first().copied()),
         }
+        self.charge_session(slot);
         if pending.kind == AckKind::Unsub {
             return;
         }
@@ -535,5 +551,7 @@ enum Refusal {
     Filter(ReasonCode),
     /// It has an unusual arrangement of wildcards, and there are too many.
     Shapes,
+    /// The client, its user or its mountpoint makes the node hold too much.
+    Bytes,
     Connection(ReasonCode),
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use broker::settings::Settings;
-use mqtt::QoS::AtLeastOnce;
+use mqtt::QoS::{AtLeastOnce, AtMostOnce};
 use mqtt::ReasonCode;
 use mqtt::Version::V5;
 use settings::ByteSize;
@@ -307,4 +307,82 @@ fn a_reader_that_takes_one_message_now_and_then_is_no_longer_waited_for() {
             assert_eq!(closed, (!is_durable).then_some(ReasonCode::QuotaExceeded));
         });
     }
+}
+
+fn long(number: u32) -> String {
+    format!("{number}/{}", "x".repeat(434))
+}
+
+/// `quota.client_bytes_max`: what belongs to the session counts, whether it outlives its connection or not.
+#[test]
+fn one_client_makes_the_node_hold_so_many_bytes_and_no_more() {
+    everywhere_with(
+        |settings| settings.quota.client_bytes_max = ByteSize::kib(2),
+        |net| {
+            for connecting in [v5("c"), durable(V5, "d")] {
+                let client = net.connect(1, connecting.clone());
+                // 500 bytes each, as they count.
+                let all = (0..5).fold(subscribe(1), |all, number| all.to(&long(number), AtLeastOnce));
+                net.send(client, all);
+                let granted = ReasonCode::GrantedQoS1;
+                let reasons = vec![granted, granted, granted, granted, ReasonCode::QuotaExceeded];
+                assert_eq!(net.received(client), [Sent::SubAck(1, reasons)]);
+                net.send(client, subscribe(2).to(&long(5), AtLeastOnce));
+                assert_eq!(net.received(client), [Sent::SubAck(2, vec![ReasonCode::QuotaExceeded])]);
+                // One that is replaced takes no more.
+                net.subscribe(client, &long(0), AtMostOnce);
+                net.send(client, unsubscribe(3, &[&long(0)]));
+                net.received(client);
+                net.subscribe(client, &long(5), AtLeastOnce);
+                let other = net.connect(2, v5("other"));
+                net.subscribe(other, &long(0), AtLeastOnce);
+                net.lose(client);
+            }
+            let client = net.resume(0, durable(V5, "d"));
+            net.send(client, subscribe(4).to(&long(6), AtLeastOnce));
+            assert_eq!(net.received(client), [Sent::SubAck(4, vec![ReasonCode::QuotaExceeded])]);
+            assert_eq!(net.counter(|counters| counters.quota_session_bytes), 5);
+        },
+    );
+}
+
+/// `quota.user_bytes_max`
+#[test]
+fn the_clients_of_one_user_make_the_node_hold_so_many_bytes_and_no_more() {
+    everywhere_with(
+        |settings| settings.quota.user_bytes_max = ByteSize::kib(1),
+        |net| {
+            let first = net.connect(0, v5("first").username("greedy"));
+            let second = net.connect(1, durable(V5, "second").username("greedy"));
+            net.subscribe(first, &long(1), AtLeastOnce);
+            net.subscribe(second, &long(2), AtLeastOnce);
+            for client in [first, second] {
+                net.send(client, subscribe(1).to(&long(3), AtLeastOnce));
+                assert_eq!(net.received(client), [Sent::SubAck(1, vec![ReasonCode::QuotaExceeded])]);
+            }
+            let other = net.connect(2, v5("other").username("other"));
+            net.subscribe(other, &long(3), AtLeastOnce);
+            net.lose(first);
+            net.subscribe(second, &long(3), AtLeastOnce);
+        },
+    );
+}
+
+/// `mqtt.will_size_max`
+#[test]
+fn a_will_has_a_maximum_of_bytes() {
+    everywhere_with(
+        |settings| settings.mqtt.will_size_max = ByteSize::kib(1),
+        |net| {
+            let client = net.connecting(0, v5("c").will(message("will", "x".repeat(1024))));
+            assert_eq!(net.received(client), [refused(ReasonCode::QuotaExceeded), Sent::Closed]);
+            net.connect(1, v5("d").will(message("will", "x".repeat(500))));
+            let older = net.connecting(2, v3("e").will(message("will", "x".repeat(1024))));
+            let received = net.received(older);
+            assert!(
+                matches!(&received[..], [Sent::ConnAck { reason, .. }, Sent::Closed] if reason.is_error())
+            );
+            assert_eq!(net.counter(|counters| counters.quota_will_bytes), 2);
+        },
+    );
 }

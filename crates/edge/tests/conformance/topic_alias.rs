@@ -196,3 +196,21 @@ fn a_server_may_take_no_aliases() {
         },
     );
 }
+
+/// `mqtt.topic_alias_bytes_max`
+#[test]
+fn the_topics_of_all_aliases_have_a_maximum_of_bytes() {
+    v5_with(
+        |settings| settings.mqtt.topic_alias_bytes_max = settings::ByteSize::kib(1),
+        |b| {
+            let Some((mut publisher, _)) = publisher(b, "publisher") else { return };
+            let topic = b.topic(&"x".repeat(600));
+            // One that is given again leaves its room.
+            for _ in 0..3 {
+                publisher.publish_message(aliased(&topic, "x", QOS_1, 1));
+            }
+            publisher.send_message(&aliased(&topic, "x", QOS_1, 2).packet_id(9));
+            publisher.closed_for(ReasonCode::QuotaExceeded);
+        },
+    );
+}
