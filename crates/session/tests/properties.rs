@@ -103,6 +103,11 @@ impl Client {
         self.sent.iter().position(|sent| Self::id_of(sent.number) == id && sent.awaits == awaits)
     }
 
+    /// Whether an unfinished delivery has the identifier, whatever it waits for.
+    fn is_used(&self, id: PacketId) -> bool {
+        self.sent.iter().any(|sent| Self::id_of(sent.number) == id)
+    }
+
     fn finish(&mut self, id: PacketId, awaits: Await) -> Option<u64> {
         let at = self.find(id, awaits)?;
         self.sent.remove(at);
@@ -149,6 +154,7 @@ fn deliver(steps: &[Delivering]) {
                 let id = near(&client, offset.max(1));
                 let expected = match client.finish(id, Await::Ack) {
                     Some(payload) => Settled::Finished(Some(payload)),
+                    None if client.is_used(id) => Settled::WrongKind,
                     None => Settled::Unknown,
                 };
                 assert_eq!(deliveries.pub_ack(id), expected);
@@ -162,6 +168,7 @@ fn deliver(steps: &[Delivering]) {
                         PubRecOutcome::Release(Some(client.payloads[at]))
                     }
                     (None, false) if client.find(id, Await::Comp).is_some() => PubRecOutcome::ReleaseAgain,
+                    (None, _) if client.is_used(id) => PubRecOutcome::WrongKind,
                     (None, _) => PubRecOutcome::Unknown,
                 };
                 assert_eq!(deliveries.pub_rec(id, refused), expected);
@@ -171,6 +178,7 @@ fn deliver(steps: &[Delivering]) {
                 let expected = match client.finish(id, Await::Comp) {
                     // PUBREC gave it back.
                     Some(_) => Settled::Finished(None),
+                    None if client.is_used(id) => Settled::WrongKind,
                     None => Settled::Unknown,
                 };
                 assert_eq!(deliveries.pub_comp(id), expected);
