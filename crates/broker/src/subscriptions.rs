@@ -6,10 +6,6 @@ use crate::route::Options;
 
 /// A client's subscriptions: a list while they are few, a map when they are many.
 #[derive(Debug)]
-#[expect(
-    clippy::box_collection,
-    reason = "most connections have few, and a map inside would make each of them larger"
-)]
 pub(crate) enum Subscriptions {
     Few(Vec<Subscribed>),
     Many(Box<Many>),
