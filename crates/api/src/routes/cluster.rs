@@ -1,7 +1,7 @@
 //! `/cluster`: the node's part in its cluster, who belongs to it, and what operators do about that.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::cluster::{Cluster, ClusterView, Disobeyed, MembershipView, Order};
+use crate::cluster::{Cluster, ClusterView, Disobeyed, MemberView, MembershipView, Order};
 use crate::extract::{Body, Path};
 use crate::problem::Problem;
 use crate::role::Caller;
@@ -30,6 +30,9 @@ pub(super) fn routes() -> OpenApiRouter<State> {
 
 /// The cores give up before; this is for a node that ends meanwhile.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// What the cores have agreed on is in this node's own answers after this, unless it is cut off.
+const SHOWN_WITHIN: Duration = Duration::from_secs(5);
+const SHOWN_EVERY: Duration = Duration::from_millis(10);
 
 /// The node's part in its cluster: its links to other nodes, and what it knows of the routes of each, and the
 /// members that the cores agree on.
@@ -68,12 +71,27 @@ async fn remove(state: State, caller: Caller, Path(name): Path<String>) -> Resul
     caller.note(|| name.clone());
     let (cluster, view) = part(&state)?;
     let incarnation = may_go(&view, &name)?;
-    obey(&*cluster, Order::Remove { node: name.clone(), incarnation }).await.map_err(|disobeyed| match disobeyed {
+    let removed = obey(&*cluster, Order::Remove { node: name.clone(), incarnation }).await.map_err(|disobeyed| match disobeyed {
         Disobeyed::Refused(why) => Problem::conflict(format!("node `{name}` was not removed: {why}")),
         Disobeyed::Unknown(why) => Problem::unavailable(format!(
             "the cores did not agree to remove `{name}`: {why}. They may do so still: `meridian ctl cluster` says who is a member"
         )),
-    })
+    })?;
+    let is_gone = |members: &[MemberView]| {
+        !members.iter().any(|member| member.node == name && member.incarnation == incarnation)
+    };
+    shown(&*cluster, |membership| is_gone(&membership.members)).await;
+    Ok(removed)
+}
+
+/// Waits until this node's own answers show what the cores have agreed on: an operator who asks next would not believe the answer otherwise.
+/// Not for long, as it is agreed on in any case.
+async fn shown(cluster: &dyn Cluster, is_shown: impl Fn(&MembershipView) -> bool) {
+    let until = Instant::now() + SHOWN_WITHIN;
+    let holds = || cluster.view().and_then(|view| view.membership).as_ref().is_some_and(&is_shown);
+    while !holds() && Instant::now() < until {
+        tokio::time::sleep(SHOWN_EVERY).await;
+    }
 }
 
 /// Waits until an order is carried out.
@@ -106,12 +124,17 @@ async fn lead(state: State, caller: Caller, Body(body): Body<Leader>) -> Result<
     let (cluster, view) = part(&state)?;
     let membership = agreed(&view, "nobody leads its cores")?;
     may_lead(membership, &body.node)?;
-    obey(&*cluster, Order::Lead(body.node.clone())).await.map_err(|why| {
+    let led = obey(&*cluster, Order::Lead(body.node.clone())).await.map_err(|why| {
         Problem::unavailable(format!(
             "`{}` did not take the lead: {why}. `meridian ctl cluster` on a core says who leads, and who votes",
             body.node
         ))
-    })
+    })?;
+    // A replicant does not know who leads.
+    let leads =
+        |it: &MembershipView| it.replica.as_ref().is_none_or(|it| it.leader.as_ref() == Some(&body.node));
+    shown(&*cluster, leads).await;
+    Ok(led)
 }
 
 /// Has the replicants spread evenly over the cores, those of a region over the cores of that region where it has some. They move within a

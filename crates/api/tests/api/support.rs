@@ -61,13 +61,19 @@ impl Server {
 
     /// The same, of whose thread of links nothing is heard for so long.
     pub fn in_silent_cluster(view: Option<api::ClusterView>, silence: Duration) -> Self {
-        let part = Part { view, silence, leaves: AtomicBool::new(false) };
+        let part =
+            Part { view: Mutex::new(view), next: Mutex::default(), silence, leaves: AtomicBool::new(false) };
         Self::in_directory(fresh_directory(), Some(Arc::new(part)), |_| ())
     }
 
     /// The same, of a node that has not started: it waits for what the cores agree on.
     pub fn starting_in_cluster(view: api::ClusterView) -> Self {
-        let part = Part { view: Some(view), silence: Duration::ZERO, leaves: AtomicBool::new(false) };
+        let part = Part {
+            view: Mutex::new(Some(view)),
+            next: Mutex::default(),
+            silence: Duration::ZERO,
+            leaves: AtomicBool::new(false),
+        };
         let configuration = Arc::new(Fixed::default());
         Self::starting("test", fresh_directory(), Some(Arc::new(part)), configuration, |_| ())
     }
@@ -461,17 +467,26 @@ fn expiries() -> Vec<(String, Expiry)> {
     shown.map(|(listener, file, not_after)| (listener.to_owned(), expiry(file, not_after))).into()
 }
 
-/// A part in a cluster that does not change; the cores agree to remove whomever is not `stuck` and lives no ninth life. It is told to leave
-/// once.
+/// A part in a cluster; the cores agree to remove whomever is not `stuck` and lives no ninth life, and who leads, which is in the view a while
+/// later. It is told to leave once.
 struct Part {
-    view: Option<api::ClusterView>,
+    view: Mutex<Option<api::ClusterView>>,
+    /// What is in the view when it has been looked at so often.
+    next: Mutex<Option<(u8, api::ClusterView)>>,
     silence: Duration,
     leaves: AtomicBool,
 }
 
 impl api::Cluster for Part {
     fn view(&self) -> Option<api::ClusterView> {
-        self.view.clone()
+        let mut next = self.next.lock().unwrap();
+        if let Some((looks, view)) = next.take() {
+            match looks {
+                0 => *self.view.lock().unwrap() = Some(view),
+                looks => *next = Some((looks - 1, view)),
+            }
+        }
+        self.view.lock().unwrap().clone()
     }
 
     fn silence(&self) -> Duration {
@@ -485,18 +500,37 @@ impl api::Cluster for Part {
     fn answer_by(&self, _: Arc<dyn api::Answerer>) {}
 
     fn order(&self, order: api::Order, told: api::Obeyed) {
-        told(match order {
+        let obeyed = match &order {
             api::Order::Remove { node, .. } if node == "stuck" => {
                 Err(api::Disobeyed::Unknown("nobody leads".to_owned()))
             }
-            api::Order::Remove { incarnation, .. } if incarnation != 9 => {
+            api::Order::Remove { incarnation, .. } if *incarnation != 9 => {
                 Err(api::Disobeyed::Refused("it has joined again meanwhile, in life 9".to_owned()))
             }
             api::Order::Leave if self.leaves.swap(true, Ordering::Relaxed) => {
                 Err(api::Disobeyed::Unknown("it leaves twice".to_owned()))
             }
             _ => Ok(()),
-        });
+        };
+        let mut view = self.view.lock().unwrap().clone();
+        let mut membership = view.as_mut().and_then(|view| view.membership.as_mut());
+        let is_changed = match (&order, &mut membership) {
+            (api::Order::Remove { node, .. }, Some(membership)) => {
+                membership.members.retain(|member| member.node != *node);
+                true
+            }
+            (api::Order::Lead(node), Some(membership)) => {
+                if let Some(replica) = &mut membership.replica {
+                    replica.leader = Some(node.clone());
+                }
+                true
+            }
+            _ => false,
+        };
+        if let Some(view) = view.filter(|_| is_changed && obeyed.is_ok()) {
+            *self.next.lock().unwrap() = Some((3, view));
+        }
+        told(obeyed);
     }
 
     fn is_leaving(&self) -> bool {

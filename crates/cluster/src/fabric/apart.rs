@@ -61,7 +61,7 @@ impl Apart {
         self.entries.push(Entry { address, name, reason, at: now, count: 1 });
     }
 
-    /// The node of this name, which is reached there, is joined now, or is to be.
+    /// The node of this name, which is reached there, is joined now, or is to be, or is no member any more.
     pub fn joined(&mut self, name: &str, address: &str) {
         self.entries.retain(|entry| match &entry.name {
             Some(known) => **known != *name,

@@ -25,6 +25,8 @@ use crate::wire::{Hello, Word};
 pub(super) struct Guest {
     since: Time,
     is_up: bool,
+    /// It was a member and was removed, or has left: it is linked until it has read that, and nobody waits for it.
+    is_removed: bool,
     /// What it asked for when it was a member, which it says no more, and the last hello to it.
     last: Option<(Hello, u32)>,
     /// What it has said as to a member: it knows earlier than this node that both are. As much as the link gives credit for.
@@ -200,10 +202,17 @@ impl Fabric {
         if is_wanted {
             if self.guests.len() < GUESTS_MAX && !self.guests.contains_key(&id) {
                 self.mesh.add_peer(now, name, &card.address);
-                self.guests.insert(id, Guest { since: now, is_up: false, last: None, early: Vec::new() });
-            } else if self.guests.get(&id).is_some_and(|guest| !guest.is_up) {
-                // It may say another address than before.
-                self.mesh.add_peer(now, name, &card.address);
+                self.guests.insert(
+                    id,
+                    Guest { since: now, is_up: false, is_removed: false, last: None, early: Vec::new() },
+                );
+            } else if let Some(guest) = self.guests.get_mut(&id) {
+                // One that was removed wants to join again.
+                guest.is_removed = false;
+                if !guest.is_up {
+                    // It may say another address than before.
+                    self.mesh.add_peer(now, name, &card.address);
+                }
             }
             self.apart.found(address.unwrap_or_default());
             return;
@@ -256,8 +265,24 @@ impl Fabric {
         }
     }
 
+    /// A node that left has ended: its link is not tried again, and nobody is told that it is missing.
+    pub(super) fn forget_removed(&mut self, now: Time, id: NodeId) -> bool {
+        if !self.guests.get(&id).is_some_and(|guest| guest.is_removed) {
+            return false;
+        }
+        self.guests.remove(&id);
+        self.mesh.remove_peer(now, id);
+        if let Some(meta) = &mut self.meta {
+            meta.link_changed(id, false);
+        }
+        true
+    }
+
     /// Something happened to the link of a node that is no member.
     pub(super) fn guest_event(&mut self, now: Time, id: NodeId, event: Event) {
+        if matches!(event, Event::Suspect) && self.forget_removed(now, id) {
+            return;
+        }
         let Some(guest) = self.guests.get_mut(&id) else { return };
         match event {
             Event::Up | Event::Suspect => {
@@ -283,6 +308,7 @@ impl Fabric {
             Event::Restarted => {
                 guest.early.clear();
                 guest.last = None;
+                guest.is_removed = false;
             }
             Event::Acknowledged { .. } | Event::GoesOn | Event::Silent { .. } => {}
         }
@@ -443,6 +469,8 @@ impl Fabric {
         self.replica.lost(source_of(&peer));
         self.clocks.forget(id);
         self.journal.forget(id);
+        // That it could not be reached was so of a member. Now nobody looks for it.
+        self.apart.joined(&peer.info.name, &peer.info.address);
         tracing::info!(node = &*peer.info.name, "the node is no member of the cluster any more");
         if let Some(meta) = &mut self.meta {
             meta.link_changed(id, false);
@@ -463,7 +491,8 @@ impl Fabric {
         if peer.is_up && self.guests.len() < GUESTS_MAX {
             // It hears by this link that it is none.
             let last = peer.last_hello.map(|hello| (hello, peer.hello));
-            self.guests.insert(id, Guest { since: now, is_up: true, last, early: Vec::new() });
+            self.guests
+                .insert(id, Guest { since: now, is_up: true, is_removed: true, last, early: Vec::new() });
         } else {
             self.mesh.remove_peer(now, id);
         }

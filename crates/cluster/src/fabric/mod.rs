@@ -295,6 +295,10 @@ impl Fabric {
             match event {
                 MeshEvent::Link { peer, event } => self.link_event(now, peer, event),
                 MeshEvent::Refused { address, name, reason, said, passes } => {
+                    let id = name.as_deref().map(NodeId::of_name);
+                    if id.is_some_and(|id| self.forget_removed(now, id)) {
+                        continue;
+                    }
                     if !passes {
                         self.apart.note(now, &address, name.as_deref(), &reason);
                     }

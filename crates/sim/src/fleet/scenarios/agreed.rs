@@ -621,6 +621,31 @@ fn cores_that_leave_give_up_their_votes_and_the_last_stays() {
     }
 }
 
+/// Which of two nodes connects to the other makes no difference.
+#[test]
+fn nobody_misses_a_node_that_has_left_and_ended() {
+    for leaves in 0..3 {
+        let mut story = agreed();
+        story.passes(2 * SECOND);
+        story.orders(leaves, Letter::Leave(WishId(ORDERS)));
+        let others = [(leaves + 1) % 3, (leaves + 2) % 3];
+        story.until("it has left", |story| {
+            others.iter().all(|other| !story.known(*other).members.contains_key(&id(leaves)))
+        });
+        story.fleet.members[leaves].is_off = true;
+        story.fleet.kill(leaves, false);
+        for _ in 0..40 {
+            story.passes(SECOND);
+            for other in others {
+                // An impostor may try the name of a node that is there.
+                let told = story.not_joined(other);
+                let of_it: Vec<_> = told.iter().filter(|it| it.starts_with(&format!("n{leaves}:"))).collect();
+                assert!(of_it.is_empty(), "n{other} misses n{leaves}, which has left: {of_it:?}");
+            }
+        }
+    }
+}
+
 /// Of two cores one has a vote, and gives it to the other when it leaves. It hears nothing of who leads then, and the one that does has it go when it says that it knows
 /// of the core that left before.
 #[test]
