@@ -246,8 +246,9 @@ impl fmt::Display for ConfigError {
             }
             Self::Mosquitto(path) => write!(
                 f,
-                "{}: this is a configuration of mosquitto, and Meridian reads TOML. docs/configuration.md has every setting, and `meridian config \
-                 example` prints them; mosquitto's password and ACL files are read as they are (auth.password_file, auth.acl_file)",
+                "{}: this is a configuration of mosquitto, and Meridian reads TOML. `meridian config import {} > \
+                 meridian.toml` makes one of the other",
+                path.display(),
                 path.display()
             ),
             Self::Problems(problems) => {
@@ -513,7 +514,7 @@ mod tests {
         }
         let load = |path: &str| {
             let args = ConfigArgs { config: Some(path.into()), ..ConfigArgs::default() };
-            args.load().err().expect("it cannot be read").to_string()
+            args.load().expect_err("it cannot be read").to_string()
         };
         let absent = load("nope.toml");
         assert!(absent.starts_with("--config nope.toml: there is no such file"), "{absent}");

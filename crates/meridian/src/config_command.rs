@@ -1,6 +1,7 @@
 //! `meridian config`: what is configured, whether it holds, and what can be configured.
 
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use crate::cluster;
 use crate::config::{Config, ConfigArgs, setting_of_flag};
 use crate::exposure;
 use crate::files::Files;
+use crate::import;
 use crate::running::Loading;
 use crate::secrets;
 use crate::system;
@@ -29,6 +31,11 @@ pub enum ConfigCommand {
     Reference,
     /// Print a configuration file with every setting at its default
     Example,
+    /// Print a mosquitto.conf as a configuration of Meridian, and list what has no counterpart
+    Import {
+        /// The mosquitto.conf
+        file: PathBuf,
+    },
 }
 
 impl ConfigCommand {
@@ -38,6 +45,10 @@ impl ConfigCommand {
             Self::Show(args) => show(&args),
             Self::Reference => Ok(reference()),
             Self::Example => Ok(example()),
+            Self::Import { file } => import::mosquitto(&file).map(|imported| {
+                imported.left.iter().for_each(|line| eprintln!("! {line}"));
+                imported.toml
+            }),
         };
         match result {
             Ok(text) => match std::io::stdout().write_all(text.as_bytes()) {

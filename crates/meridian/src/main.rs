@@ -21,6 +21,7 @@ mod exposure;
 mod files;
 mod history;
 mod holder;
+mod import;
 mod key;
 mod log;
 mod node;
