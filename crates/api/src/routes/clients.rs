@@ -85,6 +85,8 @@ pub struct Connection {
     pub last_packet_ms: u64,
     /// Bytes that the system has not taken yet.
     pub unsent_bytes: usize,
+    /// Bytes that it makes the node hold for its session (`quota.client_bytes_max`): Topic Filters, Will and Client Identifier.
+    pub session_bytes: usize,
     /// Whether a PUBLISH of its waits for room in a queue.
     pub publisher_blocked: bool,
     pub has_will: bool,
@@ -366,6 +368,7 @@ impl Client {
             topic_alias_max: connection.topic_alias_max,
             last_packet_ms: milliseconds(connection.silent),
             unsent_bytes: connection.unsent_bytes,
+            session_bytes: connection.session_bytes,
             publisher_blocked: connection.publisher_blocked,
             has_will: connection.has_will,
             oldest_unacknowledged_ms: connection.oldest_unacknowledged.map(milliseconds),

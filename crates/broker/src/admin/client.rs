@@ -81,6 +81,8 @@ pub struct ConnectionDetail {
     pub silent: Duration,
     /// Bytes not yet taken by the system.
     pub unsent_bytes: usize,
+    /// Bytes that it makes the node hold for its session: Topic Filters, Will and Client Identifier.
+    pub session_bytes: usize,
     /// Whether a PUBLISH of its has to wait.
     pub publisher_blocked: bool,
     pub has_will: bool,

@@ -269,6 +269,7 @@ impl Worker {
             topic_alias_max: connection.alias_max,
             silent: self.now.since(connection.last_packet),
             unsent_bytes: connection.out.len(),
+            session_bytes: connection.session_bytes(),
             publisher_blocked: flow.is_some_and(|flow| flow.blocked.is_some()),
             has_will: connection.extra.as_ref().is_some_and(|extra| extra.will.is_some()),
             oldest_unacknowledged: probe.map(|flow| self.now.since(flow.probe.since)),

@@ -339,6 +339,8 @@ fn one_client_makes_the_node_hold_so_many_bytes_and_no_more() {
                 net.lose(client);
             }
             let client = net.resume(0, durable(V5, "d"));
+            let shown = net.ask(|admin, reply| admin.client("d", reply)).flatten().expect("it is there");
+            assert_eq!(shown.connection.expect("connected").session_bytes, 4 * 500 + 1);
             net.send(client, subscribe(4).to(&long(6), AtLeastOnce));
             assert_eq!(net.received(client), [Sent::SubAck(4, vec![ReasonCode::QuotaExceeded])]);
             assert_eq!(net.counter(|counters| counters.quota_session_bytes), 5);

@@ -321,6 +321,7 @@ fn connection(connection: &Value) -> Vec<(&'static str, String)> {
         ("packet size max", there("packet_size_max", connection.bytes_cell("packet_size_max"))),
         ("topic alias max", connection.text("topic_alias_max")),
         ("unsent", there("unsent_bytes", connection.bytes_cell("unsent_bytes"))),
+        ("held for session", there("session_bytes", connection.bytes_cell("session_bytes"))),
         (
             "unacknowledged",
             there(
