@@ -66,8 +66,8 @@ section! {
         /// How long the rest of a packet may take that has begun to arrive. It starts anew whenever another 1 KiB of the packet has arrived,
         /// so a large packet may come over a slow line.
         pub packet_timeout: Duration = "30s" in "100ms..=1h", on reload;
-        /// Levels of a Topic Name or Topic Filter, at most.
-        pub topic_levels_max: u16 = "128" in "1..=128", at start;
+        /// Maximum number of levels of a Topic Name or Topic Filter. `+` is accepted in the first 128 levels. Matching a deeper topic takes longer.
+        pub topic_levels_max: u16 = "200" in "1..=65535", at start;
         /// Bytes of a Topic Name or Topic Filter, at most, with `$share` and a mountpoint.
         pub topic_len_max: u16 = "4096" in "1..=65535", at start;
         /// Bytes of a Will, at most: its topic, payload and properties. A larger one gets CONNACK 0x97.

@@ -1,6 +1,6 @@
 //! What must hold for any bytes. Used by cargo-fuzz and, without it, by `tests/fuzz.rs`.
 
-use mqtt::{Outgoing, Packet, Subscription, TopicFilter, TopicName, Version, decode, frame};
+use mqtt::{DecodeError, Outgoing, Packet, Subscription, TopicFilter, TopicName, Version, decode, frame};
 
 /// Reads `input` as a version (its first byte) and a stream of packets, and panics when the codec contradicts itself.
 pub fn check(input: &[u8]) {
@@ -80,7 +80,11 @@ fn one(version: Version, bytes: &[u8]) {
 fn translated(packet: Packet<'_>, version: Version) {
     let mut encoded = Vec::new();
     if packet.encode(version, &mut encoded) {
-        let read = decode(version, &encoded).expect("our own packet");
+        let read = match decode(version, &encoded) {
+            // `$share` is a level like any other before 5.0.
+            Err(DecodeError::TopicFilterInvalid) if version == Version::V5 => return,
+            read => read.expect("our own packet"),
+        };
         let mut again = Vec::new();
         assert!(read.encode(version, &mut again));
         assert_eq!(encoded, again, "{read:?}");

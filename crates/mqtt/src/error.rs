@@ -67,6 +67,8 @@ pub enum DecodeError {
     NoTopicFilters,
     /// [MQTT-4.7.3-1] [MQTT3-4.7.3-1]
     TopicFilterEmpty,
+    /// An ill-formed Topic Filter (4.7.1, 4.8.2).
+    TopicFilterInvalid,
     /// Reserved bits of the Subscription Options [MQTT-3.8.3-5] [MQTT3-3.8.3-4].
     SubscriptionOptionsReserved { options: u8 },
     /// QoS 3 in the Subscription Options (3.8.3.1) [MQTT3-3.8.3-4].
@@ -112,6 +114,7 @@ impl DecodeError {
             | DecodeError::ConnAckFlagsReserved { .. }
             | DecodeError::ReasonCodeUnknown { .. }
             | DecodeError::TopicFilterEmpty
+            | DecodeError::TopicFilterInvalid
             | DecodeError::SubscriptionOptionsReserved { .. }
             | DecodeError::PropertyUnknown { .. }
             | DecodeError::PropertyNotAllowed { .. } => ReasonCode::MalformedPacket,
@@ -187,6 +190,9 @@ impl fmt::Display for DecodeError {
             DecodeError::TopicAliasZero => f.write_str("Topic Alias 0"),
             DecodeError::NoTopicFilters => f.write_str("no Topic Filters in the payload"),
             DecodeError::TopicFilterEmpty => f.write_str("an empty Topic Filter"),
+            DecodeError::TopicFilterInvalid => {
+                f.write_str("a Topic Filter with a misplaced wildcard, or without a ShareName")
+            }
             DecodeError::SubscriptionOptionsReserved { options } => {
                 write!(f, "reserved bits in Subscription Options {options:#010b}")
             }

@@ -21,6 +21,9 @@ use crate::error::DecodeError;
 use crate::frame::{frame, remaining_length};
 use crate::packet_type::PacketType;
 use crate::reader::Reader;
+use crate::topic::error::TopicError;
+use crate::topic::filter::TopicFilter;
+use crate::topic::subscription::Subscription;
 use crate::version::Version;
 use ack::Ack;
 use auth::Auth;
@@ -105,6 +108,22 @@ fn check_flags(version: Version, packet_type: PacketType, first: u8) -> Result<(
         Ok(())
     } else {
         Err(DecodeError::FlagsReserved { packet_type, flags: first & 0x0F })
+    }
+}
+
+/// A Topic Filter of SUBSCRIBE or UNSUBSCRIBE has to be well-formed: [MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-4.7.3-1] [MQTT-4.8.2-1] [MQTT-4.8.2-2]
+/// [MQTT3-4.7.1-2] [MQTT3-4.7.1-3] [MQTT3-4.7.3-1]. Reason Code 0x8F is for one that is well-formed and not accepted (3.9.3, 3.11.3).
+fn check_filter(version: Version, text: &str) -> Result<(), DecodeError> {
+    match Subscription::parse(text) {
+        Ok(_) => Ok(()),
+        Err(TopicError::Empty) => Err(DecodeError::TopicFilterEmpty),
+        // `$share` is a level like any other before 5.0.
+        Err(TopicError::ShareNameInvalid | TopicError::ShareFilterMissing)
+            if version != Version::V5 && TopicFilter::parse(text).is_ok() =>
+        {
+            Ok(())
+        }
+        Err(_) => Err(DecodeError::TopicFilterInvalid),
     }
 }
 

@@ -118,7 +118,9 @@ fn they_do_not_check(version: Version, packet_type: PacketType, error: DecodeErr
         }
         DecodeError::ResponseTopicInvalid => v5,
         // [MQTT-4.7.3-1]
-        DecodeError::TopicFilterEmpty => matches!(packet_type, Subscribe | Unsubscribe),
+        DecodeError::TopicFilterEmpty | DecodeError::TopicFilterInvalid => {
+            matches!(packet_type, Subscribe | Unsubscribe)
+        }
         // [MQTT3-3.8.3-4]: they read the options of 5.0 in 3.1.1 too.
         DecodeError::SubscriptionOptionsReserved { .. } => !v5,
         // They read the Reason Code of 5.0 in 3.1.1 too.
@@ -140,7 +142,7 @@ fn they_refuse(packet: Packet<'_>) -> bool {
         }
         // Table 2-6 gives DISCONNECT this code; 3.14.2.1 leaves it out.
         Packet::Disconnect(disconnect) => disconnect.reason == ReasonCode::BadAuthenticationMethod,
-        // They look at the ShareName, which we leave to the broker, so that it can answer in SUBACK.
+        // They look at the ShareName in 3.1.1 too.
         Packet::Subscribe(subscribe) => {
             subscribe.filters.iter().any(|(filter, _)| Subscription::parse(filter).is_err())
         }

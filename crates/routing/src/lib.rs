@@ -48,7 +48,7 @@ pub mod sync;
 pub use destination::Destination;
 pub use index::{Index, Inserted, Removed};
 pub use limits::{
-    EVERYDAY_LEVELS_MAX, EVERYDAY_PLUS_MAX, IndexFull, IndexLimits, LEVELS_MAX, SHAPES_MAX, ShapeOwners,
-    ShapesFull, TRIES_MAX, VISITS_MAX,
+    EVERYDAY_LEVELS_MAX, EVERYDAY_PLUS_MAX, IndexFull, IndexLimits, LEVELS_MAX, PLUS_LEVELS_MAX, SHAPES_MAX,
+    ShapeOwners, ShapesFull, TRIES_MAX, VISITS_MAX,
 };
 pub use reader::Reader;

@@ -24,7 +24,9 @@ pub struct IndexLimits {
 }
 
 /// Levels that a filter can have in any index.
-pub const LEVELS_MAX: usize = 128;
+pub const LEVELS_MAX: usize = u16::MAX as usize;
+/// Number of first levels of a filter that may be `+` in the tree. Filters with a deeper `+` are matched one by one.
+pub const PLUS_LEVELS_MAX: usize = u128::BITS as usize;
 /// Default of [`IndexLimits::shapes_max`].
 pub const SHAPES_MAX: usize = 1024;
 /// Default of [`IndexLimits::tries_max`]: a try costs about a third of a step in the tree.

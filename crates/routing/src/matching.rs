@@ -230,9 +230,11 @@ impl<'g, D: Destination> Lookup<'_, 'g, D> {
                 index.push(index.root.below.load(Ordering::Acquire), found);
                 continue;
             }
-            // Shapes are sorted, so that one shares its first levels with the one before.
-            ancestors.truncate(1 + (plus ^ shape.plus).leading_zeros() as usize);
-            plus = shape.plus;
+            // Shapes are sorted, so that one shares its first levels with the one before; all, when both have the same `+`.
+            if plus != shape.plus {
+                ancestors.truncate(1 + (plus ^ shape.plus).leading_zeros() as usize);
+                plus = shape.plus;
+            }
             while ancestors.len() <= length {
                 let at = ancestors.len() - 1;
                 let level = if shape.has_plus(at) { hasher.plus } else { self.levels[at].hash };

@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::epoch::Guard;
 use crate::limbo::Bin;
-use crate::limits::{EVERYDAY_LEVELS_MAX, EVERYDAY_PLUS_MAX, LEVELS_MAX, ShapeOwners, ShapesFull};
+use crate::limits::{
+    EVERYDAY_LEVELS_MAX, EVERYDAY_PLUS_MAX, LEVELS_MAX, PLUS_LEVELS_MAX, ShapeOwners, ShapesFull,
+};
 use crate::names::{Level, Packed};
 use crate::strip::Strip;
 use crate::sync::{AtomicPtr, Ordering};
@@ -18,23 +20,27 @@ pub struct Shape {
     /// A bit for each `+`, the first level's the most significant.
     pub plus: u128,
     /// Levels without the `#`.
-    pub levels: u8,
+    pub levels: u16,
     /// Whether it ends in `#`.
     pub rest: bool,
 }
 
-const _: () = assert!(LEVELS_MAX <= u128::BITS as usize);
+const _: () = assert!(LEVELS_MAX <= u16::MAX as usize && PLUS_LEVELS_MAX == u128::BITS as usize);
 
 impl Shape {
-    /// Of levels that do not have the `#` among them.
-    pub fn of(levels: &[Level], rest: bool) -> Shape {
+    /// The shape of levels that do not have the `#` among them. `None` when there is a `+` behind the first [`PLUS_LEVELS_MAX`] levels.
+    pub fn of(levels: &[Level], rest: bool) -> Option<Shape> {
+        let is_plus = |level: &Level| level.name == Packed::PLUS;
+        if levels.get(PLUS_LEVELS_MAX..).is_some_and(|deep| deep.iter().any(is_plus)) {
+            return None;
+        }
         let mut plus = 0;
         for (i, level) in levels.iter().enumerate() {
-            if level.name == Packed::PLUS {
+            if is_plus(level) {
                 plus |= Shape::bit(i);
             }
         }
-        Shape { plus, levels: levels.len() as u8, rest }
+        Some(Shape { plus, levels: levels.len() as u16, rest })
     }
 
     fn bit(level: usize) -> u128 {
@@ -43,12 +49,12 @@ impl Shape {
 
     #[inline(always)]
     pub fn has_plus(&self, level: usize) -> bool {
-        self.plus & Shape::bit(level) != 0
+        level < PLUS_LEVELS_MAX && self.plus & Shape::bit(level) != 0
     }
 
     /// Shapes that are always admitted: there are about two thousand of them.
     fn is_everyday(&self) -> bool {
-        self.plus == 0
+        self.plus == 0 && usize::from(self.levels) <= PLUS_LEVELS_MAX
             || self.plus.count_ones() <= EVERYDAY_PLUS_MAX && usize::from(self.levels) <= EVERYDAY_LEVELS_MAX
     }
 }
@@ -233,7 +239,7 @@ mod tests {
     fn shape(filter: &str) -> Shape {
         let mut split = Split::default();
         assert!(split.split(filter.trim_end_matches("/#"), &PathHasher::new([0; 16]), 128));
-        Shape::of(&split.levels, filter.ends_with("/#"))
+        Shape::of(&split.levels, filter.ends_with("/#")).expect("no deep `+`")
     }
 
     #[test]

@@ -97,7 +97,10 @@ impl<'a, D: Destination> Change<'a, D> {
         if depth == self.levels.len() && self.cell().load(Ordering::Relaxed) != 0 {
             return Ok(self.put(self.cell(), destination));
         }
-        let shape = Shape::of(self.levels, self.rest);
+        // A shape has a bit for the first levels only. A filter with a deeper `+` is matched one by one.
+        let Some(shape) = Shape::of(self.levels, self.rest) else {
+            return Ok(self.put(&index.strays.add(text).destinations, destination));
+        };
         index.shapes.add(self.tools.shapes, shape, &mut self.tools.bin);
         self.grow(depth);
         let was_live = self.node(self.levels.len()).is_none_or(Slot::is_live);
@@ -131,9 +134,9 @@ impl<'a, D: Destination> Change<'a, D> {
         }
     }
 
-    /// The shape of a filter in the tree; none for one without wildcards, or with more levels than there may be.
+    /// The shape of a filter in the tree. `None` for one without wildcards, with more levels than there may be, or with a `+` that is too deep.
     fn shape(&self) -> Option<Shape> {
-        (self.whole && self.filter.has_wildcard()).then(|| Shape::of(self.levels, self.rest))
+        (self.whole && self.filter.has_wildcard()).then(|| Shape::of(self.levels, self.rest)).flatten()
     }
 
     pub fn remove(mut self, key: D::Key) -> Removed {
@@ -154,7 +157,9 @@ impl<'a, D: Destination> Change<'a, D> {
         let removed = self.take(self.cell(), key);
         if removed == Removed::Last {
             self.prune();
-            index.shapes.remove(self.tools.shapes, Shape::of(self.levels, self.rest), &mut self.tools.bin);
+            if let Some(shape) = Shape::of(self.levels, self.rest) {
+                index.shapes.remove(self.tools.shapes, shape, &mut self.tools.bin);
+            }
         }
         removed
     }

@@ -111,9 +111,45 @@ fn shapes_are_tried_where_paths_are_many() {
     model.agrees(&index, &reader, &topics.map(String::from));
 }
 
+/// The deepest topics that there are, whichever way a match goes.
+#[test]
+fn filters_of_many_thousand_levels_match() {
+    for tries_max in [0, 1_000] {
+        let (index, reader) = index(IndexLimits { tries_max, ..IndexLimits::default() });
+        let levels = |count: usize| vec!["a"; count].join("/");
+        let deep = levels(30_000);
+        let filters = [
+            deep.clone(),
+            format!("{}/#", levels(129)),
+            format!("{}/#", levels(200)),
+            format!("{}/#", levels(29_999)),
+            format!("+/{}/#", levels(20_000)),
+            format!("{}/+/{}", levels(127), levels(29_872)),
+            format!("{}/+/{}", levels(126), levels(29_873)),
+            "#".to_owned(),
+        ];
+        for (id, text) in filters.iter().enumerate() {
+            let subscriber = Subscriber { id: id as u64, options: 0 };
+            assert_eq!(index.insert(filter(text), subscriber), Ok(Inserted::New));
+        }
+        assert_eq!(found(&reader, &deep).0, 8);
+        assert_eq!(found(&reader, &levels(29_999)).0, 5);
+        assert_eq!(found(&reader, &levels(200)).0, 3);
+        let late = format!("{}/+/#", levels(128));
+        assert_eq!(index.insert(filter(&late), Subscriber { id: 9, options: 0 }), Ok(Inserted::New));
+        assert_eq!(found(&reader, &levels(200)).0, 4);
+        assert_ne!(index.remove(filter(&late), 9), Removed::NotFound);
+        assert_eq!(found(&reader, &levels(200)).0, 3);
+        for (id, text) in filters.iter().enumerate() {
+            assert_ne!(index.remove(filter(text), id as u64), Removed::NotFound);
+        }
+        assert_eq!(found(&reader, &deep).0, 0);
+    }
+}
+
 #[test]
 fn a_filter_of_all_levels_and_a_topic_beyond_are_fine() {
-    let (index, reader) = index(IndexLimits::default());
+    let (index, reader) = index(IndexLimits { levels_max: 128, ..IndexLimits::default() });
     let subscriber = Subscriber { id: 1, options: 0 };
     let (longest, beyond) = (vec!["a"; 128].join("/"), vec!["a"; 129].join("/"));
     assert_eq!(index.insert(filter(&longest), subscriber), Ok(Inserted::New));

@@ -159,9 +159,7 @@ impl Worker {
         }
         let topic = aliased.as_deref().unwrap_or(publish.topic);
         let name = TopicName::parse(topic).map_err(|_| ReasonCode::TopicNameInvalid)?;
-        if is_beyond_limits(topic, mqtt) {
-            return Err(ReasonCode::TopicNameInvalid);
-        }
+        let is_beyond = is_beyond_limits(topic, mqtt);
         // Read before anything can be refused: a repeated QoS 2 PUBLISH is answered as it was the first time.
         if let Some(packet_id) = publish.packet_id {
             self.check_receive_maximum(slot, publish)?;
@@ -176,6 +174,9 @@ impl Worker {
                     Received::RepeatedEarly => return Ok(()),
                 }
             }
+        }
+        if is_beyond {
+            return self.refuse_topic(slot, publish);
         }
         if invalid_payload {
             self.refuse_publish(slot, publish, ReasonCode::PayloadFormatInvalid);
@@ -198,7 +199,7 @@ impl Worker {
             let topic = mounted(connection.mountpoint(), topic, &mut room);
             let name = TopicName::parse(topic).map_err(|_| ReasonCode::TopicNameInvalid)?;
             if is_beyond_limits(topic, &self.settings.mqtt) {
-                return Err(ReasonCode::TopicNameInvalid);
+                return self.refuse_topic(slot, publish);
             }
             (topic, name)
         } else {
@@ -349,6 +350,19 @@ impl Worker {
             self.give_up_dispatched(slot, publish);
             self.await_completions(slot, publish, 0, reason);
         }
+    }
+
+    /// Refuses a topic that is beyond the limits.
+    ///
+    /// # Errors
+    /// Before 5.0, and at QoS 0, there is no acknowledgement with a Reason Code, so the connection is closed.
+    fn refuse_topic(&mut self, slot: u32, publish: &Publish<'_>) -> Result<(), ReasonCode> {
+        let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+        if publish.qos == QoS::AtMostOnce || !connection.version.has_receive_maximum() {
+            return Err(ReasonCode::TopicNameInvalid);
+        }
+        self.refuse_publish(slot, publish, ReasonCode::TopicNameInvalid);
+        Ok(())
     }
 
     /// The log takes no message, so nobody has this one. What was sent before may have places in it: neither acknowledged nor refused is what

@@ -4,6 +4,7 @@ use mqtt::{
     Packet, PropertiesBuf, Property, ReasonCode, RetainHandling, SubAck, Subscribe, Subscription,
     SubscriptionOptions, TopicFilter, Unsubscribe,
 };
+use routing::PLUS_LEVELS_MAX;
 
 use super::Worker;
 use super::connect::granted_qos;
@@ -170,7 +171,8 @@ impl Worker {
             return Err(Refusal::Connection(ReasonCode::ProtocolError)); // [MQTT-3.8.3-4]
         }
         let filter = subscription.filter.as_str();
-        if is_beyond_limits(filter, mqtt) || text.len() > usize::from(mqtt.topic_len_max) {
+        let is_too_long = text.len() > usize::from(mqtt.topic_len_max);
+        if is_too_long || is_beyond_limits(filter, mqtt) || has_deep_plus(filter) {
             return Err(invalid);
         }
         if subscription.share.is_some() && !mqtt.shared_subscription_available {
@@ -544,6 +546,11 @@ impl Worker {
 
 /// Bytes of a SUBACK or UNSUBACK besides its Reason Codes and the text of its Reason String, at most.
 const ACK_FRAME: usize = 16;
+
+/// Whether a filter has a `+` too deep for the tree of routes.
+fn has_deep_plus(filter: &str) -> bool {
+    filter.len() > PLUS_LEVELS_MAX && filter.split('/').skip(PLUS_LEVELS_MAX).any(|level| level == "+")
+}
 
 /// Why a subscription is not granted.
 #[derive(Clone, Copy, Debug)]

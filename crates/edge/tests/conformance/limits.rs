@@ -148,7 +148,7 @@ fn a_client_identifier_has_a_maximum_of_bytes() {
     );
 }
 
-/// `mqtt.topic_levels_max` and `mqtt.topic_len_max`: a filter is refused, a name is refused or closes the connection.
+/// `mqtt.topic_levels_max` and `mqtt.topic_len_max`: a filter is refused, and so is a name.
 #[test]
 fn a_topic_has_a_maximum_of_levels_and_bytes() {
     v5_with(
@@ -167,15 +167,62 @@ fn a_topic_has_a_maximum_of_levels_and_bytes() {
                 let reasons = client.try_subscribe(&[(&bad, at(QOS_0))], &[]);
                 assert!(reasons[0] >= 0x80, "{reasons:?}");
                 client.send_message(&Message::new(&bad, "x", QOS_1).packet_id(7));
-                match client.recv() {
-                    Received::PubAck(puback) => assert!(puback.reason.is_error()),
-                    Received::Disconnect(disconnect) => {
-                        assert!(disconnect.reason.is_error());
-                        client.closed();
-                    }
-                    other => panic!("{other:?}"),
-                }
+                assert_eq!(client.puback().reason, ReasonCode::TopicNameInvalid);
+                client.send_message(&Message::new(&bad, "x", QOS_2).packet_id(8));
+                assert_eq!(client.pubrec().reason, ReasonCode::TopicNameInvalid);
+                client.ping();
+                // At QoS 0 nothing else can say it.
+                client.send_message(&Message::new(&bad, "x", QOS_0));
+                client.closed_for(ReasonCode::TopicNameInvalid);
             }
+        },
+    );
+}
+
+/// Neither matching nor retaining nor storing such a topic runs out of stack.
+#[test]
+fn a_topic_may_have_as_many_levels_as_fit_in_it() {
+    v5_with(
+        |settings| {
+            settings.mqtt.topic_levels_max = 65_535;
+            settings.mqtt.topic_len_max = 65_535;
+        },
+        |b| {
+            let topic = b.topic(&"d/".repeat(32_000));
+            let (all, plus) = (b.topic("#"), b.topic(&format!("+/{}#", "d/".repeat(20_000))));
+            let mut durable = b.durable("durable");
+            let filters = [topic.as_str(), all.as_str(), plus.as_str()];
+            for filter in filters {
+                durable.subscribe(filter, QOS_1);
+            }
+            durable.fail();
+            let mut publisher = b.connect("publisher");
+            publisher.publish_message(Message::new(&topic, "x", QOS_1).retained());
+            let mut durable = b.resume("durable");
+            assert_eq!(durable.message().topic, topic);
+            for filter in filters {
+                let mut late = b.connect("late");
+                late.subscribe(filter, QOS_0);
+                assert_eq!(late.message().topic, topic);
+            }
+            publisher.publish_message(Message::new(&topic, "", QOS_1).retained());
+        },
+    );
+}
+
+/// A `+` behind the 128th level finds no place in the tree of routes.
+#[test]
+fn a_plus_behind_the_first_128_levels_is_refused() {
+    v5_with(
+        |settings| settings.mqtt.topic_levels_max = 1_000,
+        |b| {
+            let mut client = b.connect("a");
+            let prefix = b.topic("").matches('/').count();
+            let at_level = |level: usize| b.topic(&("d/".repeat(level - 1 - prefix) + "+"));
+            let (last, beyond) = (at_level(128), at_level(129));
+            let filters = [(last.as_str(), at(QOS_0)), (beyond.as_str(), at(QOS_0))];
+            let refused = ReasonCode::TopicFilterInvalid.as_u8();
+            assert_eq!(client.try_subscribe(&filters, &[]), [0, refused]);
         },
     );
 }

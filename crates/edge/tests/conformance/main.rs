@@ -8,8 +8,7 @@
 //! runs already; those that need settings of their own, or demand a choice of ours, are skipped and say so.
 //!
 //! Debian's mosquitto 2.0.11 (`max_inflight_messages 1000`) passes all others but these, where the specification is plain:
-//! - `connect::reason_strings...`, `subscribe::an_invalid_filter...`: an invalid filter closes the connection (allowed, but
-//!   not what we do).
+//! - `connect::reason_strings...`, `subscribe::a_filter_that_is_not_accepted...`: more than 200 levels close the connection, and so on.
 //! - `flow_control::*`: an acknowledgement gives two places back [MQTT-3.3.4-9]; a PUBLISH above its Receive Maximum is
 //!   refused with PUBREC 0x97 instead of DISCONNECT 0x93 (3.3.4).
 //! - `malformed::*`: PINGREQ with a body, flags of acknowledgements, DUP with QoS 0, SUBSCRIBE without filters in 3.1, packets

@@ -112,17 +112,17 @@ fn what_is_published_after_suback_arrives() {
     });
 }
 
-/// 4.7.1; our choice among what [MQTT-3.9.3-2] allows: the filter fails, the connection and the other filters stand.
+/// A well-formed filter that the server does not accept (3.9.3) fails alone: the connection and the other filters stand.
 #[test]
-fn an_invalid_filter_fails_alone() {
+fn a_filter_that_is_not_accepted_fails_alone() {
     from_3_1_1(|b| {
         let expected = if b.version == V5 { ReasonCode::TopicFilterInvalid.as_u8() } else { 0x80 };
-        let (good, also_good) = (b.topic("good"), b.topic("+/good"));
+        let (good, also_good, too_deep) = (b.topic("good"), b.topic("+/good"), "d/".repeat(200));
         let mut client = b.connect("a");
         let filters = [
             (good.as_str(), at(QOS_1)),
-            ("a/#/b", at(QOS_1)),
-            ("a+", at(QOS_1)),
+            (&too_deep, at(QOS_1)),
+            (&too_deep, at(QOS_1)),
             (also_good.as_str(), at(QOS_2)),
         ];
         assert_eq!(client.try_subscribe(&filters, &[]), [1, expected, expected, 2]);
@@ -199,7 +199,8 @@ fn nothing_is_lost_while_a_subscription_is_replaced() {
 fn a_refusal_says_why_where_the_packet_has_room_for_it() {
     v5(|b| {
         let topic = b.topic("t");
-        let filters = [(topic.as_str(), at(QOS_0)), ("a/#/b", at(QOS_0))];
+        let too_deep = "d/".repeat(200);
+        let filters = [(topic.as_str(), at(QOS_0)), (too_deep.as_str(), at(QOS_0))];
         let why = |client: &mut Client| {
             client.send_subscribe(1, &filters, &[]);
             let suback = client.suback();

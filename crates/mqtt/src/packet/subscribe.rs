@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::check_flags;
 use super::subscription_options::SubscriptionOptions;
+use super::{check_filter, check_flags};
 use crate::encoder::{Encoder, put_binary};
 use crate::error::DecodeError;
 use crate::packet_id::PacketId;
@@ -66,10 +66,7 @@ impl<'a> SubscribeFilters<'a> {
         let bytes = reader.remainder();
         let mut count = 0;
         while !reader.is_empty() {
-            // [MQTT-3.8.3-1] [MQTT3-3.8.3-1] [MQTT-4.7.3-1] [MQTT3-4.7.3-1]
-            if reader.string()?.is_empty() {
-                return Err(DecodeError::TopicFilterEmpty);
-            }
+            check_filter(version, reader.string()?)?; // [MQTT-3.8.3-1] [MQTT3-3.8.3-1]
             let options = reader.u8()?;
             // [MQTT3-3.8.3-4]: before 5.0 all bits but the QoS are reserved.
             if version != Version::V5 && options & 0b1111_1100 != 0 {
@@ -240,10 +237,16 @@ mod tests {
             refuses(version, &with(b"\0\x02a\0"), DecodeError::StringContainsNull);
             // [MQTT-4.7.3-1] [MQTT3-4.7.3-1]
             refuses(version, &with(b"\0\0"), DecodeError::TopicFilterEmpty);
-            // What else is wrong with a filter has a Reason Code of SUBACK, so it gets through.
-            let mut filters = SubscribeFiltersBuf::default();
-            filters.push("a#", qos(QoS::AtMostOnce));
-            reads(version, &with(b"\0\x02a#"), Packet::Subscribe(subscribe(&filters)));
+            // [MQTT-4.7.1-1] [MQTT3-4.7.1-2]
+            refuses(version, &with(b"\0\x02a#"), DecodeError::TopicFilterInvalid);
+            let shared = with(b"\0\x08$share/g");
+            if version == V5 {
+                refuses(version, &shared, DecodeError::TopicFilterInvalid); // [MQTT-4.8.2-1]
+            } else {
+                let mut filters = SubscribeFiltersBuf::default();
+                filters.push("$share/g", qos(QoS::AtMostOnce));
+                reads(version, &shared, Packet::Subscribe(subscribe(&filters)));
+            }
         }
     }
 

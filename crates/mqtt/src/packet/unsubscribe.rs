@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::check_flags;
+use super::{check_filter, check_flags};
 use crate::encoder::{Encoder, put_binary};
 use crate::error::DecodeError;
 use crate::packet_id::PacketId;
@@ -29,7 +29,7 @@ impl<'a> Unsubscribe<'a> {
         check_flags(version, PacketType::Unsubscribe, first)?;
         let packet_id = reader.packet_id()?;
         let properties = Properties::read(&mut reader, version, Scope::Unsubscribe)?;
-        let filters = UnsubscribeFilters::check(reader)?;
+        let filters = UnsubscribeFilters::check(version, reader)?;
         Ok(Unsubscribe { packet_id, properties, filters })
     }
 
@@ -51,14 +51,11 @@ pub struct UnsubscribeFilters<'a> {
 }
 
 impl<'a> UnsubscribeFilters<'a> {
-    fn check(mut reader: Reader<'a>) -> Result<UnsubscribeFilters<'a>, DecodeError> {
+    fn check(version: Version, mut reader: Reader<'a>) -> Result<UnsubscribeFilters<'a>, DecodeError> {
         let bytes = reader.remainder();
         let mut count = 0;
         while !reader.is_empty() {
-            // [MQTT-3.10.3-1] [MQTT3-3.10.3-1] [MQTT-4.7.3-1] [MQTT3-4.7.3-1]
-            if reader.string()?.is_empty() {
-                return Err(DecodeError::TopicFilterEmpty);
-            }
+            check_filter(version, reader.string()?)?; // [MQTT-3.10.3-1] [MQTT3-3.10.3-1]
             count += 1;
         }
         // [MQTT-3.10.3-2] [MQTT3-3.10.3-2]
