@@ -44,6 +44,7 @@ cargo build --release
 tests/interop/run.py                            # everything, writes this page
 tests/interop/run.py --only paho --cell "will"  # one cell
 tests/interop/run.py --only transport           # TLS and WebSocket alone
+tests/interop/run.py --only bridge              # mosquitto as a bridge alone
 tests/interop/run.py --broker mosquitto         # the same scenarios against another broker
 cargo test -p interop                           # the rumqttc rows alone, against a node inside the test process
 ```
@@ -77,6 +78,7 @@ def table(results, cells, paho, mqttjs, root, transports):
         ("Paho Python", paho, "`pip install paho-mqtt`"),
         ("MQTT.js", mqttjs, "`npm install mqtt`, on Node 20"),
         ("mosquitto clients", mosquitto_version(), "`mosquitto_sub`, `mosquitto_pub`"),
+        ("mosquitto bridge", mosquitto_version(), "Debian's package `mosquitto`"),
         ("rumqttc", rumqttc_version(root), "crate `rumqttc` (`v4` for 3.1.1, `v5` for 5.0)"),
     ]
     lines += ["\n## Versions\n", "| client | version | what |", "|---|---|---|"]

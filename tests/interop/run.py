@@ -7,6 +7,7 @@
     tests/interop/run.py --address 127.0.0.1:1883         a broker that already runs
     tests/interop/run.py --only paho --cell "QoS 1"       one client, one cell; nothing is written
     tests/interop/run.py --only transport                 TLS and WebSocket alone; nothing is written
+    tests/interop/run.py --only bridge                    mosquitto as a bridge alone; nothing is written
 
 The Python and Node packages and the rumqttc program are fetched and built below target/. Results go to stdout as JSON
 lines {client, version, cell, result, detail}; the last line is 'N passed, M failed'.
@@ -28,6 +29,7 @@ ROOT = HERE.parent.parent
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 WORK = TARGET / "interop"
 
+import bridges
 import report
 import scenarios
 import transports
@@ -247,8 +249,11 @@ def main():
         if not commands:
             commands = {"Paho Python": prepare_paho(), "MQTT.js": prepare_mqttjs()}
         over = transports.run_all(arguments.broker, commands["Paho Python"][0], WORK / "node/node_modules")
+    bridged = []
+    if is_meridian and arguments.only in ("", "bridge") and not arguments.cell:
+        bridged = bridges.run_all(arguments.broker)
     table = [*results]
-    results += over
+    results += over + bridged
     for result in results:
         print(json.dumps(result))
     path = arguments.write
@@ -256,7 +261,8 @@ def main():
     if path is None and complete and is_meridian:
         path = ROOT / "docs/interop.md"
     if path:
-        path.write_text(report.table(table, [*scenarios.CELLS, scenarios.EVERYONE], PAHO, MQTTJS, ROOT, transports.table(over)))
+        more = transports.table(over) + bridges.table(bridged)
+        path.write_text(report.table(table, [*scenarios.CELLS, scenarios.EVERYONE], PAHO, MQTTJS, ROOT, more))
     failed = sum(result["result"] == "FAIL" for result in results) + (not survived)
     passed = sum(result["result"] == "pass" for result in results) + survived
     if not survived:

@@ -73,6 +73,7 @@ impl World {
             client,
             &Packet::Connect(Connect {
                 version: Version::V5,
+                bridge: false,
                 clean_start: false,
                 keep_alive: 0,
                 client_id: says.client_id,

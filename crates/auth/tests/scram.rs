@@ -74,6 +74,7 @@ impl World {
             slot,
             &Packet::Connect(Connect {
                 version: Version::V5,
+                bridge: false,
                 clean_start: true,
                 keep_alive: 0,
                 client_id: "client",

@@ -233,6 +233,7 @@ impl Script<'_> {
         };
         let connect = Connect {
             version,
+            bridge: self.one_in(8),
             clean_start: self.one_in(2),
             keep_alive: [0, 1, 60][self.random.below(3)],
             client_id,

@@ -52,14 +52,8 @@ impl Peer {
 
     /// What the server speaks.
     fn version(&self) -> Version {
-        let length = frame(&self.first, u32::MAX).ok().flatten().unwrap_or_default();
-        match decode(Version::V5, self.first.get(..length).unwrap_or_default()) {
-            // Refused in the newest form there is.
-            Err(mqtt::DecodeError::UnsupportedProtocolVersion { level }) if level > Version::V5 as u8 => {
-                Version::V5
-            }
-            _ => mqtt::connect_version(&self.first).unwrap_or(Version::V3_1_1),
-        }
+        // A client of an unknown version is refused in the form of 3.1.1.
+        mqtt::connect_version(&self.first).unwrap_or(Version::V3_1_1)
     }
 
     /// Bytes from the server.

@@ -100,6 +100,8 @@ pub(crate) struct Marks {
     pub backlogged: bool,
     /// There is a mountpoint.
     pub mounted: bool,
+    /// It is a bridge to another broker.
+    pub bridge: bool,
     /// There are rates of its own.
     pub paced: bool,
     /// Its subscriptions have to be checked again, because others had to be asked.

@@ -104,19 +104,29 @@ const PAGE_TOPICS: usize = 2048;
 
 /// The shard that has a topic's retained message, or [`OWN`].
 pub fn place(topic: &str) -> ShardId {
-    if topic.starts_with(SYS) {
+    if topic.starts_with(SYS) && !topic.starts_with(BRIDGES) {
         return OWN;
     }
     ShardId((hash(topic.as_bytes()) % u32::from(SHARDS)) as u16)
 }
 
-/// The shards, first to last, that may have retained messages of a filter; or [`OWN`] alone.
+/// First and last place that may have retained messages of a filter: shards, [`OWN`], or both.
 pub fn places(filter: &str) -> (ShardId, ShardId) {
-    if filter.starts_with(SYS) || !filter.contains(['+', '#']) {
+    if !filter.contains(['+', '#']) {
         let place = place(filter);
         return (place, place);
     }
-    (ShardId(0), ShardId(SHARDS - 1))
+    if !filter.starts_with(SYS) {
+        return (ShardId(0), ShardId(SHARDS - 1));
+    }
+    // The first level that is `#` or does not match the topics of bridges.
+    let mut of_bridges = filter.split('/').zip(BRIDGES.trim_end_matches('/').split('/'));
+    let may_match =
+        of_bridges.by_ref().find(|(level, name)| *level == "#" || (*level != "+" && level != name));
+    match may_match {
+        Some(("#", _)) | None => (ShardId(0), OWN),
+        Some(_) => (OWN, OWN),
+    }
 }
 
 /// Whether a set of shards, as bits, has this one. It never has [`OWN`].
@@ -129,6 +139,9 @@ pub fn is_in(places: u16, place: ShardId) -> bool {
 pub const OWN: ShardId = ShardId(SHARDS);
 
 pub const SYS: &str = "$SYS/";
+
+/// Prefix of the topics on which bridges publish whether they are connected. They are messages of clients, so shards retain them.
+pub const BRIDGES: &str = "$SYS/broker/connection/";
 
 impl RetainedShard {
     pub fn len(&self) -> usize {

@@ -10,6 +10,7 @@ use mqtt::TopicFilter;
 use routing::{Destination as _, Index, IndexFull, Inserted, Removed};
 
 use crate::peers::{Members, NodePlace, Peers, Wants};
+use crate::retained;
 use crate::route::{Route, RouteKind};
 
 /// Who wants a topic: connections and shards of this node, and other nodes of a cluster.
@@ -179,8 +180,9 @@ impl Routes {
     fn note(&self, filter: TopicFilter<'_>, kind: RouteKind, is_added: bool) {
         let Some(peers) = self.peers.get() else { return };
         let (wants, text) = (wants_of(kind), filter.as_str());
-        // What a node says of itself is said on that node.
-        if wants.is_nothing() || text.starts_with("$SYS/") {
+        // What a node publishes about itself stays on that node. Bridges publish about themselves as clients.
+        let is_own = text.starts_with(retained::SYS) && !text.starts_with(retained::BRIDGES);
+        if wants.is_nothing() || is_own {
             return;
         }
         self.push(&**peers, RouteChange::Filter { filter: text.into(), wants, is_added });

@@ -62,6 +62,7 @@ impl Pair {
         let mut bytes = Vec::new();
         let connect = Connect {
             version: Version::V3_1_1,
+            bridge: false,
             clean_start: true,
             keep_alive: 0,
             client_id: name,

@@ -83,6 +83,7 @@ impl Client {
         let properties = PropertiesBuf::from_iter([Property::AuthenticationMethod(method)]);
         client.send(&Packet::Connect(Connect {
             version: Version::V5,
+            bridge: false,
             clean_start: true,
             keep_alive: 0,
             client_id: "client",

@@ -73,9 +73,9 @@ fn client(worker: &mut Worker, name: &str, clean_start: bool, filters: &[&str]) 
 fn connect(worker: &mut Worker, client_id: &str, clean_start: bool) -> u32 {
     let slot = worker.open(Time(0), None).slot;
     let (will, username, password) = (None, None, None);
-    let (version, keep_alive, properties) = (Version::V3_1_1, 0, Properties::default());
+    let (version, bridge, keep_alive, properties) = (Version::V3_1_1, false, 0, Properties::default());
     let connect =
-        Connect { version, clean_start, keep_alive, client_id, will, username, password, properties };
+        Connect { version, bridge, clean_start, keep_alive, client_id, will, username, password, properties };
     send(worker, slot, &Packet::Connect(connect));
     worker.settle(Time(0));
     slot

@@ -73,6 +73,7 @@ fn connect(number: u32, out: &mut Vec<u8>) {
     let client_id = format!("client-{number:07}");
     let connect = Connect {
         version: Version::V3_1_1,
+        bridge: false,
         clean_start: true,
         keep_alive: 300,
         client_id: &client_id,

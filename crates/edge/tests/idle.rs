@@ -79,6 +79,7 @@ fn add(reactor: &mut Reactor, numbers: std::ops::Range<u32>) {
 fn connect(number: u32, out: &mut Vec<u8>) {
     let connect = Connect {
         version: Version::V3_1_1,
+        bridge: false,
         clean_start: true,
         keep_alive: 300,
         client_id: &format!("client-{number:07}"),

@@ -138,7 +138,9 @@ fn they_refuse(packet: Packet<'_>) -> bool {
     match packet {
         // 5.0 allows a password without a user name (3.1.2.9).
         Packet::Connect(connect) => {
-            connect.version == Version::V5 && connect.password.is_some() && connect.username.is_none()
+            // No specification has bridges.
+            connect.bridge
+                || connect.version == Version::V5 && connect.password.is_some() && connect.username.is_none()
         }
         // Table 2-6 gives DISCONNECT this code; 3.14.2.1 leaves it out.
         Packet::Disconnect(disconnect) => disconnect.reason == ReasonCode::BadAuthenticationMethod,

@@ -36,6 +36,7 @@ pub enum Sent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connecting {
     pub version: Version,
+    pub bridge: bool,
     pub client_id: String,
     pub username: Option<String>,
     pub clean_start: bool,
@@ -72,6 +73,7 @@ pub struct Subscribing {
 /// A client of MQTT 5.0 whose session ends with its connection.
 pub fn v5(client_id: &str) -> Connecting {
     Connecting {
+        bridge: false,
         version: Version::V5,
         client_id: client_id.into(),
         username: None,
@@ -172,6 +174,7 @@ impl Connecting {
         });
         let connect = Connect {
             version: self.version,
+            bridge: self.bridge,
             clean_start: self.clean_start,
             keep_alive: self.keep_alive,
             client_id: &self.client_id,

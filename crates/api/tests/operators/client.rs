@@ -79,6 +79,7 @@ impl Client {
         }
         client.send(&Packet::Connect(Connect {
             version: with.version,
+            bridge: false,
             clean_start: with.clean_start,
             keep_alive: 60,
             client_id: name,

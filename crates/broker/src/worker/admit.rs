@@ -5,6 +5,7 @@ use std::sync::Arc;
 use mqtt::ReasonCode;
 
 use super::Worker;
+use super::publish::is_reserved;
 use crate::access::{Action, Admission, AskAgain, Principal, Standing, Verdict};
 use crate::connection::{Connection, Phase};
 use crate::ids::{ConnectionId, client_key, fold};
@@ -217,9 +218,18 @@ impl Worker {
     /// `None` when it is not known yet.
     fn may_will(&self, connection: &Connection) -> Option<bool> {
         let will = connection.extra.as_ref().and_then(|extra| extra.will.as_ref());
-        let Some((will, _)) = will.filter(|_| self.node.access.guards_topics()) else { return Some(true) };
+        let Some((will, _)) = will else { return Some(true) };
         let view = will.view();
         let Some(topic) = connection.unmounted(view.topic) else { return Some(false) };
+        // Authentication may have changed the Client Identifier.
+        if is_reserved(topic, connection.own_client_id())
+            || (connection.marks.mounted && topic.starts_with('$'))
+        {
+            return Some(false);
+        }
+        if !self.node.access.guards_topics() {
+            return Some(true);
+        }
         let action = Action::Publish { qos: view.qos, retain: view.retain };
         let about = if connection.phase == Phase::Open { About::Subscription } else { About::Will };
         self.ask(connection, action, topic, about).map(|permission| permission.allowed)

@@ -11,7 +11,7 @@ use session::{Dispatched, Toggles};
 
 use super::Worker;
 use super::dispatch::{self, Publishing};
-use super::publish::{OVERLOAD_RETRY_MS, is_beyond_limits, is_own_topic};
+use super::publish::{OVERLOAD_RETRY_MS, is_beyond_limits, is_reserved};
 use crate::access::AuthReply;
 use crate::connection::{Connecting, Enhanced, Phase};
 use crate::durability::Durability;
@@ -49,6 +49,7 @@ impl Worker {
         let Some(connection) = self.connections.occupant(slot) else { return };
         connection.phase = Phase::Authenticating;
         connection.version = connect.version;
+        connection.marks.bridge = connect.bridge;
         connection.marks.problem_information = connect.properties.request_problem_information();
         // A 3.x client cannot be told Server Keep Alive; it keeps its own [MQTT-3.2.2-21].
         let told = connect.version.has_properties();
@@ -111,7 +112,7 @@ impl Worker {
         if TopicName::parse(will.topic).is_err() || is_beyond_limits(will.topic, mqtt) {
             return Err(ReasonCode::TopicNameInvalid);
         }
-        if is_own_topic(will.topic) {
+        if is_reserved(will.topic, connect.client_id) {
             return Err(ReasonCode::NotAuthorized);
         }
         if will.qos as u8 > mqtt.qos_max {

@@ -4,7 +4,7 @@ use mqtt::{Publish, ReasonCode, Subscribe, Subscription};
 
 use super::Worker;
 use super::admit::ASKS_MAX;
-use super::publish::is_own_topic;
+use super::publish::is_reserved;
 use crate::access::{Action, AskAgain, Permission};
 use crate::connection::{Connection, Phase};
 use crate::ids::ConnectionId;
@@ -39,7 +39,9 @@ impl Worker {
     pub(super) fn may_publish(&mut self, slot: u32, publish: &Publish<'_>, topic: &str) -> bool {
         let Some(connection) = self.connections.occupant_ref(slot) else { return false };
         // Behind a mountpoint too: there a wildcard of the tenant's would match it.
-        if is_own_topic(topic) || (connection.marks.mounted && topic.starts_with('$')) {
+        if is_reserved(topic, connection.own_client_id())
+            || (connection.marks.mounted && topic.starts_with('$'))
+        {
             return false;
         }
         if !self.node.access.guards_topics() {
@@ -80,7 +82,7 @@ impl Worker {
             aliases.resolve(alias, self.settings.mqtt.topic_alias_max).ok()
         });
         let topic = aliased.as_deref().unwrap_or(publish.topic);
-        if topic.is_empty() || is_own_topic(topic) {
+        if topic.is_empty() || is_reserved(topic, connection.own_client_id()) {
             return false;
         }
         let action = Action::Publish { qos: publish.qos, retain: publish.retain };

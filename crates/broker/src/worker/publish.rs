@@ -502,6 +502,13 @@ pub(crate) fn is_own_topic(topic: &str) -> bool {
     topic == "$SYS" || topic.starts_with("$SYS/")
 }
 
+/// Whether a topic is reserved for the broker, as all below `$SYS` are but one: a client, usually a bridge, publishes whether it is connected on
+/// `$SYS/broker/connection/<Client Identifier>/state`.
+pub(super) fn is_reserved(topic: &str, client_id: &str) -> bool {
+    let bridge = topic.strip_prefix(retained::BRIDGES).and_then(|rest| rest.strip_suffix("/state"));
+    is_own_topic(topic) && bridge != Some(client_id)
+}
+
 /// Whether a message was not kept for want of something, as opposed to not being allowed.
 fn is_failure(reason: ReasonCode) -> bool {
     !matches!(reason, ReasonCode::NotAuthorized | ReasonCode::PayloadFormatInvalid)

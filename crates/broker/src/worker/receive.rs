@@ -415,15 +415,11 @@ impl Worker {
             let version = connection.version;
             return self.refuse_connect(slot, version, error.reason_code());
         }
-        // CONNACK may say why in 5.0 [MQTT-3.1.4-2]; in 3.x only that the version is not supported [MQTT3-3.1.2-2].
+        // CONNACK may say why in 5.0 [MQTT-3.1.4-2]; in 3.x only that the version is not supported
+        // [MQTT3-3.1.2-2]. A client of an unknown version gets the CONNACK of 3.1.1, which every client can read.
         let reason = error.reason_code();
         match mqtt::connect_version(bytes) {
             Some(Version::V5) => self.refuse_connect(slot, Version::V5, reason),
-            // Whoever speaks something newer than 5.0 understands the newest refusal best.
-            None if matches!(error, DecodeError::UnsupportedProtocolVersion { level } if level > Version::V5 as u8) =>
-            {
-                self.refuse_connect(slot, Version::V5, reason);
-            }
             version if reason == ReasonCode::UnsupportedProtocolVersion => {
                 self.refuse_connect(slot, version.unwrap_or(Version::V3_1_1), reason);
             }

@@ -54,6 +54,7 @@ impl Worker {
     ) -> Result<(), ReasonCode> {
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         let (id, session) = (connection.id, connection.session);
+        let is_bridge = connection.marks.bridge && ticket.operator().is_none();
         let mut pending = PendingAck {
             ticket,
             kind: AckKind::Sub,
@@ -72,6 +73,7 @@ impl Worker {
         let mut joins = Vec::new();
         let mut shapes = ShapeReservations::new(&self.node.routes);
         for (text, asked) in filters {
+            let asked = if is_bridge { of_bridge(text, asked) } else { asked };
             let checked = self.check_subscription(slot, text, asked, (ticket, pending.bytes));
             let subscription = match checked.and_then(|it| self.reserve_shape(slot, it, &mut shapes)) {
                 Ok(subscription) => subscription,
@@ -546,6 +548,12 @@ impl Worker {
 
 /// Bytes of a SUBACK or UNSUBACK besides its Reason Codes and the text of its Reason String, at most.
 const ACK_FRAME: usize = 16;
+
+/// Options of a bridge, which versions before 5.0 cannot ask for: its own messages are not sent back, and messages keep their RETAIN flag.
+fn of_bridge(filter: &str, asked: SubscriptionOptions) -> SubscriptionOptions {
+    let is_shared = filter.starts_with("$share/"); // [MQTT-3.8.3-4]
+    SubscriptionOptions { no_local: !is_shared, retain_as_published: true, ..asked }
+}
 
 /// Whether a filter has a `+` too deep for the tree of routes.
 fn has_deep_plus(filter: &str) -> bool {

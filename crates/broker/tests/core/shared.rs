@@ -93,6 +93,31 @@ fn what_a_leaving_member_had_not_acknowledged_goes_to_another_but_for_qos_2_in_f
     });
 }
 
+/// [MQTT-4.8.2-4]: whether it was sent, waits in the queue, or for a place in it.
+#[test]
+fn what_waits_for_a_place_in_the_queue_of_a_leaving_member_goes_to_another() {
+    everywhere_with(
+        |settings| settings.queue.messages_max = 2,
+        |net| {
+            let leaving = member(net, 0, v5("leaving").receive_max(1), AtLeastOnce);
+            let publisher = net.connect(1, v5("p"));
+            for id in 1..=6 {
+                net.send(publisher, message("t/x", id).qos1(id));
+            }
+            assert_eq!(
+                net.received(publisher),
+                [puback(1), puback(2), puback(3)],
+                "the others have no place"
+            );
+            assert_eq!(net.payloads(leaving), ["1"]);
+            let staying = member(net, 2, v5("staying"), AtLeastOnce);
+            net.lose(leaving);
+            assert_eq!(net.payloads(staying), ["1", "2", "3", "4", "5", "6"]);
+            assert_eq!(net.received(publisher), [puback(4), puback(5), puback(6)]);
+        },
+    );
+}
+
 /// [MQTT-4.8.2-6]: a refusal is final.
 #[test]
 fn what_a_member_refuses_goes_to_nobody_else() {

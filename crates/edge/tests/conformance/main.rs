@@ -28,6 +28,7 @@
 //! - Where it should say why it closes, it mostly does not (4.13); that is excused for any broker but ours.
 
 mod authentication;
+mod bridges;
 mod connect;
 mod disconnect;
 mod dollar_topics;

@@ -15,6 +15,7 @@ pub struct Client<S> {
 fn connect(client_id: &str) -> Packet<'_> {
     Packet::Connect(Connect {
         version: Version::V5,
+        bridge: false,
         client_id,
         clean_start: true,
         keep_alive: 0,

@@ -190,6 +190,7 @@ pub fn connect(name: &str, with: With) -> Vec<u8> {
     });
     encoded(Packet::Connect(Connect {
         version: VERSION,
+        bridge: false,
         clean_start: true,
         keep_alive: with.keep_alive,
         client_id: name,

@@ -92,6 +92,7 @@ impl Connection {
         });
         connection.send(&Packet::Connect(Connect {
             version: args.protocol_version,
+            bridge: false,
             clean_start: !args.no_clean,
             keep_alive: args.keepalive,
             client_id,

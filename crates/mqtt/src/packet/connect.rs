@@ -17,6 +17,8 @@ use crate::version::Version;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Connect<'a> {
     pub version: Version,
+    /// The client is a bridge to another broker. It sets bit 7 of the Protocol Version, as mosquitto does. No specification has this.
+    pub bridge: bool,
     /// Clean Start; in 3.x Clean Session.
     pub clean_start: bool,
     /// Seconds; 0 turns it off.
@@ -62,7 +64,7 @@ impl<'a> Connect<'a> {
     }
 
     pub(crate) fn decode(mut reader: Reader<'a>) -> Result<Connect<'a>, DecodeError> {
-        let version = protocol(&mut reader)?;
+        let (version, bridge) = protocol(&mut reader)?;
         let flags = Flags::read(version, reader.u8()?)?;
         let keep_alive = reader.u16()?;
         let properties = Properties::read(&mut reader, version, Scope::Connect)?;
@@ -85,6 +87,7 @@ impl<'a> Connect<'a> {
         reader.finish()?;
         Ok(Connect {
             version,
+            bridge,
             clean_start: flags.clean_start,
             keep_alive,
             client_id,
@@ -112,7 +115,7 @@ impl<'a> Connect<'a> {
         let mut encoder = Encoder::new(out, PacketType::Connect.first_byte());
         encoder
             .string(version.protocol_name())
-            .u8(version as u8)
+            .u8(version as u8 | if self.bridge { BRIDGE } else { 0 })
             .u8(flags)
             .u16(self.keep_alive)
             .properties(version, self.properties)
@@ -135,6 +138,7 @@ impl fmt::Debug for Connect<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connect")
             .field("version", &self.version)
+            .field("bridge", &self.bridge)
             .field("clean_start", &self.clean_start)
             .field("keep_alive", &self.keep_alive)
             .field("client_id", &self.client_id)
@@ -153,11 +157,14 @@ pub fn connect_version(packet: &[u8]) -> Option<Version> {
         return None;
     }
     let (_, header) = remaining_length(packet).ok()??;
-    protocol(&mut Reader::new(packet.get(header..)?)).ok()
+    protocol(&mut Reader::new(packet.get(header..)?)).ok().map(|(version, _)| version)
 }
 
-/// Protocol Name and Protocol Version [MQTT-3.1.2-1] [MQTT-3.1.2-2] [MQTT3-3.1.2-1] [MQTT3-3.1.2-2].
-fn protocol(reader: &mut Reader<'_>) -> Result<Version, DecodeError> {
+/// The bit of the Protocol Version that a bridge sets.
+const BRIDGE: u8 = 0x80;
+
+/// Protocol Name and Protocol Version, and whether a bridge speaks [MQTT-3.1.2-1] [MQTT-3.1.2-2] [MQTT3-3.1.2-1] [MQTT3-3.1.2-2].
+fn protocol(reader: &mut Reader<'_>) -> Result<(Version, bool), DecodeError> {
     let name = reader.binary()?;
     let named = match name {
         b"MQTT" => [Some(Version::V3_1_1), Some(Version::V5)],
@@ -168,7 +175,8 @@ fn protocol(reader: &mut Reader<'_>) -> Result<Version, DecodeError> {
     named
         .into_iter()
         .flatten()
-        .find(|&version| version as u8 == level)
+        .find(|&version| version as u8 == level & !BRIDGE)
+        .map(|version| (version, level & BRIDGE != 0))
         .ok_or(DecodeError::UnsupportedProtocolVersion { level })
 }
 
@@ -223,6 +231,7 @@ mod tests {
     fn bare(version: Version) -> Connect<'static> {
         Connect {
             version,
+            bridge: false,
             clean_start: true,
             keep_alive: 60,
             client_id: "c",
@@ -282,6 +291,7 @@ mod tests {
         };
         let full = Connect {
             version: V5,
+            bridge: false,
             clean_start: false,
             keep_alive: 0xFFFF,
             client_id: "c",
@@ -340,15 +350,27 @@ mod tests {
     }
 
     #[test]
+    fn a_bridge_sets_bit_7_of_the_protocol_version() {
+        for version in Version::ALL {
+            let bridge = Connect { bridge: true, ..bare(version) };
+            let mut bytes = Vec::new();
+            assert!(Packet::Connect(bridge).encode(version, &mut bytes));
+            assert_eq!(bytes[4 + version.protocol_name().len()], version as u8 | 0x80);
+            reads(version, &bytes, Packet::Connect(bridge));
+            assert_eq!(connect_version(&bytes), Some(version));
+        }
+    }
+
+    #[test]
     fn protocol_name_and_version() {
         let with = |name: &[u8], level| packet(0x10, &[name, &[level, 2, 0, 0], &[0], ID]);
-        for level in (0..=u8::MAX).filter(|level| !matches!(level, 4 | 5)) {
+        for level in (0..=u8::MAX).filter(|level| !matches!(level & !BRIDGE, 4 | 5)) {
             // [MQTT-3.1.2-2] [MQTT3-3.1.2-2]
             let error = DecodeError::UnsupportedProtocolVersion { level };
             assert_eq!(error.reason_code(), ReasonCode::UnsupportedProtocolVersion);
             refuses(V5, &with(MQTT, level), error);
         }
-        for level in [0, 4, 5, 0x83] {
+        for level in [0, 4, 5, 0x84] {
             refuses(V5, &with(b"\0\x06MQIsdp", level), DecodeError::UnsupportedProtocolVersion { level });
         }
         // [MQTT-3.1.2-1] [MQTT3-3.1.2-1]

@@ -19,6 +19,7 @@ use proptest::sample::{select, subsequence};
 pub enum Sample {
     Connect {
         version: Version,
+        bridge: bool,
         clean_start: bool,
         keep_alive: u16,
         client_id: String,
@@ -95,6 +96,7 @@ impl Sample {
         match self {
             Sample::Connect {
                 version,
+                bridge,
                 clean_start,
                 keep_alive,
                 client_id,
@@ -104,6 +106,7 @@ impl Sample {
                 properties,
             } => f(Packet::Connect(Connect {
                 version: *version,
+                bridge: *bridge,
                 clean_start: *clean_start,
                 keep_alive: *keep_alive,
                 client_id,
@@ -293,11 +296,12 @@ fn connect() -> impl Strategy<Value = Sample> {
     let will = (qos(), any::<bool>(), topic(), bytes(), properties(&WILL)).prop_map(
         |(qos, retain, topic, payload, properties)| SampleWill { qos, retain, topic, payload, properties },
     );
-    let session = (select(&Version::ALL), any::<bool>(), any::<u16>(), text());
+    let session = (select(&Version::ALL), any::<bool>(), any::<bool>(), any::<u16>(), text());
     (session, option::of(will), option::of(text()), option::of(bytes()), properties(&CONNECT)).prop_map(
-        |((version, clean_start, keep_alive, client_id), will, username, password, properties)| {
+        |((version, bridge, clean_start, keep_alive, client_id), will, username, password, properties)| {
             Sample::Connect {
                 version,
+                bridge,
                 clean_start,
                 keep_alive,
                 client_id,

@@ -8,6 +8,7 @@ use super::Message;
 #[derive(Clone, Debug)]
 pub struct Connect {
     pub version: Version,
+    pub bridge: bool,
     pub client_id: String,
     pub clean_start: bool,
     pub keep_alive: u16,
@@ -21,6 +22,7 @@ impl Connect {
     pub fn new(version: Version, client_id: &str) -> Connect {
         Connect {
             version,
+            bridge: false,
             client_id: client_id.into(),
             clean_start: true,
             keep_alive: 0,
@@ -37,6 +39,12 @@ impl Connect {
             Version::V5 => self.resuming().expiry(3600),
             Version::V3_1 | Version::V3_1_1 => self.resuming(),
         }
+    }
+
+    /// Says that it is a bridge.
+    pub fn bridge(mut self) -> Connect {
+        self.bridge = true;
+        self
     }
 
     /// Clean Start 0.
@@ -86,6 +94,7 @@ impl Connect {
         let mut bytes = Vec::new();
         let connect = mqtt::Connect {
             version: self.version,
+            bridge: self.bridge,
             clean_start: self.clean_start,
             keep_alive: self.keep_alive,
             client_id: &self.client_id,
