@@ -26,6 +26,7 @@ mod overload;
 pub mod peers;
 mod permissions;
 mod quota;
+mod refusal_log;
 mod retained;
 mod route;
 mod routes;

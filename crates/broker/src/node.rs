@@ -20,6 +20,7 @@ use crate::ids::{ShardId, Time, WorkerId};
 use crate::mail::Letter;
 use crate::peers::{Inbound, Members, NodePlace, Peers, SubackLevel};
 use crate::quota::{Payers, Quotas};
+use crate::refusal_log::RefusalLog;
 use crate::retained;
 use crate::routes::Routes;
 use crate::settings::Settings;
@@ -44,6 +45,7 @@ pub struct Node {
     suback: OnceLock<Vec<Option<SubackLevel>>>,
     /// How threads that are no workers reach one.
     mailbox: OnceLock<Box<dyn Fn(WorkerId, Letter) + Send + Sync>>,
+    pub(crate) refusal_log: RefusalLog,
     pub(crate) watches: Watches,
     pub(crate) traces: Traces,
     pub(crate) hash_key: [u8; 16],
@@ -200,6 +202,7 @@ impl Node {
             durability: OnceLock::new(),
             suback: OnceLock::new(),
             mailbox: OnceLock::new(),
+            refusal_log: RefusalLog::default(),
             watches: Watches::default(),
             traces: Traces::default(),
             hash_key: seed,

@@ -215,6 +215,9 @@ section! {
         /// Bytes of messages with durability `memory` that were acknowledged and are not on the disk yet: what a crash may lose. Beyond,
         /// such a message waits for the disk as others do. Each of 16 shards has its part.
         pub memory_unsynced_max: ByteSize = "64MiB", on reload;
+        /// Maximum number of warnings a minute in the log about refused clients, PUBLISH, SUBSCRIBE and Will. The rest is logged at level
+        /// `debug`.
+        pub refusals_logged_per_minute: u32 = "60" in "0..=1000000", on reload;
     }
 }
 
@@ -345,6 +348,7 @@ mod tests {
         assert_eq!(session.expiry_max, Duration::from_secs(7 * 24 * 3600));
         assert_eq!((queue.messages_max, queue.full), (1000, QueueFull::DropOldest));
         assert_eq!((limits.connections_max, limits.memory_queued_max), (0, ByteSize::gib(1)));
+        assert_eq!(limits.refusals_logged_per_minute, 60);
         assert_eq!(quota.user_percent, 90);
         assert_eq!(shared.strategy, SharedStrategy::RoundRobin);
         assert_eq!((retained.messages_max, sys.interval), (1_000_000, Duration::from_secs(10)));

@@ -60,6 +60,20 @@ section! {
         pub level: LogLevel = "info", on reload;
         /// How a line looks.
         pub format: LogFormat = "text", at start;
+        /// Whether clients that connect and disconnect are logged, at level `info`.
+        pub clients: ClientLog = "auto", on reload;
+    }
+}
+
+choices! {
+    /// Whether clients that connect and disconnect are logged.
+    pub enum ClientLog {
+        /// Only when standard error is a terminal.
+        Auto = "auto",
+        /// Always.
+        On = "on",
+        /// Never.
+        Off = "off",
     }
 }
 
@@ -78,9 +92,11 @@ choices! {
 pub struct LogLevel(String);
 
 impl LogLevel {
-    pub fn filter(&self) -> EnvFilter {
-        // A library that tells each of its steps. Whoever names it hears it.
-        EnvFilter::new(format!("openraft=error,{}", self.0))
+    /// With or without the events of clients that connect and disconnect.
+    pub fn filter(&self, clients: bool) -> EnvFilter {
+        let clients = if clients { "" } else { "clients=off," };
+        // `openraft` logs each of its steps. A level that names one of these overrides this.
+        EnvFilter::new(format!("openraft=error,{clients}{}", self.0))
     }
 }
 

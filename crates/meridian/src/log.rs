@@ -8,7 +8,7 @@ use tracing_subscriber::layer::{Layered, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
-use crate::config::{LogFormat, LogLevel, LogSettings};
+use crate::config::{ClientLog, LogFormat, LogLevel, LogSettings};
 use crate::otel::{BoxedLayer, Otel};
 
 /// What everything else is laid upon.
@@ -25,6 +25,8 @@ pub struct Log {
 #[derive(Clone, Debug)]
 struct Level {
     configured: LogLevel,
+    /// Whether clients that connect and disconnect are logged.
+    clients: bool,
     /// An operator's word, and until when it holds.
     instead: Option<(LogLevel, Option<Timestamp>)>,
     /// Grows with each change.
@@ -34,7 +36,7 @@ struct Level {
 impl Log {
     /// Call once in a process.
     pub fn start(settings: &LogSettings, otel: &Otel) -> Self {
-        let (filter, handle) = reload::Layer::new(settings.level.filter());
+        let (filter, handle) = reload::Layer::new(settings.level.filter(logs_clients(settings)));
         let ring = LogRing::default();
         let registry = tracing_subscriber::registry().with(otel.layer()).with(filter).with(ring.clone());
         match settings.format {
@@ -47,7 +49,8 @@ impl Log {
                 registry.with(fmt::layer().json().flatten_event(true).with_writer(std::io::stderr)).init();
             }
         }
-        let level = Level { configured: settings.level.clone(), instead: None, number: 0 };
+        let clients = logs_clients(settings);
+        let level = Level { configured: settings.level.clone(), clients, instead: None, number: 0 };
         Self { filter: handle, ring, level: Mutex::new(level) }
     }
 
@@ -56,11 +59,15 @@ impl Log {
         &self.ring
     }
 
-    /// Changes the configured level; with it an operator's word ends.
-    pub fn set_level(&self, level: &LogLevel) {
+    /// Changes what is configured. A changed level replaces one that an operator has set for a while.
+    pub fn configure(&self, settings: &LogSettings) {
+        let (level, clients) = (&settings.level, logs_clients(settings));
         let mut now = self.lock();
         if now.configured != *level {
-            *now = Level { configured: level.clone(), instead: None, number: now.number + 1 };
+            *now = Level { configured: level.clone(), clients, instead: None, number: now.number + 1 };
+            self.apply(&now);
+        } else if now.clients != clients {
+            now.clients = clients;
             self.apply(&now);
         }
     }
@@ -93,8 +100,17 @@ impl Log {
     }
 
     fn apply(&self, level: &Level) {
+        let clients = level.clients;
         let level = level.instead.as_ref().map_or(&level.configured, |(level, _)| level);
         // The only error is that there is no log any more, and then nobody could be told.
-        let _ = self.filter.reload(level.filter());
+        let _ = self.filter.reload(level.filter(clients));
+    }
+}
+
+fn logs_clients(settings: &LogSettings) -> bool {
+    match settings.clients {
+        ClientLog::Auto => std::io::stderr().is_terminal(),
+        ClientLog::On => true,
+        ClientLog::Off => false,
     }
 }

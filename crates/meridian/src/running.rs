@@ -289,7 +289,7 @@ impl Running {
         if config.broker != now.config.broker {
             self.node.admin.set_settings(config.broker.clone());
         }
-        self.log.set_level(&config.log.level);
+        self.log.configure(&config.log);
         for change in &changed {
             // Viewers read the log.
             let [before, after] =

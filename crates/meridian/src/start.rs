@@ -123,7 +123,7 @@ fn serve(
     let (agreed_settings, news) = AgreedSettings::open(agrees.then(|| ledger.clone()))?;
     let loading = Loading::join(layers, loaded, &agreed_settings);
     let config = loading.loaded.tree.clone();
-    log.set_level(&config.log.level);
+    log.configure(&config.log);
     tracing::info!(version = VERSION, name, "meridian starts");
     if let Some((path, runtime)) = &loading.layers.runtime {
         let changes = runtime.values().len();

@@ -90,7 +90,12 @@ impl Worker {
                     extra.will_rules = rules;
                 }
             }
-            Some(false) => return self.refuse_connect(slot, version, ReasonCode::NotAuthorized),
+            Some(false) => {
+                let will = connection.extra.as_ref().and_then(|extra| extra.will.as_ref());
+                let will = will.map(|(will, _)| will.clone());
+                let topic = will.as_ref().map(|will| will.view().topic).unwrap_or_default();
+                return self.refuse_will(slot, version, topic);
+            }
             None => {
                 let Some(connection) = self.connections.occupant(slot) else { return };
                 let connecting = connection.connecting.as_mut();

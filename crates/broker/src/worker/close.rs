@@ -32,6 +32,7 @@ impl Worker {
         {
             extra.will = None;
         }
+        self.report_disconnected(slot, "DISCONNECT");
         self.end(slot, expiry);
         Ok(())
     }
@@ -64,6 +65,10 @@ impl Worker {
             self.trace_end(slot, why);
         }
         let Some(connection) = self.connections.occupant(slot) else { return };
+        if connection.phase == Phase::Open {
+            self.report_disconnected(slot, why);
+        }
+        let Some(connection) = self.connections.occupant(slot) else { return };
         if reason == ReasonCode::ServerShuttingDown
             && let Some(extra) = connection.extra.as_mut()
         {
@@ -88,8 +93,12 @@ impl Worker {
         self.now = now;
         if let Some(connection) = self.connections.occupant(slot) {
             connection.out.discard();
+            let is_open = connection.phase == Phase::Open;
             if connection.phase != Phase::Closing && self.is_traced() {
                 self.trace_end(slot, "the transport is gone");
+            }
+            if is_open {
+                self.report_disconnected(slot, "connection lost");
             }
         }
         self.end(slot, None);

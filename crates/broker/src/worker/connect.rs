@@ -170,6 +170,7 @@ impl Worker {
         if !self.send_connack(id.slot, session_present) {
             return self.refuse_connect(id.slot, version, ReasonCode::PacketTooLarge);
         }
+        self.report_connected(id.slot, session_present);
         // The rules may have changed while the client was away. Another server is not asked again for each client that comes back.
         let access = &self.node.access;
         let is_due = !subscriptions.is_empty() && access.guards_topics() && !access.asks_others();
@@ -305,9 +306,21 @@ impl Worker {
 
     /// CONNACK with an error, then the end of the connection [MQTT-3.2.2-7].
     pub(super) fn refuse_connect(&mut self, slot: u32, version: Version, reason: ReasonCode) {
+        self.report_refusal(slot, "client refused", None, reason);
+        self.refuse_connect_silently(slot, version, reason);
+    }
+
+    /// The same for a client whose Will the access rules deny.
+    pub(super) fn refuse_will(&mut self, slot: u32, version: Version, topic: &str) {
+        let reason = ReasonCode::NotAuthorized;
+        self.report_refusal(slot, "client refused: it may not publish its Will", Some(topic), reason);
+        self.refuse_connect_silently(slot, version, reason);
+    }
+
+    /// Without a line in the log.
+    fn refuse_connect_silently(&mut self, slot: u32, version: Version, reason: ReasonCode) {
         self.counters.connects_refused += 1;
         let Some(connection) = self.connections.occupant(slot) else { return };
-        tracing::debug!(client = &*connection.client_id, peer = ?connection.peer(), %reason, "CONNECT refused");
         let properties = mqtt::Properties::default();
         let packet = Packet::ConnAck(ConnAck { session_present: false, reason, properties }); // [MQTT-3.2.2-6]
         connection.version = version;

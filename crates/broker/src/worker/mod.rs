@@ -22,6 +22,7 @@ mod receive;
 mod recheck;
 mod refusals;
 pub(crate) use refusals::Beyond;
+mod report;
 mod retained;
 mod review;
 mod subscribe;

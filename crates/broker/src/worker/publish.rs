@@ -184,6 +184,12 @@ impl Worker {
         }
         if !self.may_publish(slot, publish, topic) {
             self.counters.publish_denied += 1;
+            self.report_refusal(
+                slot,
+                "PUBLISH denied by the access rules",
+                Some(topic),
+                ReasonCode::NotAuthorized,
+            );
             let reason = match self.settings.mqtt.publish_denied {
                 PublishDenied::Disconnect => return Err(ReasonCode::NotAuthorized),
                 PublishDenied::Reason => ReasonCode::NotAuthorized,

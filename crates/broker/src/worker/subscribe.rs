@@ -194,7 +194,9 @@ impl Worker {
             let action = Action::Subscribe { qos: asked.qos };
             if !self.permits(connection, action, own) {
                 self.counters.subscribe_denied += 1;
-                return Err(Refusal::Filter(ReasonCode::NotAuthorized));
+                let reason = ReasonCode::NotAuthorized;
+                self.report_refusal(slot, "SUBSCRIBE denied by the access rules", Some(filter), reason);
+                return Err(Refusal::Filter(reason));
             }
         }
         let subscriptions = &connection.subscriptions;

@@ -6,5 +6,6 @@ mod checked;
 mod clients;
 mod exposed;
 mod links;
+mod logged;
 mod node;
 mod operators;

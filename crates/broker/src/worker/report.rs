@@ -1,0 +1,61 @@
+//! What the log says about clients: who is refused, who connects and disconnects.
+
+use mqtt::ReasonCode;
+use tracing::field::display;
+
+use super::Worker;
+
+/// Longest text of a client in a line of the log, in bytes.
+const TEXT_MAX: usize = 256;
+
+impl Worker {
+    /// Logs that something was refused to a client: as a warning while `limits.refusals_logged_per_minute` permits, else at level `debug`.
+    pub(super) fn report_refusal(
+        &self,
+        slot: u32,
+        refused: &'static str,
+        topic: Option<&str>,
+        reason: ReasonCode,
+    ) {
+        let Some(connection) = self.connections.occupant_ref(slot) else { return };
+        let (client, user) = (cut(&connection.client_id), connection.username().map(cut));
+        let (address, topic) = (connection.peer().map(display), topic.map(cut));
+        match self.node.refusal_log.take(self.now, self.settings.limits.refusals_logged_per_minute) {
+            Some(unlogged) => {
+                tracing::warn!(client, user, address, topic, %reason, unlogged, "{refused}");
+            }
+            None => tracing::debug!(client, user, address, topic, %reason, "{refused}"),
+        }
+    }
+
+    pub(super) fn report_connected(&self, slot: u32, session_present: bool) {
+        let Some(connection) = self.connections.occupant_ref(slot) else { return };
+        tracing::info!(
+            target: "clients",
+            client = cut(&connection.client_id),
+            user = connection.username().map(cut),
+            address = connection.peer().map(display),
+            version = %connection.version,
+            session_present,
+            "client connected"
+        );
+    }
+
+    /// The client is connected until now.
+    pub(super) fn report_disconnected(&self, slot: u32, why: &str) {
+        let Some(connection) = self.connections.occupant_ref(slot) else { return };
+        tracing::info!(
+            target: "clients",
+            client = cut(&connection.client_id),
+            user = connection.username().map(cut),
+            address = connection.peer().map(display),
+            why,
+            "client disconnected"
+        );
+    }
+}
+
+/// The first bytes of a text that a client has chosen.
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(TEXT_MAX)]
+}
