@@ -679,7 +679,7 @@ def full(_):
         assert states(first) == dict.fromkeys(nodes, "alive"), states(first)
 
         ballast.unlink()
-        until(lambda: asked(last, "/health/storage")[0] == 200, "there is room", 20)
+        until(lambda: asked(last, "/health/storage")[0] == 200, "there is room, and has been for 30 s", 90)
         until(lambda: not waits(last), "what waited is written", 20)
         until(lambda: publish() == "", "it keeps messages again", 20)
         copy = last.seen(last.directory / "data" / "registry.log")

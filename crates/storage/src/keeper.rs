@@ -63,26 +63,16 @@ impl Keeper {
         worked
     }
 
-    /// Tells operators that the disk is full, and that it no longer is once there has been room for a while. To be called about once a
-    /// second.
+    /// Tells operators that there is room again, once that has lasted for a while. To be called about once a second.
     pub fn report(&mut self, now: Instant) {
         let mut state = self.shared.state();
-        let lack = state.was_full.take().or(state.full);
-        if lack.is_some() {
+        if state.was_full.take().or(state.full).is_some() {
             self.full_at = Some(now);
+            return;
         }
-        match (lack, state.reported) {
-            (Some(lack), None) => {
-                state.reported = Some(lack);
-                tracing::error!(
-                    "{lack}: messages for durable sessions are refused until that is over (other work goes on)"
-                );
-            }
-            (None, Some(_)) if self.full_at.is_none_or(|at| at + ROOM_LASTS <= now) => {
-                state.reported = None;
-                tracing::info!("the log has room again: messages for durable sessions are taken");
-            }
-            _ => {}
+        if state.reported.is_some() && self.full_at.is_none_or(|at| at + ROOM_LASTS <= now) {
+            state.reported = None;
+            tracing::info!("the log has room again: messages for durable sessions are taken");
         }
     }
 

@@ -150,6 +150,12 @@ impl State {
         if changed {
             self.full = full;
             self.was_full = full.or(self.was_full);
+            if let Some(lack) = full.filter(|_| self.reported.is_none()) {
+                self.reported = full;
+                tracing::error!(
+                    "{lack}: messages for durable sessions are refused until that is over (other work goes on)"
+                );
+            }
             self.notices.push_back(full.map_or(Notice::Room, Notice::Full));
         }
         changed
