@@ -11,7 +11,7 @@ use broker::settings::Settings;
 use broker::{Batch, Letter, Node, Time, Worker, WorkerId};
 use mqtt::{
     Connect, Packet, PacketId, PropertiesBuf, Property, Publish, QoS, ReasonCode, RetainHandling, Subscribe,
-    SubscribeFiltersBuf, SubscriptionOptions, Version, Will, decode, frame,
+    SubscribeFiltersBuf, SubscriptionOptions, TopicFilter, Version, Will, decode, frame,
 };
 
 const RULES: &str = "\
@@ -246,7 +246,10 @@ fn a_client_identifier_does_not_stretch_the_rules() {
     for client_id in ["+", "#", "../bob", "x/y", "$share"] {
         let mut world = World::new("names");
         let client = world.connect(client_id, "bob");
-        for filter in [&format!("dev/{client_id}/#")[..], "dev/+/#", "dev/#", "dev/x/y/#"] {
+        let own = format!("dev/{client_id}/#");
+        // An ill-formed filter closes the connection.
+        let own = Some(&*own).filter(|own| TopicFilter::parse(own).is_ok());
+        for filter in own.into_iter().chain(["dev/+/#", "dev/#", "dev/x/y/#"]) {
             let reasons = world.subscribe(client, &[filter]);
             assert!(reasons[0].is_error() || client_id == "$share", "{client_id}: {filter}");
         }
