@@ -76,6 +76,11 @@ pub struct Payers {
 }
 
 impl Payers {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.user.is_none() && self.mountpoint.is_none()
+    }
+
     pub fn each(&self) -> impl Iterator<Item = &Account> {
         [&self.user, &self.mountpoint].into_iter().filter_map(Option::as_deref)
     }

@@ -29,14 +29,14 @@ const _: () = assert!(LEVELS_MAX <= u16::MAX as usize && PLUS_LEVELS_MAX == u128
 
 impl Shape {
     /// The shape of levels that do not have the `#` among them. `None` when there is a `+` behind the first [`PLUS_LEVELS_MAX`] levels.
+    #[inline]
     pub fn of(levels: &[Level], rest: bool) -> Option<Shape> {
-        let is_plus = |level: &Level| level.name == Packed::PLUS;
-        if levels.get(PLUS_LEVELS_MAX..).is_some_and(|deep| deep.iter().any(is_plus)) {
-            return None;
-        }
         let mut plus = 0;
         for (i, level) in levels.iter().enumerate() {
-            if is_plus(level) {
+            if level.name == Packed::PLUS {
+                if i >= PLUS_LEVELS_MAX {
+                    return None;
+                }
                 plus |= Shape::bit(i);
             }
         }

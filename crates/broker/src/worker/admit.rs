@@ -196,7 +196,7 @@ impl Worker {
     pub(super) fn charge_session(&mut self, slot: u32) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let payers = connection.extra.as_ref().map(|extra| &extra.payers);
-        if payers.is_none_or(|payers| payers.each().next().is_none()) || connection.phase == Phase::Closing {
+        if payers.is_none_or(|payers| payers.is_empty()) || connection.phase == Phase::Closing {
             return;
         }
         let bytes = connection.session_bytes() as u64;

@@ -793,24 +793,21 @@ impl Worker {
         reached: Reached,
     ) -> bool {
         let (first, last) = self.retained_workers(filter);
-        let mut job = RetainedJob {
-            filter: Box::default(),
+        let sys = filter.starts_with(retained::SYS);
+        let first = if sys { Some(first.0) } else { self.first_used(first.0, last.0) };
+        let Some(worker) = first else { return false };
+        let Some(connection) = self.connections.occupant(slot) else { return false };
+        connection.flow().retained.push_back(RetainedJob {
+            filter: filter.into(),
             options,
             subscription_id,
-            worker: first.0,
+            worker,
             last_worker: last.0,
             done: reached.done,
             from: reached.after.map(|after| (retained::place(&after), after)),
             passes: 0,
             since: 0,
-        };
-        let sys = filter.starts_with(retained::SYS);
-        if !sys && !self.skip_unused(&mut job) {
-            return false;
-        }
-        let Some(connection) = self.connections.occupant(slot) else { return false };
-        job.filter = filter.into();
-        connection.flow().retained.push_back(job);
+        });
         true
     }
 
@@ -856,18 +853,12 @@ impl Worker {
         }
     }
 
-    /// Passes over workers that have never had a retained message. False when none is left to ask.
-    fn skip_unused(&self, job: &mut RetainedJob) -> bool {
+    /// The first of these workers that has ever had a retained message.
+    fn first_used(&self, first: u16, last: u16) -> Option<u16> {
         fence(Ordering::SeqCst); // Paired with that in `announce_retained`.
         let used =
             |worker: u16| self.node.published[usize::from(worker)].retained_used.load(Ordering::Acquire);
-        match (job.worker..=job.last_worker).find(|worker| used(*worker)) {
-            Some(worker) => {
-                job.worker = worker;
-                true
-            }
-            None => false,
-        }
+        (first..=last).find(|worker| used(*worker))
     }
 
     /// Whether there have ever been retained messages.

@@ -262,7 +262,7 @@ impl Worker {
         let used = &self.node.published[self.node.retained_host(place).index()].retained_used;
         if place != retained::OWN && !used.load(Ordering::Relaxed) {
             used.store(true, Ordering::Release);
-            fence(Ordering::SeqCst); // Paired with that in `skip_unused`.
+            fence(Ordering::SeqCst); // Paired with that in `first_used`.
         }
     }
 

@@ -75,11 +75,13 @@ impl ShardHost {
         self.held.for_absent -= bytes;
         self.held.for_connected += bytes;
         self.live.insert(uid, live);
+        self.page_waits.remove(&uid);
     }
 
     /// A session has no connection any more, if it had one.
     pub(super) fn goes_away(&mut self, uid: SessionUid) -> Option<Live> {
         let mut live = self.live.remove(&uid)?;
+        self.page_waits.remove(&uid);
         let bodies = std::mem::take(&mut live.bodies);
         self.held.for_connected -= bodies.bytes();
         if self.log.is_none() && !bodies.is_empty() {

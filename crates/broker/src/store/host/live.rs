@@ -22,8 +22,6 @@ pub(super) struct Live {
     pub inflight_bytes: u64,
     /// Messages are being read for it.
     pub reading: bool,
-    /// Its connection waits for room for a page of retained messages.
-    pub page_waits: bool,
     /// Queued beyond the limits, with the publishers that wait until it is within.
     pub over: VecDeque<Over>,
     /// When one of them last came within.
@@ -69,7 +67,6 @@ impl Live {
             releases: BTreeSet::new(),
             inflight_bytes: 0,
             reading: false,
-            page_waits: false,
             over: VecDeque::new(),
             place_freed: Time::default(),
             acknowledged: now,

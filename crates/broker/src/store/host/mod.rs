@@ -35,7 +35,7 @@ pub use groups::Offer;
 pub(crate) use inspect::SUBSCRIPTIONS_AT_ONCE;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap as StdHashMap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, HashMap as StdHashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -85,6 +85,8 @@ pub struct ShardHost {
     effects: Vec<Effect>,
     /// Sessions for which something may be sent now.
     touched: Vec<SessionUid>,
+    /// Sessions whose connections wait for room for a page of retained messages.
+    page_waits: BTreeSet<SessionUid>,
     /// Filters that had no place in the node's index, of the command that is being answered.
     unrouted: Vec<Box<str>>,
     clients: Clients,
@@ -255,6 +257,7 @@ impl ShardHost {
             log,
             effects: Vec::new(),
             touched: Vec::new(),
+            page_waits: BTreeSet::new(),
             unrouted: Vec::new(),
             clients: Clients::new(hasher.clone()),
             live: HashMap::with_hasher(hasher.clone()),

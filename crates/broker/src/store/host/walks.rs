@@ -71,21 +71,26 @@ impl ShardHost {
 
     /// Says so now, or when there is room.
     pub(super) fn room_for_page(&mut self, uid: SessionUid, connection: ConnectionId, out: &mut ShardOutput) {
-        let Some(live) = self.live.get_mut(&uid).filter(|live| live.connection == connection) else { return };
-        live.page_waits = true;
-        self.look_for_room(uid, out);
+        if self.live.get(&uid).is_some_and(|live| live.connection == connection) {
+            self.page_waits.insert(uid);
+            self.look_for_room(uid, out);
+        }
     }
 
     /// The queue of a session may be shorter than it was.
+    #[inline]
     pub(super) fn look_for_room(&mut self, uid: SessionUid, out: &mut ShardOutput) {
-        let Some(live) = self.live.get_mut(&uid).filter(|live| live.page_waits) else { return };
+        if self.page_waits.is_empty() || !self.page_waits.contains(&uid) {
+            return;
+        }
+        let Some(live) = self.live.get(&uid) else { return };
         let Some(session) = self.state.session(uid) else { return };
         let waiting = session.waiting();
         let queue = &self.settings.queue;
         let is_room = (waiting.end - waiting.start) * 2 <= u64::from(queue.messages_max)
             && session.waiting_bytes() * 2 <= queue.bytes_max.bytes();
         if is_room {
-            live.page_waits = false;
+            self.page_waits.remove(&uid);
             out.complete(Completion::RoomForPage { connection: live.connection });
         }
     }
