@@ -56,7 +56,7 @@ def no_descriptors(_):
         for one in idle:
             one.close()
         until(lambda: node.run("ctl", "health", code=None).returncode == 0, "operators are served again", 20)
-        until(lambda: node.json("storage")["log"]["state"] == "good", "there is room", 20)
+        until(lambda: node.json("storage")["log"]["state"] == "good", "there has been room for long enough", 60)
         node.publish("kept", "the last", "-q", "1", "-r")
         assert node.text("retained", "get", "kept", "--raw").rstrip("\n") == "the last"
         assert "the log stopped" not in log.read_text(errors="replace")
