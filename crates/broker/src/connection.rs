@@ -251,7 +251,7 @@ impl Pace {
     }
 }
 
-/// A packet of which a part has arrived, and a timer that looks at it.
+/// An incomplete packet and when its timer started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unfinished {
     /// Bytes of it that have arrived; 0 when it is complete.
@@ -262,7 +262,7 @@ pub(crate) struct Unfinished {
 }
 
 impl Unfinished {
-    /// Bytes that have to arrive so that the time starts anew.
+    /// Number of bytes that restart the time when they arrive.
     const PROGRESS: u32 = 1024;
 
     /// Part of the packet has arrived: `len` bytes in all, of a new packet or more of the same.

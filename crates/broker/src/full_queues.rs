@@ -143,7 +143,7 @@ mod tests {
         }
         assert!(
             !queues.is_known("9", Some(source(1)), Time(0), REMEMBER),
-            "two clients of a source are no crowd"
+            "two clients of one address and user do not mark the others"
         );
         queues.note("3", Some(source(1)), Time(0), REMEMBER);
         assert!(queues.is_known("9", Some(source(1)), Time(0), REMEMBER));

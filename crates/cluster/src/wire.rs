@@ -75,7 +75,8 @@ pub enum Word<'a> {
     },
     /// All nodes that the sender lets acknowledge have applied the receiver's changes up to here.
     Settled(Incarnation, Position),
-    /// The sender and all nodes of the receiver's region have applied the receiver's changes up to here: to whoever asked for it.
+    /// The sender and all nodes of the receiver's region have applied the receiver's changes up to this position. It answers
+    /// [`Word::Settle`] with `in_region`.
     KnownInRegion(Incarnation, Position),
     /// Messages have their places.
     Confirm(Vec<Confirmed>),

@@ -227,7 +227,7 @@ impl Import {
     fn finish(mut self, path: &Path) -> Imported {
         let mut listeners = self.listeners;
         let mut default = listeners.remove(0);
-        // Without a listener, mosquitto 2 serves this machine only, and whoever connects there.
+        // Without a listener, mosquitto 2 serves only this machine and needs no login.
         let is_local = !self.has_default && listeners.is_empty();
         if self.has_default || is_local {
             default.entry("address").or_insert_with(|| text("127.0.0.1:1883"));

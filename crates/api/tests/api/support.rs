@@ -467,8 +467,8 @@ fn expiries() -> Vec<(String, Expiry)> {
     shown.map(|(listener, file, not_after)| (listener.to_owned(), expiry(file, not_after))).into()
 }
 
-/// A part in a cluster; the cores agree to remove whomever is not `stuck` and lives no ninth life, and who leads, which is in the view a while
-/// later. It is told to leave once.
+/// A node of a cluster. Its cores agree to remove every member but one that is `stuck` or in its ninth incarnation, and to change the leader.
+/// The view shows the change a while later. The node is told to leave once.
 struct Part {
     view: Mutex<Option<api::ClusterView>>,
     /// What is in the view when it has been looked at so often.

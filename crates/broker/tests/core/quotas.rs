@@ -275,7 +275,7 @@ fn a_durable_reader_whose_queue_was_full_for_too_long_delays_nobody_again() {
     });
 }
 
-/// Publishers were slowed down to the pace of whoever takes a message now and then, for ever.
+/// A subscriber that takes a message now and then does not slow publishers down without end.
 #[test]
 fn a_reader_that_takes_one_message_now_and_then_is_no_longer_waited_for() {
     let change = |settings: &mut Settings| {

@@ -20,7 +20,7 @@ use crate::wire::{Vector, Word};
 /// [`REPORT_PAUSE_EACH`] for each other node, so that a core gets no more than 2,000 reports a second.
 const REPORT_PAUSE: RangeInclusive<u64> = 1_000..=10_000;
 const REPORT_PAUSE_EACH: u64 = 500;
-/// Whoever waits for a lease to run out looks after this again, microseconds.
+/// Interval at which a node that waits for a lease to run out checks again, microseconds.
 const LOOK_PAUSE: u64 = 10_000;
 /// And everything again, while a core grants it no lease, no more often than this.
 const TELL_AGAIN: u64 = 5_000_000;
@@ -290,7 +290,7 @@ impl Fabric {
         }
     }
 
-    /// Up to where all nodes of a region know a writer's changes, of which this core knows those up to `own`.
+    /// Position up to which all nodes of a region know a writer's changes. This core knows them up to `own`.
     fn known_in(
         &self,
         region: &str,
@@ -306,8 +306,8 @@ impl Fabric {
         applied.min().map_or(own, |least| least.min(own))
     }
 
-    /// Up to where this node's changes are known in its region. Where that is the whole cluster, a node that restarts meanwhile has to know
-    /// them, too, before it acknowledges.
+    /// Position up to which this node's changes are known in its region. In a cluster of one region it is [`Self::settled`]: a node that
+    /// restarts has to know them, too, before it acknowledges.
     pub(super) fn known_in_region(&self) -> Position {
         let settled = self.settled();
         let own = &*self.config.own.region;
