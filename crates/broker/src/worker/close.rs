@@ -183,7 +183,7 @@ impl Worker {
 
     /// Takes a subscription of a connection out of the index.
     pub(super) fn remove_subscription(&mut self, id: ConnectionId, durable: bool, text: &str) {
-        let Ok(subscription) = Subscription::parse(text) else { return };
+        let Ok(subscription) = Subscription::of_parsed(text) else { return };
         match subscription.share {
             None => {
                 let kind = if durable { RouteKind::ConnectionQos0 } else { RouteKind::Connection };

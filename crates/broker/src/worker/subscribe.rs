@@ -168,7 +168,11 @@ impl Worker {
     ) -> Result<Subscription<'a>, Refusal> {
         let mqtt = &self.settings.mqtt;
         let invalid = Refusal::Filter(ReasonCode::TopicFilterInvalid);
-        let subscription = Subscription::parse(text).map_err(|_| invalid)?;
+        let Some(connection) = self.connections.occupant_ref(slot) else { return Err(invalid) };
+        // A mountpoint is in front of what the decoder has parsed.
+        let is_parsed = !connection.marks.mounted && ticket.operator().is_none();
+        let subscription = if is_parsed { Subscription::of_parsed(text) } else { Subscription::parse(text) };
+        let subscription = subscription.map_err(|_| invalid)?;
         if subscription.share.is_some() && asked.no_local {
             return Err(Refusal::Connection(ReasonCode::ProtocolError)); // [MQTT-3.8.3-4]
         }
@@ -184,7 +188,6 @@ impl Worker {
         if subscription.filter.has_wildcard() && !mqtt.wildcard_subscription_available {
             return Err(Refusal::Filter(ReasonCode::WildcardSubscriptionsNotSupported));
         }
-        let Some(connection) = self.connections.occupant_ref(slot) else { return Err(invalid) };
         // What an operator asks for may lie outside.
         let Some(own) = connection.unmounted(filter) else {
             return Err(Refusal::Filter(ReasonCode::NotAuthorized));
@@ -200,13 +203,13 @@ impl Worker {
             }
         }
         let subscriptions = &connection.subscriptions;
-        if subscriptions.len() >= self.settings.session.subscriptions_max as usize
-            && !subscriptions.contains(text)
-        {
+        if subscriptions.contains(text) {
+            return Ok(subscription);
+        }
+        if subscriptions.len() >= self.settings.session.subscriptions_max as usize {
             return Err(Refusal::Filter(ReasonCode::QuotaExceeded));
         }
-        let is_new = !subscriptions.contains(text);
-        if is_new && !self.has_room_for_bytes(connection, asked_bytes + bytes_of(text)) {
+        if !self.has_room_for_bytes(connection, asked_bytes + bytes_of(text)) {
             return Err(Refusal::Bytes);
         }
         Ok(subscription)

@@ -41,6 +41,13 @@ impl<'a> TopicFilter<'a> {
         }
     }
 
+    /// A text that [`Self::parse`] has accepted before.
+    #[inline]
+    pub(super) fn of_parsed(filter: &'a str) -> TopicFilter<'a> {
+        debug_assert!(TopicFilter::parse(filter).is_ok(), "{filter:?} was never parsed");
+        TopicFilter(filter)
+    }
+
     #[inline]
     pub const fn as_str(&self) -> &'a str {
         self.0

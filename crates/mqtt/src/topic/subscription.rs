@@ -15,6 +15,19 @@ pub struct Subscription<'a> {
 const SHARE: &str = "$share/";
 
 impl<'a> Subscription<'a> {
+    /// Reads a text that was parsed before, as the decoder does with filters of SUBSCRIBE and UNSUBSCRIBE. Only a share is checked again:
+    /// before 5.0 the decoder accepts `$share` as a level like any other.
+    ///
+    /// # Errors
+    /// Those of [`Self::parse`] for a share.
+    #[inline]
+    pub fn of_parsed(text: &'a str) -> Result<Subscription<'a>, TopicError> {
+        if text.starts_with(SHARE) {
+            return Self::parse(text);
+        }
+        Ok(Subscription { share: None, filter: TopicFilter::of_parsed(text) })
+    }
+
     /// Reads `$share/{ShareName}/{filter}` or a plain Topic Filter.
     ///
     /// # Errors
