@@ -63,8 +63,8 @@ section! {
         pub keep_alive_max: u16 = "0", on reload;
         /// How long a new connection may take until its CONNECT is complete.
         pub connect_timeout: Duration = "10s" in "100ms..=10m", on reload;
-        /// How long the rest of a packet may take that has begun to arrive. It starts anew whenever another 1 KiB of the packet has arrived,
-        /// so a large packet may come over a slow line.
+        /// Maximum time for the rest of a packet to arrive. It restarts whenever another 1 KiB of the packet has arrived, so a slow line
+        /// can carry a large packet.
         pub packet_timeout: Duration = "30s" in "100ms..=1h", on reload;
         /// Maximum number of levels of a Topic Name or Topic Filter. `+` is accepted in the first 128 levels. Matching a deeper topic takes longer.
         pub topic_levels_max: u16 = "200" in "1..=65535", at start;

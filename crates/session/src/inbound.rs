@@ -220,19 +220,8 @@ impl Inbound {
 
     /// A PUBLISH was dispatched and waits for `outstanding` completions and for those before it.
     pub fn wait(&mut self, packet_id: PacketId, qos: QoS, outstanding: u32, reason: ReasonCode) {
-        let (keep, shards, losses) = (Keep::Never, 0, 0);
-        let (is_spread, is_released) = (false, false);
-        self.push(Waiting {
-            packet_id,
-            qos,
-            outstanding,
-            reason,
-            keep,
-            shards,
-            is_spread,
-            losses,
-            is_released,
-        });
+        let dispatched = Dispatched { packet_id, shards: 0, losses: 0 };
+        self.push_waiting(dispatched, qos, outstanding, reason, Keep::Never);
     }
 
     /// The same for a QoS 2 message of a session that outlives the connection.
@@ -244,8 +233,18 @@ impl Inbound {
         keep: Keep,
     ) {
         debug_assert!(outstanding > 0, "at least its identifier has to be remembered");
-        let Dispatched { packet_id, shards, losses } = dispatched;
-        let (qos, is_spread, is_released) = (QoS::ExactlyOnce, false, false);
+        self.push_waiting(dispatched, QoS::ExactlyOnce, outstanding, reason, keep);
+    }
+
+    fn push_waiting(
+        &mut self,
+        Dispatched { packet_id, shards, losses }: Dispatched,
+        qos: QoS,
+        outstanding: u32,
+        reason: ReasonCode,
+        keep: Keep,
+    ) {
+        let (is_spread, is_released) = (false, false);
         self.push(Waiting {
             packet_id,
             qos,
