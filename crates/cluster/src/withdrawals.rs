@@ -1,4 +1,5 @@
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use link::Time;
@@ -8,9 +9,9 @@ use link::Time;
 #[derive(Debug, Default)]
 pub struct Withdrawals {
     /// When each is due.
-    due: HashMap<Box<str>, Time>,
+    due: HashMap<Arc<str>, Time>,
     /// In the order of the times, which may be earlier than those in `due`.
-    queue: VecDeque<(Time, Box<str>)>,
+    queue: VecDeque<(Time, Arc<str>)>,
 }
 
 /// Maximum number of filters that wait. Interest beyond is withdrawn at once.
@@ -30,13 +31,19 @@ impl Withdrawals {
         if self.due.len() >= WAITING_MAX {
             return false;
         }
-        self.due.insert(filter.into(), at);
-        self.queue.push_back((at, filter.into()));
+        let filter: Arc<str> = filter.into();
+        self.due.insert(filter.clone(), at);
+        self.queue.push_back((at, filter));
         true
     }
 
+    /// Whether the withdrawal of a filter waits.
+    pub fn contains(&self, filter: &str) -> bool {
+        self.due.contains_key(filter)
+    }
+
     /// The next filter whose time is over.
-    pub fn pop_due(&mut self, now: Time) -> Option<Box<str>> {
+    pub fn pop_due(&mut self, now: Time) -> Option<Arc<str>> {
         loop {
             let (_, filter) = self.queue.pop_front_if(|(at, _)| *at <= now)?;
             match self.due.get(&filter) {

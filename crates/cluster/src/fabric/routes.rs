@@ -64,11 +64,15 @@ impl Fabric {
         let own = WriterId(self.own.0);
         for change in self.node.routes.take_changes() {
             match change {
-                // A durable session is away, and may soon be back.
                 RouteChange::Filter { filter, wants: Wants::QOS0, is_added: false }
-                    if self.withdrawals.put_off(self.now, self.config.qos0_linger, &filter) => {}
+                    if self.may_return(&filter)
+                        && self.withdrawals.put_off(self.now, self.config.qos0_linger, &filter) => {}
                 RouteChange::Filter { filter, wants, is_added } => {
                     self.filter_changed(&filter, wants, is_added);
+                    // Nobody comes back for a filter of which no session is left.
+                    if wants == Wants::STORED && !is_added && self.withdrawals.contains(&filter) {
+                        self.filter_changed(&filter, Wants::QOS0, false);
+                    }
                 }
                 RouteChange::Group { text, members } => {
                     let interest = (members.count > 0).then_some(Interest::Members(members));
@@ -76,6 +80,12 @@ impl Fabric {
                 }
             }
         }
+    }
+
+    /// Whether a durable session is still subscribed to a filter. UNSUBSCRIBE and the end of the session leave none, so a client cannot make
+    /// other nodes keep more filters than it may have.
+    fn may_return(&self, filter: &str) -> bool {
+        TopicFilter::parse(filter).is_ok_and(|filter| self.node.routes.is_wanted(filter, Wants::STORED))
     }
 
     fn filter_changed(&mut self, filter: &str, wants: Wants, is_added: bool) {

@@ -855,3 +855,24 @@ fn a_durable_session_that_comes_back_soon_misses_no_message_of_qos_0() {
         assert_eq!(story.came_to(durable, number), comes, "away for {away} s of {linger}");
     }
 }
+
+/// What a durable session has unsubscribed from is no longer known to other nodes, however long interest in QoS 0 outlasts a connection.
+#[test]
+fn a_filter_that_a_durable_session_unsubscribes_from_does_not_linger() {
+    let mut plan = plan(Duration::ZERO);
+    plan.config.qos0_linger = Duration::from_secs(60);
+    let mut story = Story::of(plan);
+    let durable = story.fleet.clients.len();
+    story.fleet.clients.push(Client::new(durable, Some(0)));
+    story.fleet.connect(durable, 0);
+    story.passes(SECOND);
+    let filters = vec![("t/#".to_owned(), QoS::AtMostOnce), ("u/1".to_owned(), QoS::AtMostOnce)];
+    story.with(durable, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+    story.until_granted(durable, "t/#");
+    story.with(durable, |client, scene| client.leaves(scene, "t/#"));
+    story.passes(5 * SECOND);
+    assert!(!story.knows_route(PUBLISHER_NODE, "t/#"), "nobody comes back for it");
+    story.with(durable, Client::hangs_up);
+    story.passes(5 * SECOND);
+    assert!(story.knows_route(PUBLISHER_NODE, "u/1"));
+}
