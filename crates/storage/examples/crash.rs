@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use storage::Mutation;
-use storage::trial::{Tally, Trial, diverged};
+use storage::trial::{Scene, Tally, Trial};
 
 const HELP: &str = "\
 Usage: crash [--seeds N] [--from N] [--cuts] [--mutations]
@@ -79,9 +79,9 @@ fn show_mutations(from: u64, seeds: u64) -> ExitCode {
     for mutation in Mutation::ALL {
         let found = (from..from + seeds)
             .find_map(|seed| Trial { mutation: Some(mutation), ..Trial::random(seed) }.run().err());
-        let directed = diverged(Some(mutation)).err();
+        let directed = Scene::ALL.iter().find_map(|scene| scene.play(Some(mutation)).err());
         missed |= found.is_none() && directed.is_none();
-        println!("{mutation:?}: {}", found.or(directed).unwrap_or_else(|| "NOT NOTICED".to_owned()));
+        println!("{mutation:?}: {}", directed.or(found).unwrap_or_else(|| "NOT NOTICED".to_owned()));
     }
     if missed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

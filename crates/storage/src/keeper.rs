@@ -256,8 +256,10 @@ impl Keeper {
                 Some(spare) => disk.rename(&name, spare),
                 None => disk.remove(&name),
             };
-            // Before the next one goes: a crash must not keep this one and lose that.
-            result.and_then(|()| disk.sync_dir()).map_err(failed)?;
+            // Before the next one is removed: a crash must not restore this one alone. And before the file is used again, which gives it
+            // another header.
+            let is_synced = !mutated!(self.shared.options, SkipFreedSync);
+            result.and_then(|()| if is_synced { disk.sync_dir() } else { Ok(()) }).map_err(failed)?;
             self.shared.counters().freed += 1;
             let spare = recycle.map(|name| Spare::new(name, segment.file.clone(), segment.bytes));
             self.shared.state().spares.extend(spare);

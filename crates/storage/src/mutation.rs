@@ -35,11 +35,15 @@ pub enum Mutation {
     DropWhenFull,
     /// A record that is queued later is written first.
     Reorder,
+    /// A freed segment is used again before it is durable that its old name is gone.
+    SkipFreedSync,
+    /// A part is moved although the log has a newer version of it.
+    MoveReplaced,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::SkipSync,
         Self::ReportBeforeSync,
         Self::SkipDirectorySync,
@@ -56,5 +60,7 @@ impl Mutation {
         Self::ForgetParts,
         Self::DropWhenFull,
         Self::Reorder,
+        Self::SkipFreedSync,
+        Self::MoveReplaced,
     ];
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::id::GroupId;
+use crate::options::{Options, mutated};
 use crate::queue::{Item, Record};
 use crate::record::{Kind, RecordHeader};
 use crate::segment::Segment;
@@ -49,6 +50,7 @@ pub(crate) fn place(
     at: u64,
     item: &Item,
     prepared: &mut Prepared,
+    options: &Options,
 ) -> Option<(RecordHeader, Payload)> {
     let kind = item.kind();
     let mut header = RecordHeader {
@@ -81,7 +83,7 @@ pub(crate) fn place(
         Item::MovedPart { group, part, version, payload: bytes } => {
             prepared.moved += 1;
             state.moving = state.moving.saturating_sub(1);
-            if !state.group(*group).book.movable(*part, *version) {
+            if !state.group(*group).book.movable(*part, *version) && !mutated!(options, MoveReplaced) {
                 return None;
             }
             (header.group, header.part, header.index) = (*group, *part, *version);

@@ -1,11 +1,11 @@
 //! Trials: groups at work on a [`FaultDisk`](crate::fault::FaultDisk) that crashes again and again, and an oracle that knows what they were
 //! told. The same seed gives the same trial. For the crash tests and for the long form of them, `examples/crash.rs`.
 
-mod diverged;
 mod model;
+mod scenes;
 mod world;
 
-pub use diverged::diverged;
+pub use scenes::Scene;
 
 use crate::Mutation;
 use crate::fault::FaultCounts;

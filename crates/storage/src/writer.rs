@@ -295,7 +295,7 @@ impl Writer {
                 prepared.records += 1;
                 prepared.queued_bytes += item.size();
                 if let Some((header, payload)) =
-                    place(&mut state, &self.open.segment, at, &item, &mut prepared)
+                    place(&mut state, &self.open.segment, at, &item, &mut prepared, &shared.options)
                 {
                     self.open.index.push(&header, at, payload.bytes());
                     at += header.size();

@@ -144,6 +144,7 @@ impl World {
     fn start(&mut self, damage: Damage) -> Result<Option<Opened>, String> {
         self.news = News::default();
         self.failed = false;
+        no_segment_is_missing(&self.disk)?;
         let disk = Arc::new(self.disk.clone());
         let opened = match open(disk, self.options.clone(), Box::new(self.news.clone()), &mut |_| {}) {
             Ok(opened) => opened,
@@ -413,6 +414,18 @@ impl World {
         }
         self.tally.repairs += 1;
         Ok(())
+    }
+}
+
+/// Segments are removed in their order, and no crash changes that. A repair reads all that are there: without the segment that replaced a part,
+/// it would save the older part.
+pub(super) fn no_segment_is_missing(disk: &FaultDisk) -> Result<(), String> {
+    let names = crate::Disk::list(disk).map_err(|error| error.to_string())?;
+    let mut ids: Vec<SegmentId> = names.iter().filter_map(|name| SegmentId::of_file(name)).collect();
+    ids.sort_unstable();
+    match ids.array_windows().find(|[one, next]| one.next() != *next) {
+        Some([one, next]) => Err(format!("{one} and {next} are there, and nothing between them")),
+        None => Ok(()),
     }
 }
 
