@@ -272,6 +272,7 @@ pub struct LinkView {
     pub version: u16,
     /// Features that both have, as bits.
     pub features: u64,
+    /// Null while the link is not up.
     pub round_trip_ms: Option<f64>,
     /// By how much the other node's clock is ahead of this node's, or behind when it is less than 0, as it said within the last minute or
     /// so; null while that is not known.

@@ -141,6 +141,7 @@ pub struct Link {
     pub connections: (u64, u64),
     pub version: u16,
     pub features: u64,
+    /// Microseconds; `None` while the link is not up.
     pub round_trip: Option<u64>,
     /// By how much the peer's clock is ahead of this node's, milliseconds, as it said last.
     pub clock_ahead: Option<i64>,

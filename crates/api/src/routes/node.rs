@@ -86,6 +86,7 @@ struct PartLink {
     state: &'static str,
     /// For how long it has been so.
     state_s: f64,
+    /// Null while the link is not up.
     round_trip_ms: Option<f64>,
     /// By how much the other node's clock is ahead of this node's, or behind when it is less than 0; null while that is not known.
     clock_ahead_s: Option<f64>,

@@ -154,7 +154,8 @@ impl Fabric {
             connections: (status.connections.0 as u64, status.connections.1 as u64),
             version: status.version,
             features: status.features,
-            round_trip: status.link.round_trip(),
+            // What it was once says nothing of a link over which nothing comes.
+            round_trip: status.link.round_trip().filter(|_| status.is_up),
             clock_ahead: self.clocks.ahead(status.node),
             clock_differs: self.clocks.differs(status.node),
             bytes_sent: counters.bytes_sent,

@@ -136,7 +136,7 @@ fn links(text: &mut Text, links: &[LinkView]) {
     each("connections", gauge, "Connections that carry its frames.", |link| Some(link.connections as f64));
     let help = "Connections that it should have.";
     each("connections_wanted", gauge, help, |link| Some(link.connections_wanted as f64));
-    let help = "From a frame to the other node to its echo; left out before the first.";
+    let help = "From a frame to the other node to its echo; left out while the link is not up.";
     each("round_trip_seconds", gauge, help, |link| link.round_trip_ms.map(|ms| ms / 1e3));
     let help = "By how much the other node's clock is ahead of this node's, or behind when it is less than 0; left out while it is not known.";
     each("clock_ahead_seconds", gauge, help, |link| link.clock_ahead_s);

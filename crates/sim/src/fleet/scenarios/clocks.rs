@@ -103,6 +103,22 @@ fn a_node_that_was_cut_off_is_not_taken_for_one_whose_clock_is_wrong() {
     }
 }
 
+/// What it was once says nothing of a link over which nothing comes.
+#[test]
+fn a_link_that_is_cut_off_has_no_round_trip_until_it_is_back() {
+    let mut story = with_clocks([0; 3]);
+    assert!(story.told(0, 1).round_trip.is_some());
+    story.part(0, 1);
+    story.passes(20 * SECOND);
+    let link = story.told(0, 1);
+    assert_eq!((link.is_up, link.round_trip), (false, None));
+    assert!(story.told(0, 2).round_trip.is_some(), "the other link is as it was");
+    story.join(0, 1);
+    story.passes(20 * SECOND);
+    let link = story.told(0, 1);
+    assert!(link.is_up && link.round_trip.is_some(), "{link:?}");
+}
+
 #[test]
 fn a_version_that_says_nothing_of_its_clock_is_not_asked() {
     let links = |node| Some(if node == 1 { FEATURES & !LOG & !CLOCKS } else { FEATURES & !LOG });
