@@ -33,6 +33,8 @@ pub enum Across {
     Receivers,
     /// That of the node that is asked, with what others say of themselves.
     Alarms,
+    /// The sum over all nodes.
+    History,
 }
 
 impl Across {
@@ -48,6 +50,7 @@ impl Across {
             "kick_client" => Self::Each,
             "match_routes" => Self::Receivers,
             "list_alarms" => Self::Alarms,
+            "stats_history" => Self::History,
             "node"
             | "stats"
             | "cluster"

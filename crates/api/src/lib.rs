@@ -19,6 +19,7 @@ mod configuration;
 pub mod durable;
 mod extract;
 mod gate;
+mod history;
 mod host;
 mod keys;
 mod lane;

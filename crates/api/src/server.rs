@@ -30,6 +30,7 @@ use crate::audit::Audit;
 use crate::caught::Caught;
 use crate::complaints::Complaints;
 use crate::gate::{Peer, gate, is_reading};
+use crate::history::Sampler;
 use crate::keys::Uptake;
 use crate::operations::Operations;
 use crate::paced::Paced;
@@ -177,6 +178,7 @@ impl Bound {
         }
         runtime.spawn(accepting.run(listener));
         runtime.spawn(Uptake::begin(state.clone()).run());
+        runtime.spawn(Sampler::begin(state.clone()).run());
         tracing::info!(address = %address, "{}", if https.is_some() { "HTTPS" } else { "HTTP" });
         Ok(Server { state, runtime, connections, stop })
     }

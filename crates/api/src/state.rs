@@ -17,6 +17,7 @@ use crate::audit::Audit;
 use crate::changes::Changes;
 use crate::cluster::Cluster;
 use crate::configuration::Configuration;
+use crate::history::History;
 use crate::keys::Keys;
 use crate::lane::Lane;
 use crate::log_ring::LogRing;
@@ -95,6 +96,7 @@ pub struct Shared {
     pub(crate) metrics: HttpMetrics,
     pub(crate) operations: Operations,
     pub(crate) turns: TurnWindow,
+    pub(crate) history: History,
     /// The OpenAPI document as it is sent.
     pub(crate) document: Arc<str>,
     phase: AtomicU8,
@@ -148,6 +150,7 @@ impl State {
             metrics: HttpMetrics::new(settings.refusals_per_second),
             operations,
             turns: TurnWindow::default(),
+            history: History::default(),
             document,
             phase: AtomicU8::new(Phase::Starting as u8),
             settings,

@@ -74,6 +74,7 @@ impl Asking {
             Across::Each => merge::each(&self).await,
             Across::Receivers => merge::receivers(&self).await,
             Across::Alarms => merge::alarms(&self).await,
+            Across::History => merge::history(&self).await,
         }
     }
 

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::asking::{Asking, OfNode, document, response};
 use super::passed::Told;
 use crate::alarms::{Alarm, Severity};
+use crate::history::HistoryView;
 use crate::paging;
 use crate::problem::Problem;
 
@@ -244,8 +245,8 @@ fn both(mut before: Value, other: &Value) -> Value {
     before
 }
 
-/// How long other nodes have to say what is wrong with them: alarms are asked for every few seconds.
-const ALARMS_WITHIN: Duration = Duration::from_secs(2);
+/// How long other nodes have for what is asked every few seconds: alarms and figures.
+const SHORTLY: Duration = Duration::from_secs(2);
 
 /// All that this node knows of, then what each other node says of itself, with its name in front: errors first. Nodes without a link that
 /// is up are not asked: there is an alarm of the link.
@@ -253,7 +254,7 @@ pub async fn alarms(asking: &Asking) -> Result<Response, Problem> {
     let view = asking.state.cluster.as_ref().and_then(|cluster| cluster.view());
     let links = view.into_iter().flat_map(|view| view.links).filter(|link| link.state == "up");
     let nodes: Vec<String> = links.map(|link| link.node).chain([asking.own().to_owned()]).collect();
-    let mut answers = asking.ask_all_within(ALARMS_WITHIN, &nodes, &asking.query).await;
+    let mut answers = asking.ask_all_within(SHORTLY, &nodes, &asking.query).await;
     // Stable: the others stay in the order of their names.
     answers.sort_by_key(|answer| answer.node != asking.own());
     let (mut all, mut own) = (Vec::<Value>::new(), 0);
@@ -303,6 +304,31 @@ pub async fn alarms(asking: &Asking) -> Result<Response, Problem> {
         page["missing"] = missing.into();
     }
     Ok(document(200, &page))
+}
+
+/// The sum over all nodes; this one says what time it is. Nodes without a link that is up are not asked, and are named as missing.
+pub async fn history(asking: &Asking) -> Result<Response, Problem> {
+    let view = asking.state.cluster.as_ref().and_then(|cluster| cluster.view());
+    let (up, down): (Vec<_>, Vec<_>) =
+        view.into_iter().flat_map(|view| view.links).partition(|link| link.state == "up");
+    let mut missing: Vec<String> = down.into_iter().map(|link| link.node).collect();
+    let nodes: Vec<String> = up.into_iter().map(|link| link.node).chain([asking.own().to_owned()]).collect();
+    let mut answers = asking.ask_all_within(SHORTLY, &nodes, &asking.query).await;
+    answers.sort_by_key(|answer| answer.node != asking.own());
+    let mut each = Vec::new();
+    for OfNode { node, told } in answers {
+        match told {
+            Ok(told) if told.is_success() => match serde_json::from_slice::<HistoryView>(&told.body) {
+                Ok(view) => each.push(view),
+                Err(_) => missing.push(node),
+            },
+            Ok(told) if node == asking.own() => return Ok(response(told.status, told.body)),
+            // A node of an earlier version keeps none.
+            Ok(_) | Err(_) => missing.push(node),
+        }
+    }
+    missing.sort();
+    Ok(document(200, &json!(HistoryView::sum(each, missing))))
 }
 
 /// Who would get a message, on any node.

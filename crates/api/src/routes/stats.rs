@@ -6,18 +6,21 @@ use std::time::{Instant, SystemTime};
 use axum::Json;
 use broker::Figure;
 use broker::admin::Figures;
-use serde::Serialize;
-use utoipa::ToSchema;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::extract::Query;
+use crate::history::{HistoryView, SAMPLES_MAX, STEP_S, dropped_by_reason};
+use crate::problem::Problem;
 use crate::process::ProcessFigures;
 use crate::state::State;
 use crate::timestamp::Timestamp;
 use crate::turns::quantile;
 
 pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(stats))
+    OpenApiRouter::new().routes(routes!(stats)).routes(routes!(history))
 }
 
 /// Numbers of the node. Reactors tell theirs about once a second; rates are differences of two answers.
@@ -168,17 +171,37 @@ async fn stats(state: State) -> Json<Stats> {
     })
 }
 
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct HistoryQuery {
+    /// How far back, in seconds: 5 to 3600, 3600 when not given.
+    seconds: Option<u64>,
+}
+
+/// Main figures of the last hour, every five seconds, so that a chart can begin with what was before.
+///
+/// In a cluster without `node`: the sum over all nodes, each of which keeps its own hour in memory. Nodes have two seconds to answer.
+#[utoipa::path(get, path = "/api/v1/stats/history", tag = "node", operation_id = "stats_history", security(("token" = ["viewer"])),
+    params(HistoryQuery), responses((status = 200, body = HistoryView)))]
+async fn history(state: State, Query(query): Query<HistoryQuery>) -> Result<Json<HistoryView>, Problem> {
+    const SECONDS_MAX: u64 = SAMPLES_MAX as u64 * STEP_S;
+    let seconds = query.seconds.unwrap_or(SECONDS_MAX);
+    if !(STEP_S..=SECONDS_MAX).contains(&seconds) {
+        return Err(Problem::bad_request(format!(
+            "seconds: expected {STEP_S} to {SECONDS_MAX}, found {seconds}"
+        )));
+    }
+    let steps = usize::try_from(seconds.div_ceil(STEP_S)).unwrap_or(SAMPLES_MAX);
+    Ok(Json(state.history.view(&state.node.name, steps)))
+}
+
 fn traffic(messages_by_qos: [u64; 3], bytes: u64) -> Traffic {
     Traffic { messages: messages_by_qos.iter().sum(), messages_by_qos, bytes }
 }
 
 fn dropped(each: &[Figure]) -> Dropped {
-    let mut by_reason = BTreeMap::new();
-    for figure in each.iter().filter(|figure| figure.family == "messages_dropped") {
-        if let Some((_, reason)) = figure.label {
-            *by_reason.entry(reason).or_default() += figure.value;
-        }
-    }
+    let by_reason = dropped_by_reason(each.iter().copied());
     Dropped { total: by_reason.values().sum(), by_reason }
 }
 

@@ -258,3 +258,42 @@ fn what_other_nodes_say_of_themselves_is_an_alarm_here_and_a_node_that_is_silent
         "{all:#?}"
     );
 }
+
+#[test]
+fn the_history_of_a_cluster_is_a_sum_that_names_who_is_in_it_and_who_is_not() {
+    let world = World::start();
+    let _clients = [world.client(0, "x"), world.client(1, "y"), world.client(2, "z")];
+    world.together.up.store(true, Ordering::Relaxed);
+    let last = |answer: &Value, figure: &str| {
+        answer["series"][figure].as_array().and_then(|all| all.last().cloned())
+    };
+    // Samples are taken every five seconds.
+    let ask = |path: &str, connections: f64| {
+        for _ in 0..600 {
+            let answer = world.a().get(path).is(200);
+            if last(&answer, "connections") == Some(json!(connections)) {
+                return answer;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("{path}: {}", world.a().get(path).text());
+    };
+    let sum = ask("/api/v1/stats/history?seconds=60", 3.0);
+    assert_eq!((&sum["nodes"], &sum["missing"]), (&json!(["a", "b", "c"]), &Value::Null));
+    assert_eq!(sum["summed"].as_array().unwrap().last(), Some(&json!(3)));
+    assert_eq!(sum["step_s"], 5);
+    assert!(last(&sum, "resident_bytes").unwrap().as_f64().unwrap() > 1e6, "{sum}");
+    assert!(last(&sum, "packets_received_per_s").unwrap().is_number(), "{sum}");
+    let one = ask("/api/v1/stats/history?node=c", 1.0);
+    assert_eq!(one["nodes"], json!(["c"]));
+    world.cut_off("b");
+    let sum = ask("/api/v1/stats/history", 2.0);
+    assert_eq!((&sum["nodes"], &sum["missing"]), (&json!(["a", "c"]), &json!(["b"])));
+    // A node without a link is not even asked.
+    world.together.up.store(false, Ordering::Relaxed);
+    let alone = ask("/api/v1/stats/history", 1.0);
+    assert_eq!((&alone["nodes"], &alone["missing"]), (&json!(["a"]), &json!(["b", "c"])));
+    for bad in ["seconds=4", "seconds=3601", "seconds=x", "hours=1"] {
+        world.a().get(&format!("/api/v1/stats/history?{bad}")).problem(400, "bad-request");
+    }
+}

@@ -203,6 +203,7 @@ fn answers_are_what_the_document_says() {
         "/api/v1/nodes",
         "/api/v1/alarms",
         "/api/v1/stats",
+        "/api/v1/stats/history",
         "/api/v1/storage",
         "/api/v1/cluster",
         "/api/v1/top",
