@@ -97,7 +97,8 @@ impl Grants {
 
     /// The others are no members any more: what they hold counts for nothing once its time is over.
     pub fn keep(&mut self, now: Time, is_member: impl Fn(NodeId) -> bool) {
-        self.granted.retain(|node, granted| is_member(*node) || granted.until > now);
+        let may_hold = |granted: &Granted| granted.until > now && !mutated(Mutation::ForgetRemoved);
+        self.granted.retain(|node, granted| is_member(*node) || may_hold(granted));
     }
 
     /// A node has begun a new life, in which it knows nothing yet. What was granted to the earlier one holds.
@@ -288,6 +289,31 @@ mod tests {
         assert_eq!(settled(&grants, 3001), 5);
         assert_eq!(settled(&grants, 5199), 5);
         assert_eq!(settled(&grants, 5200), 9, "its lease has run out, by a slow clock too");
+    }
+
+    /// A node may acknowledge until its lease has run out, whether or not it has heard that it was removed.
+    #[test]
+    fn who_is_removed_is_waited_for_as_long_as_its_lease_runs() {
+        let mut grants = Grants::new(at(0), LEASE);
+        let settled = |grants: &Grants, ms| grants.settled(at(ms), WRITER, (Incarnation(1), Position(9))).0;
+        grants.applied(NodeId(2), known(5));
+        grants.applied(NodeId(3), known(9));
+        assert!(grants.renew(at(3000), NodeId(2), nothing()));
+        assert!(grants.renew(at(3000), NodeId(3), nothing()));
+        grants.keep(at(3001), |node| node == NodeId(3));
+        assert!(grants.holds(at(3002), NodeId(2)));
+        assert_eq!(settled(&grants, 3002), 5);
+        assert!(grants.renew(at(5000), NodeId(3), nothing()));
+        grants.keep(at(5199), |node| node == NodeId(3));
+        assert_eq!(settled(&grants, 5199), 5);
+        assert_eq!(settled(&grants, 5200), 9, "its lease has run out");
+        grants.keep(at(5200), |node| node == NodeId(3));
+        assert_eq!(
+            grants.applied_by(NodeId(2), WRITER, Incarnation(1)),
+            Position(0),
+            "and nothing of it is kept"
+        );
+        assert_eq!(grants.applied_by(NodeId(3), WRITER, Incarnation(1)), Position(9));
     }
 
     #[test]

@@ -77,11 +77,15 @@ pub enum Mutation {
     SettleCutOff,
     /// What another node wants is not routed where `routing.shapes_max` is reached.
     RefuseShapes,
+    /// A publisher is answered although what a durable session was to have is lost with its node.
+    SettleForgotten,
+    /// What a core has granted to a node is forgotten as soon as the node is no member.
+    ForgetRemoved,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 37] = [
         Self::ConfirmEarly,
         Self::SubackEarly,
         Self::AlwaysFresh,
@@ -117,6 +121,8 @@ impl Mutation {
         Self::StaySuspect,
         Self::SettleCutOff,
         Self::RefuseShapes,
+        Self::SettleForgotten,
+        Self::ForgetRemoved,
     ];
 }
 

@@ -408,7 +408,9 @@ impl Fabric {
             let reason = match waiting.if_lost {
                 IfLost::GiveAnother => ReasonCode::ServerUnavailable,
                 // It may have been kept there before that.
-                IfLost::Refuse if is_forgotten => ReasonCode::UnspecifiedError,
+                IfLost::Refuse if is_forgotten && !mutated(Mutation::SettleForgotten) => {
+                    ReasonCode::UnspecifiedError
+                }
                 IfLost::Refuse | IfLost::Wait | IfLost::Nothing => ReasonCode::Success,
             };
             self.inbound[waiting.worker.index()].acknowledged.push((waiting.token, reason));

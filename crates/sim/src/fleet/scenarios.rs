@@ -344,8 +344,13 @@ fn id(node: usize) -> NodeId {
 
 /// Faults of the product, and what notices each of them.
 #[cfg(feature = "trial")]
-pub const TRIALS: [(cluster::Mutation, fn()); 29] = [
+pub const TRIALS: [(cluster::Mutation, fn()); 31] = [
     (cluster::Mutation::SettleCutOff, listed::a_node_that_is_cut_off_acknowledges_nothing_that_only_it_has),
+    (
+        cluster::Mutation::SettleForgotten,
+        listed::what_a_durable_session_was_to_have_is_not_acknowledged_when_it_is_lost_with_the_node,
+    ),
+    (cluster::Mutation::ForgetRemoved, agreed::gone::who_has_left_is_waited_for_as_long_as_its_lease_runs),
     (
         cluster::Mutation::RefuseShapes,
         listed::what_another_node_has_granted_is_routed_however_many_shapes_there_are,

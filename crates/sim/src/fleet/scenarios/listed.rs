@@ -74,6 +74,44 @@ fn publishers_do_not_wait_for_a_node_that_is_cut_off_from_the_majority() {
     assert!(story.has_come(in_flight) && story.has_come(later));
 }
 
+/// A node with a durable session loses its power while a message for the session is on its way, and is back before any peer suspects it. The
+/// message is lost with the previous incarnation, so its publisher gets no acknowledgement.
+#[cfg_attr(test, test)]
+pub(super) fn what_a_durable_session_was_to_have_is_not_acknowledged_when_it_is_lost_with_the_node() {
+    for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        // It dials the others when it is back, as its number is the smallest.
+        let home = (0..3).min_by_key(|node| id(*node)).expect("there are some");
+        let mut slow = plan(Duration::ZERO);
+        slow.latency = 100 * MILLI;
+        (slow.mesh.link.heartbeat, slow.mesh.link.silence_max) =
+            (Duration::from_secs(1), Duration::from_secs(5));
+        let mut story = Story::of(slow);
+        let durable = story.fleet.clients.len();
+        story.fleet.clients.push(Client::new(durable, Some(home)));
+        story.fleet.connect(durable, home);
+        story.passes(SECOND);
+        let filters = vec![("t/#".to_owned(), QoS::ExactlyOnce)];
+        story.with(durable, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+        story.until_granted(durable, "t/#");
+        let publisher = story.connects((home + 1) % 3);
+        let restarts = story.link((home + 1) % 3, home).1;
+        let number = story.says_as(publisher, "t/0", qos, Keeps::Nothing);
+        story.passes(50 * MILLI);
+        story.fleet.fault(&Fault::Cut { node: home });
+        story.fleet.start(home);
+        while story.link((home + 1) % 3, home).1 == restarts {
+            assert!(story.link((home + 1) % 3, home).0, "nobody has missed it");
+            story.passes(MILLI);
+        }
+        story.passes(5 * SECOND);
+        story.fleet.connect(durable, home);
+        story.passes(5 * SECOND);
+        assert!(!story.came_to(durable, number), "it was lost");
+        assert!(!story.is_acknowledged(number));
+        assert!(story.fleet.clients[publisher].place().is_none(), "whether anybody has it is not known");
+    }
+}
+
 /// A node with a durable session is cut off, and the buffer of the link to it is full. What finds no room there is refused: everything that
 /// is acknowledged comes when the node is back.
 #[test]

@@ -183,6 +183,35 @@ pub(in crate::fleet::scenarios) fn a_life_that_never_joined_is_no_reason_not_to_
     story.assert_settles(REPLICANT);
 }
 
+/// A node leaves, and does not hear that it is no member any more. While its lease runs it acknowledges messages without knowing of new
+/// subscriptions, so no SUBACK of level `cluster` leaves meanwhile.
+#[cfg_attr(test, test)]
+pub(in crate::fleet::scenarios) fn who_has_left_is_waited_for_as_long_as_its_lease_runs() {
+    let mut story = agreed_with(3, 4);
+    story.passes(5 * SECOND);
+    let publisher = story.connects(REPLICANT);
+    assert!(story.is_fresh(REPLICANT));
+    story.orders(REPLICANT, Letter::Leave(WishId(ORDERS)));
+    let leader = story.leader();
+    while !story.known(leader).members[&id(REPLICANT)].leaves {
+        story.passes(MILLI / 10);
+    }
+    let now = story.fleet.cx.now();
+    (0..3).for_each(|core| story.fleet.wan.cut(now, core, REPLICANT, LONG));
+    story.until("it is no member for the cores", |story| (0..3).all(|node| story.members(node) == 3));
+    assert!(story.is_fresh(REPLICANT), "it has not heard of that");
+    story.subscribes();
+    let mut held = Vec::new();
+    while story.is_fresh(REPLICANT) {
+        assert!(!story.is_subscribed(), "a node that may acknowledge does not know it");
+        held.push(story.says_as(publisher, "t/0", QoS::AtLeastOnce, Keeps::Nothing));
+        story.passes(20 * MILLI);
+    }
+    assert!(held.iter().any(|number| story.is_acknowledged(*number)), "it had a lease still");
+    story.passes(5 * SECOND);
+    assert!(story.is_subscribed());
+}
+
 /// A core is cut off while a node joins in a great life, leaves, and is back with a smaller number. The link to that core has kept what was told of the great one
 /// (seed 2003065).
 #[test]
