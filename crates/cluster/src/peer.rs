@@ -1,8 +1,9 @@
 use std::collections::VecDeque;
 
 use broker::WorkerId;
-use broker::peers::{Copies, NodePlace};
-use link::{LANES_MAX, Time};
+use broker::peers::{Copies, NodePlace, PeerTicket};
+use link::{LANES_MAX, Lane, Time};
+use mqtt::ReasonCode;
 use replog::{Feed, Incarnation, Position, WriterId};
 
 use crate::behind::Behind;
@@ -197,6 +198,19 @@ impl Peer {
         waiting.filter(|waiting| waiting.if_lost == IfLost::Wait).for_each(|it| it.if_lost = IfLost::Refuse);
     }
 
+    /// The ticket of a message that came from the peer.
+    pub fn ticket(&self, lane: Lane, number: u64) -> PeerTicket {
+        PeerTicket { from: self.place, life: self.life, lane: lane.index(), number: number as u32 }
+    }
+
+    /// A message has its places here. The peer is told, unless it has forgotten the link since: the next incarnation counts its messages
+    /// from 0 again, and would take this for a confirmation of one of its own.
+    pub fn confirm(&mut self, ticket: PeerTicket, reason: ReasonCode) {
+        if ticket.life == self.life {
+            self.confirms.push(ticket, reason);
+        }
+    }
+
     /// Whether a publisher waits for the peer.
     pub fn has_waiting(&self) -> bool {
         self.sent.iter().any(|sent| sent.len() > 0)
@@ -263,5 +277,24 @@ mod tests {
         assert!(answer(first + 4, 1000).is_empty(), "never sent");
         assert_eq!(answer(first - 5, u32::MAX), [1, 3], "whatever a peer says");
         assert!(sent.waiting.is_empty());
+    }
+
+    /// Both incarnations of the peer begin with number 0 in each lane.
+    #[test]
+    fn what_an_earlier_incarnation_sent_is_not_confirmed_to_the_next() {
+        let info = NodeInfo { name: "n".into(), role: Role::Core, region: "r".into(), address: "a".into() };
+        let mut peer = Peer::new(info, NodePlace(0));
+        let earlier = peer.ticket(Lane::assured(3), 0);
+        let later = peer.ticket(Lane::assured(3), 1);
+        peer.confirm(later, ReasonCode::Success);
+        assert_eq!(peer.confirms.ranges().len(), 1);
+        peer.restarted();
+        peer.confirm(earlier, ReasonCode::Success);
+        assert!(peer.confirms.is_empty(), "the next incarnation may not have sent it yet");
+        let of_next = peer.ticket(Lane::assured(3), 0);
+        assert_ne!(of_next, earlier);
+        peer.confirm(of_next, ReasonCode::QuotaExceeded);
+        let told: Vec<_> = peer.confirms.ranges().iter().map(|it| (it.first, it.count, it.reason)).collect();
+        assert_eq!(told, [(0, 1, ReasonCode::QuotaExceeded.as_u8())]);
     }
 }

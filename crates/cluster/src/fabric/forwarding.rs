@@ -289,12 +289,7 @@ impl Fabric {
         let Some(peer) = self.peers.get(&from) else { return };
         let worker = usize::from(lane.index()) % self.inbound.len();
         let is_assured = lane.class() == Class::Assured;
-        let ticket = is_assured.then(|| PeerTicket {
-            from: peer.place,
-            life: peer.life,
-            lane: lane.index(),
-            number: number as u32,
-        });
+        let ticket = is_assured.then(|| peer.ticket(lane, number));
         if mutated(Mutation::Relay)
             && let Some(next) = self.peers.keys().copied().find(|id| *id > from)
         {
@@ -314,8 +309,8 @@ impl Fabric {
     /// A message of a peer has its places here.
     fn answered(&mut self, ticket: PeerTicket, reason: ReasonCode) {
         let Some(id) = self.places.get(usize::from(ticket.from.0)) else { return };
-        if let Some(peer) = self.peers.get_mut(id).filter(|peer| peer.life == ticket.life) {
-            peer.confirms.push(ticket, reason);
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.confirm(ticket, reason);
         }
     }
 
