@@ -26,7 +26,8 @@ pub struct BufferMax {
 }
 
 impl BufferMax {
-    pub(crate) fn of(&self, class: Class) -> u64 {
+    /// That of a class.
+    pub fn of(&self, class: Class) -> u64 {
         match class {
             Class::Control => self.control,
             Class::Claims => self.claims,

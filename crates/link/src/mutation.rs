@@ -13,11 +13,16 @@ pub enum Mutation {
     NoBound,
     /// Whoever says that it knows the secret is believed.
     SkipProof,
+    /// A peer that was expected to restart is believed to go on, though it answers a ping from before that.
+    BelieveOldPongs,
+    /// Credit for a frame of the peer's previous incarnation is given to the present one.
+    CountOldCredit,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::SkipLost, Self::NoBound, Self::SkipProof];
+    pub const ALL: [Self; 5] =
+        [Self::SkipLost, Self::NoBound, Self::SkipProof, Self::BelieveOldPongs, Self::CountOldCredit];
 }
 
 /// The one that is put in, or 0.

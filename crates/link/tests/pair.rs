@@ -3,24 +3,9 @@
 mod network;
 mod random;
 
-use link::{BufferMax, Class, Config, Lane, Refused};
-use network::{Pair, Side};
+use link::{Class, Config, Lane, Refused};
+use network::{Happened, Pair, Side, config, run};
 use random::Random;
-
-/// Small enough that short runs meet every bound.
-fn config() -> Config {
-    Config {
-        window: 2_000,
-        buffer_max: BufferMax {
-            control: 10_000,
-            claims: 10_000,
-            routes: 10_000,
-            assured: 20_000,
-            best_effort: 5_000,
-        },
-        ..Config::default()
-    }
-}
 
 /// Says which seed it was when a run fails.
 struct Seen(u64);
@@ -36,55 +21,18 @@ impl Drop for Seen {
     }
 }
 
-/// Lanes that a random run uses.
-fn some_lane(random: &mut Random) -> Lane {
-    match random.below(6) {
-        0 => Lane::CONTROL,
-        1 => Lane::CLAIMS,
-        2 => Lane::ROUTES,
-        3 => Lane::best_effort(random.below(3) as u8),
-        _ => Lane::assured(random.below(3) as u8),
-    }
-}
-
 #[test]
 fn whatever_happens_to_connections_frames_arrive_once_and_in_order() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let first = number("MERIDIAN_LINK_SEED").unwrap_or(0);
-    let (mut cuts, mut restarts, mut retransmitted, mut refused) = (0, 0, 0, 0);
+    let mut all = Happened::default();
     for seed in first..first + number("MERIDIAN_LINK_SEEDS").unwrap_or(300) {
         let _seen = Seen(seed);
-        let mut random = Random::new(seed);
-        let mut pair = Pair::new(config(), 1 + random.below(4) as u8, &mut random);
-        for _ in 0..400 {
-            let side = if random.below(2) == 0 { Side::A } else { Side::B };
-            match random.below(100) {
-                0..40 => {
-                    let lane = some_lane(&mut random);
-                    let longest = if random.below(10) == 0 { 6_000 } else { 200 };
-                    let length = 8 + random.below(longest);
-                    refused += u64::from(pair.send(side, lane, length).is_err());
-                }
-                40..70 => pair.carry(&mut random),
-                70..85 => pair.consume(side, random.below(8)),
-                85..93 => pair.dial(&mut random),
-                93..97 => {
-                    cuts += 1;
-                    pair.cut(&mut random);
-                }
-                97 => {
-                    restarts += 1;
-                    pair.restart(side, &mut random);
-                }
-                98 => pair.expect_restart(side),
-                _ => pair.pass(random.below(3_000) as u64),
-            }
-            pair.check();
-        }
-        pair.heal(&mut random);
-        retransmitted += pair.retransmitted();
+        all.add(&run(seed, &config()));
     }
+    let Happened { cuts, restarts, retransmitted, refused, gone_on, stale_credits } = all;
     assert!(cuts > 0 && restarts > 0 && retransmitted > 0 && refused > 0, "every fault fired");
+    assert!(gone_on > 0 && stale_credits > 0, "peers go on, and credit of before is given back");
 }
 
 /// The lesson of clusters that fed back on themselves: twice as much as fits is refused at the door, and nothing is sent twice.
@@ -207,6 +155,56 @@ fn what_is_for_the_next_life_of_a_peer_is_not_given_to_one_that_does_not_answer(
     pair.restart(Side::B, &mut random);
     pair.heal(&mut random);
     assert_eq!(arrived(&pair), [1, 0]);
+}
+
+/// A peer answers a ping, and is expected to restart before the answer is there: it may have restarted since.
+#[test]
+fn an_answer_to_a_ping_from_before_a_restart_was_expected_says_nothing() {
+    let mut random = Random::new(9);
+    let mut pair = Pair::new(Config::default(), 1, &mut random);
+    pair.connect_all(&mut random);
+    pair.pass(2_000);
+    pair.carry_to(Side::B);
+    pair.pass(1);
+    pair.expect_restart(Side::A);
+    pair.send(Side::A, Lane::assured(1), 100).expect("there is room");
+    let measured = pair.link(Side::A).round_trip();
+    pair.carry_to(Side::A);
+    assert_ne!(pair.link(Side::A).round_trip(), measured, "the answer has come");
+    pair.carry_to(Side::B);
+    assert_eq!(pair.delivered(Side::B, Lane::assured(1)), 0, "the peer has not been asked since");
+    pair.carry_all();
+    assert_eq!(pair.delivered(Side::B, Lane::assured(1)), 1);
+}
+
+/// The peer has restarted, and what its previous incarnation sent is consumed after that: its lanes have as much credit as before, and no more.
+#[test]
+fn credit_of_a_previous_incarnation_counts_no_more() {
+    let mut random = Random::new(10);
+    let mut pair = Pair::new(config(), 1, &mut random);
+    pair.connect_all(&mut random);
+    let sends = |pair: &mut Pair| {
+        for _ in 0..10 {
+            pair.send(Side::A, Lane::assured(0), 900).expect("there is room");
+        }
+        pair.carry_all();
+        pair.check();
+    };
+    sends(&mut pair);
+    pair.restart(Side::A, &mut random);
+    pair.connect_all(&mut random);
+    sends(&mut pair);
+    assert_eq!(pair.delivered(Side::B, Lane::assured(0)), 3, "a frame may begin within the window");
+    // Three frames of each incarnation wait: those of the previous one are consumed first.
+    pair.consume(Side::B, 3);
+    pair.carry_all();
+    pair.check();
+    assert_eq!(pair.delivered(Side::B, Lane::assured(0)), 3);
+    pair.consume(Side::B, 1);
+    pair.carry_all();
+    pair.check();
+    assert_eq!(pair.delivered(Side::B, Lane::assured(0)), 4);
+    pair.heal(&mut random);
 }
 
 #[test]

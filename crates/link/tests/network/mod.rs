@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use link::{
-    ChannelId, Class, Config, Credit, Established, Event, Handshake, Identity, Lane, Link, LinkId, Output,
-    Progress, Refused, Secret, Time,
+    BufferMax, ChannelId, Class, Config, Credit, Established, Event, Handshake, Identity, Lane, Link, LinkId,
+    Output, Progress, Refused, Secret, Time,
 };
 
 use crate::random::Random;
@@ -33,7 +33,14 @@ struct End {
     expected: Option<BTreeMap<Lane, usize>>,
     received: BTreeMap<Lane, Vec<u64>>,
     acknowledged: BTreeMap<Lane, u64>,
-    credits: VecDeque<Credit>,
+    /// With the life of the link and the bytes that each of them is for.
+    credits: VecDeque<(u32, u64, Credit)>,
+    /// How often the peer has forgotten the link.
+    life: u32,
+    /// Bytes that came in this life and were not consumed.
+    unconsumed: u64,
+    /// By connection, what had been written before the peer was expected to restart.
+    written_before: Vec<u64>,
     arrivals: Vec<Lane>,
     wakeups: u64,
 }
@@ -42,6 +49,16 @@ struct Connection {
     ends: [ChannelId; 2],
     /// On the way to A, and to B.
     wires: [VecDeque<u8>; 2],
+    /// Bytes that each end has written, and of these, those that it wrote before time passed last.
+    written: [u64; 2],
+    written_before: [u64; 2],
+}
+
+impl Connection {
+    /// How much has arrived of what an end has written.
+    fn arrived(&self, from: usize) -> u64 {
+        self.written[from] - self.wires[1 - from].len() as u64
+    }
 }
 
 pub struct Pair {
@@ -52,6 +69,8 @@ pub struct Pair {
     /// A number for every frame.
     frames: u64,
     retransmitted_before: u64,
+    gone_on: u64,
+    stale_credits: u64,
 }
 
 impl End {
@@ -63,6 +82,9 @@ impl End {
             received: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
             credits: VecDeque::new(),
+            life: 0,
+            unconsumed: 0,
+            written_before: Vec::new(),
             arrivals: Vec::new(),
             wakeups: 0,
         }
@@ -81,7 +103,101 @@ impl End {
         });
         self.received.clear();
         self.acknowledged.clear();
+        self.life += 1;
+        self.unconsumed = 0;
     }
+}
+
+/// More than any frame of a random run.
+const FRAME_MOST: u64 = 6_200;
+
+/// Small enough that short runs meet every bound.
+pub fn config() -> Config {
+    Config {
+        window: 2_000,
+        buffer_max: BufferMax {
+            control: 10_000,
+            claims: 10_000,
+            routes: 10_000,
+            assured: 20_000,
+            best_effort: 5_000,
+        },
+        ..Config::default()
+    }
+}
+
+/// Lanes that a random run uses.
+fn some_lane(random: &mut Random) -> Lane {
+    match random.below(6) {
+        0 => Lane::CONTROL,
+        1 => Lane::CLAIMS,
+        2 => Lane::ROUTES,
+        3 => Lane::best_effort(random.below(3) as u8),
+        _ => Lane::assured(random.below(3) as u8),
+    }
+}
+
+/// How often what may happen in a random run did.
+#[derive(Default)]
+pub struct Happened {
+    pub cuts: u64,
+    pub restarts: u64,
+    pub retransmitted: u64,
+    pub refused: u64,
+    /// Peers that were expected to restart and were there as before.
+    pub gone_on: u64,
+    /// Frames of an incarnation of the peer that were consumed when it had restarted.
+    pub stale_credits: u64,
+}
+
+impl Happened {
+    pub fn add(&mut self, other: &Self) {
+        self.cuts += other.cuts;
+        self.restarts += other.restarts;
+        self.retransmitted += other.retransmitted;
+        self.refused += other.refused;
+        self.gone_on += other.gone_on;
+        self.stale_credits += other.stale_credits;
+    }
+}
+
+/// Whatever a seed makes happen, then healing.
+///
+/// # Panics
+/// When a link does what it may not.
+pub fn run(seed: u64, config: &Config) -> Happened {
+    let mut random = Random::new(seed);
+    let mut happened = Happened::default();
+    let mut pair = Pair::new(config.clone(), 1 + random.below(4) as u8, &mut random);
+    for _ in 0..400 {
+        let side = if random.below(2) == 0 { Side::A } else { Side::B };
+        match random.below(100) {
+            0..40 => {
+                let lane = some_lane(&mut random);
+                let longest = if random.below(10) == 0 { 6_000 } else { 200 };
+                let length = 8 + random.below(longest);
+                happened.refused += u64::from(pair.send(side, lane, length).is_err());
+            }
+            40..70 => pair.carry(&mut random),
+            70..85 => pair.consume(side, random.below(8)),
+            85..93 => pair.dial(&mut random),
+            93..97 => {
+                happened.cuts += 1;
+                pair.cut(&mut random);
+            }
+            97 => {
+                happened.restarts += 1;
+                pair.restart(side, &mut random);
+            }
+            98 => pair.expect_restart(side),
+            _ => pair.pass(random.below(3_000) as u64),
+        }
+        pair.check();
+    }
+    pair.heal(&mut random);
+    happened.retransmitted = pair.retransmitted();
+    (happened.gone_on, happened.stale_credits) = (pair.gone_on, pair.stale_credits);
+    happened
 }
 
 fn link_id(random: &mut Random) -> LinkId {
@@ -98,6 +214,8 @@ impl Pair {
             now: Time(1_000_000),
             frames: 0,
             retransmitted_before: 0,
+            gone_on: 0,
+            stale_credits: 0,
         }
     }
 
@@ -123,6 +241,9 @@ impl Pair {
     pub fn expect_restart(&mut self, side: Side) {
         let end = &mut self.ends[side as usize];
         end.link.expect_restart(self.now);
+        // A ping of this very moment may be taken for one that leaves after it.
+        let written = |it: &Option<Connection>| it.as_ref().map_or(0, |it| it.written_before[side as usize]);
+        end.written_before = self.connections.iter().map(written).collect();
         let sent = &end.sent;
         end.expected.get_or_insert_with(|| sent.iter().map(|(lane, sent)| (*lane, sent.len())).collect());
     }
@@ -130,7 +251,10 @@ impl Pair {
     /// Gives credit back for up to `count` frames.
     pub fn consume(&mut self, side: Side, count: usize) {
         let end = &mut self.ends[side as usize];
-        for credit in end.credits.drain(..count.min(end.credits.len())) {
+        for (life, bytes, credit) in end.credits.drain(..count.min(end.credits.len())) {
+            let is_stale = life != end.life;
+            self.stale_credits += u64::from(is_stale);
+            end.unconsumed -= if is_stale { 0 } else { bytes };
             end.link.consume(credit);
         }
     }
@@ -163,7 +287,10 @@ impl Pair {
         // The acceptor first: it knew the dialer before the dialer knew that.
         let at_b = self.ends[1].link.attach(self.now, &to_a);
         let at_a = self.ends[0].link.attach(self.now, &to_b);
-        self.connections[index] = Some(Connection { ends: [at_a, at_b], wires: Default::default() });
+        self.ends.iter_mut().filter_map(|end| end.written_before.get_mut(index)).for_each(|it| *it = 0);
+        let ends = [at_a, at_b];
+        let (wires, written) = (Default::default(), [0; 2]);
+        self.connections[index] = Some(Connection { ends, wires, written, written_before: written });
         self.settle();
     }
 
@@ -264,7 +391,9 @@ impl Pair {
         for from in [0, 1] {
             let mut out = Output::default();
             self.ends[from].link.output(self.now, connection.ends[from], budget, &mut out);
-            connection.wires[1 - from].extend(out.take().concat());
+            let bytes = out.take().concat();
+            connection.written[from] += bytes.len() as u64;
+            connection.wires[1 - from].extend(bytes);
         }
     }
 
@@ -283,6 +412,9 @@ impl Pair {
 
     pub fn pass(&mut self, milliseconds: u64) {
         self.now = Time(self.now.0 + milliseconds * 1_000);
+        if milliseconds > 0 {
+            self.connections.iter_mut().flatten().for_each(|it| it.written_before = it.written);
+        }
         for end in &mut self.ends {
             if end.link.timeout() <= self.now {
                 end.link.handle_timeout(self.now);
@@ -319,7 +451,8 @@ impl Pair {
                 }
                 received.push(id);
                 end.arrivals.push(lane);
-                end.credits.push_back(credit);
+                end.credits.push_back((end.life, frame.len() as u64, credit));
+                end.unconsumed += frame.len() as u64;
             }
             Event::Acknowledged { lane, next } => {
                 let before = end.acknowledged.insert(lane, next);
@@ -339,7 +472,16 @@ impl Pair {
                     }
                 }
             }
-            Event::GoesOn => end.expected = None,
+            Event::GoesOn => {
+                end.expected = None;
+                self.gone_on += 1;
+                let connections = self.connections.iter().zip(&end.written_before);
+                let mut arrived = connections.filter_map(|(it, before)| Some((it.as_ref()?, *before)));
+                assert!(
+                    arrived.any(|(it, before)| it.arrived(side as usize) > before),
+                    "a peer that goes on has been asked whether it does"
+                );
+            }
             Event::Up | Event::Suspect => {}
         }
     }
@@ -348,8 +490,14 @@ impl Pair {
         for side in [Side::A, Side::B] {
             let (end, peer) = (&self.ends[side as usize], &self.ends[side.other() as usize]);
             end.link.check_invariants();
+            assert_eq!(end.link.unconsumed(), end.unconsumed, "credit counts in the life that it is of");
+            for class in Class::ALL {
+                let (held, ..) = end.link.waiting(self.now, class);
+                let most = self.config.buffer_max.of(class).max(FRAME_MOST);
+                assert!(held <= most, "{held} bytes of {class:?} wait, {most} may");
+            }
             let lanes = 35;
-            assert!(end.link.unconsumed() <= lanes * (self.config.window + 6_200), "memory has a bound");
+            assert!(end.link.unconsumed() <= lanes * (self.config.window + FRAME_MOST), "memory has a bound");
             for (lane, received) in &end.received {
                 let nothing = Vec::new();
                 let sent = peer.sent.get(lane).unwrap_or(&nothing);

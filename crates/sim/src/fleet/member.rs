@@ -443,7 +443,7 @@ impl Process {
         for peer in self.fabric.mesh().peers() {
             let config = peer.link.config();
             for (class, (held, ..)) in peer.waiting(now) {
-                let most = buffer_max(config, class).max(FRAME_MOST);
+                let most = config.buffer_max.of(class).max(FRAME_MOST);
                 assert!(held <= most, "{held} bytes of {class:?} wait for {}, {most} may", peer.name);
             }
             let most = (3 + 2 * u64::from(LANES_MAX)) * (config.window + FRAME_MOST);
@@ -467,17 +467,6 @@ impl Process {
             Class::ALL.iter().map(|class| link.counters().of(*class).retransmitted).sum::<u64>()
         };
         self.fabric.mesh().peers().map(|peer| of(peer.link)).sum()
-    }
-}
-
-fn buffer_max(config: &link::Config, class: Class) -> u64 {
-    let buffer = &config.buffer_max;
-    match class {
-        Class::Control => buffer.control,
-        Class::Claims => buffer.claims,
-        Class::Routes => buffer.routes,
-        Class::Assured => buffer.assured,
-        Class::BestEffort => buffer.best_effort,
     }
 }
 

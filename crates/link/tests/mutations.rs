@@ -1,0 +1,23 @@
+//! What the tests of links are worth: faults that are put into the product, and that random runs notice. In a process of their own, as a fault
+//! is in all of it.
+
+#![cfg(feature = "trial")]
+
+#[allow(dead_code, reason = "this test needs some of it")]
+mod network;
+mod random;
+
+use link::Mutation;
+use network::{config, run};
+
+#[test]
+fn faults_in_links_are_noticed() {
+    for mutation in
+        [Mutation::SkipLost, Mutation::NoBound, Mutation::BelieveOldPongs, Mutation::CountOldCredit]
+    {
+        link::mutate(Some(mutation));
+        let is_noticed = (0..300).any(|seed| std::panic::catch_unwind(|| run(seed, &config())).is_err());
+        link::mutate(None);
+        assert!(is_noticed, "{mutation:?} is not noticed");
+    }
+}
