@@ -3,14 +3,15 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use broker::peers::{Copies, Inbound, NodePlace, Outbound, Peers, Wants, decode};
+use broker::peers::{Copies, Inbound, Members, NodePlace, Outbound, Peers, Wants, decode};
+use broker::settings::SharedStrategy;
 use broker::{Node, Time, WorkerId};
 use mqtt::QoS::{AtLeastOnce, ExactlyOnce};
 use mqtt::Version::V5;
 use mqtt::{ReasonCode, TopicFilter};
 use sim::packets::*;
 
-use crate::net::{Net, everywhere};
+use crate::net::{Net, everywhere, everywhere_with};
 
 /// Keeps what workers have for other nodes.
 #[derive(Default)]
@@ -79,6 +80,27 @@ fn take_places(net: &mut Net, others: &Others) -> Vec<u16> {
     sent.iter().flat_map(|outbound| &outbound.forwards).map(|forward| forward.to.0).collect()
 }
 
+/// Nodes that are offered messages of groups, one after the other, where all of them answer the same.
+fn offers(net: &mut Net, others: &Others, reason: ReasonCode) -> Vec<u16> {
+    let mut offered = Vec::new();
+    loop {
+        net.send_to_peers();
+        let sent = std::mem::take(&mut *others.0.lock().expect("one thread"));
+        if sent.iter().all(|outbound| outbound.forwards.is_empty()) {
+            return offered;
+        }
+        for Outbound { worker: WorkerId(worker), forwards, .. } in sent {
+            let mut inbound = Inbound::default();
+            for forward in forwards.iter().filter(|forward| forward.for_group) {
+                offered.push(forward.to.0);
+                inbound.acknowledged.push((forward.token.expect("its publisher waits"), reason));
+            }
+            net.node.post_inbound(WorkerId(worker), inbound);
+        }
+        net.run();
+    }
+}
+
 #[test]
 fn a_refusal_is_heard_where_nobody_else_was_to_get_the_message() {
     everywhere(|net| {
@@ -144,6 +166,49 @@ fn a_qos_2_message_that_a_node_has_lost_goes_there_again_and_to_no_other() {
                 }
             }
             leave(net, 2);
+        });
+    }
+}
+
+/// Each node is offered a group's message once, whatever the strategy likes best, and nobody else has a member to give it to.
+#[test]
+fn a_node_that_has_refused_a_groups_message_is_not_offered_it_again() {
+    const GROUP: &str = "$share/g/a/#";
+    const NODES: u16 = 3;
+    let strategies = [
+        SharedStrategy::RoundRobin,
+        SharedStrategy::Random,
+        SharedStrategy::Sticky,
+        SharedStrategy::HashClientId,
+        SharedStrategy::HashTopic,
+        SharedStrategy::Local,
+    ];
+    let refusals = [
+        (ReasonCode::ServerUnavailable, ReasonCode::Success),
+        (ReasonCode::QuotaExceeded, ReasonCode::QuotaExceeded),
+        (ReasonCode::ImplementationSpecificError, ReasonCode::ImplementationSpecificError),
+    ];
+    for (strategy, (refusal, heard)) in strategies.into_iter().flat_map(|it| refusals.map(|of| (it, of))) {
+        let of_strategy = |settings: &mut broker::settings::Settings| settings.shared.strategy = strategy;
+        everywhere_with(of_strategy, |net| {
+            let others = joined(net, 0);
+            let members = |net: &mut Net, count| {
+                for place in (0..NODES).map(NodePlace) {
+                    net.node.routes.set_up(place, count > 0);
+                    net.node.members_of_peer(GROUP, place, Members { count, are_connected: count > 0 });
+                }
+                net.run();
+            };
+            members(net, 5);
+            let publisher = net.connect(0, v5("p"));
+            for packet_id in 1..=4 {
+                net.send(publisher, message("a/1", packet_id).qos1(packet_id));
+                let mut offered = offers(net, &others, refusal);
+                offered.sort_unstable();
+                assert_eq!(offered, [0, 1, 2], "each node once, {strategy:?}");
+                assert_eq!(net.received(publisher), [Sent::PubAck(packet_id, heard)]);
+            }
+            members(net, 0);
         });
     }
 }
