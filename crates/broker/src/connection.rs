@@ -10,11 +10,11 @@ use session::{Deliveries, Inbound, InboundAliases, OutboundAliases};
 use crate::access::{ClientCertificate, Credentials, Identity, Mechanism, Principal, Standing};
 use crate::backlog::Waiting;
 use crate::budget::Budget;
-use crate::full_queues::Source;
+use crate::full_queues::{FullTime, Source};
 use crate::ids::{ConnectionId, GroupId, SessionId, Ticket, Time};
 use crate::mail::{SessionDelivery, SubscriptionIds};
 use crate::message::{Message, MessageView};
-use crate::node::Node;
+use crate::node::{Node, OwnerKey};
 use crate::out::{Out, Pool};
 use crate::peers::SubackLevel;
 use crate::permissions::Permissions;
@@ -187,11 +187,15 @@ pub(crate) struct Flow {
     pub wait_timed: bool,
     /// When a message last left the queue, or the first came in.
     pub place_freed: Time,
-    /// Since when messages wait that waited then: since the queue was last empty or became full, or everything was sent that waited
-    /// before.
+    /// Since when messages wait that waited then: since the queue was last empty, became full for the first time after that, or everything
+    /// was sent that waited before.
     pub waiting_since: Time,
     /// Messages that waited in the queue at `waiting_since` and are still there.
     pub waiting_left: usize,
+    /// The queue was full once since `waiting_since`.
+    pub was_full: bool,
+    /// How long publishers have waited since `waiting_since`.
+    pub full: FullTime,
     /// The client was remembered for its full queue on this connection.
     pub noted_full: bool,
     /// Deliveries of a durable session that wait for room in `out`.
@@ -427,13 +431,24 @@ impl Flow {
         } else {
             // Everything that waited then has left: the client is slow, and works.
             self.waits_anew(now);
+            self.was_full = !self.overflow.is_empty();
         }
+    }
+
+    /// A message finds no place, and is the first that waits for one. When the queue was full before, and what waited then has not left
+    /// yet, the client has no more time than it had: otherwise one publisher with one message at a time would wait without end.
+    pub fn becomes_full(&mut self, now: Time) {
+        if !std::mem::replace(&mut self.was_full, true) {
+            self.waits_anew(now);
+        }
+        self.full.begins(now);
     }
 
     /// What waits now has to leave in time.
     pub fn waits_anew(&mut self, now: Time) {
         self.waiting_since = now;
         self.waiting_left = self.deliveries.waiting();
+        self.full.restarts(now);
     }
 
     /// A retained message has come as a live one.
@@ -546,7 +561,8 @@ impl Connection {
     /// Where the client comes from, among those whose queue was full for too long.
     pub fn source(&self, node: &Node) -> Option<Source> {
         let address = self.peer()?.ip();
-        Some(Source::new(node.owner_key(self.mountpoint(), self.username()), address))
+        let user = self.username().map(|user| node.owner_key(self.mountpoint(), Some(user)));
+        Some(Source::new(user.unwrap_or(OwnerKey::NOBODY), address))
     }
 
     /// Bytes that the client makes the node hold for its session.

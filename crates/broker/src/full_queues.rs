@@ -11,9 +11,57 @@ use std::time::Duration;
 use crate::ids::Time;
 use crate::node::OwnerKey;
 
-/// The user and the network of a client.
+/// The user and the network of a client. Clients without a user have only the network in common, which may be that of many devices behind
+/// one router or proxy: the log counts them together, and none of them makes another known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source(OwnerKey, IpAddr);
+
+/// How long publishers have waited for the full queue of a client while the client takes once what waits in it. A queue that has a free
+/// place for a moment, until the next message of the same publisher, has been full all the time.
+#[derive(Clone, Copy, Debug)]
+pub struct FullTime {
+    /// Since when publishers wait, [`Time::NEVER`] when none does.
+    since: Time,
+    /// How long publishers waited before `since`, in milliseconds.
+    before: u64,
+}
+
+impl Default for FullTime {
+    fn default() -> Self {
+        Self { since: Time::NEVER, before: 0 }
+    }
+}
+
+impl FullTime {
+    /// A publisher begins to wait.
+    pub fn begins(&mut self, now: Time) {
+        self.since = self.since.min(now);
+    }
+
+    /// The last publisher that waited has a place.
+    pub fn ends(&mut self, now: Time) {
+        if self.since != Time::NEVER {
+            self.before += now.0.saturating_sub(self.since.0);
+            self.since = Time::NEVER;
+        }
+    }
+
+    /// The client has taken once what waited: time is counted from 0 again.
+    pub fn restarts(&mut self, now: Time) {
+        self.before = 0;
+        if self.since != Time::NEVER {
+            self.since = now;
+        }
+    }
+
+    /// When publishers will have waited for `max`; [`Time::NEVER`] while none waits.
+    pub fn due(&self, max: Duration) -> Time {
+        if self.since == Time::NEVER {
+            return Time::NEVER;
+        }
+        self.since.after(max.saturating_sub(Duration::from_millis(self.before)))
+    }
+}
 
 /// The remembered clients of a node.
 #[derive(Debug, Default)]
@@ -35,17 +83,22 @@ struct Known {
 
 /// Maximum number of remembered clients, and of sources.
 const REMEMBERED_MAX: usize = 1 << 16;
-/// Number of clients of one source from which on all clients of the source count as known: another Client Identifier does not help.
+/// Number of clients of one user and network from which on all clients of both count as known: another Client Identifier does not help.
 const CLIENTS_OF_SOURCE: u32 = 3;
 
 impl Source {
     /// IPv6 addresses of one /64 are one source.
+    /// A client without a user has [`OwnerKey::NOBODY`], whatever its mountpoint.
     pub fn new(user: OwnerKey, address: IpAddr) -> Self {
         let network = match address {
             IpAddr::V4(_) => address,
             IpAddr::V6(address) => IpAddr::V6((address.to_bits() & !u128::from(u64::MAX)).into()),
         };
         Self(user, network)
+    }
+
+    fn has_user(&self) -> bool {
+        self.0 != OwnerKey::NOBODY
     }
 }
 
@@ -83,7 +136,7 @@ impl FullQueues {
         *count <= CLIENTS_OF_SOURCE
     }
 
-    /// Whether the client, or several of its source, were noted within `remember`.
+    /// Whether the client, or several of its user and network, were noted within `remember`.
     pub fn is_known(&self, client_id: &str, source: Option<Source>, now: Time, remember: Duration) -> bool {
         if self.is_empty() {
             return false;
@@ -92,6 +145,7 @@ impl FullQueues {
         let is_recent = |at: Time| at.after(remember) > now;
         known.clients.get(&self.hash(client_id)).is_some_and(|at| is_recent(*at))
             || source
+                .filter(Source::has_user)
                 .and_then(|source| known.sources.get(&source))
                 .is_some_and(|(count, at)| *count >= CLIENTS_OF_SOURCE && is_recent(*at))
     }
@@ -121,7 +175,7 @@ mod tests {
     const REMEMBER: Duration = Duration::from_secs(60);
 
     fn source(last: u8) -> Source {
-        Source::new(OwnerKey::NOBODY, IpAddr::from([192, 0, 2, last]))
+        Source::new(OwnerKey::from_u32(2), IpAddr::from([192, 0, 2, last]))
     }
 
     #[test]
@@ -148,6 +202,34 @@ mod tests {
         queues.note("3", Some(source(1)), Time(0), REMEMBER);
         assert!(queues.is_known("9", Some(source(1)), Time(0), REMEMBER));
         assert!(!queues.is_known("9", Some(source(2)), Time(0), REMEMBER));
+    }
+
+    /// Behind one router or proxy are devices of many.
+    #[test]
+    fn clients_without_a_user_do_not_make_their_network_known() {
+        let queues = FullQueues::default();
+        let source = Source::new(OwnerKey::NOBODY, IpAddr::from([192, 0, 2, 1]));
+        let told = ["1", "2", "3", "4"].map(|client| queues.note(client, Some(source), Time(0), REMEMBER));
+        assert_eq!(told, [true, true, true, false], "the log is not filled all the same");
+        assert!(!queues.is_known("9", Some(source), Time(0), REMEMBER));
+        assert!(queues.is_known("4", Some(source), Time(0), REMEMBER));
+    }
+
+    #[test]
+    fn time_for_which_a_queue_is_full_adds_up_until_the_client_has_taken_it() {
+        let max = Duration::from_millis(100);
+        let mut full = FullTime::default();
+        assert_eq!(full.due(max), Time::NEVER);
+        full.begins(Time(1000));
+        full.begins(Time(1010));
+        assert_eq!(full.due(max), Time(1100));
+        full.ends(Time(1060));
+        full.ends(Time(1070));
+        assert_eq!(full.due(max), Time::NEVER, "nobody waits");
+        full.begins(Time(5000));
+        assert_eq!(full.due(max), Time(5040));
+        full.restarts(Time(5030));
+        assert_eq!(full.due(max), Time(5130));
     }
 
     #[test]

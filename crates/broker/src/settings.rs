@@ -165,13 +165,14 @@ section! {
         /// How long publishers of QoS 1 and 2 wait for a place in the full queue of a connected client before that
         /// client is closed.
         pub wait: Duration = "5s", on reload;
-        /// How long a connected client may take for the messages that waited in its queue when the queue became full, while publishers
-        /// wait. A client that takes longer is closed, even if it takes a message now and then; a durable session gives up messages by
-        /// `full`.
+        /// How long publishers wait in all for the full queue of a connected client until it has taken the messages that waited when the queue
+        /// became full. Then they may wait as long again. A client that needs longer is closed, even if it takes a message now and then;
+        /// a durable session gives up messages by `full`. With the default of `messages_max`, a client that takes 100 messages a second
+        /// is never closed.
         pub full_max: Duration = "10s" in "100ms..", on reload;
         /// How long a client is remembered whose queue was full for too long. Meanwhile no publisher waits for it: messages that find
-        /// its queue full again are dropped. Three such clients of one user and address make all clients of both remembered. 0
-        /// remembers none.
+        /// its queue full again are dropped. Three such clients of one user and address make all clients of both remembered. Clients
+        /// without a user name are remembered one by one. 0 remembers none.
         pub remember: Duration = "10m", on reload;
         /// Unsent bytes of a connection beyond which QoS 0 messages for it are dropped.
         pub out_bytes_max: ByteSize = "4MiB" in "1KiB..", on reload;

@@ -266,11 +266,12 @@ impl Worker {
                 Some(key)
             }
         };
-        let deadline = self.now.after(if drops { Duration::ZERO } else { queue.wait.min(queue.full_max) });
         if !is_behind {
-            flow.waits_anew(self.now);
+            flow.becomes_full(self.now);
         }
+        let deadline = self.now.after(if drops { Duration::ZERO } else { queue.wait.min(queue.full_max) });
         if key.is_some() && !std::mem::replace(&mut flow.wait_timed, true) {
+            let deadline = deadline.min(flow.full.due(queue.full_max));
             self.wheel.arm(deadline, slot, generation, TimerKind::QueueWait);
         }
         self.queued_bytes += size as u64;
@@ -605,6 +606,9 @@ impl Worker {
             connection.hold(entry.message.size());
             let flow = connection.flow();
             flow.deliveries.wait(entry.qos, entry);
+            if flow.overflow.is_empty() {
+                flow.full.ends(self.now);
+            }
             if let Some(pending) = pending {
                 self.found_a_place(pending);
             }
@@ -622,8 +626,8 @@ impl Worker {
         }
     }
 
-    /// Closes a client that freed no place for `queue.wait`, or has not taken within `queue.full_max` what waited when its queue became
-    /// full. Its publishers go on.
+    /// Closes a client that freed no place for `queue.wait`, or for whom publishers have waited for `queue.full_max` and which has not taken
+    /// what waited when its queue became full. Its publishers go on.
     pub(super) fn check_queue_wait(&mut self, timer: Timer) {
         if self.connections.get_mut(timer.slot, timer.generation).is_none() {
             return;
@@ -640,7 +644,7 @@ impl Worker {
         let queue = &self.settings.queue;
         let mut at = oldest.deadline;
         if !drops {
-            at = at.max(flow.place_freed.after(queue.wait)).min(flow.waiting_since.after(queue.full_max));
+            at = at.max(flow.place_freed.after(queue.wait)).min(flow.full.due(queue.full_max));
         }
         if at > self.judged {
             flow.wait_timed = true;

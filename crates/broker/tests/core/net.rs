@@ -264,6 +264,16 @@ impl Net {
         peer
     }
 
+    /// A client that is connected, with a new session, from this address.
+    pub fn connect_from(&mut self, place: usize, from: std::net::SocketAddr, connecting: Connecting) -> Peer {
+        let peer = self.open(place, connecting.version);
+        let Client { worker, slot, .. } = self.clients[peer.0];
+        self.workers[worker].set_peer(slot, from);
+        self.send(peer, connecting);
+        assert_eq!(self.received(peer), [connack(false)]);
+        peer
+    }
+
     /// A client that is connected and finds its session.
     pub fn resume(&mut self, place: usize, connecting: Connecting) -> Peer {
         let peer = self.connecting(place, connecting);

@@ -309,6 +309,156 @@ fn a_reader_that_takes_one_message_now_and_then_is_no_longer_waited_for() {
     }
 }
 
+/// A publisher with one message at a time finds a free place after each of them: the queue has been full all the time.
+#[test]
+fn a_publisher_with_one_message_at_a_time_does_not_wait_without_end_either() {
+    let change = |settings: &mut Settings| {
+        settings.queue.messages_max = 50;
+        settings.queue.full_max = Duration::from_secs(10);
+    };
+    for connecting in [v5("reader"), durable(V5, "reader")] {
+        let is_durable = connecting != v5("reader");
+        everywhere_with(change, |net| {
+            let reader = net.connect(0, connecting.clone().receive_max(1));
+            net.subscribe(reader, "t", AtLeastOnce);
+            let publisher = net.connect(1, v5("publisher"));
+            let (mut sent, mut closed) = (0, None);
+            for tenth in 0..160 {
+                while net.received(publisher).len() == usize::from(sent > 0) && sent < 100 {
+                    sent += 1;
+                    net.send(publisher, message("t", sent.to_string()).qos1(sent));
+                }
+                net.pass(100);
+                if tenth % 10 > 0 {
+                    continue;
+                }
+                for packet in net.received(reader) {
+                    match packet {
+                        Sent::Publish(message) => net.send(reader, puback(message.packet_id.expect("QoS 1"))),
+                        Sent::Disconnect { reason, .. } => closed = Some(reason),
+                        _ => {}
+                    }
+                }
+            }
+            assert_eq!(
+                sent, 100,
+                "the publisher waits for ten seconds in all, and not a second for each message"
+            );
+            assert_eq!(closed, (!is_durable).then_some(ReasonCode::QuotaExceeded));
+        });
+    }
+}
+
+/// A reader that takes a queue's worth within `queue.full_max` works, however long its queue is full.
+#[test]
+fn a_reader_that_takes_its_queue_in_time_is_slow_and_stays() {
+    let change = |settings: &mut Settings| {
+        settings.queue.messages_max = 8;
+        settings.queue.full_max = Duration::from_secs(10);
+    };
+    for connecting in [v5("reader"), durable(V5, "reader")] {
+        for at_a_time in [1, 60] {
+            everywhere_with(change, |net| {
+                let reader = net.connect(0, connecting.clone().receive_max(1));
+                net.subscribe(reader, "t", AtLeastOnce);
+                let publisher = net.connect(1, v5("publisher"));
+                let (mut sent, mut acknowledged, mut read) = (0, 0, Vec::new());
+                for _ in 0..80 {
+                    loop {
+                        acknowledged += net.received(publisher).len();
+                        if sent == 60 || usize::from(sent) >= acknowledged + at_a_time {
+                            break;
+                        }
+                        sent += 1;
+                        net.send(publisher, message("t", sent.to_string()).qos1(sent));
+                    }
+                    net.pass(1_000);
+                    for packet in net.received(reader) {
+                        let Sent::Publish(message) = packet else { panic!("{packet:?}") };
+                        net.send(reader, puback(message.packet_id.expect("QoS 1")));
+                        read.push(message.payload);
+                    }
+                }
+                let all: Vec<_> = (1..=60).map(|number: u16| number.to_string()).collect();
+                assert_eq!(read, all);
+                assert_eq!(net.counter(|counters| counters.dropped_queue_full), 0);
+            });
+        }
+    }
+}
+
+/// Bursts with pauses between them: only the time counts for which publishers wait.
+#[test]
+fn a_reader_is_not_charged_for_time_in_which_nobody_waits() {
+    let change = |settings: &mut Settings| {
+        settings.queue.messages_max = 20;
+        settings.queue.full_max = Duration::from_secs(10);
+    };
+    for connecting in [v5("reader"), durable(V5, "reader")] {
+        everywhere_with(change, |net| {
+            let reader = net.connect(0, connecting.clone().receive_max(1));
+            net.subscribe(reader, "t", AtLeastOnce);
+            let publisher = net.connect(1, v5("publisher"));
+            // One in flight, 20 in the queue, one more that waits; and another one when the queue is full again 18 seconds later.
+            net.send_all(publisher, (1..=22).map(|id| message("t", id).qos1(id).into()));
+            for second in 0..60 {
+                if second == 18 {
+                    net.send_all(publisher, (23..=40).map(|id| message("t", id).qos1(id).into()));
+                }
+                net.pass(1_000);
+                for packet in net.received(reader) {
+                    let Sent::Publish(message) = packet else { panic!("{packet:?}") };
+                    net.send(reader, puback(message.packet_id.expect("QoS 1")));
+                }
+            }
+            assert_eq!(net.received(publisher).len(), 40);
+            assert_eq!(net.counter(|counters| counters.dropped_queue_full), 0);
+        });
+    }
+}
+
+/// Behind one router or proxy are devices of many, of which nobody knows more than the address.
+#[test]
+fn slow_clients_without_a_user_do_not_mark_others_of_their_address() {
+    let change = |settings: &mut Settings| {
+        settings.queue.messages_max = 2;
+        settings.queue.wait = Duration::from_secs(5);
+    };
+    for user in [None, Some("fleet")] {
+        everywhere_with(change, |net| {
+            let address = "192.0.2.1:1883".parse().expect("an address");
+            let publisher = net.connect(0, v5("publisher"));
+            let mut id = 0;
+            let mut publish = |net: &mut Net| {
+                net.send_all(
+                    publisher,
+                    (0..5).map(|_| {
+                        id += 1;
+                        message("t", id).qos1(id).into()
+                    }),
+                );
+                net.received(publisher).len()
+            };
+            let connecting = |name: &str| match user {
+                Some(user) => v5(name).username(user).receive_max(1),
+                None => v5(name).receive_max(1),
+            };
+            for name in ["slow 1", "slow 2", "slow 3"] {
+                let reader = net.connect_from(1, address, connecting(name));
+                net.subscribe(reader, "t", AtLeastOnce);
+                publish(net);
+                net.pass(5_200);
+                assert_eq!(net.closed(reader), Some(Some(ReasonCode::QuotaExceeded)));
+                net.received(publisher);
+            }
+            let reader = net.connect_from(2, address, connecting("another"));
+            net.subscribe(reader, "t", AtLeastOnce);
+            let expected = if user.is_some() { 5 } else { 3 };
+            assert_eq!(publish(net), expected, "publishers wait for a client that nobody knows");
+        });
+    }
+}
+
 fn long(number: u32) -> String {
     format!("{number}/{}", "x".repeat(434))
 }

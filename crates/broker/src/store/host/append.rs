@@ -228,6 +228,9 @@ impl ShardHost {
             while let Some(over) = live.over.pop_front_if(|over| over.n < before) {
                 freed.push(over.append);
             }
+            if live.over.is_empty() {
+                live.full.ends(now);
+            }
         }
         for append in freed {
             self.one_taken(now, append, out);

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use crate::full_queues::FullTime;
 use crate::ids::{ConnectionId, Time};
 use crate::message::Message;
 use crate::settings::Queue;
@@ -28,11 +29,11 @@ pub(super) struct Live {
     pub place_freed: Time,
     /// When the client last acknowledged anything, or connected.
     pub acknowledged: Time,
-    /// Since when `over` is not empty, or since everything was sent that waited in the queue then.
-    pub full_since: Time,
+    /// How long `over` was not empty since the queue became full, or since everything was sent that waited in the queue then.
+    pub full: FullTime,
     /// PUBLISHes sent on this connection.
     pub sent_in_all: u64,
-    /// How many of them there are when everything is sent that waited in the queue at `full_since`.
+    /// How many of them there are when everything is sent that waited in the queue when `full` began to count.
     pub full_until: u64,
     /// The queue was full for too long not long ago: nobody waits for the client.
     pub drops: bool,
@@ -70,7 +71,7 @@ impl Live {
             over: VecDeque::new(),
             place_freed: Time::default(),
             acknowledged: now,
-            full_since: Time::default(),
+            full: FullTime::default(),
             sent_in_all: 0,
             full_until: 0,
             drops: false,
@@ -103,7 +104,7 @@ impl Live {
             return deadline;
         }
         let patient = deadline.max(self.place_freed.after(queue.wait));
-        patient.min(self.full_since.after(queue.full_max))
+        patient.min(self.full.due(queue.full_max))
     }
 
     /// The same for all that wait: it looks at each.
@@ -114,17 +115,18 @@ impl Live {
 
     /// A delivery is about to lie beyond the limits of the queue, in which `waiting` others wait.
     pub fn becomes_full(&mut self, now: Time, waiting: u64) {
-        if self.drops {
+        // Otherwise the queue was full before, and what waited then has not been sent yet: the client has no more time than it had.
+        if self.drops || self.over.is_empty() {
             self.turns_over(now, waiting);
-        } else if self.over.is_empty() {
-            (self.full_since, self.full_until) = (now, self.sent_in_all + waiting);
         }
+        self.full.begins(now);
     }
 
     /// A client that is sent all that waited when its queue became full is slow, and works: it has as long again.
     pub fn turns_over(&mut self, now: Time, waiting: u64) {
         if self.sent_in_all >= self.full_until {
-            (self.full_since, self.full_until) = (now, self.sent_in_all + waiting);
+            self.full_until = self.sent_in_all + waiting;
+            self.full.restarts(now);
             self.drops = false;
         }
     }

@@ -87,6 +87,7 @@ impl ShardHost {
         let waiting = self.waiting_before(uid, u64::MAX).min(u64::from(self.settings.queue.messages_max));
         let Some(live) = self.live.get_mut(&uid) else { return };
         let over = std::mem::take(&mut live.over);
+        live.full.ends(now);
         let remember = self.settings.queue.remember;
         if !remember.is_zero() {
             live.drops_from_now(waiting);
