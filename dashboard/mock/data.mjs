@@ -379,3 +379,25 @@ export const alarms = () => [
   { node: 'edge-warehouse', severity: 'error', code: 'link', text: 'edge-warehouse (10.2.0.9:7883): nothing is heard of it for 4m 2s; 3s ago: no route to host. Does it run (its `meridian ctl health`), does its address lead there, does the firewall let it through, and are cluster.id, secret and TLS the same?' },
   { node: 'core-2', severity: 'warning', code: 'clock', text: 'the clock of core-2 is 12s ahead of those of most nodes: timedatectl set-ntp true or chronyc makestep sets it, and nothing has to be restarted' },
 ];
+
+/** What the made-up nodes have recorded over the last hour, in steps of five seconds. */
+export function history(query) {
+  const known = nodes();
+  const names = query.get('node') ? [query.get('node')] : known.items.map((one) => one.name);
+  const steps = Math.ceil(Number(query.get('seconds') ?? 3600) / 5);
+  const last = Math.floor(Date.now() / 5000);
+  const share = names.length / known.items.length;
+  const list = (value) => Array.from({ length: steps }, (_, i) => +(share * value((last - steps + 1 + i) * 5)).toFixed(3));
+  const swing = (t, period) => Math.sin((t / period) * 2 * Math.PI);
+  const rate = (t) => 3100 + 900 * swing(t, 1400) + 300 * swing(t, 230);
+  const drops = { slow_reader: list((t) => Math.max(0, 6 * swing(t, 400))), expired: list(() => 2) };
+  return {
+    step_s: 5, until: iso(last * 5000), nodes: names, ...(query.get('node') ? {} : { missing: known.missing }), summed: Array(steps).fill(names.length),
+    series: {
+      connections: list((t) => 3674 + 40 * swing(t, 900)), sessions: list(() => 812), messages_received_per_s: list(rate), messages_sent_per_s: list((t) => 2.9 * rate(t)), bytes_received_per_s: list((t) => 180 * rate(t)), bytes_sent_per_s: list((t) => 540 * rate(t)),
+      packets_received_per_s: list((t) => 1.9 * rate(t)), packets_sent_per_s: list((t) => 3.3 * rate(t)), dropped_per_s: drops.slow_reader.map((value, i) => value + drops.expired[i]), queued_messages: list((t) => 2600 + 400 * swing(t, 800)), queued_bytes: list((t) => 7e5 + 9e4 * swing(t, 800)),
+      absent_bytes: list(() => 310_000), resident_bytes: list((t) => 592e6 + 24e6 * swing(t, 2000)), cpus_busy: list((t) => 2.2 + 0.6 * swing(t, 1000)), reactors: list(() => 8), reactors_busy: list((t) => 2.3 + 0.8 * swing(t, 900)), reactor_busiest: Array.from({ length: steps }, (_, i) => +(0.41 + 0.1 * swing((last - steps + 1 + i) * 5, 1100)).toFixed(3)),
+      dropped_per_s_by_reason: drops,
+    },
+  };
+}

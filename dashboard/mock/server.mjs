@@ -61,6 +61,7 @@ const routes = [
   ['GET', '/api/v1/alarms', 'viewer', () => ({ items: data.alarms(), next: null })],
   ['GET', '/api/v1/cluster', 'viewer', () => data.cluster()],
   ['GET', '/api/v1/stats', 'viewer', () => data.stats()],
+  ['GET', '/api/v1/stats/history', 'viewer', ({ query }) => data.history(query)],
   ['GET', '/api/v1/top', 'viewer', ({ query }) => data.top(Number(query.get('limit') ?? 10))],
   ['GET', '/api/v1/clients', 'viewer', ({ query }) => page(data.findClients(query), query)],
   ['GET', '/api/v1/clients/:', 'viewer', ({ part }) => data.detail(known(part))],

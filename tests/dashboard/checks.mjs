@@ -39,6 +39,9 @@ async function wide(page) {
   return page.evaluate(() => Math.max(0, document.documentElement.scrollWidth - window.innerWidth));
 }
 
+/** Steps that are drawn of a line of the overview. */
+const points = async (page) => ((await page.locator('section[aria-label="Messages"] path.line').first().getAttribute('d', { timeout: 8000 })) ?? '').split(/[ML]/).length - 1;
+
 /** The page `id` with its first data. */
 async function ready(page, base, [id, title]) {
   await page.goto(`${base}/#/${id}`);
@@ -46,7 +49,7 @@ async function ready(page, base, [id, title]) {
   await gone(page.getByText('Loading…').first());
   if (id === 'log') await page.getByRole('listbox', { name: 'Log' }).getByRole('option').first().waitFor();
   if (id === 'configuration') await page.locator('[data-setting]').first().waitFor();
-  if (id === 'overview') await page.getByRole('table', { name: 'Listeners' }).getByRole('row').nth(1).waitFor();
+  if (id === 'overview') await page.getByRole('table', { name: /^(Listeners|Nodes)$/ }).getByRole('row').nth(1).waitFor();
 }
 
 const hostile = '<img src=x onerror="window.hacked=1">';
@@ -219,14 +222,90 @@ export const checks = [
       const page = await visitor.open('overview');
       await heading(page, 'Overview');
       await page.locator('.tile').filter({ hasText: 'Connections' }).getByText(/^[1-9][\d,]*$/).waitFor();
-      // A line needs two samples, hence three polls.
-      await until('a line is drawn', async () => ((await page.locator('section[aria-label="Messages"] path.line').first().getAttribute('d')) ?? '').includes('L'), 15_000);
-      await page.getByRole('table', { name: 'Listeners' }).getByRole('row').nth(1).waitFor();
+      // A line needs two samples of five seconds.
+      await until('a line is drawn', async () => (await points(page)) > 1, 30_000);
+      await ready(page, visitor.base, ['overview', 'Overview']);
       await page.getByRole('slider', { name: 'Messages over time', exact: true }).focus();
       await page.keyboard.press('ArrowLeft');
       assert.match(await page.getByRole('slider', { name: 'Messages over time', exact: true }).getAttribute('aria-valuetext'), /^\d\d:\d\d:\d\d: in .*, out /);
       client?.leave();
     },
+  ],
+  [
+    'the overview begins with what was before it was opened, and goes on with what is new',
+    async (visitor) => {
+      const recorded = async () => (await (await fetch(`${visitor.base}/api/v1/stats/history`)).json()).summed.length;
+      await until('the node has recorded something', async () => (await recorded()) > 2, 40_000);
+      const page = await visitor.open('clients');
+      let asked = [];
+      let told = null;
+      await page.route(/\/api\/v1\/stats\/history/, async (route) => {
+        asked.push(Number(new URL(route.request().url()).searchParams.get('seconds')));
+        if (told === null) told = await (await route.fetch()).json();
+        await route.fulfill({ json: told });
+      });
+      await page.goto(`${visitor.base}/#/overview`);
+      const shown = await until('a line is drawn', async () => (await points(page)) > 2 && points(page));
+      assert.equal(shown, told.summed.length, 'all of it is drawn at once');
+      assert.equal(asked[0], 600);
+      // What is new is joined to what was there; a step that is told again is not drawn twice.
+      const next = structuredClone(told);
+      next.until = new Date(Date.parse(told.until) + 5000).toISOString();
+      const cut = (list) => list.slice(-2);
+      next.summed = cut([...next.summed, 1]);
+      for (const name of Object.keys(next.series)) if (name !== 'dropped_per_s_by_reason') next.series[name] = cut([...next.series[name], 7]);
+      next.series.dropped_per_s_by_reason = {};
+      told = next;
+      await until('one more step is drawn', async () => (await points(page)) === shown + 1);
+      assert.ok(asked.at(-1) < 120, `only what is new is asked for: ${asked}`);
+      await page.getByRole('button', { name: '1 h' }).click();
+      await until('the whole hour is asked for', () => asked.at(-1) === 3600);
+      await page.unrouteAll({ behavior: 'ignoreErrors' });
+    },
+  ],
+  [
+    'the overview adds up all nodes of a cluster, says who is missing, and shows one of them',
+    async (visitor, node) => {
+      const nodes = await startCluster(node.binary, 2, 1);
+      const clients = [];
+      try {
+        const [first, , last] = nodes;
+        await until('all serve', async () => (await Promise.all(nodes.map((one) => fetch(`${one.base}/health/ready`)))).every((answer) => answer.ok), 30_000);
+        for (const at of [first, last, last]) clients.push(await Client.connect(at.port, `sum-${clients.length}`));
+        const page = await visitor.open('overview');
+        await page.goto(`${first.base}/#/overview`);
+        const connections = (value) => page.locator('.tile').filter({ hasText: 'Connections' }).getByText(value, { exact: true }).waitFor({ timeout: 30_000 });
+        await page.getByText('Sums over all 3 nodes').waitFor({ timeout: 30_000 });
+        await connections('3');
+        const choice = page.getByLabel('Node whose figures are shown');
+        assert.deepEqual(await choice.getByRole('option').allTextContents(), ['All nodes', 'n1', 'n2', 'n3']);
+        await choice.selectOption('n3');
+        await connections('2');
+        await page.getByText(/^n3 · Meridian /).waitFor();
+        await page.getByRole('table', { name: 'Listeners' }).getByText(String(last.port)).first().waitFor();
+        await page.reload();
+        await page.getByText(/^n3 · Meridian /).waitFor();
+        await choice.selectOption('');
+        await page.getByRole('table', { name: 'Nodes' }).getByRole('link', { name: 'n1' }).click();
+        await page.getByText(/^n1 · Meridian /).waitFor();
+        await connections('1');
+        await choice.selectOption('');
+        await connections('3');
+        if (process.env.SCREENSHOT_CLUSTER) await page.screenshot({ path: process.env.SCREENSHOT_CLUSTER.replace('.png', '-sums.png') });
+        await last.end();
+        await page.getByRole('status').getByText('No answer from n3: the sums are without it').waitFor({ timeout: 30_000 });
+        await page.getByText('Sums over 2 of 3 nodes').waitFor();
+        await connections('1');
+        await choice.selectOption('n3');
+        await page.getByRole('status').getByText('No answer from n3').waitFor({ timeout: 30_000 });
+        await page.locator('.badge').getByText('no answer', { exact: true }).waitFor();
+        assert.equal(await page.locator('.toast').count(), 0, 'that is said once');
+      } finally {
+        for (const client of clients) client.leave();
+        for (const one of nodes) await one.close();
+      }
+    },
+    'real',
   ],
   [
     'every page opens, fits, and has nothing to complain about',

@@ -1,118 +1,100 @@
-// What the node reported over the last half hour, as rates: counters are differences between two polls over the time
-// the node says lies between them. Kept in the browser, over a reload of the page too.
+// What nodes have recorded over the last hour, in steps of five seconds: of one node, or the sum over all. The nodes keep it; a page
+// that opens reads what was before, and then what is new.
 
 import { get } from './api';
 import { link } from './link.svelte';
 import { session } from './session.svelte';
-import type { Stats } from './types';
+import type { HistoryFigures, RecordedHistory } from './types';
 
-export interface Sample {
+/** One step. Rates are a second. */
+export interface Sample extends HistoryFigures {
+  /** When it ended, in milliseconds. */
   t: number;
-  messagesIn: number;
-  messagesOut: number;
-  bytesIn: number;
-  bytesOut: number;
-  packetsIn: number;
-  packetsOut: number;
+  /** Nodes that are in it. */
+  summed: number;
   drops: Record<string, number>;
-  dropped: number;
-  connections: number;
-  sessions: number;
-  queuedMessages: number;
-  queuedBytes: number;
-  absentBytes: number;
-  load: number[];
-  memory: number;
-  cpu: number;
 }
 
-const EVERY_MS = 2000;
-const SAMPLES_MAX = 900;
-const KEY = 'meridian.history';
+const EVERY_MS = 5000;
+/** Asked for beyond what is new: the last steps of a sum may lack a node that answered late. */
+const AGAIN_S = 30;
+const SECONDS_MAX = 3600;
 
-function sum(values: Record<string, number>): number {
-  let total = 0;
-  for (const value of Object.values(values)) total += value;
-  return total;
+function samplesOf(answer: RecordedHistory): Sample[] {
+  if (answer.until === null) return [];
+  const { dropped_per_s_by_reason: reasons, ...lists } = answer.series;
+  const end = Date.parse(answer.until);
+  const last = answer.summed.length - 1;
+  return answer.summed.flatMap((summed, i) => {
+    if (summed === 0) return [];
+    const at = (all: Record<string, (number | null)[]>) => Object.fromEntries(Object.entries(all).map(([name, list]) => [name, list[i] ?? 0]));
+    return [{ ...(at(lists) as unknown as HistoryFigures), t: end - (last - i) * answer.step_s * 1000, summed, drops: at(reasons) }];
+  });
 }
 
-function between(before: Stats, after: Stats): Sample | null {
-  const seconds = (Date.parse(after.at) - Date.parse(before.at)) / 1000;
-  // The node was started anew, or its refresh has not come round yet.
-  if (!(seconds > 0.2) || after.uptime_s < before.uptime_s) return null;
-  const rate = (now: number, then: number) => Math.max(0, (now - then) / seconds);
-  const drops: Record<string, number> = {};
-  for (const [reason, value] of Object.entries(after.dropped.by_reason)) {
-    drops[reason] = rate(value, before.dropped.by_reason[reason] ?? 0);
-  }
-  return {
-    t: Date.parse(after.at),
-    messagesIn: rate(after.received.messages, before.received.messages),
-    messagesOut: rate(after.sent.messages, before.sent.messages),
-    bytesIn: rate(after.received.bytes, before.received.bytes),
-    bytesOut: rate(after.sent.bytes, before.sent.bytes),
-    packetsIn: rate(sum(after.packets_received), sum(before.packets_received)),
-    packetsOut: rate(sum(after.packets_sent), sum(before.packets_sent)),
-    drops,
-    dropped: rate(after.dropped.total, before.dropped.total),
-    connections: after.connections,
-    sessions: after.sessions,
-    queuedMessages: after.queued.messages,
-    queuedBytes: after.queued.bytes,
-    absentBytes: after.queued.absent_bytes,
-    load: after.workers.map((worker, i) => Math.min(1, rate(worker.busy_us, before.workers[i]?.busy_us ?? worker.busy_us) / 1e6)),
-    memory: after.process.resident_bytes,
-    cpu: rate(after.process.cpu_s, before.process.cpu_s),
-  };
-}
-
-class History {
-  stats = $state.raw<Stats | null>(null);
+export class History {
   samples = $state.raw<Sample[]>([]);
-  #busy = false;
+  /** Nodes that are in the last steps, and those that did not answer. */
+  nodes = $state.raw<string[]>([]);
+  missing = $state.raw<string[]>([]);
+  /** An answer has come, though it may have no sample yet. */
+  loaded = $state(false);
+  #node: string | null = null;
+  #seconds = 0;
+  #readAt = 0;
+  #abort: AbortController | undefined;
 
-  constructor() {
-    try {
-      const kept = JSON.parse(sessionStorage.getItem(KEY) ?? '[]') as Sample[];
-      if (Array.isArray(kept)) this.samples = kept.filter((sample) => sample.t > Date.now() - SAMPLES_MAX * EVERY_MS);
-    } catch {
-      // Nothing kept, or not ours.
+  /** Follows the figures of `node`, or of all nodes together when that is null, back to so many seconds, until the returned function is called. */
+  follow(node: string | null, seconds: number): () => void {
+    if (node !== this.#node || seconds > this.#seconds) this.#readAt = 0;
+    if (node !== this.#node) {
+      this.samples = [];
+      this.nodes = [];
+      this.missing = [];
+      this.loaded = false;
     }
-    addEventListener('pagehide', () => {
-      try {
-        sessionStorage.setItem(KEY, JSON.stringify(this.samples));
-      } catch {
-        // Too much for the store: the next page starts anew.
-      }
-    });
+    [this.#node, this.#seconds] = [node, Math.max(seconds, node === this.#node ? this.#seconds : 0)];
+    const timer = setInterval(() => !document.hidden && void this.#read(), EVERY_MS);
+    void this.#read();
+    return () => {
+      clearInterval(timer);
+      this.#abort?.abort();
+      this.#abort = undefined;
+    };
   }
 
-  /** Polls until the returned function is called. */
-  follow(): () => void {
-    const timer = setInterval(() => void this.poll(), EVERY_MS);
-    void this.poll();
-    return () => clearInterval(timer);
-  }
-
-  async poll() {
-    if (this.#busy || link.lost || session.asking) return;
-    this.#busy = true;
+  async #read() {
+    if (this.#abort || link.lost || session.asking) return;
+    const abort = (this.#abort = new AbortController());
+    const now = Date.now();
+    const whole = this.#readAt === 0;
+    const seconds = whole ? this.#seconds : Math.min(SECONDS_MAX, Math.ceil((now - this.#readAt) / 1000) + AGAIN_S);
     try {
-      const stats = await get<Stats>('/api/v1/stats');
-      const sample = this.stats ? between(this.stats, stats) : null;
-      if (sample === null && this.stats && stats.uptime_s >= this.stats.uptime_s) return;
-      this.stats = stats;
-      if (sample) this.samples = [...this.samples.slice(1 - SAMPLES_MAX), sample];
+      const answer = await get<RecordedHistory>('/api/v1/stats/history', { node: this.#node, seconds }, abort.signal);
+      if (abort.signal.aborted) return;
+      this.#take(samplesOf(answer), whole);
+      this.nodes = answer.nodes;
+      this.missing = answer.missing ?? [];
+      this.loaded = true;
     } catch {
-      // The banner or the sign-in form tells; the next poll tries again.
+      // The strip or the sign-in form says so; the next reading tries again.
+      if (this.#node !== null && !abort.signal.aborted) this.missing = [this.#node];
     } finally {
-      this.#busy = false;
+      if (this.#abort === abort) this.#abort = undefined;
     }
+  }
+
+  #take(read: Sample[], whole: boolean) {
+    const first = read[0]?.t ?? Infinity;
+    const last = read.at(-1)?.t ?? -Infinity;
+    // The node's clock was set back: what is shown lies in its future.
+    const back = !whole && (this.samples.at(-1)?.t ?? -Infinity) > last && read.length > 0;
+    const kept = whole || back ? [] : this.samples.filter((sample) => sample.t < first && sample.t > last - SECONDS_MAX * 1000);
+    this.samples = [...kept, ...read];
+    this.#readAt = back ? 0 : Date.now();
   }
 
   get last(): Sample | undefined {
     return this.samples.at(-1);
   }
 }
-
-export const history = new History();

@@ -159,6 +159,38 @@ export interface Stats {
   process: { cpu_s: number; resident_bytes: number; open_fds: number; max_fds: number; threads: number };
 }
 
+/** Rates are a second, over the steps of a history. */
+export interface HistoryFigures {
+  connections: number;
+  sessions: number;
+  messages_received_per_s: number;
+  messages_sent_per_s: number;
+  bytes_received_per_s: number;
+  bytes_sent_per_s: number;
+  packets_received_per_s: number;
+  packets_sent_per_s: number;
+  dropped_per_s: number;
+  queued_messages: number;
+  queued_bytes: number;
+  absent_bytes: number;
+  resident_bytes: number;
+  cpus_busy: number;
+  reactors: number;
+  reactors_busy: number;
+  reactor_busiest: number;
+}
+
+/** A list for each figure, oldest first; null where there is no sample. */
+export interface RecordedHistory {
+  step_s: number;
+  until: string | null;
+  nodes: string[];
+  missing?: string[];
+  /** How many nodes have a sample of each step. */
+  summed: number[];
+  series: Record<keyof HistoryFigures, (number | null)[]> & { dropped_per_s_by_reason: Record<string, (number | null)[]> };
+}
+
 export interface TopEntry {
   client_id?: string;
   topic?: string;
