@@ -35,11 +35,13 @@ pub enum Mutation {
     ApplyTwice,
     /// A node serves clients before all of its workers have put the subscriptions of their sessions into the index.
     ServeBeforeRecall,
+    /// After a read that failed, nothing is read for the session any more.
+    StandStill,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::IgnoreCleanStart,
         Self::EarlyExpiry,
         Self::ForgetIdentities,
@@ -54,6 +56,7 @@ impl Mutation {
         Self::ForgetLastBatch,
         Self::ApplyTwice,
         Self::ServeBeforeRecall,
+        Self::StandStill,
     ];
 }
 

@@ -216,6 +216,17 @@ impl Reading {
         }
         told.event(shard, StoreEvent::Read(read));
     }
+
+    /// As [`Self::run`], when the disk gives nothing: for the simulator.
+    pub fn fail(self, told: &Told) {
+        let read = self.wanted.into_iter().map(|wanted| (wanted, None)).collect();
+        told.event(self.shard, StoreEvent::Read(read));
+    }
+
+    /// Whether all of it is asked for the first time.
+    pub fn is_first_try(&self) -> bool {
+        self.wanted.iter().all(|wanted| !wanted.is_second_try)
+    }
 }
 
 impl StoreLog for ShardLog {

@@ -32,6 +32,8 @@ pub struct Setup {
     pub urgent: &'static [GroupId],
     /// Longest sync of the disk, when all is well.
     pub sync_max: Micros,
+    /// Messages for clients that are connected wait in memory; otherwise each of them is read from disk.
+    pub keeps_ahead: bool,
     #[cfg(feature = "trial")]
     pub mutation: Option<storage::Mutation>,
 }
@@ -165,7 +167,7 @@ impl Node {
         let asked = Arc::<Mutex<Vec<Reading>>>::default();
         let ask = asked.clone();
         let log = ShardLog::new(opened.log, told.clone(), move |reading| lock(&ask).push(reading));
-        let tapped = Tapped::new(log.clone());
+        let tapped = Tapped::new(log.clone(), setup.keeps_ahead);
         let began = life_of.began;
         let store = broker::Store { log: Some(tapped.clone()), shards, life: life_of, hash_key };
         let (settings, workers) = (setup.settings.clone(), setup.workers);
@@ -372,7 +374,12 @@ impl Node {
     fn read(&mut self, cx: &mut Context, reader: usize) {
         if let Some(reading) = self.readers[reader].pop_front() {
             cx.report.reads += 1;
-            reading.run(self.log.log(), &self.told);
+            if reading.is_first_try() && cx.random.percent(10) {
+                cx.report.reads_failed += 1;
+                reading.fail(&self.told);
+            } else {
+                reading.run(self.log.log(), &self.told);
+            }
             self.send_posted(cx);
         }
     }

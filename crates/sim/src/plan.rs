@@ -82,6 +82,7 @@ impl Plan {
             low_bytes_per_commit: *random.pick(&[500, 8_000, 1 << 20]),
             entropy,
             sync_max: *random.pick(&[300, 5 * MILLI, 30 * MILLI]),
+            keeps_ahead: seed % 3 != 1,
             #[cfg(feature = "trial")]
             mutation: None,
         };

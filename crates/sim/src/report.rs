@@ -64,6 +64,7 @@ report! {
     segments_freed,
     /// Messages read back from the disk.
     reads,
+    reads_failed,
     published_qos0,
     published_qos1,
     published_qos2,

@@ -16,6 +16,7 @@ fn faults_in_the_product_are_noticed() {
         shard::Mutation::WrongBody,
         shard::Mutation::ApplyTwice,
         shard::Mutation::ServeBeforeRecall,
+        shard::Mutation::StandStill,
     ];
     let log = [
         storage::Mutation::SkipSync,

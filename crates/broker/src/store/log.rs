@@ -29,6 +29,11 @@ pub trait StoreLog: Send + Sync {
     fn report_live(&self, shard: ShardId, bytes: u64);
     /// Whether messages may be taken at all.
     fn condition(&self) -> Condition;
+    /// Maximum number of bytes of one session's messages that are kept in memory, although they lie on disk, until they are sent. With 0 each
+    /// message that waits is read from disk, which tests want.
+    fn ahead_bytes(&self) -> u64 {
+        256 * 1024
+    }
 }
 
 /// Whether the log takes messages.
@@ -47,6 +52,14 @@ pub enum Condition {
 pub struct Wanted {
     pub purpose: Purpose,
     pub key: shard::MessageKey,
+    /// The disk could not give it the first time.
+    pub is_second_try: bool,
+}
+
+impl Wanted {
+    pub fn new(purpose: Purpose, key: shard::MessageKey) -> Self {
+        Self { purpose, key, is_second_try: false }
+    }
 }
 
 /// What a message is read for.

@@ -573,3 +573,114 @@ fn a_repetition_that_may_have_its_places_is_not_refused() {
         });
     }
 }
+
+/// A durable session with so many messages on disk, "1" and so on, that comes back.
+fn comes_back(net: &mut Net, log: &Log, messages: u16) -> Peer {
+    absent(net, log, "s");
+    let publisher = connect(net, log, 0, v5("p"));
+    for number in 1..=messages {
+        net.send(publisher, message("t", number.to_string()).qos1(number));
+        net.sync(log);
+    }
+    net.received(publisher);
+    connect(net, log, 2, durable(V5, "s").receive_max(3))
+}
+
+/// What comes to a client that acknowledges everything.
+fn take_all(net: &mut Net, log: &Log, peer: Peer) -> Vec<String> {
+    let mut payloads = Vec::new();
+    loop {
+        net.sync(log);
+        let received = net.received(peer);
+        if received.is_empty() {
+            return payloads;
+        }
+        for packet in received {
+            let Sent::Publish(message) = packet else { panic!("{packet:?}") };
+            payloads.push(message.payload);
+            net.send(peer, puback(message.packet_id.expect("QoS 1")));
+        }
+    }
+}
+
+fn unreadable_and_expired(net: &mut Net) -> (u64, u64) {
+    net.pass(2_000);
+    let sum = |counter: fn(&broker::StoreCounters) -> u64| {
+        net.node.published.iter().map(|published| counter(&published.counters().1)).sum()
+    };
+    (sum(|store| store.read_errors), sum(|store| store.dropped_expired))
+}
+
+#[test]
+fn a_read_that_fails_is_tried_again() {
+    for failing in [1, 2, 3] {
+        everywhere(settings, |net, log| {
+            log.fail_reads(failing);
+            let peer = comes_back(net, log, 6);
+            assert_eq!(take_all(net, log, peer), ["1", "2", "3", "4", "5", "6"]);
+            assert_eq!(unreadable_and_expired(net), (0, 0));
+        });
+    }
+}
+
+/// The message is lost, once, and none but it.
+#[test]
+fn a_session_goes_on_behind_a_message_that_cannot_be_read() {
+    for (damaged, others) in [("1", ["2", "3", "4"]), ("2", ["1", "3", "4"]), ("4", ["1", "2", "3"])] {
+        everywhere(settings, |net, log| {
+            log.damage(damaged);
+            let peer = comes_back(net, log, 4);
+            assert_eq!(take_all(net, log, peer), others);
+            assert_eq!(unreadable_and_expired(net), (1, 0));
+            assert_eq!(log.reads(), 5, "each once, and the one that cannot be read twice");
+        });
+    }
+}
+
+#[test]
+fn messages_that_wait_on_disk_only_come_in_order() {
+    let log = Arc::new(Log::default());
+    log.keep_nothing_ahead();
+    let (mut net, log) = Net::with_this_log(3, settings(), log);
+    let peer = connect(&mut net, &log, 1, durable(V5, "s").receive_max(2));
+    net.send(peer, subscribe(1).to("#", AtLeastOnce));
+    net.sync(&log);
+    assert_eq!(net.received(peer), [suback(1, &[AtLeastOnce])]);
+    let publisher = connect(&mut net, &log, 0, v5("p"));
+    for number in 1..=6 {
+        net.send(publisher, message("t", number.to_string()).qos1(number));
+    }
+    log.fail_reads(1);
+    assert_eq!(take_all(&mut net, &log, peer), ["1", "2", "3", "4", "5", "6"]);
+    assert!(log.reads() > 4, "{}", log.reads());
+}
+
+/// What a member leaves behind is lost when it cannot be read, and is not kept for ever.
+#[test]
+fn what_a_member_leaves_behind_and_cannot_be_read_is_given_up() {
+    for damaged in ["", "lost"] {
+        everywhere(settings, |net, log| {
+            let leaving = connect(net, log, 1, durable(V5, "leaving"));
+            net.send(leaving, subscribe(1).to("$share/g/t", AtLeastOnce));
+            net.sync(log);
+            net.lose(leaving);
+            net.sync(log);
+            let publisher = connect(net, log, 0, v5("p"));
+            net.send(publisher, message("t", "lost").qos1(1));
+            net.sync(log);
+            let staying = connect(net, log, 2, durable(V5, "staying"));
+            net.send(staying, subscribe(1).to("$share/g/t", AtLeastOnce));
+            net.sync(log);
+            net.received(staying);
+            log.damage(damaged);
+            log.fail_reads(1);
+            net.connecting(2, v5("leaving"));
+            net.sync(log);
+            let payloads: Vec<String> = net.payloads(staying);
+            assert_eq!(payloads, if damaged.is_empty() { &["lost"][..] } else { &[] });
+            let (_, shards) = log.killed(*b"0123456789abcdef");
+            let orphans: usize = shards.iter().map(|shard| shard.orphans().count()).sum();
+            assert_eq!((orphans, unreadable_and_expired(net).0), (0, u64::from(!damaged.is_empty())));
+        });
+    }
+}

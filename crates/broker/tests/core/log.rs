@@ -21,6 +21,12 @@ struct State {
     durable: BTreeMap<u16, u64>,
     appended: usize,
     condition: Condition,
+    /// So many more reads of messages fail.
+    failing: usize,
+    /// Payload of messages that cannot be read at all.
+    damaged: Vec<u8>,
+    reads: usize,
+    keeps_nothing_ahead: bool,
 }
 
 impl Log {
@@ -43,6 +49,26 @@ impl Log {
         let log = Log::default();
         *log.state() = State { batches, durable, ..State::default() };
         (Arc::new(log), shards)
+    }
+
+    /// The next so many reads of messages fail.
+    pub fn fail_reads(&self, count: usize) {
+        self.state().failing = count;
+    }
+
+    /// Messages with this payload cannot be read.
+    pub fn damage(&self, payload: &str) {
+        self.state().damaged = payload.into();
+    }
+
+    /// Messages that were asked for so far, readable or not.
+    pub fn reads(&self) -> usize {
+        self.state().reads
+    }
+
+    /// Messages that wait for a client are on disk only. To be called before a node starts on it.
+    pub fn keep_nothing_ahead(&self) {
+        self.state().keeps_nothing_ahead = true;
     }
 
     /// Batches that were appended so far.
@@ -83,8 +109,15 @@ impl StoreLog for Log {
 
     fn read(&self, shard: ShardId, wanted: Vec<Wanted>) {
         let read = |wanted: Wanted| {
-            let batch = self.state().batches.get(&(shard.0, wanted.key.index())).cloned()?;
-            Some(Message::of_stored(&shard::message_at(&batch, wanted.key).ok()?))
+            let mut state = self.state();
+            state.reads += 1;
+            if state.failing > 0 {
+                state.failing -= 1;
+                return None;
+            }
+            let batch = state.batches.get(&(shard.0, wanted.key.index())).cloned()?;
+            let message = Message::of_stored(&shard::message_at(&batch, wanted.key).ok()?);
+            (state.damaged.is_empty() || message.view().payload != state.damaged).then_some(message)
         };
         let read = wanted.into_iter().map(|wanted| (wanted, read(wanted))).collect();
         self.node().store_event(shard, StoreEvent::Read(read));
@@ -96,5 +129,9 @@ impl StoreLog for Log {
 
     fn condition(&self) -> Condition {
         self.state().condition
+    }
+
+    fn ahead_bytes(&self) -> u64 {
+        if self.state().keeps_nothing_ahead { 0 } else { 256 * 1024 }
     }
 }

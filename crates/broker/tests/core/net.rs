@@ -104,6 +104,11 @@ impl Net {
         Self::from_log(workers, settings, access, (Arc::default(), Vec::new()))
     }
 
+    /// The same with a log of the test's.
+    pub fn with_this_log(workers: u16, settings: Settings, log: Arc<Log>) -> (Self, Arc<Log>) {
+        Self::from_log(workers, settings, Arc::new(AllowAll), (log, Vec::new()))
+    }
+
     /// The next life of a node that dies now. What is durable in its log is there.
     pub fn after_crash(self, log: &Log) -> (Self, Arc<Log>) {
         self.after_crash_under(log, Arc::new(AllowAll))

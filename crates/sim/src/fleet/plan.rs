@@ -266,6 +266,7 @@ fn setup(random: &mut Random) -> Setup {
         low_bytes_per_commit: *random.pick(&[8_000, 1 << 20]),
         entropy,
         sync_max: *random.pick(&[300, 5 * MILLI, 30 * MILLI]),
+        keeps_ahead: true,
         #[cfg(feature = "trial")]
         mutation: None,
     }

@@ -52,6 +52,7 @@ fn plan(batching: Duration) -> Plan {
         low_bytes_per_commit: 1 << 20,
         entropy: [1; 48],
         sync_max: 300,
+        keeps_ahead: true,
         #[cfg(feature = "trial")]
         mutation: None,
     };

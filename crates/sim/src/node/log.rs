@@ -9,11 +9,12 @@ use shardlog::ShardLog;
 pub struct Tapped {
     log: Arc<ShardLog>,
     used: AtomicBool,
+    keeps_ahead: bool,
 }
 
 impl Tapped {
-    pub fn new(log: Arc<ShardLog>) -> Arc<Self> {
-        Arc::new(Self { log, used: AtomicBool::new(false) })
+    pub fn new(log: Arc<ShardLog>, keeps_ahead: bool) -> Arc<Self> {
+        Arc::new(Self { log, used: AtomicBool::new(false), keeps_ahead })
     }
 
     /// Whether there is something to write, or to give back, since the last call.
@@ -58,5 +59,9 @@ impl StoreLog for Tapped {
 
     fn condition(&self) -> Condition {
         self.log.condition()
+    }
+
+    fn ahead_bytes(&self) -> u64 {
+        if self.keeps_ahead { self.log.ahead_bytes() } else { 0 }
     }
 }

@@ -160,8 +160,7 @@ impl ShardHost {
         for (key, orphan) in found.orphans {
             front.moving.entry(key).or_default().orphans.push(orphan);
         }
-        let wanted: Vec<_> =
-            front.moving.keys().map(|key| Wanted { purpose: Purpose::Rewrite, key: *key }).collect();
+        let wanted: Vec<_> = front.moving.keys().map(|key| Wanted::new(Purpose::Rewrite, *key)).collect();
         if !wanted.is_empty() {
             self.read(wanted);
         }

@@ -1,7 +1,7 @@
 //! From the queue of a session to its connection: what the window allows, in order, from memory or from disk.
 
 use mqtt::{PacketId, ReasonCode};
-use shard::{Answer, Command, Phase, SessionUid};
+use shard::{Answer, Command, Mutation, Phase, SessionUid, mutated};
 
 use super::live::{Bodies, Live};
 use super::propose::Asked;
@@ -12,13 +12,11 @@ use crate::message::Message;
 use crate::store::log::{Purpose, Wanted};
 use crate::store::{Acknowledgement, Completion, GroupName, Identity, Request, session_id, session_uid};
 
-/// Bytes of one session's messages that are kept in memory although they lie on disk, for when their turn comes. What is pinned is
-/// kept beyond that, and so is what comes while all that is kept for clients of this shard is little.
-const AHEAD_BYTES: u64 = 256 * 1024;
 /// How far ahead of what is sent next messages are kept: behind a long queue they would wait for long.
 const AHEAD_MESSAGES: u64 = 1 << 16;
-/// Messages that are read from disk at one time for one session.
+/// Messages that are read from disk at one time for one session, and their bytes.
 const READ_AT_ONCE: usize = 128;
+const READ_BYTES: u64 = 256 * 1024;
 
 impl ShardHost {
     /// A message has its place in a session's queue.
@@ -38,9 +36,11 @@ impl ShardHost {
                     self.backlog.push(id.slot, id.generation);
                 }
                 let is_near = n.saturating_sub(live.next) < AHEAD_MESSAGES;
-                // On disk it is anyway, and is read from there when the client has taken what it has been sent.
+                // On disk it is anyway, and is read from there when the client has taken what it has been sent. What is pinned is kept
+                // beyond `ahead_bytes`, and so is what comes while all that is kept for clients of this shard is little.
                 let held = live.bodies.bytes();
-                let is_kept = pinned && held < share || is_near && (little || held < AHEAD_BYTES.min(share));
+                let is_kept =
+                    pinned && held < share || is_near && (little || held < self.ahead_bytes.min(share));
                 if self.log.is_none() || is_kept {
                     self.held.for_connected += live.bodies.insert(n, message.clone());
                 }
@@ -148,6 +148,10 @@ impl ShardHost {
                 continue;
             }
             let Some(message) = live.bodies.get(n).cloned() else {
+                if live.unreadable.contains(&n) {
+                    live.next += 1;
+                    continue;
+                }
                 missing = Some(n);
                 break;
             };
@@ -165,22 +169,23 @@ impl ShardHost {
         let epoch = live.epoch;
         let mut wanted = Vec::new();
         if let Some(first) = missing
-            && !std::mem::replace(&mut live.reading, true)
+            && !live.reading
         {
             let room = usize::from(live.window).min(READ_AT_ONCE);
             let mut bytes = 0;
             for n in first..session.open().end {
-                if wanted.len() >= room || bytes >= AHEAD_BYTES {
+                if wanted.len() >= room || bytes >= READ_BYTES {
                     break;
                 }
                 let Some(entry) = session.entry(n) else { continue };
-                if entry.phase != Phase::Pinned || live.bodies.get(n).is_some() {
+                let is_there = live.bodies.get(n).is_some() || live.unreadable.contains(&n);
+                if entry.phase != Phase::Pinned || is_there {
                     continue;
                 }
                 bytes += entry.size;
-                let purpose = Purpose::Delivery { session: uid, number: n };
-                wanted.push(Wanted { purpose, key: entry.key });
+                wanted.push(Wanted::new(Purpose::Delivery { session: uid, number: n }, entry.key));
             }
+            live.reading = !wanted.is_empty();
         }
         for packet_id in skipped {
             let kind = shard::Acknowledgement::Skip;
@@ -199,15 +204,25 @@ impl ShardHost {
         }
     }
 
-    /// Messages have been read; `None` where the disk could not give one.
+    /// Messages have been read; `None` where the disk could not give one. Each is tried twice. What cannot be read then is lost, and what
+    /// waits behind it goes on.
     pub(super) fn was_read(
         &mut self,
         now: Time,
         read: Vec<(Wanted, Option<Message>)>,
         out: &mut ShardOutput,
     ) {
-        for (Wanted { purpose, key }, message) in read {
+        let mut again = Vec::new();
+        for (wanted, message) in read {
+            let Wanted { purpose, key, is_second_try } = wanted;
             if message.is_none() {
+                if mutated(Mutation::StandStill) && matches!(purpose, Purpose::Delivery { .. }) {
+                    continue;
+                }
+                if !is_second_try {
+                    again.push(Wanted { is_second_try: true, ..wanted });
+                    continue;
+                }
                 self.counters.read_errors += 1;
             }
             match purpose {
@@ -218,6 +233,7 @@ impl ShardHost {
                     match message {
                         Some(message) => self.keep_if_wanted(uid, number, message),
                         None => {
+                            live.unreadable.insert(number);
                             let packet_id = shard::packet_id(number);
                             let kind = shard::Acknowledgement::Skip;
                             let command = Command::Acknowledge { session: uid, epoch, packet_id, kind };
@@ -226,10 +242,23 @@ impl ShardHost {
                     }
                     self.touch(uid);
                 }
-                Purpose::Orphan { id } => self.give_orphan(id, message, out),
+                Purpose::Orphan { id } => match message {
+                    Some(message) => self.give_orphan(id, message, out),
+                    None => self.orphan_done(now, id, 0),
+                },
                 Purpose::Look { ticket, at } => self.looked(now, ticket, at, message),
                 Purpose::Rewrite => self.rewrite(now, key, message),
             }
+        }
+        for wanted in &again {
+            if let Purpose::Delivery { session, .. } = wanted.purpose
+                && let Some(live) = self.live.get_mut(&session)
+            {
+                live.reading = true;
+            }
+        }
+        if !again.is_empty() {
+            self.read(again);
         }
         self.pump_touched(now, out);
     }
@@ -250,14 +279,14 @@ impl ShardHost {
         out: &mut ShardOutput,
     ) {
         match self.bodies_of(uid).and_then(|bodies| bodies.get(n)).cloned() {
-            Some(message) => self.give_orphan(id, Some(message), out),
-            None => self.read(vec![Wanted { purpose: Purpose::Orphan { id }, key }]),
+            Some(message) => self.give_orphan(id, message, out),
+            None => self.read(vec![Wanted::new(Purpose::Orphan { id }, key)]),
         }
     }
 
-    fn give_orphan(&mut self, id: u64, message: Option<Message>, out: &mut ShardOutput) {
+    fn give_orphan(&mut self, id: u64, message: Message, out: &mut ShardOutput) {
         let Some(orphan) = self.state.orphan(id) else { return };
-        let (Some(message), Some(name)) = (message, GroupName::parse(orphan.group)) else { return };
+        let Some(name) = GroupName::parse(orphan.group) else { return };
         let key = self.new_append(super::Waiter::Orphan { id, shards: 0 });
         let identity = Identity::of_orphan(self.id, id);
         let token = Some(Token::Append { shard: self.id, key });

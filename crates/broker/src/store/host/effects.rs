@@ -99,7 +99,10 @@ impl ShardHost {
             }
             Asked::Skip { session } => {
                 if let Answer::Finished { n } = answer {
-                    self.counters.dropped_expired += 1;
+                    let live = self.live.get_mut(&session);
+                    if !live.is_some_and(|live| live.unreadable.remove(&n)) {
+                        self.counters.dropped_expired += 1;
+                    }
                     self.forget_body(session, n);
                     self.touch(session);
                 }

@@ -23,6 +23,8 @@ pub(super) struct Live {
     pub inflight_bytes: u64,
     /// Messages are being read for it.
     pub reading: bool,
+    /// Deliveries whose messages cannot be read, until that is noted in the shard.
+    pub unreadable: BTreeSet<u64>,
     /// Queued beyond the limits, with the publishers that wait until it is within.
     pub over: VecDeque<Over>,
     /// When one of them last came within.
@@ -68,6 +70,7 @@ impl Live {
             releases: BTreeSet::new(),
             inflight_bytes: 0,
             reading: false,
+            unreadable: BTreeSet::new(),
             over: VecDeque::new(),
             place_freed: Time::default(),
             acknowledged: now,

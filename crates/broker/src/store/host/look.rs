@@ -69,8 +69,7 @@ impl ShardHost {
             return look.answer();
         }
         let ticket = self.looks.insert(look);
-        let wanted =
-            missing.into_iter().map(|(at, key)| Wanted { purpose: Purpose::Look { ticket, at }, key });
+        let wanted = missing.into_iter().map(|(at, key)| Wanted::new(Purpose::Look { ticket, at }, key));
         self.read(wanted.collect());
     }
 

@@ -97,6 +97,8 @@ pub struct ShardHost {
     held: Held,
     /// Bytes for clients of this shard that are little for the node.
     held_little: u64,
+    /// As [`StoreLog::ahead_bytes`] says.
+    ahead_bytes: u64,
     groups: Slots<Group>,
     group_names: HashMap<GroupName, (u32, u32)>,
     /// Filters of this shard's groups, and how many groups have each.
@@ -220,9 +222,9 @@ impl ShardOutput {
     }
 }
 
-/// A quarter of what may wait on the node, for all its shards.
-fn little(settings: &Settings) -> u64 {
-    settings.limits.memory_queued_max.bytes() / 4 / u64::from(SHARDS)
+/// A quarter of what may wait on the node, for all its shards; nothing when nothing is kept ahead.
+fn little(settings: &Settings, ahead_bytes: u64) -> u64 {
+    if ahead_bytes == 0 { 0 } else { settings.limits.memory_queued_max.bytes() / 4 / u64::from(SHARDS) }
 }
 
 impl ShardHost {
@@ -244,9 +246,11 @@ impl ShardHost {
         ));
         let group_reader = group_routes.reader();
         load.sessions.fetch_add(state.counts().sessions, Relaxed);
+        let ahead_bytes = log.as_ref().map_or(u64::MAX, |log| log.ahead_bytes());
         Self {
             id: ShardId(state.id()),
-            held_little: little(&settings),
+            held_little: little(&settings, ahead_bytes),
+            ahead_bytes,
             settings,
             node_routes,
             load,
@@ -308,7 +312,7 @@ impl ShardHost {
     }
 
     pub fn set_settings(&mut self, now: Time, settings: Arc<Settings>, out: &mut ShardOutput) {
-        self.held_little = little(&settings);
+        self.held_little = little(&settings, self.ahead_bytes);
         self.settings = settings;
         self.configure(now);
         self.apply_at_once(now, out);

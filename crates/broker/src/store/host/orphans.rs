@@ -67,7 +67,7 @@ impl ShardHost {
             match (known.get(&id), self.state.orphan(id)) {
                 (Some(shards), _) => self.orphan_done(now, id, *shards),
                 (None, Some(orphan)) => {
-                    wanted.push(Wanted { purpose: Purpose::Orphan { id }, key: orphan.key })
+                    wanted.push(Wanted::new(Purpose::Orphan { id }, orphan.key));
                 }
                 (None, None) => {}
             }
