@@ -40,9 +40,9 @@ impl fmt::Display for VacateRefused {
 impl std::error::Error for VacateRefused {}
 
 impl Log {
-    /// Queues records, in this order, and returns at once: one short lock, no system call but to wake the log's thread. Each is told
-    /// durable by [`LogEvents`](crate::LogEvents); records of one group become durable in the order in which they were appended, except
-    /// that entries overtake parts of checkpoints. After a failure they are dropped.
+    /// Queues records, in this order, and returns at once: one short lock, no system call but to wake the log's thread.
+    /// [`LogEvents`](crate::LogEvents) says when each is durable. Entries of one group become durable in the order in which they were
+    /// appended, and so do its parts of checkpoints; between the two there is no order. After a failure they are dropped.
     ///
     /// The queue has no bound of its own: who appends keeps what it has in flight bounded.
     ///

@@ -83,7 +83,7 @@ impl Item {
 /// Bounded by whoever appends: a group has at most so much in flight, which [`Stats::queue_bytes`](crate::Stats::queue_bytes) shows.
 #[derive(Default)]
 pub(crate) struct Queue {
-    /// What frees space or others wait for: it goes even where nothing else fits.
+    /// What frees space or others wait for: it goes even where nothing else fits. What a start writes, too, because no part may precede it.
     pub first: VecDeque<Item>,
     pub high: VecDeque<Item>,
     pub low: VecDeque<Item>,
@@ -99,7 +99,7 @@ pub(crate) struct Queue {
 impl Queue {
     pub fn push(&mut self, item: Item, urgent: &[GroupId]) {
         let queue = match &item {
-            Item::Floor(_) => &mut self.first,
+            Item::Floor(_) | Item::Opened => &mut self.first,
             Item::Record(Record::Entry { group, .. }) if urgent.contains(group) => &mut self.first,
             _ if item.low() => &mut self.low,
             _ => &mut self.high,

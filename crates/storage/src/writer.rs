@@ -234,7 +234,8 @@ impl Writer {
         }
     }
 
-    /// Takes what one commit may hold.
+    /// Takes what one commit may hold. Only records of one queue keep their order: what is left of the segment or of the commit is for other
+    /// queues, so that entries keep no checkpoint waiting.
     fn choose(&mut self, scope: Scope) -> Choice {
         {
             let mut queue = self.shared.queue();
@@ -268,8 +269,7 @@ impl Writer {
                     if items.is_empty() {
                         return Choice::Roll { need: size + more, stay };
                     }
-                    // What comes later must not overtake it.
-                    return Choice::Items(items);
+                    break;
                 }
                 bytes += size;
                 total += size;

@@ -324,6 +324,41 @@ fn an_urgent_group_goes_on_when_checkpoints_have_taken_what_is_left_of_a_full_di
     assert_eq!((entries(&again, 7).len(), entries(&again, 1).len()), (5, 0));
 }
 
+/// The record that a start writes goes first, so it must not wait for room that only checkpoints behind it make.
+#[test]
+fn a_start_on_a_full_disk_whose_segment_is_full_keeps_no_checkpoint_waiting() {
+    let mut disk = FaultDisk::new(13);
+    let options = Options { urgent: &[GroupId(7)], ..options() };
+    let (mut opened, _) = try_open(&disk, &options).expect("a new log");
+    settle(&mut opened);
+    disk.set_capacity(Some(disk.used()));
+    let mut last = 0;
+    loop {
+        opened.log.append([entry(1, last + 1, &[1; 900])]);
+        if opened.writer.commit_once().expect("no failure") == Commit::NoRoom {
+            break;
+        }
+        last += 1;
+        opened.keeper.keep();
+    }
+    // Each start takes some of what is left of the segment.
+    for _ in 0..60 {
+        disk = disk.kill();
+        let (mut again, told) = try_open(&disk, &options).expect("what it wrote");
+        again.keeper.keep();
+        assert_eq!(again.log.stats().full, Some(Lack::Room));
+        let committed = again.writer.commit_once().expect("no failure");
+        if committed != Commit::NoRoom && again.log.stats().spares > 0 {
+            continue;
+        }
+        again.log.append([world::part(1, 0, last, b"part"), world::done(1, last)]);
+        again.writer.commit_once().expect("no failure");
+        assert_eq!(told.checkpoint(1), Some(last));
+        return;
+    }
+    panic!("the segment is never full");
+}
+
 /// What frees space on a full disk comes out of the reserve, which would be used up if a short log were left alone.
 #[test]
 fn a_full_disk_frees_a_short_log_of_which_little_is_live() {

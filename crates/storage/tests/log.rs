@@ -98,6 +98,31 @@ fn entries_overtake_parts_which_come_a_mebibyte_at_a_time() {
     assert_eq!(told.checkpoint(1), Some(0));
 }
 
+/// Space is freed by checkpoints, so they do not wait for entries of which there are more than a commit takes, or one too large for what is
+/// left of the segment.
+#[test]
+fn a_checkpoint_goes_on_while_entries_wait_and_may_become_durable_before_them() {
+    let (more, larger) = ([900; 9].as_slice(), [900, 900, 900, 2000].as_slice());
+    for (commit_bytes_max, sizes, first) in [(2000, more, 2), (8 << 20, larger, 3)] {
+        let disk = FaultDisk::new(5);
+        let options = Options { commit_bytes_max, ..options() };
+        let (mut opened, told) = world::try_open(&disk, &options).expect("open");
+        drain(&mut opened);
+        let all = sizes.len() as u64;
+        opened.log.append((1..).zip(sizes).map(|(index, size)| entry(1, index, &vec![1; *size])));
+        opened.log.append([part(1, 0, all, b"part"), done(1, all)]);
+        opened.writer.commit_once().expect("a commit");
+        assert_eq!((told.durable(1), told.checkpoint(1)), (first, Some(all)));
+        // The checkpoint stands for entries that the power has taken.
+        let (mut again, told_again) = world::try_open(&disk.crash(), &options).expect("open");
+        assert_eq!(parts(&again, 1), [(0, b"part".to_vec())].into());
+        assert_eq!((entries(&again, 1), again.recovery.groups[0].last), (vec![], all));
+        again.log.append([entry(1, all + 1, b"next")]);
+        drain(&mut again);
+        assert_eq!(told_again.durable(1), all + 1);
+    }
+}
+
 /// A node that rewrites what is live when asked keeps the log at a few segments, whatever passes through it.
 #[test]
 fn old_segments_are_freed_when_the_groups_are_done_with_them() {
