@@ -401,3 +401,21 @@ export function history(query) {
     },
   };
 }
+
+/** A cluster of nodes `n1`, `n2` .. with long lists of links, as large as one likes; `dead` is the name of one that is gone. */
+export function clusterOf(cores, replicants, dead = null) {
+  const names = Array.from({ length: cores + replicants }, (_, i) => `n${i + 1}`);
+  const role = (name) => (names.indexOf(name) < cores ? 'core' : 'replicant');
+  const region = (name) => ['south-west', 'east'][names.indexOf(name) % 2];
+  const link = (node) => ({ ...nodes().items[0].cluster.links[0], node, role: role(node), region: region(node), state: node === dead ? 'dead' : 'up', round_trip_ms: 12.5, retransmitted_percent: 0, oldest_s: 0 });
+  const items = names.filter((name) => name !== dead).map((name, i) => ({
+    ...node(), name, connections: 1184 + 937 * i,
+    cluster: { role: role(name), region: region(name), fresh: true, attached_to: role(name) === 'core' ? null : names[i % cores], clock_off_s: null, links: names.filter((other) => other !== name).map(link) },
+  }));
+  const membership = {
+    ...cluster().membership,
+    members: names.map((name) => ({ node: name, role: role(name), region: region(name), address: `${name}:7883`, incarnation: 4, state: name === dead ? 'dead' : 'alive', votes: role(name) === 'core', leads: name === 'n1' })),
+    replica: { part: 'leader', term: 7, leader: 'n1', leader_by: null, quorum: true, voters: cores, failure: null },
+  };
+  return { page: { items, next: null, missing: dead === null ? [] : [dead] }, cluster: { node: 'n1', role: 'core', not_joined: [], membership } };
+}

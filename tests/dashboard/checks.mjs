@@ -189,6 +189,77 @@ export const checks = [
     },
   ],
   [
+    'the map is a ring of cores with replicants outside it, and no label lies over another, at any size',
+    async (visitor) => {
+      for (const [width, height] of [[1280, 860], [390, 800]]) {
+        let told = made.clusterOf(1, 0);
+        const page = await visitor.open('cluster', { viewport: { width, height } });
+        await page.route(/\/api\/v1\/nodes(\?|$)/, (route) => route.fulfill({ json: told.page }));
+        await page.route(/\/api\/v1\/cluster(\?|$)/, (route) => route.fulfill({ json: told.cluster }));
+        for (const [cores, replicants] of [[3, 0], [1, 2], [2, 1], [3, 2], [3, 5], [5, 8], [5, 20]]) {
+          told = made.clusterOf(cores, replicants);
+          const at = `${cores}+${replicants} at ${width}`;
+          await until(`${at} is shown`, async () => (await page.locator('svg.map .node').count()) === cores + replicants);
+          const seen = await page.locator('svg.map').evaluate((map) => {
+            const box = (one) => (({ x, y, width, height }) => ({ x, y, width, height, text: one.textContent }))(one.getBoundingClientRect());
+            const nodes = [...map.querySelectorAll('.node')].map((node) => ({ name: node.querySelector('.sign').getAttribute('aria-label').split(',')[0], core: node.querySelector('rect') !== null, sign: box(node.querySelector('rect, circle')), figure: box(node.querySelector('.figure')), labels: [...node.querySelectorAll('.name, .region')].map(box) }));
+            return { map: box(map), nodes, figures: [...map.querySelectorAll('.figures text')].map(box) };
+          });
+          const over = (a, b) => a.x + 0.5 < b.x + b.width && b.x + 0.5 < a.x + a.width && a.y + 2 < b.y + b.height && b.y + 2 < a.y + a.height;
+          const texts = [...seen.nodes.flatMap((one) => one.labels), ...seen.figures];
+          for (const [i, one] of texts.entries()) {
+            for (const other of texts.slice(i + 1)) assert.ok(!over(one, other), `${at}: ${one.text} lies over ${other.text}`);
+            for (const node of seen.nodes) assert.ok(!over(one, node.sign), `${at}: ${one.text} lies over the sign of ${node.name}`);
+            assert.ok(one.x >= seen.map.x - 1 && one.x + one.width <= seen.map.x + seen.map.width + 1, `${at}: ${one.text} is within the map`);
+          }
+          for (const [i, one] of seen.nodes.entries()) {
+            assert.ok(one.figure.width <= one.sign.width, `${at}: ${one.figure.text} fits into its sign`);
+            const off = (other) => Math.hypot(one.sign.x + one.sign.width / 2 - other.sign.x - other.sign.width / 2, one.sign.y + one.sign.height / 2 - other.sign.y - other.sign.height / 2);
+            for (const other of seen.nodes.slice(i + 1)) assert.ok(off(other) > (one.sign.width + other.sign.width) / 2, `${at}: ${one.name} lies over ${other.name}`);
+          }
+          const labelled = seen.nodes.filter((one) => one.labels.length > 0).length;
+          if (width > 1000 || cores + replicants <= 5) assert.equal(labelled, cores + replicants, `${at}: there is room for all labels`);
+          assert.ok(seen.nodes.every((one) => !one.core || one.labels.length > 0) || replicants > 12, `${at}: each core has its label`);
+          // Inside and outside are told by the distance from the middle, in halves of the map.
+          const middle = [seen.map.x + seen.map.width / 2, seen.map.y + seen.map.height / 2];
+          const far = (one) => Math.hypot((one.sign.x + one.sign.width / 2 - middle[0]) / seen.map.width, (one.sign.y + one.sign.height / 2 - middle[1]) / seen.map.height);
+          const [inner, outer] = [seen.nodes.filter((one) => one.core).map(far), seen.nodes.filter((one) => !one.core).map(far)];
+          if (outer.length > 0) assert.ok(Math.max(...inner) < Math.min(...outer), `${at}: cores stand inside`);
+          const spread = (read) => Math.max(...seen.nodes.map(read)) - Math.min(...seen.nodes.map(read));
+          assert.ok(spread((one) => one.sign.x) > 60 && spread((one) => one.sign.y) > 60, `${at}: not in one line`);
+          assert.equal(await wide(page), 0, at);
+        }
+        // What is not written is shown for what the focus is on, and what is chosen shows its links.
+        const last = page.getByRole('button', { name: /^n25,/ });
+        await last.focus();
+        await page.locator('svg.map .card').getByText('n25', { exact: true }).waitFor();
+        await page.locator('svg.map .card').getByText(/^hears through n\d$/).waitFor();
+        await page.keyboard.press('Enter');
+        await until('its links are in the table', async () => (await page.getByRole('table', { name: 'Links' }).getByRole('row').count()) === 1 + 48);
+        assert.equal(await last.getAttribute('aria-pressed'), 'true');
+        await page.keyboard.press('Tab');
+        await gone(page.locator('svg.map .card').getByText('n25', { exact: true }));
+        await page.getByLabel('Node whose links are shown').selectOption('');
+        const names = () => page.getByRole('table', { name: 'Nodes' }).getByRole('row').evaluateAll((rows) => rows.slice(1).map((one) => one.firstElementChild.textContent.trim()));
+        assert.deepEqual(await names(), Array.from({ length: 25 }, (_, i) => `n${i + 1}`), 'in the order of their numbers');
+        if (process.env.SCREENSHOT_CLUSTER) await page.screenshot({ path: process.env.SCREENSHOT_CLUSTER.replace('.png', `-ring-${width}.png`) });
+        await page.evaluate(await read('dashboard/node_modules/axe-core/axe.min.js'));
+        const { violations } = await page.evaluate(() => window.axe.run(document.querySelector('main'), { resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'] }));
+        assert.deepEqual(violations.map((one) => `${one.id}: ${one.help}: ${one.nodes.slice(0, 3).map((node) => node.target)}`), []);
+        // Of a link that is not up nothing is measured, whatever a node of an earlier version says.
+        told = made.clusterOf(3, 2, 'n5');
+        for (const link of told.page.items.flatMap((info) => info.cluster.links)) link.round_trip_ms = 7.25;
+        await until('the links of n5 are bad', async () => (await page.locator('svg.map .link.bad').count()) === 4);
+        assert.deepEqual(await page.locator('svg.map .link.bad title').filter({ hasText: /ms|\/s/ }).count(), 0);
+        const links = page.getByRole('table', { name: 'Links' }).getByRole('row');
+        assert.equal(await links.filter({ hasText: 'dead' }).count(), 4);
+        assert.equal(await links.filter({ hasText: 'dead' }).filter({ hasText: '7.3' }).count(), 0);
+        assert.equal(await links.filter({ hasText: '7.3' }).count(), 12);
+        await page.unrouteAll({ behavior: 'ignoreErrors' });
+      }
+    },
+  ],
+  [
     'a wrong clock is told, by the node whose it is where most others agree, and on its links',
     async (visitor) => {
       const told = made.nodes();

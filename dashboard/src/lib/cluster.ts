@@ -178,36 +178,13 @@ export function pairs(page: Page<NodeInfo>, all: Seen[]): Pair[] {
     const key = JSON.stringify([a, b]);
     const pair = found.get(key) ?? { a, b, health: 'good' as Health, roundTripMs: null, load: null, seen: [], attached: attached.get(a) === b || attached.get(b) === a };
     pair.seen.push(one);
-    pair.roundTripMs ??= one.round_trip_ms;
+    // What it was once says nothing of a link over which nothing comes.
+    if (one.state === 'up') pair.roundTripMs ??= one.round_trip_ms;
     if (one.rates) pair.load ??= one.from === a ? { there: one.rates.sent, back: one.rates.received } : { there: one.rates.received, back: one.rates.sent };
     const health = healthOf(one);
     if (worse[health] > worse[pair.health]) pair.health = health;
     found.set(key, pair);
   }
+  for (const pair of found.values()) if (pair.health === 'bad') pair.roundTripMs = null;
   return [...found.values()];
-}
-
-export interface Placed {
-  member: Member;
-  x: number;
-  y: number;
-}
-
-/** Cores on a circle and replicants outside it, those of one region beside each other. The map is 100 high and as wide as it is told. */
-export function place(all: Member[], width: number): Map<string, Placed> {
-  const placed = new Map<string, Placed>();
-  const cores = all.filter((member) => member.role === 'core');
-  const others = all.filter((member) => member.role !== 'core');
-  const put = (group: Member[], share: number, turn: number) => {
-    group.forEach((member, i) => {
-      const angle = -Math.PI / 2 + (2 * Math.PI * (i + turn)) / group.length;
-      placed.set(member.name, { member, x: width / 2 + Math.cos(angle) * share * (width / 2 - 14), y: 48 + Math.sin(angle) * share * 38 });
-    });
-  };
-  // A single core among replicants stands in their middle.
-  put(cores, others.length === 0 ? (cores.length === 1 ? 0 : 0.9) : cores.length === 1 ? 0 : 0.55, 0);
-  // Two would lie on one line with what is between them, and so would one with two cores.
-  const turn = cores.length === 2 ? 0.25 : cores.length > 1 ? 0.5 : 0;
-  put(others, 1, others.length === 2 ? 0.62 : turn);
-  return placed;
 }
