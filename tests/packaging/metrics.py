@@ -38,7 +38,7 @@ METRICS = {
     "meridian_retained_walks_resumed_total": (COUNTER, {}),
     "meridian_retained_looked_total": (COUNTER, {}),
     "meridian_retained_paced_total": (COUNTER, {}),
-    "meridian_subscribes_refused_total": (COUNTER, {"reason": {"shapes"}}),
+    "meridian_subscribes_refused_total": (COUNTER, {"reason": {"shapes", "shared"}}),
     "meridian_routing_shapes_free": (GAUGE, {}),
     "meridian_disconnects_total": (
         COUNTER,
@@ -69,6 +69,7 @@ METRICS = {
     "meridian_messages_unreadable_total": (COUNTER, {}),
     "meridian_permissions_awaited_total": (COUNTER, {}),
     "meridian_publishers_blocked_total": (COUNTER, {}),
+    "meridian_fan_out_pauses_total": (COUNTER, {}),
     "meridian_takeovers_total": (COUNTER, {}),
     "meridian_claims_refused_total": (COUNTER, {}),
     "meridian_sessions_refused_total": (COUNTER, {}),

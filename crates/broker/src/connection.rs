@@ -350,8 +350,10 @@ pub(crate) struct PendingAck {
     pub filters: Vec<PendingFilter>,
     /// What the refused ones were beyond.
     pub beyond: Beyond,
-    /// Bytes of the filters, as they count.
+    /// Bytes of the filters of a durable session, as they count.
     pub bytes: usize,
+    /// Number of its shared subscriptions.
+    pub shared: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -570,6 +572,13 @@ impl Connection {
         let will = self.extra.as_ref().and_then(|extra| extra.will.as_ref());
         let waiting = self.flow.as_ref().map_or(0, |flow| flow.acknowledging.iter().map(|it| it.bytes).sum());
         self.subscriptions.bytes() + waiting + self.client_id.len() + will.map_or(0, |(will, _)| will.size())
+    }
+
+    /// Number of shared subscriptions that the client has and asks for, those of `pending` among them.
+    pub fn shared_subscriptions(&self, pending: &PendingAck) -> usize {
+        let acknowledging = self.flow.iter().flat_map(|flow| &flow.acknowledging);
+        let asked: u32 = acknowledging.chain([pending]).map(|it| it.shared).sum();
+        self.subscriptions.shared() + asked as usize
     }
 
     /// Watches this delivery on its way, unless another is being watched.

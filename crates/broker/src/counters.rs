@@ -137,10 +137,14 @@ counters! {
         subscribe_denied as "subscribes_denied",
         /// Topic Filters refused because there are too many unusual arrangements of wildcards, of the node or of their client.
         subscribe_shapes_refused as "subscribes_refused" "reason" = "shapes",
+        /// Shared subscriptions refused because the client has as many as it may have (`session.shared_subscriptions_max`).
+        subscribe_shared_refused as "subscribes_refused" "reason" = "shared",
         /// Packets that waited until another server had said whether they are allowed.
         permissions_awaited as "permissions_awaited",
         /// Times a publisher was made to wait because of its rate, its in-flight messages or the node's memory.
         publishers_blocked as "publishers_blocked",
+        /// Times a publisher was not read to the end in one turn because what it had just sent went to very many receivers.
+        fan_out_pauses as "fan_out_pauses",
         /// PUBLISH packets refused by the store or by a limit on retained messages, or not acknowledged as another node could not take them.
         publish_refused as "publishes_refused",
         /// Messages handed over for another node: one for each node that wants a message.

@@ -11,7 +11,7 @@ use crate::peers::{NodePlace, Wants};
 pub struct Route {
     pub slot: u32,
     pub generation: u32,
-    /// 0 when the subscription has none.
+    /// 0 when the subscription has none. Of [`RouteKind::ShardGroups`]: about how many groups there are, 0 for few.
     pub subscription_id: u32,
     /// A worker or a shard, as `kind` says.
     pub place: u16,

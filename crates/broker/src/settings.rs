@@ -135,6 +135,9 @@ section! {
         pub expiry_max: Duration = "7d", on reload;
         /// Subscriptions of one client, at most.
         pub subscriptions_max: u32 = "100000" in "1..", on reload;
+        /// Maximum number of shared subscriptions of one client. Each matching one makes a message be delivered once more. A SUBSCRIBE
+        /// beyond it gets 0x97.
+        pub shared_subscriptions_max: u32 = "1000" in "1..", on reload;
         /// Sessions that outlive their connection, in all.
         pub sessions_max: u32 = "10000000", on reload;
         /// Who may take over a connection or a session with the same Client Identifier. Never one tenant from another.

@@ -15,11 +15,17 @@ pub(crate) enum Subscriptions {
 pub(crate) struct Many {
     map: HashMap<Box<str>, (Options, u32)>,
     bytes: usize,
+    /// Number of shared subscriptions.
+    shared: usize,
 }
 
 /// Bytes that one subscription counts with, as the node holds more for it than its text.
 pub(crate) fn bytes_of(filter: &str) -> usize {
     filter.len() + 64
+}
+
+fn is_shared(filter: &str) -> bool {
+    filter.starts_with("$share/") // [MQTT-4.8.2-1]
 }
 
 /// A filter, its options, its Subscription Identifier or 0.
@@ -48,6 +54,14 @@ impl Subscriptions {
         match self {
             Self::Few(list) => list.iter().map(|(filter, ..)| bytes_of(filter)).sum(),
             Self::Many(many) => many.bytes,
+        }
+    }
+
+    /// Number of shared subscriptions.
+    pub fn shared(&self) -> usize {
+        match self {
+            Self::Few(list) => list.iter().filter(|(filter, ..)| is_shared(filter)).count(),
+            Self::Many(many) => many.shared,
         }
     }
 
@@ -84,14 +98,18 @@ impl Subscriptions {
                     let mut map: HashMap<_, _> = list.collect();
                     map.insert(filter, (options, id));
                     let bytes = map.keys().map(|filter| bytes_of(filter)).sum();
-                    *self = Self::Many(Box::new(Many { map, bytes }));
+                    let shared = map.keys().filter(|filter| is_shared(filter)).count();
+                    *self = Self::Many(Box::new(Many { map, bytes, shared }));
                 }
                 false
             }
             Self::Many(many) => {
-                let bytes = bytes_of(&filter);
+                let (bytes, shared) = (bytes_of(&filter), is_shared(&filter));
                 let existed = many.map.insert(filter, (options, id)).is_some();
-                many.bytes += if existed { 0 } else { bytes };
+                if !existed {
+                    many.bytes += bytes;
+                    many.shared += usize::from(shared);
+                }
                 existed
             }
         }
@@ -106,7 +124,10 @@ impl Subscriptions {
             }
             Self::Many(many) => {
                 let existed = many.map.remove(filter).is_some();
-                many.bytes -= if existed { bytes_of(filter) } else { 0 };
+                if existed {
+                    many.bytes -= bytes_of(filter);
+                    many.shared -= usize::from(is_shared(filter));
+                }
                 existed
             }
         }

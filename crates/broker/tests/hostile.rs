@@ -612,3 +612,115 @@ fn before_login_a_packet_that_is_too_large_is_refused_at_its_fixed_header() {
         assert_eq!(net.payloads(client), [kib(100)]);
     });
 }
+
+/// A publisher whose messages go to very many receivers has its turn, and others have theirs: what one segment of small packets sets
+/// off is bounded.
+#[test]
+fn a_publisher_with_very_many_receivers_is_not_read_to_the_end_at_once() {
+    everywhere(|net| {
+        let readers: Vec<_> = (0..50).map(|number| net.connect(number, v5(&format!("r{number}")))).collect();
+        for reader in &readers {
+            net.subscribe(*reader, "wide", AtMostOnce);
+        }
+        let client = net.connect(0, v5("publisher"));
+        net.send_all(client, (0..2000).map(|number| message("wide", number).into()));
+        // 65,536 deliveries to 50 receivers.
+        assert_eq!(net.counter(|counters| counters.received_qos0), 1311);
+        assert_eq!(net.counter(|counters| counters.fan_out_pauses), 1);
+        let other = net.connect(0, v5("other"));
+        net.publish(other, "wide", "between");
+        net.pass(1);
+        let all: Vec<String> = (0..1311).chain(1311..2000).map(|number| number.to_string()).collect();
+        for reader in readers {
+            let mut read = net.payloads(reader);
+            let between = read.iter().position(|payload| payload == "between");
+            read.remove(between.expect("the other publisher is not kept waiting"));
+            assert_eq!(between, Some(1311));
+            assert_eq!(read, all);
+        }
+    });
+}
+
+/// The same with shared groups, which cost more, and for packets that were kept behind a PUBLISH that had to wait.
+#[test]
+fn a_publisher_to_very_many_shared_groups_is_not_read_to_the_end_at_once() {
+    everywhere_with(
+        |settings| settings.mqtt.receive_max = 1,
+        |net| {
+            let reader = net.connect(1, v5("r"));
+            for group in 0..400 {
+                net.subscribe(reader, &format!("$share/g{group}/wide"), AtMostOnce);
+            }
+            let away = net.connect(1, durable(V5, "away"));
+            net.subscribe(away, "slow", AtLeastOnce);
+            net.lose(away);
+            let before = net.counter(|counters| counters.fan_out_pauses);
+            // The second PUBLISH of QoS 1 waits for the first, and the rest behind it.
+            net.store.hold(&[Kind::Append]);
+            let client = net.connect(0, v3("publisher"));
+            let slow = [1, 2].map(|id| message("slow", id).qos1(id).into());
+            net.send_all(
+                client,
+                slow.into_iter().chain((0..200).map(|number| message("wide", number).into())),
+            );
+            assert_eq!(net.counter(|counters| counters.received_qos0), 0);
+            net.store.hold(&[]);
+            net.let_go();
+            let sent = net.counter(|counters| counters.received_qos0);
+            assert!((10..100).contains(&sent), "{sent} messages to 400 groups");
+            net.pass(20);
+            assert_eq!(net.counter(|counters| counters.received_qos0), 200);
+            assert_eq!(net.received(client), [puback(1), puback(2)]);
+            assert!(net.counter(|counters| counters.fan_out_pauses) > before + 2);
+            assert_eq!(net.payloads(reader).len(), 400 * 200);
+            // A group that has left is not charged for.
+            let filters: Vec<String> = (0..400).map(|group| format!("$share/g{group}/wide")).collect();
+            let filters: Vec<&str> = filters.iter().map(String::as_str).collect();
+            net.send(reader, unsubscribe(9, &filters));
+            let pauses = net.counter(|counters| counters.fan_out_pauses);
+            net.send_all(client, (0..2000).map(|number| message("wide", number).into()));
+            assert_eq!(net.counter(|counters| counters.received_qos0), 2200);
+            assert_eq!(net.counter(|counters| counters.fan_out_pauses), pauses);
+        },
+    );
+}
+
+/// `session.shared_subscriptions_max`: also for what is on its way to the store.
+#[test]
+fn a_client_has_so_many_shared_subscriptions_and_no_more() {
+    everywhere_with(
+        |settings| settings.session.shared_subscriptions_max = 20,
+        |net| {
+            for connecting in [v5("c"), durable(V5, "d")] {
+                net.store.hold(&[Kind::Subscribe]);
+                let client = net.connect(1, connecting.clone());
+                for packet in 0..3 {
+                    let filter = |number| format!("$share/g{}/t", packet * 10 + number);
+                    let all = (0..10).fold(subscribe(packet + 1), |all, number| {
+                        all.to(&filter(number), AtLeastOnce).to(&filter(number)[8..], AtMostOnce)
+                    });
+                    net.send(client, all);
+                }
+                net.store.hold(&[]);
+                net.let_go();
+                let granted = [ReasonCode::GrantedQoS1, ReasonCode::Success].repeat(10);
+                let refused = [ReasonCode::QuotaExceeded, ReasonCode::Success].repeat(10);
+                let answers = [(1, granted.clone()), (2, granted), (3, refused)];
+                let answers = answers.map(|(id, reasons)| Sent::SubAck(id, reasons));
+                let mut received = net.received(client);
+                received.sort_by_key(|packet| if let Sent::SubAck(id, _) = packet { *id } else { 0 });
+                assert_eq!(received, answers);
+                // One that is there is replaced, and one that has left makes room.
+                net.subscribe(client, "$share/g0/t", AtMostOnce);
+                net.send(client, unsubscribe(9, &["$share/g0/t"]));
+                net.received(client);
+                net.subscribe(client, "$share/h/t", AtLeastOnce);
+                net.send(client, goodbye());
+            }
+            assert_eq!(net.counter(|counters| counters.subscribe_shared_refused), 20);
+            let client = net.resume(0, durable(V5, "d"));
+            net.send(client, subscribe(4).to("$share/i/t", AtLeastOnce));
+            assert_eq!(net.received(client), [Sent::SubAck(4, vec![ReasonCode::QuotaExceeded])]);
+        },
+    );
+}

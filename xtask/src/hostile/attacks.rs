@@ -53,21 +53,26 @@ fn shapes(victim: &Victim) -> Result<String> {
     Ok("1,100 shapes of wildcards".into())
 }
 
-/// Many shared groups of one client on a topic that it publishes to.
+/// Many shared groups of a few clients on a topic that they publish to.
 fn groups(victim: &Victim) -> Result<String> {
-    let mut stream = wire::connected(victim.mqtt, "hostile-groups", 0, 65_535)?;
-    let filters: Vec<String> = (0..20_000).map(|number| format!("$share/g{number}/h")).collect();
-    for (at, some) in filters.chunks(500).enumerate() {
-        if stream.write_all(&wire::subscribe(at as u16 + 1, some.iter().map(String::as_str))).is_err() {
-            break;
+    let mut members = Vec::new();
+    for member in 0..20 {
+        let mut stream = wire::connected(victim.mqtt, &format!("hostile-groups-{member}"), 0, 65_535)?;
+        let filters: Vec<String> = (0..1000).map(|number| format!("$share/g{member}-{number}/h")).collect();
+        for (at, some) in filters.chunks(500).enumerate() {
+            stream.write_all(&wire::subscribe(at as u16 + 1, some.iter().map(String::as_str)))?;
+            wire::drain(&mut stream, 65_536, Duration::from_millis(100));
         }
-        wire::drain(&mut stream, 65_536, Duration::from_millis(100));
+        members.push(stream);
     }
     let messages: Vec<u8> = (1..=300).flat_map(|id| wire::publish("h", id, b"hello!")).collect();
-    let sent = stream.write_all(&messages).is_ok();
-    while victim.goes_on()
-        && wire::drain(&mut stream, 1 << 20, Duration::from_millis(500)).is_some_and(|n| n > 0)
-    {}
+    let sent = members[0].write_all(&messages).is_ok();
+    while victim.goes_on() {
+        let read = members.iter_mut().map(|member| wire::drain(member, 1 << 20, Duration::from_millis(20)));
+        if read.max().flatten().is_none_or(|read| read == 0) {
+            break;
+        }
+    }
     Ok(format!("20,000 groups, 300 messages {}", if sent { "sent" } else { "not taken" }))
 }
 

@@ -256,6 +256,7 @@ const PROMISED: &[(&str, &[&str])] = &[
     ("meridian_messages_unreadable_total", &[]),
     ("meridian_permissions_awaited_total", &[]),
     ("meridian_publishers_blocked_total", &[]),
+    ("meridian_fan_out_pauses_total", &[]),
     ("meridian_takeovers_total", &[]),
     ("meridian_claims_refused_total", &[]),
     ("meridian_sessions_refused_total", &[]),

@@ -17,6 +17,9 @@ use crate::store::{Identity, Request, shards_of};
 /// Messages up to this size are copied for each worker; larger ones are shared.
 const INLINE_MAX: usize = 8 * 1024;
 
+/// What a delivery to a shared group costs in deliveries to a connection: it takes a command of its own.
+const GROUP_FAN_OUT: u64 = 8;
+
 /// Who publishes, and what is to be known of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Publishing {
@@ -82,6 +85,7 @@ impl Worker {
         let mut routes = std::mem::take(&mut self.scratch.routes);
         routes.clear();
         let mut rest = routes_of(&self.reader, name, &mut routes);
+        self.fan_out += rest.len() as u64;
         let needs_log = view.retain || view.qos > QoS::AtMostOnce && !rest.is_empty();
         let refusal = if needs_log { self.node.refusal() } else { None };
         if refusal.is_some() && view.retain {
@@ -130,6 +134,7 @@ impl Worker {
                 }
                 RouteKind::ShardGroups => {
                     rest = &rest[1..];
+                    self.fan_out += GROUP_FAN_OUT * u64::from(first.subscription_id);
                     // The node that it comes from has chosen the members.
                     for_groups |= if publishing.is_forwarded { 0 } else { 1 << first.place };
                 }
@@ -333,9 +338,13 @@ fn routes_of<'r>(
         routes.sort_unstable_by_key(|route| (route.kind, route.place, route.slot, route.generation));
         // A shard is told once, however many of its filters match.
         routes.dedup_by(|a, b| {
-            a.kind == b.kind
+            let is_same = a.kind == b.kind
                 && a.place == b.place
-                && matches!(a.kind, RouteKind::Shard | RouteKind::ShardGroups)
+                && matches!(a.kind, RouteKind::Shard | RouteKind::ShardGroups);
+            if is_same {
+                b.subscription_id = b.subscription_id.saturating_add(a.subscription_id);
+            }
+            is_same
         });
     }
     routes

@@ -104,6 +104,10 @@ pub struct Worker {
     pool: Pool,
     scratch: deliver::Scratch,
     serial: u64,
+    /// Number of deliveries that messages dispatched here have caused, about.
+    fan_out: u64,
+    /// Connections that are read again in the next turn.
+    paused: Vec<ConnectionId>,
     /// Bytes of messages that wait for connections of this worker.
     queued_bytes: u64,
     backlog: Backlog,
@@ -179,6 +183,8 @@ impl Worker {
             pool: Pool::default(),
             scratch: deliver::Scratch::default(),
             serial: 0,
+            fan_out: 0,
+            paused: Vec::new(),
             queued_bytes: 0,
             backlog: Backlog::default(),
             counters: Counters::default(),
@@ -465,7 +471,7 @@ impl Worker {
 
     /// There was too much for one turn: the next one is due at once, by [`Self::tick`].
     pub fn is_behind(&self) -> bool {
-        !self.store_events.is_empty()
+        !self.store_events.is_empty() || !self.paused.is_empty()
     }
 
     pub fn tick(&mut self, now: Time) {
@@ -477,9 +483,10 @@ impl Worker {
             self.recall();
             self.start_shards();
         }
-        if self.is_behind() {
+        if !self.store_events.is_empty() {
             self.hear_the_log();
         }
+        self.resume_paused();
         let mut due = std::mem::take(&mut self.due);
         self.wheel.fire(now, &mut due);
         for timer in due.drain(..) {
@@ -606,7 +613,8 @@ impl Worker {
         if let Some(flow) = connection.flow.take_if(|flow| flow.is_forgettable()) {
             drop(flow);
         }
-        if due > self.judged {
+        let judged = if mutated(Mutation::JudgeUnread) { self.now } else { self.judged };
+        if due > judged {
             let at = due.max(Time(self.now.0 + 1));
             self.wheel.arm(at, timer.slot, timer.generation, TimerKind::KeepAlive);
             return;

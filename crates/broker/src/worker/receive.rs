@@ -47,6 +47,9 @@ const PARKED_MAX: usize = 64 * 1024;
 /// Unsent bytes beyond `queue.out_bytes_max` at which a client that does not read is not read from either.
 const ANSWERS_MAX: usize = 64 * 1024;
 
+/// Deliveries that one client's packets may cause before the next connection has its turn. With 1,000 receivers it is 65 messages.
+const FAN_OUT_MAX: u64 = 65_536;
+
 /// SUBSCRIBEs and UNSUBSCRIBEs of one client that wait for the store.
 const UNANSWERED_MAX: usize = 64;
 
@@ -68,6 +71,7 @@ impl Worker {
 
     fn receive_packets(&mut self, slot: u32, bytes: &[u8]) -> Received {
         let now = self.now;
+        let fan_out_max = self.fan_out + FAN_OUT_MAX;
         let mut consumed = 0;
         loop {
             let Some(connection) = self.connections.occupant(slot) else {
@@ -128,6 +132,35 @@ impl Worker {
                 self.park_packet(slot, packet);
             }
             consumed += length;
+            if self.fan_out >= fan_out_max && self.pause_fan_out(slot) {
+                return Received { consumed, then: Then::Hold };
+            }
+        }
+    }
+
+    /// Reads nothing more from a publisher in this turn, so that what it has caused reaches its receivers and others have their turn.
+    /// False when the connection is closing.
+    fn pause_fan_out(&mut self, slot: u32) -> bool {
+        let Some(connection) = self.connections.occupant(slot) else { return false };
+        if connection.phase != Phase::Open {
+            return false;
+        }
+        connection.marks.held = true;
+        let id = connection.id;
+        self.counters.fan_out_pauses += 1;
+        self.paused.push(id);
+        true
+    }
+
+    /// Reads on from connections that were paused.
+    pub(super) fn resume_paused(&mut self) {
+        for ConnectionId { slot, generation, .. } in std::mem::take(&mut self.paused) {
+            let Some(connection) = self.connections.get_mut(slot, generation) else { continue };
+            if connection.flow.as_ref().is_some_and(|flow| flow.blocked.is_some()) {
+                self.unblock(slot);
+            } else {
+                self.wake(slot);
+            }
         }
     }
 
@@ -439,18 +472,26 @@ impl Worker {
     pub(super) fn unblock(&mut self, slot: u32) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let Some(mut blocked) = connection.flow.as_mut().and_then(|flow| flow.blocked.take()) else { return };
+        let fan_out_max = self.fan_out + FAN_OUT_MAX;
         // One of the packets may end the connection; nothing behind it counts any more.
         while self.connections.occupant(slot).is_some_and(|connection| connection.phase == Phase::Open)
             && let Some(packet) = blocked.first()
         {
             let length = packet.len();
-            if self.packet(slot, packet) == Step::Blocked {
+            let step = self.packet(slot, packet);
+            if step == Step::Done {
+                blocked.pop(length);
+            }
+            let pauses = step == Step::Done
+                && blocked.first().is_some()
+                && self.fan_out >= fan_out_max
+                && self.pause_fan_out(slot);
+            if step == Step::Blocked || pauses {
                 if let Some(connection) = self.connections.occupant(slot) {
                     connection.flow().blocked = Some(blocked);
                 }
                 return;
             }
-            blocked.pop(length);
         }
         self.wake(slot);
     }

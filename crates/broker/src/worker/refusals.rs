@@ -9,6 +9,8 @@ pub struct Beyond {
     pub shapes: bool,
     /// Of bytes that the node holds, `quota.client_bytes_max` and `quota.user_bytes_max`.
     pub bytes: bool,
+    /// Of the shared subscriptions of one client, `session.shared_subscriptions_max`.
+    pub shared: bool,
 }
 
 /// Topic Filters that one packet says something about, at most; the Reason Codes say the rest.
@@ -38,6 +40,9 @@ fn why(reason: ReasonCode, beyond: Beyond) -> String {
         }
         ReasonCode::QuotaExceeded if beyond.bytes => {
             "this client, or its user, has as many bytes of Topic Filters as it may have"
+        }
+        ReasonCode::QuotaExceeded if beyond.shared => {
+            "this client has as many shared subscriptions as it may have"
         }
         ReasonCode::QuotaExceeded => {
             "there are as many subscriptions as there may be, or nothing more can be kept"

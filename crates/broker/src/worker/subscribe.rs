@@ -67,6 +67,7 @@ impl Worker {
             filters: Vec::new(),
             beyond: Beyond::default(),
             bytes: 0,
+            shared: 0,
         };
         self.charge_session(slot);
         let mut durable = Vec::new();
@@ -74,7 +75,7 @@ impl Worker {
         let mut shapes = ShapeReservations::new(&self.node.routes);
         for (text, asked) in filters {
             let asked = if is_bridge { of_bridge(text, asked) } else { asked };
-            let checked = self.check_subscription(slot, text, asked, (ticket, pending.bytes));
+            let checked = self.check_subscription(slot, text, asked, &pending);
             let subscription = match checked.and_then(|it| self.reserve_shape(slot, it, &mut shapes)) {
                 Ok(subscription) => subscription,
                 Err(Refusal::Filter(reason)) => {
@@ -84,6 +85,12 @@ impl Worker {
                 Err(Refusal::Shapes) => {
                     self.counters.subscribe_shapes_refused += 1;
                     pending.beyond.shapes = true;
+                    pending.reasons.push(ReasonCode::QuotaExceeded.as_u8());
+                    continue;
+                }
+                Err(Refusal::Shared) => {
+                    self.counters.subscribe_shared_refused += 1;
+                    pending.beyond.shared = true;
                     pending.reasons.push(ReasonCode::QuotaExceeded.as_u8());
                     continue;
                 }
@@ -106,6 +113,7 @@ impl Worker {
             let mut existed = false;
             if session.is_some() {
                 pending.bytes += bytes_of(text);
+                pending.shared += u32::from(shared);
                 durable.push((text.into(), options, subscription_id));
             } else {
                 match self.insert_ephemeral(id, text, &subscription, options, subscription_id) {
@@ -164,8 +172,9 @@ impl Worker {
         slot: u32,
         text: &'a str,
         asked: SubscriptionOptions,
-        (ticket, asked_bytes): (Ticket, usize),
+        pending: &PendingAck,
     ) -> Result<Subscription<'a>, Refusal> {
+        let ticket = pending.ticket;
         let mqtt = &self.settings.mqtt;
         let invalid = Refusal::Filter(ReasonCode::TopicFilterInvalid);
         let Some(connection) = self.connections.occupant_ref(slot) else { return Err(invalid) };
@@ -209,7 +218,11 @@ impl Worker {
         if subscriptions.len() >= self.settings.session.subscriptions_max as usize {
             return Err(Refusal::Filter(ReasonCode::QuotaExceeded));
         }
-        if !self.has_room_for_bytes(connection, asked_bytes + bytes_of(text)) {
+        let shared_max = self.settings.session.shared_subscriptions_max as usize;
+        if subscription.share.is_some() && connection.shared_subscriptions(pending) >= shared_max {
+            return Err(Refusal::Shared);
+        }
+        if !self.has_room_for_bytes(connection, pending.bytes + bytes_of(text)) {
             return Err(Refusal::Bytes);
         }
         Ok(subscription)
@@ -297,6 +310,7 @@ impl Worker {
             filters: Vec::new(),
             beyond: Beyond::default(),
             bytes: 0,
+            shared: 0,
         };
         let mut durable = Vec::new();
         for text in filters {
@@ -573,5 +587,7 @@ enum Refusal {
     Shapes,
     /// The client, its user or its mountpoint makes the node hold too much.
     Bytes,
+    /// The client has too many shared subscriptions.
+    Shared,
     Connection(ReasonCode),
 }

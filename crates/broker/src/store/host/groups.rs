@@ -58,6 +58,15 @@ pub struct Offer {
     pub waits: bool,
 }
 
+/// Number of a filter's groups on one shard as publishers see it: rounded up to a power of two, and 0 while they are few, so that the
+/// node's index changes rarely.
+fn announced(groups: u32) -> u32 {
+    if groups <= FEW_GROUPS { 0 } else { groups.checked_next_power_of_two().unwrap_or(u32::MAX) }
+}
+
+/// Groups of one filter on one shard that a publisher is not charged for.
+const FEW_GROUPS: u32 = 4;
+
 /// Nodes that a message is offered to and that do not take it.
 const OFFERS_MAX: u8 = 16;
 
@@ -90,10 +99,10 @@ impl ShardHost {
             Route { slot, generation, subscription_id: 0, place: self.id.0, options, kind: RouteKind::Group };
         let uses = self.group_uses.entry(name.filter.clone()).or_default();
         *uses += 1;
-        let first = *uses == 1;
+        let uses = *uses;
         let mut inserted = self.group_routes.insert(filter, route).is_ok();
-        if inserted && first {
-            inserted = self.node_routes.insert(filter, self.node_route(RouteKind::ShardGroups)).is_ok();
+        if inserted && (uses == 1 || announced(uses) != announced(uses - 1)) {
+            inserted = self.node_routes.insert(filter, self.route_of_groups(uses)).is_ok();
         }
         if !inserted {
             self.drop_group(slot, generation);
@@ -103,6 +112,11 @@ impl ShardHost {
         Some((slot, generation))
     }
 
+    /// What the node knows of the groups of a filter.
+    fn route_of_groups(&self, uses: u32) -> Route {
+        Route { subscription_id: announced(uses), ..self.node_route(RouteKind::ShardGroups) }
+    }
+
     pub(super) fn drop_group(&mut self, slot: u32, generation: u32) {
         let Some(group) = self.groups.remove(slot, generation) else { return };
         self.group_names.remove(group.name());
@@ -110,9 +124,14 @@ impl ShardHost {
         self.group_routes.remove(filter, (RouteKind::Group, self.id.0, slot, generation));
         if let Some(uses) = self.group_uses.get_mut(filter.as_str()) {
             *uses -= 1;
-            if *uses == 0 {
+            let uses = *uses;
+            if uses == 0 {
                 self.group_uses.remove(filter.as_str());
                 self.node_routes.remove(filter, (RouteKind::ShardGroups, self.id.0, 0, 0));
+            } else if announced(uses) != announced(uses + 1) {
+                // Replaces a route that is there, so it has a place.
+                let replaced = self.node_routes.insert(filter, self.route_of_groups(uses));
+                debug_assert!(replaced.is_ok(), "a route is replaced by one of the same filter");
             }
         }
     }
