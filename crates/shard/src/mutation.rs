@@ -37,11 +37,17 @@ pub enum Mutation {
     ServeBeforeRecall,
     /// After a read that failed, nothing is read for the session any more.
     StandStill,
+    /// A Will is published although its client has lost the right to.
+    PublishDeniedWills,
+    /// Clients are closed for silence before what they have sent is read.
+    JudgeUnread,
+    /// The retained messages of a subscription do not go on to come over the next connection.
+    ForgetWalks,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 18] = [
         Self::IgnoreCleanStart,
         Self::EarlyExpiry,
         Self::ForgetIdentities,
@@ -57,6 +63,9 @@ impl Mutation {
         Self::ApplyTwice,
         Self::ServeBeforeRecall,
         Self::StandStill,
+        Self::PublishDeniedWills,
+        Self::JudgeUnread,
+        Self::ForgetWalks,
     ];
 }
 

@@ -23,6 +23,7 @@ mod plan;
 mod quorum;
 mod random;
 mod report;
+mod rules;
 mod scene;
 mod schedule;
 mod simulation;

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use broker::access::AllowAll;
 use broker::settings::Settings;
 use broker::{Batch, Condition, Letter, StoreLog, Time, Worker, WorkerId};
 use shardlog::{Events, Moment, Reading, ShardLog, Told};
@@ -17,12 +16,14 @@ use self::log::Tapped;
 use crate::context::Context;
 use crate::disk::Machine;
 use crate::net::Link;
+use crate::rules::Rules;
 use crate::schedule::{Event, MILLI, Micros, SECOND};
 
 /// What a node is started with.
 #[derive(Clone)]
 pub struct Setup {
     pub settings: Settings,
+    pub rules: Arc<Rules>,
     pub workers: u16,
     pub segment_bytes: u64,
     pub commit_bytes_max: u64,
@@ -115,6 +116,10 @@ pub struct Node {
     ended: Vec<(Link, u64)>,
     slots: Vec<u32>,
     turns: u64,
+    /// The process stands still until then.
+    stands_until: Micros,
+    /// It stood still, and what had come meanwhile is not read yet. Then: how many clients it had closed for silence before.
+    unread: Option<u64>,
     setup: Setup,
     /// The disk has failed, since.
     failed: Option<Micros>,
@@ -171,7 +176,7 @@ impl Node {
         let began = life_of.began;
         let store = broker::Store { log: Some(tapped.clone()), shards, life: life_of, hash_key };
         let (settings, workers) = (setup.settings.clone(), setup.workers);
-        let node = broker::Node::with_store(settings, Arc::new(AllowAll), "sim".into(), workers, store);
+        let node = broker::Node::with_store(settings, setup.rules.clone(), "sim".into(), workers, store);
         let posted = Arc::<Mutex<Vec<(WorkerId, Letter)>>>::default();
         let post = posted.clone();
         node.deliver_letters_by(move |worker, letter| lock(&post).push((worker, letter)));
@@ -204,6 +209,8 @@ impl Node {
             ended: Vec::new(),
             slots: Vec::new(),
             turns: 0,
+            stands_until: 0,
+            unread: None,
             setup,
             failed: None,
         };

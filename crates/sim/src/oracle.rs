@@ -23,6 +23,10 @@ pub struct Oracle {
     /// By topic, the messages that may be the retained one.
     retained: BTreeMap<String, BTreeSet<usize>>,
     wills: BTreeMap<Link, Will>,
+    /// The node's time from which on no client may publish its Will.
+    wills_denied: Option<u64>,
+    /// When the node's process stood still, in its own time.
+    stood_still: (u64, u64),
     /// The shared group has a member that stays.
     pub group_is_steady: bool,
     /// Queues are small: a durable session that is away loses messages by rule, and Wills are dropped.
@@ -71,6 +75,8 @@ pub struct View {
     /// Ever asked for.
     pub asked: BTreeSet<String>,
     arrived: BTreeSet<usize>,
+    /// Retained messages that a subscription has to bring, and that nobody has replaced since.
+    owed_retained: BTreeSet<usize>,
     at_qos_2: BTreeSet<usize>,
     /// By publishing connection, topic, QoS of the publish and of the delivery: the last message that came for the first time.
     last: BTreeMap<(Link, String, QoS, QoS), usize>,
@@ -122,6 +128,7 @@ impl Oracle {
     /// The session is no more, or nobody can say: nothing is owed to it.
     pub fn session_ends(&mut self, session: usize) {
         self.sessions[session].granted.clear();
+        self.sessions[session].owed_retained.clear();
         self.sessions[session].connected = false;
         for message in &mut self.messages {
             message.owed.remove(&session);
@@ -156,6 +163,7 @@ impl Oracle {
         let to_group =
             topic.starts_with("s/") && qos == QoS::AtLeastOnce && self.group_is_steady && !self.tight;
         if retain {
+            self.is_written(&topic);
             self.retained.entry(topic.clone()).or_default().insert(number);
         }
         self.messages.push(Published {
@@ -202,7 +210,9 @@ impl Oracle {
         }
         message.connections.push(link);
         message.sent = at;
-        if let Some(candidates) = self.retained.get_mut(&message.topic) {
+        let topic = message.topic.clone();
+        self.is_written(&topic);
+        if let Some(candidates) = self.retained.get_mut(&topic) {
             candidates.insert(number);
         }
     }
@@ -231,12 +241,14 @@ impl Oracle {
     pub fn may_have_come(&mut self, session: usize, got: &Message) {
         if let Some(number) = number_of(&got.payload) {
             self.sessions[session].arrived.insert(number);
+            self.sessions[session].owed_retained.remove(&number);
         }
     }
 
     /// UNSUBSCRIBE or another SUBSCRIBE leaves: what is not acknowledged by now may come or not.
     pub fn unsubscribes(&mut self, session: usize, filter: &str) {
         self.sessions[session].granted.remove(filter);
+        self.sessions[session].owed_retained.clear();
         if filter.starts_with('w') {
             self.will_is_unwanted(session);
         }
@@ -267,6 +279,7 @@ impl Oracle {
             assert!(got.dup || time <= limit, "message {number} comes at {time} ms, expired by {limit} ms");
         }
         let view = &mut self.sessions[session];
+        report.check_retained_came += u64::from(view.owed_retained.remove(&number));
         if got.retain {
             return;
         }
@@ -328,6 +341,10 @@ impl Oracle {
                 assert!(message.arrived_in_group, "no member of the group got message {number}: {message:?}");
                 report.check_groups += 1;
             }
+        }
+        for (session, view) in self.sessions.iter().enumerate() {
+            let missing = view.owed_retained.first().map(|number| (number, &self.messages[*number]));
+            assert!(missing.is_none(), "a retained message never came to session {session}: {missing:?}");
         }
         self.check_wills(report);
     }

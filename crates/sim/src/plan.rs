@@ -1,5 +1,6 @@
 //! What a seed decides before anything happens: the node, its clients, and when what goes wrong.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use broker::settings::{QueueFull, Settings, SharedStrategy};
@@ -27,6 +28,10 @@ pub enum Fault {
     SyncFails { after: u64, restart: Micros },
     /// Somebody sets the wall clock.
     ClockJump,
+    /// The process stands still for so long.
+    StandStill { time: Micros },
+    /// No client may publish its Will any more.
+    DenyWills,
     /// A client cannot be reached for so long.
     Partition { client: usize, time: Micros },
     /// A client's connection is lost.
@@ -73,9 +78,10 @@ impl Plan {
         }
         let mut entropy = [0; 48];
         entropy.iter_mut().for_each(|byte| *byte = random.draw() as u8);
-        let setup = Setup {
+        let mut setup = Setup {
             urgent: &[],
             settings,
+            rules: Arc::default(),
             workers: 1 + random.below(4) as u16,
             segment_bytes: *random.pick(&[8 << 10, 16 << 10, 64 << 10, 256 << 10]),
             commit_bytes_max: *random.pick(&[2_000, 30_000, 8 << 20]),
@@ -96,8 +102,30 @@ impl Plan {
             // Counters end with the process.
             faults.retain(|(_, fault)| !fault.is_deadly());
         }
+        if seed % 4 == 3 {
+            // A connection often ends before the retained messages of a subscription have come.
+            setup.settings.retained.looks_per_second = SLOW_LOOKS;
+        }
+        if seed % 4 == 2 {
+            // Longer than 1.5 keep alives.
+            let time = (8 + random.below(8) as u64) * SECOND;
+            faults.push((random.draw() % length, Fault::StandStill { time }));
+        }
+        if seed % 4 == 1 {
+            faults.push((random.draw() % length, Fault::DenyWills));
+        }
         faults.sort_by_key(|(at, _)| *at);
         Self { setup, clients, hostile, length, faults, tight }
+    }
+}
+
+/// Looks at retained messages in a second of a node that is slow with them.
+const SLOW_LOOKS: u32 = 20;
+
+impl Plan {
+    /// Retained messages come so slowly that connections often end before all have come.
+    pub fn is_slow_with_retained(&self) -> bool {
+        self.setup.settings.retained.looks_per_second == SLOW_LOOKS
     }
 }
 
@@ -111,6 +139,8 @@ impl Fault {
                 | Self::ClockJump
                 | Self::Partition { .. }
                 | Self::LoseConnection { .. }
+                | Self::StandStill { .. }
+                | Self::DenyWills
         )
     }
 

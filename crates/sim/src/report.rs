@@ -50,6 +50,8 @@ report! {
     /// Starts that cut a torn commit.
     tails_cut,
     clock_jumps,
+    /// Processes that stood still for longer than clients may be silent.
+    stands,
     reboots,
     connections,
     connections_lost,
@@ -85,10 +87,17 @@ report! {
     check_order,
     check_retained,
     check_retained_deleted,
+    /// Retained messages that a subscription had to bring, and those subscriptions that went on to do so over another connection.
+    check_retained_came,
+    retained_walks_resumed,
     check_wills_came,
     check_wills_taken_back,
     check_wills_delayed,
     check_wills_after_a_crash,
+    /// Wills of clients that lost the right to publish them before they were due.
+    check_wills_denied,
+    /// Packets that came while the process stood still: nobody is closed for silence before they are read.
+    check_read_after_stand,
     check_session_present,
     check_session_expired,
     check_groups,

@@ -43,6 +43,8 @@ pub enum Event {
     End { life: u32 },
     /// The disk has room again.
     Room,
+    /// A process that stood still has read what had come meanwhile.
+    ReadAll { life: u32 },
     /// The next fault of the plan.
     Fault { number: usize },
     /// What only happens where there are several nodes.

@@ -144,6 +144,11 @@ impl World {
     }
 
     fn happens(&mut self, event: Event) {
+        if let Some(until) = self.waits_until(&event) {
+            self.scene.cx.report.check_read_after_stand +=
+                u64::from(matches!(event, Event::Arrive { direction: Direction::ToNode, .. }));
+            return self.scene.cx.at(until, event);
+        }
         let scene = &mut self.scene;
         match event {
             Event::Start => self.start(),
@@ -151,6 +156,11 @@ impl World {
             Event::Fault { number } => self.fault(self.plan.faults[number].1),
             Event::End { life } => self.end(life),
             Event::Room => scene.machine.disk.set_capacity(None),
+            Event::ReadAll { life } => {
+                if let Some(node) = scene.node.as_mut().filter(|node| node.life() == life) {
+                    node.has_read_all(&mut scene.cx, &mut scene.net);
+                }
+            }
             Event::Fleet(_) | Event::Quorum(_) => {}
             Event::Arrive { link, direction: Direction::ToNode } => {
                 let Some(piece) = scene.net.take(link, Direction::ToNode) else { return };
@@ -192,6 +202,25 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Until when a process stands still that something is for.
+    fn waits_until(&self, event: &Event) -> Option<Micros> {
+        let node = self.scene.node.as_ref()?;
+        let is_for_it = match event {
+            Event::Arrive { direction, .. } | Event::Lost { direction, .. } => {
+                *direction == Direction::ToNode
+            }
+            Event::Turn { life, .. }
+            | Event::Batch { life, .. }
+            | Event::Letter { life, .. }
+            | Event::Commit { life }
+            | Event::Keep { life }
+            | Event::Read { life, .. }
+            | Event::Note { life } => *life == node.life(),
+            _ => false,
+        };
+        node.stands_until(self.scene.cx.now()).filter(|_| is_for_it)
     }
 
     fn client_loses(&mut self, link: Link) {

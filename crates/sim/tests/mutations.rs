@@ -17,6 +17,9 @@ fn faults_in_the_product_are_noticed() {
         shard::Mutation::ApplyTwice,
         shard::Mutation::ServeBeforeRecall,
         shard::Mutation::StandStill,
+        shard::Mutation::PublishDeniedWills,
+        shard::Mutation::JudgeUnread,
+        shard::Mutation::ForgetWalks,
     ];
     let log = [
         storage::Mutation::SkipSync,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use mqtt::ReasonCode;
+use shard::{Mutation, mutated};
 
 use super::Worker;
 use super::publish::is_reserved;
@@ -159,7 +160,10 @@ impl Worker {
         if owner.has_ended(self.now) || access.revoked(identity).is_some() {
             return false;
         }
-        if !access.guards_topics() || !owner.needs_check(access.generation()) {
+        if !access.guards_topics()
+            || !owner.needs_check(access.generation())
+            || mutated(Mutation::PublishDeniedWills)
+        {
             return true;
         }
         let view = will.view();

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use mqtt::{Ack, Packet, PacketId, PacketType, QoS, ReasonCode, Version};
 use session::{OutboundAliases, PubRecOutcome, Settled, TopicAlias};
+use shard::{Mutation, mutated};
 
 use super::trace::Passing;
 use super::{Pending, Worker};
@@ -881,6 +882,9 @@ impl Worker {
 
     /// A durable session is served again: it gets the retained messages that it had yet to get when its last connection ended.
     pub(super) fn resume_walks(&mut self, slot: u32, walks: Vec<(Box<str>, Reached)>) {
+        if mutated(Mutation::ForgetWalks) {
+            return;
+        }
         let mut jobs = 0;
         for (filter, reached) in walks {
             let Some(connection) = self.connections.occupant_ref(slot) else { return };

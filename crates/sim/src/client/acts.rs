@@ -1,12 +1,13 @@
 //! What a client does by itself.
 
 use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
-use mqtt::Version;
+use mqtt::{QoS, Version};
 
 use super::{Await, Client, FILTERS, Kind, LONG, Line, PUBLISHES_MAX, TOPICS};
 use crate::endpoint::Endpoint;
 use crate::oracle::{Leaving, SHARE};
 use crate::packets::{Connecting, goodbye, message, subscribe, unsubscribe, v5};
+use crate::rules::WILL_TOPIC;
 use crate::scene::Scene;
 use crate::schedule::SECOND;
 
@@ -106,12 +107,12 @@ impl Client {
         for willed in &self.willed {
             scene.oracle.will_is_overtaken(*willed, began, clean);
         }
-        if !scene.healing && scene.cx.random.percent(50) {
+        if !scene.healing && !scene.oracle.denies_wills() && scene.cx.random.percent(50) {
             let delay = (version == Version::V5 && scene.cx.random.percent(50))
                 .then(|| scene.cx.random.below(12) as u32);
             let due = u64::from(delay.unwrap_or(0).min(expiry)) * 1000;
-            let number = scene.oracle.will(link, "w/y", due, durable);
-            let will = message("w/y", number).qos(ExactlyOnce);
+            let number = scene.oracle.will(link, WILL_TOPIC, due, durable);
+            let will = message(WILL_TOPIC, number).qos(ExactlyOnce);
             connecting = match delay {
                 Some(delay) => connecting.delayed_will(will, delay),
                 None => connecting.will(will),
@@ -156,13 +157,10 @@ impl Client {
     }
 
     fn subscribes(&mut self, scene: &mut Scene) {
-        let (Some(line), Some(session)) = (&mut self.line, &mut self.session) else { return };
-        if line.asked.len() > 3 {
+        let Some(line) = self.line.as_ref().filter(|line| line.asked.len() <= 3 && self.session.is_some())
+        else {
             return;
-        }
-        session.next_id = session.next_id % 60_000 + 1;
-        // Apart from those of publishes.
-        let id = 61_000 + session.next_id % 4_000;
+        };
         let random = &mut scene.cx.random;
         let mut filters = Vec::new();
         for _ in 0..1 + random.below(2) {
@@ -174,6 +172,21 @@ impl Client {
         if self.kind == Kind::Steady || line.expiry == LONG && random.percent(20) {
             filters.push((format!("{SHARE}s/#"), *random.pick(&[AtLeastOnce, ExactlyOnce])));
         }
+        self.subscribes_to(scene, filters);
+    }
+
+    /// Subscribes to all that is retained, again if it has.
+    pub fn asks_for_retained(&mut self, scene: &mut Scene) {
+        if self.line.as_ref().is_some_and(|line| line.accepted) {
+            self.subscribes_to(scene, vec![("r/#".to_owned(), ExactlyOnce)]);
+        }
+    }
+
+    fn subscribes_to(&mut self, scene: &mut Scene, filters: Vec<(String, QoS)>) {
+        let (Some(line), Some(session)) = (&mut self.line, &mut self.session) else { return };
+        session.next_id = session.next_id % 60_000 + 1;
+        // Apart from those of publishes.
+        let id = 61_000 + session.next_id % 4_000;
         let mut packet = subscribe(id);
         for (filter, qos) in &filters {
             // Until it is granted again, what it is owed at is unknown.

@@ -96,7 +96,7 @@ impl Client {
                     if !filter.is_empty() && !reason.is_error() {
                         scene.oracle.group_is_steady |=
                             self.kind == Kind::Steady && filter.starts_with(SHARE);
-                        scene.oracle.session(session.view).granted.insert(filter, qos);
+                        scene.oracle.is_granted(session.view, filter, qos);
                     }
                 }
             }

@@ -259,6 +259,7 @@ fn setup(random: &mut Random) -> Setup {
     entropy.iter_mut().for_each(|byte| *byte = random.draw() as u8);
     Setup {
         urgent: &[],
+        rules: std::sync::Arc::default(),
         settings,
         workers: 1 + random.below(3) as u16,
         segment_bytes: *random.pick(&[64 << 10, 256 << 10]),

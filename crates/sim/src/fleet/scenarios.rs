@@ -45,6 +45,7 @@ fn plan(batching: Duration) -> Plan {
     settings.routing.suback = SubackLevel::Core;
     let setup = Setup {
         urgent: &[],
+        rules: std::sync::Arc::default(),
         settings,
         workers: 1,
         segment_bytes: 64 << 10,

@@ -245,7 +245,7 @@ impl Fleet {
             | Event::Read { life, .. }
             | Event::Note { life } => self.at_life(life, event),
             Event::Fleet(step) => self.step(step),
-            Event::Start | Event::End { .. } | Event::Room | Event::Quorum(_) => {}
+            Event::Start | Event::End { .. } | Event::Room | Event::ReadAll { .. } | Event::Quorum(_) => {}
         }
     }
 

@@ -58,10 +58,51 @@ impl Node {
         let Some(place) = self.places.get_mut(&link) else { return };
         place.reads = reads;
         let worker = place.worker;
-        if reads {
+        if reads && !self.stands_still(cx.now()) {
             self.write(cx, net, link);
             self.finish_turn(cx, net, worker);
         }
+    }
+
+    /// The process stands still until then: nothing that is for it happens before.
+    pub fn stand_still(&mut self, until: Micros) {
+        self.stands_until = until;
+        self.unread = Some(self.closed_for_silence());
+    }
+
+    /// Until when it does, if it does.
+    pub fn stands_until(&self, now: Micros) -> Option<Micros> {
+        Some(self.stands_until).filter(|until| *until > now)
+    }
+
+    pub fn stands_still(&self, now: Micros) -> bool {
+        self.stands_until(now).is_some()
+    }
+
+    /// What had come while the process stood still is read.
+    ///
+    /// # Panics
+    /// When a client was closed for silence before that [MQTT-3.1.2-24].
+    pub fn has_read_all(&mut self, cx: &mut Context, net: &mut Net) {
+        let Some(before) = self.unread.take() else { return };
+        assert_eq!(self.closed_for_silence(), before, "a client is closed for silence before it is read");
+        let readers: Vec<Link> =
+            self.places.iter().filter(|(_, place)| place.reads).map(|(link, _)| *link).collect();
+        for link in readers {
+            self.write(cx, net, link);
+        }
+        for worker in 0..self.workers.len() {
+            self.finish_turn(cx, net, worker);
+        }
+    }
+
+    /// Subscriptions whose retained messages went on to come over another connection.
+    pub fn walks_resumed(&self) -> u64 {
+        self.workers.iter().map(|worker| worker.counters().retained_walks_resumed).sum()
+    }
+
+    fn closed_for_silence(&self) -> u64 {
+        self.workers.iter().map(|worker| worker.counters().keep_alive_timeouts).sum()
     }
 
     fn offer(&mut self, cx: &Context, link: Link) {
@@ -83,6 +124,9 @@ impl Node {
     /// Timers, batches to other reactors, and everything that is to be written.
     pub(super) fn finish_turn(&mut self, cx: &mut Context, net: &mut Net, worker: usize) {
         let now = self.time(cx);
+        if self.unread.is_none() {
+            self.workers[worker].has_read_until(now);
+        }
         if self.workers[worker].next_timeout() <= now {
             self.workers[worker].tick(now);
         }

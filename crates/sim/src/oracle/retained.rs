@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::Oracle;
+use mqtt::{QoS, TopicFilter, TopicName};
+
+use super::{Oracle, SHARE};
 use crate::report::Report;
 
 impl Oracle {
@@ -16,6 +18,40 @@ impl Oracle {
             let replaced = |other: &usize| *other < number && messages[*other].connections == connections;
             // One that was sent again may have come after one that was known already, at QoS 2.
             candidates.retain(|other| !replaced(other) || connections.len() > 1);
+        }
+    }
+
+    /// A session is granted a subscription. What is retained there comes to it, until the session ends or somebody writes the topic again.
+    pub fn is_granted(&mut self, session: usize, filter: String, qos: QoS) {
+        let is_plain = !filter.starts_with(SHARE) && qos > QoS::AtMostOnce;
+        if let Some(parsed) = TopicFilter::parse(&filter).ok().filter(|_| is_plain && !self.tight) {
+            let matching = self
+                .retained
+                .iter()
+                .filter(|(topic, _)| TopicName::parse(topic).is_ok_and(|name| parsed.matches(name)));
+            let only = matching.filter(|(_, candidates)| candidates.len() == 1);
+            let is_sure = |number: &&usize| {
+                let message = &self.messages[**number];
+                message.acknowledged.is_some()
+                    && message.qos > QoS::AtMostOnce
+                    && message.connections.len() == 1
+                    && !(message.deletes || message.may_never_arrive)
+            };
+            let owed: Vec<usize> =
+                only.flat_map(|(_, candidates)| candidates).filter(is_sure).copied().collect();
+            let view = &mut self.sessions[session];
+            if view.durable {
+                view.owed_retained.extend(owed);
+            }
+        }
+        self.sessions[session].granted.insert(filter, qos);
+    }
+
+    /// Somebody writes a topic: what is retained there now need not come any more.
+    pub(super) fn is_written(&mut self, topic: &str) {
+        let Some(candidates) = self.retained.get(topic) else { return };
+        for view in &mut self.sessions {
+            view.owed_retained.retain(|number| !candidates.contains(number));
         }
     }
 

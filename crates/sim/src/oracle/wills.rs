@@ -26,6 +26,8 @@ pub struct Will {
     overtaken: bool,
     /// Whether it was due before a CONNECT took it back cannot be said.
     in_doubt: bool,
+    /// Its client lost the right to publish it before it was due.
+    denied: bool,
     verdict: Verdict,
     /// Sessions that have to get it.
     owed: BTreeSet<usize>,
@@ -54,6 +56,8 @@ enum Verdict {
 
 /// What may lie between what a client sees and what the node does, milliseconds.
 const SLACK_MS: u64 = 3_000;
+/// The same while the disk may be full.
+const LONG_SLACK_MS: u64 = 20_000;
 
 impl Will {
     /// Whether it is due before the client is back depends on moments.
@@ -65,6 +69,7 @@ impl Will {
     }
 
     pub(super) fn check_arrival(&self, report: &mut Report, number: usize, time: u64) {
+        assert!(!self.denied, "Will {number} may not be published any more, and comes: {self:?}");
         assert!(self.verdict != Verdict::Never, "Will {number} was taken back, and comes: {self:?}");
         let Some((ending, at)) = self.ended else {
             panic!("Will {number} comes while its client is connected: {self:?}");
@@ -75,7 +80,36 @@ impl Will {
     }
 }
 
+impl Will {
+    /// From this time of the node's on nobody may publish a Will.
+    fn is_denied(&mut self, from: u64) {
+        let Some((_, at)) = self.ended else { return };
+        let due = at + self.delay;
+        self.denied |= due > from;
+        // What was due shortly before may have waited for the disk.
+        if self.later.max(due) + LONG_SLACK_MS > from {
+            self.owed.clear();
+            self.verdict = if self.verdict == Verdict::Must { Verdict::May } else { self.verdict };
+        }
+    }
+}
+
 impl Oracle {
+    /// From this time of the node's on nobody may publish a Will.
+    pub fn wills_are_denied(&mut self, from: u64) {
+        self.wills_denied = Some(from);
+        self.wills.values_mut().for_each(|will| will.is_denied(from));
+    }
+
+    pub fn denies_wills(&self) -> bool {
+        self.wills_denied.is_some()
+    }
+
+    /// The node's process stands still from one time of its own to another.
+    pub fn node_stands_still(&mut self, from: u64, until: u64) {
+        self.stood_still = (from, until);
+    }
+
     /// A CONNECT leaves with this Will.
     pub fn will(&mut self, link: Link, topic: &str, delay: u64, durable: bool) -> usize {
         let number = self.messages.len();
@@ -106,6 +140,7 @@ impl Oracle {
             durable,
             overtaken: false,
             in_doubt: false,
+            denied: false,
             verdict: Verdict::May,
             owed,
         };
@@ -134,6 +169,9 @@ impl Oracle {
         }
         if will.overtaken {
             will.is_unclear();
+        }
+        if let Some(denied) = self.wills_denied {
+            will.is_denied(denied);
         }
         if will.in_doubt {
             will.verdict = Verdict::May;
@@ -165,8 +203,15 @@ impl Oracle {
         }
         match will.ended {
             None => will.overtaken = true,
-            Some((_, at)) if sent < will.later.max(at + will.delay) + SLACK_MS => will.is_unclear(),
-            Some(_) => {}
+            Some((_, at)) => {
+                let due = will.later.max(at + will.delay);
+                let (from, until) = self.stood_still;
+                // What fell due while the process stood still is published when it goes on, as what came meanwhile is read.
+                let due = if due + SLACK_MS >= from { due.max(until) } else { due };
+                if sent < due + SLACK_MS {
+                    will.is_unclear();
+                }
+            }
         }
     }
 
@@ -212,6 +257,13 @@ impl Oracle {
     }
 
     pub(super) fn check_wills(&self, report: &mut Report) {
+        let is_proof = |will: &&Will| {
+            will.denied
+                && will.durable
+                && will.accepted
+                && matches!(will.ended, Some((Ending::Lost | Ending::Died, _)))
+        };
+        report.check_wills_denied += self.wills.values().filter(is_proof).count() as u64;
         for will in self.wills.values().filter(|will| will.verdict == Verdict::Must) {
             for session in &will.owed {
                 let arrived = self.sessions[*session].arrived.contains(&will.number);

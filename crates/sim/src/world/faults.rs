@@ -17,6 +17,12 @@ impl World {
         let now = scene.machine.disk.operations();
         match fault {
             Fault::ClockJump => scene.machine.jump(&mut scene.cx),
+            Fault::DenyWills => {
+                self.plan.setup.rules.deny_wills();
+                scene
+                    .oracle
+                    .wills_are_denied(scene.node.as_ref().map_or(scene.stood, |node| node.time(&scene.cx).0));
+            }
             Fault::Partition { client, time } => scene.net.part(&mut scene.cx, client, time),
             Fault::LoseConnection { client } => {
                 if let Some(link) = self.clients[client].link() {
@@ -30,8 +36,20 @@ impl World {
                 scene.machine.disk.change_plan(|plan| plan.cut_at = self.cut_at);
             }
             Fault::Kill => self.kill(),
-            Fault::Stop => {
+            Fault::StandStill { time } => {
                 let Some(node) = &mut scene.node else { return };
+                let until = (scene.cx.now() + time).min(self.plan.length);
+                node.stand_still(until);
+                let began = node.time(&scene.cx).0;
+                scene.oracle.node_stands_still(began, began + (until - scene.cx.now()) / MILLI);
+                scene.cx.report.stands += 1;
+                // What comes at that moment comes first.
+                let life = node.life();
+                scene.cx.at(until + 1, Event::ReadAll { life });
+            }
+            Fault::Stop => {
+                let now = scene.cx.now();
+                let Some(node) = scene.node.as_mut().filter(|node| !node.stands_still(now)) else { return };
                 scene.cx.report.stops += 1;
                 (self.ending, self.stopping) = (true, true);
                 node.stop(&mut scene.cx, &mut scene.net);
@@ -107,6 +125,7 @@ impl World {
         let Some(node) = scene.node.take() else { return };
         scene.cx.say(|| format!("node: life {} is over ({ending:?})", node.life()));
         scene.ends_life(node.time(&scene.cx).0);
+        scene.cx.report.retained_walks_resumed += node.walks_resumed();
         self.dropped += node.dropped();
         self.orphaned.extend(node.links().map(|link| (link, ending)));
         for (link, _) in &self.orphaned {

@@ -54,7 +54,7 @@ impl World {
                 quiet &= client.is_quiet() & !std::mem::take(&mut client.stirred);
             }
             silent = if quiet { silent + 1 } else { 0 };
-            if silent >= SILENCE {
+            if silent >= if self.plan.is_slow_with_retained() { 3 * SILENCE } else { SILENCE } {
                 return;
             }
         }
@@ -86,7 +86,8 @@ impl World {
         end.write(&subscribe(1).to("r/#", QoS::AtMostOnce).into(), &mut bytes);
         self.scene.send(link, bytes);
         self.reader = Some(Reader { link, end });
-        let until = self.scene.cx.now() + 2 * SECOND;
+        let time = if self.plan.is_slow_with_retained() { 20 * SECOND } else { 2 * SECOND };
+        let until = self.scene.cx.now() + time;
         self.run_until(until);
         let mut reader = self.reader.take().expect("put there before");
         let mut found = BTreeMap::new();
@@ -104,6 +105,12 @@ impl World {
     /// Everybody has everything, durably: a power cut changes nothing of that.
     pub(super) fn crash_once_more(&mut self) {
         self.check_limits();
+        if self.plan.is_slow_with_retained() {
+            // The power goes before all that is retained has come.
+            self.clients.iter_mut().for_each(|client| client.asks_for_retained(&mut self.scene));
+            let until = self.scene.cx.now() + self.scene.cx.between(SECOND / 10, 2 * SECOND);
+            self.run_until(until);
+        }
         self.cut();
     }
 
