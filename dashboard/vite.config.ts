@@ -52,6 +52,8 @@ export default defineConfig({
     chunkSizeWarningLimit: 600,
   },
   server: {
+    // The sentences of `meridian ctl cluster` lie beside it.
+    fs: { allow: ['..'] },
     proxy: { '/api': { target: process.env.MERIDIAN_URL ?? 'http://127.0.0.1:18083' }, '/health': { target: process.env.MERIDIAN_URL ?? 'http://127.0.0.1:18083' } },
   },
 });

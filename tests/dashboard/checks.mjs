@@ -241,6 +241,8 @@ export const checks = [
         await gone(page.locator('svg.map .card').getByText('n25', { exact: true }));
         await page.getByLabel('Node whose links are shown').selectOption('');
         const names = () => page.getByRole('table', { name: 'Nodes' }).getByRole('row').evaluateAll((rows) => rows.slice(1).map((one) => one.firstElementChild.textContent.trim()));
+        const heights = await page.getByRole('table', { name: 'Members' }).getByRole('row').evaluateAll((rows) => rows.map((one) => one.getBoundingClientRect().height));
+        assert.ok(heights.length === 26 && Math.max(...heights) < 60, `members take two lines at most: ${heights}`);
         assert.deepEqual(await names(), Array.from({ length: 25 }, (_, i) => `n${i + 1}`), 'in the order of their numbers');
         if (process.env.SCREENSHOT_CLUSTER) await page.screenshot({ path: process.env.SCREENSHOT_CLUSTER.replace('.png', `-ring-${width}.png`) });
         await page.evaluate(await read('dashboard/node_modules/axe-core/axe.min.js'));
@@ -258,6 +260,107 @@ export const checks = [
         await page.unrouteAll({ behavior: 'ignoreErrors' });
       }
     },
+  ],
+  [
+    'members are removed, leave and lead from the page, after the question of `meridian ctl cluster`, for those who may',
+    async (visitor, node) => {
+      const nodes = await startCluster(node.binary, 3, 2);
+      try {
+        const [first, , , fourth, fifth] = nodes;
+        await until('all serve', async () => (await Promise.all(nodes.map((one) => fetch(`${one.base}/health/ready`)))).every((answer) => answer.ok), 30_000);
+        const view = async () => (await fetch(`${first.base}/api/v1/cluster`)).json();
+        await until('all are members, and three vote', async () => {
+          const members = (await view()).membership?.members ?? [];
+          return members.length === 5 && members.filter((one) => one.votes).length === 3;
+        }, 60_000);
+        // Nobody is at the terminal, so that the question comes back as the error.
+        const asks = async (...words) => {
+          const said = await run(node.binary, ['ctl', '--url', first.base, ...words], { stdio: 'pipe' }).then(() => assert.fail('it was not asked'), (error) => error.stderr);
+          return said.split('\n')[0].replace(/^meridian ctl: /, '').trim();
+        };
+        const page = await visitor.open('cluster');
+        await page.goto(`${first.base}/#/cluster`);
+        const members = page.getByRole('table', { name: 'Members' });
+        const line = (name) => members.getByRole('row').filter({ has: page.getByRole('cell', { name, exact: true }) });
+        const dialog = page.getByRole('dialog');
+
+        await page.getByRole('button', { name: 'Balance…' }).click();
+        await dialog.getByText('Spread the replicants evenly over the cores').waitFor();
+        await dialog.getByRole('button', { name: 'Balance' }).click();
+        await toast(page, 'The replicants move');
+
+        // Whoever leads now, another one does then; by keyboard only.
+        const to = page.getByRole('button', { name: /^Have n\d lead the cores$/ }).first();
+        const name = (await to.getAttribute('aria-label')).split(' ')[1];
+        await to.focus();
+        await page.keyboard.press('Enter');
+        await dialog.getByText('Have another core lead the cores. Nothing is agreed upon for a moment.').waitFor();
+        await page.keyboard.press('Escape');
+        await gone(dialog);
+        assert.equal(await line(name).getByText('leads', { exact: true }).count(), 0, 'Escape does nothing');
+        await to.focus();
+        await page.keyboard.press('Enter');
+        await dialog.waitFor();
+        await page.keyboard.press('Enter');
+        await toast(page, `Node ${name} leads`);
+        await line(name).getByText('leads', { exact: true }).waitFor({ timeout: 20_000 });
+
+        // What it means is said of a core, before it is one of too few.
+        await page.getByRole('button', { name: 'Have n2 leave the cluster' }).click();
+        const ofCore = await asks('--node', 'n2', 'cluster', 'leave');
+        assert.match(ofCore, /Two cores are left then/);
+        await dialog.getByText(ofCore, { exact: true }).waitFor();
+        if (process.env.SCREENSHOT_CLUSTER) await page.screenshot({ path: process.env.SCREENSHOT_CLUSTER.replace('.png', '-leave.png') });
+        await dialog.getByRole('button', { name: 'Cancel' }).click();
+        await gone(dialog);
+
+        // Another node than the one that is asked leaves.
+        await page.getByRole('button', { name: 'Have n4 leave the cluster' }).click();
+        const question = await asks('--node', 'n4', 'cluster', 'leave');
+        assert.match(question, /^Stop node n4/);
+        await dialog.getByText(question, { exact: true }).waitFor();
+        await dialog.getByLabel('Leave even though clients lose what is queued for them on this node').check();
+        await dialog.getByRole('button', { name: 'Leave' }).click();
+        await toast(page, 'Node n4 stops and leaves');
+        await gone(line('n4'));
+        await until('its process ends', () => fourth.process.exitCode === 0, 40_000);
+
+        // One that is dead is removed, and nothing else is offered for it.
+        await fifth.end();
+        const dead = page.getByRole('button', { name: 'Remove n5' });
+        await dead.waitFor({ timeout: 30_000 });
+        assert.equal(await line('n5').getByRole('button').count(), 1);
+        await dead.click();
+        const last = await asks('cluster', 'remove', 'n5');
+        assert.match(last, /^Remove the node n5/);
+        await dialog.getByText(last, { exact: true }).waitFor();
+        await dialog.getByRole('button', { name: 'Remove' }).click();
+        await toast(page, 'Node n5 is removed');
+        await gone(line('n5'));
+        await gone(page.getByRole('button', { name: 'Balance…' }));
+
+        // Whoever may only look is offered nothing; an operator may balance, where there is something to balance.
+        const key = async (name, role, token) => {
+          const headers = { 'Content-Type': 'application/json', ...(token ? { Authorization: `Bearer ${token}` } : {}) };
+          return (await (await fetch(`${first.base}/api/v1/keys`, { method: 'POST', headers, body: JSON.stringify({ name, role, expires_in_s: null }) })).json()).token;
+        };
+        const admin = await key('boss', 'admin');
+        for (const [role, buttons] of [['viewer', 0], ['operator', 0], ['admin', 5]]) {
+          const token = await key(role, role, admin);
+          const other = await visitor.open('cluster');
+          await other.goto(`${first.base}/#/cluster`);
+          await other.getByLabel('Token').fill(token);
+          await other.getByRole('button', { name: 'Sign in' }).click();
+          const rows = other.getByRole('table', { name: 'Members' }).getByRole('row');
+          await until('the members are shown', async () => (await rows.count()) === 1 + 3);
+          assert.equal(await other.getByRole('table', { name: 'Members' }).getByRole('cell').getByRole('button').count(), buttons, role);
+          assert.equal(await other.getByRole('button', { name: 'Balance…' }).count(), 0, role);
+        }
+      } finally {
+        for (const one of nodes) await one.close();
+      }
+    },
+    'real',
   ],
   [
     'a wrong clock is told, by the node whose it is where most others agree, and on its links',

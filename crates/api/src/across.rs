@@ -68,7 +68,8 @@ impl Across {
             | "log_level"
             | "log_level_set"
             | "config"
-            | "config_history" => Self::Here,
+            | "config_history"
+            | "leave_cluster" => Self::Here,
             _ => return None,
         })
     }

@@ -573,6 +573,25 @@ fn a_node_leaves_when_it_is_meant_and_is_told_what_that_costs() {
         "{}",
         outcome.error()
     );
+    // What it means that a core leaves depends on how many there are; for a replicant it means nothing.
+    for (role, cores, meaning) in [
+        ("core", 2, "One core is left"),
+        ("core", 3, "Two cores are left"),
+        ("core", 4, ""),
+        ("replicant", 2, ""),
+    ] {
+        let mock = Mock::serve(move |_| {
+            let member = json!({"node": "n", "role": "core", "state": "alive"});
+            Reply::json(&json!({"node": "n1", "role": role, "membership": {"members": vec![member; cores]}}))
+        });
+        let asked = ctl(&mock, "cluster leave").error();
+        let expected = format!(
+            "no member of the cluster any more?{}",
+            if meaning.is_empty() { String::new() } else { format!(" {meaning}") }
+        );
+        assert!(asked.contains(&expected), "{asked}");
+        assert_eq!(asked.contains("left then"), !meaning.is_empty(), "{asked}");
+    }
     let outcome = ctl(&mock, "--yes cluster leave --discard-sessions");
     assert!(outcome.out().contains("node n1 stops and leaves"));
     let last = mock.requests().remove(2);

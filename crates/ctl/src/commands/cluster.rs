@@ -1,5 +1,7 @@
 //! `meridian ctl cluster`: how the node's part in its cluster is, in short, who belongs to it, and what is to become of them.
 
+mod sentences;
+
 use std::iter;
 
 use clap::{Args, Subcommand};
@@ -7,6 +9,7 @@ use serde_json::{Value, json};
 use settings::HostPort;
 use ureq::http::Method;
 
+use self::sentences::SENTENCES;
 use super::{Command, status as nodes_table};
 use crate::alarms;
 use crate::client::Client;
@@ -65,18 +68,17 @@ so that the others need no more of each other than before; that can take half a 
 
 What durable sessions have on the node's disk does not go elsewhere: --discard-sessions says that it may be lost.")]
     Leave {
-        /// Leave even though clients lose what is queued for them on this node
-        #[arg(long)]
+        #[arg(long, help = SENTENCES.leave.discard_sessions.as_str())]
         discard_sessions: bool,
     },
-    /// Have another core lead the cores
+    #[command(about = SENTENCES.transfer.about.as_str(), after_help = SENTENCES.transfer.effect.as_str())]
     Transfer {
         // Not `node`: that is the flag which says who is asked.
         /// Its name
         #[arg(value_name = "NODE")]
         name: String,
     },
-    /// Spread the replicants evenly over the cores, those of a region over the cores of that region
+    #[command(about = SENTENCES.balance.about.as_str(), after_help = SENTENCES.balance.effect.as_str())]
     Balance,
     /// Remove a dead node: nothing is kept for it any more
     Remove {
@@ -169,15 +171,10 @@ fn row(member: &Value, known: Known) -> Vec<String> {
 }
 
 fn remove(console: &mut Console, node: &str) -> Result<(), Failure> {
-    confirm(
-        console,
-        &format!(
-            "Remove the node {node} from the cluster? Nothing is kept for its sessions any more. It may join again."
-        ),
-    )?;
+    confirm(console, &sentences::of(&SENTENCES.remove.question, node))?;
     let path = format!("{CLUSTER}/nodes/{}", encode(node));
     let answer = console.client.send(Method::DELETE, &path, &Query::new(), None)?;
-    console.done(&answer, &format!("node {node} is removed"))
+    console.done(&answer, &sentences::of(&SENTENCES.remove.done, node))
 }
 
 fn nodes_of(console: &mut Console) -> Result<(), Failure> {
@@ -201,32 +198,24 @@ fn leave(console: &mut Console, discard_sessions: bool) -> Result<(), Failure> {
     let node = view.cell("node");
     let cores = view.list("membership.members");
     let cores = cores.iter().filter(|it| it.text("role") == "core" && it.text("state") == "alive").count();
-    let rest = match (&view.text("role")[..], cores) {
-        ("core", 2) => {
-            " One core is left then, and with that everything that the cores have agreed on can be lost."
-        }
-        ("core", 3) => " Two cores are left then, and both have to be there for anything to be agreed upon.",
-        _ => "",
-    };
-    confirm(console, &format!("Stop node {node}, and have it be no member of the cluster any more?{rest}"))?;
+    let is_core = view.text("role") == "core";
+    confirm(console, &SENTENCES.leave.asked(&node, is_core.then_some(cores)))?;
     let body = json!({ "discard_sessions": discard_sessions });
     let path = format!("{CLUSTER}/leave");
     let answer = console.client.send(Method::POST, &path, &Query::new(), Some(&body))?;
-    console.done(
-        &answer,
-        &format!("node {node} stops and leaves: `meridian ctl cluster` of another node says when it is gone"),
-    )
+    console
+        .done(&answer, &format!("{}: {}", sentences::of(&SENTENCES.leave.done, &node), SENTENCES.leave.see))
 }
 
 fn transfer(console: &mut Console, node: &str) -> Result<(), Failure> {
     let path = format!("{CLUSTER}/leader");
     let answer = console.client.send(Method::PUT, &path, &Query::new(), Some(&json!({ "node": node })))?;
-    console.done(&answer, &format!("node {node} leads"))
+    console.done(&answer, &sentences::of(&SENTENCES.transfer.done, node))
 }
 
 fn balance(console: &mut Console) -> Result<(), Failure> {
     let answer = console.client.send(Method::POST, &format!("{CLUSTER}/balance"), &Query::new(), None)?;
-    console.done(&answer, "the replicants move: `meridian ctl cluster nodes` says from which core each hears")
+    console.done(&answer, &format!("{}: {}", SENTENCES.balance.done, SENTENCES.balance.see))
 }
 
 /// `None` when the node belongs to no cluster, or is too old to know of one.

@@ -1,0 +1,71 @@
+//! What is asked and said when the members of a cluster change. The dashboard shows the same sentences, from the same file.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
+/// See `sentences.json`; `{node}` stands for the name of the node.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sentences {
+    pub remove: Remove,
+    pub leave: Leave,
+    pub transfer: Transfer,
+    pub balance: Balance,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Remove {
+    pub question: String,
+    pub done: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Leave {
+    pub question: String,
+    /// What it means when a core leaves that is one of so many.
+    pub cores_before: BTreeMap<String, String>,
+    pub discard_sessions: String,
+    pub done: String,
+    pub see: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Transfer {
+    pub about: String,
+    pub effect: String,
+    pub done: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Balance {
+    pub about: String,
+    pub effect: String,
+    pub done: String,
+    pub see: String,
+}
+
+pub static SENTENCES: LazyLock<Sentences> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("sentences.json")).expect("sentences.json has every sentence")
+});
+
+/// The sentence with the node's name in it.
+pub fn of(sentence: &str, node: &str) -> String {
+    sentence.replace("{node}", node)
+}
+
+impl Leave {
+    /// Whether `node` is to leave; it is a core and one of so many, or it is none.
+    pub fn asked(&self, node: &str, cores: Option<usize>) -> String {
+        let question = of(&self.question, node);
+        match cores.and_then(|cores| self.cores_before.get(&cores.to_string())) {
+            Some(meaning) => format!("{question} {meaning}"),
+            None => question,
+        }
+    }
+}

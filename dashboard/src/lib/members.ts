@@ -1,0 +1,61 @@
+// What can be done to the members of a cluster, with the sentences of `meridian ctl cluster`: both read the same file.
+
+import sentences from '../../../crates/ctl/src/commands/cluster/sentences.json';
+import { call, post, put, remove } from './api';
+import { dialogs, type Question } from './dialogs.svelte';
+import { session } from './session.svelte';
+import { attempt } from './toasts.svelte';
+import type { AgreedMember, Membership } from './types';
+
+export type Action = 'lead' | 'leave' | 'remove';
+
+const of = (sentence: string, node: string) => sentence.replaceAll('{node}', node);
+const begin = (sentence: string) => sentence.charAt(0).toUpperCase() + sentence.slice(1);
+
+/** What can be done to a member, by somebody who may. */
+export function actions(member: AgreedMember, membership: Membership): Action[] {
+  if (!session.can('admin')) return [];
+  if (member.state === 'dead') return ['remove'];
+  if (member.state !== 'alive') return [];
+  // A replicant does not know who votes.
+  const may = member.role === 'core' && !member.leads && (member.votes || membership.replica === null);
+  return may ? ['lead', 'leave'] : ['leave'];
+}
+
+export const labels: Record<Action, string> = { lead: 'Lead', leave: 'Leave', remove: 'Remove' };
+
+export const named = (action: Action, node: string) => ({ lead: `Have ${node} lead the cores`, leave: `Have ${node} leave the cluster`, remove: `Remove ${node}` })[action];
+
+function question(action: Action, member: AgreedMember, membership: Membership): Question {
+  const { node } = member;
+  const title = `${named(action, node)}?`;
+  if (action === 'remove') return { title, text: of(sentences.remove.question, node), action: 'Remove', danger: true };
+  if (action === 'lead') return { title, text: `${sentences.transfer.about}. ${sentences.transfer.effect}`, action: 'Lead' };
+  const cores = membership.members.filter((one) => one.role === 'core' && one.state === 'alive').length;
+  const meanings: Record<string, string> = sentences.leave.cores_before;
+  const meaning = member.role === 'core' ? meanings[cores] : undefined;
+  return { title, text: [of(sentences.leave.question, node), meaning].filter(Boolean).join(' '), action: 'Leave', danger: true, option: sentences.leave.discard_sessions };
+}
+
+/** Asks, does it, and says what has become of it; true when it was done. */
+export async function change(action: Action, member: AgreedMember, membership: Membership): Promise<boolean> {
+  const { node } = member;
+  const answer = await dialogs.ask(question(action, member, membership));
+  if (!answer.yes) return false;
+  return attempt(async () => {
+    if (action === 'remove') await remove(`/api/v1/cluster/nodes/${encodeURIComponent(node)}`);
+    else if (action === 'lead') await put('/api/v1/cluster/leader', { node });
+    else await call('POST', '/api/v1/cluster/leave', { query: { node }, body: { discard_sessions: answer.option } });
+    return begin(of(sentences[action === 'lead' ? 'transfer' : action].done, node));
+  });
+}
+
+/** The same for the replicants. */
+export async function balance(): Promise<boolean> {
+  const answer = await dialogs.ask({ title: 'Balance the replicants?', text: `${sentences.balance.about}. ${sentences.balance.effect}`, action: 'Balance' });
+  if (!answer.yes) return false;
+  return attempt(async () => {
+    await post('/api/v1/cluster/balance', undefined);
+    return begin(sentences.balance.done);
+  });
+}
