@@ -13,7 +13,7 @@ use mqtt::{
     SubscribeFiltersBuf, SubscriptionOptions, Version,
 };
 
-/// Topics may be read as long as the generation of the rules is even, `free` always. Everybody is let in; once it is shut, those whose
+/// Topics may be read as long as the generation of the rules is even, `free` always, and `until N` until the rules have changed N times. Everybody is let in; once it is shut, those whose
 /// identifier ends with 7 may not be here.
 #[derive(Default)]
 struct Door {
@@ -41,7 +41,10 @@ impl Access for Door {
         topic: &str,
         _: &mut dyn FnMut() -> AskAgain,
     ) -> Option<Permission> {
-        let allowed = topic == "free" || self.generation().is_multiple_of(2);
+        let allowed = match topic.strip_prefix("until ") {
+            Some(changes) => changes.parse().is_ok_and(|changes: u64| self.generation() < changes),
+            None => topic == "free" || self.generation().is_multiple_of(2),
+        };
         if self.changes_meanwhile.swap(false, Ordering::Relaxed) {
             self.generation.fetch_add(1, Ordering::Relaxed);
         }
@@ -179,6 +182,30 @@ fn subscriptions_that_are_no_longer_allowed_end() {
     // What is left is `free`: of the connection, of the durable session's shard, and of its connection at QoS 0.
     assert_eq!(node.routes.len(), 3);
     assert_eq!(worker.counters().subscribe_denied, 4);
+    worker.check_invariants();
+}
+
+/// Those who were looked at under the rules in between are looked at again, and so are those who were not.
+#[test]
+fn all_connections_are_looked_at_under_the_last_rules_although_they_change_meanwhile() {
+    let (door, node, mut worker) = door();
+    for number in 0..2_500 {
+        client(&mut worker, &format!("c{number}"), true, &["free", "until 1", "until 2"]);
+    }
+    let mut tick = |milliseconds, changes| {
+        door.generation.fetch_add(changes, Ordering::Relaxed);
+        worker.tick(Time(milliseconds));
+        worker.settle(Time(milliseconds));
+        (worker.counters().subscribe_denied, worker.next_timeout() <= Time(milliseconds + 10))
+    };
+    assert_eq!(tick(1_000, 0), (0, false), "nobody is looked at while the rules stay");
+    assert_eq!(tick(2_000, 1), (1_000, true));
+    // The second change: the first thousand lose another, the others both.
+    assert_eq!(tick(2_010, 1), (2_000, true));
+    assert_eq!(tick(2_020, 0), (4_000, true));
+    assert_eq!(tick(2_030, 0), (5_000, false));
+    assert_eq!(node.routes.len(), 2_500, "each has `free`");
+    assert_eq!(tick(3_000, 0), (5_000, false));
     worker.check_invariants();
 }
 
