@@ -2,7 +2,7 @@
 
 use mqtt::QoS::{self, AtLeastOnce, AtMostOnce, ExactlyOnce};
 use mqtt::RetainHandling::{DoNotSend, Send, SendIfNew};
-use mqtt::Version::V5;
+use mqtt::Version::{V3_1_1, V5};
 use mqtt::{ReasonCode, SubscriptionOptions};
 
 use std::sync::Arc;
@@ -489,4 +489,44 @@ fn retained_messages_are_looked_at_for_each_client_at_a_bounded_pace() {
             all_of(numbers(net.received(greedy)), 300);
         },
     );
+}
+
+/// A message for many is encoded once for each form that it has: receivers differ by version, QoS and RETAIN.
+#[test]
+fn each_of_many_receivers_gets_the_message_in_its_own_form() {
+    everywhere(|net| {
+        let mut receivers = Vec::new();
+        for round in 0..2 {
+            for (version, retain) in [(V5, false), (V5, true), (V3_1_1, false)] {
+                for qos in [AtMostOnce, AtLeastOnce, ExactlyOnce] {
+                    let name = format!("{round} {version:?} {retain} {qos:?}");
+                    let peer = net.connect(receivers.len(), Connecting { version, ..v5(&name) });
+                    let options = SubscriptionOptions {
+                        qos,
+                        retain_as_published: retain,
+                        ..SubscriptionOptions::default()
+                    };
+                    net.send(peer, subscribe(1).with("t/+", options));
+                    assert_eq!(net.received(peer), [suback(1, &[qos])]);
+                    receivers.push((peer, retain, qos, name));
+                }
+            }
+        }
+        let publisher = net.connect(0, v5("publisher"));
+        for payload in ["first", "second"] {
+            net.send(publisher, message("t/1", payload).retain().qos2(1));
+            net.send(publisher, pubrel(1));
+            for (peer, retain, qos, name) in &receivers {
+                let received = net.received(*peer);
+                let [Sent::Publish(got)] = &received[..] else { panic!("{name}: {received:?}") };
+                let packet_id = (*qos > AtMostOnce).then_some(if payload == "first" { 1 } else { 2 });
+                let expected = (payload, "t/1", *qos, *retain, packet_id);
+                assert_eq!(
+                    (&*got.payload, &*got.topic, got.qos, got.retain, got.packet_id),
+                    expected,
+                    "{name}"
+                );
+            }
+        }
+    });
 }
