@@ -400,3 +400,43 @@ fn merge(routes: &[Route], view: &MessageView<'_>, targets: &mut Vec<Target>) {
         targets.truncate(first_target);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mqtt::SubscriptionOptions;
+
+    use super::*;
+    use crate::ids::Time;
+    use crate::route::Options;
+
+    /// [MQTT-3.8.3-3] is about one connection. Its slot may have been another's, on the same worker or not.
+    #[test]
+    fn no_local_keeps_messages_from_their_publisher_alone() {
+        let publisher = ConnectionId { worker: WorkerId(1), slot: 7, generation: 4 };
+        let view = MessageView {
+            topic: "t",
+            properties: &[],
+            payload: &[],
+            qos: QoS::AtMostOnce,
+            retain: false,
+            expires: Time::NEVER,
+            received: Time(0),
+            publisher: Some(publisher),
+            publisher_key: 0,
+            durability: crate::settings::Durability::default(),
+        };
+        let merged = |place, slot, generation, no_local| {
+            let options = Options::from(SubscriptionOptions { no_local, ..SubscriptionOptions::default() });
+            let kind = RouteKind::Connection;
+            let route = Route { slot, generation, subscription_id: 0, place, options, kind };
+            let mut targets = Vec::new();
+            merge(&[route], &view, &mut targets);
+            targets.len()
+        };
+        assert_eq!(merged(1, 7, 4, true), 0);
+        assert_eq!(merged(1, 7, 4, false), 1, "who does not ask for it gets its own messages");
+        for (worker, slot, generation) in [(1, 7, 5), (1, 7, 3), (1, 8, 4), (2, 7, 4)] {
+            assert_eq!(merged(worker, slot, generation, true), 1, "{worker}, {slot}, {generation}");
+        }
+    }
+}
