@@ -562,3 +562,31 @@ fn passes_blocked(version: Version, flow: &Flow, packet: &[u8]) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Packet Identifiers go around in a circle without 0.
+    #[test]
+    fn any_delivery_that_was_not_sent_can_be_withdrawn_and_no_other() {
+        let ids = [65_534, 65_535, 1, 2];
+        let ready = || ids.map(|id| SessionDelivery::PubRel { packet_id: PacketId::new(id).expect("not 0") });
+        let left = |id: u16, kind| {
+            let mut ready = VecDeque::from(ready());
+            withdraw(&mut ready, PacketId::new(id).expect("not 0"), kind);
+            ready.iter().map(|delivery| delivery.packet_id().get()).collect::<Vec<_>>()
+        };
+        for id in ids {
+            let others: Vec<u16> = ids.into_iter().filter(|other| *other != id).collect();
+            assert_eq!(left(id, Acknowledgement::PubComp), others);
+            assert_eq!(left(id, Acknowledgement::PubAck), ids, "the wrong kind of acknowledgement");
+        }
+        for id in [65_533, 3, 30_000] {
+            assert_eq!(left(id, Acknowledgement::PubComp), ids);
+        }
+        let mut none = VecDeque::new();
+        withdraw(&mut none, PacketId::new(1).expect("not 0"), Acknowledgement::PubComp);
+        assert_eq!(none.len(), 0);
+    }
+}
