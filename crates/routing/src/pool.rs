@@ -126,13 +126,13 @@ impl FreeList {
     }
 
     pub fn pop(&mut self) -> Option<u32> {
-        let block = self.blocks.last_mut()?;
-        let number = block.pop();
-        if block.is_empty() {
-            self.blocks.pop();
+        // An empty block stays until the one before it is needed, so that numbers that come and go allocate nothing.
+        if self.blocks.len() > 1 {
+            self.blocks.pop_if(|block| block.is_empty());
         }
-        self.len -= usize::from(number.is_some());
-        number
+        let number = self.blocks.last_mut()?.pop()?;
+        self.len -= 1;
+        Some(number)
     }
 
     pub fn len(&self) -> usize {

@@ -161,7 +161,7 @@ impl Shapes {
         if was_used {
             writer.counts.remove(&shape);
             writer.others -= usize::from(!shape.is_everyday());
-            uses.owners.into_iter().for_each(|owner| writer.discharge(owner));
+            uses.owners.into_iter().filter(|owner| *owner != 0).for_each(|owner| writer.discharge(owner));
         } else {
             writer.others += usize::from(!shape.is_everyday());
         }
