@@ -34,7 +34,7 @@ METRICS = {
     "meridian_clients_disconnected_total": (COUNTER, {}),
     "meridian_connects_refused_total": (COUNTER, {}),
     "meridian_login_delays_total": (COUNTER, {}),
-    "meridian_quota_refusals_total": (COUNTER, {"resource": {"connections", "session_bytes", "will_bytes"}}),
+    "meridian_quota_refusals_total": (COUNTER, {"resource": {"connections", "retained", "session_bytes", "sessions", "will_bytes"}}),
     "meridian_retained_walks_resumed_total": (COUNTER, {}),
     "meridian_retained_looked_total": (COUNTER, {}),
     "meridian_retained_paced_total": (COUNTER, {}),

@@ -165,6 +165,8 @@ counters! {
         claims_refused as "claims_refused",
         /// Sessions refused by `session.sessions_max`.
         sessions_refused as "sessions_refused",
+        /// Sessions refused because the user or the mountpoint has as many as it may (`quota`).
+        quota_sessions as "quota_refusals" "resource" = "sessions",
         /// Sessions that ended at their expiry.
         sessions_expired as "sessions_expired",
         /// Sessions ended by an operator.
@@ -191,6 +193,8 @@ counters! {
         read_errors as "messages_unreadable",
         /// Retained messages refused by `retained.messages_max` or `retained.bytes_max`.
         retained_refused as "retained_refused",
+        /// Retained messages refused because the user or the mountpoint has as many, or as many bytes, as it may (`quota`).
+        quota_retained as "quota_refusals" "resource" = "retained",
     }
 }
 

@@ -330,6 +330,7 @@ mod tests {
             copied_by: None,
             refusal: None,
             token: None,
+            payers: Default::default(),
         };
         batch.letters.push(Letter::Request(ShardId(0), retain));
         assert!(batch.weight() > 200_000);

@@ -68,8 +68,6 @@ pub struct Node {
     /// Other nodes have retained something for which there was no room here.
     lacks_retained: AtomicBool,
     pub(crate) load: Arc<NodeLoad>,
-    /// What users and mountpoints have of the node.
-    pub(crate) quotas: Arc<Quotas>,
     connections_max: AtomicU64,
     /// Where shards make things durable, if they do.
     pub(crate) log: Option<Arc<dyn StoreLog>>,
@@ -90,6 +88,25 @@ impl OwnerKey {
     /// No user, no tenant.
     pub const NOBODY: Self = Self(0);
 
+    /// Of a user, or of all that is behind a mountpoint.
+    pub(crate) fn of(hash_key: &[u8; 16], mountpoint: &str, username: Option<&str>) -> Self {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(hash_key);
+        hasher.write(mountpoint.as_bytes());
+        hasher.write_u8(0xFF); // Not in any text.
+        hasher.write(username.unwrap_or_default().as_bytes());
+        let hash = hasher.finish() as u32;
+        match (mountpoint, username) {
+            ("", None) => Self::NOBODY,
+            ("", Some(_)) => Self((hash & !1).max(2)),
+            _ => Self(hash | 1),
+        }
+    }
+
+    pub(crate) fn is_mounted(self) -> bool {
+        self.0 & 1 == 1
+    }
+
     pub(crate) fn from_u32(key: u32) -> Self {
         Self(key)
     }
@@ -101,7 +118,7 @@ impl OwnerKey {
     /// Whether another may have what this one has. What is nobody's anybody may have, but no tenant: in front of its mountpoint
     /// somebody may have subscribed to more than it may see.
     pub fn yields_to(self, other: Self) -> bool {
-        self == other || (self == Self::NOBODY && other.0 & 1 == 0)
+        self == other || (self == Self::NOBODY && !other.is_mounted())
     }
 }
 
@@ -125,6 +142,7 @@ pub struct NodeLoad {
     /// more than their share and acknowledge nothing are closed.
     pub hoarders_give_way: AtomicBool,
     pub full_queues: FullQueues,
+    pub quotas: Quotas,
 }
 
 /// How many retained messages a shard has.
@@ -217,7 +235,6 @@ impl Node {
             last_stamp: AtomicU64::new(0),
             lacks_retained: AtomicBool::new(false),
             load: Arc::new(NodeLoad { full_queues: FullQueues::new(seed), ..NodeLoad::default() }),
-            quotas: Arc::default(),
             connections_max: AtomicU64::new(u64::MAX),
             log,
             life,
@@ -254,23 +271,13 @@ impl Node {
 
     /// Stands for those who own a Client Identifier together: a user, or a tenant and its user. Not to be found from outside.
     pub(crate) fn owner_key(&self, mountpoint: &str, username: Option<&str>) -> OwnerKey {
-        let mut hasher = DefaultHasher::new();
-        hasher.write(&self.hash_key);
-        hasher.write(mountpoint.as_bytes());
-        hasher.write_u8(0xFF); // Not in any text.
-        hasher.write(username.unwrap_or_default().as_bytes());
-        let hash = hasher.finish() as u32;
-        match (mountpoint, username) {
-            ("", None) => OwnerKey::NOBODY,
-            ("", Some(_)) => OwnerKey((hash & !1).max(2)),
-            _ => OwnerKey(hash | 1),
-        }
+        OwnerKey::of(&self.hash_key, mountpoint, username)
     }
 
     /// Who pays for what a client takes.
     pub(crate) fn payers(&self, mountpoint: &str, username: Option<&str>) -> Payers {
         let user = if username.is_some() { self.owner_key(mountpoint, username) } else { OwnerKey::NOBODY };
-        self.quotas.payers(user, self.owner_key(mountpoint, None))
+        self.load.quotas.payers(user, self.owner_key(mountpoint, None))
     }
 
     /// Says how many connections there may be, which the quotas of users are a part of.
@@ -280,7 +287,7 @@ impl Node {
 
     /// How many users and mountpoints have anything of the node.
     pub fn charged_accounts(&self) -> usize {
-        self.quotas.charged()
+        self.load.quotas.charged()
     }
 
     pub(crate) fn connections_max(&self) -> u64 {

@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::admin::Holdings;
 use crate::node::OwnerKey;
 use crate::settings::Quota;
 
@@ -63,8 +64,25 @@ impl Account {
         debug_assert!(before >= amount, "more {resource:?} released than taken");
     }
 
+    /// All of it, for operators.
+    pub fn holdings(&self) -> Holdings {
+        Holdings {
+            connections: self.used(Resource::Connections),
+            sessions: self.used(Resource::Sessions),
+            session_bytes: self.used(Resource::SessionBytes),
+            queued_bytes: self.used(Resource::QueuedBytes),
+            retained_messages: self.used(Resource::RetainedMessages),
+            retained_bytes: self.used(Resource::RetainedBytes),
+        }
+    }
+
     fn is_empty(&self) -> bool {
-        self.used.iter().all(|used| used.load(Relaxed) == 0)
+        self.holdings() == Holdings::default()
+    }
+
+    /// Whether it has something that ends with clients and sessions: what is retained stays.
+    fn is_left_over(&self) -> bool {
+        Holdings { retained_messages: 0, retained_bytes: 0, ..self.holdings() } != Holdings::default()
     }
 }
 
@@ -112,6 +130,10 @@ impl Payers {
     pub fn user(&self) -> Option<&Arc<Account>> {
         self.user.as_ref()
     }
+
+    pub fn mountpoint(&self) -> Option<&Arc<Account>> {
+        self.mountpoint.as_ref()
+    }
 }
 
 /// The accounts of a node. **Invariant:** an account lives as long as somebody holds it or anything is charged to it.
@@ -144,10 +166,10 @@ impl Quotas {
         Some(accounts.by_owner.entry(owner).or_default().clone())
     }
 
-    /// How many accounts have something charged to them.
+    /// How many accounts have something charged to them that ends with clients and sessions.
     pub fn charged(&self) -> usize {
         let accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
-        accounts.by_owner.values().filter(|account| !account.is_empty()).count()
+        accounts.by_owner.values().filter(|account| account.is_left_over()).count()
     }
 
     /// Who pays for a client of `user` behind `mountpoint`, each [`OwnerKey::NOBODY`] where there is none.

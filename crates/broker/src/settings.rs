@@ -229,8 +229,11 @@ section! {
     /// What one client, one user or one mountpoint may have, so that nobody can take what belongs to all.
     [quota]
     pub struct Quota {
-        /// Part of the node's connections that one user or one mountpoint may have, in percent of the limit of the node. 100 is no
-        /// limit of its own. Clients without user name and mountpoint are not counted together.
+        /// Part of the node's connections (`limits.connections_max`), of its sessions that outlive their connection (`session.sessions_max`) and
+        /// of its retained messages and their bytes (`retained.messages_max`, `retained.bytes_max`) that one user or one mountpoint may have,
+        /// in percent. 100 is no limit of its own. What is beyond it is refused with 0x97. Clients without user name and mountpoint are
+        /// not counted together. A retained message counts for the client that has published it; after a restart for nobody, until it is
+        /// published again.
         pub user_percent: u8 = "90" in "1..=100", on reload;
         /// Bytes that one client may make the node hold for its session: Topic Filters, Will and Client Identifier. A filter counts
         /// with 64 bytes more than it has. A SUBSCRIBE beyond it gets 0x97.

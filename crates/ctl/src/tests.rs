@@ -169,13 +169,24 @@ fn one_client_is_found_whatever_its_name() {
     let mock = Mock::always(Reply::json(&json!({
         "client_id": "a/b c", "connected": true, "address": "127.0.0.1:4", "version": "5.0", "durable": true,
         "connected_at": "2026-01-31T12:00:00Z", "keep_alive_s": 60, "queued_messages": 3, "queued_bytes": 2048,
-        "connection": {"worker": 1, "receive_maximum": 10, "unsent_bytes": 0, "publisher_blocked": true},
+        "connection": {
+            "worker": 1, "receive_maximum": 10, "unsent_bytes": 0, "publisher_blocked": true, "of_mountpoint": null,
+            "of_user": {
+                "connections": 7, "sessions": 5, "session_bytes": 1024, "queued_bytes": 0, "retained_messages": 12,
+                "retained_bytes": 3072,
+            },
+        },
         "session": {"expiry_s": null, "waiting_publishers": 2},
     })));
     let text = run(&mock.url, &["client", "a/b c"]).out();
     assert_eq!(mock.request().target, "/api/v1/clients/a%2Fb%20c");
     for part in ["a/b c", "127.0.0.1:4", "keep alive", "2.0 KiB", "CONNECTION", "blocked", "SESSION", "never"]
     {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let has = "its user has";
+    assert!(text.contains(has) && !text.contains("its mountpoint has"), "{text}");
+    for part in ["7 connections", "5 sessions (1.0 KiB)", "12 retained messages (3.0 KiB)"] {
         assert!(text.contains(part), "{part}: {text}");
     }
 }

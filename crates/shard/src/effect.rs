@@ -36,6 +36,8 @@ pub enum Effect {
     /// [`OrphanDone`](crate::Command::OrphanDone) to be said when that is durable.
     /// It was delivery `n` of a session that ends.
     Orphaned { id: u64, key: MessageKey, session: SessionUid, n: u64 },
+    /// The retained message of the topic has expired.
+    RetainedExpired { topic: Box<str> },
     /// How many retained messages there are after the batch, when that has changed, and their bytes.
     RetainedChanged { messages: u64, bytes: u64 },
 }

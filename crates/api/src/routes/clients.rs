@@ -87,11 +87,44 @@ pub struct Connection {
     pub unsent_bytes: usize,
     /// Bytes that it makes the node hold for its session (`quota.client_bytes_max`): Topic Filters, Will and Client Identifier.
     pub session_bytes: usize,
+    /// What all clients of its user have of the node together; null without a user name.
+    pub of_user: Option<Holdings>,
+    /// What all clients behind its mountpoint have together; null without one.
+    pub of_mountpoint: Option<Holdings>,
     /// Whether a PUBLISH of its waits for room in a queue.
     pub publisher_blocked: bool,
     pub has_will: bool,
     /// For how long a delivery has been waiting for its acknowledgement.
     pub oldest_unacknowledged_ms: Option<u64>,
+}
+
+/// What a user, or a mountpoint, has of the node: that is what its quota bounds (`quota`).
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Holdings {
+    pub connections: u64,
+    /// Sessions that outlive their connection, whether connected or not.
+    pub sessions: u64,
+    /// Bytes of Topic Filters, Wills and Client Identifiers of connected clients.
+    pub session_bytes: u64,
+    /// Bytes of messages that wait for connected clients.
+    pub queued_bytes: u64,
+    /// Retained messages that were published on this node since its start, and not replaced by others since.
+    pub retained_messages: u64,
+    pub retained_bytes: u64,
+}
+
+impl From<broker::admin::Holdings> for Holdings {
+    fn from(holdings: broker::admin::Holdings) -> Self {
+        let broker::admin::Holdings {
+            connections,
+            sessions,
+            session_bytes,
+            queued_bytes,
+            retained_messages,
+            retained_bytes,
+        } = holdings;
+        Self { connections, sessions, session_bytes, queued_bytes, retained_messages, retained_bytes }
+    }
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -369,6 +402,8 @@ impl Client {
             last_packet_ms: milliseconds(connection.silent),
             unsent_bytes: connection.unsent_bytes,
             session_bytes: connection.session_bytes,
+            of_user: connection.of_user.map(Into::into),
+            of_mountpoint: connection.of_mountpoint.map(Into::into),
             publisher_blocked: connection.publisher_blocked,
             has_will: connection.has_will,
             oldest_unacknowledged_ms: connection.oldest_unacknowledged.map(milliseconds),

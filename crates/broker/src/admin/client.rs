@@ -83,11 +83,28 @@ pub struct ConnectionDetail {
     pub unsent_bytes: usize,
     /// Bytes that it makes the node hold for its session: Topic Filters, Will and Client Identifier.
     pub session_bytes: usize,
+    /// What its user has, and what all behind its mountpoint have.
+    pub of_user: Option<Holdings>,
+    pub of_mountpoint: Option<Holdings>,
     /// Whether a PUBLISH of its has to wait.
     pub publisher_blocked: bool,
     pub has_will: bool,
     /// For how long a delivery has been waiting for its acknowledgement.
     pub oldest_unacknowledged: Option<Duration>,
+}
+
+/// What a user, or a mountpoint, has of the node: that is what its quota bounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holdings {
+    pub connections: u64,
+    /// Sessions that outlive their connection.
+    pub sessions: u64,
+    /// Bytes of Topic Filters, Wills and Client Identifiers of connected clients.
+    pub session_bytes: u64,
+    /// Bytes of messages that wait for connected clients.
+    pub queued_bytes: u64,
+    pub retained_messages: u64,
+    pub retained_bytes: u64,
 }
 
 #[derive(Clone, Debug)]

@@ -20,9 +20,9 @@ use mqtt::{PropertiesBuf, Property, QoS, ReasonCode, RetainHandling, TopicFilter
 pub use ask::Question;
 pub(crate) use ask::{Ask, Known, Travelling};
 pub use client::{
-    ClientDetail, ClientFilter, ClientInfo, ClientPage, ConnectionDetail, Kicked, Matches, QueuePage,
-    QueueState, Queued, Receiver, SessionDetail, SubscriptionFilter, SubscriptionInfo, SubscriptionPage,
-    is_within,
+    ClientDetail, ClientFilter, ClientInfo, ClientPage, ConnectionDetail, Holdings, Kicked, Matches,
+    QueuePage, QueueState, Queued, Receiver, SessionDetail, SubscriptionFilter, SubscriptionInfo,
+    SubscriptionPage, is_within,
 };
 pub(crate) use client::{SessionFigures, queued};
 pub use figures::{AcceptErrors, DoorFigures, Figures, ReactorFigures, TURN_BUCKETS, WorkerFigures};

@@ -27,6 +27,7 @@ use crate::mail::{Claimed, SessionDelivery, SubscriptionIds, Token};
 use crate::message::Message;
 use crate::node::OwnerKey;
 use crate::peers::{Members, NodePlace};
+use crate::quota::Payers;
 use crate::route::Options;
 use crate::will::WillOwner;
 
@@ -91,12 +92,15 @@ pub enum Request {
         /// As that of [`Request::Append`].
         refusal: Option<ReasonCode>,
         token: Option<Token>,
+        /// Who pays for it: nobody for what comes from another node.
+        payers: Payers,
     },
     /// Whether there is a place for a topic's retained message of about this size. Answered by [`Completion::RoomToRetain`].
     AskRoomToRetain {
         topic: Box<str>,
         size: u64,
         connection: ConnectionId,
+        payers: Payers,
     },
     /// An operator deletes a topic's retained message. Answered by `token`: [`ReasonCode::NoSubscriptionExisted`] when there
     /// was none.
@@ -320,6 +324,8 @@ pub struct Claim {
     pub connection: ConnectionId,
     /// Of whom.
     pub user: OwnerKey,
+    /// Who pays for the session when it outlives the connection.
+    pub payers: Payers,
     pub clean_start: bool,
     /// Session Expiry Interval in seconds, bounded by `session.expiry_max` already.
     pub expiry: u32,

@@ -261,6 +261,7 @@ impl Worker {
         let flow = connection.flow.as_deref();
         let probe = flow.filter(|flow| flow.probe.packet_id.is_some());
         let listener = self.node.listener_name(connection.listener);
+        let payers = connection.extra.as_ref().map(|extra| &extra.payers);
         let detail = ConnectionDetail {
             id,
             listener: (!listener.is_empty()).then(|| listener.into()),
@@ -270,6 +271,8 @@ impl Worker {
             silent: self.now.since(connection.last_packet),
             unsent_bytes: connection.out.len(),
             session_bytes: connection.session_bytes(),
+            of_user: payers.and_then(|payers| payers.user()).map(|user| user.holdings()),
+            of_mountpoint: payers.and_then(|payers| payers.mountpoint()).map(|all| all.holdings()),
             publisher_blocked: flow.is_some_and(|flow| flow.blocked.is_some()),
             has_will: connection.extra.as_ref().is_some_and(|extra| extra.will.is_some()),
             oldest_unacknowledged: probe.map(|flow| self.now.since(flow.probe.since)),

@@ -128,6 +128,7 @@ impl Worker {
             client_id: connection.client_id.clone(),
             connection: connection.id,
             user,
+            payers: connection.extra.as_ref().map(|extra| extra.payers.clone()).unwrap_or_default(),
             clean_start: connecting.is_none_or(|connecting| connecting.clean_start),
             expiry: connection.session_expiry,
             window: connection.window,

@@ -161,7 +161,7 @@ impl Worker {
         let mut will_then = WillThen::Discard;
         match will {
             // With the connection ends the session, and a Will is not delayed beyond that [MQTT-3.1.3-9].
-            Some((will, _)) if session.is_none() => self.publish_will(&will),
+            Some((will, _)) if session.is_none() => self.publish_will(&will, payers),
             Some(_) => will_then = WillThen::Arm, // The store has it from the Claim.
             None => {}
         }

@@ -18,6 +18,7 @@ use crate::durability::Durability;
 use crate::ids::{ConnectionId, Time, client_key};
 use crate::mail::{Claimed, Letter, Token};
 use crate::message::{Message, MessageView};
+use crate::quota::Payers;
 use crate::route::{Options, Route, RouteKind};
 use crate::store::{DueWill, Identity, Request};
 use crate::wheel::TimerKind;
@@ -342,8 +343,10 @@ impl Worker {
     }
 
     /// Publishes the Will of a session that ends with its connection. Its expiry counts from now.
-    pub(super) fn publish_will(&mut self, will: &Message) {
+    pub(super) fn publish_will(&mut self, will: &Message, payers: Payers) {
+        self.will_payers = Some(payers);
         self.publish_own(will.view().arrived(self.now));
+        self.will_payers = None;
     }
 
     /// Publishes a Will of a durable session, as soon as this node knows what others want: at its start it does not.
@@ -372,7 +375,7 @@ impl Worker {
     /// Its shard knows it until everybody has it.
     fn publish_due(&mut self, will: DueWill) {
         let DueWill { shard, key, id, message, owner } = will;
-        if owner.is_some_and(|owner| !self.may_still_publish(&owner, &message)) {
+        if owner.as_ref().is_some_and(|owner| !self.may_still_publish(owner, &message)) {
             self.counters.wills_denied += 1;
             return self.request(shard, Request::WillDispatched { key, outstanding: 0, shards: 0 });
         }
@@ -384,7 +387,11 @@ impl Worker {
         };
         let name = TopicName::parse(view.topic);
         debug_assert!(name.is_ok(), "checked at CONNECT");
+        let payers = owner.filter(|_| view.retain);
+        let payers = payers.map(|owner| self.node.payers(owner.mountpoint(), owner.identity().username));
+        self.will_payers = Some(payers.unwrap_or_default());
         let dispatched = name.map(|name| self.dispatch_as(name, view, publishing)).unwrap_or_default();
+        self.will_payers = None;
         let dispatch::Dispatched { outstanding, shards, .. } = dispatched;
         self.request(shard, Request::WillDispatched { key, outstanding, shards });
     }

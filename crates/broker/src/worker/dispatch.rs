@@ -10,6 +10,7 @@ use crate::ids::{ConnectionId, ShardId, WorkerId};
 use crate::mail::{BatchDelivery, Body, Letter, Target, Token};
 use crate::message::{MessageView, Shared};
 use crate::peers::{NodePlace, Wants};
+use crate::quota::Payers;
 use crate::retained;
 use crate::route::{Route, RouteKind};
 use crate::store::{Identity, Request, shards_of};
@@ -284,8 +285,20 @@ impl Worker {
             self.retain_own(message);
             return 0;
         }
-        self.request(place, Request::Retain { message, stamp, copied_by: None, refusal, token });
+        let payers = self.payers_of(shared.view.publisher);
+        self.request(place, Request::Retain { message, stamp, copied_by: None, refusal, token, payers });
         u32::from(token.is_some())
+    }
+
+    /// Who pays for a message that is retained: the client that publishes it, or the one that has left the Will which is published now.
+    fn payers_of(&self, publisher: Option<ConnectionId>) -> Payers {
+        if let Some(payers) = &self.will_payers {
+            return payers.clone();
+        }
+        let connection = publisher.filter(|id| id.worker == self.id);
+        let connection = connection.and_then(|id| self.connections.get(id.slot, id.generation));
+        let extra = connection.and_then(|connection| connection.extra.as_ref());
+        extra.map(|extra| extra.payers.clone()).unwrap_or_default()
     }
 
     /// A message of the node's own, such as a Will: nobody waits for its completions.

@@ -54,6 +54,7 @@ use crate::node::{NO_LISTENER, Node};
 use crate::out::{Out, Pool};
 use crate::overload::{Level, Load, Overload};
 use crate::peers::{Copies, NodePlace, Outbound};
+use crate::quota::Payers;
 use crate::retained::RetainedShard;
 use crate::route::Route;
 use crate::settings::Settings;
@@ -99,6 +100,8 @@ pub struct Worker {
     waiting_wills: VecDeque<DueWill>,
     /// When they are looked at.
     wills_due: Time,
+    /// Who pays for the Will that is being published, when it is retained.
+    will_payers: Option<Payers>,
     /// Messages that wait for a place with one or more connections of this worker, and who waits for that.
     pending: slab::Slab<Pending>,
     pool: Pool,
@@ -179,6 +182,7 @@ impl Worker {
             passing: Vec::new(),
             waiting_wills: VecDeque::new(),
             wills_due: Time::NEVER,
+            will_payers: None,
             pending: slab::Slab::new(),
             pool: Pool::default(),
             scratch: deliver::Scratch::default(),

@@ -15,6 +15,7 @@ use crate::peers::{
     Announce, Beside, Copies, Forward, Forwarded, Framed, Inbound, Learned, NodePlace, Outbound, PeerTicket,
     SubackLevel, Wants, encode,
 };
+use crate::quota::Payers;
 use crate::retained::{self, Scan};
 use crate::route::Route;
 use crate::store::{GroupName, Offer, Request};
@@ -287,7 +288,8 @@ impl Worker {
             self.node.misses_retained();
         }
         let stamp = stamp.max(1);
-        self.request(place, Request::Retain { message, stamp, copied_by, refusal, token });
+        let payers = Payers::default();
+        self.request(place, Request::Retain { message, stamp, copied_by, refusal, token, payers });
     }
 
     /// Whoever has all copies from here gets what this node learns later, too.

@@ -94,10 +94,15 @@ impl Worker {
     /// Whether a retained message waits to be told if there is a place for it. That is asked while nobody has it, for what is refused comes to
     /// nobody; and only where places are few.
     fn awaits_room(&mut self, slot: u32, publish: &Publish<'_>, size: usize) -> bool {
-        if publish.qos == QoS::AtMostOnce || publish.payload.is_empty() || !self.node.is_short_of_retained() {
+        if publish.qos == QoS::AtMostOnce || publish.payload.is_empty() {
             return false;
         }
         let Some(connection) = self.connections.occupant(slot) else { return false };
+        let payers = connection.extra.as_ref().map(|extra| &extra.payers);
+        let is_short = payers.is_some_and(|payers| payers.is_short_of_retained(&self.settings));
+        if !is_short && !self.node.is_short_of_retained() {
+            return false;
+        }
         let flow = connection.flow();
         match flow.room {
             Room::Unasked => {}
@@ -114,8 +119,9 @@ impl Worker {
             return false;
         }
         connection.flow().room = Room::Asked;
+        let payers = connection.extra.as_ref().map(|extra| extra.payers.clone()).unwrap_or_default();
         let (connection, topic) = (connection.id, topic.into());
-        self.request(place, Request::AskRoomToRetain { topic, size: size as u64, connection });
+        self.request(place, Request::AskRoomToRetain { topic, size: size as u64, connection, payers });
         true
     }
 

@@ -292,6 +292,35 @@ fn the_topic_that_a_mountpoint_lies_below_takes_no_place_in_a_tenants_queue() {
     });
 }
 
+/// `quota.user_percent` holds for all users behind a mountpoint together, with their sessions from before a restart.
+#[test]
+fn one_tenant_leaves_sessions_to_others() {
+    let mut settings = settings();
+    settings.session.sessions_max = 8;
+    settings.quota.user_percent = 50;
+    let member = |tenant: &str, number: usize| {
+        durable(V5, &format!("c{number}")).username(&format!("tenant={tenant} user=u{number}"))
+    };
+    let (mut net, mut log) = Net::with_log(2, settings, Arc::new(Desk::default()));
+    for is_again in [false, true] {
+        for number in 0..4 {
+            let client = net.connecting(number, member("a", number));
+            net.sync(&log);
+            assert_eq!(net.received(client), [connack(is_again)]);
+        }
+        // Of each of them, and of none before it has come back.
+        for _ in 0..2 {
+            let fifth = net.connecting(1, member("a", 4));
+            net.sync(&log);
+            assert_eq!(net.received(fifth), [refused(ReasonCode::QuotaExceeded), Sent::Closed]);
+            (net, log) = net.after_crash_under(&log, Arc::new(Desk::default()));
+        }
+    }
+    let other = net.connecting(1, member("b", 4));
+    net.sync(&log);
+    assert_eq!(net.received(other), [connack(false)]);
+}
+
 /// What is in front of a mountpoint is called like what is behind it: neither gets the other's session, whose subscriptions reach
 /// further than it may see.
 #[test]

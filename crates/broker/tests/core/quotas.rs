@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use broker::admin::Holdings;
 use broker::settings::Settings;
 use mqtt::QoS::{AtLeastOnce, AtMostOnce};
 use mqtt::ReasonCode;
 use mqtt::Version::V5;
 use settings::ByteSize;
 
-use crate::net::{Net, Peer, everywhere_with};
+use crate::net::{Net, Peer, everywhere_with, settings};
 use sim::packets::*;
 
 #[test]
@@ -457,6 +458,181 @@ fn slow_clients_without_a_user_do_not_mark_others_of_their_address() {
             assert_eq!(publish(net), expected, "publishers wait for a client that nobody knows");
         });
     }
+}
+
+fn store_counter(net: &mut Net, counter: impl Fn(&broker::StoreCounters) -> u64) -> u64 {
+    // They are published about once a second.
+    net.pass(1_100);
+    let (_, store, _) = net.admin().figures().counters();
+    counter(&store)
+}
+
+/// What the user of a client has of the node.
+fn of_user(net: &mut Net, client: &str) -> Holdings {
+    let client = client.to_owned();
+    let shown = net.ask(move |admin, reply| admin.client(&client, reply)).flatten().expect("it is there");
+    shown.connection.expect("connected").of_user.expect("it has a user")
+}
+
+/// Sessions that outlive their connection: `quota.user_percent` of `session.sessions_max`.
+#[test]
+fn one_user_leaves_sessions_to_others() {
+    let change = |settings: &mut Settings| {
+        settings.session.sessions_max = 8;
+        settings.quota.user_percent = 50;
+    };
+    everywhere_with(change, |net| {
+        let greedy = |name: &str| durable(V5, name).username("greedy");
+        let own: Vec<_> =
+            (0..4).map(|number| net.connect(number, greedy(&format!("greedy {number}")))).collect();
+        assert_eq!(of_user(net, "greedy 0").sessions, 4);
+        // They count whether their clients are there or not.
+        for away in [false, true] {
+            if away {
+                net.lose(own[0]);
+            }
+            let fifth = net.connecting(1, greedy("greedy 4"));
+            assert_eq!(net.received(fifth), [refused(ReasonCode::QuotaExceeded), Sent::Closed]);
+        }
+        assert_eq!(store_counter(net, |counters| counters.quota_sessions), 2);
+        assert_eq!(store_counter(net, |counters| counters.sessions_refused), 0);
+        // What is there goes on, what ends with its connection is no session of these, and others have theirs.
+        net.resume(2, greedy("greedy 0"));
+        net.connect(1, v5("greedy 5").username("greedy"));
+        net.connect(2, durable(V5, "other").username("other"));
+        net.connect(0, durable(V5, "nameless"));
+        // One that begins anew takes the place of the one before.
+        net.connect(1, greedy("greedy 1").starts_clean());
+        assert_eq!(of_user(net, "greedy 1").sessions, 4);
+        // One that ends makes room.
+        let last = net.connect(0, v5("greedy 1").username("greedy").starts_clean());
+        net.lose(last);
+        net.connect(1, greedy("greedy 4"));
+    });
+}
+
+/// What a restart finds is charged, and never refused.
+#[test]
+fn sessions_are_charged_to_their_users_after_a_restart() {
+    let mut settings = settings();
+    settings.session.sessions_max = 8;
+    settings.quota.user_percent = 50;
+    let (mut net, log) = Net::with_log(2, settings, std::sync::Arc::new(broker::access::AllowAll));
+    let greedy = |name: &str| durable(V5, name).username("greedy");
+    for number in 0..4 {
+        net.connecting(number, greedy(&format!("greedy {number}")));
+        net.sync(&log);
+    }
+    let (mut net, log) = net.after_crash(&log);
+    let fifth = net.connecting(1, greedy("greedy 4"));
+    net.sync(&log);
+    assert_eq!(net.received(fifth), [refused(ReasonCode::QuotaExceeded), Sent::Closed]);
+    for number in 0..4 {
+        let known = net.connecting(number, greedy(&format!("greedy {number}")));
+        net.sync(&log);
+        assert_eq!(net.received(known), [connack(true)]);
+    }
+    assert_eq!(of_user(&mut net, "greedy 0").sessions, 4);
+    let other = net.connecting(1, durable(V5, "other").username("other"));
+    net.sync(&log);
+    assert_eq!(net.received(other), [connack(false)]);
+}
+
+fn retained_by_user(settings: &mut Settings) {
+    settings.retained.messages_max = 8;
+    settings.quota.user_percent = 50;
+}
+
+/// Retained messages: `quota.user_percent` of `retained.messages_max`.
+#[test]
+fn one_user_leaves_retained_messages_to_others() {
+    everywhere_with(retained_by_user, |net| {
+        let greedy = net.connect(0, v5("greedy").username("greedy"));
+        let other = net.connect(1, v5("other").username("other"));
+        let retain = |net: &mut Net, client: Peer, topic: &str, payload: &str| {
+            net.send(client, message(topic, payload).retain().qos1(1));
+            let [Sent::PubAck(1, reason)] = net.received(client)[..] else { panic!("no PUBACK") };
+            reason
+        };
+        let full = ReasonCode::QuotaExceeded;
+        for topic in ["a", "b", "c", "d"] {
+            assert!(!retain(net, greedy, topic, "one").is_error());
+        }
+        assert_eq!(of_user(net, "greedy").retained_messages, 4);
+        assert_eq!(retain(net, greedy, "e", "one"), full);
+        // At QoS 0 it cannot be refused: it is not retained.
+        net.send(greedy, message("e", "one").retain());
+        assert_eq!(store_counter(net, |counters| counters.quota_retained), 2);
+        assert_eq!(store_counter(net, |counters| counters.retained_refused), 0);
+        // What is there is replaced, and counts once.
+        assert!(!retain(net, greedy, "a", "another").is_error());
+        assert_eq!(of_user(net, "greedy").retained_messages, 4);
+        // Who replaces another's message pays for it.
+        assert!(!retain(net, other, "b", "one").is_error());
+        assert_eq!(
+            (of_user(net, "greedy").retained_messages, of_user(net, "other").retained_messages),
+            (3, 1)
+        );
+        assert!(!retain(net, greedy, "e", "one").is_error());
+        assert_eq!(retain(net, greedy, "b", "one"), full, "it is another's");
+        // What is deleted, also by an operator, counts no more.
+        assert!(!retain(net, greedy, "a", "").is_error());
+        assert!(!retain(net, greedy, "f", "one").is_error());
+        net.admin().delete_retained(&["f".into()], |_| {});
+        net.run();
+        assert_eq!(of_user(net, "greedy").retained_messages, 3);
+        let nameless = net.connect(2, v5("nameless"));
+        for topic in ["g", "h"] {
+            assert!(!retain(net, nameless, topic, "one").is_error());
+        }
+        // A Will, too, is paid for by the user of its client.
+        let leaving = net.connect(2, v5("leaving").username("greedy").will(message("w", "gone").retain()));
+        net.lose(leaving);
+        assert_eq!(of_user(net, "greedy").retained_messages, 4);
+        for topic in ["w", "c", "d", "e"] {
+            assert!(!retain(net, greedy, topic, "").is_error());
+        }
+        let none = of_user(net, "greedy");
+        assert_eq!((none.retained_messages, none.retained_bytes), (0, 0));
+    });
+}
+
+#[test]
+fn a_retained_message_that_expires_is_charged_to_nobody() {
+    everywhere_with(retained_by_user, |net| {
+        let user = net.connect(0, v5("c").username("user"));
+        net.send(user, message("t", "for a minute").retain().qos1(1).expiry(60));
+        net.received(user);
+        assert_eq!(of_user(net, "c").retained_messages, 1);
+        net.pass(61_000);
+        let none = of_user(net, "c");
+        assert_eq!((none.retained_messages, none.retained_bytes), (0, 0));
+    });
+}
+
+/// Bytes of retained messages: `quota.user_percent` of `retained.bytes_max`.
+#[test]
+fn one_user_leaves_bytes_of_retained_messages_to_others() {
+    let change = |settings: &mut Settings| {
+        settings.retained.bytes_max = ByteSize::kib(8);
+        settings.quota.user_percent = 50;
+    };
+    everywhere_with(change, |net| {
+        let greedy = net.connect(0, v5("greedy").username("greedy"));
+        let other = net.connect(1, v5("other").username("other"));
+        let large = "x".repeat(3000);
+        let reason = |net: &mut Net, client: Peer, topic: &str, payload: &str| {
+            net.send(client, message(topic, payload).retain().qos1(1));
+            let [Sent::PubAck(1, reason)] = net.received(client)[..] else { panic!("no PUBACK") };
+            reason
+        };
+        assert!(!reason(net, greedy, "a", &large).is_error());
+        assert_eq!(reason(net, greedy, "b", &large), ReasonCode::QuotaExceeded);
+        assert!(!reason(net, greedy, "a", &large).is_error(), "it takes the place of the one before");
+        assert!(!reason(net, other, "b", &large).is_error());
+        assert!(!reason(net, greedy, "a", "small").is_error());
+        assert!(!reason(net, greedy, "c", &large).is_error());
+    });
 }
 
 fn long(number: u32) -> String {

@@ -309,6 +309,21 @@ fn keep_alive(seconds: Option<f64>) -> String {
     }
 }
 
+/// What a user or a mountpoint has of the node.
+fn holdings(connection: &Value, whose: &str) -> String {
+    let count = |name: &str| connection.count_cell(&format!("{whose}.{name}"));
+    let bytes = |name: &str| connection.bytes_cell(&format!("{whose}.{name}"));
+    format!(
+        "{} connections, {} sessions ({}), {} queued, {} retained messages ({})",
+        count("connections"),
+        count("sessions"),
+        bytes("session_bytes"),
+        bytes("queued_bytes"),
+        count("retained_messages"),
+        bytes("retained_bytes"),
+    )
+}
+
 fn connection(connection: &Value) -> Vec<(&'static str, String)> {
     let yes = |path: &str, what: &str| if connection.truth(path) { what.to_owned() } else { String::new() };
     let there =
@@ -322,6 +337,8 @@ fn connection(connection: &Value) -> Vec<(&'static str, String)> {
         ("topic alias max", connection.text("topic_alias_max")),
         ("unsent", there("unsent_bytes", connection.bytes_cell("unsent_bytes"))),
         ("held for session", there("session_bytes", connection.bytes_cell("session_bytes"))),
+        ("its user has", there("of_user", holdings(connection, "of_user"))),
+        ("its mountpoint has", there("of_mountpoint", holdings(connection, "of_mountpoint"))),
         (
             "unacknowledged",
             there(

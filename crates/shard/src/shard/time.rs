@@ -102,6 +102,7 @@ impl Shard {
             self.touch(retained_bucket(&topic));
             self.retained.remove(&topic);
             self.counts.retained_expired += 1;
+            effects.push(Effect::RetainedExpired { topic });
         }
         Answer::Progress { more: self.next_deadline() <= self.now }
     }

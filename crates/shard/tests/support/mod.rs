@@ -180,6 +180,7 @@ pub fn told(effects: &[Effect]) -> Vec<String> {
         Effect::FilterRemoved { filter } => format!("removed {filter}"),
         Effect::WillDue { id, .. } => format!("will {id}"),
         Effect::Orphaned { id, .. } => format!("orphan {id}"),
+        Effect::RetainedExpired { topic } => format!("expired {topic}"),
         Effect::RetainedChanged { messages, .. } => format!("retained {messages}"),
     };
     effects.iter().map(text).collect()

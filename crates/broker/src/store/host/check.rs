@@ -12,6 +12,7 @@ impl ShardHost {
             assert!(!bodies.is_empty(), "no room for nothing");
             assert!(!self.live.contains_key(uid), "who is connected keeps its own");
         }
+        self.check_charged();
         assert!(self.touched.is_empty(), "everybody was looked at");
         assert_eq!((connected, absent), (self.held.for_connected, self.held.for_absent));
         assert!(self.log.is_none() || absent == 0, "what nobody reads lies on the disk");

@@ -52,6 +52,7 @@ impl ShardHost {
             }
             Effect::SessionEnded { session, client_id, shared, reason } => {
                 self.load.sessions.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+                self.charged.session_ended(session);
                 if reason == EndReason::Expired {
                     self.counters.sessions_expired += 1;
                 }
@@ -66,6 +67,7 @@ impl ShardHost {
                 self.will_due(id, out);
             }
             Effect::Orphaned { id, key, session, n } => self.orphaned((session, n), id, key, out),
+            Effect::RetainedExpired { topic } => self.charged.not_retained(&topic),
             Effect::RetainedChanged { .. } => self.tend_retained(),
         }
     }
@@ -86,7 +88,11 @@ impl ShardHost {
             Asked::Unsubscribe { session, reply, filters } => {
                 self.unsubscribed(session, reply, filters, answer, out)
             }
-            Asked::Publish { append, .. } | Asked::Retain { append } => self.one_taken(now, append, out),
+            Asked::Publish { append, .. } => self.one_taken(now, append, out),
+            Asked::Retain { append, charge } => {
+                self.charged.retained(charge);
+                self.one_taken(now, append, out);
+            }
             Asked::Enqueue { message, append, group } => {
                 if matches!(answer, Answer::Gone) {
                     let identity = append.and_then(|key| self.appends.get(key as usize)?.identity);
@@ -116,7 +122,10 @@ impl ShardHost {
                 let forget = |shard| (shard, Request::ForgetIdentity { identity });
                 out.requests.extend(shards_of(shards).map(forget));
             }
-            Asked::Delete(token) => Self::deleted_retained(token, &answer, out),
+            Asked::Delete(token, charge) => {
+                self.charged.retained(charge);
+                Self::deleted_retained(token, &answer, out);
+            }
             Asked::Overdue(session) => self.overdue_settled(now, session, out),
         }
     }

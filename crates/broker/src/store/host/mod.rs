@@ -21,6 +21,7 @@ mod live;
 mod look;
 mod orphans;
 mod ownership;
+mod payers;
 mod propose;
 mod received;
 mod retained;
@@ -90,6 +91,7 @@ pub struct ShardHost {
     /// Filters that had no place in the node's index, of the command that is being answered.
     unrouted: Vec<Box<str>>,
     clients: Clients,
+    charged: payers::Charged,
     live: HashMap<SessionUid, Live>,
     drops: drops::Drops,
     /// Without a log: messages for those who are away.
@@ -264,6 +266,7 @@ impl ShardHost {
             page_waits: BTreeSet::new(),
             unrouted: Vec::new(),
             clients: Clients::new(hasher.clone()),
+            charged: payers::Charged::new(hash_key, hasher.clone()),
             live: HashMap::with_hasher(hasher.clone()),
             drops: drops::Drops::new(hasher.clone()),
             bodies: HashMap::with_hasher(hasher.clone()),
@@ -369,12 +372,11 @@ impl ShardHost {
             Request::ForgetOrigin { origin } => {
                 self.propose_later(now, &Command::ForgetOrigin { origin }, Asked::Nobody);
             }
-            Request::Retain { message, stamp, copied_by, refusal, token } => {
-                self.retain(now, &message, (stamp, copied_by), (refusal, token), out);
+            Request::Retain { message, stamp, copied_by, refusal, token, payers } => {
+                self.retain(now, &message, payers, (stamp, copied_by), (refusal, token), out);
             }
-            Request::AskRoomToRetain { topic, size, connection } => {
-                let is_there = self.has_room_to_retain(&topic, size);
-                self.counters.retained_refused += u64::from(!is_there);
+            Request::AskRoomToRetain { topic, size, connection, payers } => {
+                let is_there = self.has_room_to_retain(&topic, size, &payers);
                 out.complete(Completion::RoomToRetain { connection, is_there });
             }
             Request::DeleteRetained { topic, token } => self.delete_retained(now, &topic, token, out),

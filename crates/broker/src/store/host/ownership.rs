@@ -91,6 +91,10 @@ impl ShardHost {
             self.counters.sessions_refused += 1;
             return Some(ReasonCode::QuotaExceeded);
         }
+        if existing.is_none() && claim.expiry > 0 && !self.may_have_session(&claim.payers) {
+            self.counters.quota_sessions += 1;
+            return Some(ReasonCode::QuotaExceeded);
+        }
         None
     }
 
@@ -117,6 +121,7 @@ impl ShardHost {
         if !present {
             self.load.sessions.fetch_add(1, Relaxed);
         }
+        self.charged.session(uid, claim.payers.clone());
         let Some(session) = self.state.session(uid) else { return };
         // A mutation leaves the first one out.
         let first = session.open().start;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use mqtt::PacketId;
 use shard::{BatchBuilder, CLOCK_STEP_MAX_MS, Command, ELAPSED_MAX_MS, SessionUid};
 
+use super::payers::RetainedCharge;
 use super::{Claim, ShardHost, ShardOutput};
 use crate::ids::{ConnectionId, GroupId, Ticket, Time};
 use crate::mail::Token;
@@ -98,6 +99,7 @@ pub(super) enum Asked {
     },
     Retain {
         append: Option<u32>,
+        charge: RetainedCharge,
     },
     Acknowledge {
         session: SessionUid,
@@ -124,7 +126,7 @@ pub(super) enum Asked {
         shards: u16,
     },
     /// An operator deletes a retained message.
-    Delete(Token),
+    Delete(Token, RetainedCharge),
 }
 
 impl Proposals {

@@ -10,6 +10,7 @@ use crate::ids::Time;
 use crate::mail::Token;
 use crate::message::{Message, MessageView};
 use crate::peers::NodePlace;
+use crate::quota::Payers;
 use crate::retained::{self, PageBudget};
 use crate::store::retained_stamps::Stamp;
 
@@ -21,15 +22,20 @@ impl ShardHost {
         &mut self,
         now: Time,
         message: &Message,
+        payers: Payers,
         (stamp, copied_by): (u64, Option<NodePlace>),
         (refusal, token): (Option<ReasonCode>, Option<Token>),
         out: &mut ShardOutput,
     ) {
         // A client's message was asked for before anybody had it: now it is kept.
         let is_promised = matches!(token, Some(Token::Publish { .. }));
-        let limit = || if is_promised { None } else { self.limit_refusal(message) };
-        if let Some(mut reason) = refusal.or_else(limit) {
+        let mut refused = refusal;
+        if refused.is_none() && !is_promised {
+            refused = self.limit_refusal(message, &payers);
+        } else if refused.is_some() {
             self.counters.retained_refused += 1;
+        }
+        if let Some(mut reason) = refused {
             if refusal.is_none() && matches!(token, Some(Token::Append { .. })) {
                 // A Will is tried again while there is no room, but not for these limits.
                 reason = ReasonCode::Success;
@@ -60,7 +66,9 @@ impl ShardHost {
         // Nobody asks who published what is retained: it goes to no shared group [MQTT-4.8.2-1]. What a node without others has retained is
         // older than all that it retains in a cluster.
         stored.publisher_key = stamp;
-        self.propose(now, &Command::Retain { message: stored }, Asked::Retain { append });
+        let bytes = if stored.payload.is_empty() { 0 } else { stored.encoded_len() as u64 };
+        let charge = self.charged.for_retained(stored.topic, payers, bytes);
+        self.propose(now, &Command::Retain { message: stored }, Asked::Retain { append, charge });
         self.retained_asked = self.proposals.index();
     }
 
@@ -73,14 +81,23 @@ impl ShardHost {
     }
 
     /// Whether it is beyond the limits of retained messages. They are about right only: what is under way is not counted.
-    fn limit_refusal(&self, message: &Message) -> Option<ReasonCode> {
+    fn limit_refusal(&mut self, message: &Message, payers: &Payers) -> Option<ReasonCode> {
         let view = message.view();
         let fits = view.payload.is_empty()
-            || self.has_room_to_retain(view.topic, view.stored().encoded_len() as u64);
+            || self.has_room_to_retain(view.topic, view.stored().encoded_len() as u64, payers);
         (!fits).then_some(ReasonCode::QuotaExceeded)
     }
 
-    pub(super) fn has_room_to_retain(&self, topic: &str, size: u64) -> bool {
+    /// Whether a message may be retained, by the limits of the node and by the quotas of those who pay for it. Counts when it may not.
+    pub(super) fn has_room_to_retain(&mut self, topic: &str, size: u64, payers: &Payers) -> bool {
+        let fits = self.node_has_room_to_retain(topic, size);
+        self.counters.retained_refused += u64::from(!fits);
+        let may = self.may_retain(topic, size, payers);
+        self.counters.quota_retained += u64::from(!may);
+        fits && may
+    }
+
+    fn node_has_room_to_retain(&self, topic: &str, size: u64) -> bool {
         let limits = &self.settings.retained;
         let (others, others_bytes) = self.load.retained_elsewhere(self.id);
         let (count, bytes) = (others + self.retained_len() as u64, others_bytes + self.retained_bytes());
@@ -106,7 +123,8 @@ impl ShardHost {
             received: now.0,
             publisher_key: 0,
         };
-        self.propose(now, &Command::Retain { message }, Asked::Delete(token));
+        let charge = self.charged.for_retained(topic, Payers::default(), 0);
+        self.propose(now, &Command::Retain { message }, Asked::Delete(token, charge));
         self.retained_asked = self.proposals.index();
     }
 

@@ -177,6 +177,7 @@ impl ShardHost {
             let (some, next) = self.state.sessions_from(from, SESSIONS_AT_ONCE);
             for uid in some {
                 self.charge_shapes(uid);
+                self.charge_known_session(uid);
                 self.tell_groups(uid, out);
                 if self.state.session(uid).is_some_and(|session| session.has_received()) {
                     self.known_to.insert(uid, u16::MAX);

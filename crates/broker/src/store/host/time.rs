@@ -213,6 +213,7 @@ mod tests {
                 client_id: "idle".into(),
                 connection,
                 user: OwnerKey::NOBODY,
+                payers: Default::default(),
                 clean_start: false,
                 expiry: 60,
                 window: 10,

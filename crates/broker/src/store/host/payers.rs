@@ -1,0 +1,149 @@
+//! Who pays for the sessions and the retained messages of a shard.
+//!
+//! What is there is charged whatever its payers have; only a new session and a new retained message can be refused, and what is
+//! under way is not counted meanwhile. After a restart sessions are charged to the user that their record names. The user of a retained
+//! message is written nowhere: it is charged to nobody until it is published again.
+
+use std::hash::BuildHasher;
+
+use shard::SessionUid;
+
+use super::{HashMap, ShardHost};
+use crate::node::OwnerKey;
+use crate::quota::{Account, Payers, Resource};
+use crate::settings::Settings;
+
+/// What is charged on behalf of one shard. Nothing stands here for what nobody pays for.
+#[derive(Debug)]
+pub(super) struct Charged {
+    hash_key: [u8; 16],
+    sessions: HashMap<SessionUid, Payers>,
+    /// By a hash of the topic with the node's secret.
+    retained: HashMap<u64, RetainedCharge>,
+}
+
+/// Who pays for the retained message of a topic.
+#[derive(Debug)]
+pub(super) struct RetainedCharge {
+    topic_hash: u64,
+    payers: Payers,
+    bytes: u64,
+}
+
+impl Charged {
+    pub fn new(hash_key: [u8; 16], hasher: foldhash::quality::FixedState) -> Self {
+        Self {
+            hash_key,
+            sessions: HashMap::with_hasher(hasher.clone()),
+            retained: HashMap::with_hasher(hasher),
+        }
+    }
+
+    /// The session is charged to these, and to nobody else.
+    pub fn session(&mut self, uid: SessionUid, payers: Payers) {
+        self.session_ended(uid);
+        if !payers.is_empty() {
+            payers.charge(Resource::Sessions, 1);
+            self.sessions.insert(uid, payers);
+        }
+    }
+
+    pub fn session_ended(&mut self, uid: SessionUid) {
+        if let Some(payers) = self.sessions.remove(&uid) {
+            payers.release(Resource::Sessions, 1);
+        }
+    }
+
+    /// What is to be charged for a topic's retained message of so many bytes; 0 bytes: for none.
+    pub fn for_retained(&self, topic: &str, payers: Payers, bytes: u64) -> RetainedCharge {
+        RetainedCharge { topic_hash: self.retained.hasher().hash_one(topic), payers, bytes }
+    }
+
+    /// The topic's retained message is charged to these, and to nobody else.
+    pub fn retained(&mut self, charge: RetainedCharge) {
+        if let Some(before) = self.retained.remove(&charge.topic_hash) {
+            before.payers.release(Resource::RetainedMessages, 1);
+            before.payers.release(Resource::RetainedBytes, before.bytes);
+        }
+        if charge.bytes > 0 && !charge.payers.is_empty() {
+            charge.payers.charge(Resource::RetainedMessages, 1);
+            charge.payers.charge(Resource::RetainedBytes, charge.bytes);
+            self.retained.insert(charge.topic_hash, charge);
+        }
+    }
+
+    pub fn not_retained(&mut self, topic: &str) {
+        if !self.retained.is_empty() {
+            self.retained(self.for_retained(topic, Payers::default(), 0));
+        }
+    }
+}
+
+impl ShardHost {
+    /// Charges a session that was there before the node's start.
+    pub(super) fn charge_known_session(&mut self, uid: SessionUid) {
+        let Some(session) = self.state.session(uid) else { return };
+        let user = OwnerKey::from_u32(session.user());
+        let mountpoint = mountpoint_of(&self.charged.hash_key, user, session.client_id());
+        self.charged.session(uid, self.load.quotas.payers(user, mountpoint));
+    }
+
+    /// Whether these payers may have one more session.
+    pub(super) fn may_have_session(&self, payers: &Payers) -> bool {
+        let max = self.settings.quota.share_of(u64::from(self.settings.session.sessions_max));
+        payers.most_used(Resource::Sessions) < max
+    }
+
+    /// Whether these payers may have a retained message of so many bytes on this topic. One that they have there already makes room.
+    pub(super) fn may_retain(&self, topic: &str, bytes: u64, payers: &Payers) -> bool {
+        if payers.is_empty() {
+            return true;
+        }
+        let topic_hash = self.charged.retained.hasher().hash_one(topic);
+        let before = self.charged.retained.get(&topic_hash);
+        let may = |account: &Account| {
+            let before =
+                before.filter(|before| before.payers.each().any(|payer| std::ptr::eq(payer, account)));
+            let more = u64::from(before.is_none());
+            let more_bytes = bytes.saturating_sub(before.map_or(0, |before| before.bytes));
+            has_room_to_retain(&self.settings, account, more, more_bytes)
+        };
+        payers.each().all(may)
+    }
+
+    /// What holds of what is charged.
+    pub(super) fn check_charged(&self) {
+        for uid in self.charged.sessions.keys() {
+            assert!(self.state.session(*uid).is_some(), "a session that is gone is charged to nobody");
+        }
+        assert!(
+            self.charged.retained.len() <= self.retained_len(),
+            "what is not retained is charged to nobody"
+        );
+    }
+}
+
+/// Whether one payer may have so much more.
+fn has_room_to_retain(settings: &Settings, account: &Account, more: u64, more_bytes: u64) -> bool {
+    let (retained, quota) = (&settings.retained, &settings.quota);
+    let fits = |resource, more: u64, max| more == 0 || account.used(resource) + more <= quota.share_of(max);
+    fits(Resource::RetainedMessages, more, retained.messages_max)
+        && fits(Resource::RetainedBytes, more_bytes, retained.bytes_max.bytes())
+}
+
+impl Payers {
+    /// Whether a shard has to be asked if these may have another retained message.
+    pub(crate) fn is_short_of_retained(&self, settings: &Settings) -> bool {
+        let largest = settings.mqtt.packet_size_max.bytes();
+        !self.each().all(|account| has_room_to_retain(settings, account, 1, largest))
+    }
+}
+
+/// The mountpoint of a session from before a restart, as far as its record says it: that of a tenant is the first level of its Client
+/// Identifier. One of several levels is known when the client is back.
+fn mountpoint_of(hash_key: &[u8; 16], user: OwnerKey, client_id: &str) -> OwnerKey {
+    match client_id.find('/') {
+        Some(end) if user.is_mounted() => OwnerKey::of(hash_key, &client_id[..=end], None),
+        _ => OwnerKey::NOBODY,
+    }
+}
