@@ -9,9 +9,9 @@ use mqtt::{
 };
 use session::{Dispatched, Toggles};
 
-use super::Worker;
 use super::dispatch::{self, Publishing};
 use super::publish::{OVERLOAD_RETRY_MS, is_beyond_limits, is_reserved};
+use super::{Worker, refusals};
 use crate::access::AuthReply;
 use crate::connection::{Connecting, Enhanced, Phase};
 use crate::durability::Durability;
@@ -29,7 +29,9 @@ const WILLS_AT_ONCE: usize = 100;
 impl Worker {
     pub(super) fn connect(&mut self, slot: u32, connect: &Connect<'_>) {
         let Some(connection) = self.connections.occupant(slot) else { return };
-        connection.packet_size_max = connect.maximum_packet_size(); // Of a refusal too.
+        // Of a refusal too.
+        connection.packet_size_max = connect.maximum_packet_size();
+        connection.marks.problem_information = connect.properties.request_problem_information();
         if let Err(reason) = self.check_connect(connect) {
             return self.refuse_connect(slot, connect.version, reason);
         }
@@ -51,7 +53,6 @@ impl Worker {
         connection.phase = Phase::Authenticating;
         connection.version = connect.version;
         connection.marks.bridge = connect.bridge;
-        connection.marks.problem_information = connect.properties.request_problem_information();
         // A 3.x client cannot be told Server Keep Alive; it keeps its own [MQTT-3.2.2-21].
         let told = connect.version.has_properties();
         connection.keep_alive = if told { keep_alive } else { connect.keep_alive };
@@ -64,7 +65,14 @@ impl Worker {
         let will = connect.will.as_ref().map(|will| (will_message(will, id, key), will_delay(will)));
         if will.as_ref().is_some_and(|(will, _)| will.size() as u64 > mqtt.will_size_max.bytes()) {
             self.counters.quota_will_bytes += 1;
-            return self.refuse_connect(slot, connect.version, ReasonCode::QuotaExceeded);
+            let (reason, why) = (ReasonCode::QuotaExceeded, Some(refusals::WILL_TOO_LARGE));
+            self.report_refusal(
+                slot,
+                "client refused: its Will is larger than mqtt.will_size_max",
+                None,
+                reason,
+            );
+            return self.refuse_connect_silently(slot, connect.version, reason, why);
         }
         if will.is_some() || connect.username.is_some() {
             let extra = connection.extra();
@@ -308,24 +316,34 @@ impl Worker {
     /// CONNACK with an error, then the end of the connection [MQTT-3.2.2-7].
     pub(super) fn refuse_connect(&mut self, slot: u32, version: Version, reason: ReasonCode) {
         self.report_refusal(slot, "client refused", None, reason);
-        self.refuse_connect_silently(slot, version, reason);
+        self.refuse_connect_silently(slot, version, reason, refusals::connect(reason));
     }
 
     /// The same for a client whose Will the access rules deny.
     pub(super) fn refuse_will(&mut self, slot: u32, version: Version, topic: &str) {
         let reason = ReasonCode::NotAuthorized;
         self.report_refusal(slot, "client refused: it may not publish its Will", Some(topic), reason);
-        self.refuse_connect_silently(slot, version, reason);
+        self.refuse_connect_silently(slot, version, reason, Some(refusals::WILL_DENIED));
     }
 
-    /// Without a line in the log.
-    fn refuse_connect_silently(&mut self, slot: u32, version: Version, reason: ReasonCode) {
+    /// Without a line in the log. The Reason String goes only to clients that want one and have room for it [MQTT-3.2.2-19].
+    fn refuse_connect_silently(
+        &mut self,
+        slot: u32,
+        version: Version,
+        reason: ReasonCode,
+        why: Option<&'static str>,
+    ) {
         self.counters.connects_refused += 1;
         let Some(connection) = self.connections.occupant(slot) else { return };
-        let properties = mqtt::Properties::default();
-        let packet = Packet::ConnAck(ConnAck { session_present: false, reason, properties }); // [MQTT-3.2.2-6]
+        let why = why.filter(|_| connection.marks.problem_information);
+        let properties = PropertiesBuf::from_iter(why.map(Property::ReasonString));
+        let refusal = |properties| Packet::ConnAck(ConnAck { session_present: false, reason, properties }); // [MQTT-3.2.2-6]
+        let packet = refusal(properties.as_properties());
         connection.version = version;
-        connection.put(&packet, &mut self.pool);
+        if !connection.put(&packet, &mut self.pool) {
+            connection.put(&refusal(mqtt::Properties::default()), &mut self.pool);
+        }
         if let Some(extra) = connection.extra.as_mut() {
             extra.will = None; // A client that was not accepted has no Will.
         }

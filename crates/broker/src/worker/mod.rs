@@ -13,6 +13,7 @@ mod connect;
 mod deliver;
 mod dispatch;
 mod exchange;
+mod foreign;
 mod operators;
 mod peers;
 mod permission;

@@ -2,10 +2,14 @@
 
 use std::collections::VecDeque;
 
-use mqtt::{Ack, DecodeError, Packet, PacketId, PacketType, QoS, ReasonCode, Version};
+use mqtt::{
+    Ack, DecodeError, Packet, PacketId, PacketType, PropertiesBuf, Property, QoS, ReasonCode, Version,
+};
 use session::{PubRecOutcome, Released, Settled};
 
-use super::Worker;
+use super::foreign::Foreign;
+use super::subscribe::ACK_FRAME;
+use super::{Worker, refusals};
 use crate::connection::{Blocked, Flow, Phase, Unfinished};
 use crate::ids::{ConnectionId, Time};
 use crate::mail::SessionDelivery;
@@ -95,6 +99,10 @@ impl Worker {
             let mqtt = &self.settings.mqtt;
             let size_max = match connection.phase {
                 Phase::Open => mqtt.packet_size_max,
+                Phase::AwaitConnect if let Some(foreign) = Foreign::of(rest) => {
+                    self.refuse_foreign(slot, foreign);
+                    continue;
+                }
                 // What an unknown client makes the node hold is bounded before its body arrives.
                 _ => mqtt.packet_size_max.min(mqtt.packet_size_before_login_max),
             };
@@ -411,7 +419,28 @@ impl Worker {
         packet_id: PacketId,
         reason: ReasonCode,
     ) {
-        self.send(slot, &packet(Ack { packet_id, reason, properties: mqtt::Properties::default() }));
+        let ack = packet(Ack { packet_id, reason, properties: mqtt::Properties::default() });
+        if !reason.is_error() || !self.send_refusal(slot, &ack) {
+            self.send(slot, &ack);
+        }
+    }
+
+    /// Sends an acknowledgement that refuses a PUBLISH with a Reason String, to a client that wants one [MQTT-3.1.2-29] and has room for it
+    /// [MQTT-3.4.2-2] [MQTT-3.5.2-2]. False when it is to be sent without.
+    #[cold]
+    fn send_refusal(&mut self, slot: u32, ack: &Packet<'_>) -> bool {
+        let (Packet::PubAck(refused) | Packet::PubRec(refused)) = ack else { return false };
+        let Some(connection) = self.connections.occupant_ref(slot) else { return false };
+        let room = (connection.packet_size_max as usize).saturating_sub(ACK_FRAME);
+        let wants = connection.version.has_properties() && connection.marks.problem_information;
+        let why = refusals::publish(refused.reason).filter(|why| wants && why.len() <= room);
+        let Some(why) = why else { return false };
+        let properties = PropertiesBuf::from_iter([Property::ReasonString(why)]);
+        let Ack { packet_id, reason, .. } = *refused;
+        let refused = Ack { packet_id, reason, properties: properties.as_properties() };
+        let is_puback = matches!(ack, Packet::PubAck(_));
+        self.send(slot, &if is_puback { Packet::PubAck(refused) } else { Packet::PubRec(refused) });
+        true
     }
 
     pub(super) fn send(&mut self, slot: u32, packet: &Packet<'_>) {
@@ -434,6 +463,19 @@ impl Worker {
             self.trace_packet_out(slot, packet);
         }
         self.mark_dirty(slot);
+    }
+
+    /// The client speaks something else, and is told so where it can read that.
+    #[cold]
+    fn refuse_foreign(&mut self, slot: u32, foreign: Foreign) {
+        self.counters.protocol_errors += 1;
+        self.report_foreign(slot, foreign);
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        if let Some(answer) = foreign.answer() {
+            connection.out.buffer(&mut self.pool).extend_from_slice(answer.as_bytes());
+            self.mark_dirty(slot);
+        }
+        self.close_silently(slot);
     }
 
     /// A peer's bytes that are no packet, or not now: the right Reason Code and the end of the connection [MQTT-4.13.1-1].

@@ -1,4 +1,4 @@
-//! What a client of MQTT 5.0 is told of subscriptions that it does not get, besides their Reason Codes.
+//! What a client of MQTT 5.0 is told of what is refused, besides the Reason Code. The texts name the limit or the rule, and nothing of others.
 
 use mqtt::ReasonCode;
 
@@ -51,6 +51,36 @@ fn why(reason: ReasonCode, beyond: Beyond) -> String {
     };
     format!("{}: {more}", reason.name())
 }
+
+/// A Reason String for a PUBLISH that is refused.
+pub fn publish(reason: ReasonCode) -> Option<&'static str> {
+    match reason {
+        ReasonCode::NotAuthorized => {
+            Some("access control does not allow this client to publish to this topic")
+        }
+        ReasonCode::QuotaExceeded => Some(
+            "there is no room for the message: a limit of this node, or of the client's user, is reached",
+        ),
+        _ => None,
+    }
+}
+
+/// A Reason String for a CONNECT that is refused.
+pub fn connect(reason: ReasonCode) -> Option<&'static str> {
+    match reason {
+        ReasonCode::NotAuthorized => {
+            Some("access control does not let in a client that shows no more than this one")
+        }
+        ReasonCode::QuotaExceeded => Some(
+            "a limit is reached: of connections or sessions of this node, of the client's user or of its mountpoint",
+        ),
+        _ => None,
+    }
+}
+
+/// Its Will is refused.
+pub const WILL_DENIED: &str = "access control does not allow this client to publish its Will Message";
+pub const WILL_TOO_LARGE: &str = "the Will Message is larger than this node takes";
 
 #[cfg(test)]
 mod tests {

@@ -565,8 +565,8 @@ impl Worker {
     }
 }
 
-/// Bytes of a SUBACK or UNSUBACK besides its Reason Codes and the text of its Reason String, at most.
-const ACK_FRAME: usize = 16;
+/// Bytes of an acknowledgement besides the text of its Reason String and the Reason Codes of SUBACK or UNSUBACK, at most.
+pub(super) const ACK_FRAME: usize = 16;
 
 /// Options of a bridge, which versions before 5.0 cannot ask for: its own messages are not sent back, and messages keep their RETAIN flag.
 fn of_bridge(filter: &str, asked: SubscriptionOptions) -> SubscriptionOptions {

@@ -332,6 +332,48 @@ fn a_connection_without_connect_is_closed_after_a_while() {
     );
 }
 
+/// 3.2.2.3.9, 3.4.2.2.2, 3.5.2.2.2: where there is room for it [MQTT-3.2.2-19] [MQTT-3.4.2-2] [MQTT-3.5.2-2], and only to clients that want it
+/// [MQTT-3.1.2-29].
+#[test]
+fn a_refusal_of_a_connection_or_a_message_says_why() {
+    let change = |settings: &mut broker::settings::Settings| {
+        settings.retained.messages_max = 0;
+        settings.mqtt.will_size_max = settings::ByteSize::kib(1);
+    };
+    v5_with(change, |b| {
+        let told = |properties: &PropertiesBuf| properties.as_properties().reason_string().map(str::to_owned);
+        let wants = |b: &Broker, name: &str| b.client(name);
+        let wants_none = |b: &Broker, name: &str| b.client(name).with(Property::RequestProblemInformation(0));
+        let has_no_room = |b: &Broker, name: &str| b.client(name).with(Property::MaximumPacketSize(32));
+        for (name, connect, is_told) in [
+            ("a", wants as fn(&Broker, &str) -> Connect, true),
+            ("b", wants_none, false),
+            ("c", has_no_room, false),
+        ] {
+            let (mut client, _) = b.connect_with(connect(b, name));
+            let topic = b.topic("t");
+            for (topic, reason, part) in [
+                (&topic[..], ReasonCode::QuotaExceeded, "no room"),
+                ("$SYS/x", ReasonCode::NotAuthorized, "access control"),
+            ] {
+                client.send_message(&Message::new(topic, "x", QOS_1).retained().packet_id(3));
+                let puback = client.puback();
+                client.send_message(&Message::new(topic, "x", QOS_2).retained().packet_id(4));
+                let pubrec = client.pubrec();
+                for ack in [puback, pubrec] {
+                    assert_eq!(ack.reason, reason, "{topic}");
+                    let why = told(&ack.properties);
+                    assert_eq!(why.is_some_and(|why| why.contains(part)), is_told, "{name} {topic}");
+                }
+            }
+            let will = Message::new(&topic, "x".repeat(2000), QOS_0);
+            let connack = b.refused(&connect(b, "will").will(will)).expect("CONNACK");
+            assert_eq!(connack.reason, ReasonCode::QuotaExceeded);
+            assert_eq!(told(&connack.properties).is_some_and(|why| why.contains("Will")), is_told, "{name}");
+        }
+    });
+}
+
 /// 3.1.2.11.7 [MQTT-3.1.2-29]
 #[test]
 fn reason_strings_come_only_when_asked_for() {

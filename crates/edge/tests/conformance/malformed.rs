@@ -29,6 +29,30 @@ fn refused(b: &Broker, bytes: &[u8], reasons: &[ReasonCode]) {
     }
 }
 
+/// Whoever takes this port for one of HTTP can read what it is; a TLS handshake ends at once.
+#[test]
+fn what_speaks_another_protocol_is_told_so() {
+    use std::io::Read as _;
+    every_version_ours(|b| {
+        let all = |bytes: &[u8]| {
+            let mut client = b.open();
+            client.send_bytes(bytes);
+            let mut answer = Vec::new();
+            client.stream().read_to_end(&mut answer).expect("it ends");
+            String::from_utf8(answer).expect("text")
+        };
+        for request in ["GET / HTTP/1.1\r\nHost: x\r\n\r\n", "POST /mqtt HTTP/1.1\r\n\r\n"] {
+            let answer = all(request.as_bytes());
+            assert!(answer.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{answer}");
+            let (head, body) = answer.split_once("\r\n\r\n").expect("a body");
+            assert!(head.contains(&format!("Content-Length: {}", body.len())), "{answer}");
+            assert!(body.contains("This port speaks MQTT, not HTTP"), "{answer}");
+        }
+        assert_eq!(all(&[0x16, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3]), "");
+        b.connect("a good one").nothing();
+    });
+}
+
 /// A CONNECT is refused, with or without a CONNACK [MQTT-3.1.4-1] [MQTT-3.1.4-2] [MQTT3-3.1.4-1].
 fn refused_connect(b: &Broker, bytes: &[u8], reasons: &[ReasonCode]) {
     let mut client = b.open();
