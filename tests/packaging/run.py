@@ -15,6 +15,7 @@ import shutil
 import sys
 
 import checks_documents
+import checks_from_emqx
 import checks_http_auth
 import checks_monitoring
 import checks_node
@@ -22,7 +23,7 @@ import checks_packages
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
-MODULES = [checks_documents, checks_monitoring, checks_node, checks_http_auth, checks_packages]
+MODULES = [checks_documents, checks_monitoring, checks_node, checks_http_auth, checks_from_emqx, checks_packages]
 
 
 class Skipped(Exception):

@@ -195,12 +195,17 @@ impl Guard {
         self.shared.protection.figures()
     }
 
-    /// The link of tokens, which is one of those that were given, for whoever reloads it and reads its figures. Once, at the start.
     /// Whether clients may connect without a login only because the user database has nobody: its first user ends that.
     pub fn is_open_until_first_user(&self) -> bool {
         self.shared.policy.load().is_open_until_first_user()
     }
 
+    /// Whether clients may publish and subscribe to everything only because there is no rule: the first one ends that.
+    pub fn is_open_until_first_rule(&self) -> bool {
+        !self.authority.guards(&self.shared.policy.load().sources)
+    }
+
+    /// The link of tokens, which is one of those that were given, for whoever reloads it and reads its figures. Once, at the start.
     pub fn set_tokens(&self, tokens: Arc<JwtLink>) {
         assert!(self.tokens.set(tokens).is_ok(), "there is one link of tokens");
     }

@@ -996,6 +996,35 @@ fn the_first_user_is_made_only_after_it_is_said_whom_that_shuts_out() {
     std::fs::remove_file(&path).unwrap();
 }
 
+#[test]
+fn the_first_rule_is_made_only_after_it_is_said_what_that_refuses() {
+    let node = |is_open: bool| {
+        Mock::serve(move |request| {
+            Reply::json(&match request.path() {
+                "/api/v1/node" => json!({"open_until_first_rule": is_open, "connections": 42}),
+                _ => json!({"id": "3", "position": 1, "rule": "allow everyone publish a", "enabled": false}),
+            })
+        })
+    };
+    let add = "rules add x";
+    for line in [add, "rules set 3 --enabled"] {
+        let mock = node(true);
+        let outcome = ctl(&mock, line);
+        for part in ["first rule", "refused (0x87)", "Clients connected now: 42", "auth.no_match=allow"] {
+            assert!(outcome.notes.contains(part), "{line}: {part}: {}", outcome.notes);
+        }
+        assert!(outcome.out().contains("rule 3"));
+        let requests = mock.requests();
+        let at = |method: &str| requests.iter().position(|request| request.method == method);
+        let asked = requests.iter().position(|request| request.path() == "/api/v1/node");
+        assert!(asked.is_some() && asked < at("POST").or(at("PUT")), "it is said before");
+        assert_eq!(ctl(&node(false), line).notes, "");
+    }
+    for line in [&format!("{add} --disabled"), "rules set 3 --description x"] {
+        assert_eq!(ctl(&node(true), line).notes, "", "{line}: nothing is in force yet");
+    }
+}
+
 /// What is not named stays: the node replaces a user whole.
 #[test]
 fn setting_one_thing_of_a_user_sends_the_others_as_they_are() {

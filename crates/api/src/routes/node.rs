@@ -46,6 +46,9 @@ struct Node {
     /// Whether clients may connect without a user name and password only because there is no user yet: the first user ends that, unless
     /// `auth.allow_anonymous` is set to `true`.
     open_until_first_user: bool,
+    /// Whether clients may publish and subscribe to everything only because there is no access rule yet, and `auth.no_match` is not set: from
+    /// the first rule on, what no rule allows is refused.
+    open_until_first_rule: bool,
     /// Clients that are connected.
     connections: u64,
     /// Sessions that outlive their connection.
@@ -172,6 +175,7 @@ impl Node {
             os: std::env::consts::OS,
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             open_until_first_user: state.guard.is_open_until_first_user(),
+            open_until_first_rule: state.guard.is_open_until_first_rule(),
             connections: figures.total(|worker| worker.connections),
             sessions: figures.total(|worker| worker.sessions),
             subscriptions: figures.subscriptions(),

@@ -117,6 +117,24 @@ fn a_listener_says_whether_it_lets_in_without_a_login() {
 }
 
 #[test]
+fn a_node_says_whether_the_first_rule_ends_that_everything_is_allowed() {
+    use crate::rules::RuleSet;
+    use crate::settings::NoMatch;
+    let files = Files::new("first-rule");
+    let open = |settings: &Auth| Guard::open_with(settings, &Default::default(), vec![]).unwrap();
+    let guard = open(&files.settings);
+    assert!(guard.is_open_until_first_rule());
+    guard.set_database_rules(RuleSet::parse("allow everyone publish a").unwrap());
+    assert!(!guard.is_open_until_first_rule());
+    guard.set_database_rules(RuleSet::parse("").unwrap());
+    assert!(guard.is_open_until_first_rule());
+    for no_match in [NoMatch::Allow, NoMatch::Deny] {
+        let said = open(&Auth { no_match: Some(no_match), ..files.settings.clone() });
+        assert!(!said.is_open_until_first_rule(), "what is said stays as it is");
+    }
+}
+
+#[test]
 fn a_database_is_a_way_to_authenticate_from_its_first_user_on() {
     use crate::users::{Connected, UserRecord, Users, hash_password};
     let files = Files::new("database");

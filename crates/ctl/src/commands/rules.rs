@@ -25,7 +25,8 @@ Examples:
   meridian ctl rules move 3 1
   meridian ctl rules remove 3
 
-The first rule that speaks of a question decides it. Subscriptions that are no longer allowed end.")]
+The first rule that speaks of a question decides it. Subscriptions that are no longer allowed end.
+Without rules everything is allowed. The first rule ends that, which `add` says before.")]
 pub struct RulesArgs {
     #[command(flatten)]
     page: PageArgs,
@@ -94,6 +95,9 @@ impl Command for RulesArgs {
             None => list(console, &self.page),
             Some(Verb::List { page }) => list(console, &page),
             Some(Verb::Add { rule, position, description, disabled }) => {
+                if !disabled {
+                    say_what_the_first_rule_ends(console)?;
+                }
                 let body = json!({
                     "rule": rule, "enabled": !disabled, "description": description, "position": position
                 });
@@ -102,6 +106,9 @@ impl Command for RulesArgs {
             }
             Some(Verb::Set { id, rule, description, enabled, disabled }) => {
                 let old = console.client.get(&path(&id), &Query::new())?;
+                if enabled && !old.truth("enabled") {
+                    say_what_the_first_rule_ends(console)?;
+                }
                 let body = json!({
                     "rule": rule.unwrap_or_else(|| old.text("rule")),
                     "description": description.unwrap_or_else(|| old.text("description")),
@@ -123,6 +130,22 @@ impl Command for RulesArgs {
             }
         }
     }
+}
+
+/// Says what the first rule that is switched on ends, before it does, and asks a person.
+fn say_what_the_first_rule_ends(console: &mut Console) -> Result<(), Failure> {
+    let node = console.client.get("/api/v1/node", &Query::new())?;
+    if !node.truth("open_until_first_rule") {
+        return Ok(());
+    }
+    console.flush()?;
+    console.note(&format!(
+        "! This is the first rule. Until now every client may publish and subscribe to everything. From now on everything that no rule allows \
+         is refused (0x87), and subscriptions to it end. Clients connected now: {}. auth.no_match=allow keeps the rest allowed",
+        node.count_cell("connections")
+    ));
+    // Scripts add rules as well, and read the line above in their logs.
+    if console.person { confirm(console, "Make the first rule?") } else { Ok(()) }
 }
 
 fn path(id: &str) -> String {
