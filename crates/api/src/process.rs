@@ -22,6 +22,11 @@ const FDS_COUNTED: usize = 65_536;
 
 impl ProcessFigures {
     pub fn read() -> Self {
+        Self { open_fds: open_fds(), max_fds: max_fds(), ..Self::without_fds() }
+    }
+
+    /// Without those of descriptors, which cost more the more of them are open.
+    pub fn without_fds() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
         // The name of the program, in brackets, may hold anything; what follows it does not.
         let fields: Vec<&str> =
@@ -34,9 +39,8 @@ impl ProcessFigures {
                 .zip(field(12))
                 .map(|(user, system)| (user + system) as f64 / ticks.max(1) as f64),
             resident_bytes: field(21).map(|pages| pages * u64::try_from(page).unwrap_or(4096)),
-            open_fds: open_fds(),
-            max_fds: max_fds(),
             threads: field(17),
+            ..Self::default()
         }
     }
 }
