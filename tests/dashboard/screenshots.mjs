@@ -4,6 +4,7 @@ import { execFile } from 'node:child_process';
 import { mkdir, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
+import * as made from '../../dashboard/mock/data.mjs';
 import { Client } from './mqtt.mjs';
 
 const run = promisify(execFile);
@@ -100,6 +101,7 @@ export async function screenshots(node, visitor, directory) {
   const page = await visitor.open('overview', look);
   const dark = await visitor.open('overview', { ...look, colorScheme: 'dark' });
   const small = await visitor.open('overview', { viewport: { width: 360, height: 740 }, colorScheme: 'dark', isMobile: true, hasTouch: true, deviceScaleFactor: 2 });
+  for (const one of [page, dark, small]) await one.getByRole('button', { name: '2 min' }).click();
   await pause(node.real ? SETTLE_MS : 20_000);
   await shoot('overview', page);
   await shoot('overview-dark', dark);
@@ -113,6 +115,16 @@ export async function screenshots(node, visitor, directory) {
     await on.goto(`${node.base}/#/${hash}`);
     await pause(1200);
   };
+  // A cluster of thirteen is more than a machine that only takes pictures should run.
+  const told = made.clusterOf(5, 8, 'n9');
+  for (const [name, on] of [['cluster', page], ['cluster-small', small]]) {
+    await on.route(/\/api\/v1\/nodes(\?|$)/, (route) => route.fulfill({ json: told.page }));
+    await on.route(/\/api\/v1\/cluster(\?|$)/, (route) => route.fulfill({ json: told.cluster }));
+    await go('cluster', on);
+    await pause(2500);
+    await shoot(name, on);
+    await on.unrouteAll({ behavior: 'ignoreErrors' });
+  }
   await go('clients');
   await shoot('clients', page);
   await go('clients', small);
